@@ -8,7 +8,7 @@
 #include <string>
 
 #include "benchmarks/many_clients.h"
-#include "rendezvous/core/wire_format.h"
+#include "rendezvous/store/core/wire_format.h"
 
 namespace ddprun::benchmarks {
 namespace {

@@ -9,8 +9,8 @@
 #include "base/host_port.h"
 #include "base/not_now.h"
 #include "benchmarks/give_up.h"
-#include "rendezvous/blocking_socket.h"
-#include "rendezvous/listen.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "rendezvous/net/listen.h"
 
 namespace ddprun::benchmarks {
 namespace {

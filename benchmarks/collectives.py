@@ -313,7 +313,7 @@ def messages(bench: Bench) -> None:
 
 
 def tuning(bench: Bench) -> None:
-    """Each choice of CpuTuning (worker_lib/cpu/tuning.h), with all else as it is."""
+    """Each choice of CpuTuning (worker_lib/cpu_kernels/tuning.h), with all else as it is."""
     def compare(choice: str, option: str, values: dict, ranks: int, cases: list, hosts: Hosts | None = None) -> None:
         choices = {name: [option, value] for name, value in values.items()}
         longest = max(size for _, size in cases)

@@ -36,8 +36,8 @@
 #include "benchmarks/give_up.h"
 #include "benchmarks/round_server.h"
 #include "ddprun/store.h"
-#include "worker_lib/cpu/cpu_group.h"
-#include "worker_lib/cpu/futex.h"
+#include "worker_lib/cpu_group/cpu_group.h"
+#include "worker_lib/cpu_shm/futex.h"
 
 namespace ddprun::benchmarks {
 namespace {

@@ -35,10 +35,10 @@
 #include "benchmarks/give_up.h"
 #include "benchmarks/round_server.h"
 #include "benchmarks/statistics.h"
-#include "rendezvous/blocking_socket.h"
-#include "rendezvous/listen.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "rendezvous/net/listen.h"
 #include "tests/support/store_of.h"
-#include "worker_lib/cpu/cpu_group.h"
+#include "worker_lib/cpu_group/cpu_group.h"
 
 namespace ddprun::benchmarks {
 namespace {

@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "base/wait_status.h"
 #include "benchmarks/give_up.h"
-#include "rendezvous/listen.h"
-#include "rendezvous/store_server.h"
+#include "rendezvous/net/listen.h"
+#include "rendezvous/store/server.h"
 
 namespace ddprun::benchmarks {
 namespace {

@@ -19,8 +19,8 @@
 
 #include "base/pipe.h"
 #include "benchmarks/give_up.h"
-#include "rendezvous/blocking_socket.h"
-#include "rendezvous/listen.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "rendezvous/net/listen.h"
 
 namespace ddprun::benchmarks {
 namespace {

@@ -25,8 +25,8 @@
 #include "benchmarks/give_up.h"
 #include "benchmarks/many_clients.h"
 #include "benchmarks/statistics.h"
-#include "rendezvous/control_codec.h"
-#include "rendezvous/core/job_table.h"
+#include "rendezvous/membership/core/job_table.h"
+#include "rendezvous/protocol/control_codec.h"
 
 namespace ddprun::benchmarks {
 namespace {

@@ -21,8 +21,8 @@
 
 #include "benchmarks/give_up.h"
 #include "benchmarks/statistics.h"
-#include "rendezvous/listen.h"
-#include "rendezvous/store_client.h"
+#include "rendezvous/net/listen.h"
+#include "rendezvous/store/client.h"
 #include "tests/support/client_of.h"
 
 namespace ddprun::benchmarks {

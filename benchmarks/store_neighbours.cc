@@ -26,7 +26,7 @@
 
 #include "benchmarks/give_up.h"
 #include "benchmarks/statistics.h"
-#include "rendezvous/blocking_socket.h"
+#include "rendezvous/net/blocking_socket.h"
 #include "tests/support/store_bytes.h"
 
 namespace ddprun::benchmarks {

@@ -35,23 +35,7 @@ list(TRANSFORM programs REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE prog
 set(printed_dir ${CMAKE_CURRENT_BINARY_DIR}/printed)
 check_that_all_is_built(programs "${program_files};${printed_dir}/ddprun.1;${printed_dir}/ddprun;${printed_dir}/_ddprun")
 if(TARGET ddprun_worker)
-  # ddprun::worker and the libraries of ours that it is made of.
-  set(worker_libraries
-      ddprun_acceptor
-      ddprun_announcement
-      ddprun_backoff
-      ddprun_base
-      ddprun_checkpoint_io
-      ddprun_cpu_group
-      ddprun_net
-      ddprun_store_client
-      ddprun_store_core
-      ddprun_store_server
-      ddprun_training_core
-      ddprun_worker
-      ddprun_worker_core
-      ddprun_worker_store)
-  set(archives ${worker_libraries})
+  set(archives ddprun_worker)
   if(TARGET ddprun_worker_cuda)
     list(APPEND archives ddprun_worker_cuda)
   endif()
@@ -91,7 +75,7 @@ if(TARGET ddprun_worker)
   install(DIRECTORY worker_lib/include/ddprun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
   set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
-  install(TARGETS ${worker_libraries} ddprun_worker_headers
+  install(TARGETS ddprun_worker ddprun_worker_headers
     EXPORT ddprun_worker ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
   install(EXPORT ddprun_worker NAMESPACE ddprun:: DESTINATION ${package_dir}
           FILE ddprun-worker.cmake)
@@ -106,24 +90,7 @@ if(TARGET ddprun_worker)
             FILE ddprun-worker_cuda.cmake)
   endif()
 
-  # For builds without CMake. A static library comes before those that it uses.
-  set(link_order
-      ddprun_worker
-      ddprun_announcement
-      ddprun_checkpoint_io
-      ddprun_training_core
-      ddprun_cpu_group
-      ddprun_worker_store
-      ddprun_store_server
-      ddprun_store_client
-      ddprun_acceptor
-      ddprun_net
-      ddprun_store_core
-      ddprun_worker_core
-      ddprun_backoff
-      ddprun_base)
-  list(TRANSFORM link_order REPLACE "(.+)" "-l\\1" OUTPUT_VARIABLE pkg_config_libraries)
-  list(JOIN pkg_config_libraries " " pkg_config_libraries)
+  # For builds without CMake.
   cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
              OUTPUT_VARIABLE pkg_config_to_prefix)
   set(pkg_config_files ddprun.pc)

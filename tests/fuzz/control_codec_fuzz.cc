@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "rendezvous/control_codec.h"
+#include "rendezvous/protocol/control_codec.h"
 
 namespace ddprun {
 namespace {

@@ -17,8 +17,8 @@
 #include <string_view>
 
 #include "base/assert.h"
-#include "rendezvous/control_codec.h"
-#include "rendezvous/core/handshake.h"
+#include "rendezvous/protocol/control_codec.h"
+#include "rendezvous/protocol/core/handshake.h"
 #include "tests/fuzz/fuzz_lines.h"
 
 namespace ddprun {

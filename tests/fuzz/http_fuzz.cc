@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "base/assert.h"
-#include "rendezvous/core/first_bytes.h"
-#include "rendezvous/http_exchange.h"
+#include "rendezvous/http/exchange.h"
+#include "rendezvous/net/core/first_bytes.h"
 
 namespace ddprun {
 namespace {

@@ -35,10 +35,10 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "rendezvous/control_codec.h"
-#include "rendezvous/core/job_table.h"
-#include "rendezvous/core/outbox.h"
-#include "rendezvous/state_codec.h"
+#include "rendezvous/membership/core/job_table.h"
+#include "rendezvous/membership/core/outbox.h"
+#include "rendezvous/persistence/state_codec.h"
+#include "rendezvous/protocol/control_codec.h"
 #include "tests/fuzz/fuzz_lines.h"
 
 namespace ddprun {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/assert.h"
-#include "rendezvous/core/journal.h"
+#include "rendezvous/persistence/core/journal.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace ddprun;

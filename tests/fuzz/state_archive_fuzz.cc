@@ -12,8 +12,8 @@
 #include <string_view>
 
 #include "base/assert.h"
-#include "worker_lib/core/state_archive.h"
-#include "worker_lib/core/unpickler.h"
+#include "worker_lib/serialization/core/state_archive.h"
+#include "worker_lib/serialization/core/unpickler.h"
 
 namespace ddprun {
 namespace {

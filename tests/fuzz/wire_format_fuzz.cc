@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/assert.h"
-#include "rendezvous/core/kv_state.h"
-#include "rendezvous/core/wire_format.h"
+#include "rendezvous/store/core/kv_state.h"
+#include "rendezvous/store/core/wire_format.h"
 
 namespace ddprun {
 namespace {

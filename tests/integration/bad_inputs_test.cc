@@ -15,7 +15,7 @@
 #include <regex>
 
 #include "base/exit_codes.h"
-#include "rendezvous/listen.h"
+#include "rendezvous/net/listen.h"
 #include "tests/integration/launcher_frame.h"
 #include "tests/support/certificates.h"
 #include "tests/support/held_port.h"

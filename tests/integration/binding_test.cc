@@ -8,7 +8,7 @@
 #include <map>
 
 #include "base/usable_cpus.h"
-#include "launcher/core/cpu_set.h"
+#include "launcher/machine/core/cpu_set.h"
 #include "tests/integration/launcher_frame.h"
 
 namespace ddprun::testing_support {

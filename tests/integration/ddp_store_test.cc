@@ -10,8 +10,8 @@
 
 #include "base/exit_codes.h"
 #include "base/pipe.h"
-#include "rendezvous/listen.h"
-#include "rendezvous/store_client.h"
+#include "rendezvous/net/listen.h"
+#include "rendezvous/store/client.h"
 #include "tests/support/child_process.h"
 #include "tests/support/client_of.h"
 #include "tests/support/docs_table.h"

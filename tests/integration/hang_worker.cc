@@ -26,7 +26,7 @@
 
 #include "base/worker_env.h"
 #include "tests/support/eventually.h"
-#include "worker_lib/worker_reporter.h"
+#include "worker_lib/flight/worker_reporter.h"
 
 namespace {
 

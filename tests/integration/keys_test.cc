@@ -16,7 +16,7 @@
 
 #include "base/host_port.h"
 #include "base/unique_fd.h"
-#include "rendezvous/core/proof.h"
+#include "rendezvous/auth/core/proof.h"
 #include "tests/integration/meeting_frame.h"
 #include "tests/support/held_port.h"
 #include "tests/support/http_get.h"

@@ -16,8 +16,8 @@
 #include "base/final_error.h"
 #include "base/rng.h"
 #include "base/unique_fd.h"
-#include "rendezvous/listen.h"
-#include "rendezvous/tcp_address.h"
+#include "rendezvous/net/listen.h"
+#include "rendezvous/net/tcp_address.h"
 #include "tests/integration/launcher_frame.h"
 #include "tests/support/test_seed.h"
 

@@ -16,8 +16,8 @@
 
 #include "base/process_stat.h"
 #include "base/rng.h"
-#include "launcher/own_cgroup.h"
-#include "launcher/run_cgroup.h"
+#include "launcher/guard/run_cgroup.h"
+#include "launcher/process/own_cgroup.h"
 #include "tests/integration/launcher_frame.h"
 #include "tests/support/test_seed.h"
 

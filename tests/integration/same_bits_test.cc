@@ -12,7 +12,7 @@
 #include "tests/integration/training_phases.h"
 #include "tests/support/job_workers.h"
 #include "tests/support/test_seed.h"
-#include "worker_lib/core/checkpoint_manifest.h"
+#include "worker_lib/checkpoint/core/manifest.h"
 
 namespace ddprun::testing_support {
 namespace {

@@ -13,9 +13,9 @@
 
 #include "base/parse_number.h"
 #include "base/poll_until.h"
-#include "rendezvous/control_codec.h"
-#include "rendezvous/listen.h"
-#include "rendezvous/tcp_address.h"
+#include "rendezvous/net/listen.h"
+#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/protocol/control_codec.h"
 #include "tests/integration/meeting_frame.h"
 #include "tests/support/client_of.h"
 #include "tests/support/held_port.h"

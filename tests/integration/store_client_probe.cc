@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "rendezvous/store_client.h"
-#include "rendezvous/tcp_address.h"
+#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/store/client.h"
 
 namespace ddprun {
 namespace {

@@ -4,7 +4,7 @@
 #include <cctype>
 #include <csignal>
 
-#include "rendezvous/state_codec.h"
+#include "rendezvous/persistence/state_codec.h"
 
 namespace ddprun::sim {
 

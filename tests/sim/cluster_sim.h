@@ -39,11 +39,11 @@
 #include <vector>
 
 #include "base/rng.h"
-#include "launcher/core/supervisor.h"
-#include "rendezvous/core/agent_link.h"
-#include "rendezvous/core/job_table.h"
-#include "rendezvous/core/journal.h"
-#include "rendezvous/core/outbox.h"
+#include "launcher/supervisor/core/supervisor.h"
+#include "rendezvous/client/core/agent_link.h"
+#include "rendezvous/membership/core/job_table.h"
+#include "rendezvous/membership/core/outbox.h"
+#include "rendezvous/persistence/core/journal.h"
 #include "tests/sim/store_sim.h"
 
 namespace ddprun::sim {

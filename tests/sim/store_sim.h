@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "rendezvous/core/kv_state.h"
+#include "rendezvous/store/core/kv_state.h"
 
 namespace ddprun::sim {
 

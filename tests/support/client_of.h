@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "rendezvous/store_client.h"
+#include "rendezvous/store/client.h"
 
 namespace ddprun::testing_support {
 

@@ -8,8 +8,8 @@
 #include <variant>
 
 #include "base/random_id.h"
-#include "rendezvous/control_codec.h"
-#include "rendezvous/core/wire_format.h"
+#include "rendezvous/protocol/control_codec.h"
+#include "rendezvous/store/core/wire_format.h"
 
 namespace ddprun::testing_support {
 

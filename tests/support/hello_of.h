@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "rendezvous/core/control_message.h"
+#include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun::testing_support {
 

@@ -1,7 +1,7 @@
 // host_has_ipv6(): whether tests of IPv6 can run here.
 #pragma once
 
-#include "rendezvous/listen.h"
+#include "rendezvous/net/listen.h"
 
 namespace ddprun::testing_support {
 

@@ -11,7 +11,7 @@
 #include <memory>
 #include <string>
 
-#include "rendezvous/munge.h"
+#include "rendezvous/auth/munge.h"
 #include "tests/support/child_process.h"
 #include "tests/support/eventually.h"
 #include "tests/support/temporary_directory.h"

@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "base/unique_fd.h"
-#include "rendezvous/blocking_socket.h"
-#include "rendezvous/tcp_address.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "rendezvous/net/tcp_address.h"
 #include "tests/support/eventually.h"
 
 namespace ddprun::testing_support {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "rendezvous/tls_channel.h"
+#include "rendezvous/auth/tls_channel.h"
 #include "tests/support/raw_tcp_client.h"
 
 namespace ddprun::testing_support {

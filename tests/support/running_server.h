@@ -22,7 +22,7 @@
 #include "base/host_port.h"
 #include "base/log.h"
 #include "base/unique_fd.h"
-#include "rendezvous/listen.h"
+#include "rendezvous/net/listen.h"
 
 namespace ddprun::testing_support {
 

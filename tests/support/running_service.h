@@ -4,7 +4,7 @@
 #include <optional>
 #include <utility>
 
-#include "rendezvous/server.h"
+#include "rendezvous/service/server.h"
 #include "tests/support/running_server.h"
 
 namespace ddprun::testing_support {

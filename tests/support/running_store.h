@@ -1,7 +1,7 @@
 // RunningStore: a StoreServer on loopback with its own thread, for tests in the same process.
 #pragma once
 
-#include "rendezvous/store_server.h"
+#include "rendezvous/store/server.h"
 #include "tests/support/running_server.h"
 
 namespace ddprun::testing_support {

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rendezvous/core/wire_format.h"
+#include "rendezvous/store/core/wire_format.h"
 
 namespace ddprun::testing_support {
 

@@ -7,8 +7,8 @@
 
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
-#include "tests/worker_lib/cpu/world.h"
-#include "worker_lib/backend_cpu.h"
+#include "tests/worker_lib/cpu_group/world.h"
+#include "worker_lib/cpu_backend/backend_cpu.h"
 
 namespace ddprun::testing_support {
 

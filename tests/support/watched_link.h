@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "rendezvous/service_link.h"
+#include "rendezvous/client/service_link.h"
 #include "tests/support/eventually.h"
 #include "tests/support/hello_of.h"
 

@@ -1,4 +1,4 @@
-// What worker_test_rank (tests/worker_lib/worker_main.cc) says of the DistError that ended it.
+// What worker_test_rank (tests/worker_lib/context/worker_main.cc) says of the DistError that ended it.
 #pragma once
 
 #include <gtest/gtest.h>

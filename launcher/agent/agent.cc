@@ -1,0 +1,600 @@
+#include "launcher/agent/agent.h"
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <csignal>
+#include <exception>
+#include <memory>
+#include <optional>
+
+#include "base/descriptor_limit.h"
+#include "base/fail.h"
+#include "base/process_tree.h"
+#include "base/signal_names.h"
+#include "launcher/agent/generation_store.h"
+#include "launcher/agent/last_output.h"
+#include "launcher/agent/meeting.h"
+#include "launcher/agent/node_workers.h"
+#include "launcher/agent/report_file.h"
+#include "launcher/agent/terminal.h"
+#include "launcher/control/desk.h"
+#include "launcher/guard/control_place.h"
+#include "launcher/guard/run_directory.h"
+#include "launcher/hang/lookout.h"
+#include "launcher/output/console_writer.h"
+#include "launcher/output/core/interrupt_tracebacks.h"
+#include "launcher/output/core/status_line.h"
+#include "launcher/output/core/step_rate.h"
+#include "launcher/output/json_lines.h"
+#include "launcher/output/log_writer.h"
+#include "launcher/process/file_work.h"
+#include "launcher/process/give_back_code.h"
+#include "launcher/process/signal_source.h"
+#include "launcher/supervisor/core/supervisor.h"
+#include "launcher/supervisor/core/verdict_report.h"
+#include "rendezvous/client/service_link.h"
+#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/protocol/core/standstill.h"
+
+namespace ddprun {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+// Four for each worker and its log files, before there is a thread; returns the limit as it was.
+std::optional<rlimit> open_many_descriptors(int workers) {
+  const std::optional<rlimit> before = raise_descriptor_limit();
+  make_room_for_descriptors(64 + 4 * static_cast<std::size_t>(workers));
+  return before;
+}
+
+// What the service says shall be, for --verbose.
+std::string told(const Wait& wait) { return "told to wait: " + wait.reason; }
+std::string told(const Assignment& assignment) {
+  return "told to run generation " + to_text(assignment.generation) + " as node " +
+         to_text(assignment.node_rank) + " of " + std::to_string(assignment.node_count) +
+         ", from rank " + to_text(assignment.first_rank) + " of " +
+         std::to_string(assignment.world_size);
+}
+std::string told(const Stop& stop) {
+  return "told to stop generation " + to_text(stop.generation) + ": " + stop.reason;
+}
+std::string told(const End& end) {
+  return "told to end: " +
+         (end.verdict.success ? std::string("all is done") : end.verdict.headline);
+}
+
+class Agent {
+ public:
+  Agent(const AgentConfig& config, Guards guards)
+      : config_(config),
+        guardian_(guards.guardian),
+        console_([this] { asio::post(io_, [this] { workers_.resume_outputs(); }); },
+                 {.live = config.look.live ? config.screen : std::nullopt,
+                  .warn =
+                      [this](const std::string& text) {
+                        asio::post(io_, [this, text] { log_.warning(text); });
+                      }}),
+        json_(config.options.rdzv_id, host_name()),
+        log_(
+            "ddprun", [this](std::string_view line) { console_.say(ConsoleStream::kErr, line); },
+            log_format()),
+        logs_({.max_bytes = config.options.log_max_bytes,
+               .on_drained = [this] { asio::post(io_, [this] { workers_.resume_outputs(); }); },
+               .warn = [this](const std::string& text) { log_.warning(text); }}),
+        supervisor_({.host = host_name(),
+                     .slots = config.slots,
+                     .grace = config.options.grace.value_or(config.default_grace),
+                     .kill_timeout = config.kill_timeout,
+                     .checkpoint_signal = config.options.checkpoint_signal,
+                     .max_restarts = config.options.max_restarts}),
+        timer_(io_),
+        signals_(io_),
+        guardian_alive_(io_, guards.guardian_alive.release()),
+        keeper_alive_(io_, guards.keeper_alive.release()),
+        last_output_(io_, log_, logs_, console_),
+        meeting_(io_, log_, config),
+        store_(io_, log_, config, meeting_,
+               [this](Generation generation) { feed(CheckpointAnnounced{generation}); }),
+        workers_(
+            config, {io_, log_, console_, logs_, interrupts_, json_, files_, descriptor_limit_},
+            {.ended = [this](const WorkersEnded& ended) { feed(ended); },
+             .is_running = [this] { return supervisor_.state() == Supervisor::State::kRunning; }}),
+        lookout_(io_, config.options.hang_timeout,
+                 {.samples = [this] { return workers_.samples(); },
+                  .sightings = [this] { return workers_.sightings(); },
+                  .hang = [this] { feed(WorkersHang{}); },
+                  .silent = [this](const auto& workers) { tell_silent(workers); },
+                  .seen = [this](const WorkersSeen& seen) { feed(seen); }}),
+        terminal_(io_, console_, std::move(guards.input),
+                  {.status = [this] { return status_facts(); },
+                   .resized = [this](ScreenSize size) { workers_.resize_terminals(size); },
+                   .typed = [this](std::string_view bytes) { workers_.type(bytes); }}),
+        report_file_(config.options.report_file, config.options.rdzv_id, host_name()) {
+    if (config.options.quiet) log_.set_level(LogLevel::kWarning);
+    if (config.options.verbose) log_.set_level(LogLevel::kDebug);
+  }
+
+  int run() {
+    try {
+      work();
+    } catch (const std::exception& error) {
+      // The keeper ends what runs below this process.
+      trouble(std::string("broken by: ") + error.what());
+      exit_code_ = to_int(ExitCode::kInternal);
+      last_output_.hurry();
+    }
+    over_ = true;
+    write_last_report();
+    store_.close();
+    meeting_.close();
+    let_go_of_workers();
+    terminal_.close();
+    workers_.finish_flight_file();
+    last_output_.flush();
+    if (console_.has_losses()) tell_losses();
+    return exit_code_;
+  }
+
+ private:
+  void work() {
+    if (const Result<void> watched = watch_signals(); !watched) {
+      return trouble(watched.error().message());
+    }
+    watch_guards();
+    if (!config_.options.quiet) terminal_.show_status();
+    if (config_.cgroup.empty()) {
+      log_.debug("no control group can be made here; workers are watched without one");
+    }
+    for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
+    if (!config_.binding.told.empty()) log_.info(config_.binding.told);
+    if (const Result<void> ready = meet(); !ready) {
+      trouble(ready.error().message());
+      exit_code_ = to_int(meeting_.exit_code());
+      return;
+    }
+    open_desk();
+    meeting_.start();
+    io_.run();
+  }
+
+  // --- the way to the service --------------------------------------------------------------------
+
+  Result<void> meet() {
+    Result<void> met = meeting_.meet(link_events());
+    return met ? store_.prepare() : met;
+  }
+
+  ServiceLinkEvents link_events() {
+    return {
+        .hello = [this](const std::string& local_address) { return hello(local_address); },
+        .directive =
+            [this](const Directive& directive) {
+              log_.debug(std::visit([](const auto& what) { return told(what); }, directive));
+              std::visit([this](const auto& what) { feed(what); }, directive);
+            },
+        .answer = [this](const Answer& answer) { desk_->answered(answer); },
+        .pass_on = [this](const PassOn& pass_on) { feed(pass_on); },
+        .tell_output = [this](const TellOutput& what) { desk_->tell(what); },
+        .lost = [this](const ServiceLost& lost) { feed(lost); },
+        .refused = [this](const ServiceRefused& refused) { feed(refused); },
+    };
+  }
+
+  Hello hello(const std::string& local_address) {
+    desk_->service_lost();
+    Hello hello = meeting_.introduce(local_address);
+    hello.status = status();
+    hello.assignment = supervisor_.assignment();
+    if (hello.assignment) {  // the service knows the rest
+      hello.assignment->peers.clear();
+      hello.assignment->failure.reset();
+    }
+    return hello;
+  }
+
+  AgentStatus status() {
+    AgentStatus status = supervisor_.status(BootClock::now());
+    status.store_port = store_.port();
+    status.step = workers_.highest_step();
+    return status;
+  }
+
+  // --- the core and its shell --------------------------------------------------------------------
+
+  void feed(const SupervisorEvent& event) {
+    if (over_) return;
+    perform(supervisor_.step(event, BootClock::now()));
+    check_tree();
+    arm_timer();
+  }
+
+  void perform(const SupervisorActions& actions) {
+    for (const SupervisorAction& action : actions) {
+      std::visit([this](const auto& what) { act(what); }, action);
+    }
+  }
+
+  void act(const StartWorkers& start) {
+    node_rank_ = start.assignment.node_rank;
+    generation_ = start.assignment.generation;
+    world_size_ = start.assignment.world_size;
+    restarts_left_ = start.assignment.restarts_left.value_or(
+        std::max(0, config_.options.max_restarts - start.assignment.restart_count));
+    json_.set_place(node_rank_, generation_);
+    store_.serve(start.assignment);
+    let_go_of_workers();
+    files_.set_lease(start.assignment.lease);
+    generation_since_ = BootClock::now();
+    workers_.start(start.assignment, meeting_.link().instance(), *desk_);
+    steps_ = {};
+    lookout_.begin(generation_, static_cast<std::size_t>(config_.slots));
+    terminal_.update_status();
+    if (workers_.has_open(Rank(0))) terminal_.read_typing();
+    desk_->generation_began();
+    // Joining has run code that is not needed again. A job of this node alone would only start later.
+    if (start.assignment.node_count > 1 || !meeting_.server()) give_back_code();
+  }
+  void act(const SignalTree& signal) {
+    lookout_.end();
+    workers_.signal_tree(signal.signal);
+  }
+  void act(const SuspendTree&) {
+    lookout_.pause();
+    suspend_descendants();
+  }
+  void act(const ResumeTree&) {
+    resume_descendants();
+    lookout_.resume();
+  }
+  void act(const LookAtWorkers&) { lookout_.look(); }
+  void act(const SignalWorkers& signal) { workers_.signal(signal.signal, signal.rank); }
+  void act(const KillTree&) {
+    lookout_.end();
+    workers_.kill_tree();
+  }
+  void act(const ReleaseGeneration&) {
+    let_go_of_workers();
+    store_.close();
+    if (const Result<void> ready = store_.prepare(); !ready) log_.error(ready.error().message());
+  }
+  void act(const SendStatus&) { meeting_.link().send(status()); }
+  void act(const SendLeave& leave) {
+    last_word_ = leave.leave;
+    // Only what even SIGKILL has not ended is still there.
+    for (const std::string& one : describe_descendants()) {
+      log_.error("  " + to_text(config_.kill_timeout) + " after SIGKILL " + one);
+      last_word_->reason += "; " + one;
+    }
+  }
+  void act(const Say& say) {
+    switch (say.level) {
+      case Say::Level::kInfo: return log_.info(say.text);
+      case Say::Level::kWarning: return log_.warning(say.text);
+      case Say::Level::kError: return trouble(say.text);
+    }
+  }
+  void act(const ReportRestart& restart) {
+    for (const std::string& line : restart_report(restart.failed)) log_.error(line);
+    if (!writes_report()) return;
+    report_file_.add_failure(restart.failed);
+    write_report([report = report_file_] { return report.write_running(); });
+  }
+  void act(const Exit& exit) {
+    exit_code_ = exit.code;
+    verdict_ = exit.verdict;
+    for (const std::string& line : interrupts_.summary()) log_.info(line);
+    if (exit.verdict) report(*exit.verdict);
+    desk_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
+    // Nobody failed: a user has ended the job, here or on another node.
+    const bool was_asked = exit.verdict && !exit.verdict->success && exit.verdict->ends.empty();
+    if (was_asked) last_output_.hurry();
+    let_go_of_workers();
+    store_.close();
+    meeting_.leave(last_word_, [this] { io_.stop(); });
+  }
+
+  // Their processes have ended, or cannot be ended.
+  void let_go_of_workers() {
+    lookout_.end();
+    terminal_.stop_reading();  // what is typed now is for the next generation
+    workers_.let_go();
+  }
+
+  void check_tree() {
+    if (supervisor_.state() != Supervisor::State::kStopping || !workers_.are_gone()) return;
+    perform(supervisor_.step(TreeEmpty{}, BootClock::now()));
+  }
+
+  void report(const Verdict& verdict) {
+    if (verdict.success) {
+      if (verdict.restarts_used > 0) {
+        log_.info("job '" + config_.options.rdzv_id + "' ended well after " + restarts_of(verdict));
+      }
+      return;
+    }
+    const std::vector<std::string> lines = failure_report(config_.options.rdzv_id, verdict);
+    // In full where people look: on the first node and on the one that failed.
+    const bool here = !verdict.ends.empty() && verdict.ends.front().host == host_name();
+    const bool in_full = here || node_rank_ == NodeRank(0);
+    if (!in_full && !verdict.ends.empty())
+      return log_.error(lines.front() + ": " + verdict.headline);
+    for (const std::string& line : lines) log_.error(line);
+  }
+
+  // Also what the report's headline is, where the service gives no verdict.
+  void trouble(const std::string& text) {
+    last_trouble_ = text;
+    log_.error(text);
+  }
+
+  bool is_rank_0_lost() const {
+    if (!verdict_) return false;
+    return std::any_of(verdict_->ends.begin(), verdict_->ends.end(), [](const WorkerEnd& end) {
+      return end.kind == EndKind::kNodeLost && end.node_rank == NodeRank(0) && !end.host.empty();
+    });
+  }
+
+  // On several nodes with one file system the file is node rank 0's, which is told everything.
+  bool writes_report() const {
+    const std::optional<Assignment> assignment = supervisor_.assignment();
+    return !assignment || assignment->node_rank == NodeRank(0);
+  }
+
+  // A job that has done its work, but whose output is not all there, has not ended well.
+  void tell_losses() {
+    for (const std::string& text : console_.losses()) log_.warning(text);
+    if (exit_code_ == 0) {
+      exit_code_ = to_int(ExitCode::kFiles);
+      lost_output_ = "output of workers was lost: what their console leads to did not take it";
+      write_last_report();
+    }
+    last_output_.flush();
+  }
+
+  void write_report(std::function<Result<void>()> write) {
+    if (report_file_.path().empty()) return;
+    const std::string doing = "--report-file: write " + report_file_.path();
+    const Result<void> written = files_.run_or_keep(doing, std::move(write));
+    if (!written) log_.warning(written.error().message());
+  }
+
+  void write_last_report() {
+    files_.forget_lease();
+    std::string headline = last_trouble_;
+    if (verdict_) {
+      headline = verdict_->headline;
+    } else if (exit_code_ > exit_code_of_signal(0)) {
+      headline = "ddprun was told to end by " + signal_name(exit_code_ - exit_code_of_signal(0));
+    }
+    if (!lost_output_.empty()) headline = lost_output_;
+    const JobOutcome outcome{.exit_code = exit_code_, .headline = headline, .verdict = verdict_};
+    write_report([report = report_file_, outcome, is_ours = writes_report(),
+                  rank_0_is_lost = is_rank_0_lost()]() -> Result<void> {
+      if (!is_ours && report.is_anothers(rank_0_is_lost)) return {};
+      return report.end(outcome);
+    });
+  }
+
+  void arm_timer() {
+    const std::optional<TimePoint> due = supervisor_.deadline();
+    if (!due) return;
+    timer_.expires_after(std::max(Duration(0), *due - BootClock::now()));
+    timer_.async_wait([this](error_code error) {
+      if (!error) feed(Tick{});
+    });
+  }
+
+  // --- what users ask of it ----------------------------------------------------------------------
+
+  // A job runs as well where no socket can be made.
+  UniqueFd control_listener() {
+    if (config_.control_socket.empty()) return {};
+    Result<UniqueFd> listener = listen_for_control(config_.control_socket);
+    if (listener) return std::move(*listener);
+    const std::string text =
+        "ddprun status and the like cannot reach this job: " + listener.error().message();
+    // A directory that another user put there is no accident of the system.
+    if (listener.error().kind == ErrorKind::kInvalidArgument) {
+      log_.warning(text);
+    } else {
+      log_.debug(text);
+    }
+    return {};
+  }
+
+  void open_desk() {
+    desk_ = std::make_unique<ControlDesk>(
+        io_, control_listener(),
+        ControlledNode{
+            .view = [this] { return view(); },
+            .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
+            .ask_service =
+                [this](const UserRequest& asked) { return !over_ && meeting_.link().ask(asked); },
+            .stop_here = [this](bool at_once) { stop_here(at_once); },
+            .tell_service = [this](const OutputPage& page) { meeting_.link().tell(page); }},
+        config_.slots);
+  }
+
+  NodeView view() {
+    const AgentStatus status = supervisor_.status(BootClock::now());
+    NodeView view{.job = config_.options.rdzv_id,
+                  .host = host_name(),
+                  .pid = guardian_,
+                  .program = config_.options.program,
+                  .started = started_,
+                  .phase = status.phase,
+                  .generation = status.generation,
+                  .generation_since = generation_since_,
+                  .max_restarts = config_.options.max_restarts,
+                  .grace = config_.options.grace.value_or(config_.default_grace),
+                  .log_directory = config_.scratch_directory.empty() ? config_.log_root : ""};
+    if (config_.rendezvous.mode != Rendezvous::Mode::kLocal) {
+      view.meets = to_text(config_.rendezvous.meeting_point);
+    }
+    const std::optional<Assignment> assignment = supervisor_.assignment();
+    if (assignment && assignment->generation == status.generation) view.assignment = assignment;
+    view.workers = workers_.views();
+    return view;
+  }
+
+  void stop_here(bool at_once) {
+    last_output_.hurry();
+    feed(UserSignal{SIGTERM, UserSignal::Way::kDirect});
+    if (at_once) feed(UserSignal{SIGINT, UserSignal::Way::kDirect});
+  }
+
+  // --hang-timeout does not watch them, and the user should know.
+  void tell_silent(const std::vector<std::size_t>& workers) {
+    const int first_rank =
+        supervisor_.assignment() ? supervisor_.assignment()->first_rank.value : 0;
+    std::vector<int> ranks;
+    for (const std::size_t worker : workers) ranks.push_back(first_rank + static_cast<int>(worker));
+    log_.warning("--hang-timeout: " + std::string(ranks.size() == 1 ? "rank " : "ranks ") +
+                 rank_ranges(ranks) + (ranks.size() == 1 ? " has" : " have") +
+                 " reported no step for " + to_text(config_.options.hang_timeout) +
+                 " and cannot be watched: call report_progress() in each step (in Python see "
+                 "docs/hangs.md)");
+  }
+
+  // --- from outside ------------------------------------------------------------------------------
+
+  // The guardian blocked them before it forked, so that none is lost before this line.
+  Result<void> watch_signals() {
+    std::vector<int> ours = without_ignored(config_.signals);
+    ours.push_back(SIGCHLD);
+    ours.push_back(SIGWINCH);
+    Result<UniqueFd> source = open_signal_source(ours);
+    if (!source) return std::move(source).error();
+    signals_.assign(source->release());
+    take_signals();
+    return {};
+  }
+
+  void take_signals() {
+    signals_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
+      if (error) return;
+      bool child_ended = false;
+      while (const std::optional<TakenSignal> signal = next_signal(signals_.native_handle())) {
+        if (signal->number == SIGCHLD) {
+          child_ended = true;
+        } else if (signal->number == SIGWINCH) {
+          terminal_.follow_size();
+        } else {
+          take_signal(*signal);
+        }
+      }
+      if (child_ended && !over_) {
+        workers_.reap_orphans();
+        check_tree();
+        arm_timer();
+      }
+      take_signals();
+    });
+  }
+
+  void take_signal(const TakenSignal& signal) {
+    if (config_.look.live && signal.number == SIGTSTP) terminal_.leave(guardian_);
+    if (signal.number == SIGCONT) terminal_.come_back();
+    if (std::ranges::count(kPassedSignals, signal.number) > 0) last_output_.hurry();
+    if (signal.number == SIGINT) interrupts_.begin();
+    using Way = UserSignal::Way;
+    Way way = Way::kDirect;
+    if (signal.sender == guardian_) way = Way::kGuardian;
+    if (config_.manager != 0 && signal.sender == config_.manager) way = Way::kManager;
+    feed(UserSignal{signal.number, way});
+  }
+
+  void watch_guards() {
+    for (asio::posix::stream_descriptor* guard : {&guardian_alive_, &keeper_alive_}) {
+      guard->async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
+        if (error || guard_lost_) return;
+        guard_lost_ = true;
+        last_output_.hurry();
+        remove_files(config_.scratch_directory);
+        remove_control_socket(config_.control_socket);
+        feed(GuardianLost{});
+      });
+    }
+  }
+
+  // --- what the rooms ask ------------------------------------------------------------------------
+
+  LineFormat log_format() {
+    if (config_.options.log_format == LogFormat::kText) return {};
+    return [this](LogLevel level, std::string_view text) { return json_.own_line(level, text); };
+  }
+
+  StatusFacts status_facts() {
+    StatusFacts facts;
+    facts.job = config_.options.rdzv_id;
+    facts.meets_others = config_.options.nodes.max > 1;
+    facts.generation = generation_;
+    facts.slots = config_.slots;
+    facts.world_size = world_size_;
+    facts.restarts_left = restarts_left_.value_or(config_.options.max_restarts);
+    facts.elapsed = BootClock::now() - started_;
+    facts.alive = workers_.count_open();
+    steps_.see(workers_.highest_step(), BootClock::now());
+    facts.step = steps_.step();
+    facts.steps_per_second = steps_.rate();
+    return facts;
+  }
+
+  const AgentConfig& config_;
+  const TimePoint started_ = BootClock::now();
+  // What workers get back: their programs may use select().
+  const std::optional<rlimit> descriptor_limit_ = open_many_descriptors(config_.slots);
+  asio::io_context io_{1};
+  const pid_t guardian_;
+  ConsoleWriter console_;
+  JsonLines json_;
+  Logger log_;
+  InterruptTracebacks interrupts_;
+  LogWriter logs_;
+  FileWork files_;
+  Supervisor supervisor_;
+  asio::steady_timer timer_;
+  asio::posix::stream_descriptor signals_;
+  asio::posix::stream_descriptor guardian_alive_;
+  asio::posix::stream_descriptor keeper_alive_;
+  bool guard_lost_ = false;
+  bool over_ = false;  // nothing but the rest of the output is left
+
+  LastOutput last_output_;
+  Meeting meeting_;
+  GenerationStore store_;
+  std::unique_ptr<ControlDesk> desk_;  // from the meeting on
+  NodeWorkers workers_;
+  HangLookout lookout_;
+  StepRate steps_;
+  AgentTerminal terminal_;
+  std::optional<TimePoint> generation_since_;
+  NodeRank node_rank_{0};
+  Generation generation_{-1};
+  int world_size_ = 0;
+  std::optional<int> restarts_left_;
+  std::optional<Leave> last_word_;
+  ReportFile report_file_;
+  std::optional<Verdict> verdict_;
+  std::string last_trouble_;
+  std::string lost_output_;  // the report's headline, where that is what is wrong
+  int exit_code_ = to_int(ExitCode::kInternal);
+};
+
+}  // namespace
+
+int run_agent(const AgentConfig& config, Guards guards) {
+  try {
+    return Agent(config, std::move(guards)).run();
+  } catch (const std::exception& error) {
+    return fail("ddprun", Error{.doing = "run the agent", .cause = error.what()},
+                ExitCode::kInternal);
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,81 @@
+#include "launcher/agent/generation_store.h"
+
+#include <boost/asio/post.hpp>
+#include <string>
+#include <utility>
+
+#include "base/worker_env.h"
+#include "launcher/agent/agent.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+
+GenerationStore::GenerationStore(asio::io_context& io, Logger& log, const AgentConfig& config,
+                                 Meeting& meeting,
+                                 std::function<void(Generation)> checkpoint_announced)
+    : io_(io),
+      log_(log),
+      config_(config),
+      meeting_(meeting),
+      checkpoint_announced_(std::move(checkpoint_announced)) {}
+
+// Listens in advance: clients that come before we accept wait in the backlog instead of retrying.
+Result<void> GenerationStore::prepare() {
+  const bool is_ours = config_.options.has_agent_store();
+  if (meeting_.shared_port() && is_ours) return {};
+  const bool only_here = config_.rendezvous.mode == Rendezvous::Mode::kLocal;
+  const std::string host = only_here ? "127.0.0.1" : "*";
+  const PortRange ports = config_.options.ports;
+  Result<Listener> listener = is_ours ? listen_tcp(host, ports) : reserve_tcp(host, ports);
+  if (!listener) {
+    Error error = std::move(listener).error().within("listen for the store's clients");
+    return ports == PortRange() ? error : std::move(error).within("--port-range");
+  }
+  listener_ = std::move(*listener);
+  return {};
+}
+
+void GenerationStore::serve(const Assignment& assignment) {
+  UniqueFd socket;
+  if (listener_) socket = std::move(listener_->socket);
+  listener_.reset();
+  if (assignment.node_rank != NodeRank(0)) return;  // another node hosts it; this port is closed
+  if (!config_.options.has_agent_store()) {
+    kept_port_ = std::move(socket);
+    return;
+  }
+  StoreServerOptions options;
+  if (!assignment.peers.empty()) {  // an older service does not say
+    options.allow = config_.store_allow;
+    for (const std::string& address : assignment.peers) options.allow->add(address);
+  }
+  // Other nodes may start their workers as other users, and nobody here can tell.
+  options.this_user_only = assignment.node_count == 1;
+  // Told from within the store's own work: what follows may close it.
+  options.watched_key = "/" + std::string(kCheckpointKey);
+  options.watched_key_set = [this, generation = assignment.generation] {
+    asio::post(io_, [this, generation] { checkpoint_announced_(generation); });
+  };
+  store_ = std::make_unique<StoreServer>(io_, log_, std::move(socket), options);
+  store_->start();
+  RendezvousServer* const server = meeting_.server();
+  if (server == nullptr) return;
+  server->show_store(store_.get());
+  if (meeting_.shared_port()) server->share_port_with(store_.get());
+}
+
+void GenerationStore::close() {
+  if (RendezvousServer* const server = meeting_.server()) {
+    server->show_store(nullptr);
+    server->share_port_with(nullptr);
+  }
+  store_.reset();
+  kept_port_.reset();
+}
+
+std::uint16_t GenerationStore::port() const {
+  return listener_ ? listener_->address.port : meeting_.shared_port().value_or(0);
+}
+
+}  // namespace ddprun

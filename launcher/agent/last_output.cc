@@ -1,0 +1,66 @@
+#include "launcher/agent/last_output.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+
+#include "base/clock.h"
+
+namespace ddprun {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+// For a reader of our output that has stopped, when we have been told to end.
+constexpr Duration kLastWords = std::chrono::seconds(1);
+// For a disk that has stopped to take the end of the log files.
+constexpr Duration kLogsPatience = std::chrono::seconds(5);
+
+}  // namespace
+
+LastOutput::LastOutput(asio::io_context& io, Logger& log, LogWriter& logs, ConsoleWriter& console)
+    : io_(io), log_(log), logs_(logs), console_(console), timer_(io) {}
+
+void LastOutput::hurry() {
+  hurried_ = true;
+  if (flushing_) io_.stop();
+}
+
+void LastOutput::flush() {
+  flushing_ = true;
+  flush_logs();
+  flush_console();
+}
+
+void LastOutput::flush_logs() {
+  io_.restart();
+  const auto until_flushed = asio::make_work_guard(io_);
+  bool flushed = false;
+  logs_.when_flushed([&] {
+    asio::post(io_, [&] {
+      flushed = true;
+      io_.stop();
+    });
+  });
+  give_up_after(hurried_ ? kLastWords : kLogsPatience);
+  io_.run();
+  timer_.cancel();
+  if (!flushed) log_.warning("the disk does not take the end of the log files; it is left out");
+}
+
+void LastOutput::flush_console() {
+  io_.restart();
+  const auto until_flushed = asio::make_work_guard(io_);
+  console_.when_flushed([this] { asio::post(io_, [this] { io_.stop(); }); });
+  if (hurried_) give_up_after(kLastWords);
+  io_.run();
+}
+
+void LastOutput::give_up_after(Duration patience) {
+  timer_.expires_after(patience);
+  timer_.async_wait([this](error_code error) {
+    if (!error) io_.stop();
+  });
+}
+
+}  // namespace ddprun

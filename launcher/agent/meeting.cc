@@ -1,0 +1,251 @@
+#include "launcher/agent/meeting.h"
+
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <utility>
+#include <vector>
+
+#include "base/random_id.h"
+#include "base/version.h"
+#include "launcher/agent/agent.h"
+#include "rendezvous/auth/key_file.h"
+#include "rendezvous/net/local_address.h"
+#include "rendezvous/net/tcp_address.h"
+
+namespace ddprun {
+namespace {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+constexpr Duration kResolveTimeout = std::chrono::seconds(20);
+// Connections to a port of this host that was taken are refused. Its service may be restarted, so
+// the node listens there only after kMayBeRestarted. A program that has the port and does not
+// listen may be about to end: the node gives up after kPortIsGivenBack.
+constexpr Duration kMayBeRestarted = std::chrono::seconds(1);
+constexpr Duration kPortIsGivenBack = std::chrono::seconds(3);
+// Other agents hear the verdict and go; the embedded service does not wait longer for them.
+constexpr Duration kDrainTimeout = std::chrono::seconds(10);
+
+// From where workers of this node may call others.
+std::vector<std::string> addresses_of_this_node() {
+  std::vector<std::string> found;
+  for (const InterfaceAddress& one : interface_addresses()) {
+    if (found.size() == kMaxAddresses) break;
+    if (!is_loopback_address(one.address)) found.push_back(one.address.host());
+  }
+  return found;
+}
+
+}  // namespace
+
+Meeting::Meeting(asio::io_context& io, Logger& log, const AgentConfig& config)
+    : io_(io), log_(log), config_(config), agent_id_(random_hex(8)), drained_(io) {}
+
+Result<void> Meeting::meet(ServiceLinkEvents events) {
+  events_ = std::move(events);
+  if (const std::string& wanted = config_.options.local_addr; !wanted.empty()) {
+    auto found = find_local_address(wanted, interface_addresses(), kResolveTimeout);
+    if (!found) return std::move(found).error().within("--local-addr");
+    local_addr_ = std::move(*found);
+  }
+  switch (config_.rendezvous.mode) {
+    case Rendezvous::Mode::kLocal: return embed(std::nullopt, "127.0.0.1");
+    case Rendezvous::Mode::kStatic: return meet_static();
+    case Rendezvous::Mode::kDynamic: return meet_dynamic();
+  }
+  return {};
+}
+
+Result<void> Meeting::meet_dynamic() {
+  const Rendezvous& plan = config_.rendezvous;
+  Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
+  if (!addresses) return std::move(addresses).error().within("--rdzv-endpoint");
+  std::optional<SocketAddress> here;
+  for (const SocketAddress& address : *addresses) {
+    if (!here && is_local_address(address)) here = address;
+  }
+  if (!here) {
+    connect(std::nullopt, "");
+    return {};
+  }
+  const std::string host =
+      listening_host({plan.meeting_point.host, here->host()}, config_.options.nodes);
+  const HostPort port{host, plan.meeting_point.port};
+  Result<Listener> listener = listen_tcp(port);
+  if (listener) return embed(std::move(*listener), here->host());
+  if (listener.error().sys_errno != EADDRINUSE) {
+    return std::move(listener).error().within("--rdzv-endpoint");
+  }
+  // By a ddp-rendezvous, by another agent of this host, or by another program.
+  connect(port, here->host());
+  return {};
+}
+
+// Listens on the port if it is free now. Called when connections to it are refused.
+void Meeting::listen_again(const HostPort& port, const std::string& address, Duration refused_for) {
+  if (!may_listen_) return;
+  const std::string again = to_text(port) + " refuses connections; trying again";
+  if (refused_for < kMayBeRestarted) return log_.debug(again);
+  Result<Listener> listener = listen_tcp(port);
+  const bool is_taken = !listener && listener.error().sys_errno == EADDRINUSE;
+  if (is_taken && refused_for < kPortIsGivenBack) return log_.debug(again);
+  may_listen_ = false;
+  Result<void> met;
+  if (listener) {
+    met = embed(std::move(*listener), address);
+    if (met) return start();
+  } else if (is_taken) {
+    met = Error{.kind = ErrorKind::kConnection,
+                .doing = "--rdzv-endpoint",
+                .cause = to_text(config_.rendezvous.meeting_point) +
+                         " is taken by something that is no rendezvous service (it does not "
+                         "accept connections here): choose another port"};
+  } else {
+    met = std::move(listener).error().within("--rdzv-endpoint");
+  }
+  events_.lost({met.error().message(), true, exit_code_});
+}
+
+Result<void> Meeting::meet_static() {
+  const Rendezvous& plan = config_.rendezvous;
+  if (config_.options.node_rank.value_or(0) != 0) {
+    connect(std::nullopt, "");
+    return {};
+  }
+  Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
+  if (!addresses) return std::move(addresses).error().within("--master-addr");
+  const SocketAddress& address = addresses->front();
+  if (!is_local_address(address)) {
+    return invalid_argument(plan.meeting_point.host +
+                            " is no address of this host, but --node-rank 0 runs here")
+        .within("--master-addr");
+  }
+  const std::string host =
+      listening_host({plan.meeting_point.host, address.host()}, config_.options.nodes);
+  Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
+  if (!listener) return std::move(listener).error().within("--master-port");
+  shared_port_ = listener->address.port;
+  // Workers use the name that was given, as torchrun's do. But where it leads to loopback on this
+  // host alone, they would offer their peers a loopback address: then they get what the other
+  // nodes have reached, which the service puts in the place of a numeric loopback address.
+  const bool misleads = host == "*" && is_loopback_address(address);
+  return embed(std::move(*listener), misleads ? address.host() : plan.meeting_point.host);
+}
+
+// listener: where other nodes come; nullopt for a job of this node alone.
+Result<void> Meeting::embed(std::optional<Listener> listener, std::string address) {
+  ServiceOptions options;
+  options.times = config_.options.times;
+  options.embedded = true;
+  options.host = host_name();
+  options.service_id = random_hex(8);
+  if (config_.munge.munge) options.owner = config_.munge.munge->user();
+  UniqueFd socket;
+  TlsContextPtr tls;
+  if (listener) {
+    if (config_.tls) {
+      Result<FoundTls> found = TlsContext::for_service(config_.tls_files);
+      if (!found) {
+        exit_code_ = ExitCode::kUsage;
+        return std::move(found).error().within("this host starts the service");
+      }
+      tls = std::move(found->context);
+    }
+    const bool is_closed = tls && tls->demands_certificates();
+    const std::string exposure =
+        is_closed ? "" : exposure_of(listener->address, config_.keys, config_.munge);
+    if (!exposure.empty()) log_.warning(exposure);
+    socket = std::move(listener->socket);
+  }
+  own_address_ = std::move(address);
+  server_ = std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(socket));
+  server_->set_keys(config_.keys);
+  if (config_.munge.munge) server_->set_munge(config_.munge.munge);
+  server_->set_tls(std::move(tls));
+  link_ = make_local_link(*server_, events_);
+  return {};
+}
+
+// own_port: the port of this host that is taken. address: where other nodes reach this host.
+void Meeting::connect(std::optional<HostPort> own_port, const std::string& address) {
+  const Rendezvous& plan = config_.rendezvous;
+  RemoteLinkOptions options;
+  options.address = plan.meeting_point;
+  options.link.service = to_text(plan.meeting_point);
+  options.link.join_timeout = plan.join_timeout;
+  options.link.must_answer = may_listen_ = own_port.has_value();
+  options.key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret());
+  options.munge = config_.munge.munge;
+  options.demands_proof = config_.options.require_auth;
+  options.tls = config_.tls;
+  options.tls_files = config_.tls_files;
+  if (own_port) {
+    options.port_refuses = [this, port = *own_port, address](Duration so_far) {
+      listen_again(port, address, so_far);
+    };
+  }
+  link_ = make_remote_link(io_, std::move(options), events_);
+}
+
+void Meeting::start() {
+  if (server_) server_->start();
+  link_->start();
+}
+
+Hello Meeting::introduce(const std::string& local_address) const {
+  const LaunchOptions& options = config_.options;
+  Hello hello;
+  hello.version = kVersion;
+  hello.job.id = options.rdzv_id;
+  hello.job.nodes = options.nodes;
+  hello.job.max_restarts = options.max_restarts;
+  hello.job.restart_rules = options.restart_rules;
+  hello.job.join_timeout = config_.rendezvous.join_timeout;
+  hello.job.last_call = config_.rendezvous.last_call;
+  hello.job.on_join = options.on_join;
+  hello.job.node_failures = options.node_failures;
+  hello.node.agent_id = agent_id_;
+  hello.node.host = host_name();
+  hello.node.slots = config_.slots;
+  hello.node.node_rank = options.node_rank;
+  hello.node.tells_output = true;
+  hello.node.tells_flight = true;
+  if (config_.rendezvous.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
+    hello.node.node_rank = 0;  // as torchrun's
+  }
+  hello.node.address = !local_addr_.empty()    ? local_addr_
+                       : local_address.empty() ? own_address_
+                                               : local_address;
+  if (config_.rendezvous.mode != Rendezvous::Mode::kLocal) {
+    hello.node.other_addresses = addresses_of_this_node();
+  }
+  return hello;
+}
+
+void Meeting::leave(std::optional<Leave> word, std::function<void()> then) {
+  may_listen_ = false;
+  asio::post(io_, [this, word = std::move(word), then = std::move(then)] {
+    if (!link_) return;
+    link_->leave(word, [this, then] { asio::post(io_, [this, then] { drain(then); }); });
+  });
+}
+
+// The last one out: an embedded service stays until the others have heard the verdict.
+void Meeting::drain(const std::function<void()>& then) {
+  if (!link_) return;
+  if (!server_) return then();
+  server_->when_idle(then);
+  drained_.expires_after(kDrainTimeout);
+  drained_.async_wait([then](error_code error) {
+    if (!error) then();
+  });
+}
+
+void Meeting::close() {
+  link_.reset();
+  server_.reset();
+  drained_.cancel();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,114 @@
+#include "launcher/agent/report_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/exit_codes.h"
+#include "base/small_file.h"
+#include "base/unique_fd.h"
+#include "base/version.h"
+#include "base/write_all.h"
+#include "rendezvous/protocol/verdict_json.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::size_t kFailuresKept = 256;  // of a job that is restarted for months: the newest
+
+// The end that the job's exit code comes from; nullptr: none.
+const WorkerEnd* decisive(const JobOutcome& outcome) {
+  if (!outcome.verdict || outcome.verdict->ends.empty()) return nullptr;
+  const WorkerEnd& first = outcome.verdict->ends.front();
+  return exit_code_of(first) == outcome.exit_code ? &first : nullptr;
+}
+
+// Whose code it is: without that a worker's 2 could not be told from ours.
+const char* source_of(const JobOutcome& outcome) {
+  if (outcome.exit_code == 0) return "job";
+  if (const WorkerEnd* end = decisive(outcome)) {
+    const bool is_workers = end->kind == EndKind::kExited || end->kind == EndKind::kSignaled;
+    return is_workers ? "worker" : "ddprun";
+  }
+  return outcome.exit_code > exit_code_of_signal(0) ? "signal" : "ddprun";
+}
+
+// Of the whole job.
+const char* kind_of(const JobOutcome& outcome) {
+  if (outcome.exit_code == 0) return "success";
+  if (outcome.exit_code == to_int(ExitCode::kSaved)) return "saved";
+  if (const WorkerEnd* end = decisive(outcome)) return kind_word(*end);
+  if (outcome.no_program) return "start_failure";
+  return outcome.exit_code > exit_code_of_signal(0) ? "stop_on_request" : "ddprun";
+}
+
+}  // namespace
+
+ReportFile::ReportFile(std::string path, std::string job_id, std::string host)
+    : path_(std::move(path)), job_id_(std::move(job_id)), host_(std::move(host)) {}
+
+Result<void> ReportFile::write_running() const { return write(text(nullptr)); }
+
+void ReportFile::add_failure(const Verdict& generation) {
+  failures_.push_back(generation);
+  if (failures_.size() > kFailuresKept) failures_.erase(failures_.begin());
+}
+
+Result<void> ReportFile::end(const JobOutcome& outcome) const { return write(text(&outcome)); }
+
+bool ReportFile::is_anothers(bool rank_0_is_lost) const {
+  const Json there = Json::parse(text_of(path_), nullptr, false);
+  if (!there.is_object()) return false;
+  if (there.value("state", "") == "ended") return true;
+  return !rank_0_is_lost && there.value("host", "") != host_;
+}
+
+std::string ReportFile::text(const JobOutcome* outcome) const {
+  if (path_.empty()) return "";
+  Json json{{"version", 1}, {"ddprun", kVersion}, {"job", job_id_}, {"host", host_}};
+  json["state"] = outcome ? "ended" : "running";
+  std::vector<Verdict> failed = failures_;
+  if (outcome) {
+    json["exit_code"] = outcome->exit_code;
+    json["exit_code_of"] = source_of(*outcome);
+    json["kind"] = kind_of(*outcome);
+    json["what"] = outcome->headline;
+    if (outcome->verdict) {
+      json["restarts_used"] = outcome->verdict->restarts_used;
+      json["max_restarts"] = outcome->verdict->max_restarts;
+      if (!outcome->verdict->ends.empty()) failed.push_back(*outcome->verdict);
+    }
+  }
+  Json& failures = json["failed_generations"] = Json::array();
+  for (const Verdict& one : failed) failures.push_back(verdict_json(one));
+  // What workers write may be no UTF-8.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+Result<void> ReportFile::write(const std::string& text) const {
+  if (path_.empty()) return {};
+  const std::string draft = path_ + "." + host_ + ".new";
+  const std::string doing = "--report-file: write " + path_;
+  struct stat there {};
+  if (lstat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {
+    // It would be replaced: a device, and be it /dev/null, by a file.
+    return invalid_argument("it is there and no regular file; name one, or a new one")
+        .within(doing);
+  }
+  const UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.valid()) return system_error(doing, errno);
+  if (!write_all(file.get(), text) || rename(draft.c_str(), path_.c_str()) != 0) {
+    const int reason = errno;
+    unlink(draft.c_str());
+    return system_error(doing, reason);
+  }
+  return {};
+}
+
+}  // namespace ddprun

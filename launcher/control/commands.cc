@@ -1,0 +1,522 @@
+#include "launcher/control/commands.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "base/fail.h"
+#include "base/parse_number.h"
+#include "base/pidfd.h"
+#include "base/poll_until.h"
+#include "launcher/control/client.h"
+#include "launcher/control/logs.h"
+#include "launcher/control/options.h"
+#include "launcher/control/protocol.h"
+#include "launcher/control/text.h"
+#include "launcher/flight/process_flights.h"
+#include "launcher/flight/show.h"
+#include "launcher/plan/job_plan.h"
+#include "rendezvous/client/service_call.h"
+#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/protocol/control_json.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::json;
+using What = ControlRequest::What;
+
+// An agent answers within a moment, and asks its service for three seconds at most.
+constexpr Duration kWhoPatience = std::chrono::seconds(2);
+constexpr Duration kAnswerPatience = std::chrono::seconds(8);
+// What ending may take beyond the grace: SIGKILL, the other nodes, the service.
+constexpr Duration kBeyondGrace = std::chrono::seconds(60);
+
+std::string who_asks() {
+  for (const char* name : {"USER", "LOGNAME"}) {
+    const char* user = std::getenv(name);
+    if (user && *user && why_no_name(user).empty()) return std::string(user) + " on " + host_name();
+  }
+  return "user " + std::to_string(getuid()) + " on " + host_name();
+}
+
+void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+void print_json(const Json& json) { print(text_of(json) + "\n"); }
+
+// One line for people, and for programs that have asked for JSON an object.
+int refuse(const ControlOptions& options, const std::string& why, ExitCode code,
+           Json more = Json::object()) {
+  if (options.json) {
+    more.update({{"ok", false}, {"error", why}});
+    print_json(more);
+  }
+  std::fprintf(stderr, "ddprun: error: %s\n", why.c_str());
+  return to_int(code);
+}
+
+Json parsed(const std::string& line) {
+  Json json = Json::parse(line, nullptr, /*allow_exceptions=*/false);
+  return json.is_object() ? json : Json::object();
+}
+
+// --- the jobs of this host -----------------------------------------------------------------------
+
+// A ddprun of this user.
+struct LocalAgent {
+  ControlPlace place;
+  Json node;  // as it tells; {"silent": why} where it does not
+};
+
+std::vector<LocalAgent> find_agents() {
+  ControlRequest who;
+  who.by = who_asks();
+  std::vector<std::pair<ControlPlace, Result<ControlClient>>> asked;
+  for (const ControlPlace& place : find_control_sockets()) {
+    asked.emplace_back(place, ControlClient::ask(place, request_line(who)));
+  }
+  const TimePoint deadline = BootClock::now() + kWhoPatience;
+  std::vector<LocalAgent> agents;
+  for (auto& [place, client] : asked) {
+    const bool is_gone = !client && client.error().kind == ErrorKind::kNotFound;
+    if (is_gone) continue;
+    Result<std::string> line = client ? client->line(deadline) : client.error();
+    // It has ended in this moment.
+    if (!line && line.error().kind == ErrorKind::kConnection && client) continue;
+    Json node = line ? parsed(*line).value("node", Json::object()) : Json::object();
+    if (!node.contains("pid")) {
+      const std::string name = place.path.substr(place.path.rfind('/') + 1);
+      node = {{"job", name.substr(0, name.rfind('.'))},
+              {"pid", place.pid},
+              {"silent", "it does not answer"}};
+    }
+    agents.push_back({place, std::move(node)});
+  }
+  return agents;
+}
+
+// Agents of one job have its id, and meet in the same place.
+std::string job_of(const LocalAgent& agent) {
+  const std::string meets = agent.node.value("meets", "");
+  return agent.node.value("job", "") + "\n" +
+         (meets.empty() ? std::to_string(agent.place.pid) : meets);
+}
+
+bool is_meant(const LocalAgent& agent, const std::string& job) {
+  return job.empty() || agent.node.value("job", "") == job ||
+         parse_number<pid_t>(job) == agent.place.pid;
+}
+
+// Those of the job that is meant; else the exit code, after a line that says what there is.
+struct Choice {
+  std::vector<LocalAgent> agents;
+  int exit_code = 0;
+};
+
+Choice choose(const ControlOptions& options) {
+  Choice choice;
+  const std::vector<LocalAgent> all = find_agents();
+  for (const LocalAgent& agent : all) {
+    if (is_meant(agent, options.job)) choice.agents.push_back(agent);
+  }
+  Json nodes = Json::array();
+  for (const LocalAgent& agent : all) nodes.push_back(agent.node);
+  const std::string here = "of user " + std::to_string(geteuid()) + " runs on this host";
+  if (choice.agents.empty()) {
+    const std::string what = options.job.empty() ? "no job " : "no job '" + options.job + "' ";
+    choice.exit_code = refuse(options, what + here, ExitCode::kNoJob, {{"agents", nodes}});
+  } else {
+    const std::string first = job_of(choice.agents.front());
+    for (const LocalAgent& agent : choice.agents) {
+      if (job_of(agent) == first) continue;
+      choice.exit_code = refuse(options,
+                                (options.job.empty() ? "several jobs run here: name the one"
+                                                     : "several jobs have the id '" + options.job +
+                                                           "': give the process id of the one") +
+                                    std::string(" that is meant"),
+                                ExitCode::kUsage, {{"agents", nodes}});
+      break;
+    }
+  }
+  if (choice.exit_code == 0 || all.empty()) return choice;
+  std::fputs(list_text(nodes.get<std::vector<Json>>()).c_str(), stderr);
+  return choice;
+}
+
+// --- asking one agent ----------------------------------------------------------------------------
+
+struct Asked {
+  ControlClient client;
+  Json answer;
+};
+
+Result<Asked> ask(const LocalAgent& agent, const ControlRequest& request) {
+  Result<ControlClient> client = ControlClient::ask(agent.place, request_line(request));
+  if (!client) return std::move(client).error();
+  Result<std::string> line = client->line(BootClock::now() + kAnswerPatience);
+  if (!line) return std::move(line).error();
+  Json answer = parsed(*line);
+  if (!answer.contains("ok")) {
+    return Error{.kind = ErrorKind::kProtocol,
+                 .doing = "ask " + agent.place.path,
+                 .cause = "its answer is of another version of ddprun"};
+  }
+  return Asked{std::move(*client), std::move(answer)};
+}
+
+ExitCode code_of(const Error& error) {
+  return error.kind == ErrorKind::kNotFound ? ExitCode::kNoJob : ExitCode::kNoAnswer;
+}
+
+ExitCode code_of_call(const Error& error) {
+  switch (error.kind) {
+    case ErrorKind::kStopped:
+    case ErrorKind::kUnsupported: return ExitCode::kRefused;
+    case ErrorKind::kNotFound: return ExitCode::kAddress;
+    default: return ExitCode::kNoAnswer;
+  }
+}
+
+// --- asking a service ----------------------------------------------------------------------------
+
+// The two ways have the same commands.
+UserRequest for_service(const ControlOptions& options) {
+  UserRequest request{.number = 1,
+                      .job = options.job,
+                      .by = options.request.by,
+                      .signal = options.request.signal,
+                      .rank = options.request.rank,
+                      .at_once = options.request.at_once,
+                      .lines = options.request.lines,
+                      .follow = options.request.follow};
+  switch (options.request.what) {
+    case What::kStop: request.what = UserRequest::What::kStop; break;
+    case What::kRestart: request.what = UserRequest::What::kRestart; break;
+    case What::kSignal: request.what = UserRequest::What::kSignal; break;
+    case What::kLogs: request.what = UserRequest::What::kLogs; break;
+    case What::kFlight: request.what = UserRequest::What::kFlight; break;
+    case What::kWho:
+    case What::kStatus: break;
+  }
+  return request;
+}
+
+int show_page(const ControlOptions& options, const Json& page) {
+  if (options.job.empty()) {
+    if (options.json) {
+      print_json(page);
+    } else {
+      print(service_list_text(page));
+    }
+    return 0;
+  }
+  Json picture = {{"job", page.value("jobs", Json::array()).at(0)}};
+  if (options.json) {
+    print_json(picture);
+  } else {
+    print(status_text(picture));
+  }
+  return 0;
+}
+
+int tell_outcome(const ControlOptions& options, Json outcome) {
+  if (options.json) {
+    print_json(outcome);
+    return 0;
+  }
+  print(outcome.value("text", "") + "\n");
+  if (outcome.contains("exit_code")) {
+    const std::string words = outcome.value("outcome", "");
+    print("ended with exit code " + std::to_string(outcome.value("exit_code", 0)) +
+          (words.empty() ? "" : ": " + words) + "\n");
+  }
+  return 0;
+}
+
+// False: nobody reads any more.
+bool print_output(LogPrinter& printer, const Answer& answer) {
+  for (std::string_view page = answer.page; !page.empty();) {
+    const std::size_t end = std::min(page.find('\n'), page.size() - 1);
+    if (!printer.take(page.substr(0, end + 1))) return false;
+    page.remove_prefix(end + 1);
+  }
+  if (!answer.text.empty()) printer.notice({{"notice", answer.text}}, answer.text);
+  return true;
+}
+
+// What was asked for output has said last.
+int end_output(const ControlOptions& options, const LogPrinter& printer,
+               const ServiceReply& reply) {
+  if (reply.broke_off) return refuse(options, reply.broke_off->message(), ExitCode::kNoAnswer);
+  if (reply.verdict) {
+    const std::string code = std::to_string(reply.verdict->exit_code);
+    printer.notice({{"ended", true},
+                    {"exit_code", reply.verdict->exit_code},
+                    {"text", reply.verdict->headline}},
+                   "the job has ended with exit code " + code);
+  } else if (!reply.answer.done) {
+    return refuse(options, reply.answer.text, ExitCode::kNoAnswer);
+  }
+  return 0;
+}
+
+FlightShowOptions show_options(const ControlOptions& options) {
+  return {.json = options.json,
+          .rank = options.request.rank,
+          .last = options.last,
+          .only_compares = options.only_compares,
+          .trace_file = options.trace_file};
+}
+
+int end_flight(const ControlOptions& options, const FlightShow& show) {
+  const Result<void> shown = show.print();
+  return shown ? 0 : refuse(options, shown.error().message(), ExitCode::kFiles);
+}
+
+// What was asked for flight records has said last.
+int end_flight(const ControlOptions& options, const FlightShow& show, const ServiceReply& reply) {
+  if (reply.broke_off) return refuse(options, reply.broke_off->message(), ExitCode::kNoAnswer);
+  if (!reply.answer.done) return refuse(options, reply.answer.text, ExitCode::kNoAnswer);
+  return end_flight(options, show);
+}
+
+int ask_service(ControlOptions options) {
+  options.service.rdzv_id = options.job;
+  Result<AgentConfig> config = plan_call(options.service);
+  if (!config)
+    return refuse(options, config.error().message(), usage_or(ExitCode::kFiles, config.error()));
+  ServiceCall call;
+  call.address = config->rendezvous.meeting_point;
+  call.key = config->keys.key_of(options.job).value_or(Secret());
+  call.munge = config->munge.munge;
+  call.demands_proof = config->options.require_auth;
+  call.tls = config->tls;
+  call.to_end = options.timeout.value_or(kDefaultGrace + kBeyondGrace);
+  LogPrinter printer({.json = options.json, .rank = options.request.rank});
+  FlightShow flights(show_options(options));
+  const bool is_flight = options.request.what == What::kFlight;
+  bool was_accepted = false;
+  call.on_output = [&](const Answer& answer) {
+    was_accepted = true;
+    if (!is_flight) return print_output(printer, answer);
+    flights.take_page(answer.page);
+    if (!answer.text.empty()) flights.notice(answer.text);
+    return true;
+  };
+  const Result<ServiceReply> reply = call_service(call, for_service(options));
+  if (!reply) {
+    return refuse(options, reply.error().message(), code_of_call(reply.error()));
+  }
+  if (was_accepted) {
+    return is_flight ? end_flight(options, flights, *reply) : end_output(options, printer, *reply);
+  }
+  const Answer& answer = reply->answer;
+  if (options.request.what == What::kStatus && answer.done) {
+    const Json page = parsed(answer.page);
+    const bool is_there = options.job.empty() || !page.value("jobs", Json::array()).empty();
+    if (is_there) return show_page(options, page);
+  }
+  if (!answer.done) {
+    return refuse(options, to_text(call.address) + ": " + answer.text, ExitCode::kNoJob);
+  }
+  Json outcome{{"ok", true}, {"text", answer.text}};
+  if (reply->verdict) {
+    outcome["ended"] = true;
+    outcome["exit_code"] = reply->verdict->exit_code;
+    outcome["outcome"] = reply->verdict->headline;
+  }
+  return tell_outcome(options, std::move(outcome));
+}
+
+// --- the commands --------------------------------------------------------------------------------
+
+int status_here(const ControlOptions& options) {
+  const Choice choice = choose(options);
+  if (choice.exit_code != 0) return choice.exit_code;
+  Json picture{{"agents", Json::array()}};
+  for (const LocalAgent& agent : choice.agents) {
+    const Result<Asked> asked = ask(agent, options.request);
+    if (!asked) {
+      if (choice.agents.size() > 1) continue;
+      return refuse(options, asked.error().message(), code_of(asked.error()));
+    }
+    picture["agents"].push_back(asked->answer.value("node", Json::object()));
+    const Json jobs = asked->answer.value("service", Json::object()).value("jobs", Json::array());
+    if (!jobs.empty()) {
+      picture["job"] = jobs.at(0);
+    } else if (asked->answer.contains("service_silent")) {
+      picture["service_silent"] = asked->answer["service_silent"];
+    }
+  }
+  if (picture["agents"].empty()) {
+    return refuse(options, "none of the job's ddpruns answers", ExitCode::kNoAnswer);
+  }
+  if (options.json) {
+    print_json(picture);
+  } else {
+    print(status_text(picture));
+  }
+  return 0;
+}
+
+// Until the process has ended; false: not in time.
+bool wait_for_process(const UniqueFd& process, TimePoint deadline) {
+  if (!process.valid()) return true;
+  pollfd fd{process.get(), POLLIN, 0};
+  return poll_until({&fd, 1}, deadline);
+}
+
+int wait_for_end(const ControlOptions& options, const LocalAgent& agent, Asked asked,
+                 const std::vector<UniqueFd>& processes) {
+  const auto grace = std::chrono::milliseconds(agent.node.value("grace_ms", std::int64_t{0}));
+  const Duration allowed = options.timeout.value_or(grace + kBeyondGrace);
+  const TimePoint deadline = BootClock::now() + allowed;
+  Json outcome{{"ok", true}, {"text", asked.answer.value("text", "")}};
+  const Result<std::string> last = asked.client.line(deadline);
+  if (last) {
+    const Json ended = parsed(*last);
+    outcome["ended"] = true;
+    outcome["exit_code"] = ended.value("exit_code", 0);
+    outcome["outcome"] = ended.value("text", "");
+  }
+  bool all = true;
+  for (const UniqueFd& process : processes) all = wait_for_process(process, deadline) && all;
+  if (!all) {
+    return refuse(options,
+                  outcome.value("text", "") + "; it has not ended within " + to_text(allowed),
+                  ExitCode::kNoAnswer);
+  }
+  return tell_outcome(options, std::move(outcome));
+}
+
+// Any of the job's agents will do: what it is asked concerns the whole job.
+int order_here(const ControlOptions& options) {
+  const Choice choice = choose(options);
+  if (choice.exit_code != 0) return choice.exit_code;
+  std::vector<UniqueFd> processes;  // before they can have ended
+  for (const LocalAgent& agent : choice.agents) processes.push_back(pidfd_of(agent.place.pid));
+  std::optional<Error> trouble;
+  for (const LocalAgent& agent : choice.agents) {
+    Result<Asked> asked = ask(agent, options.request);
+    if (!asked) {
+      if (!trouble) trouble = asked.error();
+      continue;
+    }
+    if (!asked->answer.value("ok", false)) {
+      return refuse(options, asked->answer.value("text", ""), ExitCode::kNoAnswer);
+    }
+    if (options.request.what == What::kStop) {
+      return wait_for_end(options, agent, std::move(*asked), processes);
+    }
+    return tell_outcome(options, {{"ok", true}, {"text", asked->answer.value("text", "")}});
+  }
+  return refuse(options, trouble->message(), code_of(*trouble));
+}
+
+int logs_here(const ControlOptions& options) {
+  const Choice choice = choose(options);
+  if (choice.exit_code != 0) return choice.exit_code;
+  std::vector<ControlClient> clients;
+  std::string why_not;
+  for (const LocalAgent& agent : choice.agents) {
+    Result<Asked> asked = ask(agent, options.request);
+    if (!asked) {
+      why_not = asked.error().message();
+    } else if (!asked->answer.value("ok", false)) {
+      why_not = asked->answer.value("text", "");
+    } else {
+      clients.push_back(std::move(asked->client));
+    }
+  }
+  if (clients.empty()) return refuse(options, why_not, ExitCode::kNoAnswer);
+  return show_logs(std::move(clients), {.json = options.json, .rank = options.request.rank});
+}
+
+// Of what the job's agents on this host tell.
+int flight_here(const ControlOptions& options) {
+  const Choice choice = choose(options);
+  if (choice.exit_code != 0) return choice.exit_code;
+  FlightShow show(show_options(options));
+  std::string why_not;
+  for (const LocalAgent& agent : choice.agents) {
+    Result<Asked> asked = ask(agent, options.request);
+    if (!asked) {
+      why_not = asked.error().message();
+    } else if (!asked->answer.value("ok", false)) {
+      why_not = asked->answer.value("text", "");
+    } else {
+      const TimePoint deadline = BootClock::now() + kAnswerPatience;
+      while (const Result<std::string> line = asked->client.line(deadline)) show.take(*line);
+    }
+  }
+  if (!show.has_any()) {
+    return refuse(options, why_not.empty() ? "no workers of the job are on this host now" : why_not,
+                  ExitCode::kNoAnswer);
+  }
+  return end_flight(options, show);
+}
+
+int flight_of_files(const ControlOptions& options) {
+  FlightShow show(show_options(options));
+  for (const std::string& path : options.files) {
+    if (const Result<void> read = show.read(path); !read) {
+      return refuse(options, read.error().message(), ExitCode::kFiles);
+    }
+  }
+  return end_flight(options, show);
+}
+
+int flight_of_processes(const ControlOptions& options) {
+  Result<ProcessFlights> found = flights_of(options.processes);
+  if (!found) return refuse(options, "--pid: " + found.error().message(), ExitCode::kUsage);
+  if (found->flights.empty()) {
+    return refuse(options, "--pid: " + found->missing.front(), ExitCode::kNoJob);
+  }
+  const std::optional<Rank>& rank = options.request.rank;
+  if (rank && std::ranges::count(found->flights, *rank, &RankFlight::rank) == 0) {
+    return refuse(options, "--rank: none of these processes is rank " + to_text(*rank),
+                  ExitCode::kNoAnswer);
+  }
+  FlightShow show(show_options(options));
+  show.add(std::move(found->flights));
+  for (const std::string& why : found->missing) show.notice(why);
+  return end_flight(options, show);
+}
+
+int run(What what, const std::vector<std::string>& arguments) {
+  Result<ControlOptions> options = parse_control_options(what, arguments);
+  if (!options) {
+    ControlOptions refused;
+    refused.json = std::ranges::count(arguments, "--json") > 0;
+    return refuse(refused, options.error().message(), ExitCode::kUsage);
+  }
+  if (options->wants_help) {
+    print(control_help(what));
+    return 0;
+  }
+  options->request.by = who_asks();
+  if (!options->files.empty()) return flight_of_files(*options);
+  if (!options->processes.empty()) return flight_of_processes(*options);
+  if (!options->service.rdzv_endpoint.empty()) return ask_service(std::move(*options));
+  if (what == What::kStatus) return status_here(*options);
+  if (what == What::kFlight) return flight_here(*options);
+  return what == What::kLogs ? logs_here(*options) : order_here(*options);
+}
+
+}  // namespace
+
+int run_status(const std::vector<std::string>& arguments) { return run(What::kStatus, arguments); }
+int run_logs(const std::vector<std::string>& arguments) { return run(What::kLogs, arguments); }
+int run_stop(const std::vector<std::string>& arguments) { return run(What::kStop, arguments); }
+int run_flight(const std::vector<std::string>& arguments) { return run(What::kFlight, arguments); }
+int run_restart(const std::vector<std::string>& arguments) {
+  return run(What::kRestart, arguments);
+}
+int run_signal(const std::vector<std::string>& arguments) { return run(What::kSignal, arguments); }
+
+}  // namespace ddprun

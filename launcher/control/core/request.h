@@ -1,0 +1,38 @@
+// What a user asks of an agent on its socket (docs/control.md), as plain values. Any thread.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/ids.h"
+#include "base/words.h"
+#include "rendezvous/protocol/core/user_request.h"
+
+namespace ddprun {
+
+inline constexpr int kControlSocketProtocol = 1;
+
+struct ControlRequest {
+  enum class What { kWho, kStatus, kLogs, kStop, kRestart, kSignal, kFlight };
+  What what = What::kWho;
+  std::string by;  // who asks, for people: "ada on node0"
+  int signal = 0;
+  std::optional<Rank> rank = {};
+  bool at_once = false;          // kStop: without grace
+  bool follow = false;           // kLogs
+  int lines = kDefaultLogLines;  // kLogs: of each stream, before what follows
+
+  friend bool operator==(const ControlRequest&, const ControlRequest&) = default;
+};
+
+// kWho: the node alone, without asking the service.
+inline constexpr Words<ControlRequest::What, 7> kControlWords{
+    {{ControlRequest::What::kWho, "who"},
+     {ControlRequest::What::kStatus, "status"},
+     {ControlRequest::What::kLogs, "logs"},
+     {ControlRequest::What::kStop, "stop"},
+     {ControlRequest::What::kRestart, "restart"},
+     {ControlRequest::What::kSignal, "signal"},
+     {ControlRequest::What::kFlight, "flight"}}};
+
+}  // namespace ddprun

@@ -1,0 +1,329 @@
+#include "launcher/control/desk.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <utility>
+
+#include "launcher/flight/json.h"
+
+namespace ddprun {
+
+using boost::system::error_code;
+
+namespace {
+
+constexpr std::array kStreams{OutputStream::kOut, OutputStream::kErr};
+
+Moment moment() { return {.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()}; }
+
+UserRequest for_service(const ControlRequest& request, std::uint64_t number) {
+  UserRequest asked{.number = number,
+                    .by = request.by,
+                    .signal = request.signal,
+                    .rank = request.rank,
+                    .at_once = request.at_once};
+  switch (request.what) {
+    case ControlRequest::What::kStop: asked.what = UserRequest::What::kStop; break;
+    case ControlRequest::What::kRestart: asked.what = UserRequest::What::kRestart; break;
+    case ControlRequest::What::kSignal: asked.what = UserRequest::What::kSignal; break;
+    case ControlRequest::What::kWho:
+    case ControlRequest::What::kLogs:
+    case ControlRequest::What::kFlight:
+    case ControlRequest::What::kStatus: break;
+  }
+  return asked;
+}
+
+}  // namespace
+
+ControlDesk::ControlDesk(boost::asio::io_context& io, UniqueFd listener, ControlledNode node,
+                         int slots)
+    : io_(io), node_(std::move(node)), outputs_(static_cast<std::size_t>(slots)) {
+  if (!listener.valid()) return;
+  socket_.emplace(
+      io, std::move(listener),
+      [this](const ControlSessionPtr& session, std::string_view line) { take(session, line); });
+}
+
+RecentOutput& ControlDesk::output(LocalRank rank, OutputStream stream) {
+  return outputs_.at(static_cast<std::size_t>(rank.value))[static_cast<std::size_t>(stream)];
+}
+
+Rank ControlDesk::rank_of(LocalRank rank) const { return Rank(first_rank_ + rank.value); }
+
+void ControlDesk::take(const ControlSessionPtr& session, std::string_view line) {
+  const Result<ControlRequest> request = parse_request(line);
+  if (!request) {
+    session->say(outcome_line(Outcome::kRefused, request.error().cause));
+    return session->end();
+  }
+  switch (request->what) {
+    case ControlRequest::What::kWho:
+      session->say(who_line(node_.view(), moment()));
+      return session->end();
+    case ControlRequest::What::kLogs:
+    case ControlRequest::What::kFlight: return show_workers(session, *request);
+    case ControlRequest::What::kStatus:
+    case ControlRequest::What::kStop:
+    case ControlRequest::What::kRestart:
+    case ControlRequest::What::kSignal: return ask_service(session, *request);
+  }
+}
+
+// --- the service ---------------------------------------------------------------------------------
+
+void ControlDesk::ask_service(const ControlSessionPtr& session, const ControlRequest& request) {
+  const std::uint64_t number = ++last_number_;
+  Question question{session, request,
+                    std::make_shared<boost::asio::steady_timer>(io_, kServicePatience)};
+  if (!node_.ask_service(for_service(request, number))) {
+    return without_service(question,
+                           Error{.kind = ErrorKind::kConnection,
+                                 .cause = "the rendezvous service cannot be reached now"});
+  }
+  question.patience->async_wait([this, number](error_code error) {
+    if (error) return;
+    const auto found = questions_.find(number);
+    if (found == questions_.end()) return;
+    const Question late = std::exchange(found->second, {});
+    questions_.erase(found);
+    without_service(late, Error{.kind = ErrorKind::kTimeout,
+                                .cause = "the rendezvous service has not answered within " +
+                                         to_text(kServicePatience)});
+  });
+  questions_.emplace(number, std::move(question));
+}
+
+void ControlDesk::answered(const Answer& answer) {
+  const auto found = questions_.find(answer.number);
+  if (found == questions_.end()) return;
+  const Question question = std::exchange(found->second, {});
+  questions_.erase(found);
+  question.patience->cancel();
+  const ControlSessionPtr& session = question.session;
+  if (question.request.what == ControlRequest::What::kStatus && answer.done) {
+    session->say(status_line(node_.view(), moment(), Result<std::string>(answer.page)));
+    return session->end();
+  }
+  session->say(outcome_line(answer.done ? Outcome::kDone : Outcome::kRefused, answer.text));
+  if (question.request.what != ControlRequest::What::kStop || !answer.done) return session->end();
+  waiters_.push_back(session);
+}
+
+// What can be done without it, is done.
+void ControlDesk::without_service(const Question& question, const Error& why) {
+  const ControlSessionPtr& session = question.session;
+  switch (question.request.what) {
+    case ControlRequest::What::kStatus:
+      session->say(status_line(node_.view(), moment(), why));
+      return session->end();
+    case ControlRequest::What::kStop:
+      session->say(outcome_line(Outcome::kDone, why.cause + ": this node alone is being stopped"));
+      waiters_.push_back(session);
+      return node_.stop_here(question.request.at_once);
+    case ControlRequest::What::kWho:
+    case ControlRequest::What::kLogs:
+    case ControlRequest::What::kFlight:
+    case ControlRequest::What::kRestart:
+    case ControlRequest::What::kSignal:
+      session->say(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
+      return session->end();
+  }
+}
+
+void ControlDesk::ended(int exit_code, const std::string& text) {
+  flush_rests();
+  const std::string line = ended_line(exit_code, text);
+  for (const ControlSessionPtr& session : std::exchange(waiters_, {})) {
+    session->say(line);
+    session->end();
+  }
+  for (const Follower& follower : std::exchange(followers_, {})) {
+    if (follower.dropped_bytes > 0) follower.reader->say(dropped_line(follower.dropped_bytes));
+    follower.reader->end_with_job(line);
+  }
+  for (const auto& [number, pages] : std::exchange(inquiries_, {})) pages->end_with_job(line);
+  is_over_ = true;
+  watch_outputs();
+}
+
+// --- output, for the service ---------------------------------------------------------------------
+
+void ControlDesk::tell(const TellOutput& what) {
+  std::erase_if(inquiries_, [](const auto& one) { return !one.second->is_open(); });
+  const auto found = inquiries_.find(what.inquiry);
+  const bool is_known = found != inquiries_.end();
+  switch (what.what) {
+    case TellOutput::What::kBegin:
+      if (!is_known) begin_inquiry(what);
+      return;
+    case TellOutput::What::kNext:
+      if (is_known) found->second->take_turn();
+      return;
+    case TellOutput::What::kEnd:
+      if (!is_known) return;
+      found->second->close();
+      inquiries_.erase(found);
+      return watch_outputs();
+  }
+}
+
+void ControlDesk::begin_inquiry(const TellOutput& what) {
+  if (inquiries_.size() >= kMaxInquiries) {
+    return node_.tell_service({.inquiry = what.inquiry, .is_last = true});
+  }
+  const auto pages = std::make_shared<OutputPages>(
+      what.inquiry, [this](const OutputPage& page) { node_.tell_service(page); });
+  if (what.flight) {
+    show_flights(pages, what.rank);
+  } else {
+    show(pages, what.rank, what.lines, what.follow && !is_over_);
+  }
+  if (is_over_) return pages->end_with_job({});
+  inquiries_[what.inquiry] = pages;
+  pages->begin();
+}
+
+void ControlDesk::service_lost() {
+  for (const auto& [number, pages] : std::exchange(inquiries_, {})) pages->close();
+  watch_outputs();
+}
+
+// --- output --------------------------------------------------------------------------------------
+
+void ControlDesk::show_workers(const ControlSessionPtr& session, const ControlRequest& request) {
+  const NodeView node = node_.view();
+  const bool is_here = !request.rank || std::any_of(node.workers.begin(), node.workers.end(),
+                                                    [&](const WorkerView& worker) {
+                                                      return worker.rank == *request.rank;
+                                                    });
+  if (!is_here) {
+    session->say(outcome_line(Outcome::kRefused,
+                              "rank " + to_text(*request.rank) + " does not run on this node"));
+    return session->end();
+  }
+  session->say(outcome_line(Outcome::kDone, ""));
+  if (request.what == ControlRequest::What::kFlight) return show_flights(session, request.rank);
+  show(session, request.rank, request.lines, request.follow);
+}
+
+// What FlightFile::kMaxCalls leave fits into what is kept for a reader; nonsense in a worker's page may
+// be longer, and is missing then.
+void ControlDesk::show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank) {
+  std::uint64_t left_out = 0;
+  constexpr std::size_t kOfTheNotice = 128;
+  for (const RankFlight& flight : node_.flights(rank)) {
+    for (const std::string& line : flight_lines(flight)) {
+      if (reader->room() > line.size() + kOfTheNotice) {
+        reader->say(line);
+      } else {
+        left_out += line.size();
+      }
+    }
+  }
+  if (left_out > 0) reader->say(dropped_line(left_out));
+  reader->end();
+}
+
+void ControlDesk::show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines,
+                       bool follow) {
+  reader->say(generation_line(node_.view()));
+  Follower follower{.reader = reader, .rank = rank};
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    const LocalRank local(static_cast<int>(i));
+    if (rank && rank_of(local) != *rank) continue;
+    for (const OutputStream stream : kStreams) {
+      WholeLines& whole = follower.lines[{local.value, stream}];
+      const std::string_view kept =
+          output(local, stream).last_lines(static_cast<std::size_t>(lines));
+      std::string text = whole.take(kept);
+      if (!follow) text += whole.flush();
+      if (!text.empty()) send_output(follower, {rank_of(local), stream}, text);
+    }
+  }
+  if (!follow) {
+    if (follower.dropped_bytes > 0) reader->say(dropped_line(follower.dropped_bytes));
+    return reader->end();
+  }
+  followers_.push_back(std::move(follower));
+  watch_outputs();
+}
+
+// Nothing is asked of the streams while nobody follows.
+void ControlDesk::watch_outputs() {
+  std::erase_if(followers_, [](const Follower& one) { return !one.reader->is_open(); });
+  for (std::size_t i = 0; i < outputs_.size(); ++i) {
+    const LocalRank local(static_cast<int>(i));
+    for (const OutputStream stream : kStreams) {
+      if (followers_.empty()) {
+        output(local, stream).follow(nullptr);
+        continue;
+      }
+      output(local, stream).follow([this, local, stream](std::string_view bytes) {
+        hand_on(local, stream, bytes);
+      });
+    }
+  }
+}
+
+void ControlDesk::hand_on(LocalRank rank, OutputStream stream, std::string_view bytes) {
+  bool someone_has_gone = false;
+  for (Follower& follower : followers_) {
+    someone_has_gone = someone_has_gone || !follower.reader->is_open();
+    if (follower.rank && rank_of(rank) != *follower.rank) continue;
+    const std::string lines = follower.lines[{rank.value, stream}].take(bytes);
+    if (!lines.empty()) send_output(follower, {rank_of(rank), stream}, lines);
+  }
+  // Not from within the stream's own call.
+  if (someone_has_gone) boost::asio::post(io_, [this] { watch_outputs(); });
+}
+
+// A reader who is slow loses lines and is told how much; workers never wait for him.
+void ControlDesk::send_output(Follower& follower, const OutputSource& source,
+                              std::string_view lines) {
+  OutputReader& reader = *follower.reader;
+  // What JSON makes of bytes is six times as long at most.
+  constexpr std::size_t kAround = 256;
+  constexpr std::size_t kPiece = 64 * 1024;
+  static_assert(6 * kPiece + kAround < kMaxPageBytes, "a piece fits into a page");
+  const auto fits = [&](std::size_t bytes) { return 6 * bytes + kAround <= reader.room(); };
+  if (follower.dropped_bytes > 0 && fits(OutputReader::kMaxUnsentBytes / 16)) {
+    reader.say(dropped_line(std::exchange(follower.dropped_bytes, 0)));
+  }
+  while (!lines.empty()) {
+    std::string_view piece = lines.substr(0, kPiece);
+    if (piece.size() < lines.size()) piece = piece.substr(0, piece.rfind('\n') + 1);
+    if (piece.empty()) piece = lines.substr(0, kPiece);  // of one line
+    if (follower.dropped_bytes > 0 || !fits(piece.size())) {
+      follower.dropped_bytes += lines.size();
+      return;
+    }
+    reader.say(output_line(source, piece));
+    lines.remove_prefix(piece.size());
+  }
+}
+
+void ControlDesk::flush_rests() {
+  for (Follower& follower : followers_) {
+    for (auto& [from, lines] : follower.lines) {
+      std::string rest = lines.flush();
+      if (rest.empty()) continue;
+      send_output(follower, {rank_of(LocalRank(from.first)), from.second}, rest + "\n");
+    }
+  }
+}
+
+void ControlDesk::generation_began() {
+  flush_rests();
+  const NodeView node = node_.view();
+  if (node.assignment) first_rank_ = node.assignment->first_rank.value;
+  for (std::array<RecentOutput, 2>& streams : outputs_) {
+    for (RecentOutput& stream : streams) stream.end_line();
+  }
+  const std::string line = generation_line(node);
+  for (const Follower& follower : followers_) {
+    if (follower.reader->room() > line.size()) follower.reader->say(line);
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,346 @@
+#include "launcher/control/options.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <functional>
+#include <span>
+#include <string_view>
+
+#include "base/nearest_word.h"
+#include "base/parse_number.h"
+#include "base/seconds.h"
+#include "base/signal_names.h"
+#include "base/worker_page.h"
+#include "launcher/options/option_table.h"
+
+namespace ddprun {
+namespace {
+
+using What = ControlRequest::What;
+using Setter = std::function<Result<void>(ControlOptions&, const std::string& text)>;
+
+struct Option {
+  std::string name;
+  std::string short_name;
+  std::string placeholder;  // empty: a switch
+  std::string help;
+  std::vector<What> commands;  // empty: all
+  Setter set;
+};
+
+// How whoever asks the service proves who he is: the options of a job, with their names.
+constexpr std::array<std::string_view, 7> kServiceOptions{
+    "rdzv-endpoint", "rdzv-key-file", "munge-socket", "rdzv-tls-cert",
+    "rdzv-tls-key",  "rdzv-tls-ca",   "require-auth"};
+
+Result<void> set_rank(ControlOptions& options, const std::string& text) {
+  const auto rank = parse_number<int>(text);
+  if (!rank || *rank < 0) return invalid_argument("'" + text + "' is no rank: 0, 1, 2, ...");
+  options.request.rank = Rank(*rank);
+  return {};
+}
+
+Result<void> set_lines(ControlOptions& options, const std::string& text) {
+  const auto lines = parse_number<int>(text);
+  if (!lines || *lines < 0 || *lines > kMaxLogLines) {
+    return invalid_argument("'" + text + "' is no number in 0 .. " + std::to_string(kMaxLogLines));
+  }
+  options.request.lines = *lines;
+  return {};
+}
+
+Result<void> set_last(ControlOptions& options, const std::string& text) {
+  constexpr int kMost = static_cast<int>(kFlightRecords);
+  const auto last = parse_number<int>(text);
+  if (!last || *last < 0 || *last > kMost) {
+    return invalid_argument("'" + text + "' is no number in 0 .. " + std::to_string(kMost));
+  }
+  options.last = *last;
+  return {};
+}
+
+// One or several, as pgrep -d, lists them.
+Result<void> set_processes(ControlOptions& options, const std::string& text) {
+  std::string_view rest = text;
+  for (bool is_last = false; !is_last;) {
+    const std::size_t comma = rest.find(',');
+    is_last = comma == std::string_view::npos;
+    const std::string_view word = rest.substr(0, comma);
+    const auto process = parse_number<pid_t>(word);
+    if (!process || *process <= 0) {
+      return invalid_argument("'" + std::string(word) + "' is no process id: 4711, or 4711,4712");
+    }
+    options.processes.push_back(*process);
+    if (!is_last) rest.remove_prefix(comma + 1);
+  }
+  return {};
+}
+
+Result<void> set_timeout(ControlOptions& options, const std::string& text) {
+  Result<Duration> time = parse_seconds(text);
+  if (!time) return std::move(time).error();
+  options.timeout = *time;
+  return {};
+}
+
+const std::vector<Option>& own_options() {
+  static const std::vector<Option> table{
+      {"json",
+       "",
+       "",
+       "print JSON",
+       {},
+       [](ControlOptions& options, const std::string&) -> Result<void> {
+         options.json = true;
+         return {};
+       }},
+      {"rank", "", "N", "this rank alone", {What::kLogs, What::kSignal, What::kFlight}, set_rank},
+      {"last",
+       "",
+       "N",
+       "the last N calls of each rank (10; as JSON all)",
+       {What::kFlight},
+       set_last},
+      {"follow",
+       "f",
+       "",
+       "go on with what is written from now on, until the job ends",
+       {What::kLogs},
+       [](ControlOptions& options, const std::string&) -> Result<void> {
+         options.request.follow = true;
+         return {};
+       }},
+      {"lines",
+       "n",
+       "N",
+       "the last N lines of each stream (" + std::to_string(kDefaultLogLines) + ")",
+       {What::kLogs},
+       set_lines},
+      {"now",
+       "",
+       "",
+       "kill the workers, without their --shutdown-grace",
+       {What::kStop},
+       [](ControlOptions& options, const std::string&) -> Result<void> {
+         options.request.at_once = true;
+         return {};
+       }},
+      {"compare",
+       "",
+       "",
+       "say only where ranks differ, and what is in progress",
+       {What::kFlight},
+       [](ControlOptions& options, const std::string&) -> Result<void> {
+         options.only_compares = true;
+         return {};
+       }},
+      {"chrome-trace",
+       "",
+       "FILE",
+       "write a trace for ui.perfetto.dev or chrome://tracing instead",
+       {What::kFlight},
+       [](ControlOptions& options, const std::string& text) -> Result<void> {
+         options.trace_file = text;
+         return {};
+       }},
+      {"pid",
+       "",
+       "PID,...",
+       "of ranks that run without ddprun, in these processes of this host",
+       {What::kFlight},
+       set_processes},
+      {"timeout",
+       "",
+       "SECONDS",
+       "wait so long for the end (the grace, and a minute more)",
+       {What::kStop},
+       set_timeout},
+      {"help",
+       "h",
+       "",
+       "this text",
+       {},
+       [](ControlOptions& options, const std::string&) -> Result<void> {
+         options.wants_help = true;
+         return {};
+       }},
+  };
+  return table;
+}
+
+const std::vector<Option>& options_of(What what) {
+  static const auto make = [](What command) {
+    std::vector<Option> all;
+    for (const Option& one : own_options()) {
+      const bool is_its =
+          one.commands.empty() || std::count(one.commands.begin(), one.commands.end(), command) > 0;
+      if (is_its) all.push_back(one);
+    }
+    for (const std::string_view name : kServiceOptions) {
+      const OptionSpec* spec = find_option("--" + std::string(name));
+      const std::string help = name == "rdzv-endpoint"
+                                   ? "ask the rendezvous service there, wherever the job runs"
+                                   : spec->help;
+      all.push_back({spec->name,
+                     "",
+                     spec->placeholder,
+                     help,
+                     {},
+                     [spec](ControlOptions& options, const std::string& text) {
+                       return spec->set(options.service, text);
+                     }});
+    }
+    return all;
+  };
+  static const std::array kTables{make(What::kWho),   make(What::kStatus),  make(What::kLogs),
+                                  make(What::kStop),  make(What::kRestart), make(What::kSignal),
+                                  make(What::kFlight)};
+  return kTables[static_cast<std::size_t>(what)];
+}
+
+const Option* find(What what, const std::string& given) {
+  for (const Option& one : options_of(what)) {
+    const bool is_short = !one.short_name.empty() && given == "-" + one.short_name;
+    if (is_short || with_dashes(given) == "--" + one.name) return &one;
+  }
+  return nullptr;
+}
+
+Error unknown_option(What what, const std::string& given) {
+  std::vector<std::string> names;
+  for (const Option& one : options_of(what)) names.push_back(one.name);
+  return invalid_argument("'ddprun " + std::string(word_of(kControlWords, what)) +
+                          "' has no option " + given +
+                          guess_at_option(with_dashes(given), names, "; its --help lists them"));
+}
+
+// Of a saved flight record; ids of jobs look otherwise.
+bool names_file(const std::string& word) {
+  return word.find('/') != std::string::npos || word.ends_with(".json");
+}
+
+Result<void> take_words(ControlOptions& options, std::vector<std::string> words) {
+  const std::string command(word_of(kControlWords, options.request.what));
+  if (options.request.what == What::kSignal) {
+    if (words.empty()) return invalid_argument("which signal? ddprun signal USR1 [JOB]");
+    std::string name = words.front();
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    const std::optional<int> signal = signal_by_name(name);
+    if (!signal) {
+      return invalid_argument("'" + words.front() + "' is no signal: USR1, SIGTERM, 10, ...");
+    }
+    options.request.signal = *signal;
+    words.erase(words.begin());
+  }
+  if (options.request.what == What::kFlight && std::ranges::any_of(words, names_file)) {
+    const auto job = std::ranges::find_if_not(words, names_file);
+    if (job != words.end()) {
+      return invalid_argument("it reads files, or asks a job: '" + *job + "' names no file");
+    }
+    options.files = std::move(words);
+    return {};
+  }
+  if (words.size() > 1) {
+    return invalid_argument("one job at a time: 'ddprun " + command + "' takes '" + words[0] +
+                            "' or '" + words[1] + "'");
+  }
+  if (!words.empty()) options.job = words.front();
+  return {};
+}
+
+}  // namespace
+
+Result<ControlOptions> parse_control_options(What what, const std::vector<std::string>& arguments) {
+  ControlOptions options;
+  options.request.what = what;
+  std::vector<std::string> words;
+  bool only_words = false;
+  std::string of_service;  // the last option given that says how to ask one
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& given = arguments[i];
+    if (only_words || given.size() < 2 || given[0] != '-') {
+      words.push_back(given);
+      continue;
+    }
+    if (given == "--") {
+      only_words = true;
+      continue;
+    }
+    const std::size_t equals = given.starts_with("--") ? given.find('=') : std::string::npos;
+    const std::string name = given.substr(0, equals);
+    const Option* option = find(what, name);
+    if (!option) return unknown_option(what, name);
+    std::string text;
+    if (option->placeholder.empty()) {
+      if (equals != std::string::npos) return invalid_argument("it takes no value").within(name);
+      text = "true";
+    } else if (equals != std::string::npos) {
+      text = given.substr(equals + 1);
+    } else if (i + 1 < arguments.size()) {
+      text = arguments[++i];
+    } else {
+      return invalid_argument("a value is missing: " + name + " " + option->placeholder);
+    }
+    // An empty variable of a script must not turn a question to a service into one to this host.
+    if (text.empty()) {
+      return invalid_argument("its value is empty: give one, or leave the option out").within(name);
+    }
+    if (Result<void> set = option->set(options, text); !set) {
+      return std::move(set).error().within(name);
+    }
+    if (std::ranges::count(kServiceOptions, option->name) > 0) of_service = name;
+  }
+  if (options.wants_help) return options;
+  if (options.service.rdzv_endpoint.empty() && !of_service.empty()) {
+    return invalid_argument("it is for asking a service: give --rdzv-endpoint=HOST:PORT, too")
+        .within(of_service);
+  }
+  if (const Result<void> taken = take_words(options, std::move(words)); !taken) {
+    return taken.error();
+  }
+  if (!options.service.rdzv_endpoint.empty() && !options.files.empty()) {
+    return invalid_argument("files are read here: give it, or files").within("--rdzv-endpoint");
+  }
+  const bool has_other =
+      !options.service.rdzv_endpoint.empty() || !options.files.empty() || !options.job.empty();
+  if (!options.processes.empty() && has_other) {
+    return invalid_argument("processes of this host are read: give it, or a job, or files")
+        .within("--pid");
+  }
+  if (!options.service.rdzv_endpoint.empty() && options.job.empty() && what != What::kStatus) {
+    return invalid_argument("a service has many jobs: name the one that is meant")
+        .within("--rdzv-endpoint");
+  }
+  return options;
+}
+
+std::string control_usage(What what) {
+  std::string text = what == What::kSignal ? "SIGNAL " : "";
+  for (const Option& one : options_of(what)) {
+    const bool is_shown = !one.commands.empty();
+    if (!is_shown) continue;
+    text += "[" + (one.short_name.empty() ? "--" + one.name : "-" + one.short_name) +
+            (one.placeholder.empty() ? "" : " " + one.placeholder) + "] ";
+  }
+  return text + (what == What::kFlight ? "[JOB | FILE...]" : "[JOB]");
+}
+
+std::string control_help(What what) {
+  constexpr std::size_t kColumn = 28;
+  std::string text = "ddprun " + std::string(word_of(kControlWords, what)) + " " +
+                     control_usage(what) +
+                     "\n\nJOB: the job's id, or the process id of its ddprun; without it the only "
+                     "one that this\nuser runs on this host. docs/control.md tells more.\n\n";
+  for (const Option& one : options_of(what)) {
+    std::string line = "  ";
+    if (!one.short_name.empty()) line += "-" + one.short_name + ", ";
+    line += "--" + one.name + (one.placeholder.empty() ? "" : " " + one.placeholder);
+    line.resize(std::max(line.size() + 1, kColumn), ' ');
+    text += line + one.help + "\n";
+  }
+  return text;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,179 @@
+#include "launcher/control/protocol.h"
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include "base/hex.h"
+#include "base/is_control.h"
+#include "rendezvous/protocol/control_json.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kMaxByBytes = 256;
+constexpr int kMaxSignal = 64;
+
+// Missing: `otherwise`. Throws for another type or a number out of bounds.
+int integer_or(const Json& json, const char* key, int otherwise, int max) {
+  const auto found = json.find(key);
+  if (found == json.end()) return otherwise;
+  if (!found->is_number_integer() || *found < 0 || *found > max) {
+    refuse(json, std::string(key) + " is no number in 0 .. " + std::to_string(max));
+  }
+  return found->get<int>();
+}
+
+bool flag(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  return found != json.end() && found->get<bool>();
+}
+
+std::string shown(std::string text) {
+  std::replace_if(text.begin(), text.end(), is_control, '?');
+  return clipped(std::move(text), kMaxByBytes);
+}
+
+void put_time(Json& json, const std::string& key, const Moment& now, TimePoint when) {
+  json[key] = calendar_text(now, when);
+  json[key + "_ms_ago"] = to_ms(now.boot - when);
+}
+
+Json json_of(const WorkerView& worker, const Moment& now) {
+  Json json{{"rank", worker.rank.value},
+            {"local_rank", worker.local_rank.value},
+            {"pid", worker.pid},
+            {"state", worker.state}};
+  put_time(json, "since", now, worker.since);
+  if (worker.step) json["step"] = *worker.step;
+  return json;
+}
+
+Json json_of(const NodeView& node, const Moment& now) {
+  Json json{{"job", node.job},
+            {"host", node.host},
+            {"pid", node.pid},
+            {"program", node.program},
+            {"phase", word_of(kAgentPhaseWords, node.phase)},
+            {"generation", node.generation.value},
+            {"max_restarts", node.max_restarts},
+            {"grace_ms", to_ms(node.grace)}};
+  put_time(json, "started", now, node.started);
+  if (node.generation_since) put_time(json, "generation_since", now, *node.generation_since);
+  if (!node.meets.empty()) json["meets"] = node.meets;
+  if (!node.log_directory.empty()) json["log_directory"] = node.log_directory;
+  if (const std::optional<Assignment>& part = node.assignment) {
+    json["node_rank"] = part->node_rank.value;
+    json["node_count"] = part->node_count;
+    json["world_size"] = part->world_size;
+    json["restarts_used"] = part->restart_count;
+    json["reason"] = part->reason;
+  }
+  Json& workers = json["workers"] = Json::array();
+  for (const WorkerView& worker : node.workers) workers.push_back(json_of(worker, now));
+  return json;
+}
+
+Json answer(Outcome outcome) {
+  return {{"version", kControlSocketProtocol}, {"ok", outcome == Outcome::kDone}};
+}
+
+}  // namespace
+
+std::string request_line(const ControlRequest& request) {
+  Json json{{"version", kControlSocketProtocol},
+            {"what", word_of(kControlWords, request.what)},
+            {"by", request.by}};
+  if (request.signal != 0) json["signal"] = request.signal;
+  if (request.rank) json["rank"] = request.rank->value;
+  if (request.at_once) json["at_once"] = true;
+  if (request.follow) json["follow"] = true;
+  if (request.what == ControlRequest::What::kLogs) json["lines"] = request.lines;
+  return text_of(json);
+}
+
+Result<ControlRequest> parse_request(std::string_view line) {
+  try {
+    const Json json = Json::parse(line);
+    if (!json.is_object()) return invalid_argument("the request is no JSON object");
+    const int version = integer_or(json, "version", 0, std::numeric_limits<int>::max());
+    if (version != kControlSocketProtocol) {
+      return Error{.kind = ErrorKind::kUnsupported,
+                   .cause = "this ddprun speaks version " + std::to_string(kControlSocketProtocol) +
+                            " on its socket, the request has " + std::to_string(version)};
+    }
+    ControlRequest request;
+    request.what = value_in(kControlWords, json.at("what"));
+    if (json.contains("by")) request.by = shown(json.at("by").get<std::string>());
+    if (request.by.empty()) request.by = "a user";
+    request.signal = integer_or(json, "signal", 0, kMaxSignal);
+    if (request.what == ControlRequest::What::kSignal && request.signal == 0) {
+      return invalid_argument("the request names no signal");
+    }
+    if (json.contains("rank")) {
+      request.rank = Rank(integer_or(json, "rank", 0, std::numeric_limits<int>::max()));
+    }
+    request.at_once = flag(json, "at_once");
+    request.follow = flag(json, "follow");
+    request.lines = integer_or(json, "lines", kDefaultLogLines, kMaxLogLines);
+    return request;
+  } catch (const Json::exception& error) {
+    return invalid_argument("the request is none: " + shown(error.what()));
+  }
+}
+
+std::string who_line(const NodeView& node, const Moment& now) {
+  Json json = answer(Outcome::kDone);
+  json["node"] = json_of(node, now);
+  return text_of(json);
+}
+
+std::string status_line(const NodeView& node, const Moment& now, const Result<std::string>& page) {
+  Json json = answer(Outcome::kDone);
+  json["node"] = json_of(node, now);
+  if (!page) json["service_silent"] = page.error().message();
+  std::string line = text_of(json);
+  if (!page) return line;
+  // The page has line ends between its elements, and nowhere else.
+  std::string one_line = *page;
+  std::replace(one_line.begin(), one_line.end(), '\n', ' ');
+  line.pop_back();
+  return line + ",\"service\":" + one_line + "}";
+}
+
+std::string outcome_line(Outcome outcome, std::string_view text) {
+  Json json = answer(outcome);
+  json["text"] = std::string(text);
+  return text_of(json);
+}
+
+std::string ended_line(int exit_code, std::string_view text) {
+  return text_of({{"ended", true}, {"exit_code", exit_code}, {"text", std::string(text)}});
+}
+
+std::string output_line(const OutputSource& source, std::string_view bytes) {
+  Json json{{"rank", source.rank.value},
+            {"stream", source.stream == OutputStream::kOut ? "stdout" : "stderr"}};
+  try {
+    Json text = std::string(bytes);
+    static_cast<void>(text.dump());  // throws for what is no UTF-8
+    json["text"] = std::move(text);
+  } catch (const Json::exception&) {
+    json["hex"] =
+        to_hex(std::span(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()));
+  }
+  return text_of(json);
+}
+
+std::string generation_line(const NodeView& node) {
+  Json json{{"generation", node.generation.value}};
+  if (node.assignment) json["world_size"] = node.assignment->world_size;
+  return text_of(json);
+}
+
+std::string dropped_line(std::uint64_t bytes) { return text_of({{"dropped_bytes", bytes}}); }
+
+}  // namespace ddprun

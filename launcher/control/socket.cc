@@ -1,0 +1,190 @@
+#include "launcher/control/socket.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/write.hpp>
+#include <cerrno>
+#include <optional>
+#include <utility>
+
+#include "base/peer_user.h"
+#include "launcher/control/protocol.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+using asio::local::stream_protocol;
+using boost::system::error_code;
+
+// --- one connection ------------------------------------------------------------------------------
+
+void ControlSession::say(std::string_view line) {
+  if (!is_open()) return;
+  if (line.size() + 1 > room()) return close();
+  unsent_ += line;
+  unsent_ += '\n';
+  flush();
+}
+
+void ControlSession::end() {
+  if (!is_open() || std::exchange(ends_, true)) return;
+  timer_.expires_after(ControlSocket::kTakeTimeout);
+  timer_.async_wait([self = shared_from_this()](error_code error) {
+    if (!error) self->close();
+  });
+  flush();
+}
+
+void ControlSession::close() {
+  error_code ignored;
+  socket_.close(ignored);
+  timer_.cancel();
+}
+
+void ControlSession::flush() {
+  if (!is_open() || !sending_.empty()) return;
+  // At once, as far as it goes: the last word of an agent that is about to end must leave.
+  if (!unsent_.empty()) {
+    const ssize_t sent = ::send(socket_.native_handle(), unsent_.data(), unsent_.size(),
+                                MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) return close();
+    if (sent > 0) unsent_.erase(0, static_cast<std::size_t>(sent));
+  }
+  if (unsent_.empty()) {
+    if (ends_) close();
+    return;
+  }
+  sending_.swap(unsent_);
+  asio::async_write(socket_, asio::buffer(sending_),
+                    [self = shared_from_this()](error_code error, std::size_t) {
+                      self->sending_.clear();
+                      if (error) return self->close();
+                      self->flush();
+                    });
+}
+
+// --- all of them ---------------------------------------------------------------------------------
+
+struct ControlSocket::State {
+  State(asio::io_context& io, UniqueFd listener, Asked the_asked)
+      : acceptor(io, stream_protocol(), listener.release()), asked(std::move(the_asked)) {}
+
+  // The oldest first; those that are closed go with the next one to come.
+  std::vector<ControlSessionPtr> sessions;
+  stream_protocol::acceptor acceptor;
+  Asked asked;
+};
+
+ControlSocket::ControlSocket(asio::io_context& io, UniqueFd listener, Asked asked)
+    : state_(std::make_shared<State>(io, std::move(listener), std::move(asked))) {
+  accept(state_);
+}
+
+ControlSocket::~ControlSocket() {
+  error_code ignored;
+  state_->acceptor.close(ignored);
+  state_->asked = nullptr;
+  for (const ControlSessionPtr& session : state_->sessions) session->close();
+}
+
+namespace {
+
+// Who is at the other end: this user, or root.
+bool may_ask(int socket) {
+  const std::optional<uid_t> user = user_behind(socket);
+  return user && (*user == geteuid() || *user == 0);
+}
+
+// The other end is closed, not only for writing.
+bool has_gone(int socket) {
+  pollfd fd{socket, 0, 0};
+  return poll(&fd, 1, 0) > 0 && (fd.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+constexpr auto kPauseWithoutDescriptors = std::chrono::seconds(1);
+
+}  // namespace
+
+void ControlSocket::accept(const std::shared_ptr<State>& state) {
+  state->acceptor.async_accept(
+      [weak = std::weak_ptr(state)](error_code error, stream_protocol::socket socket) {
+        const std::shared_ptr<State> self = weak.lock();
+        if (!self || !self->acceptor.is_open()) return;
+        if (!error) {
+          admit(self, std::make_shared<ControlSession>(std::move(socket)));
+          return accept(self);
+        }
+        // There is no descriptor for it now; it waits in the backlog.
+        auto pause = std::make_shared<asio::steady_timer>(self->acceptor.get_executor(),
+                                                          kPauseWithoutDescriptors);
+        pause->async_wait([weak, pause](error_code) {
+          const std::shared_ptr<State> later = weak.lock();
+          if (later && later->acceptor.is_open()) accept(later);
+        });
+      });
+}
+
+void ControlSocket::admit(const std::shared_ptr<State>& state, const ControlSessionPtr& session) {
+  if (!may_ask(session->socket_.native_handle())) return session->close();
+  std::vector<ControlSessionPtr>& all = state->sessions;
+  std::erase_if(all, [](const ControlSessionPtr& one) { return !one->is_open(); });
+  const auto is_silent = [](const ControlSessionPtr& one) { return !one->has_asked_; };
+  const auto silent = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), is_silent));
+  if (silent >= kMaxSilent) (*std::find_if(all.begin(), all.end(), is_silent))->close();
+  if (all.size() >= kMaxConnections) {
+    session->say(outcome_line(Outcome::kRefused, "too many commands wait for this ddprun"));
+    return session->end();
+  }
+  all.push_back(session);
+  session->timer_.expires_after(kAskTimeout);
+  session->timer_.async_wait([session](error_code error) {
+    if (error || session->has_asked_) return;
+    session->say(outcome_line(Outcome::kRefused, "nothing was asked in time"));
+    session->end();
+  });
+  read(state, session);
+}
+
+// Goes on after the request, to see the other side go.
+void ControlSocket::read(const std::shared_ptr<State>& state, const ControlSessionPtr& session) {
+  session->socket_.async_wait(
+      stream_protocol::socket::wait_read, [weak = std::weak_ptr(state), session](error_code error) {
+        const std::shared_ptr<State> self = weak.lock();
+        if (error || !self || !session->is_open()) return;
+        std::array<char, 2048> buffer;
+        const ssize_t size =
+            ::recv(session->socket_.native_handle(), buffer.data(), buffer.size(), MSG_DONTWAIT);
+        if (size < 0 && errno != EAGAIN && errno != EINTR) return session->close();
+        if (size == 0) {
+          // Whoever has asked and says that no more is to come may still read.
+          if (!session->has_asked_ || has_gone(session->socket_.native_handle())) session->close();
+          return;
+        }
+        if (size > 0 && !session->has_asked_) {
+          session->received_.append(buffer.data(), static_cast<std::size_t>(size));
+          take(self, session);
+        }
+        if (session->is_open()) read(self, session);
+      });
+}
+
+void ControlSocket::take(const std::shared_ptr<State>& state, const ControlSessionPtr& session) {
+  const std::size_t end = session->received_.find('\n');
+  if (end == std::string::npos && session->received_.size() <= kMaxRequestBytes) return;
+  session->has_asked_ = true;
+  session->timer_.cancel();
+  if (end > kMaxRequestBytes) {
+    session->say(outcome_line(
+        Outcome::kRefused,
+        "a request has one line of " + std::to_string(kMaxRequestBytes) + " bytes at most"));
+    return session->end();
+  }
+  const std::string line = session->received_.substr(0, end);
+  session->received_.clear();
+  if (state->asked) state->asked(session, line);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,228 @@
+#include "launcher/control/text.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+#include "base/counted.h"
+#include "base/is_control.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::json;
+
+// Workers and strangers may have written some of it.
+std::string printable(std::string words) {
+  std::replace_if(words.begin(), words.end(), is_control, '?');
+  return words;
+}
+
+std::string text(const Json& json, const char* key) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_string()) return "";
+  return printable(found->get<std::string>());
+}
+
+std::int64_t number(const Json& json, const char* key, std::int64_t otherwise) {
+  const auto found = json.find(key);
+  return found != json.end() && found->is_number_integer() ? found->get<std::int64_t>() : otherwise;
+}
+
+std::string digits(const Json& json, const char* key) {
+  return std::to_string(number(json, key, 0));
+}
+
+const Json& list(const Json& json, const char* key) {
+  static const Json kNone = Json::array();
+  const auto found = json.find(key);
+  return found != json.end() && found->is_array() ? *found : kNone;
+}
+
+// "2026-11-21T18:50:00.123Z" as people write it.
+std::string moment(const Json& json, const std::string& key) {
+  std::string time = text(json, key.c_str());
+  if (time.size() != 24) return time;
+  time[10] = ' ';
+  return time.substr(0, 19) + " UTC";
+}
+
+// "since 2026-11-21 18:50:00 UTC (12.5 min)"
+std::string since(const Json& json, const std::string& key) {
+  const std::string when = moment(json, key);
+  const std::int64_t ms = number(json, (key + "_ms_ago").c_str(), -1);
+  if (when.empty()) return "";
+  return "since " + when +
+         (ms < 0 ? "" : " (" + to_text(Duration(std::chrono::milliseconds(ms))) + ")");
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string all;
+  for (const std::string& word : words) {
+    if (!word.empty()) all += (all.empty() ? "" : ", ") + word;
+  }
+  return all;
+}
+
+// Columns as wide as they need to be; the last one is not filled up.
+class Table {
+ public:
+  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
+  std::string text(const std::string& indent) const {
+    std::vector<std::size_t> widths;
+    for (const auto& row : rows_) {
+      widths.resize(std::max(widths.size(), row.size()));
+      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+    }
+    std::string all;
+    for (const auto& row : rows_) {
+      std::string line = indent;
+      for (std::size_t i = 0; i < row.size(); ++i) {
+        line += row[i];
+        if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
+      }
+      while (line.ends_with(' ')) line.pop_back();
+      all += line + "\n";
+    }
+    return all;
+  }
+  bool is_empty() const { return rows_.empty(); }
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+};
+
+std::string ranks_of(const Json& node) {
+  if (!node.contains("first_rank")) return "no ranks";
+  const std::string first = digits(node, "first_rank");
+  const std::string last = digits(node, "last_rank");
+  return first == last ? "rank " + first : "ranks " + first + "-" + last;
+}
+
+std::string job_text(const Json& job) {
+  const std::int64_t generation = number(job, "generation", -1);
+  std::string all = "job '" + text(job, "id") + "': " + text(job, "phase");
+  if (generation >= 0) all += ", generation " + std::to_string(generation);
+  all += "\n";
+  const std::string known = since(job, "since");
+  if (!known.empty()) all += "  there " + known + "\n";
+  if (generation >= 0) {
+    const std::string formed = since(job, "generation_since");
+    if (!formed.empty()) all += "  generation " + std::to_string(generation) + " " + formed + "\n";
+  }
+  all += "  restarts: " + digits(job, "restarts_used") + " of " + digits(job, "max_restarts") +
+         " used\n";
+  Table nodes;
+  for (const Json& node : list(job, "nodes")) {
+    const bool has_place = node.contains("node_rank");
+    const std::int64_t silent = number(node, "silent_ms", 0);
+    const std::string no_place = generation < 0 ? "waiting" : "spare";
+    nodes.add({has_place ? "node " + digits(node, "node_rank") : no_place, text(node, "host"),
+               ranks_of(node), text(node, "phase"),
+               node.value("connected", true)
+                   ? ""
+                   : "not heard for " + to_text(Duration(std::chrono::milliseconds(silent)))});
+  }
+  all += nodes.text("  ");
+  const std::int64_t left_out = number(job, "nodes_left_out", 0);
+  if (left_out > 0) all += "  ... and " + std::to_string(left_out) + " more\n";
+  return all;
+}
+
+std::string verdicts_text(const Json& job) {
+  std::string all;
+  if (!list(job, "failures").empty()) all += "failures so far:\n";
+  for (const Json& failure : list(job, "failures")) {
+    all += "  generation " + digits(failure, "generation") + ", " + moment(failure, "time") + ": " +
+           text(failure, "what") + "\n";
+    for (const Json& first : list(failure, "first")) {
+      if (!first.is_object()) continue;
+      if (&first != &list(failure, "first").front()) {
+        all += "    or, at the same time as far as one can tell: " + text(first, "what") + "\n";
+      }
+      const std::string kind = text(first, "kind");
+      const std::string said = text(first, "message");
+      if (!said.empty() && kind != "node_lost" && kind != "lease_lost") {
+        all += "    it said: " + said + "\n";
+      }
+      for (const Json& line : list(first, "stderr")) {
+        if (line.is_string()) all += "    | " + printable(line.get<std::string>()) + "\n";
+      }
+      if (!text(first, "hint").empty()) all += "    hint: " + text(first, "hint") + "\n";
+    }
+  }
+  const auto verdict = job.find("verdict");
+  if (verdict != job.end() && verdict->is_object()) {
+    all += "ended with exit code " + digits(*verdict, "exit_code") + ": " +
+           text(*verdict, "headline") + "\n";
+  }
+  return all;
+}
+
+std::string agent_text(const Json& agent) {
+  std::string all = "on this host: ddprun " + digits(agent, "pid");
+  if (agent.contains("node_rank")) all += ", node " + digits(agent, "node_rank");
+  all += ", " + joined({text(agent, "phase"), since(agent, "started")}) + "\n";
+  if (!text(agent, "log_directory").empty()) {
+    all += "  log files in " + text(agent, "log_directory") + "\n";
+  }
+  Table workers;
+  for (const Json& worker : list(agent, "workers")) {
+    workers.add({"rank " + digits(worker, "rank"), "local rank " + digits(worker, "local_rank"),
+                 "pid " + digits(worker, "pid"), text(worker, "state"), since(worker, "since")});
+  }
+  return all + workers.text("  ");
+}
+
+}  // namespace
+
+std::string status_text(const Json& picture) {
+  std::string all;
+  const auto job = picture.find("job");
+  const bool is_known = job != picture.end() && job->is_object();
+  const Json& agents = list(picture, "agents");
+  if (is_known) {
+    all += job_text(*job);
+  } else if (!agents.empty()) {
+    const Json& agent = agents.front();
+    all += "job '" + text(agent, "job") +
+           "', as this node knows it: " + text(picture, "service_silent") + "\n";
+    all += "  generation " + digits(agent, "generation") + " " + since(agent, "generation_since") +
+           "\n";
+  }
+  for (const Json& agent : agents) all += agent_text(agent);
+  if (is_known) all += verdicts_text(*job);
+  return all;
+}
+
+std::string list_text(const std::vector<Json>& agents) {
+  Table rows;
+  for (const Json& agent : agents) {
+    rows.add({"job '" + text(agent, "job") + "'", "ddprun " + digits(agent, "pid"),
+              agent.contains("silent")
+                  ? text(agent, "silent")
+                  : text(agent, "phase") + ", generation " + digits(agent, "generation"),
+              since(agent, "started"), text(agent, "program")});
+  }
+  return rows.text("  ");
+}
+
+std::string service_list_text(const Json& page) {
+  Table rows;
+  for (const Json& job : list(page, "jobs")) {
+    const auto verdict = job.find("verdict");
+    const std::int64_t nodes =
+        static_cast<std::int64_t>(list(job, "nodes").size()) + number(job, "nodes_left_out", 0);
+    rows.add({"job '" + text(job, "id") + "'", text(job, "phase"),
+              "generation " + std::to_string(number(job, "generation", -1)), counted(nodes, "node"),
+              verdict != job.end() && verdict->is_object() ? text(*verdict, "headline")
+                                                           : since(job, "generation_since")});
+  }
+  const std::int64_t left_out = number(page, "jobs_left_out", 0);
+  return (rows.is_empty() ? "no jobs\n" : rows.text("")) +
+         (left_out > 0 ? "... and " + std::to_string(left_out) + " more\n" : "");
+}
+
+}  // namespace ddprun

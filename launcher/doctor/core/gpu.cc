@@ -1,0 +1,238 @@
+// Checks of GPUs, their driver, and NCCL. See launcher/doctor/core/doctor.h.
+#include <algorithm>
+
+#include "base/counted.h"
+#include "base/parse_number.h"
+#include "launcher/doctor/core/doctor.h"
+
+namespace ddprun {
+namespace {
+
+std::string gpus_text(int count) { return counted(count, "GPU"); }
+
+// "13.0" of 13000, as the driver counts.
+std::string cuda_text(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+Finding without_gpus(const DoctorFacts& facts) {
+  const GpuFacts& gpus = facts.gpus;
+  Finding finding{.seen = "there is no GPU", .details = {{"count", std::int64_t{0}}}};
+  if (gpus.library_hangs) {
+    finding.level = Level::kProblem;
+    finding.seen = "the driver's library (NVML) does not answer";
+    finding.effect = "programs that use the GPUs hang when they start";
+    finding.advice =
+        "a GPU has most likely failed: `dmesg | grep -i xid`; take the node out, and "
+        "start it again";
+  } else if (!gpus.library_error.empty() && gpus.device_files + gpus.pci_devices > 0) {
+    finding.level = Level::kProblem;
+    finding.seen = "the driver's library (NVML) says: " + gpus.library_error;
+    finding.effect = "no program can use a GPU";
+    finding.advice =
+        "after an update of the driver start the machine again; `nvidia-smi` says the same";
+  } else if (gpus.device_files > 0 && !gpus.has_library) {
+    finding.level = Level::kProblem;
+    finding.seen =
+        "/dev has " + gpus_text(gpus.device_files) + ", but libnvidia-ml.so.1 is not there";
+    finding.effect = "no program can use a GPU";
+    finding.advice = "start the container with the NVIDIA container toolkit: docker run --gpus all";
+  } else if (gpus.pci_devices > 0) {
+    finding.level = Level::kProblem;
+    finding.seen = "the machine has " + gpus_text(gpus.pci_devices) + " of NVIDIA, and " +
+                   (gpus.kernel_driver_version.empty()
+                        ? "no driver is loaded"
+                        : "the driver " + gpus.kernel_driver_version + " shows none here");
+    finding.effect = "no program can use a GPU";
+    finding.advice =
+        "install the driver (`modprobe nvidia`); in a container: docker run --gpus all";
+  } else if (facts.job.wants_gpus) {
+    finding.level = Level::kProblem;
+    finding.effect = "--nproc-per-node=gpu has nothing to count: exit code 2";
+    finding.advice = "start it on a node with GPUs, or give a number, cpu or auto";
+  } else {
+    finding.seen += ": workers use the cpu backend or gloo";
+  }
+  return finding;
+}
+
+std::optional<Finding> judge_gpus(const DoctorFacts& facts) {
+  const GpuFacts& gpus = facts.gpus;
+  if (gpus.count == 0) return without_gpus(facts);
+  Finding finding{.seen = gpus_text(gpus.count), .details = {{"count", std::int64_t{gpus.count}}}};
+  if (gpus.visible) {
+    finding.seen += ", of these " + std::to_string(gpus.visible_count) +
+                    " by CUDA_VISIBLE_DEVICES=" + *gpus.visible;
+    finding.details.emplace_back("visible", std::int64_t{gpus.visible_count});
+  }
+  const int usable = gpus.visible ? gpus.visible_count : gpus.count;
+  if (usable == 0) {
+    finding.level = facts.job.wants_gpus ? Level::kProblem : Level::kWarning;
+    finding.effect = "programs see no GPU at all";
+    finding.advice = "unset CUDA_VISIBLE_DEVICES, or ask the scheduler for GPUs";
+  } else if (facts.job.workers_here > usable) {
+    finding.level = Level::kWarning;
+    finding.effect = counted(facts.job.workers_here, "worker") +
+                     " share them: NCCL refuses two ranks on one GPU";
+    finding.advice = "--nproc-per-node=gpu starts one worker for each";
+  } else if (gpus.without_persistence > 0) {
+    finding.level = Level::kNote;
+    finding.seen += "; " + std::to_string(gpus.without_persistence) + " without persistence mode";
+    finding.effect = "the driver sets a GPU up anew, for seconds, when nobody has used it";
+    finding.advice = "start nvidia-persistenced, or nvidia-smi -pm 1";
+  }
+  return finding;
+}
+
+// The number before the first dot of "13.0"; 0: there is none.
+int major_of(const std::string& version) {
+  return parse_number<int>(version.substr(0, version.find('.'))).value_or(0);
+}
+
+std::optional<Finding> judge_driver(const DoctorFacts& facts) {
+  const GpuFacts& gpus = facts.gpus;
+  if (gpus.count == 0) {
+    const std::string& loaded = gpus.kernel_driver_version;
+    return Finding{.seen = loaded.empty() ? "NVIDIA's driver is not loaded"
+                                          : "NVIDIA's driver " + loaded + " is loaded"};
+  }
+  const LibTorchFacts& torch = facts.nccl.torch;
+  Finding finding{
+      .seen = "NVIDIA's driver is " + gpus.driver_version + ", for CUDA up to " +
+              cuda_text(gpus.cuda_version),
+      .details = {{"driver", gpus.driver_version}, {"cuda", cuda_text(gpus.cuda_version)}}};
+  if (torch.root.empty()) return finding;
+  finding.seen += torch.cuda.empty()
+                      ? "; LibTorch " + torch.version + " is built without CUDA"
+                      : "; LibTorch " + torch.version + " is built with " + torch.cuda;
+  if (torch.cuda.empty()) {
+    finding.level = Level::kWarning;
+    finding.effect = "its programs do not use the GPUs";
+    finding.advice = "install a LibTorch that is built with CUDA";
+  } else if (gpus.cuda_version / 1000 < major_of(torch.cuda)) {
+    finding.level = Level::kProblem;
+    finding.effect = "its programs see no GPU: the driver is older than their CUDA";
+    finding.advice = "update the driver, or install a LibTorch that is built with CUDA " +
+                     std::to_string(gpus.cuda_version / 1000) + " or older";
+  }
+  return finding;
+}
+
+// --- NCCL -------------------------------------------------------------------------------------------
+
+// 2.28.9 as 22809, so that versions can be compared; 0: it is no version.
+int number_of(const std::string& version) {
+  int number = 0;
+  std::size_t begin = 0;
+  for (int part = 0; part < 3; ++part) {
+    const std::size_t end = version.find('.', begin);
+    const auto value = parse_number<int>(version.substr(begin, end - begin));
+    if (!value) return 0;
+    number = number * 100 + *value;
+    if (end == std::string::npos) return part == 2 ? number : 0;
+    begin = end + 1;
+  }
+  return number;
+}
+
+std::string library_text(const NcclLibrary& library) {
+  return "NCCL " +
+         (library.version.empty() ? "of a version that cannot be told (" + library.why + ")"
+                                  : library.version) +
+         " at " + library.path;
+}
+
+std::string install_text(const LibTorchFacts& torch, const std::string& version) {
+  return "pip install nvidia-nccl-cu" + std::to_string(major_of(torch.cuda)) + "==" + version;
+}
+
+Finding without_nccl(const DoctorFacts& facts) {
+  const LibTorchFacts& torch = facts.nccl.torch;
+  const bool has_gpus = facts.gpus.count > 0;
+  if (!torch.nccl.empty()) {
+    return {.level = has_gpus ? Level::kProblem : Level::kNote,
+            .seen = "LibTorch " + torch.version + " wants NCCL " + torch.nccl +
+                    ", and it was not found",
+            .effect = "programs that link libtorch_cuda do not start: libnccl.so.2 is missing",
+            .advice = install_text(torch, torch.nccl)};
+  }
+  if (!torch.root.empty()) {
+    return {.seen = "no libnccl.so.2 was found; LibTorch " + torch.version +
+                    (torch.cuda.empty() ? " is built without CUDA" : " may have NCCL inside")};
+  }
+  if (!has_gpus)
+    return {.seen = "neither NCCL nor LibTorch was found; without a GPU none is needed"};
+  return {.level = Level::kWarning,
+          .seen = "neither libnccl.so.2 nor a LibTorch was found",
+          .effect = "programs with their own copy run; others do not start",
+          .advice =
+              "activate the virtual environment with PyTorch, or say where it is: --libtorch=DIR; "
+              "LD_LIBRARY_PATH and ldconfig say where libraries are"};
+}
+
+std::string comparison_text(const LibTorchFacts& torch) {
+  if (torch.root.empty()) return "no LibTorch was found to compare it with";
+  if (torch.nccl.empty())
+    return "LibTorch " + torch.version + " does not say which it was built with";
+  return "LibTorch " + torch.version + " was built with " + torch.nccl;
+}
+
+// What it means that this library is not of the version that LibTorch was built with.
+void judge_version(const NcclLibrary& library, const DoctorFacts& facts, Finding& finding) {
+  const bool older = number_of(library.version) < number_of(facts.nccl.torch.nccl);
+  finding.level = !older ? Level::kNote : facts.gpus.count > 0 ? Level::kProblem : Level::kWarning;
+  finding.effect = older
+                       ? "it lacks functions that LibTorch calls: 'undefined symbol: nccl...', or "
+                         "workers hang with others of another version"
+                       : "newer ones work as a rule, if all nodes have the same";
+}
+
+std::optional<Finding> judge_nccl(const DoctorFacts& facts) {
+  const NcclFacts& nccl = facts.nccl;
+  const LibTorchFacts& torch = nccl.torch;
+  if (nccl.hangs) {
+    return Finding{.level = Level::kProblem,
+                   .seen = "a file system hangs on which NCCL and LibTorch were looked for",
+                   .effect = "workers that load them from there hang, too, and cannot be killed",
+                   .advice =
+                       "look at the disks of PATH, LD_LIBRARY_PATH and the virtual environment: "
+                       "`df` hangs at the same"};
+  }
+  // LibTorch takes the one beside it.
+  const NcclLibrary& used = nccl.beside_torch.path.empty() ? nccl.of_loader : nccl.beside_torch;
+  if (used.path.empty()) return without_nccl(facts);
+  Finding finding{.seen = library_text(used) + "; " + comparison_text(torch),
+                  .details = {{"nccl", used.version},
+                              {"libtorch", torch.version},
+                              {"libtorch_nccl", torch.nccl},
+                              {"path", used.path}}};
+  const auto differs = [&](const NcclLibrary& library) {
+    return !library.version.empty() && number_of(torch.nccl) > 0 && library.version != torch.nccl;
+  };
+  if (used.version.empty()) {
+    finding.level = facts.gpus.count > 0 ? Level::kProblem : Level::kWarning;
+    finding.effect = "programs that link libtorch_cuda do not start";
+    finding.advice =
+        "install it again" + (torch.nccl.empty() ? "" : ": " + install_text(torch, torch.nccl));
+  } else if (nccl.of_loader.by_variable && differs(nccl.of_loader)) {
+    if (&used != &nccl.of_loader) {
+      finding.seen += "; but LD_LIBRARY_PATH leads to " + library_text(nccl.of_loader);
+    }
+    judge_version(nccl.of_loader, facts, finding);
+    finding.advice =
+        "take its directory out of LD_LIBRARY_PATH: programs that link NCCL themselves "
+        "take that one, and LibTorch with them";
+  } else if (differs(used)) {
+    judge_version(used, facts, finding);
+    finding.advice = install_text(torch, torch.nccl);
+  }
+  return finding;
+}
+
+}  // namespace
+
+std::vector<Check> gpu_checks() {
+  return {{"gpus", judge_gpus}, {"driver", judge_driver}, {"nccl", judge_nccl}};
+}
+
+}  // namespace ddprun

@@ -1,0 +1,427 @@
+// Checks of this host: memory, limits, cgroups, cores, clock. See launcher/doctor/core/doctor.h.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdio>
+
+#include "base/counted.h"
+#include "launcher/doctor/core/doctor.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::uint64_t kMiB = 1024 * 1024;
+constexpr std::uint64_t kGiB = 1024 * kMiB;
+
+std::uint64_t workers(const DoctorFacts& facts) {
+  return static_cast<std::uint64_t>(std::max(1, facts.job.workers_here));
+}
+
+std::string workers_text(const DoctorFacts& facts) { return counted(workers(facts), "worker"); }
+
+std::optional<Finding> judge_program(const DoctorFacts& facts) {
+  if (facts.program_error.empty()) return std::nullopt;
+  return Finding{
+      .level = Level::kProblem,
+      .seen = facts.program_error,
+      .effect = "no worker starts: exit code 2",
+      .advice = "correct the path; programs and directories have to be there on every node"};
+}
+
+// --- shared memory and disk -------------------------------------------------------------------------
+
+std::optional<Finding> judge_shared_memory(const DoctorFacts& facts) {
+  // Docker's default, at which DataLoader workers and NCCL die.
+  constexpr std::uint64_t kDockers = 64 * kMiB;
+  const SharedMemoryFacts& shm = facts.shared_memory;
+  const std::uint64_t wanted = std::max(kGiB, 64 * kMiB * workers(facts));
+  const std::string larger =
+      "make it larger: docker run --shm-size=8g (or --ipc=host); in Kubernetes an emptyDir with "
+      "medium: Memory at /dev/shm; else mount -o remount,size=8g /dev/shm";
+  const std::string effect =
+      "PyTorch's DataLoader workers die of SIGBUS, and NCCL between GPUs of this node fails, when "
+      "it "
+      "is full (ddprun's cpu backend does without it)";
+  if (!shm.why_missing.empty() || !shm.space.why_not_writable.empty()) {
+    const bool missing = !shm.why_missing.empty();
+    return Finding{.level = Level::kProblem,
+                   .seen = missing ? "/dev/shm is not there: " + shm.why_missing
+                                   : "/dev/shm cannot be written to: " + shm.space.why_not_writable,
+                   .effect = "PyTorch's DataLoader workers and NCCL between GPUs of this node fail",
+                   .advice = "mount -t tmpfs -o size=8g,mode=1777 tmpfs /dev/shm"};
+  }
+  const Space& space = shm.space;
+  Finding finding{.seen = "/dev/shm has " + bytes_text(space.total) + ", of these " +
+                          bytes_text(space.available) + " free",
+                  .details = {{"total_bytes", static_cast<std::int64_t>(space.total)},
+                              {"available_bytes", static_cast<std::int64_t>(space.available)},
+                              {"files", std::int64_t{shm.files}}}};
+  if (shm.files > 0) {
+    finding.seen += "; " + counted(shm.files, "file") + " there with " + bytes_text(shm.file_bytes);
+  }
+  if (space.available >= wanted) return finding;
+  finding.level = space.available <= kDockers ? Level::kProblem : Level::kWarning;
+  finding.effect = effect;
+  finding.advice = space.total >= wanted
+                       ? "others fill it: `ls -lS /dev/shm` shows what; files of programs that are "
+                         "gone can be removed"
+                       : larger;
+  return finding;
+}
+
+std::optional<Finding> judge_temporary(const DoctorFacts& facts) {
+  const Space& space = facts.temporary;
+  Finding finding{.seen = space.path + " (TMPDIR) has " + bytes_text(space.available) + " free",
+                  .details = {{"available_bytes", static_cast<std::int64_t>(space.available)}}};
+  if (!space.why_not_writable.empty()) {
+    finding.level = Level::kProblem;
+    finding.seen = space.path + " (TMPDIR) cannot be written to: " + space.why_not_writable;
+    finding.effect = "ddprun does not start: exit code 73";
+    finding.advice = "set TMPDIR to a directory that can be written to";
+  } else if (space.free_inodes == 0 || space.available < kMiB) {
+    finding.level = Level::kProblem;
+    if (space.free_inodes == 0) finding.seen += ", but not one inode";
+    finding.effect = "ddprun and most programs fail where they make a file";
+    finding.advice = "make room, or set TMPDIR to another disk";
+  } else if (space.available < 256 * kMiB) {
+    finding.level = Level::kWarning;
+    finding.effect = "logs without --log-dir, caches of compiled kernels and Python go there";
+    finding.advice = "make room, or set TMPDIR to another disk";
+  }
+  return finding;
+}
+
+// --- limits -----------------------------------------------------------------------------------------
+
+std::string limit_text(std::uint64_t limit) {
+  return limit == kUnlimited ? "unlimited" : std::to_string(limit);
+}
+
+std::optional<Finding> judge_open_files(const DoctorFacts& facts) {
+  const Limit& limit = facts.limits.open_files;
+  // The agent's pipes, files and pidfds, and its store's connections.
+  const std::uint64_t needed = std::max<std::uint64_t>(256, 64 + 16 * workers(facts));
+  Finding finding{.seen = "a process may have " + limit_text(limit.soft) +
+                          " open files (ulimit -n; " + limit_text(limit.hard) + " at most)",
+                  .details = {{"soft", limit_text(limit.soft)}, {"hard", limit_text(limit.hard)}}};
+  if (limit.soft >= 4096) return finding;
+  finding.level = limit.soft < needed ? Level::kProblem
+                  : limit.soft < 1024 ? Level::kWarning
+                                      : Level::kNote;
+  finding.effect =
+      "DataLoader workers that share tensors, and NCCL with many peers, end with 'Too "
+      "many open files'";
+  if (finding.level == Level::kProblem) {
+    finding.effect = "ddprun needs some " + std::to_string(needed) + " for " + workers_text(facts) +
+                     ", and workers more: they end with 'Too many open files'";
+  }
+  finding.advice = limit.hard >= 4096
+                       ? "ulimit -n " +
+                             (limit.hard == kUnlimited
+                                  ? "65536"
+                                  : std::to_string(std::min<std::uint64_t>(limit.hard, 65536))) +
+                             " before ddprun"
+                       : "raise it: limits.conf, LimitNOFILE= of the service that starts jobs, "
+                         "docker run --ulimit "
+                         "nofile=65536";
+  return finding;
+}
+
+std::optional<Finding> judge_processes(const DoctorFacts& facts) {
+  const LimitFacts& limits = facts.limits;
+  const CgroupFacts& cgroup = facts.cgroup;
+  // Threads count: PyTorch's pools, autograd, NCCL, DataLoader workers with their own.
+  const std::uint64_t needed = 64 * workers(facts);
+  const auto room_in = [](std::uint64_t limit, std::uint64_t used) {
+    return limit == kUnlimited ? kUnlimited : limit - std::min(limit, used);
+  };
+  const std::uint64_t by_user = room_in(limits.processes.soft, limits.own_processes);
+  const std::uint64_t by_cgroup =
+      cgroup.pids_max ? room_in(*cgroup.pids_max, cgroup.pids_now) : kUnlimited;
+  Finding finding{.seen = "this user has " + std::to_string(limits.own_processes) +
+                          " processes and threads and may have " +
+                          limit_text(limits.processes.soft) + " (ulimit -u)",
+                  .details = {{"limit", limit_text(limits.processes.soft)},
+                              {"used", static_cast<std::int64_t>(limits.own_processes)}}};
+  if (cgroup.pids_max) {
+    finding.seen += "; the cgroup has " + std::to_string(cgroup.pids_now) + " and may have " +
+                    std::to_string(*cgroup.pids_max) + " (pids.max)";
+    finding.details.emplace_back("pids_max", static_cast<std::int64_t>(*cgroup.pids_max));
+  }
+  const std::uint64_t binding = std::min(limits.processes_bind ? by_user : kUnlimited, by_cgroup);
+  const std::uint64_t room = std::min(by_user, by_cgroup);
+  if (room >= 4 * needed) return finding;
+  finding.level = binding < needed ? Level::kProblem : Level::kWarning;
+  finding.effect = workers_text(facts) + " may want " + std::to_string(needed) +
+                   " and more (threads count): fork and pthread_create then fail with 'Resource "
+                   "temporarily unavailable'";
+  if (binding >= 4 * needed) {
+    finding.effect =
+        "it does not hold for root with all its capabilities; for others: " + finding.effect;
+  }
+  finding.advice = by_cgroup < by_user
+                       ? "raise pids.max: TasksMax= of the unit, docker run --pids-limit"
+                       : "ulimit -u, or nproc in limits.conf";
+  return finding;
+}
+
+std::optional<Finding> judge_locked_memory(const DoctorFacts& facts) {
+  const LimitFacts& limits = facts.limits;
+  const std::uint64_t soft = limits.locked_memory.soft;
+  const bool unlimited = soft == kUnlimited;
+  const std::string amount = unlimited ? "without limit" : "up to " + bytes_text(soft);
+  Finding finding{.seen = "memory can be locked " + amount + " (ulimit -l)",
+                  .details = {{"soft", unlimited ? "unlimited" : std::to_string(soft)}}};
+  if (limits.rdma_devices.empty()) {
+    if (unlimited) return finding;
+    finding.seen += "; nothing here needs more, there is no RDMA device";
+    if (soft >= 64 * 1024) return finding;
+    finding.level = Level::kWarning;
+    finding.effect = "io_uring and pinned buffers of data loaders fail beyond it";
+  } else {
+    finding.seen += "; RDMA devices: " + list_text(limits.rdma_devices);
+    if (unlimited) return finding;
+    finding.level = limits.locked_memory_binds ? Level::kProblem : Level::kWarning;
+    finding.effect =
+        "NCCL registers its buffers with them: 'ibv_reg_mr failed', 'Cannot allocate memory'";
+    if (!limits.locked_memory_binds) {
+      finding.effect =
+          "it does not hold for root with all its capabilities; for others: " + finding.effect;
+    }
+  }
+  finding.advice =
+      "ulimit -l unlimited: memlock in limits.conf, LimitMEMLOCK=infinity of the service "
+      "that starts jobs (slurmd), docker run --ulimit memlock=-1";
+  return finding;
+}
+
+std::optional<Finding> judge_memory(const DoctorFacts& facts) {
+  const std::optional<std::uint64_t>& cgroup = facts.cgroup.memory_max;
+  const MachineFacts& machine = facts.machine;
+  const bool limited = cgroup && *cgroup < machine.memory;
+  Finding finding{
+      .seen = "the machine has " + bytes_text(machine.memory) + ", of these " +
+              bytes_text(machine.memory_available) + " are free",
+      .details = {{"total_bytes", static_cast<std::int64_t>(machine.memory)},
+                  {"available_bytes", static_cast<std::int64_t>(machine.memory_available)}}};
+  if (limited) {
+    finding.seen += "; the cgroup may have " + bytes_text(*cgroup) + " (memory.max)";
+    finding.details.emplace_back("memory_max", static_cast<std::int64_t>(*cgroup));
+  }
+  if (facts.limits.address_space.soft != kUnlimited) {
+    finding.level = facts.gpus.count > 0 ? Level::kProblem : Level::kWarning;
+    finding.seen +=
+        "; address space up to " + bytes_text(facts.limits.address_space.soft) + " (ulimit -v)";
+    finding.effect =
+        "CUDA reserves more address space than there is memory, and fails; others end "
+        "with 'Cannot allocate memory'";
+    finding.advice = "ulimit -v unlimited before ddprun; limit memory by a cgroup instead";
+    return finding;
+  }
+  const std::uint64_t room = std::min(limited ? *cgroup : machine.memory, machine.memory_available);
+  if (machine.memory == 0 || room >= 512 * kMiB * workers(facts)) return finding;
+  finding.level = Level::kWarning;
+  finding.effect =
+      "PyTorch itself takes some 0.5 GiB for each worker: the kernel kills workers "
+      "(exit code 137) for " +
+      workers_text(facts);
+  finding.advice =
+      limited && *cgroup <= machine.memory_available
+          ? "give the job more memory: --mem of Slurm, resources of the pod, docker run -m"
+          : "end what uses the memory, or start fewer workers";
+  return finding;
+}
+
+// --- cores ------------------------------------------------------------------------------------------
+
+std::optional<Finding> judge_cores(const DoctorFacts& facts) {
+  const MachineFacts& machine = facts.machine;
+  const auto usable = static_cast<std::uint64_t>(machine.usable_cores);
+  Finding finding{.seen = std::to_string(usable) + " of " + counted(machine.online_cores, "core") +
+                          " can be used (cpuset)",
+                  .details = {{"usable", std::int64_t{machine.usable_cores}},
+                              {"online", std::int64_t{machine.online_cores}}}};
+  if (workers(facts) > usable) {
+    finding.level = Level::kWarning;
+    finding.effect = workers_text(facts) +
+                     " share them: each waits for the others' turns, in every "
+                     "collective";
+    finding.advice =
+        "start fewer workers, or let the scheduler give more cores (srun --cpus-per-task, "
+        "docker run --cpuset-cpus)";
+  } else if (usable == 1 && machine.online_cores > 1) {
+    finding.level = Level::kWarning;
+    finding.effect = "data loading, autograd and the agent share one core with the worker";
+    finding.advice =
+        "srun gives a task one core unless --cpus-per-task says more; `taskset -p $$` "
+        "shows the shell's";
+  }
+  return finding;
+}
+
+std::string cores_text(double cores) {
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%.1f", cores);
+  return text.data();
+}
+
+std::optional<Finding> judge_cpu_quota(const DoctorFacts& facts) {
+  const std::optional<double>& cpus = facts.cgroup.cpus;
+  if (!cpus) return Finding{.seen = "the cgroup may use its cores all the time"};
+  Finding finding{.seen = "the cgroup may use " + cores_text(*cpus) + " cores' time of " +
+                          std::to_string(facts.machine.usable_cores) + " (cpu.max)",
+                  .details = {{"cpus", *cpus}}};
+  if (*cpus >= facts.machine.usable_cores) return finding;
+  finding.level = Level::kWarning;
+  const double each = *cpus / static_cast<double>(workers(facts));
+  finding.effect =
+      "programs see all " + std::to_string(facts.machine.usable_cores) +
+      " cores and start a thread for each; all threads then stop together for the rest of "
+      "each 0.1 s";
+  finding.advice =
+      "OMP_NUM_THREADS=" + std::to_string(std::max(1, static_cast<int>(std::floor(each)))) +
+      " for the workers; better whole cores than a quota: docker run --cpuset-cpus, "
+      "Kubernetes' static CPU manager";
+  return finding;
+}
+
+// --- cgroups, clock, debuggers ----------------------------------------------------------------------
+
+std::optional<Finding> judge_cgroup(const DoctorFacts& facts) {
+  const CgroupFacts& cgroup = facts.cgroup;
+  const std::string effect =
+      "processes of a job are then ended one by one, and not all at the same instant; that a "
+      "worker was killed for want of memory is read from the machine's count";
+  if (cgroup.path.empty()) {
+    return Finding{
+        .level = Level::kNote,
+        .seen = "no cgroup of version 2 is visible here",
+        .effect = effect,
+        .advice =
+            "boot with systemd.unified_cgroup_hierarchy=1; mount /sys/fs/cgroup into containers"};
+  }
+  Finding finding{
+      .seen = "a cgroup of v2 can be made below " + cgroup.path,
+      .details = {{"path", cgroup.path}, {"controllers", list_text(cgroup.controllers)}}};
+  const auto& controllers = cgroup.controllers;
+  if (!cgroup.can_make_children) {
+    finding.level = Level::kNote;
+    finding.seen = "no cgroup can be made below " + cgroup.path;
+    finding.effect = effect;
+    finding.advice = "systemd-run --user --scope -p Delegate=yes ddprun ..., or run as root";
+  } else if (std::find(controllers.begin(), controllers.end(), "memory") == controllers.end()) {
+    finding.level = Level::kNote;
+    finding.seen += ", without the memory controller";
+    finding.effect = "that a worker was killed for want of memory is read from the machine's count";
+    finding.advice = "delegate it: Delegate=memory pids; with both versions mounted v1 has it";
+  }
+  return finding;
+}
+
+std::optional<Finding> judge_clock(const DoctorFacts& facts) {
+  std::optional<Duration> ahead;
+  if (facts.network.endpoint && facts.network.endpoint->service) {
+    ahead = facts.network.endpoint->service->clock_ahead;
+  }
+  const std::optional<bool>& synchronised = facts.clock.synchronised;
+  Finding finding{
+      .seen = !synchronised   ? "the kernel does not say whether the clock is synchronised"
+              : *synchronised ? "the clock is synchronised"
+                              : "nobody synchronises the clock, as far as the kernel knows"};
+  if (synchronised) finding.details.emplace_back("synchronised", *synchronised);
+  if (ahead) {
+    const double seconds = std::chrono::duration<double>(*ahead).count();
+    const Duration size = std::chrono::abs(*ahead);
+    finding.details.emplace_back("service_ahead_s", seconds);
+    finding.seen += "; the service's is " + to_text(size) + (seconds >= 0 ? " ahead" : " behind");
+    if (size >= std::chrono::seconds(2)) {
+      finding.level = size >= std::chrono::minutes(5) ? Level::kProblem : Level::kWarning;
+      finding.effect =
+          "ddprun never compares clocks of hosts; but logs do not line up, and munge, "
+          "Kerberos and new certificates are refused beyond some minutes";
+      finding.advice = "start chrony or systemd-timesyncd on both hosts";
+      return finding;
+    }
+  } else if (synchronised && !*synchronised) {
+    finding.level = Level::kNote;
+    finding.effect =
+        "logs of nodes do not line up; munge and certificates want clocks that agree "
+        "within minutes";
+    finding.advice = "start chrony or systemd-timesyncd; a container sees its host's clock";
+  }
+  return finding;
+}
+
+std::optional<Finding> judge_clock_source(const DoctorFacts& facts) {
+  const std::string& source = facts.clock.source;
+  if (source.empty()) return std::nullopt;
+  Finding finding{.seen = "the kernel's clock source is " + source,
+                  .details = {{"source", source}}};
+  constexpr std::array<std::string_view, 5> kSlow{"hpet", "acpi_pm", "jiffies", "pit",
+                                                  "refined-jiffies"};
+  if (std::find(kSlow.begin(), kSlow.end(), source) == kSlow.end()) return finding;
+  finding.level = Level::kWarning;
+  finding.effect =
+      "each look at the clock is a system call of a microsecond and more, and PyTorch, "
+      "NCCL and profilers look often";
+  finding.advice =
+      "boot with tsc=reliable where the CPU's counter is steady; `dmesg | grep -i tsc` "
+      "says why the kernel has given it up";
+  return finding;
+}
+
+std::optional<Finding> judge_debuggers(const DoctorFacts& facts) {
+  const DebuggerFacts& debuggers = facts.debuggers;
+  std::vector<std::string> there;
+  if (debuggers.has_gdb) there.push_back("gdb");
+  if (debuggers.has_py_spy) there.push_back("py-spy");
+  Finding finding{.seen = there.empty() ? "neither gdb nor py-spy is in PATH"
+                                        : list_text(there) + (there.size() > 1 ? " are" : " is") +
+                                              " there for backtraces of hung workers",
+                  .details = {{"gdb", debuggers.has_gdb},
+                              {"py_spy", debuggers.has_py_spy},
+                              {"ptrace_scope", std::int64_t{debuggers.ptrace_scope}}}};
+  if (debuggers.ptrace_scope > 1) {
+    finding.level = Level::kNote;
+    finding.seen += ", but kernel.yama.ptrace_scope is " + std::to_string(debuggers.ptrace_scope);
+    finding.effect = "a hang is reported without backtraces of the workers";
+    finding.advice = "sysctl kernel.yama.ptrace_scope=1";
+  } else if (there.empty()) {
+    finding.level = Level::kNote;
+    finding.effect =
+        "a hang is reported without backtraces of the workers, with what the kernel says "
+        "that they wait for";
+    finding.advice = "install gdb for C++, and pip install py-spy for Python";
+  } else if (!debuggers.has_py_spy) {
+    finding.level = Level::kNote;
+    finding.effect =
+        "a hang of a Python program is reported without Python's frames, and gdb needs seconds for "
+        "each worker";
+    finding.advice = "pip install py-spy, where Python programs are started";
+  } else if (!debuggers.has_gdb) {
+    finding.level = Level::kNote;
+    finding.effect = "a hang of a C++ program is reported without its stack";
+    finding.advice = "install gdb, where C++ programs are started";
+  }
+  return finding;
+}
+
+}  // namespace
+
+std::vector<Check> host_checks() {
+  return {{"program", judge_program},
+          {"shared-memory", judge_shared_memory},
+          {"temporary-directory", judge_temporary},
+          {"open-files", judge_open_files},
+          {"processes", judge_processes},
+          {"locked-memory", judge_locked_memory},
+          {"memory", judge_memory},
+          {"cores", judge_cores},
+          {"cpu-quota", judge_cpu_quota},
+          {"cgroup", judge_cgroup},
+          {"clock", judge_clock},
+          {"clock-source", judge_clock_source},
+          {"debuggers", judge_debuggers}};
+}
+
+}  // namespace ddprun

@@ -1,0 +1,522 @@
+// Checks of names, of the endpoint, and of ports: see launcher/doctor/core/doctor.h.
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "launcher/doctor/core/doctor.h"
+
+namespace ddprun {
+namespace {
+
+// A healthy name service answers within milliseconds; one lost answer costs five seconds.
+constexpr Duration kSlowLookUp = std::chrono::milliseconds(500);
+constexpr Duration kVerySlowLookUp = std::chrono::seconds(1);
+
+Level level_of_look_up(Duration took) {
+  return took >= kVerySlowLookUp ? Level::kProblem
+         : took >= kSlowLookUp   ? Level::kWarning
+                                 : Level::kOk;
+}
+
+using Details = std::vector<std::pair<std::string, DetailValue>>;
+
+double seconds_of(Duration duration) { return std::chrono::duration<double>(duration).count(); }
+
+// --- names ------------------------------------------------------------------------------------------
+
+std::string answer_text(const LookUp& look_up) {
+  switch (look_up.outcome) {
+    case LookUp::Outcome::kSilent:
+      return look_up.asked + ": the name service has not answered within " + to_text(look_up.took);
+    case LookUp::Outcome::kNotFound:
+      return look_up.asked + " does not resolve: " + look_up.why + " (" + to_text(look_up.took) +
+             ")";
+    case LookUp::Outcome::kFound: break;
+  }
+  return look_up.asked + " leads to " + list_text(look_up.found) + " (" + to_text(look_up.took) +
+         ")";
+}
+
+Details look_up_details(const LookUp& look_up) {
+  return {{"asked", look_up.asked},
+          {"took_s", seconds_of(look_up.took)},
+          {"found", list_text(look_up.found)}};
+}
+
+bool is_slow(const LookUp& look_up) {
+  return look_up.outcome == LookUp::Outcome::kSilent || look_up.took >= kSlowLookUp;
+}
+
+std::optional<Finding> judge_host_name(const DoctorFacts& facts) {
+  const LookUp& own = facts.names.own;
+  Finding finding{.seen = "this host's name " + answer_text(own), .details = look_up_details(own)};
+  const std::string hosts_line =
+      "add a line 'ADDRESS " + own.asked + "' to /etc/hosts, with the address that others reach";
+  if (own.outcome == LookUp::Outcome::kSilent) {
+    finding.level = Level::kProblem;
+    finding.effect =
+        "PyTorch's gloo, torchrun and MPI ask for it in every process, and each waits for the "
+        "answer";
+    finding.advice = hosts_line + ", or mend the name service";
+  } else if (own.outcome == LookUp::Outcome::kNotFound) {
+    finding.level = Level::kProblem;
+    finding.effect =
+        "PyTorch's gloo then listens on loopback, where no other node reaches it; MPI and others "
+        "that ask for it fail";
+    finding.advice = hosts_line;
+  } else if (is_slow(own)) {
+    finding.level = level_of_look_up(own.took);
+    finding.effect = "every process that asks for it at its start waits as long";
+    finding.advice = hosts_line + ", or mend the name service";
+  } else if (!facts.names.own_is_here) {
+    finding.level = Level::kWarning;
+    finding.effect = "that is no address of this host: PyTorch's gloo cannot listen there";
+    finding.advice = "correct /etc/hosts or DNS, or give workers GLOO_SOCKET_IFNAME=INTERFACE";
+  } else if (facts.names.own_is_loopback && facts.job.several_nodes) {
+    finding.level = Level::kWarning;
+    finding.effect =
+        "PyTorch's gloo listens there, where no other node reaches it (ddprun and its library do "
+        "not look this name up)";
+    finding.advice =
+        "give workers GLOO_SOCKET_IFNAME=INTERFACE, or let the name lead to the address that "
+        "others reach";
+  }
+  return finding;
+}
+
+std::string server_text(const NameServer& server) {
+  switch (server.outcome) {
+    case NameServer::Outcome::kSilent:
+      return server.address + " has not answered within " + to_text(server.took);
+    case NameServer::Outcome::kFailed: return server.address + " cannot be asked: " + server.why;
+    case NameServer::Outcome::kAnswered: break;
+  }
+  return server.address + " answers in " + to_text(server.took);
+}
+
+std::optional<Finding> judge_name_service(const DoctorFacts& facts) {
+  const std::vector<NameServer>& servers = facts.names.servers;
+  if (servers.empty()) {
+    return Finding{.seen = "/etc/resolv.conf names no server: names come from /etc/hosts"};
+  }
+  std::vector<std::string> texts;
+  int answering = 0;
+  Duration slowest{};
+  for (const NameServer& server : servers) {
+    texts.push_back(server_text(server));
+    if (server.outcome != NameServer::Outcome::kAnswered) continue;
+    ++answering;
+    slowest = std::max(slowest, server.took);
+  }
+  Finding finding{.seen = "name server " + list_text(texts)};
+  for (const NameServer& server : servers) {
+    finding.details.emplace_back(server.address, seconds_of(server.took));
+  }
+  const bool first_is_silent = servers.front().outcome == NameServer::Outcome::kSilent;
+  if (answering == 0) {
+    finding.level = Level::kProblem;
+    finding.effect =
+        "no name beyond /etc/hosts resolves; where a server is silent, every look-up waits 5 s for "
+        "it, twice, and PyTorch's store client makes one in every process";
+    finding.advice =
+        "mend /etc/resolv.conf or the way to the server (UDP port 53); until then put the nodes "
+        "into /etc/hosts, and RES_OPTIONS='timeout:1 attempts:1' into the workers' environment";
+  } else if (first_is_silent) {
+    finding.level = Level::kProblem;
+    finding.effect = "every look-up asks it first, and waits 5 s before it asks the next";
+    finding.advice = "take it out of /etc/resolv.conf, or put it last";
+  } else if (answering < static_cast<int>(servers.size())) {
+    finding.level = Level::kWarning;
+    finding.effect = "when the ones before it lose an answer, look-ups wait 5 s for it";
+    finding.advice = "take what does not answer out of /etc/resolv.conf";
+  } else if (slowest >= kSlowLookUp) {
+    finding.level = level_of_look_up(slowest);
+    finding.effect = "every look-up that is not in /etc/hosts takes as long";
+    finding.advice =
+        "put the nodes into /etc/hosts, or a server that is near into /etc/resolv.conf";
+  }
+  return finding;
+}
+
+std::optional<Finding> judge_address_names(const DoctorFacts& facts) {
+  const std::vector<LookUp>& all = facts.names.of_addresses;
+  if (all.empty()) return std::nullopt;
+  const LookUp& slowest = *std::max_element(
+      all.begin(), all.end(),
+      [](const auto& a, const auto& b) { return seconds_of(a.took) < seconds_of(b.took); });
+  std::vector<std::string> addresses;
+  std::vector<std::string> slow;
+  Finding finding;
+  for (const LookUp& one : all) {
+    addresses.push_back(one.asked);
+    if (is_slow(one)) slow.push_back(one.asked);
+    finding.details.emplace_back(one.asked, seconds_of(one.took));
+  }
+  if (slow.empty()) {
+    finding.seen = "asked for the names of " + list_text(addresses) + ": answered within " +
+                   to_text(slowest.took);
+    return finding;
+  }
+  const bool silent = slowest.outcome == LookUp::Outcome::kSilent;
+  finding.level = silent ? Level::kProblem : level_of_look_up(slowest.took);
+  finding.seen = (silent ? "nobody has said within " : "it took up to ") + to_text(slowest.took) +
+                 (silent ? " what the name is of " : " to ask for the name of ") + list_text(slow);
+  finding.effect =
+      "PyTorch's store client asks for the name of MASTER_ADDR before it connects, also where that "
+      "is numeric: every Python worker waits for it, 10 s where nobody answers";
+  finding.advice =
+      "a line '" + slow.back() +
+      " NAME' in /etc/hosts, just so, for each; or RES_OPTIONS='timeout:1 attempts:1' in "
+      "the workers' environment";
+  return finding;
+}
+
+// --- the endpoint -----------------------------------------------------------------------------------
+
+std::optional<Finding> judge_endpoint(const DoctorFacts& facts) {
+  if (!facts.network.endpoint) return std::nullopt;
+  const EndpointFacts& endpoint = *facts.network.endpoint;
+  const LookUp& look_up = endpoint.look_up;
+  const bool is_numeric = look_up.found.size() == 1 && look_up.found.front() == look_up.asked;
+  Finding finding{.seen = endpoint.option + ": " +
+                          (is_numeric ? look_up.asked + " is numeric" : answer_text(look_up)) +
+                          (endpoint.is_here ? "; that is this host" : ""),
+                  .details = look_up_details(look_up)};
+  finding.details.emplace_back("is_this_host", endpoint.is_here);
+  if (look_up.outcome == LookUp::Outcome::kSilent) {
+    finding.level = Level::kProblem;
+    finding.effect = "this node does not find the others: it waits, and ends with exit code 69";
+    finding.advice =
+        "give a numeric address, put the name into /etc/hosts, or mend the name service";
+  } else if (look_up.outcome == LookUp::Outcome::kNotFound) {
+    finding.level = Level::kProblem;
+    finding.effect = "this node does not find the others: it ends with exit code 69";
+    finding.advice =
+        "look for a typing error; else put the name into /etc/hosts of every node, or "
+        "give a numeric address";
+  } else if (facts.job.several_nodes && is_loopback_host(endpoint.address.host)) {
+    finding.level = Level::kProblem;
+    finding.effect = "on every node it means that node itself: they do not meet";
+    finding.advice = "give a name or an address of the first node that all nodes know";
+  } else if (is_slow(look_up)) {
+    finding.level = level_of_look_up(look_up.took);
+    finding.effect = "every node waits as long before it joins, and again when it has to come back";
+    finding.advice = "put the name into /etc/hosts, or give a numeric address";
+  }
+  return finding;
+}
+
+std::string try_text(const ConnectTry& one, std::uint16_t port) {
+  const std::string where = to_text(HostPort{one.address, port});
+  switch (one.outcome) {
+    case ConnectTry::Outcome::kConnected: return where + " answers in " + to_text(one.took);
+    case ConnectTry::Outcome::kRefused:
+      return where + ": nobody listens, connection refused (" + to_text(one.took) + ")";
+    case ConnectTry::Outcome::kSilent: return where + ": no answer within " + to_text(one.took);
+    case ConnectTry::Outcome::kFailed: break;
+  }
+  return where + ": " + one.why;
+}
+
+bool has_try(const EndpointFacts& endpoint, ConnectTry::Outcome outcome) {
+  return std::any_of(endpoint.tries.begin(), endpoint.tries.end(),
+                     [&](const ConnectTry& one) { return one.outcome == outcome; });
+}
+
+std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
+  if (!facts.network.endpoint || facts.network.endpoint->tries.empty()) return std::nullopt;
+  const EndpointFacts& endpoint = *facts.network.endpoint;
+  std::vector<std::string> texts;
+  Finding finding;
+  for (const ConnectTry& one : endpoint.tries) {
+    texts.push_back(try_text(one, endpoint.address.port));
+    finding.details.emplace_back(one.address, seconds_of(one.took));
+  }
+  finding.seen = list_text(texts);
+  const ConnectTry& first = endpoint.tries.front();
+  if (has_try(endpoint, ConnectTry::Outcome::kConnected)) {
+    if (first.outcome == ConnectTry::Outcome::kConnected) return finding;
+    finding.level = Level::kWarning;
+    finding.effect = "the addresses are tried in this order: time is lost on those before";
+    finding.advice = "give the address that works in the place of the name";
+    return finding;
+  }
+  if (has_try(endpoint, ConnectTry::Outcome::kRefused)) {
+    if (endpoint.is_here) {
+      finding.seen += "; ddprun would start the service here";
+      return finding;
+    }
+    finding.level = Level::kWarning;
+    finding.effect =
+        "that host is in reach, but nobody serves there yet: nodes wait until somebody "
+        "does";
+    finding.advice =
+        "start ddprun on that host, or ddp-rendezvous; if one runs there, compare its port";
+    return finding;
+  }
+  finding.level = Level::kProblem;
+  finding.effect = "this node does not reach the others: it waits for them, and gives up";
+  finding.advice =
+      has_try(endpoint, ConnectTry::Outcome::kSilent)
+          ? "a firewall drops what goes there, or that host is down, or it is the wrong address: "
+            "open "
+            "the port in both hosts' firewalls; `ip route get " +
+                first.address + "` shows the way"
+          : "`ip route get " + first.address + "` shows what the kernel thinks of the way there";
+  return finding;
+}
+
+std::optional<Finding> judge_service(const DoctorFacts& facts) {
+  if (!facts.network.endpoint || !facts.network.endpoint->service) return std::nullopt;
+  const ServiceAnswer& answer = *facts.network.endpoint->service;
+  const std::string where = to_text(facts.network.endpoint->address);
+  Finding finding{.level = Level::kProblem, .details = {{"took_s", seconds_of(answer.took)}}};
+  const auto says = [&](std::string seen, std::string effect, std::string advice) {
+    finding.seen = std::move(seen);
+    finding.effect = std::move(effect);
+    finding.advice = std::move(advice);
+    return finding;
+  };
+  constexpr auto kRefuses = "this node is not admitted";
+  switch (answer.outcome) {
+    case ServiceAnswer::Outcome::kService: break;
+    case ServiceAnswer::Outcome::kWantsTls:
+      return says("the service at " + where + " wants TLS, and no --rdzv-tls-ca was given",
+                  kRefuses, "give --rdzv-tls-ca, as on the other nodes (docs/security.md)");
+    case ServiceAnswer::Outcome::kTlsFailed:
+      return says("TLS with " + where + " fails: " + answer.why, kRefuses,
+                  "compare --rdzv-tls-ca, -cert and -key with the service's (docs/security.md)");
+    case ServiceAnswer::Outcome::kWantsKey:
+      return says("the service at " + where + " wants a key, and none was given", kRefuses,
+                  "give --rdzv-key-file or DDPRUN_RDZV_KEY, as on the other nodes");
+    case ServiceAnswer::Outcome::kRefusesKey:
+      return says(
+          "the service at " + where + " and this node do not have the same key: " + answer.why,
+          kRefuses, "compare --rdzv-key-file, DDPRUN_RDZV_KEY and --rdzv-id with the service's");
+    case ServiceAnswer::Outcome::kOther:
+      return says(
+          "what listens at " + where + " is no rendezvous service of ddprun: " + answer.why,
+          "nodes do not meet there",
+          "another program has the port (torchrun, a store of PyTorch's, ...): end it, or take "
+          "another port");
+    case ServiceAnswer::Outcome::kSilent:
+      return says(where + " takes connections and says nothing within " + to_text(answer.took),
+                  "nodes wait for it, and give up",
+                  "look at the service on that host: is it stopped, or another program's?");
+  }
+  finding.level = Level::kOk;
+  finding.seen = "a rendezvous service answers at " + where + " in " + to_text(answer.took);
+  if (!answer.version.empty()) finding.seen += ": ddprun " + answer.version + " on " + answer.host;
+  if (answer.has_proved) finding.seen += "; it has the same key";
+  finding.details.emplace_back("version", answer.version);
+  finding.details.emplace_back("host", answer.host);
+  if (!answer.version.empty() && answer.version != facts.version) {
+    finding.level = Level::kWarning;
+    finding.effect = "here it is ddprun " + facts.version +
+                     ": a service of another protocol refuses "
+                     "this node";
+    finding.advice = "install the same version everywhere";
+  }
+  return finding;
+}
+
+// --- addresses --------------------------------------------------------------------------------------
+
+std::string interfaces_text(const std::vector<NamedAddress>& interfaces) {
+  std::vector<std::string> texts;
+  for (const NamedAddress& one : interfaces)
+    texts.push_back(one.address + " (" + one.interface + ")");
+  return list_text(texts);
+}
+
+Finding judge_local_address(const LocalAddressFacts& local) {
+  Finding finding{.seen = "--local-addr " + local.wanted + " means " + local.found,
+                  .details = {{"address", local.found}}};
+  if (local.found.empty()) {
+    finding.level = Level::kProblem;
+    finding.seen = "--local-addr " + local.wanted + ": " + local.why;
+    finding.effect = "the agent does not start: exit code 69";
+    finding.advice = "name an address, a network or an interface that this host has";
+  } else if (!local.is_here) {
+    finding.level = Level::kNote;
+    finding.seen += ", which is no address of this host";
+    finding.effect = "right behind a NAT; else the others do not reach this node";
+    finding.advice = "compare it with this host's addresses";
+  }
+  return finding;
+}
+
+std::optional<Finding> judge_source_address(const DoctorFacts& facts) {
+  const NetworkFacts& network = facts.network;
+  if (network.local) return judge_local_address(*network.local);
+  std::string source;
+  if (network.endpoint) {
+    const std::vector<ConnectTry>& tries = network.endpoint->tries;
+    auto best = std::find_if(tries.begin(), tries.end(), [](const ConnectTry& one) {
+      return one.outcome == ConnectTry::Outcome::kConnected;
+    });
+    if (best == tries.end()) best = tries.begin();
+    if (best != tries.end()) source = best->source;
+  }
+  if (source.empty()) {
+    if (network.interfaces.empty()) {
+      return Finding{.level = Level::kNote,
+                     .seen = "this host has no address but loopback",
+                     .effect = "jobs of one node run well; other nodes cannot be reached",
+                     .advice = "for jobs of several nodes give it a network"};
+    }
+    return Finding{.seen = "this host's addresses: " + interfaces_text(network.interfaces)};
+  }
+  const auto own = std::find_if(network.interfaces.begin(), network.interfaces.end(),
+                                [&](const NamedAddress& one) { return one.address == source; });
+  const std::string interface = own == network.interfaces.end() ? "" : " (" + own->interface + ")";
+  Finding finding{.seen = "towards the endpoint this host is " + source + interface,
+                  .details = {{"address", source}}};
+  if (is_loopback_host(source)) {
+    finding.seen += "; the others are told the address by which they reach it";
+  }
+  std::vector<NamedAddress> others;
+  for (const NamedAddress& one : network.interfaces) {
+    const bool same = own != network.interfaces.end() && one.interface == own->interface;
+    if (!same && one.address != source) others.push_back(one);
+  }
+  if (facts.job.several_nodes && !others.empty() && !is_loopback_host(source)) {
+    finding.level = Level::kNote;
+    finding.seen += "; it also has " + interfaces_text(others);
+    finding.effect = "the others reach workers here by " + source +
+                     ", also where another network is "
+                     "faster";
+    finding.advice = "--local-addr=" + others.front().interface +
+                     " takes another one; NCCL and gloo "
+                     "choose by NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME";
+  }
+  return finding;
+}
+
+std::vector<std::string> split(const std::string& text, char separator) {
+  std::vector<std::string> parts;
+  std::size_t begin = 0;
+  while (true) {
+    const std::size_t end = text.find(separator, begin);
+    parts.push_back(text.substr(begin, end - begin));
+    if (end == std::string::npos) return parts;
+    begin = end + 1;
+  }
+}
+
+// NCCL takes beginnings of names, '=' before whole ones and '^' before those to leave out; gloo
+// takes whole names.
+bool names_an_interface(const std::string& variable, std::string value,
+                        const std::vector<std::string>& names) {
+  const bool is_nccl = variable.starts_with("NCCL");
+  if (is_nccl && value.starts_with('^')) return true;
+  const bool whole = !is_nccl || value.starts_with('=');
+  if (is_nccl && value.starts_with('=')) value.erase(0, 1);
+  for (const std::string& part : split(value, ',')) {
+    const std::string wanted = part.substr(0, part.find(':'));
+    const bool found = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return whole ? name == wanted : name.starts_with(wanted);
+    });
+    if (found && !wanted.empty()) return true;
+  }
+  return false;
+}
+
+std::optional<Finding> judge_interface_variables(const DoctorFacts& facts) {
+  const NetworkFacts& network = facts.network;
+  if (network.interface_variables.empty()) return std::nullopt;
+  Finding finding;
+  std::vector<std::string> texts;
+  std::vector<std::string> wrong;
+  for (const auto& [variable, value] : network.interface_variables) {
+    texts.push_back(variable + "=" + value);
+    if (!names_an_interface(variable, value, network.interface_names))
+      wrong.push_back(texts.back());
+  }
+  finding.seen = list_text(texts);
+  if (wrong.empty()) return finding;
+  finding.level = Level::kProblem;
+  finding.seen = list_text(wrong) + ": this host has no such interface, but " +
+                 list_text(network.interface_names);
+  finding.effect = "workers fail when they set up their process group";
+  finding.advice = "take the variable out of the environment, or name an interface of this host";
+  return finding;
+}
+
+// --- ports ------------------------------------------------------------------------------------------
+
+bool overlap(PortRange a, PortRange b) { return a.first <= b.last && b.first <= a.last; }
+
+// Whether the kernel may give a port of the range to somebody's connection.
+bool may_be_taken(PortRange ports, const NetworkFacts& network) {
+  if (!network.ephemeral || !overlap(ports, *network.ephemeral)) return false;
+  return std::none_of(network.reserved.begin(), network.reserved.end(), [&](PortRange reserved) {
+    return reserved.first <= ports.first && ports.last <= reserved.last;
+  });
+}
+
+void warn_of_ephemeral(Finding& finding, PortRange ports, const NetworkFacts& network) {
+  if (finding.level != Level::kOk || !may_be_taken(ports, network)) return;
+  finding.level = Level::kNote;
+  finding.seen += "; the kernel gives " + to_text(*network.ephemeral) + " to connections";
+  finding.effect = "somebody's connection may have a port of these when the job wants it";
+  finding.advice = "take ports below " + std::to_string(network.ephemeral->first) +
+                   ", or put them into net.ipv4.ip_local_reserved_ports";
+}
+
+std::optional<Finding> judge_endpoint_port(const DoctorFacts& facts) {
+  if (!facts.network.endpoint) return std::nullopt;
+  const EndpointFacts& endpoint = *facts.network.endpoint;
+  const std::string port = "port " + std::to_string(endpoint.address.port);
+  Finding finding{.seen = port + " is outside the ports that the kernel gives to connections"};
+  if (endpoint.listening) {
+    const ListenTry& listening = *endpoint.listening;
+    finding.seen = port + " is free here";
+    if (!listening.works) {
+      finding.level = Level::kProblem;
+      finding.seen = port + " cannot be listened on here: " + listening.why;
+      if (!listening.holder.empty()) finding.seen += "; " + listening.holder + " has it";
+      finding.effect = "this host is to start the service, and cannot: exit code 69";
+      finding.advice = "take another port, or end who has it: `ss -ltnp 'sport = :" +
+                       std::to_string(endpoint.address.port) + "'`";
+    }
+  } else if (!may_be_taken({endpoint.address.port, endpoint.address.port}, facts.network)) {
+    return std::nullopt;
+  } else {
+    finding.seen = port;
+  }
+  warn_of_ephemeral(finding, {endpoint.address.port, endpoint.address.port}, facts.network);
+  return finding;
+}
+
+std::optional<Finding> judge_port_range(const DoctorFacts& facts) {
+  if (!facts.network.ports) return std::nullopt;
+  const PortRangeFacts& ports = *facts.network.ports;
+  const int all = ports.range.last - ports.range.first + 1;
+  const int needed = 1 + facts.job.workers_here;
+  Finding finding{
+      .seen = std::to_string(ports.free) + " of " + std::to_string(all) + " ports of " +
+              to_text(ports.range) + " are free",
+      .details = {{"free", std::int64_t{ports.free}}, {"needed", std::int64_t{needed}}}};
+  if (ports.free < needed) {
+    finding.level = Level::kProblem;
+    finding.effect = "this node needs " + std::to_string(needed) +
+                     ": one for the store and one for each worker of ddprun's library";
+    finding.advice = "give a larger --port-range, or end who has them: `ss -ltnp`";
+  }
+  warn_of_ephemeral(finding, ports.range, facts.network);
+  return finding;
+}
+
+}  // namespace
+
+std::vector<Check> network_checks() {
+  return {
+      {"host-name", judge_host_name},           {"name-service", judge_name_service},
+      {"address-names", judge_address_names},   {"endpoint", judge_endpoint},
+      {"endpoint-reach", judge_endpoint_reach}, {"service", judge_service},
+      {"endpoint-port", judge_endpoint_port},   {"port-range", judge_port_range},
+      {"source-address", judge_source_address}, {"interface-variables", judge_interface_variables}};
+}
+
+}  // namespace ddprun

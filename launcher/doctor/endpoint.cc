@@ -1,0 +1,102 @@
+#include "launcher/doctor/endpoint.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <set>
+
+#include "base/deadline.h"
+#include "launcher/doctor/names.h"
+#include "launcher/doctor/ports.h"
+#include "launcher/doctor/service.h"
+#include "launcher/process/side_by_side.h"
+#include "rendezvous/net/blocking_socket.h"
+
+namespace ddprun {
+namespace {
+
+// A lost SYN is sent again after one second, and after three.
+constexpr Duration kConnectPatience = std::chrono::milliseconds(3500);
+constexpr std::size_t kMostTries = 4;
+
+ConnectTry try_to_connect(const SocketAddress& address) {
+  const Deadline deadline(kConnectPatience);
+  const Result<BlockingSocket> socket = BlockingSocket::connect(address, deadline);
+  ConnectTry seen{.address = address.host(),
+                  .took = deadline.waited(),
+                  .source = source_address_towards(address)};
+  if (socket) {
+    seen.outcome = ConnectTry::Outcome::kConnected;
+  } else if (socket.error().kind == ErrorKind::kTimeout) {
+    seen.outcome = ConnectTry::Outcome::kSilent;
+  } else if (socket.error().sys_errno == ECONNREFUSED) {
+    seen.outcome = ConnectTry::Outcome::kRefused;
+  } else {
+    seen.why = socket.error().cause;
+  }
+  return seen;
+}
+
+ServiceAnswer ask(const EndpointWish& wish, const SocketAddress& address) {
+  return ask_service({.address = address,
+                      .named = wish.address,
+                      .job = wish.job,
+                      .tls = wish.tls,
+                      .key = wish.key,
+                      .key_for_all = wish.key_for_all});
+}
+
+// Connects to each of the addresses, and asks for the names of both ends.
+void try_addresses(const std::vector<SocketAddress>& addresses, EndpointSeen& seen) {
+  std::set<std::string> ends;
+  for (const SocketAddress& one : addresses) {
+    ends.insert(one.host());
+    const std::string source = source_address_towards(one);
+    if (!source.empty()) ends.insert(source);
+  }
+  seen.facts.tries.resize(addresses.size());
+  seen.names.resize(ends.size());
+  std::vector<std::function<void()>> bodies;
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    bodies.push_back([&, i] { seen.facts.tries[i] = try_to_connect(addresses[i]); });
+  }
+  std::size_t at = 0;
+  for (const std::string& end : ends) {
+    bodies.push_back([&seen, end, i = at++] { seen.names[i] = look_up_address(end); });
+  }
+  side_by_side(std::move(bodies));
+}
+
+}  // namespace
+
+std::string source_address_towards(const SocketAddress& address) {
+  const UniqueFd udp(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!udp.valid() || connect(udp.get(), address.get(), address.size) != 0) return "";
+  return local_address_of(udp.get()).host();
+}
+
+EndpointSeen look_at_endpoint(const EndpointWish& wish) {
+  EndpointSeen seen{.facts = {.option = wish.option, .address = wish.address}};
+  EndpointFacts& facts = seen.facts;
+  NamedLookUp look_up = look_up_name(wish.address);
+  facts.look_up = std::move(look_up.seen);
+  std::vector<SocketAddress>& addresses = look_up.addresses;
+  if (addresses.size() > kMostTries) addresses.resize(kMostTries);
+  const auto here = std::find_if(addresses.begin(), addresses.end(), is_local_address);
+  facts.is_here = here != addresses.end();
+  if (wish.address.port == 0 || addresses.empty()) return seen;
+  try_addresses(addresses, seen);
+  for (std::size_t i = 0; i < addresses.size() && !facts.service; ++i) {
+    if (facts.tries[i].outcome == ConnectTry::Outcome::kConnected)
+      facts.service = ask(wish, addresses[i]);
+  }
+  const bool is_served = facts.service &&
+                         facts.service->outcome != ServiceAnswer::Outcome::kOther &&
+                         facts.service->outcome != ServiceAnswer::Outcome::kSilent;
+  if (facts.is_here && !is_served) {
+    const std::string host = listening_host({wish.address.host, here->host()}, wish.nodes);
+    facts.listening = try_to_listen({host, wish.address.port});
+  }
+  return seen;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,271 @@
+#include "launcher/doctor/service.h"
+
+#include <array>
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <variant>
+
+#include "base/deadline.h"
+#include "base/parse_number.h"
+#include "base/random_id.h"
+#include "base/version.h"
+#include "rendezvous/auth/core/proof.h"
+#include "rendezvous/auth/tls_channel.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "rendezvous/protocol/control_codec.h"
+#include "rendezvous/protocol/core/handshake.h"
+
+namespace ddprun {
+namespace {
+
+constexpr Duration kPatience = std::chrono::seconds(2);
+constexpr std::size_t kMaxAnswer = 64 * 1024;  // what is asked for stands at its beginning
+
+// A connection, through TLS or not.
+class Conversation {
+ public:
+  static Result<Conversation> open(const ServiceQuestion& question, const Deadline& deadline) {
+    Result<BlockingSocket> socket = BlockingSocket::connect(question.address, deadline);
+    if (!socket) return socket.error();
+    Conversation made(std::move(*socket));
+    if (!question.tls) return made;
+    made.tls_.emplace(TlsChannel::agent(question.tls, question.named.host));
+    while (!made.tls_->is_open()) {
+      if (const Result<void> sent = made.flush(deadline); !sent) return sent.error();
+      if (made.tls_->is_open()) break;
+      if (const Result<void> moved = made.take(deadline); !moved) return moved.error();
+    }
+    if (const Result<void> sent = made.flush(deadline); !sent) return sent.error();
+    return made;
+  }
+
+  Result<void> send(std::string_view plain, const Deadline& deadline) {
+    if (!tls_) return socket_.send_all(plain, deadline);
+    tls_->send(plain);
+    return flush(deadline);
+  }
+
+  // Something that the other side says; at least a byte.
+  Result<std::string> receive(const Deadline& deadline) {
+    while (plain_.empty()) {
+      if (tls_ && tls_->is_ended()) {
+        return Error{.kind = ErrorKind::kConnection, .cause = "it has closed the connection"};
+      }
+      if (const Result<void> moved = take(deadline); !moved) return moved.error();
+    }
+    return std::exchange(plain_, {});
+  }
+
+  std::string binding() const { return tls_ ? tls_->binding() : ""; }
+
+ private:
+  explicit Conversation(BlockingSocket socket) : socket_(std::move(socket)) {}
+
+  Result<void> take(const Deadline& deadline) {
+    std::array<char, 16384> space;
+    const Result<std::size_t> got = socket_.receive(space, deadline);
+    if (!got) return got.error();
+    const std::string_view bytes(space.data(), *got);
+    if (!tls_) {
+      plain_ += bytes;
+      return {};
+    }
+    Result<void> understood = tls_->receive(bytes);
+    plain_ += tls_->take_plain();
+    if (const Result<void> sent = flush(deadline); !sent && understood) return sent;
+    return understood;
+  }
+
+  Result<void> flush(const Deadline& deadline) {
+    if (!tls_) return {};
+    const std::string wire = tls_->take_wire();
+    return wire.empty() ? Result<void>() : socket_.send_all(wire, deadline);
+  }
+
+  BlockingSocket socket_;
+  std::optional<TlsChannel> tls_;
+  std::string plain_;
+};
+
+// Takes the texts at the top of an object, and stops where something else begins or is cut off.
+class TopTexts : public nlohmann::json_sax<nlohmann::json> {
+ public:
+  std::map<std::string, std::string> texts;
+
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t& text) override {
+    texts[key_] = text;
+    return true;
+  }
+  bool binary(binary_t&) override { return true; }
+  bool start_object(std::size_t) override { return std::exchange(is_inside_, true) == false; }
+  bool key(string_t& name) override {
+    key_ = name;
+    return true;
+  }
+  bool end_object() override { return true; }
+  bool start_array(std::size_t) override { return false; }
+  bool end_array() override { return true; }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
+
+ private:
+  bool is_inside_ = false;
+  std::string key_;
+};
+
+// kSilent where nothing came in time.
+ServiceAnswer failed(const Error& error, const Deadline& deadline,
+                     ServiceAnswer::Outcome otherwise) {
+  ServiceAnswer answer{.outcome = otherwise, .took = deadline.waited(), .why = error.message()};
+  if (error.kind == ErrorKind::kTimeout) answer.outcome = ServiceAnswer::Outcome::kSilent;
+  return answer;
+}
+
+Duration now_in_utc() {
+  return std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch());
+}
+
+ServiceAnswer read_page(const ServiceQuestion& question) {
+  const Deadline deadline(kPatience);
+  const auto at_fault =
+      question.tls ? ServiceAnswer::Outcome::kTlsFailed : ServiceAnswer::Outcome::kOther;
+  Result<Conversation> conversation = Conversation::open(question, deadline);
+  if (!conversation) return failed(conversation.error(), deadline, at_fault);
+  std::string request = "GET /status.json HTTP/1.1\r\nHost: " + to_text(question.named) +
+                        "\r\nUser-Agent: ddprun-doctor\r\nConnection: close\r\n";
+  if (!question.key_for_all.empty()) {
+    request += "Authorization: Bearer " + read_token_of(question.key_for_all.view()) + "\r\n";
+  }
+  const Result<void> sent = conversation->send(request + "\r\n", deadline);
+  if (!sent) return failed(sent.error(), deadline, at_fault);
+  std::string heard;
+  Duration ours{};
+  while (heard.size() < kMaxAnswer) {
+    const Result<std::string> more = conversation->receive(deadline);
+    if (!more) {
+      if (heard.empty()) return failed(more.error(), deadline, at_fault);
+      break;
+    }
+    if (heard.empty()) ours = now_in_utc() - deadline.waited() / 2;
+    heard += *more;
+  }
+  ServiceAnswer answer = read_status_answer(heard, ours);
+  answer.took = deadline.waited();
+  return answer;
+}
+
+// The next message of a service in the handshake.
+Result<ServiceHandshakeMessage> next_message(Conversation& conversation, FrameReader& reader,
+                                             const Deadline& deadline) {
+  while (true) {
+    const auto frame = reader.next();
+    if (!frame) return frame.error();
+    if (*frame) return decode_service_handshake(**frame);
+    const Result<std::string> more = conversation.receive(deadline);
+    if (!more) return more.error();
+    reader.append(*more);
+  }
+}
+
+// Whether both have the same key. REQUIRES: there is one.
+Result<void> prove_key(const ServiceQuestion& question) {
+  const Deadline deadline(kPatience);
+  Result<Conversation> conversation = Conversation::open(question, deadline);
+  if (!conversation) return conversation.error();
+  const Knock knock{.version = kVersion, .job = question.job, .nonce = random_hex(kNonceBytes)};
+  AgentHandshake handshake(question.key, knock, conversation->binding());
+  FrameReader reader;
+  AgentHandshakeMessage next = handshake.knock();
+  while (true) {
+    const Result<std::string> frame = encode(next);
+    if (!frame) return frame.error();
+    if (const Result<void> sent = conversation->send(*frame, deadline); !sent) return sent.error();
+    const Result<ServiceHandshakeMessage> message = next_message(*conversation, reader, deadline);
+    if (!message) return message.error();
+    const Result<AgentHandshake::Step> step = handshake.receive(*message);
+    if (!step) return step.error();
+    if (const auto* refused = std::get_if<Refused>(&*step))
+      return invalid_argument(refused->reason);
+    if (const auto* silence = std::get_if<Silence>(&*step))
+      return invalid_argument(silence->reason);
+    const auto* proof = std::get_if<Proof>(&*step);
+    if (!proof) return {};
+    next = *proof;
+  }
+}
+
+}  // namespace
+
+std::optional<Duration> parse_utc(const std::string& text) {
+  using namespace std::chrono;
+  int year_number = 0;
+  unsigned month_number = 0;
+  unsigned day_number = 0;
+  int hour = 0;
+  int minute = 0;
+  double second = 0;
+  if (std::sscanf(text.c_str(), "%d-%u-%uT%d:%d:%lfZ", &year_number, &month_number, &day_number,
+                  &hour, &minute, &second) != 6) {
+    return std::nullopt;
+  }
+  const year_month_day date{year(year_number), month(month_number), day(day_number)};
+  if (!date.ok()) return std::nullopt;
+  return duration_cast<Duration>(sys_days(date).time_since_epoch() + hours(hour) +
+                                 minutes(minute)) +
+         duration_cast<Duration>(duration<double>(second));
+}
+
+ServiceAnswer read_status_answer(std::string_view heard, Duration ours) {
+  ServiceAnswer answer{.outcome = ServiceAnswer::Outcome::kOther};
+  constexpr std::string_view kHttp = "HTTP/1.";
+  const std::size_t end = heard.find("\r\n\r\n");
+  if (!heard.starts_with(kHttp) || end == std::string_view::npos) {
+    answer.why = "it does not speak HTTP";
+    return answer;
+  }
+  const std::size_t status_at = std::min(heard.find(' '), end) + 1;
+  const int status = parse_number<int>(heard.substr(status_at, 3)).value_or(0);
+  const std::string_view body = heard.substr(end + 4);
+  if (status == 401 && body.find("--print-read-token") != std::string_view::npos) {
+    answer.outcome = ServiceAnswer::Outcome::kWantsKey;
+    return answer;
+  }
+  if (status == 403 && body.find("without TLS") != std::string_view::npos) {
+    answer.outcome = ServiceAnswer::Outcome::kWantsTls;
+    return answer;
+  }
+  TopTexts top;
+  nlohmann::json::sax_parse(body, &top, nlohmann::json::input_format_t::json, false);
+  const bool is_ours = top.texts.contains("version") && top.texts.contains("host");
+  if (status != 200 || !is_ours) {
+    answer.why = "it answers HTTP " + std::to_string(status) + " when asked for /status.json";
+    return answer;
+  }
+  answer.outcome = ServiceAnswer::Outcome::kService;
+  answer.version = top.texts["version"];
+  answer.host = top.texts["host"];
+  if (const auto theirs = parse_utc(top.texts["time"])) answer.clock_ahead = *theirs - ours;
+  return answer;
+}
+
+ServiceAnswer ask_service(const ServiceQuestion& question) {
+  ServiceAnswer answer = read_page(question);
+  const bool may_be_ours = answer.outcome == ServiceAnswer::Outcome::kService ||
+                           answer.outcome == ServiceAnswer::Outcome::kWantsKey;
+  if (!may_be_ours || question.key.empty()) return answer;
+  const Result<void> proved = prove_key(question);
+  answer.has_proved = proved.has_value();
+  answer.outcome = proved ? ServiceAnswer::Outcome::kService : ServiceAnswer::Outcome::kRefusesKey;
+  if (!proved) answer.why = proved.error().message();
+  return answer;
+}
+
+}  // namespace ddprun

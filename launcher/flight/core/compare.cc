@@ -1,0 +1,289 @@
+#include "launcher/flight/core/compare.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "rendezvous/protocol/core/standstill.h"
+
+namespace ddprun {
+namespace {
+
+using Flights = std::vector<RankFlight>;
+using Kind = FlightFinding::Kind;
+
+// Of ranks that have not come: what they do instead.
+constexpr std::size_t kToldInFull = 8;
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + rank_ranges(ranks);
+}
+const char* are(const std::vector<int>& ranks) { return ranks.size() == 1 ? " is" : " are"; }
+const char* have(const std::vector<int>& ranks) { return ranks.size() == 1 ? " has" : " have"; }
+
+// What must be the same for all ranks. all_to_all may give each rank another share.
+auto signature(const FlightEntry& call) {
+  const std::uint64_t bytes = call.call == FlightCall::kAllToAll ? 0 : call.bytes;
+  return std::tuple(call.call, bytes, call.dtype, call.op, call.peer);
+}
+
+struct Member {
+  const RankFlight* flight;
+  std::map<std::uint64_t, const FlightEntry*>
+      calls;                    // the collectives of one group, by their number
+  std::uint64_t last_well = 0;  // of those that ended well
+
+  // It waits in it, or what it waited for did not come, and nothing came afterwards.
+  bool is_held_up(std::uint64_t collective) const {
+    const FlightEntry* one = call(collective);
+    return one && (one->ended_ns == 0 || (one->failed && collective > last_well));
+  }
+  // Its calls in this group may all have been overwritten.
+  bool is_unknown() const { return calls.empty() && flight->call_count > flight->calls.size(); }
+  std::uint64_t last() const { return calls.empty() ? 0 : calls.rbegin()->first; }
+  const FlightEntry* call(std::uint64_t collective) const {
+    const auto found = calls.find(collective);
+    return found == calls.end() ? nullptr : found->second;
+  }
+};
+
+const FlightGroupFacts* facts_of(const RankFlight& flight, std::uint64_t group) {
+  const auto found =
+      std::find_if(flight.groups.begin(), flight.groups.end(),
+                   [group](const FlightGroupFacts& facts) { return facts.id == group; });
+  return found == flight.groups.end() ? nullptr : &*found;
+}
+
+// Ranks may know groups that they are not in.
+bool is_member(const Flights& flights, const RankFlight& flight, std::uint64_t group) {
+  if (group == 0) return true;
+  bool all_are_known = false;
+  for (const RankFlight& one : flights) {
+    const FlightGroupFacts* facts = facts_of(one, group);
+    if (!facts) continue;
+    if (std::ranges::count(facts->ranks, flight.rank.value) > 0) return true;
+    all_are_known = all_are_known || facts->ranks.size() == facts->size;
+  }
+  if (!all_are_known && facts_of(flight, group)) return true;
+  return std::ranges::any_of(flight.calls,
+                             [group](const FlightEntry& call) { return call.group == group; });
+}
+
+std::vector<Member> members_of(const Flights& flights, std::uint64_t group) {
+  std::vector<Member> members;
+  for (const RankFlight& flight : flights) {
+    if (!is_member(flights, flight, group)) continue;
+    Member member{.flight = &flight, .calls = {}};
+    for (const FlightEntry& call : flight.calls) {
+      if (call.group != group || is_message(call.call)) continue;
+      member.calls[call.collective] = &call;
+      if (call.ended_ns == 0 || call.failed) continue;
+      member.last_well = std::max(member.last_well, call.collective);
+    }
+    members.push_back(std::move(member));
+  }
+  return members;
+}
+
+std::string from_text(const RankFlight& flight, const FlightEntry& call) {
+  const auto origin = flight.origins.find(call.origin);
+  return origin == flight.origins.end() ? "" : ", from " + origin->second;
+}
+
+// --- one group -----------------------------------------------------------------------------------
+
+struct Variant {
+  std::vector<int> ranks;
+  std::string words;
+};
+
+// The different calls that ranks made as this collective, the one of most ranks first.
+std::vector<Variant> variants_of(const std::vector<Member>& members, std::uint64_t collective) {
+  std::map<decltype(signature(FlightEntry())), Variant> by_signature;
+  for (const Member& member : members) {
+    const FlightEntry* call = member.call(collective);
+    if (!call) continue;
+    Variant& variant = by_signature[signature(*call)];
+    if (variant.ranks.empty()) variant.words = words_of(*call) + from_text(*member.flight, *call);
+    variant.ranks.push_back(member.flight->rank.value);
+  }
+  std::vector<Variant> variants;
+  for (auto& [key, variant] : by_signature) variants.push_back(std::move(variant));
+  std::stable_sort(variants.begin(), variants.end(), [](const Variant& a, const Variant& b) {
+    return std::pair(b.ranks.size(), a.ranks.front()) < std::pair(a.ranks.size(), b.ranks.front());
+  });
+  return variants;
+}
+
+void find_mismatch(const Flights& flights, const std::vector<Member>& members, std::uint64_t group,
+                   std::vector<FlightFinding>& findings) {
+  std::set<std::uint64_t> numbers;
+  for (const Member& member : members) {
+    for (const auto& [number, call] : member.calls) numbers.insert(number);
+  }
+  for (const std::uint64_t number : numbers) {
+    const std::vector<Variant> variants = variants_of(members, number);
+    if (variants.size() < 2) continue;
+    FlightFinding finding{.kind = Kind::kMismatch, .group = group, .collective = number};
+    finding.text = "collective " + std::to_string(number) + " of " + group_text(flights, group) +
+                   " is not the same for all:";
+    const bool none_has_most = variants[0].ranks.size() == variants[1].ranks.size();
+    for (std::size_t i = 0; i < variants.size(); ++i) {
+      const Variant& one = variants[i];
+      finding.text += (i > 0 ? "; " : " ") + ranks_text(one.ranks) + " called " + one.words;
+      if (i == 0 && !none_has_most) continue;
+      finding.ranks.insert(finding.ranks.end(), one.ranks.begin(), one.ranks.end());
+    }
+    std::sort(finding.ranks.begin(), finding.ranks.end());
+    findings.push_back(std::move(finding));
+    return;
+  }
+}
+
+// The first collective in which somebody is held up: who is in it, and who has not come.
+void find_standing(const Flights& flights, const std::vector<Member>& members, std::uint64_t group,
+                   std::vector<FlightFinding>& findings) {
+  std::uint64_t earliest = std::numeric_limits<std::uint64_t>::max();
+  const FlightEntry* call = nullptr;
+  const RankFlight* who = nullptr;
+  for (const Member& member : members) {
+    for (const auto& [number, one] : member.calls) {
+      if (!member.is_held_up(number) || (call && number >= earliest)) continue;
+      earliest = number;
+      call = one;
+      who = member.flight;
+    }
+  }
+  if (!call) return;
+  std::vector<int> held_up;
+  std::vector<int> late;
+  std::string instead;
+  for (const Member& member : members) {
+    if (member.is_held_up(earliest)) held_up.push_back(member.flight->rank.value);
+    if (member.last() >= earliest || member.is_unknown()) continue;
+    late.push_back(member.flight->rank.value);
+    if (late.size() > kToldInFull) continue;
+    instead +=
+        "; rank " + to_text(member.flight->rank) + ": " + doing_text(flights, *member.flight);
+  }
+  if (late.size() > kToldInFull) instead += "; ...";
+  const std::string what = words_of(*call) + " (collective " + std::to_string(earliest) + " of " +
+                           group_text(flights, group) + ")";
+  const bool failed = call->ended_ns != 0;
+  const std::string how_long = failed ? " after " + span_text(call->begun_ns, call->ended_ns)
+                                      : " since " + span_text(call->begun_ns, who->boot_ns);
+  FlightFinding finding{.group = group, .collective = earliest};
+  if (late.empty()) {
+    finding.kind = Kind::kInProgress;
+    finding.ranks = held_up;
+    finding.text = failed ? what + " failed for " + ranks_text(held_up) + how_long
+                          : ranks_text(held_up) + are(held_up) + " in " + what + how_long;
+    if (held_up.size() < members.size()) finding.text += "; the others have left it";
+  } else {
+    finding.kind = Kind::kBehind;
+    finding.ranks = late;
+    finding.text = ranks_text(late) + have(late) + " not come to " + what +
+                   (failed ? ", which failed for " : ", where ") + ranks_text(held_up) +
+                   (failed                ? ""
+                    : held_up.size() == 1 ? " waits"
+                                          : " wait") +
+                   how_long + instead;
+  }
+  findings.push_back(std::move(finding));
+}
+
+void find_members(const std::vector<Member>& members, std::uint64_t group,
+                  std::vector<FlightFinding>& findings) {
+  const FlightGroupFacts* first = nullptr;
+  FlightFinding finding{.kind = Kind::kMembers, .group = group};
+  for (const Member& member : members) {
+    const FlightGroupFacts* facts = facts_of(*member.flight, group);
+    if (!facts) continue;
+    if (!first) first = facts;
+    if (*facts == *first) continue;
+    finding.ranks.push_back(member.flight->rank.value);
+    if (!finding.text.empty()) continue;
+    finding.text = "rank " + to_text(member.flight->rank) + " takes group " +
+                   std::to_string(group) + " for '" + facts->name + "' of ranks " +
+                   rank_ranges(facts->ranks) + ", others for '" + first->name + "' of ranks " +
+                   rank_ranges(first->ranks);
+  }
+  if (!finding.ranks.empty()) findings.push_back(std::move(finding));
+}
+
+std::set<std::uint64_t> groups_in(const Flights& flights) {
+  std::set<std::uint64_t> groups;
+  for (const RankFlight& flight : flights) {
+    for (const FlightEntry& call : flight.calls) groups.insert(call.group);
+    for (const FlightGroupFacts& facts : flight.groups) groups.insert(facts.id);
+  }
+  return groups;
+}
+
+const FlightEntry* in_progress(const RankFlight& flight) {
+  const auto found = std::ranges::find_if(
+      flight.calls, [](const FlightEntry& call) { return call.ended_ns == 0; });
+  return found == flight.calls.end() ? nullptr : &*found;
+}
+
+}  // namespace
+
+std::string group_text(const Flights& flights, std::uint64_t group) {
+  if (group == 0) return "the world";
+  for (const RankFlight& flight : flights) {
+    const FlightGroupFacts* facts = facts_of(flight, group);
+    if (!facts) continue;
+    const std::string name = facts->name.empty() ? std::to_string(group) : facts->name;
+    const bool all_are_listed = facts->ranks.size() == facts->size;
+    return "group " + name + " (" +
+           (all_are_listed ? ranks_text(facts->ranks) : std::to_string(facts->size) + " ranks") +
+           ")";
+  }
+  return "group " + std::to_string(group);
+}
+
+std::string doing_text(const Flights& flights, const RankFlight& flight) {
+  std::string text;
+  if (!flight.lives) text = flight.state + ", ";
+  if (flight.is_stopped) text = "stopped, ";
+  const auto of = [&](const FlightEntry& call) {
+    if (is_message(call.call)) return words_of(call);
+    return words_of(call) + " (collective " + std::to_string(call.collective) + " of " +
+           group_text(flights, call.group) + ")" + from_text(flight, call);
+  };
+  if (const FlightEntry* call = in_progress(flight)) {
+    return text + "in " + of(*call) + " since " + span_text(call->begun_ns, flight.boot_ns);
+  }
+  if (flight.calls.empty()) return text + "in no call, and was in none";
+  const FlightEntry& last = flight.calls.back();
+  return text + "in no call; the last one, " + of(last) + ", " +
+         (last.failed ? "failed " : "ended ") + span_text(last.ended_ns, flight.boot_ns) + " ago";
+}
+
+std::vector<FlightFinding> compare_flights(const Flights& given) {
+  Flights flights = given;
+  std::stable_sort(flights.begin(), flights.end(),
+                   [](const RankFlight& a, const RankFlight& b) { return a.rank < b.rank; });
+  std::vector<FlightFinding> findings;
+  for (const std::uint64_t group : groups_in(flights)) {
+    const std::vector<Member> members = members_of(flights, group);
+    find_mismatch(flights, members, group, findings);
+    find_standing(flights, members, group, findings);
+    find_members(members, group, findings);
+  }
+  for (const RankFlight& flight : flights) {
+    if (flight.lives && !flight.is_stopped) continue;
+    findings.push_back(
+        {.kind = flight.lives ? Kind::kStopped : Kind::kEnded,
+         .ranks = {flight.rank.value},
+         .text = "rank " + to_text(flight.rank) + ": " + doing_text(flights, flight)});
+  }
+  std::stable_sort(findings.begin(), findings.end(),
+                   [](const FlightFinding& a, const FlightFinding& b) { return a.kind < b.kind; });
+  return findings;
+}
+
+}  // namespace ddprun

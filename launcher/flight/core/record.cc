@@ -1,0 +1,53 @@
+#include "launcher/flight/core/record.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/is_control.h"
+
+namespace ddprun {
+namespace {
+
+// As it may stand in a line.
+std::string printable(std::string text) {
+  std::replace_if(text.begin(), text.end(), is_control, '?');
+  return text;
+}
+
+FlightGroupFacts facts_of(const FlightGroup& group) {
+  FlightGroupFacts facts{.id = group.id,
+                         .name = printable(text_in(group.name)),
+                         .size = group.size,
+                         .digest = group.digest};
+  const std::size_t listed = std::min<std::size_t>(group.listed, group.ranks.size());
+  for (std::size_t i = 0; i < listed; ++i) facts.ranks.push_back(static_cast<int>(group.ranks[i]));
+  return facts;
+}
+
+}  // namespace
+
+void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight) {
+  if (page.reports.load(std::memory_order_acquire) > 0) {
+    flight.step = page.step.load(std::memory_order_relaxed);
+  }
+  flight.call_count = page.calls.load(std::memory_order_acquire);
+  const std::uint64_t left =
+      std::min<std::uint64_t>({flight.call_count, std::uint64_t{kFlightRecords}, most});
+  std::set<std::uint32_t> origins;
+  for (std::uint64_t i = left; i > 0; --i) {
+    const std::optional<FlightEntry> entry = read_record(page, flight.call_count - i + 1);
+    if (!entry) continue;
+    flight.calls.push_back(*entry);
+    if (entry->origin != 0) origins.insert(entry->origin);
+  }
+  const std::size_t groups =
+      std::min<std::size_t>(page.group_count.load(std::memory_order_acquire), page.groups.size());
+  for (std::size_t i = 0; i < groups; ++i) flight.groups.push_back(facts_of(page.groups[i]));
+  const std::size_t known =
+      std::min<std::size_t>(page.origin_count.load(std::memory_order_acquire), page.origins.size());
+  for (const std::uint32_t origin : origins) {
+    if (origin <= known) flight.origins[origin] = printable(text_in(page.origins[origin - 1]));
+  }
+}
+
+}  // namespace ddprun

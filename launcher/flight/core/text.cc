@@ -1,0 +1,131 @@
+#include "launcher/flight/core/text.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "base/counted.h"
+#include "base/is_control.h"
+#include "launcher/flight/core/compare.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::array kHead = std::to_array<std::string_view>(
+    {"number", "group", "collective", "call", "size", "dtype", "op", "rank", "begun", "state"});
+using Row = std::array<std::string, kHead.size()>;
+
+// Workers wrote some of it.
+std::string printable(std::string text) {
+  std::replace_if(text.begin(), text.end(), is_control, '?');
+  return text;
+}
+
+std::string size_text(std::uint64_t bytes) {
+  constexpr std::array kUnits{"KiB", "MiB", "GiB", "TiB"};
+  if (bytes < 1024) return std::to_string(bytes) + " B";
+  double amount = static_cast<double>(bytes) / 1024;
+  std::size_t unit = 0;
+  while (amount >= 1024 && unit + 1 < kUnits.size()) {
+    amount /= 1024;
+    ++unit;
+  }
+  std::array<char, 32> text;
+  std::snprintf(text.data(), text.size(), "%.1f %s", amount, kUnits[unit]);
+  return text.data();
+}
+
+std::string state_text(const FlightEntry& call) {
+  if (call.ended_ns == 0) return "in progress";
+  return (call.failed ? "failed after " : "took ") + span_text(call.begun_ns, call.ended_ns);
+}
+
+std::string name_of_group(const std::vector<RankFlight>& all, std::uint64_t group) {
+  if (group == 0) return "world";
+  for (const RankFlight& flight : all) {
+    for (const FlightGroupFacts& facts : flight.groups) {
+      if (facts.id == group && !facts.name.empty()) return facts.name;
+    }
+  }
+  return std::to_string(group);
+}
+
+Row row_of(const std::vector<RankFlight>& all, const RankFlight& flight, const FlightEntry& call) {
+  const auto origin = flight.origins.find(call.origin);
+  return {std::to_string(call.number),
+          printable(name_of_group(all, call.group)),
+          is_message(call.call) ? "" : std::to_string(call.collective),
+          name_of(call.call),
+          is_barrier(call.call) ? "" : size_text(call.bytes),
+          name_of(call.dtype),
+          name_of(call.op),
+          call.peer < 0 ? "" : std::to_string(call.peer),
+          span_text(call.begun_ns, flight.boot_ns) + " ago",
+          state_text(call) +
+              (origin == flight.origins.end() ? "" : ", from " + printable(origin->second))};
+}
+
+std::string headline_of(const RankFlight& flight) {
+  std::string text = "rank " + to_text(flight.rank) + " (local rank " + to_text(flight.local_rank);
+  if (!flight.host.empty()) text += " on " + flight.host;
+  if (flight.pid > 0) text += ", pid " + std::to_string(flight.pid);
+  text += "): " + flight.state + (flight.is_stopped ? ", stopped" : "");
+  if (flight.step) text += ", step " + std::to_string(*flight.step);
+  return printable(text);
+}
+
+}  // namespace
+
+std::string flight_table(const std::vector<RankFlight>& all, const RankFlight& flight,
+                         std::size_t last) {
+  const std::size_t shown = std::min(last, flight.calls.size());
+  std::string text = headline_of(flight);
+  if (flight.calls.empty()) return text + "; no call was recorded\n";
+  text += "; " + counted(flight.call_count, "call");
+  if (shown == 0) return text + "\n";
+  text += shown < flight.call_count ? ", the last " + std::to_string(shown) + ":\n" : ":\n";
+  std::vector<Row> rows(1);
+  std::copy(kHead.begin(), kHead.end(), rows.front().begin());
+  for (std::size_t i = flight.calls.size() - shown; i < flight.calls.size(); ++i) {
+    rows.push_back(row_of(all, flight, flight.calls[i]));
+  }
+  std::array<std::size_t, kHead.size()> widths{};
+  for (std::size_t column = 0; column < kHead.size(); ++column) {
+    bool has_any = false;
+    for (std::size_t i = 1; i < rows.size(); ++i) has_any = has_any || !rows[i][column].empty();
+    for (const Row& row : rows) widths[column] = std::max(widths[column], row[column].size());
+    if (!has_any) widths[column] = 0;  // nobody has said: no column
+  }
+  for (const Row& row : rows) {
+    std::string line;
+    for (std::size_t column = 0; column < kHead.size(); ++column) {
+      if (widths[column] == 0) continue;
+      line += "  " + row[column];
+      line.append(widths[column] - std::min(widths[column], row[column].size()), ' ');
+    }
+    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return text;
+}
+
+std::string findings_text(const std::vector<RankFlight>& flights) {
+  const std::vector<FlightFinding> findings = compare_flights(flights);
+  if (findings.empty()) {
+    const bool has_any = std::ranges::any_of(
+        flights, [](const RankFlight& flight) { return !flight.calls.empty(); });
+    return has_any
+               ? "no calls differ, and none is in progress\n"
+               : "no calls were recorded: programs of ddprun's library record theirs. Of Python "
+                 "programs with torch.distributed, py-spy dump --pid PID shows where a rank is "
+                 "(pip install py-spy), and with TORCH_FR_BUFFER_SIZE=2000 PyTorch keeps a record "
+                 "of its own: docs/hangs.md\n";
+  }
+  std::string text;
+  for (const FlightFinding& finding : findings) {
+    text += std::string(word_of(kFlightFindingWords, finding.kind)) + ": " +
+            printable(finding.text) + "\n";
+  }
+  return text;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,125 @@
+#include "launcher/flight/show.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/read_whole.h"
+#include "base/unique_fd.h"
+#include "base/write_all.h"
+#include "launcher/flight/core/compare.h"
+#include "launcher/flight/core/text.h"
+#include "rendezvous/protocol/control_json.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kLastInTables = 10;
+constexpr std::size_t kMaxFileBytes = 64 << 20;
+
+// Those of the newest that were asked for.
+void keep_last(RankFlight& flight, std::size_t last) {
+  if (flight.calls.size() <= last) return;
+  flight.calls.erase(flight.calls.begin(), flight.calls.end() - static_cast<std::ptrdiff_t>(last));
+}
+
+Json json_of(const std::vector<RankFlight>& shown, const std::vector<FlightFinding>& findings) {
+  Json ranks = Json::array();
+  for (const RankFlight& flight : shown) ranks.push_back(flight_json(flight));
+  Json found = Json::array();
+  for (const FlightFinding& one : findings) {
+    found.push_back({{"kind", word_of(kFlightFindingWords, one.kind)},
+                     {"group", one.group},
+                     {"collective", one.collective},
+                     {"ranks", one.ranks},
+                     {"text", one.text}});
+  }
+  return {{"ranks", std::move(ranks)}, {"findings", std::move(found)}};
+}
+
+Result<void> write_trace(const std::string& path, const std::string& trace) {
+  const std::string doing = "--chrome-trace: write " + path;
+  const UniqueFd file(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (!file.valid() || !write_all(file.get(), trace)) return system_error(doing, errno);
+  return {};
+}
+
+}  // namespace
+
+void FlightShow::take(std::string_view json_line) {
+  if (collected_.take(json_line)) return;
+  const Json json = Json::parse(json_line, nullptr, /*allow_exceptions=*/false);
+  if (json.is_object() && json.contains("dropped_bytes")) {
+    notice("calls are missing: a node has more to tell than is kept for a reader");
+  }
+}
+
+void FlightShow::take_page(std::string_view lines) {
+  while (!lines.empty()) {
+    const std::size_t end = std::min(lines.find('\n'), lines.size());
+    take(lines.substr(0, end));
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+  }
+}
+
+void FlightShow::notice(const std::string& words) const {
+  std::fprintf(stderr, "ddprun: %s\n", words.c_str());
+}
+
+Result<void> FlightShow::read(const std::string& path) {
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return system_error("read " + path, errno);
+  const Result<std::string> text = read_whole<std::string>(file.get(), path, kMaxFileBytes);
+  if (!text) return text.error();
+  Result<std::vector<RankFlight>> flights = parse_flight_file(*text);
+  if (!flights) return std::move(flights).error().within(path);
+  add(std::move(*flights));
+  return {};
+}
+
+void FlightShow::add(std::vector<RankFlight> flights) {
+  std::move(flights.begin(), flights.end(), std::back_inserter(given_));
+}
+
+std::vector<RankFlight> FlightShow::flights() const {
+  std::vector<RankFlight> all = collected_.flights();
+  all.insert(all.end(), given_.begin(), given_.end());
+  std::stable_sort(all.begin(), all.end(),
+                   [](const RankFlight& a, const RankFlight& b) { return a.rank < b.rank; });
+  if (options_.rank) {
+    std::erase_if(all, [this](const RankFlight& one) { return one.rank != *options_.rank; });
+  }
+  return all;
+}
+
+Result<void> FlightShow::print() const {
+  const std::vector<RankFlight> all = flights();
+  std::vector<RankFlight> shown = all;
+  if (options_.last) {
+    for (RankFlight& one : shown) keep_last(one, static_cast<std::size_t>(*options_.last));
+  }
+  if (!options_.trace_file.empty()) return write_trace(options_.trace_file, chrome_trace(shown));
+  std::string text;
+  if (options_.json) {
+    text = text_of(json_of(options_.only_compares ? std::vector<RankFlight>() : shown,
+                           compare_flights(all))) +
+           "\n";
+  } else {
+    const std::size_t last = options_.last ? kFlightRecords : kLastInTables;
+    for (const RankFlight& one : shown) {
+      if (!options_.only_compares) text += flight_table(all, one, last) + "\n";
+    }
+    text += findings_text(all);
+  }
+  std::fputs(text.c_str(), stdout);
+  return {};
+}
+
+}  // namespace ddprun

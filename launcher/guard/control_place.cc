@@ -1,0 +1,228 @@
+#include "launcher/guard/control_place.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <optional>
+
+#include "base/parse_number.h"
+#include "base/process_stat.h"
+#include "base/random_id.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kJobBytesInName = 48;
+constexpr int kBacklog = 256;
+// Others may remove the directory, with their own last socket, between our making it and using it.
+constexpr int kTries = 10;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+bool is_own_directory(const std::string& path) {
+  struct stat status {};
+  return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
+}
+
+// The first one is for new sockets.
+std::vector<std::string> directories() {
+  const std::string user = std::to_string(geteuid());
+  std::vector<std::string> found;
+  const auto add = [&](const std::string& path) {
+    if (std::find(found.begin(), found.end(), path) == found.end()) found.push_back(path);
+  };
+  for (const std::string& run : {variable("XDG_RUNTIME_DIR"), "/run/user/" + user}) {
+    if (run.starts_with('/') && is_own_directory(run)) add(run + "/ddprun");
+  }
+  const std::string temporary = variable("TMPDIR");
+  if (temporary.starts_with('/')) add(temporary + "/ddprun-" + user);
+  add("/tmp/ddprun-" + user);
+  return found;
+}
+
+std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+// Directories of this user that stand in for one which another user has made, in the same place: their
+// names end in letters that nobody could know before.
+std::vector<std::string> stand_ins_of(const std::string& home) {
+  const std::string base = directory_of(home);
+  const std::string prefix = home.substr(base.size() + 1) + ".";
+  std::vector<std::string> found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(base.c_str()), closedir);
+  while (const dirent* entry = listing ? readdir(listing.get()) : nullptr) {
+    if (std::string_view(entry->d_name).starts_with(prefix)) {
+      found.push_back(base + "/" + entry->d_name);
+    }
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+// Never trusts what another user has made.
+Result<UniqueFd> open_directory(const std::string& path) {
+  const std::string doing = "use " + path + " for the socket of ddprun's commands";
+  UniqueFd directory(open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory.valid()) return system_error(doing, errno);
+  struct stat status {};
+  if (fstat(directory.get(), &status) != 0) return system_error(doing, errno);
+  const auto refuse = [&](std::string why) {
+    return Error{.kind = ErrorKind::kInvalidArgument, .doing = doing, .cause = std::move(why)};
+  };
+  if (status.st_uid != geteuid()) {
+    return refuse("it belongs to user " + std::to_string(status.st_uid) + ", not to user " +
+                  std::to_string(geteuid()));
+  }
+  if ((status.st_mode & 077) != 0) return refuse("others than its user may enter it: chmod 700");
+  return directory;
+}
+
+// A name in an open directory: short, however long the path is, and the same directory, whatever
+// becomes of its name.
+sockaddr_un address_in(const UniqueFd& directory, const std::string& name) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string path = "/proc/self/fd/" + std::to_string(directory.get()) + "/" + name;
+  std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
+  return address;
+}
+
+Result<UniqueFd> listen_in(const std::string& path) {
+  const std::string home = directory_of(path);
+  if (mkdir(home.c_str(), 0700) != 0 && errno != EEXIST) {
+    return system_error("make " + home + " for the socket of ddprun's commands", errno);
+  }
+  const Result<UniqueFd> directory = open_directory(home);
+  if (!directory) return directory.error();
+  const std::string doing = "listen at " + path;
+  UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener.valid()) return system_error(doing, errno);
+  // The file that bind() makes takes it over.
+  if (fchmod(listener.get(), 0600) != 0) return system_error(doing, errno);
+  const std::string name = name_of(path);
+  const std::string hidden = "." + name;
+  // What a process of the same number has left.
+  unlinkat(directory->get(), hidden.c_str(), 0);
+  const sockaddr_un address = address_in(*directory, hidden);
+  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
+      listen(listener.get(), kBacklog) != 0 ||
+      renameat(directory->get(), hidden.c_str(), directory->get(), name.c_str()) != 0) {
+    const int failed = errno;
+    unlinkat(directory->get(), hidden.c_str(), 0);
+    return system_error(doing, failed);
+  }
+  return listener;
+}
+
+// Not one that only waits for its parent to notice.
+bool is_alive(pid_t pid) {
+  const std::optional<ProcessStat> process = process_stat(pid);
+  return process && process->state != 'Z' && process->state != 'X';
+}
+
+}  // namespace
+
+ControlHome find_control_home() {
+  const std::string home = directories().front();
+  const Result<UniqueFd> directory = open_directory(home);
+  if (directory || directory.error().sys_errno == ENOENT) return {home, ""};
+  const std::string& why = directory.error().cause;
+  for (const std::string& one : stand_ins_of(home)) {
+    if (open_directory(one)) return {one, home + " is not used: " + why + "; " + one + " is"};
+  }
+  const std::string other = home + "." + random_hex(8);
+  return {other,
+          home + " is not used for the socket of ddprun's commands: " + why + "; " + other + " is"};
+}
+
+std::string control_socket_path(std::string_view job, pid_t pid) {
+  return control_socket_path(find_control_home(), job, pid);
+}
+
+std::string control_socket_path(const ControlHome& home, std::string_view job, pid_t pid) {
+  std::string name(job.substr(0, kJobBytesInName));
+  const auto is_plain = [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
+           c == '_';
+  };
+  std::replace_if(
+      name.begin(), name.end(), [&](char c) { return !is_plain(c); }, '_');
+  return home.path + "/" + name + "." + std::to_string(pid);
+}
+
+Result<UniqueFd> listen_for_control(const std::string& path) {
+  Result<UniqueFd> listener = listen_in(path);
+  for (int i = 1; i < kTries && !listener && listener.error().sys_errno == ENOENT; ++i) {
+    listener = listen_in(path);
+  }
+  return listener;
+}
+
+void remove_control_socket(const std::string& path) {
+  if (path.empty()) return;
+  const std::string home = directory_of(path);
+  if (const Result<UniqueFd> directory = open_directory(home)) {
+    unlinkat(directory->get(), name_of(path).c_str(), 0);
+    unlinkat(directory->get(), ("." + name_of(path)).c_str(), 0);
+    rmdir(home.c_str());
+  }
+}
+
+std::vector<ControlPlace> find_control_sockets() {
+  std::vector<ControlPlace> found;
+  std::vector<std::string> homes = directories();
+  for (const std::string& home : directories()) {
+    for (std::string& one : stand_ins_of(home)) homes.push_back(std::move(one));
+  }
+  for (const std::string& home : homes) {
+    if (!open_directory(home)) continue;
+    const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(home.c_str()), closedir);
+    if (!listing) continue;
+    while (const dirent* entry = readdir(listing.get())) {
+      const std::string_view name = entry->d_name;
+      const auto pid = parse_number<pid_t>(name.substr(name.rfind('.') + 1));
+      if (name.starts_with('.') || !pid || *pid <= 0) continue;
+      found.push_back({home + "/" + std::string(name), *pid});
+    }
+  }
+  std::erase_if(found, [](const ControlPlace& place) {
+    if (is_alive(place.pid)) return false;
+    // Its agent may outlive it for a moment, or be of another PID namespace: then it answers.
+    const Result<UniqueFd> connection = connect_for_control(place.path);
+    if (connection || connection.error().kind != ErrorKind::kNotFound) return false;
+    remove_control_socket(place.path);
+    return true;
+  });
+  std::sort(found.begin(), found.end(),
+            [](const ControlPlace& a, const ControlPlace& b) { return a.pid < b.pid; });
+  return found;
+}
+
+Result<UniqueFd> connect_for_control(const std::string& path) {
+  const Result<UniqueFd> directory = open_directory(directory_of(path));
+  if (!directory) return directory.error();
+  UniqueFd connection(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!connection.valid()) return system_error("connect to " + path, errno);
+  const sockaddr_un address = address_in(*directory, name_of(path));
+  if (connect(connection.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0) {
+    return connection;
+  }
+  Error error = system_error("connect to " + path, errno);
+  const bool is_gone = error.sys_errno == ENOENT || error.sys_errno == ECONNREFUSED;
+  error.kind = is_gone ? ErrorKind::kNotFound : ErrorKind::kConnection;
+  return error;
+}
+
+}  // namespace ddprun

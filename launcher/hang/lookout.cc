@@ -1,0 +1,57 @@
+#include "launcher/hang/lookout.h"
+
+#include <boost/asio/post.hpp>
+#include <utility>
+
+namespace ddprun {
+
+HangLookout::HangLookout(boost::asio::io_context& io, Duration timeout, HangLookoutEvents events)
+    : io_(io),
+      is_on_(timeout > Duration(0)),
+      events_(std::move(events)),
+      timer_(io),
+      watch_(timeout) {}
+
+void HangLookout::begin(Generation generation, std::size_t workers) {
+  generation_ = generation;
+  watch_.begin(workers, BootClock::now());
+  wait();
+}
+
+void HangLookout::resume() { wait(); }
+
+void HangLookout::end() {
+  timer_.cancel();
+  look_.forget();
+}
+
+void HangLookout::wait() {
+  if (!is_on_) return;
+  timer_.expires_after(watch_.period());
+  timer_.async_wait([this](boost::system::error_code error) {
+    if (error) return;
+    wait();
+    if (watch_.look(events_.samples(), BootClock::now())) events_.hang();
+    if (const std::vector<std::size_t> silent = watch_.take_silent(); !silent.empty()) {
+      events_.silent(silent);
+    }
+  });
+}
+
+void HangLookout::look() {
+  std::vector<Sighting> sightings = events_.sightings();
+  if (is_on_) {
+    for (Sighting& one : sightings) {
+      const auto worker = static_cast<std::size_t>(one.local_rank.value);
+      one.is_late = watch_.hangs(worker);
+      if (one.flight != FlightState::kWaiting) one.waited = watch_.idle(worker);
+    }
+  }
+  look_.begin(std::move(sightings), [this, generation = generation_](std::vector<Sighting> seen) {
+    boost::asio::post(io_, [this, generation, seen = std::move(seen)] {
+      events_.seen({.generation = generation, .sightings = seen});
+    });
+  });
+}
+
+}  // namespace ddprun

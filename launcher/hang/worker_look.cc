@@ -1,0 +1,240 @@
+#include "launcher/hang/worker_look.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdlib>
+#include <limits>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "base/background_thread.h"
+#include "base/deadline.h"
+#include "base/pidfd.h"
+#include "base/pipe.h"
+#include "base/poll_until.h"
+#include "base/process_stat.h"
+#include "base/process_tree.h"
+#include "base/small_file.h"
+#include "launcher/flight/core/record.h"
+#include "launcher/output/core/backtrace_text.h"
+#include "launcher/process/side_by_side.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kMaxDebuggerBytes = 1 << 20;
+// A call that failed so short a time ago failed of what the hang did to others.
+constexpr Duration kJustNow = std::chrono::seconds(5);
+
+bool is_told(int stop) {
+  pollfd fd{stop, POLLIN, 0};
+  return poll(&fd, 1, 0) > 0;
+}
+
+// What the program prints on stdout until it closes it; what there is of it at the deadline or when
+// `stop` is readable, and then it is killed. It is reaped with the agent's other orphans.
+std::string output_of(const std::vector<std::string>& command, const Deadline& deadline, int stop) {
+  std::string output;
+  Result<Pipe> pipe = make_pipe();
+  if (!pipe || deadline.passed() || is_told(stop)) return output;
+  std::vector<char*> arguments;
+  for (const std::string& one : command) arguments.push_back(const_cast<char*>(one.c_str()));
+  arguments.push_back(nullptr);
+
+  posix_spawn_file_actions_t files;
+  posix_spawn_file_actions_init(&files);
+  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+  posix_spawn_file_actions_adddup2(&files, pipe->write.get(), STDOUT_FILENO);
+  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigset_t all;
+  sigemptyset(&none);
+  sigfillset(&all);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setsigdefault(&attributes, &all);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+  pid_t pid = 0;
+  const int failed =
+      posix_spawnp(&pid, arguments.front(), &files, &attributes, arguments.data(), environ);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&files);
+  pipe->write.reset();
+  if (failed != 0) return output;
+  const UniqueFd debugger = pidfd_of(pid);  // its number may be given away when it is reaped
+
+  std::array<pollfd, 2> watched{{{pipe->read.get(), POLLIN, 0}, {stop, POLLIN, 0}}};
+  const TimePoint until = BootClock::now() + deadline.remaining();
+  while (output.size() < kMaxDebuggerBytes) {
+    if (!poll_until(watched, until) || watched[1].revents != 0) break;
+    std::array<char, 4096> buffer;
+    const ssize_t count = read(pipe->read.get(), buffer.data(), buffer.size());
+    if (count <= 0) return output;
+    output.append(buffer.data(), static_cast<std::size_t>(count));
+  }
+  if (debugger.valid()) syscall(SYS_pidfd_send_signal, debugger.get(), SIGKILL, nullptr, 0);
+  return output;
+}
+
+bool is_python(pid_t pid) {
+  std::array<char, 4096> target;
+  const std::string link = "/proc/" + std::to_string(pid) + "/exe";
+  const ssize_t size = readlink(link.c_str(), target.data(), target.size());
+  if (size <= 0) return false;
+  const std::string_view path(target.data(), static_cast<std::size_t>(size));
+  return path.substr(path.rfind('/') + 1).starts_with("python");
+}
+
+// gdb reads the symbols of every library, of a Python program with PyTorch those of a gigabyte. There the
+// libraries that hold the frames of a wait are enough.
+std::vector<std::string> gdb_command(const std::string& pid, bool of_python) {
+  std::vector<std::string> command{"gdb", "-nx", "-iex", "set auto-load no"};
+  if (of_python) command.insert(command.end(), {"-iex", "set auto-solib-add off"});
+  command.insert(command.end(), {"-batch", "-p", pid});
+  if (of_python) {
+    for (const char* library :
+         {"libc.so", "libstdc", "libpython", "libc10.so", "libtorch_cpu", "libtorch_python"}) {
+      command.insert(command.end(), {"-ex", std::string("sharedlibrary ") + library});
+    }
+  }
+  command.insert(command.end(), {"-ex", "bt 12"});
+  return command;
+}
+
+// Puts the stack of the process, and what it waits in, into `worker`.
+void put_frames(pid_t pid, const Deadline& deadline, int stop, Sighting& worker) {
+  const std::string number = std::to_string(pid);
+  // Read first: a debugger that was killed at the deadline leaves its own doing there.
+  const std::vector<std::string> of_kernel = frames_in(text_of("/proc/" + number + "/stack"));
+  const bool of_python = is_python(pid);
+  if (of_python) {
+    worker.frames = frames_in(output_of({"py-spy", "dump", "--pid", number}, deadline, stop));
+    worker.waits_in = distributed_call_in(worker.frames);
+    // A work's wait() and a backward pass wait in native code.
+    if (!worker.frames.empty() && worker.waits_in.empty()) {
+      worker.waits_in = distributed_call_in(
+          frames_in(output_of({"py-spy", "dump", "--native", "--pid", number}, deadline, stop)));
+    }
+  }
+  if (worker.frames.empty()) {
+    worker.frames = frames_in(output_of(gdb_command(number, of_python), deadline, stop));
+    worker.waits_in = distributed_call_in(worker.frames);
+  }
+  if (worker.frames.empty()) worker.frames = of_kernel;
+}
+
+// One that waits in a call is where its record says, unless it is stopped.
+void ask_about(Sighting& worker, const Deadline& deadline, int stop) {
+  const pid_t pid = working_process(worker.pid);
+  const std::optional<ProcessStat> stat = process_stat(pid);
+  worker.is_stopped = stat && (stat->state == 'T' || stat->state == 't');
+  if (worker.flight == FlightState::kWaiting && !worker.is_stopped) return;
+  worker.doing = stat ? state_of_process(pid) : "it has ended";
+  if (stat && pid != worker.pid) worker.doing += ", pid " + std::to_string(pid);
+  // Debuggers would let go on what is stopped, or wait for it.
+  if (!stat || worker.is_stopped || stat->state == 'Z' || deadline.passed()) return;
+  put_frames(pid, deadline, stop, worker);
+}
+
+// Debuggers of a few workers at a time: each reads the symbols of the whole program.
+void ask_about_all(std::vector<Sighting>& workers, const Deadline& deadline, int stop) {
+  constexpr std::size_t kAtOnce = 4;
+  std::atomic<std::size_t> next = 0;
+  const auto ask = [&] {
+    for (std::size_t i = next++; i < workers.size() && !is_told(stop); i = next++) {
+      if (workers[i].pid > 0) ask_about(workers[i], deadline, stop);
+    }
+  };
+  side_by_side(std::vector<std::function<void()>>(std::min(kAtOnce, workers.size()), ask));
+}
+
+// What the page says of the group that the rank was seen in.
+void put_group(const WorkerPage& page, std::uint64_t group, Sighting& seen) {
+  if (group == 0) return;
+  seen.group = group;
+  RankFlight flight;
+  read_flight(page, 0, flight);
+  for (const FlightGroupFacts& facts : flight.groups) {
+    if (facts.id != group) continue;
+    seen.group_name = facts.name;
+    // Of a larger group only those that are seen in it are known.
+    if (facts.ranks.size() == facts.size) seen.group_ranks = facts.ranks;
+  }
+}
+
+}  // namespace
+
+Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
+  Sighting seen{.local_rank = worker};
+  if (!page) return seen;
+  if (page->reports.load(std::memory_order_acquire) > 0) {
+    seen.step = page->step.load(std::memory_order_relaxed);
+  }
+  const std::uint64_t newest = page->calls.load(std::memory_order_acquire);
+  if (newest == 0) return seen;
+  const std::uint64_t time = to_page_time(now);
+  const auto since = [time](std::uint64_t then) {
+    return Duration(static_cast<std::int64_t>(time > then ? time - then : 0));
+  };
+  std::optional<FlightEntry> last = read_record(*page, newest);
+  std::optional<FlightEntry> call = oldest_in_progress(*page);
+  if (!call && last && last->failed && since(last->ended_ns) < kJustNow) call = last;
+  seen.flight = call ? FlightState::kWaiting : FlightState::kOutside;
+  if (!call) call = last;
+  if (!call) return seen;
+  // The worker's memory may hold anything.
+  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
+  seen.collective = static_cast<std::int64_t>(std::min(call->collective, kMost));
+  put_group(*page, call->group, seen);
+  if (seen.flight != FlightState::kWaiting) return seen;
+  seen.call = words_of(*call);
+  seen.waited = since(call->begun_ns);
+  if (is_message(call->call)) seen.peer = call->peer;
+  return seen;
+}
+
+struct WorkerLook::Desk {
+  std::mutex mutex;
+  std::function<void(std::vector<Sighting>)> done;  // null: nobody waits any more
+  UniqueFd stop;                                    // an eventfd: the thread is to end
+};
+
+void WorkerLook::forget() {
+  if (!desk_) return;
+  {
+    const std::lock_guard lock(desk_->mutex);
+    desk_->done = nullptr;
+  }
+  eventfd_write(desk_->stop.get(), 1);
+  desk_.reset();
+}
+
+void WorkerLook::begin(std::vector<Sighting> workers,
+                       std::function<void(std::vector<Sighting>)> done) {
+  forget();
+  desk_ = std::make_shared<Desk>();
+  desk_->done = std::move(done);
+  desk_->stop.reset(eventfd(0, EFD_CLOEXEC));
+  const auto shared = std::make_shared<std::vector<Sighting>>(std::move(workers));
+  const auto tell = [shared, desk = desk_] {
+    const std::lock_guard lock(desk->mutex);
+    if (desk->done) desk->done(std::move(*shared));
+  };
+  const Result<void> started = start_detached_thread("ddprun-look", [shared, desk = desk_, tell] {
+    ask_about_all(*shared, Deadline(kPatience), desk->stop.get());
+    if (!is_told(desk->stop.get())) tell();
+  });
+  if (!started) tell();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,49 @@
+#include "launcher/hang/worker_pages.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace ddprun {
+
+Result<WorkerPages> WorkerPages::make(int workers) {
+  Result<PageFile> made = make_page_file("ddprun-workers", static_cast<std::size_t>(workers));
+  if (!made) return made.error();
+  return WorkerPages(std::move(*made));
+}
+
+std::string WorkerPages::path() const {
+  return "/proc/" + std::to_string(getpid()) + "/fd/" + std::to_string(memory_.file.get());
+}
+
+PageSample WorkerPages::sample_of(int worker) const {
+  const WorkerPage& page = (*this)[worker];
+  PageSample sample{.reports = page.reports.load(std::memory_order_relaxed),
+                    .activity = page.activity.load(std::memory_order_relaxed),
+                    .is_patient = page.patient.load(std::memory_order_relaxed) > 0};
+  if (const std::optional<FlightEntry> call = oldest_in_progress(page)) {
+    sample.oldest_call = call->number;
+  }
+  return sample;
+}
+
+std::optional<std::int64_t> WorkerPages::step_of(int worker) const {
+  const WorkerPage& page = (*this)[worker];
+  if (page.reports.load(std::memory_order_acquire) == 0) return std::nullopt;
+  return page.step.load(std::memory_order_relaxed);
+}
+
+bool WorkerPages::has_finished(int worker) const {
+  return (*this)[worker].finished.load(std::memory_order_acquire) == 1;
+}
+
+std::optional<std::int64_t> WorkerPages::highest_step() const {
+  std::optional<std::int64_t> highest;
+  for (int i = 0; i < static_cast<int>(memory_.pages.count()); ++i) {
+    highest = std::max(highest, step_of(i));
+  }
+  return highest;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,69 @@
+#include "launcher/machine/machine.h"
+
+#include <fcntl.h>
+
+#include <array>
+#include <string>
+
+#include "base/read_all.h"
+#include "base/unique_fd.h"
+#include "base/usable_cpus.h"
+#include "launcher/machine/core/cpu_set.h"
+#include "launcher/machine/gpus.h"
+
+namespace ddprun {
+namespace {
+
+int count_gpus() { return static_cast<int>(visible_gpus_here().size()); }
+
+int count_cpus() { return static_cast<int>(usable_cpus().size()); }
+
+// A file of /sys/devices/system/cpu, without its newline; empty where it cannot be read, or is
+// longer than it can be.
+std::string kernel_says(const std::string& name) {
+  const std::string path = "/sys/devices/system/cpu/" + name;
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return "";
+  std::array<char, 4096> text{};
+  const ssize_t size = read_all(file.get(), text.data(), text.size());
+  if (size <= 0 || static_cast<std::size_t>(size) == text.size()) return "";
+  return std::string(text.data(), static_cast<std::size_t>(size - (text[size - 1] == '\n')));
+}
+
+}  // namespace
+
+Result<int> count_slots(const SlotCount& wanted) {
+  switch (wanted.kind) {
+    case SlotCount::Kind::kNumber: return wanted.number;
+    case SlotCount::Kind::kCpus: return count_cpus();
+    case SlotCount::Kind::kAuto: {
+      const int gpus = count_gpus();
+      return gpus > 0 ? gpus : count_cpus();
+    }
+    case SlotCount::Kind::kGpus: break;
+  }
+  const int gpus = count_gpus();
+  if (gpus > 0) return gpus;
+  return Error{.kind = ErrorKind::kUnsupported,
+               .doing = "--nproc-per-node",
+               .cause = "'gpu': no GPU is visible here; give a number, cpu or auto"};
+}
+
+int count_cores() {
+  const std::vector<int> usable = usable_cpus();
+  // One file instead of one for each core.
+  if (kernel_says("smt/active") == "0") return static_cast<int>(usable.size());
+  CpuSet left(usable.begin(), usable.end());
+  int cores = 0;
+  while (!left.empty()) {
+    const int cpu = *left.begin();
+    const std::string siblings =
+        kernel_says("cpu" + std::to_string(cpu) + "/topology/thread_siblings_list");
+    left.erase(cpu);
+    for (const int sibling : parse_cpu_list(siblings).value_or(CpuSet())) left.erase(sibling);
+    ++cores;
+  }
+  return cores;
+}
+
+}  // namespace ddprun

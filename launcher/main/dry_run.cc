@@ -1,0 +1,117 @@
+#include "launcher/main/dry_run.h"
+
+#include <array>
+#include <cstdio>
+#include <map>
+
+#include "base/counted.h"
+#include "launcher/options/core/shell_words.h"
+#include "launcher/plan/core/worker_plan.h"
+#include "launcher/plan/job_plan.h"
+
+namespace ddprun {
+namespace {
+
+std::string meeting_of(const AgentConfig& config) {
+  const Rendezvous& plan = config.rendezvous;
+  switch (plan.mode) {
+    case Rendezvous::Mode::kLocal: return "nobody: the job has one node";
+    case Rendezvous::Mode::kDynamic: return "at " + to_text(plan.meeting_point);
+    case Rendezvous::Mode::kStatic:
+      return "at " + to_text(plan.meeting_point) + ", where node rank 0 serves everything";
+  }
+  return "";
+}
+
+std::string nodes_of(const NodeRange& nodes) {
+  if (nodes.min == nodes.max) return counted(nodes.max, "node");
+  return std::to_string(nodes.min) + " to " + counted(nodes.max, "node");
+}
+
+std::string log_directory_of(const AgentConfig& config) {
+  const std::string& wanted = config.options.log_dir;
+  if (wanted == "/dev/null") return "";
+  if (wanted.empty()) return "<temporary directory>/attempt_0";
+  return wanted + "/" + config.options.rdzv_id + "_<random>/attempt_0";
+}
+
+Assignment first_assignment(const AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  Assignment first;
+  first.node_rank = NodeRank(options.node_rank.value_or(0));
+  first.node_count = options.nodes.max;
+  first.first_rank = Rank(first.node_rank.value * config.slots);
+  first.world_size = first.node_count * config.slots;
+  first.lease = options.times.lease;
+  return first;
+}
+
+// Where the store will be, as far as it is known before.
+std::map<std::string, std::string> known_at_start(const AgentConfig& config) {
+  const Rendezvous& plan = config.rendezvous;
+  switch (plan.mode) {
+    case Rendezvous::Mode::kLocal:
+      return {{"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "<chosen at the start>"}};
+    case Rendezvous::Mode::kDynamic:
+      return {{"MASTER_ADDR", "<address of node rank 0>"},
+              {"MASTER_PORT", "<chosen at the start>"}};
+    case Rendezvous::Mode::kStatic:
+      return {{"MASTER_ADDR", plan.meeting_point.host},
+              {"MASTER_PORT", std::to_string(plan.meeting_point.port)}};
+  }
+  return {};
+}
+
+// What workers find beside their variables, where it is not what they find without options.
+std::string surroundings_of(const AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  std::string text;
+  if (!options.directory.empty()) text += "directory: " + options.directory + "\n";
+  if (options.file_mask) {
+    std::array<char, 8> octal;
+    std::snprintf(octal.data(), octal.size(), "%03o", *options.file_mask);
+    text += std::string("umask: ") + octal.data() + "\n";
+  }
+  if (options.pty) text += "terminal: each worker has one\n";
+  if (options.passes_stdin) text += "standard input: rank 0 reads that of ddprun\n";
+  const std::string logs = log_directory_of(config);
+  const bool has_logs = options.redirects.asks_for_any() || options.tee.asks_for_any();
+  if (has_logs && !logs.empty()) text += "log files: in " + logs + "\n";
+  return text;
+}
+
+}  // namespace
+
+std::string dry_run_text(const AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  std::string text;
+  for (const std::string& remark : config.rendezvous.remarks) text += "remark: " + remark + "\n";
+  text += "job: '" + options.rdzv_id + "', " + nodes_of(options.nodes) + ", " +
+          counted(config.slots, "worker") + " on this one, " +
+          counted(options.max_restarts, "restart") + " at most\n";
+  text += "meets: " + meeting_of(config) + "\n";
+  text += "runs: " + in_shell_words(config.command.executable);
+  for (const std::string& argument : config.command.arguments) {
+    text += " " + in_shell_words(argument);
+  }
+  text += "\n" + surroundings_of(config);
+  if (options.nodes.max > 1 && !options.node_rank) {
+    text += "node rank: decided when the nodes meet; 0 is shown\n";
+  }
+  const std::map<std::string, std::string> known = known_at_start(config);
+  const PlanOptions plan = plan_options(config, log_directory_of(config));
+  for (const WorkerPlan& worker : plan_workers(plan, first_assignment(config))) {
+    text += "\nworker with local rank " + to_text(worker.local_rank);
+    if (!worker.cpus.empty()) text += ", on CPUs " + to_text(worker.cpus);
+    text += "\n";
+    for (const auto& [name, value] : worker.variables) {
+      const auto told = known.find(name);
+      text += "  " + name + "=" + (told == known.end() ? value : told->second) + "\n";
+    }
+    text += "  DDPRUN_SUBMISSION=<made at the start>\n";
+    text += "  DDPRUN_WORKER_PAGE=<made at the start>\n";
+  }
+  return text;
+}
+
+}  // namespace ddprun

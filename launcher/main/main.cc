@@ -1,0 +1,161 @@
+// ddprun: see --help.
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/exit_codes.h"
+#include "base/fail.h"
+#include "base/version.h"
+#include "base/worker_page.h"
+#include "launcher/agent/agent.h"
+#include "launcher/agent/report_file.h"
+#include "launcher/guard/control_place.h"
+#include "launcher/guard/guardian.h"
+#include "launcher/guard/run_cgroup.h"
+#include "launcher/main/dry_run.h"
+#include "launcher/main/help.h"
+#include "launcher/main/print_config.h"
+#include "launcher/main/subcommand.h"
+#include "launcher/options/command_line.h"
+#include "launcher/options/core/command_names.h"
+#include "launcher/output/json_lines.h"
+#include "launcher/plan/binding.h"
+#include "launcher/plan/job_plan.h"
+#include "launcher/plan/program.h"
+#include "launcher/process/signal_source.h"
+#include "rendezvous/net/local_address.h"
+#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/protocol/core/control_message.h"
+
+namespace ddprun {
+namespace {
+
+int fail(const Error& error, ExitCode code) { return ddprun::fail("ddprun", error, code); }
+
+int tell(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  return 0;
+}
+
+int tell_binding(const LaunchOptions& options) {
+  const Result<std::string> drawing = show_binding(options);
+  return drawing ? tell(*drawing)
+                 : fail(drawing.error(), usage_or(ExitCode::kFiles, drawing.error()));
+}
+
+std::string version_text() {
+  return std::string("ddprun ") + kVersion + ", control protocol " +
+         std::to_string(kControlProtocol) + ", worker page " + std::to_string(kWorkerPageVersion) +
+         "\n";
+}
+
+ReportFile report_of(const LaunchOptions& options) {
+  return {options.report_file, options.rdzv_id, host_name()};
+}
+
+// What cannot be started is reported, too.
+int refuse(const Error& error, const LaunchOptions& options) {
+  const ExitCode code = usage_or(ExitCode::kFiles, error);
+  if (options.wish == Wish::kRun) {
+    const Result<WorkerCommand> program = find_program(options);
+    const Result<void> written = report_of(options).end(
+        {.exit_code = to_int(code),
+         .headline = error.message(),
+         .no_program = !program && program.error().kind == ErrorKind::kNotFound});
+    if (!written) std::fprintf(stderr, "ddprun: %s\n", written.error().message().c_str());
+  }
+  return fail(error, code);
+}
+
+// A guard speaks when the agent no longer can, perhaps in the middle of its status line.
+std::string guards_line(const AgentConfig& config, const std::string& text) {
+  if (config.options.log_format == LogFormat::kJson) {
+    return JsonLines(config.options.rdzv_id, host_name()).own_line(LogLevel::kError, text);
+  }
+  return (config.look.live ? "\r\x1b[Jddprun: " : "ddprun: ") + text + "\n";
+}
+
+int run_job(AgentConfig config) {
+  // From here on there is something to remove at the end, so no signal may end this process by
+  // itself: they wait for the guardian.
+  block_signals(config.signals);
+  if (const Result<void> begun = report_of(config.options).write_running(); !begun) {
+    return fail(begun.error(), ExitCode::kFiles);
+  }
+  const Result<UniqueFd> log_lock = make_log_directory(config);
+  if (!log_lock) return fail(log_lock.error(), ExitCode::kFiles);
+  const std::optional<RunDirectory> cgroup = make_run_cgroup();
+  if (cgroup) config.cgroup = cgroup->path;
+  const ControlHome home = find_control_home();
+  if (!home.remark.empty()) config.rendezvous.remarks.push_back(home.remark);
+  config.control_socket = control_socket_path(home, config.options.rdzv_id, getpid());
+  GuardianOptions guard{config.signals, config.manager, config.scratch_directory, config.cgroup,
+                        config.control_socket};
+  // Terminals tell their foreground group alone that they have another size, and only it may read them.
+  guard.forwarded.push_back(SIGWINCH);
+  guard.agent_stops_it = config.look.live;
+  guard.passes_input =
+      config.options.passes_stdin && config.options.pty && isatty(STDIN_FILENO) != 0;
+  guard.line_of = [&config](const std::string& text) { return guards_line(config, text); };
+  return run_guarded(guard, [&](Guards guards) { return run_agent(config, std::move(guards)); });
+}
+
+int run(const std::vector<std::string>& arguments) {
+  if (!arguments.empty()) {
+    const std::string& word = arguments.front();
+    if (const RunCommand run_command = find_command(word))
+      return run_command({arguments.begin() + 1, arguments.end()});
+    if (const std::string_view meant = meant_command(word); !meant.empty())
+      return fail(
+          invalid_argument("'" + word + "' is no command; type: ddprun " + std::string(meant) +
+                           " (to run a program of this name: ddprun ./" + word + ")"),
+          ExitCode::kUsage);
+  }
+  Result<CommandLine> line = parse_command_line(arguments);
+  if (!line) return fail(line.error(), ExitCode::kUsage);
+  const Wish wish = line->options.wish;
+  switch (wish) {
+    case Wish::kHelp: return tell(help_text());
+    case Wish::kVersion: return tell(version_text());
+    case Wish::kPrintConfig: return tell(config_text(*line));
+    case Wish::kShowBinding: return tell_binding(line->options);
+    case Wish::kDryRun:
+    case Wish::kRun: break;
+  }
+  Result<AgentConfig> config = plan_job(line->options);
+  if (!config) return refuse(config.error(), line->options);
+  return wish == Wish::kDryRun ? tell(dry_run_text(*config)) : run_job(std::move(*config));
+}
+
+}  // namespace
+}  // namespace ddprun
+
+namespace {
+
+// What the kernel and whoever started ddprun have left to it, as the rest of it expects that.
+void make_ordinary() {
+  // Inherited as ignored it would have the kernel reap what is waited for here.
+  std::signal(SIGCHLD, SIG_DFL);
+  // A file that may not grow further (ulimit -f) is an error of write() like a full disk.
+  std::signal(SIGXFSZ, SIG_IGN);
+  // Of standard streams that are closed the next file that is opened would take the place.
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  make_ordinary();
+  return ddprun::run(std::vector<std::string>(argv + 1, argv + argc));
+}

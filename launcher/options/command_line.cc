@@ -1,0 +1,254 @@
+#include "launcher/options/command_line.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cctype>
+#include <CLI/CLI.hpp>
+#include <cstdlib>
+#include <map>
+#include <utility>
+
+#include "base/nearest_word.h"
+#include "launcher/options/config_file.h"
+
+namespace ddprun {
+namespace {
+
+Error refuse_torchruns(const std::string& given, const RefusedOption& refused) {
+  return invalid_argument(given + " is torchrun's, and not available here: " + refused.instead);
+}
+
+Error unknown_option(const std::string& given) {
+  const std::string name = with_dashes(given);
+  const std::string bare = name.substr(std::min(name.find_first_not_of('-'), name.size()));
+  if (const RefusedOption* refused = find_refused(bare)) {
+    return refuse_torchruns("--" + bare, *refused);
+  }
+  return invalid_argument("unknown option " + name +
+                          guess_at_option(name, option_names(), "; ddprun --help lists them"));
+}
+
+// The options in front of the program, each by its full name, its value behind it: "--name=", which an
+// unset variable leaves in a script, has a value that is empty, where CLI11 would take the next
+// argument for it, be it the program.
+Result<std::vector<std::string>> in_full(const std::vector<std::string>& arguments) {
+  std::vector<std::string> plain;
+  std::size_t i = 0;
+  for (; i < arguments.size() && arguments[i].starts_with("-"); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "-" || argument == "--") break;
+    const std::size_t equals = argument.find('=');
+    Result<const OptionSpec*> option = option_of(argument.substr(0, equals));
+    if (!option) return std::move(option).error();
+    if (!*option) {
+      plain.push_back(argument);  // -r3, or nothing that there is
+      continue;
+    }
+    const std::string name = "--" + (*option)->name;
+    if ((*option)->is_switch()) {
+      // CLI11 takes --switch= for --switch.
+      if (argument.ends_with('=')) {
+        LaunchOptions unused;
+        return (*option)->set(unused, "").error().within(name);
+      }
+      plain.push_back(equals == std::string::npos ? name : name + argument.substr(equals));
+    } else if (equals != std::string::npos) {
+      plain.insert(plain.end(), {name, argument.substr(equals + 1)});
+    } else {
+      plain.push_back(name);
+      if (i + 1 < arguments.size()) plain.push_back(arguments[++i]);
+    }
+  }
+  plain.insert(plain.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
+  return plain;
+}
+
+constexpr std::string_view kCommandLine = "command line";  // a source of settings
+
+struct Scanned {
+  std::map<std::string, std::vector<std::string>> texts = {};  // by the option's name
+  std::vector<std::string> rest = {};                          // the program and what is its own
+};
+
+Result<Scanned> scan(const std::vector<std::string>& given) {
+  Result<std::vector<std::string>> arguments = in_full(given);
+  if (!arguments) return std::move(arguments).error();
+  const std::vector<OptionSpec>& table = option_table();
+  std::vector<std::vector<std::string>> texts(table.size());
+  std::vector<CLI::Option*> options(table.size());
+  CLI::App app;
+  app.set_help_flag();
+  app.prefix_command();
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    const OptionSpec& spec = table[i];
+    const std::string names =
+        (spec.short_name.empty() ? "" : "-" + spec.short_name + ",") + "--" + spec.name;
+    options[i] = spec.is_switch() ? app.add_flag(names)
+                                  : app.add_option(names, texts[i])
+                                        ->expected(1)
+                                        ->allow_extra_args(false)
+                                        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
+  try {
+    app.parse(std::vector<std::string>(arguments->rbegin(), arguments->rend()));
+  } catch (const CLI::ArgumentMismatch& mismatch) {
+    const std::string text = mismatch.what();
+    return invalid_argument(text.substr(0, text.find(':')) + " needs a value");
+  } catch (const CLI::ParseError& error) {
+    return invalid_argument(error.what());
+  }
+  Scanned scanned{.rest = app.remaining()};
+  std::vector<std::string>& rest = scanned.rest;
+  if (!rest.empty() && rest.front().starts_with('-') && rest.front().size() > 1) {
+    if (rest.front() != "--") return unknown_option(rest.front());
+    rest.erase(rest.begin());
+  }
+  for (std::size_t i = 0; i < table.size(); ++i) {
+    if (options[i]->count() == 0) continue;
+    scanned.texts[table[i].name] = table[i].is_switch() ? options[i]->results() : texts[i];
+  }
+  return scanned;
+}
+
+// Where the value of an option comes from: the first of them that has one.
+struct Sources {
+  Scanned line;
+  ConfigFile file = {};
+  std::string file_option = {};  // --config or its variable, where the file was named
+
+  OptionSetting setting_of(const OptionSpec& spec) const {
+    using Where = OptionSpec::Where;
+    if (const auto found = line.texts.find(spec.name); found != line.texts.end()) {
+      return {&spec, found->second, std::string(kCommandLine)};
+    }
+    const std::string variable = environment_name(spec.name);
+    if (const char* text = std::getenv(variable.c_str());
+        text && spec.where != Where::kCommandLineOnly) {
+      return {&spec, {text}, variable};
+    }
+    if (const auto found = file.texts.find(spec.name); found != file.texts.end()) {
+      return {&spec, found->second, file.path};
+    }
+    return {&spec, {}, "default"};
+  }
+};
+
+// What an error calls the place that a value comes from.
+std::string place_of(const OptionSetting& setting, const Sources& sources) {
+  const std::string& name = setting.option->name;
+  if (setting.source == kCommandLine) return "--" + name;
+  if (setting.source == environment_name(name)) return setting.source;
+  return sources.file_option + ": " + setting.source + ": '" + name + "'";
+}
+
+Result<void> apply(const OptionSetting& setting, const Sources& sources, LaunchOptions& options) {
+  const OptionSpec& spec = *setting.option;
+  const std::size_t first = spec.repeats || setting.texts.empty() ? 0 : setting.texts.size() - 1;
+  for (std::size_t i = first; i < setting.texts.size(); ++i) {
+    if (Result<void> set = spec.set(options, setting.texts[i]); !set) {
+      return std::move(set).error().within(place_of(setting, sources));
+    }
+  }
+  return {};
+}
+
+// Variables that stand in for no option: torchrun's, which cannot be here, and typing errors.
+Result<void> check_variables(LaunchOptions& options) {
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string_view text(*entry);
+    const std::string variable(text.substr(0, text.find('=')));
+    constexpr std::string_view kPrefix = "PET_";
+    if (!variable.starts_with(kPrefix)) continue;
+    std::string name = with_dashes(variable.substr(kPrefix.size()));
+    std::transform(name.begin(), name.end(), name.begin(),
+                   [](unsigned char c) { return std::tolower(c); });
+    if (find_option("--" + name)) continue;
+    if (const RefusedOption* refused = find_refused(name)) {
+      return refuse_torchruns(variable, *refused);
+    }
+    if (const std::string nearest = nearest_word(name, option_names()); !nearest.empty()) {
+      options.remarks.push_back(variable + " does nothing here: did you mean " +
+                                environment_name(nearest) + "?");
+    }
+  }
+  return {};
+}
+
+// The program: of the command line, else of the file.
+void take_program(const Sources& sources, CommandLine& line) {
+  LaunchOptions& options = line.options;
+  const std::vector<std::string>& rest = sources.line.rest;
+  if (!rest.empty()) {
+    options.program = rest.front();
+    options.args.assign(rest.begin() + 1, rest.end());
+    line.program_source = kCommandLine;
+    return;
+  }
+  options.program = sources.file.program;
+  options.args = sources.file.args;
+  line.program_source = options.program.empty() ? "default" : sources.file.path;
+}
+
+}  // namespace
+
+Result<const OptionSpec*> option_of(const std::string& given) {
+  if (const OptionSpec* exact = find_option(given)) return exact;
+  if (!given.starts_with("--")) return nullptr;
+  const std::string beginning = with_dashes(given).substr(2);
+  std::vector<std::string> meant;
+  for (const std::string_view name : torchrun_options()) {
+    if (name == beginning) return unknown_option(given);  // a refused one
+    if (name.starts_with(beginning)) meant.emplace_back(name);
+  }
+  if (meant.empty()) return unknown_option(given);
+  if (meant.size() == 1) {
+    if (const OptionSpec* option = find_option("--" + meant.front())) return option;
+    return unknown_option("--" + meant.front());
+  }
+  std::string text = given + " is the beginning of";
+  for (const std::string& name : meant) text += (name == meant.front() ? " --" : ", --") + name;
+  return invalid_argument(text + ": write more of it");
+}
+
+Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments) {
+  Result<Scanned> scanned = scan(arguments);
+  if (!scanned) return std::move(scanned).error();
+  CommandLine line;
+  Sources sources{.line = std::move(*scanned)};
+  // These are told whatever else there is.
+  for (const char* asked : {"help", "version"}) {
+    if (!sources.line.texts.contains(asked)) continue;
+    const OptionSetting setting = sources.setting_of(*find_option("--" + std::string(asked)));
+    if (Result<void> set = apply(setting, sources, line.options); !set) {
+      return std::move(set).error();
+    }
+    if (line.options.wish != Wish::kRun) return line;
+  }
+  const OptionSetting file = sources.setting_of(*find_option("--config"));
+  if (Result<void> set = apply(file, sources, line.options); !set) return std::move(set).error();
+  if (const std::string& path = line.options.config_file; !path.empty()) {
+    sources.file_option = place_of(file, sources);
+    Result<ConfigFile> read = read_config_file(path);
+    if (!read) return std::move(read).error().within(sources.file_option);
+    sources.file = std::move(*read);
+  }
+  if (Result<void> known = check_variables(line.options); !known) return std::move(known).error();
+  for (const OptionSpec& spec : option_table()) {
+    line.settings.push_back(sources.setting_of(spec));
+    if (Result<void> set = apply(line.settings.back(), sources, line.options); !set) {
+      return std::move(set).error();
+    }
+  }
+  take_program(sources, line);
+  if (line.options.program.empty() && sources.line.rest.empty() &&
+      needs_program(line.options.wish)) {
+    return invalid_argument(line.options.module
+                                ? "which module? ddprun [options] -m package.module [arguments]"
+                                : "which program? ddprun [options] program [arguments]; ddprun "
+                                  "--help tells more");
+  }
+  return line;
+}
+
+}  // namespace ddprun

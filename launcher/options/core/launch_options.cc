@@ -1,0 +1,451 @@
+#include "launcher/options/core/launch_options.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <csignal>
+
+#include "base/host_port.h"
+#include "base/nearest_word.h"
+#include "base/parse_number.h"
+#include "base/seconds.h"
+#include "base/signal_names.h"
+
+namespace ddprun {
+namespace {
+
+std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
+
+std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+std::optional<Streams> parse_stream(std::string_view text) {
+  const std::optional<int> value = parse_number<int>(text);
+  if (!value || *value < 0 || *value > 3) return std::nullopt;
+  return static_cast<Streams>(*value);
+}
+
+}  // namespace
+
+Result<NodeRange> parse_nodes(std::string_view text) {
+  const std::vector<std::string_view> parts = split(text, ':');
+  const std::optional<int> min = parse_number<int>(parts.front());
+  const std::optional<int> max = parse_number<int>(parts.back());
+  if (parts.size() > 2 || !min || !max) {
+    return invalid_argument(quoted(text) + " is no number of nodes: give N or MIN:MAX");
+  }
+  if (*min < 1) return invalid_argument(quoted(text) + ": a job needs at least 1 node");
+  if (*max > kMaxNodes) {
+    return invalid_argument(quoted(text) + ": a job has at most " + std::to_string(kMaxNodes) +
+                            " nodes");
+  }
+  if (*min > *max) {
+    return invalid_argument(quoted(text) + ": MIN is larger than MAX; did you mean " +
+                            std::to_string(*max) + ":" + std::to_string(*min) + "?");
+  }
+  return NodeRange{*min, *max};
+}
+
+Result<SlotCount> parse_slots(std::string_view text) {
+  if (text == "cpu") return SlotCount{SlotCount::Kind::kCpus, 0};
+  if (text == "gpu") return SlotCount{SlotCount::Kind::kGpus, 0};
+  if (text == "auto") return SlotCount{SlotCount::Kind::kAuto, 0};
+  const std::optional<int> number = parse_number<int>(text);
+  if (!number)
+    return invalid_argument(quoted(text) + " is no number of workers: give N, cpu, gpu or auto");
+  if (*number < 1) return invalid_argument(quoted(text) + ": a node needs at least 1 worker");
+  if (*number > kMaxSlots) {
+    return invalid_argument(quoted(text) + ": more than " + std::to_string(kMaxSlots) +
+                            " workers on one node");
+  }
+  return SlotCount{SlotCount::Kind::kNumber, *number};
+}
+
+Result<StreamMap> parse_streams(std::string_view text) {
+  const auto wrong = [&] {
+    return invalid_argument(
+        quoted(text) + ": give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:N,RANK:N");
+  };
+  StreamMap map;
+  if (text.find(':') == std::string_view::npos) {
+    const std::optional<Streams> all = parse_stream(text);
+    if (!all) return wrong();
+    map.all = *all;
+    return map;
+  }
+  for (const std::string_view entry : split(text, ',')) {
+    const std::vector<std::string_view> parts = split(entry, ':');
+    if (parts.size() != 2) return wrong();
+    const std::optional<int> rank = parse_number<int>(parts[0]);
+    const std::optional<Streams> streams = parse_stream(parts[1]);
+    if (!rank || *rank < 0 || !streams) return wrong();
+    map.by_rank[*rank] = *streams;
+  }
+  return map;
+}
+
+Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text) {
+  std::map<std::string, std::string> conf;
+  if (text.empty()) return conf;
+  for (const std::string_view entry : split(text, ',')) {
+    const std::size_t at = entry.find('=');
+    if (at == std::string_view::npos || at == 0) {
+      return invalid_argument(quoted(entry) + " is no KEY=VALUE");
+    }
+    conf[std::string(entry.substr(0, at))] = std::string(entry.substr(at + 1));
+  }
+  return conf;
+}
+
+Result<int> parse_checkpoint_signal(std::string_view text) {
+  const std::optional<int> signal = signal_by_name(text);
+  constexpr std::array kTaken{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
+  if (signal && std::ranges::count(kTaken, *signal) > 0) return *signal;
+  return invalid_argument(quoted(text) + ": give USR1, USR2, TERM, HUP or INT");
+}
+
+Result<WorkerStore> parse_worker_store(std::string_view text) {
+  if (const auto who = meant_by(kWorkerStoreWords, text)) return *who;
+  return invalid_argument(quoted(text) + " is neither agent nor rank0");
+}
+
+Result<std::uint64_t> parse_log_bytes(std::string_view text) {
+  constexpr std::uint64_t kLeast = 4096;
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 50;
+  constexpr std::string_view kUnits = "KMG";
+  std::string_view digits = text;
+  int shift = 0;
+  if (const std::size_t unit = text.empty() ? kUnits.npos : kUnits.find(text.back());
+      unit != kUnits.npos) {
+    shift = 10 * (static_cast<int>(unit) + 1);
+    digits.remove_suffix(1);
+  }
+  const std::optional<std::uint64_t> number = parse_number<std::uint64_t>(digits);
+  const bool is_good = number && *number <= (kMost >> shift);
+  const std::uint64_t bytes = is_good ? *number << shift : 1;
+  if (bytes != 0 && bytes < kLeast) {
+    return invalid_argument(
+        "'" + std::string(text) +
+        "' is no size such as 4096, 512K, 100M or 1G (at least 4096 bytes; 0: no "
+        "limit)");
+  }
+  return bytes;
+}
+
+Result<LogFormat> parse_log_format(std::string_view text) {
+  const std::optional<LogFormat> format = meant_by(kLogFormatWords, text);
+  if (!format) return invalid_argument("'" + std::string(text) + "' is neither text nor json");
+  return *format;
+}
+
+Result<OnJoin> parse_on_join(std::string_view text) {
+  if (const std::optional<OnJoin> when = meant_by(kOnJoinWords, text)) return *when;
+  return invalid_argument(quoted(text) + ": give now, checkpoint or restart");
+}
+
+Result<BindPolicy> parse_bind(std::string_view text) {
+  if (const std::optional<BindPolicy> policy = meant_by(kBindWords, text)) return *policy;
+  return invalid_argument(quoted(text) + ": give none, auto, core, numa or gpu");
+}
+
+Result<BindPolicy> parse_numa_binding(std::string_view text) {
+  if (const std::optional<BindPolicy> policy = meant_by(kNumaBindingWords, text)) return *policy;
+  return invalid_argument(quoted(text) +
+                          ": torchrun knows node, socket, exclusive and core-complex; --bind has "
+                          "ddprun's own words");
+}
+
+Result<GpuVisibility> parse_gpu_visibility(std::string_view text) {
+  if (const std::optional<GpuVisibility> seen = meant_by(kGpuVisibilityWords, text)) return *seen;
+  return invalid_argument(quoted(text) + ": give all or own");
+}
+
+namespace {
+
+// Around it, as Python's int() allows for.
+std::string_view without_spaces(std::string_view text) {
+  const std::size_t first = std::min(text.find_first_not_of(' '), text.size());
+  return text.substr(first, text.find_last_not_of(' ') + 1 - first);
+}
+
+}  // namespace
+
+Result<std::set<LocalRank>> parse_local_ranks(std::string_view text) {
+  std::set<LocalRank> ranks;
+  if (text.empty()) return ranks;
+  for (const std::string_view entry : split(text, ',')) {
+    const std::optional<int> rank = parse_number<int>(without_spaces(entry));
+    if (!rank || *rank < 0) return invalid_argument(quoted(text) + ": give local ranks, like 0,2");
+    ranks.insert(LocalRank(*rank));
+  }
+  return ranks;
+}
+
+namespace {
+
+// --rdzv-endpoint, which must name a host.
+Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_port) {
+  Result<HostPort> endpoint = parse_host_port(text, default_port);
+  if (endpoint && endpoint->host.empty())
+    return invalid_argument(quoted(text) + " names no host: give HOST:PORT");
+  return endpoint;
+}
+
+// Keys of torchrun's --rdzv-conf that mean something in its own machinery only.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignConf{{
+    {"close_timeout", "a job is closed by its verdict"},
+    {"heartbeat_timeout", "see --lease, here and of ddp-rendezvous"},
+    {"keep_alive_interval", "see --heartbeat-interval, here and of ddp-rendezvous"},
+    {"keep_alive_max_attempt", "see --lease, here and of ddp-rendezvous"},
+    {"read_timeout", "nothing is polled"},
+    {"is_host", "the node whose address the endpoint is starts the service"},
+    {"store_type", "the store is always ddprun's own"},
+}};
+
+// Where it counts.
+Result<void> check_node_rank(const LaunchOptions& options) {
+  if (!options.node_rank || *options.node_rank < options.nodes.max) return {};
+  const std::string most = std::to_string(options.nodes.max - 1);
+  return invalid_argument(std::to_string(*options.node_rank) +
+                          " is too large: --nnodes=" + std::to_string(options.nodes.max) +
+                          " allows for " + (options.nodes.max == 1 ? "0" : "0 to " + most))
+      .within("--node-rank");
+}
+
+// torchrun passes all keys on to its backend, which ignores those that it does not know.
+std::string remark_on_unknown_conf(const std::vector<std::string>& unknown) {
+  static const std::vector<std::string> kKnown{"join_timeout", "last_call_timeout"};
+  std::string text = "--rdzv-conf: unknown keys are ignored, as by torchrun: ";
+  for (const std::string& key : unknown) {
+    if (&key != &unknown.front()) text += ", ";
+    text += quoted(key);
+    if (const std::string near = nearest_word(key, kKnown); !near.empty()) {
+      text += " (did you mean " + near + "?)";
+    }
+  }
+  return text;
+}
+
+Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
+  std::vector<std::string> unknown;
+  for (const auto& [key, value] : options.rdzv_conf) {
+    const auto seconds = [&](Duration& target) -> Result<void> {
+      const Result<Duration> parsed = parse_seconds(value);
+      if (!parsed) return invalid_argument(key + ": " + parsed.error().cause).within("--rdzv-conf");
+      target = *parsed;
+      return {};
+    };
+    Result<void> ok;
+    if (key == "join_timeout" || key == "timeout") {
+      ok = seconds(plan.join_timeout);
+    } else if (key == "last_call_timeout") {
+      ok = seconds(plan.last_call);
+    } else {
+      const auto foreign =
+          std::ranges::find(kForeignConf, key, [](const auto& row) { return row.first; });
+      if (foreign == kForeignConf.end()) {
+        unknown.push_back(key);
+      } else {
+        plan.remarks.push_back("--rdzv-conf " + key +
+                               " does nothing here: " + std::string(foreign->second));
+      }
+    }
+    if (!ok) return ok;
+  }
+  if (!unknown.empty()) plan.remarks.push_back(remark_on_unknown_conf(unknown));
+  return {};
+}
+
+}  // namespace
+
+std::string listening_host(const ServiceAddress& address, const NodeRange& nodes) {
+  const bool only_here = is_loopback_host(nodes.max > 1 ? address.host : address.resolved);
+  return only_here ? address.resolved : "*";
+}
+
+Result<void> check_output(LaunchOptions& options) {
+  if (options.quiet && options.verbose) {
+    return invalid_argument("it contradicts --verbose; give one of them").within("--quiet");
+  }
+  const bool has_no_directory = options.log_dir == "/dev/null";
+  for (const auto& [name, streams] : {std::pair("-r", &options.redirects), {"-t", &options.tee}}) {
+    if (!has_no_directory || !streams->asks_for_any()) continue;
+    options.remarks.push_back(
+        std::string(name) +
+        " does nothing here: --log-dir is /dev/null, so there are no log files; all lines go to "
+        "the console");
+  }
+  const bool has_files =
+      !has_no_directory && (options.redirects.asks_for_any() || options.tee.asks_for_any());
+  if (options.log_max_bytes > 0 && !has_files) {
+    options.remarks.push_back(
+        "--log-max-bytes does nothing here: there are no log files; -r and -t ask for them");
+  }
+  return {};
+}
+
+Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
+  const std::string& backend = options.rdzv_backend;
+  const bool is_known = backend.empty() || backend == "c10d" || backend == "static";
+  if (!is_known && !options.standalone) {
+    return invalid_argument(quoted(backend) +
+                            " is not available: use c10d or static; ddprun brings its "
+                            "own service (--rdzv-endpoint, or ddp-rendezvous)")
+        .within("--rdzv-backend");
+  }
+  if (options.no_python && options.module) {
+    return invalid_argument("it cannot be used with -m: a module is run by python")
+        .within("--no-python");
+  }
+  if (options.master_addr && options.master_addr->empty()) {
+    return invalid_argument("it is empty: give the address of node rank 0").within("--master-addr");
+  }
+  if (options.bind && options.numa_binding) {
+    return invalid_argument("--bind is given, too: give one of them").within("--numa-binding");
+  }
+  if (options.grace && options.shutdown_timeout) {
+    return invalid_argument("--shutdown-grace is given, too: give one of them")
+        .within("--shutdown-timeout");
+  }
+  if (options.run_path && options.module) {
+    return invalid_argument("it cannot be used with -m: a module has no path").within("--run-path");
+  }
+
+  for (const auto& [text, name] :
+       {std::pair(&options.rdzv_id, "--rdzv-id"), std::pair(&options.local_addr, "--local-addr")}) {
+    const std::string why = why_no_name(*text);
+    if (!why.empty()) return invalid_argument("it " + why).within(name);
+  }
+
+  if (auto ok = check_lease(options.times); !ok) return ok.error();
+
+  Rendezvous plan;
+  if (!options.has_agent_store()) {
+    if (options.on_join == OnJoin::kCheckpoint) {
+      return invalid_argument(
+                 "workers announce checkpoints in the agent's store, which rank0 does without: "
+                 "leave one of the two options out")
+          .within("--worker-store");
+    }
+    if (!options.store_allow.empty()) {
+      plan.remarks.push_back(
+          "--store-allow does nothing here: rank 0 serves the store, and admits whom it likes");
+    }
+  }
+  if (auto ok = apply_conf(options, plan); !ok) return ok.error();
+
+  const bool master_given = options.master_addr || options.master_port;
+  if (options.standalone) {
+    if (options.nodes.max != 1) {
+      return invalid_argument("--standalone is a job of one node: leave one of them out")
+          .within("--nnodes");
+    }
+    for (const auto& [given, name] : {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"),
+                                      std::pair(options.master_addr.has_value(), "--master-addr"),
+                                      std::pair(options.master_port.has_value(), "--master-port"),
+                                      std::pair(!backend.empty(), "--rdzv-backend"),
+                                      std::pair(options.rdzv_id != kDefaultJobId, "--rdzv-id"),
+                                      std::pair(options.node_rank.has_value(), "--node-rank")}) {
+      if (given)
+        plan.remarks.push_back(std::string(name) + " does nothing here: --standalone chooses it");
+    }
+    return plan;
+  }
+
+  const bool wants_static =
+      backend == "static" ||
+      (backend.empty() && options.rdzv_endpoint.empty() && (master_given || options.nodes.max > 1));
+  if (wants_static) {
+    plan.mode = Rendezvous::Mode::kStatic;
+    if (auto ok = check_node_rank(options); !ok) return ok.error();
+    if (options.nodes.min != options.nodes.max) {
+      return invalid_argument(
+                 "the static backend needs a fixed number of nodes: use "
+                 "--rdzv-endpoint HOST:PORT for MIN:MAX")
+          .within("--nnodes");
+    }
+    plan.meeting_point = {
+        options.master_addr.value_or("127.0.0.1"),
+        static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort))};
+    if (!options.rdzv_endpoint.empty()) {
+      auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultMasterPort);
+      if (!endpoint) return invalid_argument(endpoint.error().cause).within("--rdzv-endpoint");
+      plan.meeting_point = std::move(*endpoint);
+    }
+    if (options.nodes.max > 1 && is_loopback_host(plan.meeting_point.host) &&
+        !options.master_addr && options.rdzv_endpoint.empty()) {
+      return invalid_argument(
+                 "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "
+                 "(or --master-addr and --node-rank)")
+          .within("--nnodes");
+    }
+    if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
+      return invalid_argument("0 is no port that other nodes could know").within("--master-port");
+    }
+    return plan;
+  }
+
+  if (options.rdzv_endpoint.empty()) {
+    if (options.nodes.max > 1) {
+      return invalid_argument("several nodes need a place to meet: give HOST:PORT")
+          .within("--rdzv-endpoint");
+    }
+    // One node, no endpoint: as --standalone. torchrun's c10d asks for no rank of a node.
+    if (backend.empty()) {
+      if (auto ok = check_node_rank(options); !ok) return ok.error();
+    } else if (options.node_rank) {
+      plan.remarks.push_back("--node-rank does nothing here: this node is alone");
+    }
+    return plan;
+  }
+  plan.mode = Rendezvous::Mode::kDynamic;
+  if (auto ok = check_node_rank(options); !ok) return ok.error();
+  auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
+  if (!endpoint) return invalid_argument(endpoint.error().cause).within("--rdzv-endpoint");
+  plan.meeting_point = std::move(*endpoint);
+  if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
+    return invalid_argument("0 is no port that other nodes could know").within("--rdzv-endpoint");
+  }
+  if (master_given) {
+    plan.remarks.push_back(
+        "--master-addr/--master-port do nothing here: with --rdzv-endpoint every "
+        "generation has a store of its own");
+  }
+  return plan;
+}
+
+Result<std::optional<unsigned>> parse_umask(std::string_view text) {
+  unsigned mask = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mask, 8);
+  if (error != std::errc() || end != text.data() + text.size() || mask > 0777) {
+    return invalid_argument("'" + std::string(text) + "' is no octal number from 0 to 777, as 027");
+  }
+  return std::optional<unsigned>(mask);
+}
+
+Result<std::pair<std::string, std::string>> parse_variable(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string_view::npos || equals == 0) {
+    return invalid_argument("'" + std::string(text) + "' is not of the form NAME=value");
+  }
+  const std::string_view name = text.substr(0, equals);
+  // Of those that workers get, the ones that tell no place.
+  constexpr std::array kFree{std::string_view("OMP_NUM_THREADS"),
+                             std::string_view("CUDA_VISIBLE_DEVICES"),
+                             std::string_view("TORCH_NCCL_ASYNC_ERROR_HANDLING")};
+  if (std::ranges::count(kWorkerVariables, name) > 0 && std::ranges::count(kFree, name) == 0) {
+    return invalid_argument(std::string(name) +
+                            " is ddprun's to set: it differs between workers, "
+                            "or between starts of the job");
+  }
+  return std::pair(std::string(name), std::string(text.substr(equals + 1)));
+}
+
+}  // namespace ddprun

@@ -1,0 +1,50 @@
+#include "launcher/output/core/gap.h"
+
+#include <algorithm>
+
+namespace ddprun {
+
+std::string OutputGap::text() const { return std::to_string(missing_) + " bytes are missing"; }
+
+bool OutputGap::open(const std::string& why, TimePoint now) {
+  retry_at_ = now + retry_after_;
+  retry_after_ = std::min(2 * retry_after_, kLongestRetry);
+  if (is_open_) return false;
+  why_ = why;
+  return is_open_ = true;
+}
+
+void OutputGap::drop(std::string_view bytes) {
+  if (bytes.empty()) return;
+  missing_ += bytes.size();
+  mid_line_ = bytes.back() != '\n';
+}
+
+void OutputGap::drop_unseen(std::uint64_t count) {
+  missing_ += count;
+  mid_line_ = true;
+  retry_at_ = {};
+}
+
+std::string_view OutputGap::writable(std::string_view bytes, TimePoint now) {
+  if (now < retry_at_) {
+    drop(bytes);
+    return {};
+  }
+  if (!mid_line_) return bytes;
+  // That line has lost its beginning, so its end goes, too.
+  const std::size_t newline = bytes.find('\n');
+  const std::size_t length = newline == std::string_view::npos ? bytes.size() : newline + 1;
+  drop(bytes.substr(0, length));
+  return bytes.substr(length);
+}
+
+// The times between tries stay as long as they have become: a disk that has room now and then is not
+// spoken of every second.
+void OutputGap::close() {
+  is_open_ = false;
+  missing_ = 0;
+  mid_line_ = false;
+}
+
+}  // namespace ddprun

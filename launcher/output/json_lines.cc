@@ -1,0 +1,84 @@
+#include "launcher/output/json_lines.h"
+
+#include <time.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace ddprun {
+namespace {
+
+// RFC 3339, in UTC, to the microsecond.
+std::string wall_time() {
+  timespec now{};
+  clock_gettime(CLOCK_REALTIME, &now);
+  tm parts{};
+  gmtime_r(&now.tv_sec, &parts);
+  char date[32];
+  strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &parts);
+  const std::string micros = std::to_string(now.tv_nsec / 1000);
+  return std::string(date) + "." + std::string(6 - micros.size(), '0') + micros + "Z";
+}
+
+// RFC 4648. OpenSSL's would load its library, which takes longer than a launch.
+std::string base64(std::string_view bytes) {
+  constexpr std::string_view kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t at = 0; at < bytes.size(); at += 3) {
+    const std::string_view group = bytes.substr(at, 3);
+    unsigned bits = 0;
+    for (std::size_t i = 0; i < 3; ++i) {
+      bits = bits << 8 | (i < group.size() ? static_cast<unsigned char>(group[i]) : 0U);
+    }
+    for (std::size_t i = 0; i < 4; ++i) {
+      text += i <= group.size() ? kDigits[bits >> (18 - 6 * i) & 63] : '=';
+    }
+  }
+  return text;
+}
+
+nlohmann::ordered_json beginning(const std::string& job, const std::string& host, int node,
+                                 std::int64_t generation) {
+  nlohmann::ordered_json json{{"time", wall_time()}, {"job", job}, {"host", host}};
+  if (generation >= 0) {
+    json["node"] = node;
+    json["generation"] = generation;
+  }
+  return json;
+}
+
+std::string line_of(const nlohmann::ordered_json& json) {
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+bool is_utf8(std::string_view bytes) {
+  try {
+    [[maybe_unused]] const std::string text = nlohmann::json(std::string(bytes)).dump();
+    return true;
+  } catch (const nlohmann::json::type_error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+std::string JsonLines::own_line(LogLevel level, std::string_view text) const {
+  nlohmann::ordered_json json = beginning(job_, host_, node_, generation_);
+  json["level"] = word_of(kLogLevelWords, level);
+  json["message"] = text;
+  return line_of(json);
+}
+
+std::string JsonLines::worker_line(const Origin& origin, std::string_view line) const {
+  nlohmann::ordered_json json = beginning(job_, host_, node_, generation_);
+  json["rank"] = origin.rank.value;
+  json["local_rank"] = origin.local_rank.value;
+  json["stream"] = origin.is_err ? "stderr" : "stdout";
+  json["line"] = line;
+  if (!is_utf8(line)) json["base64"] = base64(line);
+  if (origin.cut) json["partial"] = true;
+  return line_of(json);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,284 @@
+#include "launcher/output/log_writer.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "base/background_thread.h"
+#include "base/write_all.h"
+#include "launcher/output/core/gap.h"
+#include "launcher/output/core/log_rotation.h"
+
+namespace ddprun {
+namespace {
+
+UniqueFd create(const std::string& path) {
+  return UniqueFd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+}
+
+}  // namespace
+
+// The first members are the State's, under its lock; the others are the thread's.
+class LogFile {
+ public:
+  LogFile(std::string path, std::uint64_t max_bytes)
+      : path_(std::move(path)), rotation_(max_bytes) {}
+
+  // --- under the lock ---
+  std::string queued;
+  bool is_new = true;  // it has to be made
+  bool ended = false;
+  bool was_full = false;
+  bool gave_up = false;        // nobody waits for the disk until the queue is empty
+  std::uint64_t overflow = 0;  // bytes dropped meanwhile
+
+  // --- the thread's ---
+  // Makes the file, the first time. bytes: what comes next; overflowed: what was dropped after it;
+  // is_end: it was the last.
+  void put(std::string_view bytes, std::uint64_t overflowed, bool is_end);
+  // What people should know, since the last call.
+  std::vector<std::string> take_news() { return std::exchange(news_, {}); }
+  const std::string& path() const { return path_; }
+
+ private:
+  void make();
+  void write(std::string_view bytes);
+  void rotate();
+  void begin_missing(const std::string& why);
+  bool try_again();
+  // How many bytes were written; errno says why not all.
+  std::size_t write_now(std::string_view bytes);
+
+  std::string path_;
+  bool was_made_ = false;
+  UniqueFd fd_;
+  LogRotation rotation_;
+  std::string held_;  // an unfinished line
+  OutputGap gap_;
+  bool mid_line_ = false;  // the last byte written ended no line
+  std::vector<std::string> news_;
+};
+
+void LogFile::make() {
+  std::error_code error;
+  std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), error);
+  fd_ = create(path_);
+  const int reason = error ? error.value() : errno;
+  if (!fd_.valid()) begin_missing(system_error("", reason).cause);
+}
+
+void LogFile::put(std::string_view bytes, std::uint64_t overflowed, bool is_end) {
+  if (!std::exchange(was_made_, true)) make();
+  const std::string begun = held_.empty() ? "" : held_.append(bytes);
+  std::string_view left = begun.empty() ? bytes : begun;
+  while (true) {
+    const LogRotation::Step step = rotation_.next(left, is_end);
+    if (step.rotate) {
+      rotate();
+      continue;
+    }
+    if (step.write == 0) break;
+    write(left.substr(0, step.write));
+    left.remove_prefix(step.write);
+  }
+  held_ = left;
+  if (overflowed > 0) {
+    begin_missing("the disk did not take them in time");
+    gap_.drop_unseen(overflowed);
+  }
+  if (!is_end) return;
+  const std::string summary = "log file " + path_ + ": " + gap_.text() + ": " + gap_.why();
+  if (gap_.missing() > 0 && !try_again()) news_.push_back(summary);
+  fd_.reset();
+}
+
+void LogFile::write(std::string_view bytes) {
+  if (gap_.is_open()) {
+    bytes = gap_.writable(bytes, BootClock::now());
+    if (bytes.empty()) return;
+    if (!try_again()) return gap_.drop(bytes);
+  }
+  const std::size_t written = write_now(bytes);
+  if (written == bytes.size()) return;
+  begin_missing(system_error("", errno).cause);
+  gap_.drop(bytes.substr(written));
+}
+
+std::size_t LogFile::write_now(std::string_view bytes) {
+  const std::size_t done = write_until_error(fd_.get(), bytes);
+  rotation_.wrote(bytes.substr(0, done));
+  if (done > 0) mid_line_ = bytes[done - 1] != '\n';
+  return done;
+}
+
+// The present file becomes <name>.1. What goes wrong shows with the next bytes: then the old file is
+// gone on with.
+void LogFile::rotate() {
+  rotation_.rotated();
+  mid_line_ = false;
+  if (std::rename(path_.c_str(), (path_ + ".1").c_str()) != 0 && errno != ENOENT) {
+    if (ftruncate(fd_.get(), 0) == 0) lseek(fd_.get(), 0, SEEK_SET);
+    return;
+  }
+  fd_ = create(path_);
+  if (!fd_.valid()) begin_missing(system_error("", errno).cause);
+}
+
+void LogFile::begin_missing(const std::string& why) {
+  if (!gap_.open(why, BootClock::now())) return;
+  news_.push_back("log file " + path_ + ": " + why +
+                  "; it is left out until that is over, the workers go on");
+}
+
+// Says in the file what is missing there; false: it is not possible yet.
+bool LogFile::try_again() {
+  if (!fd_.valid()) {
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
+    fd_ = create(path_);
+  }
+  const std::string line =
+      (mid_line_ ? "\n[ddprun: " : "[ddprun: ") + gap_.text() + " here: " + gap_.why() + "]\n";
+  if (!fd_.valid() || (gap_.missing() > 0 && write_now(line) < line.size())) {
+    begin_missing(system_error("", errno).cause);
+    return false;
+  }
+  if (gap_.missing() > 0)
+    news_.push_back("log file " + path_ + " is written again; " + gap_.text());
+  gap_.close();
+  return true;
+}
+
+struct LogWriter::State {
+  LogWriterOptions options;
+  std::mutex mutex;
+  std::condition_variable wake;
+  std::vector<std::shared_ptr<LogFile>> files;
+  std::function<void()> on_flushed;
+  bool writing = false;
+  bool over = false;
+
+  std::shared_ptr<LogFile> next() const {
+    const auto found = std::find_if(files.begin(), files.end(), [](const auto& file) {
+      return file->is_new || file->ended || !file->queued.empty() || file->overflow > 0;
+    });
+    return found == files.end() ? nullptr : *found;
+  }
+  void say_flushed() {
+    if (on_flushed) std::exchange(on_flushed, nullptr)();
+  }
+};
+
+LogWriter::LogWriter(LogWriterOptions options) : state_(std::make_shared<State>()) {
+  state_->options = std::move(options);
+}
+
+LogWriter::~LogWriter() {
+  bool writing = false;
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->over = true;
+    writing = state_->writing;
+  }
+  state_->wake.notify_one();
+  if (!thread_.joinable()) return;
+  if (writing) {
+    thread_.detach();
+  } else {
+    thread_.join();
+  }
+}
+
+Result<std::shared_ptr<LogFile>> LogWriter::open(const std::string& path) {
+  auto file = std::make_shared<LogFile>(path, state_->options.max_bytes);
+  if (!thread_.joinable()) {
+    const Result<void> started =
+        start_thread(thread_, "ddprun-logs", [state = state_] { run(*state); });
+    if (!started) return started.error();
+  }
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->files.push_back(file);
+  }
+  state_->wake.notify_one();
+  return file;
+}
+
+void LogWriter::write(LogFile& file, std::string_view bytes) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (file.gave_up && file.queued.size() >= kHighWater) {
+      file.overflow += bytes.size();
+      return;
+    }
+    file.queued.append(bytes);
+    file.was_full |= file.queued.size() >= kHighWater;
+  }
+  state_->wake.notify_one();
+}
+
+void LogWriter::end(LogFile& file) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    file.ended = true;
+  }
+  state_->wake.notify_one();
+}
+
+bool LogWriter::is_full(const LogFile& file) const {
+  const std::lock_guard lock(state_->mutex);
+  return file.was_full && !file.gave_up;
+}
+
+void LogWriter::stop_waiting(LogFile& file) {
+  {
+    const std::lock_guard lock(state_->mutex);
+    if (!file.was_full || std::exchange(file.gave_up, true)) return;
+  }
+  state_->options.warn("log file " + file.path() + ": the disk has taken nothing for " +
+                       to_text(kPatience) + "; what it does not take is dropped from the file");
+}
+
+void LogWriter::when_flushed(std::function<void()> then) {
+  const std::lock_guard lock(state_->mutex);
+  state_->on_flushed = std::move(then);
+  if (!state_->writing && !state_->next()) state_->say_flushed();
+}
+
+void LogWriter::run(State& state) {
+  std::string bytes;
+  std::unique_lock lock(state.mutex);
+  while (true) {
+    std::shared_ptr<LogFile> file;
+    state.wake.wait(lock, [&] { return state.over || (file = state.next()); });
+    if (state.over) return;
+    bytes.clear();
+    bytes.swap(file->queued);
+    file->is_new = false;
+    const std::uint64_t overflow = std::exchange(file->overflow, 0);
+    const bool ended = file->ended;
+    // The others have their turn before this one has it again.
+    std::erase(state.files, file);
+    if (!ended) state.files.push_back(file);
+    file->gave_up = false;
+    if (std::exchange(file->was_full, false)) state.options.on_drained();
+    state.writing = true;
+    lock.unlock();
+    file->put(bytes, overflow, ended);
+    const std::vector<std::string> news = file->take_news();
+    lock.lock();
+    state.writing = false;
+    if (state.over) return;
+    for (const std::string& text : news) state.options.warn(text);
+    if (!state.next()) state.say_flushed();
+  }
+}
+
+}  // namespace ddprun

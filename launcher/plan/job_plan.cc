@@ -1,0 +1,308 @@
+#include "launcher/plan/job_plan.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
+
+#include "base/is_control.h"
+#include "base/random_id.h"
+#include "base/seconds.h"
+#include "base/signal_names.h"
+#include "base/worker_env.h"
+#include "launcher/guard/run_directory.h"
+#include "launcher/machine/machine.h"
+#include "launcher/plan/binding.h"
+#include "launcher/plan/program.h"
+#include "launcher/process/pseudo_terminal.h"
+#include "launcher/process/slurm_step.h"
+#include "rendezvous/auth/key_file.h"
+#include "rendezvous/auth/munge.h"
+#include "rendezvous/net/tcp_address.h"
+
+namespace ddprun {
+namespace {
+
+// Empty where it is not set: what it is used for here makes no difference of that.
+std::string variable(std::string_view name) { return environment_variable(name).value_or(""); }
+
+bool is_one_terminal() {
+  struct stat out {};
+  struct stat err {};
+  return fstat(STDOUT_FILENO, &out) == 0 && fstat(STDERR_FILENO, &err) == 0 &&
+         out.st_rdev == err.st_rdev;
+}
+
+void look_at_console(AgentConfig& config) {
+  config.screen = size_of_terminal(STDOUT_FILENO);
+  config.look =
+      look_of({.out = config.screen,
+               .err = size_of_terminal(STDERR_FILENO),
+               .one_terminal = is_one_terminal(),
+               .term = variable("TERM"),
+               .no_color = variable("NO_COLOR"),
+               .has_json = config.options.log_format == LogFormat::kJson,
+               .is_typed_into = config.options.passes_stdin && isatty(STDIN_FILENO) != 0});
+}
+
+// Options of output that name local ranks of which none runs here. On another node some may.
+std::vector<std::string> remarks_on_ranks(const LaunchOptions& options, int slots) {
+  std::vector<std::string> remarks;
+  const auto check = [&](const char* option, const auto& ranks, auto lowest) {
+    if (ranks.empty() || lowest(*ranks.begin()) < slots) return;
+    remarks.push_back(std::string(option) +
+                      " names no worker of this node: its local ranks are 0 to " +
+                      std::to_string(slots - 1));
+  };
+  const auto key = [](const auto& entry) { return entry.first; };
+  check("--redirects", options.redirects.by_rank, key);
+  check("--tee", options.tee.by_rank, key);
+  check("--local-ranks-filter", options.shown_ranks, [](LocalRank rank) { return rank.value; });
+  return remarks;
+}
+
+// What -t puts in front of a line. The host is the same for all workers of this agent.
+std::string tee_pattern_of(const LaunchOptions& options) {
+  constexpr std::string_view kHost = "${hostname}";
+  std::string pattern = options.line_prefix;
+  if (pattern.empty()) pattern = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  for (std::size_t at = pattern.find(kHost); at != pattern.npos; at = pattern.find(kHost, at)) {
+    const std::string host = host_name();
+    pattern.replace(at, kHost.size(), host);
+    at += host.size();
+  }
+  return pattern;
+}
+
+// torchrun's names for --shutdown-grace.
+Result<void> read_shutdown_timeout(LaunchOptions& options) {
+  constexpr const char* kVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
+  if (options.shutdown_timeout) options.grace = options.shutdown_timeout;
+  if (const std::string text = variable(kVariable); !options.grace && !text.empty()) {
+    Result<Duration> read = parse_seconds(text);
+    if (!read) return std::move(read).error().within(kVariable);
+    options.grace = *read;
+  }
+  return {};
+}
+
+Result<AgentConfig> plan(LaunchOptions options) {
+  AgentConfig config;
+  Result<Rendezvous> rendezvous = plan_rendezvous(options);
+  if (!rendezvous) return std::move(rendezvous).error();
+  if (Result<void> fits = check_output(options); !fits) return std::move(fits).error();
+  Result<int> slots = count_slots(options.slots);
+  if (!slots) return std::move(slots).error();
+  std::error_code unknown;
+  if (!options.directory.empty() && !std::filesystem::is_directory(options.directory, unknown)) {
+    return invalid_argument("there is no directory " + options.directory).within("--chdir");
+  }
+  Result<WorkerCommand> command = find_program(options);
+  if (!command) return std::move(command).error();
+  if (!options.store_allow.empty()) {
+    Result<AddressSet> allowed = AddressSet::parse(options.store_allow);
+    if (!allowed) return std::move(allowed).error().within("--store-allow");
+    config.store_allow = std::move(*allowed);
+  }
+  if (options.local_addr.find('/') != std::string::npos) {
+    if (auto network = Network::parse(options.local_addr); !network) {
+      return std::move(network).error().within("--local-addr");
+    }
+  }
+  Result<std::vector<std::string>> devices = own_devices(options, *slots);
+  if (!devices) return std::move(devices).error();
+  config.own_devices = std::move(*devices);
+  if (const Result<void> read = read_shutdown_timeout(options); !read) return read.error();
+  Result<Binding> binding = bind_workers(options, *slots);
+  if (!binding) return std::move(binding).error();
+  config.binding = std::move(*binding);
+  // With this torchrun's c10d has its workers do so, too.
+  if (!options.worker_store && rendezvous->mode != Rendezvous::Mode::kStatic &&
+      options.on_join != OnJoin::kCheckpoint &&
+      variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1") {
+    options.worker_store = WorkerStore::kRank0;
+  }
+  config.rendezvous = std::move(*rendezvous);
+  config.rendezvous.remarks.insert(config.rendezvous.remarks.begin(), options.remarks.begin(),
+                                   options.remarks.end());
+  config.rendezvous.remarks.insert(config.rendezvous.remarks.end(), config.binding.remarks.begin(),
+                                   config.binding.remarks.end());
+  for (std::string& remark : remarks_on_ranks(options, *slots)) {
+    config.rendezvous.remarks.push_back(std::move(remark));
+  }
+  if (const std::string outer = variable("TORCHELASTIC_RUN_ID"); !outer.empty()) {
+    config.rendezvous.remarks.push_back("this ddprun runs in a worker of job '" + outer +
+                                        "', rank " + variable("RANK") +
+                                        " there; its own workers get ranks of their own");
+  }
+  config.slots = *slots;
+  config.command = std::move(*command);
+  config.options = std::move(options);
+  if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun
+  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) config.options.node_rank.reset();
+  config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
+  config.signals.insert(config.signals.end(), kRelayedSignals.begin(), kRelayedSignals.end());
+  config.manager = slurm_manager();
+  if (config.manager != 0) config.default_grace = kDefaultGraceUnderSlurm;
+  look_at_console(config);
+  config.tee_pattern = tee_pattern_of(config.options);
+  config.inherits_omp_threads = std::getenv("OMP_NUM_THREADS") != nullptr;
+  config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+  return config;
+}
+
+// For every job that meets other nodes.
+Result<void> find_tls_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  config.tls_files = {
+      .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
+  const bool meets = config.rendezvous.mode != Rendezvous::Mode::kLocal;
+  if (!meets || !config.tls_files.is_given()) return {};
+  Result<FoundTls> found = TlsContext::for_agent(config.tls_files);
+  if (!found) return std::move(found).error();
+  if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
+  config.tls = std::move(found->context);
+  return {};
+}
+
+// Where there are neither keys nor certificates on both sides.
+Result<void> find_munge_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  config.munge = find_munge({.socket = options.munge_socket});
+  const std::string& why_not = config.munge.why_not;
+  if (config.munge.munge) return {};
+  if (options.require_auth) {
+    return invalid_argument(
+               "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; nor --rdzv-tls-cert, -key "
+               "and -ca; and munge is not there: " +
+               why_not)
+        .within("--require-auth");
+  }
+  if (is_named(options.munge_socket)) {
+    config.rendezvous.remarks.push_back("munge is not used: " + why_not);
+  }
+  return {};
+}
+
+// For every job that meets other nodes; the variable is taken out of the environment for all.
+Result<void> find_keys_of(AgentConfig& config) {
+  const LaunchOptions& options = config.options;
+  Result<FoundKeys> found = find_keys(options.rdzv_key_file);
+  if (!found) return std::move(found).error();
+  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
+  if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
+  const bool shows_certificates =
+      config.tls && !config.tls_files.cert.empty() && config.tls_files.has_authority();
+  if (found->keys.empty()) {
+    return shows_certificates ? Result<void>() : find_munge_of(config);
+  }
+  if (!found->keys.key_of(options.rdzv_id)) {
+    return invalid_argument("it has no key for job '" + options.rdzv_id + "'")
+        .within("--rdzv-key-file");
+  }
+  config.keys = std::move(found->keys);
+  return {};
+}
+
+Result<AgentConfig> with_proofs(AgentConfig config_so_far) {
+  Result<AgentConfig> config = std::move(config_so_far);
+  for (const auto find : {&find_tls_of, &find_keys_of}) {
+    Result<void> found = find(*config);
+    if (!found) return std::move(found).error();
+  }
+  return config;
+}
+
+}  // namespace
+
+Result<AgentConfig> plan_job(LaunchOptions options) {
+  Result<AgentConfig> config = plan(std::move(options));
+  if (!config) {
+    // A program that is not there, a GPU that is not: the command line cannot be meant here.
+    Error error = std::move(config).error();
+    error.kind = ErrorKind::kInvalidArgument;
+    return error;
+  }
+  return with_proofs(std::move(*config));
+}
+
+Result<AgentConfig> plan_call(LaunchOptions options) {
+  AgentConfig config;
+  Result<Rendezvous> rendezvous = plan_rendezvous(options);
+  if (!rendezvous) return std::move(rendezvous).error();
+  config.rendezvous = std::move(*rendezvous);
+  config.options = std::move(options);
+  return with_proofs(std::move(config));
+}
+
+PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
+  PlanOptions plan;
+  plan.command = config.command;
+  plan.slots = config.slots;
+  plan.role = config.options.role;
+  plan.run_id = config.options.rdzv_id;
+  plan.max_restarts = config.options.max_restarts;
+  plan.ports = config.options.ports;
+  plan.checkpoint_signal = config.options.checkpoint_signal;
+  plan.log_directory = std::move(log_directory);
+  plan.seats = config.binding.seats;
+  plan.own_devices = config.own_devices;
+  plan.variables = config.options.variables;
+  plan.virtual_local_rank = config.options.virtual_local_rank;
+  plan.inherits_omp_threads = config.inherits_omp_threads;
+  plan.agent_store = config.options.has_agent_store();
+  plan.inherited_nccl_async_error_handling = config.inherited_nccl_async_error_handling;
+  return plan;
+}
+
+namespace {
+
+// One component of a path: what another user's job is called must not lead out of --log-dir.
+std::string as_file_name(std::string text) {
+  constexpr std::size_t kMostBytes = 100;
+  text.resize(std::min(text.size(), kMostBytes));
+  std::replace_if(
+      text.begin(), text.end(), [](char c) { return c == '/' || is_control(c); }, '_');
+  return text;
+}
+
+// As torchrun names it; where several nodes may share the directory, with this one's name.
+std::string log_name(const AgentConfig& config) {
+  std::string name = as_file_name(config.options.rdzv_id) + "_" + random_hex(4);
+  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return name;
+  name += "_" + as_file_name(host_name());
+  if (config.options.node_rank) name += "_" + std::to_string(*config.options.node_rank);
+  return name;
+}
+
+}  // namespace
+
+Result<UniqueFd> make_log_directory(AgentConfig& config) {
+  const std::string& wanted = config.options.log_dir;
+  if (wanted == "/dev/null") return UniqueFd();
+  std::error_code error;
+  if (!wanted.empty()) {
+    // Absolute, because workers are told of it and may run elsewhere.
+    const std::filesystem::path root = std::filesystem::absolute(wanted, error);
+    config.log_root = root.string() + "/" + log_name(config);
+    std::filesystem::create_directories(config.log_root, error);
+    if (error) return system_error("--log-dir: make " + config.log_root, error.value());
+    return UniqueFd();
+  }
+  const bool only_error_files =
+      !config.options.redirects.asks_for_any() && !config.options.tee.asks_for_any();
+  const std::string place = place_for_files(only_error_files);
+  Result<RunDirectory> made = make_run_directory(place);
+  if (!made) {
+    Error trouble = std::move(made).error();
+    trouble.doing = "make a temporary directory in " + place + " (TMPDIR)";
+    return trouble;
+  }
+  config.scratch_directory = config.log_root = made->path;
+  return std::move(made->lock);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,28 @@
+#include "launcher/process/slurm_step.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+
+#include "base/process_stat.h"
+
+namespace ddprun {
+
+pid_t slurm_manager() {
+  if (!std::getenv("SLURM_STEP_ID")) return 0;
+  constexpr int kFarthest = 16;  // a few shells and wrappers may stand between
+  pid_t one = getppid();
+  for (int i = 0; i < kFarthest && one > 1; ++i) {
+    std::ifstream file("/proc/" + std::to_string(one) + "/comm");
+    std::string name;
+    if (std::getline(file, name) && name == "slurmstepd") return one;
+    const std::optional<ProcessStat> stat = process_stat(one);
+    if (!stat) return 0;
+    one = stat->parent;
+  }
+  return 0;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,518 @@
+#include "launcher/supervisor/core/supervisor.h"
+
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/counted.h"
+#include "base/exit_codes.h"
+#include "base/signal_names.h"
+
+namespace ddprun {
+namespace {
+
+bool may_be_an_order(const WorkerEnd& end) {
+  return end.kind == EndKind::kSignaled && std::ranges::count(kPassedSignals, end.code) > 0;
+}
+
+bool is_crash(const WorkerEnd& end) {
+  return end.kind == EndKind::kSignaled &&
+         (end.code == SIGABRT || end.code == SIGSEGV || end.code == SIGBUS);
+}
+
+}  // namespace
+
+Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options)) {}
+
+SupervisorActions Supervisor::step(const SupervisorEvent& event, TimePoint now) {
+  SupervisorActions out;
+  if (state_ == State::kExited) return out;
+  std::visit([&](const auto& what) { on(what, now, out); }, event);
+  return out;
+}
+
+std::optional<TimePoint> Supervisor::deadline() const {
+  if (state_ == State::kExited) return std::nullopt;
+  std::optional<TimePoint> earliest = stop_deadline_;
+  const auto consider = [&](TimePoint time) {
+    if (!earliest || time < *earliest) earliest = time;
+  };
+  if (hold_back_until_) consider(*hold_back_until_);
+  if (checkpoint_due_) consider(checkpoint_told_ + kCheckpointPause);
+  return earliest;
+}
+
+AgentStatus Supervisor::status(TimePoint now) const {
+  AgentStatus status;
+  status.generation = generation_;
+  status.leaving = leaving_;
+  status.checkpoints = checkpoints_;
+  status.asked_to_save = asked_to_save_;
+  status.sightings = sightings_;
+  switch (state_) {
+    case State::kIdle:
+    case State::kExited: status.phase = AgentPhase::kIdle; break;
+    case State::kRunning: status.phase = AgentPhase::kRunning; break;
+    // Clearing up after workers that all ended well is part of their run.
+    case State::kStopping:
+      status.phase = all_well_ ? AgentPhase::kRunning : AgentPhase::kStopping;
+      break;
+    case State::kFinished: status.phase = AgentPhase::kFinished; break;
+  }
+  if (hold_back_until_) return status;  // what is held back may yet turn out to be no failure
+  for (const DatedEnd& dated : ends_) status.ends.push_back(dated.as_of(now));
+  if (status.phase != AgentPhase::kRunning) tell_who_left(status, now);
+  status.more_ends = static_cast<int>(keep_likeliest(status.ends));
+  return status;
+}
+
+// Adds the ranks that reached their end. One that crashed after it counts as left, until all of the
+// node have reached theirs: then its crash is told.
+void Supervisor::tell_who_left(AgentStatus& status, TimePoint now) const {
+  for (const DatedEnd& dated : left_) {
+    if (dated.end.finished && state_ == State::kFinished) {
+      status.ends.push_back(dated.as_of(now));
+    } else {
+      status.left.push_back(dated.end.local_rank);
+    }
+  }
+}
+
+// --- directives ----------------------------------------------------------------------------------
+
+void Supervisor::on(const Wait& wait, TimePoint, SupervisorActions& out) {
+  if (state_ != State::kIdle) return;
+  if (wait.generation > generation_) {
+    generation_ = wait.generation;
+    ends_.clear();
+    left_.clear();
+    sightings_.clear();
+    checkpoints_ = 0;
+  }
+  if (wait.reason == last_wait_) return;
+  last_wait_ = wait.reason;
+  out.push_back(Say{Say::Level::kInfo, "waiting: " + wait.reason});
+}
+
+void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& out) {
+  // Repeated, or of a generation that this node has seen the end of.
+  if (state_ != State::kIdle || assignment.generation <= generation_ || exit_code_) return;
+  state_ = State::kRunning;
+  generation_ = assignment.generation;
+  assignment_ = assignment;
+  alive_ = options_.slots;
+  stop_asked_ = all_well_ = killed_ = suspended_ = false;
+  ends_.clear();
+  left_.clear();
+  asked_for_.clear();
+  checkpoints_ = 0;
+  checkpoint_due_ = looking_ = false;
+  stop_then_.reset();
+  sightings_.clear();
+  last_wait_.clear();
+  if (assignment.failure) out.push_back(ReportRestart{*assignment.failure});
+  assignment_.failure.reset();
+  if (generation_ > Generation(0)) {
+    out.push_back(Say{Say::Level::kInfo, "generation " + to_text(generation_) + ": starting " +
+                                             counted(options_.slots, "worker") + " (" +
+                                             assignment.reason + ")"});
+  }
+  out.push_back(StartWorkers{assignment});
+  // Who was asked before these workers were there has not saved yet.
+  if (asked_to_save_) tell_to_save(UserSignal{options_.checkpoint_signal}, out);
+  out.push_back(SendStatus{});
+}
+
+void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
+  // It was under way while this node was told to go on: what it means is over here. A newer one
+  // than ours says that ours is over, too.
+  if (stop.generation < generation_ && state_ != State::kIdle) return;
+  switch (state_) {
+    case State::kIdle:
+      generation_ = std::max(generation_, stop.generation);
+      out.push_back(SendStatus{});
+      return;
+    case State::kFinished:
+      state_ = State::kIdle;
+      out.push_back(ReleaseGeneration{});
+      out.push_back(SendStatus{});
+      return;
+    case State::kRunning:
+      if (stop.look && !stop.at_once && sightings_.empty()) {
+        stop_then_ = stop;
+        return look(out);
+      }
+      out.push_back(Say{Say::Level::kInfo, (stop.at_once ? "killing " : "stopping ") +
+                                               counted(alive_, "worker") + ": " + stop.reason});
+      if (stop.at_once) {
+        kill(now, out);
+      } else {
+        begin_stop(SIGTERM, now, out);
+      }
+      out.push_back(SendStatus{});
+      return;
+    case State::kStopping:
+      if (stop.at_once && !killed_) kill(now, out);
+      if (!all_well_) return;
+      all_well_ = false;  // the generation is to be run again: what is left has to go, as before
+      out.push_back(SendStatus{});
+      return;
+    case State::kExited: return;
+  }
+}
+
+void Supervisor::on(const End& end, TimePoint now, SupervisorActions& out) {
+  if (!verdict_) verdict_ = end.verdict;
+  if (!exit_code_) {
+    const bool saved = asked_to_save_ && end.verdict.success;
+    exit_code_ = saved ? to_int(ExitCode::kSaved) : end.verdict.exit_code;
+  }
+  if (state_ == State::kRunning) begin_stop(SIGTERM, now, out);
+  if (!has_workers()) finish_exit(out);
+}
+
+void Supervisor::on(const PassOn& pass_on, TimePoint, SupervisorActions& out) {
+  if (state_ != State::kRunning || pass_on.generation != generation_) return;
+  std::optional<LocalRank> rank;
+  if (pass_on.rank) {
+    const int local = pass_on.rank->value - assignment_.first_rank.value;
+    if (local < 0 || local >= options_.slots) return;
+    rank = LocalRank(local);
+  } else if (pass_on.signal == options_.checkpoint_signal) {
+    return ask_to_save(UserSignal{pass_on.signal, UserSignal::Way::kDirect}, out);
+  }
+  signal_workers(pass_on.signal, rank, out);
+}
+
+// --- workers -------------------------------------------------------------------------------------
+
+void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions& out) {
+  DDPRUN_ASSERT(has_workers(), "workers end only where some were started");
+  take_down(ended, now, out);
+  if (state_ != State::kRunning) return;
+  if (died_of_being_asked()) {
+    return on(UserSignal{options_.checkpoint_signal, UserSignal::Way::kManager}, now, out);
+  }
+  if (!ends_.empty()) {
+    if (!hold_back_until_ && std::all_of(ends_.begin(), ends_.end(), [](const DatedEnd& dated) {
+          return may_be_an_order(dated.end);
+        })) {
+      hold_back_until_ = now + kSignalHoldBack;
+      return;
+    }
+    // A real failure beside the ones that are held back needs no more waiting.
+    const bool real = std::any_of(ends_.begin(), ends_.end(), [](const DatedEnd& dated) {
+      return !may_be_an_order(dated.end);
+    });
+    if (real) declare_failure(now, out);
+    return;
+  }
+  if (alive_ == 0) {
+    all_well_ = true;
+    begin_stop(SIGTERM, now, out);  // what the workers left behind
+  }
+}
+
+void Supervisor::look(SupervisorActions& out) {
+  if (!std::exchange(looking_, true)) out.push_back(LookAtWorkers{});
+}
+
+void Supervisor::on(const WorkersHang&, TimePoint, SupervisorActions& out) {
+  if (state_ == State::kRunning && sightings_.empty()) look(out);
+}
+
+void Supervisor::on(const WorkersSeen& seen, TimePoint now, SupervisorActions& out) {
+  if (state_ != State::kRunning || seen.generation != generation_ || !looking_) return;
+  looking_ = false;
+  sightings_ = seen.sightings;
+  for (Sighting& one : sightings_) {
+    one.rank = Rank(assignment_.first_rank.value + one.local_rank.value);
+    one.node_rank = assignment_.node_rank;
+    one.host = options_.host;
+  }
+  keep_telling(sightings_);
+  if (std::optional<Stop> stop = std::exchange(stop_then_, std::nullopt)) {
+    stop->look = false;
+    return on(*stop, now, out);
+  }
+  if (!sightings_.empty()) out.push_back(SendStatus{});
+}
+
+// A rank that reached its end has failed where another one names it as its reason: it left early.
+void Supervisor::take_down_who_left() {
+  for (auto left = left_.begin(); left != left_.end();) {
+    const bool is_missed = std::ranges::any_of(
+        ends_, [&](const DatedEnd& dated) { return dated.end.blames == left->end.rank.value; });
+    if (is_missed) {
+      left->end.finished = false;  // the job's work is not done
+      ends_.push_back(std::move(*left));
+    }
+    left = is_missed ? left_.erase(left) : left + 1;
+  }
+}
+
+void Supervisor::take_down(const WorkersEnded& ended, TimePoint now, SupervisorActions& out) {
+  for (WorkerEnd end : ended.workers) {
+    --alive_;
+    end.after_stop = stop_asked_;
+    end.on_request = end.kind == EndKind::kSignaled && end.out_of_memory == OutOfMemory::kNo &&
+                     asked_for_.contains({end.code, end.local_rank.value});
+    end.rank = Rank(assignment_.first_rank.value + end.local_rank.value);
+    end.node_rank = assignment_.node_rank;
+    end.host = options_.host;
+    const bool has_left = end.finished;
+    end.finished = has_left && is_crash(end);
+    // Its program had returned: the stop has only cut its teardown short.
+    if (has_left && stop_asked_ && !end.finished) {
+      end = {.rank = end.rank,
+             .local_rank = end.local_rank,
+             .node_rank = end.node_rank,
+             .host = end.host,
+             .pid = end.pid,
+             .step = end.step};
+    }
+    const bool ended_well = end.kind == EndKind::kExited && end.code == 0;
+    if (ended_well && stop_asked_ && !has_left) continue;
+    const bool is_late = end.finished && !stop_asked_;
+    if (is_late) {
+      const std::string_view rest = alive_ > 0 ? ": the other ranks go on" : "";
+      out.push_back(Say{Say::Level::kWarning, describe(end).append(rest)});
+    }
+    (ended_well || is_late ? left_ : ends_).push_back({std::move(end), now});
+  }
+  take_down_who_left();
+  DDPRUN_ASSERT(alive_ >= 0, "a worker ends once");
+}
+
+void Supervisor::declare_failure(TimePoint now, SupervisorActions& out) {
+  hold_back_until_.reset();
+  // Ages make the earlier of two ends the likelier cause.
+  const auto first =
+      std::min_element(ends_.begin(), ends_.end(), [&](const DatedEnd& a, const DatedEnd& b) {
+        return is_likelier_cause(a.as_of(now), b.as_of(now));
+      });
+  std::string text = describe(first->end);
+  if (alive_ > 0) text += "; stopping the other " + counted(alive_, "worker");
+  out.push_back(Say{Say::Level::kError, std::move(text)});
+  begin_stop(SIGTERM, now, out);
+  out.push_back(SendStatus{});
+}
+
+void Supervisor::on(const TreeEmpty&, TimePoint, SupervisorActions& out) {
+  if (state_ != State::kStopping || alive_ > 0) return;
+  stop_deadline_.reset();
+  hold_back_until_.reset();
+  if (all_well_ && !exit_code_) {
+    state_ = State::kFinished;
+    out.push_back(SendStatus{});
+    return;
+  }
+  state_ = State::kIdle;
+  out.push_back(ReleaseGeneration{});
+  if (exit_code_) return finish_exit(out);
+  out.push_back(SendStatus{});
+}
+
+// --- from outside --------------------------------------------------------------------------------
+
+void Supervisor::signal_workers(int signal, std::optional<LocalRank> rank, SupervisorActions& out) {
+  for (int local = 0; local < options_.slots; ++local) {
+    if (!rank || rank->value == local) asked_for_.emplace(signal, local);
+  }
+  out.push_back(SignalWorkers{signal, rank});
+}
+
+// To the workers, and nothing ends by it here.
+void Supervisor::relay(const UserSignal& signal, SupervisorActions& out) {
+  if (state_ != State::kRunning || signal.way == UserSignal::Way::kManager) return;
+  if (signal.signal == SIGTSTP) {
+    if (!std::exchange(suspended_, true)) out.push_back(SuspendTree{});
+  } else if (signal.signal == SIGCONT && suspended_) {
+    suspended_ = false;
+    out.push_back(ResumeTree{});
+  } else {
+    signal_workers(signal.signal, std::nullopt, out);
+  }
+}
+
+void Supervisor::ask_to_save(const UserSignal& signal, SupervisorActions& out) {
+  if (std::exchange(asked_to_save_, true)) return;
+  if (state_ == State::kRunning) {
+    tell_to_save(signal, out);
+    out.push_back(SendStatus{});
+    return;
+  }
+  // Nothing runs that could save: the job is to be started again from where it is.
+  if (state_ == State::kFinished) return;
+  out.push_back(
+      Say{Say::Level::kInfo,
+          signal_name(signal.signal) + ": nothing runs that could save; this node leaves the job"});
+  leave_reason_ = "it was told by " + signal_name(signal.signal) + " to save and to leave";
+  if (!exit_code_) exit_code_ = to_int(ExitCode::kSaved);
+  if (!has_workers()) finish_exit(out);
+}
+
+void Supervisor::tell_to_save(const UserSignal& signal, SupervisorActions& out) const {
+  out.push_back(
+      Say{Say::Level::kInfo, signal_name(signal.signal) + ": " + counted(alive_, "worker") +
+                                 (alive_ == 1 ? " is" : " are") + " asked to save and to leave"});
+  if (signal.way != UserSignal::Way::kManager) out.push_back(SignalWorkers{signal.signal});
+}
+
+bool Supervisor::died_of_being_asked() const {
+  if (options_.checkpoint_signal == 0) return false;
+  return std::any_of(ends_.begin(), ends_.end(), [this](const DatedEnd& dated) {
+    return dated.end.kind == EndKind::kSignaled && dated.end.code == options_.checkpoint_signal;
+  });
+}
+
+void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& out) {
+  if (signal.signal == options_.checkpoint_signal && !died_of_being_asked() && leaving_ == 0) {
+    return ask_to_save(signal, out);
+  }
+  if (std::ranges::count(kRelayedSignals, signal.signal) > 0 &&
+      signal.signal != options_.checkpoint_signal) {
+    return relay(signal, out);
+  }
+  const bool repeated = signal.signal == SIGINT &&
+                        std::exchange(interrupted_[static_cast<std::size_t>(signal.way)], true);
+  if (leaving_ != 0) {
+    // Slurm repeats SIGTERM by itself; only a person presses Ctrl-C twice.
+    const bool insists = signal.signal == SIGINT && (repeated || leaving_ != SIGINT);
+    if (insists && has_workers()) {
+      out.push_back(Say{Say::Level::kWarning, "second SIGINT: killing all workers"});
+      kill(now, out);
+    }
+    return;
+  }
+  leaving_ = signal.signal;
+  hold_back_until_.reset();
+  std::erase_if(ends_, [](const DatedEnd& dated) {
+    return !dated.end.after_stop && may_be_an_order(dated.end);
+  });
+  if (!exit_code_) exit_code_ = exit_code_of_signal(signal.signal);
+  if (!has_workers()) return finish_exit(out);
+  const bool known = signal.way == UserSignal::Way::kManager;
+  out.push_back(Say{
+      Say::Level::kInfo,
+      signal_name(signal.signal) + (known ? ", which has also come to " : ": passing it on to ") +
+          counted(alive_, "worker") + (alive_ == 1 ? ", which has " : ", which have ") +
+          to_text(options_.grace) + " to end"});
+  begin_stop(signal.signal, now, out, known ? Known::kYes : Known::kNo);
+  out.push_back(SendStatus{});
+}
+
+void Supervisor::on(const ServiceLost& lost, TimePoint now, SupervisorActions& out) {
+  out.push_back(Say{Say::Level::kError, lost.reason});
+  if (lost.for_good) return exit_killing(to_int(lost.code), now, out);
+  if (has_workers()) kill(now, out);
+}
+
+void Supervisor::on(const ServiceRefused& refused, TimePoint now, SupervisorActions& out) {
+  out.push_back(Say{Say::Level::kError, refused.reason});
+  exit_killing(to_int(ExitCode::kRefused), now, out);
+}
+
+void Supervisor::on(const GuardianLost&, TimePoint now, SupervisorActions& out) {
+  out.push_back(Say{Say::Level::kError, "a guard of this agent was killed: ending all workers"});
+  leave_reason_ = "the guardian of its agent was killed";
+  exit_killing(to_int(ExitCode::kInternal), now, out);
+}
+
+// Workers may announce as often as they like; the service hears of it at a bounded rate.
+void Supervisor::on(const CheckpointAnnounced& announced, TimePoint now, SupervisorActions& out) {
+  if (state_ != State::kRunning || announced.generation != generation_) return;
+  const bool is_first = checkpoints_++ == 0;
+  if (!is_first && now < checkpoint_told_ + kCheckpointPause) {
+    checkpoint_due_ = true;
+    return;
+  }
+  checkpoint_told_ = now;
+  out.push_back(SendStatus{});
+}
+
+void Supervisor::on(const Tick&, TimePoint now, SupervisorActions& out) {
+  if (checkpoint_due_ && now >= checkpoint_told_ + kCheckpointPause) {
+    checkpoint_due_ = false;
+    checkpoint_told_ = now;
+    if (state_ == State::kRunning) out.push_back(SendStatus{});
+  }
+  if (hold_back_until_ && now >= *hold_back_until_) declare_failure(now, out);
+  if (!stop_deadline_ || now < *stop_deadline_) return;
+  if (!killed_) {
+    const std::string who =
+        alive_ > 0 ? counted(alive_, "worker") : "processes that workers started";
+    out.push_back(Say{Say::Level::kWarning,
+                      who + " did not end within " + to_text(options_.grace) + ": SIGKILL"});
+    return kill(now, out);
+  }
+  const std::string reason = "processes of generation " + to_text(generation_) +
+                             " cannot be killed (in an uninterruptible system call?)";
+  out.push_back(Say{Say::Level::kError, reason});
+  out.push_back(SendLeave{Leave{0, reason}});
+  if (!verdict_) verdict_ = own_verdict(reason, now);
+  state_ = State::kExited;
+  out.push_back(Exit{to_int(ExitCode::kInternal), verdict_});
+}
+
+// What is known here, where the service's will not be waited for; nullopt: no worker has failed.
+std::optional<Verdict> Supervisor::own_verdict(std::string headline, TimePoint now) const {
+  AgentStatus known = status(now);
+  if (known.ends.empty()) return std::nullopt;
+  Verdict verdict{.exit_code = to_int(ExitCode::kInternal), .headline = std::move(headline)};
+  verdict.ends = std::move(known.ends);
+  verdict.more_ends = known.more_ends;
+  verdict.generation = generation_;
+  verdict.restarts_used = assignment_.restart_count;
+  verdict.max_restarts = options_.max_restarts;
+  return verdict;
+}
+
+// --- stopping ------------------------------------------------------------------------------------
+
+void Supervisor::begin_stop(int signal, TimePoint now, SupervisorActions& out, Known known) {
+  if (state_ == State::kRunning) {
+    state_ = State::kStopping;
+    stop_asked_ = true;
+    hold_back_until_.reset();
+    stop_deadline_ = now + options_.grace;
+    if (known == Known::kNo) {
+      out.push_back(SignalTree{signal});
+    } else if (suspended_) {
+      out.push_back(ResumeTree{});
+    }
+    suspended_ = false;
+  } else if (known == Known::kYes) {
+    return;
+  } else if (signal != SIGTERM) {
+    out.push_back(SignalTree{signal});
+  }
+}
+
+void Supervisor::kill(TimePoint now, SupervisorActions& out) {
+  state_ = State::kStopping;
+  stop_asked_ = true;
+  killed_ = true;
+  hold_back_until_.reset();
+  stop_deadline_ = now + options_.kill_timeout;
+  out.push_back(KillTree{});
+}
+
+void Supervisor::exit_killing(int code, TimePoint now, SupervisorActions& out) {
+  if (!exit_code_) exit_code_ = code;
+  if (!has_workers()) return finish_exit(out);
+  kill(now, out);
+}
+
+void Supervisor::finish_exit(SupervisorActions& out) {
+  DDPRUN_ASSERT(exit_code_.has_value(), "an exit has a code");
+  state_ = State::kExited;
+  const bool expected = verdict_.has_value();  // the service knows that we go: it told us to
+  if (!expected && (leaving_ != 0 || !leave_reason_.empty())) {
+    out.push_back(SendLeave{Leave{leaving_, leave_reason_}});
+  }
+  out.push_back(Exit{*exit_code_, verdict_});
+}
+
+}  // namespace ddprun

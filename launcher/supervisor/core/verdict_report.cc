@@ -1,0 +1,140 @@
+#include "launcher/supervisor/core/verdict_report.h"
+
+#include <algorithm>
+
+#include "base/signal_names.h"
+#include "rendezvous/protocol/core/hints.h"
+#include "rendezvous/protocol/core/same_failure.h"
+
+namespace ddprun {
+namespace {
+
+std::string fate_of_the_other(const WorkerEnd& end, const WorkerEnd& first) {
+  std::string text = describe(end);
+  if (end.after_stop) return text + " when ddprun stopped it";
+  if (end.kind == EndKind::kNodeLost) return text;
+  return text + ", " + to_text(std::max(Duration(0), first.age - end.age)) + " after the first";
+}
+
+std::string exit_code_text(const Verdict& verdict, const WorkerEnd& first) {
+  std::string text = "exit code " + std::to_string(verdict.exit_code);
+  if (first.kind == EndKind::kSignaled && verdict.exit_code == exit_code_of(first)) {
+    text += " (128 + " + std::to_string(first.code) + ", " + signal_name(first.code) + ")";
+  }
+  return text;
+}
+
+void tell_frames(const WorkerEnd& end, std::vector<std::string>& lines) {
+  if (end.frames.empty()) return;
+  lines.emplace_back("  where, the innermost last:");
+  for (const std::string& frame : end.frames) lines.push_back("    | " + frame);
+}
+
+// The last lines without the traceback that its message and frames tell already.
+std::vector<std::string> untold_lines(const WorkerEnd& end) {
+  std::vector<std::string> lines = end.stderr_tail;
+  if (end.message.empty() || end.frames.empty()) return lines;
+  const std::string said = end.message.substr(0, end.message.find('\n'));
+  const auto last = std::find(lines.rbegin(), lines.rend(), said);
+  if (last == lines.rend()) return lines;
+  const auto begin = std::find(last, lines.rend(), "Traceback (most recent call last):");
+  lines.erase(begin == lines.rend() ? lines.begin() : begin.base() - 1, last.base());
+  return lines;
+}
+
+void tell_first(const WorkerEnd& first, std::vector<std::string>& lines) {
+  const bool has_said = first.kind == EndKind::kExited || first.kind == EndKind::kSignaled;
+  if (!first.message.empty() && has_said) lines.push_back("  it said: " + first.message);
+  tell_frames(first, lines);
+  if (const std::vector<std::string> untold = untold_lines(first); !untold.empty()) {
+    lines.emplace_back("  its last lines on stderr:");
+    for (const std::string& line : untold) lines.push_back("    | " + line);
+  }
+  if (const std::string hint = hint_for(first); !hint.empty()) lines.push_back("  hint: " + hint);
+}
+
+void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
+  const std::vector<WorkerEnd>& ends = verdict.ends;
+  const WorkerEnd& first = ends.front();
+  const std::size_t known = ends.size() + static_cast<std::size_t>(verdict.more_ends);
+  constexpr std::size_t kFirstsShown = 4;
+  constexpr std::size_t kShown = 16;
+  const bool is_hang = first.kind == EndKind::kHung;
+  const std::size_t firsts =
+      std::min(is_hang ? kEndsInFull : kFirstsShown, count_possible_firsts(ends));
+  const bool is_victim = first.blames >= 0;
+  lines.push_back("first failure: " + describe(first));
+  // Of a hang each candidate's stack may show the reason.
+  if (is_hang) tell_first(first, lines);
+  for (std::size_t i = 1; i < firsts; ++i) {
+    lines.push_back("or, at the same time as far as one can tell: " + describe(ends[i]));
+    if (is_hang) tell_frames(ends[i], lines);
+  }
+  if (!is_hang) tell_first(first, lines);
+  if (!verdict.seen.empty()) {
+    lines.emplace_back("what all ranks were doing:");
+    for (const std::string& one : verdict.seen) lines.push_back("  " + one);
+  }
+  const std::size_t shown = std::min(firsts + kShown, ends.size());
+  std::size_t blamed = 0;
+  for (std::size_t i = firsts; i < shown; ++i) {
+    if (!is_blamed(ends[i], ends, firsts)) continue;
+    lines.push_back("the one that is blamed: " + fate_of_the_other(ends[i], first));
+    ++blamed;
+  }
+  const auto is_same = [&](const WorkerEnd& end) {
+    return !is_blamed(end, ends, firsts) && is_same_failure(end, first);
+  };
+  std::size_t same = 0;
+  for (std::size_t i = firsts; i < shown; ++i) {
+    if (!is_same(ends[i])) continue;
+    if (same++ == 0) lines.emplace_back("failed in the same way:");
+    lines.push_back("  " + fate_of_the_other(ends[i], first));
+  }
+  if (known == firsts + blamed + same) return;
+  lines.emplace_back(is_victim ? "the others:" : "the others, its victims as far as one can tell:");
+  for (std::size_t i = firsts; i < shown; ++i) {
+    if (is_blamed(ends[i], ends, firsts) || is_same(ends[i])) continue;
+    lines.push_back("  " + fate_of_the_other(ends[i], first));
+  }
+  if (known > shown) lines.push_back("  ... and " + std::to_string(known - shown) + " more");
+}
+
+}  // namespace
+
+std::string restarts_of(const Verdict& verdict) {
+  // --restart-window and --restart-on-progress do not count all of them.
+  const std::string of_max = verdict.restarts_used > verdict.max_restarts
+                                 ? ""
+                                 : " of " + std::to_string(verdict.max_restarts);
+  return std::to_string(verdict.restarts_used) + of_max + " restarts";
+}
+
+std::vector<std::string> failure_report(const std::string& job_id, const Verdict& verdict) {
+  if (verdict.success) return {};
+  std::vector<std::string> lines;
+  const bool was_stopped = verdict.headline.starts_with(kStopped);
+  std::string headline = "job '" + job_id + "'" + (was_stopped ? " ended" : " failed");
+  if (verdict.max_restarts > 0) {
+    headline += " after " + restarts_of(verdict);
+  }
+  if (verdict.ends.empty()) {
+    lines.push_back(headline + ": " + verdict.headline);
+    return lines;
+  }
+  lines.push_back(headline + " in generation " + to_text(verdict.generation));
+  tell_ends(verdict, lines);
+  if (const std::size_t at = verdict.headline.find(kNotRestarted); at != std::string::npos) {
+    lines.push_back(verdict.headline.substr(at + 2));
+  }
+  lines.push_back(exit_code_text(verdict, verdict.ends.front()));
+  return lines;
+}
+
+std::vector<std::string> restart_report(const Verdict& failed) {
+  std::vector<std::string> lines{"generation " + to_text(failed.generation) + " failed"};
+  if (!failed.ends.empty()) tell_ends(failed, lines);
+  return lines;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,248 @@
+#include "launcher/worker/process.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/process/v2/posix/default_launcher.hpp>
+#include <boost/process/v2/process.hpp>
+#include <cerrno>
+#include <csignal>
+#include <map>
+
+#include "base/assert.h"
+#include "base/parse_number.h"
+#include "base/small_file.h"
+#include "launcher/plan/exec_trouble.h"
+#include "launcher/process/cpu_affinity.h"
+#include "launcher/worker/shared_clone.h"
+
+extern "C" char** environ;  // NOLINT: declared by unistd.h for _GNU_SOURCE only
+
+namespace ddprun {
+
+namespace process = boost::process::v2;
+using boost::system::error_code;
+
+namespace {
+
+// The signals that agents ignore, or have inherited as ignored, and workers must not: exec makes
+// handled ones default by itself. What is ignored does not change while an agent has workers.
+const std::vector<int>& signals_to_reset() {
+  static const std::vector<int> signals = [] {
+    std::vector<int> found;
+    for (int signal = 1; signal < NSIG; ++signal) {
+      // nohup's, and a shell's for what it runs in the background.
+      if (signal == SIGHUP || signal == SIGINT || signal == SIGQUIT) continue;
+      struct sigaction action {};
+      if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) {
+        found.push_back(signal);
+      }
+    }
+    return found;
+  }();
+  return signals;
+}
+
+// What happens in the child before exec. Only async-signal-safe calls, and nothing that allocates:
+// it runs in the agent's memory.
+struct WorkerInitializer {
+  const WorkerStart& start;
+  int in = -1;
+  pid_t agent = 0;
+  const char* const* environment = nullptr;
+  const CpuAffinity& affinity;
+  const std::vector<int>& reset;
+  const std::string& oom_score;  // empty: as it is
+
+  // Of what failed; the parent reads it.
+  const char* step = nullptr;
+  int step_errno = 0;
+
+  bool failed(const char* what) {
+    step = what;
+    step_errno = errno;
+    return false;
+  }
+
+  bool on_exec_setup() {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    // The agent may have died before the line above: then nobody would kill this process.
+    if (getppid() != agent) leave_shared(1);
+    setsid();
+    raise_oom_score();
+    if (!affinity.take()) return failed("bind it to its CPUs");
+    if (start.has_terminal && ioctl(start.out, TIOCSCTTY, 0) != 0) {
+      return failed("give it its terminal");
+    }
+    if (dup2(in, STDIN_FILENO) < 0 || dup2(start.out, STDOUT_FILENO) < 0 ||
+        dup2(start.err, STDERR_FILENO) < 0) {
+      return failed("give it its streams");
+    }
+    close_all_but_streams();
+    if (start.descriptor_limit) setrlimit(RLIMIT_NOFILE, &*start.descriptor_limit);
+    if (start.file_mask) umask(*start.file_mask);
+    if (!start.directory.empty() && chdir(start.directory.c_str()) != 0) return failed("chdir");
+    for (const int signal : reset) {
+      struct sigaction action {};
+      action.sa_handler = SIG_DFL;
+      sigaction(signal, &action, nullptr);
+    }
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    if (start.blocked_signal != 0) sigaddset(&blocked, start.blocked_signal);
+    sigprocmask(SIG_SETMASK, &blocked, nullptr);
+    return true;
+  }
+
+  // Anybody may raise it; where it cannot be done the worker runs as well.
+  void raise_oom_score() const {
+    if (oom_score.empty()) return;
+    const int file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (file < 0) return;
+    [[maybe_unused]] const ssize_t written = write(file, oom_score.data(), oom_score.size());
+    close(file);
+  }
+
+  // All of ours are closed by exec; this is about what ddprun was given. Before Linux 5.9 one by
+  // one, as far as it can have been given any.
+  void close_all_but_streams() const {
+    constexpr unsigned kFirst = STDERR_FILENO + 1;
+    if (syscall(SYS_close_range, kFirst, ~0U, 0U) == 0) return;
+    const rlim_t end = start.descriptor_limit ? start.descriptor_limit->rlim_cur : 1024;
+    for (rlim_t fd = kFirst; fd < end; ++fd) close(static_cast<int>(fd));
+  }
+};
+
+// What the child writes, as it cannot put text together.
+std::string raised_oom_score(int raise) {
+  constexpr int kMost = 1000;
+  const auto own = parse_number<int>(first_line_of("/proc/self/oom_score_adj"));
+  if (!own || raise <= 0) return "";
+  return std::to_string(std::min(kMost, *own + raise));
+}
+
+// This process's environment with the variables over it, as execve wants it.
+class Environment {
+ public:
+  explicit Environment(const std::vector<std::pair<std::string, std::string>>& variables) {
+    std::map<std::string, std::string> merged;
+    for (char** entry = environ; entry && *entry; ++entry) {
+      const std::string text(*entry);
+      const std::size_t at = text.find('=');
+      if (at != std::string::npos) merged[text.substr(0, at)] = text.substr(at + 1);
+    }
+    for (const auto& [name, value] : variables) merged[name] = value;
+    for (const auto& [name, value] : merged) texts_.push_back(name + "=" + value);
+    for (const std::string& text : texts_) pointers_.push_back(text.c_str());
+    pointers_.push_back(nullptr);
+  }
+  const char* const* get() const { return pointers_.data(); }
+
+ private:
+  std::vector<std::string> texts_;
+  std::vector<const char*> pointers_;
+};
+
+using Handle = process::basic_process<boost::asio::io_context::executor_type>;
+
+// Boost's own forks, or renews Asio's descriptors in a child that shares them with us.
+struct WorkerLauncher : process::posix::default_launcher {
+  Result<Handle> operator()(boost::asio::io_context& io, WorkerInitializer& initializer) {
+    struct Child {
+      const char* executable;
+      const char* const* arguments;
+      WorkerInitializer& initializer;
+    };
+    const WorkerStart& start = initializer.start;
+    const process::filesystem::path executable(start.executable);
+    Child child{executable.c_str(), build_argv_(executable, start.arguments), initializer};
+    Result<ClonedChild> made = start_sharing_memory(
+        start.cgroup,
+        [](void* argument) {
+          auto& [path, arguments, setup] = *static_cast<Child*>(argument);
+          if (!setup.on_exec_setup()) leave_shared(127);
+          execve(path, const_cast<char* const*>(arguments),
+                 const_cast<char* const*>(setup.environment));
+          setup.failed("exec");
+          leave_shared(127);
+        },
+        &child);
+    if (!made) return std::move(made).error();
+    if (initializer.step) {
+      waitpid(made->pid, nullptr, 0);
+      return Error{};
+    }
+    return Handle(io.get_executor(), made->pid, made->pidfd.release());
+  }
+};
+
+// What the child could not do, and what would be right.
+Error failed_step(const WorkerStart& start, const std::string& step, int step_errno) {
+  Error error = system_error(step, step_errno);
+  if (step == "exec") {
+    error.doing += " " + start.executable;
+    error.cause = exec_trouble(start.executable, start.directory, step_errno);
+  } else if (step == "chdir") {
+    error.doing += " " + start.directory;
+  }
+  return error;
+}
+
+}  // namespace
+
+// Shared with the wait, which Boost ties to the handle's address.
+struct WorkerProcess::State {
+  explicit State(Handle the_handle) : handle(std::move(the_handle)) {}
+  Handle handle;
+  bool let_go = false;
+};
+
+WorkerProcess::WorkerProcess(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+WorkerProcess::~WorkerProcess() {
+  if (!state_) return;
+  state_->let_go = true;
+  state_->handle.detach();  // Boost's destructor would kill the process and wait for it, for ever
+}
+
+pid_t WorkerProcess::id() const { return state_->handle.id(); }
+
+void WorkerProcess::when_ended(std::function<void(int)> then) {
+  state_->handle.async_wait([state = state_, then = std::move(then)](error_code error, int) {
+    if (state->let_go) return;
+    DDPRUN_ASSERT(!error, "nobody else reaps a worker");
+    then(state->handle.native_exit_code());
+  });
+}
+
+Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const WorkerStart& start) {
+  const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!null.valid()) return system_error("open /dev/null", errno);
+  const Environment environment(start.variables);
+  const CpuAffinity affinity(start.cpus);
+  const std::string oom_score = raised_oom_score(start.oom_score_raise);
+  WorkerInitializer initializer{.start = start,
+                                .in = start.in < 0 ? null.get() : start.in,
+                                .agent = getpid(),
+                                .environment = environment.get(),
+                                .affinity = affinity,
+                                .reset = signals_to_reset(),
+                                .oom_score = oom_score};
+  Result<Handle> handle = WorkerLauncher()(io, initializer);
+  if (handle) return WorkerProcess(std::make_shared<State>(std::move(*handle)));
+  if (initializer.step) return failed_step(start, initializer.step, initializer.step_errno);
+  Error error = std::move(handle).error().within("start " + start.executable);
+  if (error.sys_errno == EAGAIN) {
+    const std::string limits = limits_of_processes();
+    error.cause += limits.empty() ? ": too many processes" : ": " + limits;
+  }
+  return error;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,54 @@
+#include "rendezvous/auth/core/slurm_conf.h"
+
+#include <algorithm>
+#include <cctype>
+#include <optional>
+
+namespace ddprun {
+namespace {
+
+constexpr std::string_view kSpaces = " \t\r";
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t first = text.find_first_not_of(kSpaces);
+  if (first == text.npos) return {};
+  return text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
+}
+
+// Returns what follows `name=` in `text`; nothing where it does not begin so.
+std::optional<std::string_view> value_of(std::string_view text, std::string_view name) {
+  const std::size_t equals = text.find('=');
+  if (equals == text.npos) return std::nullopt;
+  const bool is_it = std::ranges::equal(
+      trimmed(text.substr(0, equals)), name,
+      [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
+  if (!is_it) return std::nullopt;
+  return trimmed(text.substr(equals + 1));
+}
+
+// Returns the first part of `text` up to `separator`, and takes it off.
+std::string_view take_part(std::string_view& text, char separator) {
+  const std::size_t end = std::min(text.find(separator), text.size());
+  const std::string_view part = text.substr(0, end);
+  text.remove_prefix(std::min(end + 1, text.size()));
+  return part;
+}
+
+}  // namespace
+
+std::string munge_socket_of(std::string_view text) {
+  std::string socket;
+  while (!text.empty()) {
+    std::string_view rest = take_part(text, '\n');
+    std::optional<std::string_view> info = value_of(take_part(rest, '#'), "AuthInfo");
+    if (!info) continue;
+    socket.clear();
+    while (!info->empty()) {
+      const auto path = value_of(take_part(*info, ','), "socket");
+      if (path && path->starts_with('/')) socket = *path;
+    }
+  }
+  return socket;
+}
+
+}  // namespace ddprun

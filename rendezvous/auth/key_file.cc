@@ -1,0 +1,89 @@
+#include "rendezvous/auth/key_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/late_openssl.h"
+#include "base/read_all.h"
+#include "base/unique_fd.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kMaxFileBytes = 1 << 20;
+
+Secret taken_from_environment() {
+  char* value = std::getenv(kKeyVariable);
+  if (!value) return {};
+  Secret text(value);
+  explicit_bzero(value, std::strlen(value));
+  unsetenv(kKeyVariable);
+  return text;
+}
+
+// The file may be a pipe, whose size nobody knows before its end.
+Result<Secret> contents_of(const UniqueFd& file, const std::string& doing) {
+  int failed = 0;
+  Secret text = Secret::filled(kMaxFileBytes + 1, [&](char* place) {
+    const ssize_t size = read_all(file.get(), place, kMaxFileBytes + 1);
+    if (size < 0) failed = errno;
+    return static_cast<std::size_t>(std::max<ssize_t>(0, size));
+  });
+  if (failed != 0) return system_error(doing, failed);
+  if (text.view().size() > kMaxFileBytes) {
+    return invalid_argument("more than " + std::to_string(kMaxFileBytes) + " bytes are no keys")
+        .within(doing);
+  }
+  return text;
+}
+
+// What is proved with them needs OpenSSL.
+Result<Keyring> read_keys(const Secret& text) {
+  Result<Keyring> keys = Keyring::parse(text);
+  if (!keys) return keys;
+  if (Result<void> there = load_openssl(); !there) return std::move(there).error();
+  return keys;
+}
+
+}  // namespace
+
+Result<FoundKeys> find_keys(const std::string& path) {
+  const Secret variable = taken_from_environment();
+  FoundKeys found;
+  if (path.empty()) {
+    if (variable.empty()) return found;
+    Result<Keyring> keys = read_keys(variable);
+    if (!keys) return std::move(keys).error().within(kKeyVariable);
+    found.keys = std::move(*keys);
+    return found;
+  }
+  const std::string doing = "--rdzv-key-file: read the keys in " + path;
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return system_error(doing, errno);
+  Result<Secret> text = contents_of(file, doing);
+  if (!text) return std::move(text).error();
+  Result<Keyring> keys = read_keys(*text);
+  if (!keys) return std::move(keys).error().within(doing);
+  found.keys = std::move(*keys);
+  struct stat status {};
+  if (fstat(file.get(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0) {
+    found.remark = "others can read the keys in " + path + ": chmod 600 " + path;
+  }
+  return found;
+}
+
+std::string exposure_of(const HostPort& listening, const Keyring& keys, const FoundMunge& munge) {
+  if (!keys.empty() || munge.munge || is_loopback_host(listening.host)) return "";
+  return "ANYONE who can reach " + to_text(listening) +
+         " can join jobs, read their addresses and end them: give every node and the service the "
+         "same --rdzv-key-file (munge is not used: " +
+         munge.why_not + ")";
+}
+
+}  // namespace ddprun

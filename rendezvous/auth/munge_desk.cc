@@ -1,0 +1,108 @@
+#include "rendezvous/auth/munge_desk.h"
+
+#include <atomic>
+#include <boost/asio/post.hpp>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <utility>
+
+#include "base/background_thread.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+
+struct MungeDesk::Job {
+  std::uint64_t number;
+  MungeTask task;
+  std::atomic<bool> is_over = false;  // nobody waits for it any more
+};
+
+// The thread may outlive the desk and the io_context.
+struct MungeDesk::Shared {
+  std::mutex mutex;
+  std::condition_variable more;
+  MungeDesk* desk = nullptr;  // null: closed. Written by the loop's thread alone
+  std::shared_ptr<const Munge> munge;
+  std::deque<std::shared_ptr<Job>> waiting;
+};
+
+MungeDesk::MungeDesk(asio::io_context& io, std::shared_ptr<const Munge> munge)
+    : io_(io), munge_(std::move(munge)), shared_(std::make_shared<Shared>()) {
+  shared_->desk = this;
+  shared_->munge = munge_;
+}
+
+MungeDesk::~MungeDesk() {
+  const std::lock_guard lock(shared_->mutex);
+  shared_->desk = nullptr;
+  shared_->waiting.clear();
+  shared_->more.notify_all();
+}
+
+void MungeDesk::ask(MungeTask task, Handler then) {
+  const std::uint64_t number = ++last_number_;
+  const auto job = std::make_shared<Job>(number, std::move(task));
+  const auto order =
+      open_.emplace(number, Order{job, std::move(then), asio::steady_timer(io_, kPatience)}).first;
+  if (const Result<void> taken = hand_in(job); !taken) return post_outcome(number, taken.error());
+  order->second.patience.async_wait(
+      [shared = shared_, number](const boost::system::error_code& error) {
+        if (error || !shared->desk) return;
+        shared->desk->close(
+            number, timeout_error("ask munge", "munged has not answered", kPatience, kPatience));
+      });
+}
+
+Result<void> MungeDesk::hand_in(const std::shared_ptr<Job>& job) {
+  if (!has_thread_) {
+    const Result<void> started =
+        start_detached_thread("munge", [shared = shared_] { work(shared); });
+    if (!started) return started.error();
+    has_thread_ = true;
+  }
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->waiting.size() >= kMaxWaiting) {
+    return Error{.kind = ErrorKind::kResource,
+                 .doing = "ask munge",
+                 .cause = std::to_string(kMaxWaiting) + " others wait for it"};
+  }
+  shared_->waiting.push_back(job);
+  shared_->more.notify_one();
+  return {};
+}
+
+void MungeDesk::work(const std::shared_ptr<Shared>& shared) {
+  std::unique_lock lock(shared->mutex);
+  while (true) {
+    shared->more.wait(lock, [&] { return !shared->desk || !shared->waiting.empty(); });
+    if (!shared->desk) return;
+    const std::shared_ptr<Job> job = std::move(shared->waiting.front());
+    shared->waiting.pop_front();
+    if (job->is_over) continue;
+    lock.unlock();
+    MungeOutcome outcome = shared->munge->carry_out(job->task);
+    lock.lock();
+    if (!shared->desk) return;
+    shared->desk->post_outcome(job->number, std::move(outcome));
+  }
+}
+
+// Either thread's.
+void MungeDesk::post_outcome(std::uint64_t number, MungeOutcome outcome) {
+  asio::post(io_, [shared = shared_, number, outcome = std::move(outcome)] {
+    if (shared->desk) shared->desk->close(number, outcome);
+  });
+}
+
+void MungeDesk::close(std::uint64_t number, const MungeOutcome& outcome) {
+  const auto found = open_.find(number);
+  if (found == open_.end()) return;  // its time was over
+  found->second.job->is_over = true;
+  const Handler then = std::move(found->second.then);
+  open_.erase(found);
+  then(outcome);  // may end this desk
+}
+
+}  // namespace ddprun

@@ -1,0 +1,170 @@
+#include "rendezvous/auth/tls_context.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "base/late_openssl.h"
+#include "base/unique_fd.h"
+
+namespace ddprun {
+namespace {
+
+// What the system says about a file; OpenSSL says only that something failed.
+Result<struct stat> look_at(const std::string& doing, const std::string& path) {
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!file.valid() || fstat(file.get(), &status) != 0) return system_error(doing, errno);
+  if (S_ISDIR(status.st_mode)) return system_error(doing, EISDIR);
+  return status;
+}
+
+// Else OpenSSL asks the terminal.
+int no_passphrase(char*, int, int, void*) { return 0; }
+
+// Fails where OpenSSL is not there, or its configuration on this system is wrong.
+Result<ssl_ctx_st*> make_context() {
+  if (Result<void> there = load_openssl(); !there) return std::move(there).error();
+  openssl().ERR_clear_error();
+  ssl_ctx_st* context = openssl().SSL_CTX_new(openssl().TLS_method());
+  if (!context) {
+    return Error{.doing = "prepare OpenSSL for TLS",
+                 .cause = take_openssl_reason("no reason is known")};
+  }
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
+  // TLS 1.3 always has forward secrecy. Of TLS 1.2, what sends the secret under the certificate's key
+  // would let whoever gets that key later read what was recorded.
+  openssl().SSL_CTX_set_cipher_list(context, "DEFAULT:!kRSA:!kPSK:!kRSAPSK:!kSRP");
+  // Every connection is a full handshake: what a session ticket would save is not worth a secret
+  // that outlives the connection.
+  openssl().SSL_CTX_set_options(context,
+                                SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
+  openssl().SSL_CTX_set_num_tickets(context, 0);
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_SESS_CACHE_MODE, SSL_SESS_CACHE_OFF, nullptr);
+  // Most connections are idle most of the time.
+  openssl().SSL_CTX_ctrl(context, SSL_CTRL_MODE, SSL_MODE_RELEASE_BUFFERS, nullptr);
+  openssl().SSL_CTX_set_default_passwd_cb(context, &no_passphrase);
+  // What --rdzv-tls-ca holds is trusted, whether or not somebody else has signed it.
+  openssl().X509_VERIFY_PARAM_set_flags(openssl().SSL_CTX_get0_param(context),
+                                        X509_V_FLAG_PARTIAL_CHAIN);
+  return context;
+}
+
+// " (OpenSSL: no start line)"; a certificate that OpenSSL finds too weak, for one, is in PEM.
+std::string openssl_says() { return " (OpenSSL: " + take_openssl_reason("no reason") + ")"; }
+
+Result<void> use_certificate(ssl_ctx_st* context, const std::string& path) {
+  const std::string doing = "--rdzv-tls-cert: read the certificate in " + path;
+  if (const auto file = look_at(doing, path); !file) return file.error();
+  if (openssl().SSL_CTX_use_certificate_chain_file(context, path.c_str()) == 1) return {};
+  return invalid_argument("it holds no certificate in PEM" + openssl_says()).within(doing);
+}
+
+// REQUIRES: the certificate is there. The remark is about the file.
+Result<std::string> use_key(ssl_ctx_st* context, const TlsFiles& files) {
+  const std::string doing = "--rdzv-tls-key: read the key in " + files.key;
+  const auto file = look_at(doing, files.key);
+  if (!file) return file.error();
+  const bool read =
+      openssl().SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) == 1;
+  const int reason = ERR_GET_REASON(openssl().ERR_peek_last_error());
+  if (!read && reason != X509_R_KEY_VALUES_MISMATCH) {
+    return invalid_argument("it holds no key in PEM without a passphrase" + openssl_says())
+        .within(doing);
+  }
+  if (!read || openssl().SSL_CTX_check_private_key(context) != 1) {
+    openssl().ERR_clear_error();
+    return invalid_argument("it is not the key of the certificate in " + files.cert).within(doing);
+  }
+  if ((file->st_mode & (S_IRGRP | S_IROTH)) == 0) return std::string();
+  return "others can read the key in " + files.key + ": chmod 600 " + files.key;
+}
+
+Result<void> use_authorities(ssl_ctx_st* context, const std::string& path) {
+  const std::string doing = "--rdzv-tls-ca: read the authorities in " + path;
+  if (const auto file = look_at(doing, path); !file) return file.error();
+  if (openssl().SSL_CTX_load_verify_locations(context, path.c_str(), nullptr) == 1) return {};
+  return invalid_argument("it holds no certificates in PEM" + openssl_says()).within(doing);
+}
+
+}  // namespace
+
+std::string take_openssl_reason(const std::string& otherwise) {
+  const unsigned long first = openssl().ERR_get_error();
+  openssl().ERR_clear_error();
+  const char* reason = first == 0 ? nullptr : openssl().ERR_reason_error_string(first);
+  return reason ? reason : otherwise;
+}
+
+TlsContext::~TlsContext() { openssl().SSL_CTX_free(context_); }
+
+Result<FoundTls> TlsContext::for_service(const TlsFiles& files) {
+  if (files.cert.empty()) {
+    return invalid_argument(
+               "who serves TLS needs a certificate, and its key: --rdzv-tls-cert and "
+               "--rdzv-tls-key")
+        .within("--rdzv-tls-cert");
+  }
+  if (files.ca == TlsFiles::kSystem) {
+    return invalid_argument(
+               "'system' would admit everybody who has any certificate: name a file with the "
+               "authority of the nodes")
+        .within("--rdzv-tls-ca");
+  }
+  const Result<ssl_ctx_st*> made = make_context();
+  if (!made) return made.error();
+  const std::shared_ptr<TlsContext> context(new TlsContext(*made));
+  Result<FoundTls> found = read(*context, files);
+  if (!found) return found;
+  if (!files.ca.empty()) {
+    openssl().SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
+                                 nullptr);
+    openssl().SSL_CTX_set_client_CA_list(context->get(),
+                                         openssl().SSL_load_client_CA_file(files.ca.c_str()));
+    openssl().ERR_clear_error();
+    context->demands_certificates_ = true;
+  }
+  found->context = context;
+  return found;
+}
+
+Result<FoundTls> TlsContext::for_agent(const TlsFiles& files) {
+  const Result<ssl_ctx_st*> made = make_context();
+  if (!made) return made.error();
+  const std::shared_ptr<TlsContext> context(new TlsContext(*made));
+  Result<FoundTls> found = read(*context, files);
+  if (!found) return found;
+  openssl().SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER, nullptr);
+  if (!files.has_authority()) {
+    openssl().SSL_CTX_set_default_verify_paths(context->get());
+    openssl().ERR_clear_error();
+  }
+  found->context = context;
+  return found;
+}
+
+Result<FoundTls> TlsContext::read(TlsContext& context, const TlsFiles& files) {
+  FoundTls found;
+  if (files.cert.empty() != files.key.empty()) {
+    const bool lacks_key = files.key.empty();
+    return invalid_argument(std::string("it goes with ") +
+                            (lacks_key ? "--rdzv-tls-key" : "--rdzv-tls-cert") +
+                            ", which was not given")
+        .within(lacks_key ? "--rdzv-tls-cert" : "--rdzv-tls-key");
+  }
+  openssl().ERR_clear_error();
+  if (!files.cert.empty()) {
+    if (const auto used = use_certificate(context.get(), files.cert); !used) return used.error();
+    Result<std::string> remark = use_key(context.get(), files);
+    if (!remark) return std::move(remark).error();
+    found.remark = std::move(*remark);
+  }
+  if (files.has_authority()) {
+    if (const auto used = use_authorities(context.get(), files.ca); !used) return used.error();
+  }
+  return found;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,293 @@
+#include "rendezvous/client/core/agent_link.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ddprun {
+
+AgentLink::AgentLink(AgentLinkOptions options, Rng rng, TimePoint now)
+    : options_(std::move(options)),
+      backoff_(rng, options_.backoff),
+      retry_at_(now),
+      join_until_(now + options_.join_timeout) {}
+
+LinkActions AgentLink::start(TimePoint now) { return tick(now); }
+
+LinkActions AgentLink::looked_up(TimePoint now) {
+  if (state_ != State::kLookingUp) return {};
+  state_ = State::kConnecting;
+  // There is not much time while the lease is held, and a cable that was cut may be whole again.
+  try_allowed_ = welcome_ ? std::min(options_.connect_timeout, welcome_->agent_patience / 8)
+                          : options_.connect_timeout;
+  try_until_ = now + try_allowed_;
+  return {LinkConnect{}};
+}
+
+LinkActions AgentLink::connected(TimePoint now) {
+  if (state_ != State::kConnecting) return {};
+  refused_since_.reset();
+  state_ = State::kGreeting;
+  unsaid_.reset();
+  hello_sent_ = now;
+  try_allowed_ = options_.connect_timeout;
+  try_until_ = now + try_allowed_;
+  return {LinkHello{}};
+}
+
+LinkActions AgentLink::disconnected(const std::string& why, TimePoint now, LinkFailure failure) {
+  LinkActions out;
+  if (state_ == State::kOver) return out;
+  last_trouble_ = why;
+  Try how = state_ == State::kGreeting ? Try::kEndedEarly : Try::kOther;
+  if (failure == LinkFailure::kRefused) how = Try::kRefused;
+  if (failure == LinkFailure::kPutOff) how = Try::kPutOff;
+  try_failed(how, now, out);
+  if (state_ != State::kOver) check_patience(now, out);
+  return out;
+}
+
+LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
+  if (has_spoken_ || state_ == State::kOver) return disconnected(why, now);
+  LinkActions out;
+  not_a_service(why, out);
+  return out;
+}
+
+LinkActions AgentLink::distrusted(const std::string& why, TimePoint now) {
+  if (!instance_.empty() || state_ == State::kOver) return disconnected(why, now);
+  state_ = State::kOver;
+  return {LinkClose{}, ServiceRefused{"this node does not follow the rendezvous service at " +
+                                      options_.service + ": " + why}};
+}
+
+LinkActions AgentLink::without_tls(const std::string& why, TimePoint now) {
+  if (has_spoken_ || state_ == State::kOver) return disconnected(why, now);
+  LinkActions out;
+  give_up("no TLS connection with " + options_.service + ": " + why, ExitCode::kRefused, out);
+  return out;
+}
+
+LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
+  LinkActions out;
+  if (state_ == State::kOver) return out;
+  if (const Refused* refused = std::get_if<Refused>(&message)) {
+    state_ = State::kOver;
+    out.push_back(LinkClose{});
+    out.push_back(ServiceRefused{"the rendezvous service at " + options_.service +
+                                 " refused this node: " + refused->reason});
+    return out;
+  }
+  has_spoken_ = true;
+  if (const Silence* silence = std::get_if<Silence>(&message)) {
+    silence_reason_ = silence->reason;
+    out.push_back(LinkDeliver{Wait{"the rendezvous service at " + options_.service +
+                                   " will be silent for a while: " + silence->reason}});
+    return out;
+  }
+  if (const Welcome* welcome = std::get_if<Welcome>(&message)) {
+    state_ = State::kUp;
+    silence_reason_.clear();
+    welcome_ = *welcome;
+    embedded_on_ = welcome->embedded ? welcome->host : "";
+    instance_ = welcome->instance;
+    confirmed_ = hello_sent_;
+    beats_.clear();
+    backoff_.reset();
+    next_beat_ = now + welcome->heartbeat_interval;
+    if (unsaid_) out.push_back(LinkTransmit{*std::exchange(unsaid_, std::nullopt)});
+    return out;
+  }
+  if (const HeartbeatAck* ack = std::get_if<HeartbeatAck>(&message)) {
+    while (!beats_.empty() && beats_.front().number <= ack->number) {
+      confirmed_ = std::max(confirmed_, beats_.front().sent);
+      beats_.pop_front();
+    }
+    if (state_ == State::kUp) next_beat_ = now + beat_pause(*ack);
+    return out;
+  }
+  if (const Answer* answer = std::get_if<Answer>(&message)) out.push_back(LinkHandOn{*answer});
+  if (const PassOn* pass_on = std::get_if<PassOn>(&message)) out.push_back(LinkHandOn{*pass_on});
+  if (const TellOutput* tell = std::get_if<TellOutput>(&message)) out.push_back(LinkHandOn{*tell});
+  if (const auto directive = directive_of(message)) out.push_back(LinkDeliver{*directive});
+  return out;
+}
+
+// As the service asks, within half an interval: whoever asks for more would use up the patience.
+Duration AgentLink::beat_pause(const HeartbeatAck& ack) const {
+  const Duration interval = welcome_->heartbeat_interval;
+  if (ack.next == Duration(0)) return interval;
+  return std::clamp(ack.next, interval / 2, interval + interval / 2);
+}
+
+LinkActions AgentLink::send(const AgentMessage& message) {
+  if (state_ == State::kUp) return {LinkTransmit{message}};
+  if (state_ == State::kGreeting) unsaid_ = message;
+  return {};
+}
+
+LinkActions AgentLink::leave(const Leave& leave) {
+  LinkActions out;
+  if (state_ == State::kUp) out.push_back(LinkTransmit{leave});
+  state_ = State::kOver;
+  return out;
+}
+
+LinkActions AgentLink::tick(TimePoint now) {
+  LinkActions out;
+  if (state_ == State::kOver) return out;
+  check_patience(now, out);
+  if (state_ == State::kOver) return out;
+
+  switch (state_) {
+    case State::kPausing:
+      if (now < retry_at_) break;
+      state_ = State::kLookingUp;
+      out.push_back(LinkLookUp{});
+      break;
+    case State::kLookingUp: break;
+    case State::kConnecting:
+    case State::kGreeting:
+      if (now < try_until_) break;
+      last_trouble_ = state_ == State::kConnecting ? "no connection within " : "no welcome within ";
+      last_trouble_ += to_text(try_allowed_);
+      out.push_back(LinkClose{});
+      try_failed(state_ == State::kGreeting ? Try::kSilent : Try::kOther, now, out);
+      break;
+    case State::kUp:
+      if (now < next_beat_) break;
+      beats_.push_back({next_number_, now});
+      out.push_back(LinkTransmit{Heartbeat{next_number_++}});
+      next_beat_ = now + welcome_->heartbeat_interval;
+      break;
+    case State::kOver: break;
+  }
+  return out;
+}
+
+std::optional<TimePoint> AgentLink::deadline() const {
+  TimePoint due = TimePoint::max();
+  switch (state_) {
+    case State::kOver: return std::nullopt;
+    case State::kPausing: due = retry_at_; break;
+    case State::kLookingUp: break;
+    case State::kConnecting:
+    case State::kGreeting: due = try_until_; break;
+    case State::kUp: due = next_beat_; break;
+  }
+  const TimePoint patience_ends = welcome_ ? confirmed_ + welcome_->agent_patience : join_until_;
+  return std::min(due, patience_ends);
+}
+
+void AgentLink::pause(TimePoint now) {
+  state_ = State::kPausing;
+  const Duration backoff = backoff_.next();
+  // A service that is there for a moment only is not to be missed while the lease runs out.
+  retry_at_ = now + (welcome_ ? std::min(backoff, welcome_->agent_patience / 16) : backoff);
+  if (refused_since_ && !embedded_on_.empty()) {
+    retry_at_ = std::min(retry_at_, std::max(now, *refused_since_ + kRefusedFor));
+  }
+  beats_.clear();
+}
+
+void AgentLink::try_failed(Try how, TimePoint now, LinkActions& out) {
+  if (is_another_program(how, now)) return not_a_service(last_trouble_, out);
+  if (is_host_without_service(how, now)) {
+    return give_up("the rendezvous service at " + options_.service +
+                       " is gone: it has not answered for " +
+                       to_text(now - confirmed_) + ", and connections are refused" + where_it_ran(),
+                   ExitCode::kServiceLost, out);
+  }
+  if (how == Try::kRefused && options_.must_answer && !has_spoken_) {
+    if (!refused_since_) refused_since_ = now;
+    out.push_back(LinkPortRefuses{now - *refused_since_});
+  }
+  const bool is_stranger = instance_.empty() && !has_spoken_;
+  if (is_stranger && !has_told_ && now >= join_until_ - options_.join_timeout + kQuietTime) {
+    has_told_ = true;
+    out.push_back(LinkDeliver{
+        Wait{"no rendezvous service answers at " + options_.service + " yet: " + last_trouble_}});
+  }
+  pause(now);
+}
+
+// A service that has spoken the protocol once is one, however long it is silent now.
+bool AgentLink::is_another_program(Try how, TimePoint now) {
+  if (!options_.must_answer || has_spoken_) return false;
+  if (how == Try::kRefused || how == Try::kOther) put_off_since_.reset();
+  if (how == Try::kOther) return false;
+  if (how == Try::kPutOff && !put_off_since_) put_off_since_ = now;
+  const bool is_put_off = how == Try::kPutOff && now - *put_off_since_ < kPutOffFor;
+  if (how == Try::kRefused || is_put_off) {
+    deaf_tries_ = 0;
+    deaf_since_.reset();
+    return false;
+  }
+  if (!deaf_since_) deaf_since_ = now;
+  if (++deaf_tries_ < kMaxDeafTries) return false;
+  return how == Try::kSilent || now - *deaf_since_ >= kEndedEarly;
+}
+
+bool AgentLink::is_host_without_service(Try how, TimePoint now) {
+  if (how != Try::kRefused) refused_since_.reset();
+  if (how != Try::kRefused || embedded_on_.empty()) return false;
+  // Nothing has answered since then: the first refusal comes when the lease is a heartbeat old.
+  if (!refused_since_) refused_since_ = welcome_ ? confirmed_ : now;
+  return now >= *refused_since_ + kRefusedFor;
+}
+
+void AgentLink::not_a_service(const std::string& why, LinkActions& out) {
+  give_up(options_.service + " is taken by something that is no rendezvous service (" + why +
+              "): choose another port",
+          ExitCode::kAddress, out);
+}
+
+void AgentLink::give_up(std::string reason, ExitCode code, LinkActions& out) {
+  state_ = State::kOver;
+  out.push_back(LinkClose{});
+  out.push_back(ServiceLost{std::move(reason), true, code});
+}
+
+void AgentLink::check_patience(TimePoint now, LinkActions& out) {
+  if (!welcome_) {
+    if (now >= join_until_) give_up_at_deadline(now, out);
+    return;
+  }
+  if (now < confirmed_ + welcome_->agent_patience) return;
+  const std::string reason = "the rendezvous service at " + options_.service +
+                             " has not answered for " + to_text(now - confirmed_) + what_it_said();
+  welcome_.reset();
+  join_until_ = std::max(now, confirmed_ + options_.join_timeout);
+  if (state_ == State::kUp) {
+    out.push_back(LinkClose{});
+    last_trouble_ = "no answer came";
+    pause(now);
+  }
+  out.push_back(ServiceLost{
+      reason + "; ending this node's workers, because the others may go on without them", false,
+      ExitCode::kServiceLost});
+}
+
+void AgentLink::give_up_at_deadline(TimePoint now, LinkActions& out) {
+  if (state_ == State::kLookingUp) last_trouble_ = "the name service has not answered";
+  const std::string tail =
+      " (--rdzv-conf=join_timeout): " + last_trouble_ + what_it_said() + where_it_ran();
+  if (instance_.empty()) {
+    return give_up("no rendezvous service answered at " + options_.service + " within " +
+                       to_text(options_.join_timeout) + tail,
+                   ExitCode::kJoinTimeout, out);
+  }
+  give_up("the rendezvous service at " + options_.service + " has not answered for " +
+              to_text(now - confirmed_) + tail,
+          ExitCode::kServiceLost, out);
+}
+
+std::string AgentLink::what_it_said() const {
+  return silence_reason_.empty() ? "" : " (it said: " + silence_reason_ + ")";
+}
+
+std::string AgentLink::where_it_ran() const {
+  if (embedded_on_.empty()) return "";
+  return "; it ran inside the agent on " + embedded_on_ + ", so the job ends with that node";
+}
+
+}  // namespace ddprun

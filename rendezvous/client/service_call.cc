@@ -1,0 +1,226 @@
+#include "rendezvous/client/service_call.h"
+
+#include <boost/asio/connect.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/random_id.h"
+#include "base/version.h"
+#include "rendezvous/auth/munge_desk.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/protocol/control_codec.h"
+#include "rendezvous/transport/wire.h"
+
+namespace ddprun {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// One call. Its io_context runs as long as something is to come; over() ends it.
+class Call {
+ public:
+  Call(const ServiceCall& call, const UserRequest& request)
+      : call_(call),
+        request_(request),
+        deadline_(call.to_answer),
+        timer_(io_),
+        wire_(std::make_shared<Wire>(tcp::socket(io_))) {
+    if (call.munge) munge_.emplace(io_, call.munge);
+  }
+
+  Result<ServiceReply> run() {
+    const Result<std::vector<SocketAddress>> addresses =
+        resolve(call_.address, deadline_.remaining());
+    if (!addresses) return Error(addresses.error()).within(doing());
+    std::vector<tcp::endpoint> endpoints;
+    for (const SocketAddress& address : *addresses) {
+      tcp::endpoint endpoint;
+      endpoint.resize(address.size);
+      std::memcpy(endpoint.data(), address.get(), address.size);
+      endpoints.push_back(endpoint);
+    }
+    arm(deadline_.remaining(), "no answer came");
+    asio::async_connect(wire_->socket(), endpoints,
+                        [this](error_code failed, const tcp::endpoint&) {
+                          if (failed) return fail(ErrorKind::kConnection, failed.message());
+                          if (request_.follow) notice_when_gone(wire_->socket().native_handle());
+                          greet();
+                        });
+    io_.run();
+    wire_->close();
+    // Handlers that wait hold nothing of this object that is used once it has stopped.
+    if (error_ && reply_.answer.more) {
+      error_->doing = "read output through the rendezvous service at " + to_text(call_.address);
+      reply_.broke_off = std::move(error_);
+    } else if (error_) {
+      error_->doing = doing();
+      return *error_;
+    }
+    return reply_;
+  }
+
+ private:
+  std::string doing() const { return "ask the rendezvous service at " + to_text(call_.address); }
+
+  void arm(Duration allowed, const std::string& otherwise) {
+    timer_.expires_after(allowed);
+    timer_.async_wait([this, otherwise, allowed](error_code error) {
+      if (!error) fail(ErrorKind::kTimeout, otherwise + " within " + to_text(allowed));
+    });
+  }
+
+  void fail(ErrorKind kind, std::string cause) {
+    if (!error_ && !is_over_) error_ = Error{.kind = kind, .cause = std::move(cause)};
+    over();
+  }
+
+  void over() {
+    is_over_ = true;
+    io_.stop();
+  }
+
+  void greet() {
+    if (!call_.tls) return introduce();
+    wire_->start_tls(TlsChannel::agent(call_.tls, call_.address.host));
+    wire_->open([this](const Result<void>& opened) {
+      if (!opened) return fail(opened.error().kind, opened.error().message());
+      introduce();
+    });
+  }
+
+  void introduce() {
+    const Knock knock{.version = kVersion, .job = request_.job, .nonce = random_hex(kNonceBytes)};
+    if (!call_.key.empty()) {
+      handshake_.emplace(call_.key, knock, wire_->binding());
+    } else if (call_.munge) {
+      handshake_.emplace(
+          AgentHandshake::ByMunge{.own = call_.munge->user(), .demands_proof = call_.demands_proof},
+          knock, wire_->binding());
+    }
+    if (handshake_) {
+      transmit(AgentHandshakeMessage(handshake_->knock()));
+    } else {
+      transmit(AgentMessage(request_));
+    }
+    read();
+  }
+
+  void read() {
+    wire_->read([this](const Result<std::string_view>& bytes) {
+      if (is_over_) return;
+      if (!bytes && reply_.answer.more) {
+        return fail(bytes.error().kind,
+                    "it has closed the connection before it had told everything");
+      }
+      if (!bytes) {
+        return fail(bytes.error().kind,
+                    "it closed the connection: is it of an older version, or no rendezvous "
+                    "service? (" +
+                        bytes.error().message() + ")");
+      }
+      frames_.append(*bytes);
+      while (!is_over_) {
+        const auto frame = frames_.next();
+        if (!frame) return fail(ErrorKind::kProtocol, frame.error().message());
+        if (!*frame) return read();
+        take(**frame);
+      }
+    });
+  }
+
+  void take(std::string_view frame) {
+    if (handshake_ && !handshake_->is_over()) {
+      const Result<ServiceHandshakeMessage> message = decode_service_handshake(frame);
+      if (!message) return fail(ErrorKind::kProtocol, message.error().message());
+      return carry_out(handshake_->receive(*message));
+    }
+    const Result<ServiceMessage> message = decode_service_message(frame);
+    if (!message) return fail(ErrorKind::kProtocol, message.error().message());
+    if (const Refused* refused = std::get_if<Refused>(&*message)) {
+      return fail(ErrorKind::kStopped, refused->reason);
+    }
+    if (const Silence* silence = std::get_if<Silence>(&*message)) {
+      return fail(ErrorKind::kStopped, silence->reason);
+    }
+    if (const Answer* answer = std::get_if<Answer>(&*message)) {
+      reply_.answer = *answer;
+      if (answer->more) {
+        if (call_.on_output && !call_.on_output(*answer)) return over();
+        if (request_.follow) return static_cast<void>(timer_.cancel());
+        return arm(call_.to_answer, "nothing more came");
+      }
+      const bool waits = request_.what == UserRequest::What::kStop && answer->done;
+      if (!waits) return over();
+      arm(call_.to_end, "it says: " + answer->text + "; but the job has not ended");
+    } else if (const End* end = std::get_if<End>(&*message)) {
+      reply_.verdict = end->verdict;
+      over();
+    }
+  }
+
+  void carry_out(const Result<AgentHandshake::Step>& step) {
+    if (!step) return fail(step.error().kind, step.error().message());
+    if (const MungeTask* task = std::get_if<MungeTask>(&*step)) {
+      return munge_->ask(*task, [this](const MungeOutcome& outcome) {
+        if (!is_over_) carry_out(handshake_->answered(outcome));
+      });
+    }
+    if (const Refused* refused = std::get_if<Refused>(&*step)) {
+      return fail(ErrorKind::kStopped, refused->reason);
+    }
+    if (const Silence* silence = std::get_if<Silence>(&*step)) {
+      return fail(ErrorKind::kStopped, silence->reason);
+    }
+    if (const Proof* proof = std::get_if<Proof>(&*step)) transmit(AgentHandshakeMessage(*proof));
+    if (handshake_->is_time_for_hello()) transmit(AgentMessage(request_));
+  }
+
+  template <class Message>
+  void transmit(const Message& message) {
+    const Result<std::string> bytes = encode(message);
+    if (!bytes) return fail(bytes.error().kind, bytes.error().message());
+    unsent_ += *bytes;
+    flush();
+  }
+
+  void flush() {
+    if (!sending_.empty() || unsent_.empty()) return;
+    sending_.swap(unsent_);
+    wire_->write({asio::buffer(sending_)}, [this](const Result<void>& written) {
+      if (!written) return fail(written.error().kind, written.error().message());
+      sending_.clear();
+      flush();
+    });
+  }
+
+  const ServiceCall& call_;
+  const UserRequest& request_;
+  const Deadline deadline_;
+  asio::io_context io_{1};
+  asio::steady_timer timer_;
+  WirePtr wire_;
+  std::optional<MungeDesk> munge_;
+  std::optional<AgentHandshake> handshake_;
+  FrameReader frames_;
+  std::string unsent_;
+  std::string sending_;
+  ServiceReply reply_;
+  std::optional<Error> error_;
+  bool is_over_ = false;
+};
+
+}  // namespace
+
+Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& request) {
+  return Call(call, request).run();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,547 @@
+#include "rendezvous/client/service_link.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <cstring>
+#include <mutex>
+#include <vector>
+
+#include "base/random_id.h"
+#include "rendezvous/auth/munge_desk.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "rendezvous/net/icmp_error.h"
+#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/protocol/control_codec.h"
+#include "rendezvous/service/server.h"
+#include "rendezvous/transport/wire.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+using Addresses = std::vector<SocketAddress>;
+
+namespace {
+
+class LocalLink final : public ServiceLink {
+ public:
+  LocalLink(RendezvousServer& server, ServiceLinkEvents events)
+      : server_(server), events_(std::move(events)) {}
+
+  ~LocalLink() override {
+    if (connection_) server_.detach(*connection_);
+  }
+
+  void start() override {
+    connection_ = server_.attach([this](const ServiceMessage& message) { take(message); });
+    server_.receive(*connection_, events_.hello(""));
+  }
+
+  void send(const AgentMessage& message) override {
+    if (connection_) server_.receive(*connection_, message);
+  }
+
+  bool ask(const UserRequest& request) override {
+    send(request);
+    return connection_.has_value();
+  }
+
+  void tell(const OutputPage& page) override { send(page); }
+
+  std::string instance() const override { return instance_; }
+
+  void leave(std::optional<Leave> leave, std::function<void()> then) override {
+    if (connection_) {
+      if (leave) server_.receive(*connection_, *leave);
+      server_.detach(*connection_);
+      connection_.reset();
+    }
+    then();
+  }
+
+ private:
+  void take(const ServiceMessage& message) {
+    if (const Welcome* welcome = std::get_if<Welcome>(&message)) instance_ = welcome->instance;
+    if (const Refused* refused = std::get_if<Refused>(&message))
+      return events_.refused({refused->reason});
+    if (const Answer* answer = std::get_if<Answer>(&message)) return events_.answer(*answer);
+    if (const PassOn* pass_on = std::get_if<PassOn>(&message)) return events_.pass_on(*pass_on);
+    if (const TellOutput* tell = std::get_if<TellOutput>(&message)) {
+      return events_.tell_output(*tell);
+    }
+    if (const auto directive = directive_of(message)) events_.directive(*directive);
+  }
+
+  RendezvousServer& server_;
+  ServiceLinkEvents events_;
+  std::optional<AgentConnectionId> connection_;
+  std::string instance_;
+};
+
+// Where the answer of a look-up goes. Its thread may outlive the link and the io_context.
+struct LookUpDesk {
+  std::mutex mutex;
+  asio::io_context* io = nullptr;  // null: nobody waits any more
+};
+
+tcp::endpoint endpoint_of(const SocketAddress& address) {
+  tcp::endpoint endpoint;
+  endpoint.resize(address.size);
+  std::memcpy(endpoint.data(), address.get(), address.size);
+  return endpoint;
+}
+
+// What a cut cable has swallowed TCP sends again after ever longer pauses: it may be whole again for
+// long before that is noticed. So the connection ends when the other host has not confirmed what
+// was sent for a quarter of the patience, and AgentLink makes a new one, with many tries. A service that
+// is only slow lives on a host that confirms, once it has accepted the connection. Before the Welcome
+// it may not have: where thousands of agents come at once, its queue is full, and its host confirms
+// nothing.
+void end_when_cut_off(int socket, Duration patience) {
+  using std::chrono::milliseconds;
+  const auto quarter = std::chrono::duration_cast<milliseconds>(patience / 4);
+  const unsigned count = static_cast<unsigned>(std::clamp<milliseconds::rep>(
+      quarter.count(), 100, std::chrono::milliseconds(std::chrono::minutes(1)).count()));
+  setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &count, sizeof count);
+}
+
+// Within this a service that is not busy answers a heartbeat, on the same host or over a good network.
+constexpr Duration kAnswerTime = std::chrono::microseconds(500);
+
+// The Asio shell around AgentLink. Its operations hold it alive; `over_` ends them.
+class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
+ public:
+  RemoteLinkImpl(asio::io_context& io, RemoteLinkOptions options, ServiceLinkEvents events)
+      : io_(io),
+        options_(std::move(options)),
+        events_(std::move(events)),
+        link_(options_.link, Rng(random_seed()), BootClock::now()),
+        desk_(std::make_shared<LookUpDesk>()),
+        timer_(io) {
+    desk_->io = &io;
+    if (options_.munge) munge_.emplace(io, options_.munge);
+  }
+
+  void start() { perform(link_.start(BootClock::now())); }
+
+  const std::string& instance() const { return link_.instance(); }
+
+  void send(const AgentMessage& message) { perform(link_.send(message)); }
+
+  // What the next Hello does not make up for.
+  bool send_now(const AgentMessage& message) {
+    if (!link_.is_up()) return false;
+    perform(link_.send(message));
+    return true;
+  }
+
+  void leave(std::optional<Leave> leave, std::function<void()> then) {
+    if (leave) perform(link_.leave(*leave));
+    over_ = true;
+    timer_.cancel();
+    nobody_waits();
+    if (!wire_ || !wire_->is_open() || (sending_.empty() && unsent_.empty())) {
+      close();
+      return then();
+    }
+    // Long enough for a message to leave a living host; a dead one is not waited for.
+    farewell_ = std::make_shared<asio::steady_timer>(io_, std::chrono::seconds(1));
+    when_sent_ = std::move(then);
+    farewell_->async_wait([self = shared_from_this()](error_code) { self->farewell_said(); });
+  }
+
+  void abandon() {
+    over_ = true;
+    timer_.cancel();
+    nobody_waits();
+    if (farewell_) farewell_->cancel();
+    when_sent_ = nullptr;
+    close();
+  }
+
+ private:
+  void perform(LinkActions actions) {
+    for (LinkAction& action : actions) {
+      if (std::holds_alternative<LinkLookUp>(action)) {
+        look_up();
+      } else if (std::holds_alternative<LinkConnect>(action)) {
+        connect();
+      } else if (std::holds_alternative<LinkClose>(action)) {
+        close();
+      } else if (std::holds_alternative<LinkHello>(action)) {
+        greet();
+      } else if (const auto* message = std::get_if<LinkTransmit>(&action)) {
+        transmit(message->message);
+        if (std::holds_alternative<Heartbeat>(message->message)) {
+          beat_sent_ = BootClock::now();
+          if (answers_soon_) stay_awake(beat_sent_ + kAnswerTime);
+        }
+      } else if (const auto* deliver = std::get_if<LinkDeliver>(&action)) {
+        events_.directive(deliver->directive);
+      } else if (const auto* hand_on = std::get_if<LinkHandOn>(&action)) {
+        if (const Answer* answer = std::get_if<Answer>(&hand_on->message)) events_.answer(*answer);
+        if (const PassOn* pass_on = std::get_if<PassOn>(&hand_on->message)) {
+          events_.pass_on(*pass_on);
+        }
+        if (const TellOutput* tell = std::get_if<TellOutput>(&hand_on->message)) {
+          events_.tell_output(*tell);
+        }
+      } else if (const auto* refuses = std::get_if<LinkPortRefuses>(&action)) {
+        tell_refusal(refuses->so_far);
+      } else if (const auto* lost = std::get_if<ServiceLost>(&action)) {
+        events_.lost(*lost);
+      } else if (const auto* refused = std::get_if<ServiceRefused>(&action)) {
+        events_.refused(*refused);
+      }
+      if (over_) return;
+    }
+    arm();
+  }
+
+  void tell_refusal(Duration so_far) {
+    if (!options_.port_refuses) return;
+    asio::post(io_, [self = shared_from_this(), so_far] {
+      if (!self->over_) self->options_.port_refuses(so_far);
+    });
+  }
+
+  // Falling asleep after a heartbeat would take a second wake-up for the answer. Where the last one
+  // came soon the loop turns without waiting instead, and serves whatever else comes.
+  void stay_awake(TimePoint until) {
+    if (over_ || !link_.awaits_ack() || BootClock::now() >= until) return;
+    sched_yield();  // to a service that was woken on this processor
+    asio::post(io_, [self = shared_from_this(), until] { self->stay_awake(until); });
+  }
+
+  // The same deadline holds for TLS, the handshake and the Welcome.
+  void greet() {
+    if (!options_.tls) return introduce();
+    wire_->start_tls(TlsChannel::agent(options_.tls, options_.address.host));
+    wire_->open([self = shared_from_this(), wire = wire_](const Result<void>& opened) {
+      if (self->over_ || self->wire_ != wire) return;
+      if (!opened) return self->failed(opened.error());
+      self->introduce();
+    });
+  }
+
+  void introduce() {
+    if (options_.key.empty() && !munge_) {
+      say_hello();
+    } else {
+      begin_handshake();
+    }
+    if (!over_ && wire_) read(wire_);
+  }
+
+  void begin_handshake() {
+    const Hello hello = present();
+    const Knock knock{
+        .version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)};
+    if (!options_.key.empty()) {
+      handshake_.emplace(options_.key, knock, wire_->binding());
+    } else {
+      // Who comes in the place of a service that has proved itself must do so, too.
+      const bool demands_proof = options_.demands_proof || service_has_proved_;
+      handshake_.emplace(
+          AgentHandshake::ByMunge{.own = options_.munge->user(), .demands_proof = demands_proof},
+          knock, wire_->binding());
+    }
+    transmit(AgentHandshakeMessage(handshake_->knock()));
+  }
+
+  void say_hello() { transmit(AgentMessage(present())); }
+
+  Hello present() {
+    Hello hello = events_.hello(local_address_of(wire_->socket().native_handle()).host());
+    hello.instance = link_.instance();
+    return hello;
+  }
+
+  void take_handshake(std::string_view frame) {
+    const Result<ServiceHandshakeMessage> message = decode_service_handshake(frame);
+    if (!message) return garbled(message.error().message());
+    carry_out(handshake_->receive(*message));
+  }
+
+  void carry_out(const Result<AgentHandshake::Step>& step) {
+    if (!step) return distrust(step.error());
+    if (const MungeTask* task = std::get_if<MungeTask>(&*step)) return ask_munge(*task);
+    if (const Refused* refused = std::get_if<Refused>(&*step)) {
+      // Whoever took the place of a service that is gone could say so, and must not end a job.
+      if (!link_.instance().empty()) return broken("refused: " + refused->reason);
+      return perform(link_.received(*refused, BootClock::now()));
+    }
+    if (const Silence* silence = std::get_if<Silence>(&*step)) {
+      return perform(link_.received(*silence, BootClock::now()));
+    }
+    if (const Proof* proof = std::get_if<Proof>(&*step)) transmit(AgentHandshakeMessage(*proof));
+    if (std::holds_alternative<Proven>(*step)) service_has_proved_ = true;
+    if (handshake_->is_time_for_hello()) say_hello();
+  }
+
+  void distrust(const Error& why) {
+    if (why.kind == ErrorKind::kProtocol) return garbled(why.message());
+    if (why.kind != ErrorKind::kUnsupported) return broken(why.message());
+    close();
+    perform(link_.distrusted(why.cause, BootClock::now()));
+  }
+
+  void ask_munge(const MungeTask& task) {
+    munge_->ask(task, [this, asking = std::weak_ptr(wire_)](const MungeOutcome& outcome) {
+      const WirePtr wire = asking.lock();
+      if (over_ || !wire || wire_ != wire) return;
+      carry_out(handshake_->answered(outcome));
+    });
+  }
+
+  // An address that has worked is tried at once, while the name service is asked anew if it does
+  // not work any more: the host may have moved, and the name service may be slow.
+  void look_up() {
+    const bool known = !endpoints_.empty();
+    awaits_address_ = !known;
+    if (!known || !reached_) ask_name_service();
+    if (known) perform(link_.looked_up(BootClock::now()));
+  }
+
+  // Not with Asio's resolver: its one thread makes every question wait for the last one's answer,
+  // and is waited for before each fork of a worker.
+  void ask_name_service() {
+    if (asking_) return;
+    asking_ = true;
+    options_.look_up(options_.address,
+                     [desk = desk_, weak = weak_from_this()](Result<Addresses> addresses) {
+                       const std::lock_guard lock(desk->mutex);
+                       if (!desk->io) return;
+                       asio::post(*desk->io, [weak, found = std::move(addresses)]() mutable {
+                         if (const auto self = weak.lock()) self->answered(std::move(found));
+                       });
+                     });
+  }
+
+  void answered(Result<Addresses> addresses) {
+    asking_ = false;
+    if (over_) return;
+    if (addresses) {
+      endpoints_.clear();
+      for (const SocketAddress& address : *addresses) endpoints_.push_back(endpoint_of(address));
+    }
+    if (!std::exchange(awaits_address_, false)) return;
+    if (!addresses) return broken(addresses.error().message());
+    perform(link_.looked_up(BootClock::now()));
+  }
+
+  void nobody_waits() {
+    const std::lock_guard lock(desk_->mutex);
+    desk_->io = nullptr;
+  }
+
+  void connect() {
+    close();
+    if (std::exchange(has_tried_, true)) renew_tls();
+    wire_ = std::make_shared<Wire>(tcp::socket(io_));
+    reached_ = false;
+    connect_to({endpoints_.rbegin(), endpoints_.rend()}, LinkFailure::kRefused);
+  }
+
+  // Tries one after another, the last one first. It was refused where each of them was.
+  void connect_to(std::vector<tcp::endpoint> endpoints, LinkFailure so_far) {
+    const tcp::endpoint endpoint = endpoints.back();
+    endpoints.pop_back();
+    tcp::socket& socket = wire_->socket();
+    error_code ignored;  // async_connect() finds out about it, too
+    socket.close(ignored);
+    socket.open(endpoint.protocol(), ignored);
+    keep_icmp_errors(socket.native_handle());
+    socket.async_connect(endpoint, [self = shared_from_this(), wire = wire_, so_far,
+                                    rest = std::move(endpoints)](error_code failed) {
+      if (self->over_ || self->wire_ != wire) return;
+      const int fd = wire->socket().native_handle();
+      if (!failed) return self->connected(fd);
+      const bool is_refused = failed == asio::error::connection_refused && !has_icmp_error(fd);
+      const LinkFailure how = is_refused ? so_far : LinkFailure::kOther;
+      if (!rest.empty()) return self->connect_to(rest, how);
+      self->broken(failed.message(), how);
+    });
+  }
+
+  void connected(int socket) {
+    ignore_icmp_errors(socket);
+    reached_ = true;
+    send_at_once(socket);
+    frames_ = FrameReader();
+    handshake_.reset();
+    perform(link_.connected(BootClock::now()));
+  }
+
+  void renew_tls() {
+    const TlsFiles& files = options_.tls_files;
+    if (!options_.tls || (files.cert.empty() && !files.has_authority())) return;
+    Result<FoundTls> found = TlsContext::for_agent(files);
+    if (found) options_.tls = std::move(found->context);
+  }
+
+  void read(const WirePtr& wire) {
+    wire->read([self = shared_from_this(), wire](const Result<std::string_view>& bytes) {
+      if (self->over_ || self->wire_ != wire) return;
+      if (!bytes) return self->failed(bytes.error());
+      self->frames_.append(*bytes);
+      self->take_frames(wire);
+    });
+  }
+
+  void take_frames(const WirePtr& wire) {
+    while (!over_ && wire_ == wire) {
+      const auto frame = frames_.next();
+      if (!frame) return garbled(frame.error().message());
+      if (!*frame) return read(wire);
+      if (handshake_ && !handshake_->is_over()) {
+        take_handshake(**frame);
+        continue;
+      }
+      const Result<ServiceMessage> message = decode_service_message(**frame);
+      if (!message) {
+        // A service of a later version may have more to say than this agent understands.
+        if (message.error().kind == ErrorKind::kUnsupported) continue;
+        return garbled(message.error().message());
+      }
+      if (const Welcome* welcome = std::get_if<Welcome>(&*message)) {
+        end_when_cut_off(wire->socket().native_handle(), welcome->agent_patience);
+      }
+      if (std::holds_alternative<HeartbeatAck>(*message)) {
+        answers_soon_ = BootClock::now() - beat_sent_ <= 2 * kAnswerTime;
+      }
+      perform(link_.received(*message, BootClock::now()));
+    }
+  }
+
+  template <class Message>
+  void transmit(const Message& message) {
+    const Result<std::string> bytes = encode(message);
+    if (!bytes) return broken(bytes.error().message());
+    unsent_ += *bytes;
+    flush();
+  }
+
+  void flush() {
+    if (!sending_.empty() || !wire_) return;
+    if (unsent_.empty()) {
+      if (when_sent_) farewell_said();
+      return;
+    }
+    sending_.swap(unsent_);
+    wire_->write({asio::buffer(sending_)},
+                 [self = shared_from_this(), wire = wire_](const Result<void>& written) {
+                   if (self->wire_ != wire) return;
+                   self->sending_.clear();
+                   if (written) return self->flush();
+                   if (self->over_) return self->farewell_said();
+                   self->broken(written.error().message());
+                 });
+  }
+
+  void farewell_said() {
+    if (farewell_) farewell_->cancel();
+    close();
+    if (when_sent_) std::exchange(when_sent_, nullptr)();
+  }
+
+  // TLS that does not come about does not come about the next time, either, unless the service says
+  // so.
+  void failed(const Error& error) {
+    if (error.kind == ErrorKind::kResource) return broken(error.message(), LinkFailure::kPutOff);
+    if (error.kind != ErrorKind::kProtocol) return broken(error.message());
+    close();
+    perform(link_.without_tls(error.message(), BootClock::now()));
+  }
+
+  void broken(const std::string& why, LinkFailure failure = LinkFailure::kOther) {
+    close();
+    perform(link_.disconnected(why, BootClock::now(), failure));
+  }
+
+  void garbled(const std::string& why) {
+    close();
+    perform(link_.garbled(why, BootClock::now()));
+  }
+
+  void close() {
+    if (!wire_) return;
+    wire_->close();
+    wire_.reset();
+    unsent_.clear();
+    sending_ = std::string();
+  }
+
+  void arm() {
+    const std::optional<TimePoint> due = link_.deadline();
+    if (!due) return;
+    timer_.expires_after(std::max(Duration(0), *due - BootClock::now()));
+    timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (error || self->over_) return;
+      self->perform(self->link_.tick(BootClock::now()));
+    });
+  }
+
+  asio::io_context& io_;
+  RemoteLinkOptions options_;
+  ServiceLinkEvents events_;
+  AgentLink link_;
+  std::shared_ptr<LookUpDesk> desk_;
+  std::vector<tcp::endpoint> endpoints_;  // of the last look-up that found some
+  bool asking_ = false;                   // the name service
+  bool awaits_address_ = false;           // the link cannot go on without its answer
+  bool reached_ = false;                  // the last try got a connection
+  bool has_tried_ = false;                // to connect
+  TimePoint beat_sent_{};                 // the last heartbeat
+  bool answers_soon_ = true;              // the last answer was worth staying awake for, or nearly
+  asio::steady_timer timer_;
+  WirePtr wire_;
+  FrameReader frames_;
+  std::optional<AgentHandshake> handshake_;  // of this connection, where there is a key or munge
+  std::optional<MungeDesk> munge_;
+  bool service_has_proved_ = false;  // on this connection or an earlier one
+  std::string unsent_;
+  std::string sending_;
+  bool over_ = false;
+  std::shared_ptr<asio::steady_timer> farewell_;
+  std::function<void()> when_sent_;
+};
+
+class RemoteLink final : public ServiceLink {
+ public:
+  RemoteLink(asio::io_context& io, RemoteLinkOptions options, ServiceLinkEvents events)
+      : impl_(std::make_shared<RemoteLinkImpl>(io, std::move(options), std::move(events))) {}
+  ~RemoteLink() override { impl_->abandon(); }
+
+  void start() override { impl_->start(); }
+  void send(const AgentMessage& message) override { impl_->send(message); }
+  bool ask(const UserRequest& request) override { return impl_->send_now(request); }
+  void tell(const OutputPage& page) override { impl_->send_now(page); }
+  std::string instance() const override { return impl_->instance(); }
+  void leave(std::optional<Leave> leave, std::function<void()> then) override {
+    impl_->leave(std::move(leave), std::move(then));
+  }
+
+ private:
+  std::shared_ptr<RemoteLinkImpl> impl_;
+};
+
+}  // namespace
+
+std::unique_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events) {
+  return std::make_unique<LocalLink>(server, std::move(events));
+}
+
+std::unique_ptr<ServiceLink> make_remote_link(asio::io_context& io, RemoteLinkOptions options,
+                                              ServiceLinkEvents events) {
+  return std::make_unique<RemoteLink>(io, std::move(options), std::move(events));
+}
+
+}  // namespace ddprun

@@ -1,0 +1,257 @@
+#include "rendezvous/http/core/metrics_page.h"
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/seconds.h"
+#include "base/version.h"
+
+namespace ddprun {
+namespace {
+
+// What kind_word() gives.
+constexpr const char* kFailureKinds[] = {"exit_code",     "exception",  "signal",    "out_of_memory",
+                                         "start_failure", "lease_lost", "node_lost", "hang"};
+
+// Of a job's id in a label.
+constexpr std::size_t kLabelBytes = 256;
+
+// Bytes of the character at the front of the text; 0: it is no UTF-8.
+std::size_t character_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
+  if (byte(0) < 0x80) return 1;
+  if (byte(0) < 0xC2 || byte(0) > 0xF4) return 0;
+  const std::size_t length = byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : 4;
+  if (text.size() < length) return 0;
+  for (std::size_t i = 1; i < length; ++i) {
+    if ((byte(i) & 0xC0) != 0x80) return 0;
+  }
+  // Forms that are longer than they need be, surrogates, and what is past the last character.
+  const bool forbidden = (byte(0) == 0xE0 && byte(1) < 0xA0) ||
+                         (byte(0) == 0xED && byte(1) > 0x9F) ||
+                         (byte(0) == 0xF0 && byte(1) < 0x90) || (byte(0) == 0xF4 && byte(1) > 0x8F);
+  return forbidden ? 0 : length;
+}
+
+std::string label_value(std::string_view text) {
+  std::string escaped;
+  while (!text.empty()) {
+    const std::size_t length = character_bytes(text);
+    if (text[0] == '\n') {
+      escaped += "\\n";
+    } else if (length == 0) {
+      escaped += '?';
+    } else {
+      if (text[0] == '\\' || text[0] == '"') escaped += '\\';
+      escaped += text.substr(0, length);
+    }
+    text.remove_prefix(std::max<std::size_t>(length, 1));
+  }
+  return escaped;
+}
+
+std::string label(std::string_view name, std::string_view value) {
+  return "{" + std::string(name) + "=\"" + label_value(value) + "\"}";
+}
+
+// The page, line by line.
+class Page {
+ public:
+  enum class Kind { kCounter, kGauge, kHistogram };
+  static constexpr Words<Kind, 3> kKindWords{
+      {{Kind::kCounter, "counter"}, {Kind::kGauge, "gauge"}, {Kind::kHistogram, "histogram"}}};
+
+  void family(std::string_view name, Kind kind, std::string_view help) {
+    name_ = name;
+    text_ += "# HELP " + name_ + " " + std::string(help) + "\n# TYPE " + name_ + " " +
+             std::string(word_of(kKindWords, kind)) + "\n";
+  }
+  void sample(std::string_view labels, std::string_view value, std::string_view suffix = "") {
+    text_ += name_;
+    text_ += suffix;
+    text_ += labels;
+    text_ += ' ';
+    text_ += value;
+    text_ += '\n';
+  }
+  void sample(std::string_view labels, std::uint64_t value) {
+    sample(labels, std::to_string(value));
+  }
+
+  void counter(std::string_view name, std::string_view help, std::uint64_t value) {
+    family(name, Kind::kCounter, help);
+    sample("", value);
+  }
+  void gauge(std::string_view name, std::string_view help, std::uint64_t value) {
+    family(name, Kind::kGauge, help);
+    sample("", value);
+  }
+
+  std::string take() { return std::move(text_); }
+
+ private:
+  std::string text_;
+  std::string name_;
+};
+using Kind = Page::Kind;
+
+// A few jobs by the label that names them: two that would get the same one are listed once, because
+// a series that stands there twice makes the whole page void.
+using ListedJobs = std::map<std::string, const Membership*>;
+
+ListedJobs list_jobs(const std::vector<const Membership*>& jobs) {
+  ListedJobs listed;
+  for (const Membership* job : jobs) {
+    if (listed.size() == kJobsListed || job->phase() == JobPhase::kEnded) break;
+    listed.emplace(label("job", clipped(job->spec().id, kLabelBytes)), job);
+  }
+  return listed;
+}
+
+template <class Value>
+void by_job(Page& page, const ListedJobs& jobs, std::string_view name, std::string_view help,
+            Value&& value) {
+  page.family(name, Kind::kGauge, help);
+  for (const auto& [label, job] : jobs) page.sample(label, std::to_string(value(*job)));
+}
+
+void add_jobs(Page& page, const JobTable& table) {
+  const std::vector<const Membership*> jobs = table.jobs();
+  std::uint64_t forming = 0;
+  std::uint64_t running = 0;
+  std::uint64_t members = 0;
+  for (const Membership* job : jobs) {
+    forming += job->phase() == JobPhase::kForming ? 1 : 0;
+    running += job->phase() == JobPhase::kRunning ? 1 : 0;
+    members += job->connected_count();
+  }
+  page.family("ddprun_jobs", Kind::kGauge,
+              "Jobs that the service knows; those that ended: whose verdict it remembers.");
+  page.sample(label("phase", word_of(kJobPhaseWords, JobPhase::kForming)), forming);
+  page.sample(label("phase", word_of(kJobPhaseWords, JobPhase::kRunning)), running);
+  page.sample(label("phase", word_of(kJobPhaseWords, JobPhase::kEnded)),
+              jobs.size() - forming - running);
+  page.gauge("ddprun_members", "Agents that are connected.", members);
+
+  const JobCounts& counts = table.counts();
+  page.counter("ddprun_generations_total", "Generations that were formed.",
+               counts.generations_formed);
+  page.counter("ddprun_restarts_total", "Restarts, the generations that used budget.",
+               counts.restarts);
+  page.counter("ddprun_lease_losses_total",
+               "Nodes given up because they were not heard for their lease.", counts.lease_losses);
+
+  page.family("ddprun_jobs_ended_total", Kind::kCounter, "Jobs that have ended, by outcome.");
+  page.sample(label("outcome", "success"), counts.jobs_succeeded);
+  page.sample(label("outcome", "failure"), counts.jobs_failed);
+  page.sample(label("outcome", "stopped"), counts.jobs_stopped);
+  page.family("ddprun_failures_total", Kind::kCounter,
+              "Generations that failed, by the kind of the first failure.");
+  for (const char* kind : kFailureKinds) {
+    const auto found = counts.failures.find(kind);
+    page.sample(label("kind", kind), found == counts.failures.end() ? 0 : found->second);
+  }
+
+  const ListedJobs listed = list_jobs(jobs);
+  by_job(page, listed, "ddprun_job_generation", "The job's newest generation; -1: none yet.",
+         [](const Membership& job) { return job.generation().value; });
+  by_job(page, listed, "ddprun_job_members", "Agents of the job that are connected.",
+         [](const Membership& job) { return job.connected_count(); });
+  by_job(page, listed, "ddprun_job_restarts_used", "Of the job's restart budget.",
+         [](const Membership& job) { return job.restarts_used(); });
+  by_job(page, listed, "ddprun_job_restarts_allowed", "The job's restart budget.",
+         [](const Membership& job) { return job.spec().max_restarts; });
+  page.gauge("ddprun_jobs_not_listed", "Jobs that go on, but have no series of their own here.",
+             forming + running - listed.size());
+}
+
+void add_connections(Page& page, const JobTable& table, const Figures& figures) {
+  const ServiceCounters& service = figures.service;
+  page.counter("ddprun_refused_handshakes_total",
+               "Agents that were refused, and connections closed before an agent had said hello.",
+               table.counts().refusals + service.closed_before_hello);
+  page.counter("ddprun_blocked_connections_total",
+               "Wrong proofs answered with \"try later\": too many from one address for one job.",
+               service.blocked);
+  page.gauge("ddprun_control_connections",
+             "Connections of agents, and those that have not said yet what they are.",
+             service.connections);
+  page.counter("ddprun_control_received_bytes_total", "From agents on TCP.",
+               service.bytes_received);
+  page.counter("ddprun_control_sent_bytes_total", "To agents on TCP.", service.bytes_sent);
+
+  page.family("ddprun_http_requests_total", Kind::kCounter,
+              "HTTP requests that were answered, by status.");
+  for (const auto& [status, answers] : figures.http.answers) {
+    page.sample(label("status", std::to_string(status)), answers);
+  }
+  page.gauge("ddprun_http_connections", "Open HTTP connections.", figures.http.connections);
+}
+
+void add_lag(Page& page, const LoopLag& lag) {
+  page.family("ddprun_event_loop_lag_seconds", Kind::kHistogram,
+              "How late a timer was served by the thread that does everything.");
+  std::uint64_t below = 0;
+  for (std::size_t i = 0; i < LoopLag::kBounds.size(); ++i) {
+    below += lag.within[i];
+    page.sample(label("le", in_seconds(LoopLag::kBounds[i])), std::to_string(below), "_bucket");
+  }
+  page.sample(label("le", "+Inf"), std::to_string(lag.measured), "_bucket");
+  page.sample("", in_seconds(lag.sum), "_sum");
+  page.sample("", std::to_string(lag.measured), "_count");
+}
+
+void add_process(Page& page, const ProcessFigures& process) {
+  page.family("process_cpu_seconds_total", Kind::kCounter, "User and system time.");
+  page.sample("", in_seconds(process.cpu));
+  page.gauge("process_resident_memory_bytes", "Resident memory.", process.resident_bytes);
+  page.gauge("process_virtual_memory_bytes", "Virtual memory.", process.virtual_bytes);
+  page.gauge("process_open_fds", "Open descriptors.", process.open_descriptors);
+  page.gauge("process_max_fds", "Descriptors that may be open.", process.max_descriptors);
+  page.gauge("process_start_time_seconds", "When the process was started, since 1970.",
+             process.started);
+}
+
+void add_store(Page& page, const StoreCounters& store) {
+  page.family("ddprun_store_operations_total", Kind::kCounter,
+              "Requests of the store's clients, by kind.");
+  for (const CommandRule& rule : kCommandRules) {
+    page.sample(label("kind", rule.name), store.requests[static_cast<std::size_t>(rule.command)]);
+  }
+  page.counter("ddprun_store_received_bytes_total", "From the store's clients.",
+               store.bytes_received);
+  page.counter("ddprun_store_sent_bytes_total", "To the store's clients.", store.bytes_sent);
+  page.counter("ddprun_store_accepted_total", "Connections of clients.", store.accepted);
+  page.family("ddprun_store_refused_total", Kind::kCounter,
+              "Connections of clients that the store closed, by its reason.");
+  for (const auto& [kind, word] : Refusal::kWords) {
+    page.sample(label("reason", word), store.refusals[kind]);
+  }
+  page.gauge("ddprun_store_connections", "Open connections of clients.", store.connections);
+  page.gauge("ddprun_store_waiters", "Clients whose WAIT, FETCH or BARRIER is pending.",
+             store.waiting);
+  page.gauge("ddprun_store_keys", "Keys that hold values.", store.keys);
+  page.gauge("ddprun_store_held_bytes", "Bytes that the store holds.", store.held_bytes);
+}
+
+}  // namespace
+
+std::string metrics_page(const JobTable& jobs, const Figures& figures) {
+  Page page;
+  page.family("ddprun_build_info", Kind::kGauge, "Always 1.");
+  page.sample(label("version", kVersion), 1);
+  add_jobs(page, jobs);
+  add_connections(page, jobs, figures);
+  add_lag(page, figures.service.lag);
+  page.gauge("ddprun_state_writable",
+             "1: the state can be written, or none is kept; 0: it cannot be written.",
+             figures.state_writable ? 1 : 0);
+  add_process(page, figures.process);
+  if (figures.store) add_store(page, *figures.store);
+  return page.take();
+}
+
+}  // namespace ddprun

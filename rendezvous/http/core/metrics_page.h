@@ -1,0 +1,40 @@
+// The service in figures: the page /metrics, in Prometheus' text format 0.0.4. docs/monitoring.md
+// lists the families; a test ties the two.
+//
+// Job ids come from strangers: they are escaped, and only kJobsListed jobs get series of their own,
+// so that the page stays below kMaxMetricsBytes. Pure; any thread.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+
+#include "rendezvous/membership/core/job_table.h"
+#include "rendezvous/store/core/counters.h"
+
+namespace ddprun {
+
+inline constexpr std::size_t kJobsListed = 100;
+inline constexpr std::size_t kMaxMetricsBytes = 1 << 20;
+
+// Of the process that serves the page, by the names that Prometheus' client libraries give.
+struct ProcessFigures {
+  Duration cpu{};
+  std::uint64_t resident_bytes = 0;
+  std::uint64_t virtual_bytes = 0;
+  std::uint64_t open_descriptors = 0;
+  std::uint64_t max_descriptors = 0;
+  std::uint64_t started = 0;  // seconds since 1970
+};
+
+struct Figures {
+  ServiceCounters service;
+  HttpCounters http;
+  std::optional<StoreCounters> store;  // of the process that serves the page, if it has one
+  ProcessFigures process = {};
+  bool state_writable = true;  // also where none is kept
+};
+
+std::string metrics_page(const JobTable& jobs, const Figures& figures);
+
+}  // namespace ddprun

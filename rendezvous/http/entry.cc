@@ -1,0 +1,179 @@
+#include "rendezvous/http/entry.h"
+
+#include <algorithm>
+#include <boost/asio/steady_timer.hpp>
+#include <new>
+#include <set>
+#include <utility>
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+
+namespace {
+
+// What a peer may still send when it has got its last answer. Closing at once would have the kernel
+// reset the connection, and the peer lose the answer.
+constexpr std::size_t kMaxIgnoredBytes = 64 * 1024;
+
+// One client. Its handlers hold it alive; `closed` tells them that the entry is done with it, or
+// gone.
+struct Connection {
+  Connection(WirePtr from, HttpPages pages, std::size_t requests)
+      : wire(std::move(from)),
+        deadline(wire->socket().get_executor()),
+        exchange(std::move(pages), requests) {}
+
+  const WirePtr wire;
+  asio::steady_timer deadline;
+  HttpExchange exchange;
+  HttpAnswer sending;
+  bool is_reading = false;
+  bool is_sending = false;
+  bool closed = false;
+  std::size_t ignored_bytes = 0;
+};
+using ConnectionPtr = std::shared_ptr<Connection>;
+
+}  // namespace
+
+class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(HttpPages pages, const HttpLimits& limits) : pages_(std::move(pages)), limits_(limits) {}
+
+  void adopt(WirePtr wire, std::string_view first_bytes) {
+    if (connections_.size() >= limits_.connections) close(longest_waited_for());
+    const auto connection = std::make_shared<Connection>(
+        wire, wire->is_tls() ? over_tls(pages_) : pages_, limits_.requests);
+    connections_.insert(connection);
+    connection->exchange.append(first_bytes);
+    begin_waiting(connection);
+    serve(connection);
+  }
+
+  void stop() {
+    for (const ConnectionPtr& connection : std::exchange(connections_, {})) release(*connection);
+  }
+
+  HttpCounters counters() const {
+    HttpCounters now = counters_;
+    now.connections = connections_.size();
+    return now;
+  }
+
+ private:
+  static HttpPages over_tls(HttpPages pages) {
+    return [pages = std::move(pages)](HttpRequest request) {
+      request.encrypted = true;
+      return pages(request);
+    };
+  }
+
+  ConnectionPtr longest_waited_for() const {
+    return *std::min_element(connections_.begin(), connections_.end(),
+                             [](const ConnectionPtr& a, const ConnectionPtr& b) {
+                               return a->deadline.expiry() < b->deadline.expiry();
+                             });
+  }
+
+  void serve(const ConnectionPtr& connection) {
+    try {
+      if (auto answer = connection->exchange.next()) return send(connection, std::move(*answer));
+      read(connection);
+    } catch (const std::bad_alloc&) {
+      close(connection);
+    }
+  }
+
+  void read(const ConnectionPtr& connection) {
+    if (std::exchange(connection->is_reading, true)) return;
+    connection->wire->read(
+        [self = shared_from_this(), connection](const Result<std::string_view>& bytes) {
+          if (connection->closed) return;
+          connection->is_reading = false;
+          if (!bytes) return self->close(connection);
+          self->take(connection, *bytes);
+        });
+  }
+
+  void take(const ConnectionPtr& connection, std::string_view bytes) {
+    if (connection->is_sending) return;  // that its time is over: sent() reads on
+    if (!connection->sending.last) {
+      connection->exchange.append(bytes);
+      return serve(connection);
+    }
+    connection->ignored_bytes += bytes.size();
+    if (connection->ignored_bytes > kMaxIgnoredBytes) return close(connection);
+    read(connection);
+  }
+
+  void send(const ConnectionPtr& connection, HttpAnswer answer) {
+    ++counters_.answers[answer.status];
+    connection->sending = std::move(answer);
+    connection->is_sending = true;
+    begin_waiting(connection);
+    const HttpBody& body = connection->sending.body;
+    connection->wire->write(
+        {asio::buffer(connection->sending.head), body ? asio::buffer(*body) : asio::const_buffer()},
+        [self = shared_from_this(), connection](const Result<void>& written) {
+          if (connection->closed) return;
+          if (!written) return self->close(connection);
+          self->sent(connection);
+        });
+  }
+
+  void sent(const ConnectionPtr& connection) {
+    connection->is_sending = false;
+    connection->sending.body.reset();
+    begin_waiting(connection);
+    if (!connection->sending.last) return serve(connection);
+    connection->wire->end_writing();
+    read(connection);
+  }
+
+  // For the whole of what comes next, not for its single bytes.
+  void begin_waiting(const ConnectionPtr& connection) {
+    connection->deadline.expires_after(limits_.patience);
+    connection->deadline.async_wait([self = shared_from_this(), connection](error_code error) {
+      const bool is_old = connection->deadline.expiry() > std::chrono::steady_clock::now();
+      if (error || is_old || connection->closed) return;
+      self->lose_patience(connection);
+    });
+  }
+
+  void lose_patience(const ConnectionPtr& connection) {
+    if (connection->is_sending || connection->sending.last) return close(connection);
+    if (!connection->exchange.has_begun()) return close(connection);
+    send(connection, connection->exchange.refuse(408, "the rest of the request did not come"));
+  }
+
+  void close(const ConnectionPtr& connection) {
+    release(*connection);
+    connections_.erase(connection);
+  }
+
+  static void release(Connection& connection) {
+    connection.closed = true;
+    connection.wire->close();
+    connection.deadline.cancel();
+  }
+
+  HttpPages pages_;
+  HttpLimits limits_;
+  std::set<ConnectionPtr> connections_;
+  HttpCounters counters_;
+};
+
+HttpEntry::HttpEntry(HttpPages pages, const HttpLimits& limits)
+    : impl_(std::make_shared<Impl>(std::move(pages), limits)) {}
+
+HttpEntry::~HttpEntry() { impl_->stop(); }
+
+void HttpEntry::adopt(WirePtr wire, std::string_view first_bytes) {
+  impl_->adopt(std::move(wire), first_bytes);
+}
+
+HttpCounters HttpEntry::counters() const { return impl_->counters(); }
+
+}  // namespace ddprun

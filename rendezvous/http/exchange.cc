@@ -1,0 +1,139 @@
+#include "rendezvous/http/exchange.h"
+
+#include <algorithm>
+#include <boost/beast/http/empty_body.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/write.hpp>
+#include <sstream>
+#include <utility>
+
+namespace ddprun {
+namespace {
+
+namespace http = boost::beast::http;
+using boost::system::error_code;
+using Parser = http::request_parser<http::empty_body>;
+
+constexpr std::string_view kEndOfHeader = "\r\n\r\n";
+
+// Parses the bytes as the beginning of a request. Empty: there is nothing wrong with them.
+std::string parse(Parser& parser, std::string_view bytes) {
+  parser.header_limit(HttpExchange::kMaxHeaderBytes);
+  parser.body_limit(boost::none);  // a body is refused whatever its length
+  error_code error;
+  parser.put(boost::asio::const_buffer(bytes.data(), bytes.size()), error);
+  return !error || error == http::error::need_more ? "" : error.message();
+}
+
+// A line that begins with a blank goes on with the field before it, by rules that servers and proxies
+// have understood differently (RFC 9112, 5.2): what one of them takes for a field the other may not.
+bool has_folded_line(std::string_view header) {
+  for (std::size_t at = header.find('\n'); at != header.npos; at = header.find('\n', at + 1)) {
+    if (at + 1 < header.size() && (header[at + 1] == ' ' || header[at + 1] == '\t')) return true;
+  }
+  return false;
+}
+
+struct Head {
+  int status = 200;
+  std::string_view type;
+  std::size_t content_length = 0;
+  bool last = false;
+  bool allow = false;      // say which methods there are
+  bool challenge = false;  // say how one may be authorized
+};
+
+std::string write(const Head& head) {
+  http::response<http::empty_body> response(http::int_to_status(static_cast<unsigned>(head.status)),
+                                            11);
+  response.set(http::field::content_type, {head.type.data(), head.type.size()});
+  response.set(http::field::cache_control, "no-store");
+  if (head.allow) response.set(http::field::allow, "GET, HEAD");
+  if (head.challenge) response.set(http::field::www_authenticate, "Bearer");
+  response.content_length(head.content_length);
+  response.keep_alive(!head.last);
+  std::ostringstream text;
+  text << response.base();
+  return std::move(text).str();
+}
+
+HttpAnswer to_answer(const HttpPage& page, bool with_body, bool last) {
+  return {.head = write({.status = page.status,
+                         .type = page.type,
+                         .content_length = page.body->size(),
+                         .last = last,
+                         .allow = page.status == 405,
+                         .challenge = page.status == 401}),
+          .body = with_body ? page.body : nullptr,
+          .status = page.status,
+          .last = last};
+}
+
+}  // namespace
+
+std::optional<HttpAnswer> HttpExchange::next() {
+  if (over_) return std::nullopt;
+  const std::string_view bytes = buffer_.bytes().substr(0, kMaxHeaderBytes);
+  if (!begins_well_) {
+    const std::size_t first_line = bytes.find('\n', searched_);
+    if (first_line != bytes.npos) {
+      if (!bytes.substr(0, first_line).ends_with('\r')) return refuse(400, "lines end with CR LF");
+      Parser parser;
+      const std::string wrong = parse(parser, bytes.substr(0, first_line + 1));
+      if (!wrong.empty()) return refuse(400, wrong);
+      begins_well_ = true;
+    }
+  }
+  const std::size_t end = bytes.find(kEndOfHeader, searched_);
+  if (end == bytes.npos) {
+    if (bytes.size() == kMaxHeaderBytes) {
+      return refuse(431, "a request has at most " + std::to_string(kMaxHeaderBytes) + " bytes");
+    }
+    searched_ = bytes.size() - std::min(bytes.size(), kEndOfHeader.size() - 1);
+    return std::nullopt;
+  }
+  const std::size_t size = end + kEndOfHeader.size();
+  HttpAnswer answered = answer(bytes.substr(0, size));
+  over_ = answered.last;
+  buffer_.consume(over_ ? buffer_.size() : size);
+  searched_ = 0;
+  begins_well_ = false;
+  return answered;
+}
+
+HttpAnswer HttpExchange::answer(std::string_view header) {
+  if (has_folded_line(header)) return refuse(400, "a field of the header is one line");
+  Parser parser;
+  if (const std::string wrong = parse(parser, header); !wrong.empty()) return refuse(400, wrong);
+  // Beast waits for more where a line is too short for what should stand in it.
+  if (!parser.is_header_done()) return refuse(400, "a line of the request is cut short");
+  const auto& request = parser.get();
+  const bool is_head = request.method() == http::verb::head;
+  if (!is_head && request.method() != http::verb::get) {
+    return refuse(405, "there are GET and HEAD");
+  }
+  // Also in a form that Beast does not know, and passes over: where the request ends is in doubt.
+  if (request.count(http::field::transfer_encoding) > 0 ||
+      parser.content_length().value_or(0) > 0) {
+    return refuse(400, "GET and HEAD have no body");
+  }
+  if (request.version() >= 11 && request.count(http::field::host) != 1) {
+    return refuse(400, "HTTP/1.1 wants one Host field");
+  }
+  const bool last = --requests_left_ == 0 || !request.keep_alive();
+  const std::string_view target(request.target().data(), request.target().size());
+  const auto authorization = request[http::field::authorization];
+  std::optional<HttpPage> page =
+      pages_({.path = target.substr(0, target.find('?')),
+              .authorization = {authorization.data(), authorization.size()}});
+  if (!page) page = text_page("there is no such page", 404);
+  return to_answer(*page, !is_head, last);
+}
+
+HttpAnswer HttpExchange::refuse(int status, const std::string& why) {
+  over_ = true;
+  buffer_.consume(buffer_.size());
+  return to_answer(text_page(why, status), true, true);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,160 @@
+#include "rendezvous/http/status_page.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/version.h"
+#include "rendezvous/protocol/control_codec.h"
+#include "rendezvous/protocol/control_json.h"
+#include "rendezvous/protocol/verdict_json.h"
+
+namespace ddprun {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr std::size_t kHeadlineBytes = 1024;
+constexpr std::size_t kFailureMessageBytes = 256;
+
+// An array, of as many elements as there is room for.
+class BoundedArray {
+ public:
+  explicit BoundedArray(std::size_t room) : room_(room) {}
+
+  // False: there was no room for it.
+  bool add(std::string_view element) {
+    if (text_.size() + element.size() + 1 > room_) return false;
+    if (!text_.empty()) text_ += ",\n";
+    text_ += element;
+    return true;
+  }
+  const std::string& elements() const { return text_; }
+
+ private:
+  std::size_t room_;
+  std::string text_;
+};
+
+// The object, which has fields, with an array, and how many elements that one lacks.
+std::string with_array(std::string text, const std::string& name, const BoundedArray& array,
+                       std::size_t left_out) {
+  text.pop_back();
+  text += ",\"" + name + "_left_out\":" + std::to_string(left_out);
+  text += ",\"" + name + "\":[\n" + array.elements() + "]}";
+  return text;
+}
+
+}  // namespace
+
+std::string calendar_text(const Moment& now, TimePoint when) {
+  using namespace std::chrono;
+  const auto time = floor<milliseconds>(now.calendar - (now.boot - when));
+  const auto day = floor<days>(time);
+  const year_month_day date(day);
+  const hh_mm_ss clock(time - day);
+  std::array<char, 64> text;
+  std::snprintf(text.data(), text.size(), "%04d-%02u-%02uT%02d:%02d:%02d.%03dZ",
+                static_cast<int>(date.year()), static_cast<unsigned>(date.month()),
+                static_cast<unsigned>(date.day()), static_cast<int>(clock.hours().count()),
+                static_cast<int>(clock.minutes().count()),
+                static_cast<int>(clock.seconds().count()),
+                static_cast<int>(clock.subseconds().count()));
+  return text.data();
+}
+
+namespace {
+
+Json describe(const Membership::Member& member, TimePoint now) {
+  Json json{{"host", clipped(member.node.host, kHostBytesShown)},
+            {"slots", member.node.slots},
+            {"connected", member.connected},
+            {"phase", word_of(kAgentPhaseWords, member.status.phase)},
+            {"generation", member.status.generation.value}};
+  // An agent in the service's own process has no lease.
+  if (!member.local) {
+    json["silent_ms"] = to_ms(now - member.last_heard);
+  }
+  if (member.status.leaving != 0) json["leaving"] = member.status.leaving;
+  if (member.assignment) {
+    const int first_rank = member.assignment->first_rank.value;
+    json["node_rank"] = member.assignment->node_rank.value;
+    json["first_rank"] = first_rank;
+    json["last_rank"] = first_rank + member.node.slots - 1;
+  }
+  return json;
+}
+
+std::string describe(const Membership& job, const Moment& now) {
+  Json json{{"id", job.spec().id},
+            {"phase", word_of(kJobPhaseWords, job.phase())},
+            {"generation", job.generation().value},
+            {"min_nodes", job.spec().nodes.min},
+            {"max_nodes", job.spec().nodes.max},
+            {"restarts_used", job.restarts_used()},
+            {"max_restarts", job.spec().max_restarts}};
+  Json& events = json["events"] = Json::array();
+  for (const JobEvent& event : job.events()) {
+    events.push_back({{"time", calendar_text(now, event.when)}, {"what", event.what}});
+  }
+  Json& failures = json["failures"] = Json::array();
+  for (const FailedGeneration& failure : job.failed_generations()) {
+    Verdict verdict = failure.verdict;
+    for (WorkerEnd& end : verdict.ends) {
+      end.message = clipped(std::move(end.message), kFailureMessageBytes);
+    }
+    Json told = verdict_json(verdict);
+    told["what"] = clipped(std::move(verdict.headline), Membership::kEventBytes);
+    told["time"] = calendar_text(now, failure.when);
+    told["kind"] = kind_word(verdict.ends.front());
+    failures.push_back(std::move(told));
+  }
+  if (const std::optional<TimePoint>& formed = job.formed_at()) {
+    json["generation_since"] = calendar_text(now, *formed);
+    json["generation_since_ms_ago"] = to_ms(now.boot - *formed);
+  }
+  json["since"] = calendar_text(now, job.known_since());
+  json["since_ms_ago"] = to_ms(now.boot - job.known_since());
+  if (const std::optional<Verdict>& verdict = job.verdict()) {
+    json["verdict"] = {{"success", verdict->success},
+                       {"exit_code", verdict->exit_code},
+                       {"headline", clipped(verdict->headline, kHeadlineBytes)}};
+  }
+  std::string head = text_of(json);
+  BoundedArray nodes(kMaxJobBytes - std::min(kMaxJobBytes, head.size()));
+  std::size_t left_out = job.members().size();
+  for (const auto& [id, member] : job.members()) {
+    if (!nodes.add(text_of(describe(member, now.boot)))) break;
+    --left_out;
+  }
+  return with_array(std::move(head), "nodes", nodes, left_out);
+}
+
+}  // namespace
+
+std::string status_page(const JobTable& table, const Moment& now,
+                        const StatusPageOptions& options) {
+  const Json head{{"version", kVersion},
+                  {"host", table.options().host},
+                  {"embedded", table.options().embedded},
+                  {"time", calendar_text(now, now.boot)}};
+  std::vector<const Membership*> all;
+  if (options.only.empty()) {
+    all = table.jobs();
+  } else if (const Membership* job = table.find(options.only)) {
+    all = {job};
+  }
+  BoundedArray jobs(options.max_bytes - 1024);
+  std::size_t left_out = all.size();
+  for (const Membership* job : all) {
+    if (!jobs.add(describe(*job, now))) break;
+    --left_out;
+  }
+  return with_array(text_of(head), "jobs", jobs, left_out) + "\n";
+}
+
+}  // namespace ddprun

@@ -1,0 +1,540 @@
+#include "rendezvous/membership/core/job_table.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "base/exit_codes.h"
+
+namespace ddprun {
+namespace {
+
+// Who has proved something else than his user was let in for that.
+bool may_use(std::optional<UserId> owner, std::optional<UserId> user) {
+  constexpr UserId kRoot{0};
+  return !owner || !user || user == owner || user == kRoot;
+}
+
+Error not_his(const std::string& job, UserId owner, UserId user) {
+  return invalid_argument("job '" + job + "' belongs to user " + to_text(owner) +
+                          ", and munge says that this node's agent runs as user " + to_text(user));
+}
+
+std::string ended_and_forgotten(const std::string& job) {
+  return "its job '" + job + "' has ended and is forgotten";
+}
+
+}  // namespace
+
+Duration next_beat_in(Duration interval, TimePoint now) {
+  const Duration grid = interval / ServiceOptions::kBeatTimes;
+  const Duration past = now.time_since_epoch() % grid;
+  return interval - past + (past > grid / 2 ? grid : Duration(0));
+}
+
+JobTable::JobTable(ServiceOptions options) : options_(std::move(options)) {
+  DDPRUN_ASSERT(check_lease(options_.times), "an agent is heard several times in a lease");
+}
+
+JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint now)
+    : JobTable(std::move(options)) {
+  if (!past.service_id.empty()) options_.service_id = past.service_id;
+  jobs_begun_ = past.jobs_begun;
+  for (const auto& [id, kept] : past.jobs) {
+    Job job{kept.instance, kept.former_instance,
+            Membership(kept.state, {.lease = options_.times.lease}, now)};
+    job.owner = kept.owner;
+    job.recorded = job.mark();
+    job.end_number = kept.end_number;
+    jobs_ended_ = std::max(jobs_ended_, kept.end_number);
+    if (kept.state.phase == JobPhase::kEnded) ended_.push_back(id);
+    jobs_.emplace(id, std::move(job));
+  }
+  // Those without a number ended in a life that gave none: before all others, and by id.
+  std::stable_sort(ended_.begin(), ended_.end(), [this](const auto& a, const auto& b) {
+    return jobs_.at(a).end_number < jobs_.at(b).end_number;
+  });
+}
+
+ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& message, TimePoint now) {
+  ServiceOutput out;
+  notice_time(now, out);
+  if (const Hello* first = std::get_if<Hello>(&message)) {
+    hello(origin, *first, now, out);
+    return out;
+  }
+  if (const UserRequest* asked = std::get_if<UserRequest>(&message)) {
+    request(origin, *asked, now, out);
+    return out;
+  }
+  const auto found = agents_.find(origin.connection);
+  if (found == agents_.end()) {
+    refuse(origin.connection, "the first message must be a hello", out);
+    return out;
+  }
+  const Agent agent = found->second;
+  const auto its_job = jobs_.find(agent.job);
+  if (its_job == jobs_.end()) {
+    refuse(origin.connection, ended_and_forgotten(agent.job), out);
+    return out;
+  }
+  Membership& job = its_job->second.membership;
+  if (const AgentStatus* status = std::get_if<AgentStatus>(&message)) {
+    forward(agent.job, job.status(agent.agent_id, *status, now), now, out);
+  } else if (const Heartbeat* heartbeat = std::get_if<Heartbeat>(&message)) {
+    job.heard(agent.agent_id, now);
+    out.sends.push_back(
+        {origin.connection, HeartbeatAck{.number = heartbeat->number,
+                                         .next = next_beat_in(options_.times.heartbeat(), now)}});
+  } else if (const OutputPage* page = std::get_if<OutputPage>(&message)) {
+    hand_on(inquiries_.told(agent.agent_id, *page, now), out);
+  } else if (const Leave* leave = std::get_if<Leave>(&message)) {
+    forward(agent.job, job.left(agent.agent_id, *leave, now), now, out);
+    hand_on(inquiries_.agent_left(agent.agent_id, now), out);
+  }
+  return out;
+}
+
+void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out) {
+  if (hello.protocol != kControlProtocol) {
+    return refuse(origin.connection, other_protocol(hello.protocol, hello.version), out);
+  }
+  if (agents_.contains(origin.connection)) {
+    return refuse(origin.connection, "a connection says hello once", out);
+  }
+  if (const std::optional<std::string> why = why_not_now(hello)) {
+    out.sends.push_back({origin.connection, Silence{*why}});
+    out.closes.push_back(origin.connection);
+    return;
+  }
+  forget_old_verdicts(out);
+  const Result<Job*> job = job_for(hello, origin.user, now);
+  if (!job) return refuse(origin.connection, job.error().cause, out);
+  if (!(*job)->owner) (*job)->owner = options_.owner ? options_.owner : origin.user;
+  Membership& membership = (*job)->membership;
+  if (const auto old = connections_.find(hello.node.agent_id); old != connections_.end()) {
+    agents_.erase(old->second);
+    out.closes.push_back(old->second);
+  }
+  hand_on(inquiries_.agent_gone(hello.node.agent_id, now), out);
+  agents_[origin.connection] = {hello.job.id, hello.node.agent_id};
+  connections_[hello.node.agent_id] = origin.connection;
+  if (!origin.service_address.empty()) membership.set_service_address(origin.service_address);
+  Hello seen = hello;  // from where its workers may call, too
+  if (!origin.peer_address.empty()) seen.node.other_addresses.push_back(origin.peer_address);
+  MembershipOutput joined = membership.joined(seen, origin.local, now);
+  record(**job, now, out);
+  out.sends.push_back({origin.connection,
+                       Welcome{.instance = (*job)->instance,
+                               .heartbeat_interval = options_.times.heartbeat(),
+                               .agent_patience = options_.times.patience(),
+                               .embedded = options_.embedded,
+                               .host = options_.host},
+                       (*job)->first_change});
+  forward(hello.job.id, std::move(joined), now, out);
+  see_nodes(hello.job.id, now, out);
+}
+
+void JobTable::request(const Origin& origin, const UserRequest& request, TimePoint now,
+                       ServiceOutput& out) {
+  const auto agent = agents_.find(origin.connection);
+  const bool is_agents = agent != agents_.end();
+  const std::string id = is_agents ? agent->second.job : request.job;
+  const auto found = jobs_.find(id);
+  const auto answer = [&](Answer words, std::uint64_t after) {
+    out.sends.push_back({origin.connection, std::move(words), after, !is_agents});
+  };
+  const auto refuse = [&](std::string why) {
+    answer({.number = request.number, .done = false, .text = std::move(why)}, 0);
+  };
+  const bool is_about_all = id.empty() && request.what == UserRequest::What::kStatus;
+  if (found == jobs_.end() && !is_about_all) {
+    return refuse("this service knows no job '" + id + "'");
+  }
+  if (request.what == UserRequest::What::kStatus) {
+    out.pages.push_back({origin.connection, request.number, id, !is_agents});
+    return;
+  }
+  Job& job = found->second;
+  if (!is_agents && !may_use(job.owner, origin.user)) {
+    return refuse("job '" + id + "' belongs to user " + to_text(*job.owner) +
+                  ", and munge says that you are user " + to_text(*origin.user));
+  }
+  if (is_told_by_nodes(request.what)) {
+    if (is_agents) return refuse("an agent asks for no output");
+    if (inquiries_.is_reader(origin.connection)) {
+      return refuse("this connection reads the output of workers already");
+    }
+    const Answer checked = *job.membership.request(request, now).answer;
+    if (!checked.done) return refuse(checked.text);
+    if (!inquiries_.has_room(id)) {
+      return refuse("too many read the output of workers here: try again in a moment");
+    }
+    return inquire(origin.connection, request, now, out);
+  }
+  const bool watches = !is_agents && request.what == UserRequest::What::kStop;
+  if (watches && watchers_.size() >= kWatchersKept) {
+    return refuse("too many wait for the end of a job here: try again in a moment");
+  }
+  MembershipOutput begun = job.membership.request(request, now);
+  record(job, now, out);
+  Answer said = std::move(*begun.answer);
+  const bool waits = watches && said.done;
+  if (waits) {
+    out.sends.push_back({origin.connection, std::move(said), job.last_change});
+    watchers_[origin.connection] = id;
+  } else {
+    answer(std::move(said), job.last_change);
+  }
+  forward(id, std::move(begun), now, out);
+}
+
+// --- what workers write -------------------------------------------------------------------------
+
+void JobTable::inquire(AgentConnectionId reader, const UserRequest& request, TimePoint now,
+                       ServiceOutput& out) {
+  const Membership& job = jobs_.at(request.job).membership;
+  hand_on(inquiries_.begin(reader, request.job, request, nodes_of(job, request.rank), now), out);
+}
+
+std::vector<OutputInquiries::Node> JobTable::nodes_of(const Membership& job,
+                                                      std::optional<Rank> rank) const {
+  std::vector<OutputInquiries::Node> nodes;
+  for (const std::string& id : job.nodes_of(rank)) {
+    const Membership::Member& member = job.members().at(id);
+    nodes.push_back({id, member.node.host, member.connected, member.node.tells_output,
+                     member.node.tells_flight});
+  }
+  return nodes;
+}
+
+// Other nodes may run the job's workers now, or be back.
+void JobTable::see_nodes(const std::string& job_id, TimePoint now, ServiceOutput& out) {
+  for (const OutputInquiries::Followed& one : inquiries_.followed(job_id)) {
+    const Membership& job = jobs_.at(job_id).membership;
+    hand_on(inquiries_.see(one.inquiry, nodes_of(job, one.rank), now), out);
+  }
+}
+
+void JobTable::hand_on(InquiryOutput&& from, ServiceOutput& out) {
+  for (InquiryOutput::Tell& one : from.tells) {
+    const auto connection = connections_.find(one.agent_id);
+    if (connection == connections_.end()) continue;
+    out.sends.push_back({.connection = connection->second, .message = std::move(one.what)});
+  }
+  for (InquiryOutput::Said& one : from.says) {
+    out.sends.push_back({one.reader, std::move(one.message), one.after, one.last});
+  }
+}
+
+ServiceOutput JobTable::all_sent(AgentConnectionId connection, TimePoint now) {
+  ServiceOutput out;
+  hand_on(inquiries_.reader_has_room(connection, now), out);
+  return out;
+}
+
+// Their job is over, in one way or another.
+void JobTable::tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
+                             std::uint64_t after, ServiceOutput& out) {
+  std::erase_if(watchers_, [&](const auto& watcher) {
+    if (watcher.second != job_id) return false;
+    out.sends.push_back({watcher.first, last_word, after, /*last=*/true});
+    return true;
+  });
+}
+
+// Why it has to try again later.
+std::optional<std::string> JobTable::why_not_now(const Hello& hello) const {
+  if (is_known(hello)) return std::nullopt;
+  if (closed_) return closed_;
+  const auto job = jobs_.find(hello.job.id);
+  const bool unsafe_end = job != jobs_.end() &&
+                          job->second.membership.phase() == JobPhase::kEnded &&
+                          job->second.last_change > safe_;
+  if (!unsafe_end) return std::nullopt;
+  return "the end of another job '" + hello.job.id + "' is not on the disk yet";
+}
+
+bool JobTable::is_known(const Hello& hello) const {
+  const auto job = jobs_.find(hello.job.id);
+  if (job == jobs_.end() || hello.instance.empty()) return false;
+  return hello.instance == job->second.instance || hello.instance == job->second.former_instance;
+}
+
+// The job that the agent means: the present one of that id, or a new one. An agent that is refused
+// changes nothing.
+Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserId> user,
+                                         TimePoint now) {
+  const auto found = jobs_.find(hello.job.id);
+  if (found == jobs_.end()) {
+    const bool is_over = std::find(over_.begin(), over_.end(), hello.instance) != over_.end();
+    if (!is_over) return begin_job(hello, user, now);
+    return Error{.kind = ErrorKind::kStopped, .cause = ended_and_forgotten(hello.job.id)};
+  }
+  Job& job = found->second;
+  const bool over = job.membership.phase() == JobPhase::kEnded;
+  const bool of_it = is_known(hello);
+  if (over && hello.instance.empty()) return begin_job(hello, user, now);
+  if (!may_use(job.owner, user)) return not_his(hello.job.id, *job.owner, *user);
+  // A newcomer was faster than those who were there before; nothing was formed with it yet.
+  const bool recalls = !of_it && has_past(hello) && !over && job.former_instance.empty() &&
+                       job.membership.generation() < Generation(0) && can_recall(hello.instance);
+  if (!hello.instance.empty() && !of_it && !recalls) {
+    return Error{
+        .kind = ErrorKind::kStopped,
+        .cause = "its job '" + hello.job.id + "' has ended, and another job of that id runs now"};
+  }
+  if (std::optional<std::string> why_not = job.membership.refusal(hello)) {
+    return invalid_argument(std::move(*why_not));
+  }
+  if (recalls) {
+    recalled_.insert(hello.instance);
+    job.former_instance = hello.instance;
+    job.membership.expect_past(now + options_.times.lease);
+  }
+  return &job;
+}
+
+// In the place of one that has ended, if there is one.
+Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<UserId> user,
+                                           TimePoint now) {
+  const std::string& id = hello.job.id;
+  if (!may_use(options_.owner, user)) return not_his(id, *options_.owner, *user);
+  Membership membership(hello.job, {.lease = options_.times.lease}, now);
+  if (std::optional<std::string> why_not = membership.refusal(hello)) {
+    return invalid_argument(std::move(*why_not));
+  }
+  std::string instance = hello.instance;
+  if (instance.empty()) instance = options_.service_id + "-" + std::to_string(++jobs_begun_);
+  if (has_past(hello)) {
+    if (can_recall(hello.instance)) recalled_.insert(hello.instance);
+    membership.expect_past(now + options_.times.lease);
+  } else if (options_.strangers_until && now < *options_.strangers_until) {
+    membership.expect_past(*options_.strangers_until);
+  }
+  if (const auto ended = jobs_.find(id); ended != jobs_.end()) {
+    note_over(ended->second.instance);
+    jobs_.erase(ended);
+  }
+  std::erase(ended_, id);
+  return &jobs_.emplace(id, Job{std::move(instance), "", std::move(membership)}).first->second;
+}
+
+void JobTable::note_over(std::string instance) {
+  over_.push_back(std::move(instance));
+  if (over_.size() > kOverKept) over_.pop_front();
+}
+
+// It was welcomed by an earlier life of this service.
+bool JobTable::has_past(const Hello& hello) const {
+  return !hello.instance.empty() && !hello.instance.starts_with(options_.service_id + "-");
+}
+
+// False: that job was recalled before, so it has ended since.
+bool JobTable::can_recall(const std::string& instance) const {
+  return recalled_.size() < kRecallsKept && !recalled_.contains(instance);
+}
+
+void JobTable::refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out) {
+  ++counts_.refusals;
+  out.provoked.push_back("refused an agent: " + reason);
+  out.sends.push_back({connection, Refused{std::move(reason)}});
+  out.closes.push_back(connection);
+}
+
+ServiceOutput JobTable::disconnected(AgentConnectionId connection, TimePoint now) {
+  ServiceOutput out;
+  notice_time(now, out);
+  watchers_.erase(connection);
+  hand_on(inquiries_.reader_gone(connection), out);
+  const auto found = agents_.find(connection);
+  if (found == agents_.end()) return out;
+  const Agent agent = found->second;
+  agents_.erase(found);
+  connections_.erase(agent.agent_id);
+  const auto job = jobs_.find(agent.job);
+  if (job != jobs_.end()) job->second.membership.disconnected(agent.agent_id);
+  hand_on(inquiries_.agent_gone(agent.agent_id, now), out);
+  return out;
+}
+
+ServiceOutput JobTable::pulse(TimePoint now) {
+  ServiceOutput out;
+  if (!awake_) awake_ = now;
+  notice_time(now, out);
+  return out;
+}
+
+// Half a patience is more than what a busy machine takes, and less than what costs a node its workers.
+void JobTable::notice_time(TimePoint now, ServiceOutput& out) {
+  if (!awake_) return;
+  const Duration gap = now - *std::exchange(awake_, now);
+  if (gap <= options_.times.patience() / 2) return;
+  out.log.push_back("this service did not run for " + to_text(gap) +
+                    ": no node is counted as lost for that");
+  for (auto& [id, job] : jobs_) job.membership.was_held_up(gap, now);
+}
+
+ServiceOutput JobTable::tick(TimePoint now) {
+  ServiceOutput out;
+  notice_time(now, out);
+  for (auto& [id, job] : jobs_) {
+    const std::optional<TimePoint> due = job.membership.deadline();
+    if (due && *due <= now) forward(id, job.membership.tick(now), now, out);
+  }
+  hand_on(inquiries_.tick(now), out);
+  forget_deserted_jobs(now, out);
+  forget_old_verdicts(out);
+  return out;
+}
+
+std::optional<TimePoint> JobTable::deadline() const {
+  std::optional<TimePoint> earliest;
+  const auto consider = [&](std::optional<TimePoint> due) {
+    if (due && (!earliest || *due < *earliest)) earliest = due;
+  };
+  for (const auto& [id, job] : jobs_) {
+    consider(job.membership.deadline());
+    if (!job.membership.is_deserted()) continue;
+    // At once, so that it is known since when.
+    consider(job.deserted_since ? *job.deserted_since + options_.times.lease : TimePoint());
+  }
+  consider(inquiries_.deadline());
+  return earliest;
+}
+
+const Membership* JobTable::find(const std::string& job) const {
+  const auto found = jobs_.find(job);
+  return found == jobs_.end() ? nullptr : &found->second.membership;
+}
+
+std::vector<const Membership*> JobTable::jobs() const {
+  std::vector<const Membership*> all;
+  for (const auto& [id, job] : jobs_) {
+    if (job.membership.phase() != JobPhase::kEnded) all.push_back(&job.membership);
+  }
+  for (auto id = ended_.rbegin(); id != ended_.rend(); ++id) all.push_back(find(*id));
+  return all;
+}
+
+ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
+  ServiceOutput out;
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    const auto job = it++;
+    if (job->second.first_change <= after) continue;
+    for (const auto& [connection, agent] : std::map(agents_)) {
+      if (agent.job != job->first) continue;
+      out.sends.push_back({connection, Silence{why}});
+      out.closes.push_back(connection);
+      connections_.erase(agent.agent_id);
+      agents_.erase(connection);
+    }
+    tell_watchers(job->first, Silence{why}, 0, out);
+    hand_on(inquiries_.job_gone(job->first, Silence{why}), out);
+    out.changes.push_back({++changes_, JobForgotten{job->first}});
+    std::erase(ended_, job->first);
+    jobs_.erase(job);
+  }
+  return out;
+}
+
+ServiceOutput JobTable::farewell(const std::string& why) const {
+  ServiceOutput out;
+  for (const auto& [connection, agent] : agents_) out.sends.push_back({connection, Silence{why}});
+  for (const AgentConnectionId reader : inquiries_.readers()) {
+    out.sends.push_back({reader, Silence{why}});
+  }
+  return out;
+}
+
+// What the job's last change does not tell becomes a new one.
+void JobTable::record(Job& job, TimePoint now, ServiceOutput& out) {
+  const auto mark = job.mark();
+  if (job.recorded == mark) return;
+  const bool is_first = !job.recorded;
+  if (is_first) out.changes.push_back({++changes_, ServiceBegun{options_.service_id, jobs_begun_}});
+  job.recorded = mark;
+  job.last_change = ++changes_;
+  if (is_first) job.first_change = changes_;
+  const bool over = job.membership.phase() == JobPhase::kEnded;
+  if (over && job.end_number == 0) job.end_number = ++jobs_ended_;
+  out.changes.push_back({changes_, JobChanged{{.instance = job.instance,
+                                               .former_instance = job.former_instance,
+                                               .end_number = job.end_number,
+                                               .owner = job.owner,
+                                               .state = job.membership.state(now)}}});
+}
+
+void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimePoint now,
+                       ServiceOutput& out) {
+  Job& job = jobs_.at(job_id);
+  record(job, now, out);
+  for (Tell& tell : from.tells) {
+    const auto connection = connections_.find(tell.agent_id);
+    if (connection == connections_.end()) continue;
+    std::visit(
+        [&](auto&& directive) {
+          out.sends.push_back(
+              {connection->second, std::forward<decltype(directive)>(directive), job.last_change});
+        },
+        std::move(tell.directive));
+  }
+  for (const MembershipOutput::PassOnTo& one : from.pass_ons) {
+    const auto connection = connections_.find(one.agent_id);
+    if (connection == connections_.end()) continue;
+    out.sends.push_back({.connection = connection->second, .message = one.what});
+  }
+  for (std::string& line : from.log) out.log.push_back(std::move(line));
+  counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
+  counts_.restarts += static_cast<std::uint64_t>(from.restarts);
+  counts_.lease_losses += static_cast<std::uint64_t>(from.lease_losses);
+  for (const std::string& kind : from.failures) ++counts_.failures[kind];
+  if (from.generations_formed > 0) see_nodes(job_id, now, out);
+  const bool over = job.membership.phase() == JobPhase::kEnded;
+  if (!over) return;
+  hand_on(inquiries_.job_ended(job_id, *job.membership.verdict(), job.last_change, now), out);
+  if (std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) {
+    ended_.push_back(job_id);
+    count_end(*job.membership.verdict());
+  }
+  tell_watchers(job_id, End{*job.membership.verdict()}, job.last_change, out);
+}
+
+// A job that was stopped has failed with nobody's end, and with no timeout of its own.
+void JobTable::count_end(const Verdict& verdict) {
+  const bool was_stopped =
+      verdict.ends.empty() && verdict.exit_code != to_int(ExitCode::kJoinTimeout);
+  ++(verdict.success ? counts_.jobs_succeeded
+     : was_stopped   ? counts_.jobs_stopped
+                     : counts_.jobs_failed);
+}
+
+void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {
+  for (auto it = jobs_.begin(); it != jobs_.end();) {
+    const auto job = it++;
+    std::optional<TimePoint>& since = job->second.deserted_since;
+    if (!job->second.membership.is_deserted()) {
+      since.reset();
+    } else if (!since) {
+      since = now;
+    } else if (now >= *since + options_.times.lease) {
+      out.log.push_back("job '" + job->first + "' is forgotten: nobody waits for it any more");
+      out.changes.push_back({++changes_, JobForgotten{job->first}});
+      jobs_.erase(job);
+    }
+  }
+}
+
+void JobTable::forget_old_verdicts(ServiceOutput& out) {
+  while (ended_.size() > kEndedJobsKept) {
+    const auto quiet = std::find_if(ended_.begin(), ended_.end(), [&](const std::string& id) {
+      return jobs_.at(id).membership.connected_count() == 0;
+    });
+    if (quiet == ended_.end()) return;
+    out.changes.push_back({++changes_, JobForgotten{*quiet}});
+    note_over(jobs_.at(*quiet).instance);
+    jobs_.erase(*quiet);
+    ended_.erase(quiet);
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,860 @@
+#include "rendezvous/membership/core/membership.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/counted.h"
+#include "base/exit_codes.h"
+#include "base/host_port.h"
+#include "base/signal_names.h"
+#include "rendezvous/membership/core/node_order.h"
+#include "rendezvous/protocol/core/list_of_names.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kEndsKept = 256;
+
+// Of a worker's end that is heard of: what is older is as good as that.
+constexpr Duration kLongestAge = std::chrono::hours(24 * 365);
+
+// Numbers are given out one by one: such as these leave room for all that will ever come.
+bool is_possible(Generation generation) { return generation.value <= kMaxGeneration / 2; }
+
+// Who lost its rank to whom, for people; empty where nobody did who had failed often.
+std::string replacements(const std::vector<NodeCandidate>& nodes,
+                         const std::vector<std::size_t>& order) {
+  std::vector<std::string> told;
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const std::optional<int> rank = nodes[i].previous_rank;
+    if (nodes[i].failures == 0 || !rank || *rank < 0) continue;
+    if (static_cast<std::size_t>(*rank) >= order.size()) continue;
+    if (std::find(order.begin(), order.end(), i) != order.end()) continue;
+    told.push_back(nodes[order[static_cast<std::size_t>(*rank)]].host + " replaces " +
+                   nodes[i].host + ", whose workers were the first to fail in " +
+                   std::to_string(nodes[i].failures) + " generations");
+  }
+  return told.empty() ? "" : "; " + list_of(told);
+}
+
+}  // namespace
+
+Membership::Membership(JobSpec spec, MembershipOptions options, TimePoint now)
+    : spec_(std::move(spec)),
+      options_(options),
+      budget_(spec_.max_restarts, spec_.restart_rules),
+      forming_since_(now),
+      known_since_(now) {}
+
+Membership::Membership(const JobState& state, MembershipOptions options, TimePoint now)
+    : spec_(state.spec),
+      options_(options),
+      phase_(state.phase == JobPhase::kEnded ? JobPhase::kEnded : JobPhase::kForming),
+      generation_(state.generation),
+      budget_(spec_.max_restarts, spec_.restart_rules),
+      reason_(state.reason),
+      forming_since_(now),
+      known_since_(now),
+      remembers_(true),
+      failed_(state.failed),
+      ending_(state.ending),
+      failures_(state.node_failures),
+      missing_(state.missing),
+      verdict_(state.verdict) {
+  budget_.restore(state.restarts_used, state.restart_ages, state.strikes, now);
+  if (phase_ == JobPhase::kEnded) return;
+  recall_until_ = now + options_.lease;
+  was_forming_ = recall_broken_ = state.phase == JobPhase::kForming && generation_ >= Generation(0);
+  for (const Place& place : state.places) {
+    members_[place.node.agent_id] = {
+        .node = place.node,
+        .status = {.phase = AgentPhase::kRunning, .generation = generation_},
+        .awaited = true,
+        .last_heard = now,
+        .node_rank = place.assignment.node_rank.value,
+        .assignment = place.assignment};
+    recalled_nodes_ = place.assignment.node_count;
+  }
+  recount_all();
+  for (const WorkerEnd& end : state.ends) ends_.push_back({end, now - end.age});
+  if (!ends_.empty()) ends_known_at_ = now;
+  look_ = std::any_of(state.ends.begin(), state.ends.end(),
+                      [](const WorkerEnd& end) { return end.kind == EndKind::kHung; });
+}
+
+// --- what outlives the service -------------------------------------------------------------------
+
+// While a running generation is recalled, nothing has become of it yet.
+JobPhase Membership::durable_phase() const {
+  const bool recalling = recall_until_ && !recall_broken_ && generation_ >= Generation(0);
+  return recalling ? JobPhase::kRunning : phase_;
+}
+
+// During a recall nodes come one by one; what is known of them is worth a record when it is over.
+Membership::Landmark Membership::landmark() const {
+  return {.phase = durable_phase(),
+          .generation = generation_,
+          .restarts_used = budget_.used(),
+          .failed = failed_,
+          .ending = ending_.has_value(),
+          .places = recall_until_ ? 0 : tally_.assigned};
+}
+
+JobState Membership::state(TimePoint now) const {
+  JobState state{.spec = spec_,
+                 .phase = durable_phase(),
+                 .generation = generation_,
+                 .restarts_used = budget_.used(),
+                 .restart_ages = budget_.ages(now),
+                 .strikes = budget_.strikes(),
+                 .reason = reason_,
+                 .failed = failed_,
+                 .ending = ending_,
+                 .verdict = verdict_,
+                 .missing = missing_,
+                 .node_failures = failures_.counts()};
+  if (phase_ == JobPhase::kEnded) return state;
+  for (const DatedEnd& dated : ends_) state.ends.push_back(dated.as_of(now));
+  keep_likeliest(state.ends);
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment) continue;
+    state.places.push_back({member.node, *member.assignment});
+    state.places.back().node.other_addresses.clear();  // it says them again
+  }
+  return state;
+}
+
+void Membership::set_service_address(const std::string& address) {
+  if (!is_loopback_host(address)) service_address_ = address;
+}
+
+// --- sums ----------------------------------------------------------------------------------------
+
+// Ten thousand nodes send a message each when a generation begins, and a heartbeat every second: to
+// go through all members for each would take the service minutes.
+
+namespace {
+
+void add(Membership::Tally& sum, const Membership::Tally& one) {
+  sum.connected += one.connected;
+  sum.busy += one.busy;
+  sum.available += one.available;
+  sum.assigned += one.assigned;
+  sum.finished += one.finished;
+  sum.present += one.present;
+  sum.quit += one.quit;
+}
+
+void subtract(Membership::Tally& sum, const Membership::Tally& one) {
+  sum.connected -= one.connected;
+  sum.busy -= one.busy;
+  sum.available -= one.available;
+  sum.assigned -= one.assigned;
+  sum.finished -= one.finished;
+  sum.present -= one.present;
+  sum.quit -= one.quit;
+}
+
+}  // namespace
+
+Membership::Tally Membership::tally_of(const Member& member) const {
+  Tally one{.connected = member.connected ? 1U : 0U,
+            .busy = runs_workers(member) ? 1U : 0U,
+            .available = is_available(member) ? 1U : 0U};
+  if (!member.assignment) return one;
+  const AgentPhase phase = member.status.phase;
+  const bool finished = phase == AgentPhase::kFinished && member.status.generation == generation_;
+  // Who has not heard of the generation yet is about to be told.
+  const bool quit = !member.awaited && member.status.generation >= member.assignment->generation &&
+                    (phase == AgentPhase::kIdle || phase == AgentPhase::kStopping);
+  one.assigned = 1;
+  one.finished = finished ? 1 : 0;
+  one.present = member.awaited ? 0 : 1;
+  one.quit = quit ? 1 : 0;
+  return one;
+}
+
+void Membership::recount(Member& member) {
+  subtract(tally_, member.counted);
+  member.counted = tally_of(member);
+  add(tally_, member.counted);
+}
+
+void Membership::recount_all() {
+  for (auto& [id, member] : members_) recount(member);
+}
+
+Membership::Members::iterator Membership::erase(Members::iterator member) {
+  subtract(tally_, member->second.counted);
+  const Members::iterator next = members_.erase(member);
+  if (members_.empty()) first_lease_.reset();
+  return next;
+}
+
+bool Membership::has_lease(const Member& member) const {
+  return !member.local && !(member.awaited && recall_until_);
+}
+
+void Membership::find_first_lease() {
+  first_lease_.reset();
+  for (const auto& [id, member] : members_) {
+    if (!has_lease(member)) continue;
+    const TimePoint end = member.last_heard + options_.lease;
+    if (!first_lease_ || end < *first_lease_) first_lease_ = end;
+  }
+}
+
+bool Membership::is_consistent() const {
+  Tally sum;
+  for (const auto& [id, member] : members_) {
+    const Tally one = tally_of(member);
+    if (one != member.counted) return false;
+    add(sum, one);
+    if (phase_ == JobPhase::kEnded || !has_lease(member)) continue;
+    if (!first_lease_ || member.last_heard + options_.lease < *first_lease_) return false;
+  }
+  return sum == tally_;
+}
+
+// --- who may come in -----------------------------------------------------------------------------
+
+std::optional<std::string> Membership::refusal(const Hello& hello) const {
+  const JobSpec& theirs = hello.job;
+  if (theirs.nodes != spec_.nodes) {
+    return "job '" + spec_.id + "' was started with --nnodes=" + to_text(spec_.nodes) +
+           ", not --nnodes=" + to_text(theirs.nodes) + ": give every node the same";
+  }
+  if (theirs.max_restarts != spec_.max_restarts) {
+    return "job '" + spec_.id +
+           "' was started with --max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
+           std::to_string(theirs.max_restarts) + ": give every node the same";
+  }
+  if (theirs.restart_rules != spec_.restart_rules) {
+    return "job '" + spec_.id +
+           "' was started with another --restart-window, --no-restart-on or --restart-on-progress: "
+           "give every node the same";
+  }
+  if (theirs.on_join != spec_.on_join) {
+    return "job '" + spec_.id + "' was started with another --on-join: give every node the same";
+  }
+  if (theirs.node_failures != spec_.node_failures) {
+    return "job '" + spec_.id +
+           "' was started with --node-failures=" + std::to_string(spec_.node_failures) + ", not " +
+           std::to_string(theirs.node_failures) + ": give every node the same";
+  }
+  if (!is_possible(hello.status.generation)) {
+    return "no service has ever begun generation " + ddprun::to_text(hello.status.generation);
+  }
+  const std::optional<int> wanted = hello.node.node_rank;
+  if (!wanted) return std::nullopt;
+  if (*wanted < 0 || *wanted >= spec_.nodes.max) {
+    return "--node-rank=" + std::to_string(*wanted) + " is not in 0 .. " +
+           std::to_string(spec_.nodes.max - 1);
+  }
+  for (const auto& [id, member] : members_) {
+    if (id != hello.node.agent_id && member.connected && member.node.node_rank == wanted) {
+      return "node rank " + std::to_string(*wanted) + " is taken by " + member.node.host +
+             ": give each node its own --node-rank";
+    }
+  }
+  return std::nullopt;
+}
+
+MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint now) {
+  MembershipOutput out;
+  Member& member = members_[hello.node.agent_id];
+  const bool is_new = member.node.agent_id.empty();
+  const bool was_awaited = member.awaited;
+  const TimePoint last_heard = member.last_heard;
+  member.node = hello.node;
+  member.local = local;
+  member.connected = true;
+  member.awaited = false;
+  member.last_heard = now;
+  if (is_new) member.checkpoints_seen = checkpoints_;
+  recount(member);
+  const TimePoint lease_end = now + options_.lease;
+  if (has_lease(member) && (!first_lease_ || lease_end < *first_lease_)) first_lease_ = lease_end;
+  std::erase(missing_, hello.node.host);
+  if (is_new && phase_ != JobPhase::kEnded) {
+    note(hello.node.host + " joined job '" + spec_.id + "' with " +
+             std::to_string(hello.node.slots) + " slots (" + presence() + ")",
+         now, out);
+  }
+  if (recall_until_) recall(member, hello);
+  if (!is_new && !was_awaited) note_cut_off(member, hello, last_heard, now);
+  MembershipOutput then = status(hello.node.agent_id, hello.status, now);
+  then.log.insert(then.log.begin(), out.log.begin(), out.log.end());
+  out = std::move(then);
+  const bool told = std::any_of(out.tells.begin(), out.tells.end(), [&](const Tell& tell) {
+    return tell.agent_id == hello.node.agent_id;
+  });
+  if (!told) tell(*members_.find(hello.node.agent_id), out);
+  return out;
+}
+
+void Membership::disconnected(const std::string& agent_id) {
+  const auto found = members_.find(agent_id);
+  if (found == members_.end()) return;
+  Member& member = found->second;
+  member.connected = false;
+  recount(member);
+  // Where nothing can be running there is nothing to wait for: it says Hello again when it comes
+  // back.
+  if (phase_ == JobPhase::kEnded || !runs_workers(member)) erase(found);
+}
+
+// --- what agents say -----------------------------------------------------------------------------
+
+MembershipOutput Membership::status(const std::string& agent_id, const AgentStatus& status,
+                                    TimePoint now) {
+  MembershipOutput out;
+  const auto found = members_.find(agent_id);
+  if (found == members_.end()) return out;
+  Member& member = found->second;
+  member.last_heard = now;
+  if (!is_possible(status.generation)) return out;
+  const bool waited = is_available(member);
+  member.status = status;
+  recount(member);
+  if (phase_ == JobPhase::kEnded) return out;
+
+  if (status.leaving != 0) note_leaving(member, status.leaving, now, out);
+  const bool current = status.generation == generation_;
+  // Of a generation of that number, but of this one: another life of the service may have given
+  // the number to others.
+  if (current && member.assignment) {
+    // A node that finished has ends only of workers that crashed when their work was done.
+    if (status.phase != AgentPhase::kFinished) collect(member, now);
+    checkpoints_ = std::max(checkpoints_, status.checkpoints);
+  } else if (!waited) {
+    member.checkpoints_seen = checkpoints_;
+  }
+  if (phase_ == JobPhase::kRunning && member.assignment) {
+    const bool stopped_by_itself =
+        current && (status.phase == AgentPhase::kIdle || status.phase == AgentPhase::kStopping);
+    const bool has_ended = stopped_by_itself || !ends_.empty();
+    const bool by_outage = has_ended && ended_by_outage(member, now, out);
+    if (!by_outage && stopped_by_itself && ends_.empty()) {
+      add_lost_node(
+          member, {.kind = EndKind::kNodeLost, .message = "its agent has ended its workers"}, now);
+    }
+    if (by_outage) {
+      // The generation is being ended already.
+    } else if (!ends_.empty()) {
+      failed_ = true;
+      begin_forming("failure", now, out);
+    } else if (current && !status.sightings.empty()) {
+      end_hang(now, out);
+    } else if (!current) {
+      tell(*found, out);  // the assignment was lost on the way, or it runs something older
+    }
+  } else if (runs_workers(member) && status.phase != AgentPhase::kStopping) {
+    tell(*found, out);
+  }
+  advance(now, out);
+  return out;
+}
+
+void Membership::heard(const std::string& agent_id, TimePoint now) {
+  const auto found = members_.find(agent_id);
+  if (found != members_.end()) found->second.last_heard = now;
+}
+
+MembershipOutput Membership::left(const std::string& agent_id, const Leave& leave, TimePoint now) {
+  MembershipOutput out;
+  const auto found = members_.find(agent_id);
+  if (found == members_.end()) return out;
+  if (leave.signal == 0) {
+    // What is made of it is told to others, and kept: with more around it, within the same bounds.
+    lose(found, clipped(leave.reason, kMaxMessageBytes), now, out);
+  } else {
+    const Member member = found->second;
+    erase(found);
+    if (member.assignment) missing_.push_back(member.node.host);
+    note_leaving(member, leave.signal, now, out);
+  }
+  advance(now, out);
+  return out;
+}
+
+// A node was told to end from outside. A job of fixed size cannot go on without it and ends; an
+// elastic one goes on with the others, and no budget is used, unless this service goes with the
+// node.
+void Membership::note_leaving(const Member& member, int signal, TimePoint now,
+                              MembershipOutput& out) {
+  if (phase_ == JobPhase::kEnded) return;
+  const std::string what = member.node.host + " was told to end by " + signal_name(signal);
+  if ((!is_elastic() || member.local) && !ending_) {
+    note(what, now, out);
+    Verdict verdict;
+    verdict.exit_code = exit_code_of_signal(signal);
+    verdict.headline = std::string(kStopped) + what;
+    ending_ = std::move(verdict);
+  }
+  if (phase_ == JobPhase::kRunning) begin_forming(what, now, out);
+}
+
+// --- time ----------------------------------------------------------------------------------------
+
+MembershipOutput Membership::tick(TimePoint now) {
+  MembershipOutput out;
+  if (phase_ == JobPhase::kEnded) return out;
+  for (auto it = members_.begin(); it != members_.end();) {
+    const auto current = it++;
+    const Member& member = current->second;
+    if (member.local || now < member.last_heard + options_.lease) continue;
+    if (member.awaited && recall_until_) continue;  // the recall says what its absence means
+    lose(current, std::string(kSilentFor) + to_text(options_.lease), now, out);
+    ++out.lease_losses;
+  }
+  find_first_lease();
+  advance(now, out);
+  return out;
+}
+
+std::optional<TimePoint> Membership::deadline() const {
+  if (phase_ == JobPhase::kEnded) return std::nullopt;
+  std::optional<TimePoint> earliest;
+  const auto consider = [&](TimePoint time) {
+    if (!earliest || time < *earliest) earliest = time;
+  };
+  if (first_lease_) consider(*first_lease_);
+  if (phase_ == JobPhase::kForming) {
+    // While somebody still ends its workers nothing is due: its own supervisor bounds that, and its
+    // lease bounds the supervisor.
+    if (recall_until_) {
+      consider(*recall_until_);
+    } else if (last_call_) {
+      consider(*last_call_);
+    } else if (!anyone_busy()) {
+      if (pause_ > Duration(0) && has_enough()) consider(not_before_);
+      consider(forming_since_ + spec_.join_timeout);
+    }
+  }
+  return earliest;
+}
+
+// --- the generation ------------------------------------------------------------------------------
+
+// Whether processes of some generation may exist on the member's node.
+bool Membership::runs_workers(const Member& member) const {
+  // Told to run the current generation, and not yet heard what became of it.
+  if (member.assignment && member.status.generation < member.assignment->generation) return true;
+  return member.status.phase != AgentPhase::kIdle;
+}
+
+bool Membership::is_available(const Member& member) const {
+  return member.connected && !runs_workers(member) && member.status.leaving == 0;
+}
+
+// Whether a running generation with room is stopped for its sake.
+bool Membership::may_join_now(const Member& member) const {
+  switch (spec_.on_join) {
+    case OnJoin::kNow: return true;
+    case OnJoin::kCheckpoint: return checkpoints_ > member.checkpoints_seen;
+    case OnJoin::kRestart: break;
+  }
+  return false;
+}
+
+bool Membership::is_last_candidate(const Member& member) const {
+  return failures_.of(member.node.host) >= spec_.node_failures;
+}
+
+std::vector<Membership::Members::iterator> Membership::candidates() {
+  std::vector<Members::iterator> found;
+  for (auto it = members_.begin(); it != members_.end(); ++it) {
+    if (is_available(it->second)) found.push_back(it);
+  }
+  return found;
+}
+
+bool Membership::someone_may_join_now() const {
+  if (tally_.available == 0) return false;
+  return std::any_of(members_.begin(), members_.end(), [this](const auto& entry) {
+    const Member& member = entry.second;
+    return !member.assignment && is_available(member) && may_join_now(member);
+  });
+}
+
+// Takes down what the member says of the current generation. An agent repeats its list; what is
+// known already keeps the time at which it was first heard of.
+void Membership::collect(const Member& member, TimePoint now) {
+  for (const WorkerEnd& end : member.status.ends) {
+    const bool known = std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
+      return dated.end.rank == end.rank && dated.end.kind != EndKind::kNodeLost;
+    });
+    if (known) continue;
+    const TimePoint when = now - std::min(end.age, kLongestAge);
+    take_down(end, ends_known_at_ ? std::max(when, *ends_known_at_) : when, now);
+  }
+}
+
+// What is kept is bounded, whatever agents send: past kEndsKept the least likely cause goes.
+void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) {
+  ends_.push_back({bounded(end), when});
+  if (ends_.size() <= kEndsKept) return;
+  for (DatedEnd& dated : ends_) dated.end = dated.as_of(now);
+  ends_.erase(std::max_element(
+      ends_.begin(), ends_.end(),
+      [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
+}
+
+void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
+  phase_ = JobPhase::kForming;
+  failure_.reset();
+  reason_ = std::move(reason);
+  forming_since_ = now;
+  last_call_.reset();
+  told_to_wait_ = false;
+  for (const auto& member : members_) {
+    if (runs_workers(member.second)) tell(member, out);
+  }
+}
+
+void Membership::lose(Members::iterator it, std::string how, TimePoint now, MembershipOutput& out) {
+  const Member member = it->second;
+  erase(it);
+  if (!member.assignment) {
+    note(member.node.host + " is gone: " + how, now, out);
+    return;
+  }
+  const bool fell_silent = how.starts_with(kSilentFor);
+  WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how)};
+  // The longest time between two heartbeats (LeaseTimes::longest_heartbeat).
+  if (fell_silent) end.unseen = options_.lease / 4;
+  missing_.push_back(member.node.host);
+  // It was alive when it was last heard; what its loss did to others came after that.
+  add_lost_node(member, std::move(end), member.last_heard);
+  note(describe(ends_.back().end), now, out);
+  if (phase_ != JobPhase::kRunning) return;
+  failed_ = true;
+  begin_forming("a node was lost", now, out);
+}
+
+// While a generation runs: has everyone finished, or can a newcomer be taken in?
+void Membership::advance_running(TimePoint now, MembershipOutput& out) {
+  if (tally_.finished == tally_.assigned) {
+    Verdict verdict;
+    verdict.success = true;
+    verdict.headline = "every worker ended with 0";
+    const bool was_asked = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+      return entry.second.assignment && entry.second.status.asked_to_save;
+    });
+    if (was_asked) {
+      verdict.exit_code = to_int(ExitCode::kSaved);
+      verdict.headline += ", after they had been asked to save and to leave";
+      if (has_crashes_at_the_end(now)) verdict.headline += "; " + describe(ends_.front().end);
+    } else if (has_crashes_at_the_end(now)) {
+      verdict = verdict_of_failure();
+      verdict.headline.append(kNotRestarted).append("its training is done");
+      out.failures.emplace_back(kind_word(verdict.ends.front()));
+      remember_failure(verdict, now);
+    }
+    end(std::move(verdict), now, out);
+  } else if (tally_.finished == 0 && tally_.assigned < static_cast<std::size_t>(spec_.nodes.max) &&
+             someone_may_join_now()) {
+    begin_forming(
+        spec_.on_join == OnJoin::kCheckpoint ? "a node joined at a checkpoint" : "a node joined",
+        now, out);
+  }
+}
+
+// Takes down the workers that crashed when their work was done. Returns whether there are any.
+// REQUIRES: every node has finished.
+bool Membership::has_crashes_at_the_end(TimePoint now) {
+  for (const auto& [id, member] : members_) {
+    if (member.assignment) collect(member, now);
+  }
+  put_cause_first(now);
+  return !ends_.empty();
+}
+
+// Does whatever has become possible: end, judge a failure, form, make room for a newcomer.
+void Membership::advance(TimePoint now, MembershipOutput& out) {
+  if (phase_ == JobPhase::kForming && recall_until_ && !settle_recall(now, out)) return;
+  if (phase_ == JobPhase::kRunning) return advance_running(now, out);
+  if (phase_ == JobPhase::kEnded || anyone_busy()) return;
+  if (ending_) return end(std::move(*ending_), now, out);
+  if (ended_by_outage_ && has_failed_itself()) failed_ = true;
+  if (std::exchange(judges_recalled_, false) && has_failed_before_stop()) failed_ = true;
+  if (failed_ && !settle_failure(now, out)) return;
+
+  const std::size_t here = tally_.available;
+  if (!has_enough()) {
+    last_call_.reset();
+    if (generation_ >= Generation(0) && !told_to_wait_) {
+      told_to_wait_ = true;
+      for (const auto& member : members_) tell(member, out);
+    }
+    if (now >= forming_since_ + spec_.join_timeout) {
+      Verdict verdict;
+      verdict.exit_code = to_int(ExitCode::kJoinTimeout);
+      verdict.headline = "not enough nodes within " + to_text(spec_.join_timeout) +
+                         " (--rdzv-conf=join_timeout): " + presence();
+      end(std::move(verdict), now, out);
+    }
+    return;
+  }
+  if (pause_ > Duration(0) && now < not_before_) return;
+  // Whoever was there before goes on at once; only the first generation holds a last call.
+  if (generation_ >= Generation(0) || here >= static_cast<std::size_t>(spec_.nodes.max)) {
+    return form(now, out);
+  }
+  if (!last_call_) last_call_ = now + spec_.last_call;
+  if (now >= *last_call_) form(now, out);
+}
+
+void Membership::form(TimePoint now, MembershipOutput& out) {
+  const std::vector<Members::iterator> here = candidates();
+  std::vector<NodeCandidate> nodes;
+  for (const auto& it : here) {
+    const Member& member = it->second;
+    nodes.push_back({.host = member.node.host,
+                     .agent_id = it->first,
+                     .wanted_rank = member.node.node_rank,
+                     .previous_rank = member.node_rank,
+                     .failures = is_last_candidate(member) ? failures_.of(member.node.host) : 0});
+  }
+  const std::vector<std::size_t> order = order_nodes(nodes, spec_.nodes.max);
+  reason_ += replacements(nodes, order);
+
+  int world_size = 0;
+  for (const std::size_t index : order) world_size += here[index]->second.node.slots;
+  for (const auto& it : here) {
+    it->second.node_rank.reset();
+    it->second.assignment.reset();
+  }
+  // Agents may know of generations that this service does not: an earlier life's.
+  for (const auto& it : here) generation_ = std::max(generation_, it->second.status.generation);
+  generation_ = Generation(generation_.value + 1);
+  phase_ = JobPhase::kRunning;
+  formed_at_ = now;
+  pause_ = Duration(0);
+  last_call_.reset();
+  ends_.clear();
+  ends_known_at_.reset();
+  seen_.clear();
+  look_ = false;
+  missing_.clear();
+  checkpoints_ = 0;
+  outage_.reset();
+  ended_by_outage_ = judges_recalled_ = false;
+  for (auto& [id, member] : members_) member.checkpoints_seen = 0;
+
+  const Member& host = here[order.front()]->second;
+  Assignment assignment{.generation = generation_,
+                        .node_count = static_cast<int>(order.size()),
+                        .world_size = world_size,
+                        .store = {store_host_of(host), host.status.store_port},
+                        .restart_count = budget_.used(),
+                        .restarts_left = budget_.left(now),
+                        .reason = reason_,
+                        .lease = options_.lease};
+  int first_rank = 0;
+  for (std::size_t rank = 0; rank < order.size(); ++rank) {
+    const Members::iterator it = here[order[rank]];
+    assignment.node_rank = NodeRank(static_cast<int>(rank));
+    assignment.first_rank = Rank(first_rank);
+    first_rank += it->second.node.slots;
+    it->second.node_rank = static_cast<int>(rank);
+    it->second.assignment = assignment;
+  }
+  recount_all();
+  for (const std::size_t index : order) tell(*here[index], out);
+  // Those without a place learn that there is a newer generation than theirs.
+  for (const auto& member : members_) {
+    if (!member.second.assignment) tell(member, out);
+  }
+  ++out.generations_formed;
+  note("job '" + spec_.id + "': generation " + ddprun::to_text(generation_) + " with " +
+           std::to_string(world_size) + " workers on " + counted(order.size(), "node") + " (" +
+           reason_ + ")",
+       now, out);
+}
+
+void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
+  verdict.generation = generation_;
+  verdict.restarts_used = budget_.used();
+  verdict.max_restarts = spec_.max_restarts;
+  phase_ = JobPhase::kEnded;
+  ending_.reset();
+  last_call_.reset();
+  verdict_ = std::move(verdict);
+  note("job '" + spec_.id + "' ended: " + verdict_->headline, now, out);
+  for (const auto& member : members_) tell(member, out);
+}
+
+// What all nodes have seen of the generation that hung, by now.
+std::vector<Sighting> Membership::sightings() const {
+  std::vector<Sighting> all;
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment || member.status.generation != generation_) continue;
+    for (const Sighting& one : member.status.sightings) {
+      all.push_back(one);
+      all.back().host = member.node.host;
+      all.back().node_rank = member.assignment->node_rank;
+    }
+  }
+  return all;
+}
+
+// A node says that workers of the running generation hang.
+void Membership::end_hang(TimePoint now, MembershipOutput& out) {
+  failed_ = look_ = true;
+  for (const WorkerEnd& end : hung_ranks(sightings())) take_down(end, now - end.age, now);
+  note("workers hang: " + describe(ends_.front().end), now, out);
+  begin_forming("workers hang", now, out);
+}
+
+// Of a hang the first node to say so knew its own workers only.
+void Membership::judge_hang(TimePoint now) {
+  if (!std::exchange(look_, false)) return;
+  const std::vector<Sighting> all = sightings();
+  seen_ = lines_of(all);
+  if (all.empty()) return;
+  std::erase_if(ends_, [](const DatedEnd& dated) { return dated.end.kind == EndKind::kHung; });
+  for (const WorkerEnd& end : hung_ranks(all)) take_down(end, now - end.age, now);
+}
+
+// The highest step that workers of this generation have reported.
+std::optional<std::int64_t> Membership::reached() const {
+  std::optional<std::int64_t> highest;
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment || member.status.generation != generation_) continue;
+    highest = std::max(highest, member.status.step);
+  }
+  return highest;
+}
+
+// Takes down the ranks that ended with 0 and that ranks of other nodes name as their reason.
+void Membership::take_down_who_left(TimePoint now) {
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment || member.status.generation != generation_) continue;
+    for (const LocalRank local : member.status.left) {
+      if (local.value < 0 || local.value >= member.node.slots) continue;
+      const Rank rank(member.assignment->first_rank.value + local.value);
+      const auto accuser = std::ranges::find_if(
+          ends_, [&](const DatedEnd& dated) { return dated.end.blames == rank.value; });
+      if (accuser == ends_.end()) continue;
+      const WorkerEnd end{.rank = rank,
+                          .local_rank = local,
+                          .node_rank = member.assignment->node_rank,
+                          .host = member.node.host};
+      take_down(end, accuser->when, now);
+    }
+  }
+}
+
+void Membership::put_cause_first(TimePoint now) {
+  std::vector<WorkerEnd> ends;
+  for (const DatedEnd& dated : ends_) ends.push_back(dated.as_of(now));
+  ddprun::put_cause_first(ends);
+  ends_.clear();
+  for (WorkerEnd& end : ends) {
+    const TimePoint when = now - end.age;
+    ends_.push_back({std::move(end), when});
+  }
+}
+
+// The generation that failed is gone from every node. True: the job goes on.
+bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
+  failed_ = ended_by_outage_ = false;
+  judge_hang(now);
+  take_down_who_left(now);
+  blame_cut_off_service();
+  put_cause_first(now);
+  DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
+  const WorkerEnd& first = ends_.front().end;
+  blame(first, now, out);
+  out.failures.emplace_back(kind_word(first));
+  std::optional<Duration> lived;
+  if (formed_at_) lived = now - *formed_at_;
+  const RestartBudget::Decision decision = budget_.decide(first, lived, reached(), now);
+  Verdict verdict = verdict_of_failure();
+  remember_failure(verdict, now);
+  if (!decision.restart) {
+    if (!decision.why_not.empty()) verdict.headline.append(kNotRestarted).append(decision.why_not);
+    end(std::move(verdict), now, out);
+    return false;
+  }
+  failure_ = std::move(verdict);
+  ++out.restarts;
+  reason_ = "restart " + budget_.in_words(now) + ": " + describe(first);
+  forming_since_ = now;
+  pause_ = decision.pause;
+  not_before_ = now + pause_;
+  if (pause_ > Duration(0)) {
+    note("job '" + spec_.id + "': " + words_of_pause(), now, out);
+    for (const auto& member : members_) tell(member, out);
+  }
+  return true;
+}
+
+// Where ranks of several nodes hang it is hardly the fault of one.
+bool Membership::hangs_on_one_node() const {
+  return std::all_of(ends_.begin(), ends_.end(), [this](const DatedEnd& dated) {
+    return dated.end.kind != EndKind::kHung || dated.end.host == ends_.front().end.host;
+  });
+}
+
+void Membership::blame(const WorkerEnd& first, TimePoint now, MembershipOutput& out) {
+  const bool is_hung = first.kind == EndKind::kHung && hangs_on_one_node();
+  if (first.kind != EndKind::kExited && first.kind != EndKind::kSignaled && !is_hung) return;
+  if (failures_.blame(first.host) != spec_.node_failures) return;
+  note("the workers of " + first.host + " were the first to fail in " +
+           std::to_string(spec_.node_failures) +
+           " generations (--node-failures): other nodes are preferred from now on",
+       now, out);
+}
+
+// What is to be added where its failures are told; empty where they are not many.
+std::string Membership::blame_of(const std::string& host) const {
+  const int count = failures_.of(host);
+  if (count < spec_.node_failures) return "";
+  return "; the workers of " + host + " were the first to fail in " + std::to_string(count) +
+         " generations";
+}
+
+Verdict Membership::verdict_of_failure() const {
+  const WorkerEnd& first = ends_.front().end;
+  Verdict verdict{.exit_code = exit_code_of(first)};
+  verdict.generation = generation_;
+  verdict.restarts_used = budget_.used();
+  verdict.max_restarts = spec_.max_restarts;
+  // A rank that left early with 0 comes first; the code is that of the rank which failed of it.
+  for (const DatedEnd& dated : ends_) {
+    if (verdict.exit_code == 0) verdict.exit_code = exit_code_of(dated.end);
+  }
+  if (verdict.exit_code == 0) verdict.exit_code = to_int(ExitCode::kInternal);
+  verdict.headline = describe(first) + blame_of(first.host);
+  std::size_t known = 0;
+  for (const auto& [id, member] : members_) {
+    if (member.status.generation != generation_) continue;
+    known += member.status.ends.size() + static_cast<std::size_t>(member.status.more_ends);
+  }
+  for (const DatedEnd& dated : ends_) {
+    verdict.ends.push_back(dated.end);
+    known += dated.end.kind == EndKind::kNodeLost ? 1 : 0;
+  }
+  known = std::max(known, verdict.ends.size());
+  verdict.seen = seen_;
+  keep_likeliest(verdict.ends);
+  verdict.more_ends = static_cast<int>(
+      std::min<std::size_t>(known - verdict.ends.size(), std::numeric_limits<int>::max()));
+  return verdict;
+}
+
+// --- the log -------------------------------------------------------------------------------------
+
+void Membership::note(std::string what, TimePoint now, MembershipOutput& out) {
+  events_.push_back({now, clipped(what, kEventBytes)});
+  if (events_.size() > kEventsKept) events_.pop_front();
+  out.log.push_back(std::move(what));
+}
+
+}  // namespace ddprun

@@ -1,0 +1,48 @@
+#include "rendezvous/membership/core/outbox.h"
+
+#include <algorithm>
+
+namespace ddprun {
+
+std::optional<Outbox::Send> Outbox::put(Send send) {
+  const bool passes_on = std::holds_alternative<PassOn>(send.message);
+  const auto before = waiting_.find(send.connection);
+  // A signal for workers must not come before what starts them.
+  if (send.after <= safe_ && !(passes_on && before != waiting_.end())) return send;
+  std::deque<Send>& waiting = waiting_[send.connection];
+  const auto count = [&](auto is_one) {
+    return static_cast<std::size_t>(std::count_if(waiting.begin(), waiting.end(), is_one));
+  };
+  const auto is_passed_on = [](const Send& one) {
+    return std::holds_alternative<PassOn>(one.message);
+  };
+  if (passes_on) {
+    if (count(is_passed_on) >= kPassOns) return std::nullopt;
+  } else if (directive_of(send.message)) {
+    const auto last = std::find_if_not(waiting.rbegin(), waiting.rend(), is_passed_on);
+    if (last != waiting.rend() && directive_of(last->message)) {
+      *last = std::move(send);
+      return std::nullopt;
+    }
+  } else if (count([](const Send& one) { return std::holds_alternative<Answer>(one.message); }) >=
+             kAnswers) {
+    return std::nullopt;
+  }
+  waiting.push_back(std::move(send));
+  return std::nullopt;
+}
+
+std::vector<Outbox::Send> Outbox::take_safe(std::uint64_t number) {
+  safe_ = number;
+  std::vector<Send> due;
+  for (auto& [connection, waiting] : waiting_) {
+    while (!waiting.empty() && waiting.front().after <= safe_) {
+      due.push_back(std::move(waiting.front()));
+      waiting.pop_front();
+    }
+  }
+  std::erase_if(waiting_, [](const auto& entry) { return entry.second.empty(); });
+  return due;
+}
+
+}  // namespace ddprun

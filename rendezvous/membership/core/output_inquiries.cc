@@ -1,0 +1,354 @@
+#include "rendezvous/membership/core/output_inquiries.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/assert.h"
+#include "rendezvous/protocol/core/list_of_names.h"
+
+namespace ddprun {
+namespace {
+
+// What is missing of a node.
+std::string told_by(const UserRequest& request) {
+  return request.what == UserRequest::What::kFlight ? "the flight record of its workers"
+                                                    : "what its workers write";
+}
+
+}  // namespace
+
+// --- one inquiry --------------------------------------------------------------------------------
+
+bool OutputInquiries::is_open(State state) {
+  return state == State::kAsked || state == State::kQuiet || state == State::kReady ||
+         state == State::kTurn;
+}
+
+void OutputInquiries::enter(Inquiry& inquiry, Source& source, State state) {
+  if (is_open(source.state)) --inquiry.open;
+  if (is_open(state)) ++inquiry.open;
+  if (source.state == State::kTurn) --inquiry.turns;
+  if (state == State::kTurn) ++inquiry.turns;
+  source.state = state;
+}
+
+void OutputInquiries::await(Inquiry& inquiry, Source& source, State state, TimePoint now) {
+  enter(inquiry, source, state);
+  source.due = now + kAgentPatience;
+  if (!inquiry.due || source.due < *inquiry.due) inquiry.due = source.due;
+}
+
+void OutputInquiries::ask(Inquiries::value_type& entry, const Node& node, int lines, TimePoint now,
+                          InquiryOutput& out) {
+  auto& [number, inquiry] = entry;
+  Source& source = inquiry.sources[node.agent_id];
+  source.host = node.host;
+  await(inquiry, source, State::kAsked, now);
+  out.tells.push_back(
+      {node.agent_id, TellOutput{.what = TellOutput::What::kBegin,
+                                 .inquiry = number,
+                                 .rank = inquiry.request.rank,
+                                 .lines = lines,
+                                 .follow = inquiry.request.follow,
+                                 .flight = inquiry.request.what == UserRequest::What::kFlight}});
+}
+
+void OutputInquiries::say(Inquiry& inquiry, Answer words, InquiryOutput& out) {
+  const std::size_t bytes = words.page.size() + words.text.size();
+  const bool is_news = words.page.empty();  // there is not much of it, and it goes first
+  const std::size_t most = is_news ? 2 * kMaxUnread : kMaxUnread;
+  if (inquiry.unread + bytes > most || (!is_news && inquiry.dropped > 0)) {
+    inquiry.dropped += words.page.size();
+    return;
+  }
+  inquiry.unread += bytes;
+  words.number = inquiry.request.number;
+  words.done = true;
+  words.more = true;
+  out.says.push_back({inquiry.reader, std::move(words)});
+}
+
+void OutputInquiries::say_dropped(Inquiry& inquiry, InquiryOutput& out) {
+  if (inquiry.dropped == 0) return;
+  const std::uint64_t dropped = std::exchange(inquiry.dropped, 0);
+  say(inquiry,
+      {.text = "about " + std::to_string(dropped) +
+               " bytes of output are missing here: they came faster than they were read"},
+      out);
+}
+
+void OutputInquiries::give_turns(Inquiries::value_type& entry, TimePoint now, InquiryOutput& out) {
+  auto& [number, inquiry] = entry;
+  while (!inquiry.ready.empty() && inquiry.turns + inquiry.unread / kOutputPageBytes < kTurns) {
+    const std::string agent_id = std::move(inquiry.ready.front());
+    inquiry.ready.pop_front();
+    await(inquiry, inquiry.sources.at(agent_id), State::kTurn, now);
+    out.tells.push_back({agent_id, TellOutput{.what = TellOutput::What::kNext, .inquiry = number}});
+  }
+}
+
+void OutputInquiries::look_for_late(Inquiry& inquiry, TimePoint now, InquiryOutput& out) {
+  if (!inquiry.due || now < *inquiry.due) return;
+  inquiry.due.reset();
+  std::vector<std::string> late;
+  for (auto& [agent_id, source] : inquiry.sources) {
+    if (source.state != State::kAsked && source.state != State::kTurn) continue;
+    if (now >= source.due) {
+      enter(inquiry, source, State::kLate);
+      late.push_back(source.host);
+    } else if (!inquiry.due || source.due < *inquiry.due) {
+      inquiry.due = source.due;
+    }
+  }
+  if (late.empty()) return;
+  say(inquiry,
+      {.text = "no answer within " + to_text(kAgentPatience) + " from " + list_of(late) + ": " +
+               told_by(inquiry.request) + " is missing"},
+      out);
+}
+
+// To those that may still have something.
+void OutputInquiries::tell_end(const Inquiries::value_type& entry, InquiryOutput& out) {
+  for (const auto& [agent_id, source] : entry.second.sources) {
+    if (source.state == State::kDone || source.state == State::kGone) continue;
+    out.tells.push_back(
+        {agent_id, TellOutput{.what = TellOutput::What::kEnd, .inquiry = entry.first}});
+  }
+}
+
+OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator at, TimePoint now,
+                                                            InquiryOutput& out) {
+  Inquiry& inquiry = at->second;
+  look_for_late(inquiry, now, out);
+  give_turns(*at, now, out);
+  const bool awaits_end = inquiry.request.follow && !inquiry.end;
+  const bool is_late = inquiry.end && now >= inquiry.end_due;
+  if (!is_late && (inquiry.open > 0 || awaits_end)) return std::next(at);
+  say_dropped(inquiry, out);
+  if (inquiry.request.follow) {
+    out.says.push_back({inquiry.reader, std::move(*inquiry.end), inquiry.end_after, true});
+  } else {
+    Answer last{.number = inquiry.request.number, .done = inquiry.has_told};
+    if (!last.done) {
+      const bool is_flight = inquiry.request.what == UserRequest::What::kFlight;
+      last.text = "no node of job '" + inquiry.job + "' has told its " +
+                  (is_flight ? "flight record" : "output");
+    }
+    out.says.push_back({inquiry.reader, std::move(last), 0, true});
+  }
+  tell_end(*at, out);
+  return inquiries_.erase(at);
+}
+
+// --- readers ------------------------------------------------------------------------------------
+
+bool OutputInquiries::has_room(const std::string& job) const {
+  const auto of_job = std::count_if(inquiries_.begin(), inquiries_.end(),
+                                    [&](const auto& one) { return one.second.job == job; });
+  return inquiries_.size() < kOfAll && static_cast<std::size_t>(of_job) < kOfJob;
+}
+
+InquiryOutput OutputInquiries::begin(AgentConnectionId reader, const std::string& job,
+                                     const UserRequest& request, const std::vector<Node>& nodes,
+                                     TimePoint now) {
+  DDPRUN_ASSERT(!is_reader(reader), "who goes away ends all that he has begun");
+  InquiryOutput out;
+  const auto at = inquiries_.try_emplace(++last_number_).first;
+  Inquiry& inquiry = at->second;
+  inquiry.reader = reader;
+  inquiry.job = job;
+  inquiry.request = request;
+  say(inquiry, {}, out);  // it is accepted
+  InquiryOutput rest = see(at->first, nodes, now);
+  for (InquiryOutput::Tell& one : rest.tells) {
+    one.what.lines = request.lines;
+    out.tells.push_back(std::move(one));
+  }
+  for (InquiryOutput::Said& one : rest.says) out.says.push_back(std::move(one));
+  return out;
+}
+
+InquiryOutput OutputInquiries::see(std::uint64_t number, const std::vector<Node>& nodes,
+                                   TimePoint now) {
+  InquiryOutput out;
+  const auto at = inquiries_.find(number);
+  if (at == inquiries_.end()) return out;
+  Inquiry& inquiry = at->second;
+  std::vector<std::string> unreachable;
+  std::vector<std::string> too_old;
+  for (const Node& node : nodes) {
+    const auto known = inquiry.sources.find(node.agent_id);
+    const bool is_new = known == inquiry.sources.end();
+    const bool is_back = !is_new && known->second.state == State::kGone && node.is_connected;
+    if (!is_new && !is_back) continue;
+    const bool can_tell =
+        inquiry.request.what == UserRequest::What::kFlight ? node.tells_flight : node.tells_output;
+    if (!can_tell) {
+      inquiry.sources[node.agent_id] = {node.host, State::kDone};
+      too_old.push_back(node.host);
+    } else if (!node.is_connected) {
+      inquiry.sources[node.agent_id] = {node.host, State::kGone};
+      unreachable.push_back(node.host);
+    } else {
+      ask(*at, node, is_new ? kMaxLogLines : 0, now, out);
+    }
+  }
+  if (!unreachable.empty()) {
+    say(inquiry,
+        {.text = told_by(inquiry.request) +
+                 " is missing, it cannot be reached now: " + list_of(unreachable)},
+        out);
+  }
+  if (!too_old.empty()) {
+    say(inquiry,
+        {.text = told_by(inquiry.request) +
+                 " is missing, its ddprun is too old to tell it: " + list_of(too_old)},
+        out);
+  }
+  go_on(at, now, out);
+  return out;
+}
+
+InquiryOutput OutputInquiries::reader_has_room(AgentConnectionId reader, TimePoint now) {
+  InquiryOutput out;
+  const auto found = find(reader);
+  if (found == inquiries_.end()) return out;
+  const auto at = inquiries_.find(found->first);
+  at->second.unread = 0;
+  say_dropped(at->second, out);
+  go_on(at, now, out);
+  return out;
+}
+
+InquiryOutput OutputInquiries::reader_gone(AgentConnectionId reader) {
+  InquiryOutput out;
+  const auto found = find(reader);
+  if (found == inquiries_.end()) return out;
+  tell_end(*found, out);
+  inquiries_.erase(found);
+  return out;
+}
+
+std::vector<AgentConnectionId> OutputInquiries::readers() const {
+  std::vector<AgentConnectionId> all;
+  for (const auto& [number, inquiry] : inquiries_) all.push_back(inquiry.reader);
+  return all;
+}
+
+OutputInquiries::Inquiries::const_iterator OutputInquiries::find(AgentConnectionId reader) const {
+  return std::find_if(inquiries_.begin(), inquiries_.end(),
+                      [&](const auto& one) { return one.second.reader == reader; });
+}
+
+// --- agents -------------------------------------------------------------------------------------
+
+InquiryOutput OutputInquiries::told(const std::string& agent_id, OutputPage page, TimePoint now) {
+  InquiryOutput out;
+  const auto at = inquiries_.find(page.inquiry);
+  const bool is_wanted = at != inquiries_.end() && at->second.sources.contains(agent_id);
+  if (!is_wanted) {
+    if (page.is_last) return out;
+    out.tells.push_back(
+        {agent_id, TellOutput{.what = TellOutput::What::kEnd, .inquiry = page.inquiry}});
+    return out;
+  }
+  Inquiry& inquiry = at->second;
+  Source& source = inquiry.sources.at(agent_id);
+  if (source.state == State::kDone) return out;
+  inquiry.has_told = true;
+  if (!page.lines.empty()) say(inquiry, {.page = std::move(page.lines)}, out);
+  const bool was_ready = source.state == State::kReady;
+  const State next = page.is_last ? State::kDone : page.is_ready ? State::kReady : State::kQuiet;
+  enter(inquiry, source, next);
+  if (was_ready && next != State::kReady) std::erase(inquiry.ready, agent_id);
+  if (!was_ready && next == State::kReady) inquiry.ready.push_back(agent_id);
+  go_on(at, now, out);
+  return out;
+}
+
+InquiryOutput OutputInquiries::agent_gone(const std::string& agent_id, TimePoint now) {
+  return lose(agent_id, State::kGone, now);
+}
+
+InquiryOutput OutputInquiries::agent_left(const std::string& agent_id, TimePoint now) {
+  return lose(agent_id, State::kDone, now);
+}
+
+InquiryOutput OutputInquiries::lose(const std::string& agent_id, State state, TimePoint now) {
+  InquiryOutput out;
+  for (auto at = inquiries_.begin(); at != inquiries_.end();) {
+    Inquiry& inquiry = at->second;
+    const auto found = inquiry.sources.find(agent_id);
+    if (found == inquiry.sources.end() || found->second.state == State::kDone) {
+      ++at;
+      continue;
+    }
+    Source& source = found->second;
+    const bool is_news = is_open(source.state) && state == State::kGone && !inquiry.end;
+    std::erase(inquiry.ready, agent_id);
+    enter(inquiry, source, state);
+    if (is_news) {
+      say(inquiry,
+          {.text = "the connection with " + source.host +
+                   " is lost: what its workers write is missing until it is back"},
+          out);
+    }
+    at = go_on(at, now, out);
+  }
+  return out;
+}
+
+// --- the job ------------------------------------------------------------------------------------
+
+std::vector<OutputInquiries::Followed> OutputInquiries::followed(const std::string& job) const {
+  std::vector<Followed> all;
+  for (const auto& [number, inquiry] : inquiries_) {
+    const bool goes_on = inquiry.request.follow && !inquiry.end;
+    if (goes_on && inquiry.job == job) all.push_back({number, inquiry.request.rank});
+  }
+  return all;
+}
+
+InquiryOutput OutputInquiries::job_ended(const std::string& job, const Verdict& verdict,
+                                         std::uint64_t after, TimePoint now) {
+  InquiryOutput out;
+  for (auto at = inquiries_.begin(); at != inquiries_.end();) {
+    Inquiry& inquiry = at->second;
+    if (inquiry.job != job || inquiry.end) {
+      ++at;
+      continue;
+    }
+    inquiry.end = End{verdict};
+    inquiry.end_after = after;
+    inquiry.end_due = now + kAgentPatience;
+    at = go_on(at, now, out);
+  }
+  return out;
+}
+
+InquiryOutput OutputInquiries::job_gone(const std::string& job, const Silence& why) {
+  InquiryOutput out;
+  std::erase_if(inquiries_, [&](const auto& one) {
+    if (one.second.job != job) return false;
+    out.says.push_back({one.second.reader, why, 0, true});
+    return true;
+  });
+  return out;
+}
+
+InquiryOutput OutputInquiries::tick(TimePoint now) {
+  InquiryOutput out;
+  for (auto at = inquiries_.begin(); at != inquiries_.end();) at = go_on(at, now, out);
+  return out;
+}
+
+std::optional<TimePoint> OutputInquiries::deadline() const {
+  std::optional<TimePoint> earliest;
+  for (const auto& [number, inquiry] : inquiries_) {
+    if (inquiry.due && (!earliest || *inquiry.due < *earliest)) earliest = inquiry.due;
+    if (inquiry.end && (!earliest || inquiry.end_due < *earliest)) earliest = inquiry.end_due;
+  }
+  return earliest;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,147 @@
+// The part of Membership that finds out how a job's earlier life, in a service that is gone, has
+// ended (membership.h, "Recalling").
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "base/assert.h"
+#include "rendezvous/membership/core/membership.h"
+
+namespace ddprun {
+namespace {
+
+constexpr const char* kServiceRestarted = "the rendezvous service was restarted";
+
+}  // namespace
+
+void Membership::expect_past(TimePoint until) {
+  DDPRUN_ASSERT(generation_ < Generation(0), "a job's past is recalled before it goes on");
+  recall_until_ = until;
+}
+
+// Takes down what an agent knows of the job's earlier life.
+void Membership::recall(Member& member, const Hello& hello) {
+  if (hello.status.generation > generation_) {
+    generation_ = hello.status.generation;
+    for (auto& [id, other] : members_) {
+      other.assignment.reset();
+      other.node_rank.reset();
+    }
+    ends_.clear();
+    failed_ = false;
+    checkpoints_ = 0;
+    missing_.clear();
+    was_forming_ = recall_broken_ = judges_recalled_ = false;
+    recalled_nodes_ = 0;
+    recount_all();
+  }
+  if (!hello.assignment) return;
+  // An agent may say anything, also that more was used than there is.
+  budget_.believe(hello.assignment->restart_count);
+  if (hello.assignment->generation != generation_) return;
+  member.assignment = hello.assignment;
+  member.node_rank = hello.assignment->node_rank.value;
+  recalled_nodes_ = hello.assignment->node_count;
+  recount(member);
+}
+
+// True: the recall is over, and the job goes on in one way or another.
+bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
+  // Of a job that is known never to have run, nobody is needed but as many as it takes.
+  if (remembers_ && generation_ < Generation(0) &&
+      tally_.available >= static_cast<std::size_t>(spec_.nodes.max)) {
+    recall_until_.reset();
+    find_first_lease();
+    return true;
+  }
+  bool ended = recall_broken_ || ending_ || !ends_.empty() || tally_.quit > 0;
+  // Most often one more node has come, and others are to come.
+  const bool some_are_missing =
+      tally_.present == 0 || tally_.present < static_cast<std::size_t>(recalled_nodes_);
+  if (!ended && some_are_missing && now < *recall_until_) return false;
+  std::set<NodeRank> here;
+  int nodes = 0;
+  bool awaiting = false;
+  for (const auto& [id, member] : members_) {
+    awaiting = awaiting || member.awaited;
+    if (!member.assignment) continue;
+    nodes = member.assignment->node_count;
+    if (member.awaited) continue;
+    here.insert(member.assignment->node_rank);
+  }
+  const bool complete = nodes > 0 && static_cast<int>(here.size()) >= nodes;
+  if (complete && !ended) {
+    take_over(now, out);
+    return true;
+  }
+  // Whether the generation failed is known where the earlier life has ended it. Otherwise it is
+  // judged when every node has reported: one node's failure may be caused by another's.
+  judges_recalled_ = !was_forming_;
+  if (ended && !std::exchange(recall_broken_, true)) {
+    begin_forming(kServiceRestarted, now, out);
+  }
+  const bool can_end = ending_ && !awaiting;
+  if (!complete && !can_end && now < *recall_until_) return false;
+  recall_until_.reset();
+  std::vector<WorkerEnd> lost = give_up_awaited(here);
+  find_first_lease();
+  if (ended) return true;
+  if (here.empty()) {  // nobody has seen the outage's end: it may be all that has happened
+    if (generation_ >= Generation(0)) reason_ = kServiceRestarted;
+    return true;
+  }
+  // The others still run it, so it was not the outage that ended these nodes' workers.
+  for (WorkerEnd& end : lost) {
+    note(describe(end), now, out);
+    ++out.lease_losses;
+    ends_.push_back({std::move(end), now});
+  }
+  failed_ = true;
+  begin_forming("a node was lost", now, out);
+  return true;
+}
+
+// The nodes of the generation that did not come, one at least: each whose name is known, else the
+// first.
+std::vector<WorkerEnd> Membership::give_up_awaited(const std::set<NodeRank>& here) {
+  WorkerEnd end{.kind = EndKind::kNodeLost,
+                .message = "it did not come back to the restarted rendezvous service within " +
+                           to_text(options_.lease)};
+  std::vector<WorkerEnd> lost;
+  for (auto it = members_.begin(); it != members_.end();) {
+    const auto current = it++;
+    const Member& member = current->second;
+    if (!member.awaited) continue;
+    if (member.assignment) {
+      end.node_rank = member.assignment->node_rank;
+      end.host = member.node.host;
+      missing_.push_back(end.host);
+      lost.push_back(end);
+    }
+    erase(current);
+  }
+  if (!lost.empty()) return lost;
+  end.node_rank = NodeRank(0);
+  while (here.contains(end.node_rank)) ++end.node_rank.value;
+  end.host = "its name is not known";
+  return {end};
+}
+
+void Membership::take_over(TimePoint now, MembershipOutput& out) {
+  recall_until_.reset();
+  find_first_lease();
+  phase_ = JobPhase::kRunning;
+  failed_ = judges_recalled_ = false;
+  for (auto& [id, member] : members_) {
+    member.checkpoints_seen = checkpoints_;
+    if (member.assignment) reason_ = member.assignment->reason;
+  }
+  note("job '" + spec_.id + "': took over generation " + ddprun::to_text(generation_) + ", " +
+           budget_.in_words(now) + " restarts used" +
+           (remembers_ ? "" : "; its history before that is lost"),
+       now, out);
+  // Agents say so once: it may have been during the outage.
+  if (!sightings().empty()) end_hang(now, out);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,163 @@
+// The part of Membership that does what a person asks for (rendezvous/protocol/core/user_request.h).
+#include <algorithm>
+#include <csignal>
+#include <limits>
+#include <utility>
+
+#include "base/counted.h"
+#include "base/exit_codes.h"
+#include "base/signal_names.h"
+#include "rendezvous/membership/core/membership.h"
+
+namespace ddprun {
+
+MembershipOutput Membership::request(const UserRequest& request, TimePoint now) {
+  MembershipOutput out;
+  Answer& answer = out.answer.emplace();
+  answer.number = request.number;
+  if (phase_ == JobPhase::kEnded) {
+    answer.text = "job '" + spec_.id + "' has ended: " + verdict_->headline;
+    return out;
+  }
+  switch (request.what) {
+    case UserRequest::What::kStatus: break;  // the page is the service's
+    case UserRequest::What::kStop: stop_for(request, now, out); break;
+    case UserRequest::What::kRestart: restart_for(request, now, out); break;
+    case UserRequest::What::kSignal: pass_on_for(request, out); break;
+    case UserRequest::What::kLogs:
+    case UserRequest::What::kFlight: look_for_output(request, answer); break;
+  }
+  return out;
+}
+
+// Asked twice, the second one may still take the workers' grace away.
+void Membership::stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out) {
+  *out.answer = {
+      .number = request.number,
+      .done = true,
+      .text = "job '" + spec_.id + "' is being stopped on " + counted(members_.size(), "node")};
+  const bool hurries = request.at_once && !at_once_;
+  at_once_ = at_once_ || request.at_once;
+  if (!ending_) {
+    const std::string what = request.by + " asked for it" + (at_once_ ? ", at once" : "");
+    note("job '" + spec_.id + "' is being stopped: " + what, now, out);
+    Verdict verdict;
+    verdict.exit_code = exit_code_of_signal(SIGTERM);
+    verdict.headline = std::string(kStopped) + what;
+    ending_ = std::move(verdict);
+  }
+  if (phase_ == JobPhase::kRunning) {
+    begin_forming("the job is being stopped: " + request.by + " asked for it", now, out);
+  } else if (hurries && !recall_until_) {
+    for (const auto& member : members_) {
+      if (runs_workers(member.second)) tell(member, out);
+    }
+  }
+  advance(now, out);
+}
+
+void Membership::restart_for(const UserRequest& request, TimePoint now, MembershipOutput& out) {
+  Answer& answer = *out.answer;
+  if (ending_) {
+    answer.text = "job '" + spec_.id + "' is being stopped: " + ending_->headline;
+  } else if (recall_until_) {
+    answer.text =
+        "the rendezvous service has just been started and waits for nodes of the job that may be "
+        "on "
+        "their way back: ask again in a moment";
+  } else if (phase_ == JobPhase::kForming) {
+    answer.text = generation_ < Generation(0)
+                      ? "no generation runs yet: " + presence()
+                      : "generation " + ddprun::to_text(generation_) +
+                            " has ended already, and the next one is being formed: " + presence();
+  } else {
+    answer.done = true;
+    answer.text = "generation " + ddprun::to_text(generation_) + " is ended and formed again on " +
+                  counted(tally_.assigned, "node") + "; no restart is used up";
+    begin_forming("restart asked for by " + request.by, now, out);
+    note("job '" + spec_.id + "': " + reason_, now, out);
+    advance(now, out);
+  }
+}
+
+void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) {
+  Answer& answer = *out.answer;
+  if (phase_ != JobPhase::kRunning) {
+    answer.text = "no workers of job '" + spec_.id + "' run now";
+    return;
+  }
+  int workers = 0;
+  const std::vector<std::string> nodes = nodes_of(request.rank);
+  for (const std::string& id : nodes) {
+    const Member& member = members_.at(id);
+    if (!member.connected) {
+      // Nothing is kept for it: a signal that comes late is worse than one that does not come.
+      answer.text = member.node.host + " cannot be reached now: nobody was signalled";
+      out.pass_ons.clear();
+      return;
+    }
+    out.pass_ons.push_back({id, PassOn{generation_, request.signal, request.rank}});
+    workers += request.rank ? 1 : member.node.slots;
+  }
+  if (nodes.empty()) {
+    answer.text = no_such_rank(*request.rank);
+    return;
+  }
+  answer.done = true;
+  answer.text = signal_name(request.signal) + " goes to " + counted(workers, "worker") + " on " +
+                counted(nodes.size(), "node");
+}
+
+// The workers of a generation that has ended have written something, too.
+void Membership::look_for_output(const UserRequest& request, Answer& answer) const {
+  answer.done = !nodes_of(request.rank).empty();
+  if (answer.done) return;
+  const bool is_rank_wrong = request.rank && !nodes_of(std::nullopt).empty();
+  answer.text = is_rank_wrong ? no_such_rank(*request.rank)
+                              : "no workers of job '" + spec_.id + "' run now: " + presence();
+}
+
+std::vector<std::string> Membership::nodes_of(std::optional<Rank> rank) const {
+  std::vector<std::string> ids;
+  for (const auto& [id, member] : members_) {
+    if (!member.assignment) continue;
+    const int first = member.assignment->first_rank.value;
+    const bool is_meant =
+        !rank || (rank->value >= first && rank->value - first < member.node.slots);
+    if (is_meant) ids.push_back(id);
+  }
+  return ids;
+}
+
+std::string Membership::no_such_rank(Rank rank) const {
+  int world_size = 0;
+  for (const auto& [id, member] : members_) {
+    if (member.assignment) world_size = member.assignment->world_size;
+  }
+  return "there is no rank " + ddprun::to_text(rank) + ": ranks are 0 to " +
+         std::to_string(world_size - 1);
+}
+
+// Of a generation that failed: why, for whoever asks later. A status page has a bound.
+void Membership::remember_failure(Verdict verdict, TimePoint now) {
+  const auto keep = [](Verdict& of, std::size_t ends, std::size_t in_words, std::size_t seen) {
+    if (of.ends.size() > ends) {
+      const auto left_out = static_cast<int>(of.ends.size() - ends);
+      of.more_ends = std::min(of.more_ends, std::numeric_limits<int>::max() - left_out) + left_out;
+      of.ends.resize(ends);
+    }
+    for (std::size_t i = in_words; i < of.ends.size(); ++i) {
+      of.ends[i].stderr_tail.clear();
+      of.ends[i].frames.clear();
+    }
+    if (of.seen.size() > seen) of.seen.resize(seen);
+  };
+  if (!failed_generations_.empty()) {
+    keep(failed_generations_.back().verdict, kEndsOfOlder, 0, 0);
+  }
+  keep(verdict, kEndsOfNewest, kEndsInWords, kSeenKept);
+  failed_generations_.push_back({now, std::move(verdict)});
+  if (failed_generations_.size() > kFailuresKept) failed_generations_.pop_front();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,143 @@
+// The part of Membership that judges silence: a node that was cut off, a service that every other node
+// was cut off from, and a service that did not run for a while (membership.h, "Silence").
+#include <algorithm>
+#include <csignal>
+#include <utility>
+
+#include "rendezvous/membership/core/membership.h"
+
+namespace ddprun {
+namespace {
+
+// An agent ends its workers after four fifths of a lease without an answer, and sends a heartbeat four
+// times in a lease at least (LeaseTimes). So no agent has ended workers earlier than this after the
+// service stopped answering.
+Duration earliest_patience(Duration lease) { return lease / 5 * 4 - lease / 4; }
+
+// Whether the end is the worker's own failure, and not what the end of other workers after `time` did to
+// it. Those make it exit, or abort itself; no other signal comes from them.
+bool is_own_failure(const WorkerEnd& end, TimePoint when, TimePoint time) {
+  if (end.after_stop || end.kind == EndKind::kNodeLost) return false;
+  const bool is_killed = end.kind == EndKind::kSignaled && end.code != SIGABRT && end.blames < 0;
+  return when < time || is_killed;
+}
+
+}  // namespace
+
+// Takes down that a node which is back without workers was cut off.
+void Membership::note_cut_off(const Member& member, const Hello& hello, TimePoint last_heard,
+                              TimePoint now) {
+  const AgentStatus& is = hello.status;
+  const AgentStatus& was = member.status;
+  if (member.local || !member.assignment || phase_ == JobPhase::kEnded || recall_until_) return;
+  if (now - last_heard < options_.lease / 2 || is.generation != generation_) return;
+  const bool ended = is.phase == AgentPhase::kIdle || is.phase == AgentPhase::kStopping;
+  const bool ran = was.phase == AgentPhase::kRunning || was.generation < generation_;
+  if (!ended || !ran) return;
+  if (outage_ && last_heard <= outage_->ended) return;
+  const TimePoint patience = last_heard + earliest_patience(options_.lease);
+  const bool failed_itself = std::any_of(
+      is.ends.begin(), is.ends.end(),
+      [&](const WorkerEnd& end) { return is_own_failure(end, now - end.age, patience); });
+  if (failed_itself) return;
+  WorkerEnd end{.kind = EndKind::kNodeLost,
+                .message = "it was cut off from the rendezvous service for " +
+                           ddprun::to_text(now - last_heard) +
+                           ", and its agent has ended its workers"};
+  end.unseen = options_.lease / 4;
+  add_lost_node(member, std::move(end), last_heard);
+}
+
+void Membership::add_lost_node(const Member& member, WorkerEnd end, TimePoint when) {
+  end.node_rank = member.assignment->node_rank;
+  end.host = member.node.host;
+  ends_.push_back({std::move(end), when});
+}
+
+void Membership::was_held_up(Duration time, TimePoint now) {
+  if (phase_ == JobPhase::kEnded) return;
+  for (auto& [id, member] : members_) {
+    if (!member.local) member.last_heard = std::min(now, member.last_heard + time);
+  }
+  if (recall_until_) *recall_until_ += time;
+  forming_since_ = std::min(now, forming_since_ + time);
+  const TimePoint began = now - time;
+  if (time < earliest_patience(options_.lease)) return find_first_lease();  // no agent has ended workers
+  const bool goes_on = outage_ && began <= outage_->ended + options_.lease;
+  outage_ = {goes_on ? outage_->began : began, now};
+  find_first_lease();
+}
+
+// A worker has failed by itself, and not because agents have ended theirs for want of the service.
+bool Membership::has_failed_itself() const {
+  const TimePoint time = outage_->began + earliest_patience(options_.lease);
+  return std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
+    return is_own_failure(dated.end, dated.when, time);
+  });
+}
+
+// Of a generation that is recalled: a worker has failed by itself, or a node was lost. An agent
+// whose patience ends first stops its workers; ends on other nodes after that may be due to it.
+bool Membership::has_failed_before_stop() const {
+  TimePoint stopped = TimePoint::max();
+  for (const DatedEnd& dated : ends_) {
+    if (dated.end.after_stop) stopped = std::min(stopped, dated.when);
+  }
+  return std::any_of(ends_.begin(), ends_.end(), [stopped](const DatedEnd& dated) {
+    const bool is_lost = dated.end.kind == EndKind::kNodeLost;
+    return is_lost || is_own_failure(dated.end, dated.when, stopped);
+  });
+}
+
+// The member's workers have ended, and the reason is that the service did not run. Then the
+// generation is ended, and no worker is blamed. No restart is used, unless this happened within
+// kFreeAgain before. REQUIRES: kRunning, and what the member says is collected.
+bool Membership::ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out) {
+  if (!outage_ || now > outage_->ended + options_.lease || member.local) return false;
+  if (has_failed_itself()) return false;
+  const auto host = std::find_if(members_.begin(), members_.end(),
+                                 [](const auto& entry) { return entry.second.local; });
+  std::string what = "the rendezvous service";
+  if (host != members_.end()) what += " on " + host->second.node.host;
+  what += " did not run for " + ddprun::to_text(outage_->ended - outage_->began);
+  if (last_free_ && now < *last_free_ + kFreeAgain) {
+    WorkerEnd end{.kind = EndKind::kNodeLost,
+                  .message = what + ", again within " + ddprun::to_text(kFreeAgain)};
+    if (host != members_.end() && host->second.assignment) {
+      add_lost_node(host->second, std::move(end), outage_->began);
+    } else {  // no node of the generation runs the service
+      ends_.push_back({std::move(end), outage_->began});
+    }
+    failed_ = true;
+  } else {
+    last_free_ = now;
+    ended_by_outage_ = true;
+  }
+  begin_forming(what, now, out);
+  return true;
+}
+
+// Every node but the one with the service fell silent: it is that one's cable that was cut. Of two nodes
+// nobody can tell which.
+void Membership::blame_cut_off_service() {
+  const auto host = std::find_if(members_.begin(), members_.end(), [](const auto& entry) {
+    return entry.second.local && entry.second.assignment;
+  });
+  if (host == members_.end()) return;
+  const auto is_silent = [](const DatedEnd& dated) {
+    return dated.end.kind == EndKind::kNodeLost && dated.end.unseen > Duration(0);
+  };
+  const auto silent = std::count_if(ends_.begin(), ends_.end(), is_silent);
+  if (silent < 2 || silent + 1 < host->second.assignment->node_count) return;
+  TimePoint when = TimePoint::max();
+  for (const DatedEnd& dated : ends_) {
+    if (is_silent(dated)) when = std::min(when, dated.when);
+  }
+  std::erase_if(ends_, is_silent);
+  add_lost_node(host->second,
+                {.kind = EndKind::kNodeLost,
+                 .message = "it runs the rendezvous service, and no other node could reach it"},
+                when);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,152 @@
+#include "rendezvous/persistence/state_keeper.h"
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rendezvous/persistence/state_codec.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+
+class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(asio::io_context& io, StateDirectory directory, StateKeeperEvents events)
+      : io_(io),
+        directory_(std::move(directory)),
+        path_(directory_->path()),
+        events_(std::move(events)),
+        retry_(io),
+        hang_(io) {}
+
+  void start() { begin(); }
+
+  void keep(std::uint64_t number, const StateChange& change) {
+    JournalEntry entry = to_entry(change);
+    waiting_[std::move(entry.key)] = std::move(entry.value);
+    number_ = number;
+    if (std::exchange(due_, true) || writing_ || refused_) return;
+    asio::post(io_, [self = shared_from_this()] { self->begin(); });
+  }
+
+  void stop() {
+    stopped_ = true;
+    retry_.cancel();
+    hang_.cancel();
+    disk_.join();
+    directory_.reset();  // and its lock, whoever holds this object still
+  }
+
+ private:
+  using Entries = std::map<std::string, std::string>;
+
+  struct Outcome {
+    Result<void> written;
+    Result<void> room;
+    Entries not_taken;  // what must be written still, because the directory did not take it
+  };
+
+  static Outcome write(StateDirectory& directory, Entries entries) {
+    std::vector<JournalEntry> batch;
+    for (const auto& [key, value] : entries) batch.push_back({key, value});
+    Outcome outcome{directory.write(batch), directory.ensure_room(), {}};
+    const bool taken =
+        outcome.written || outcome.written.error().kind != ErrorKind::kInvalidArgument;
+    if (!taken) outcome.not_taken = std::move(entries);
+    return outcome;
+  }
+
+  // With nothing to write it looks for room.
+  void begin() {
+    if (stopped_ || writing_) return;
+    due_ = false;
+    writing_ = true;
+    asio::post(disk_, [this, entries = std::exchange(waiting_, {}), number = number_,
+                       not_over = asio::make_work_guard(io_)]() mutable {
+      Outcome outcome = write(*directory_, std::move(entries));
+      asio::post(io_, [self = shared_from_this(), number, outcome = std::move(outcome)]() mutable {
+        self->ended(number, std::move(outcome));
+      });
+    });
+    watch();
+  }
+
+  // The write that has begun now.
+  void watch() {
+    hang_.expires_after(kHungAfter);
+    hang_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+      if (error || !self->writing_ || self->hang_.expiry() > std::chrono::steady_clock::now()) {
+        return;
+      }
+      self->hangs();
+    });
+  }
+
+  void hangs() {
+    if (std::exchange(troubled_, true)) return;
+    hung_ = true;
+    events_.troubled({.kind = ErrorKind::kTimeout,
+                      .doing = "write to " + path_,
+                      .cause = "the disk has not answered for " + to_text(kHungAfter)});
+  }
+
+  void ended(std::uint64_t number, Outcome outcome) {
+    writing_ = false;
+    if (stopped_) return;
+    waiting_.merge(outcome.not_taken);  // a newer change of the same subject counts
+    hang_.cancel();
+    const bool hung = std::exchange(hung_, false);
+    refused_ = !outcome.written;
+    const bool trouble = refused_ || !outcome.room;
+    if (trouble) {
+      retry_.expires_after(kRetryPause);
+      retry_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+        if (!error) self->begin();
+      });
+    }
+    if (trouble && (!std::exchange(troubled_, true) || hung)) {
+      events_.troubled(refused_ ? outcome.written.error() : outcome.room.error());
+    }
+    if (!refused_) events_.safe(number);
+    if (!trouble && std::exchange(troubled_, false)) events_.well();
+    if (due_ && !refused_) begin();
+  }
+
+  asio::io_context& io_;
+  std::optional<StateDirectory> directory_;  // while a write is under way, its thread's
+  const std::string path_;                   // of it
+  StateKeeperEvents events_;
+  asio::steady_timer retry_;
+  asio::steady_timer hang_;
+  Entries waiting_;           // for the next write; of each subject the newest change
+  std::uint64_t number_ = 0;  // of the last change
+  bool due_ = false;          // something has come to wait
+  bool writing_ = false;
+  bool refused_ = false;   // the last write: nothing is written before the next try
+  bool troubled_ = false;  // as the events say
+  bool hung_ = false;      // that is all they say: the disk has not answered
+  bool stopped_ = false;
+  // Of one thread, so that writes keep their order. It may be given signals, which are the signal_set's
+  // of its program on whatever thread they come.
+  asio::thread_pool disk_{1};
+};
+
+StateKeeper::StateKeeper(asio::io_context& io, StateDirectory directory, StateKeeperEvents events)
+    : impl_(std::make_shared<Impl>(io, std::move(directory), std::move(events))) {
+  impl_->start();
+}
+
+StateKeeper::~StateKeeper() { impl_->stop(); }
+
+void StateKeeper::keep(std::uint64_t number, const StateChange& change) {
+  impl_->keep(number, change);
+}
+
+}  // namespace ddprun

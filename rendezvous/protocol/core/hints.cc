@@ -1,0 +1,251 @@
+#include "rendezvous/protocol/core/hints.h"
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <optional>
+#include <string_view>
+
+namespace ddprun {
+namespace {
+
+// A row fits where all that it names is so.
+struct Hint {
+  std::optional<int> exit_code = {};
+  std::optional<int> signal = {};
+  bool out_of_memory = false;  // the kernel killed it for want of memory, as far as one knows
+  std::string_view text = {};  // in the message or the last lines of stderr; empty: any
+  std::string_view hint;       // kSubject: the word in front of `text`
+};
+
+constexpr std::string_view kSubject = "%";
+
+// Of several texts each.
+constexpr std::string_view kNoGpu =
+    "no GPU is visible here: CUDA_VISIBLE_DEVICES, the driver (nvidia-smi), the container's --gpus";
+constexpr std::string_view kOldDriver =
+    "the driver is older than this CUDA needs: update it, or use a PyTorch for an older CUDA";
+constexpr std::string_view kNcclOfCuda = "NCCL met an error of CUDA: NCCL_DEBUG=INFO tells which";
+constexpr std::string_view kNcclSystem =
+    "NCCL met an error of the system, mostly its network or /dev/shm: NCCL_DEBUG=INFO tells which; "
+    "NCCL_SOCKET_IFNAME chooses the interface";
+constexpr std::string_view kNcclRemote =
+    "another rank is gone, or the network between them: look at the others' last lines first";
+constexpr std::string_view kNcclUsage =
+    "the ranks call NCCL differently or with what it does not take: NCCL_DEBUG=WARN tells which";
+
+// PyTorch's threads outlive the interpreter, now and then.
+constexpr std::string_view kNotDestroyed =
+    "PyTorch aborts at exit now and then where a script ends without "
+    "torch.distributed.destroy_process_group(): call it at the end (in C++: a std::thread was not "
+    "joined)";
+// Python's fault handler has spoken already.
+constexpr std::string_view kBelowPython =
+    "a fault in native code, below the Python lines that its fault handler has printed: ulimit -c "
+    "unlimited keeps a core, gdb shows where";
+constexpr std::string_view kLeftEarly =
+    "it ended before the others were done: look for an early exit, return or break in it, or for "
+    "batches that differ in number";
+constexpr std::string_view kCrashedAtTheEnd =
+    "the training is done, so ddprun does not restart: look at what runs after the Context (an "
+    "export, destructors of global objects, threads that still run)";
+constexpr std::string_view kOtherCalls =
+    "the ranks make different calls: look for a rank that leaves a loop early (break, return), for "
+    "batches that differ in number, or for a call that not all ranks make";
+constexpr std::string_view kNoStack =
+    "no debugger has shown where it is: pip install py-spy (Python programs) or install gdb "
+    "(others) "
+    "on the nodes; ddprun doctor says whether they may attach";
+constexpr std::string_view kNoPythonStack =
+    "pip install py-spy on the nodes: the next report then shows the lines of the script";
+
+// What is said is surer than what is only a code: words come first, codes last.
+constexpr std::array kHints = std::to_array<Hint>({
+    // Python
+    {.text = "ModuleNotFoundError: No module named",
+     .hint = "this Python lacks the module: is it the right virtual environment? ddprun takes the "
+             "python of PATH, or PYTHON_EXEC"},
+    {.text = "SyntaxError: ", .hint = "the script does not fit this version of Python"},
+    // Memory
+    {.text = "is killed by signal: Killed",
+     .hint = "a process of the DataLoader was killed, mostly for want of memory: fewer workers, a "
+             "smaller prefetch_factor; dmesg, or the cgroup's memory.events"},
+    {.text = "Bus error",  // also of a DataLoader's process
+     .hint = "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host"},
+    {.text = "CUDA out of memory",
+     .hint = "the GPU's memory is full: a smaller batch, or look for other processes on it with "
+             "nvidia-smi"},
+    {.text = "CUDA error: out of memory",
+     .hint = "the GPU's memory is full: look for other processes on it with nvidia-smi"},
+    {.text = "std::bad_alloc",
+     .hint = "no memory was left for it: see ulimit -v and the cgroup's limit"},
+    {.text = "unable to mmap",
+     .hint = "/dev/shm may be too small: docker run --shm-size=8g, or --ipc=host"},
+    {.text = "No space left on device",
+     .hint = "a disk or /dev/shm is full: df -h, and where checkpoints and TMPDIR lead"},
+    // CUDA and NCCL
+    {.text = "no CUDA-capable device is detected", .hint = kNoGpu},
+    {.text = "No CUDA GPUs are available", .hint = kNoGpu},
+    {.text = "Found no NVIDIA driver",
+     .hint = "no driver of NVIDIA is here: nvidia-smi; in a container docker run --gpus all"},
+    {.text = "CUDA error: invalid device ordinal",
+     .hint = "there are fewer GPUs than workers: --nproc-per-node=gpu starts one for each"},
+    {.text = "CUDA driver version is insufficient", .hint = kOldDriver},
+    {.text = "The NVIDIA driver on your system is too old", .hint = kOldDriver},
+    {.text = "no kernel image is available for execution",
+     .hint = "the program was not built for this kind of GPU (TORCH_CUDA_ARCH_LIST)"},
+    {.text = "CUDA error: device-side assert triggered",
+     .hint =
+         "an index is out of range on the GPU, mostly a label: CUDA_LAUNCH_BLOCKING=1 shows where"},
+    {.text = "CUDA error: an illegal memory access",
+     .hint = "a kernel has read or written where it may not: CUDA_LAUNCH_BLOCKING=1 shows which "
+             "call, compute-sanitizer which kernel"},
+    {.text = "uncorrectable ECC error",
+     .hint = "the GPU's memory is broken: nvidia-smi -q; take the node out of service"},
+    // NCCL calls this an invalid usage, too.
+    {.text = "Duplicate GPU detected",
+     .hint = "two ranks use one GPU: take cuda:LOCAL_RANK, and no more workers than GPUs"},
+    {.text = "unhandled cuda error", .hint = kNcclOfCuda},
+    {.text = "ncclUnhandledCudaError", .hint = kNcclOfCuda},
+    {.text = "unhandled system error", .hint = kNcclSystem},
+    {.text = "ncclSystemError", .hint = kNcclSystem},
+    {.text = "ncclRemoteError", .hint = kNcclRemote},
+    {.text = "remote process exited or there was a network error", .hint = kNcclRemote},
+    {.text = "ncclInvalidUsage", .hint = kNcclUsage},
+    {.text = "invalid usage (run with NCCL_DEBUG", .hint = kNcclUsage},
+    {.text = "Watchdog caught collective operation timeout",
+     .hint = "a rank did not come to a collective: the ranks must call the same ones in the same "
+             "order; look for the one that waits elsewhere"},
+    // Meeting
+    // "build" in older versions, "built" in newer ones.
+    {.text = "use_libuv was requested but PyTorch was buil",
+     .hint = "this PyTorch has no libuv: set USE_LIBUV=0 in the environment, and give "
+             "--worker-store=rank0"},
+    {.text = "EADDRINUSE",
+     .hint =
+         "a port is taken, perhaps by an earlier run: let it be chosen, or ss -ltnp shows by whom"},
+    {.text = "Address already in use",
+     .hint =
+         "a port is taken, perhaps by an earlier run: let it be chosen, or ss -ltnp shows by whom"},
+    {.text = "Too many open files", .hint = "the limit of open files is too low: ulimit -n"},
+    {.text = "Connection reset by peer",
+     .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
+    {.text = "Connection closed by peer",
+     .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
+    // Loops
+    {.text = "the ranks disagree: ", .hint = kOtherCalls},
+    {.text = "another iterator is not yet exhausted",
+     .hint = "LibTorch's data loader does not begin again after a loop over it was left with "
+             "break: make the loader anew in each epoch"},
+    // Loading
+    {.text = ": cannot open shared object file",
+     .hint =
+         "the library % is not found: ldd shows what a program or module lacks, LD_LIBRARY_PATH "
+         "says where to look"},
+    {.text = "error while loading shared libraries",
+     .hint = "a library of the program is not found: ldd shows which, LD_LIBRARY_PATH says where"},
+    {.text = "GLIBCXX_",
+     .hint = "the program was built with a newer compiler than this host's libstdc++"},
+    {.text = "ImportError: ",
+     .hint =
+         "a module does not fit this Python or its libraries: try the import by itself with the "
+         "same python"},
+    // Codes
+    {.exit_code = 127, .hint = "a command was not found: the program, or what its script calls"},
+    {.exit_code = 126,
+     .hint = "a command was found and is not executable: chmod +x, or another CPU's program"},
+    {.exit_code = 135,
+     .hint = "128+7: something that it started had a bus error, mostly because /dev/shm is full or "
+             "small: docker run --shm-size=8g, or --ipc=host"},
+    {.exit_code = 137,
+     .hint = "128+9: something that it started was killed, mostly for want of memory"},
+    {.exit_code = 139, .hint = "128+11: something that it started had a segmentation fault"},
+    {.out_of_memory = true,
+     .hint =
+         "give it more memory (Slurm's --mem, the container's limit), or take a smaller batch and "
+         "fewer DataLoader workers"},
+    {.signal = SIGKILL,
+     .hint = "somebody killed it: the kernel for want of memory (dmesg, the cgroup's "
+             "memory.events), or kill -9"},
+    {.signal = SIGBUS,
+     .hint =
+         "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host; else a file "
+         "that was cut while it was mapped"},
+    {.signal = SIGABRT,
+     .text = "terminate called without an active exception",
+     .hint = kNotDestroyed},
+    {.signal = SIGABRT, .text = "destroy_process_group() was not called", .hint = kNotDestroyed},
+    {.signal = SIGABRT, .text = "process group has NOT been destroyed", .hint = kNotDestroyed},
+    {.signal = SIGABRT, .text = "Fatal Python error: PyGILState", .hint = kNotDestroyed},
+    {.signal = SIGSEGV, .text = "Fatal Python error", .hint = kBelowPython},
+    {.signal = SIGSEGV, .text = "(most recent call first)", .hint = kBelowPython},
+    {.signal = SIGSEGV, .text = "Extension modules: ", .hint = kBelowPython},
+    {.signal = SIGSEGV,
+     .hint =
+         "a fault in native code: ulimit -c unlimited keeps a core, gdb shows where; in Python, "
+         "PYTHONFAULTHANDLER=1"},
+    {.signal = SIGILL,
+     .hint = "an instruction that this CPU does not have: built with -march=native elsewhere?"},
+    {.signal = SIGABRT,
+     .hint = "it ended itself: an assertion, or an uncaught exception; in a Python script that "
+             "was done: PyTorch at exit without torch.distributed.destroy_process_group()"},
+    {.signal = SIGXCPU, .hint = "the limit of CPU time: ulimit -t"},
+});
+
+// The line, or the message, that has the text; nullptr: none.
+const std::string* saying(const WorkerEnd& end, std::string_view text) {
+  const auto has = [&](const std::string& line) { return line.find(text) != std::string::npos; };
+  if (has(end.message)) return &end.message;
+  const auto found = std::find_if(end.stderr_tail.begin(), end.stderr_tail.end(), has);
+  return found == end.stderr_tail.end() ? nullptr : &*found;
+}
+
+std::string word_before(const std::string& line, std::size_t at) {
+  const std::size_t blank = at == 0 ? std::string::npos : line.find_last_of(" \t\n", at - 1);
+  const std::size_t begin = blank == std::string::npos ? 0 : blank + 1;
+  return line.substr(begin, at - begin);
+}
+
+bool fits(const Hint& hint, const WorkerEnd& end) {
+  if (hint.exit_code && (end.kind != EndKind::kExited || end.code != *hint.exit_code)) return false;
+  if (hint.signal && (end.kind != EndKind::kSignaled || end.code != *hint.signal)) return false;
+  // What it said, or whom it blames, is more than an abort tells.
+  const bool is_told = !end.message.empty() || end.blames >= 0;
+  if (hint.signal == SIGABRT && hint.text.empty() && is_told) return false;
+  if (hint.out_of_memory && end.out_of_memory == OutOfMemory::kNo) return false;
+  return hint.text.empty() || saying(end, hint.text) != nullptr;
+}
+
+// What would show where a rank hangs, where its stack does not.
+std::string_view hint_for_hang(const WorkerEnd& end) {
+  const auto is_of_debugger = [](const std::string& frame) {
+    return frame.find('(') != std::string::npos;
+  };
+  const auto is_of_interpreter = [](const std::string& frame) {
+    return frame.starts_with("_Py") || frame.starts_with("Py");
+  };
+  if (std::ranges::none_of(end.frames, is_of_debugger)) return kNoStack;
+  return std::ranges::any_of(end.frames, is_of_interpreter) ? kNoPythonStack : "";
+}
+
+}  // namespace
+
+std::string hint_for(const WorkerEnd& end) {
+  if (end.after_stop || end.on_request || end.kind == EndKind::kNodeLost ||
+      end.kind == EndKind::kNotStarted)
+    return "";
+  if (end.finished) return std::string(kCrashedAtTheEnd);
+  if (end.kind == EndKind::kExited && end.code == 0) return std::string(kLeftEarly);
+  if (end.kind == EndKind::kHung) return std::string(hint_for_hang(end));
+  const auto found =
+      std::find_if(kHints.begin(), kHints.end(), [&](const Hint& hint) { return fits(hint, end); });
+  if (found == kHints.end()) return "";
+  std::string text(found->hint);
+  if (const std::size_t at = text.find(kSubject); at != std::string::npos) {
+    const std::string& line = *saying(end, found->text);
+    text.replace(at, kSubject.size(), word_before(line, line.find(found->text)));
+  }
+  return text;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,375 @@
+#include "rendezvous/protocol/core/standstill.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace ddprun {
+namespace {
+
+using Ranks = std::vector<int>;
+
+std::string ranks_text(const Ranks& ranks) {
+  return (ranks.size() == 1 ? "rank " : "ranks ") + rank_ranges(ranks);
+}
+
+bool is_in_collective(const Sighting& one) {
+  return one.flight == FlightState::kWaiting && one.peer < 0;
+}
+
+// " of group tp0"; nothing is said of the world.
+std::string of_group(const Sighting& one) {
+  if (one.group == 0) return "";
+  return " of group " + (one.group_name.empty() ? std::to_string(one.group) : one.group_name);
+}
+
+// "all_reduce of 4096 bytes (collective 57)".
+std::string call_text(const Sighting& one) {
+  if (one.peer >= 0) return one.call;
+  return one.call + " (collective " + std::to_string(one.collective) + of_group(one) + ")";
+}
+
+std::string what_it_does(const Sighting& one) {
+  std::string text;
+  switch (one.flight) {
+    case FlightState::kWaiting: text = "in " + call_text(one); break;
+    case FlightState::kOutside:
+      text = one.collective == 0 ? "in no collective, and was in none"
+                                 : "in no collective; the last one was " +
+                                       std::to_string(one.collective) + of_group(one);
+      break;
+    case FlightState::kUnknown:
+      text =
+          one.waits_in.empty() ? "without a record of collectives" : "waiting in " + one.waits_in;
+      break;
+  }
+  if (one.step) text += ", step " + std::to_string(*one.step);
+  if (!one.doing.empty()) text += "; " + one.doing;
+  return text;
+}
+
+WorkerEnd end_of(const Sighting& one, std::string message) {
+  WorkerEnd end{.kind = EndKind::kHung,
+                .rank = one.rank,
+                .local_rank = one.local_rank,
+                .node_rank = one.node_rank,
+                .host = one.host,
+                .pid = one.pid,
+                .message = std::move(message),
+                .frames = one.frames,
+                .stderr_tail = one.stderr_tail};
+  end.step = one.step;
+  end.age = one.waited;
+  return end;
+}
+
+// nullptr: nobody is in one of this group.
+const Sighting* earliest_of(const std::vector<Sighting>& all, std::uint64_t group) {
+  const Sighting* earliest = nullptr;
+  for (const Sighting& one : all) {
+    if (!is_in_collective(one) || one.group != group) continue;
+    if (!earliest || one.collective < earliest->collective) earliest = &one;
+  }
+  return earliest;
+}
+
+// As far as anybody has said; of a group whose ranks nobody knows, those that are seen in it.
+bool is_of_group(const std::vector<Sighting>& all, const Sighting& one, std::uint64_t group) {
+  if (group == 0 || one.group == group) return true;
+  return std::any_of(all.begin(), all.end(), [&](const Sighting& other) {
+    return other.group == group && std::ranges::count(other.group_ranks, one.rank.value) > 0;
+  });
+}
+
+// Whom those wait for who are in this collective, the earliest of its group that anybody waits in. How far
+// a rank is in a group that it was not seen in nobody knows: it counts as behind.
+std::vector<const Sighting*> behind(const std::vector<Sighting>& all, const Sighting& waiting) {
+  std::vector<const Sighting*> late;
+  for (const Sighting& one : all) {
+    if (!is_of_group(all, one, waiting.group)) continue;
+    const bool has_record = one.flight != FlightState::kUnknown;
+    const bool is_elsewhere = one.group != waiting.group;
+    const bool has_begun_fewer = !is_in_collective(one) && one.collective < waiting.collective;
+    if (has_record && (is_elsewhere || has_begun_fewer)) late.push_back(&one);
+  }
+  const auto is_outside = [](const Sighting* one) { return one->flight == FlightState::kOutside; };
+  if (std::any_of(late.begin(), late.end(), is_outside)) {
+    std::erase_if(late, [&](const Sighting* one) { return !is_outside(one); });
+  }
+  if (!late.empty()) return late;
+  for (const Sighting& one : all) {
+    const bool is_unknown = one.flight == FlightState::kUnknown && one.waits_in.empty();
+    if (is_unknown && one.is_late) late.push_back(&one);
+  }
+  return late;
+}
+
+// What must be the same for all ranks of a collective. Of all_to_all each rank may have another share.
+std::string_view what_all_call(const Sighting& one) {
+  const std::string_view call = one.call;
+  return call.starts_with("all_to_all") ? call.substr(0, call.find(' ')) : call;
+}
+
+struct Guilty {
+  std::vector<const Sighting*> ranks;
+  std::string why;  // follows "rank N hangs: "
+};
+
+// Those that make another call than most, where the ranks of one collective do not agree.
+std::optional<Guilty> of_mismatch(const std::vector<const Sighting*>& waiting) {
+  std::map<std::string_view, std::vector<const Sighting*>> by_call;
+  for (const Sighting* one : waiting) by_call[what_all_call(*one)].push_back(one);
+  if (by_call.size() < 2) return std::nullopt;
+  const auto most = std::max_element(by_call.begin(), by_call.end(), [](auto& a, auto& b) {
+    return a.second.size() < b.second.size();
+  });
+  const auto as_many = std::count_if(by_call.begin(), by_call.end(), [&](const auto& one) {
+    return one.second.size() == most->second.size();
+  });
+  Guilty guilty;
+  Duration longest{};
+  std::string calls;
+  for (const auto& [call, ranks] : by_call) {
+    Ranks numbers;
+    for (const Sighting* one : ranks) {
+      numbers.push_back(one->rank.value);
+      longest = std::max(longest, one->waited);
+      if (as_many > 1 || call != most->first) guilty.ranks.push_back(one);
+    }
+    calls += (calls.empty() ? "" : ", ") + ranks_text(numbers) +
+             (numbers.size() == 1 ? " is" : " are") + " in " + ranks.front()->call;
+  }
+  std::sort(guilty.ranks.begin(), guilty.ranks.end(),
+            [](const Sighting* a, const Sighting* b) { return a->rank < b->rank; });
+  guilty.why = "as collective " + std::to_string(waiting.front()->collective) +
+               of_group(*waiting.front()) + " " + calls + ", since " + to_text(longest);
+  return guilty;
+}
+
+// groups: that led here; a rank waits in each for one that waits in the next.
+Guilty of_collective(const std::vector<Sighting>& all, const Sighting& earliest,
+                     std::set<std::uint64_t> groups) {
+  std::vector<const Sighting*> in_it;
+  Ranks waiting;
+  Duration longest{};
+  for (const Sighting& one : all) {
+    const bool is_in_it = is_in_collective(one) && one.group == earliest.group &&
+                          one.collective == earliest.collective;
+    if (!is_in_it) continue;
+    in_it.push_back(&one);
+    waiting.push_back(one.rank.value);
+    longest = std::max(longest, one.waited);
+  }
+  if (std::optional<Guilty> guilty = of_mismatch(in_it)) return *guilty;
+  std::vector<const Sighting*> late = behind(all, earliest);
+  groups.insert(earliest.group);
+  for (const Sighting* one : late) {
+    if (!is_in_collective(*one) || groups.contains(one->group)) continue;
+    return of_collective(all, *earliest_of(all, one->group), std::move(groups));
+  }
+  const std::string waits = ranks_text(waiting) + (waiting.size() == 1 ? " waits" : " wait");
+  const std::string since = ", where " + waits + " since " + to_text(longest);
+  if (!late.empty()) {
+    return {std::move(late), "it has not come to " + call_text(earliest) + since};
+  }
+  const auto goes_on = [](const Sighting* one) { return !one->is_stopped; };
+  if (!std::all_of(in_it.begin(), in_it.end(), goes_on)) {
+    std::erase_if(in_it, goes_on);
+    return {std::move(in_it), "it is stopped in " + call_text(earliest) + since};
+  }
+  return {std::move(in_it), "all that are known to take part are in " + call_text(earliest) +
+                                ", which has not ended for " + to_text(longest)};
+}
+
+Guilty of_messages(const std::vector<Sighting>& all) {
+  Guilty guilty;
+  const Sighting* waits = nullptr;
+  for (const Sighting& one : all) {
+    if (one.flight != FlightState::kWaiting) continue;
+    if (!waits) waits = &one;
+    const auto peer = std::find_if(all.begin(), all.end(), [&](const Sighting& other) {
+      return other.rank.value == one.peer && other.flight != FlightState::kWaiting;
+    });
+    if (peer == all.end()) continue;
+    if (std::count(guilty.ranks.begin(), guilty.ranks.end(), &*peer) == 0) {
+      guilty.ranks.push_back(&*peer);
+    }
+    if (guilty.why.empty()) {
+      guilty.why = "rank " + to_text(one.rank) + " waits for it in " + call_text(one) + " since " +
+                   to_text(one.waited);
+    }
+  }
+  if (!guilty.ranks.empty()) return guilty;
+  for (const Sighting& one : all) {
+    if (one.flight == FlightState::kWaiting) guilty.ranks.push_back(&one);
+  }
+  guilty.why = "the ranks wait for each other: rank " + to_text(waits->rank) + " in " +
+               call_text(*waits) + " since " + to_text(waits->waited);
+  return guilty;
+}
+
+// "torch.distributed.all_reduce, where ranks 0,2 have waited 60.0 s", of each call.
+std::string distributed_waits(const std::vector<Sighting>& all) {
+  struct Waiting {
+    Ranks ranks;
+    Duration longest{};
+  };
+  std::map<std::string_view, Waiting> by_call;
+  for (const Sighting& one : all) {
+    if (one.waits_in.empty()) continue;
+    Waiting& waiting = by_call[one.waits_in];
+    waiting.ranks.push_back(one.rank.value);
+    waiting.longest = std::max(waiting.longest, one.waited);
+  }
+  std::string text;
+  for (const auto& [call, waiting] : by_call) {
+    text += (text.empty() ? "" : ", nor to ") + std::string(call) + ", where " +
+            ranks_text(waiting.ranks) + (waiting.ranks.size() == 1 ? " has" : " have") +
+            " waited " + to_text(waiting.longest);
+  }
+  return text;
+}
+
+Guilty without_records(const std::vector<Sighting>& all) {
+  Guilty guilty;
+  std::optional<std::int64_t> lowest;
+  Duration longest{};
+  const auto waits = [](const Sighting& one) { return !one.waits_in.empty(); };
+  const bool some_wait = std::ranges::any_of(all, waits);
+  const bool all_wait = std::ranges::all_of(all, waits);
+  const auto is_candidate = [&](const Sighting& one) { return all_wait || !waits(one); };
+  // Where others wait for it, a rank is behind whenever it was active last.
+  const bool some_are_late =
+      !some_wait && std::ranges::any_of(all, [](const Sighting& one) { return one.is_late; });
+  for (const Sighting& one : all) {
+    if (!is_candidate(one) || (some_are_late && !one.is_late)) continue;
+    longest = std::max(longest, one.waited);
+    if (one.step && (!lowest || *one.step < *lowest)) lowest = one.step;
+    guilty.ranks.push_back(&one);
+  }
+  if (all_wait) {
+    guilty.why =
+        "all ranks that were seen wait in torch.distributed, and nothing was reported for " +
+        to_text(longest);
+    return guilty;
+  }
+  const auto goes_on = [](const Sighting* one) { return !one->is_stopped; };
+  if (!std::all_of(guilty.ranks.begin(), guilty.ranks.end(), goes_on)) {
+    std::erase_if(guilty.ranks, goes_on);
+    guilty.why = "its process is stopped, and nothing was reported for " + to_text(longest);
+    return guilty;
+  }
+  if (some_wait) {
+    guilty.why = "it has not come to " + distributed_waits(all);
+    return guilty;
+  }
+  std::erase_if(guilty.ranks, [&](const Sighting* one) { return lowest && one->step != lowest; });
+  guilty.why = "it has reported nothing for " + to_text(longest);
+  return guilty;
+}
+
+// From the world's collectives on, or those of the group with the lowest number.
+Guilty guilty_of(const std::vector<Sighting>& all) {
+  std::optional<std::uint64_t> group;
+  bool anyone_waits = false;
+  for (const Sighting& one : all) {
+    anyone_waits = anyone_waits || one.flight == FlightState::kWaiting;
+    if (is_in_collective(one)) group = std::min(group.value_or(one.group), one.group);
+  }
+  if (group) return of_collective(all, *earliest_of(all, *group), {});
+  return anyone_waits ? of_messages(all) : without_records(all);
+}
+
+}  // namespace
+
+void keep_telling(std::vector<Sighting>& sightings) {
+  const auto waits = [](const Sighting& one) {
+    return one.flight == FlightState::kWaiting || !one.waits_in.empty();
+  };
+  std::stable_sort(sightings.begin(), sightings.end(),
+                   [&](const Sighting& a, const Sighting& b) { return waits(a) < waits(b); });
+  if (sightings.size() > kSightingsTold) sightings.resize(kSightingsTold);
+  std::set<std::uint64_t> told_groups;
+  for (std::size_t i = 0; i < sightings.size(); ++i) {
+    Sighting& one = sightings[i];
+    one.group_name = clipped(std::move(one.group_name), kMaxDoingBytes);
+    if (!told_groups.insert(one.group).second) one.group_ranks.clear();
+    one.host = clipped(std::move(one.host), kHostBytesShown);
+    one.call = clipped(std::move(one.call), kMaxDoingBytes);
+    one.doing = clipped(std::move(one.doing), kMaxDoingBytes);
+    one.waits_in = clipped(std::move(one.waits_in), kMaxDoingBytes);
+    if (i >= kEndsInFull) {
+      one.frames.clear();
+      one.stderr_tail.clear();
+    }
+    keep_last_lines(one.frames, kMaxFrames);
+    keep_last_lines(one.stderr_tail, kMaxTailLines);
+  }
+}
+
+std::vector<WorkerEnd> hung_ranks(const std::vector<Sighting>& sightings) {
+  DDPRUN_ASSERT(!sightings.empty(), "somebody was seen");
+  std::vector<Sighting> all = sightings;
+  std::sort(all.begin(), all.end(),
+            [](const Sighting& a, const Sighting& b) { return a.rank < b.rank; });
+  const Guilty guilty = guilty_of(all);
+  std::vector<WorkerEnd> ends;
+  for (const Sighting* one : guilty.ranks) {
+    std::string message = guilty.why;
+    if (one->step) message += "; its last step was " + std::to_string(*one->step);
+    ends.push_back(end_of(*one, std::move(message)));
+  }
+  // They were noticed together; how long each has stood still says nothing of who was first.
+  Duration longest{};
+  for (const WorkerEnd& end : ends) longest = std::max(longest, end.age);
+  for (WorkerEnd& end : ends) end.age = longest;
+  return ends;
+}
+
+std::vector<std::string> lines_of(const std::vector<Sighting>& sightings) {
+  struct Group {
+    Ranks ranks;
+    Duration longest{};
+  };
+  std::map<std::string, Group> groups;
+  for (const Sighting& one : sightings) {
+    Group& group = groups[what_it_does(one)];
+    group.ranks.push_back(one.rank.value);
+    group.longest = std::max(group.longest, one.waited);
+  }
+  std::vector<std::pair<std::string, Group>> sorted(groups.begin(), groups.end());
+  for (auto& [what, group] : sorted) std::sort(group.ranks.begin(), group.ranks.end());
+  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+    return a.second.ranks.front() < b.second.ranks.front();
+  });
+  std::vector<std::string> lines;
+  for (const auto& [what, group] : sorted) {
+    if (lines.size() + 1 == kMaxSeenLines && sorted.size() > kMaxSeenLines) {
+      lines.push_back("... and " + std::to_string(sorted.size() - lines.size()) + " more");
+      break;
+    }
+    lines.push_back(
+        clipped(ranks_text(group.ranks) + ": " + what + ", since " + to_text(group.longest),
+                kMaxMessageBytes));
+  }
+  return lines;
+}
+
+std::string rank_ranges(const std::vector<int>& ranks) {
+  std::string text;
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t last = i;
+    while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
+    text += (text.empty() ? "" : ",") + std::to_string(ranks[i]);
+    if (last > i) text += "-" + std::to_string(ranks[last]);
+    i = last + 1;
+  }
+  return text;
+}
+
+}  // namespace ddprun

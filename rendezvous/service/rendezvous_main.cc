@@ -1,0 +1,233 @@
+// ddp-rendezvous: the rendezvous service as a program of its own, for many jobs, so that the loss
+// of any node of a job is survived.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/fail.h"
+#include "base/random_id.h"
+#include "base/seconds.h"
+#include "rendezvous/auth/core/proof.h"
+#include "rendezvous/auth/key_file.h"
+#include "rendezvous/auth/munge.h"
+#include "rendezvous/auth/tls_context.h"
+#include "rendezvous/membership/core/lease.h"
+#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/persistence/state_codec.h"
+#include "rendezvous/protocol/core/handshake.h"
+#include "rendezvous/service/daemon.h"
+#include "rendezvous/service/server.h"
+
+namespace {
+
+using namespace ddprun;
+
+constexpr const char* kName = "ddp-rendezvous";
+
+struct Options {
+  LeaseTimes times;
+  std::string state_directory;  // empty: none
+  std::string key_file;         // empty: none
+  std::string munge_socket;     // empty: munge's own default
+  TlsFiles tls;
+  bool require_auth = false;
+  bool print_read_token = false;
+};
+
+void add_options(CLI::App& app, Options& options) {
+  const auto time_into = [](auto& time, const char* name, auto parse) {
+    return [&time, name, parse](const std::string& text) {
+      const Result<Duration> given = parse(text);
+      if (!given) throw CLI::ValidationError(name, given.error().message());
+      time = *given;
+    };
+  };
+  app.add_option_function<std::string>(
+         "--lease", time_into(options.times.lease, "--lease", parse_lease),
+         "After which a node that is not heard of counts as lost. Its agent ends its workers a "
+         "fifth earlier")
+      ->type_name("SECONDS")
+      ->default_str(in_seconds(options.times.lease));
+  app.add_option_function<std::string>(
+         "--heartbeat-interval",
+         time_into(options.times.given_heartbeat, "--heartbeat-interval", parse_seconds),
+         "Between two heartbeats of an agent, from a fiftieth to a quarter of the lease; without "
+         "it a "
+         "fifth")
+      ->type_name("SECONDS");
+  app.parse_complete_callback([&options] {
+    const Result<void> good = check_lease(options.times);
+    if (!good) throw CLI::ValidationError(good.error().message());
+  });
+  app.add_option("--state-dir", options.state_directory,
+                 "Directory for what is decided, so that the service can be killed and started "
+                 "again while jobs run: same jobs, generations and budgets. It is made if it does "
+                 "not exist")
+      ->type_name("DIR");
+  app.add_option("--rdzv-key-file", options.key_file,
+                 "File with the key that agents must have, too, or with one for each job: lines of "
+                 "KEY or JOB KEY; read again at SIGHUP. Without it: DDPRUN_RDZV_KEY in the "
+                 "environment")
+      ->type_name("FILE");
+  app.add_option(
+         "--munge-socket", options.munge_socket,
+         "Socket of munged, if not where munge itself looks for it. Where munged answers and "
+         "there is no key, agents have it say what user they run as; a job is the user's "
+         "who comes first. none: not used")
+      ->type_name("PATH|none");
+  app.add_option("--rdzv-tls-cert", options.tls.cert,
+                 "Certificate for TLS, in PEM with those between it and its authority: agents and "
+                 "readers of the pages must use TLS then. Read again at SIGHUP, like the other two")
+      ->type_name("FILE");
+  app.add_option("--rdzv-tls-key", options.tls.key, "Its private key, in PEM without a passphrase")
+      ->type_name("FILE");
+  app.add_option("--rdzv-tls-ca", options.tls.ca,
+                 "Admit only those who have a certificate of this authority (PEM)")
+      ->type_name("FILE");
+  app.add_flag("--require-auth", options.require_auth,
+               "Do not listen beyond this host with neither a key, nor munge, nor --rdzv-tls-ca");
+  app.add_flag("--print-read-token", options.print_read_token,
+               "Print the token for /metrics and /status.json that follows from the key, and end");
+}
+
+Result<KeptState> open_state(const std::string& path, Logger& log) {
+  Result<StateDirectory> directory = StateDirectory::open(path);
+  if (!directory) return std::move(directory).error().within("--state-dir");
+  Result<ServiceState> state = decode_state(directory->image());
+  if (!state) return std::move(state).error().within("--state-dir " + path);
+  if (directory->cut_bytes() > 0) {
+    log.warning("cut " + std::to_string(directory->cut_bytes()) + " bytes off the journal in " +
+                path + ": the last write did not come to its end, and was told to nobody");
+  }
+  if (!directory->is_new()) {
+    log.info("going on with " + std::to_string(state->jobs.size()) + " jobs of " + path);
+  }
+  return KeptState{std::move(*directory), std::move(*state)};
+}
+
+// For whoever reads the pages.
+std::optional<int> print_read_token(const Options& given) {
+  if (!given.print_read_token) return std::nullopt;
+  const Result<FoundKeys> found = find_keys(given.key_file);
+  if (!found) {
+    return fail(kName, found.error(), usage_or(ExitCode::kFiles, found.error()));
+  }
+  const std::optional<Secret>& key = found->keys.for_every_job();
+  if (!key) {
+    return fail(kName,
+                invalid_argument("the token follows from the key for every job, and there is none: "
+                                 "--rdzv-key-file FILE")
+                    .within("--print-read-token"),
+                ExitCode::kUsage);
+  }
+  std::printf("%s\n", read_token_of(key->view()).c_str());
+  return to_int(ExitCode::kSuccess);
+}
+
+// What it needs to go on is there already, so a mistake in a file changes nothing.
+void reload_keys(const Options& given, Logger& log, RendezvousServer& server) {
+  if (given.key_file.empty()) return;  // those of the environment stay
+  Result<FoundKeys> found = find_keys(given.key_file);
+  if (!found) return log.error("the keys stay as they are: " + found.error().message());
+  if (!found->remark.empty()) log.warning(found->remark);
+  server.set_keys(std::move(found->keys));
+  log.info("has read the keys again");
+}
+
+// Where there are neither keys nor certificates that agents have to show.
+Result<FoundMunge> find_munge_for(const Options& given, const HostPort& listening, Logger& log) {
+  FoundMunge found = find_munge({.socket = given.munge_socket});
+  if (const std::string open = exposure_of(listening, {}, found); !open.empty()) {
+    if (given.require_auth) {
+      return invalid_argument(open).within("--require-auth");
+    }
+    log.warning(open);
+  } else if (!found.munge && is_named(given.munge_socket)) {
+    log.warning("munge is not used: " + found.why_not);
+  }
+  if (!found.munge) return found;
+  const UserId user = found.munge->user();
+  log.info(
+      "munge says who agents are; those of " +
+      std::string(user < kFirstUserOfPeople ? "all users" : "user " + to_text(user) + " alone") +
+      " follow a service of user " + to_text(user));
+  return found;
+}
+
+void reload_tls(const Options& given, Logger& log, RendezvousServer& server) {
+  if (!given.tls.is_given()) return;
+  Result<FoundTls> found = TlsContext::for_service(given.tls);
+  if (!found) return log.error("the certificates stay as they are: " + found.error().message());
+  if (!found->remark.empty()) log.warning(found->remark);
+  server.set_tls(std::move(found->context));
+  log.info("has read the certificates again");
+}
+
+Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
+                            DaemonSocket socket) {
+  Result<FoundKeys> found = find_keys(given.key_file);
+  if (!found) return std::move(found).error();
+  if (!found->remark.empty()) log.warning(found->remark);
+  FoundTls tls;
+  if (given.tls.is_given()) {
+    Result<FoundTls> made = TlsContext::for_service(given.tls);
+    if (!made) return std::move(made).error();
+    tls = std::move(*made);
+  }
+  if (!tls.remark.empty()) log.warning(tls.remark);
+  const bool is_closed =
+      !found->keys.empty() || (tls.context && tls.context->demands_certificates());
+  const Result<FoundMunge> munge = is_closed
+                                       ? FoundMunge{nullptr, "there are keys, or certificates"}
+                                       : find_munge_for(given, socket.address, log);
+  if (!munge) return munge.error();
+  std::optional<KeptState> kept;
+  if (!given.state_directory.empty()) {
+    Result<KeptState> opened = open_state(given.state_directory, log);
+    if (!opened) return std::move(opened).error();
+    kept = std::move(*opened);
+  }
+  ServiceOptions options;
+  options.times = given.times;
+  options.host = host_name();
+  options.service_id = random_hex(8);
+  // Was there a service here before that nothing was kept of?
+  const bool knows_its_past = kept && !kept->directory.is_new();
+  if (!knows_its_past && !socket.port_is_new) {
+    options.strangers_until = BootClock::now() + options.times.patience();
+  }
+  auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
+                                                   std::move(socket.listener), std::move(kept));
+  server->set_keys(std::move(found->keys));
+  if (munge->munge) server->set_munge(munge->munge);
+  server->set_tls(std::move(tls.context));
+  server->start();
+  DaemonService service{
+      .service = server,
+      .drain = [server](std::function<void()> then) { server->drain(std::move(then)); },
+      .reload = {}};
+  if (!given.key_file.empty() || given.tls.is_given()) {
+    service.reload = [server, &given, &log] {
+      reload_keys(given, log, *server);
+      reload_tls(given, log, *server);
+    };
+  }
+  return service;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  Daemon daemon;
+  daemon.name = kName;
+  daemon.description =
+      "Brings the nodes of jobs together: agents (ddprun --rdzv-endpoint=HOST:PORT) join here and "
+      "are told their ranks.\nExample: ddp-rendezvous --listen '*:29400' --state-dir "
+      "/var/lib/ddp-rendezvous";
+  daemon.add_options = [&](CLI::App& app) { add_options(app, options); };
+  daemon.instead = [&] { return print_read_token(options); };
+  daemon.serve = [&](boost::asio::io_context& io, Logger& log, DaemonSocket socket) {
+    return serve(options, io, log, std::move(socket));
+  };
+  return run_daemon(daemon, argc, argv);
+}

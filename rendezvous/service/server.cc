@@ -1,0 +1,822 @@
+#include "rendezvous/service/server.h"
+
+#include <sys/socket.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <variant>
+#include <vector>
+
+#include "base/random_id.h"
+#include "rendezvous/auth/core/failure_rate.h"
+#include "rendezvous/auth/core/handshake_turns.h"
+#include "rendezvous/auth/munge_desk.h"
+#include "rendezvous/http/core/metrics_page.h"
+#include "rendezvous/http/entry.h"
+#include "rendezvous/http/page_cache.h"
+#include "rendezvous/http/process_figures.h"
+#include "rendezvous/http/status_page.h"
+#include "rendezvous/membership/core/outbox.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "rendezvous/net/core/first_bytes.h"
+#include "rendezvous/net/limited_log.h"
+#include "rendezvous/net/tcp_acceptor.h"
+#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/persistence/state_keeper.h"
+#include "rendezvous/protocol/control_codec.h"
+#include "rendezvous/protocol/core/handshake.h"
+#include "rendezvous/store/server.h"
+#include "rendezvous/transport/wire.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+// One agent on TCP. Lives as long as an operation of its socket does.
+struct Session : std::enable_shared_from_this<Session> {
+  Session(tcp::socket the_socket, AgentConnectionId number, const Keyring& keys,
+          std::optional<UserId> munge_user)
+      : wire(std::make_shared<Wire>(std::move(the_socket))),
+        id(number),
+        hello_timer(wire->socket().get_executor()),
+        handshake(keys, random_hex(kNonceBytes), munge_user) {
+    if (handshake.is_closed()) frames.set_limit(kMaxHandshakeBytes);
+  }
+
+  const WirePtr wire;
+  AgentConnectionId id;
+  asio::steady_timer hello_timer;
+  ServiceHandshake handshake;
+  SocketAddress peer;
+  std::string peer_host;        // numeric
+  std::string service_address;  // our end, numeric
+  FrameReader frames;
+  std::string unsent;
+  std::string sending;
+  std::string first_bytes;  // that do not tell yet who is calling
+  bool identified = false;  // it is an agent, or says so
+  bool is_pending = true;   // no Hello of it was taken
+  bool close_when_sent = false;
+  bool is_unflushed = false;
+  bool has_turn = false;  // its TLS handshake has begun (HandshakeTurns)
+};
+using SessionPtr = std::shared_ptr<Session>;
+
+// A TLS handshake that has not begun, because its address has too many in flight.
+struct Waiting {
+  std::weak_ptr<Session> session;
+  TimePoint since;
+};
+
+}  // namespace
+
+class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(asio::io_context& io, Logger& log, ServiceOptions options, UniqueFd listener,
+       std::optional<KeptState> kept)
+      : io_(io),
+        log_(log),
+        quiet_(options.embedded),
+        hello_timeout_(options.hello_timeout),
+        table_(std::move(options), kept ? kept->state : ServiceState(), BootClock::now()),
+        timer_(io),
+        turns_(options.handshake_turns),
+        lag_timer_(io),
+        http_(std::in_place, [this](const HttpRequest& request) { return page(request); }),
+        turn_timer_(io),
+        drain_timer_(io) {
+    if (kept) {
+      table_.note_safe(0);
+      keeper_.emplace(io, std::move(kept->directory),
+                      StateKeeperEvents{.safe = [this](std::uint64_t number) { safe(number); },
+                                        .troubled = [this](const Error& why) { close(why); },
+                                        .well = [this] { open(); }});
+    }
+    if (listener.valid()) {
+      acceptor_.emplace(
+          io, std::move(listener),
+          TcpAcceptorEvents{
+              .client = [this](tcp::socket socket,
+                               const SocketAddress& peer) { welcome(std::move(socket), peer); },
+              .cannot_accept = [this](const std::string& why) { strangers_.warning(why); }});
+    }
+  }
+
+  void start() {
+    if (acceptor_) {
+      acceptor_->open();
+      perform(table_.pulse(BootClock::now()));
+      measure_lag();
+    }
+    arm();  // jobs of an earlier life have deadlines already
+  }
+
+  void stop() {
+    stopped_ = true;
+    acceptor_.reset();
+    http_.reset();
+    timer_.cancel();
+    lag_timer_.cancel();
+    drain_timer_.cancel();
+    turn_timer_.cancel();
+    waiting_.clear();
+    keeper_.reset();
+    munge_.reset();
+    for (auto& [id, session] : sessions_) {
+      session->wire->close();
+      session->hello_timer.cancel();
+    }
+    sessions_.clear();
+    locals_.clear();
+    store_ = nullptr;
+    shown_store_ = nullptr;
+  }
+
+  // --- agents in this process -----------------------------------------------------------------
+
+  AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver) {
+    const AgentConnectionId id = next_id();
+    locals_[id] = std::make_shared<std::function<void(const ServiceMessage&)>>(std::move(deliver));
+    return id;
+  }
+
+  void receive_local(AgentConnectionId id, const AgentMessage& message) {
+    perform(
+        table_.receive({.connection = id, .local = true, .service_address = {}, .peer_address = {}},
+                       message, BootClock::now()));
+  }
+
+  void detach(AgentConnectionId id) {
+    locals_.erase(id);
+    gone(id);
+  }
+
+  void share_port_with(StoreServer* store) { store_ = store; }
+  void show_store(const StoreServer* store) { shown_store_ = store; }
+
+  void set_keys(Keyring keys) { keys_ = std::move(keys); }
+  void set_munge(std::shared_ptr<const Munge> munge) { munge_.emplace(io_, std::move(munge)); }
+  void set_tls(TlsContextPtr tls) { tls_ = std::move(tls); }
+
+  void when_idle(std::function<void()> then) {
+    ends_soon_ = true;
+    when_idle_ = std::move(then);
+    check_idle();
+  }
+
+  void drain(std::function<void()> then) {
+    draining_ = true;
+    drained_ = std::move(then);
+    acceptor_.reset();
+    timer_.cancel();
+    drain_timer_.expires_after(kDiskTime);
+    drain_timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (error || self->stopped_) return;
+      self->log_.warning(
+          "the disk takes too long: what it does not hold was told to nobody and is lost");
+      self->say_farewell();
+    });
+    if (is_safe()) say_farewell();
+  }
+
+  const JobTable& jobs() const { return table_; }
+
+ private:
+  AgentConnectionId next_id() { return AgentConnectionId(++last_id_); }
+
+  std::optional<UserId> munge_user() const {
+    return munge_ ? std::optional(munge_->munge().user()) : std::nullopt;
+  }
+
+  void welcome(tcp::socket socket, const SocketAddress& peer) {
+    const std::string peer_host = peer.host();
+    if (pending_.size() >= kMaxPending) make_room();
+    auto session = std::make_shared<Session>(std::move(socket), next_id(), keys_, munge_user());
+    session->peer = peer;
+    session->peer_host = peer_host;
+    session->service_address = local_address_of(session->wire->socket().native_handle()).host();
+    sessions_[session->id] = session;
+    pending_.insert(session->id);
+    session->hello_timer.expires_after(hello_timeout_);
+    session->hello_timer.async_wait([self = shared_from_this(), session](error_code error) {
+      if (error || !self->sessions_.contains(session->id) || !session->is_pending) return;
+      if (self->may_be_silent(session)) return self->give_to_store(session, {});
+      self->fail(session, "no hello within " + to_text(self->hello_timeout_));
+    });
+    read(session);
+  }
+
+  // A store's client may be silent for as long as it likes (StoreServer).
+  bool may_be_silent(const SessionPtr& session) const {
+    return store_ && !session->identified && session->first_bytes.empty() &&
+           !session->wire->is_tls();
+  }
+
+  // The oldest has the smallest number.
+  void make_room() {
+    const SessionPtr oldest = sessions_.at(*pending_.begin());
+    if (may_be_silent(oldest)) return give_to_store(oldest, {});
+    drop(oldest, "no hello yet, and " + std::to_string(kMaxPending) + " others wait, too");
+  }
+
+  // It said hello, or is another server's.
+  void settle(const SessionPtr& session) {
+    session->is_pending = false;
+    session->hello_timer.cancel();
+    pending_.erase(session->id);
+  }
+
+  void read(const SessionPtr& session) {
+    session->wire->read(
+        [self = shared_from_this(), session](const Result<std::string_view>& bytes) {
+          if (self->stopped_ || !self->sessions_.contains(session->id)) return;
+          if (!bytes && bytes.error().kind == ErrorKind::kProtocol) {
+            return self->fail(session, bytes.error().message());
+          }
+          if (!bytes) return self->drop(session, "");
+          if (self->draining_) return self->read(session);  // nothing is decided any more
+          self->take(session, *bytes);
+        });
+  }
+
+  void take(const SessionPtr& session, std::string_view bytes) {
+    if (session->close_when_sent) return read(session);  // whatever else it says
+    if (!session->identified) return identify(session, bytes);
+    counters_.bytes_received += bytes.size();
+    session->frames.append(bytes);
+    while (sessions_.contains(session->id) && !session->close_when_sent) {
+      const auto frame = session->frames.next();
+      if (!frame) return fail(session, frame.error().message());
+      if (!*frame) break;
+      if (const Result<void> taken = take_frame(session, **frame); !taken) {
+        return fail(session, taken.error().message());
+      }
+    }
+    read_on(session);
+  }
+
+  void read_on(const SessionPtr& session) {
+    if (sessions_.contains(session->id)) read(session);
+  }
+
+  Result<void> take_frame(const SessionPtr& session, std::string_view frame) {
+    if (session->is_pending) {
+      const Result<AgentHandshakeMessage> opening = decode_agent_handshake(frame);
+      if (!opening) return opening.error();
+      const ServiceHandshake::Step step = session->handshake.receive(*opening);
+      if (step.what != ServiceHandshake::Step::What::kPass) {
+        carry_out(session, step);
+        return {};
+      }
+    }
+    const Result<AgentMessage> message = decode_agent_message(frame);
+    if (!message) {
+      // A later version may have more to say than this one understands.
+      const bool is_later = message.error().kind == ErrorKind::kUnsupported;
+      if (is_later && table_.has_agent(session->id)) return {};
+      return message.error();
+    }
+    const Hello* hello = std::get_if<Hello>(&*message);
+    const UserRequest* request = std::get_if<UserRequest>(&*message);
+    if (request && !session->is_pending && !table_.has_agent(session->id)) {
+      return Error{.kind = ErrorKind::kProtocol, .cause = "who is no agent asks once"};
+    }
+    if (hello || (request && session->is_pending)) {
+      const std::string& job = hello ? hello->job.id : request->job;
+      if (!session->handshake.may_join(job)) {
+        refuse(session, Refused{"the key was proved for another job than '" + job + "'"});
+        return {};
+      }
+      settle(session);
+      if (request && request->follow) notice_when_gone(session->wire->socket().native_handle());
+    }
+    perform(table_.receive({.connection = session->id,
+                            .local = false,
+                            .service_address = session->service_address,
+                            .peer_address = session->peer_host,
+                            .user = session->handshake.proven_user()},
+                           *message, BootClock::now()));
+    return {};
+  }
+
+  void carry_out(const SessionPtr& session, const ServiceHandshake::Step& step) {
+    using What = ServiceHandshake::Step::What;
+    switch (step.what) {
+      case What::kPass: return;
+      case What::kRefuse:
+        return step.is_wrong_proof ? refuse_proof(session, step.answer)
+                                   : refuse(session, step.answer);
+      case What::kPutOff: return put_off(session, step.answer);
+      case What::kAskMunge: return ask_munge(session, step.task);
+      case What::kAnswer:
+        if (!session->handshake.is_closed()) session->frames.set_limit(kMaxControlFrameBytes);
+        return send(session, step.answer);
+    }
+  }
+
+  void ask_munge(const SessionPtr& session, const MungeTask& task) {
+    munge_->ask(task, [this, weak = std::weak_ptr(session)](const MungeOutcome& outcome) {
+      const SessionPtr asker = weak.lock();
+      if (!asker || !sessions_.contains(asker->id) || asker->close_when_sent) return;
+      carry_out(asker, asker->handshake.answered(outcome));
+    });
+  }
+
+  // Whoever tries keys learns nothing more after a while. A right proof is never looked at here.
+  void refuse_proof(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+    const std::string& job = session->handshake.job();
+    const std::string who = session->peer_host + " " + job;
+    const bool too_often = failures_.is_blocked(who, BootClock::now());
+    failures_.note(who, BootClock::now());
+    if (!too_often) return refuse(session, answer);
+    ++counters_.blocked;
+    ++counters_.closed_before_hello;
+    put_off(session, Silence{"too many wrong proofs for job '" + job + "' came from " +
+                             session->peer_host + ": try later"});
+  }
+
+  void refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+    ++counters_.closed_before_hello;
+    warn_of(session, std::get<Refused>(answer).reason);
+    session->close_when_sent = true;
+    send(session, answer);
+  }
+
+  // Who can do nothing for it.
+  void put_off(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+    warn_of(session, std::get<Silence>(answer).reason);
+    session->close_when_sent = true;
+    send(session, answer);
+  }
+
+  void identify(const SessionPtr& session, std::string_view bytes) {
+    if (std::exchange(session->has_turn, false)) {  // what comes inside TLS comes after its handshake
+      turns_.complete(session->peer_host);
+      serve_waiting();
+    }
+    session->first_bytes += bytes;
+    const std::optional<Caller> caller = caller_of(session->first_bytes);
+    if (!caller) return read(session);
+    const std::string first_bytes = std::exchange(session->first_bytes, {});
+    session->identified = true;
+    const bool is_tls = session->wire->is_tls();
+    switch (*caller) {
+      case Caller::kAgent:
+        if (is_tls || !tls_) return meet_agent(session, first_bytes);
+        refuse(session, Refused{"this service admits nobody without TLS: give this node "
+                                "--rdzv-tls-ca"});
+        return read_on(session);
+      case Caller::kHttp:
+        settle(session);
+        sessions_.erase(session->id);
+        return http_->adopt(session->wire, first_bytes);
+      case Caller::kTls:
+        if (!is_tls) return start_tls(session, first_bytes);
+        break;
+      case Caller::kStoreClient:
+        if (store_ && !is_tls) return give_to_store(session, first_bytes);
+        break;
+    }
+    drop(session, "it speaks no control protocol");
+  }
+
+  void meet_agent(const SessionPtr& session, const std::string& first_bytes) {
+    if (session->wire->is_tls()) session->handshake.bind_to(session->wire->binding());
+    take(session, first_bytes);
+  }
+
+  // Who is calling is to be told anew from the first bytes inside it.
+  void start_tls(const SessionPtr& session, const std::string& first_bytes) {
+    if (!tls_) {
+      session->wire->write({asio::buffer(kNoTlsHere)}, [](const Result<void>&) {});
+      return fail(session, "it speaks TLS, and this service has no --rdzv-tls-cert");
+    }
+    session->identified = false;
+    if (turns_.begin(session->peer_host, BootClock::now())) return shake_hands(session, first_bytes);
+    session->first_bytes = first_bytes;
+    std::deque<Waiting>& waiting = waiting_[session->peer_host];
+    waiting.push_back({session, BootClock::now()});
+    if (waiting.size() > HandshakeTurns::kWaiting) turn_away_oldest(waiting);
+    serve_waiting();
+  }
+
+  // Sends the alert, so that an agent retries and does not report another program.
+  void turn_away_oldest(std::deque<Waiting>& waiting) {
+    const SessionPtr session = waiting.front().session.lock();
+    waiting.pop_front();
+    if (!session || !sessions_.contains(session->id)) return;
+    session->wire->write_now(kTryLater);
+    drop(session, "too many TLS handshakes of its address are in flight: it was told to try later");
+  }
+
+  void shake_hands(const SessionPtr& session, const std::string& first_bytes) {
+    session->has_turn = true;
+    session->wire->start_tls(TlsChannel::service(tls_), first_bytes);
+    read(session);
+  }
+
+  // Handshakes that wait for a turn of their address: the newest first, because the older ones may
+  // have been given up, and without those whose client is gone.
+  void serve_waiting() {
+    const TimePoint now = BootClock::now();
+    std::optional<TimePoint> next;
+    for (auto it = waiting_.begin(); it != waiting_.end();) {
+      auto& [address, waiting] = *it;
+      while (!waiting.empty() && serve_newest(address, waiting, now)) continue;
+      while (!waiting.empty() && waiting.front().since + HandshakeTurns::kWait <= now) {
+        turn_away_oldest(waiting);
+      }
+      if (waiting.empty()) {
+        it = waiting_.erase(it);
+        continue;
+      }
+      const TimePoint due = std::min(turns_.free_at(address, now),
+                                     waiting.front().since + HandshakeTurns::kWait);
+      if (!next || due < *next) next = due;
+      ++it;
+    }
+    if (!next) return;
+    turn_timer_.expires_after(*next - now);
+    turn_timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (!error && !self->stopped_) self->serve_waiting();
+    });
+  }
+
+  // False: it waits on, because the address has no turn now.
+  bool serve_newest(const std::string& address, std::deque<Waiting>& waiting, TimePoint now) {
+    const SessionPtr session = waiting.back().session.lock();
+    const bool is_here = session && sessions_.contains(session->id);
+    const bool is_gone = is_here && has_ended(session->wire->socket().native_handle());
+    if (is_here && !is_gone && !turns_.begin(address, now)) return false;
+    waiting.pop_back();
+    if (is_gone) drop(session, "");
+    if (is_here && !is_gone) shake_hands(session, std::exchange(session->first_bytes, {}));
+    return true;
+  }
+
+  // The peer has closed its side; nobody reads this socket now.
+  static bool has_ended(int socket) {
+    char byte = 0;
+    return recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+  }
+
+  // It is another server's from now on.
+  void give_to_store(const SessionPtr& session, std::string_view first_bytes) {
+    settle(session);
+    sessions_.erase(session->id);
+    store_->adopt(session->wire->release(), first_bytes);
+  }
+
+  // --- seen from outside ------------------------------------------------------------------------
+
+  std::optional<HttpPage> page(const HttpRequest& request) {
+    const std::string_view path = request.path;
+    if (path == "/healthz") return text_page("ok");
+    if (path == "/readyz") {
+      if (draining_) return text_page("it was told to end", 503);
+      if (const auto& why = table_.why_closed()) return text_page(*why, 503);
+      if (!ends_soon_) return text_page("ok");
+      return text_page("this service ends with its job", 503);
+    }
+    if (tls_ && !request.encrypted) {
+      return text_page("without TLS there are /healthz and /readyz: https://", 403);
+    }
+    if (!may_read(request.authorization)) {
+      return text_page(
+          "this page wants the token of --print-read-token: Authorization: Bearer TOKEN", 401);
+    }
+    if (path == "/metrics") {
+      return cached(metrics_, [this] {
+        return HttpPage{.type = "text/plain; version=0.0.4; charset=utf-8",
+                        .body = body_of(metrics_page(table_, figures()))};
+      });
+    }
+    if (path == "/status.json") {
+      return cached(status_, [this] {
+        const Moment now{.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
+        return HttpPage{.type = "application/json", .body = body_of(status_page(table_, now))};
+      });
+    }
+    return std::nullopt;
+  }
+
+  // Where there are keys, whoever shows what follows from the one for every job.
+  bool may_read(std::string_view authorization) const {
+    if (keys_.empty()) return true;
+    constexpr std::string_view kScheme = "Bearer ";
+    if (!keys_.for_every_job() || !authorization.starts_with(kScheme)) return false;
+    return is_same_secret(authorization.substr(kScheme.size()),
+                          read_token_of(keys_.for_every_job()->view()));
+  }
+
+  template <class Make>
+  HttpPage cached(PageCache& cache, Make&& make) {
+    const TimePoint begun = BootClock::now();
+    if (const HttpPage* page = cache.find(begun)) return *page;
+    HttpPage page = make();
+    cache.keep(page, begun, BootClock::now());
+    return page;
+  }
+
+  Figures figures() const {
+    Figures figures{.service = counters_, .http = http_->counters(), .store = std::nullopt};
+    figures.service.connections = sessions_.size();
+    if (shown_store_) figures.store = shown_store_->counters();
+    figures.process = process_figures();
+    figures.state_writable = !table_.why_closed().has_value();
+    return figures;
+  }
+
+  void measure_lag() {
+    lag_timer_.expires_after(table_.pulse_period());
+    lag_timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (error || self->stopped_) return;
+      self->counters_.lag.note(std::chrono::steady_clock::now() - self->lag_timer_.expiry());
+      if (!self->draining_) self->perform(self->table_.pulse(BootClock::now()));
+      self->measure_lag();
+    });
+  }
+
+  // --- what the table decides -------------------------------------------------------------------
+
+  void perform(ServiceOutput out) {
+    for (const std::string& line : out.log) {
+      if (!quiet_) log_.info(line);
+    }
+    for (const std::string& line : out.provoked) {
+      if (!quiet_) strangers_.warning(line);
+    }
+    for (const ServiceOutput::Change& change : out.changes) {
+      last_change_ = change.number;
+      if (keeper_) keeper_->keep(change.number, change.what);
+    }
+    for (ServiceOutput::Send& send : out.sends) {
+      if (!keeper_) {
+        deliver(send);
+      } else if (auto now = outbox_.put(std::move(send))) {
+        deliver(*now);
+      }
+    }
+    for (const ServiceOutput::Page& page : out.pages) show(page);
+    for (const AgentConnectionId id : out.closes) close_soon(id);
+    flush_all();
+    arm();
+  }
+
+  void close_soon(AgentConnectionId id) {
+    const auto remote = sessions_.find(id);
+    if (remote == sessions_.end()) return;
+    remote->second->close_when_sent = true;
+    flush_soon(remote->second);
+  }
+
+  // To whoever has proved what is to be proved here.
+  void show(const ServiceOutput::Page& page) {
+    const Moment now{.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
+    Answer answer{.number = page.number, .done = true};
+    answer.page = status_page(table_, now, {.only = page.job, .max_bytes = kMaxPageBytes});
+    ServiceOutput::Send send{
+        .connection = page.connection, .message = std::move(answer), .last = page.last};
+    deliver(send);
+  }
+
+  void deliver(ServiceOutput::Send& send) {
+    if (const auto local = locals_.find(send.connection); local != locals_.end()) {
+      asio::post(io_, [self = shared_from_this(), id = send.connection, deliver = local->second,
+                       message = std::move(send.message)] {
+        if (self->locals_.contains(id)) (*deliver)(message);
+      });
+    } else if (const auto remote = sessions_.find(send.connection); remote != sessions_.end()) {
+      say(remote->second, send.message);
+      if (send.last) close_soon(send.connection);
+    }
+  }
+
+  // --- what outlives the service --------------------------------------------------------------
+
+  bool is_safe() const { return !keeper_ || outbox_.safe() == last_change_; }
+
+  void safe(std::uint64_t number) {
+    table_.note_safe(number);
+    for (ServiceOutput::Send& send : outbox_.take_safe(number)) deliver(send);
+    flush_all();
+    if (draining_ && is_safe()) say_farewell();
+  }
+
+  // The disk of its state is in trouble.
+  void close(const Error& why) {
+    const std::string reason =
+        "nothing new is admitted until its state can be written: " + why.message();
+    table_.close_admission(reason);
+    trouble_.error(reason);
+    ServiceOutput out = table_.take_back(outbox_.safe(), reason);
+    for (const AgentConnectionId id : out.closes) outbox_.forget(id);
+    perform(std::move(out));
+  }
+
+  void open() {
+    table_.close_admission(std::nullopt);
+    log_.info("its state can be written again: new jobs and agents are admitted");
+  }
+
+  void say_farewell() {
+    if (std::exchange(said_farewell_, true)) return;
+    drain_timer_.cancel();
+    perform(table_.farewell("it was told to end"));
+    check_drained();
+  }
+
+  void check_drained() {
+    if (!said_farewell_ || !drained_) return;
+    for (const auto& [id, session] : sessions_) {
+      if (!session->sending.empty() || !session->unsent.empty()) return;
+    }
+    asio::post(io_, std::exchange(drained_, nullptr));
+  }
+
+  // drop(), and what goes on after it, takes the session by value: the map's own pointer to it, which
+  // may be the one it was called with, is erased.
+  template <class Message>
+  void send(const SessionPtr& session, const Message& message) {
+    say(session, message);
+    flush_all();
+  }
+
+  // The same, but it leaves with flush_all(), beside all else that is said until then.
+  template <class Message>
+  void say(SessionPtr session, const Message& message) {
+    const Result<std::string> bytes = encode(message);
+    if (!bytes) return drop(session, bytes.error().message());
+    session->unsent += *bytes;
+    if (session->unsent.size() > kMaxUnsentBytes) {
+      return drop(session, "it does not read what it is sent");
+    }
+    flush_soon(session);
+  }
+
+  void flush_soon(const SessionPtr& session) {
+    if (!std::exchange(session->is_unflushed, true)) unflushed_.push_back(session);
+  }
+
+  void flush_all() {
+    for (const SessionPtr& session : std::exchange(unflushed_, {})) {
+      session->is_unflushed = false;
+      if (sessions_.contains(session->id)) flush(session);
+    }
+    check_drained();
+  }
+
+  void flush(SessionPtr session) {
+    if (!session->sending.empty()) return;
+    if (!session->unsent.empty()) {
+      const std::size_t sent = session->wire->write_now(session->unsent);
+      session->unsent.erase(0, sent);
+      counters_.bytes_sent += sent;
+    }
+    if (session->unsent.empty()) {
+      if (session->close_when_sent) return drop(session, "");
+      if (table_.is_reader(session->id)) go_on_reading(session->id);
+      return;
+    }
+    session->sending.swap(session->unsent);
+    session->wire->write({asio::buffer(session->sending)},
+                         [self = shared_from_this(), session](const Result<void>& written) {
+                           if (self->stopped_ || !self->sessions_.contains(session->id)) return;
+                           if (!written) return self->drop(session, "");
+                           self->counters_.bytes_sent += session->sending.size();
+                           session->sending.clear();
+                           self->flush(session);
+                           self->check_drained();
+                         });
+  }
+
+  // Not from within what has just been sent.
+  void go_on_reading(AgentConnectionId id) {
+    asio::post(io_, [self = shared_from_this(), id] {
+      const auto found = self->sessions_.find(id);
+      if (self->stopped_ || self->draining_ || found == self->sessions_.end()) return;
+      if (!found->second->unsent.empty() || !found->second->sending.empty()) return;
+      self->perform(self->table_.all_sent(id, BootClock::now()));
+    });
+  }
+
+  // For what it sent, or did not send in time.
+  void fail(const SessionPtr& session, const std::string& why) { drop(session, why); }
+
+  // `why` is empty where the peer has simply gone.
+  void drop(SessionPtr session, const std::string& why) {
+    if (!why.empty()) warn_of(session, why);
+    if (!why.empty() && session->is_pending) ++counters_.closed_before_hello;
+    session->wire->close();
+    settle(session);
+    sessions_.erase(session->id);
+    gone(session->id);
+  }
+
+  void warn_of(const SessionPtr& session, const std::string& why) {
+    strangers_.warning("closed the connection of " + to_text(session->peer) + ": " + why);
+  }
+
+  void gone(AgentConnectionId id) {
+    outbox_.forget(id);
+    perform(table_.disconnected(id, BootClock::now()));
+    check_idle();
+    check_drained();
+  }
+
+  void check_idle() {
+    if (!when_idle_ || !table_.is_idle()) return;
+    asio::post(io_, std::exchange(when_idle_, nullptr));
+  }
+
+  // Heartbeats only move deadlines back, so an earlier alarm is left as it is; it finds out by
+  // itself.
+  void arm() {
+    const std::optional<TimePoint> due = table_.deadline();
+    if (draining_ || !due || (armed_ && *armed_ <= *due)) return;
+    armed_ = *due;
+    timer_.expires_after(std::max(Duration(0), *due - BootClock::now()));
+    timer_.async_wait([self = shared_from_this()](error_code error) {
+      if (error || self->stopped_ || self->draining_) return;
+      self->armed_.reset();
+      self->perform(self->table_.tick(BootClock::now()));
+    });
+  }
+
+  asio::io_context& io_;
+  Logger& log_;
+  bool quiet_;  // inside an agent, the agents themselves say what there is to say
+  Duration hello_timeout_;
+  JobTable table_;
+  asio::steady_timer timer_;
+  std::optional<TimePoint> armed_;
+  std::optional<TcpAcceptor> acceptor_;
+  std::uint64_t last_id_ = 0;  // of connections
+  std::map<AgentConnectionId, SessionPtr> sessions_;
+  std::set<AgentConnectionId> pending_;  // of them, those that have not said hello
+  std::vector<SessionPtr> unflushed_;    // something was said to them in this turn
+  Keyring keys_;
+  std::optional<MungeDesk> munge_;
+  TlsContextPtr tls_;
+  FailureRate failures_;  // wrong proofs, by address and job
+  HandshakeTurns turns_;
+  std::map<std::string, std::deque<Waiting>> waiting_;  // by address, the newest last
+  std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
+  StoreServer* store_ = nullptr;  // of the same port
+  const StoreServer* shown_store_ = nullptr;
+  asio::steady_timer lag_timer_;
+  ServiceCounters counters_;
+  PageCache metrics_;
+  PageCache status_;
+  std::optional<HttpEntry> http_;
+  std::function<void()> when_idle_;
+  bool ends_soon_ = false;
+  std::optional<StateKeeper> keeper_;
+  std::uint64_t last_change_ = 0;
+  Outbox outbox_;
+  LimitedLog trouble_{log_, 5, std::chrono::minutes(1)};
+  LimitedLog strangers_{log_, 10, std::chrono::seconds(10)};
+  asio::steady_timer turn_timer_;
+  asio::steady_timer drain_timer_;
+  std::function<void()> drained_;
+  bool draining_ = false;
+  bool said_farewell_ = false;
+  bool stopped_ = false;
+};
+
+RendezvousServer::RendezvousServer(asio::io_context& io, Logger& log, ServiceOptions options,
+                                   UniqueFd listener, std::optional<KeptState> kept)
+    : impl_(std::make_shared<Impl>(io, log, std::move(options), std::move(listener),
+                                   std::move(kept))) {}
+
+RendezvousServer::~RendezvousServer() { impl_->stop(); }
+
+void RendezvousServer::start() { impl_->start(); }
+void RendezvousServer::set_keys(Keyring keys) { impl_->set_keys(std::move(keys)); }
+void RendezvousServer::set_munge(std::shared_ptr<const Munge> munge) {
+  impl_->set_munge(std::move(munge));
+}
+void RendezvousServer::set_tls(TlsContextPtr tls) { impl_->set_tls(std::move(tls)); }
+AgentConnectionId RendezvousServer::attach(std::function<void(const ServiceMessage&)> deliver) {
+  return impl_->attach(std::move(deliver));
+}
+void RendezvousServer::receive(AgentConnectionId connection, const AgentMessage& message) {
+  impl_->receive_local(connection, message);
+}
+void RendezvousServer::detach(AgentConnectionId connection) { impl_->detach(connection); }
+void RendezvousServer::share_port_with(StoreServer* store) { impl_->share_port_with(store); }
+void RendezvousServer::show_store(const StoreServer* store) { impl_->show_store(store); }
+void RendezvousServer::drain(std::function<void()> then) { impl_->drain(std::move(then)); }
+void RendezvousServer::when_idle(std::function<void()> then) { impl_->when_idle(std::move(then)); }
+const JobTable& RendezvousServer::jobs() const { return impl_->jobs(); }
+
+}  // namespace ddprun

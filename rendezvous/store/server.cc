@@ -1,0 +1,387 @@
+#include "rendezvous/store/server.h"
+
+#include <malloc.h>
+#include <unistd.h>
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/post.hpp>
+#include <new>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "base/random_id.h"
+#include "base/usable_cpus.h"
+#include "rendezvous/net/connection_owner.h"
+#include "rendezvous/net/limited_log.h"
+#include "rendezvous/net/tcp_acceptor.h"
+#include "rendezvous/net/tcp_address.h"
+
+namespace ddprun {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// A connection gives way to the others after this many bytes of replies, or requests. More than this
+// and one value is never held for a client that does not read.
+constexpr std::size_t kTurnBytes = 256 * 1024;
+constexpr int kTurnRequests = 256;
+
+constexpr int kLogLines = 10;
+constexpr auto kLogPeriod = std::chrono::seconds(10);
+
+// One client. Its handlers hold it alive; `closed` tells them that the server is done with it, or
+// gone.
+struct Connection {
+  Connection(StoreConnectionId number, tcp::socket from, const SocketAddress& address,
+             const StoreServerOptions& options)
+      : id(number),
+        socket(std::move(from)),
+        peer(address),
+        parser(options.request, options.legacy_dialect) {}
+
+  StoreConnectionId id;
+  tcp::socket socket;
+  SocketAddress peer;
+  RequestParser parser;
+  const Request* request = nullptr;  // the one that is being performed
+  KvState::Progress progress;        // of it
+  ByteBuffer unsent;
+  bool stalled = false;  // not served before `unsent` has been taken
+  bool closed = false;
+};
+using ConnectionPtr = std::shared_ptr<Connection>;
+
+}  // namespace
+
+class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(asio::io_context& io, Warn warn, const StoreServerOptions& options)
+      : io_(io),
+        log_([warn = std::move(warn)](LogLevel, const std::string& text) { warn(text); }, kLogLines,
+             kLogPeriod),
+        options_(options),
+        state_(options.state, random_hex(kIdentityBytes / 2)) {
+    // Nobody could ask while this thread looks for it.
+    if (usable_cpus().size() == 1) options_.alertness = Duration(0);
+    // Else glibc keeps small chunks that are freed in lists of their own, and when a large one is freed,
+    // joins them all at once: after a hundred thousand keys that is a stall of 12 ms. For the whole
+    // process; what a thread frees last still comes back quickly.
+    if (options_.owns_process) mallopt(M_MXFAST, 0);
+  }
+
+  // The acceptor lives in this object and is gone with it, or with stop().
+  void listen_on(UniqueFd listener) {
+    acceptor_.emplace(
+        io_, std::move(listener),
+        TcpAcceptorEvents{
+            .client = [this](tcp::socket socket,
+                             const SocketAddress& peer) { add(std::move(socket), peer, {}); },
+            .cannot_accept = [this](const std::string& why) { log_.warning("store: " + why); }});
+  }
+
+  void start() {
+    if (acceptor_) acceptor_->open();
+  }
+
+  void add(tcp::socket socket, const SocketAddress& peer, std::string_view initial_bytes) {
+    if (options_.allow && !is_loopback_address(peer) && !options_.allow->contains(peer)) {
+      return note(peer, {Refusal::kNotAllowed,
+                         "it is no address of a node of this job, and not in --store-allow"});
+    }
+    if (const std::string why = why_not_this_user(socket, peer); !why.empty()) {
+      return note(peer, {Refusal::kNotAllowed, why});
+    }
+    if (connections_.size() >= options_.connections) {
+      return note(peer,
+                  {Refusal::kTooManyConnections,
+                   "at most " + std::to_string(options_.connections) + " connections are served"});
+    }
+    error_code ignored;  // a socket that is dead already says so when it is read
+    socket.non_blocking(true, ignored);
+    const StoreConnectionId id(next_id_++);
+    const auto connection = std::make_shared<Connection>(id, std::move(socket), peer, options_);
+    connections_.emplace(id.value, connection);
+    ++counters_.accepted;
+    connection->parser.feed(initial_bytes);
+    counters_.bytes_received += initial_bytes.size();
+    serve(connection);
+  }
+
+  void stop() {
+    acceptor_.reset();
+    for (const auto& [id, connection] : connections_) {
+      connection->closed = true;
+      error_code ignored;
+      connection->socket.close(ignored);
+    }
+    connections_.clear();
+  }
+
+  StoreCounters counters() const {
+    StoreCounters now = counters_;
+    now.connections = connections_.size();
+    now.waiting = state_.parked_count();
+    now.keys = state_.key_count();
+    now.held_bytes = state_.held_bytes();
+    return now;
+  }
+
+ private:
+  // Empty: it may connect.
+  std::string why_not_this_user(tcp::socket& socket, const SocketAddress& peer) const {
+    if (!options_.this_user_only) return "";
+    if (peer.family() == AF_UNSPEC) return "its other end is gone";
+    const SocketAddress local = local_address_of(socket.native_handle());
+    if (!is_within_this_host(peer, local)) return "";
+    const Result<uid_t> owner = owner_of_connection(peer, local);
+    if (!owner) return "it serves one user's processes, and " + owner.error().cause;
+    if (*owner == geteuid() || *owner == 0) return "";
+    return "it belongs to user " + std::to_string(*owner) + ", and this store serves user " +
+           std::to_string(geteuid()) + "'s processes";
+  }
+
+  // --- one connection: read, serve, and again ---
+
+  // Only a connection that has taken all its replies is read. So when its peer has closed its
+  // sending side, what it asked for is answered; a wait is dropped, because most likely the peer is
+  // dead, and must not be handed another's queue item.
+  void read(const ConnectionPtr& connection) {
+    const std::span<char> space = connection->parser.space();
+    connection->socket.async_read_some(
+        asio::buffer(space.data(), space.size()),
+        [this, connection](const error_code& error, std::size_t count) {
+          if (connection->closed) return;
+          if (error) return close(connection);
+          connection->parser.commit(count);
+          counters_.bytes_received += count;
+          serve(connection);
+          stay_alert();
+        });
+  }
+
+  // Others are served in the meantime as ever.
+  void stay_alert() {
+    if (options_.alertness == Duration(0)) return;
+    alert_until_ = BootClock::now() + options_.alertness;
+    if (!std::exchange(is_alert_, true)) look_again();
+  }
+  void look_again() {
+    asio::post(io_, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->is_alert_ = BootClock::now() < self->alert_until_;
+      if (self->is_alert_) self->look_again();
+    });
+  }
+
+  void serve(const ConnectionPtr& connection) {
+    try {
+      if (serve_turn(connection)) read(connection);
+    } catch (const std::bad_alloc&) {
+      // What was being written is this connection's; the replies to others are whole.
+      connection->request = nullptr;
+      if (!connection->closed) refuse(connection, {Refusal::kOutOfMemory, "out of memory"});
+      deliver();
+    }
+  }
+
+  // Performs requests that have come, or a slice of one. False when the connection is closed, or goes
+  // on later.
+  bool serve_turn(const ConnectionPtr& connection) {
+    int requests = 0;
+    while (const Request* request = next_request(connection)) {
+      const auto refusal = state_.handle(connection->id, *request, connection->progress, replies_);
+      const bool done = refusal || connection->progress.done();
+      if (done && !refusal) tell_if_watched(*request);
+      if (done) connection->request = nullptr;
+      if (done && !refusal && replies_.bytes() < kTurnBytes && ++requests < kTurnRequests) continue;
+      deliver();
+      if (must_go_on(connection)) return serve_later(connection);
+      if (connection->closed) return false;
+      if (refusal) return refuse(connection, *refusal);
+      return !stall(connection) && serve_later(connection);
+    }
+    heed_silent_cancel(connection);
+    deliver();
+    if (connection->closed) return false;
+    if (const auto& refusal = connection->parser.refusal()) return refuse(connection, *refusal);
+    return !stall(connection);
+  }
+
+  const Request* next_request(const ConnectionPtr& connection) {
+    if (connection->request) return connection->request;
+    if (connection->closed) return nullptr;
+    connection->request = connection->parser.next();
+    if (!connection->request) return nullptr;
+    connection->progress = {};
+    ++counters_.requests[static_cast<std::size_t>(connection->request->command)];
+    heed_silent_cancel(connection);
+    return connection->request;
+  }
+
+  void tell_if_watched(const Request& request) {
+    if (request.command != Command::kSet || !options_.watched_key_set) return;
+    if (request.key() == options_.watched_key) options_.watched_key_set();
+  }
+
+  // A MULTI_SET that has begun is performed to its end, whether its client reads, or is gone.
+  static bool must_go_on(const ConnectionPtr& connection) {
+    return connection->request && connection->progress.must_go_on();
+  }
+
+  void heed_silent_cancel(const ConnectionPtr& connection) {
+    if (connection->parser.gives_up_wait()) state_.give_up_wait(connection->id);
+  }
+
+  // A client that does not take its replies gets no more of them; flush() goes on.
+  static bool stall(const ConnectionPtr& connection) {
+    return connection->stalled = !connection->unsent.empty();
+  }
+
+  bool serve_later(const ConnectionPtr& connection) {
+    asio::post(io_, [weak = weak_from_this(), connection] {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->work();  // or many who go on would leave more and more of it
+      if (!connection->closed || must_go_on(connection)) self->serve(connection);
+    });
+    return false;
+  }
+
+  // What requests have left over for later is done between the turns of the connections.
+  void work_later() {
+    if (is_working_ || !state_.has_work()) return;
+    is_working_ = true;
+    asio::post(io_, [weak = weak_from_this()] {
+      const auto self = weak.lock();
+      if (!self) return;
+      self->is_working_ = false;
+      self->work();
+    });
+  }
+
+  void work() {
+    try {
+      state_.work(replies_);
+    } catch (const std::bad_alloc&) {
+      // It goes on where it stopped, when others have been served.
+    }
+    deliver();
+  }
+
+  // --- sending ---
+
+  void deliver() {
+    for (std::size_t i = 0; i < replies_.pieces(); ++i) {
+      const Replies::Piece piece = replies_.piece(i);
+      const auto found = connections_.find(piece.to.value);
+      if (found != connections_.end()) send(ConnectionPtr(found->second), piece.bytes);
+    }
+    replies_.clear();
+    work_later();
+  }
+
+  void send(const ConnectionPtr& connection, std::string_view bytes) {
+    if (connection->unsent.empty() && !write(connection, bytes)) return;
+    if (bytes.empty()) return;
+    const bool is_flushing = !connection->unsent.empty();
+    try {
+      connection->unsent.append(bytes);
+    } catch (const std::bad_alloc&) {
+      refuse(connection, {Refusal::kOutOfMemory, "out of memory"});
+      return;
+    }
+    if (!is_flushing) flush_when_writable(connection);
+  }
+
+  // Takes from `bytes` what the socket takes at once. False when the connection broke.
+  bool write(const ConnectionPtr& connection, std::string_view& bytes) {
+    error_code error;
+    const std::size_t sent =
+        connection->socket.write_some(asio::buffer(bytes.data(), bytes.size()), error);
+    if (error && error != asio::error::would_block) {
+      close(connection);
+      return false;
+    }
+    counters_.bytes_sent += sent;
+    bytes.remove_prefix(sent);
+    return true;
+  }
+
+  void flush_when_writable(const ConnectionPtr& connection) {
+    connection->socket.async_wait(tcp::socket::wait_write,
+                                  [this, connection](const error_code& error) {
+                                    if (connection->closed) return;
+                                    if (error) return close(connection);
+                                    flush(connection);
+                                  });
+  }
+
+  void flush(const ConnectionPtr& connection) {
+    std::string_view rest = connection->unsent.bytes();
+    if (!write(connection, rest)) return;
+    connection->unsent.consume(connection->unsent.size() - rest.size());
+    if (!connection->unsent.empty()) return flush_when_writable(connection);
+    if (std::exchange(connection->stalled, false)) serve(connection);
+  }
+
+  // --- ending ---
+
+  bool refuse(const ConnectionPtr& connection, const Refusal& refusal) {
+    note(connection->peer, refusal);
+    close(connection);
+    return false;
+  }
+
+  void note(const SocketAddress& peer, const Refusal& refusal) {
+    ++counters_.refusals[refusal.kind];
+    log_.warning("store: closed the connection of " + to_text(peer) + ": " + refusal.reason);
+  }
+
+  void close(const ConnectionPtr& connection) {
+    connection->closed = true;
+    error_code ignored;
+    connection->socket.close(ignored);
+    state_.give_up_wait(connection->id);
+    work_later();
+    connections_.erase(connection->id.value);
+  }
+
+  asio::io_context& io_;
+  LimitedLog log_;
+  StoreServerOptions options_;
+  KvState state_;
+  Replies replies_;
+  bool is_working_ = false;  // work_later() has seen to it
+  bool is_alert_ = false;    // the loop does not sleep
+  TimePoint alert_until_;
+  std::optional<TcpAcceptor> acceptor_;
+  std::unordered_map<std::uint64_t, ConnectionPtr> connections_;
+  std::uint64_t next_id_ = 1;
+  StoreCounters counters_;
+};
+
+StoreServer::StoreServer(asio::io_context& io, Warn warn, UniqueFd listener,
+                         const StoreServerOptions& options)
+    : impl_(std::make_shared<Impl>(io, std::move(warn), options)) {
+  if (listener.valid()) impl_->listen_on(std::move(listener));
+}
+
+StoreServer::~StoreServer() { stop(); }
+
+void StoreServer::start() { impl_->start(); }
+
+void StoreServer::adopt(tcp::socket socket, std::string_view initial_bytes) {
+  const SocketAddress peer = peer_address_of(socket.native_handle());
+  impl_->add(std::move(socket), peer, initial_bytes);
+}
+
+void StoreServer::stop() { impl_->stop(); }
+
+StoreCounters StoreServer::counters() const { return impl_->counters(); }
+
+}  // namespace ddprun

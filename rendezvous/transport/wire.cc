@@ -1,0 +1,195 @@
+#include "rendezvous/transport/wire.h"
+
+#include <algorithm>
+#include <boost/asio/post.hpp>
+#include <boost/asio/write.hpp>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+namespace {
+
+// Encrypted at a time, so that a large page is not held twice.
+constexpr std::size_t kSliceBytes = 64 * 1024;
+
+Error lost(const error_code& why) {
+  return Error{.kind = ErrorKind::kConnection, .doing = "", .cause = why.message()};
+}
+
+}  // namespace
+
+void Wire::start_tls(TlsChannel channel, std::string_view come) {
+  tls_.emplace(std::move(channel));
+  receive(come);
+}
+
+void Wire::open(Handler then) {
+  on_open_ = std::move(then);
+  tell_reader();
+}
+
+void Wire::read(ReadHandler then) {
+  on_read_ = std::move(then);
+  if (!tls_) return wait_for_bytes();
+  tell_reader();
+}
+
+// Something may be there already; but no handler is called from within the call that set it.
+void Wire::tell_reader() {
+  const bool is_known = broken_ || tls_->is_ended() || (on_open_ && tls_->is_open());
+  if (!is_known && received_.empty()) return wait_for_bytes();
+  asio::post(socket_.get_executor(), [self = shared_from_this()] { self->take({}); });
+}
+
+void Wire::wait_for_bytes() {
+  socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
+    if (!self->on_read_ && !self->on_open_) return;  // it was closed
+    std::size_t size = 0;
+    if (!error && self->never_waits(error)) {
+      size = self->socket_.read_some(asio::buffer(self->buffer_), error);
+    }
+    if (error == asio::error::would_block) return self->wait_for_bytes();
+    if (error) return self->fail(lost(error));
+    self->take({self->buffer_.data(), size});
+  });
+}
+
+// For calls that are made here and now.
+bool Wire::never_waits(error_code& error) {
+  if (!socket_.non_blocking()) socket_.non_blocking(true, error);
+  return !error;
+}
+
+void Wire::take(std::string_view bytes) {
+  if (!tls_) return std::exchange(on_read_, nullptr)(bytes);
+  if (!bytes.empty()) receive(bytes);
+  if (broken_) return fail(*broken_);
+  if (on_open_ && tls_->is_open()) return std::exchange(on_open_, nullptr)({});
+  if (on_read_ && !received_.empty()) {
+    const std::string plain = std::exchange(received_, {});
+    return std::exchange(on_read_, nullptr)(std::string_view(plain));
+  }
+  if (tls_->is_ended()) return fail(lost(asio::error::eof));
+  if (on_read_ || on_open_) wait_for_bytes();
+}
+
+void Wire::receive(std::string_view bytes) {
+  const Result<void> received = tls_->receive(bytes);
+  received_ += tls_->take_plain();
+  if (!received) broken_ = received.error();
+  pump();
+  if (owed_.size() > kMaxOwedBytes && !broken_) {
+    broken_ = Error{.kind = ErrorKind::kProtocol,
+                    .doing = "TLS",
+                    .cause = "the peer does not read what it is sent"};
+  }
+}
+
+void Wire::fail(const Error& error) {
+  const Handler open = std::exchange(on_open_, nullptr);
+  const ReadHandler read = std::exchange(on_read_, nullptr);
+  if (open) open(error.doing.empty() ? Error(error).within("TLS handshake") : error);
+  if (read) read(error);
+}
+
+void Wire::write(std::vector<asio::const_buffer> plain, Handler then) {
+  on_written_ = std::move(then);
+  if (tls_) {
+    plain_ = std::move(plain);
+    return pump();
+  }
+  asio::async_write(socket_, plain, [self = shared_from_this()](error_code error, std::size_t) {
+    const Handler written = std::exchange(self->on_written_, nullptr);
+    if (written) written(error ? Result<void>(lost(error)) : Result<void>());
+  });
+}
+
+std::size_t Wire::write_now(std::string_view plain) {
+  error_code error;
+  if (tls_ || !never_waits(error)) return 0;
+  return socket_.write_some(asio::buffer(plain), error);
+}
+
+// What TLS itself has to say goes before what the owner says.
+void Wire::pump() {
+  if (is_sending_) return;
+  owed_ += tls_->take_wire();
+  if (owed_.empty()) encrypt_some();
+  if (owed_.empty()) {
+    error_code ignored;
+    if (ends_) socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    if (!on_written_) return;
+    return asio::post(socket_.get_executor(),
+                      [written = std::exchange(on_written_, nullptr)] { written({}); });
+  }
+  is_sending_ = true;
+  sending_.swap(owed_);
+  asio::async_write(socket_, asio::buffer(sending_),
+                    [self = shared_from_this()](error_code error, std::size_t) {
+                      self->is_sending_ = false;
+                      self->sending_.clear();
+                      if (!error) return self->pump();
+                      const Handler written = std::exchange(self->on_written_, nullptr);
+                      if (written) written(lost(error));
+                    });
+}
+
+void Wire::encrypt_some() {
+  std::size_t room = kSliceBytes;
+  while (room > 0 && !plain_.empty()) {
+    asio::const_buffer& first = plain_.front();
+    const std::size_t size = std::min(room, first.size());
+    tls_->send({static_cast<const char*>(first.data()), size});
+    first += size;
+    room -= size;
+    if (first.size() == 0) plain_.erase(plain_.begin());
+  }
+  owed_ += tls_->take_wire();
+}
+
+void Wire::end_writing() {
+  error_code ignored;
+  if (!tls_) {
+    socket_.shutdown(tcp::socket::shutdown_send, ignored);
+    return;
+  }
+  tls_->close();
+  ends_ = true;
+  pump();
+}
+
+void Wire::close() {
+  error_code ignored;
+  if (tls_ && !is_sending_ && socket_.is_open()) {
+    tls_->close();
+    owed_ += tls_->take_wire();
+    socket_.non_blocking(true, ignored);
+    socket_.write_some(asio::buffer(owed_), ignored);
+  }
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);  // what was sent is read before the reset
+  socket_.close(ignored);
+  let_go();
+}
+
+tcp::socket Wire::release() {
+  DDPRUN_ASSERT(!tls_, "what TLS has begun nobody else can go on with");
+  error_code ignored;
+  socket_.cancel(ignored);
+  let_go();
+  return std::move(socket_);
+}
+
+void Wire::let_go() {
+  on_open_ = nullptr;
+  on_read_ = nullptr;
+  on_written_ = nullptr;
+  plain_.clear();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,66 @@
+#include "launcher/options/config_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string error_of(const std::string& text) {
+  const Result<ConfigFile> file = parse_config_file("job.json", text);
+  EXPECT_FALSE(file) << text;
+  return file ? "" : file.error().message();
+}
+
+TEST(ConfigFile, HoldsOptionsAsTheCommandLineWritesThem) {
+  const Result<ConfigFile> file = parse_config_file("job.json", R"({
+    "nproc_per_node": 8, "rdzv-conf": "join_timeout=60", "standalone": true, "shutdown-grace": 1.5,
+    "program": "./train", "args": ["--epochs", 10, "a b"]})");
+  ASSERT_TRUE(file) << file.error().message();
+  EXPECT_THAT(file->texts.at("nproc-per-node"), ElementsAre("8"));
+  EXPECT_THAT(file->texts.at("rdzv-conf"), ElementsAre("join_timeout=60"));
+  EXPECT_THAT(file->texts.at("standalone"), ElementsAre("true"));
+  EXPECT_THAT(file->texts.at("shutdown-grace"), ElementsAre("1.5"));
+  EXPECT_EQ(file->program, "./train");
+  EXPECT_THAT(file->args, ElementsAre("--epochs", "10", "a b"));
+}
+
+TEST(ConfigFile, SaysWhatIsWrongAndWhere) {
+  EXPECT_EQ(error_of("{\n  \"role\": \"x\",\n  bad\n}"),
+            "job.json: no JSON at line 3, column 3: invalid literal; expected string literal");
+  EXPECT_THAT(error_of(R"({"nproc-per-node": 8)"), HasSubstr("column 21: unexpected end of input"));
+  EXPECT_THAT(error_of(R"({"max-restarts": 1e999})"), HasSubstr("job.json: number overflow"));
+  EXPECT_THAT(error_of(R"({"role": {"a": 1}})"), HasSubstr("'role': it is an object"));
+  EXPECT_EQ(error_of(R"({"max-restort": 8})"),
+            "job.json: 'max-restort': there is no such option: did you mean 'max-restarts'?");
+  EXPECT_THAT(error_of(""), HasSubstr("no JSON at line 1"));
+  EXPECT_THAT(error_of("{\"role\": \"\xff\"}"), HasSubstr("no JSON at line 1"));
+  EXPECT_THAT(error_of("[1]"), HasSubstr("job.json: it holds no JSON object"));
+  EXPECT_EQ(error_of(R"({"processes": 8})"),
+            "job.json: 'processes': there is no such option; ddprun --print-config lists them");
+  EXPECT_THAT(error_of(R"({"role": null})"), HasSubstr("'role': it is null"));
+  EXPECT_THAT(error_of(R"({"role": ["a", "b"]})"), HasSubstr("'role': it is a list"));
+  EXPECT_THAT(error_of(R"({"max-restarts": 1, "max_restarts": 2})"),
+              HasSubstr("it is there twice"));
+  EXPECT_THAT(error_of(R"({"config": "other.json"})"), HasSubstr("on the command line only"));
+  EXPECT_THAT(error_of(R"({"help": true})"), HasSubstr("on the command line only"));
+  EXPECT_THAT(error_of(R"({"args": ["x"]})"), HasSubstr("'args' without 'program'"));
+  EXPECT_THAT(error_of(R"({"program": 3})"), HasSubstr("'program': it should be a text"));
+}
+
+TEST(ConfigFile, WhatIsNoReadableFileIsNamed) {
+  const testing_support::TemporaryDirectory directory;
+  const Result<ConfigFile> none = read_config_file(directory / "none.json");
+  ASSERT_FALSE(none);
+  EXPECT_EQ(none.error().message(),
+            "open " + directory / "none.json" + ": No such file or directory");
+  EXPECT_FALSE(read_config_file(directory.path()));
+}
+
+}  // namespace
+}  // namespace ddprun

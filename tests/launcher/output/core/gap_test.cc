@@ -1,0 +1,59 @@
+#include "launcher/output/core/gap.h"
+
+#include <gtest/gtest.h>
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const TimePoint kStart{seconds(1000)};
+
+TEST(OutputGap, IsOpenedOnceAndCountsWhatIsLeftOut) {
+  OutputGap gap;
+  EXPECT_FALSE(gap.is_open());
+  EXPECT_TRUE(gap.open("No space left on device", kStart));
+  EXPECT_FALSE(gap.open("Input/output error", kStart)) << "it is open already";
+  gap.drop("a line\n");
+  gap.drop_unseen(5);
+  EXPECT_EQ(gap.missing(), 12u);
+  EXPECT_EQ(gap.text(), "12 bytes are missing");
+  EXPECT_EQ(gap.why(), "No space left on device");
+  gap.close();
+  EXPECT_FALSE(gap.is_open());
+  EXPECT_EQ(gap.missing(), 0u);
+}
+
+TEST(OutputGap, IsTriedAgainAfterLongerAndLongerTimes) {
+  OutputGap gap;
+  TimePoint now = kStart;
+  for (const int pause : {1, 2, 4, 8, 16, 32, 60, 60}) {
+    gap.open("full", now);
+    EXPECT_EQ(gap.writable("x\n", now + seconds(pause) - milliseconds(1)), "") << pause;
+    now += seconds(pause);
+    EXPECT_EQ(gap.writable("x\n", now), "x\n") << pause;
+  }
+  EXPECT_EQ(gap.missing(), 8 * 2u) << "what is to be written is not missing";
+}
+
+TEST(OutputGap, GoesOnWithAWholeLine) {
+  OutputGap gap;
+  gap.open("full", kStart);
+  gap.drop("the beginning ");
+  const TimePoint later = kStart + OutputGap::kRetry;
+  EXPECT_EQ(gap.writable("the middle ", later), "");
+  EXPECT_EQ(gap.writable("the end\nnext\n", later), "next\n");
+  EXPECT_EQ(gap.missing(), std::string("the beginning the middle the end\n").size());
+  EXPECT_EQ(gap.writable("another\n", later), "another\n");
+}
+
+TEST(OutputGap, WhatNobodyHasLookedAtIsTakenToEndNoLine) {
+  OutputGap gap;
+  gap.open("the disk did not take them in time", kStart);
+  gap.drop_unseen(3);
+  EXPECT_EQ(gap.writable("of it\nnext\n", kStart), "next\n") << "at once";
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,171 @@
+#include "launcher/output/log_writer.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "launcher/output/core/gap.h"
+#include "tests/support/eventually.h"
+#include "tests/support/file_size_limit.h"
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::eventually;
+using testing_support::FileSizeLimit;
+using testing_support::read_file;
+using testing_support::TemporaryDirectory;
+
+class LogWriterTest : public testing::Test {
+ protected:
+  LogWriterTest() { begin(0); }
+
+  void begin(std::uint64_t max_bytes) {
+    logs_.emplace(LogWriterOptions{.max_bytes = max_bytes,
+                                   .on_drained = [this] { ++drained_; },
+                                   .warn =
+                                       [this](const std::string& text) {
+                                         const std::lock_guard lock(mutex_);
+                                         warnings_.push_back(text);
+                                       }});
+  }
+  bool flush() {
+    std::atomic<bool> flushed = false;
+    logs_->when_flushed([&] { flushed = true; });
+    return eventually([&] { return flushed.load(); });
+  }
+  std::vector<std::string> warnings() {
+    const std::lock_guard lock(mutex_);
+    return warnings_;
+  }
+
+  const TemporaryDirectory directory_;
+  const std::string path_ = directory_ / "0/stdout.log";
+  std::mutex mutex_;
+  std::vector<std::string> warnings_;
+  std::atomic<int> drained_ = 0;
+  std::optional<LogWriter> logs_;
+};
+
+TEST_F(LogWriterTest, WritesTheBytesAsTheyAre) {
+  const std::shared_ptr<LogFile> file = logs_->open(path_).value();
+  logs_->write(*file, std::string_view("one\r\xff\0", 6));
+  logs_->write(*file, "two\npart");
+  logs_->end(*file);
+  ASSERT_TRUE(flush());
+  EXPECT_EQ(read_file(path_), std::string("one\r\xff\0two\npart", 14));
+  EXPECT_TRUE(warnings().empty());
+}
+
+TEST_F(LogWriterTest, AFullFileBecomesDotOneAndTheOneBeforeGoes) {
+  begin(4096);
+  const std::shared_ptr<LogFile> file = logs_->open(path_).value();
+  for (int i = 0; i < 300; ++i)
+    logs_->write(*file, "line " + std::to_string(1000 + i) + " " + std::string(30, 'x') + "\n");
+  logs_->write(*file, "unfinished");
+  logs_->end(*file);
+  ASSERT_TRUE(flush());
+  const std::string last = read_file(path_);
+  const std::string before = read_file(path_ + ".1");
+  EXPECT_LE(last.size(), 4096u);
+  EXPECT_LE(before.size(), 4096u);
+  EXPECT_GT(before.size(), 4000u);
+  EXPECT_THAT(last, HasSubstr("line 1299"));
+  EXPECT_TRUE(last.ends_with("\nunfinished"));
+  EXPECT_TRUE(before.ends_with("x\n")) << "cut at a line's end";
+  EXPECT_TRUE(last.starts_with("line "));
+  EXPECT_FALSE(std::filesystem::exists(path_ + ".2"));
+  // They follow each other without a gap.
+  EXPECT_EQ(std::stoi(last.substr(5, 4)),
+            std::stoi(before.substr(before.rfind("line ") + 5, 4)) + 1);
+}
+
+TEST_F(LogWriterTest, ADiskWithoutRoomIsSaidOnceAndTheFileSaysWhatIsMissing) {
+  const std::shared_ptr<LogFile> file = logs_->open(path_).value();
+  const std::string line = std::string(99, 'x') + "\n";
+  {
+    const FileSizeLimit disk(1000);
+    for (int i = 0; i < 50; ++i) logs_->write(*file, line);
+    ASSERT_TRUE(flush());
+    ASSERT_EQ(warnings().size(), 1u);
+    EXPECT_THAT(warnings()[0], HasSubstr(path_ + ": File too large"));
+    for (int i = 0; i < 50; ++i) logs_->write(*file, line);
+    ASSERT_TRUE(flush());
+    EXPECT_EQ(warnings().size(), 1u);
+  }
+  logs_->end(*file);  // it is tried once more
+  ASSERT_TRUE(flush());
+  EXPECT_THAT(read_file(path_),
+              HasSubstr("[ddprun: 9000 bytes are missing here: File too large]\n"));
+  ASSERT_EQ(warnings().size(), 2u);
+  EXPECT_THAT(warnings()[1], HasSubstr("9000 bytes are missing"));
+}
+
+TEST_F(LogWriterTest, ItGoesOnWithAWholeLineWhenThereIsRoomAgain) {
+  const std::shared_ptr<LogFile> file = logs_->open(path_).value();
+  {
+    const FileSizeLimit disk(10);
+    logs_->write(*file, "0123456789 and the rest\nlost\nlost, too, its beginning ");
+    ASSERT_TRUE(flush());
+  }
+  testing_support::let_pass(OutputGap::kRetry + std::chrono::milliseconds(10));
+  logs_->write(*file, "and its end\nnext\n");
+  logs_->end(*file);
+  ASSERT_TRUE(flush());
+  const std::string text = read_file(path_);
+  EXPECT_TRUE(text.starts_with("0123456789\n[ddprun: ")) << text;
+  EXPECT_THAT(text, HasSubstr(" bytes are missing here: File too large]\nnext\n"));
+  ASSERT_EQ(warnings().size(), 2u);
+  EXPECT_THAT(warnings()[1], HasSubstr("is written again; "));
+}
+
+TEST_F(LogWriterTest, WhatCannotBeMadeIsNamed) {
+  std::filesystem::create_directories(path_);
+  ASSERT_TRUE(logs_->open(path_));
+  ASSERT_TRUE(eventually([&] { return !warnings().empty(); }));
+  EXPECT_THAT(warnings()[0], HasSubstr("log file " + path_ + ": Is a directory"));
+}
+
+// A pipe that nobody reads is a disk that has stopped.
+TEST_F(LogWriterTest, ADiskThatHasStoppedMakesWorkersWaitAndThenDropsAndCounts) {
+  std::filesystem::create_directories(std::filesystem::path(path_).parent_path());
+  ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);
+  const UniqueFd reader(::open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+  const std::shared_ptr<LogFile> file = logs_->open(path_).value();
+  const std::string much(LogWriter::kHighWater, 'x');
+  logs_->write(*file, much + "\n");
+  ASSERT_TRUE(eventually([&] { return !logs_->is_full(*file); })) << "the thread has it";
+  logs_->write(*file, much + "\n");
+  EXPECT_TRUE(logs_->is_full(*file));
+  logs_->stop_waiting(*file);
+  EXPECT_FALSE(logs_->is_full(*file)) << "workers go on";
+  logs_->write(*file, "dropped\n");
+  ASSERT_EQ(warnings().size(), 1u);
+  EXPECT_THAT(warnings()[0], HasSubstr("the disk has taken nothing for 2.0 s"));
+
+  logs_->end(*file);
+  std::string got;
+  std::vector<char> buffer(1 << 16);
+  ASSERT_TRUE(eventually([&] {
+    const ssize_t size = read(reader.get(), buffer.data(), buffer.size());
+    if (size > 0) got.append(buffer.data(), static_cast<std::size_t>(size));
+    return size == 0;
+  }));
+  EXPECT_TRUE(
+      got.ends_with("x\n[ddprun: 8 bytes are missing here: the disk did not take them in time]\n"))
+      << got.substr(got.size() - 200);
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,24 @@
+#include "rendezvous/auth/core/slurm_conf.h"
+
+#include <gtest/gtest.h>
+
+namespace ddprun {
+namespace {
+
+TEST(SlurmConf, AuthInfoNamesMungesSocket) {
+  EXPECT_EQ(munge_socket_of("ClusterName=c\nAuthInfo=socket=/run/m.socket\n"), "/run/m.socket");
+  EXPECT_EQ(munge_socket_of("authinfo = ttl=60, Socket=/run/m.socket ,cred_expire=30  # no\r\n"),
+            "/run/m.socket");
+  EXPECT_EQ(munge_socket_of("AuthInfo=socket=/a\nAuthInfo=socket=/b"), "/b") << "the last line";
+}
+
+TEST(SlurmConf, OtherLinesNameNone) {
+  for (const char* text : {"", "\n", "AuthInfo", "AuthInfo=", "AuthInfo=ttl=60",
+                           "AuthInfo=socket=", "#AuthInfo=socket=/a", "AuthInfo=socket=relative",
+                           "AuthAltParameters=socket=/a", "AuthInfo=,,,="}) {
+    EXPECT_EQ(munge_socket_of(text), "") << text;
+  }
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,566 @@
+#include "rendezvous/client/core/agent_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+class AgentLinkTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    AgentLinkOptions options;
+    options.service = "node0:29400";
+    options.join_timeout = seconds(60);
+    link_.emplace(options, Rng(1), now_);
+  }
+
+  void take(LinkActions actions) {
+    for (LinkAction& action : actions) {
+      if (auto* lost = std::get_if<ServiceLost>(&action)) {
+        ++lost_count_;
+        lost_ = *lost;
+      }
+      if (auto* refuses = std::get_if<LinkPortRefuses>(&action)) {
+        refused_for_.push_back(refuses->so_far);
+      }
+      if (std::holds_alternative<LinkHello>(action)) ++hellos_;
+      if (std::holds_alternative<LinkLookUp>(action)) {
+        ++look_ups_;
+        if (name_service_answers_) take(link_->looked_up(now_));
+      }
+      if (std::holds_alternative<LinkConnect>(action)) ++connects_;
+      if (std::holds_alternative<LinkClose>(action)) ++closes_;
+      if (auto* send = std::get_if<LinkTransmit>(&action)) sent_.push_back(send->message);
+      if (auto* deliver = std::get_if<LinkDeliver>(&action))
+        delivered_.push_back(deliver->directive);
+    }
+  }
+
+  void bring_up(bool embedded = false) {
+    take(link_->start(now_));
+    take(link_->connected(now_));
+    welcome_.embedded = embedded;
+    take(link_->received(welcome_, now_));
+  }
+
+  // Lets time pass tick by tick; `answers`: every heartbeat is acknowledged at once.
+  void pass(Duration time, bool answers) {
+    const TimePoint end = now_ + time;
+    while (link_->deadline() && *link_->deadline() <= end) {
+      now_ = std::max(now_, *link_->deadline());
+      sent_.clear();
+      take(link_->tick(now_));
+      for (const AgentMessage& message : sent_) {
+        if (const auto* beat = std::get_if<Heartbeat>(&message); beat && answers) {
+          take(link_->received(HeartbeatAck{beat->number}, now_));
+        }
+      }
+    }
+    now_ = end;
+  }
+
+  void next_try() {
+    const int before = connects_;
+    for (int i = 0; i < 100 && connects_ == before; ++i) pass(milliseconds(100), false);
+    ASSERT_GT(connects_, before);
+  }
+
+  TimePoint now_ = TimePoint(seconds(1000));
+  Welcome welcome_{.instance = "s-1",
+                   .heartbeat_interval = seconds(1),
+                   .agent_patience = seconds(4),
+                   .embedded = false,
+                   .host = "node0"};
+  std::optional<AgentLink> link_;
+  int lost_count_ = 0;
+  int hellos_ = 0;
+  std::vector<Duration> refused_for_;
+  int connects_ = 0;
+  int look_ups_ = 0;
+  bool name_service_answers_ = true;
+  int closes_ = 0;
+  std::optional<ServiceLost> lost_;
+  std::vector<AgentMessage> sent_;
+  std::vector<Directive> delivered_;
+};
+
+TEST_F(AgentLinkTest, SaysHelloOnEveryNewConnection) {
+  bring_up();
+  EXPECT_EQ(hellos_, 1);
+  take(link_->disconnected("reset", now_));
+  pass(milliseconds(100), true);
+  EXPECT_EQ(connects_, 2);
+  take(link_->connected(now_));
+  EXPECT_EQ(hellos_, 2);
+}
+
+TEST_F(AgentLinkTest, SaysOnceWhyItWaitsForAServiceThatHasNeverAnswered) {
+  take(link_->start(now_));
+  take(link_->disconnected("Connection refused", now_));
+  while (now_ < TimePoint(seconds(1000)) + AgentLink::kQuietTime) {
+    EXPECT_TRUE(delivered_.empty()) << "it may only be a little later than this node";
+    next_try();
+    take(link_->disconnected("Connection refused", now_));
+  }
+  for (int i = 0; i < 5; ++i) {
+    next_try();
+    take(link_->disconnected("No route to host", now_));
+  }
+  ASSERT_EQ(delivered_.size(), 1u);
+  EXPECT_EQ(std::get<Wait>(delivered_[0]).reason,
+            "no rendezvous service answers at node0:29400 yet: Connection refused");
+}
+
+TEST_F(AgentLinkTest, SaysNothingOfAServiceThatComesBack) {
+  bring_up();
+  take(link_->disconnected("reset", now_));
+  for (int i = 0; i < 5; ++i) {
+    next_try();
+    take(link_->disconnected("Connection refused", now_));
+  }
+  EXPECT_TRUE(delivered_.empty()) << "ServiceLost says it";
+}
+
+// Its Hello is on the way, and does not say it: workers that have ended meanwhile would run for ever.
+TEST_F(AgentLinkTest, WhatChangesBeforeItsWelcomeIsSaidAfterIt) {
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  take(link_->send(AgentStatus{.phase = AgentPhase::kStopping}));
+  take(link_->send(AgentStatus{.phase = AgentPhase::kFinished}));
+  EXPECT_TRUE(sent_.empty());
+  take(link_->received(welcome_, now_));
+  ASSERT_EQ(sent_.size(), 1u) << "the newest says all there is to say";
+  EXPECT_EQ(std::get<AgentStatus>(sent_[0]).phase, AgentPhase::kFinished);
+  sent_.clear();
+
+  take(link_->disconnected("reset", now_));
+  take(link_->send(AgentStatus{.phase = AgentPhase::kIdle}));
+  pass(milliseconds(100), true);
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  EXPECT_TRUE(sent_.empty()) << "the Hello that came after it has said it";
+}
+
+TEST_F(AgentLinkTest, HeldLeaseNeedsOnlyAnswers) {
+  bring_up();
+  pass(seconds(300), true);
+  EXPECT_EQ(lost_count_, 0);
+}
+
+TEST_F(AgentLinkTest, TriesOftenWhileItsLeaseRunsOut) {
+  bring_up();
+  take(link_->disconnected("reset", now_));
+  const int before = connects_;
+  TimePoint last = now_;
+  while (lost_count_ == 0) {
+    const int tried = connects_;
+    pass(milliseconds(1), false);
+    if (connects_ == tried) continue;
+    EXPECT_LE(now_ - last, milliseconds(251));
+    last = now_;
+    take(link_->disconnected("refused", now_));
+  }
+  EXPECT_GE(connects_ - before, 16);
+}
+
+TEST_F(AgentLinkTest, IsLostWhenNothingIsAnsweredForItsPatience) {
+  bring_up();
+  pass(seconds(10), true);
+  pass(milliseconds(2900), false);
+  EXPECT_EQ(lost_count_, 0);
+  pass(milliseconds(1200), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_FALSE(lost_->for_good) << "a service of its own may come back";
+  EXPECT_THAT(lost_->reason, HasSubstr("node0:29400"));
+}
+
+TEST_F(AgentLinkTest, BeatsWhenTheServiceAsksForIt) {
+  bring_up();
+  pass(seconds(1), true);
+  const auto next_after = [&](Duration asked) {
+    take(link_->received(HeartbeatAck{1, asked}, now_));
+    return *link_->deadline() - now_;
+  };
+  EXPECT_EQ(next_after(milliseconds(975)), milliseconds(975));
+  EXPECT_EQ(next_after(milliseconds(1025)), milliseconds(1025));
+  EXPECT_EQ(next_after(Duration(0)), seconds(1)) << "an older service asks for nothing";
+  EXPECT_EQ(next_after(seconds(3600)), milliseconds(1500)) << "its lease is not given away";
+  EXPECT_EQ(next_after(milliseconds(1)), milliseconds(500));
+}
+
+TEST_F(AgentLinkTest, BeatsWithoutBeingAskedWhereNoAnswerComes) {
+  bring_up();
+  pass(seconds(1), false);
+  EXPECT_EQ(*link_->deadline() - now_, seconds(1));
+}
+
+// The clock of the lease starts when the answered message was sent, not when the answer came.
+TEST_F(AgentLinkTest, ALateAnswerDoesNotStretchTheLease) {
+  bring_up();
+  const TimePoint sent_at = now_ + seconds(1);
+  pass(seconds(1), false);  // heartbeat 1 goes out
+  now_ += milliseconds(2500);
+  take(link_->received(HeartbeatAck{1}, now_));
+  pass(sent_at + seconds(4) - now_ - milliseconds(1), false);
+  EXPECT_EQ(lost_count_, 0);
+  pass(milliseconds(2), false);
+  EXPECT_EQ(lost_count_, 1);
+}
+
+TEST_F(AgentLinkTest, AShortOutageGoesUnnoticed) {
+  bring_up();
+  pass(seconds(5), true);
+  take(link_->disconnected("reset by peer", now_));
+  pass(seconds(2), false);
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  pass(seconds(20), true);
+  EXPECT_EQ(lost_count_, 0);
+}
+
+// A cut, or a host that was stopped for a while, looks the same as an agent that is gone.
+TEST_F(AgentLinkTest, AnEmbeddedServiceThatIsSilentIsTriedUntilTheJoinTimeout) {
+  bring_up(true);
+  pass(seconds(5), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_FALSE(lost_->for_good);
+  pass(seconds(30), false);
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  pass(seconds(20), true);
+  EXPECT_EQ(lost_count_, 1) << "after 35 s of silence it is as before";
+
+  SetUp();
+  lost_count_ = 0;
+  bring_up(true);
+  pass(milliseconds(59'900), false);
+  EXPECT_EQ(lost_count_, 1);
+  pass(milliseconds(200), false);
+  ASSERT_EQ(lost_count_, 2);
+  EXPECT_TRUE(lost_->for_good);
+  EXPECT_EQ(lost_->code, ExitCode::kServiceLost);
+  EXPECT_THAT(lost_->reason, HasSubstr("has not answered for 60.0 s"));
+  EXPECT_THAT(lost_->reason, HasSubstr("agent on node0"));
+  EXPECT_FALSE(link_->deadline());
+}
+
+TEST_F(AgentLinkTest, AHostThatRefusesConnectionsForTenSecondsHasLostItsEmbeddedService) {
+  bring_up(true);
+  take(link_->disconnected("End of file", now_));
+  TimePoint first_refused;
+  while (now_ < TimePoint(seconds(1030)) && !(lost_ && lost_->for_good)) {
+    const int before = connects_;
+    pass(milliseconds(10), false);
+    if (connects_ == before) continue;
+    if (first_refused == TimePoint()) first_refused = now_;
+    take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
+  }
+  EXPECT_EQ(lost_count_, 2) << "at its patience, and for good";
+  EXPECT_TRUE(lost_->for_good);
+  EXPECT_EQ(lost_->code, ExitCode::kServiceLost);
+  EXPECT_THAT(lost_->reason, HasSubstr("refused"));
+  EXPECT_THAT(lost_->reason, HasSubstr("agent on node0"));
+  EXPECT_LE(now_ - first_refused, seconds(10) + milliseconds(100));
+}
+
+TEST_F(AgentLinkTest, OnlyRefusalsInARowSayThatAnEmbeddedServiceIsGone) {
+  bring_up(true);
+  take(link_->disconnected("End of file", now_));
+  for (int i = 0; i < 40; ++i) {
+    next_try();
+    const bool refused = i % 8 != 0;
+    take(link_->disconnected(refused ? "Connection refused" : "No route to host", now_,
+                             refused ? LinkFailure::kRefused : LinkFailure::kOther));
+  }
+  EXPECT_FALSE(lost_->for_good);
+}
+
+// A daemon may be started again.
+TEST_F(AgentLinkTest, ADaemonThatRefusesConnectionsIsTriedUntilTheJoinTimeout) {
+  bring_up(false);
+  take(link_->disconnected("End of file", now_));
+  while (now_ < TimePoint(seconds(1059))) {
+    next_try();
+    take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
+    ASSERT_FALSE(lost_ && lost_->for_good);
+  }
+  pass(seconds(2), false);
+  EXPECT_TRUE(lost_->for_good);
+  EXPECT_EQ(lost_->code, ExitCode::kServiceLost);
+  EXPECT_THAT(lost_->reason, HasSubstr("Connection refused"));
+}
+
+TEST_F(AgentLinkTest, AServiceThatNeverAnswersIsGivenUpAtTheJoinDeadline) {
+  take(link_->start(now_));
+  for (int i = 0; i < 100 && lost_count_ == 0; ++i) {
+    take(link_->disconnected("Connection refused", now_));
+    pass(seconds(1), false);
+  }
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_TRUE(lost_->for_good);
+  EXPECT_EQ(lost_->code, ExitCode::kJoinTimeout);
+  EXPECT_THAT(lost_->reason, HasSubstr("Connection refused"));
+}
+
+TEST_F(AgentLinkTest, ATryThatHangsIsEndedAndMadeAgain) {
+  take(link_->start(now_));
+  EXPECT_EQ(connects_, 1);
+  pass(milliseconds(3100), false);
+  EXPECT_EQ(closes_, 1);
+  EXPECT_EQ(connects_, 2);
+  take(link_->connected(now_));
+  pass(milliseconds(3100), false);  // connected, but nobody says welcome
+  EXPECT_EQ(closes_, 2);
+}
+
+// A dead first name server costs five seconds a query, more than a try to connect is allowed.
+TEST_F(AgentLinkTest, ASlowNameServiceIsWaitedForUntilTheJoinDeadline) {
+  name_service_answers_ = false;
+  take(link_->start(now_));
+  pass(seconds(50), false);
+  EXPECT_EQ(look_ups_, 1) << "one question, asked once";
+  EXPECT_EQ(connects_, 0);
+  EXPECT_EQ(lost_count_, 0);
+  take(link_->looked_up(now_));
+  EXPECT_EQ(connects_, 1);
+  pass(seconds(2), false);
+  EXPECT_EQ(closes_, 0) << "the try to connect has its whole time";
+  take(link_->connected(now_));
+  EXPECT_EQ(hellos_, 1);
+}
+
+TEST_F(AgentLinkTest, ANameServiceThatNeverAnswersIsNamedAtTheJoinDeadline) {
+  name_service_answers_ = false;
+  take(link_->start(now_));
+  pass(seconds(61), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_EQ(lost_->code, ExitCode::kJoinTimeout);
+  EXPECT_THAT(lost_->reason, HasSubstr("name service"));
+}
+
+class TakenPort : public AgentLinkTest {
+ protected:
+  void SetUp() override {
+    AgentLinkOptions options;
+    options.service = "node0:29400";
+    options.must_answer = true;
+    link_.emplace(options, Rng(1), now_);
+    take(link_->start(now_));
+  }
+  void expect_that_another_program_has_it() {
+    ASSERT_EQ(lost_count_, 1);
+    EXPECT_TRUE(lost_->for_good);
+    EXPECT_EQ(lost_->code, ExitCode::kAddress);
+    EXPECT_THAT(lost_->reason, HasSubstr("no rendezvous service"));
+  }
+  const TimePoint begun_ = now_;
+};
+
+TEST_F(TakenPort, ByAProgramThatSaysNothingIsNoService) {
+  for (int i = 0; i < AgentLink::kMaxDeafTries; ++i) {
+    EXPECT_EQ(lost_count_, 0);
+    take(link_->connected(now_));
+    pass(milliseconds(3000), false);
+    if (i + 1 < AgentLink::kMaxDeafTries) next_try();
+  }
+  expect_that_another_program_has_it();
+}
+
+// A service closes connections early, too, when it is overrun.
+TEST_F(TakenPort, ByAProgramThatClosesConnectionsIsTriedForSeconds) {
+  while (lost_count_ == 0 && now_ < begun_ + seconds(20)) {
+    take(link_->connected(now_));
+    take(link_->disconnected("Connection reset by peer", now_));
+    if (lost_count_ == 0) next_try();
+  }
+  EXPECT_GE(now_ - begun_, AgentLink::kEndedEarly);
+  EXPECT_LE(now_ - begun_, AgentLink::kEndedEarly + seconds(2));
+  expect_that_another_program_has_it();
+}
+
+// What had the port has ended: a service that is started again, or an agent of an earlier job.
+TEST_F(TakenPort, ByAProgramThatIsGoneNowIsTriedUntilTheJoinDeadline) {
+  while (lost_count_ == 0 && now_ < begun_ + seconds(20)) {
+    take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
+    next_try();
+    take(link_->connected(now_));
+    take(link_->disconnected("Connection reset by peer", now_));
+    next_try();
+  }
+  EXPECT_EQ(lost_count_, 0);
+}
+
+// So that the agent can take the port; else it would wait for a service that nobody starts.
+TEST_F(TakenPort, ByAProgramThatIsGoneNowIsToldWithEachRefusal) {
+  take(link_->connected(now_));
+  take(link_->disconnected("Connection reset by peer", now_));
+  next_try();
+  const TimePoint first = now_;
+  for (int i = 0; i < 3; ++i) {
+    take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
+    ASSERT_EQ(refused_for_.size(), static_cast<std::size_t>(i + 1));
+    EXPECT_EQ(refused_for_.back(), now_ - first);
+    next_try();
+  }
+  take(link_->connected(now_));
+  take(link_->disconnected("Connection reset by peer", now_));
+  next_try();
+  take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
+  EXPECT_EQ(refused_for_.back(), Duration(0));
+}
+
+// A program that says so for ever is no service.
+TEST_F(TakenPort, ByAServiceThatPutsItOffIsTriedForAMinute) {
+  while (lost_count_ == 0 && now_ < begun_ + 2 * AgentLink::kPutOffFor) {
+    take(link_->connected(now_));
+    take(link_->disconnected("try later", now_, LinkFailure::kPutOff));
+    if (lost_count_ == 0) next_try();
+  }
+  EXPECT_GE(now_ - begun_, AgentLink::kPutOffFor + AgentLink::kEndedEarly);
+  EXPECT_LE(now_ - begun_, AgentLink::kPutOffFor + AgentLink::kEndedEarly + seconds(3));
+  expect_that_another_program_has_it();
+}
+
+// A daemon on the agent's own host that is stopped for a while still listens, and is a service.
+TEST_F(AgentLinkTest, WhoHasSaidWelcomeOnceIsAServiceHoweverLongItIsSilent) {
+  AgentLinkOptions options;
+  options.service = "node0:29400";
+  options.must_answer = true;
+  link_.emplace(options, Rng(1), now_);
+  bring_up();
+  pass(seconds(5), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_FALSE(lost_->for_good);
+  for (int i = 0; i < 2 * AgentLink::kMaxDeafTries; ++i) {
+    next_try();
+    take(link_->connected(now_));
+    pass(seconds(3), false);  // the kernel accepts, nobody answers
+  }
+  next_try();
+  take(link_->connected(now_));
+  take(link_->garbled("it does not begin with DDPR", now_));
+  EXPECT_EQ(lost_count_, 1) << lost_->reason;
+  next_try();
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  pass(seconds(20), true);
+  EXPECT_EQ(lost_count_, 1);
+}
+
+// The service ends to be started again: an outage as any other, but announced.
+TEST_F(AgentLinkTest, ASilenceChangesNothingButWhatIsSaid) {
+  bring_up();
+  take(link_->received(Silence{"it is started again"}, now_));
+  ASSERT_EQ(delivered_.size(), 1u);
+  ASSERT_TRUE(std::get_if<Wait>(&delivered_[0])) << "which running workers do not notice";
+  take(link_->disconnected("End of file", now_));
+  pass(seconds(3), false);
+  EXPECT_EQ(lost_count_, 0);
+  pass(seconds(2), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_FALSE(lost_->for_good);
+  EXPECT_THAT(lost_->reason, HasSubstr("it is started again"));
+}
+
+// It has no room for its state, and says so instead of a Welcome.
+TEST_F(AgentLinkTest, WhoSaysThatItAdmitsNobodyNowIsTriedUntilTheJoinDeadline) {
+  AgentLinkOptions options;
+  options.service = "node0:29400";
+  options.join_timeout = seconds(60);
+  options.must_answer = true;
+  link_.emplace(options, Rng(1), now_);
+  take(link_->start(now_));
+  for (int i = 0; i < 2 * AgentLink::kMaxDeafTries; ++i) {
+    take(link_->connected(now_));
+    take(link_->received(Silence{"No space left on device"}, now_));
+    take(link_->disconnected("End of file", now_));
+    next_try();
+  }
+  EXPECT_EQ(lost_count_, 0);
+  pass(seconds(61), false);
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_EQ(lost_->code, ExitCode::kJoinTimeout);
+  EXPECT_THAT(lost_->reason, HasSubstr("No space left"));
+}
+
+TEST_F(AgentLinkTest, WhatIsNoMessageOfOursComesFromNoService) {
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  take(link_->garbled("it does not begin with DDPR", now_));
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_TRUE(lost_->for_good);
+}
+
+TEST_F(AgentLinkTest, WithoutTlsItEndsOnlyWhereNobodyHasSpokenYet) {
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  take(link_->disconnected("cut", now_));
+  next_try();
+  take(link_->connected(now_));
+  take(link_->without_tls("the certificate has expired", now_));
+  EXPECT_EQ(lost_count_, 0) << "whoever is in the service's place ends nothing";
+
+  SetUp();  // another agent, which has never been welcomed
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  take(link_->without_tls("the certificate has expired", now_));
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_TRUE(lost_->for_good);
+  EXPECT_EQ(lost_->code, ExitCode::kRefused);
+  EXPECT_NE(lost_->reason.find("the certificate has expired"), std::string::npos);
+}
+
+TEST_F(AgentLinkTest, StatusIsSentOnlyWhileTheLinkIsUp) {
+  take(link_->start(now_));
+  take(link_->send(AgentStatus{}));
+  EXPECT_TRUE(sent_.empty());
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  take(link_->send(AgentStatus{}));
+  EXPECT_EQ(sent_.size(), 1u);
+}
+
+TEST_F(AgentLinkTest, LeavingEndsTheTries) {
+  bring_up();
+  take(link_->leave(Leave{SIGTERM, ""}));
+  EXPECT_TRUE(std::holds_alternative<Leave>(sent_.back()));
+  EXPECT_FALSE(link_->deadline());
+  take(link_->disconnected("closed", now_));
+  EXPECT_FALSE(link_->deadline());
+}
+
+TEST_F(AgentLinkTest, AServiceThatIsNotToBeFollowedEndsAllButWhoWasWelcomed) {
+  take(link_->start(now_));
+  take(link_->connected(now_));
+  const LinkActions out = link_->distrusted("it is another user's", now_);
+  ASSERT_EQ(out.size(), 2u);
+  EXPECT_EQ(
+      std::get<ServiceRefused>(out[1]).reason,
+      "this node does not follow the rendezvous service at node0:29400: it is another user's");
+  EXPECT_FALSE(link_->deadline());
+
+  SetUp();
+  welcome_.instance = "i";
+  bring_up();
+  take(link_->distrusted("it is another user's", now_));
+  EXPECT_TRUE(link_->deadline()) << "somebody has taken its place; it may come back";
+}
+
+TEST_F(AgentLinkTest, DirectivesAreHandedOn) {
+  bring_up();
+  take(link_->received(Stop{Generation(3), "failure"}, now_));
+  ASSERT_EQ(delivered_.size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<Stop>(delivered_[0]));
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,295 @@
+// An agent's link to a real service, with a name service that the test plays.
+#include "rendezvous/client/service_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/write.hpp>
+#include <functional>
+#include <thread>
+
+#include "tests/support/certificates.h"
+#include "tests/support/control_frame.h"
+#include "tests/support/running_service.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/watched_link.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+using std::chrono::milliseconds;
+using testing_support::RunningService;
+using testing_support::WatchedLink;
+
+class ServiceLinkTest : public testing::Test {
+ protected:
+  void make_link(RemoteLinkOptions options) {
+    if (options.address.port == 0) options.address.port = port_;
+    options.link.connect_timeout = connect_timeout_;
+    link_.follow(std::move(options));
+  }
+
+  std::unique_ptr<RunningService> service_ = std::make_unique<RunningService>();
+  const std::uint16_t port_ = service_->port();
+  Duration connect_timeout_ = milliseconds(50);
+  WatchedLink link_;
+};
+
+TEST_F(ServiceLinkTest, FindsAServiceByItsNumberAndByItsName) {
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    RemoteLinkOptions options;
+    options.address.host = host;
+    make_link(std::move(options));
+    EXPECT_TRUE(link_.is_directed()) << host << ": " << link_.trouble;
+  }
+}
+
+TEST_F(ServiceLinkTest, ANameServiceMayTakeLongerThanATryToConnectMay) {
+  ResolveHandler answer;
+  int questions = 0;
+  RemoteLinkOptions options;
+  options.address.host = "node0";
+  options.look_up = [&](const HostPort&, ResolveHandler then) {
+    ++questions;
+    answer = std::move(then);
+  };
+  make_link(std::move(options));
+  link_.io.run_for(milliseconds(200));  // four times connect_timeout
+  EXPECT_EQ(questions, 1);
+  std::thread([&] { answer(std::vector{*numeric_address({"127.0.0.1", port_})}); }).join();
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+}
+
+TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilent) {
+  int questions = 0;
+  RemoteLinkOptions options;
+  options.address.host = "node0";
+  options.look_up = [&](const HostPort&, const ResolveHandler& then) {
+    if (++questions == 1) then(std::vector{*numeric_address({"127.0.0.1", port_})});
+  };
+  make_link(std::move(options));
+  ASSERT_TRUE(link_.is_directed());
+
+  service_.reset();
+  ASSERT_TRUE(link_.run_until([&] { return questions == 2; }))
+      << "it is asked when nobody is reached";
+  service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+}
+
+// A service of a later version may say what this one does not know.
+TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
+  using boost::asio::ip::tcp;
+  tcp::acceptor acceptor(link_.io, {boost::asio::ip::address_v4::loopback(), 0});
+  acceptor.non_blocking(true);
+  RemoteLinkOptions options;
+  options.address.host = "127.0.0.1";
+  options.address.port = acceptor.local_endpoint().port();
+  make_link(std::move(options));
+  tcp::socket agent(link_.io);
+  ASSERT_TRUE(link_.run_until([&] {
+    boost::system::error_code error;
+    if (!agent.is_open()) acceptor.accept(agent, error);
+    return agent.is_open();
+  }));
+  std::string bytes = *encode(ServiceMessage(Welcome{.instance = "i",
+                                                     .heartbeat_interval = milliseconds(100),
+                                                     .agent_patience = std::chrono::seconds(9)}));
+  bytes += testing_support::frame_of(R"({"type":"fireworks"})");
+  bytes += *encode(ServiceMessage(Wait{"for others"}));
+  boost::asio::write(agent, boost::asio::buffer(bytes));
+  EXPECT_TRUE(link_.run_until([&] { return link_.waits_for == "for others"; })) << link_.trouble;
+}
+
+TEST_F(ServiceLinkTest, ALookUpThatEndsAfterItsLinkHarmsNobody) {
+  ResolveHandler answer;
+  RemoteLinkOptions options;
+  options.address.host = "node0";
+  options.look_up = [&](const HostPort&, ResolveHandler then) { answer = std::move(then); };
+  make_link(std::move(options));
+  link_.io.run_for(milliseconds(10));
+  ASSERT_TRUE(answer);
+  link_.go();
+  answer(std::vector{*numeric_address({"127.0.0.1", port_})});
+  link_.io.run_for(milliseconds(10));
+  EXPECT_EQ(link_.directives, 0);
+}
+
+// --- keys --------------------------------------------------------------------------------------------
+
+class ServiceLinkWithAKey : public ServiceLinkTest {
+ protected:
+  void give_service(const std::string& key) { service_->set_keys(key); }
+  void make_link_with(const std::string& key) {
+    RemoteLinkOptions options;
+    options.address.host = "127.0.0.1";
+    options.key = key;
+    make_link(std::move(options));
+  }
+  static constexpr const char* kKey = "0123456789abcdef";
+};
+
+TEST_F(ServiceLinkWithAKey, IsWelcomeWhereItIsTheSame) {
+  give_service(kKey);
+  make_link_with(kKey);
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+}
+
+TEST_F(ServiceLinkWithAKey, SaysWhyItIsRefused) {
+  give_service(kKey);
+  make_link_with("fedcba9876543210");
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("the key of this node is not the key"));
+  link_.trouble.clear();
+  make_link_with("");
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("admits nobody without a key"));
+  EXPECT_EQ(link_.directives, 0);
+}
+
+TEST_F(ServiceLinkWithAKey, DoesNotFollowAServiceWithoutIt) {
+  make_link_with(kKey);
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("this service has no key"));
+  EXPECT_EQ(link_.directives, 0);
+}
+
+TEST_F(ServiceLinkWithAKey, AStrangerInTheServicesPlaceEndsNothing) {
+  give_service(kKey);
+  make_link_with(kKey);
+  ASSERT_TRUE(link_.is_directed()) << link_.trouble;
+  service_.reset();
+  service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
+  ASSERT_TRUE(link_.run_until([&] { return service_->has_logged("this service has no key"); }));
+  EXPECT_EQ(link_.trouble, "") << "it goes on trying";
+  give_service(kKey);
+  EXPECT_TRUE(link_.is_directed()) << link_.trouble;
+}
+
+// --- TLS ---------------------------------------------------------------------------------------------
+
+using testing_support::Authority;
+using testing_support::IssuedFiles;
+
+class ServiceLinkWithTls : public ServiceLinkTest {
+ protected:
+  ServiceLinkWithTls() { connect_timeout_ = std::chrono::seconds(3); }
+
+  void give_service(const TlsFiles& files) { service_->set_tls(files); }
+  void make_link_with(const TlsFiles& files, const std::string& key = "",
+                      const std::string& host = "127.0.0.1") {
+    RemoteLinkOptions options;
+    options.address.host = host;
+    options.key = key;
+    if (files.is_given()) options.tls = TlsContext::for_agent(files)->context;
+    options.tls_files = files;
+    make_link(std::move(options));
+  }
+  // Why an agent that was never welcomed gives up at once.
+  std::string gives_up(const TlsFiles& files, const std::string& host = "127.0.0.1") {
+    link_.trouble.clear();
+    make_link_with(files, "", host);
+    EXPECT_TRUE(link_.gets_into_trouble());
+    EXPECT_EQ(link_.directives, 0);
+    return link_.trouble;
+  }
+  bool joins() { return link_.is_directed(); }
+  void restart_service() {
+    service_.reset();
+    service_ = std::make_unique<RunningService>(ServiceOptions{.service_id = "t"}, port_);
+  }
+  bool service_has_logged(const std::string& text) {
+    return link_.run_until([&] { return service_->has_logged(text); });
+  }
+
+  const testing_support::TemporaryDirectory directory_;
+  const Authority ours_{directory_.path(), "ours"};
+  const Authority theirs_{directory_.path(), "theirs"};
+  const IssuedFiles service_files_ = ours_.issue("service");
+  const TlsFiles plain_tls_{.cert = service_files_.cert, .key = service_files_.key, .ca = {}};
+  const TlsFiles mutual_{
+      .cert = service_files_.cert, .key = service_files_.key, .ca = ours_.ca_file()};
+  const TlsFiles knows_us_{.cert = {}, .key = {}, .ca = ours_.ca_file()};
+};
+
+TEST_F(ServiceLinkWithTls, JoinsThroughItByAddressAndByName) {
+  give_service(plain_tls_);
+  for (const char* host : {"127.0.0.1", "localhost"}) {
+    make_link_with(knows_us_, "", host);
+    EXPECT_TRUE(joins()) << link_.trouble;
+  }
+}
+
+TEST_F(ServiceLinkWithTls, TheKeyIsProvedInsideIt) {
+  give_service(plain_tls_);
+  service_->set_keys("0123456789abcdef");
+  make_link_with(knows_us_, "0123456789abcdef");
+  EXPECT_TRUE(joins()) << link_.trouble;
+  make_link_with(knows_us_, "fedcba9876543210");
+  ASSERT_TRUE(link_.gets_into_trouble());
+  EXPECT_THAT(link_.trouble, HasSubstr("the key of this node is not the key"));
+}
+
+TEST_F(ServiceLinkWithTls, AServiceThatIsNotToBeTrustedEndsTheJoinWithTheReason) {
+  give_service(plain_tls_);
+  EXPECT_THAT(gives_up({.cert = {}, .key = {}, .ca = theirs_.ca_file()}),
+              HasSubstr("the certificate of the peer is not accepted: "));
+  EXPECT_THAT(gives_up({.cert = {}, .key = {}, .ca = TlsFiles::kSystem}),
+              HasSubstr("not accepted"));
+  const IssuedFiles other = ours_.issue("other", {.names = "DNS:node7"});
+  give_service({.cert = other.cert, .key = other.key, .ca = {}});
+  EXPECT_THAT(gives_up(knows_us_, "localhost"), HasSubstr("it is not for 'localhost'"));
+  const IssuedFiles late = ours_.issue("late", {.valid_for = -std::chrono::hours(1)});
+  give_service({.cert = late.cert, .key = late.key, .ca = {}});
+  EXPECT_THAT(gives_up(knows_us_), HasSubstr("certificate has expired"));
+  EXPECT_THAT(link_.trouble, HasSubstr("no TLS connection with"));
+}
+
+TEST_F(ServiceLinkWithTls, SaysWhatTheServiceWants) {
+  give_service(mutual_);
+  EXPECT_THAT(gives_up(knows_us_), HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
+  const IssuedFiles stranger = theirs_.issue("stranger");
+  EXPECT_THAT(gives_up({.cert = stranger.cert, .key = stranger.key, .ca = ours_.ca_file()}),
+              HasSubstr("does not come from its --rdzv-tls-ca"));
+  EXPECT_THAT(gives_up({}), HasSubstr("nobody without TLS: give this node --rdzv-tls-ca"));
+  make_link_with(mutual_);
+  EXPECT_TRUE(joins()) << link_.trouble;
+}
+
+TEST_F(ServiceLinkWithTls, DoesNotFollowAServiceWithoutIt) {
+  EXPECT_THAT(gives_up(knows_us_), HasSubstr("has no --rdzv-tls-cert"));
+}
+
+TEST_F(ServiceLinkWithTls, AStrangerInTheServicesPlaceEndsNothing) {
+  give_service(plain_tls_);
+  make_link_with(knows_us_);
+  ASSERT_TRUE(joins()) << link_.trouble;
+  restart_service();  // without TLS, and then with a certificate of somebody else's
+  ASSERT_TRUE(service_has_logged("it speaks TLS"));
+  const IssuedFiles stranger = theirs_.issue("stranger");
+  give_service({.cert = stranger.cert, .key = stranger.key, .ca = {}});
+  ASSERT_TRUE(service_has_logged("the peer says: "));
+  EXPECT_EQ(link_.trouble, "") << "it goes on trying";
+  give_service(plain_tls_);
+  EXPECT_TRUE(joins()) << link_.trouble;
+}
+
+TEST_F(ServiceLinkWithTls, ReadsItsFilesAgainForTheNextConnection) {
+  give_service(mutual_);
+  const IssuedFiles node = ours_.issue("node");
+  make_link_with({.cert = node.cert, .key = node.key, .ca = ours_.ca_file()});
+  ASSERT_TRUE(joins()) << link_.trouble;
+  // The authority is a new one, and so is everything that it signs.
+  const Authority renewed(directory_.path(), "ours");
+  renewed.issue("node");
+  renewed.issue("service");
+  restart_service();
+  give_service(mutual_);
+  EXPECT_TRUE(joins()) << link_.trouble;
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,222 @@
+// HTTP on real sockets, and clients that are no friends of it.
+#include "rendezvous/http/entry.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "rendezvous/net/tcp_acceptor.h"
+#include "tests/support/certificates.h"
+#include "tests/support/eventually.h"
+#include "tests/support/raw_tcp_client.h"
+#include "tests/support/raw_tls_client.h"
+#include "tests/support/running_server.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using testing::EndsWith;
+using testing::HasSubstr;
+using testing::StartsWith;
+using testing_support::eventually;
+using testing_support::RawTcpClient;
+
+constexpr std::string_view kGet = "GET /page HTTP/1.1\r\nHost: here\r\n\r\n";
+constexpr std::string_view kGetLarge = "GET /large HTTP/1.1\r\nHost: here\r\n\r\n";
+constexpr std::size_t kLarge = 1 << 20;
+
+// An acceptor in front of the entry, which in ddprun is the rendezvous service.
+class Server {
+ public:
+  // tls: null for http, else https.
+  Server(boost::asio::io_context& io, UniqueFd listener, const HttpLimits& limits,
+         const TlsContextPtr& tls)
+      : entry_(&page, limits),
+        acceptor_(io, std::move(listener),
+                  {.client =
+                       [this, tls](auto socket, const auto&) {
+                         const auto wire = std::make_shared<Wire>(std::move(socket));
+                         if (tls) wire->start_tls(TlsChannel::service(tls));
+                         entry_.adopt(wire, "");
+                       },
+                   .cannot_accept = [](const std::string&) {}}) {}
+  void start() { acceptor_.open(); }
+  HttpCounters counters() const { return entry_.counters(); }
+
+ private:
+  static std::optional<HttpPage> page(const HttpRequest& request) {
+    const std::string_view path = request.path;
+    if (path == "/page") return HttpPage{.body = body_of("hello\n")};
+    if (path == "/sealed") return HttpPage{.body = body_of(request.encrypted ? "yes\n" : "no\n")};
+    if (path == "/large") return HttpPage{.body = body_of(std::string(kLarge, 'x'))};
+    return std::nullopt;
+  }
+  HttpEntry entry_;
+  TcpAcceptor acceptor_;
+};
+
+class RunningHttp : public testing_support::RunningServer<Server> {
+ public:
+  explicit RunningHttp(const HttpLimits& limits = {}, const TlsContextPtr& tls = nullptr)
+      : RunningServer({.host = "127.0.0.1", .port = 0}, Start::kNow,
+                      [&](auto& place, auto& io, Logger&, UniqueFd socket) {
+                        place.emplace(io, std::move(socket), limits, tls);
+                      }) {}
+  HttpCounters counters() {
+    HttpCounters counters;
+    on_thread([&] { counters = server().counters(); });
+    return counters;
+  }
+};
+
+std::string receive_all(RawTcpClient& client) { return client.receive(4 * kLarge); }
+
+// One answer with a short body, on a connection that stays open.
+std::string receive_one(RawTcpClient& client) { return client.receive_through("hello\n"); }
+
+TEST(HttpEntry, AnswersSeveralRequestsOnOneConnection) {
+  RunningHttp http;
+  RawTcpClient client(http.port());
+  for (int i = 0; i < 3; ++i) {
+    client.send(kGet);
+    EXPECT_THAT(receive_one(client), StartsWith("HTTP/1.1 200 OK\r\n"));
+  }
+  EXPECT_EQ(http.counters().connections, 1u);
+  EXPECT_EQ(http.counters().answers, (std::map<int, std::uint64_t>{{200, 3}}));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return http.counters().connections == 0; }));
+}
+
+TEST(HttpEntry, AnswersRequestsThatComeByteByByte) {
+  RunningHttp http;
+  RawTcpClient client(http.port());
+  for (const char byte : kGet) client.send({&byte, 1});
+  EXPECT_THAT(receive_one(client), EndsWith("hello\n"));
+}
+
+TEST(HttpEntry, ALargeAnswerArrivesWhole) {
+  RunningHttp http;
+  RawTcpClient client(http.port());
+  client.send("GET /large HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(receive_all(client), EndsWith(std::string(kLarge, 'x')));
+}
+
+TEST(HttpEntry, IsHttpsOverTls) {
+  const testing_support::TemporaryDirectory directory;
+  const testing_support::Authority authority(directory.path(), "ours");
+  const auto own = authority.issue("service");
+  RunningHttp server(
+      {}, TlsContext::for_service({.cert = own.cert, .key = own.key, .ca = {}})->context);
+  testing_support::RawTlsClient client(
+      server.port(),
+      TlsContext::for_agent({.cert = {}, .key = {}, .ca = authority.ca_file()})->context);
+  client.send("GET /sealed HTTP/1.1\r\nHost: here\r\n\r\n");
+  const std::string first = client.receive(1);
+  client.send("GET /large HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n");
+  const std::string answers = first + client.receive(4 * kLarge);
+  EXPECT_THAT(answers, HasSubstr("\r\n\r\nyes\n"));
+  EXPECT_TRUE(answers.ends_with("\r\n\r\n" + std::string(kLarge, 'x'))) << answers.size();
+  EXPECT_TRUE(client.channel().is_ended()) << "the end is said, not cut off";
+}
+
+// --- what is bounded ---
+
+TEST(HttpEntry, TheNumberOfRequestsOfAConnection) {
+  RunningHttp http({.requests = 2});
+  RawTcpClient client(http.port());
+  client.send(std::string(kGet) + std::string(kGet) + std::string(kGet));
+  const std::string answers = receive_all(client);
+  EXPECT_THAT(answers, HasSubstr("Connection: close"));
+  EXPECT_EQ(http.counters().answers, (std::map<int, std::uint64_t>{{200, 2}}));
+}
+
+TEST(HttpEntry, ABadRequestIsAnsweredAndClosed) {
+  RunningHttp http;
+  RawTcpClient client(http.port());
+  client.send("nonsense\r\n\r\n");
+  EXPECT_THAT(receive_all(client), StartsWith("HTTP/1.1 400 "));
+  client.close();
+  EXPECT_TRUE(eventually([&] { return http.counters().connections == 0; }));
+}
+
+TEST(HttpEntry, WhoPostsGetsTheAnswerAlthoughItsBodyIsNotRead) {
+  RunningHttp http;
+  RawTcpClient client(http.port());
+  client.send("POST /page HTTP/1.1\r\nHost: here\r\nContent-Length: 20000\r\n\r\n" +
+              std::string(20000, 'b'));
+  EXPECT_THAT(receive_all(client), StartsWith("HTTP/1.1 405 "));
+}
+
+TEST(HttpEntry, WhoSendsOnAndOnAfterTheLastAnswerIsCutOff) {
+  RunningHttp http({.patience = std::chrono::hours(1)});
+  RawTcpClient client(http.port());
+  client.send("POST /page HTTP/1.1\r\nHost: here\r\n\r\n");
+  EXPECT_TRUE(client.send_until_closed(std::string(1 << 16, 'b'), 1000));
+  EXPECT_EQ(http.counters().connections, 0u);
+}
+
+TEST(HttpEntry, TheTimeOfASilentConnection) {
+  RunningHttp http({.patience = milliseconds(50)});
+  RawTcpClient client(http.port());
+  EXPECT_TRUE(client.is_closed());
+}
+
+TEST(HttpEntry, TheTimeOfARequestHoweverOftenAByteOfItComes) {
+  RunningHttp http({.patience = milliseconds(200)});
+  RawTcpClient client(http.port());
+  client.send("GET /page HTTP/1.1\r\nX: ");
+  ASSERT_TRUE(eventually([&] {
+    client.send_until_closed("x", 1);
+    return client.has_bytes();
+  }));
+  EXPECT_THAT(client.receive(13), "HTTP/1.1 408 ");
+  client.close();
+  EXPECT_TRUE(eventually([&] { return http.counters().connections == 0; }));
+}
+
+TEST(HttpEntry, TheTimeOfAnAnswerThatIsNotRead) {
+  RunningHttp http({.patience = milliseconds(200)});
+  RawTcpClient slow(http.port(), "127.0.0.1", 4096);
+  std::string many;
+  for (int i = 0; i < 20; ++i) many += kGetLarge;  // 20 MiB: more than the sockets take
+  slow.send(many);
+  EXPECT_TRUE(eventually([&] { return http.counters().answers[200] > 0; }));
+  EXPECT_TRUE(eventually([&] { return http.counters().connections == 0; }));
+  EXPECT_LT(http.counters().answers[200], 20u) << "one answer after the other";
+}
+
+TEST(HttpEntry, TheNumberOfConnectionsAndANewOneIsServedAllTheSame) {
+  RunningHttp http({.connections = 4, .patience = std::chrono::hours(1)});
+  std::vector<std::unique_ptr<RawTcpClient>> holding;
+  for (int i = 0; i < 4; ++i) {
+    holding.push_back(std::make_unique<RawTcpClient>(http.port()));
+    holding.back()->send("GET /page HT");
+  }
+  ASSERT_TRUE(eventually([&] { return http.counters().connections == 4; }));
+  RawTcpClient probe(http.port());
+  probe.send(kGet);
+  EXPECT_THAT(receive_one(probe), EndsWith("hello\n"));
+  EXPECT_TRUE(holding.front()->is_closed()) << "it has been waited for longest";
+  EXPECT_EQ(http.counters().connections, 4u);
+  holding.back()->send("TP/1.1\r\nHost: here\r\n\r\n");
+  EXPECT_THAT(receive_one(*holding.back()), EndsWith("hello\n"));
+}
+
+TEST(HttpEntry, GoesWithItsConnectionsAtOnce) {
+  auto http = std::make_unique<RunningHttp>();
+  RawTcpClient idle(http->port()), reading(http->port(), "127.0.0.1", 4096);
+  idle.send(kGet);
+  EXPECT_THAT(receive_one(idle), EndsWith("hello\n"));
+  reading.send(kGetLarge);
+  ASSERT_TRUE(eventually([&] { return http->counters().answers[200] == 2; }));
+  http.reset();
+  EXPECT_TRUE(idle.is_closed());
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,777 @@
+#include "rendezvous/membership/core/membership.h"
+
+#include "base/exit_codes.h"
+#include "base/seconds.h"
+#include "tests/rendezvous/membership/core/fixture.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+using MembershipTest = testing_support::MembershipFixture;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+TEST_F(MembershipTest, FormsTheFirstGenerationWhenTheLastNodeArrives) {
+  start({2, 2});
+  join("node1", 4);
+  ASSERT_TRUE(told<Wait>("node1"));
+  EXPECT_EQ(told<Wait>("node1")->reason, "1 of 2 nodes here: node1");
+  join("node0", 2);
+  const Assignment* first = told<Assignment>("node0");
+  const Assignment* second = told<Assignment>("node1");
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->node_rank, NodeRank(0));
+  EXPECT_EQ(first->first_rank, Rank(0));
+  EXPECT_EQ(second->node_rank, NodeRank(1));
+  EXPECT_EQ(second->first_rank, Rank(2));
+  EXPECT_EQ(first->world_size, 6);
+  EXPECT_EQ(first->store.port, 4000);
+  EXPECT_EQ(first->restart_count, 0);
+}
+
+TEST_F(MembershipTest, RefusesWhoDoesNotAgreeOnTheJob) {
+  start({2, 2}, 3);
+  Hello other = hello("node1");
+  other.job.nodes = {3, 3};
+  ASSERT_TRUE(job_->refusal(other));
+  EXPECT_THAT(*job_->refusal(other), HasSubstr("--nnodes=2"));
+  other = hello("node1");
+  other.job.max_restarts = 1;
+  EXPECT_TRUE(job_->refusal(other));
+  EXPECT_FALSE(job_->refusal(hello("node1")));
+}
+
+TEST_F(MembershipTest, RefusesANodeRankThatIsTakenOrOutOfRange) {
+  start({2, 2});
+  Hello first = hello("node0");
+  first.node.node_rank = 0;
+  take(job_->joined(first, false, now_));
+  Hello second = hello("node1");
+  second.node.node_rank = 0;
+  ASSERT_TRUE(job_->refusal(second));
+  EXPECT_THAT(*job_->refusal(second), HasSubstr("taken by node0"));
+  second.node.node_rank = 2;
+  EXPECT_TRUE(job_->refusal(second));
+  second.node.node_rank = 1;
+  EXPECT_FALSE(job_->refusal(second));
+}
+
+TEST_F(MembershipTest, EndsWellWhenEveryNodeHasFinished) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  say("a", AgentPhase::kFinished, 0);
+  EXPECT_FALSE(told<End>("a"));
+  say("b", AgentPhase::kFinished, 0);
+  ASSERT_TRUE(told<End>("a") && told<End>("b"));
+  EXPECT_TRUE(told<End>("a")->verdict.success);
+  EXPECT_EQ(told<End>("b")->verdict.exit_code, 0);
+}
+
+TEST_F(MembershipTest, ACrashAfterTheEndUsesNoRestartAndTheJobEndsWithItsCode) {
+  start({2, 2}, 3);
+  join("a");
+  join("b");
+  WorkerEnd crash{.kind = EndKind::kSignaled, .code = SIGABRT, .finished = true};
+  crash.host = "a";
+  say("a", AgentPhase::kFinished, 0, {crash});
+  EXPECT_FALSE(told<End>("a")) << "the other node goes on";
+  EXPECT_FALSE(told<Stop>("b"));
+  say("b", AgentPhase::kFinished, 0);
+  ASSERT_TRUE(told<End>("a") && told<End>("b"));
+  const Verdict& verdict = told<End>("b")->verdict;
+  EXPECT_FALSE(verdict.success);
+  EXPECT_EQ(verdict.exit_code, 128 + SIGABRT);
+  EXPECT_EQ(verdict.restarts_used, 0);
+  ASSERT_EQ(verdict.ends.size(), 1u);
+  EXPECT_THAT(verdict.headline, HasSubstr("after its Context had been destroyed in good order; not "
+                                          "restarted: its training is done"));
+}
+
+TEST_F(MembershipTest, ARankThatLeftAnotherNodeEarlyIsTheFirstFailure) {
+  start({2, 2});
+  join("a");
+  join("b", 2);
+  WorkerEnd victim{.kind = EndKind::kSignaled, .code = SIGABRT, .blames = 2};
+  victim.host = "a";
+  AgentStatus left{.phase = AgentPhase::kFinished, .generation = Generation(0)};
+  left.left = {LocalRank(0), LocalRank(1), LocalRank(7)};
+  take(job_->status("id-b", left, now_));
+  say("a", AgentPhase::kStopping, 0, {victim});
+  say("a", AgentPhase::kIdle, 0, {victim});
+  left.phase = AgentPhase::kIdle;
+  take(job_->status("id-b", left, now_));
+  ASSERT_TRUE(told<End>("a"));
+  const Verdict& verdict = told<End>("a")->verdict;
+  ASSERT_EQ(verdict.ends.size(), 2u);
+  EXPECT_EQ(describe(verdict.ends[0]),
+            "rank 2 (local rank 1 on b) exited with code 0 while other ranks still needed it");
+  EXPECT_EQ(verdict.ends[0].node_rank, NodeRank(1));
+  EXPECT_EQ(verdict.exit_code, 128 + SIGABRT);
+}
+
+TEST_F(MembershipTest, WhereOneNodeWasAskedToSaveEveryNodeIsToBeStartedAgain) {
+  start({2, 2});
+  join("a");
+  join("b");
+  AgentStatus asked{.phase = AgentPhase::kRunning, .generation = Generation(0)};
+  asked.asked_to_save = true;
+  take(job_->status("id-b", asked, now_));
+  say("a", AgentPhase::kFinished, 0);
+  asked.phase = AgentPhase::kFinished;
+  take(job_->status("id-b", asked, now_));
+  ASSERT_TRUE(told<End>("a") && told<End>("b"));
+  EXPECT_TRUE(told<End>("a")->verdict.success);
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, to_int(ExitCode::kSaved));
+  EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("asked to save"));
+}
+
+TEST_F(MembershipTest, ACrashAfterTheEndIsToldAlsoWhereTheJobWasAskedToSave) {
+  start({1, 1});
+  join("a");
+  AgentStatus asked{.phase = AgentPhase::kFinished, .generation = Generation(0)};
+  asked.asked_to_save = true;
+  asked.ends = {{.kind = EndKind::kSignaled, .code = SIGABRT, .finished = true}};
+  take(job_->status("id-a", asked, now_));
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, to_int(ExitCode::kSaved));
+  EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("killed by SIGABRT"));
+}
+
+TEST_F(MembershipTest, AFailureStopsEveryoneAndTheNextGenerationWaitsForAll) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kStopping, 0, {killed(1)});
+  ASSERT_TRUE(told<Stop>("a"));
+  EXPECT_EQ(told<Stop>("a")->generation, Generation(0));
+  say("b", AgentPhase::kIdle, 0, {killed(1)});
+  EXPECT_EQ(job_->generation(), Generation(0)) << "node a has not confirmed";
+  say("a", AgentPhase::kStopping, 0);
+  say("a", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Assignment>("a") && told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 1);
+  EXPECT_EQ(told<Assignment>("b")->store.port, 4001) << "a generation has a store of its own";
+}
+
+TEST_F(MembershipTest, TheBudgetIsTheJobsAndItsEndIsTheFirstFailuresCode) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  for (int generation = 0; generation < 2; ++generation) {
+    say("a", AgentPhase::kRunning, generation);
+    say("b", AgentPhase::kRunning, generation);
+    // Another node fails each time: the budget is counted once for the job.
+    const std::string guilty = generation == 0 ? "a" : "b";
+    const std::string other = generation == 0 ? "b" : "a";
+    say(guilty, AgentPhase::kIdle, generation, {killed(generation)});
+    say(other, AgentPhase::kIdle, generation);
+  }
+  ASSERT_TRUE(told<End>("a") && told<End>("b"));
+  const Verdict& verdict = told<End>("a")->verdict;
+  EXPECT_FALSE(verdict.success);
+  EXPECT_EQ(verdict.exit_code, 137);
+  EXPECT_EQ(verdict.restarts_used, 1);
+  ASSERT_FALSE(verdict.ends.empty());
+  EXPECT_EQ(verdict.ends.front().rank, Rank(1));
+}
+
+TEST_F(MembershipTest, TheEarliestEndIsTheFirstFailureWhateverArrivesFirst) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  WorkerEnd echo = killed(0);
+  echo.kind = EndKind::kExited;
+  echo.code = 1;
+  say("a", AgentPhase::kIdle, 0, {echo});
+  now_ += milliseconds(50);
+  say("b", AgentPhase::kIdle, 0, {killed(1, milliseconds(80))});  // 30 ms before the echo
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.ends.front().rank, Rank(1));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 137);
+}
+
+TEST_F(MembershipTest, TheVerdictOnAThousandEndsTellsOfTheLikeliestAndCountsTheRest) {
+  start({10, 10});
+  for (int node = 0; node < 10; ++node) join("n" + std::to_string(node), 100);
+  for (int node = 0; node < 10; ++node) {
+    std::vector<WorkerEnd> ends;
+    for (int i = 0; i < 100; ++i) {
+      ends.push_back(killed(node * 100 + i, milliseconds(node == 7 && i == 42 ? 50 : 10)));
+    }
+    say("n" + std::to_string(node), AgentPhase::kIdle, 0, std::move(ends));
+  }
+  ASSERT_TRUE(told<End>("n0"));
+  const Verdict& verdict = told<End>("n0")->verdict;
+  EXPECT_EQ(verdict.ends.size(), kEndsTold);
+  EXPECT_EQ(verdict.ends.front().rank, Rank(742)) << "it came after more ends than are kept";
+  EXPECT_EQ(verdict.more_ends, 1000 - static_cast<int>(kEndsTold));
+}
+
+TEST_F(MembershipTest, AWorkerThatCannotBeStartedIsNotTriedAgain) {
+  start({1, 1}, 5);
+  join("a");
+  WorkerEnd end{.kind = EndKind::kNotStarted, .code = 8, .message = "exec: Exec format error"};
+  say("a", AgentPhase::kIdle, 0, {end});
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 64);
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 0);
+}
+
+TEST_F(MembershipTest, ASilentNodeIsLostAfterItsLeaseAndBlamedBeforeItsVictims) {
+  start({1, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  beating_ = {"a"};
+  pass(milliseconds(4900));
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+  WorkerEnd echo = killed(0);
+  say("a", AgentPhase::kStopping, 0, {echo});
+  say("a", AgentPhase::kIdle, 0, {echo});
+  EXPECT_EQ(job_->generation(), Generation(0)) << "node b may still run workers";
+  pass(milliseconds(200));
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
+  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
+  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1 (b) was lost"));
+}
+
+TEST_F(MembershipTest, OfNodesThatFellSilentTogetherAllAreNamed) {
+  start({3, 3});
+  for (const char* host : {"a", "b", "c"}) join(host);
+  for (const char* host : {"a", "b", "c"}) say(host, AgentPhase::kRunning, 0);
+  now_ += milliseconds(700);
+  job_->heard("id-c", now_);  // b's next heartbeat was due, but both were killed
+  beating_ = {"a"};
+  pass(seconds(5));
+  WorkerEnd victim = killed(0);
+  say("a", AgentPhase::kIdle, 0, {victim});
+  pass(seconds(1));
+  ASSERT_TRUE(told<End>("a"));
+  const Verdict& verdict = told<End>("a")->verdict;
+  ASSERT_EQ(verdict.ends.size(), 3u);
+  EXPECT_EQ(count_possible_firsts(verdict.ends), 2u);
+  EXPECT_EQ(verdict.ends[0].host, "b");
+  EXPECT_EQ(verdict.ends[1].host, "c");
+}
+
+TEST_F(MembershipTest, WhomTheOnlyKnownVictimBlamesIsTheFirstFailureAlsoWhenItWasStopped) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  WorkerEnd victim = killed(0, milliseconds(100));
+  victim.blames = 1;
+  WorkerEnd culprit{.kind = EndKind::kSignaled, .code = 11, .after_stop = true, .rank = Rank(1)};
+  say("a", AgentPhase::kIdle, 0, {victim});
+  say("b", AgentPhase::kIdle, 0, {culprit});
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 128 + 11);
+}
+
+TEST_F(MembershipTest, AJobOfFixedSizeWaitsForAReplacementOfALostNode) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  beating_ = {"a"};
+  pass(seconds(6));
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 0);
+  EXPECT_EQ(job_->phase(), JobPhase::kForming);
+  ASSERT_TRUE(told<Wait>("a")) << "it hears what is missing";
+  EXPECT_EQ(told<Wait>("a")->reason, "1 of 2 nodes here: a; missing: b");
+  join("c");
+  ASSERT_TRUE(told<Assignment>("c"));
+  EXPECT_EQ(told<Assignment>("c")->node_rank, NodeRank(1)) << "it takes the hole";
+  EXPECT_EQ(told<Assignment>("a")->node_rank, NodeRank(0)) << "others keep their place";
+}
+
+TEST_F(MembershipTest, ANodeThatComesBackAfterItsLeaseIsFenced) {
+  start({1, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  beating_ = {"a"};
+  pass(seconds(6));
+  say("a", AgentPhase::kIdle, 0);
+  say("a", AgentPhase::kRunning, 1);
+  Hello late = hello("b");
+  late.status.phase = AgentPhase::kRunning;
+  late.status.generation = Generation(0);
+  take(job_->joined(late, false, now_));
+  ASSERT_TRUE(told<Stop>("b")) << "it must end the workers of the old generation";
+  EXPECT_EQ(told<Stop>("b")->generation, Generation(0));
+}
+
+TEST_F(MembershipTest, AnOutageWithinTheLeaseChangesNothing) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  job_->disconnected("id-b");
+  beating_ = {"a"};
+  pass(seconds(3));
+  Hello back = hello("b");
+  back.status.phase = AgentPhase::kRunning;
+  back.status.generation = Generation(0);
+  told_.clear();
+  take(job_->joined(back, false, now_));
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+  EXPECT_TRUE(told<Assignment>("b")) << "the same assignment again, which it knows";
+  EXPECT_FALSE(told<Stop>("a"));
+}
+
+TEST_F(MembershipTest, AnAssignmentThatWasLostWithItsConnectionIsToldAgain) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  job_->disconnected("id-b");
+  told_.clear();
+  join("b");
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(0));
+}
+
+TEST_F(MembershipTest, AFailureBeforeEveryoneHasStartedWaitsForThoseOnTheWay) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kIdle, 0, {killed(0)});
+  EXPECT_EQ(job_->generation(), Generation(0)) << "b may be starting its workers just now";
+  ASSERT_TRUE(told<Stop>("b"));
+  say("b", AgentPhase::kIdle, 0);
+  EXPECT_EQ(job_->generation(), Generation(1));
+}
+
+TEST_F(MembershipTest, AnElasticJobHoldsALastCallAndEndsItWhenItIsFull) {
+  start({1, 3});
+  beating_ = {"a", "b", "c"};
+  join("a");
+  EXPECT_EQ(job_->phase(), JobPhase::kForming);
+  pass(seconds(10));
+  join("b");
+  pass(seconds(19));
+  EXPECT_EQ(job_->phase(), JobPhase::kForming);
+  pass(seconds(2));
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+  EXPECT_EQ(told<Assignment>("a")->world_size, 2);
+
+  start({1, 2});
+  told_.clear();
+  join("a");
+  join("b");
+  EXPECT_TRUE(told<Assignment>("a")) << "full: nobody else could come";
+}
+
+TEST_F(MembershipTest, ANewcomerMakesARoomyJobFormAgainWithoutUsingBudget) {
+  start({1, 2}, 1);
+  beating_ = {"a", "b"};
+  join("a");
+  pass(seconds(31));
+  say("a", AgentPhase::kRunning, 0);
+  join("b");
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->world_size, 2);
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 0);
+}
+
+TEST_F(MembershipTest, ASurplusNodeIsASpareAndTakesTheNextHole) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  join("c");
+  ASSERT_TRUE(told<Wait>("c"));
+  EXPECT_THAT(told<Wait>("c")->reason, HasSubstr("spare"));
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  beating_ = {"b", "c"};
+  pass(seconds(6));
+  say("b", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Assignment>("c"));
+  EXPECT_EQ(told<Assignment>("c")->node_rank, NodeRank(0));
+  EXPECT_EQ(told<Assignment>("b")->node_rank, NodeRank(1));
+}
+
+TEST_F(MembershipTest, ASignalToOneNodeEndsAJobOfFixedSizeEverywhere) {
+  start({2, 2}, 3);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  AgentStatus leaving{.phase = AgentPhase::kStopping, .generation = Generation(0)};
+  leaving.leaving = SIGTERM;
+  take(job_->status("id-b", leaving, now_));
+  ASSERT_TRUE(told<Stop>("a"));
+  // What the stop of b does to a's workers is no failure.
+  say("a", AgentPhase::kIdle, 0, {killed(0)});
+  take(job_->left("id-b", Leave{SIGTERM, ""}, now_));
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 143);
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 0);
+}
+
+TEST_F(MembershipTest, ASignalToOneNodeLetsAnElasticJobGoOnWithoutIt) {
+  start({1, 2}, 0);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  AgentStatus leaving{.phase = AgentPhase::kStopping, .generation = Generation(0)};
+  leaving.leaving = SIGTERM;
+  take(job_->status("id-b", leaving, now_));
+  say("a", AgentPhase::kIdle, 0);
+  EXPECT_EQ(job_->generation(), Generation(0)) << "b still ends its workers";
+  take(job_->left("id-b", Leave{SIGTERM, ""}, now_));
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
+}
+
+// Found by job_table_fuzz: agents refused what they were told then, and a service that was restarted
+// refused its own journal.
+TEST_F(MembershipTest, ALongFarewellIsShortenedBeforeItIsToldToOthersOrKept) {
+  start({2, 2});
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  take(job_->left("id-b", Leave{.reason = std::string(kMaxTextBytes, 'x')}, now_));
+  ASSERT_TRUE(told<Stop>("a"));
+  EXPECT_LE(told<Stop>("a")->reason.size(), kMaxTextBytes);
+  say("a", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_LE(told<End>("a")->verdict.headline.size(), kMaxTextBytes);
+  EXPECT_THAT(told<End>("a")->verdict.headline, testing::HasSubstr("was lost: xxx"));
+}
+
+TEST_F(MembershipTest, AnAgentThatEndedItsWorkersByItselfFailsTheGeneration) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Stop>("a"));
+}
+
+TEST_F(MembershipTest, AFinishedNodeRunsAgainWhenAnotherFails) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  say("a", AgentPhase::kFinished, 0);
+  say("b", AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kIdle, 0, {killed(1)});
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 0);
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
+}
+
+// --- what an agent says may be anything that a codec lets through ---
+
+TEST_F(MembershipTest, AGenerationThatNoServiceHasBegunIsNotBelieved) {
+  start({1, 1}, 0);
+  Hello liar = hello("a");
+  liar.status.generation = Generation(kMaxGeneration);
+  EXPECT_TRUE(job_->refusal(liar));
+  join("a");
+  take(job_->status("id-a", {.phase = AgentPhase::kIdle, .generation = Generation(kMaxGeneration)},
+                    now_));
+  say("a", AgentPhase::kIdle, 0, {killed(0)});
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(job_->generation(), Generation(0));
+}
+
+TEST_F(MembershipTest, WhatItKeepsOfAnEndFitsIntoMessages) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  WorkerEnd end = killed(0);
+  end.code = 65535;
+  end.age = kMaxTime;
+  end.host = std::string(kMaxNameBytes, 'h');
+  end.message = std::string(kMaxTextBytes, 'm');
+  say("a", AgentPhase::kIdle, 0, {end});
+  say("b", AgentPhase::kIdle, 0);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_LT(told<Assignment>("b")->reason.size(), 4096u);
+  end.kind = EndKind::kNotStarted;
+  say("a", AgentPhase::kIdle, 1, {end});
+  now_ += std::chrono::hours(24);
+  say("b", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<End>("b"));
+  const Verdict& verdict = told<End>("b")->verdict;
+  EXPECT_LT(verdict.headline.size(), 4096u);
+  EXPECT_LE(verdict.ends.front().code, 65535);
+  EXPECT_LE(verdict.ends.front().age, kMaxTime);
+  EXPECT_LE(verdict.exit_code, 255);
+}
+
+// --- what is seen from outside ---
+
+TEST_F(MembershipTest, KeepsItsLogLinesAsEventsWithTheirTimes) {
+  start({1, 1}, 1);
+  join("node0");
+  const TimePoint failed_at = now_ += seconds(7);
+  say("node0", AgentPhase::kIdle, 0, {killed(0)});
+  const std::deque<JobEvent>& events = job_->events();
+  std::string told;
+  for (const JobEvent& event : events) told += event.what + "\n";
+  EXPECT_EQ(told, log_);
+  EXPECT_EQ(events.front().when, failed_at - seconds(7));
+  EXPECT_EQ(events.front().what, "node0 joined job 'job' with 1 slots (1 of 1 nodes here: node0)");
+  EXPECT_EQ(events.back().when, failed_at);
+  EXPECT_THAT(events.back().what, HasSubstr("generation 1"));
+}
+
+TEST_F(MembershipTest, ItsEventsAreBoundedInNumberAndLength) {
+  start({2, 2});
+  const std::string host(kMaxNameBytes, 'h');
+  for (std::size_t i = 0; i < Membership::kEventsKept + 5; ++i) {
+    now_ += seconds(1);
+    join(host);
+    job_->disconnected("id-" + host);
+  }
+  EXPECT_EQ(job_->events().size(), Membership::kEventsKept);
+  EXPECT_EQ(job_->events().back().when, now_);
+  for (const JobEvent& event : job_->events()) {
+    EXPECT_LE(event.what.size(), Membership::kEventBytes);
+  }
+}
+
+TEST_F(MembershipTest, SaysWhatHappenedForThoseWhoCount) {
+  start({2, 2}, 1);
+  join("node0");
+  join("node1");
+  EXPECT_EQ(counted_.generations_formed, 1);
+  say("node0", AgentPhase::kIdle, 0, {killed(0)});
+  say("node1", AgentPhase::kIdle, 0);
+  EXPECT_EQ(counted_.restarts, 1);
+  EXPECT_EQ(counted_.generations_formed, 2);
+  EXPECT_EQ(counted_.lease_losses, 0);
+  beating_ = {"node0"};
+  pass(seconds(6));
+  EXPECT_EQ(counted_.lease_losses, 1);
+  EXPECT_EQ(counted_.restarts, 1) << "the budget was used up";
+}
+
+// --- restarts: what RestartBudget decides is done
+
+TEST_F(MembershipTest, AfterQuickFailuresTheNextGenerationIsFormedWhenThePauseIsOver) {
+  start({2, 2}, 9);
+  beating_ = {"a", "b"};
+  join("a");
+  join("b");
+  fail({"a", "b"}, "a", std::chrono::seconds(1));
+  ASSERT_TRUE(told<Assignment>("a")) << "the first one is restarted at once";
+  EXPECT_EQ(job_->generation(), Generation(1));
+  fail({"a", "b"}, "b", std::chrono::seconds(1));
+  ASSERT_TRUE(told<Wait>("a"));
+  EXPECT_EQ(
+      told<Wait>("a")->reason,
+      "the workers fail within seconds of each start: the next one is after a pause of 500 ms");
+  EXPECT_EQ(job_->deadline(), now_ + RestartBudget::kFirstPause);
+  pass(RestartBudget::kFirstPause - std::chrono::milliseconds(1));
+  EXPECT_EQ(job_->generation(), Generation(1));
+  pass(std::chrono::milliseconds(1));
+  EXPECT_EQ(job_->generation(), Generation(2));
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(job_->restarts_used(), 2);
+}
+
+TEST_F(MembershipTest, ANodeThatComesInAPauseWaitsForItsEnd) {
+  start({1, 2}, 9);
+  beating_ = {"a", "b"};
+  join("a");
+  pass(std::chrono::seconds(30));  // the last call
+  fail({"a"}, "a", std::chrono::seconds(1));
+  fail({"a"}, "a", std::chrono::seconds(1));
+  join("b");
+  ASSERT_TRUE(told<Wait>("b"));
+  EXPECT_THAT(told<Wait>("b")->reason, testing::HasSubstr("after a pause of 500 ms"));
+  pass(RestartBudget::kFirstPause);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->world_size, 2);
+}
+
+TEST_F(MembershipTest, AnExitCodeThatIsFinalEndsTheJobAndTheVerdictSaysWhy) {
+  JobSpec spec;
+  spec.max_restarts = 9;
+  spec.restart_rules.final_codes = {{137, 137}};
+  start(spec);
+  join("a");
+  fail({"a"}, "a");
+  ASSERT_TRUE(job_->verdict());
+  EXPECT_EQ(job_->verdict()->exit_code, 137);
+  EXPECT_THAT(job_->verdict()->headline,
+              testing::HasSubstr("; not restarted: exit code 137 is one of --no-restart-on"));
+  EXPECT_EQ(job_->restarts_used(), 0);
+}
+
+TEST_F(MembershipTest, RestartsOutsideTheWindowAreFreeAlsoInAnotherLifeOfTheService) {
+  JobSpec spec;
+  spec.max_restarts = 1;
+  spec.restart_rules.window = std::chrono::seconds(60);
+  start(spec);
+  join("a");
+  fail({"a"}, "a");
+  live(std::chrono::seconds(60));
+  fail({"a"}, "a");
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(job_->restarts_used(), 2);
+  const JobState state = job_->state(now_ + std::chrono::seconds(5));
+  EXPECT_EQ(state.restart_ages, std::vector<Duration>{std::chrono::seconds(5)});
+  fail({"a"}, "a");
+  ASSERT_TRUE(job_->verdict());
+  EXPECT_THAT(job_->verdict()->headline,
+              testing::HasSubstr("; not restarted: restarts used: 2 (1 of 1 within 60 s)"));
+}
+
+TEST_F(MembershipTest, WhoWantsOtherRestartsThanTheJobIsRefused) {
+  start({2, 2}, 1);
+  Hello other = hello("a");
+  other.job.restart_rules.window = std::chrono::seconds(60);
+  EXPECT_THAT(job_->refusal(other).value_or(""),
+              testing::HasSubstr("another --restart-window, --no-restart-on or"));
+}
+
+// --- hangs ---
+
+class MembershipHangTest : public MembershipTest {
+ protected:
+  void say_seen(const std::string& host, AgentPhase phase, std::vector<Sighting> sightings,
+                std::vector<WorkerEnd> ends = {}) {
+    AgentStatus status{.phase = phase,
+                       .generation = job_->generation(),
+                       .ends = std::move(ends),
+                       .store_port = 4001};
+    status.sightings = std::move(sightings);
+    take(job_->status("id-" + host, status, now_));
+  }
+  static Sighting waiting(int rank) {
+    return {.rank = Rank(rank),
+            .flight = FlightState::kWaiting,
+            .collective = 57,
+            .call = "barrier",
+            .waited = seconds(60)};
+  }
+  static Sighting absent(int rank) {
+    return {.rank = Rank(rank), .flight = FlightState::kOutside, .collective = 56};
+  }
+  static WorkerEnd stopped(int rank) {
+    WorkerEnd end = killed(rank);
+    end.after_stop = true;
+    return end;
+  }
+};
+
+TEST_F(MembershipHangTest, EveryNodeLooksBeforeItStopsAndTheMissingRankIsTheFirstFailure) {
+  start({2, 2}, 1);
+  join("a");
+  join("b");
+  for (const char* host : {"a", "b"}) say(host, AgentPhase::kRunning, 0);
+  say_seen("a", AgentPhase::kRunning, {waiting(0)});
+  for (const char* host : {"a", "b"}) {
+    ASSERT_TRUE(told<Stop>(host)) << host;
+    EXPECT_TRUE(told<Stop>(host)->look) << host;
+  }
+  say_seen("a", AgentPhase::kIdle, {waiting(0)}, {stopped(0)});
+  say_seen("b", AgentPhase::kIdle, {absent(1)}, {stopped(1)});
+  const Assignment* next = told<Assignment>("a");
+  ASSERT_TRUE(next);
+  ASSERT_TRUE(next->failure);
+  const Verdict& failed = *next->failure;
+  EXPECT_EQ(failed.ends.front().kind, EndKind::kHung);
+  EXPECT_EQ(failed.ends.front().rank, Rank(1)) << "rank 0 was the first to be noticed";
+  EXPECT_EQ(failed.ends.front().host, "b");
+  EXPECT_THAT(failed.headline, HasSubstr("it has not come to barrier (collective 57)"));
+  EXPECT_EQ(failed.seen.size(), 2u);
+  ASSERT_TRUE(told<Assignment>("b")->failure) << "the node that failed is told, too";
+  EXPECT_EQ(job_->restarts_used(), 1);
+}
+
+TEST_F(MembershipHangTest, WithoutARestartTheJobEndsWithTheCodeForIt) {
+  start({1, 1});
+  join("a");
+  say("a", AgentPhase::kRunning, 0);
+  say_seen("a", AgentPhase::kRunning, {absent(0)});
+  say_seen("a", AgentPhase::kIdle, {absent(0)}, {stopped(0)});
+  ASSERT_TRUE(job_->verdict());
+  EXPECT_EQ(job_->verdict()->exit_code, to_int(ExitCode::kHung));
+}
+
+TEST_F(MembershipHangTest, AWorkerThatFailedBeforeIsStillTheFirst) {
+  start({2, 2});
+  join("a");
+  join("b");
+  for (const char* host : {"a", "b"}) say(host, AgentPhase::kRunning, 0);
+  say("b", AgentPhase::kStopping, 0, {killed(1)});
+  say_seen("a", AgentPhase::kRunning, {waiting(0)});
+  say("b", AgentPhase::kIdle, 0, {killed(1)});
+  say_seen("a", AgentPhase::kIdle, {waiting(0)}, {stopped(0)});
+  ASSERT_TRUE(job_->verdict());
+  EXPECT_EQ(job_->verdict()->ends.front().kind, EndKind::kSignaled);
+  EXPECT_TRUE(job_->verdict()->seen.empty());
+}
+
+TEST_F(MembershipHangTest, OneNodeIsBlamedForItAndSeveralAreNot) {
+  JobSpec spec;
+  spec.nodes = {2, 2};
+  spec.max_restarts = 5;
+  spec.node_failures = 1;
+  start(spec);
+  join("a");
+  join("b");
+  for (const char* host : {"a", "b"}) say(host, AgentPhase::kRunning, 0);
+  say_seen("a", AgentPhase::kRunning, {waiting(0)});
+  say_seen("a", AgentPhase::kIdle, {waiting(0)});
+  say_seen("b", AgentPhase::kIdle, {waiting(1)});
+  EXPECT_TRUE(job_->state(now_).node_failures.empty()) << "both were there, and it did not end";
+  for (const char* host : {"a", "b"}) say(host, AgentPhase::kRunning, 1);
+  say_seen("a", AgentPhase::kRunning, {waiting(0)});
+  say_seen("a", AgentPhase::kIdle, {waiting(0)});
+  say_seen("b", AgentPhase::kIdle, {absent(1)});
+  EXPECT_EQ(job_->state(now_).node_failures.at("b"), 1);
+}
+
+TEST_F(MembershipHangTest, ProgressThatIsReportedRefillsTheBudget) {
+  JobSpec spec;
+  spec.max_restarts = 1;
+  spec.restart_rules.on_progress = true;
+  start(spec);
+  join("a");
+  for (int generation = 0; generation < 5; ++generation) {
+    say("a", AgentPhase::kRunning, generation);
+    live(RestartBudget::kQuick);
+    WorkerEnd end = killed(0);
+    end.step = 10 * generation;
+    AgentStatus status{.phase = AgentPhase::kIdle,
+                       .generation = Generation(generation),
+                       .ends = {end},
+                       .store_port = 4001,
+                       .step = 10 * generation};
+    take(job_->status("id-a", status, now_));
+    ASSERT_TRUE(told<Assignment>("a")) << generation;
+  }
+  EXPECT_EQ(job_->restarts_used(), 5);
+  EXPECT_EQ(job_->state(now_).strikes, (Strikes{.step = 40, .in_a_row = 1, .restarts = 1}));
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,289 @@
+#include "rendezvous/membership/core/output_inquiries.h"
+
+#include <gmock/gmock.h>
+
+namespace ddprun {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using What = TellOutput::What;
+using std::chrono::seconds;
+
+constexpr AgentConnectionId kReader{100};
+
+class OutputInquiriesTest : public testing::Test {
+ protected:
+  static OutputInquiries::Node node(const std::string& name, bool is_connected = true,
+                                    bool tells_output = true) {
+    return {name, "host-" + name, is_connected, tells_output, tells_output};
+  }
+  static UserRequest request(bool follow) {
+    return {
+        .what = UserRequest::What::kLogs, .number = 7, .job = "j", .lines = 5, .follow = follow};
+  }
+  void begin(const std::vector<OutputInquiries::Node>& nodes, bool follow = false) {
+    take(inquiries_.begin(kReader, "j", request(follow), nodes, now_));
+  }
+  void tell(const std::string& agent, OutputPage page) {
+    if (page.inquiry == 0) page.inquiry = 1;
+    take(inquiries_.told(agent, std::move(page), now_));
+  }
+  void drain() { take(inquiries_.reader_has_room(kReader, now_)); }
+  void end_job() {
+    take(inquiries_.job_ended("j", Verdict{.success = true, .headline = "well"}, 12, now_));
+  }
+  void pass(Duration time) {
+    const TimePoint until = now_ + time;
+    while (inquiries_.deadline() && *inquiries_.deadline() <= until) {
+      now_ = *inquiries_.deadline();
+      take(inquiries_.tick(now_));
+    }
+    now_ = until;
+  }
+  void take(InquiryOutput out) {
+    for (InquiryOutput::Tell& one : out.tells) {
+      told_.push_back(one.agent_id + " " + std::string(word_of(kTellOutputWords, one.what.what)));
+      last_told_ = one.what;
+    }
+    for (InquiryOutput::Said& one : out.says) {
+      EXPECT_EQ(one.reader, kReader);
+      EXPECT_FALSE(is_over_) << "nothing comes after the last word";
+      is_over_ = one.last;
+      if (const Answer* answer = std::get_if<Answer>(&one.message)) {
+        EXPECT_EQ(answer->number, 7u);
+        EXPECT_EQ(answer->more, !one.last);
+        read_ += answer->page;
+        if (!answer->text.empty()) news_.push_back(answer->text);
+        last_answer_ = *answer;
+      } else {
+        last_word_ = std::move(one);
+      }
+    }
+  }
+  std::vector<std::string> told() { return std::exchange(told_, {}); }
+
+  TimePoint now_{seconds(1000)};
+  OutputInquiries inquiries_;
+  std::vector<std::string> told_;
+  TellOutput last_told_;
+  std::string read_;
+  std::vector<std::string> news_;
+  Answer last_answer_;
+  InquiryOutput::Said last_word_;
+  bool is_over_ = false;
+};
+
+TEST_F(OutputInquiriesTest, AsksEachNodeAndGivesEachItsTurn) {
+  begin({node("a"), node("b")});
+  EXPECT_TRUE(last_answer_.done && last_answer_.more) << "it is accepted at once";
+  EXPECT_THAT(told(), ElementsAre("a begin", "b begin"));
+  EXPECT_EQ(last_told_, (TellOutput{.inquiry = 1, .lines = 5}));
+  tell("b", {.is_ready = true});
+  EXPECT_THAT(told(), ElementsAre("b next"));
+  tell("a", {.is_last = true});
+  tell("b", {.lines = "1\n", .is_ready = true});
+  EXPECT_THAT(told(), ElementsAre("b next"));
+  EXPECT_FALSE(is_over_);
+  tell("b", {.lines = "2\n", .is_last = true});
+  EXPECT_EQ(read_, "1\n2\n");
+  EXPECT_TRUE(is_over_ && last_answer_.done);
+  EXPECT_THAT(news_, IsEmpty());
+  EXPECT_FALSE(inquiries_.is_reader(kReader));
+  EXPECT_THAT(told(), IsEmpty());
+}
+
+TEST_F(OutputInquiriesTest, NamesThoseWhoDoNotAnswerInTimeAndShowsTheOthers) {
+  begin({node("a"), node("b"), node("c")});
+  tell("a", {.is_ready = true});
+  pass(seconds(1));
+  tell("b", {.is_ready = true});
+  tell("b", {.lines = "b\n", .is_last = true});
+  pass(OutputInquiries::kAgentPatience);
+  EXPECT_EQ(read_, "b\n");
+  ASSERT_EQ(news_.size(), 1u) << "both are late at once";
+  EXPECT_THAT(news_[0], HasSubstr("no answer within 3.0 s from host-a, host-c"));
+  EXPECT_TRUE(is_over_ && last_answer_.done);
+  told();
+  tell("a", {.lines = "late\n", .is_ready = true});
+  EXPECT_THAT(told(), ElementsAre("a end")) << "nobody wants it any more";
+}
+
+TEST_F(OutputInquiriesTest, SaysWhenNobodyHasAnswered) {
+  begin({node("a"), node("b", false), node("c", true, false)});
+  EXPECT_THAT(told(), ElementsAre("a begin"));
+  ASSERT_EQ(news_.size(), 2u);
+  EXPECT_THAT(news_[0], HasSubstr("cannot be reached now: host-b"));
+  EXPECT_THAT(news_[1], HasSubstr("is too old to tell it: host-c"));
+  pass(seconds(3));
+  EXPECT_TRUE(is_over_);
+  EXPECT_FALSE(last_answer_.done);
+  EXPECT_EQ(last_answer_.text, "no node of job 'j' has told its output");
+  EXPECT_THAT(told(), ElementsAre("a end"));
+}
+
+TEST_F(OutputInquiriesTest, FlightRecordsAreAskedOfThoseWhoKnowOfThem) {
+  UserRequest asked = request(false);
+  asked.what = UserRequest::What::kFlight;
+  OutputInquiries::Node old = node("b");
+  old.tells_flight = false;
+  take(inquiries_.begin(kReader, "j", asked, {node("a"), old}, now_));
+  EXPECT_THAT(told(), ElementsAre("a begin"));
+  EXPECT_TRUE(last_told_.flight);
+  ASSERT_EQ(news_.size(), 1u);
+  EXPECT_EQ(
+      news_[0],
+      "the flight record of its workers is missing, its ddprun is too old to tell it: host-b");
+  pass(seconds(3));
+  EXPECT_THAT(news_[1], HasSubstr("host-a: the flight record of its workers is missing"));
+  EXPECT_EQ(last_answer_.text, "no node of job 'j' has told its flight record");
+}
+
+TEST_F(OutputInquiriesTest, FollowsUntilTheJobHasEndedAndAllHaveSaidTheirLast) {
+  begin({node("a"), node("b")}, true);
+  tell("a", {});
+  tell("b", {});
+  pass(std::chrono::hours(48));
+  EXPECT_THAT(news_, IsEmpty()) << "who has nothing to tell is not late";
+  tell("a", {.is_ready = true});
+  tell("a", {.lines = "1\n"});
+  tell("a", {.is_ready = true});
+  end_job();
+  EXPECT_FALSE(is_over_);
+  tell("a", {.lines = "2\n"});
+  tell("a", {.lines = "3\n", .is_last = true});
+  EXPECT_FALSE(is_over_);
+  tell("b", {.is_last = true});
+  EXPECT_EQ(read_, "1\n2\n3\n");
+  ASSERT_TRUE(is_over_);
+  EXPECT_EQ(std::get<End>(last_word_.message).verdict.headline, "well");
+  EXPECT_EQ(last_word_.after, 12u);
+}
+
+TEST_F(OutputInquiriesTest, DoesNotWaitForLongAtTheEndOfAJob) {
+  begin({node("a"), node("b")}, true);
+  tell("a", {});
+  tell("b", {});
+  end_job();
+  take(inquiries_.agent_left("a", now_));
+  EXPECT_FALSE(is_over_);
+  pass(OutputInquiries::kAgentPatience);
+  EXPECT_TRUE(is_over_);
+}
+
+TEST_F(OutputInquiriesTest, FollowsNodesThatComeAndThatComeBack) {
+  begin({node("a")}, true);
+  tell("a", {});
+  told();
+  ASSERT_EQ(inquiries_.followed("j").size(), 1u);
+  EXPECT_THAT(inquiries_.followed("other"), IsEmpty());
+  take(inquiries_.see(1, {node("a"), node("b")}, now_));
+  EXPECT_THAT(told(), ElementsAre("b begin"));
+  EXPECT_EQ(last_told_.lines, kMaxLogLines) << "all of it is new";
+  tell("b", {});
+  take(inquiries_.agent_gone("a", now_));
+  ASSERT_EQ(news_.size(), 1u);
+  EXPECT_THAT(news_[0], HasSubstr("the connection with host-a is lost"));
+  take(inquiries_.see(1, {node("a"), node("b")}, now_));
+  EXPECT_THAT(told(), ElementsAre("a begin"));
+  EXPECT_EQ(last_told_.lines, 0) << "what it keeps was shown";
+  take(inquiries_.agent_left("b", now_));
+  EXPECT_EQ(news_.size(), 1u) << "nothing of b is missing";
+}
+
+TEST_F(OutputInquiriesTest, OneWhoIsLateIsShownFromThenOnWhileItIsFollowed) {
+  begin({node("a")}, true);
+  pass(seconds(4));
+  ASSERT_EQ(news_.size(), 1u);
+  told();
+  tell("a", {.is_ready = true});
+  EXPECT_THAT(told(), ElementsAre("a next"));
+  tell("a", {.lines = "1\n"});
+  EXPECT_EQ(read_, "1\n");
+}
+
+// kTurns pages of every node at most wait for a reader, however many nodes there are.
+TEST_F(OutputInquiriesTest, NobodyIsGivenATurnForAReaderWhoDoesNotRead) {
+  std::vector<OutputInquiries::Node> nodes;
+  for (int i = 0; i < 100; ++i) nodes.push_back(node(std::to_string(i)));
+  begin(nodes, true);
+  told();
+  for (int i = 0; i < 100; ++i) tell(std::to_string(i), {.is_ready = true});
+  const std::string page(kOutputPageBytes, 'x');
+  std::vector<std::string> turns = told();
+  EXPECT_EQ(turns.size(), OutputInquiries::kTurns);
+  for (const std::string& one : turns) {
+    tell(one.substr(0, one.find(' ')), {.lines = page, .is_ready = true});
+  }
+  EXPECT_THAT(told(), IsEmpty());
+  EXPECT_EQ(read_.size(), OutputInquiries::kTurns * page.size());
+  pass(std::chrono::hours(1));
+  EXPECT_THAT(news_, IsEmpty()) << "those who wait for their turn are not late";
+  drain();
+  turns = told();
+  ASSERT_EQ(turns.size(), OutputInquiries::kTurns);
+  EXPECT_EQ(turns[0], "4 next") << "those who have waited for longest";
+}
+
+TEST_F(OutputInquiriesTest, WhatIsToldWithoutATurnHasABoundAndIsCounted) {
+  begin({node("a")}, true);
+  const std::string page(300'000, 'x');
+  for (int i = 0; i < 10; ++i) tell("a", {.lines = page});
+  EXPECT_EQ(read_.size(), 3 * page.size());
+  tell("a", {.lines = "x"});
+  EXPECT_EQ(read_.size(), 3 * page.size())
+      << "not before the reader knows that something is missing";
+  drain();
+  ASSERT_EQ(news_.size(), 1u);
+  EXPECT_THAT(news_[0], HasSubstr("about 2100001 bytes of output are missing"));
+  tell("a", {.lines = "y"});
+  EXPECT_EQ(read_.back(), 'y');
+}
+
+TEST_F(OutputInquiriesTest, IsForgottenWithItsReader) {
+  begin({node("a"), node("b")}, true);
+  tell("a", {.is_last = true});
+  tell("b", {.is_ready = true});
+  told();
+  take(inquiries_.reader_gone(kReader));
+  EXPECT_THAT(told(), ElementsAre("b end"));
+  EXPECT_FALSE(inquiries_.deadline());
+  EXPECT_THAT(inquiries_.readers(), IsEmpty());
+}
+
+TEST_F(OutputInquiriesTest, ThereAreOnlySoMany) {
+  for (std::size_t job = 0; job < OutputInquiries::kOfAll / OutputInquiries::kOfJob; ++job) {
+    const std::string id = std::to_string(job);
+    for (std::size_t i = 0; i < OutputInquiries::kOfJob; ++i) {
+      ASSERT_TRUE(inquiries_.has_room(id));
+      const AgentConnectionId reader(1000 * job + i);
+      inquiries_.begin(reader, id, request(true), {node("a" + id)}, now_);
+    }
+    EXPECT_FALSE(inquiries_.has_room(id));
+  }
+  EXPECT_FALSE(inquiries_.has_room("another"));
+  inquiries_.job_gone("3", Silence{"it is not known"});
+  EXPECT_TRUE(inquiries_.has_room("another"));
+}
+
+// What a liar says costs the others nothing, and the table no more than it has.
+TEST_F(OutputInquiriesTest, ALiarChangesNothing) {
+  begin({node("a"), node("b")});
+  tell("c", {.lines = "not asked\n"});
+  tell("a", {.inquiry = 99, .lines = "not this one\n"});
+  EXPECT_EQ(read_, "");
+  for (int i = 0; i < 100; ++i) {
+    tell("a", {.is_ready = true});
+    tell("a", {});
+    tell("a", {.is_ready = true});
+  }
+  tell("a", {.is_last = true});
+  tell("a", {.lines = "after its last\n", .is_ready = true});
+  EXPECT_EQ(read_, "");
+  tell("b", {.is_last = true});
+  EXPECT_TRUE(is_over_);
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,492 @@
+// A job goes on in another life of its service: without any memory of it, and with its state.
+#include "tests/rendezvous/membership/core/fixture.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+using MembershipTest = testing_support::MembershipFixture;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// --- a job that had an earlier life, in a service that was killed ---
+
+class RecallTest : public MembershipTest {
+ protected:
+  // A new service knows nothing; the agents still do.
+  void restart_service(NodeRange nodes, int max_restarts) {
+    start(nodes, max_restarts);
+    job_->expect_past(now_ + seconds(5));
+    told_.clear();
+  }
+  void come_back(const std::string& host, int node_rank, AgentPhase phase, int generation,
+                 std::vector<WorkerEnd> ends = {}) {
+    Hello back = hello_again(host, phase, generation, std::move(ends));
+    back.assignment = Assignment{.generation = Generation(generation),
+                                 .node_rank = NodeRank(node_rank),
+                                 .node_count = 2,
+                                 .first_rank = Rank(node_rank),
+                                 .world_size = 2,
+                                 .store = {"10.0.0.1", 4000},
+                                 .restart_count = 2,
+                                 .reason = "restart 2 of 3: earlier"};
+    take(job_->joined(back, false, now_));
+  }
+  // The only node of its generation.
+  void come_back_alone(const std::string& host, AgentPhase phase, int generation) {
+    Hello back = hello_again(host, phase, generation);
+    back.assignment = Assignment{.generation = Generation(generation),
+                                 .node_count = 1,
+                                 .world_size = 1,
+                                 .reason = "earlier"};
+    take(job_->joined(back, false, now_));
+  }
+};
+
+TEST_F(RecallTest, NoMoreBudgetIsUsedThanThereIsWhateverAnAgentSays) {
+  restart_service({2, 2}, 1);
+  come_back("a", 0, AgentPhase::kRunning, 7);  // says that 2 were used
+  EXPECT_EQ(job_->restarts_used(), 1);
+}
+
+TEST_F(RecallTest, ARunningGenerationIsTakenOverWhenAllItsNodesHaveCome) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  EXPECT_FALSE(told<Stop>("a"));
+  join("spare");
+  EXPECT_TRUE(told<Wait>("spare")) << "nothing is formed while b may still run its workers";
+  come_back("b", 1, AgentPhase::kFinished, 7);
+  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+  EXPECT_EQ(job_->generation(), Generation(7));
+  say("a", AgentPhase::kFinished, 7);
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_TRUE(told<End>("a")->verdict.success);
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 2);
+}
+
+// It was replaced by a spare, which may still run the generation after its own.
+TEST_F(RecallTest, ANodeThatWasReplacedDoesNotBeginAgainWhatAnotherMayStillRun) {
+  restart_service({1, 1}, 3);
+  Hello replaced = hello_again("a", AgentPhase::kIdle, 8);  // told of 8 while it waited
+  replaced.assignment = Assignment{.generation = Generation(7), .node_count = 1, .world_size = 1};
+  take(job_->joined(replaced, false, now_));
+  EXPECT_TRUE(told<Wait>("a"));
+  come_back_alone("b", AgentPhase::kRunning, 8);
+  EXPECT_FALSE(told<Stop>("b"));
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+  EXPECT_EQ(job_->generation(), Generation(8));
+  ASSERT_TRUE(told<Wait>("a"));
+  EXPECT_EQ(told<Wait>("a")->generation, Generation(8));
+}
+
+TEST_F(RecallTest, TheBudgetThatWasUsedStaysUsed) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  for (const int generation : {7, 8}) {
+    say("a", AgentPhase::kIdle, generation, {killed(0)});
+    say("b", AgentPhase::kIdle, generation);
+    if (generation == 8) break;
+    ASSERT_TRUE(told<Assignment>("a"));
+    EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
+    EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+  }
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 3);
+}
+
+TEST_F(RecallTest, AFailureDuringTheOutageUsesBudget) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kIdle, 7, {killed(1)});
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+}
+
+// Its agent was ending the other workers when it came back, and said what had happened after that.
+TEST_F(RecallTest, AFailureDuringTheOutageThatIsToldLateUsesBudget) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kIdle, 7);
+  come_back("b", 1, AgentPhase::kStopping, 7);
+  say("b", AgentPhase::kIdle, 7, {killed(1)});
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(8));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+}
+
+// Agents say so once: this one said it to nobody.
+TEST_F(RecallTest, AHangThatBeganDuringTheOutageIsEnded) {
+  restart_service({2, 2}, 3);
+  Hello back = hello_again("a", AgentPhase::kRunning, 7);
+  back.assignment = Assignment{
+      .generation = Generation(7), .node_rank = NodeRank(0), .node_count = 2, .world_size = 2};
+  back.status.sightings = {
+      {.rank = Rank(0), .flight = FlightState::kWaiting, .collective = 57, .call = "barrier"}};
+  take(job_->joined(back, false, now_));
+  EXPECT_FALSE(told<Stop>("a"));
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  for (const char* host : {"a", "b"}) {
+    ASSERT_TRUE(told<Stop>(host)) << host;
+    EXPECT_TRUE(told<Stop>(host)->look) << host;
+  }
+}
+
+TEST_F(RecallTest, AnOutageThatTheAgentsDidNotSitOutUsesNone) {
+  restart_service({2, 2}, 3);
+  WorkerEnd victim = killed(0);
+  victim.after_stop = true;
+  come_back("a", 0, AgentPhase::kIdle, 7, {victim});
+  EXPECT_FALSE(told<Assignment>("a"));
+  come_back("b", 1, AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(8));
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
+}
+
+// The patience of a's agent ended first. Rank 1 on b lost its peer and exited before that of b's
+// did.
+TEST_F(RecallTest, AWorkerThatNoticedWhatTheOutageDidToOthersIsNotBlamed) {
+  WorkerEnd stopped = killed(0, seconds(3));
+  stopped.after_stop = true;
+  WorkerEnd victim{.kind = EndKind::kExited, .code = 1, .rank = Rank(1), .age = seconds(2)};
+  for (const bool victim_comes_first : {false, true}) {
+    SCOPED_TRACE(victim_comes_first);
+    restart_service({2, 2}, 2);  // 2 are used
+    if (victim_comes_first) come_back("b", 1, AgentPhase::kIdle, 7, {victim});
+    come_back("a", 0, AgentPhase::kIdle, 7, {stopped});
+    if (!victim_comes_first) come_back("b", 1, AgentPhase::kIdle, 7, {victim});
+    ASSERT_TRUE(told<Assignment>("b"));
+    EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
+    EXPECT_EQ(told<Assignment>("b")->reason, "the rendezvous service was restarted");
+  }
+}
+
+// It exited before any agent had ended workers, or a signal that no agent sent has killed it.
+TEST_F(RecallTest, AWorkersOwnFailureDuringTheOutageUsesBudget) {
+  WorkerEnd stopped = killed(0, seconds(3));
+  stopped.after_stop = true;
+  const WorkerEnd early{.kind = EndKind::kExited, .code = 1, .rank = Rank(1), .age = seconds(4)};
+  for (const WorkerEnd& own : {early, killed(1, seconds(2))}) {
+    restart_service({2, 2}, 3);
+    come_back("a", 0, AgentPhase::kIdle, 7, {stopped});
+    come_back("b", 1, AgentPhase::kIdle, 7, {own});
+    ASSERT_TRUE(told<Assignment>("b"));
+    EXPECT_EQ(told<Assignment>("b")->restart_count, 3);
+    EXPECT_THAT(told<Assignment>("b")->reason, HasSubstr("rank 1"));
+  }
+}
+
+// An agent of an older generation came first, without workers.
+TEST_F(RecallTest, AGenerationThatWasTakenOverIsNotJudgedAsRecalled) {
+  JobSpec spec;
+  spec.id = "job";
+  spec.nodes = {1, 3};
+  spec.max_restarts = 3;
+  spec.on_join = OnJoin::kNow;
+  start(spec);
+  job_->expect_past(now_ + seconds(5));
+  come_back("c", 1, AgentPhase::kIdle, 6);
+  job_->disconnected("id-c");
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  ASSERT_EQ(job_->phase(), JobPhase::kRunning);
+  join("d");
+  ASSERT_TRUE(told<Stop>("a"));
+  EXPECT_EQ(told<Stop>("a")->reason, "a node joined");
+  // It exited before its agent heard of the stop.
+  say("a", AgentPhase::kIdle, 7, {{.kind = EndKind::kExited, .code = 1}});
+  say("b", AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("d"));
+  EXPECT_EQ(told<Assignment>("d")->restart_count, 2);
+}
+
+TEST_F(RecallTest, NothingIsFormedBeforeTheLeaseOfAMissingNodeIsOver) {
+  restart_service({1, 2}, 3);
+  beating_ = {"a"};
+  come_back("a", 0, AgentPhase::kIdle, 7);
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Assignment>("a")) << "b may still run workers of generation 7";
+  pass(milliseconds(200));
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->world_size, 1);
+}
+
+TEST_F(RecallTest, ANodeThatDoesNotComeBackToARunningGenerationIsLost) {
+  restart_service({1, 2}, 3);
+  beating_ = {"a"};
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Stop>("a"));
+  pass(milliseconds(200));
+  ASSERT_TRUE(told<Stop>("a"));
+  say("a", AgentPhase::kIdle, 7);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
+  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1"));
+}
+
+TEST_F(RecallTest, WhoRunsAnOlderGenerationThanOthersIsStopped) {
+  restart_service({2, 2}, 3);
+  come_back("c", 0, AgentPhase::kRunning, 6);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+  say("c", AgentPhase::kRunning, 6);
+  EXPECT_TRUE(told<Stop>("c"));
+  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+}
+
+TEST_F(RecallTest, AJobThatIsToldToEndWhileItIsRecalledEnds) {
+  restart_service({2, 2}, 3);
+  come_back("a", 0, AgentPhase::kRunning, 7);
+  take(job_->left("id-a", Leave{SIGTERM, ""}, now_));
+  come_back("b", 1, AgentPhase::kRunning, 7);
+  ASSERT_TRUE(told<End>("b"));
+  EXPECT_EQ(told<End>("b")->verdict.exit_code, 143);
+}
+
+// --- a job whose state was kept ---
+
+class RestoredTest : public MembershipTest {
+ protected:
+  // The service is killed, and another one goes on with what was kept.
+  void restart_service() {
+    const JobState kept = job_->state(now_);
+    now_ += seconds(2);
+    job_.emplace(kept, MembershipOptions{.lease = seconds(5)}, now_);
+    told_.clear();
+    log_.clear();
+  }
+  void come_back(const std::string& host, AgentPhase phase, int generation,
+                 std::vector<WorkerEnd> ends = {}) {
+    take(job_->joined(hello_again(host, phase, generation, std::move(ends)), false, now_));
+  }
+  // Generation 1 of 2 nodes runs, and has used one restart of `max_restarts`.
+  void run_second_generation(NodeRange nodes, int max_restarts) {
+    start(nodes, max_restarts);
+    join("a");
+    join("b");
+    say("a", AgentPhase::kIdle, 0, {killed(0)});
+    say("b", AgentPhase::kIdle, 0);
+    say("a", AgentPhase::kRunning, 1);
+    say("b", AgentPhase::kRunning, 1);
+    ASSERT_EQ(job_->generation(), Generation(1));
+  }
+};
+
+// Of a hang the first node to say so knows its own workers only; what the others say comes later.
+TEST_F(RestoredTest, AHangIsJudgedByWhatAllNodesHaveSeen) {
+  const Sighting waits{
+      .rank = Rank(0), .flight = FlightState::kWaiting, .collective = 57, .call = "barrier"};
+  const Sighting absent{.rank = Rank(1), .flight = FlightState::kOutside, .collective = 56};
+  const auto with = [this](const std::string& host, AgentPhase phase, const Sighting& seen) {
+    Hello hello = hello_again(host, phase, 1);
+    hello.status.sightings = {seen};
+    return hello;
+  };
+  run_second_generation({2, 2}, 1);
+  take(job_->status("id-a", with("a", AgentPhase::kRunning, waits).status, now_));
+  restart_service();
+  take(job_->joined(with("b", AgentPhase::kRunning, absent), false, now_));
+  ASSERT_TRUE(told<Stop>("b"));
+  EXPECT_TRUE(told<Stop>("b")->look);
+  take(job_->joined(with("a", AgentPhase::kIdle, waits), false, now_));
+  take(job_->status("id-b", with("b", AgentPhase::kIdle, absent).status, now_));
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.ends.front().rank, Rank(1));
+}
+
+TEST_F(RestoredTest, GoesOnWhereItWasWithItsGenerationAndItsBudget) {
+  run_second_generation({2, 2}, 3);
+  restart_service();
+  come_back("a", AgentPhase::kRunning, 1);
+  join("newcomer");
+  EXPECT_TRUE(told<Wait>("newcomer"));
+  EXPECT_FALSE(told<Stop>("a"));
+  come_back("b", AgentPhase::kRunning, 1);
+  EXPECT_FALSE(told<Stop>("b"));
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+  EXPECT_EQ(job_->generation(), Generation(1));
+  EXPECT_THAT(log_, Not(HasSubstr("lost")));
+  say("b", AgentPhase::kIdle, 1, {killed(1)});
+  say("a", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+}
+
+// Killed when the assignment was safe and one node had been told: the other one is told now.
+TEST_F(RestoredTest, WhoWasNotToldOfTheGenerationYetIsToldNow) {
+  start({2, 2});
+  join("a");
+  join("b");
+  restart_service();
+  come_back("a", AgentPhase::kRunning, 0);
+  come_back("b", AgentPhase::kIdle, -1);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(0));
+  EXPECT_FALSE(told<Stop>("a"));
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+}
+
+// The node that failed first is gone; what it said is not.
+TEST_F(RestoredTest, AFailureThatWasKnownUsesBudgetAndKeepsItsStory) {
+  run_second_generation({1, 2}, 3);
+  say("a", AgentPhase::kStopping, 1, {killed(0)});
+  ASSERT_TRUE(told<Stop>("b"));
+  restart_service();
+  beating_ = {"b"};
+  WorkerEnd victim = killed(1, seconds(60));
+  come_back("b", AgentPhase::kRunning, 1, {victim});
+  ASSERT_TRUE(told<Stop>("b"));
+  say("b", AgentPhase::kIdle, 1);
+  EXPECT_FALSE(told<Assignment>("b")) << "a may still have workers";
+  pass(seconds(6));
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(2));
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
+  EXPECT_THAT(told<Assignment>("b")->reason, HasSubstr("rank 0"));
+}
+
+TEST_F(RestoredTest, ABudgetThatWasUsedUpStaysUsedUp) {
+  run_second_generation({2, 2}, 1);
+  say("a", AgentPhase::kStopping, 1, {killed(0)});
+  restart_service();
+  come_back("a", AgentPhase::kIdle, 1, {killed(0)});
+  come_back("b", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 128 + SIGKILL);
+  EXPECT_EQ(told<End>("a")->verdict.restarts_used, 1);
+}
+
+TEST_F(RestoredTest, ARestartThatWaitsForANodeIsCountedOnce) {
+  run_second_generation({2, 2}, 2);
+  beating_ = {"a"};
+  pass(milliseconds(5100));  // b is lost
+  say("a", AgentPhase::kIdle, 1);
+  EXPECT_TRUE(told<Wait>("a")) << "the second restart has been counted, and needs another node";
+  restart_service();
+  come_back("a", AgentPhase::kIdle, 1);
+  pass(milliseconds(5100));
+  EXPECT_FALSE(told<End>("a"));
+  join("c");
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+  EXPECT_THAT(told<Assignment>("a")->reason, HasSubstr("node 1 (b)"));
+}
+
+TEST_F(RestoredTest, AnOutageThatTheAgentsDidNotSitOutUsesNoBudget) {
+  run_second_generation({2, 2}, 3);
+  restart_service();
+  WorkerEnd victim = killed(0);
+  victim.after_stop = true;
+  come_back("a", AgentPhase::kIdle, 1, {victim});
+  EXPECT_FALSE(told<Assignment>("a"));
+  come_back("b", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->generation, Generation(2));
+  EXPECT_EQ(told<Assignment>("b")->restart_count, 1);
+  EXPECT_EQ(told<Assignment>("b")->node_rank, NodeRank(1)) << "every node keeps its place";
+}
+
+TEST_F(RestoredTest, ANodeThatDoesNotComeBackIsLostAndNamed) {
+  run_second_generation({1, 2}, 3);
+  restart_service();
+  beating_ = {"a"};
+  come_back("a", AgentPhase::kRunning, 1);
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Stop>("a"));
+  pass(milliseconds(200));
+  ASSERT_TRUE(told<Stop>("a"));
+  EXPECT_THAT(told<Stop>("a")->reason, HasSubstr("node 1 (b)"));
+  say("a", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
+}
+
+// As after a loss of power in the whole room: other agents go on with the job.
+TEST_F(RestoredTest, AGenerationOfWhichNobodyComesBackUsesNoBudget) {
+  run_second_generation({2, 2}, 3);
+  restart_service();
+  beating_ = {"c", "d"};
+  join("c");
+  join("d");
+  EXPECT_FALSE(told<Assignment>("c"));
+  pass(milliseconds(5100));
+  ASSERT_TRUE(told<Assignment>("c"));
+  EXPECT_EQ(told<Assignment>("c")->generation, Generation(2));
+  EXPECT_EQ(told<Assignment>("c")->restart_count, 1);
+  EXPECT_EQ(told<Assignment>("c")->reason, "the rendezvous service was restarted");
+}
+
+TEST_F(RestoredTest, AJobThatWasToldToEndEndsWhenNothingOfItIsLeft) {
+  run_second_generation({2, 2}, 3);
+  AgentStatus leaving{.phase = AgentPhase::kStopping, .generation = Generation(1)};
+  leaving.leaving = SIGTERM;
+  take(job_->status("id-a", leaving, now_));
+  restart_service();
+  come_back("b", AgentPhase::kRunning, 1);
+  EXPECT_TRUE(told<Stop>("b"));
+  say("b", AgentPhase::kIdle, 1);
+  EXPECT_FALSE(told<End>("b")) << "a may still have workers";
+  come_back("a", AgentPhase::kIdle, 1);
+  ASSERT_TRUE(told<End>("b"));
+  EXPECT_EQ(told<End>("b")->verdict.exit_code, 128 + SIGTERM);
+}
+
+TEST_F(RestoredTest, AVerdictIsToldToWhoComesLate) {
+  run_second_generation({2, 2}, 3);
+  say("a", AgentPhase::kFinished, 1);
+  say("b", AgentPhase::kFinished, 1);
+  restart_service();
+  EXPECT_EQ(job_->deadline(), std::nullopt);
+  come_back("b", AgentPhase::kFinished, 1);
+  ASSERT_TRUE(told<End>("b"));
+  EXPECT_TRUE(told<End>("b")->verdict.success);
+}
+
+// Nobody knows who else had been admitted before the first generation.
+TEST_F(RestoredTest, AJobThatNeverRanWaitsForThoseOnTheirWayBack) {
+  start({1, 3});
+  join("a");
+  restart_service();
+  beating_ = {"a", "c"};
+  come_back("a", AgentPhase::kIdle, -1);
+  come_back("c", AgentPhase::kIdle, -1);
+  EXPECT_FALSE(told<Assignment>("a"));
+  pass(milliseconds(4900));
+  EXPECT_FALSE(told<Assignment>("a"));
+  pass(seconds(31));  // and a last call
+  ASSERT_TRUE(told<Assignment>("a"));
+  EXPECT_EQ(told<Assignment>("a")->generation, Generation(0));
+}
+
+TEST_F(RestoredTest, AJobThatNeverRanBeginsWhenItIsFull) {
+  start({2, 2});
+  join("a");
+  restart_service();
+  join("b");
+  EXPECT_FALSE(told<Assignment>("b"));
+  come_back("a", AgentPhase::kIdle, -1);
+  EXPECT_TRUE(told<Assignment>("a"));
+}
+
+TEST_F(RestoredTest, KilledAgainWhileItIsRecalledNothingIsForgotten) {
+  run_second_generation({2, 2}, 3);
+  restart_service();
+  come_back("a", AgentPhase::kRunning, 1);
+  restart_service();
+  come_back("b", AgentPhase::kRunning, 1);
+  come_back("a", AgentPhase::kRunning, 1);
+  EXPECT_EQ(job_->phase(), JobPhase::kRunning);
+  EXPECT_EQ(job_->generation(), Generation(1));
+  EXPECT_FALSE(told<Stop>("a") || told<Stop>("b"));
+}
+
+}  // namespace
+}  // namespace ddprun

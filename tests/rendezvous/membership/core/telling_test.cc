@@ -1,0 +1,110 @@
+// What each member is told (membership_telling.cc).
+#include "tests/rendezvous/membership/core/fixture.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+using MembershipTellingTest = testing_support::MembershipFixture;
+using std::chrono::seconds;
+
+// --- who may call the store's host ---
+
+class PeersTest : public MembershipTellingTest {
+ protected:
+  void join_from(const std::string& host, const std::string& address,
+                 std::vector<std::string> others = {}) {
+    Hello one = hello(host);
+    one.node.address = address;
+    one.node.other_addresses = std::move(others);
+    take(job_->joined(one, false, now_));
+  }
+};
+
+TEST_F(PeersTest, TheStoresHostAloneIsToldTheAddressesOfAllInTheGeneration) {
+  start({2, 2});
+  join_from("node0", "10.0.0.1", {"10.1.0.1"});
+  join_from("node1", "10.0.0.2", {"10.1.0.2", "fd00::2"});
+  join_from("node2", "10.0.0.3");
+  ASSERT_TRUE(told<Assignment>("node0") && told<Assignment>("node1") && told<Wait>("node2"));
+  EXPECT_THAT(
+      told<Assignment>("node0")->peers,
+      testing::UnorderedElementsAre("10.0.0.1", "10.1.0.1", "10.0.0.2", "10.1.0.2", "fd00::2"));
+  EXPECT_THAT(told<Assignment>("node1")->peers, testing::IsEmpty());
+}
+
+TEST_F(PeersTest, AreSaidAgainToAHostThatComesBackAndAreNoPartOfTheState) {
+  start({2, 2});
+  join_from("node0", "10.0.0.1", {"10.1.0.1"});
+  join_from("node1", "10.0.0.2");
+  for (const Place& place : job_->state(now_).places) {
+    EXPECT_THAT(place.node.other_addresses, testing::IsEmpty());
+    EXPECT_THAT(place.assignment.peers, testing::IsEmpty());
+  }
+  job_->disconnected("id-node0");
+  told_.clear();
+  join_from("node0", "10.0.0.1", {"10.1.0.1"});
+  ASSERT_TRUE(told<Assignment>("node0"));
+  EXPECT_EQ(told<Assignment>("node0")->peers.size(), 3u);
+}
+
+TEST_F(PeersTest, WhenNotAllFitEachNodeHasItsFirst) {
+  constexpr int kNodes = 200;
+  start({kNodes, kNodes});
+  const std::string long_one(kMaxNameBytes, 'x');
+  for (int i = 0; i < kNodes; ++i) {
+    join_from("node" + std::to_string(i), "10.0.0." + std::to_string(i),
+              std::vector<std::string>(kMaxAddresses, long_one));
+  }
+  const Assignment* host = told<Assignment>("node0");
+  ASSERT_TRUE(host);
+  std::size_t bytes = 0;
+  for (const std::string& peer : host->peers) bytes += peer.size();
+  EXPECT_LE(bytes, kMaxPeersBytes);
+  for (int i = 0; i < kNodes; ++i) {
+    EXPECT_THAT(host->peers, testing::Contains("10.0.0." + std::to_string(i)));
+  }
+}
+
+TEST_F(MembershipTellingTest, TheStoresHostIsReachableFromOtherNodes) {
+  start({2, 2});
+  job_->set_service_address("10.0.0.9");
+  job_->set_service_address("127.0.1.1");  // as an agent beside the service sees it
+  Hello host = hello("a");
+  host.node.address = "127.0.0.1";  // it reached the service through loopback
+  take(job_->joined(host, true, now_));
+  join("b");
+  ASSERT_TRUE(told<Assignment>("b"));
+  EXPECT_EQ(told<Assignment>("b")->store.host, "10.0.0.9");
+}
+
+// --- what has happened, and why nothing does ---
+
+TEST_F(MembershipTellingTest, WhatFailedIsToldToTheFirstNodeAndToTheOneThatFailed) {
+  start({3, 3}, 9);
+  for (const char* host : {"a", "b", "c"}) join(host);
+  EXPECT_FALSE(told<Assignment>("a")->failure);
+  fail({"a", "b", "c"}, "c");
+  ASSERT_TRUE(told<Assignment>("a"));
+  ASSERT_TRUE(told<Assignment>("a")->failure);
+  EXPECT_EQ(told<Assignment>("a")->failure->generation, Generation(0));
+  EXPECT_EQ(told<Assignment>("a")->failure->ends.front().host, "c");
+  EXPECT_EQ(told<Assignment>("c")->failure, told<Assignment>("a")->failure);
+  EXPECT_FALSE(told<Assignment>("b")->failure) << "a thousand nodes need not all hear it";
+  fail({"a", "b", "c"}, "b");
+  EXPECT_EQ(told<Assignment>("b")->failure->ends.front().host, "b");
+}
+
+TEST_F(MembershipTellingTest, TooFewNodesEndTheJobAtTheJoinDeadlineAndItSaysWhoWasThere) {
+  start({2, 2});
+  beating_ = {"a"};
+  join("a");
+  pass(seconds(601));
+  ASSERT_TRUE(told<End>("a"));
+  EXPECT_EQ(told<End>("a")->verdict.exit_code, 65);
+  EXPECT_THAT(told<End>("a")->verdict.headline, HasSubstr("1 of 2 nodes here: a"));
+}
+
+}  // namespace
+}  // namespace ddprun

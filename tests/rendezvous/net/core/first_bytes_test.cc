@@ -1,0 +1,51 @@
+#include "rendezvous/net/core/first_bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "rendezvous/store/core/wire_format.h"
+
+namespace ddprun {
+namespace {
+
+TEST(FirstBytes, TellAgentsHttpAndTheStoresClientsApart) {
+  EXPECT_EQ(caller_of("DDPR\x10"), Caller::kAgent);
+  for (const char* method : {"GET /", "HEAD /", "DELETE /", "POST", "PRI * HTTP/2.0", "get /"}) {
+    EXPECT_EQ(caller_of(method), Caller::kHttp) << method;
+  }
+  std::string handshake;
+  put_handshake(handshake);
+  EXPECT_EQ(caller_of(handshake), Caller::kStoreClient);
+  EXPECT_EQ(caller_of("\x16\x03\x01"), Caller::kTls);
+}
+
+// An agent's magic may come byte by byte, and so may DELETE.
+TEST(FirstBytes, OneByteOfTheMagicDoesNotTellYet) {
+  EXPECT_EQ(caller_of(""), std::nullopt);
+  EXPECT_EQ(caller_of("D"), std::nullopt);
+  EXPECT_EQ(caller_of("DD"), Caller::kAgent);
+  EXPECT_EQ(caller_of("DE"), Caller::kHttp);
+  EXPECT_EQ(caller_of(std::string_view("D\0", 2)), Caller::kHttp);
+}
+
+TEST(FirstBytes, TlsIsAHandshakeRecordOfSomeVersion) {
+  EXPECT_EQ(caller_of("\x16"), std::nullopt);
+  EXPECT_EQ(caller_of("\x16\x03"), Caller::kTls);
+  EXPECT_EQ(caller_of("\x16\x04"), Caller::kStoreClient) << "who refuses it";
+  EXPECT_EQ(caller_of("\x15\x03"), Caller::kStoreClient) << "an alert opens nothing";
+}
+
+TEST(FirstBytes, NoOpcodeOfTheStoreIsALetter) {
+  for (const Dialect dialect : {Dialect::kL1, Dialect::kL2, Dialect::kModern}) {
+    for (int opcode = 0; opcode < 256; ++opcode) {
+      if (!command_of(dialect, static_cast<std::uint8_t>(opcode))) continue;
+      const char first = static_cast<char>(opcode);
+      EXPECT_NE(first, '\x16') << "with which TLS begins";
+      EXPECT_EQ(caller_of({&first, 1}), Caller::kStoreClient) << opcode;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace ddprun

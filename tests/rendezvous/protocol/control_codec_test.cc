@@ -1,0 +1,475 @@
+#include "rendezvous/protocol/control_codec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+WorkerEnd some_end() {
+  WorkerEnd end;
+  end.kind = EndKind::kSignaled;
+  end.code = SIGKILL;
+  end.core_dumped = true;
+  end.out_of_memory = OutOfMemory::kLikely;
+  end.on_request = true;
+  end.finished = true;
+  end.unseen = std::chrono::milliseconds(1250);
+  end.after_stop = true;
+  end.rank = Rank(5);
+  end.local_rank = LocalRank(1);
+  end.node_rank = NodeRank(2);
+  end.host = "node2";
+  end.pid = 99;
+  end.message = "why";
+  end.stderr_tail = {"line 1", "line 2"};
+  end.step = -3;
+  end.age = std::chrono::milliseconds(30);
+  return end;
+}
+
+// The JSON inside a frame.
+std::string body(const Result<std::string>& frame) { return frame->substr(kControlHeaderBytes); }
+
+// A hello as a stranger may write it: right, but for one field.
+std::string hello_with(const std::string& path, const nlohmann::json& value) {
+  Hello hello;
+  hello.node.agent_id = "x";
+  hello.status.ends = {some_end()};
+  auto json = nlohmann::json::parse(body(encode(AgentMessage(hello))));
+  json[nlohmann::json::json_pointer(path)] = value;
+  return json.dump();
+}
+
+TEST(ControlCodec, AHelloComesBackAsItWas) {
+  Hello hello;
+  hello.version = "1.2.3";
+  hello.job = {.id = "j",
+               .nodes = {2, 4},
+               .max_restarts = 3,
+               .join_timeout = std::chrono::seconds(7),
+               .last_call = std::chrono::seconds(2),
+               .on_join = OnJoin::kCheckpoint,
+               .node_failures = 5};
+  hello.job.restart_rules = {
+      .window = std::chrono::seconds(90), .final_codes = {{2, 2}, {64, 78}}, .on_progress = true};
+  hello.node = {.agent_id = "x", .host = "h", .slots = 8, .node_rank = 1, .address = "10.0.0.2"};
+  hello.status = {.phase = AgentPhase::kStopping,
+                  .generation = Generation(4),
+                  .ends = {some_end()},
+                  .store_port = 1234,
+                  .leaving = 15,
+                  .checkpoints = 6,
+                  .asked_to_save = true,
+                  .step = 120,
+                  .sightings = {{.rank = Rank(3),
+                                 .local_rank = LocalRank(1),
+                                 .node_rank = NodeRank(1),
+                                 .host = "h",
+                                 .pid = 9,
+                                 .flight = FlightState::kWaiting,
+                                 .collective = 57,
+                                 .call = "recv of 8 bytes from rank 1",
+                                 .peer = 1,
+                                 .waited = std::chrono::seconds(60),
+                                 .is_late = true,
+                                 .is_stopped = true,
+                                 .step = 119,
+                                 .group = UINT64_MAX,
+                                 .group_name = "tp0",
+                                 .group_ranks = {1, 3},
+                                 .waits_in = "torch.distributed.barrier",
+                                 .doing = "state S",
+                                 .frames = {"main"},
+                                 .stderr_tail = {"last"}},
+                                {}},
+                  .left = {LocalRank(1), LocalRank(5)}};
+  const auto decoded = decode_agent_message(body(encode(AgentMessage(hello))));
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  const Hello& back = std::get<Hello>(*decoded);
+  EXPECT_EQ(back.version, "1.2.3");
+  EXPECT_EQ(back.job.nodes, (NodeRange{2, 4}));
+  EXPECT_EQ(back.job.on_join, OnJoin::kCheckpoint);
+  EXPECT_EQ(back.job.node_failures, 5);
+  EXPECT_EQ(back.job.restart_rules, hello.job.restart_rules);
+  EXPECT_EQ(back.job.join_timeout, std::chrono::seconds(7));
+  EXPECT_EQ(back.node.node_rank, 1);
+  EXPECT_EQ(back.node.slots, 8);
+  EXPECT_EQ(back.status, hello.status);
+  EXPECT_EQ(back.assignment, std::nullopt);
+  hello.assignment = Assignment{.generation = Generation(4), .restart_count = 2};
+  const auto again = decode_agent_message(body(encode(AgentMessage(hello))));
+  ASSERT_TRUE(again) << again.error().message();
+  EXPECT_EQ(std::get<Hello>(*again).assignment, hello.assignment);
+}
+
+TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
+  Hello hello;
+  hello.node.agent_id = "x";
+  const std::vector<AgentMessage> from_agents{hello,
+                                              AgentStatus{},
+                                              Heartbeat{3},
+                                              Leave{15, "why"},
+                                              UserRequest{.number = 1},
+                                              OutputPage{.inquiry = 1, .lines = "{}\n"}};
+  ASSERT_EQ(from_agents.size(), std::variant_size_v<AgentMessage>);
+  for (const AgentMessage& message : from_agents) {
+    const auto decoded = decode_agent_message(body(encode(message)));
+    ASSERT_TRUE(decoded) << decoded.error().message();
+    EXPECT_EQ(decoded->index(), message.index());
+  }
+  Verdict verdict{.success = false,
+                  .exit_code = 137,
+                  .headline = "h",
+                  .ends = {some_end()},
+                  .generation = Generation(2),
+                  .restarts_used = 1,
+                  .max_restarts = 1};
+  const std::vector<ServiceMessage> from_service{
+      Welcome{"s-1", std::chrono::seconds(1), std::chrono::seconds(4), true, "h"},
+      Refused{"no"},
+      Silence{"it is started again"},
+      HeartbeatAck{3},
+      Wait{"1 of 2"},
+      Assignment{},
+      Stop{Generation(1), "r"},
+      End{verdict},
+      Answer{.number = 1, .done = true, .text = "it is under way"},
+      PassOn{.generation = Generation(1), .signal = 10, .rank = Rank(3)},
+      TellOutput{.inquiry = 4}};
+  ASSERT_EQ(from_service.size(), std::variant_size_v<ServiceMessage>);
+  for (const ServiceMessage& message : from_service) {
+    const auto decoded = decode_service_message(body(encode(message)));
+    ASSERT_TRUE(decoded) << decoded.error().message();
+    EXPECT_EQ(decoded->index(), message.index());
+  }
+  const HeartbeatAck ack{3, std::chrono::milliseconds(1025)};
+  const auto read = decode_service_message(body(encode(ServiceMessage(ack))));
+  EXPECT_EQ(std::get<HeartbeatAck>(*read).next, ack.next);
+  EXPECT_TRUE(decode_service_message(R"({"type":"heartbeat_ack","number":3})"))
+      << "of an older one";
+  const auto end = decode_service_message(body(encode(ServiceMessage(End{verdict}))));
+  EXPECT_EQ(std::get<End>(*end).verdict.ends, verdict.ends);
+}
+
+TEST(ControlCodec, WhatIsSaidOfOutputKeepsEveryField) {
+  const UserRequest request{.what = UserRequest::What::kLogs,
+                            .number = 7,
+                            .job = "j",
+                            .by = "ada",
+                            .rank = Rank(3),
+                            .lines = 5,
+                            .follow = true};
+  EXPECT_EQ(std::get<UserRequest>(*decode_agent_message(body(encode(AgentMessage(request))))),
+            request);
+  const UserRequest flight{
+      .what = UserRequest::What::kFlight, .number = 7, .job = "j", .by = "ada", .rank = Rank(3)};
+  EXPECT_EQ(std::get<UserRequest>(*decode_agent_message(body(encode(AgentMessage(flight))))),
+            flight);
+  const OutputPage page{
+      .inquiry = 9, .lines = "{\"text\":\"\\u0001\"}\n", .is_ready = true, .is_last = true};
+  EXPECT_EQ(std::get<OutputPage>(*decode_agent_message(body(encode(AgentMessage(page))))), page);
+  for (const TellOutput& tell :
+       {TellOutput{.inquiry = 9, .rank = Rank(3), .lines = 5, .follow = true},
+        TellOutput{.inquiry = 9, .flight = true},
+        TellOutput{.what = TellOutput::What::kNext, .inquiry = 9},
+        TellOutput{.what = TellOutput::What::kEnd, .inquiry = 9}}) {
+    EXPECT_EQ(std::get<TellOutput>(*decode_service_message(body(encode(ServiceMessage(tell))))),
+              tell);
+  }
+  const Answer answer{.number = 7, .done = true, .text = "t", .page = "{}\n", .more = true};
+  EXPECT_EQ(std::get<Answer>(*decode_service_message(body(encode(ServiceMessage(answer))))),
+            answer);
+}
+
+TEST(ControlCodec, ThereIsNoMoreOutputInAMessageThanMayBe) {
+  OutputPage page{.lines = std::string(kMaxPageBytes, '\1')};
+  EXPECT_FALSE(encode(AgentMessage(page))) << "its frame would be too long";
+  page.lines = std::string(kMaxPageBytes, '\\');
+  EXPECT_TRUE(decode_agent_message(body(encode(AgentMessage(page)))));
+  page.lines += 'x';
+  EXPECT_FALSE(decode_agent_message(body(encode(AgentMessage(page)))));
+  TellOutput tell{.lines = kMaxLogLines};
+  EXPECT_TRUE(decode_service_message(body(encode(ServiceMessage(tell)))));
+  ++tell.lines;
+  EXPECT_FALSE(decode_service_message(body(encode(ServiceMessage(tell)))));
+  UserRequest request{.what = UserRequest::What::kLogs, .lines = -1};
+  EXPECT_FALSE(decode_agent_message(body(encode(AgentMessage(request)))));
+}
+
+TEST(ControlCodec, AWaitTellsTheNewestGenerationWhereThereIsOne) {
+  for (const Wait& wait : {Wait{"1 of 2", Generation(7)}, Wait{"1 of 2"}}) {
+    const auto decoded = decode_service_message(body(encode(ServiceMessage(wait))));
+    ASSERT_TRUE(decoded) << decoded.error().message();
+    EXPECT_EQ(std::get<Wait>(*decoded).generation, wait.generation);
+    EXPECT_EQ(std::get<Wait>(*decoded).reason, wait.reason);
+  }
+}
+
+TEST(ControlCodec, AnAssignmentKeepsEveryField) {
+  Assignment assignment{Generation(3), NodeRank(1), 2, Rank(4), 8, "10.1.1.1", 5555, 2, 5, "why"};
+  assignment.lease = std::chrono::seconds(7);
+  assignment.peers = {"10.1.1.1", "fd00::1"};
+  const auto decoded = decode_service_message(body(encode(ServiceMessage(assignment))));
+  ASSERT_TRUE(decoded);
+  EXPECT_EQ(std::get<Assignment>(*decoded), assignment);
+}
+
+TEST(ControlCodec, AHelloSaysAllAddressesOfItsNode) {
+  Hello hello;
+  hello.node.agent_id = "a";
+  hello.node.other_addresses = {"10.1.1.1", "fd00::1"};
+  const auto decoded = decode_agent_message(body(encode(AgentMessage(hello))));
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  EXPECT_EQ(std::get<Hello>(*decoded).node.other_addresses, hello.node.other_addresses);
+  hello.node.other_addresses.resize(kMaxAddresses + 1);
+  EXPECT_FALSE(decode_agent_message(body(encode(AgentMessage(hello)))));
+}
+
+TEST(ControlCodec, WhatWorkersWroteNeedNotBeText) {
+  AgentStatus status;
+  status.ends.push_back(some_end());
+  status.ends.back().stderr_tail = {std::string("\xff\xfe bytes \x80")};
+  EXPECT_TRUE(decode_agent_message(body(encode(AgentMessage(status)))));
+}
+
+TEST(ControlCodec, UnknownFieldsAreIgnoredAndMissingOnesAreNamed) {
+  EXPECT_TRUE(decode_agent_message(R"({"type":"heartbeat","number":1,"later":true})"));
+  const auto bad = decode_agent_message(R"({"type":"heartbeat"})");
+  ASSERT_FALSE(bad);
+  EXPECT_EQ(bad.error().kind, ErrorKind::kProtocol);
+  EXPECT_THAT(bad.error().message(), HasSubstr("number"));
+}
+
+TEST(ControlCodec, RejectsWhatIsNoMessage) {
+  for (const char* text :
+       {"", "{", "[]", "17", R"({"type":5})", R"({"type":"nonsense"})",
+        R"({"type":"status","phase":"lazy","generation":0,"ends":[],"store_port":0,"leaving":0})",
+        R"({"type":"heartbeat","number":"one"})"}) {
+    EXPECT_FALSE(decode_agent_message(text)) << text;
+  }
+}
+
+TEST(ControlCodec, WhatEarlierVersionsDidNotSayIsAsItWasThen) {
+  using nlohmann::json;
+  Hello hello;
+  hello.node.agent_id = "x";
+  hello.job.on_join = OnJoin::kRestart;
+  hello.assignment = Assignment{.lease = std::chrono::seconds(60)};
+  json text = json::parse(body(encode(AgentMessage(hello))));
+  for (const char* field : {"on_join", "node_failures"}) {
+    ASSERT_EQ(text["job"].erase(field), 1u) << field;
+  }
+  ASSERT_EQ(text["status"].erase("checkpoints"), 1u);
+  ASSERT_EQ(text["assignment"].erase("lease_ms"), 1u);
+  const auto decoded = decode_agent_message(text.dump());
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  const Hello& back = std::get<Hello>(*decoded);
+  EXPECT_EQ(back.job.on_join, OnJoin::kNow);
+  EXPECT_EQ(back.job.node_failures, 3);
+  EXPECT_EQ(back.status.checkpoints, 0);
+  EXPECT_EQ(back.assignment->lease, kDefaultLease);
+}
+
+// So that those behind can pass over what a later version says, and over nothing else.
+TEST(ControlCodec, ATypeThatItDoesNotKnowIsAnErrorOfItsOwn) {
+  const auto later = decode_service_message(R"({"type":"fireworks","at":"midnight"})");
+  ASSERT_FALSE(later);
+  EXPECT_EQ(later.error().kind, ErrorKind::kUnsupported);
+  EXPECT_THAT(later.error().message(), HasSubstr("fireworks"));
+  EXPECT_EQ(decode_agent_message(R"({"type":"fireworks"})").error().kind, ErrorKind::kUnsupported);
+  EXPECT_EQ(decode_agent_message(R"({"type":5})").error().kind, ErrorKind::kProtocol);
+  EXPECT_EQ(decode_service_message(R"({"type":"stop"})").error().kind, ErrorKind::kProtocol);
+}
+
+TEST(ControlCodec, AHelloOfAnotherProtocolIsReadWhateverElseItSays) {
+  for (const char* text :
+       {R"({"type":"hello","protocol":7})", R"({"type":"hello","protocol":7,"version":[7,0]})",
+        R"({"type":"hello","protocol":9007199254740993,"version":"x"})",
+        R"({"type":"hello","protocol":-1,"job":"none"})"}) {
+    const auto decoded = decode_agent_message(text);
+    ASSERT_TRUE(decoded) << text << ": " << decoded.error().message();
+    EXPECT_NE(std::get<Hello>(*decoded).protocol, kControlProtocol);
+  }
+}
+
+TEST(ControlCodec, AHelloOfAnotherProtocolNeedsOnlyItsVersions) {
+  const auto decoded = decode_agent_message(R"({"type":"hello","protocol":7,"version":"7.0"})");
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  EXPECT_EQ(std::get<Hello>(*decoded).protocol, 7);
+}
+
+TEST(ControlCodec, RefusesNumbersThatNobodyMeans) {
+  using nlohmann::json;
+  constexpr std::int64_t kHuge = std::numeric_limits<std::int64_t>::max();
+  const std::vector<std::pair<const char*, json>> wrong{
+      {"/job/min_nodes", 0},
+      {"/job/min_nodes", -1},
+      {"/job/max_nodes", 0},
+      {"/job/max_nodes", kMaxNodes + 1},
+      {"/job/max_nodes", (std::int64_t{1} << 32) + 1},  // 1, if it were cut
+      {"/job/max_restarts", -1},
+      {"/job/join_timeout_ms", -1},
+      {"/job/join_timeout_ms", kHuge},
+      {"/job/last_call_ms", kHuge / 1'000'000},
+      {"/job/last_call_ms", 1e300},
+      {"/node/slots", 0},
+      {"/node/slots", kMaxSlots + 1},
+      {"/node/slots", 1.5},
+      {"/node/slots", true},
+      {"/node/slots", "1"},
+      {"/node/node_rank", kHuge},
+      {"/node/agent_id", ""},
+      {"/status/generation", -2},
+      {"/status/generation", kHuge},
+      {"/status/generation", std::numeric_limits<std::uint64_t>::max()},
+      {"/status/more_ends", -1},
+      {"/status/store_port", 65536},
+      {"/status/leaving", 65},
+      {"/status/ends/0/code", kHuge},
+      {"/status/ends/0/code", -1},
+      {"/status/ends/0/rank", -1},
+      {"/status/ends/0/pid", -1},
+      {"/status/ends/0/age_ms", kHuge},
+      {"/status/ends/0/age_ms", -1},
+  };
+  ASSERT_TRUE(decode_agent_message(hello_with("/job/min_nodes", 1)));
+  EXPECT_FALSE(decode_agent_message(hello_with("/job/min_nodes", 2))) << "of at most one";
+  for (const auto& [path, value] : wrong) {
+    const auto decoded = decode_agent_message(hello_with(path, value));
+    ASSERT_FALSE(decoded) << path << " = " << value;
+    EXPECT_EQ(decoded.error().kind, ErrorKind::kProtocol);
+    const std::string field = std::string(path).substr(std::string(path).rfind('/') + 1);
+    EXPECT_THAT(decoded.error().message(), HasSubstr(field));
+  }
+}
+
+TEST(ControlCodec, RefusesTextsWithoutMeasure) {
+  for (const char* path : {"/job/id", "/node/agent_id", "/node/host", "/node/address", "/version",
+                           "/instance", "/status/ends/0/host"}) {
+    EXPECT_TRUE(decode_agent_message(hello_with(path, std::string(kMaxNameBytes, 'x')))) << path;
+    EXPECT_FALSE(decode_agent_message(hello_with(path, std::string(kMaxNameBytes + 1, 'x'))))
+        << path;
+    EXPECT_FALSE(decode_agent_message(hello_with(path, "a\nb"))) << path;
+    EXPECT_FALSE(decode_agent_message(hello_with(path, "a\x7f"))) << path;
+  }
+}
+
+TEST(ControlCodec, TheHandshakeIsWhatWasMeant) {
+  const auto knock = decode_agent_handshake(
+      body(encode(AgentHandshakeMessage(Knock{.version = "0.1", .job = "j", .nonce = "n"}))));
+  ASSERT_TRUE(knock);
+  EXPECT_EQ(std::get<Knock>(*knock).protocol, kControlProtocol);
+  EXPECT_EQ(std::get<Knock>(*knock).version, "0.1");
+  EXPECT_EQ(std::get<Knock>(*knock).job, "j");
+  EXPECT_EQ(std::get<Knock>(*knock).nonce, "n");
+  const auto proof = decode_agent_handshake(body(encode(AgentHandshakeMessage(Proof{"p"}))));
+  EXPECT_EQ(std::get<Proof>(proof.value()).proof, "p");
+  const auto challenge =
+      decode_service_handshake(body(encode(ServiceHandshakeMessage(Challenge{"n"}))));
+  EXPECT_EQ(std::get<Challenge>(challenge.value()).nonce, "n");
+  const auto proven = decode_service_handshake(body(encode(ServiceHandshakeMessage(Proven{"p"}))));
+  EXPECT_EQ(std::get<Proven>(proven.value()).proof, "p");
+  // What the service refuses is the same message at any time.
+  const auto refused = decode_service_handshake(body(encode(ServiceMessage(Refused{"why"}))));
+  EXPECT_EQ(std::get<Refused>(refused.value()).reason, "why");
+}
+
+TEST(ControlCodec, TheHandshakeByMungeIsWhatWasMeant) {
+  const auto knock = decode_agent_handshake(
+      body(encode(AgentHandshakeMessage(Knock{.method = ProofMethod::kMunge, .version = "0.1"}))));
+  EXPECT_EQ(std::get<Knock>(knock.value()).method, ProofMethod::kMunge);
+  const auto challenge = decode_service_handshake(
+      body(encode(ServiceHandshakeMessage(Challenge{"n", UserId(4'294'967'295)}))));
+  EXPECT_EQ(std::get<Challenge>(challenge.value()).user, UserId(4'294'967'295));
+  const auto open = decode_service_handshake(body(encode(ServiceHandshakeMessage(Open()))));
+  EXPECT_TRUE(std::holds_alternative<Open>(open.value()));
+  const auto silence = decode_service_handshake(body(encode(ServiceMessage(Silence{"why"}))));
+  EXPECT_EQ(std::get<Silence>(silence.value()).reason, "why");
+  EXPECT_FALSE(decode_service_handshake(R"({"type":"challenge","nonce":"n","user":-1})"));
+  EXPECT_FALSE(decode_agent_handshake(
+      R"({"type":"knock","method":"magic","protocol":1,"version":"v","job":"j","nonce":"n"})"));
+}
+
+TEST(ControlCodec, OtherMessagesAreNoPartOfTheHandshake) {
+  const auto other = decode_agent_handshake(body(encode(AgentMessage(Heartbeat{1}))));
+  EXPECT_TRUE(std::holds_alternative<NoHandshake>(other.value()));
+  EXPECT_FALSE(decode_agent_handshake("{}"));
+  EXPECT_FALSE(decode_agent_handshake(R"({"type":"proof","proof":7})"));
+  EXPECT_TRUE(decode_agent_handshake(R"({"type":"knock","protocol":9,"version":"2"})"))
+      << "of another protocol nothing else is sure to be there";
+}
+
+TEST(ControlCodec, AnErrorShowsLittleOfWhatCameAndNoControlCharacters) {
+  const auto decoded =
+      decode_agent_message(R"({"type":"\u001b[2J\n)" + std::string(100'000, 'x') + R"("})");
+  ASSERT_FALSE(decoded);
+  const std::string message = decoded.error().message();
+  EXPECT_LT(message.size(), 500u);
+  EXPECT_THAT(message, Not(HasSubstr("\n")));
+  EXPECT_THAT(message, Not(HasSubstr("\x1b")));
+}
+
+TEST(ControlCodec, WhatFitsIntoNoFrameIsAnError) {
+  const auto frame = encode(ServiceMessage(Refused{std::string(kMaxControlFrameBytes, 'x')}));
+  ASSERT_FALSE(frame);
+  EXPECT_EQ(frame.error().kind, ErrorKind::kProtocol);
+  EXPECT_THAT(frame.error().message(), HasSubstr("refused"));
+}
+
+// keep_likeliest() bounds what an agent or the service tells of a failure; its worst case fits.
+TEST(ControlCodec, TheLongestTaleOfAFailureFitsIntoAFrame) {
+  const std::string awkward(3000, '\x01');  // six bytes each in JSON
+  WorkerEnd end = some_end();
+  end.after_stop = false;
+  end.host = std::string(3000, '"');  // a name
+  end.message = awkward;
+  end.stderr_tail.assign(30, awkward);
+  Verdict verdict;
+  verdict.ends.assign(1000, end);
+  verdict.more_ends = static_cast<int>(keep_likeliest(verdict.ends));
+  verdict.headline = describe(verdict.ends.front());
+  const auto frame = encode(ServiceMessage(End{verdict}));
+  ASSERT_TRUE(frame) << frame.error().message();
+  const auto decoded = decode_service_message(body(frame));
+  ASSERT_TRUE(decoded) << decoded.error().message();
+  EXPECT_EQ(std::get<End>(*decoded).verdict.ends, verdict.ends);
+  EXPECT_EQ(std::get<End>(*decoded).verdict.more_ends, 1000 - static_cast<int>(kEndsTold));
+}
+
+TEST(FrameReader, CutsFramesOutOfPiecesOfAnySize) {
+  const std::string bytes =
+      *encode(AgentMessage(Heartbeat{1})) + *encode(AgentMessage(Heartbeat{2}));
+  for (std::size_t piece = 1; piece <= bytes.size(); ++piece) {
+    FrameReader reader;
+    std::vector<std::uint64_t> numbers;
+    for (std::size_t at = 0; at < bytes.size(); at += piece) {
+      reader.append(std::string_view(bytes).substr(at, piece));
+      while (true) {
+        const auto frame = reader.next();
+        ASSERT_TRUE(frame);
+        if (!*frame) break;
+        numbers.push_back(std::get<Heartbeat>(*decode_agent_message(**frame)).number);
+      }
+    }
+    ASSERT_EQ(numbers, (std::vector<std::uint64_t>{1, 2})) << "pieces of " << piece;
+  }
+}
+
+TEST(FrameReader, RejectsAWrongMagicAtItsFirstByteAndAHugeLengthAtItsHeader) {
+  FrameReader http;
+  http.append("G");
+  EXPECT_FALSE(http.next());
+  FrameReader huge;
+  huge.append(std::string("DDPR\xff\xff\xff\xff", 8));
+  EXPECT_FALSE(huge.next());
+}
+
+}  // namespace
+}  // namespace ddprun

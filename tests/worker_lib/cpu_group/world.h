@@ -1,0 +1,76 @@
+// Worlds for tests: a real store on a thread of this process, and groups whose ranks are threads.
+//
+// A world is written as letters, one for each rank: "aab" has ranks 0 and 1 on one node and rank 2
+// on another (simulated: nodes are what the ranks say they are, so the traffic goes over loopback
+// TCP).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "tests/support/running_store.h"
+#include "worker_lib/cpu_group/cpu_group.h"
+
+namespace ddprun {
+
+// What all ranks of a world want of it.
+struct WorldOptions {
+  bool deterministic_across_layouts = false;
+  std::vector<PagePlace> pages = {};  // by rank, see CpuGroupOptions::page
+  TuningWish tuning = {};
+};
+
+// Forms one rank's group through the store; a failure ends the test program.
+std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
+                                    const std::string& name, const WorldOptions& options = {});
+
+// All of a container, as the engine takes it.
+template <class Container>
+WritableBytes writable(Container& all) {
+  return {reinterpret_cast<char*>(all.data()), all.size() * sizeof(all[0])};
+}
+template <class Container>
+ReadableBytes readable(const Container& all) {
+  return {reinterpret_cast<const char*>(all.data()), all.size() * sizeof(all[0])};
+}
+template <class Container>
+std::vector<WritableBytes> writable_each(std::vector<Container>& list) {
+  std::vector<WritableBytes> result;
+  for (Container& one : list) result.push_back(writable(one));
+  return result;
+}
+template <class Container>
+std::vector<ReadableBytes> readable_each(const std::vector<Container>& list) {
+  std::vector<ReadableBytes> result;
+  for (const Container& one : list) result.push_back(readable(one));
+  return result;
+}
+
+class EngineWorld {
+ public:
+  explicit EngineWorld(std::string letters, const WorldOptions& options = {});
+
+  int size() const { return static_cast<int>(letters_.size()); }
+  const std::string& letters() const { return letters_; }
+  CpuGroup& group(int rank) { return *groups_[rank]; }
+  // The group of one rank is gone afterwards.
+  void destroy(int rank) { groups_[rank].reset(); }
+
+  // Calls body once for each rank, each on its own thread, and waits for all of them.
+  void run(const std::function<void(CpuGroup& group, int rank)>& body);
+
+ private:
+  std::string letters_;
+  testing_support::RunningStore store_;
+  std::vector<std::unique_ptr<CpuGroup>> groups_;
+};
+
+// The layouts that the conformance suite runs over.
+inline constexpr const char* kLayouts[] = {
+    "a",    "aa",  "aaa",  "aaaa", "aaaaaaaa", "ab",       "aab",      "abb",     "aabb",
+    "abab", "abc", "aabc", "abcc", "abcd",     "aaaabbbb", "aaabbbcc", "abbbbccc"};
+
+}  // namespace ddprun

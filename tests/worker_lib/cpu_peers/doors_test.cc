@@ -1,0 +1,388 @@
+// Who gets in when a group is formed: the ranks of the group, and nobody else.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <thread>
+
+#include "base/pidfd.h"
+#include "base/poll_until.h"
+#include "base/worker_page_file.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "tests/support/eventually.h"
+#include "worker_lib/cpu_peers/node_meeting.h"
+#include "worker_lib/cpu_peers/tcp_door.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing_support::in;
+using testing_support::kPatience;
+
+// --- the node's door ---
+
+NodeMeetingOptions meeting(int local, const std::string& token, Duration patience = kPatience) {
+  return {.ranks = {3, 4, 9},
+          .local = local,
+          .token = token,
+          .segment_bytes = 8192,
+          .deadline = Deadline(patience)};
+}
+
+UniqueFd knock_as_a_stranger(const std::string& name, const std::string& words) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  EXPECT_EQ(connect(socket.get(), reinterpret_cast<const sockaddr*>(&address),
+                    static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())),
+            0);
+  if (!words.empty()) {
+    EXPECT_GT(send(socket.get(), words.data(), words.size(), MSG_NOSIGNAL), 0);
+  }
+  return socket;
+}
+
+TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAreTurnedAway) {
+  const auto door = NodeDoor::open();
+  const auto other_door = NodeDoor::open();
+  ASSERT_TRUE(door && other_door);
+  const UniqueFd silent = knock_as_a_stranger(door->name, "");
+  const UniqueFd wrong = knock_as_a_stranger(door->name, "let me in");
+  const UniqueFd no_pidfd = knock_as_a_stranger(door->name, std::string(68, '\0'));
+  const PageFile page = *make_page_file("page", 1);  // of rank 1 alone
+  const auto shown_page = [](const NodeMembers& members, std::size_t local) {
+    return MappedPages::map({.file = members.pages.at(local).get()}, MappedPages::Access::kRead)
+        .has_value();
+  };
+  std::vector<std::thread> guests;
+  for (const int local : {1, 2}) {
+    guests.emplace_back([&, local] {
+      NodeMeetingOptions options = meeting(local, "secret");
+      if (local == 1) options.page = page.file.get();
+      const auto members = meet_node(*other_door, door->name, options);
+      ASSERT_TRUE(members) << members.error().message();
+      members->segment.at(4096)[local] = 'x';
+      ASSERT_EQ(members->lives.size(), 3u);
+      EXPECT_TRUE(shown_page(*members, 1));
+    });
+  }
+  const auto members = meet_node(*door, door->name, meeting(0, "secret"));
+  ASSERT_TRUE(members) << members.error().message();
+  for (std::thread& guest : guests) guest.join();
+  EXPECT_EQ(members->segment.at(4096)[1], 'x');
+  EXPECT_EQ(members->segment.at(4096)[2], 'x');
+  EXPECT_FALSE(shown_page(*members, 0));
+  EXPECT_TRUE(shown_page(*members, 1));
+  EXPECT_FALSE(shown_page(*members, 2));
+  for (const UniqueFd& life : members->lives) {
+    pollfd watched{life.get(), POLLIN, 0};
+    EXPECT_FALSE(poll_until({&watched, 1}, in(milliseconds(1)))) << "this process lives";
+  }
+}
+
+TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
+  const auto door = NodeDoor::open();
+  const auto members = meet_node(*door, door->name, meeting(0, "secret", milliseconds(50)));
+  ASSERT_FALSE(members);
+  EXPECT_EQ(members.error().kind, ErrorKind::kTimeout);
+  EXPECT_THAT(members.error().message(), HasSubstr("ranks 4 and 9 did not come"));
+}
+
+TEST(NodeMeeting, ARankWithTheWrongTokenGetsNothing) {
+  const auto door = NodeDoor::open();
+  std::thread leader(
+      [&] { EXPECT_FALSE(meet_node(*door, door->name, meeting(0, "secret", seconds(2)))); });
+  const auto members = meet_node(*door, door->name, meeting(1, "guess"));
+  EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
+  EXPECT_EQ(members.error().peer_rank, 3);
+  leader.join();
+}
+
+TEST(NodeMeeting, ADeadFirstRankIsNamed) {
+  const auto own = NodeDoor::open();
+  std::string gone;
+  { gone = NodeDoor::open()->name; }
+  const auto members = meet_node(*own, gone, meeting(1, "secret"));
+  EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
+  EXPECT_EQ(members.error().message(), "share memory with the ranks of this node: rank 3 is gone");
+}
+
+TEST(NodeMeeting, AGuestLearnsOfAnotherThatIsGone) {
+  const auto door = NodeDoor::open();
+  std::string gone;
+  { gone = NodeDoor::open()->name; }
+  std::thread guest([&] {
+    const auto members = meet_node(*door, door->name, meeting(1, "secret"));
+    EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
+    EXPECT_EQ(members.error().peer_rank, 9);
+    EXPECT_THAT(members.error().message(), HasSubstr("rank 3 gave up: rank 9 is gone"));
+  });
+  NodeMeetingOptions options = meeting(0, "secret");
+  options.doors = {door->name, door->name, gone};
+  const auto members = meet_node(*door, door->name, options);
+  EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
+  EXPECT_EQ(members.error().peer_rank, 9);
+  guest.join();
+}
+
+// A rank's own words, as another program may forge them.
+struct RanksHello {
+  char token[64] = "secret";
+  std::int32_t local = 1;
+};
+
+bool say_hello(int socket, const RanksHello& hello) {
+  const UniqueFd life = pidfd_of(getpid());
+  const int fds[] = {life.get(), life.get()};
+  iovec part{const_cast<RanksHello*>(&hello), sizeof hello};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fds)] = {};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fds);
+  std::memcpy(CMSG_DATA(header), fds, sizeof fds);
+  return sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof hello;
+}
+
+// Waits for a message; its descriptors are closed. Its bytes; 0: the connection is closed.
+ssize_t receive_and_close(int socket) {
+  std::uint32_t word = 0;
+  iovec part{&word, sizeof word};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 253)];
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
+  for (cmsghdr* header = got < 0 ? nullptr : CMSG_FIRSTHDR(&message); header;
+       header = CMSG_NXTHDR(&message, header)) {
+    for (std::size_t at = CMSG_LEN(0); at + sizeof(int) <= header->cmsg_len; at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, reinterpret_cast<char*>(header) + at, sizeof fd);
+      close(fd);
+    }
+  }
+  return got;
+}
+
+TEST(NodeMeeting, AllRanksOfAWideNodeMayConnectBeforeAnyOfThemSpeaks) {
+  constexpr int kRanks = 80;
+  const auto door = NodeDoor::open();
+  std::vector<UniqueFd> guests;
+  for (int local = 1; local < kRanks; ++local) guests.push_back(knock_as_a_stranger(door->name, ""));
+  const UniqueFd last = knock_as_a_stranger(door->name, "let me in");
+  std::thread leader([&] {
+    NodeMeetingOptions options = meeting(0, "secret");
+    options.ranks.resize(kRanks);
+    const auto members = meet_node(*door, door->name, options);
+    EXPECT_TRUE(members) << members.error().message();
+  });
+  EXPECT_EQ(receive_and_close(last.get()), 0) << "all before it have been let in";
+  for (int local = 1; local < kRanks; ++local) {
+    EXPECT_TRUE(say_hello(guests[local - 1].get(), {.local = local})) << local;
+  }
+  for (const UniqueFd& guest : guests) {
+    EXPECT_GT(receive_and_close(guest.get()), 0);
+    EXPECT_GT(receive_and_close(guest.get()), 0);  // 241 descriptors, in two messages
+  }
+  leader.join();
+}
+
+// What `body` returns in a process of another user.
+class AnotherUser {
+ public:
+  static constexpr uid_t kUser = 65534;
+
+  template <class Body>
+  explicit AnotherUser(Body body) : pid_(fork()) {
+    if (pid_ != 0) return;
+    _exit(setuid(kUser) == 0 && body() ? 0 : 1);
+  }
+  bool was_right() {
+    int status = -1;
+    return waitpid(pid_, &status, 0) == pid_ && status == 0;
+  }
+
+ private:
+  pid_t pid_;
+};
+
+TEST(NodeMeeting, AnotherUserWhoKnowsTheTokenGetsNothing) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  const auto door = NodeDoor::open();
+  const auto other_door = NodeDoor::open();
+  AnotherUser thief([&] {
+    const UniqueFd to_door = knock_as_a_stranger(door->name, "");
+    say_hello(to_door.get(), {});  // the leader may have closed already
+    return receive_and_close(to_door.get()) <= 0;
+  });
+  std::thread leader([&] {
+    const auto members = meet_node(*door, door->name, meeting(0, "secret"));
+    EXPECT_TRUE(members) << members.error().message();
+  });
+  EXPECT_TRUE(thief.was_right());
+  std::vector<std::thread> guests;
+  for (const int local : {1, 2}) {
+    guests.emplace_back(
+        [&, local] { EXPECT_TRUE(meet_node(*other_door, door->name, meeting(local, "secret"))); });
+  }
+  for (std::thread& guest : guests) guest.join();
+  leader.join();
+}
+
+TEST(NodeMeeting, ASegmentOfAnotherUserIsNotTaken) {
+  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+  int name[2], end[2];
+  ASSERT_EQ(pipe(name), 0);
+  ASSERT_EQ(pipe(end), 0);
+  const UniqueFd name_read(name[0]), name_write(name[1]), end_read(end[0]);
+  UniqueFd end_write(end[1]);
+  AnotherUser planter([&] {
+    const auto door = NodeDoor::open();
+    char byte = 0;
+    close(end_write.get());
+    return door && write(name_write.get(), door->name.data(), door->name.size()) > 0 &&
+           read(end_read.get(), &byte, 1) == 0;
+  });
+  char text[64] = {};
+  ASSERT_GT(read(name_read.get(), text, sizeof text - 1), 0);
+  const auto own = NodeDoor::open();
+  const auto members = meet_node(*own, text, meeting(1, "secret"));
+  ASSERT_FALSE(members);
+  EXPECT_EQ(members.error().kind, ErrorKind::kProtocol);
+  EXPECT_EQ(members.error().peer_rank, 3);
+  EXPECT_THAT(members.error().message(), HasSubstr("belongs to user 65534, this one to user 0"));
+  end_write = UniqueFd();
+  EXPECT_TRUE(planter.was_right());
+}
+
+TEST(ShmSegment, IsTakenOnlyWithTheSealsThatKeepItsSize) {
+  UniqueFd unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  ASSERT_EQ(ftruncate(unsealed.get(), 8192), 0);
+  const auto taken = ShmSegment::adopt(std::move(unsealed), 8192);
+  ASSERT_FALSE(taken);
+  EXPECT_EQ(taken.error().kind, ErrorKind::kProtocol);
+  EXPECT_THAT(taken.error().message(), HasSubstr("is not sealed"));
+  EXPECT_FALSE(ShmSegment::adopt(UniqueFd(open("/proc/self/exe", O_RDONLY | O_CLOEXEC)), 1));
+  auto segment = ShmSegment::create(8192);
+  ASSERT_TRUE(segment);
+  EXPECT_NE(ftruncate(segment->fd(), 4096), 0) << "it cannot be shrunk";
+}
+
+// --- the door for other nodes ---
+
+TcpDoor open_door() {
+  TcpDoor door = *TcpDoor::open("127.0.0.1");
+  door.expect("secret", 5, 8);
+  return door;
+}
+
+std::optional<TcpDoor::Caller> admit(TcpDoor& door, Duration patience) {
+  auto caller = door.admit({ConnectionUse::kData, ConnectionUse::kControl}, in(patience));
+  EXPECT_TRUE(caller);
+  return std::move(*caller);
+}
+
+TEST(TcpDoor, AdmitsARankOfTheGroup) {
+  TcpDoor door = open_door();
+  const auto socket =
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kControl, Deadline(seconds(5)));
+  ASSERT_TRUE(socket) << socket.error().message();
+  const auto caller = admit(door, seconds(5));
+  ASSERT_TRUE(caller);
+  EXPECT_EQ(caller->rank, 2);
+  EXPECT_EQ(caller->use, ConnectionUse::kControl);
+}
+
+TEST(TcpDoor, OpensOnAPortOfTheRange) {
+  const auto door = TcpDoor::open("127.0.0.1", {20000, 20999});
+  ASSERT_TRUE(door) << door.error().message();
+  EXPECT_TRUE(door->address().port >= 20000 && door->address().port <= 20999);
+}
+
+TEST(TcpDoor, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
+  TcpDoor door = open_door();
+  const auto call = [&](const std::string& token, int from, int to) {
+    return *call_at_door(door.address(), token, from, to, ConnectionUse::kData,
+                         Deadline(seconds(5)));
+  };
+  std::vector<UniqueFd> wrong;
+  wrong.push_back(call("guess", 2, 5));
+  wrong.push_back(call("secret", 8, 5));
+  wrong.push_back(call("secret", -1, 5));
+  wrong.push_back(call("secret", 2, 4));
+  auto noise = *BlockingSocket::connect(*numeric_address(door.address()), Deadline(seconds(5)));
+  ASSERT_TRUE(noise.send_all("GET / HTTP/1.1\r\n" + std::string(200, 'x'), Deadline(seconds(5))));
+  EXPECT_FALSE(admit(door, milliseconds(50)));
+  for (const UniqueFd& socket : wrong) {
+    char byte = 0;
+    pollfd watched{socket.get(), POLLIN, 0};
+    ASSERT_TRUE(poll_until({&watched, 1}, in(seconds(5))));
+    EXPECT_LE(recv(socket.get(), &byte, 1, 0), 0) << "closed";
+  }
+}
+
+TEST(TcpDoor, SilentStrangersDoNotKeepARankOut) {
+  TcpDoor door = open_door();
+  std::vector<BlockingSocket> silent;
+  for (int i = 0; i < 200; ++i) {
+    silent.push_back(
+        *BlockingSocket::connect(*numeric_address(door.address()), Deadline(seconds(5))));
+  }
+  const auto socket =
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
+  ASSERT_TRUE(socket);
+  const auto caller = admit(door, seconds(5));
+  ASSERT_TRUE(caller);
+  EXPECT_EQ(caller->rank, 2);
+}
+
+TEST(TcpDoor, AHundredRanksMayCallBeforeAnyIsHeard) {
+  TcpDoor door = *TcpDoor::open("127.0.0.1");
+  door.expect("secret", 0, 101);
+  std::vector<UniqueFd> calls;
+  for (int rank = 1; rank <= 100; ++rank)
+    for (const ConnectionUse use : {ConnectionUse::kControl, ConnectionUse::kData})
+      calls.push_back(*call_at_door(door.address(), "secret", rank, 0, use, Deadline(seconds(5))));
+  for (std::size_t i = 0; i < calls.size(); ++i) ASSERT_TRUE(admit(door, seconds(5))) << i;
+}
+
+TEST(TcpDoor, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
+  // A rank that has met all its peers may send before the receiver has met all of its own.
+  TcpDoor door = open_door();
+  const auto socket =
+      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kMessages, Deadline(seconds(5)));
+  ASSERT_TRUE(socket);
+  EXPECT_FALSE(admit(door, milliseconds(50)));
+  const auto caller = door.admit({ConnectionUse::kMessages}, in(seconds(5)));
+  ASSERT_TRUE(caller && *caller);
+  EXPECT_EQ((*caller)->rank, 2);
+}
+
+TEST(TcpDoor, ACallToNobodySaysWhomItWasFor) {
+  HostPort address;
+  { address = open_door().address(); }
+  const auto socket =
+      call_at_door(address, "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
+  ASSERT_FALSE(socket);
+  EXPECT_THAT(socket.error().message(), HasSubstr("connect to rank 5 at 127.0.0.1:"));
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,178 @@
+// What the ranks' words at the end of a pass prove: that gradients were reduced at all, and that all ranks are in
+// the same epoch.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "ddprun/data_parallel.h"
+#include "ddprun/sampler.h"
+#include "tests/support/expect_dist_error.h"
+#include "tests/worker_lib/support/ended_backend.h"
+#include "tests/worker_lib/support/small_mlp.h"
+
+namespace ddprun {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing_support::run_with_ends;
+using testing_support::ThreadWorld;
+using Kind = DistError::Kind;
+using Model = DistributedDataParallel<torch::nn::Sequential>;
+
+constexpr DataParallelOptions kSmall{.first_bucket_bytes = 100, .bucket_bytes = 300};
+
+template <class AnyModel>
+void pass(AnyModel& model, const ProcessGroup& group, int step = 0) {
+  loss_of(model(input_of(group.rank(), step)), group.rank(), step).backward();
+}
+
+// --- a backend whose calls are over and have carried nothing
+
+void expect_unreduced_pass_to_throw(const DataParallelOptions& options, bool has_hook) {
+  run_with_ends(2, [&](ProcessGroup& group, bool& has_ended) {
+    auto net = make_mlp();
+    Model model(net, group, options);
+    if (has_hook) model.register_comm_hook(std::make_shared<AllReduceHook>());
+    for (int step = 0; step < 2; ++step) {
+      net->zero_grad();
+      pass(model, group, step);
+    }
+    expect_same(gradients_of(*net), averaged(local_gradients(2, 1)));
+    net->zero_grad();
+    has_ended = true;
+    EXPECT_DIST_ERROR(pass(model, group), Kind::kStopped,
+                      AllOf(HasSubstr("backward pass of DistributedDataParallel"),
+                            HasSubstr("ended without the word of rank " +
+                                      std::to_string(1 - group.rank()))));
+  });
+}
+
+TEST(DataParallelWords, APassThatReducedNothingDoesNotReturn) {
+  expect_unreduced_pass_to_throw({}, false);
+  expect_unreduced_pass_to_throw(kSmall, false);
+}
+
+TEST(DataParallelWords, NorDoesOneWithAHookOrWithUnusedParameters) {
+  expect_unreduced_pass_to_throw(kSmall, true);
+  expect_unreduced_pass_to_throw({.find_unused_parameters = true}, false);
+  expect_unreduced_pass_to_throw({.static_graph = true}, false);
+}
+
+// Buckets are sums then, not averages.
+TEST(DataParallelWords, NorDoesOneInAJoin) {
+  run_with_ends(2, [](ProcessGroup& group, bool& has_ended) {
+    Model model(make_mlp(), group);
+    const auto loop = [&] {
+      pass(model, group);
+      const torch::Tensor output = model(input_of(group.rank()));
+      has_ended = true;
+      EXPECT_DIST_ERROR(loss_of(output, group.rank()).backward(), Kind::kStopped,
+                        HasSubstr("ended without the word of rank"));
+      throw std::runtime_error("end of the loop");
+    };
+    EXPECT_THROW(model.join(loop, {.divide_by_initial_world_size = false}), std::runtime_error);
+  });
+}
+
+// --- epochs
+
+// A rank leaves its first epoch after one batch, the other one after two.
+TEST(DataParallelEpochs, ARankThatLeavesItsLoopEarlyIsNoticedInTheNextPass) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group);
+    DistributedSampler sampler(8, group);
+    torch::optim::SGD optimizer(net->parameters(), 0.1);
+    int steps = 0;
+    const auto train = [&] {
+      for (int epoch = 0; epoch < 2; ++epoch) {
+        sampler.set_epoch(epoch);
+        for (int batch = 0; batch < 2; ++batch) {
+          if (epoch == 0 && batch == 1 && group.rank() == 0) break;
+          optimizer.zero_grad();
+          pass(model, group, steps);
+          optimizer.step();
+          ++steps;
+        }
+      }
+    };
+    EXPECT_DIST_ERROR(train(), Kind::kInvalidArgument,
+                      HasSubstr("rank 1 is in epoch 0, rank 0 is in epoch 1"));
+    EXPECT_EQ(steps, 1);
+    group.barrier();  // it goes on
+  });
+}
+
+TEST(DataParallelEpochs, ThatAreEqualOrUnknownAreNoError) {
+  ThreadWorld(3).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group);
+    DistributedSampler sampler(9, group);
+    pass(model, group);
+    if (group.rank() != 1) sampler.set_epoch(4);
+    pass(model, group);  // rank 1 has chosen none
+    sampler.set_epoch(5);
+    pass(model, group);
+    DistributedSampler without_group(9, {.rank = group.rank(), .world_size = 3});
+    without_group.set_epoch(group.rank());
+    pass(model, group);
+  });
+}
+
+TEST(DataParallelEpochs, OfManyRanksAreNamedWithTheirRanks) {
+  ThreadWorld(4).run([](ProcessGroup& group) {
+    Model model(make_mlp(), group, {.find_unused_parameters = true});
+    DistributedSampler sampler(8, group);
+    sampler.set_epoch(group.rank() == 2 ? 1000 : 1001);
+    EXPECT_DIST_ERROR(pass(model, group), Kind::kInvalidArgument,
+                      HasSubstr("rank 2 is in epoch 1000, ranks 0, 1 and 3 are in epoch 1001"));
+  });
+}
+
+TEST(DataParallelEpochs, AreComparedInBucketsOf16Bits) {
+  ThreadWorld(3).run([](ProcessGroup& group) {
+    torch::nn::Linear net(4, 4);
+    net->to(torch::kBFloat16);
+    DistributedDataParallel model(net, group);
+    DistributedSampler sampler(8, group);
+    const auto step = [&] { model(torch::ones({2, 4}, torch::kBFloat16)).sum().backward(); };
+    for (const int epoch : {0, 58, 59, 60, 777}) {
+      sampler.set_epoch(epoch);
+      step();
+      sampler.set_epoch(epoch + (group.rank() == 1 ? 1 : 0));
+      EXPECT_DIST_ERROR(step(), Kind::kInvalidArgument,
+                        HasSubstr("are in epoch " + std::to_string(epoch)));
+    }
+  });
+}
+
+TEST(DataParallelEpochs, OfARestoredSamplerCountToo) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    Model model(make_mlp(), group);
+    DistributedSampler sampler(8, group), saved(8, group);
+    saved.set_epoch(3);
+    sampler.load_state(saved.state());
+    if (group.rank() == 0) sampler.set_epoch(4);
+    EXPECT_DIST_ERROR(pass(model, group), Kind::kInvalidArgument,
+                      HasSubstr("rank 1 is in epoch 3, rank 0 is in epoch 4"));
+  });
+}
+
+TEST(DataParallelEpochs, MayDifferInAJoin) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    Model model(make_mlp(), group);
+    DistributedSampler sampler(8, group);
+    model.join([&] {
+      for (int epoch = 0; epoch < 3; ++epoch) {
+        sampler.set_epoch(epoch);
+        for (int batch = 0; batch <= group.rank(); ++batch) pass(model, group);
+      }
+    });
+    sampler.set_epoch(group.rank());
+    EXPECT_DIST_ERROR(pass(model, group), Kind::kInvalidArgument, HasSubstr("in epoch 1"));
+  });
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,412 @@
+// What statistics() says of real passes. The arithmetic has its tests in core/step_statistics_test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "ddprun/data_parallel.h"
+#include "tests/support/expect_dist_error.h"
+#include "tests/worker_lib/support/small_mlp.h"
+#include "worker_lib/ddp/step_recorder.h"
+#include "worker_lib/group/work_state.h"
+
+namespace ddprun {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing_support::ThreadWorld;
+using Model = DistributedDataParallel<torch::nn::Sequential>;
+using Kind = DistError::Kind;
+
+void train(Model& model, const ProcessGroup& group, int step = 0) {
+  model->zero_grad();
+  loss_of(model(input_of(group.rank(), step)), group.rank(), step).backward();
+}
+
+// Lets time pass on the clock that statistics use.
+Duration spend(Duration at_least) {
+  const TimePoint began = BootClock::now();
+  while (BootClock::now() - began < at_least) {
+  }
+  return BootClock::now() - began;
+}
+
+constexpr Duration kLong = std::chrono::milliseconds(20);
+
+// --- without times
+
+TEST(DataParallelStatistics, SayWhatIsThereAlsoWithoutTheOption) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    torch::nn::Sequential net{torch::nn::Linear(5, 16), torch::nn::Tanh(),
+                              torch::nn::Linear(16, 2)};
+    Model model(net, group, {.first_bucket_bytes = 8, .bucket_bytes = 1000});
+    DataParallelStatistics before = model.statistics();
+    EXPECT_EQ(before.rank, group.rank());
+    EXPECT_EQ(before.world_size, 2);
+    EXPECT_EQ(before.backend, "cpu");
+    EXPECT_EQ(before.module, "torch::nn::SequentialImpl");
+    EXPECT_THAT(before.parameters, ElementsAre("0.weight", "0.bias", "2.weight", "2.bias"));
+    EXPECT_EQ(before.parameter_bytes, (80u + 16 + 32 + 2) * 4);
+    EXPECT_THAT(before.dtypes, ElementsAre("Float"));
+    EXPECT_FALSE(before.has_rebuilt_buckets);
+    EXPECT_THAT(before.ready_order, IsEmpty());
+    EXPECT_EQ(before.passes, 0);
+
+    for (int step = 0; step < 3; ++step) train(model, group, step);
+    const DataParallelStatistics after = model.statistics();
+    EXPECT_EQ(after.passes, 3);
+    EXPECT_TRUE(after.has_rebuilt_buckets);
+    EXPECT_THAT(after.ready_order, ElementsAre(3, 2, 1, 0));
+    EXPECT_THAT(after.unused, IsEmpty());
+    ASSERT_EQ(after.buckets.size(), 2u);
+    EXPECT_EQ(after.buckets[0].bytes, 8u);
+    EXPECT_THAT(after.buckets[0].parameters, ElementsAre(3));
+    EXPECT_EQ(after.buckets[1].bytes, (80u + 16 + 32) * 4);
+    EXPECT_EQ(after.buckets[1].dtype, "Float");
+    EXPECT_THAT(after.buckets[1].parameters, ElementsAre(2, 1, 0));
+
+    EXPECT_FALSE(after.last);
+    EXPECT_EQ(after.recent.steps, 0u);
+    EXPECT_THAT(after.table(), HasSubstr("no times: the option 'statistics_every' is 0"));
+  });
+}
+
+// The strings that PyTorch 2.11 gives for this net.
+TEST(DataParallelStatistics, HavePyTorchsNames) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    torch::nn::Sequential net{torch::nn::Linear(5, 16), torch::nn::Tanh(),
+                              torch::nn::Linear(16, 2)};
+    Model model(net, group, {.statistics_every = 1});
+    EXPECT_FALSE(logging_data(model.statistics()).contains("backward_comm_time"));
+    for (int step = 0; step < 3; ++step) train(model, group, step);
+    const DataParallelStatistics statistics = model.statistics();
+    const nlohmann::json data = logging_data(statistics);
+    EXPECT_EQ(data["bucket_sizes"], "520");
+    EXPECT_EQ(data["rebuilt_bucket_sizes"], "520");
+    EXPECT_EQ(data["rebuilt_per_bucket_param_indices"], "3 2 1 0");
+    EXPECT_EQ(data["prev_iteration_grad_ready_order_indices"], "3, 2, 1, 0");
+    EXPECT_EQ(data["bucket_cap_bytes"], 26214400);
+    EXPECT_EQ(data["num_parameter_tensors"], 4);
+    EXPECT_EQ(data["total_parameter_size_bytes"], 520);
+    EXPECT_EQ(data["has_rebuilt_buckets"], 1);
+    EXPECT_EQ(data["num_buckets_reduced"], 1);
+    EXPECT_EQ(data["backward_compute_time"], statistics.last->compute.count());
+    EXPECT_EQ(data["avg_backward_comm_time"], statistics.recent.communication.mean.count());
+    EXPECT_EQ(data["backward_compute_comm_overlap_time"], statistics.last->overlap.count());
+    EXPECT_EQ(data["forward_compute_time"], statistics.last->forward.count());
+  });
+}
+
+TEST(DataParallelStatistics, NameWhatNoGradientCameFor) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group, {.find_unused_parameters = true, .statistics_every = 1});
+    for (int step = 0; step < 2; ++step) {
+      model(input_of(group.rank()));
+      (*model)[0]->as<torch::nn::Linear>()->forward(input_of(group.rank())).sum().backward();
+    }
+    const DataParallelStatistics statistics = model.statistics();
+    EXPECT_THAT(statistics.unused, ElementsAre(2, 3, 4, 5));
+    EXPECT_EQ(statistics.unused_bytes, (128u + 8 + 16 + 2) * 4);
+    EXPECT_EQ(statistics.last->pass, 2);
+  });
+}
+
+// --- times of whole steps
+
+void expect_plausible(const StepTimes& step) {
+  const Duration none = {};
+  EXPECT_GE(step.exchange, none);
+  EXPECT_LE(step.exchange, step.forward);
+  EXPECT_GT(step.compute, none);
+  EXPECT_LE(step.compute + step.exposed, step.backward);
+  EXPECT_EQ(step.overlap + step.exposed, step.communication);
+  EXPECT_GE(step.overlap, none);
+  EXPECT_GT(step.exposed, none);  // the last bucket waits for the end of the pass
+  Duration sent_before = {};
+  for (const BucketTimes& bucket : step.buckets) {
+    EXPECT_GT(bucket.gradients, 0u);
+    EXPECT_GE(bucket.ready, none);
+    EXPECT_LE(bucket.ready, bucket.sent);
+    EXPECT_LE(bucket.sent, bucket.done);
+    EXPECT_LE(bucket.done, step.backward);
+    EXPECT_GE(bucket.sent, sent_before);
+    sent_before = bucket.sent;
+  }
+}
+
+struct Way {
+  const char* name;
+  DataParallelOptions options;
+  std::shared_ptr<CommHook> (*hook)() = nullptr;
+};
+
+class WaysToReduce : public testing::TestWithParam<Way> {};
+INSTANTIATE_TEST_SUITE_P(DataParallelStatistics, WaysToReduce,
+                         testing::Values(Way{"Plain", {}},
+                                         Way{"Copies", {.gradient_as_bucket_view = false}},
+                                         Way{"Unused", {.find_unused_parameters = true}},
+                                         Way{"Static", {.static_graph = true}},
+                                         Way{"Hook",
+                                             {},
+                                             []() -> std::shared_ptr<CommHook> {
+                                               return std::make_shared<Bf16Compress>();
+                                             }},
+                                         Way{"PowerSgd",
+                                             {},
+                                             []() -> std::shared_ptr<CommHook> {
+                                               return std::make_shared<PowerSgd>(
+                                                   PowerSgdOptions{.start_iteration = 2});
+                                             }}),
+                         [](const auto& of) { return of.param.name; });
+
+TEST_P(WaysToReduce, EveryStepIsRecordedAndAddsUp) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    DataParallelOptions options = GetParam().options;
+    options.first_bucket_bytes = 100;
+    options.bucket_bytes = 300;
+    options.statistics_every = 1;
+    Model model(net, group, options);
+    if (GetParam().hook) model.register_comm_hook(GetParam().hook());
+    for (int step = 0; step < 4; ++step) {
+      train(model, group, step);
+      const DataParallelStatistics statistics = model.statistics();
+      ASSERT_TRUE(statistics.last);
+      EXPECT_EQ(statistics.last->pass, step + 1);
+      expect_plausible(*statistics.last);
+      const auto& buckets = step == 0 ? statistics.first_buckets : statistics.buckets;
+      ASSERT_EQ(statistics.last->buckets.size(), buckets.size());
+      for (std::size_t i = 0; i < buckets.size(); ++i) {
+        EXPECT_EQ(statistics.last->buckets[i].bytes, buckets[i].bytes);
+        EXPECT_EQ(statistics.last->buckets[i].gradients, buckets[i].parameters.size());
+      }
+    }
+    const DataParallelStatistics statistics = model.statistics();
+    EXPECT_EQ(statistics.recent.steps, 3u);  // the first had other buckets
+    EXPECT_LE(statistics.recent.backward.min, statistics.last->backward);
+    EXPECT_GE(statistics.recent.backward.max, statistics.last->backward);
+    EXPECT_GT(statistics.buckets.size(), 1u);
+  });
+}
+
+TEST(DataParallelStatistics, TheTimeOfASlowLayerIsComputingThatHidesCommunication) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group, {.first_bucket_bytes = 1, .bucket_bytes = 1, .statistics_every = 1});
+    for (int step = 0; step < 3; ++step) {
+      const auto spent = std::make_shared<Duration>();
+      torch::Tensor input = input_of(group.rank(), step).requires_grad_();
+      input.register_hook([spent](const torch::Tensor&) { *spent = spend(kLong); });
+      model->zero_grad();
+      loss_of(model(input), group.rank(), step).backward();
+      const StepTimes last = *model.statistics().last;
+      EXPECT_GE(last.compute, *spent);
+      EXPECT_GE(*spent, kLong);
+      EXPECT_GT(last.overlap, Duration());
+      // Sent before the layer began: what it takes is no part of it.
+      EXPECT_LE(last.buckets[0].sent, last.compute - *spent);
+      EXPECT_GE(last.buckets.back().sent, last.compute);
+    }
+  });
+}
+
+TEST(DataParallelStatistics, OfABucketThatWaitsForThoseBeforeItSayWhenItWasReady) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group, {.first_bucket_bytes = 1, .bucket_bytes = 1, .statistics_every = 1});
+    train(model, group);
+    model->zero_grad();
+    const torch::Tensor loss = loss_of(model(input_of(group.rank())), group.rank());
+    auto& middle = *(*model)[2]->as<torch::nn::Linear>();
+    middle.weight.register_hook([](const torch::Tensor&) { spend(kLong); });
+    loss.backward();
+    const StepTimes last = *model.statistics().last;
+    // By bucket: 4.bias, 4.weight, 2.bias, 2.weight, 0.bias, 0.weight.
+    EXPECT_GE(last.buckets[3].ready - last.buckets[1].ready, kLong);
+    EXPECT_GE(last.buckets[4].sent, last.buckets[3].sent);
+  });
+}
+
+// A forward that takes time.
+struct SlowImpl : torch::nn::Module {
+  SlowImpl() { weight = register_parameter("weight", torch::ones({2})); }
+  torch::Tensor forward(Duration at_least) {
+    spent += spend(std::chrono::abs(at_least));
+    if (at_least < Duration()) throw std::invalid_argument("no such time");
+    return weight * 2;
+  }
+  torch::Tensor weight;
+  Duration spent = {};
+};
+TORCH_MODULE(Slow);
+
+TEST(DataParallelStatistics, ForwardsSinceTheLastPassAreAddedUp) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    Slow net;
+    DistributedDataParallel model(net, group, {.statistics_every = 1});
+    const torch::Tensor a = model(kLong), b = model(kLong);
+    (a + b).sum().backward();
+    const StepTimes last = *model.statistics().last;
+    EXPECT_GE(last.forward, net->spent);
+    EXPECT_GE(net->spent, 2 * kLong);
+    EXPECT_LE(last.exchange, last.forward - net->spent);
+  });
+}
+
+TEST(DataParallelStatistics, ForwardsThatThrewOrHadNoGradModeAreNotCounted) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    Slow net;
+    DistributedDataParallel model(net, group, {.statistics_every = 1});
+    for (int step = 0; step < 2; ++step) {
+      {
+        const torch::NoGradGuard no_grad;
+        model(2 * kLong);
+      }
+      EXPECT_THROW(model(-kLong), std::invalid_argument);
+      const TimePoint began = BootClock::now();
+      const torch::Tensor output = model(Duration());
+      const Duration took = BootClock::now() - began;
+      output.sum().backward();
+      EXPECT_LE(model.statistics().last->forward, took);
+    }
+  });
+}
+
+TEST(DataParallelStatistics, PassesInNoSyncAreNoSteps) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    Slow net;
+    DistributedDataParallel model(net, group, {.statistics_every = 1});
+    for (int step = 0; step < 2; ++step) {
+      {
+        const auto quiet = model.no_sync();
+        model(2 * kLong).sum().backward();
+      }
+      const TimePoint began = BootClock::now();
+      const torch::Tensor output = model(Duration());
+      const Duration took = BootClock::now() - began;
+      output.sum().backward();
+      const DataParallelStatistics statistics = model.statistics();
+      EXPECT_EQ(statistics.last->pass, step + 1);
+      EXPECT_LE(statistics.last->forward, took);
+    }
+  });
+}
+
+TEST(DataParallelStatistics, MayBeTakenNowAndThen) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group, {.statistics_every = 3});
+    std::vector<std::int64_t> recorded;
+    for (int step = 0; step < 10; ++step) {
+      train(model, group, step);
+      const auto last = model.statistics().last;
+      recorded.push_back(last ? last->pass : 0);
+    }
+    EXPECT_THAT(recorded, ElementsAre(0, 0, 3, 3, 3, 6, 6, 6, 9, 9));
+    EXPECT_EQ(model.statistics().recent.steps, 3u);
+    EXPECT_GT(model.statistics().recent.forward.min, Duration());
+  });
+}
+
+TEST(DataParallelStatistics, OneRankMayTakeThemAlone) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group, {.statistics_every = group.rank()});
+    for (int step = 0; step < 2; ++step) train(model, group, step);
+    EXPECT_EQ(model.statistics().recent.steps, group.rank() == 0 ? 0u : 1u);
+  });
+}
+
+TEST(DataParallelStatistics, LeaveOutPassesThatFailed) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group, {.statistics_every = 1});
+    for (const int failing_step : {0, 3}) {
+      for (int step = failing_step; step < failing_step + 3; ++step) {
+        model->zero_grad();
+        torch::Tensor loss = loss_of(model(input_of(group.rank(), step)), group.rank(), step);
+        const std::int64_t passes = model.statistics().passes;
+        if (step == failing_step) {
+          if (group.rank() == 1)
+            loss = (*model)[0]->as<torch::nn::Linear>()->forward(input_of(1)).sum();
+          EXPECT_THROW(loss.backward(), DistError);
+          const auto last = model.statistics().last;
+          EXPECT_LE(last ? last->pass : 0, passes);
+        } else {
+          loss.backward();
+          EXPECT_EQ(model.statistics().last->pass, passes + 1);
+          expect_plausible(*model.statistics().last);
+        }
+      }
+    }
+    EXPECT_EQ(model.statistics().passes, 6);
+  });
+}
+
+TEST(DataParallelStatistics, OfARankWithoutInputsAreThoseOfItsOwnPasses) {
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    auto net = make_mlp();
+    Model model(net, group, {.statistics_every = 1});
+    model.join([&] {
+      for (int step = 0; step < 2 + 2 * group.rank(); ++step) train(model, group, step);
+    });
+    EXPECT_EQ(model.statistics().last->pass, group.rank() == 0 ? 2 : 4);
+    train(model, group);
+    EXPECT_EQ(model.statistics().last->pass, 5);
+    expect_plausible(*model.statistics().last);
+  });
+}
+
+TEST(DataParallelStatistics, ANegativeNumberOfStepsIsRefused) {
+  ThreadWorld(1).run([](ProcessGroup& group) {
+    EXPECT_DIST_ERROR(Model(make_mlp(), group, {.statistics_every = -1}), Kind::kInvalidArgument,
+                      HasSubstr("the option 'statistics_every' is -1; a number of steps is at "
+                                "least 1, and 0 is for no statistics"));
+  });
+}
+
+// --- when a reduction ended
+
+StepTimes recorded(const std::function<void(StepRecorder&)>& during_pass) {
+  StepRecorder recorder(1);
+  recorder.pass_begins(1);
+  recorder.is_synchronised(1, [] { return std::vector<BucketTimes>(1); });
+  recorder.sent(0);
+  during_pass(recorder);
+  recorder.reduced();
+  recorder.pass_ends();
+  return *recorder.statistics().last();
+}
+
+TEST(StepRecorder, KnowsWhenAReductionEndedBeforeAnybodyWaitedForIt) {
+  Duration computing = {};
+  const StepTimes step = recorded([&](StepRecorder& recorder) {
+    const auto reduction = std::make_shared<detail::HostWork>();
+    recorder.watch(0, Work(reduction));
+    reduction->complete({});
+    computing = spend(kLong);
+    recorder.computed();
+  });
+  EXPECT_LE(step.buckets[0].done, step.compute - computing);
+  EXPECT_EQ(step.overlap, step.communication);
+  EXPECT_EQ(step.exposed, Duration());
+}
+
+// The thread that ends it wakes those who wait first.
+TEST(StepRecorder, TakesTheEndOfTheWaitWhereNobodyHasSaidWhenAReductionEnded) {
+  const auto reduction = std::make_shared<detail::HostWork>();
+  Duration waiting = {};
+  const StepTimes step = recorded([&](StepRecorder& recorder) {
+    recorder.watch(0, Work(reduction));
+    recorder.computed();
+    waiting = spend(kLong);
+  });
+  reduction->complete({});  // too late to matter
+  EXPECT_GE(step.buckets[0].done, step.compute + waiting);
+  EXPECT_GE(step.exposed, waiting);
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,43 @@
+#include "worker_lib/group/any_rank.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+
+#include "tests/support/thread_world.h"
+
+namespace ddprun {
+namespace {
+
+using testing::ElementsAre;
+using testing_support::ThreadWorld;
+
+TEST(LateWishes, AreKnownInTheNextCallAndNoRankWaitsForAnother) {
+  std::atomic<bool> has_begun = false;
+  ThreadWorld(2).run([&](ProcessGroup& group) {
+    LateWishes wishes(group);
+    EXPECT_THAT(wishes.last({true, true}), ElementsAre(false, false)) << "nothing was sent yet";
+    if (group.rank() == 0) {
+      wishes.begin({true, false});
+      has_begun = true;
+    } else {
+      EXPECT_TRUE(testing_support::eventually([&] { return has_begun.load(); }));
+      wishes.begin({false, false});
+    }
+    EXPECT_THAT(wishes.last({false, true}), ElementsAre(true, false));
+    EXPECT_THAT(wishes.last({true, true}), ElementsAre(false, false)) << "each is said once";
+    wishes.begin({false, true});  // the last one of a run is not asked for
+  });
+}
+
+TEST(LateWishes, OfAWorldOfOneAreKnownAtOnce) {
+  ThreadWorld(1).run([](ProcessGroup& group) {
+    LateWishes wishes(group);
+    wishes.begin({false, false});
+    EXPECT_THAT(wishes.last({true, false}), ElementsAre(true, false));
+  });
+}
+
+}  // namespace
+}  // namespace ddprun

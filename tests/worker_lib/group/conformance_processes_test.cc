@@ -1,0 +1,24 @@
+// The conformance suite on the cpu backend with ranks as processes.
+#include "tests/worker_lib/support/conformance_processes.h"
+
+#include "tests/support/program.h"
+
+namespace ddprun {
+namespace {
+
+// One letter for each rank, one for each node: tests/worker_lib/cpu_group/world.h.
+class ConformanceOfProcesses : public testing::TestWithParam<const char*> {};
+
+TEST_P(ConformanceOfProcesses, PassesOnEveryRank) {
+  testing_support::expect_suite_passes_in_processes(testing_support::program("worker_backend_test"),
+                                                    "*Conformance.*/cpu", GetParam(),
+                                                    std::chrono::seconds(100));
+}
+
+INSTANTIATE_TEST_SUITE_P(Layouts, ConformanceOfProcesses,
+                         testing::Values("a", "aa", "ab", "aaa", "aab", "abc", "aaaa", "aabb",
+                                         "aabc", "aaaaaaaa", "aaaabbbb", "aaabbbcc"),
+                         [](const auto& layout) { return std::string(layout.param); });
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,54 @@
+// Backends of nccl groups for tests: a store, and ranks that are threads.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "tests/support/eventually.h"
+#include "tests/support/running_store.h"
+#include "tests/support/store_of.h"
+#include "worker_lib/nccl/backend_nccl.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+
+class NcclRanks {
+ public:
+  NcclRanks(const NcclApi& api, torch::Device device) : api_(api), device_(device) {}
+
+  // The options' rank, world and device are filled in. Every two ranks are a node: what crosses
+  // nodes is tested, too.
+  std::unique_ptr<NcclBackend> make(int rank, int size, NcclBackendOptions options = {}) {
+    complete(rank, size, options);
+    const auto store = connect();
+    auto peers = value_or_throw(CpuGroup::form(*store, {.rank = Rank(rank),
+                                                        .world_size = size,
+                                                        .node_id = std::to_string(rank / 2),
+                                                        .name = options.name + "/peers",
+                                                        .timeout = testing_support::kPatience}));
+    return std::make_unique<NcclBackend>(api_, store, options, std::move(peers));
+  }
+
+  // Without a group of peers.
+  std::unique_ptr<NcclBackend> make_alone(int rank, int size, NcclBackendOptions options = {}) {
+    complete(rank, size, options);
+    return std::make_unique<NcclBackend>(api_, connect(), options);
+  }
+
+  std::shared_ptr<Store> connect() { return testing_support::store_of(store_.port()); }
+
+ private:
+  void complete(int rank, int size, NcclBackendOptions& options) {
+    options.rank = rank;
+    options.world_size = size;
+    options.device = device_;
+    if (options.name.empty()) options.name = "group-7";
+    options.close_grace = std::chrono::milliseconds(300);
+  }
+
+  const NcclApi& api_;
+  const torch::Device device_;
+  testing_support::RunningStore store_;
+};
+
+}  // namespace ddprun

@@ -1,0 +1,98 @@
+// The real NCCL, as far as a machine without a GPU can go: making and exchanging unique ids, and
+// saying that there is no GPU. Tests that need one are in nccl_gpu_test.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <set>
+
+#include "ddprun/context.h"
+#include "tests/support/eventually.h"
+#include "tests/support/expect_dist_error.h"
+#include "tests/support/rank_threads.h"
+#include "tests/support/running_store.h"
+#include "tests/support/store_of.h"
+#include "tests/worker_lib/support/scoped_environment.h"
+#include "worker_lib/nccl/backend_nccl.h"
+#include "worker_lib/nccl/communicator.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing::StrEq;
+using testing_support::run_ranks;
+
+using IdBytes = std::array<char, 128>;
+
+// The ids with which init was called.
+struct SeenIds {
+  std::mutex mutex;
+  std::vector<IdBytes> ids;
+};
+SeenIds seen;
+
+// The real table up to the first call that needs a GPU.
+NcclApi real_until_init() {
+  NcclApi api = real_nccl_api();
+  api.get_device = [](int* device) {
+    *device = 0;
+    return CudaResult::kSuccess;
+  };
+  api.comm_init_rank = [](NcclComm*, int, const NcclUniqueId& id, int) {
+    const std::lock_guard lock(seen.mutex);
+    seen.ids.push_back(id.bytes);
+    return NcclResult::kSystemError;
+  };
+  return api;
+}
+
+TEST(RealNccl, MakesAnotherUniqueIdEachTime) {
+  NcclUniqueId first{};
+  NcclUniqueId second{};
+  ASSERT_EQ(real_nccl_api().get_unique_id(&first), NcclResult::kSuccess);
+  ASSERT_EQ(real_nccl_api().get_unique_id(&second), NcclResult::kSuccess);
+  EXPECT_NE(first.bytes, IdBytes{});
+  EXPECT_NE(first.bytes, second.bytes);
+}
+
+TEST(RealNccl, EveryRankBeginsItsCommunicatorWithTheIdOfRankZero) {
+  testing_support::RunningStore store;
+  const NcclApi api = real_until_init();
+  run_ranks(3, [&](int rank) {
+    const auto client = testing_support::store_of(store.port());
+    const auto communicator = NcclCommunicator::form(
+        api, client.get(), std::make_shared<NcclFate>(), {.rank = rank, .world_size = 3},
+        Deadline(testing_support::kPatience));
+    ASSERT_FALSE(communicator);
+    EXPECT_THAT(communicator.error().message(), HasSubstr("NCCL: unhandled system error"));
+  });
+  ASSERT_EQ(seen.ids.size(), 3U);
+  EXPECT_EQ(std::set<IdBytes>(seen.ids.begin(), seen.ids.end()).size(), 1U);
+  EXPECT_NE(seen.ids[0], IdBytes{});
+}
+
+// The library that the tests run with is one that has them all.
+TEST(RealNccl, WhatIsNewerThanTheOldestNcclIsFoundInTheLoadedOne) {
+  const NcclApi& api = real_nccl_api();
+  EXPECT_NE(api.comm_init_rank_scalable, nullptr);
+  EXPECT_NE(api.comm_split, nullptr);
+  EXPECT_NE(api.comm_revoke, nullptr);
+  EXPECT_NE(api.mem_alloc, nullptr);
+  EXPECT_NE(api.mem_free, nullptr);
+  EXPECT_NE(api.comm_register, nullptr);
+  EXPECT_NE(api.comm_deregister, nullptr);
+}
+
+TEST(RealNccl, AProgramForGpusRunsOnTheCpuWhereThereIsNoGpu) {
+  const ScopedEnvironment none({});
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // as good as none, where there is one
+  ASSERT_EQ(nccl_backend_factory()->device_count(), 0);
+  EXPECT_EQ(init().group().backend_name(), "cpu");
+  EXPECT_DIST_ERROR(init({.backend = "nccl"}), DistError::Kind::kUnsupported,
+                    StrEq("ddprun::init: there is no GPU here, or no driver for it"));
+}
+
+}  // namespace
+}  // namespace ddprun

@@ -1,0 +1,103 @@
+#include "worker_lib/serialization/core/zip_directory.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/worker_lib/serialization/core/small_zip.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+void expect_refused(const std::string& archive, ErrorKind kind, const std::string& words) {
+  const auto records = read_zip(archive);
+  ASSERT_FALSE(records) << "expected: " << words;
+  EXPECT_EQ(records.error().kind, kind) << records.error().message();
+  EXPECT_THAT(records.error().message(), HasSubstr(words));
+}
+
+// With the bytes at the last place where `before` stands replaced.
+std::string altered(std::string archive, const std::string& before, const std::string& after) {
+  const std::size_t at = archive.rfind(before);
+  EXPECT_NE(at, std::string::npos);
+  return archive.replace(at, after.size(), after);
+}
+
+TEST(ZipDirectory, WhatIsNotStoredPlainlyIsRefusedByName) {
+  expect_refused(SmallZip{{{"a/x", "12"}}, 8}.archive(), ErrorKind::kUnsupported,
+                 "record 'a/x' is compressed");
+  expect_refused(SmallZip{{{"a/x", "12"}}, 0, 1}.archive(), ErrorKind::kUnsupported,
+                 "record 'a/x' is encrypted");
+}
+
+TEST(ZipDirectory, EveryPrefixIsRefused) {
+  const std::string whole = SmallZip{{{"a/x", "12"}, {"a/y", ""}}}.archive();
+  ASSERT_TRUE(read_zip(whole));
+  for (std::size_t bytes = 0; bytes < whole.size(); ++bytes)
+    EXPECT_FALSE(read_zip(std::string_view(whole).substr(0, bytes))) << bytes;
+}
+
+TEST(ZipDirectory, NoRecordReachesBeyondTheFileOrOverAnother) {
+  const std::string whole = SmallZip{{{"a/x", "1234"}, {"a/y", "5678"}}}.archive();
+  const auto sizes = [](std::uint64_t bytes) {
+    return SmallZip::number(bytes, 4) + SmallZip::number(bytes, 4);
+  };
+  expect_refused(altered(whole, sizes(4), sizes(4000)), ErrorKind::kCorrupt,
+                 "record 'a/y' reaches beyond the end");
+  // The first record, in the directory: so long that it covers the second.
+  std::string covering = whole;
+  covering.replace(covering.find(sizes(4), covering.find("PK\1\2")), 8, sizes(45));
+  expect_refused(covering, ErrorKind::kCorrupt, "two of its records lie one over the other");
+  expect_refused(altered(whole, sizes(4), sizes(0xffffffff)), ErrorKind::kCorrupt,
+                 "record 'a/y' has no zip64 sizes");
+  expect_refused(SmallZip{{{"a/x", "1"}, {"a/x", "2"}}}.archive(), ErrorKind::kCorrupt,
+                 "two records 'a/x'");
+  expect_refused(SmallZip{{{"a\n", "1"}}}.archive(), ErrorKind::kCorrupt, "name is no text");
+  expect_refused(altered(whole, "a/y", "a/z"), ErrorKind::kCorrupt,
+                 "'a/z' has another name where it lies");
+}
+
+TEST(ZipDirectory, RecordsComeInTheirOrderWithTheirBytes) {
+  const std::string archive = SmallZip{{{"a/y", "12"}, {"a/x", ""}, {"b", "345"}}}.archive();
+  const auto records = read_zip(archive);
+  ASSERT_TRUE(records) << records.error().message();
+  ASSERT_EQ(records->size(), 3u);
+  EXPECT_EQ((*records)[0].name, "a/y");
+  EXPECT_EQ((*records)[0].bytes, "12");
+  EXPECT_EQ((*records)[1].bytes, "");
+  EXPECT_EQ((*records)[2].bytes, "345");
+  for (ZipRecord record : *records) {
+    EXPECT_TRUE(has_right_crc(record));
+    record.crc ^= 1;
+    EXPECT_FALSE(has_right_crc(record));
+  }
+}
+
+// As a file of more than 4 GiB says it: nothing fits into its 32 bits.
+TEST(ZipDirectory, SizesAndPlacesOf64Bits) {
+  const auto number = SmallZip::number;
+  const std::string plain = SmallZip{{{"a/x", "1234"}}}.archive();
+  const std::size_t directory_at = plain.find("PK\1\2"), end_at = plain.find("PK\5\6");
+  std::string entry = plain.substr(directory_at, end_at - directory_at);
+  entry.replace(20, 8, std::string(8, '\xff'));  // both sizes
+  entry.replace(30, 2, number(28, 2));           // bytes of the extra field
+  entry.replace(42, 4, std::string(4, '\xff'));  // where it lies
+  entry += number(1, 2) + number(24, 2) + number(4, 8) + number(4, 8) + number(0, 8);
+  const std::size_t end64_at = directory_at + entry.size();
+  const auto archive = [&](std::size_t at) {
+    return plain.substr(0, directory_at) + entry + "PK\6\6" + number(44, 8) + number(0, 12) +
+           number(1, 8) + number(1, 8) + number(entry.size(), 8) + number(directory_at, 8) +
+           "PK\6\7" + number(0, 4) + number(at, 8) + number(1, 4) + "PK\5\6" + number(0, 4) +
+           std::string(12, '\xff') + number(0, 2);
+  };
+  const std::string whole = archive(end64_at);
+  const auto records = read_zip(whole);
+  ASSERT_TRUE(records) << records.error().message();
+  ASSERT_EQ(records->size(), 1u);
+  EXPECT_EQ(records->front().bytes, "1234");
+  expect_refused(archive(SIZE_MAX), ErrorKind::kCorrupt, "its zip64 end is not there");
+}
+
+}  // namespace
+}  // namespace ddprun

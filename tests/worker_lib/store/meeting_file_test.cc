@@ -1,0 +1,94 @@
+#include "worker_lib/store/meeting_file.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "tests/support/read_file.h"
+#include "tests/support/temporary_directory.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing_support::TemporaryDirectory;
+
+const MeetingNote kNote{.address = {"fd00::7", 4321}, .token = "0123abcd"};
+
+class MeetingFile : public testing::Test {
+ protected:
+  const TemporaryDirectory directory_;
+  const std::string path_ = directory_ / "meeting";
+};
+
+TEST_F(MeetingFile, ThatIsMissingOrEmptySaysNothing) {
+  EXPECT_FALSE(read_meeting_file(path_).value());
+  directory_.write("meeting", "");
+  EXPECT_FALSE(read_meeting_file(path_).value());
+}
+
+TEST_F(MeetingFile, OfSomebodyElseIsRefused) {
+  for (const std::string& text :
+       {std::string("import torch\n"), std::string("ddprun-meeting-1\nhost\n"),
+        std::string("ddprun-meeting-1\nhost\n70000\ntoken\n"), std::string(5000, 'x')}) {
+    directory_.write("meeting", text);
+    const auto note = read_meeting_file(path_);
+    ASSERT_FALSE(note) << text;
+    EXPECT_EQ(note.error().kind, ErrorKind::kCorrupt);
+    EXPECT_THAT(note.error().message(), HasSubstr("read " + path_));
+  }
+}
+
+TEST_F(MeetingFile, ThatIsNoFileIsRefusedAndStays) {
+  directory_.write("empty", "");
+  std::filesystem::create_symlink(directory_ / "empty", directory_ / "link");
+  std::filesystem::create_symlink(directory_ / "nowhere", directory_ / "dangling");
+  ASSERT_EQ(mkfifo((directory_ / "pipe").c_str(), 0600), 0);
+  std::filesystem::create_directory(directory_ / "folder");
+  for (const char* const name : {"link", "dangling", "pipe", "folder"}) {
+    const auto note = read_meeting_file(directory_ / name);
+    ASSERT_FALSE(note) << name;
+    EXPECT_EQ(note.error().kind, ErrorKind::kCorrupt);
+    EXPECT_THAT(note.error().message(), HasSubstr("it is no regular file; give a path of its own"));
+  }
+  const auto device = read_meeting_file("/dev/null");
+  ASSERT_FALSE(device);
+  EXPECT_THAT(device.error().message(), HasSubstr("read /dev/null: it is no regular file"));
+}
+
+TEST_F(MeetingFile, InADirectoryThatDoesNotExistCannotBePublished) {
+  const auto note = PublishedNote::publish(directory_ / "no/meeting", kNote);
+  ASSERT_FALSE(note);
+  EXPECT_THAT(note.error().message(), HasSubstr("No such file or directory"));
+}
+
+TEST_F(MeetingFile, IsReadAsItWasPublishedAndGoesWithItsOwner) {
+  {
+    const PublishedNote published = PublishedNote::publish(path_, kNote).value();
+    const auto note = read_meeting_file(path_).value();
+    ASSERT_TRUE(note);
+    EXPECT_EQ(note->address, kNote.address);
+    EXPECT_EQ(note->token, kNote.token);
+    EXPECT_EQ(testing_support::listing(directory_.path()), std::vector<std::string>{"meeting"});
+    EXPECT_EQ(std::filesystem::status(path_).permissions(),
+              std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+  }
+  EXPECT_TRUE(testing_support::listing(directory_.path()).empty());
+}
+
+TEST_F(MeetingFile, ThatAnotherHasReplacedStays) {
+  MeetingNote other = kNote;
+  other.token = "other";
+  std::optional<PublishedNote> later;
+  {
+    const PublishedNote first = PublishedNote::publish(path_, kNote).value();
+    later.emplace(PublishedNote::publish(path_, other).value());
+  }
+  EXPECT_EQ(read_meeting_file(path_).value()->token, "other");
+}
+
+}  // namespace
+}  // namespace ddprun

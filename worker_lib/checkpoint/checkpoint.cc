@@ -1,0 +1,514 @@
+#include "ddprun/checkpoint.h"
+
+#include <torch/torch.h>
+
+#include <atomic>
+#include <cmath>
+#include <set>
+#include <sstream>
+
+#include "base/durable_directory.h"
+#include "base/random_id.h"
+#include "worker_lib/checkpoint/contents.h"
+#include "worker_lib/checkpoint/gather.h"
+#include "worker_lib/checkpoint/io.h"
+#include "worker_lib/checkpoint/rank_state.h"
+#include "worker_lib/checkpoint/search.h"
+#include "worker_lib/checkpoint/state_snapshot.h"
+#include "worker_lib/context/save_request.h"
+#include "worker_lib/group/any_rank.h"
+#include "worker_lib/group/late_checks.h"
+#include "worker_lib/group/notes.h"
+#include "worker_lib/group/serial_executor.h"
+#include "worker_lib/serialization/checkpoint_state.h"
+#include "worker_lib/util/error_bridge.h"
+#include "worker_lib/util/sha256.h"
+
+namespace ddprun {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kSaving = "save a checkpoint";
+constexpr const char* kWaiting = "wait until checkpoints are written";
+constexpr const char* kRestoring = "restore a checkpoint";
+
+// Where all ranks come out the same, one of them says it.
+void warn(const ProcessGroup& group, const std::string& text) {
+  if (group.rank() == 0) TORCH_WARN(text);
+}
+
+// One for this process, whose managers share the directories that they have taken.
+const std::string& own_name() {
+  static const std::string name = random_hex(8);
+  return name;
+}
+
+}  // namespace
+
+struct CheckpointManager::Impl {
+  // What is written of one save: nothing that the training goes on changing.
+  struct Saving {
+    CheckpointManifest manifest;
+    c10::IValue contents;
+    std::string data_name;  // of shards: what their names are made of
+  };
+
+  ProcessGroup& group;
+  std::int64_t generation;
+  CheckpointOptions options;
+  CheckpointDirectory directory;
+  std::function<void(std::int64_t)> announce;
+  bool may_be_asked = false;  // to save and to leave
+  LateWishes wishes{group};
+  // Steps that restore() passed over: they may be damaged, and a later save may replace them.
+  std::set<std::int64_t> passed_over = {};
+  TimePoint last_save = BootClock::now();
+  PositionWatch watch = {};
+  bool was_told_to_leave = false;
+  bool was_warned_of_leave = false;
+  // Of the threads that write shards, who tell each other what they have written; null: there are
+  // no shards.
+  std::unique_ptr<ProcessGroup> writers = {};
+
+  // On rank 0, and on all ranks where there are shards. The writer's thread has the directory and
+  // passed_over while `writing` is not complete.
+  StateSnapshot snapshot = {};
+  std::shared_ptr<detail::HostWork> writing = {};  // until its end was told
+  std::atomic<bool> is_waited_for = false;
+  SerialExecutor writer{"ddprun-ckpt"};  // the last member, so that it ends first
+
+  ~Impl();
+
+  bool would_skip() const { return options.skip_when_busy && !writer.is_idle(); }
+  // Rank 0's part of save(): false if the writer is busy and need not be waited for.
+  bool begin_save(const TrainingState& state, const CheckpointFacts& facts);
+  // Every rank's part of it where there are shards.
+  bool save_share(const TrainingState& state, const GatheredState& gathered);
+  CheckpointManifest manifest_of(const TrainingState& state, std::int64_t step) const;
+  void hand_to_writer(Saving saving);
+  Result<void> write(const Saving& saving);
+  Result<void> write_share(const Saving& saving);
+  void write_contents(const Saving& saving, AtomicFile& file);
+  Result<void> announce_shards(CheckpointManifest manifest, const std::vector<json>& reports);
+  void announced(std::int64_t step);
+  // Waits for the writer, and throws what went wrong with what it wrote.
+  void settle();
+  void settle_everywhere();
+  void retire(std::int64_t step);
+  std::vector<RatedStep> rated(const std::vector<std::int64_t>& steps) const;
+  void expect_no_later_step(std::int64_t step) const;
+  // Runs rank 0's part of a call; its result, or what it threw, on every rank.
+  bool on_rank_0(const char* doing, const std::function<bool()>& part);
+};
+
+CheckpointManager::Impl::~Impl() {
+  try {
+    settle();
+  } catch (const DistError& failure) {
+    TORCH_WARN(failure.what());
+  }
+}
+
+void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
+  const auto does_not_count = [&](std::int64_t other) {
+    const auto checkpoint = directory.read_manifest(other);
+    return !checkpoint && checkpoint.error().kind == ErrorKind::kStopped;
+  };
+  const std::string doing = "save step " + std::to_string(step);
+  for (const std::int64_t other : value_or_throw(directory.steps())) {
+    if (other <= step || passed_over.contains(other) || does_not_count(other)) continue;
+    // If another run has taken the directory since, the step may be its own.
+    (void)value_or_throw(directory.hold(doing + " in " + directory.path()));
+    refuse(doing + ": " + directory.path() + " holds a checkpoint of step " +
+           std::to_string(other) +
+           " that this run did not restore; call restore() first, or use an empty directory");
+  }
+}
+
+CheckpointManifest CheckpointManager::Impl::manifest_of(const TrainingState& state,
+                                                        std::int64_t step) const {
+  CheckpointManifest manifest{.step = step,
+                              .epoch = state.epoch,
+                              .generation = generation,
+                              .world_size = group.size(),
+                              .metric = state.metric,
+                              .model = hash_of_models(state),
+                              .data = state.data};
+  if (manifest.metric && !std::isfinite(*manifest.metric)) manifest.metric.reset();
+  return manifest;
+}
+
+bool CheckpointManager::Impl::begin_save(const TrainingState& state, const CheckpointFacts& facts) {
+  if (would_skip()) return false;
+  last_save = BootClock::now();
+  settle();
+  expect_no_later_step(facts.step);
+  hand_to_writer({.manifest = manifest_of(state, facts.step),
+                  .contents = contents_of(state, facts),
+                  .data_name = {}});
+  return true;
+}
+
+// Nothing is handed to a writer before every rank has got so far: a writer waits for those of the
+// other ranks.
+bool CheckpointManager::Impl::save_share(const TrainingState& state,
+                                         const GatheredState& gathered) {
+  const std::int64_t step = gathered.facts.step;
+  if (options.skip_when_busy && wishes_of_all(group, {would_skip()})[0]) return false;
+  last_save = BootClock::now();
+  Saving saving{.manifest = manifest_of(state, step), .contents = {}, .data_name = {}};
+  const std::vector<json> replies =
+      on_every_rank(group, kSaving, options.disk_timeout, [&]() -> json {
+        settle();
+        const CheckpointShare share(state, group.rank(), group.size(), !may_differ_anywhere(state));
+        saving.contents = shard_of(state, gathered.facts, share, gathered.own);
+        if (options.asynchronous) saving.contents = snapshot.take(saving.contents);
+        if (group.rank() != 0) return nullptr;
+        expect_no_later_step(step);
+        return value_or_throw(directory.free_data_name(step));
+      });
+  saving.data_name = replies[0];
+  hand_to_writer(std::move(saving));
+  return true;
+}
+
+void CheckpointManager::Impl::hand_to_writer(Saving saving) {
+  const auto carry_out = [this](const Saving& what) {
+    return writers ? write_share(what) : write(what);
+  };
+  is_waited_for = !options.asynchronous;
+  if (!options.asynchronous) return value_or_throw(carry_out(saving));
+  if (!writers) saving.contents = snapshot.take(saving.contents);
+  writing = writer.submit([carry_out, saving = std::move(saving)] { return carry_out(saving); });
+}
+
+void CheckpointManager::Impl::settle() {
+  if (!writing) return;
+  is_waited_for = true;
+  const std::shared_ptr<detail::HostWork> last = std::exchange(writing, nullptr);
+  last->wait(std::nullopt);
+}
+
+void CheckpointManager::Impl::settle_everywhere() {
+  if (writers)
+    (void)on_every_rank(group, kWaiting, options.disk_timeout, [&]() -> json {
+      settle();
+      return nullptr;
+    });
+  else
+    on_rank_0(kWaiting, [&] {
+      settle();
+      return true;
+    });
+}
+
+void CheckpointManager::Impl::write_contents(const Saving& saving, AtomicFile& file) {
+  write_pickle(saving.contents, [&](const void* data, std::size_t size) {
+    file.write(data, size);
+    // A training that hangs must not look alive because its checkpoint is being written.
+    if (is_waited_for) group.report_activity();
+  });
+}
+
+Result<void> CheckpointManager::Impl::write(const Saving& saving) try {
+  const Result<AnnouncedCheckpoint> done =
+      directory.announce(saving.manifest, [&](AtomicFile& file) { write_contents(saving, file); });
+  if (!done) return done.error();
+  announced(saving.manifest.step);
+  return {};
+} catch (...) {
+  return error_in_flight(kSaving);
+}
+
+// Each writer tells rank 0's what it has written; that one announces all of it, or nothing, and
+// tells the others which.
+Result<void> CheckpointManager::Impl::write_share(const Saving& saving) try {
+  const std::string name = shard_name(saving.data_name, group.rank());
+  const auto write_shard = [&]() -> Result<WrittenFile> {
+    try {
+      return directory.write_data(name, [&](AtomicFile& file) { write_contents(saving, file); });
+    } catch (...) {
+      return error_in_flight(kSaving);
+    }
+  };
+  const Result<WrittenFile> written = write_shard();
+  json report{{"failure", nullptr}};
+  if (written)
+    report.update(
+        {{"name", written->name}, {"bytes", written->bytes}, {"sha256", written->sha256}});
+  else
+    report["failure"] = to_json_report(to_dist_error(written.error()));
+  const std::vector<json> reports = writers->gather_object(report, 0, options.disk_timeout);
+  json outcome = nullptr;
+  if (group.rank() == 0)
+    if (const Result<void> done = announce_shards(saving.manifest, reports); !done)
+      outcome = to_json_report(to_dist_error(done.error()));
+  outcome = writers->broadcast_object(outcome, 0, options.disk_timeout);
+  if (!outcome.is_null() && written) directory.discard({name});
+  throw_reported(outcome);
+  if (group.rank() == 0) announced(saving.manifest.step);
+  return {};
+} catch (...) {
+  return error_in_flight(kSaving);
+}
+
+Result<void> CheckpointManager::Impl::announce_shards(CheckpointManifest manifest,
+                                                      const std::vector<json>& reports) try {
+  for (std::size_t rank = 0; rank < reports.size(); ++rank)
+    throw_reported(reports[rank].at("failure"), "rank " + std::to_string(rank) + ": ");
+  for (const json& report : reports)
+    manifest.files.push_back({report.at("name"), report.at("bytes"), report.at("sha256")});
+  if (const auto done = directory.announce(std::move(manifest)); !done) return done.error();
+  return {};
+} catch (...) {
+  return error_in_flight(kSaving);
+}
+
+void CheckpointManager::Impl::announced(std::int64_t step) {
+  retire(step);
+  if (announce) announce(step);
+}
+
+// Removes what the new checkpoint makes superfluous, and what does not count. What is beyond the reader's
+// bounds may be whole: it stays, and takes no place among those that are kept. That it cannot be
+// removed does not undo the save, and the next one tries again.
+void CheckpointManager::Impl::retire(std::int64_t step) {
+  const Result<ClaimLock> mine = directory.hold("remove old checkpoints");
+  const auto steps = directory.steps();
+  if (!mine || !steps) return;
+  std::vector<std::int64_t> read_here;
+  for (const std::int64_t other : *steps) {
+    const auto checkpoint = directory.read_manifest(other);
+    const bool is_beyond = !checkpoint && is_beyond_reader(checkpoint.error());
+    if (!checkpoint && checkpoint.error().kind == ErrorKind::kStopped) passed_over.insert(other);
+    const bool is_gone = other != step && !is_beyond && passed_over.contains(other) &&
+                         directory.forget(other).has_value();
+    if (is_gone || other == step) passed_over.erase(other);
+    if (!is_gone && !is_beyond && !passed_over.contains(other)) read_here.push_back(other);
+  }
+  const auto better = options.higher_is_better ? Better::kHigher : Better::kLower;
+  for (const std::int64_t old :
+       steps_to_forget(rated(read_here), options.keep_last, options.keep_best, better))
+    (void)directory.forget(old);
+}
+
+std::vector<RatedStep> CheckpointManager::Impl::rated(
+    const std::vector<std::int64_t>& steps) const {
+  std::vector<RatedStep> result;
+  for (const std::int64_t step : steps) {
+    RatedStep one{.step = step};
+    if (options.keep_best > 0)
+      if (const auto checkpoint = directory.read_manifest(step))
+        one.metric = checkpoint->manifest.metric;
+    result.push_back(one);
+  }
+  return result;
+}
+
+bool CheckpointManager::Impl::on_rank_0(const char* doing, const std::function<bool()>& part) {
+  json outcome{{"failure", nullptr}, {"result", false}};
+  std::optional<LongWait> for_the_disk;
+  if (group.rank() != 0) for_the_disk.emplace(group);
+  if (group.rank() == 0) {
+    std::optional<DistError> failure;
+    try {
+      with_dist_errors(doing, [&] { outcome["result"] = part(); });
+    } catch (const DistError& thrown) {
+      failure = thrown;
+    }
+    outcome["failure"] = to_json_report(failure);
+  }
+  try {
+    outcome = group.broadcast_object(outcome, /*root=*/0, options.disk_timeout);
+  } catch (const DistError& thrown) {
+    throw within(thrown, doing);
+  }
+  throw_reported(outcome.at("failure"));
+  return outcome.at("result");
+}
+
+std::string digest_of(const torch::nn::Module& module) {
+  return with_dist_errors("digest a module", [&] {
+    Sha256 digest;
+    for (const auto& [name, tensor] : tensors_of(module)) {
+      const torch::Tensor plain = tensor.detach().cpu().contiguous();
+      std::ostringstream text;
+      text << name << " " << plain.dtype() << " " << plain.sizes() << "\n";
+      const std::string header = text.str();
+      digest.add(header.data(), header.size());
+      if (plain.nbytes() > 0) digest.add(plain.const_data_ptr(), plain.nbytes());
+    }
+    return digest.hex();
+  });
+}
+
+CheckpointManager::CheckpointManager(Context& context, const CheckpointOptions& options)
+    : CheckpointManager(context.group(), context.generation(), options,
+                        context.checkpoint_announcer(), job_name(context.run_id())) {
+  impl_->may_be_asked = context.may_be_asked_to_save();
+}
+
+CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generation,
+                                     const CheckpointOptions& options,
+                                     std::function<void(std::int64_t)> announce)
+    : CheckpointManager(group, generation, options, std::move(announce), "") {}
+
+CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generation,
+                                     const CheckpointOptions& options,
+                                     std::function<void(std::int64_t)> announce,
+                                     const std::string& job)
+    : impl_(new Impl{group, generation, options, CheckpointDirectory(options.directory),
+                     std::move(announce)}) {
+  const auto refuse_option = [](const char* option, std::int64_t value, const char* least) {
+    refuse(std::string("CheckpointManager: the option '") + option + "' is " +
+           std::to_string(value) + ", at least " + least + " is needed");
+  };
+  if (options.directory.empty()) refuse("CheckpointManager: the option 'directory' is empty");
+  if (options.keep_last < 1) refuse_option("keep_last", options.keep_last, "1");
+  if (options.keep_best < 0) refuse_option("keep_best", options.keep_best, "0");
+  if (options.every_steps < 0) refuse_option("every_steps", options.every_steps, "0");
+  if (options.every.count() < 0) refuse_option("every", options.every.count(), "0");
+  if (options.read_only) return;
+  const auto begin = [&]() -> json {
+    if (group.rank() != 0) return nullptr;
+    // Before anything of the job that has it is removed.
+    value_or_throw(make_durable_directory(options.directory));
+    value_or_throw(impl_->directory.take(generation, own_name(), job));
+    // After the claim: before it, files that look unneeded may belong to a running job.
+    value_or_throw(impl_->directory.prepare());
+    return to_json(impl_->directory.own_claim());
+  };
+  if (!options.sharded || group.size() == 1) {
+    (void)begin();
+    return;
+  }
+  const std::vector<json> claims =
+      on_every_rank(group, "prepare for checkpoints", options.disk_timeout, begin);
+  impl_->directory.share(claim_of(claims[0]));
+  impl_->writers = group.split(/*color=*/0, /*key=*/group.rank(), {.name = "checkpoints"});
+}
+
+CheckpointManager::~CheckpointManager() = default;
+CheckpointManager::CheckpointManager(CheckpointManager&&) noexcept = default;
+CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = default;
+
+bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
+  return with_dist_errors(kSaving, [&] {
+    if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
+    if (impl_->options.read_only) refuse(std::string(kSaving) + ": the option 'read_only' is on");
+    const GatheredState gathered =
+        gather_for_save(impl_->group, state,
+                        {.step = step,
+                         .generation = impl_->generation,
+                         .is_sharded = impl_->writers != nullptr,
+                         .timeout = impl_->options.disk_timeout});
+    for (const std::string& warning :
+         impl_->watch.saving(position_of(state, step), state.has_position))
+      warn(impl_->group, std::string(kSaving) + ": " + warning);
+    if (impl_->writers) return impl_->save_share(state, gathered);
+    return impl_->on_rank_0(kSaving, [&] { return impl_->begin_save(state, gathered.facts); });
+  });
+}
+
+MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState& state) {
+  return with_dist_errors(kSaving, [&] {
+    const CheckpointOptions& options = impl_->options;
+    bool due = options.every_steps > 0 && step % options.every_steps == 0;
+    const bool goes_on = impl_->was_told_to_leave;
+    if (goes_on && !std::exchange(impl_->was_warned_of_leave, true))
+      warn(
+          impl_->group,
+          "the training continues after maybe_save() returned `leave` (--checkpoint-signal): ddprun "
+          "will exit with 75, as if the job were to be started again; leave the loop and return 0 when "
+          "maybe_save(...).leave is true");
+    const bool may_be_asked = impl_->may_be_asked && !goes_on;
+    MaybeSaved done;
+    const bool asks = options.every.count() > 0 || may_be_asked;
+    const auto own_wishes = [&]() -> std::vector<bool> {
+      // Rank 0's clock counts: others may have started later. What would be skipped stays due.
+      const bool is_time = options.every.count() > 0 && impl_->group.rank() == 0 &&
+                           BootClock::now() - impl_->last_save >= options.every &&
+                           !impl_->would_skip();
+      return {is_time, may_be_asked && save_was_requested()};
+    };
+    if (asks) {
+      const std::vector<bool> wishes = impl_->wishes.last(own_wishes());
+      due = due || wishes[0];
+      done.leave = wishes[1];
+    }
+    if (done.leave) wait();  // so that it is not skipped as busy
+    const auto send_wishes = [&] {
+      if (asks && !done.leave) impl_->wishes.begin(own_wishes());
+    };
+    try {
+      if (due || done.leave) done.saved = save(step, state);
+    } catch (const DistError&) {
+      send_wishes();  // all ranks do, also where the save failed on one of them only
+      throw;
+    }
+    if (done.leave) wait();
+    send_wishes();  // of the state after a save
+    done.leave = done.leave || goes_on;
+    impl_->was_told_to_leave = done.leave;
+    return done;
+  });
+}
+
+void CheckpointManager::wait() {
+  with_dist_errors(kWaiting, [&] { impl_->settle_everywhere(); });
+}
+
+std::string CheckpointManager::best() const {
+  return with_dist_errors("look for the best checkpoint", [&]() -> std::string {
+    std::vector<RatedStep> rated;
+    for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
+      if (const auto checkpoint = impl_->directory.read_manifest(step))
+        rated.push_back({step, checkpoint->manifest.metric});
+    const auto better = impl_->options.higher_is_better ? Better::kHigher : Better::kLower;
+    const std::optional<std::int64_t> step = best_step(rated, better);
+    if (!step) return "";
+    const auto checkpoint = value_or_throw(impl_->directory.read_manifest(*step));
+    return impl_->directory.path_of(checkpoint.manifest.files.front().name);
+  });
+}
+
+Restored CheckpointManager::restore(TrainingState& state) {
+  return with_dist_errors(kRestoring, [&] {
+    wait();
+    expect_sound_names(state);
+    const LongWait for_the_disk(impl_->group);
+    Restored result;
+    const std::optional<LoadedCheckpoint> found =
+        find_common(impl_->group, impl_->directory, impl_->options.disk_timeout, result.skipped);
+    for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
+      if (!found || step > found->manifest.step) impl_->passed_over.insert(step);
+    if (!found) {
+      impl_->watch.restored(position_of(state, 0));
+      return result;
+    }
+    result.file = found->file;
+    result.step = found->manifest.step;
+    const int world_size = found->manifest.world_size;
+    if (world_size != impl_->group.size())
+      result.remarks.push_back(result.file + " was saved by a world of " +
+                               std::to_string(world_size) + ", this one has " +
+                               std::to_string(impl_->group.size()) +
+                               ": what is left of the epoch is dealt to it, and the bits of a "
+                               "training that was not resized are not to be expected");
+    const ExtraNames extra =
+        impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse;
+    fill(state, contents_of(*found), found->file, impl_->group, extra, result.remarks);
+    // They are about passes that the restored state replaces.
+    impl_->group.notes()->late_checks->forget(impl_->group.world_ranks());
+    const TrainingPosition position = position_of(state, result.step);
+    impl_->watch.restored(position);
+    if (const auto contradiction = epoch_contradiction(position); contradiction && state.has_position) {
+      result.remarks.push_back(result.file + ": " + *contradiction);
+      warn(impl_->group, std::string(kRestoring) + ": " + result.remarks.back());
+    }
+    return result;
+  });
+}
+
+}  // namespace ddprun

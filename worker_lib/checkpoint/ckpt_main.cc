@@ -1,0 +1,376 @@
+// ddprun-ckpt: what is in a directory of checkpoints, or in a file of torch.save, and whether it is
+// whole; makes one file of shards. Needs no LibTorch.
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include <algorithm>
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <limits>
+#include <set>
+
+#include "base/durable_directory.h"
+#include "base/exit_codes.h"
+#include "base/read_whole.h"
+#include "base/regular_file.h"
+#include "base/terminal_text.h"
+#include "base/version.h"
+#include "worker_lib/checkpoint/core/shards.h"
+#include "worker_lib/checkpoint/core/state_text.h"
+#include "worker_lib/checkpoint/io.h"
+#include "worker_lib/serialization/core/archive_writer.h"
+#include "worker_lib/serialization/core/state_archive.h"
+
+namespace ddprun {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kName = "ddprun-ckpt";
+constexpr std::size_t kShown = 40;  // entries of one dict or list
+
+// Makes text of files fit for a terminal: no escape sequences, not even colours.
+std::string plain(std::string text) {
+  std::ranges::replace(text, '\x1b', '?');
+  return terminal_line(text);
+}
+
+void complain(const std::string& what) {
+  std::fprintf(stderr, "%s: %s\n", kName, plain(what).c_str());
+}
+
+std::string time_text(const std::string& path) {
+  struct stat facts {};
+  if (stat(path.c_str(), &facts) != 0) return "?";
+  tm local{};
+  localtime_r(&facts.st_mtime, &local);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+  return text;
+}
+
+std::string size_text(std::uint64_t bytes) {
+  char text[32];
+  if (bytes < 1 << 20)
+    std::snprintf(text, sizeof text, "%.1f KiB", static_cast<double>(bytes) / 1024);
+  else
+    std::snprintf(text, sizeof text, "%.1f MiB", static_cast<double>(bytes) / (1 << 20));
+  return text;
+}
+
+// What is wrong with its files, but for their bytes; empty: nothing.
+std::string quick_look(const CheckpointDirectory& directory, const CheckpointManifest& manifest) {
+  for (const WrittenFile& file : manifest.files) {
+    std::error_code failed;
+    const std::uint64_t bytes = fs::file_size(directory.path_of(file.name), failed);
+    if (failed) return file.name + ": " + failed.message();
+    if (bytes != file.bytes)
+      return file.name + " has " + std::to_string(bytes) + " bytes, its manifest says " +
+             std::to_string(file.bytes);
+  }
+  return "";
+}
+
+std::uint64_t bytes_of(const CheckpointManifest& manifest) {
+  std::uint64_t bytes = 0;
+  for (const WrittenFile& file : manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+// "step-000000000002.pt", "step-000000000002.shard-0000.pt and 3 more shards".
+std::string files_text(const CheckpointManifest& manifest) {
+  const std::size_t more = manifest.files.size() - 1;
+  return manifest.files.front().name +
+         (more > 0 ? " and " + std::to_string(more) + " more shard" + (more > 1 ? "s" : "") : "");
+}
+
+// kFiles, and says why, where the path is no directory that can be read.
+ExitCode steps_of(const CheckpointDirectory& directory, std::vector<std::int64_t>& steps) {
+  std::error_code failed;
+  if (!fs::is_directory(directory.path(), failed)) {
+    complain(directory.path() + (failed ? ": " + failed.message() : " is no directory"));
+    return ExitCode::kFiles;
+  }
+  Result<std::vector<std::int64_t>> found = directory.steps();
+  if (!found) {
+    complain(found.error().message());
+    return ExitCode::kFiles;
+  }
+  steps = std::move(*found);
+  return ExitCode::kSuccess;
+}
+
+// What is beyond the reader's bounds may be whole.
+const char* word_for(const Error& error) {
+  return is_beyond_reader(error) ? "not read" : "damaged";
+}
+
+ExitCode list(const std::string& path) {
+  const CheckpointDirectory directory(path);
+  std::vector<std::int64_t> steps;
+  if (const ExitCode bad = steps_of(directory, steps); bad != ExitCode::kSuccess) return bad;
+  ExitCode outcome = ExitCode::kSuccess;
+  if (steps.empty()) std::printf("no checkpoint\n");
+  for (const std::int64_t step : steps) {
+    const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
+    std::string wrong =
+        checkpoint ? quick_look(directory, checkpoint->manifest) : checkpoint.error().message();
+    if (!wrong.empty()) outcome = ExitCode::kUnwell;
+    if (!checkpoint) {
+      std::printf("step %lld  %s: %s\n", static_cast<long long>(step), word_for(checkpoint.error()),
+                  plain(wrong).c_str());
+      continue;
+    }
+    const CheckpointManifest& m = checkpoint->manifest;
+    const std::string model = m.model.empty() ? "" : "model " + m.model + "  ";
+    const std::string data = m.data.empty() ? "" : "data '" + m.data + "'  ";
+    std::printf("step %lld  epoch %lld  %s  %s  world of %d  generation %lld  %s%s%s%s%s\n",
+                static_cast<long long>(m.step), static_cast<long long>(m.epoch),
+                time_text(directory.path_of(manifest_name(step))).c_str(),
+                size_text(bytes_of(m)).c_str(), m.world_size, static_cast<long long>(m.generation),
+                plain(model).c_str(), plain(data).c_str(), plain(files_text(m)).c_str(),
+                wrong.empty() ? "" : "  damaged: ", plain(wrong).c_str());
+  }
+  return outcome;
+}
+
+std::optional<std::string> contents(const std::string& path) {
+  const Result<UniqueFd> fd = open_regular_file(path);
+  Result<std::string> bytes =
+      fd ? read_whole<std::string>(fd->get(), path, std::numeric_limits<std::uint64_t>::max())
+         : Result<std::string>(fd.error());
+  if (bytes) return *std::move(bytes);
+  complain(bytes.error().message());
+  return std::nullopt;
+}
+
+// A file of torch.save, or the shards that are one together, and what it says. The bytes stay where
+// they are.
+struct Opened {
+  std::string name;  // the first file's
+  std::uint64_t bytes = 0;
+  std::vector<std::vector<char>> shards;  // bytes of each
+  std::string file;                       // bytes of the one file
+  MergedArchive merged;                   // crcs: of shards only
+};
+
+// Says what is wrong with it.
+ExitCode open_file(const std::string& path, Opened& opened) {
+  std::optional<std::string> bytes = contents(path);
+  if (!bytes) return ExitCode::kFiles;
+  opened.name = path;
+  opened.file = *std::move(bytes);
+  opened.bytes = opened.file.size();
+  Result<StateArchive> archive = read_state_archive(opened.file, RecordCrcs::kCheck);
+  if (!archive) {
+    complain(path + ": " + archive.error().message());
+    return ExitCode::kUnwell;
+  }
+  opened.merged.archive = *std::move(archive);
+  return ExitCode::kSuccess;
+}
+
+ExitCode damaged(const std::string& path, const Error& error) {
+  complain(path + ": " + error.message());
+  return error.kind == ErrorKind::kSystem ? ExitCode::kFiles : ExitCode::kUnwell;
+}
+
+// Every byte is compared with its SHA-256.
+ExitCode open_checkpoint(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
+                         Opened& opened) {
+  opened.name = directory.path_of(manifest.files.front().name);
+  opened.bytes = bytes_of(manifest);
+  std::vector<StateArchive> archives;
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+    Result<std::vector<char>> bytes = directory.read_data(manifest, i);
+    if (!bytes) return damaged(directory.path(), bytes.error());
+    opened.shards.push_back(*std::move(bytes));
+  }
+  for (const std::vector<char>& shard : opened.shards) {
+    Result<StateArchive> archive =
+        read_state_archive({shard.data(), shard.size()}, RecordCrcs::kTrust);
+    if (!archive) return damaged(opened.name, archive.error());
+    archives.push_back(*std::move(archive));
+  }
+  if (!is_sharded(manifest)) {
+    opened.merged.archive = std::move(archives.front());
+    return ExitCode::kSuccess;
+  }
+  Result<MergedArchive> merged = merge_shards(archives);
+  if (!merged) return damaged(opened.name, merged.error());
+  opened.merged = *std::move(merged);
+  return ExitCode::kSuccess;
+}
+
+// The checkpoint of a step, or the newest whole one.
+ExitCode find_checkpoint(const CheckpointDirectory& directory, std::optional<std::int64_t> wanted,
+                         CheckpointManifest& manifest) {
+  std::vector<std::int64_t> steps;
+  if (const ExitCode bad = steps_of(directory, steps); bad != ExitCode::kSuccess) return bad;
+  for (const std::int64_t step : steps) {
+    if (wanted && step != *wanted) continue;
+    const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
+    if (wanted && !checkpoint) return damaged(directory.path(), checkpoint.error());
+    if (!checkpoint || (!wanted && !quick_look(directory, checkpoint->manifest).empty())) continue;
+    manifest = checkpoint->manifest;
+    return ExitCode::kSuccess;
+  }
+  complain(directory.path() + " has no " +
+           (wanted ? "checkpoint of step " + std::to_string(*wanted) : "whole checkpoint"));
+  return ExitCode::kFiles;
+}
+
+ExitCode open_any(const std::string& path, Opened& opened) {
+  if (!fs::is_directory(path)) return open_file(path, opened);
+  const CheckpointDirectory directory(path);
+  CheckpointManifest manifest;
+  if (const ExitCode bad = find_checkpoint(directory, std::nullopt, manifest);
+      bad != ExitCode::kSuccess)
+    return bad;
+  return open_checkpoint(directory, manifest, opened);
+}
+
+ExitCode show(const std::string& path, bool all) {
+  Opened opened;
+  if (const ExitCode bad = open_any(path, opened); bad != ExitCode::kSuccess) return bad;
+  const std::string and_others = opened.shards.size() > 1 ? " and its other shards" : std::string();
+  std::printf("%s%s: %s\n", plain(opened.name).c_str(), and_others.c_str(),
+              size_text(opened.bytes).c_str());
+  for (const std::string& line : to_lines(opened.merged.archive.tree, all ? 0 : kShown))
+    std::printf("%s\n", plain(line).c_str());
+  return ExitCode::kSuccess;
+}
+
+ExitCode merge(const std::string& path, std::optional<std::int64_t> step, const std::string& out) {
+  if (fs::exists(out)) {
+    complain(out + " is there already; it is not written over, give another --output");
+    return ExitCode::kFiles;
+  }
+  const CheckpointDirectory directory(path);
+  CheckpointManifest manifest;
+  Opened opened;
+  if (const ExitCode bad = find_checkpoint(directory, step, manifest); bad != ExitCode::kSuccess)
+    return bad;
+  if (const ExitCode bad = open_checkpoint(directory, manifest, opened); bad != ExitCode::kSuccess)
+    return bad;
+  AtomicFile file(out);
+  const auto write = [&](const void* data, std::size_t bytes) { file.write(data, bytes); };
+  if (!is_sharded(manifest))
+    write(opened.shards[0].data(), opened.shards[0].size());
+  else if (const auto done = write_state_archive(opened.merged.archive, opened.merged.crcs, write);
+           !done)
+    return damaged(opened.name, done.error());
+  const Result<WrittenFile> written = file.commit();
+  const std::string parent = fs::absolute(out).parent_path();
+  const Result<void> flushed = written ? flush_directory(parent) : Result<void>(written.error());
+  if (!flushed) {
+    complain(flushed.error().message());
+    return ExitCode::kFiles;
+  }
+  std::printf("%s: step %lld, %s\n", plain(out).c_str(), static_cast<long long>(manifest.step),
+              size_text(written->bytes).c_str());
+  return ExitCode::kSuccess;
+}
+
+ExitCode verify_file(const std::string& path) {
+  const std::optional<std::string> bytes = contents(path);
+  if (!bytes) return ExitCode::kFiles;
+  const Result<StateArchive> archive = read_state_archive(*bytes, RecordCrcs::kCheck);
+  if (!archive) {
+    std::printf("%s: damaged: %s\n", plain(path).c_str(),
+                plain(archive.error().message()).c_str());
+    return ExitCode::kUnwell;
+  }
+  std::printf("%s: whole (CRC of %zu records)\n", plain(path).c_str(), archive->records.size());
+  return ExitCode::kSuccess;
+}
+
+ExitCode verify_directory(const std::string& path) {
+  const CheckpointDirectory directory(path);
+  std::vector<std::int64_t> steps;
+  if (const ExitCode bad = steps_of(directory, steps); bad != ExitCode::kSuccess) return bad;
+  ExitCode outcome = ExitCode::kSuccess;
+  if (steps.empty()) std::printf("%s: no checkpoint\n", plain(path).c_str());
+  for (const std::int64_t step : steps) {
+    const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
+    std::string wrong;
+    if (!checkpoint)
+      wrong = word_for(checkpoint.error()) + (": " + checkpoint.error().message());
+    else
+      for (std::size_t i = 0; i < checkpoint->manifest.files.size() && wrong.empty(); ++i)
+        if (const auto bytes = directory.read_data(checkpoint->manifest, i); !bytes)
+          wrong = "damaged: " + bytes.error().message();
+    if (!wrong.empty()) outcome = ExitCode::kUnwell;
+    std::printf("step %lld: %s\n", static_cast<long long>(step),
+                wrong.empty() ? "whole (SHA-256)" : plain(wrong).c_str());
+  }
+  return outcome;
+}
+
+ExitCode verify(const std::vector<std::string>& paths) {
+  ExitCode worst = ExitCode::kSuccess;
+  for (const std::string& path : paths) {
+    const ExitCode outcome = fs::is_directory(path) ? verify_directory(path) : verify_file(path);
+    if (outcome != ExitCode::kSuccess && worst != ExitCode::kFiles) worst = outcome;
+  }
+  return worst;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app(
+      "Looks into checkpoints: directories of CheckpointManager, and files of torch.save; makes "
+      "one "
+      "file of "
+      "shards.",
+      kName);
+  app.set_version_flag("--version", std::string(kName) + " " + kVersion);
+  app.require_subcommand(1);
+  app.footer(
+      "Ends with 0 where all is well, 78 where something is damaged, 73 where a file cannot be "
+      "read or written.\n"
+      "Example: ddprun-ckpt ls run1");
+  std::string directory, shown, output;
+  std::optional<std::int64_t> step;
+  std::vector<std::string> verified;
+  bool all = false;
+  CLI::App* ls = app.add_subcommand(
+      "ls", "The checkpoints of a directory, newest first; sizes are looked at, bytes are not");
+  ls->add_option("DIR", directory, "a directory of checkpoints")->required();
+  CLI::App* show_it = app.add_subcommand(
+      "show", "Names, dtypes, shapes and values of a file, or of a directory's newest checkpoint");
+  show_it->add_option("PATH", shown, "a file, or a directory of checkpoints")->required();
+  show_it->add_flag("--all", all, "also what is behind the first 40 entries of a dict or list");
+  CLI::App* verify_it = app.add_subcommand(
+      "verify", "Reads every byte: SHA-256 of checkpoints, CRC-32 of single files");
+  verify_it->add_option("PATH", verified, "directories of checkpoints, or files")->required();
+  CLI::App* merge_it = app.add_subcommand(
+      "merge",
+      "Writes a checkpoint as one file, which torch.load reads, whether it is in shards or not");
+  merge_it->add_option("DIR", directory, "a directory of checkpoints")->required();
+  merge_it->add_option("STEP", step, "which one; the newest whole one if it is left out");
+  merge_it->add_option("-o,--output", output, "the file; it must not be there yet")->required();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& done) {  // --help, --version
+    return app.exit(done);
+  } catch (const CLI::RequiredError& missing) {
+    const bool has_command = *ls || *show_it || *verify_it || *merge_it;
+    complain((has_command ? std::string(missing.what()) : "give ls, show, verify or merge") +
+             "; ddprun-ckpt --help has more");
+    return to_int(ExitCode::kUsage);
+  } catch (const CLI::ParseError& wrong) {
+    complain(std::string(wrong.what()) + "; ddprun-ckpt --help has more");
+    return to_int(ExitCode::kUsage);
+  }
+  if (*ls) return to_int(list(directory));
+  if (*merge_it) return to_int(merge(directory, step, output));
+  if (*show_it) return to_int(show(shown, all));
+  return to_int(verify(verified));
+}
+
+}  // namespace
+}  // namespace ddprun
+
+int main(int argc, char** argv) { return ddprun::run(argc, argv); }

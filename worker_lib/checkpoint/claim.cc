@@ -1,0 +1,102 @@
+#include "worker_lib/checkpoint/claim.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+
+#include <cerrno>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "base/deadline.h"
+#include "base/durable_directory.h"
+#include "base/read_whole.h"
+#include "base/regular_file.h"
+#include "base/worker_env.h"
+#include "worker_lib/checkpoint/core/json_bounds.h"
+#include "worker_lib/checkpoint/io.h"
+#include "worker_lib/util/sha256.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kMaxClaimBytes = std::size_t{16} << 20;  // that is written
+constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
+constexpr JsonBounds kMaxShape{.depth = 8, .values = std::size_t{4} << 20};
+constexpr Duration kLockPatience = std::chrono::seconds(10);
+constexpr Duration kLockPause = std::chrono::milliseconds(5);
+
+std::string claim_path(const std::string& directory) { return directory + "/.claim.json"; }
+
+}  // namespace
+
+nlohmann::json to_json(const CheckpointClaim& claim) {
+  nlohmann::json document{{"claim", claim.number},
+                          {"generation", claim.generation},
+                          {"owner", claim.owner},
+                          {"accepted", nlohmann::json::array()}};
+  for (const auto& [step, identity] : claim.accepted)
+    document["accepted"].push_back({step, identity});
+  if (!claim.job.empty()) document["job"] = claim.job;
+  for (const DisplacedJob& displaced : claim.displaced)
+    document["displaced"].push_back({displaced.job, displaced.generation});
+  return document;
+}
+
+CheckpointClaim claim_of(const nlohmann::json& document) try {
+  CheckpointClaim claim{.number = document.at("claim"),
+                        .generation = document.at("generation"),
+                        .owner = document.at("owner"),
+                        .accepted = {}};
+  for (const nlohmann::json& one : document.at("accepted"))
+    claim.accepted.emplace(one.at(0).get<std::int64_t>(), one.at(1).get<std::string>());
+  claim.job = document.value("job", "");
+  if (const auto displaced = document.find("displaced"); displaced != document.end())
+    for (const nlohmann::json& one : *displaced)
+      claim.displaced.push_back({one.at(0).get<std::string>(), one.at(1).get<std::int64_t>()});
+  return claim.number > 0 ? claim : CheckpointClaim{};
+} catch (const nlohmann::json::exception&) {
+  return {};
+}
+
+Result<CheckpointClaim> read_claim(const std::string& directory) {
+  const std::string path = claim_path(directory);
+  const Result<UniqueFd> fd = open_regular_file(path);
+  if (!fd && fd.error().kind == ErrorKind::kCorrupt) return CheckpointClaim{};
+  if (!fd && fd.error().sys_errno == ENOENT) return CheckpointClaim{};
+  if (!fd) return fd.error();
+  const Result<std::string> text = read_whole<std::string>(fd->get(), path, kMaxReadBytes);
+  if (!text && text.error().kind == ErrorKind::kCorrupt) return CheckpointClaim{};
+  if (!text) return text.error();
+  if (beyond_bounds(*text, kMaxShape)) return CheckpointClaim{};
+  return claim_of(nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false));
+}
+
+Result<void> write_claim(const std::string& directory, const CheckpointClaim& claim) {
+  const std::string text = to_json(claim).dump() + "\n";
+  if (text.size() > kMaxClaimBytes)
+    return invalid_argument(directory + " holds " + std::to_string(claim.accepted.size()) +
+                            " checkpoints, too many to be listed in its .claim.json: remove some");
+  AtomicFile file(claim_path(directory));
+  file.write(text.data(), text.size());
+  if (const Result<WrittenFile> written = file.commit(); !written) return written.error();
+  return flush_directory(directory);
+}
+
+std::string job_name(const std::string& run_id) {
+  constexpr std::size_t kDigits = 12;
+  const std::string submission = environment_variable("DDPRUN_SUBMISSION").value_or("");
+  if (!submission.empty()) return run_id + ":" + sha256_hex(submission).substr(0, kDigits);
+  return run_id == kDefaultJobId ? "" : run_id;
+}
+
+ClaimLock::ClaimLock(const std::string& directory)
+    : fd_(::open((directory + "/.claim.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+  const Deadline deadline(kLockPatience);
+  while (fd_.valid() && ::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK || deadline.remaining() <= Duration::zero()) fd_.reset();
+    std::this_thread::sleep_for(kLockPause);
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,61 @@
+// Whose a directory of checkpoints is: the last run that took it.
+//
+// Each run (each generation of a job, each start by hand) takes the directory before it reads or
+// writes it, by a claim with the next number and a list of the checkpoints that are there. From
+// that instant a manifest counts if it bears the number of the claim or is on the list. So what a
+// rank 0 that was cut off writes later is recognised without a lock: it bears an older number, and
+// nobody has accepted it.
+//
+// What this version cannot read because of its own bounds is on the list, too, by its step alone.
+// At such a step any manifest counts, whatever its number.
+//
+// Plain values; any thread. checkpoint_claim.h beside the core has the file.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "worker_lib/checkpoint/core/manifest.h"
+
+namespace ddprun {
+
+// A job that has lost the directory to another job.
+struct DisplacedJob {
+  std::string job;
+  std::int64_t generation = 0;  // its last one that had the directory
+  bool operator==(const DisplacedJob&) const = default;
+};
+
+struct CheckpointClaim {
+  std::int64_t number = 0;  // from 1; 0: nobody has taken the directory
+  std::int64_t generation = 0;
+  std::string owner;                             // of a process, random
+  std::map<std::int64_t, std::string> accepted;  // by step: identity of the manifest
+  std::string job = {};                      // the same in all its generations; empty: not known
+  std::vector<DisplacedJob> displaced = {};  // newest last, kMaxDisplaced at most
+  bool operator==(const CheckpointClaim&) const = default;
+};
+inline constexpr std::size_t kMaxDisplaced = 64;
+// The identity, in CheckpointClaim::accepted, of a manifest that exceeded the reader's bounds when
+// the directory was taken. A version with larger bounds accepts the manifest of that step.
+inline constexpr std::string_view kUnreadIdentity = "unread";
+
+// Whether the checkpoint was announced by the owner, or before it came.
+bool counts(const CheckpointClaim& claim, const CheckpointManifest& manifest,
+            const std::string& identity);
+
+// Whether the generation of `job` is a restart of one that lost the directory to another job, which
+// has it since. It must not take the directory back: the two would take it from each other at every
+// restart. A job that is submitted again has another name, or begins with a generation that is not
+// later, and may.
+bool is_displaced(const CheckpointClaim& claim, const std::string& job, std::int64_t generation);
+
+// The claim of a run that comes after `last`. present: the checkpoints that count. job: empty: not known.
+CheckpointClaim next_claim(const CheckpointClaim& last, std::int64_t generation, std::string owner,
+                           std::map<std::int64_t, std::string> present,
+                           const std::string& job = "");
+
+}  // namespace ddprun

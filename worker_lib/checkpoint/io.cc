@@ -1,0 +1,474 @@
+#include "worker_lib/checkpoint/io.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "base/durable_directory.h"
+#include "base/file_calls.h"
+#include "base/final_error.h"
+#include "base/read_all.h"
+#include "base/read_whole.h"
+#include "base/regular_file.h"
+#include "worker_lib/checkpoint/core/json_bounds.h"
+#include "worker_lib/util/beside.h"
+#include "worker_lib/util/sha256.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kBufferBytes = 4 << 20;  // what the disk takes at its full speed
+// Of a manifest that is read. What is written stays far below (kMaxManifestBytes), so that no version
+// writes what it, or one with somewhat smaller bounds, could not read.
+constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
+constexpr JsonBounds kMaxShape{.depth = 16, .values = std::size_t{4} << 20};
+constexpr const char* kSelfDigest = "manifest_sha256";
+
+Error corrupt(const std::string& path, std::string cause) {
+  return {.kind = ErrorKind::kCorrupt, .doing = "read " + path, .cause = std::move(cause)};
+}
+
+// A file that is perhaps whole, and more than this program reads.
+Error beyond_reader(const std::string& path, std::string cause) {
+  return {.kind = ErrorKind::kResource,
+          .doing = "read " + path,
+          .cause = std::move(cause) + ", the most that this program reads; it is left as it is"};
+}
+
+// kResource: it exceeds the reader's bounds.
+Result<std::string> read_manifest_text(const std::string& path) {
+  const Result<UniqueFd> fd = open_regular_file(path);
+  if (!fd) return fd.error();
+  Result<std::string> text = read_whole<std::string>(fd->get(), path, kMaxReadBytes);
+  if (!text && text.error().kind == ErrorKind::kCorrupt)
+    return beyond_reader(path, "it has more than " + std::to_string(kMaxReadBytes) + " bytes");
+  if (!text) return text;
+  if (const auto beyond = beyond_bounds(*text, kMaxShape)) return beyond_reader(path, *beyond);
+  return text;
+}
+
+struct DigestedBytes {
+  std::vector<char> bytes;
+  std::string sha256;
+};
+
+// A large file is read and digested at the same time: one takes about as long as the other.
+Result<DigestedBytes> read_and_digest(const std::string& path, std::uint64_t limit) {
+  const Result<UniqueFd> fd = open_regular_file(path);
+  if (!fd) return fd.error();
+  const Result<std::size_t> size = size_within(fd->get(), path, limit);
+  if (!size) return size.error();
+  DigestedBytes result;
+  result.bytes.resize(*size);
+  Sha256 digest;
+  Beside digesting("ddprun-digest");  // ends before the bytes
+  std::size_t at = 0;
+  for (bool is_last = false; !is_last;) {
+    char* piece = result.bytes.data() + at;
+    const std::size_t wanted = std::min(kBufferBytes, *size - at);
+    const ssize_t got = read_all(fd->get(), piece, wanted);
+    if (got < 0) return system_error("read " + path, errno);
+    const auto bytes = static_cast<std::size_t>(got);
+    at += bytes;
+    is_last = bytes < wanted || at == *size;
+    digesting.join();
+    if (is_last)
+      digest.add(piece, bytes);
+    else
+      digesting.begin([&digest, piece, bytes] { digest.add(piece, bytes); });
+  }
+  result.bytes.resize(at);
+  result.sha256 = digest.hex();
+  return result;
+}
+
+// The document with its own digest in it. nlohmann::json sorts keys: one text for one manifest.
+std::string encode(const CheckpointManifest& manifest) {
+  nlohmann::json document{{"format", manifest.format},         {"step", manifest.step},
+                          {"epoch", manifest.epoch},           {"generation", manifest.generation},
+                          {"world_size", manifest.world_size}, {"files", nlohmann::json::array()}};
+  if (manifest.metric) document["metric"] = *manifest.metric;
+  if (manifest.claim > 0) document["claim"] = manifest.claim;
+  if (!manifest.model.empty()) document["model"] = manifest.model;
+  if (!manifest.data.empty()) document["data"] = manifest.data;
+  for (const WrittenFile& file : manifest.files)
+    document["files"].push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+  document[kSelfDigest] = sha256_hex(document.dump());
+  return document.dump(1) + "\n";
+}
+
+// Null unless `text` is exactly what encode() makes of some document, unknown keys included.
+nlohmann::json whole_document(const std::string& text) {
+  nlohmann::json document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!document.is_object() || document.dump(1) + "\n" != text) return nullptr;
+  const auto digest = document.find(kSelfDigest);
+  if (digest == document.end()) return nullptr;
+  const nlohmann::json claimed = *digest;
+  document.erase(digest);
+  if (claimed != sha256_hex(document.dump())) return nullptr;
+  return document;
+}
+
+// Thrown within this file only.
+struct WrongField {
+  std::string what;
+};
+
+std::int64_t integer(const nlohmann::json& object, const char* key, std::int64_t least = 0) {
+  const auto found = object.find(key);
+  const bool fits = found != object.end() && found->is_number_integer() &&
+                    (!found->is_number_unsigned() ||
+                     found->get<std::uint64_t>() <=
+                         static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
+  if (fits && found->get<std::int64_t>() >= least) return found->get<std::int64_t>();
+  throw WrongField{std::string("its '") + key + "' is " +
+                   (found == object.end() ? "missing"
+                    : fits                ? std::to_string(found->get<std::int64_t>())
+                                          : std::string("a ") + found->type_name()) +
+                   ", an integer of at least " + std::to_string(least) + " was expected"};
+}
+
+std::string text_in(const nlohmann::json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found != object.end() && found->is_string()) return found->get<std::string>();
+  throw WrongField{std::string("its '") + key + "' is " +
+                   (found == object.end() ? "missing" : std::string("a ") + found->type_name()) +
+                   ", a string was expected"};
+}
+
+std::vector<WrittenFile> files_in(const nlohmann::json& document) {
+  const auto files = document.find("files");
+  if (files == document.end() || !files->is_array()) throw WrongField{"its 'files' is no array"};
+  std::vector<WrittenFile> result;
+  for (const nlohmann::json& file : *files) {
+    if (!file.is_object()) throw WrongField{"an element of its 'files' is no object"};
+    result.push_back({text_in(file, "name"), static_cast<std::uint64_t>(integer(file, "bytes")),
+                      text_in(file, "sha256")});
+  }
+  return result;
+}
+
+Result<CheckpointManifest> decode(const std::string& path, const std::string& text) try {
+  const nlohmann::json document = whole_document(text);
+  if (document.is_null())
+    return corrupt(path, "the manifest does not match its own SHA-256: it is damaged or cut off");
+  const std::int64_t format = integer(document, "format");
+  if (format != kCheckpointFormat)
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .doing = "read " + path,
+                 .cause = "it has format " + std::to_string(format) +
+                          ", this program reads format " + std::to_string(kCheckpointFormat)};
+  const std::int64_t world_size = integer(document, "world_size");
+  if (world_size < 1 || world_size > std::numeric_limits<int>::max())
+    throw WrongField{"its 'world_size' is " + std::to_string(world_size) + ", which no world has"};
+  constexpr auto kAny = std::numeric_limits<std::int64_t>::min();
+  CheckpointManifest manifest{.step = integer(document, "step"),
+                              .epoch = integer(document, "epoch", kAny),  // programs may count from -1
+                              .generation = integer(document, "generation", kAny),
+                              .world_size = static_cast<int>(world_size)};
+  if (const auto metric = document.find("metric"); metric != document.end()) {
+    if (!metric->is_number()) throw WrongField{"its 'metric' is no number"};
+    manifest.metric = metric->get<double>();
+  }
+  if (document.contains("claim")) manifest.claim = integer(document, "claim");
+  if (document.contains("model")) manifest.model = text_in(document, "model");
+  if (document.contains("data")) manifest.data = text_in(document, "data");
+  manifest.files = files_in(document);
+  return manifest;
+} catch (const WrongField& wrong) {
+  return corrupt(path, wrong.what);
+}
+
+}  // namespace
+
+CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(path)) {}
+
+Result<void> CheckpointDirectory::prepare() {
+  if (Result<void> made = make_durable_directory(path_); !made)
+    return std::move(made).error().within("prepare for checkpoints");
+  return remove_leftovers();
+}
+
+Result<std::vector<std::string>> CheckpointDirectory::names() const {
+  std::error_code error;
+  std::vector<std::string> result;
+  for (std::filesystem::directory_iterator it(path_, error), end; !error && it != end;
+       it.increment(error))
+    result.push_back(it->path().filename().string());
+  if (error == std::errc::no_such_file_or_directory) return result;
+  if (error) return system_error("list checkpoint directory " + path_, error.value());
+  std::ranges::sort(result);
+  return result;
+}
+
+Result<std::vector<std::int64_t>> CheckpointDirectory::steps() const {
+  const Result<std::vector<std::string>> all = names();
+  if (!all) return all.error();
+  return announced_steps(*all);
+}
+
+Result<void> CheckpointDirectory::remove(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    if (Result<void> own = expect_own("remove " + path_of(name)); !own) return own;
+    if (file_calls().unlink(path_of(name).c_str()) == 0 || errno == ENOENT) continue;
+    is_untidy_ = true;
+    return system_error("remove " + path_of(name), errno);
+  }
+  return {};
+}
+
+Result<void> CheckpointDirectory::remove_leftovers() {
+  const Result<std::vector<std::string>> all = names();
+  if (!all) return all.error();
+  std::map<std::int64_t, std::set<std::string>> named_by;
+  for (const std::int64_t step : announced_steps(*all))
+    if (const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step))
+      for (const WrittenFile& file : checkpoint->manifest.files) named_by[step].insert(file.name);
+  const std::vector<std::string> unneeded = leftovers(*all, named_by);
+  is_untidy_ = !unneeded.empty();
+  if (!is_untidy_) return {};
+  // That nobody needs them must be on the disk before they are gone: whoever wrote the manifest in
+  // which they are not named any more may have been killed before its directory was safe.
+  if (Result<void> flushed = flush_directory(path_); !flushed) return flushed;
+  Result<void> removed = remove(unneeded);
+  is_untidy_ = !removed;
+  return removed;
+}
+
+// Where another run has the directory, what is left in it is that one's affair.
+void CheckpointDirectory::tidy() {
+  if (const Result<ClaimLock> lock = hold("tidy " + path_)) (void)remove_leftovers();
+}
+
+Result<void> CheckpointDirectory::take(std::int64_t generation, const std::string& owner,
+                                       const std::string& job) {
+  const std::string doing = "take the directory " + path_;
+  const ClaimLock lock(path_);
+  const Result<CheckpointClaim> last = read_claim(path_);
+  if (!last) return Error(last.error()).within(doing);
+  if (last->number > 0 && last->owner == owner && last->generation == generation) {
+    own_ = *last;
+    return {};
+  }
+  if (Result<void> not_displaced = expect_not_displaced(generation, job); !not_displaced)
+    return not_displaced;
+  const Result<std::vector<std::string>> all = names();
+  if (!all) return Error(all.error()).within(doing);
+  for (const std::string& name : *all)  // of a kill within the next lines
+    if (name.starts_with(".claim.json.")) (void)remove({name});
+  std::map<std::int64_t, std::string> present;
+  std::int64_t highest = last->number;
+  for (const std::int64_t step : announced_steps(*all)) {
+    const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step);
+    if (!checkpoint && !is_passed_over(checkpoint.error()))
+      return Error(checkpoint.error()).within(doing);  // it may be whole
+    if (!checkpoint && is_beyond_reader(checkpoint.error())) present.emplace(step, kUnreadIdentity);
+    if (!checkpoint) continue;
+    present.emplace(step, checkpoint->identity);
+    highest = std::max(highest, checkpoint->manifest.claim);
+  }
+  CheckpointClaim from = *last;
+  from.number = highest;
+  own_ = next_claim(from, generation, owner, std::move(present), job);
+  if (Result<void> written = write_claim(path_, own_); !written)
+    return std::move(written).error().within(doing);
+  return {};
+}
+
+Result<void> CheckpointDirectory::expect_not_displaced(std::int64_t generation,
+                                                       const std::string& job) const {
+  const std::string doing = "take the directory " + path_;
+  const Result<CheckpointClaim> last = read_claim(path_);
+  if (!last) return Error(last.error()).within(doing);
+  if (!is_displaced(*last, job, generation)) return {};
+  return taken_by_another_job(last->job, job);
+}
+
+// The path stands last: ddprun looks for kFinalError in lines of which it keeps kMaxTailLineBytes.
+Error CheckpointDirectory::taken_by_another_job(const std::string& other,
+                                                const std::string& own) const {
+  return {.kind = ErrorKind::kStopped,
+          .cause = "job '" + other + "' has taken the checkpoint directory from this one; " +
+                   std::string(kFinalError) +
+                   ": give each job a directory of its own, or end one of the two jobs (if '" +
+                   other + "' has ended, submit this job, '" + own +
+                   "', again or remove .claim.json); a run that only restores sets the option "
+                   "'read_only': " +
+                   path_};
+}
+
+Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
+  if (own_.number == 0) return {};
+  const Result<CheckpointClaim> now = read_claim(path_);
+  if (!now) return Error(now.error()).within(doing);
+  if (now->number == own_.number && now->owner == own_.owner) return {};
+  const bool is_other_job = !own_.job.empty() && !now->job.empty() && own_.job != now->job;
+  if (is_other_job) return taken_by_another_job(now->job, own_.job);
+  return Error{.kind = ErrorKind::kStopped,
+               .doing = doing,
+               .cause = "a later run (generation " + std::to_string(now->generation) +
+                        ") has taken " + path_ + " from this one (generation " +
+                        std::to_string(own_.generation) +
+                        "); a run that only restores sets the option 'read_only'"};
+}
+
+Result<ClaimLock> CheckpointDirectory::hold(const std::string& doing) const {
+  if (own_.number == 0) return ClaimLock();
+  ClaimLock lock(path_);
+  if (const Result<void> own = expect_own(doing); !own) return own.error();
+  return lock;
+}
+
+Result<std::string> CheckpointDirectory::free_data_name(std::int64_t step) const {
+  const Result<std::vector<std::string>> before = names();
+  if (!before) return before.error();
+  return data_name(step, {before->begin(), before->end()});
+}
+
+Result<WrittenFile> CheckpointDirectory::write_data(
+    const std::string& name, const std::function<void(AtomicFile&)>& write_data) {
+  AtomicFile data(path_of(name));
+  write_data(data);
+  data.put_on_disk();
+  const Result<ClaimLock> lock = hold("write " + path_of(name));
+  if (!lock) return lock.error();
+  Result<WrittenFile> written = data.commit();
+  if (!written) return written;
+  // Before a manifest names it: the manifest may replace one whose file is there.
+  if (const Result<void> flushed = flush_directory(path_); !flushed) {
+    discard({name});
+    return flushed.error();
+  }
+  return written;
+}
+
+Result<void> CheckpointDirectory::set_aside_unread(std::int64_t step) {
+  const auto old = read_manifest(step);
+  if (old || !is_beyond_reader(old.error())) return {};
+  const std::string path = path_of(manifest_name(step)), aside = path + std::string(kUnreadSuffix);
+  // A second name, so that the step has a manifest until the new one replaces it.
+  FileCalls& calls = file_calls();
+  int linked = calls.link(path.c_str(), aside.c_str());
+  if (linked != 0 && errno == EEXIST && calls.unlink(aside.c_str()) == 0)
+    linked = calls.link(path.c_str(), aside.c_str());
+  if (linked == 0) return {};
+  // Not every file system has hard links.
+  if (calls.rename(path.c_str(), aside.c_str()) == 0) return {};
+  return system_error("rename " + path, errno);
+}
+
+Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest manifest) {
+  manifest.claim = own_.number;
+  const std::string name = manifest_name(manifest.step);
+  const std::string text = encode(manifest);
+  if (text.size() > kMaxManifestBytes) {
+    for (const WrittenFile& file : manifest.files) discard({file.name});
+    return Error{.kind = ErrorKind::kInvalidArgument,
+                 .doing = "announce " + path_of(name),
+                 .cause = "a manifest of " + std::to_string(manifest.files.size()) + " files has " +
+                          std::to_string(text.size()) + " bytes, " +
+                          std::to_string(kMaxManifestBytes) +
+                          " is the most that is written: save fewer shards, or a shorter "
+                          "TrainingState::data"};
+  }
+  AtomicFile announcement(path_of(name));
+  announcement.write(text.data(), text.size());
+  announcement.put_on_disk();
+  const Result<ClaimLock> lock = hold("announce " + path_of(name));
+  if (!lock) {
+    for (const WrittenFile& file : manifest.files) discard({file.name});
+    return lock.error();
+  }
+  const bool replaces = ::access(path_of(name).c_str(), F_OK) == 0;
+  // Data of the manifest that is replaced. remove_leftovers() keeps all data of a step of which a
+  // manifest was set aside.
+  std::set<std::string> replaced;
+  if (replaces)
+    if (const auto old = read_manifest(manifest.step))
+      for (const WrittenFile& file : old->manifest.files) replaced.insert(file.name);
+  for (const WrittenFile& file : manifest.files) replaced.erase(file.name);
+  const auto announced = [&]() -> Result<void> {
+    if (replaces)
+      if (const Result<void> done = set_aside_unread(manifest.step); !done) return done;
+    const Result<WrittenFile> committed = announcement.commit();
+    if (!committed) return committed.error();
+    return flush_directory(path_);
+  }();
+  if (announced) (void)remove({replaced.begin(), replaced.end()});
+  // What failed may have left files, and had the step a checkpoint before, then its data file is
+  // nobody's now. What cannot be removed, the next prepare() or announce() tries again.
+  if (!announced || replaces || is_untidy_) (void)remove_leftovers();
+  if (!announced) return announced.error();
+  return AnnouncedCheckpoint{manifest, sha256_hex(text)};
+}
+
+Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
+    CheckpointManifest manifest, const std::function<void(AtomicFile&)>& write) {
+  const Result<std::string> name = free_data_name(manifest.step);
+  if (!name) return name.error();
+  const Result<WrittenFile> written = write_data(*name, write);
+  if (!written) {
+    tidy();
+    return written.error();
+  }
+  manifest.files = {*written};
+  return announce(std::move(manifest));
+}
+
+Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step) const {
+  const std::string path = path_of(manifest_name(step));
+  const Result<std::string> text = read_manifest_text(path);
+  if (!text) return text.error();
+  Result<CheckpointManifest> manifest = decode(path, *text);
+  if (!manifest) return manifest.error();
+  if (manifest->step != step)
+    return corrupt(path, "it is the manifest of step " + std::to_string(manifest->step));
+  if (!names_data_files(*manifest))
+    return corrupt(path, "it does not name one data file of step " + std::to_string(step) +
+                             ", or all shards of one");
+  AnnouncedCheckpoint result{*std::move(manifest), sha256_hex(*text)};
+  const Result<CheckpointClaim> claim = read_claim(path_);
+  if (!claim) return claim.error();
+  if (!counts(*claim, result.manifest, result.identity))
+    return Error{.kind = ErrorKind::kStopped,
+                 .doing = "read " + path,
+                 .cause = "a run of generation " + std::to_string(result.manifest.generation) +
+                          " announced it after a later run (generation " +
+                          std::to_string(claim->generation) +
+                          ") had taken the directory: it does not count (if it was put there by "
+                          "hand, remove " +
+                          path_of(".claim.json") + ")"};
+  return result;
+}
+
+Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifest& manifest,
+                                                         std::size_t index) const {
+  const WrittenFile& file = manifest.files[index];
+  const std::string path = path_of(file.name);
+  Result<DigestedBytes> read = read_and_digest(path, file.bytes);
+  if (!read) return read.error();
+  if (read->bytes.size() != file.bytes)
+    return corrupt(path, "it has " + std::to_string(read->bytes.size()) +
+                             " bytes, its manifest says " + std::to_string(file.bytes));
+  if (read->sha256 != file.sha256)
+    return corrupt(path, "its SHA-256 is not the one in its manifest: it is damaged");
+  return std::move(read->bytes);
+}
+
+Result<void> CheckpointDirectory::forget(std::int64_t step) {
+  const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step);
+  if (const Result<void> removed = remove({manifest_name(step)}); !removed) return removed;
+  if (!checkpoint) return remove_leftovers();
+  std::vector<std::string> files;
+  for (const WrittenFile& file : checkpoint->manifest.files) files.push_back(file.name);
+  return remove(files);
+}
+
+}  // namespace ddprun

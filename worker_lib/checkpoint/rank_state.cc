@@ -1,0 +1,235 @@
+#include "worker_lib/checkpoint/rank_state.h"
+
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <map>
+
+#include "base/parse_number.h"
+#include "worker_lib/ddp/consistency_guard.h"
+#include "worker_lib/group/tensor_facts.h"
+#include "worker_lib/serialization/optimizer_state.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+constexpr const char* kOptimizer = "optimizer";
+
+std::string text_of_key(const c10::IValue& key) {
+  return key.isInt() ? std::to_string(key.toInt()) : key.toStringRef();
+}
+
+c10::IValue key_of_text(const std::string& section, const std::string& text) {
+  if (section != kOptimizer) return text;
+  const auto index = parse_number<std::int64_t>(text);
+  return index ? *index : -1;
+}
+
+PickleDict empty_section(const std::string& section) {
+  return section == kOptimizer ? make_int_dict() : make_string_dict();
+}
+
+PickleDict buffers_of(const torch::nn::Module& model) {
+  PickleDict result = make_string_dict();
+  for (const auto& item : model.named_buffers())
+    if (item.value().defined()) result.insert(item.key(), tensor_for_file(item.value()));
+  return result;
+}
+
+// Reads "section/key", the names of hashes.
+std::pair<std::string, std::string> split(const std::string& name) {
+  const std::size_t slash = name.find('/');
+  return {name.substr(0, slash), name.substr(slash + 1)};
+}
+
+torch::Tensor average(const std::vector<torch::Tensor>& tensors) {
+  const auto is_first = [&](const torch::Tensor& tensor) { return tensor.is_same(tensors[0]); };
+  if (std::ranges::all_of(tensors, is_first)) return tensors[0];
+  torch::Tensor sum = tensors[0].clone();
+  for (std::size_t i = 1; i < tensors.size(); ++i) sum += tensors[i];
+  return sum.div_(static_cast<double>(tensors.size()));
+}
+
+}  // namespace
+
+void add_named(PickleDict& section, const std::string& name, const PickleDict& entries) {
+  for (const auto& entry : entries)
+    section.insert(name + "/" + text_of_key(entry.key()), entry.value());
+}
+
+PickleDict part_named(const PickleDict& section, const std::string& name) {
+  PickleDict part = make_string_dict();
+  for (const auto& entry : section) {
+    const std::string key = text_of_key(entry.key());
+    if (key.starts_with(name + "/")) part.insert(key.substr(name.size() + 1), entry.value());
+  }
+  return part;
+}
+
+bool may_differ_anywhere(const TrainingState& state) {
+  return state.ranks_differ == RanksDiffer::kAnywhere ||
+         (state.hook && !state.hook->keeps_ranks_equal());
+}
+
+PickleDict own_state(const TrainingState& state) {
+  const bool anywhere = may_differ_anywhere(state);
+  PickleDict own = make_string_dict();
+  const auto add = [&](const char* section, const PickleDict& entries) {
+    if (!entries.empty()) own.insert(section, entries);
+  };
+  if (state.model && anywhere)
+    add("model", module_state(*state.model));
+  else if (state.model && state.ranks_differ == RanksDiffer::kInBuffers)
+    add("model", buffers_of(*state.model));
+  if (state.optimizer && anywhere && !owners_of_states(*state.optimizer))
+    add(kOptimizer, optimizer_state(*state.optimizer).at("state").toGenericDict());
+  if (state.hook && state.model) {
+    PickleDict tensors = make_string_dict();
+    for (const auto& [name, tensor] : state.hook->state(*state.model).tensors)
+      tensors.insert(name, tensor_for_file(tensor));
+    add("comm_hook", tensors);
+  }
+  PickleDict models = make_string_dict(), optimizers = make_string_dict(),
+             tensors = make_string_dict();
+  for (const auto& [name, model] : state.models) {
+    if (anywhere) add_named(models, name, module_state(*model));
+    if (!anywhere && state.ranks_differ == RanksDiffer::kInBuffers)
+      add_named(models, name, buffers_of(*model));
+  }
+  for (const auto& [name, optimizer] : state.optimizers)
+    if (anywhere && !owners_of_states(*optimizer))
+      add_named(optimizers, name, optimizer_state(*optimizer).at("state").toGenericDict());
+  if (state.ranks_differ != RanksDiffer::kNowhere)
+    for (const auto& [name, tensor] : state.tensors) tensors.insert(name, tensor_for_file(tensor));
+  add("models", models);
+  add("optimizers", optimizers);
+  add("tensors", tensors);
+  if (state.gradients) add("gradients", gradients_of(state));
+  return own;
+}
+
+std::vector<NamedHash> hashes_of(const PickleDict& own) {
+  std::vector<NamedHash> table;
+  for (const auto& section : own)
+    for (const auto& entry : section.value().toGenericDict())
+      table.push_back({section.key().toStringRef() + "/" + text_of_key(entry.key()),
+                       hash_of_value(entry.value())});
+  return table;
+}
+
+PickleDict differences(const PickleDict& own, const std::vector<NamedHash>& of_rank_0) {
+  std::map<std::string, std::uint64_t> hashes;
+  for (const auto& [name, hash] : of_rank_0) hashes[name] = hash;
+  PickleDict result = make_string_dict();
+  const auto add = [&](const std::string& section, const c10::IValue& key,
+                       const c10::IValue& value) {
+    if (!result.contains(section)) result.insert(section, empty_section(section));
+    result.at(section).toGenericDict().insert(key, value);
+  };
+  for (const auto& section : own)
+    for (const auto& entry : section.value().toGenericDict()) {
+      const std::string& name = section.key().toStringRef();
+      const auto theirs = hashes.extract(name + "/" + text_of_key(entry.key()));
+      if (theirs.empty() || theirs.mapped() != hash_of_value(entry.value()))
+        add(name, entry.key(), entry.value());
+    }
+  for (const auto& [name, hash] : hashes) {
+    const auto [section, key] = split(name);
+    add(section, key_of_text(section, key), c10::IValue());
+  }
+  return result;
+}
+
+RankView::RankView(const c10::IValue& top, int rank, int world_size, std::string file)
+    : rank_(rank), world_size_(world_size), file_(std::move(file)) {
+  saved_world_ =
+      static_cast<int>(as_integer(entry_of(top, "world_size", file_), "world_size", file_));
+  if (const auto ranks = find_entry(top, "ranks")) ranks_ = as_list(*ranks, "ranks", file_);
+  if (!ranks_.empty() && static_cast<int>(ranks_.size()) != saved_world_)
+    refuse("read " + file_ + ": it has the state of " + std::to_string(ranks_.size()) +
+               " ranks, of a world of " + std::to_string(saved_world_),
+           DistError::Kind::kCorrupt);
+}
+
+PickleDict RankView::of_rank(int rank, const std::string& key, const PickleDict& of_rank_0) const {
+  const auto own = rank < static_cast<int>(ranks_.size())
+                       ? find_entry(ranks_[static_cast<std::size_t>(rank)], key)
+                       : std::nullopt;
+  if (!own) return of_rank_0;
+  PickleDict result = of_rank_0.copy();
+  for (const auto& entry : as_dict(*own, key, file_)) {
+    if (entry.value().isNone())
+      (void)result.erase(entry.key());
+    else
+      result.insert_or_assign(entry.key(), entry.value());
+  }
+  return result;
+}
+
+PickleDict RankView::section(const std::string& key, const PickleDict& of_rank_0) const {
+  return is_same_world() ? of_rank(rank_, key, of_rank_0) : of_rank_0;
+}
+
+PickleDict RankView::averaged_section(const std::string& key, const PickleDict& of_rank_0) const {
+  if (is_same_world() || ranks_.empty()) return section(key, of_rank_0);
+  std::map<std::string, std::vector<torch::Tensor>> by_name;
+  for (int rank = 0; rank < saved_world_; ++rank)
+    for (const auto& entry : of_rank(rank, key, of_rank_0))
+      by_name[as_text(entry.key(), key, file_)].push_back(as_tensor(entry.value(), key, file_));
+  PickleDict result = make_string_dict();
+  for (auto& [name, tensors] : by_name) {
+    // A rank without counts as zeros.
+    while (static_cast<int>(tensors.size()) < saved_world_)
+      tensors.push_back(torch::zeros_like(tensors[0]));
+    result.insert(name, average(tensors));
+  }
+  return result;
+}
+
+PickleDict gradients_of(const torch::nn::Module& model) {
+  PickleDict result = make_string_dict();
+  for (const auto& item : model.named_parameters()) {
+    const torch::Tensor& gradient = item.value().grad();
+    if (!gradient.defined()) continue;
+    if (gradient.layout() != torch::kStrided)
+      refuse(
+          "save the gradient of '" + item.key() + "': it is sparse; only dense ones can be saved",
+          DistError::Kind::kUnsupported);
+    result.insert(item.key(), tensor_for_file(gradient));
+  }
+  return result;
+}
+
+PickleDict gradients_of(const TrainingState& state) {
+  PickleDict result = make_string_dict();
+  if (state.model) result = gradients_of(*state.model);
+  for (const auto& [name, model] : state.models) add_named(result, name, gradients_of(*model));
+  return result;
+}
+
+void load_gradients(torch::nn::Module& model, const PickleDict& gradients,
+                    const std::string& file) {
+  const torch::NoGradGuard no_grad;
+  for (const auto& item : model.named_parameters()) {
+    torch::Tensor parameter = item.value();
+    torch::Tensor& gradient = parameter.mutable_grad();
+    const auto found = gradients.find(item.key());
+    if (found == gradients.end()) {
+      gradient.reset();
+      continue;
+    }
+    const torch::Tensor saved = as_tensor(found->value(), item.key(), file);
+    if (saved.sizes() != parameter.sizes() || saved.dtype() != parameter.dtype())
+      refuse("restore " + file + ": the gradient of '" + item.key() + "' is " +
+             dtype_and_shape(saved) + " in the file, the parameter is " +
+             dtype_and_shape(parameter));
+    if (gradient.defined() && gradient.layout() == torch::kStrided)
+      gradient.copy_(saved);  // it may lie in a bucket
+    else
+      gradient =
+          torch::empty_like(parameter, parameter.options().requires_grad(false)).copy_(saved);
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,27 @@
+#include "worker_lib/collective/rank_names.h"
+
+#include <vector>
+
+namespace ddprun {
+
+std::string name_rank(int rank) { return "rank " + std::to_string(rank); }
+
+std::string name_ranks(std::span<const int> ascending) {
+  std::vector<std::string> parts;
+  for (std::size_t i = 0; i < ascending.size();) {
+    std::size_t last = i;
+    while (last + 1 < ascending.size() && ascending[last + 1] == ascending[last] + 1) ++last;
+    if (last - i < 2) last = i;  // "1, 2" reads better than "1-2"
+    parts.push_back(std::to_string(ascending[i]));
+    if (last > i) parts.back() += "-" + std::to_string(ascending[last]);
+    i = last + 1;
+  }
+  std::string text = ascending.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (i > 0) text += i + 1 == parts.size() ? " and " : ", ";
+    text += parts[i];
+  }
+  return text;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,166 @@
+#include "worker_lib/context/core/backend_choice.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "base/assert.h"
+
+namespace ddprun {
+namespace {
+
+Error unsupported(std::string cause) {
+  return {.kind = ErrorKind::kUnsupported, .doing = {}, .cause = std::move(cause)};
+}
+
+std::string in_words(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (i > 0) text += i + 1 == names.size() ? " and " : ", ";
+    text += names[i];
+  }
+  return text;
+}
+
+const ForeignBackend* find_foreign(const BackendSurroundings& around, std::string_view name) {
+  const auto found = std::ranges::find(around.foreign, name, &ForeignBackend::name);
+  return found == around.foreign.end() ? nullptr : &*found;
+}
+
+// Whether there is such a backend and this program has it.
+Result<void> find_backend(const std::string& name, const BackendSurroundings& around) {
+  if (name == "cpu" || find_foreign(around, name)) return {};
+  if (name == "nccl") {
+    if (around.has_nccl) return {};
+    return unsupported(
+        "backend nccl needs a program that is linked with ddprun::worker_cuda; this one is linked "
+        "with ddprun::worker");
+  }
+  std::vector<std::string> known{"cpu", "nccl"};
+  for (const ForeignBackend& one : around.foreign) known.push_back(one.name);
+  return invalid_argument("there is no backend '" + name + "'; there are " + in_words(known));
+}
+
+// The types of devices that a backend is for; cpu takes those of every other device, too.
+std::vector<std::string> types_for(const std::string& name, const BackendSurroundings& around) {
+  if (name == "nccl") return {"cuda"};
+  if (const ForeignBackend* const foreign = find_foreign(around, name)) {
+    return foreign->device_types;
+  }
+  return {"cpu"};
+}
+
+bool takes(const std::string& name, const std::string& type, const BackendSurroundings& around) {
+  return name == "cpu" || std::ranges::count(types_for(name, around), type) > 0;
+}
+
+// "cpu:cpu,cuda:nccl"
+Result<std::vector<BackendChoice::Server>> read_list(std::string_view list,
+                                                     const BackendSurroundings& around) {
+  std::vector<BackendChoice::Server> servers;
+  while (true) {
+    const std::string_view one = list.substr(0, list.find(','));
+    const std::size_t colon = one.find(':');
+    if (colon == 0 || colon == one.npos || colon + 1 == one.size()) {
+      return invalid_argument("backend part '" + std::string(one) +
+                              "' is not DEVICE:BACKEND, as in cpu:cpu,cuda:nccl");
+    }
+    const std::string type(one.substr(0, colon));
+    const std::string name(one.substr(colon + 1));
+    const Result<void> found = find_backend(name, around);
+    if (!found) return found.error();
+    if (!takes(name, type, around)) {
+      return invalid_argument("backend " + name + " is for device " +
+                              in_words(types_for(name, around)) + ", not " + type);
+    }
+    if (std::ranges::count(servers, type, &BackendChoice::Server::device_type) > 0) {
+      return invalid_argument("device " + type + " is given two backends");
+    }
+    servers.push_back({type, name});
+    if (one.size() == list.size()) return servers;
+    list.remove_prefix(one.size() + 1);
+  }
+}
+
+// What the program wants to be served, as far as it says so.
+Result<std::vector<BackendChoice::Server>> wanted(const BackendWish& wish,
+                                                  const BackendSurroundings& around) {
+  if (!wish.backend) {
+    std::vector<BackendChoice::Server> servers{{"cpu", "cpu"}};
+    // Without nccl, a GPU's tensors travel through the host.
+    const bool on_gpu =
+        wish.device ? wish.device->type == "cuda" : around.has_nccl && around.gpus > 0;
+    if (on_gpu) servers.push_back({"cuda", around.has_nccl ? "nccl" : "cpu"});
+    return servers;
+  }
+  if (wish.backend->find_first_of(":,") != std::string::npos) {
+    return read_list(*wish.backend, around);
+  }
+  const Result<void> found = find_backend(*wish.backend, around);
+  if (!found) return found.error();
+  std::vector<BackendChoice::Server> servers;
+  for (const std::string& type : types_for(*wish.backend, around)) {
+    servers.push_back({type, *wish.backend});
+  }
+  if (*wish.backend != "cpu") return servers;
+  std::string other = around.gpus > 0 ? "cuda" : "";
+  if (wish.device && wish.device->type != "cpu") other = wish.device->type;
+  if (!other.empty()) servers.push_back({other, *wish.backend});
+  return servers;
+}
+
+// The one that a rank works on if it does not say which: a GPU before the cpu, except where the one
+// backend named is that of the cpu.
+std::string default_type(const BackendWish& wish,
+                         const std::vector<BackendChoice::Server>& servers) {
+  const auto serves = [&](const char* type) {
+    return std::ranges::count(servers, type, &BackendChoice::Server::device_type) > 0;
+  };
+  if (wish.backend != "cpu" && serves("cuda")) return "cuda";
+  return serves("cpu") ? "cpu" : servers.front().device_type;
+}
+
+Result<DeviceChoice> place_on_gpu(DeviceChoice device, const BackendSurroundings& around) {
+  if (around.gpus == 0) return unsupported("there is no GPU here, or no driver for it");
+  if (!device.index) device.index = around.local_rank.value % around.gpus;
+  if (*device.index < 0 || *device.index >= around.gpus) {
+    return invalid_argument("device cuda:" + std::to_string(*device.index) +
+                            " does not exist; there are " + std::to_string(around.gpus) +
+                            " GPUs, cuda:0 to cuda:" + std::to_string(around.gpus - 1));
+  }
+  return device;
+}
+
+}  // namespace
+
+const std::string& BackendChoice::main_backend() const {
+  const auto found = std::ranges::find(servers, device.type, &Server::device_type);
+  DDPRUN_ASSERT(found != servers.end(), "the device's tensors have a backend");
+  return found->backend;
+}
+
+Result<BackendChoice> choose_backends(const BackendWish& wish,
+                                      const BackendSurroundings& surroundings) {
+  Result<std::vector<BackendChoice::Server>> servers = wanted(wish, surroundings);
+  if (!servers) return servers.error();
+  BackendChoice choice{.device = wish.device.value_or(
+                           DeviceChoice{.type = default_type(wish, *servers), .index = {}}),
+                       .servers = std::move(*servers)};
+  const std::string& type = choice.device.type;
+  std::vector<std::string> types;
+  for (const BackendChoice::Server& one : choice.servers) types.push_back(one.device_type);
+  if (std::ranges::count(types, type) == 0) {
+    if (wish.backend) {
+      return invalid_argument("backend " + *wish.backend + " is for device " + in_words(types) +
+                              ", not " + type);
+    }
+    return invalid_argument("device " + type + " is not known here; there are cpu and cuda");
+  }
+  if (type != "cuda") return choice;
+  const Result<DeviceChoice> placed = place_on_gpu(choice.device, surroundings);
+  if (!placed) return placed.error();
+  choice.device = *placed;
+  return choice;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,256 @@
+#include "worker_lib/context/group_maker.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/deadline.h"
+#include "base/worker_page.h"
+#include "worker_lib/collective/rank_names.h"
+#include "worker_lib/cpu_backend/backend_cpu.h"
+#include "worker_lib/cpu_group/solo_group.h"
+#include "worker_lib/flight/worker_reporter.h"
+#include "worker_lib/group/backend_by_device.h"
+#include "worker_lib/group/notes.h"
+#include "worker_lib/group/verification.h"
+#include "worker_lib/nccl/backend_nccl.h"
+#include "worker_lib/nccl/call_ledger.h"
+#include "worker_lib/store/turns.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+// "0,2,3"; of very many ranks a digest, so that keys stay short.
+std::string key_of(const std::vector<int>& ranks) {
+  constexpr std::size_t kLongest = 200;
+  std::string text;
+  for (const int rank : ranks) {
+    if (!text.empty()) text += ",";
+    text += std::to_string(rank);
+  }
+  if (text.size() <= kLongest) return text;
+  return std::to_string(ranks.size()) + " ranks " + std::to_string(flight_digest(ranks));
+}
+
+// Of a key, for the flight record; never 0, which is the world.
+std::uint64_t id_of(const std::string& key) {
+  std::uint64_t digest = 0xcbf29ce484222325;
+  for (const char byte : key) {
+    digest = (digest ^ static_cast<unsigned char>(byte)) * 0x100000001b3;
+  }
+  return std::max<std::uint64_t>(digest, 1);
+}
+
+constexpr const char* kNotHere =
+    ", which this rank has not called: a call goes to the backend of its tensors' device";
+
+}  // namespace
+
+// The engines of a group's backends, as long as they live, set before the first call.
+struct GroupMaker::Siblings {
+  std::weak_ptr<CpuGroup> cpu;
+  std::weak_ptr<CpuGroup> nccl;  // its peers
+};
+
+GroupMaker::GroupMaker(GroupMakerOptions options) : options_(std::move(options)) {
+  if (options_.store) store_ = std::make_shared<StoreTurns>(options_.store->store());
+}
+
+Result<std::unique_ptr<ProcessGroup>> GroupMaker::form_world(Duration timeout,
+                                                             const CpuGroup** peers) {
+  Meeting meeting{.own = world_rank(),
+                  .deterministic_across_layouts = options_.deterministic_across_layouts,
+                  .timeout = timeout};
+  meeting.ranks.resize(world_size());
+  std::iota(meeting.ranks.begin(), meeting.ranks.end(), 0);
+  if (options_.store) meeting.key = options_.store->name();
+  Result<std::unique_ptr<Backend>> backend = form_backends(meeting, peers);
+  if (!backend) return backend.error();
+  world_ = *peers;
+  return make_group(std::move(*backend), options_.timeout,
+                    {.name = "world", .world_ranks = std::move(meeting.ranks), .maker = this});
+}
+
+Result<std::unique_ptr<ProcessGroup>> GroupMaker::form(const std::vector<int>& ranks,
+                                                       const GroupOptions& how,
+                                                       std::optional<Duration> patience,
+                                                       std::shared_ptr<void> seed) {
+  const std::string of_ranks = key_of(ranks);
+  int before = 0;
+  {
+    const std::lock_guard lock(making_);
+    before = made_[of_ranks]++;
+  }
+  GroupIdentity identity{.name = how.name, .world_ranks = ranks, .maker = this};
+  if (identity.name.empty()) identity.name = of_ranks;
+  Meeting meeting{.ranks = ranks,
+                  .own = static_cast<int>(std::ranges::find(ranks, world_rank()) - ranks.begin()),
+                  .key = "group/" + of_ranks + "/" + std::to_string(before),
+                  .deterministic_across_layouts = how.deterministic_across_layouts.value_or(
+                      options_.deterministic_across_layouts),
+                  .timeout = patience.value_or(how.timeout.value_or(options_.timeout)),
+                  .seed = std::move(seed)};
+  if (options_.store) meeting.key = options_.store->name() + "/" + meeting.key;
+  identity.id = id_of(meeting.key);
+  meeting.title = " in group " + identity.name;
+  if (!how.name.empty()) meeting.title += " of the world's " + name_ranks(ranks);
+
+  const CpuGroup* peers = nullptr;
+  Result<std::unique_ptr<Backend>> backend = form_backends(meeting, &peers);
+  if (!backend) return backend.error().within("form group " + identity.name);
+  options_.reporter->register_group(identity.id, identity.name, ranks);
+  return make_group(std::move(*backend), how.timeout.value_or(options_.timeout),
+                    std::move(identity));
+}
+
+std::unique_ptr<ProcessGroup> GroupMaker::make_group(std::unique_ptr<Backend> backend,
+                                                     Duration timeout,
+                                                     GroupIdentity identity) const {
+  auto group =
+      std::make_unique<ProcessGroup>(std::move(backend), options_.device, timeout,
+                                     options_.reporter, std::move(identity), options_.verify);
+  group->notes()->late_checks = late_checks_;
+  return group;
+}
+
+// One backend for each name, the one of this rank's device first: its ranks meet under the group's own
+// key.
+Result<std::unique_ptr<Backend>> GroupMaker::form_backends(const Meeting& meeting,
+                                                           const CpuGroup** peers) {
+  const Deadline deadline(meeting.timeout);
+  std::vector<std::string> names{options_.backends.main_backend()};
+  std::string list;
+  for (const BackendChoice::Server& one : options_.backends.servers) {
+    if (std::ranges::count(names, one.backend) == 0) names.push_back(one.backend);
+    if (!list.empty()) list += ",";
+    list += one.device_type + ":" + one.backend;
+  }
+  const auto siblings = names.size() > 1 ? std::make_shared<Siblings>() : nullptr;
+  std::vector<BackendByDevice::Part> parts;
+  for (const std::string& name : names) {
+    BackendByDevice::Part part;
+    for (const BackendChoice::Server& one : options_.backends.servers) {
+      if (one.backend == name) part.devices.push_back(torch::Device(one.device_type).type());
+    }
+    Meeting of_part = meeting;
+    of_part.timeout = deadline.remaining();
+    of_part.siblings = siblings;
+    if (!parts.empty()) {  // the seed is the main one's
+      of_part.key += "/" + name;
+      of_part.seed.reset();
+    }
+    Result<std::unique_ptr<Backend>> backend = form_backend(name, part.devices, of_part, peers);
+    if (!backend) return backend.error();
+    part.backend = std::move(*backend);
+    parts.push_back(std::move(part));
+  }
+  if (parts.size() == 1) return std::move(parts[0].backend);
+  return std::unique_ptr<Backend>(new BackendByDevice(std::move(list), std::move(parts)));
+}
+
+Result<std::unique_ptr<Backend>> GroupMaker::form_backend(
+    const std::string& name, const std::vector<torch::DeviceType>& devices, const Meeting& meeting,
+    const CpuGroup** peers) {
+  const auto foreign = std::ranges::find(options_.foreign, name, &BackendKind::name);
+  if (foreign != options_.foreign.end()) return form_foreign(*foreign, meeting);
+  const bool is_cpu = name == "cpu";
+  Result<std::unique_ptr<CpuGroup>> met =
+      meet(meeting, is_cpu && meeting.siblings ? in_nccl(meeting.siblings) : nullptr);
+  if (!met) return met.error();
+  const std::shared_ptr<CpuGroup> group = std::move(*met);
+  *peers = group.get();
+  if (meeting.siblings) (is_cpu ? meeting.siblings->cpu : meeting.siblings->nccl) = group;
+  if (is_cpu) return std::unique_ptr<Backend>(new CpuBackend(group, devices));
+  return options_.nccl->make(store_,
+                             {.rank = meeting.own,
+                              .world_size = static_cast<int>(meeting.ranks.size()),
+                              .device = options_.device,
+                              .name = meeting.key,
+                              .title = meeting.title,
+                              .compare_calls = options_.compare_calls,
+                              .elsewhere = meeting.siblings ? in_cpu(meeting.siblings) : nullptr},
+                             group, meeting.seed);
+}
+
+Result<std::unique_ptr<Backend>> GroupMaker::form_foreign(const BackendKind& kind,
+                                                          const Meeting& meeting) {
+  const std::string doing = "make a backend " + kind.name + meeting.title;
+  const BackendStart start{.rank = meeting.own,
+                           .size = static_cast<int>(meeting.ranks.size()),
+                           .device = options_.device,
+                           .store = meeting.ranks.size() == 1 ? nullptr : store_.get(),
+                           .name = meeting.key,
+                           .title = meeting.title,
+                           .timeout = meeting.timeout,
+                           .seed = meeting.seed};
+  try {
+    std::unique_ptr<Backend> backend = kind.make(start);
+    if (backend) return backend;
+    return Error{.kind = ErrorKind::kSystem, .doing = doing, .cause = "it gave none"};
+  } catch (...) {
+    return error_in_flight(doing);
+  }
+}
+
+Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting, Elsewhere elsewhere) {
+  if (meeting.ranks.size() == 1) return make_solo_group();
+  // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of
+  // one node can share memory at all (same boot of the same kernel, same network namespace: not so
+  // in two containers, nor on two hosts that nobody has numbered) the engine finds out by itself.
+  const WorkerEnv& env = options_.env;
+  std::function<std::optional<Error>()> fate;
+  if (world_) fate = [&] { return lost_member(meeting); };
+  return CpuGroup::form(*store_,
+                        {.rank = Rank(meeting.own),
+                         .world_size = static_cast<int>(meeting.ranks.size()),
+                         .node_id = "node " + to_text(env.node_rank),
+                         .name = meeting.key,
+                         .title = meeting.title,
+                         .page = options_.reporter->place(),
+                         .address = options_.store->address(),
+                         .ports = env.ports,
+                         .node_silence = env.lease,
+                         .deterministic_across_layouts = meeting.deterministic_across_layouts,
+                         .checks = words_of(options_.verify),
+                         .timeout = meeting.timeout,
+                         .fate = fate,
+                         .elsewhere = std::move(elsewhere)});
+}
+
+// For errors of nccl: ranks that have not come because their tensors are on the cpu.
+GroupMaker::Elsewhere GroupMaker::in_cpu(std::shared_ptr<const Siblings> siblings) {
+  return [siblings](std::span<const int> ranks) -> std::string {
+    const std::shared_ptr<CpuGroup> cpu = siblings->cpu.lock();
+    if (!cpu) return {};
+    std::vector<int> there;
+    for (const int rank : cpu->ranks_ahead(kNotePatience)) {
+      if (std::ranges::find(ranks, rank) != ranks.end()) there.push_back(rank);
+    }
+    if (there.empty()) return {};
+    return name_ranks(there) + (there.size() == 1 ? " has" : " have") +
+           " begun a collective of the cpu backend" + kNotHere;
+  };
+}
+
+// For errors of the cpu backend, the other way round.
+GroupMaker::Elsewhere GroupMaker::in_nccl(std::shared_ptr<const Siblings> siblings) {
+  return [siblings](std::span<const int> ranks) -> std::string {
+    const std::shared_ptr<CpuGroup> peers = siblings->nccl.lock();
+    if (!peers) return {};
+    const std::string calls = find_ahead(ranks, peers->rank(), read_notes(*peers, kNotePatience));
+    return calls.empty() ? "" : calls + kNotHere;
+  };
+}
+
+// A member of which the world knows that it is dead. What else has ended the world's group need not keep
+// these ranks from forming theirs.
+std::optional<Error> GroupMaker::lost_member(const Meeting& meeting) const {
+  std::optional<Error> failure = world_ ? world_->failure() : std::nullopt;
+  if (!failure || failure->kind != ErrorKind::kPeerLost) return std::nullopt;
+  const auto lost = std::ranges::find(meeting.ranks, failure->peer_rank);
+  if (lost == meeting.ranks.end()) return std::nullopt;
+  failure->peer_rank = static_cast<int>(lost - meeting.ranks.begin());
+  return failure;
+}
+
+}  // namespace ddprun

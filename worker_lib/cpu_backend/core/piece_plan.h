@@ -1,0 +1,26 @@
+// plan_pieces(): how a list of tensors is cut into pieces that travel one after the other. Pure; any
+// thread.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "worker_lib/collective/core/range.h"
+
+namespace ddprun {
+
+// A part of one tensor of the list.
+struct TensorPart {
+  std::size_t tensor = 0;
+  Range elements;
+
+  friend bool operator==(const TensorPart&, const TensorPart&) = default;
+};
+using Piece = std::vector<TensorPart>;
+
+// sizes: elements of each tensor. Every piece but the last holds max_piece elements, in the order of the
+// list; empty tensors are in the piece of what is next to them. At least one piece.
+std::vector<Piece> plan_pieces(std::span<const std::size_t> sizes, std::size_t max_piece);
+
+}  // namespace ddprun

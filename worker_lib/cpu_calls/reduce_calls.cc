@@ -1,0 +1,486 @@
+#include "worker_lib/cpu_calls/reduce_calls.h"
+
+#include <algorithm>
+
+#include "base/cache_line.h"
+
+namespace ddprun {
+namespace {
+
+std::size_t chunk_limit(const Surroundings& here, const ReduceJob& job) {
+  const std::size_t fits = here.segment.stage_bytes / size_of(job.type);
+  return job.by_rank() ? fits / here.layout.rank_at.size() : fits;
+}
+
+std::size_t direct_chunk_limit(const Surroundings& here, const ReduceJob& job) {
+  const std::size_t limit = chunk_limit(here, job);
+  if (job.by_rank() || job.data.bytes() < here.tuning.long_direct_bytes) return limit;
+  return std::min(limit, here.tuning.direct_chunk_bytes / size_of(job.type));
+}
+
+// What stays where it is need not fit a stage.
+std::size_t longest_chunk(const Surroundings& here, const ReduceJob& job, bool in_heap) {
+  const std::size_t limit = chunk_limit(here, job);
+  return in_heap && here.one_node() ? std::max(job.count(), limit) : limit;
+}
+
+// Pointers to one element range in every rank's memory; a small call should not go to the heap.
+class Sources {
+ public:
+  explicit Sources(int count) {
+    if (count > kFew) many_.resize(count);
+  }
+  const void*& operator[](int i) { return data()[i]; }
+  const void** data() { return many_.empty() ? few_ : many_.data(); }
+
+ private:
+  static constexpr int kFew = 16;
+  const void* few_[kFew] = {};
+  std::vector<const void*> many_;
+};
+
+// What is folded at a time where results go past the caches, which the kernels' stores do not.
+constexpr std::size_t kStreamBlockBytes = 8192;
+
+// What is folded in shared tensors before the next look at the board: some hundred microseconds.
+constexpr std::size_t kHeapBlockBytes = 1 << 20;
+
+Range in_bytes(Range elements, std::size_t element_bytes) {
+  return {elements.begin * element_bytes, elements.end * element_bytes};
+}
+
+// visit(offset, input, output, bytes) for each part of `range`, in bytes, that lies in one piece: of
+// what this rank contributes to the result of `rank`, and where that result goes, null if nowhere here.
+template <class Visit>
+void for_each_piece(const ReduceJob& job, int rank, bool wanted, Range range, Visit visit) {
+  if (!job.by_rank()) {
+    job.data.for_each(range, [&](char* data, std::size_t offset, std::size_t bytes) {
+      visit(offset, data, wanted ? data : nullptr, bytes);
+    });
+    return;
+  }
+  job.inputs[rank].for_each(range, [&](const char* in, std::size_t offset, std::size_t bytes) {
+    if (!wanted) return visit(offset, in, static_cast<char*>(nullptr), bytes);
+    const std::size_t begin = range.begin + offset;
+    job.output.for_each({begin, begin + bytes}, [&](char* out, std::size_t more, std::size_t part) {
+      visit(offset + more, in + more, out, part);
+    });
+  });
+}
+
+}  // namespace
+
+// --- DirectReduce ---
+
+DirectReduce::DirectReduce(const Surroundings& here, const ReduceJob& job)
+    : here_(here),
+      job_(job),
+      size_(size_of(job.type)),
+      plan_(job.count(), direct_chunk_limit(here, job), elements_per_line(size_)) {}
+
+bool DirectReduce::suits(const Surroundings& here, const ReduceJob& job) {
+  if (!here.one_node()) return false;
+  if (job.by_rank()) return true;
+  if (job.kind == CallKind::kAllReduce && here.local_count() == 2) return true;
+  return job.data.bytes() <= here.tuning.small_reduce_bytes / here.local_count();
+}
+
+void DirectReduce::stage(const Chunk& chunk) {
+  const Range part = in_bytes(plan_.at(chunk.index), size_);
+  char* const to = here_.stage(here_.local, chunk.number);
+  if (!job_.by_rank()) return job_.data.copy_to(to, part);
+  for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
+    if (rank == here_.rank) continue;
+    job_.inputs[rank].copy_to(to + static_cast<std::size_t>(rank) * part.size(), part);
+  }
+}
+
+void DirectReduce::copy_out(const Chunk& chunk) {
+  if (!job_.wants_result(here_.rank)) return;
+  const Range part = in_bytes(plan_.at(chunk.index), size_);
+  const std::size_t block_at =
+      job_.by_rank() ? static_cast<std::size_t>(here_.rank) * part.size() : 0;
+  // The result of an all_reduce lies where its input did, which has just been read.
+  const bool streams = job_.by_rank() && here_.streams(job_.bytes_by_rank());
+  for_each_piece(job_, here_.rank, /*wanted=*/true, part,
+                 [&](std::size_t offset, const char* input, char* output, std::size_t bytes) {
+                   const std::size_t step = streams ? kStreamBlockBytes : bytes;
+                   alignas(kCacheLineBytes) char block[kStreamBlockBytes];
+                   for (std::size_t at = 0; at < bytes; at += step) {
+                     const std::size_t now = std::min(step, bytes - at);
+                     fold(chunk, block_at + offset + at, input + at, now, streams ? block : output);
+                     if (streams) stream_bytes(output + at, block, now);
+                   }
+                 });
+}
+
+// Of all ranks' stages `from` there, and of this rank's `input`.
+void DirectReduce::fold(const Chunk& chunk, std::size_t from, const char* input, std::size_t bytes,
+                        char* out) {
+  Sources sources(here_.local_count());
+  for (int local = 0; local < here_.local_count(); ++local) {
+    sources[local] = here_.stage(local, chunk.number) + from;
+  }
+  sources[here_.local] = input;
+  job_.kernel(FoldForm::kWhole)({.sources = sources.data(),
+                                 .source_count = here_.local_count(),
+                                 .count = bytes / size_,
+                                 .out = out,
+                                 .divisor = job_.divisor(here_.layout.world_size())});
+}
+
+// --- SharedReduce ---
+
+SharedReduce::SharedReduce(const Surroundings& here, const ReduceJob& job, ReduceScratch& scratch,
+                           std::span<char* const> tensors)
+    : here_(here),
+      job_(job),
+      scratch_(scratch),
+      tensors_(tensors),
+      size_(size_of(job.type)),
+      accumulator_size_(size_of(accumulator_of(job.type))),
+      plan_(job.count(), longest_chunk(here, job, in_heap()), elements_per_line(size_)) {}
+
+// Where each node has one rank, the order of the ranks is that of the nodes, and what a rank gives is its
+// node's fold: it travels as it is, and f16 takes half the bytes.
+bool SharedReduce::folds_by_ranks() const {
+  return here_.in_rank_order || here_.layout.world_size() == here_.layout.node_count();
+}
+
+// Whether every node that wants the result folds all of it: with that a node sends A(n-1) bytes, A of them
+// for each other node, and else (A + S)(n-1)/n for a result of S.
+bool SharedReduce::is_repeated() const {
+  if (here_.one_node() || job_.by_rank()) return false;
+  // What is sent out of neighbours' tensors counts only behind a second look at the board, at the second
+  // journey (SharedGroup::reduce_in_heap).
+  if (in_heap() && folds_by_ranks() && here_.in_rank_order) return false;
+  const auto nodes = static_cast<std::size_t>(here_.layout.node_count());
+  const auto locals = static_cast<std::size_t>(here_.layout.world_size()) / nodes;
+  const std::size_t result = job_.data.bytes();
+  const std::size_t given = folds_by_ranks() ? locals * result : job_.count() * accumulator_size_;
+  return given * (nodes - 1) <=
+         (given + result) * (nodes - 1) / nodes + here_.tuning.repeated_bytes;
+}
+
+ChunkShape SharedReduce::shape(const Chunk& chunk) const {
+  const std::size_t length = plan_.at(chunk.index).size();
+  if (job_.by_rank()) return ChunkShape::by_rank(here_.layout, length);
+  const std::size_t quantum = elements_per_line(size_);
+  return is_repeated() ? ChunkShape::repeated(here_.layout, length, quantum)
+                       : ChunkShape::even(here_.layout, length, quantum);
+}
+
+// Whether a node folds a piece over the nodes.
+bool SharedReduce::is_folded_on(int node) const {
+  return !is_repeated() || job_.root < 0 || here_.layout.node_of[job_.root] == node;
+}
+
+void SharedReduce::stage(const Chunk& chunk) {
+  if (in_heap()) return;
+  const Range whole = plan_.at(chunk.index);
+  const ChunkShape parts = shape(chunk);
+  char* const to = here_.stage(here_.local, chunk.number);
+  if (job_.by_rank()) {
+    for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
+      if (here_.leads() && here_.layout.lane_of(rank) == here_.local) continue;
+      job_.inputs[rank].copy_to(to + parts.block(rank).begin * size_, in_bytes(whole, size_));
+    }
+    return;
+  }
+  const Range own = here_.leads() ? parts.share(here_.local) : Range{};
+  job_.data.copy_to(to, in_bytes({whole.begin, whole.begin + own.begin}, size_));
+  job_.data.copy_to(to + own.end * size_, in_bytes({whole.begin + own.end, whole.end}, size_));
+}
+
+std::vector<SharedReduce::Stretch> SharedReduce::own_share(const Chunk& chunk) const {
+  const Range whole = plan_.at(chunk.index);
+  const ChunkShape parts = shape(chunk);
+  std::vector<Stretch> stretches;
+  // `elements` of what goes to `rank`, which lie at `at` in the chunk.
+  const auto add = [&](int rank, bool wanted, std::size_t at, Range elements) {
+    for_each_piece(job_, rank, wanted, in_bytes(elements, size_),
+                   [&](std::size_t offset, const char* input, char* output, std::size_t bytes) {
+                     const std::size_t begin = at + offset / size_;
+                     stretches.push_back({{begin, begin + bytes / size_}, input, output});
+                   });
+  };
+  if (!job_.by_rank()) {
+    const Range share = parts.share(here_.local);
+    add(here_.rank, job_.wants_result(here_.rank), share.begin,
+        {whole.begin + share.begin, whole.begin + share.end});
+    return stretches;
+  }
+  const Range positions = here_.layout.lane_positions(here_.local);
+  for (std::size_t position = positions.begin; position < positions.end; ++position) {
+    const int rank = here_.layout.rank_at[position];
+    add(rank, rank == here_.rank, parts.block(rank).begin, whole);
+  }
+  return stretches;
+}
+
+// What a rank of the node gives, where this one reads it: not for this rank's own share.
+const char* SharedReduce::input_of(const Chunk& chunk, int local, std::size_t at) const {
+  return in_heap() ? tensors_[local] + (plan_.at(chunk.index).begin + at) * size_
+                   : here_.stage(local, chunk.number) + at * size_;
+}
+
+void SharedReduce::fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form,
+                                  char* out, std::span<void* const> copies) {
+  Sources sources(here_.local_count());
+  for (int local = 0; local < here_.local_count(); ++local) {
+    sources[local] = input_of(chunk, local, stretch.at.begin);
+  }
+  sources[here_.local] = stretch.input;
+  job_.kernel(form)(
+      {.sources = sources.data(),
+       .source_count = here_.local_count(),
+       .count = stretch.at.size(),
+       .out = out,
+       .copies = copies.data(),
+       .copy_count = static_cast<int>(copies.size()),
+       .divisor = form == FoldForm::kWhole ? job_.divisor(here_.layout.world_size()) : 1});
+}
+
+// Into the tensors of all ranks of the node, the own one first. False: the group has failed meanwhile, and
+// those who have got their tensors back wait for this to end.
+bool SharedReduce::fold_in_heap(const Chunk& chunk, const Stretch& stretch) {
+  const std::size_t step = kHeapBlockBytes / size_;
+  for (std::size_t at = stretch.at.begin; at < stretch.at.end; at += step) {
+    if (here_.board->failed()) return false;
+    const Range part{at, std::min(at + step, stretch.at.end)};
+    const std::size_t in_stretch = (at - stretch.at.begin) * size_;
+    const std::size_t in_tensor = (plan_.at(chunk.index).begin + at) * size_;
+    std::vector<void*> others;
+    for (int local = 0; local < here_.local_count(); ++local) {
+      if (local != here_.local) others.push_back(tensors_[local] + in_tensor);
+    }
+    fold_over_node(chunk, {part, stretch.input + in_stretch, stretch.output + in_stretch},
+                   FoldForm::kWhole, stretch.output + in_stretch, others);
+  }
+  return true;
+}
+
+TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
+  const std::vector<Stretch> share = own_share(chunk);
+  if (here_.one_node()) {
+    for (const Stretch& stretch : share) {
+      if (in_heap()) {
+        if (!fold_in_heap(chunk, stretch)) return {WaitEnd::kFailed, -1};
+        continue;
+      }
+      char* const staged = here_.stage(here_.local, chunk.number) + stretch.at.begin * size_;
+      void* const output = stretch.output;
+      fold_over_node(chunk, stretch, FoldForm::kWhole, staged, {&output, output ? 1u : 0u});
+    }
+    return {};
+  }
+  const auto folded = folds_by_ranks() ? fold_by_ranks(chunk, share, deadline)
+                                       : fold_by_nodes(chunk, share, deadline);
+  if (folded.how != WaitEnd::kReady) return folded;
+  return spread_pieces(chunk, share, deadline);
+}
+
+// Whether nobody else reads what this rank has staged.
+bool SharedReduce::is_alone() const {
+  return here_.local_count() == 1 && job_.wants_result(here_.rank);
+}
+
+// visit(data, at) for each part of the range of results, within this lane's share, that lies in one piece.
+template <class Visit>
+void SharedReduce::for_each_result(const Chunk& chunk, std::span<const Stretch> share, Range range,
+                                   Visit visit) const {
+  if (!is_alone()) {
+    visit(here_.stage(here_.local, chunk.number) + range.begin * size_, range);
+    return;
+  }
+  for (const Stretch& stretch : share) {
+    const Range common = common_part(range, stretch.at);
+    if (common.empty()) continue;
+    visit(stretch.output + (common.begin - stretch.at.begin) * size_, common);
+  }
+}
+
+TcpMesh::End SharedReduce::fold_by_nodes(const Chunk& chunk, std::span<const Stretch> share,
+                                         TimePoint deadline) {
+  const Range whole = shape(chunk).share(here_.local);
+  scratch_.partial.resize(std::max(scratch_.partial.size(), whole.size() * accumulator_size_));
+  for (const Stretch& stretch : share) {
+    char* const out =
+        scratch_.partial.data() + (stretch.at.begin - whole.begin) * accumulator_size_;
+    fold_over_node(chunk, stretch, FoldForm::kPartial, out, {});
+  }
+  if (const auto end = collect_pieces(chunk, deadline); end.how != WaitEnd::kReady) return end;
+  if (is_folded_on(here_.node)) fold_over_nodes(chunk, share);
+  return {};
+}
+
+// visit(data, at, bytes) for each part of what a rank of the node gives that lies in one piece, within
+// this lane's share.
+template <class Visit>
+void SharedReduce::for_each_input(const Chunk& chunk, std::span<const Stretch> share, int local,
+                                  Range range, Visit visit) const {
+  if (local != here_.local) {
+    if (!range.empty()) visit(input_of(chunk, local, range.begin), range);
+    return;
+  }
+  for (const Stretch& stretch : share) {
+    const Range common = common_part(range, stretch.at);
+    if (common.empty()) continue;
+    visit(stretch.input + (common.begin - stretch.at.begin) * size_, common);
+  }
+}
+
+std::vector<TcpMesh::Sending> SharedReduce::sends_first(const Chunk& chunk) {
+  const std::vector<Stretch> share = own_share(chunk);
+  const ChunkShape parts = shape(chunk);
+  const int nodes = here_.layout.node_count();
+  std::vector<TcpMesh::Sending> sendings;
+  for (int step = 1; step < nodes; ++step) {
+    const int node = (here_.node + step) % nodes;
+    for (int local = 0; local < here_.local_count() && is_folded_on(node); ++local) {
+      for_each_input(chunk, share, local, parts.piece(here_.local, node),
+                     [&](const char* data, Range at) {
+                       sendings.push_back({node, data, at.size() * size_});
+                     });
+    }
+  }
+  return sendings;
+}
+
+TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, TimePoint deadline) {
+  const std::size_t piece_bytes = shape(chunk).piece(here_.local, here_.node).size() * size_;
+  const auto ranks = static_cast<std::size_t>(here_.layout.world_size());
+  scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * ranks));
+  const int nodes = here_.layout.node_count();
+  std::vector<TcpMesh::Receiving> receivings;
+  for (int step = 1; step < nodes && is_folded_on(here_.node); ++step) {
+    const int node = (here_.node + step) % nodes;
+    for (const int rank : here_.layout.nodes[node]) {
+      receivings.push_back({node,
+                            scratch_.inbox.data() + static_cast<std::size_t>(rank) * piece_bytes,
+                            piece_bytes});
+    }
+  }
+  return here_.mesh->exchange(still_to_send(chunk), receivings, deadline);
+}
+
+TcpMesh::End SharedReduce::fold_by_ranks(const Chunk& chunk, std::span<const Stretch> share,
+                                         TimePoint deadline) {
+  const auto collected = collect_inputs(chunk, deadline);
+  if (collected.how != WaitEnd::kReady || !is_folded_on(here_.node)) return collected;
+  const Range piece = shape(chunk).piece(here_.local, here_.node);
+  const std::size_t piece_bytes = piece.size() * size_;
+  const int ranks = here_.layout.world_size();
+  for_each_input(chunk, share, here_.local, piece, [&](const char* own, Range input) {
+    for_each_result(chunk, share, input, [&](char* out, Range at) {
+      Sources sources(ranks);
+      for (int rank = 0; rank < ranks; ++rank) {
+        sources[rank] = here_.on_my_node(rank)
+                            ? input_of(chunk, here_.layout.local_of[rank], at.begin)
+                            : scratch_.inbox.data() + static_cast<std::size_t>(rank) * piece_bytes +
+                                  (at.begin - piece.begin) * size_;
+      }
+      sources[here_.rank] = own + (at.begin - input.begin) * size_;
+      job_.kernel(FoldForm::kWhole)({.sources = sources.data(),
+                                     .source_count = ranks,
+                                     .count = at.size(),
+                                     .out = out,
+                                     .divisor = job_.divisor(here_.layout.world_size())});
+    });
+  });
+  return {};
+}
+
+TcpMesh::End SharedReduce::collect_pieces(const Chunk& chunk, TimePoint deadline) {
+  const ChunkShape parts = shape(chunk);
+  const std::size_t share_begin = parts.share(here_.local).begin;
+  const std::size_t piece_bytes = parts.piece(here_.local, here_.node).size() * accumulator_size_;
+  const int nodes = here_.layout.node_count();
+  scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * nodes));
+  std::vector<TcpMesh::Sending> sendings;
+  std::vector<TcpMesh::Receiving> receivings;
+  // Node i begins with node i+1: not everybody sends to the same one at first.
+  for (int step = 1; step < nodes; ++step) {
+    const int node = (here_.node + step) % nodes;
+    const Range piece = parts.piece(here_.local, node);
+    if (is_folded_on(node)) {
+      sendings.push_back({node,
+                          scratch_.partial.data() + (piece.begin - share_begin) * accumulator_size_,
+                          piece.size() * accumulator_size_});
+    }
+    if (is_folded_on(here_.node)) {
+      receivings.push_back({node,
+                            scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes,
+                            piece_bytes});
+    }
+  }
+  return here_.mesh->exchange(sendings, receivings, deadline);
+}
+
+void SharedReduce::fold_over_nodes(const Chunk& chunk, std::span<const Stretch> share) {
+  const ChunkShape parts = shape(chunk);
+  const Range piece = parts.piece(here_.local, here_.node);
+  const std::size_t share_begin = parts.share(here_.local).begin;
+  const std::size_t piece_bytes = piece.size() * accumulator_size_;
+  for_each_result(chunk, share, piece, [&](char* out, Range at) {
+    const std::size_t in_piece = (at.begin - piece.begin) * accumulator_size_;
+    Sources sources(here_.layout.node_count());
+    for (int node = 0; node < here_.layout.node_count(); ++node) {
+      sources[node] =
+          scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes + in_piece;
+    }
+    sources[here_.node] = scratch_.partial.data() + (at.begin - share_begin) * accumulator_size_;
+    job_.kernel(FoldForm::kFinish)({.sources = sources.data(),
+                                    .source_count = here_.layout.node_count(),
+                                    .count = at.size(),
+                                    .out = out,
+                                    .divisor = job_.divisor(here_.layout.world_size())});
+  });
+}
+
+TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, std::span<const Stretch> share,
+                                         TimePoint deadline) {
+  if (job_.by_rank() || is_repeated()) return {};  // a piece is already where its ranks are
+  const ChunkShape parts = shape(chunk);
+  const int nodes = here_.layout.node_count();
+  const int root_node = job_.root < 0 ? -1 : here_.layout.node_of[job_.root];
+  std::vector<TcpMesh::Sending> sendings;
+  std::vector<TcpMesh::Receiving> receivings;
+  for (int step = 1; step < nodes; ++step) {
+    const int node = (here_.node + step) % nodes;
+    if (root_node < 0 || root_node == node) {
+      for_each_result(chunk, share, parts.piece(here_.local, here_.node),
+                      [&](const char* data, Range at) {
+                        sendings.push_back({node, data, at.size() * size_});
+                      });
+    }
+    if (root_node < 0 || root_node == here_.node) {
+      for_each_result(chunk, share, parts.piece(here_.local, node), [&](char* data, Range at) {
+        receivings.push_back({node, data, at.size() * size_});
+      });
+    }
+  }
+  return here_.mesh->exchange(sendings, receivings, deadline);
+}
+
+void SharedReduce::copy_out(const Chunk& chunk) {
+  if (in_heap() && here_.one_node()) return;    // everyone has written to everyone's tensor
+  if (!here_.one_node() && is_alone()) return;  // the results have come to their place
+  const Range whole = plan_.at(chunk.index);
+  const ChunkShape parts = shape(chunk);
+  if (job_.by_rank()) {
+    const char* const from = here_.stage(here_.layout.lane_of(here_.rank), chunk.number);
+    job_.output.copy_from(from + parts.block(here_.rank).begin * size_, in_bytes(whole, size_),
+                          here_.result_copy(job_.bytes_by_rank()));
+    return;
+  }
+  if (!job_.wants_result(here_.rank)) return;
+  for (int lane = 0; lane < here_.layout.lanes; ++lane) {
+    if (here_.one_node() && lane == here_.local) continue;  // folded into the output
+    const Range share = parts.share(lane);
+    job_.data.copy_from(here_.stage(lane, chunk.number) + share.begin * size_,
+                        in_bytes({whole.begin + share.begin, whole.begin + share.end}, size_));
+  }
+}
+
+}  // namespace ddprun

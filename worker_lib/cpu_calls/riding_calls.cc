@@ -1,0 +1,80 @@
+#include "worker_lib/cpu_calls/riding_calls.h"
+
+#include <vector>
+
+#include "base/cache_line.h"
+
+namespace ddprun {
+
+// --- RidingReduce ---
+
+void RidingReduce::stage(const Chunk& chunk) {
+  job_.data.copy_to(here_.stage(here_.local, chunk.number), {0, job_.data.bytes()});
+}
+
+void RidingReduce::copy_out(const Chunk&) {
+  if (!job_.wants_result(here_.rank)) return;
+  alignas(kCacheLineBytes) char result[sizeof(Arrival::bytes)];
+  here_.in_rank_order ? fold_by_ranks(result) : fold_by_nodes(result);
+  job_.data.copy_from(result, {0, job_.data.bytes()});
+}
+
+void RidingReduce::fold(FoldForm form, std::span<const void* const> sources, char* out) const {
+  const bool is_last = form != FoldForm::kPartial;
+  job_.kernel(form)({.sources = sources.data(),
+                     .source_count = static_cast<int>(sources.size()),
+                     .count = job_.count(),
+                     .out = out,
+                     .divisor = is_last ? job_.divisor(here_.layout.world_size()) : 1});
+}
+
+void RidingReduce::fold_by_ranks(char* out) const {
+  std::vector<const void*> sources;
+  for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
+    sources.push_back(here_.arrival_of(rank).bytes);
+  }
+  fold(FoldForm::kWhole, sources, out);
+}
+
+void RidingReduce::fold_by_nodes(char* out) const {
+  const std::size_t partial_bytes = job_.count() * size_of(accumulator_of(job_.type));
+  std::vector<char> partials(here_.layout.nodes.size() * partial_bytes);
+  std::vector<const void*> of_nodes;
+  for (int node = 0; node < here_.layout.node_count(); ++node) {
+    std::vector<const void*> of_ranks;
+    for (int local = 0; local < here_.layout.local_count(node); ++local) {
+      of_ranks.push_back(here_.arrivals_of(node)[local].bytes);
+    }
+    char* const partial = partials.data() + of_nodes.size() * partial_bytes;
+    fold(FoldForm::kPartial, of_ranks, partial);
+    of_nodes.push_back(partial);
+  }
+  fold(FoldForm::kFinish, of_nodes, out);
+}
+
+// --- RidingBroadcast ---
+
+void RidingBroadcast::stage(const Chunk& chunk) {
+  if (here_.rank == root_) {
+    data_.copy_to(here_.stage(here_.local, chunk.number), {0, data_.bytes()});
+  }
+}
+
+void RidingBroadcast::copy_out(const Chunk&) {
+  if (here_.rank != root_) data_.copy_from(here_.arrival_of(root_).bytes, {0, data_.bytes()});
+}
+
+// --- RidingGather ---
+
+void RidingGather::stage(const Chunk& chunk) {
+  input_.copy_to(here_.stage(here_.local, chunk.number), {0, input_.bytes()});
+}
+
+void RidingGather::copy_out(const Chunk&) {
+  for (std::size_t rank = 0; rank < outputs_.size(); ++rank) {
+    outputs_[rank].copy_from(here_.arrival_of(static_cast<int>(rank)).bytes,
+                             {0, outputs_[rank].bytes()});
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,86 @@
+#include "worker_lib/cpu_group/cpu_group.h"
+
+#include <algorithm>
+
+#include "base/deadline.h"
+#include "worker_lib/collective/rank_names.h"
+#include "worker_lib/cpu_group/form_group.h"
+#include "worker_lib/cpu_peers/node_meeting.h"
+#include "worker_lib/store/calls.h"
+
+namespace ddprun {
+namespace {
+
+constexpr Duration kMoment = std::chrono::seconds(1);
+
+class CardExchange {
+ public:
+  CardExchange(Store& store, const CpuGroupOptions& options) : store_(store), options_(options) {
+    for (int rank = 0; rank < options.world_size; ++rank) {
+      keys_.push_back(options.name + "/card/" + std::to_string(rank));
+    }
+  }
+
+  Result<std::vector<std::string>> operator()(const std::string& card) {
+    const Deadline deadline(options_.timeout);
+    const Result<void> set = store_.set(keys_[options_.rank.value], card);
+    if (!set) return set.error();
+    Result<std::vector<std::string>> cards = await_cards(deadline);
+    if (cards || cards.error().kind != ErrorKind::kTimeout) return cards;
+    const std::vector<int> missing = missing_ranks();
+    // The last came just now, or another rank has given up a moment earlier.
+    if (missing.empty()) return store_.multi_get(keys_, kMoment);
+    const std::string who = name_ranks(missing);
+    tell_the_others(missing, name_rank(options_.rank.value) + " gave up: " + who +
+                                 " did not come within " + to_text(deadline.allowed()));
+    Error error = timeout_error("meet the other ranks", who + " did not come", deadline.waited(),
+                                deadline.allowed());
+    if (missing.size() == 1) error.peer_rank = missing[0];
+    return error;
+  }
+
+ private:
+  // In slices where somebody may know of a rank that has died: the store does not tell.
+  Result<std::vector<std::string>> await_cards(const Deadline& deadline) {
+    if (!options_.fate) return store_.multi_get(keys_, deadline.remaining());
+    for (;;) {
+      Result<std::vector<std::string>> cards =
+          store_.multi_get(keys_, std::min(deadline.remaining(), kGlanceAtOthers));
+      if (cards || cards.error().kind != ErrorKind::kTimeout || deadline.passed()) return cards;
+      if (std::optional<Error> fate = options_.fate()) {
+        return std::move(*fate).within("meet the other ranks");
+      }
+    }
+  }
+
+  // Those whose keys are not there.
+  std::vector<int> missing_ranks() {
+    std::vector<int> ranks;
+    for (int rank = 0; rank < options_.world_size; ++rank) {
+      const Result<bool> is_here = store_.check({keys_[static_cast<std::size_t>(rank)]});
+      if (!is_here) break;  // what the store says next tells why
+      if (!*is_here) ranks.push_back(rank);
+    }
+    return ranks;
+  }
+
+  // Who began later would wait on for a world that cannot be whole any more, and if the store ends
+  // with this rank, would not even learn why. What cannot be told is found out by each.
+  void tell_the_others(const std::vector<int>& missing, const std::string& reason) {
+    for (const int rank : missing) {
+      if (!store_.set(keys_[static_cast<std::size_t>(rank)], absent_card(reason))) return;
+    }
+  }
+
+  StoreCalls store_;
+  const CpuGroupOptions& options_;
+  std::vector<std::string> keys_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<CpuGroup>> CpuGroup::form(Store& store, const CpuGroupOptions& options) {
+  return form_group(CardExchange(store, options), options);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,363 @@
+#include "worker_lib/cpu_group/form_group.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <optional>
+#include <set>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "base/parse_number.h"
+#include "base/random_id.h"
+#include "base/usable_cpus.h"
+#include "base/worker_page_file.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "worker_lib/collective/rank_names.h"
+#include "worker_lib/cpu_group/group_core.h"
+#include "worker_lib/cpu_group/shared_group.h"
+#include "worker_lib/cpu_group/solo_group.h"
+#include "worker_lib/cpu_peers/node_meeting.h"
+#include "worker_lib/cpu_shm/core/node_layout.h"
+
+namespace ddprun {
+namespace {
+
+constexpr const char* kCardVersion = "ddprun-cpu-5";
+constexpr const char* kRankOrder = "rank order";
+constexpr const char* kAnyOrder = "any order";
+constexpr std::string_view kAbsent = "ddprun-absent\n";  // begins an absent_card()
+constexpr const char* kConnecting = "connect to the other nodes";
+constexpr Duration kMoment = std::chrono::milliseconds(50);
+
+// --- cards ---
+
+struct Card {
+  std::string door;  // of its node
+  HostPort address;
+  std::string token;           // rank 0's becomes the group's
+  bool in_rank_order = false;  // what the rank wants of reductions
+  std::string checks;          // what it looks for
+  std::string page_offset;  // of its worker page, in the file that it shows its node; empty: none
+  std::string machine;      // on which it runs
+  std::string cpus;         // '1' for each processor that the rank may use
+  std::string cache;        // bytes of a core's second-level cache; "0": unknown
+  std::string node;  // what must be equal to share memory: may hold line ends, hence the last field
+};
+
+std::string cpus_text(const std::vector<int>& cpus) {
+  std::string text(static_cast<std::size_t>(cpus.back()) + 1, '0');
+  for (const int cpu : cpus) text[static_cast<std::size_t>(cpu)] = '1';
+  return text;
+}
+
+std::string write_card(const Card& card) {
+  std::string text = kCardVersion;
+  for (const std::string& field : std::initializer_list<std::string>{
+           card.door, card.address.host, std::to_string(card.address.port), card.token,
+           card.in_rank_order ? kRankOrder : kAnyOrder, card.checks, card.page_offset, card.machine,
+           card.cpus, card.cache, card.node}) {
+    text += "\n" + field;
+  }
+  return text;
+}
+
+Result<Card> read_card(const std::string& text, int rank) {
+  if (text.starts_with(kAbsent)) {
+    return Error{.kind = ErrorKind::kTimeout, .cause = text.substr(kAbsent.size())};
+  }
+  std::istringstream lines(text);
+  std::string version;
+  std::string port;
+  std::string order;
+  Card card;
+  std::getline(lines, version);
+  std::getline(lines, card.door);
+  std::getline(lines, card.address.host);
+  std::getline(lines, port);
+  std::getline(lines, card.token);
+  std::getline(lines, order);
+  std::getline(lines, card.checks);
+  std::getline(lines, card.page_offset);
+  std::getline(lines, card.machine);
+  std::getline(lines, card.cpus);
+  std::getline(lines, card.cache);
+  std::getline(lines, card.node, '\0');
+  const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(port);
+  if (version != kCardVersion || !lines || !number) {
+    return Error{.kind = ErrorKind::kProtocol,
+                 .doing = "read the address of " + name_rank(rank),
+                 .cause = "it was not written by this version of ddprun"};
+  }
+  card.address.port = *number;
+  card.in_rank_order = order == kRankOrder;
+  return card;
+}
+
+Result<std::vector<Card>> exchange_cards(const ExchangeCards& exchange, const Card& own,
+                                         int world_size) {
+  const Result<std::vector<std::string>> texts = exchange(write_card(own));
+  if (!texts) return texts.error();
+  std::vector<Card> cards;
+  for (int rank = 0; rank < world_size; ++rank) {
+    Result<Card> card = read_card(texts->at(rank), rank);
+    if (!card) return card.error();
+    if (card->in_rank_order != own.in_rank_order) {
+      return invalid_argument(name_rank(rank) + " wants " + (own.in_rank_order ? "no" : "the") +
+                              " same bits for every layout, unlike this rank");
+    }
+    if (card->checks != own.checks) {
+      const auto in_words = [](const std::string& checks) {
+        return checks.empty() ? "nothing" : checks;
+      };
+      return invalid_argument(name_rank(rank) + " looks for " + in_words(card->checks) +
+                              ", this rank for " + in_words(own.checks) +
+                              ": DDPRUN_VERIFY must say the same to all ranks");
+    }
+    cards.push_back(std::move(*card));
+  }
+  return cards;
+}
+
+// The page that a neighbour has shown; nullopt: none that can be read.
+std::optional<MappedPages> page_of(const Card& card, const UniqueFd& file) {
+  const auto offset = parse_number<std::size_t>(card.page_offset);
+  if (!offset) return std::nullopt;
+  return MappedPages::map({.file = file.get(), .offset = *offset}, MappedPages::Access::kRead);
+}
+
+// The machines that have more ranks than processors which at least one of these may use. (Several nodes
+// may be containers of one machine.)
+std::set<std::string> crowded_machines(const std::vector<Card>& cards) {
+  struct Machine {
+    std::size_t ranks = 0;
+    std::set<std::size_t> cores;
+  };
+  std::map<std::string, Machine> machines;
+  for (const Card& card : cards) {
+    Machine& machine = machines[card.machine];
+    ++machine.ranks;
+    for (std::size_t cpu = 0; cpu < card.cpus.size(); ++cpu) {
+      if (card.cpus[cpu] == '1') machine.cores.insert(cpu);
+    }
+  }
+  std::set<std::string> crowded;
+  for (const auto& [name, machine] : machines) {
+    if (machine.ranks > machine.cores.size()) crowded.insert(name);
+  }
+  return crowded;
+}
+
+// --- connections between nodes ---
+
+// Whether nobody listens there any more; not where the host does not answer at once.
+bool is_closed(const HostPort& address) {
+  const std::optional<SocketAddress> numeric = numeric_address(address);
+  if (!numeric) return false;
+  const Result<BlockingSocket> socket = BlockingSocket::connect(*numeric, Deadline(kMoment));
+  return !socket && socket.error().sys_errno == ECONNREFUSED;
+}
+
+class Connector {
+ public:
+  // fate: CpuGroupOptions.
+  Connector(GroupParts& parts, const Deadline& deadline,
+            const std::function<std::optional<Error>()>& fate)
+      : parts_(parts), deadline_(deadline), fate_(fate) {}
+
+  Result<void> connect() {
+    const Surroundings& here = parts_.here;
+    parts_.data_sockets.resize(here.layout.node_count());
+    parts_.door->expect(parts_.token, here.rank, here.layout.world_size());
+    for (const PeerLink& link : links_of(here.layout, here.rank)) {
+      const bool call = here.layout.node_of[link.peer] < here.node;
+      for (const ConnectionUse use : {ConnectionUse::kControl, ConnectionUse::kData}) {
+        if (use == ConnectionUse::kData && !link.carries_data) continue;
+        if (!call) {
+          expected_.insert({link.peer, use});
+          continue;
+        }
+        Result<UniqueFd> socket = call_at_door(parts_.addresses[link.peer], parts_.token, here.rank,
+                                               link.peer, use, deadline_);
+        if (!socket) return socket.error();
+        keep(link.peer, use, std::move(*socket));
+      }
+    }
+    return admit_expected();
+  }
+
+ private:
+  void keep(int peer, ConnectionUse use, UniqueFd socket) {
+    if (use == ConnectionUse::kControl) {
+      parts_.links.push_back({peer, std::move(socket)});
+    } else {
+      parts_.data_sockets[parts_.here.layout.node_of[peer]] = std::move(socket);
+    }
+  }
+
+  Result<void> admit_expected() {
+    std::optional<int> gone;  // its door is closed; it may have called before
+    while (!expected_.empty()) {
+      const TimePoint glance = BootClock::now() + (gone ? Duration::zero() : kGlanceAtOthers);
+      Result<std::optional<TcpDoor::Caller>> caller = parts_.door->admit(
+          {ConnectionUse::kControl, ConnectionUse::kData}, std::min(deadline_.when(), glance));
+      if (!caller) return caller.error();
+      if (!*caller) {
+        if (gone) return lost(*gone);
+        if (deadline_.passed()) return nobody_called();
+        std::optional<Error> fate = fate_ ? fate_() : std::nullopt;
+        if (fate) return std::move(*fate).within(kConnecting);
+        gone = find_gone();
+        continue;
+      }
+      gone.reset();
+      if (expected_.erase({(*caller)->rank, (*caller)->use}) == 0)
+        continue;  // a second one is a stranger
+      keep((*caller)->rank, (*caller)->use, std::move((*caller)->socket));
+    }
+    return {};
+  }
+
+  std::set<int> absent() const {
+    std::set<int> ranks;
+    for (const auto& [rank, use] : expected_) ranks.insert(rank);
+    return ranks;
+  }
+
+  // Who has shown a card and does not call may have died since.
+  std::optional<int> find_gone() const {
+    for (const int rank : absent()) {
+      if (is_closed(parts_.addresses[static_cast<std::size_t>(rank)])) return rank;
+    }
+    return std::nullopt;
+  }
+
+  static Error lost(int rank) {
+    return Error{.kind = ErrorKind::kPeerLost,
+                 .doing = kConnecting,
+                 .cause = name_rank(rank) + " is gone",
+                 .peer_rank = rank};
+  }
+
+  Error nobody_called() const {
+    const std::set<int> ranks = absent();
+    return timeout_error(kConnecting,
+                         name_ranks(std::vector<int>(ranks.begin(), ranks.end())) + " did not call",
+                         deadline_.waited(), deadline_.allowed());
+  }
+
+  GroupParts& parts_;
+  const Deadline& deadline_;
+  const std::function<std::optional<Error>()>& fate_;
+  std::set<std::pair<int, ConnectionUse>> expected_;
+};
+
+// --- all of it ---
+
+Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
+                                              const CpuGroupOptions& options) {
+  const Deadline deadline(options.timeout);
+  const Result<NodeDoor> node_door = NodeDoor::open();
+  if (!node_door) return node_door.error();
+  Result<TcpDoor> tcp_door = TcpDoor::open(options.address, options.ports);
+  if (!tcp_door) return tcp_door.error();
+  const Result<std::vector<Card>> cards = exchange_cards(
+      exchange,
+      {.door = node_door->name,
+       .address = tcp_door->address(),
+       .token = random_hex(16),
+       .in_rank_order = options.deterministic_across_layouts,
+       .checks = options.checks,
+       .page_offset = options.page.file < 0 ? "" : std::to_string(options.page.offset),
+       .machine = machine_id(),
+       .cpus = cpus_text(usable_cpus()),
+       .cache = std::to_string(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0L)),
+       .node = options.node_id + "\n" + node_realm()},
+      options.world_size);
+  if (!cards) return cards.error();
+
+  GroupParts parts;
+  parts.token = cards->front().token;
+  std::vector<std::string> node_of_rank;
+  for (const Card& card : *cards) {
+    node_of_rank.push_back(card.node);
+    parts.addresses.push_back(card.address);
+  }
+  Surroundings& here = parts.here;
+  here.layout = make_node_layout(node_of_rank);
+  here.rank = options.rank.value;
+  here.title = options.title;
+  here.in_rank_order = options.deterministic_across_layouts;
+  const std::set<std::string> crowded = crowded_machines(*cards);
+  here.tuning =
+      choose_tuning({.is_crowded = !crowded.empty(),
+                     .nodes = here.layout.node_count(),
+                     .cache_bytes = parse_number<std::size_t>(cards->front().cache).value_or(0)},
+                    options.tuning);
+  here.node = here.layout.node_of[here.rank];
+  here.local = here.layout.local_of[here.rank];
+
+  const std::vector<int>& neighbours = here.layout.nodes[here.node];
+  if (!crowded.contains(cards->at(here.rank).machine)) parts.spin = here.tuning.spin;
+  parts.node_silence = options.node_silence;
+  parts.elsewhere = options.elsewhere;
+  here.segment = plan_segment(
+      here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
+      SharedGroup::segment_needs(static_cast<int>(neighbours.size()), options.world_size));
+
+  std::vector<std::string> doors;
+  for (const int rank : neighbours) doors.push_back(cards->at(rank).door);
+  Result<NodeMembers> members = meet_node(*node_door, doors[0],
+                                          {.ranks = neighbours,
+                                           .doors = doors,
+                                           .local = here.local,
+                                           .token = parts.token,
+                                           .page = options.page.file,
+                                           .segment_bytes = here.segment.total,
+                                           .deadline = deadline,
+                                           .fate = options.fate});
+  if (!members) return members.error();
+  parts.segment = std::make_shared<const ShmSegment>(std::move(members->segment));
+  parts.lives = std::move(members->lives);
+  parts.memory = PeerMemory(parts.lives);
+  for (std::size_t i = 0; i < neighbours.size(); ++i) {
+    parts.pages.push_back(page_of(cards->at(neighbours[i]), members->pages[i]));
+  }
+  parts.bells = std::make_unique<RankBells>(std::move(members->bells), here.local);
+
+  if (!here.one_node()) {
+    parts.door = std::make_unique<TcpDoor>(std::move(*tcp_door));
+    if (const Result<void> connected = Connector(parts, deadline, options.fate).connect();
+        !connected) {
+      return connected.error();
+    }
+  }
+  Result<std::unique_ptr<GroupCore>> core = GroupCore::create(std::move(parts));
+  if (!core) return core.error();
+  return std::unique_ptr<CpuGroup>(new SharedGroup(std::move(*core)));
+}
+
+}  // namespace
+
+std::string absent_card(const std::string& reason) { return std::string(kAbsent) + reason; }
+
+Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
+                                             const CpuGroupOptions& options) {
+  const std::string doing = "meet the other ranks" + options.title + " as rank " +
+                            to_text(options.rank) + " of " + std::to_string(options.world_size);
+  if (options.world_size < 1 || options.rank.value < 0 ||
+      options.rank.value >= options.world_size) {
+    return invalid_argument("ranks go from 0 to the size of the world minus one").within(doing);
+  }
+  if (options.world_size == 1) return make_solo_group();
+  Result<std::unique_ptr<CpuGroup>> group = form_shared(exchange, options);
+  if (group) return group;
+  // Who is gone may have given up because of one that is known to be dead: that is the story.
+  std::optional<Error> fate = options.fate ? options.fate() : std::nullopt;
+  return (fate ? std::move(*fate) : Error(group.error())).within(doing);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,32 @@
+// How a CpuGroup is formed: every rank says where it can be met, hears of all others, and meets
+// them.
+//
+//   1  open a door on the node (a Unix socket) and one for other nodes (a TCP port)
+//   2  exchange cards: one text of each rank, through the store
+//   3  ranks of one node meet and share a segment (node_meeting.h)
+//   4  ranks of different nodes connect; the higher-numbered node calls, the lower one admits
+//
+// Each rank computes the same layout from the same cards. One round through the store, one through
+// the node's door, one connection per link.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "worker_lib/cpu_group/cpu_group.h"
+
+namespace ddprun {
+
+// Publishes this rank's card and returns everyone's, by rank.
+using ExchangeCards = std::function<Result<std::vector<std::string>>(const std::string& card)>;
+
+Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
+                                             const CpuGroupOptions& options);
+
+// The card of a rank that did not come, which another one sets for all who still wait for it.
+std::string absent_card(const std::string& reason);
+
+}  // namespace ddprun

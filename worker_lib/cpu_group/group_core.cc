@@ -1,0 +1,253 @@
+#include "worker_lib/cpu_group/group_core.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <set>
+
+#include "base/assert.h"
+#include "base/flight_words.h"
+#include "base/poll_until.h"
+#include "worker_lib/collective/rank_names.h"
+#include "worker_lib/cpu_group/group_end.h"
+
+namespace ddprun {
+namespace {
+
+// Of how many ranks that did not come an error tells what they do instead.
+constexpr int kMostTold = 3;
+// Used up only where nobody tells of a linked rank; where cores are short, answers take their time.
+constexpr Duration kAskPatience = std::chrono::milliseconds(500);
+constexpr Duration kNewsPatience = std::chrono::milliseconds(500);
+constexpr Duration kNewsInterval = std::chrono::milliseconds(1);
+
+}  // namespace
+
+Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
+  std::unique_ptr<GroupCore> core(new GroupCore(std::move(parts)));
+  const Surroundings& here = core->here();
+  Result<std::unique_ptr<PeerWatch>> watch =
+      PeerWatch::start(core->board_, core->bells(),
+                       {.rank = here.rank,
+                        .world_size = here.layout.world_size(),
+                        .node_ranks = here.layout.nodes[here.node],
+                        .lives = std::move(core->parts_.lives),
+                        .pages = std::move(core->parts_.pages),
+                        .links = std::move(core->parts_.links),
+                        .node_silence = core->parts_.node_silence});
+  if (!watch) return watch.error();
+  core->watch_ = std::move(*watch);
+  return core;
+}
+
+GroupCore::GroupCore(GroupParts parts)
+    : parts_(std::move(parts)),
+      board_(parts_.segment->at(parts_.here.segment.board), parts_.here.local_count(),
+             parts_.here.local, parts_.spin) {
+  parts_.here.memory = parts_.segment->at(0);
+  parts_.here.board = &board_;
+  if (!parts_.data_sockets.empty()) {
+    mesh_ = std::make_unique<TcpMesh>(std::move(parts_.data_sockets), board_, parts_.spin);
+    parts_.here.mesh = mesh_.get();
+  }
+}
+
+GroupCore::~GroupCore() {
+  if (watch_) watch_->leave();
+}
+
+Result<void> GroupCore::may_begin(const Attempt& attempt) {
+  {
+    const std::lock_guard lock(finishing_);
+    if (finished_) return group_finished(attempt.doing() + here().title, *finished_);
+  }
+  if (board_.failed()) return from_board(attempt);
+  return {};
+}
+
+Error GroupCore::fail(const Attempt& attempt, WaitEnd end, int node) {
+  switch (end) {
+    case WaitEnd::kTimedOut: raise_timeout(attempt); break;
+    case WaitEnd::kLeft: raise_departure(attempt, node); break;
+    case WaitEnd::kFailed:
+    case WaitEnd::kReady: break;
+  }
+  return from_board(attempt);
+}
+
+Error GroupCore::fail(const Attempt& attempt, ErrorKind kind, int peer_rank,
+                      const std::string& cause) {
+  raise(kind, peer_rank, cause);
+  return from_board(attempt);
+}
+
+std::string GroupCore::origins_of_calls() {
+  std::map<int, std::string> origins;  // a node may answer over several links
+  for (const PeerWatch::Standing& standing : watch_->ask(kAskPatience).standings) {
+    if (standing.whereabouts.find(kCalledFrom) == std::string::npos) continue;
+    origins[standing.rank] = standing.whereabouts;
+  }
+  std::string text;
+  int told = 0;
+  for (const auto& [rank, where] : origins) {
+    if (++told > kMostTold) break;
+    text += ". " + name_rank(rank) + ": " + where;
+  }
+  return text;
+}
+
+std::vector<int> GroupCore::ranks_at_work() const {
+  std::vector<int> at_work;
+  for (int local = 0; local < here().local_count(); ++local) {
+    if (local == here().local || !board_.is_at_work(local) || watch_->has_ended(local)) continue;
+    at_work.push_back(local);
+  }
+  return at_work;
+}
+
+std::vector<int> GroupCore::ranks_ahead(Duration patience) {
+  std::set<int> ahead;  // a node may answer over several links
+  const std::uint64_t own = board_.entered(here().local);
+  for (const PeerWatch::Standing& standing : watch_->ask(patience).standings) {
+    if (standing.entered > own) ahead.insert(standing.rank);
+  }
+  return {ahead.begin(), ahead.end()};
+}
+
+void GroupCore::raise(ErrorKind kind, int peer_rank, const std::string& cause) {
+  watch_->announce({.kind = kind, .peer_rank = peer_rank, .reporter = here().rank, .cause = cause});
+}
+
+std::optional<Error> GroupCore::failure() const {
+  const std::optional<GroupFailure> failure = board_.failure();
+  if (!failure) return std::nullopt;
+  return Error{.kind = failure->kind, .cause = failure->cause, .peer_rank = failure->peer_rank};
+}
+
+void GroupCore::abort(const std::string& reason) { raise(ErrorKind::kStopped, -1, reason); }
+
+// Everyone tells the same story: the first failure, which is not always the one that this rank saw.
+Error GroupCore::from_board(const Attempt& attempt) {
+  watch_->pass_on();
+  const GroupFailure failure = *board_.failure();
+  const bool own = failure.reporter == here().rank;
+  Error error{.kind = failure.kind,
+              .doing = attempt.doing() + here().title,
+              .cause = failure.cause,
+              .peer_rank = failure.peer_rank};
+  if (failure.kind == ErrorKind::kTimeout && own) {
+    error.waited = attempt.deadline.waited();
+    error.allowed = attempt.deadline.allowed();
+  } else if (failure.kind == ErrorKind::kTimeout) {
+    error.cause = name_rank(failure.reporter) + " gave up: " + failure.cause;
+  } else if (failure.kind == ErrorKind::kStopped) {
+    error.cause = own ? group_aborted(failure.cause)
+                      : name_rank(failure.reporter) + " aborted the group: " + failure.cause;
+  }
+  return finish(std::move(error));
+}
+
+Error GroupCore::finish(Error error) {
+  const std::lock_guard lock(finishing_);
+  if (!finished_) finished_ = error;
+  return error;
+}
+
+void GroupCore::raise_timeout(const Attempt& attempt) {
+  int first = -1;
+  const std::string cause = who_is_missing(attempt, first);
+  raise(ErrorKind::kTimeout, first, cause);
+}
+
+// Ticks count the same steps on all ranks of the world, so whoever is behind shows.
+//
+// To blame is one who is stopped or silent, if there is any: who did not arrive, or did not send, may
+// itself wait for that one, in an earlier call.
+std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const {
+  const bool is_message = !attempt.omission.empty();
+  const PeerWatch::Answers answers = watch_->ask(kAskPatience);
+  std::set<int> present, absent, stopped, behind;  // a node may answer over several links
+  const std::set<int> silent(answers.silent.begin(), answers.silent.end());
+  std::map<int, std::string> whereabouts;  // of those who are missed
+  std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
+  for (const PeerWatch::Standing& standing : answers.standings) {
+    const bool is_absent = standing.entered < attempt.round;
+    (is_absent ? absent : present).insert(standing.rank);
+    if (standing.rank == here().rank) continue;
+    const bool is_missed = is_message ? standing.rank == attempt.partner : is_absent;
+    if (is_missed && !standing.whereabouts.empty()) {
+      whereabouts[standing.rank] = standing.whereabouts;
+    }
+    if (standing.stopped) stopped.insert(standing.rank);
+    if (standing.tick < lowest) behind.clear();
+    lowest = std::min(lowest, standing.tick);
+    if (standing.tick == lowest) behind.insert(standing.rank);
+  }
+  if (is_message || !absent.empty() || !stopped.empty() || !silent.empty()) behind.clear();
+
+  const auto blame = [&](const std::set<int>& ranks) {
+    if (first >= 0 || ranks.empty()) return;
+    first = ranks.contains(attempt.partner) ? attempt.partner : *ranks.begin();
+  };
+  blame(stopped);
+  blame(silent);
+  if (first < 0) first = attempt.partner;
+  blame(absent);
+  blame(behind);
+
+  std::string text;
+  if (is_message) text = attempt.omission;
+  if (is_message && attempt.partner >= 0) text = name_rank(attempt.partner) + " " + text;
+  const auto list = [](const std::set<int>& ranks) {
+    return name_ranks(std::vector<int>(ranks.begin(), ranks.end()));
+  };
+  const auto add = [&](const std::set<int>& ranks, const char* one, const char* many) {
+    if (ranks.empty()) return;
+    text += (text.empty() ? "" : "; ") + list(ranks) + (ranks.size() == 1 ? one : many);
+  };
+  add(absent, " did not arrive", " did not arrive");
+  add(stopped, " is stopped (by a signal or a debugger)",
+      " are stopped (by a signal or a debugger)");
+  add(silent, " does not answer", " do not answer");
+  add(behind, " came to a halt in it", " came to a halt in it");
+  if (!absent.empty()) add(present, " is there", " are there");
+  if (!absent.empty() && parts_.elsewhere) {
+    const std::string known = parts_.elsewhere(std::vector<int>(absent.begin(), absent.end()));
+    if (!known.empty()) text += "; " + known;
+  }
+  int told = 0;
+  for (const auto& [rank, what] : whereabouts) {
+    if (++told > kMostTold) break;
+    text += ". " + name_rank(rank) + ": " + what;
+  }
+  return text;
+}
+
+// A connection that breaks is mostly the echo of something that the watch is just learning of.
+bool GroupCore::await_news(int peer) const {
+  const Deadline patience(kNewsPatience);
+  while (!board_.failed() && !watch_->has_left(peer) && !patience.passed()) {
+    poll_until({}, BootClock::now() + kNewsInterval);
+  }
+  return watch_->has_left(peer);
+}
+
+void GroupCore::raise_departure(const Attempt& attempt, int node) {
+  const Surroundings& at = here();
+  if (node < 0) {
+    int gone = -1;
+    for (int local = 0; local < at.local_count(); ++local) {
+      const bool counts = attempt.partner < 0 || at.layout.nodes[at.node][local] == attempt.partner;
+      if (!counts || !board_.has_left(local)) continue;
+      if (gone < 0 || board_.tick(local) < board_.tick(gone)) gone = local;
+    }
+    DDPRUN_ASSERT(gone >= 0, "a wait ends with kLeft only when a rank has left");
+    const int rank = at.layout.nodes[at.node][gone];
+    return raise(ErrorKind::kPeerLost, rank, name_rank(rank) + " has left the group");
+  }
+  const int peer = attempt.partner < 0 ? at.layout.lane_leader(at.local, node) : attempt.partner;
+  raise(ErrorKind::kPeerLost, peer,
+        name_rank(peer) + (await_news(peer) ? " has left the group" : " closed its connection"));
+}
+
+}  // namespace ddprun

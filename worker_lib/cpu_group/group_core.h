@@ -1,0 +1,116 @@
+// GroupCore: what collectives and send/recv of a group have in common: where the rank is, the board
+// and the watch, and how a wait that ended badly becomes an error, the same on every rank.
+//
+// Owned by SharedGroup. The board's progress and the mesh are for the thread that makes the group's
+// collectives; everything else is for any thread.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/result.h"
+#include "worker_lib/cpu_calls/chunked_call.h"
+#include "worker_lib/cpu_peers/peer_watch.h"
+#include "worker_lib/cpu_peers/tcp_door.h"
+#include "worker_lib/cpu_peers/tcp_mesh.h"
+#include "worker_lib/cpu_shm/node_board.h"
+#include "worker_lib/cpu_shm/peer_memory.h"
+#include "worker_lib/cpu_shm/rank_bells.h"
+#include "worker_lib/cpu_shm/shm_segment.h"
+
+namespace ddprun {
+
+// All that forming a group yields.
+struct GroupParts {
+  Surroundings here;
+  std::string token;
+  Duration spin{};
+  Duration node_silence{};  // PeerWatch::Options
+  std::shared_ptr<const ShmSegment> segment;
+  std::vector<UniqueFd> lives;                    // by local index
+  std::vector<std::optional<MappedPages>> pages;  // likewise
+  PeerMemory memory;
+  std::unique_ptr<RankBells> bells;
+  std::vector<PeerWatch::Link> links;
+  std::vector<UniqueFd> data_sockets;  // by node; empty on a single node
+  std::unique_ptr<TcpDoor> door;       // null on a single node
+  std::vector<HostPort> addresses;     // by rank
+  std::function<std::string(std::span<const int>)> elsewhere;  // CpuGroupOptions
+};
+
+// One call in progress.
+struct Attempt {
+  std::function<std::string()>
+      doing;  // "all_reduce #3 of 4 f32 (sum)"; asked for when something fails
+  Deadline deadline;
+  std::uint64_t round = 0;  // of a collective
+  int partner = -1;         // of send and recv; -1: any
+  std::string omission;     // of send and recv: what the partner (any: "no rank ...") did not do
+};
+
+class GroupCore {
+ public:
+  static Result<std::unique_ptr<GroupCore>> create(GroupParts parts);
+  ~GroupCore();
+
+  const Surroundings& here() const { return parts_.here; }
+  const GroupParts& parts() const { return parts_; }
+  NodeBoard& board() { return board_; }
+  PeerWatch& watch() { return *watch_; }
+  const RankBells& bells() const { return *parts_.bells; }
+  TcpDoor* door() { return parts_.door.get(); }
+
+  // kStopped if the group is finished already; the failure if another rank has raised one
+  // meanwhile.
+  Result<void> may_begin(const Attempt& attempt);
+
+  // What a wait that did not end well means: raises the failure, tells everyone, finishes the
+  // group. node: whose connection was closed or silent, where it was a connection.
+  Error fail(const Attempt& attempt, WaitEnd end, int node = -1);
+  // The same for a failure that this rank has found itself.
+  Error fail(const Attempt& attempt, ErrorKind kind, int peer_rank, const std::string& cause);
+  // From where the ranks have come to what they are in, to be put behind a cause: ". rank 0: it is in
+  // ..., called from ..."; empty where nobody records that (DDPRUN_TRACE).
+  std::string origins_of_calls();
+
+  // Behind a closed connection to a rank of another node: waits a little until the watch knows why. Whether
+  // the rank has left in good order; if not, the group has failed, or nobody knows.
+  bool await_news(int peer) const;
+
+  // The other ranks of this node, by local index, that are writing to tensors of others (NodeBoard::begin_work).
+  // Behind a failure: empty once, empty for ever.
+  std::vector<int> ranks_at_work() const;
+
+  // See CpuGroup.
+  std::vector<int> ranks_ahead(Duration patience);
+
+  // A failure that no call of this rank has met.
+  void raise(ErrorKind kind, int peer_rank, const std::string& cause);
+
+  std::optional<Error> failure() const;
+  void abort(const std::string& reason);
+
+ private:
+  explicit GroupCore(GroupParts parts);
+
+  Error from_board(const Attempt& attempt);
+  Error finish(Error error);
+  void raise_timeout(const Attempt& attempt);
+  void raise_departure(const Attempt& attempt, int node);
+  std::string who_is_missing(const Attempt& attempt, int& first) const;
+
+  GroupParts parts_;
+  NodeBoard board_;
+  std::unique_ptr<TcpMesh> mesh_;
+  std::unique_ptr<PeerWatch> watch_;
+  mutable std::mutex finishing_;   // guards what follows
+  std::optional<Error> finished_;  // by what
+};
+
+}  // namespace ddprun

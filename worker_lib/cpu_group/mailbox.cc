@@ -1,0 +1,922 @@
+#include "worker_lib/cpu_group/mailbox.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "base/background_thread.h"
+#include "base/poll_until.h"
+#include "worker_lib/collective/rank_names.h"
+#include "worker_lib/cpu_calls/chunked_call.h"
+#include "worker_lib/cpu_group/group_end.h"
+
+namespace ddprun {
+namespace {
+
+// Until a sleeper looks again by itself.
+constexpr Duration kLongestSleep = std::chrono::milliseconds(200);
+// After this time a callback counts as blocked, and another thread drives.
+constexpr Duration kCallbackPatience = std::chrono::milliseconds(1);
+// What one pass moves of one peer's stream, so that all get their turn.
+constexpr std::size_t kBytesOfAPass = std::size_t{512} << 10;
+constexpr int kFramesOfAPass = 256;
+
+enum class What : std::uint32_t { kWhole, kOffer, kRequest, kPart, kThanks, kAllowance };
+
+std::string bytes_text(std::size_t bytes) { return std::to_string(bytes) + " B"; }
+
+}  // namespace
+
+struct Mailbox::Head {
+  What what = What::kWhole;
+  std::int32_t tag = 0;
+  std::uint64_t bytes = 0;     // of the message or the part; allowance: given back
+  std::uint64_t transfer = 0;  // whole, part: the receiver's; offer, request, thanks: the sender's
+  std::uint64_t receive = 0;   // request: the receiver's
+};
+
+struct Mailbox::Transfer {
+  bool is_send = false;
+  char* data = nullptr;  // of a send: only read
+  std::size_t bytes = 0;
+  int partner = -1;  // of a receive from any source: -1
+  int tag = 0;
+  Deadline deadline{Duration::zero()};
+  TransferDone done;         // one of the two
+  Answer* answer = nullptr;  // of somebody who waits
+
+  std::uint64_t number = 0;
+  int source = -1;            // of the message that a receive has got
+  std::size_t moved = 0;      // of the bytes
+  bool is_under_way = false;  // the receiver has asked for the bytes, or is getting them
+  std::uint64_t receive = 0;  // of a send: the receiver's number of it
+  std::optional<Error> flaw;  // what a receive ends with once the sender has been told
+};
+
+// One that has come, and for which there was no receive.
+struct Mailbox::Message {
+  int source = -1;
+  Head head;
+  std::vector<char> body;     // of a whole one
+  bool is_complete = true;    // all of the body has come
+  std::uint64_t receive = 0;  // that waits for the rest; 0: none
+};
+
+struct Mailbox::Frame {
+  Head head;
+  std::span<const char> bytes;
+  std::uint64_t transfer = 0;  // that it moves; 0: none
+  bool ends_it = false;
+};
+
+struct Mailbox::Peer {
+  int rank = -1;
+  int local = -1;  // -1: on another node
+
+  std::unique_ptr<MessageWriter> out;
+  bool out_is_closed = false;
+  bool may_write = true;             // as far as is known
+  std::deque<Frame> answers;         // go first
+  std::deque<std::uint64_t> sends;   // nothing has gone yet
+  std::deque<std::uint64_t> wanted;  // parts go, in turns
+  bool part_is_next = false;         // heads and parts take turns
+  std::optional<Frame> frame;        // is going
+  std::size_t frame_done = 0;
+  MessageAllowance allowance;
+
+  std::unique_ptr<MessageReader> in;
+  bool in_is_closed = false;
+  bool may_read = true;
+  Head head;
+  std::size_t head_done = 0;
+  std::size_t bytes_left = 0;  // of what follows the head
+  std::uint64_t transfer = 0;  // that gets them,
+  std::uint64_t message = 0;   // or what is set aside; neither: nobody
+  std::size_t to_give_back = 0;
+};
+
+// --- from outside ---
+
+Mailbox::Mailbox(GroupCore& core)
+    : core_(core),
+      here_(core.here()),
+      bed_(*reinterpret_cast<MailBed*>(here_.memory +
+                                       here_.segment.ring(here_.local, here_.local))) {
+  const auto bed_of = [&](int local) -> MailBed& {
+    return *reinterpret_cast<MailBed*>(here_.memory + here_.segment.ring(local, local));
+  };
+  for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
+    peers_.emplace_back();
+    if (rank == here_.rank) continue;
+    peers_.back() = std::make_unique<Peer>();
+    Peer& peer = *peers_.back();
+    peer.rank = rank;
+    if (!here_.on_my_node(rank)) continue;
+    peer.local = here_.layout.local_of[rank];
+    const RingNeighbour other{bed_of(peer.local), core.bells(), peer.local};
+    const SegmentLayout& segment = here_.segment;
+    peer.out =
+        write_ring(here_.memory + segment.ring(here_.local, peer.local), segment.ring_bytes, other);
+    peer.in =
+        read_ring(here_.memory + segment.ring(peer.local, here_.local), segment.ring_bytes, other);
+  }
+}
+
+Mailbox::~Mailbox() {
+  Lock lock = enter();
+  end_here();
+  closing_ = true;
+  tell_driver();
+  work_.notify_all();
+  call_back(lock);
+  while (!threads_.empty()) {
+    std::thread one = std::move(threads_.back());
+    threads_.pop_back();
+    lock.unlock();
+    one.join();
+    lock_in_turn(lock);
+  }
+}
+
+bool Mailbox::await_idle(Duration patience) {
+  Lock lock = enter();
+  return idle_.wait_for(lock, patience, [&] { return transfers_.empty(); });
+}
+
+Mailbox::Transfer Mailbox::make_send(const void* data, std::size_t bytes, Rank destination, int tag,
+                                     Duration timeout) {
+  return {.is_send = true,
+          .data = const_cast<char*>(static_cast<const char*>(data)),
+          .bytes = bytes,
+          .partner = destination.value,
+          .tag = tag,
+          .deadline = Deadline(timeout)};
+}
+
+Mailbox::Transfer Mailbox::make_recv(void* data, std::size_t bytes, std::optional<Rank> source,
+                                     int tag, Duration timeout) {
+  return {.data = static_cast<char*>(data),
+          .bytes = bytes,
+          .partner = source ? source->value : -1,
+          .tag = tag,
+          .deadline = Deadline(timeout)};
+}
+
+Result<void> Mailbox::send(const void* data, std::size_t bytes, Rank destination, int tag,
+                           Duration timeout) {
+  const Result<Rank> sent = carry_out(make_send(data, bytes, destination, tag, timeout));
+  if (!sent) return sent.error();
+  return {};
+}
+
+Result<Rank> Mailbox::recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                           Duration timeout) {
+  return carry_out(make_recv(data, bytes, source, tag, timeout));
+}
+
+void Mailbox::start_send(const void* data, std::size_t bytes, Rank destination, int tag,
+                         Duration timeout, TransferDone done) {
+  Transfer transfer = make_send(data, bytes, destination, tag, timeout);
+  transfer.done = std::move(done);
+  start(std::move(transfer));
+}
+
+void Mailbox::start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                         Duration timeout, TransferDone done) {
+  Transfer transfer = make_recv(data, bytes, source, tag, timeout);
+  transfer.done = std::move(done);
+  start(std::move(transfer));
+}
+
+Result<Rank> Mailbox::carry_out(Transfer transfer) {
+  Answer answer;
+  transfer.answer = &answer;
+  Lock lock = enter();
+  if (const Result<void> posted = post(transfer); !posted) return posted.error();
+  while (!answer) {
+    if (!driving_) {
+      drive(lock, [&] { return answer.has_value(); });
+      call_back(lock);
+    } else {
+      step();  // what goes at once needs no driver
+      if (answer) break;
+      tell_driver();
+      changed_.wait(lock);
+    }
+  }
+  leave(lock);
+  return std::move(*answer);
+}
+
+void Mailbox::start(Transfer transfer) {
+  Lock lock = enter();
+  if (const Result<void> posted = post(transfer); !posted) {
+    lock.unlock();
+    return transfer.done(posted.error());
+  }
+  step();
+  if (called_back_for_ > 0) {
+    ensure_thread();
+    tell_driver();
+  }
+  leave(lock);
+}
+
+Mailbox::Lock Mailbox::enter() {
+  Lock lock(mutex_, std::defer_lock);
+  lock_in_turn(lock);
+  return lock;
+}
+
+// Runs the callbacks that are due and unlocks the mutex. Leaves asynchronous transfers to a thread
+// of the mailbox, unless another thread goes on with them.
+void Mailbox::leave(Lock& lock) {
+  call_back(lock);
+  const bool is_taken = driving_ || (active_calls_ > 0 && is_watched_);
+  const bool wakes = called_back_for_ > 0 && !is_taken && claim_thread();
+  lock.unlock();
+  if (wakes) work_.notify_one();
+}
+
+// Returns whether to notify a thread that waits for work. A second one is not notified before the
+// first one runs.
+bool Mailbox::claim_thread() {
+  if (waiting_threads_ == 0 || is_thread_woken_) return false;
+  return is_thread_woken_ = true;
+}
+
+// A driver that spins unlocks the mutex for callers that are counted.
+void Mailbox::lock_in_turn(Lock& lock) {
+  callers_.fetch_add(1);
+  lock.lock();
+  callers_.fetch_sub(1);
+}
+
+// Takes the transfer, unless the group has failed.
+Result<void> Mailbox::post(Transfer& posted) {
+  if (core_.board().failed()) {  // else there is no need to put into words what this is
+    if (const Result<void> may = core_.may_begin(attempt_of(posted)); !may) return may.error();
+  }
+  if (is_over_) return destroyed(posted);
+  const std::uint64_t number = next_number_++;
+  posted.number = number;
+  Transfer& transfer = transfers_.emplace(number, std::move(posted)).first->second;
+  deadlines_.insert({transfer.deadline.when(), number});
+  if (transfer.done) ++called_back_for_;
+  if (transfer.is_send) {
+    Peer& peer = *peers_[static_cast<std::size_t>(transfer.partner)];
+    peer.sends.push_back(number);
+    return {};
+  }
+  const std::optional<MessageId> message = matching_.post(
+      number, transfer.partner < 0 ? std::nullopt : std::optional(transfer.partner), transfer.tag);
+  if (message) take_set_aside(transfer, set_aside_.find(*message));
+  return {};
+}
+
+// --- driving ---
+
+// Starts a thread of the mailbox if all of them run callbacks: these may wait for what only another
+// thread can end.
+void Mailbox::ensure_thread() {
+  if (free_threads_ > 0) return;
+  std::thread thread;
+  if (const Result<void> started = start_thread(thread, "ddprun-mail", [this] { run(); }); !started)
+    return fail_all(started.error().kind, -1, started.error().message());
+  threads_.push_back(std::move(thread));
+  ++free_threads_;
+}
+
+// Drives and runs callbacks. A thread that runs a callback does both again when the callback
+// returns, so the others only watch it. Waking one of them for each callback would cost more than
+// most transfers.
+void Mailbox::run() {
+  Lock lock(mutex_);
+  std::uint64_t seen = 0;  // of next_call_
+  while (!closing_ || !ended_.empty()) {
+    if (active_calls_ == 0 && !ended_.empty()) {
+      --free_threads_;
+      call_back(lock);
+      ++free_threads_;
+    } else if (active_calls_ == 0 && called_back_for_ > 0 && !driving_) {
+      drive(lock, [this] { return closing_ || called_back_for_ == 0; });
+    } else if (is_watched_ || (active_calls_ == 0 && seen == next_call_)) {
+      wait_for_work(lock, std::nullopt);
+    } else {
+      seen = next_call_;
+      watch_callbacks(lock);
+    }
+  }
+  work_.notify_all();  // the others may have begun to wait after ~Mailbox's notification
+}
+
+// Waits for kCallbackPatience. If no callback has begun meanwhile, those that still run no longer
+// count as active.
+void Mailbox::watch_callbacks(Lock& lock) {
+  const std::uint64_t begun = next_call_;
+  is_watched_ = true;
+  const bool is_notified = wait_for_work(lock, kCallbackPatience);
+  is_watched_ = false;
+  if (is_notified || begun != next_call_) return;
+  first_active_call_ = next_call_;
+  active_calls_ = 0;
+}
+
+// Returns whether it was notified in time.
+bool Mailbox::wait_for_work(Lock& lock, std::optional<Duration> patience) {
+  ++waiting_threads_;
+  std::cv_status status = std::cv_status::no_timeout;
+  if (patience) {
+    status = work_.wait_for(lock, *patience);
+  } else {
+    work_.wait(lock);
+  }
+  --waiting_threads_;
+  is_thread_woken_ = false;
+  return status == std::cv_status::no_timeout;
+}
+
+// While one thread drives. REQUIRES of all: the mutex is held.
+class Mailbox::Turn {
+ public:
+  explicit Turn(Mailbox& mailbox) : mailbox_(mailbox) { mailbox_.driving_ = true; }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  ~Turn() {
+    mailbox_.driving_ = false;
+    mailbox_.changed_.notify_all();
+  }
+
+ private:
+  Mailbox& mailbox_;
+};
+
+// Returns when it is over, or when there are callbacks to call. A callback may wait for other
+// messages, which another thread moves meanwhile. REQUIRES: no thread drives.
+template <class Over>
+void Mailbox::drive(Lock& lock, Over over) {
+  const Turn turn(*this);
+  bool is_idle = false;
+  TimePoint sleep_at{};
+  while (!over() && ended_.empty()) {
+    const bool moved = step();
+    end_at_deadline();
+    if (!moved) end_with_leavers();
+    if (over() || !ended_.empty()) break;
+    // The mutex goes to whoever waits for it: a thread that unlocks and locks again would win.
+    if (callers_.load() > 0) {
+      lock.unlock();
+      while (callers_.load() > 0) sched_yield();
+      lock.lock();
+    }
+    const TimePoint now = BootClock::now();
+    if (moved || !is_idle) sleep_at = now + core_.parts().spin;
+    is_idle = !moved;
+    if (moved) continue;
+    if (now < sleep_at) {
+      look_at_sockets(now, nullptr);
+    } else {
+      sleep(lock);
+      is_idle = false;
+    }
+  }
+}
+
+// That there is something new. REQUIRES: the mutex is held.
+void Mailbox::tell_driver() {
+  if (sleeping_) core_.bells().ring_own();
+}
+
+void Mailbox::sleep(Lock& lock) {
+  std::uint32_t state = MailBed::kAsleep;
+  for (const auto& peer : peers_) {
+    if (peer && peer->local >= 0 && peer->frame) state |= MailBed::kWaitsForRoom;
+  }
+  bed_.state.store(state);
+  if (!is_worth_a_look()) {
+    // Who owes the bell may have been stopped before it rang.
+    const TimePoint look_again = BootClock::now() + kLongestSleep;
+    look_at_sockets(
+        deadlines_.empty() ? look_again : std::min(look_again, deadlines_.begin()->first), &lock);
+  }
+  bed_.state.store(MailBed::kAwake);
+}
+
+// What may have come since the last look, from those who ring only when this rank sleeps.
+bool Mailbox::is_worth_a_look() const {
+  if (core_.board().failed()) return true;
+  for (const auto& peer : peers_) {
+    if (!peer || peer->local < 0) continue;
+    if (peer->in->has_bytes() || (peer->frame && peer->out->has_room())) return true;
+  }
+  return false;
+}
+
+// Waits for the bell and, in a world of several nodes, the sockets. lock: let go of meanwhile;
+// null: there is no waiting.
+void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
+  if (!lock && here_.one_node()) return;
+  polled_.assign(1, {core_.bells().own_fd(), POLLIN, 0});
+  watched_.clear();
+  if (TcpDoor* const door = core_.door()) door->watch(polled_);
+  watched_.resize(polled_.size() - 1);
+  for (const auto& peer : peers_) {
+    if (!peer || peer->local >= 0) continue;
+    if (peer->in && !peer->in_is_closed) {
+      polled_.push_back({peer->in->fd(), POLLIN, 0});
+      watched_.push_back({peer.get()});
+    }
+    // Without a frame there is nothing to write now: what is left waits for its allowance.
+    if (peer->frame && !peer->out_is_closed) {
+      polled_.push_back({peer->out->fd(), POLLOUT, 0});
+      watched_.push_back({peer.get()});
+    }
+  }
+  if (lock) {
+    sleeping_ = true;
+    lock->unlock();
+  }
+  poll_until(polled_, until);
+  if (lock) {
+    lock->lock();
+    sleeping_ = false;
+  }
+  if (polled_[0].revents != 0) core_.bells().hush();
+  for (std::size_t i = 1; i < polled_.size(); ++i) {
+    if (polled_[i].revents == 0) continue;
+    Peer* const peer = watched_[i - 1].peer;
+    if (!peer) {
+      door_is_rung_ = true;
+    } else if (polled_[i].events == POLLIN) {
+      peer->may_read = true;
+    } else {
+      peer->may_write = true;
+    }
+  }
+}
+
+// Calls the callbacks of ended transfers, without the mutex: they may start the next transfer.
+// Takes one at a time, so that another thread can call the others while one waits. An exception
+// ends the group, because the program may have missed a message. The others are still called.
+void Mailbox::call_back(Lock& lock) {
+  while (!ended_.empty()) {
+    Ended one = std::move(ended_.front());
+    ended_.pop_front();
+    const bool may_wait = !ended_.empty() || called_back_for_ > 0;
+    if (may_wait) ensure_thread();
+    const bool wakes = may_wait && !is_watched_ && claim_thread();
+    const std::uint64_t number = next_call_++;
+    ++active_calls_;
+    lock.unlock();
+    if (wakes) work_.notify_one();
+    try {
+      one.done(one.result);
+    } catch (const std::exception& thrown) {
+      core_.raise(ErrorKind::kSystem, here_.rank,
+                  std::string("what is called at the end of a message threw: ") + thrown.what());
+    } catch (...) {
+      core_.raise(ErrorKind::kSystem, here_.rank,
+                  "what is called at the end of a message threw something that is no "
+                  "std::exception");
+    }
+    one.done = nullptr;
+    lock_in_turn(lock);
+    if (number >= first_active_call_) --active_calls_;
+  }
+}
+
+// --- one pass ---
+
+// Moves what can be moved now; whether that was anything.
+bool Mailbox::step() {
+  if (is_over_) return false;
+  if (core_.board().failed()) {
+    end_all();
+    return false;
+  }
+  if (door_is_rung_) admit();
+  bool moved = false;
+  const std::size_t count = peers_.size();
+  first_peer_ = (first_peer_ + 1) % count;
+  for (std::size_t i = 0; i < count && !is_over_; ++i) {
+    Peer* const peer = peers_[(first_peer_ + i) % count].get();
+    if (!peer) continue;
+    moved |= read(*peer);
+    if (!is_over_) moved |= write(*peer);
+  }
+  return moved;
+}
+
+// The one whose time is up.
+void Mailbox::end_at_deadline() {
+  if (!is_over_ && !deadlines_.empty() && deadlines_.begin()->first <= BootClock::now())
+    fail(*find(deadlines_.begin()->second), WaitEnd::kTimedOut);
+}
+
+// One whose partner has left. REQUIRES: a pass has just found nothing to move.
+void Mailbox::end_with_leavers() {
+  if (is_over_) return;
+  std::vector<bool> gone(peers_.size());
+  std::size_t count = 0;
+  for (const auto& peer : peers_) {
+    if (!peer || !is_gone(*peer)) continue;
+    gone[static_cast<std::size_t>(peer->rank)] = true;
+    ++count;
+  }
+  if (count == 0 || is_over_) return;
+  for (auto& [number, transfer] : transfers_) {
+    const int partner = transfer.partner < 0 ? transfer.source : transfer.partner;
+    if (partner >= 0 && gone[static_cast<std::size_t>(partner)])
+      return fail(transfer, WaitEnd::kLeft);
+    if (partner < 0 && count + 1 == peers_.size()) {
+      const bool all_left = std::ranges::all_of(peers_, [&](const auto& peer) {
+        return !peer || peer->local >= 0 || core_.await_news(peer->rank);
+      });
+      if (!all_left && core_.board().failed()) return end_all();
+      const int last = here_.rank == 0 ? 1 : 0;
+      return fail_all(ErrorKind::kPeerLost, last, "all other ranks have left the group");
+    }
+  }
+}
+
+// Nothing more comes from it.
+bool Mailbox::is_gone(Peer& peer) {
+  if (peer.local >= 0) return core_.board().has_left(peer.local) && !peer.in->has_bytes();
+  // What it has said before may come behind the news that it hears nothing any more.
+  if (peer.in) return peer.in_is_closed;
+  if (!peer.out_is_closed && !core_.watch().has_left(peer.rank)) return false;
+  admit();  // it may have called before
+  return !peer.in;
+}
+
+// --- out ---
+
+bool Mailbox::has_output(const Peer& peer) const {
+  return peer.frame || !peer.answers.empty() || !peer.sends.empty() || !peer.wanted.empty();
+}
+
+bool Mailbox::write(Peer& peer) {
+  bool has_moved = false;
+  std::size_t moved = 0;
+  for (int frames = 0; frames < kFramesOfAPass && moved < kBytesOfAPass; ++frames) {
+    if (!peer.may_write || peer.out_is_closed) return has_moved;
+    if (!peer.frame) {
+      if (!has_output(peer) || !connect(peer)) return has_moved;
+      peer.frame = next_frame(peer);
+      peer.frame_done = 0;
+      if (!peer.frame) return has_moved;
+    }
+    const Frame& frame = *peer.frame;
+    const std::span<const char> head(reinterpret_cast<const char*>(&frame.head), sizeof(Head));
+    const std::size_t of_head = std::min(peer.frame_done, sizeof(Head));
+    const std::ptrdiff_t taken =
+        peer.out->write_some(head.subspan(of_head), frame.bytes.subspan(peer.frame_done - of_head));
+    if (taken < 0) {
+      peer.out_is_closed = true;
+      peer.may_read = true;  // once more, what it said before
+      return true;
+    }
+    if (taken == 0) {
+      peer.may_write = peer.local >= 0;
+      return has_moved;
+    }
+    has_moved = true;
+    moved += static_cast<std::size_t>(taken);
+    peer.frame_done += static_cast<std::size_t>(taken);
+    if (peer.frame_done == sizeof(Head) + frame.bytes.size()) finish_frame(peer);
+  }
+  return true;
+}
+
+std::optional<Mailbox::Frame> Mailbox::next_frame(Peer& peer) {
+  if (!peer.answers.empty()) {
+    Frame frame = std::move(peer.answers.front());
+    peer.answers.pop_front();
+    return frame;
+  }
+  for (int turn = 0; turn < 2; ++turn) {
+    peer.part_is_next = !peer.part_is_next;
+    if (!peer.part_is_next && !peer.wanted.empty()) {
+      Transfer& send = *find(peer.wanted.front());
+      peer.wanted.pop_front();
+      const std::size_t part = std::min(send.bytes - send.moved, kPartBytes);
+      Frame frame{.head = {.what = What::kPart, .bytes = part, .transfer = send.receive},
+                  .bytes = {send.data + send.moved, part},
+                  .transfer = send.number,
+                  .ends_it = send.moved + part == send.bytes};
+      if (!frame.ends_it) peer.wanted.push_back(send.number);
+      return frame;
+    }
+    if (peer.part_is_next && !peer.sends.empty()) {
+      Transfer& send = *find(peer.sends.front());
+      Head head{.tag = send.tag, .bytes = send.bytes, .transfer = send.number};
+      if (send.bytes <= kWholeBytes && peer.allowance.take_message(send.bytes)) {
+        peer.sends.pop_front();
+        return Frame{.head = head,
+                     .bytes = {send.data, send.bytes},
+                     .transfer = send.number,
+                     .ends_it = true};
+      }
+      if (!peer.allowance.take_head()) continue;
+      peer.sends.pop_front();
+      head.what = What::kOffer;
+      return Frame{.head = head};
+    }
+  }
+  return std::nullopt;
+}
+
+void Mailbox::finish_frame(Peer& peer) {
+  const Frame frame = std::move(*peer.frame);
+  peer.frame.reset();
+  if (frame.transfer == 0) return;
+  Transfer& transfer = *find(frame.transfer);
+  if (transfer.is_send) transfer.moved += frame.bytes.size();
+  if (frame.ends_it) complete(transfer, transfer.flaw);
+}
+
+// To a rank of another node, with the first message. False: the group has failed.
+bool Mailbox::connect(Peer& peer) {
+  if (peer.out) return true;
+  Result<BegunCall> call =
+      begin_call_at_door(core_.parts().addresses[static_cast<std::size_t>(peer.rank)],
+                         core_.parts().token, here_.rank, peer.rank, ConnectionUse::kMessages);
+  if (!call) {
+    fail_all(call.error().kind, -1, call.error().message());
+    return false;
+  }
+  peer.out = write_socket(std::move(call->socket), std::move(call->hello));
+  return true;
+}
+
+// --- in ---
+
+bool Mailbox::read(Peer& peer) {
+  if (!peer.in || peer.in_is_closed || !peer.may_read) return false;
+  bool has_moved = false;
+  std::size_t moved = 0;
+  for (int frames = 0; frames < kFramesOfAPass && moved < kBytesOfAPass && !is_over_;) {
+    std::span<char> to;
+    char nowhere[4096];
+    Transfer* receive = nullptr;
+    if (peer.bytes_left == 0) {
+      to = std::span(reinterpret_cast<char*>(&peer.head), sizeof(Head)).subspan(peer.head_done);
+    } else if (peer.transfer != 0) {
+      receive = find(peer.transfer);
+      to = {receive->data + receive->moved, peer.bytes_left};
+    } else if (peer.message != 0) {
+      std::vector<char>& body = set_aside_.at(peer.message).body;
+      to = {body.data() + body.size() - peer.bytes_left, peer.bytes_left};
+    } else {
+      to = {nowhere, std::min(sizeof nowhere, peer.bytes_left)};
+    }
+    const std::ptrdiff_t got = peer.in->read_some(to);
+    if (got <= 0) {
+      peer.may_read = peer.local >= 0;
+      peer.in_is_closed = got < 0;
+      return has_moved || got < 0;
+    }
+    has_moved = true;
+    moved += static_cast<std::size_t>(got);
+    if (peer.bytes_left == 0) {
+      peer.head_done += static_cast<std::size_t>(got);
+      if (peer.head_done < sizeof(Head)) continue;
+      peer.head_done = 0;
+      ++frames;
+      handle(peer, peer.head);
+    } else {
+      if (receive) receive->moved += static_cast<std::size_t>(got);
+      peer.bytes_left -= static_cast<std::size_t>(got);
+      if (peer.bytes_left == 0) finish_bytes(peer);
+    }
+  }
+  return has_moved;
+}
+
+void Mailbox::handle(Peer& peer, const Head& head) {
+  peer.transfer = 0;
+  peer.message = 0;
+  Transfer* const transfer = find(head.transfer);
+  switch (head.what) {
+    case What::kWhole:
+    case What::kOffer: {
+      const bool is_whole = head.what == What::kWhole;
+      if (is_whole && head.bytes > kWholeBytes) break;
+      const MessageId id = next_number_++;
+      const std::optional<ReceiveId> receive = matching_.arrive(id, peer.rank, head.tag);
+      if (receive) {
+        Transfer& matched = *find(*receive);
+        return is_whole ? take_whole(peer, matched, head) : take_offer(peer, matched, head);
+      }
+      Message message{.source = peer.rank, .head = head};
+      if (is_whole && head.bytes > 0) {
+        message.body.resize(head.bytes);
+        message.is_complete = false;
+        peer.bytes_left = head.bytes;
+        peer.message = id;
+      }
+      set_aside_.emplace(id, std::move(message));
+      return;
+    }
+    case What::kRequest:
+      if (!transfer || !transfer->is_send || transfer->partner != peer.rank) break;
+      peer.allowance.give_head_back();
+      transfer->is_under_way = true;
+      transfer->receive = head.receive;
+      peer.wanted.push_back(transfer->number);
+      return;
+    case What::kThanks:
+      if (!transfer || !transfer->is_send || transfer->partner != peer.rank) break;
+      peer.allowance.give_head_back();
+      return complete(*transfer);
+    case What::kPart:
+      if (!transfer || transfer->is_send || transfer->source != peer.rank || head.bytes == 0 ||
+          head.bytes > transfer->bytes - transfer->moved) {
+        break;
+      }
+      peer.bytes_left = head.bytes;
+      peer.transfer = transfer->number;
+      return;
+    case What::kAllowance: peer.allowance.give_back(head.bytes); return;
+  }
+  fail_all(ErrorKind::kProtocol, peer.rank, name_rank(peer.rank) + " sent what it must not send");
+}
+
+// All of the bytes that follow a head have come.
+void Mailbox::finish_bytes(Peer& peer) {
+  if (peer.transfer != 0) {
+    Transfer& receive = *find(peer.transfer);
+    if (receive.moved == receive.bytes) complete(receive);
+  } else if (peer.message != 0) {
+    const auto at = set_aside_.find(peer.message);
+    at->second.is_complete = true;
+    if (at->second.receive != 0) take_set_aside(*find(at->second.receive), at);
+  }
+}
+
+// A whole message whose bytes come next.
+void Mailbox::take_whole(Peer& peer, Transfer& receive, const Head& head) {
+  receive.source = peer.rank;
+  receive.is_under_way = true;
+  give_back(peer, head.bytes);
+  peer.bytes_left = head.bytes;
+  if (head.bytes != receive.bytes) return complete(receive, wrong_size(receive, head.bytes));
+  if (head.bytes == 0) return complete(receive);
+  peer.transfer = receive.number;
+}
+
+void Mailbox::take_set_aside(Transfer& receive, std::map<MessageId, Message>::iterator at) {
+  Message& message = at->second;
+  Peer& peer = *peers_[static_cast<std::size_t>(message.source)];
+  receive.source = message.source;
+  if (message.head.what == What::kOffer) {
+    const Head offer = message.head;
+    set_aside_.erase(at);
+    return take_offer(peer, receive, offer);
+  }
+  receive.is_under_way = true;
+  message.receive = receive.number;
+  if (!message.is_complete) return;  // until it is
+  give_back(peer, message.head.bytes);
+  const bool fits = message.head.bytes == receive.bytes;
+  if (fits) copy_bytes(receive.data, message.body.data(), receive.bytes);
+  std::optional<Error> flaw;
+  if (!fits) flaw = wrong_size(receive, message.head.bytes);
+  set_aside_.erase(at);
+  complete(receive, std::move(flaw));
+}
+
+void Mailbox::take_offer(Peer& peer, Transfer& receive, const Head& offer) {
+  receive.source = peer.rank;
+  receive.is_under_way = true;
+  Frame frame{
+      .head = {.what = What::kRequest, .transfer = offer.transfer, .receive = receive.number}};
+  if (offer.bytes != receive.bytes) receive.flaw = wrong_size(receive, offer.bytes);
+  if (receive.flaw || offer.bytes == 0) {
+    // The receive ends when this is on its way: the sender may count on it.
+    frame = {.head = {.what = What::kThanks, .transfer = offer.transfer},
+             .transfer = receive.number,
+             .ends_it = true};
+  }
+  peer.answers.push_back(frame);
+}
+
+// In large pieces: each is a frame.
+void Mailbox::give_back(Peer& peer, std::size_t bytes) {
+  peer.to_give_back += MessageAllowance::cost_of(bytes);
+  if (peer.to_give_back < MessageAllowance::kBytes / 4) return;
+  peer.answers.push_back({.head = {.what = What::kAllowance, .bytes = peer.to_give_back}});
+  peer.to_give_back = 0;
+}
+
+// Lets those in who begin to send to this rank.
+void Mailbox::admit() {
+  door_is_rung_ = false;
+  TcpDoor* const door = core_.door();
+  while (door) {
+    Result<std::optional<TcpDoor::Caller>> caller =
+        door->admit({ConnectionUse::kMessages}, BootClock::now());
+    if (!caller) return fail_all(caller.error().kind, -1, caller.error().message());
+    if (!*caller) return;
+    const int rank = (*caller)->rank;
+    if (rank == here_.rank || here_.on_my_node(rank)) continue;
+    Peer& peer = *peers_[static_cast<std::size_t>(rank)];
+    if (peer.in) continue;  // a second one is a stranger
+    peer.in = read_socket(std::move((*caller)->socket));
+  }
+}
+
+// --- ends ---
+
+Mailbox::Transfer* Mailbox::find(std::uint64_t number) {
+  const auto at = transfers_.find(number);
+  return at == transfers_.end() ? nullptr : &at->second;
+}
+
+Attempt Mailbox::attempt_of(const Transfer& transfer) const {
+  const bool is_send = transfer.is_send;
+  std::string omission = is_send ? "did not receive it" : "did not send it";
+  if (transfer.is_under_way) {
+    omission = std::string(is_send ? "received" : "sent") + " only " + bytes_text(transfer.moved) +
+               " of it";
+  }
+  const int partner = transfer.partner < 0 ? transfer.source : transfer.partner;
+  if (partner < 0) omission = "no rank has sent it";
+  return {.doing =
+              [is_send, bytes = transfer.bytes, partner = transfer.partner, tag = transfer.tag] {
+                return (is_send ? "send of " : "recv of ") + bytes_text(bytes) +
+                       (is_send ? " to " : " from ") +
+                       (partner < 0 ? "any rank" : name_rank(partner)) + " (tag " +
+                       std::to_string(tag) + ")";
+              },
+          .deadline = transfer.deadline,
+          .partner = partner,
+          .omission = std::move(omission)};
+}
+
+Error Mailbox::wrong_size(const Transfer& receive, std::size_t sent) const {
+  const std::string whose = receive.partner < 0 ? " of " + name_rank(receive.source) : "";
+  return invalid_argument("the message" + whose + " has " + bytes_text(sent))
+      .within(attempt_of(receive).doing());
+}
+
+// The transfer is gone afterwards.
+void Mailbox::complete(Transfer& transfer, std::optional<Error> failure) {
+  const int partner = transfer.is_send ? transfer.partner : transfer.source;
+  Result<Rank> result = failure ? Result<Rank>(std::move(*failure)) : Result<Rank>(Rank(partner));
+  if (transfer.answer) {
+    *transfer.answer = std::move(result);
+    changed_.notify_all();
+  } else {
+    ended_.push_back({std::move(transfer.done), std::move(result)});
+    --called_back_for_;
+  }
+  deadlines_.erase({transfer.deadline.when(), transfer.number});
+  transfers_.erase(transfer.number);
+  if (transfers_.empty()) idle_.notify_all();
+}
+
+// This one is the group's failure.
+void Mailbox::fail(Transfer& transfer, WaitEnd end) {
+  const Attempt attempt = attempt_of(transfer);
+  const int node = attempt.partner < 0 ? -1 : here_.layout.node_of[attempt.partner];
+  complete(transfer, core_.fail(attempt, end, node == here_.node ? -1 : node));
+  end_all();
+}
+
+void Mailbox::fail_all(ErrorKind kind, int peer_rank, const std::string& cause) {
+  if (transfers_.empty()) {
+    is_over_ = true;
+    return core_.raise(kind, peer_rank, cause);
+  }
+  Transfer& first = transfers_.begin()->second;
+  complete(first, core_.fail(attempt_of(first), kind, peer_rank, cause));
+  end_all();
+}
+
+// REQUIRES: the group has failed.
+void Mailbox::end_all() {
+  is_over_ = true;
+  while (!transfers_.empty()) {
+    Transfer& transfer = transfers_.begin()->second;
+    complete(transfer, core_.fail(attempt_of(transfer), WaitEnd::kFailed));
+  }
+}
+
+Error Mailbox::destroyed(const Transfer& transfer) const {
+  return {.kind = ErrorKind::kStopped,
+          .doing = attempt_of(transfer).doing() + here_.title,
+          .cause = kGroupDestroyed};
+}
+
+// Of this rank alone: the group may be whole.
+void Mailbox::end_here() {
+  is_over_ = true;
+  while (!transfers_.empty()) {
+    Transfer& transfer = transfers_.begin()->second;
+    complete(transfer, destroyed(transfer));
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,623 @@
+#include "worker_lib/cpu_group/shared_group.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+
+#include "base/cache_line.h"
+#include "base/poll_until.h"
+#include "worker_lib/collective/rank_names.h"
+#include "worker_lib/cpu_calls/move_calls.h"
+#include "worker_lib/cpu_calls/riding_calls.h"
+#include "worker_lib/cpu_kernels/requirements.h"
+
+namespace ddprun {
+namespace {
+
+// The header of a collective that carries these tensors, as far as they say it.
+template <class Bytes>
+CallHeader header_of(std::span<const Bytes> tensors) {
+  CallHeader header{.tensors =
+                        static_cast<std::uint16_t>(std::min<std::size_t>(tensors.size(), 65535))};
+  for (const Bytes& tensor : tensors) header.count += tensor.size();
+  if (tensors.size() > 1) {
+    std::vector<std::size_t> sizes;
+    for (const Bytes& tensor : tensors) sizes.push_back(tensor.size());
+    header.digest = digest_of(sizes);
+  }
+  return header;
+}
+
+// The header of a collective that moves bytes, with what they are.
+CallHeader in_terms(const CallTerms& terms, CallHeader header) {
+  header.type = terms.type;
+  header.count /= size_of(terms.type);
+  header.digest ^= terms.types;
+  return header;
+}
+
+// A list with as many tensors for each rank, in their order.
+template <class Byte>
+std::vector<Scattered<Byte>> one_for_each_rank(std::span<const std::span<Byte>> list, int ranks) {
+  std::vector<Scattered<Byte>> by_rank;
+  const std::size_t each = ranks == 0 ? 0 : list.size() / static_cast<std::size_t>(ranks);
+  by_rank.reserve(ranks);
+  for (int rank = 0; rank < ranks; ++rank) by_rank.emplace_back(list.subspan(rank * each, each));
+  return by_rank;
+}
+
+// Whether the collective is carried out where the tensors lie.
+bool is_in_heap(const CallHeader& header) {
+  return header.shortcut != 0 && header.kind == CallKind::kAllReduce;
+}
+
+// CallHeader::shortcut: bytes are pulled.
+constexpr std::uint64_t kPulled = std::uint64_t{1} << 63;
+
+// Of every part of both lists, if all are of one size.
+std::optional<std::size_t> size_of_each(std::span<const ReadableBytes> inputs,
+                                        std::span<const WritableBytes> outputs) {
+  const std::size_t first = inputs[0].size();
+  const auto is_like_first = [first](const auto& part) { return part.size() == first; };
+  if (!std::ranges::all_of(inputs, is_like_first)) return std::nullopt;
+  if (!std::ranges::all_of(outputs, is_like_first)) return std::nullopt;
+  return first;
+}
+
+WritableBytes bytes_of(std::vector<std::uint64_t>& numbers) {
+  return {reinterpret_cast<char*>(numbers.data()), numbers.size() * sizeof(std::uint64_t)};
+}
+
+// Of a rank whose call has failed, for those who still work in its tensor.
+constexpr Duration kWorkPatience = std::chrono::milliseconds(200);
+constexpr Duration kWorkInterval = std::chrono::microseconds(100);
+
+}  // namespace
+
+SegmentNeeds SharedGroup::segment_needs(int local_count, int world_size) {
+  return {.board_bytes = NodeBoard::bytes_for(local_count, world_size),
+          .arrival_bytes = sizeof(Arrival),
+          .ring_header_bytes = ring_header_bytes()};
+}
+
+SharedGroup::SharedGroup(std::unique_ptr<GroupCore> core)
+    : core_(std::move(core)),
+      here_(core_->here()),
+      board_(core_->board()),
+      mailbox_(*core_),
+      heap_(
+          std::make_shared<SharedHeap>(core_->parts().segment, here_.local_count(), here_.local)) {}
+
+std::shared_ptr<char> SharedGroup::shared_memory(std::size_t bytes) {
+  return heap_->allocate(bytes);
+}
+
+// --- the collectives ---
+
+Result<void> SharedGroup::all_reduce(std::span<const WritableBytes> tensors, ElementType type,
+                                     ReduceOp op, const CallTerms& terms) {
+  ReduceJob job{.kind = CallKind::kAllReduce, .type = type, .op = op};
+  job.data = Scattered<char>(tensors);
+  return run_reduce(header_of(tensors), job, terms);
+}
+
+Result<void> SharedGroup::reduce(std::span<const WritableBytes> tensors, ElementType type,
+                                 ReduceOp op, Rank root, const CallTerms& terms) {
+  require_root(root, size());
+  ReduceJob job{.kind = CallKind::kReduce, .type = type, .op = op, .root = root.value};
+  job.data = Scattered<char>(tensors);
+  return run_reduce(header_of(tensors), job, terms);
+}
+
+Result<void> SharedGroup::reduce_scatter(std::span<const ReadableBytes> inputs,
+                                         std::span<const WritableBytes> outputs, ElementType type,
+                                         ReduceOp op, const CallTerms& terms) {
+  require_count(inputs.size(), outputs.size() * size());
+  const std::vector<Scattered<const char>> by_rank = one_for_each_rank(inputs, size());
+  ReduceJob job{.kind = CallKind::kReduceScatter, .type = type, .op = op};
+  job.inputs = by_rank;
+  job.output = Scattered<char>(outputs);
+  return run_reduce(header_of(outputs), job, terms);
+}
+
+Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job,
+                                     const CallTerms& terms) {
+  require_operation(job.type, job.op);
+  header.count = job.count();
+  header.root = job.root;
+  header.kind = job.kind;
+  header.type = job.type;
+  header.op = terms.asked.value_or(job.op);
+  Collective collective(header, terms.timeout);
+  if (const Result<void> begun = begin(collective); !begun) return begun;
+
+  const std::optional<std::size_t> place = place_in_heap(job);
+  const Result<Leg> leg =
+      place ? reduce_in_heap(collective, job, *place) : reduce_staged(collective, job);
+  if (!leg || *leg == Leg::kDone) return done(leg);
+  return done(reduce_staged(collective, job));  // not all ranks' tensors are in the heap
+}
+
+Result<SharedGroup::Leg> SharedGroup::reduce_staged(Collective& collective, const ReduceJob& job) {
+  if (job.kind != CallKind::kReduceScatter && RidingCall::suits(here_, job.data.bytes())) {
+    RidingReduce call(here_, job);
+    return run_leg(collective, call);
+  }
+  if (DirectReduce::suits(here_, job)) {
+    DirectReduce call(here_, job);
+    return run_leg(collective, call);
+  }
+  SharedReduce call(here_, job, scratch_);
+  return run_leg(collective, call);
+}
+
+// A rank whose call has failed has its tensor back, and may change it while slower ones still read it
+// and then find all that they have waited for. So what was reduced here counts only while the group
+// is whole: on one node at the end, with several before what was folded leaves the node
+// (TcpMesh::exchange).
+Result<SharedGroup::Leg> SharedGroup::reduce_in_heap(Collective& collective, const ReduceJob& job,
+                                                     std::size_t place) {
+  tensors_.resize(here_.local_count());
+  SharedReduce call(here_, job, scratch_, tensors_);
+  Result<Leg> leg = Leg::kMixed;
+  try {
+    leg = only_if_whole(collective, take_shortcut(collective, 1, call, place));
+  } catch (...) {
+    take_tensor_back(place, job.data.bytes());
+    throw;
+  }
+  if (!leg) take_tensor_back(place, job.data.bytes());
+  return leg;
+}
+
+// A rank that has failed has its memory back, from which others may still read: what they have read counts
+// only if the group is whole behind it.
+Result<SharedGroup::Leg> SharedGroup::only_if_whole(Collective& collective, Result<Leg> leg) {
+  if (leg && *leg == Leg::kDone && board_.failed_by_now()) {
+    return core_->fail(collective.attempt, WaitEnd::kFailed);
+  }
+  return leg;
+}
+
+// Others may still write their shares to this rank's tensor, which its owner is about to get back. Mostly they
+// see the failure within a moment. One that is stopped may go on at any time: then its mapping and this one's
+// part. Where the kernel refuses that, the late rank is ended; the group cannot be used any more.
+//
+// REQUIRES: the group has failed.
+void SharedGroup::take_tensor_back(std::size_t place, std::size_t bytes) {
+  if (!here_.one_node()) return;  // with several they only read it
+  const Deadline patience(kWorkPatience);
+  bool is_refused = false;
+  for (;;) {
+    const std::vector<int> late = core_->ranks_at_work();
+    if (late.empty()) return;
+    if (patience.passed() && !is_refused) {
+      if (heap_->make_private(place, bytes)) return;
+      is_refused = true;
+      for (const int local : late) core_->watch().kill(local);
+    }
+    poll_until({}, BootClock::now() + kWorkInterval);
+  }
+}
+
+// Whether each node's leaders fold a piece of every chunk, for others. In the order of the ranks that is what
+// keeps a result from counting that was read of a failed rank's tensor: its node knows, and does not send.
+bool SharedGroup::every_node_folds(std::size_t bytes) const {
+  if (here_.one_node() || !here_.in_rank_order) return true;
+  const std::size_t shortest = std::min(bytes, here_.segment.stage_bytes / 2);
+  return shortest / kCacheLineBytes >=
+         static_cast<std::size_t>(here_.layout.lanes * here_.layout.node_count());
+}
+
+// Where the tensor of an all_reduce lies, if it lies in the heap and is worth a second meeting. Where
+// nodes have one rank each, nobody else reads it there.
+std::optional<std::size_t> SharedGroup::place_in_heap(const ReduceJob& job) const {
+  if (job.kind != CallKind::kAllReduce || job.data.bytes() < here_.tuning.in_place_bytes ||
+      here_.one_rank_each() || !every_node_folds(job.data.bytes())) {
+    return std::nullopt;
+  }
+  const std::span<char> piece = job.data.whole();
+  return heap_->place_of(piece.data(), piece.size());
+}
+
+Result<void> SharedGroup::broadcast(std::span<const WritableBytes> tensors, Rank root,
+                                    const CallTerms& terms) {
+  require_root(root, size());
+  CallHeader header = in_terms(terms, header_of(tensors));
+  header.kind = CallKind::kBroadcast;
+  header.root = root.value;
+  const Scattered<char> data(tensors);
+  if (RidingCall::suits(here_, data.bytes())) {
+    RidingBroadcast call(here_, data, root.value);
+    return run(header, call, terms.timeout);
+  }
+  BroadcastCall call(here_, data, root.value);
+  return run(header, call, terms.timeout);
+}
+
+Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
+                                     std::span<const WritableBytes> outputs,
+                                     const CallTerms& terms) {
+  require_count(outputs.size(), inputs.size() * size());
+  CallHeader header = in_terms(terms, header_of(inputs));
+  header.kind = CallKind::kAllGather;
+  const Scattered<const char> input(inputs);
+  const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, size());
+  if (RidingCall::suits(here_, input.bytes())) {
+    RidingGather call(here_, input, by_rank);
+    return run(header, call, terms.timeout);
+  }
+  GatherCall staged(here_, input, by_rank, -1);
+  const std::size_t in_all = input.bytes() * static_cast<std::size_t>(1 + size());
+  const Way way = choose_way(gather_trial_, input.bytes(), inputs.size(), in_all);
+  Collective collective(header, terms.timeout);
+  if (const Result<void> begun = begin(collective); !begun) return begun;
+  const TimePoint start = way.trial ? BootClock::now() : TimePoint();
+  Result<Leg> leg = Leg::kMixed;
+  if (way.pulls) {
+    PullJob job;
+    job.offered.assign(inputs.begin(), inputs.end());
+    for (const Scattered<char>& to : by_rank) job.takes.push_back({{0, inputs.size()}, to});
+    leg = pull(collective, kPulled, way, std::move(job));
+    if (leg && *leg == Leg::kMixed) pulls_ = false;  // not all ranks can
+  } else {
+    leg = run_leg(collective, staged);
+  }
+  if (leg && *leg == Leg::kMixed) return done(run_leg(collective, staged));
+  if (leg && way.trial) way.trial->took(way.bytes, BootClock::now() - start);
+  return done(leg);
+}
+
+// The way of a call with so many bytes from one rank to another. in_all: that a rank gives and gets.
+SharedGroup::Way SharedGroup::choose_way(PullTrial& trial, std::size_t bytes, std::size_t pieces,
+                                         std::size_t in_all) const {
+  const bool may_pull = pulls_ && here_.one_node() && bytes >= here_.tuning.pull_bytes &&
+                        !here_.streams(in_all) && core_->parts().memory.can_be_read() &&
+                        PullCall::has_room(here_, pieces);
+  if (!may_pull) return {};
+  if (!here_.tuning.tries_pulling) return {.bytes = bytes, .pulls = true};
+  return {.trial = trial.is_over(bytes) ? nullptr : &trial,
+          .bytes = bytes,
+          .pulls = trial.pulls(bytes)};
+}
+
+// Not done, on all ranks, where one may read less than the others, or less than it could when the group
+// was formed.
+Result<SharedGroup::Leg> SharedGroup::pull(Collective& collective, std::uint64_t shortcut,
+                                           const Way& way, PullJob job) {
+  const bool settles = way.trial && way.trial->is_last(way.bytes);
+  if (settles) job.found_quicker = way.trial->is_quicker(way.bytes);
+  PullCall call(here_, core_->parts().memory, job);
+  const Result<Leg> leg = only_if_whole(collective, take_shortcut(collective, shortcut, call));
+  if (!leg || *leg == Leg::kMixed) return leg;
+  if (!call.was_possible()) {
+    pulls_ = false;
+    return Leg::kMixed;
+  }
+  if (settles) way.trial->settle(way.bytes, call.all_found_quicker());
+  return leg;
+}
+
+Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBytes> outputs,
+                                 Rank root, const CallTerms& terms) {
+  require_root(root, size());
+  const int wanted = root.value == rank() ? size() : 0;
+  require_count(outputs.size(), wanted);
+  const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, wanted);
+  const CallHeader header =
+      in_terms(terms, {.count = input.size(), .root = root.value, .kind = CallKind::kGather});
+  if (RidingCall::suits(here_, input.size())) {
+    RidingGather call(here_, Scattered<const char>(input), by_rank);
+    return run(header, call, terms.timeout);
+  }
+  GatherCall call(here_, Scattered<const char>(input), by_rank, root.value);
+  return run(header, call, terms.timeout);
+}
+
+Result<void> SharedGroup::scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
+                                  Rank root, const CallTerms& terms) {
+  require_root(root, size());
+  const int wanted = root.value == rank() ? size() : 0;
+  require_count(inputs.size(), wanted);
+  ScatterCall call(here_, inputs, output, root.value);
+  return run(
+      in_terms(terms, {.count = output.size(), .root = root.value, .kind = CallKind::kScatter}),
+      call, terms.timeout);
+}
+
+Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
+                                     std::span<const WritableBytes> outputs,
+                                     const CallTerms& terms) {
+  require_count(inputs.size(), size());
+  require_count(outputs.size(), size());
+  std::size_t bytes = 0;
+  for (const ReadableBytes& input : inputs) bytes += input.size();
+  Collective collective(in_terms(terms, {.kind = CallKind::kAllToAll}), terms.timeout);
+  // The header says no size: how much goes where is every rank's own affair.
+  collective.attempt.doing = [&] {
+    return describe(collective.header) + " of " + std::to_string(bytes) + " B";
+  };
+  if (const Result<void> begun = begin(collective); !begun) return begun;
+  // Most often all pairs of all ranks are of one size.
+  const std::optional<std::size_t> each = size_of_each(inputs, outputs);
+  Result<Leg> leg = Leg::kDone;
+  Way way;
+  if (each) {
+    way = choose_way(exchange_trial_, *each, inputs.size(), 2 * bytes);
+    const TimePoint start = way.trial ? BootClock::now() : TimePoint();
+    if (way.pulls) {
+      PullJob job;
+      job.offered.assign(inputs.begin(), inputs.end());
+      const auto mine = static_cast<std::size_t>(rank());
+      for (const WritableBytes& output : outputs) {
+        job.takes.push_back({{mine, mine + 1}, Scattered<char>(output)});
+      }
+      leg = pull(collective, (*each + 1) | kPulled, way, std::move(job));
+    } else {
+      const PairSizes even = PairSizes::even(*each);
+      AllToAllCall call(here_, even, inputs, outputs);
+      leg = take_shortcut(collective, *each + 1, call);
+    }
+    if (leg && *leg == Leg::kDone && way.trial)
+      way.trial->took(way.bytes, BootClock::now() - start);
+    if (!leg || *leg == Leg::kDone) return done(leg);
+  } else {
+    BarrierCall call;
+    leg = take_shortcut(collective, 0, call);
+    if (!leg) return leg.error();
+  }
+  const Result<PairSizes> sizes = agree_on_sizes(collective, inputs, outputs);
+  if (!sizes) return sizes.error();
+  if (way.pulls && sizes->is_even()) pulls_ = false;  // not all ranks can
+  AllToAllCall call(here_, *sizes, inputs, outputs);
+  return done(run_leg(collective, call));
+}
+
+// The tables of all pairs go round.
+Result<PairSizes> SharedGroup::agree_on_sizes(Collective& collective,
+                                              std::span<const ReadableBytes> inputs,
+                                              std::span<const WritableBytes> outputs) {
+  std::vector<std::uint64_t> table;
+  for (const ReadableBytes& input : inputs) table.push_back(input.size());
+  for (const WritableBytes& output : outputs) table.push_back(output.size());
+  const auto ranks = static_cast<std::size_t>(size());
+  std::vector<std::uint64_t> tables(ranks * table.size());
+  if (const Result<void> told = gather_all(collective, bytes_of(table), bytes_of(tables)); !told) {
+    return told.error();
+  }
+  PairSizes sizes = PairSizes::from_tables(tables, ranks);
+  if (const std::optional<PairSizes::Clash>& clash = sizes.clash()) {
+    return core_->fail(collective.attempt, ErrorKind::kInvalidArgument, -1,
+                       name_rank(clash->from) + " sends " + std::to_string(clash->sent) + " B to " +
+                           name_rank(clash->to) + ", which expects " +
+                           std::to_string(clash->expected) + " B");
+  }
+  return sizes;
+}
+
+// What every rank has, by rank; `outputs` has room for size() times `input`.
+Result<void> SharedGroup::gather_all(Collective& collective, ReadableBytes input,
+                                     std::span<char> outputs) {
+  std::vector<Scattered<char>> by_rank;
+  for (int rank = 0; rank < size(); ++rank) {
+    by_rank.emplace_back(outputs.subspan(rank * input.size(), input.size()));
+  }
+  GatherCall call(here_, Scattered<const char>(input), by_rank, -1);
+  return done(run_leg(collective, call));
+}
+
+Result<void> SharedGroup::barrier(Duration timeout) {
+  BarrierCall call;
+  return run({.kind = CallKind::kBarrier}, call, timeout);
+}
+
+// --- how they run ---
+
+Result<void> SharedGroup::run(const CallHeader& header, ChunkedCall& call, Duration timeout) {
+  Collective collective(header, timeout);
+  if (const Result<void> begun = begin(collective); !begun) return begun;
+  const Result<Leg> leg = run_leg(collective, call);
+  if (!leg || *leg == Leg::kDone) return done(leg);
+  return done(run_leg(collective, call));  // others knew a shortcut
+}
+
+Result<void> SharedGroup::begin(Collective& collective) {
+  collective.header.sequence = sequence_ + 1;
+  if (const Result<void> may = core_->may_begin(collective.attempt); !may) return may.error();
+  ++sequence_;
+  return {};
+}
+
+Result<void> SharedGroup::done(const Result<Leg>& leg) {
+  if (!leg) return leg.error();
+  return {};
+}
+
+Result<SharedGroup::Leg> SharedGroup::run_leg(Collective& collective, ChunkedCall& call,
+                                              std::size_t place) {
+  collective.attempt.round = ++round_;
+  board_.enter(collective.header, round_, place);
+  try {
+    Result<Leg> leg = take_steps(collective.header, call, collective.attempt);
+    ++collective.header.leg;
+    return leg;
+  } catch (const std::exception& thrown) {  // out of memory: the others need not wait for this rank
+    core_->raise(ErrorKind::kResource, rank(),
+                 name_rank(rank()) + " cannot go on with " + describe(collective.header) + ": " +
+                     thrown.what());
+    throw;
+  }
+}
+
+Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call,
+                                                 const Attempt& attempt) {
+  using Action = ChunkPipeline::Action;
+  ChunkPipeline pipeline(next_arrival_, call.chunks(), call.work_mode());
+  bool arrived = false;
+  while (const std::optional<ChunkPipeline::Step> step = pipeline.next()) {
+    const bool idle = step->action == Action::kWork && !here_.leads();
+    if (step->wait != 0 && !idle) {
+      const WaitEnd end = board_.wait_for_all(step->wait, attempt.deadline.when());
+      if (end != WaitEnd::kReady) return core_->fail(attempt, end);
+    }
+    const ChunkedCall::Chunk chunk{step->chunk, next_chunk_ + step->chunk,
+                                   step->chunk == 0 && here_.one_rank_each()};
+    switch (step->action) {
+      case Action::kStage: call.stage(chunk); break;
+      case Action::kCopyOut: call.copy_out(chunk); break;
+      case Action::kWork: {
+        if (idle) break;
+        const bool in_tensors_of_others = is_in_heap(header) && here_.one_node();
+        const TcpMesh::End end =
+            in_tensors_of_others ? work_in_tensors_of_others(call, chunk, attempt.deadline.when())
+                                 : call.work(chunk, attempt.deadline.when());
+        if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);
+        break;
+      }
+    }
+    if (step->publish != 0) board_.publish(step->publish);
+    if (!arrived) {
+      const Result<bool> alike = arrive(header, call, pipeline, attempt);
+      if (!alike) return alike.error();
+      if (!*alike) return turn_back();
+      if (is_in_heap(header)) find_tensors();
+      arrived = true;
+    }
+  }
+  next_arrival_ = pipeline.next_arrival();
+  next_chunk_ += call.chunks();
+  return Leg::kDone;
+}
+
+TcpMesh::End SharedGroup::work_in_tensors_of_others(ChunkedCall& call,
+                                                    const ChunkedCall::Chunk& chunk,
+                                                    TimePoint deadline) {
+  if (!board_.begin_work()) return {WaitEnd::kFailed, -1};
+  struct AtWork {
+    NodeBoard& board;
+    ~AtWork() { board.end_work(); }
+  };
+  const AtWork until_it_is_done{board_};
+  return call.work(chunk, deadline);
+}
+
+// A leg that is carried out if all ranks have the same shortcut.
+Result<SharedGroup::Leg> SharedGroup::take_shortcut(Collective& collective, std::uint64_t shortcut,
+                                                    ChunkedCall& call, std::size_t place) {
+  collective.header.shortcut = shortcut;
+  Result<Leg> leg = run_leg(collective, call, place);
+  collective.header.shortcut = 0;
+  return leg;
+}
+
+// Every rank goes on from the same tick, whatever it had meant to do.
+SharedGroup::Leg SharedGroup::turn_back() {
+  next_arrival_ = ChunkPipeline(next_arrival_, 1, ChunkPipeline::Work::kSome).next_arrival();
+  next_chunk_ += 1;
+  return Leg::kMixed;
+}
+
+void SharedGroup::find_tensors() {
+  for (int local = 0; local < here_.local_count(); ++local) {
+    tensors_[local] = heap_->at(local, board_.place_of(local, round_));
+  }
+}
+
+// Waits until every rank of the world is in the collective, and compares what they call.
+Result<bool> SharedGroup::arrive(const CallHeader& header, ChunkedCall& call,
+                                 const ChunkPipeline& pipeline, const Attempt& attempt) {
+  const WaitEnd end = board_.wait_for_all(next_arrival_, attempt.deadline.when());
+  if (end != WaitEnd::kReady) return core_->fail(attempt, end);
+  return here_.one_node() ? agree_on_node(header, attempt)
+                          : agree_over_nodes(header, call, pipeline, attempt);
+}
+
+Result<bool> SharedGroup::agree_on_node(const CallHeader& header, const Attempt& attempt) {
+  return compare(
+      header, [&](int rank) { return board_.call_of(rank, round_); }, attempt);
+}
+
+// call_of(rank): what it called.
+template <class CallOf>
+Result<bool> SharedGroup::compare(const CallHeader& header, CallOf call_of,
+                                  const Attempt& attempt) {
+  bool same = true, alike = true;
+  for (int rank = 0; rank < size(); ++rank) {
+    const CallHeader& other = call_of(rank);
+    same = same && other == header;
+    alike = alike && other.shortcut == header.shortcut;
+  }
+  if (same) return alike;
+  std::vector<CallHeader> by_rank;
+  for (int rank = 0; rank < size(); ++rank) by_rank.push_back(call_of(rank));
+  const Error error = check_agreement(header, by_rank).error();
+  return core_->fail(attempt, error.kind, -1, error.cause + core_->origins_of_calls());
+}
+
+// The first rank of each node exchanges what its ranks arrived with, and lays it out for its neighbours.
+// The table is free for it to write: everyone has arrived, so everyone is done with the collective before.
+Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, ChunkedCall& call,
+                                           const ChunkPipeline& pipeline, const Attempt& attempt) {
+  if (here_.local == 0) {
+    const TcpMesh::End end = exchange_arrivals(call, attempt.deadline.when());
+    if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);
+  }
+  board_.publish(pipeline.header_tick());
+  const WaitEnd end = board_.wait_for(0, pipeline.header_tick(), attempt.deadline.when());
+  if (end != WaitEnd::kReady) return core_->fail(attempt, end);
+  return compare(
+      header, [&](int rank) { return here_.arrival_of(rank).call; }, attempt);
+}
+
+TcpMesh::End SharedGroup::exchange_arrivals(ChunkedCall& call, TimePoint deadline) {
+  Arrival* const own = here_.arrivals_of(here_.node);
+  for (int local = 0; local < here_.local_count(); ++local) {
+    own[local] = {.call = board_.call_of(local, round_)};
+    if (call.rides()) {
+      std::memcpy(own[local].bytes, here_.stage(local, next_chunk_), sizeof own[local].bytes);
+    }
+  }
+  std::vector<TcpMesh::Sending> sendings;
+  std::vector<TcpMesh::Receiving> receivings;
+  const auto bytes_of_node = [&](int node) {
+    return static_cast<std::size_t>(here_.layout.local_count(node)) * sizeof(Arrival);
+  };
+  for (int node = 0; node < here_.layout.node_count(); ++node) {
+    if (node == here_.node) continue;
+    sendings.push_back({node, own, bytes_of_node(here_.node)});
+    receivings.push_back({node, here_.arrivals_of(node), bytes_of_node(node)});
+  }
+  std::vector<TcpMesh::Sending> ahead;
+  if (here_.one_rank_each()) ahead = call.sends_first({.number = next_chunk_});
+  return here_.mesh->exchange(sendings, receivings, deadline, ahead);
+}
+
+// --- point to point ---
+
+Result<void> SharedGroup::send(const void* data, std::size_t bytes, Rank destination, int tag,
+                               Duration timeout) {
+  require_partner(destination, rank(), size());
+  return mailbox_.send(data, bytes, destination, tag, timeout);
+}
+
+Result<Rank> SharedGroup::recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                               Duration timeout) {
+  if (source) require_partner(*source, rank(), size());
+  return mailbox_.recv(data, bytes, source, tag, timeout);
+}
+
+void SharedGroup::start_send(const void* data, std::size_t bytes, Rank destination, int tag,
+                             Duration timeout, TransferDone done) {
+  require_partner(destination, rank(), size());
+  mailbox_.start_send(data, bytes, destination, tag, timeout, std::move(done));
+}
+
+void SharedGroup::start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                             Duration timeout, TransferDone done) {
+  if (source) require_partner(*source, rank(), size());
+  mailbox_.start_recv(data, bytes, source, tag, timeout, std::move(done));
+}
+
+void SharedGroup::abort(const std::string& reason) { core_->abort(reason); }
+
+}  // namespace ddprun

@@ -1,0 +1,422 @@
+#include "worker_lib/cpu_peers/node_meeting.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <optional>
+
+#include "base/not_now.h"
+#include "base/peer_user.h"
+#include "base/pidfd.h"
+#include "base/poll_until.h"
+#include "base/random_id.h"
+#include "worker_lib/collective/rank_names.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kFdsPerMessage = 200;  // the kernel takes at most 253
+constexpr std::size_t kMoreStrangers = 64;   // that may stand at the door at once, beside the ranks
+constexpr Duration kRetry = std::chrono::milliseconds(1);
+constexpr const char* kDoing = "share memory with the ranks of this node";
+
+struct Hello {
+  char token[64] = {};
+  std::int32_t local = -1;
+};
+
+// What guests get instead of descriptors when nothing comes of it.
+struct Refusal {
+  std::uint32_t descriptors = 0;
+  ErrorKind kind = ErrorKind::kSystem;
+  std::int32_t peer_rank = -1;
+  char cause[244] = {};  // ends with a 0
+};
+
+sockaddr_un address_of(const std::string& name, socklen_t& length) {
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::memcpy(address.sun_path + 1, name.data(),
+              name.size());  // the leading zero makes it abstract
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+Hello make_hello(const NodeMeetingOptions& options) {
+  Hello hello;
+  options.token.copy(hello.token, sizeof hello.token);
+  hello.local = options.local;
+  return hello;
+}
+
+Result<void> send_with_fds(int socket, const void* data, std::size_t bytes, std::vector<int> fds) {
+  iovec part{const_cast<void*>(data), bytes};
+  std::vector<char> control(CMSG_SPACE(sizeof(int) * fds.size()));
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
+  std::memcpy(CMSG_DATA(header), fds.data(), sizeof(int) * fds.size());
+  if (sendmsg(socket, &message, MSG_NOSIGNAL) < 0) {
+    return system_error("pass descriptors to another rank", errno);
+  }
+  return {};
+}
+
+// One message with its descriptors. Returns its length; 0 means that the other side is gone.
+Result<std::size_t> receive_with_fds(int socket, void* data, std::size_t bytes,
+                                     std::vector<UniqueFd>& fds) {
+  iovec part{data, bytes};
+  std::vector<char> control(CMSG_SPACE(sizeof(int) * kFdsPerMessage));
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  const ssize_t got = recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  if (got < 0 && errno != ECONNRESET) {
+    return system_error("receive descriptors from another rank", errno);
+  }
+  for (cmsghdr* header = got < 0 ? nullptr : CMSG_FIRSTHDR(&message); header;
+       header = CMSG_NXTHDR(&message, header)) {
+    if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
+    std::vector<int> raw((header->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+    std::memcpy(raw.data(), CMSG_DATA(header), sizeof(int) * raw.size());
+    for (const int fd : raw) fds.emplace_back(fd);
+  }
+  if (message.msg_flags & MSG_CTRUNC) {
+    return system_error("receive descriptors from another rank", EMFILE);
+  }
+  return static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+}
+
+// What a rank shows of itself: its pidfd and its page. Where it has none the pidfd stands for that,
+// too, so that all show as many.
+struct OwnFds {
+  UniqueFd life;
+  int page = -1;
+};
+
+Result<OwnFds> own_fds(const NodeMeetingOptions& options) {
+  UniqueFd life = pidfd_of(getpid());
+  if (!life.valid()) return system_error("open a pidfd (Linux 5.3 or newer)", errno);
+  const int page = options.page < 0 ? life.get() : options.page;
+  return OwnFds{std::move(life), page};
+}
+
+bool is_gone(const Error& error) {
+  return error.sys_errno == EPIPE || error.sys_errno == ECONNRESET ||
+         error.sys_errno == ECONNREFUSED;
+}
+
+// Tries again while the kernel says "not now": a queue is full, or this user's ranks have more
+// descriptors on their way to each other than one process may hold, which passes as they arrive. No
+// event tells when.
+template <class Try>
+Result<void> try_until(const Deadline& deadline, Try once) {
+  for (;;) {
+    Result<void> done = once();
+    if (done) return done;
+    const int why = done.error().sys_errno;
+    if ((!is_not_now(why) && why != ETOOMANYREFS) || deadline.passed()) return done;
+    poll_until({}, std::min(deadline.when(), BootClock::now() + kRetry));
+  }
+}
+
+Error lost(int rank, const std::string& doing) {
+  return Error{.kind = ErrorKind::kPeerLost,
+               .doing = doing,
+               .cause = name_rank(rank) + " is gone",
+               .peer_rank = rank};
+}
+
+Error other_user(int rank, std::optional<uid_t> user) {
+  return Error{.kind = ErrorKind::kProtocol,
+               .doing = kDoing,
+               .cause = "the process that listens for " + name_rank(rank) + " belongs to user " +
+                        (user ? std::to_string(*user) : "(unknown)") + ", this one to user " +
+                        std::to_string(geteuid()) +
+                        "; the ranks of a node must run as the same user",
+               .peer_rank = rank};
+}
+
+// Whether nobody listens there any more: its rank has ended, or has given the group up.
+bool is_closed(const std::string& door) {
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(door, length);
+  return socket.valid() &&
+         connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 &&
+         errno == ECONNREFUSED;
+}
+
+// Waits as poll_until(), but not for a rank that somebody knows to be dead. False: nothing yet.
+Result<bool> poll_for_a_while(std::span<pollfd> watched, const NodeMeetingOptions& options) {
+  const TimePoint glance = BootClock::now() + kGlanceAtOthers;
+  if (poll_until(watched, std::min(options.deadline.when(), glance))) return true;
+  std::optional<Error> fate = options.fate ? options.fate() : std::nullopt;
+  if (fate) return std::move(*fate).within(kDoing);
+  return false;
+}
+
+// --- the first rank's side ---
+
+class Leader {
+ public:
+  Leader(const NodeDoor& door, const NodeMeetingOptions& options)
+      : door_(door),
+        options_(options),
+        guests_(options.ranks.size()),
+        lives_(options.ranks.size()),
+        pages_(options.ranks.size()) {}
+
+  Result<NodeMembers> meet() {
+    Result<NodeMembers> members = meet_guests();
+    if (!members) turn_guests_away(members.error());
+    return members;
+  }
+
+ private:
+  Result<NodeMembers> meet_guests() {
+    Result<OwnFds> own = own_fds(options_);
+    if (!own) return own.error();
+    pages_[0] = UniqueFd(fcntl(own->page, F_DUPFD_CLOEXEC, 0));
+    if (!pages_[0].valid()) return system_error(kDoing, errno);
+    lives_[0] = std::move(own->life);
+    missing_ = options_.ranks.size() - 1;
+    while (missing_ > 0) {
+      if (const Result<void> came = wait_for_somebody(); !came) return came.error();
+    }
+    Result<ShmSegment> segment = ShmSegment::create(options_.segment_bytes);
+    if (!segment) return segment.error();
+    for (std::size_t local = 0; local < guests_.size(); ++local) {
+      bells_.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      if (!bells_.back().valid()) return system_error(kDoing, errno);
+    }
+    for (std::size_t local = 1; local < guests_.size(); ++local) {
+      if (const Result<void> sent = hand_out(guests_[local].get(), *segment); !sent) {
+        return is_gone(sent.error()) ? lost(options_.ranks[local], kDoing)
+                                     : Error(sent.error()).within(kDoing);
+      }
+    }
+    return NodeMembers{std::move(*segment), std::move(lives_), std::move(bells_),
+                       std::move(pages_)};
+  }
+
+  // They would take this rank for the one that is gone.
+  void turn_guests_away(const Error& why) const {
+    Refusal refusal{.kind = why.kind, .peer_rank = why.peer_rank};
+    why.cause.copy(refusal.cause, sizeof refusal.cause - 1);
+    for (const UniqueFd& guest : guests_) {
+      if (guest.valid()) send(guest.get(), &refusal, sizeof refusal, MSG_DONTWAIT | MSG_NOSIGNAL);
+    }
+  }
+
+  Result<void> wait_for_somebody() {
+    std::vector<pollfd> watched{{door_.listener.get(), POLLIN, 0}};
+    for (const UniqueFd& stranger : strangers_) watched.push_back({stranger.get(), POLLIN, 0});
+    const std::size_t first_guest = watched.size();
+    for (const UniqueFd& guest : guests_) watched.push_back({guest.get(), POLLIN, 0});
+    const Result<bool> event = poll_for_a_while(watched, options_);
+    if (!event) return event.error();
+    if (!*event) return ask_after_the_missing();
+    for (std::size_t i = first_guest; i < watched.size(); ++i) {
+      // A guest has nothing to say until it is answered: it is gone.
+      if (watched[i].revents != 0) {
+        return lost(options_.ranks[i - first_guest], kDoing);
+      }
+    }
+    for (std::size_t i = first_guest; i-- > 1;) {
+      if (watched[i].revents == 0) continue;
+      admit(std::move(strangers_[i - 1]));
+      strangers_.erase(strangers_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
+    }
+    if (watched[0].revents != 0) {
+      UniqueFd stranger(
+          accept4(door_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      if (!stranger.valid() && !is_not_now(errno) && errno != ECONNABORTED) {
+        return system_error("let the ranks of this node in", errno);
+      }
+      if (!stranger.valid() || user_behind(stranger.get()) != geteuid()) return {};
+      if (strangers_.size() == guests_.size() + kMoreStrangers) {
+        strangers_.erase(strangers_.begin());
+      }
+      strangers_.push_back(std::move(stranger));
+    }
+    return {};
+  }
+
+  // Whoever does not say the right words is turned away by closing the connection.
+  void admit(UniqueFd stranger) {
+    Hello hello;
+    std::vector<UniqueFd> fds;
+    const Result<std::size_t> got = receive_with_fds(stranger.get(), &hello, sizeof hello, fds);
+    const bool right =
+        got && *got == sizeof hello && fds.size() == 2 && hello.local > 0 &&
+        static_cast<std::size_t>(hello.local) < guests_.size() && !guests_[hello.local].valid() &&
+        std::memcmp(hello.token, make_hello(options_).token, sizeof hello.token) == 0;
+    if (!right) return;
+    guests_[hello.local] = std::move(stranger);
+    lives_[hello.local] = std::move(fds[0]);
+    pages_[hello.local] = std::move(fds[1]);
+    --missing_;
+  }
+
+  Result<void> hand_out(int socket, const ShmSegment& segment) {
+    std::vector<int> all{segment.fd()};
+    for (const UniqueFd& life : lives_) all.push_back(life.get());
+    for (const UniqueFd& bell : bells_) all.push_back(bell.get());
+    for (const UniqueFd& page : pages_) all.push_back(page.get());
+    for (std::size_t at = 0; at < all.size(); at += kFdsPerMessage) {
+      const std::size_t end = std::min(all.size(), at + kFdsPerMessage);
+      const std::uint32_t count = static_cast<std::uint32_t>(end - at);
+      const Result<void> sent = try_until(options_.deadline, [&] {
+        return send_with_fds(socket, &count, sizeof count, {all.begin() + at, all.begin() + end});
+      });
+      if (!sent) return sent;
+    }
+    return {};
+  }
+
+  // Who has shown a card and does not come may have died since.
+  Result<void> ask_after_the_missing() const {
+    if (options_.deadline.passed()) return nobody_came();
+    for (std::size_t local = 1; local < options_.doors.size(); ++local) {
+      if (!guests_[local].valid() && is_closed(options_.doors[local])) {
+        return lost(options_.ranks[local], kDoing);
+      }
+    }
+    return {};
+  }
+
+  Error nobody_came() const {
+    std::vector<int> absent;
+    for (std::size_t local = 1; local < guests_.size(); ++local) {
+      if (!guests_[local].valid()) absent.push_back(options_.ranks[local]);
+    }
+    return timeout_error(kDoing, name_ranks(absent) + " did not come", options_.deadline.waited(),
+                         options_.deadline.allowed());
+  }
+
+  const NodeDoor& door_;
+  const NodeMeetingOptions& options_;
+  std::vector<UniqueFd> strangers_;  // connected, but have not said hello
+  std::vector<UniqueFd> guests_;     // by local index
+  std::vector<UniqueFd> lives_;
+  std::vector<UniqueFd> bells_;
+  std::vector<UniqueFd> pages_;
+  std::size_t missing_ = 0;
+};
+
+// --- the other ranks' side ---
+
+Result<UniqueFd> knock(const std::string& name, const NodeMeetingOptions& options) {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return system_error("make a Unix socket", errno);
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(name, length);
+  const auto failure = [&](const Error& error) {
+    return is_gone(error) ? lost(options.ranks[0], kDoing) : Error(error).within(kDoing);
+  };
+  const Result<void> connected = try_until(options.deadline, [&]() -> Result<void> {
+    if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return {};
+    return system_error("connect", errno);
+  });
+  if (!connected) return failure(connected.error());
+  const std::optional<uid_t> user = user_behind(socket.get());
+  if (user != geteuid()) return other_user(options.ranks[0], user);
+  const Result<OwnFds> own = own_fds(options);
+  if (!own) return own.error();
+  const Hello hello = make_hello(options);
+  const Result<void> said = try_until(options.deadline, [&] {
+    return send_with_fds(socket.get(), &hello, sizeof hello, {own->life.get(), own->page});
+  });
+  if (!said) return failure(said.error());
+  return socket;
+}
+
+Result<NodeMembers> join_leader(const std::string& name, const NodeMeetingOptions& options) {
+  const Result<UniqueFd> socket = knock(name, options);
+  if (!socket) return socket.error();
+  std::vector<UniqueFd> fds;
+  const std::size_t count = options.ranks.size();
+  while (fds.size() < 3 * count + 1) {
+    std::vector<pollfd> watched{{socket->get(), POLLIN, 0}};
+    const Result<bool> event = poll_for_a_while(watched, options);
+    if (!event) return event.error();
+    if (!*event && options.deadline.passed()) {
+      return timeout_error(kDoing, name_rank(options.ranks[0]) + " did not answer",
+                           options.deadline.waited(), options.deadline.allowed());
+    }
+    if (!*event) continue;
+    Refusal refusal;
+    const Result<std::size_t> got = receive_with_fds(socket->get(), &refusal, sizeof refusal, fds);
+    if (!got) return got.error();
+    if (*got == 0) return lost(options.ranks[0], kDoing);
+    if (*got == sizeof refusal) {
+      return Error{.kind = refusal.kind,
+                   .doing = kDoing,
+                   .cause = name_rank(options.ranks[0]) + " gave up: " + refusal.cause,
+                   .peer_rank = refusal.peer_rank};
+    }
+  }
+  Result<ShmSegment> segment = ShmSegment::adopt(std::move(fds.front()), options.segment_bytes);
+  if (!segment) return segment.error();
+  const auto part = [&](std::size_t index) {
+    const auto begin = fds.begin() + 1 + static_cast<std::ptrdiff_t>(index * count);
+    return std::vector<UniqueFd>(std::move_iterator(begin), std::move_iterator(begin + count));
+  };
+  return NodeMembers{std::move(*segment), part(0), part(1), part(2)};
+}
+
+std::string read_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+}  // namespace
+
+Result<NodeDoor> NodeDoor::open() {
+  NodeDoor door{UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
+                "ddprun-" + random_hex(16)};
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(door.name, length);
+  if (!door.listener.valid() ||
+      bind(door.listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(door.listener.get(), SOMAXCONN) != 0) {
+    return system_error("listen on a Unix socket", errno);
+  }
+  return door;
+}
+
+std::string node_realm() {
+  char network[64] = {};
+  if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0) network[0] = '\0';
+  return machine_id() + " " + network;
+}
+
+std::string machine_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
+
+Result<NodeMembers> meet_node(const NodeDoor& door, const std::string& leader_door,
+                              const NodeMeetingOptions& options) {
+  if (options.local != 0) return join_leader(leader_door, options);
+  return Leader(door, options).meet();
+}
+
+}  // namespace ddprun

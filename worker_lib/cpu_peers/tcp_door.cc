@@ -1,0 +1,156 @@
+#include "worker_lib/cpu_peers/tcp_door.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/not_now.h"
+#include "base/poll_until.h"
+#include "rendezvous/net/blocking_socket.h"
+#include "worker_lib/collective/rank_names.h"
+
+namespace ddprun {
+namespace {
+
+// More than the ranks that may call, each for every use.
+constexpr std::size_t kMoreStrangers = 64;
+constexpr std::size_t kUses = 3;
+
+struct Hello {
+  std::uint32_t magic = 0x31706464;  // "ddp1", and a check of byte order
+  ConnectionUse use = ConnectionUse::kData;
+  std::int32_t from = -1;
+  std::int32_t to = -1;
+  char token[64] = {};
+};
+
+Hello make_hello(const std::string& token, int from, int to, ConnectionUse use) {
+  Hello hello{.use = use, .from = from, .to = to};
+  token.copy(hello.token, sizeof hello.token);
+  return hello;
+}
+
+}  // namespace
+
+Result<TcpDoor> TcpDoor::open(const std::string& host, PortRange ports) {
+  Result<Listener> listener = listen_tcp(host, ports);
+  if (!listener) return listener.error();
+  return TcpDoor(std::move(*listener));
+}
+
+void TcpDoor::expect(std::string token, int own_rank, int world_size) {
+  token_ = std::move(token);
+  own_rank_ = own_rank;
+  world_size_ = world_size;
+}
+
+Result<std::optional<TcpDoor::Caller>> TcpDoor::admit(std::initializer_list<ConnectionUse> uses,
+                                                      TimePoint until) {
+  for (;;) {
+    if (const Result<void> let_in = let_strangers_in(); !let_in) return let_in.error();
+    hear_strangers();
+    const auto wanted = std::ranges::find_if(callers_, [&](const Caller& caller) {
+      return std::ranges::find(uses, caller.use) != uses.end();
+    });
+    if (wanted != callers_.end()) {
+      Caller caller = std::move(*wanted);
+      callers_.erase(wanted);
+      return std::optional<Caller>(std::move(caller));
+    }
+    std::vector<pollfd> watched;
+    watch(watched);
+    if (!poll_until(watched, until)) return std::optional<Caller>();
+  }
+}
+
+void TcpDoor::watch(std::vector<pollfd>& watched) const {
+  watched.push_back({listener_.socket.get(), POLLIN, 0});
+  for (const Stranger& stranger : strangers_) watched.push_back({stranger.socket.get(), POLLIN, 0});
+}
+
+Result<void> TcpDoor::let_strangers_in() {
+  for (;;) {
+    UniqueFd socket(
+        accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.valid()) {
+      // A whole job may have called since we last looked: who has said his hello is no stranger.
+      const std::size_t limit = kUses * static_cast<std::size_t>(world_size_) + kMoreStrangers;
+      if (strangers_.size() >= limit) hear_strangers();
+      if (strangers_.size() >= limit) strangers_.pop_front();
+      strangers_.push_back({std::move(socket), {}});
+    } else if (errno == EAGAIN) {
+      return {};
+    } else {
+      Error error = system_error("let ranks of other nodes in", errno);
+      if (error.kind == ErrorKind::kResource) return error;
+    }
+  }
+}
+
+void TcpDoor::hear_strangers() {
+  for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
+    char buffer[sizeof(Hello)];
+    const ssize_t got =
+        recv(stranger->socket.get(), buffer, sizeof(Hello) - stranger->said.size(), MSG_DONTWAIT);
+    if (got < 0 && is_not_now(errno)) {
+      ++stranger;
+      continue;
+    }
+    if (got > 0) stranger->said.append(buffer, static_cast<std::size_t>(got));
+    if (got > 0 && stranger->said.size() < sizeof(Hello)) continue;
+    Stranger caller = std::move(*stranger);
+    stranger = strangers_.erase(stranger);
+    if (got <= 0) continue;
+    Hello hello;
+    std::memcpy(static_cast<void*>(&hello), caller.said.data(), sizeof hello);
+    const Hello right = make_hello(token_, hello.from, own_rank_, hello.use);
+    if (hello.from < 0 || hello.from >= world_size_ ||
+        std::memcmp(&hello, &right, sizeof hello) != 0) {
+      continue;
+    }
+    send_at_once(caller.socket.get());
+    callers_.push_back({std::move(caller.socket), hello.from, hello.use});
+  }
+}
+
+Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
+                              ConnectionUse use, const Deadline& deadline) {
+  const std::string doing = "connect to " + name_rank(to) + " at " + to_text(address);
+  const std::optional<SocketAddress> numeric = numeric_address(address);
+  if (!numeric) {
+    return Error{
+        .kind = ErrorKind::kProtocol, .doing = doing, .cause = "the address is not numeric"};
+  }
+  Result<BlockingSocket> socket = BlockingSocket::connect(*numeric, deadline);
+  if (!socket) return Error(socket.error()).within(doing);
+  const Hello hello = make_hello(token, from, to, use);
+  const Result<void> said =
+      socket->send_all({reinterpret_cast<const char*>(&hello), sizeof hello}, deadline);
+  if (!said) return Error(said.error()).within(doing);
+  return std::move(*socket).take();
+}
+
+Result<BegunCall> begin_call_at_door(const HostPort& address, const std::string& token, int from,
+                                     int to, ConnectionUse use) {
+  const std::string doing = "connect to " + name_rank(to) + " at " + to_text(address);
+  const std::optional<SocketAddress> numeric = numeric_address(address);
+  if (!numeric) {
+    return Error{
+        .kind = ErrorKind::kProtocol, .doing = doing, .cause = "the address is not numeric"};
+  }
+  UniqueFd socket(::socket(numeric->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return system_error(doing, errno);
+  send_at_once(socket.get());
+  // A refusal shows with the first bytes.
+  if (connect(socket.get(), numeric->get(), numeric->size) != 0 && errno != EINPROGRESS &&
+      errno != ECONNREFUSED) {
+    return system_error(doing, errno);
+  }
+  const Hello hello = make_hello(token, from, to, use);
+  return BegunCall{std::move(socket),
+                   std::string(reinterpret_cast<const char*>(&hello), sizeof hello)};
+}
+
+}  // namespace ddprun

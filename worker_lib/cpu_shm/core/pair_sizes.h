@@ -1,0 +1,56 @@
+// How much each rank has for each other one in an all_to_all, and how that is cut.
+//
+// Pure values and functions; any thread. The ranks compute the same from the same tables.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "worker_lib/cpu_shm/core/node_layout.h"
+
+namespace ddprun {
+
+class PairSizes {
+ public:
+  // Every rank has as much for every other one.
+  static PairSizes even(std::size_t bytes);
+
+  // What the ranks say, one after the other: the bytes they send to each rank, and then those they
+  // expect from each.
+  static PairSizes from_tables(const std::vector<std::uint64_t>& tables, std::size_t ranks);
+
+  std::size_t of(int from, int to) const {
+    return world_ == 0 ? even_ : sent_[static_cast<std::size_t>(from) * world_ + to];
+  }
+  std::size_t largest() const { return largest_; }
+  bool is_even() const { return smallest_ == largest_; }
+
+  // The first pair, by sender and then by receiver, that disagrees.
+  struct Clash {
+    int from = -1;
+    int to = -1;
+    std::uint64_t sent = 0;
+    std::uint64_t expected = 0;
+    friend bool operator==(const Clash&, const Clash&) = default;
+  };
+  const std::optional<Clash>& clash() const { return clash_; }
+
+ private:
+  std::size_t even_ = 0;   // of every pair
+  std::size_t world_ = 0;  // 0: even
+  std::size_t smallest_ = 0;
+  std::size_t largest_ = 0;
+  std::vector<std::uint64_t> sent_;  // row by row
+  std::optional<Clash> clash_;
+};
+
+// Slots for pairs that a stage must hold: one for each rank that its owner sends to, and, where its
+// owner leads a lane, one for each pair whose bytes come from another node over that lane.
+std::size_t pair_slots(const NodeLayout& layout);
+
+// Bytes of one slot, in whole cache lines: at least one line.
+std::size_t pair_slot_bytes(const NodeLayout& layout, std::size_t stage_bytes);
+
+}  // namespace ddprun

@@ -1,0 +1,350 @@
+#include "worker_lib/cpu_shm/node_board.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+#include "base/cache_line.h"
+#include "worker_lib/cpu_shm/core/segment_layout.h"
+#include "worker_lib/cpu_shm/futex.h"
+
+namespace ddprun {
+namespace {
+
+// What a sleeper waits for: the tick of one rank (its local index), or of all.
+constexpr std::int32_t kEveryone = -1;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Enough for a handful of ranks on a core to come round.
+constexpr int kYields = 8;
+// Longer than a rank works on a chunk, shorter than a time slice.
+constexpr Duration kLongYield = std::chrono::milliseconds(1);
+// Waits that do not yield after a long one: doubled each time, and shortened by each good one.
+constexpr int kMinAbstinence = 256;
+constexpr int kMaxAbstinence = 65536;
+
+// Until a sleeper looks again by itself: whoever owes it a wake-up may have been stopped before that.
+constexpr Duration kLongestSleep = std::chrono::milliseconds(200);
+
+std::int32_t this_core() { return sched_getcpu() + 1; }
+
+// The failure word: everything that matters in one store. 0: no failure.
+std::uint64_t pack(const GroupFailure& failure, int reporter_local) {
+  return (static_cast<std::uint64_t>(failure.kind) + 1) |
+         static_cast<std::uint64_t>(failure.peer_rank + 1) << 8 |
+         static_cast<std::uint64_t>(reporter_local) << 40;
+}
+
+}  // namespace
+
+struct NodeBoard::Head {
+  alignas(kCacheLineBytes) std::atomic<std::uint64_t> failure;
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> sleepers;
+};
+
+// Lines are grouped by who reads them when: the tick by spinning peers, the call once per
+// collective, the bed only by whoever finds that somebody sleeps.
+struct NodeBoard::Block {
+  alignas(2 * kCacheLineBytes) std::atomic<std::uint64_t> tick;
+  std::atomic<std::uint64_t> entered;
+  std::atomic<std::uint32_t> left;
+  std::atomic<std::uint32_t> at_work;
+  std::atomic<std::int32_t> core;  // that the rank was last seen on, plus one
+  alignas(kCacheLineBytes)
+      CallHeader calls[2];  // by round: the next one may begin while one is read
+  std::uint64_t places[2];  // the same
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> bell;
+  std::atomic<std::uint32_t> asleep;
+  std::atomic<std::int32_t> wants_whom;
+  std::atomic<std::uint64_t> wants_tick;
+  alignas(kCacheLineBytes) std::int32_t failure_reporter;
+  std::uint32_t failure_cause_bytes;
+  char failure_cause[GroupFailure::kMaxCauseBytes];
+};
+
+// Apart from the blocks, which those who wait look at: pages that nobody touches without notes.
+struct NodeBoard::Note {
+  alignas(2 * kCacheLineBytes) std::atomic<std::uint64_t> version;  // odd: being written
+  std::atomic<std::uint64_t> bytes;
+  std::atomic<std::uint64_t> words[kMaxNoteBytes / sizeof(std::uint64_t)];
+};
+
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared between processes");
+
+std::size_t NodeBoard::bytes_for(int local_count, int world_size) {
+  static_assert(alignof(Block) >= alignof(Head) && sizeof(Head) % alignof(Block) == 0);
+  static_assert(alignof(Note) <= alignof(Block));
+  return sizeof(Head) + static_cast<std::size_t>(local_count) * (sizeof(Block) + sizeof(Note)) +
+         static_cast<std::size_t>(world_size) * sizeof(std::atomic<bool>);
+}
+
+// The segment's zeros are valid objects: atomics of value 0, empty texts.
+NodeBoard::NodeBoard(void* memory, int local_count, int local, Duration spin)
+    : head_(static_cast<Head*>(memory)),
+      blocks_(reinterpret_cast<Block*>(static_cast<char*>(memory) + sizeof(Head))),
+      notes_(reinterpret_cast<Note*>(blocks_ + local_count)),
+      departed_(reinterpret_cast<std::atomic<bool>*>(notes_ + local_count)),
+      local_count_(local_count),
+      local_(local),
+      spin_(spin),
+      abstinence_(kMinAbstinence) {}
+
+std::uint64_t NodeBoard::tick(int local) const { return blocks_[local].tick.load(); }
+
+// Sleepers and publishers cannot miss each other: a sleeper says that it sleeps and then looks at
+// the ticks once more; a publisher stores its tick and then looks for sleepers. All of it is
+// sequentially consistent, so one of the two sees the other.
+void NodeBoard::publish(std::uint64_t tick) {
+  blocks_[local_].core.store(this_core(), std::memory_order_relaxed);
+  blocks_[local_].tick.store(tick);
+  if (head_->sleepers.load() != 0) wake_those_who_wait_for_me(tick);
+}
+
+void NodeBoard::wake_those_who_wait_for_me(std::uint64_t tick) {
+  for (int i = 0; i < local_count_; ++i) {
+    Block& block = blocks_[i];
+    if (i == local_ || block.asleep.load() == 0) continue;
+    const std::int32_t whom = block.wants_whom.load();
+    const std::uint64_t wanted = block.wants_tick.load();
+    const bool mine_counts = whom == local_ || whom == kEveryone;
+    if (!mine_counts || tick < wanted || (whom == kEveryone && !everyone_reached(wanted))) continue;
+    block.bell.fetch_add(1);
+    futex_wake(block.bell);
+  }
+}
+
+bool NodeBoard::everyone_reached(std::uint64_t tick) const {
+  for (int i = 0; i < local_count_; ++i) {
+    if (blocks_[i].tick.load() < tick) return false;
+  }
+  return true;
+}
+
+bool NodeBoard::shares_core() const {
+  const std::int32_t core = this_core();
+  for (int i = 0; i < local_count_; ++i) {
+    if (i != local_ && blocks_[i].core.load(std::memory_order_relaxed) == core) return true;
+  }
+  return false;
+}
+
+template <class Ready>
+bool NodeBoard::spin(Ready ready) {
+  const TimePoint give_up = BootClock::now() + spin_;
+  for (unsigned turn = 1; !failed(); ++turn) {
+    if (ready()) return true;
+    relax();
+    if (turn % 32 == 0 && (BootClock::now() >= give_up || shares_core())) break;
+  }
+  return false;
+}
+
+// Spinning would keep the core from the very rank that is waited for; handing the core over costs a
+// fraction of a sleep and a wake-up. But if the core then goes to somebody else who computes, it
+// comes back only after a time slice, and sleeping is better for a while: a sleeper that is woken
+// goes first.
+template <class Ready>
+bool NodeBoard::yield(Ready ready) {
+  if (waits_before_yielding_ > 0) {
+    --waits_before_yielding_;
+    return false;
+  }
+  TimePoint before = BootClock::now();
+  for (int turn = 0; turn < kYields && !failed(); ++turn) {
+    sched_yield();
+    const TimePoint after = BootClock::now();
+    if (after - before > kLongYield) {
+      waits_before_yielding_ = abstinence_;
+      abstinence_ = std::min(2 * abstinence_, kMaxAbstinence);
+      return ready();
+    }
+    if (ready()) {
+      abstinence_ = std::max(abstinence_ - 1, kMinAbstinence);
+      return true;
+    }
+    before = after;
+  }
+  return false;
+}
+
+template <class Ready, class Gone>
+WaitEnd NodeBoard::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready,
+                        Gone gone) {
+  if (ready()) return WaitEnd::kReady;
+  const bool alone = spin_ > Duration::zero() && !shares_core();
+  if (alone ? spin(ready) : yield(ready)) return WaitEnd::kReady;
+
+  Block& mine = blocks_[local_];
+  for (;;) {
+    const std::uint32_t heard = mine.bell.load();
+    mine.wants_whom.store(whom);
+    mine.wants_tick.store(tick);
+    mine.asleep.store(1);
+    head_->sleepers.fetch_add(1);
+    std::optional<WaitEnd> end;
+    if (ready()) {
+      end = WaitEnd::kReady;
+    } else if (failed() || gone()) {
+      // What the rank published before it failed or left counts, and came before: look once more.
+      end = ready() ? WaitEnd::kReady : failed() ? WaitEnd::kFailed : WaitEnd::kLeft;
+    } else if (BootClock::now() >= deadline) {
+      end = WaitEnd::kTimedOut;
+    } else {
+      futex_wait(mine.bell, heard, std::min(deadline, BootClock::now() + kLongestSleep));
+    }
+    mine.asleep.store(0);
+    head_->sleepers.fetch_sub(1);
+    if (end) return *end;
+  }
+}
+
+WaitEnd NodeBoard::wait_for_all(std::uint64_t tick, TimePoint deadline) {
+  return wait(
+      kEveryone, tick, deadline, [&] { return everyone_reached(tick); },
+      [&] {
+        for (int i = 0; i < local_count_; ++i) {
+          if (has_left(i) && blocks_[i].tick.load() < tick) return true;
+        }
+        return false;
+      });
+}
+
+WaitEnd NodeBoard::wait_for(int local, std::uint64_t tick, TimePoint deadline) {
+  return wait(
+      local, tick, deadline, [&] { return blocks_[local].tick.load() >= tick; },
+      [&] { return has_left(local); });
+}
+
+void NodeBoard::enter(const CallHeader& call, std::uint64_t round, std::size_t place) {
+  Block& mine = blocks_[local_];
+  mine.calls[round % 2] = call;
+  mine.places[round % 2] = place;
+  mine.entered.store(round, std::memory_order_relaxed);
+}
+
+const CallHeader& NodeBoard::call_of(int local, std::uint64_t round) const {
+  return blocks_[local].calls[round % 2];
+}
+
+std::size_t NodeBoard::place_of(int local, std::uint64_t round) const {
+  return blocks_[local].places[round % 2];
+}
+
+std::uint64_t NodeBoard::entered(int local) const {
+  return blocks_[local].entered.load(std::memory_order_relaxed);
+}
+
+// Versions as in a sequence lock: odd while it is written. Whoever reads a word of the next note
+// synchronizes with its writer, and so sees that the version is another one.
+void NodeBoard::write_note(std::string_view note) {
+  DDPRUN_ASSERT(note.size() <= kMaxNoteBytes, "there is room for a note");
+  Note& mine = notes_[local_];
+  const std::uint64_t version = mine.version.load(std::memory_order_relaxed);
+  mine.version.store(version + 1, std::memory_order_relaxed);
+  mine.bytes.store(note.size(), std::memory_order_release);
+  for (std::size_t at = 0; at < note.size(); at += sizeof(std::uint64_t)) {
+    std::uint64_t word = 0;
+    std::memcpy(&word, note.data() + at, std::min(sizeof word, note.size() - at));
+    mine.words[at / sizeof word].store(word, std::memory_order_release);
+  }
+  mine.version.store(version + 2, std::memory_order_release);
+}
+
+std::string NodeBoard::note_of(int local) const {
+  constexpr int kAttempts = 100;
+  const Note& note = notes_[local];
+  for (int i = 0; i < kAttempts; ++i) {
+    const std::uint64_t version = note.version.load(std::memory_order_acquire);
+    if (version % 2 != 0) {
+      relax();
+      continue;
+    }
+    std::string text(
+        std::min<std::size_t>(note.bytes.load(std::memory_order_acquire), kMaxNoteBytes), '\0');
+    for (std::size_t at = 0; at < text.size(); at += sizeof(std::uint64_t)) {
+      const std::uint64_t word =
+          note.words[at / sizeof(std::uint64_t)].load(std::memory_order_acquire);
+      std::memcpy(text.data() + at, &word, std::min(sizeof word, text.size() - at));
+    }
+    if (note.version.load(std::memory_order_relaxed) == version) return text;
+  }
+  return {};
+}
+
+bool NodeBoard::raise(const GroupFailure& failure) {
+  Block& mine = blocks_[local_];
+  if (failed()) return false;
+  // Ours to write until the word points to it; a rank raises once, so nobody reads what is written
+  // here.
+  mine.failure_reporter = failure.reporter;
+  mine.failure_cause_bytes =
+      static_cast<std::uint32_t>(std::min(failure.cause.size(), GroupFailure::kMaxCauseBytes));
+  std::memcpy(mine.failure_cause, failure.cause.data(), mine.failure_cause_bytes);
+  std::uint64_t none = 0;
+  const bool first = head_->failure.compare_exchange_strong(none, pack(failure, local_));
+  if (first) {
+    for (int i = 0; i < local_count_; ++i) ring(i);
+  }
+  return first;
+}
+
+bool NodeBoard::failed() const { return head_->failure.load() != 0; }
+
+// What was read before a store that is sequentially consistent was read before every such load behind
+// it. (A fence would do, too, but ThreadSanitizer knows none.)
+bool NodeBoard::failed_by_now() {
+  blocks_[local_].core.store(this_core());
+  return failed();
+}
+
+// The flag first, then the look: whoever raises a failure and then looks at the flag sees it, or the
+// one who set it sees the failure.
+bool NodeBoard::begin_work() {
+  blocks_[local_].at_work.store(1);
+  if (!failed()) return true;
+  end_work();
+  return false;
+}
+
+void NodeBoard::end_work() { blocks_[local_].at_work.store(0); }
+
+bool NodeBoard::is_at_work(int local) const { return blocks_[local].at_work.load() != 0; }
+
+std::optional<GroupFailure> NodeBoard::failure() const {
+  const std::uint64_t word = head_->failure.load();
+  if (word == 0) return std::nullopt;
+  const Block& reporter = blocks_[word >> 40];
+  return GroupFailure{.kind = static_cast<ErrorKind>((word & 0xff) - 1),
+                      .peer_rank = static_cast<int>((word >> 8) & 0xffffffff) - 1,
+                      .reporter = reporter.failure_reporter,
+                      .cause = std::string(reporter.failure_cause, reporter.failure_cause_bytes)};
+}
+
+void NodeBoard::leave() {
+  blocks_[local_].left.store(1);
+  for (int i = 0; i < local_count_; ++i) ring(i);
+}
+
+void NodeBoard::ring_own() { ring(local_); }
+
+void NodeBoard::ring(int local) {
+  blocks_[local].bell.fetch_add(1);
+  futex_wake(blocks_[local].bell);
+}
+
+bool NodeBoard::has_left(int local) const { return blocks_[local].left.load() != 0; }
+
+bool NodeBoard::note_departure(int rank) { return !departed_[rank].exchange(true); }
+
+bool NodeBoard::has_departed(int rank) const { return departed_[rank].load(); }
+
+}  // namespace ddprun

@@ -1,0 +1,28 @@
+#include "worker_lib/cpu_shm/rank_bells.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdint>
+
+namespace ddprun {
+
+// "Not now" means that it has been rung more often than can be counted: it is heard.
+void RankBells::ring(int local) const {
+  const std::uint64_t one = 1;
+  while (write(bells_[static_cast<std::size_t>(local)].get(), &one, sizeof one) < 0 &&
+         errno == EINTR) {
+  }
+}
+
+void RankBells::ring_all() const {
+  for (std::size_t local = 0; local < bells_.size(); ++local) ring(static_cast<int>(local));
+}
+
+void RankBells::hush() const {
+  std::uint64_t times = 0;
+  while (read(own_fd(), &times, sizeof times) < 0 && errno == EINTR) {
+  }
+}
+
+}  // namespace ddprun

@@ -1,0 +1,334 @@
+#include "ddprun/comm_hook.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/torch.h>
+
+#include <map>
+#include <set>
+
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+using Finish = std::function<void()>;
+
+Finish average(const torch::Tensor& tensor, ProcessGroup& group) {
+  const Work work = group.all_reduce(tensor, {.op = ReduceOp::kAvg, .async = true});
+  return [work] { work.wait(); };
+}
+
+Finish average_in(torch::ScalarType type, const GradBucket& bucket, ProcessGroup& group) {
+  const torch::Tensor compressed = bucket.buffer.to(type);
+  const Work work = group.all_reduce(compressed, {.op = ReduceOp::kAvg, .async = true});
+  return [=, buffer = bucket.buffer] {
+    work.wait();
+    buffer.copy_(compressed);
+  };
+}
+
+}  // namespace
+
+Finish AllReduceHook::start(const GradBucket& bucket, ProcessGroup& group) {
+  return average(bucket.buffer, group);
+}
+
+Finish Fp16Compress::start(const GradBucket& bucket, ProcessGroup& group) {
+  return average_in(torch::kFloat16, bucket, group);
+}
+
+Finish Bf16Compress::start(const GradBucket& bucket, ProcessGroup& group) {
+  return average_in(torch::kBFloat16, bucket, group);
+}
+
+Finish NoopHook::start(const GradBucket&, ProcessGroup&) {
+  return [] {};
+}
+
+// --- what hooks carry from pass to pass ---
+
+HookState CommHook::state(const torch::nn::Module&) const { return {}; }
+
+void CommHook::load_state(const HookState&, const torch::nn::Module&) {}
+
+// --- PowerSGD ---
+
+namespace {
+
+// What is kept of a parameter whose gradients are compressed. Not by bucket: buckets are laid out
+// anew after the first pass, also after the first one of a run that was resumed.
+struct OfParameter {
+  torch::Tensor parameter;
+  std::int64_t number =
+      0;  // in the order in which they first came, which is that of the first layout
+  torch::Tensor error, last_q;
+};
+
+// A gradient that travels as the product of two thin matrices.
+struct Matrix {
+  OfParameter* own;
+  torch::Tensor gradient;
+  torch::Tensor values;  // n x m: the gradient, plus what earlier passes lost
+  torch::Tensor p;       // n x rank
+  torch::Tensor q;       // m x rank
+};
+
+torch::Tensor joined(const std::vector<torch::Tensor>& tensors, const torch::Tensor& like) {
+  std::vector<torch::Tensor> flat;
+  for (const torch::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
+  return flat.empty() ? like.new_empty({0}) : torch::cat(flat);
+}
+
+// The inverse: the parts of `flat` into `tensors`.
+void spread(const torch::Tensor& flat, const std::vector<torch::Tensor>& tensors) {
+  std::int64_t offset = 0;
+  for (const torch::Tensor& tensor : tensors) {
+    tensor.copy_(flat.narrow(0, offset, tensor.numel()).view(tensor.sizes()));
+    offset += tensor.numel();
+  }
+}
+
+// The same space by columns that are orthogonal to each other and of length 1.
+torch::Tensor orthogonalised(const torch::Tensor& matrix) {
+  const bool is_short =
+      matrix.scalar_type() == torch::kFloat16 || matrix.scalar_type() == torch::kBFloat16;
+  const torch::Tensor exact = is_short ? matrix.to(torch::kFloat32) : matrix;
+  return std::get<0>(torch::linalg_qr(exact, "reduced")).to(matrix.scalar_type());
+}
+
+// Names of tensors in a HookState: "error 0.weight".
+constexpr std::string_view kError = "error ";
+constexpr std::string_view kLastQ = "q ";
+
+}  // namespace
+
+struct PowerSgd::State {
+  PowerSgdOptions options;
+  std::int64_t passes = 0;  // that have begun to send their last bucket
+  std::map<const void*, OfParameter> parameters = {};
+  Compression compression = {};
+
+  bool is_worthwhile(const torch::Tensor& gradient) const;
+  OfParameter& of(const torch::Tensor& parameter);
+  torch::Tensor first_q(const torch::Tensor& matrix, std::int64_t number, std::int64_t pass) const;
+  std::vector<Matrix> matrices_of(const GradBucket& bucket, std::int64_t pass);
+  void approximate(std::vector<Matrix>& matrices, ProcessGroup& group);
+};
+
+bool PowerSgd::State::is_worthwhile(const torch::Tensor& gradient) const {
+  if (gradient.dim() < 2 || gradient.numel() == 0 || gradient.is_complex()) return false;
+  const auto n = static_cast<double>(gradient.size(0));
+  const double m = static_cast<double>(gradient.numel()) / n;
+  return (n + m) * options.rank * options.min_compression_rate < n * m;
+}
+
+OfParameter& PowerSgd::State::of(const torch::Tensor& parameter) {
+  const auto number = static_cast<std::int64_t>(parameters.size());
+  return parameters
+      .try_emplace(parameter.unsafeGetTensorImpl(), OfParameter{parameter, number, {}, {}})
+      .first->second;
+}
+
+// The same numbers on every rank.
+torch::Tensor PowerSgd::State::first_q(const torch::Tensor& matrix, std::int64_t number,
+                                       std::int64_t pass) const {
+  const std::uint64_t seed = options.seed + 1'000'003 * static_cast<std::uint64_t>(number) +
+                             97 * static_cast<std::uint64_t>(pass + 1);
+  const torch::Tensor random = torch::randn({matrix.size(1), options.rank},
+                                            at::detail::createCPUGenerator(seed), torch::kFloat32);
+  return orthogonalised(random.to(matrix.options()));
+}
+
+std::vector<Matrix> PowerSgd::State::matrices_of(const GradBucket& bucket, std::int64_t pass) {
+  std::vector<Matrix> matrices;
+  for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+    const torch::Tensor& gradient = bucket.gradients[i];
+    if (!is_worthwhile(gradient)) continue;
+    OfParameter& own = of(bucket.parameters[i]);
+    Matrix m{.own = &own,
+             .gradient = gradient,
+             .values = gradient.reshape({gradient.size(0), -1}).clone(),
+             .p = {},
+             .q = {}};
+    if (options.use_error_feedback && own.error.defined()) m.values.add_(own.error);
+    m.q = options.warm_start && own.last_q.defined() ? own.last_q
+                                                     : first_q(m.values, own.number, pass);
+    m.p = m.values.mm(m.q);
+    matrices.push_back(std::move(m));
+  }
+  return matrices;
+}
+
+// Their P are sums over the ranks.
+void PowerSgd::State::approximate(std::vector<Matrix>& matrices, ProcessGroup& group) {
+  if (matrices.empty()) return;
+  std::vector<torch::Tensor> qs;
+  for (Matrix& m : matrices) {
+    m.p = orthogonalised(m.p);
+    qs.push_back(m.values.t().mm(m.p));
+  }
+  const torch::Tensor flat = joined(qs, qs[0]);
+  group.all_reduce(flat, {.op = ReduceOp::kAvg});
+  compression.after += flat.nbytes();
+  spread(flat, qs);
+  for (std::size_t i = 0; i < matrices.size(); ++i) {
+    const Matrix& m = matrices[i];
+    const torch::Tensor product = m.p.mm(qs[i].t());
+    m.gradient.copy_(product.view(m.gradient.sizes()));
+    if (options.use_error_feedback) m.own->error = m.values.sub_(product);
+    if (options.warm_start) m.own->last_q = qs[i];
+  }
+}
+
+PowerSgd::PowerSgd(const PowerSgdOptions& options)
+    : state_(std::make_shared<State>(State{.options = options})) {
+  if (options.rank < 1)
+    refuse("PowerSgd: the option 'rank' is " + std::to_string(options.rank) +
+           "; at least 1 is needed");
+  if (options.start_iteration < 2)
+    refuse("PowerSgd: the option 'start_iteration' is " + std::to_string(options.start_iteration) +
+           "; it is at least 2, because buckets are laid out anew after the first pass");
+}
+
+PowerSgd::~PowerSgd() = default;
+
+std::string PowerSgd::name() const {
+  const PowerSgdOptions& o = state_->options;
+  return "power_sgd of rank " + std::to_string(o.rank) + " from pass " +
+         std::to_string(o.start_iteration) + " on, rate " + std::to_string(o.min_compression_rate) +
+         (o.use_error_feedback ? ", error feedback" : "") + (o.warm_start ? ", warm start" : "") +
+         ", seed " + std::to_string(o.seed);
+}
+
+PowerSgd::Compression PowerSgd::compression() const { return state_->compression; }
+
+Finish PowerSgd::start(const GradBucket& bucket, ProcessGroup& group) {
+  const torch::NoGradGuard no_grad;
+  Compression& compression = state_->compression;
+  compression.before += bucket.buffer.nbytes();
+  const std::int64_t pass = state_->passes;
+  if (bucket.is_last) ++state_->passes;
+  for (std::size_t i = 0; i < bucket.gradients.size(); ++i)
+    if (state_->is_worthwhile(bucket.gradients[i])) (void)state_->of(bucket.parameters[i]);
+  if (pass < state_->options.start_iteration) {
+    compression.after += bucket.buffer.nbytes();
+    return average(bucket.buffer, group);
+  }
+  std::vector<torch::Tensor> whole, ps;
+  for (const torch::Tensor& gradient : bucket.gradients)
+    if (!state_->is_worthwhile(gradient)) whole.push_back(gradient);
+  std::vector<Matrix> matrices = state_->matrices_of(bucket, pass);
+  for (const Matrix& m : matrices) ps.push_back(m.p);
+  const torch::Tensor flat_whole = joined(whole, bucket.buffer);
+  const torch::Tensor flat_p = joined(ps, bucket.buffer);
+  const Work whole_done = group.all_reduce(flat_whole, {.op = ReduceOp::kAvg, .async = true});
+  const Work p_done = group.all_reduce(flat_p, {.async = true});
+  compression.after += flat_whole.nbytes() + flat_p.nbytes();
+  return [=, state = state_, &group]() mutable {
+    const torch::NoGradGuard quiet;
+    whole_done.wait();
+    spread(flat_whole, whole);
+    p_done.wait();
+    spread(flat_p, ps);
+    state->approximate(matrices, group);
+  };
+}
+
+HookState PowerSgd::state(const torch::nn::Module& model) const {
+  nlohmann::json numbers = nlohmann::json::object();
+  HookState result;
+  std::set<std::int64_t> found;
+  for (const auto& item : model.named_parameters()) {
+    const auto own = state_->parameters.find(item.value().unsafeGetTensorImpl());
+    // One that has several names is saved under the first.
+    if (own == state_->parameters.end() || !found.insert(own->second.number).second) continue;
+    numbers[item.key()] = own->second.number;
+    const auto keep = [&](std::string_view what, const torch::Tensor& tensor) {
+      if (tensor.defined()) result.tensors.emplace(std::string(what) + item.key(), tensor);
+    };
+    keep(kError, own->second.error);
+    keep(kLastQ, own->second.last_q);
+  }
+  if (found.size() != state_->parameters.size())
+    refuse("the state of the hook '" + name() + "': it compresses parameters of another model");
+  result.values = {{"passes", state_->passes}, {"numbers", numbers}};
+  return result;
+}
+
+void PowerSgd::load_state(const HookState& state, const torch::nn::Module& model) {
+  const auto refuse_state = [&](const std::string& what) {
+    refuse("the state of the hook '" + name() + "': " + what);
+  };
+  std::map<const void*, OfParameter> parameters;
+  const auto own_parameters = model.named_parameters();
+  for (const auto& [parameter_name, number] : state.values.at("numbers").items()) {
+    const torch::Tensor* parameter = own_parameters.find(parameter_name);
+    if (!parameter) refuse_state("this model has no '" + parameter_name + "'");
+    OfParameter own{*parameter, number, {}, {}};
+    const std::int64_t rows = parameter->size(0), columns = parameter->numel() / rows;
+    const auto take = [&](std::string_view what, torch::IntArrayRef sizes, torch::Tensor& tensor) {
+      const auto saved = state.tensors.find(std::string(what) + parameter_name);
+      if (saved == state.tensors.end()) return;
+      if (saved->second.sizes() != sizes)
+        refuse_state("'" + saved->first + "' has not the shape that it has here");
+      tensor = saved->second.to(parameter->device(), saved->second.scalar_type(),
+                                /*non_blocking=*/false, /*copy=*/true);
+    };
+    take(kError, {rows, columns}, own.error);
+    take(kLastQ, {columns, state_->options.rank}, own.last_q);
+    parameters.emplace(parameter->unsafeGetTensorImpl(), own);
+  }
+  state_->parameters = std::move(parameters);
+  state_->passes = state.values.at("passes");
+}
+
+// --- local SGD ---
+
+PostLocalSgd::PostLocalSgd(std::int64_t start_iteration, ProcessGroup* subgroup)
+    : start_iteration_(start_iteration), subgroup_(subgroup) {
+  if (start_iteration < 0)
+    refuse("PostLocalSgd: start_iteration is " + std::to_string(start_iteration) +
+           "; it counts passes, and is at least 0");
+}
+
+// Subgroups differ between ranks.
+std::string PostLocalSgd::name() const {
+  return "post_local_sgd from pass " + std::to_string(start_iteration_) + " on, " +
+         (subgroup_ ? "in subgroups" : "alone");
+}
+
+Finish PostLocalSgd::start(const GradBucket& bucket, ProcessGroup& group) {
+  const bool is_global = passes_ < start_iteration_;
+  if (bucket.is_last) ++passes_;
+  if (is_global) return average(bucket.buffer, group);
+  return subgroup_ ? average(bucket.buffer, *subgroup_) : [] {};
+}
+
+HookState PostLocalSgd::state(const torch::nn::Module&) const {
+  return {.values = {{"passes", passes_}}};
+}
+
+void PostLocalSgd::load_state(const HookState& state, const torch::nn::Module&) {
+  passes_ = state.values.at("passes");
+}
+
+PeriodicModelAverager::PeriodicModelAverager(std::int64_t period, std::int64_t warmup_steps)
+    : period_(period), warmup_steps_(warmup_steps) {
+  if (period < 1 || warmup_steps < 0)
+    refuse("PeriodicModelAverager: a period of " + std::to_string(period) + " after " +
+           std::to_string(warmup_steps) + " steps; they are at least 1 and 0");
+}
+
+void PeriodicModelAverager::average_parameters(const std::vector<torch::Tensor>& parameters,
+                                               ProcessGroup& group) {
+  const std::int64_t step = step_++;
+  if (step < warmup_steps_ || (step - warmup_steps_) % period_ != 0) return;
+  const torch::NoGradGuard no_grad;
+  group.all_reduce_coalesced(parameters, {.op = ReduceOp::kAvg});
+}
+
+nlohmann::json PeriodicModelAverager::state() const { return {{"step", step_}}; }
+
+void PeriodicModelAverager::load_state(const nlohmann::json& state) { step_ = state.at("step"); }
+
+}  // namespace ddprun

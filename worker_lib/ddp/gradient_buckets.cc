@@ -1,0 +1,134 @@
+#include "worker_lib/ddp/gradient_buckets.h"
+
+#include <ATen/Dispatch.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+
+#include "worker_lib/group/late_checks.h"
+
+namespace ddprun {
+namespace {
+
+// Complex gradients are reduced as pairs of reals.
+torch::ScalarType reduced_type(const torch::Tensor& tensor) {
+  return c10::toRealValueType(tensor.scalar_type());
+}
+
+}  // namespace
+
+GradientBuckets::GradientBuckets(std::vector<torch::Tensor> parameters,
+                                 const std::vector<char>& in_a_bucket, std::size_t words,
+                                 ProcessGroup& group, BucketCaps caps)
+    : group_(group),
+      caps_(caps),
+      parameters_(std::move(parameters)),
+      in_a_bucket_(in_a_bucket),
+      word_count_(static_cast<std::int64_t>(words)),
+      places_(parameters_.size()),
+      bucket_of_(parameters_.size()) {}
+
+void GradientBuckets::lay_out(std::span<const std::size_t> order) {
+  std::vector<PlannedGradient> gradients;
+  for (const torch::Tensor& parameter : parameters_)
+    gradients.push_back(
+        {.bytes = parameter.nbytes(), .kind = static_cast<int>(reduced_type(parameter))});
+  std::vector<std::size_t> placed;
+  std::ranges::copy_if(order, std::back_inserter(placed),
+                       [&](std::size_t gradient) { return has_place(gradient); });
+  layout_ = plan_buckets(gradients, placed, caps_);
+  if (layout_.empty()) layout_.push_back({.kind = static_cast<int>(torch::kFloat32)});
+  flats_.resize(layout_.size());
+  for (const BucketLayout& layout : layout_) {
+    const auto type = static_cast<torch::ScalarType>(layout.kind);
+    const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(type));
+    const auto aligned = static_cast<std::int64_t>(slot_aligned(layout.bytes));
+    const bool is_last = &layout == &layout_.back();
+    const std::int64_t elements = aligned / element_bytes + (is_last ? word_count_ : 0);
+    set_flat(static_cast<int>(&layout - layout_.data()),
+             group_.shared_empty({elements}, type).zero_());
+  }
+}
+
+void GradientBuckets::move(int bucket) {
+  const torch::Tensor old = flat(bucket);
+  set_flat(bucket, group_.shared_empty(old.sizes(), old.scalar_type()).copy_(old));
+}
+
+void GradientBuckets::set_flat(int bucket, const torch::Tensor& flat) {
+  const auto index = static_cast<std::size_t>(bucket);
+  flats_[index] = flat;
+  firsts_.clear();
+  for (const BucketSlot& slot : layout_[index].slots) {
+    places_[slot.gradient] = make_place(slot.gradient, flat, slot.offset_bytes);
+    bucket_of_[slot.gradient] = bucket;
+  }
+  if (bucket + 1 == count()) words_ = flat.narrow(0, flat.size(0) - word_count_, word_count_);
+}
+
+// Strides as AccumulateGrad would choose them.
+torch::Tensor GradientBuckets::make_place(std::size_t gradient, const torch::Tensor& flat,
+                                          std::uint64_t offset_bytes) const {
+  const torch::Tensor& parameter = parameters_[gradient];
+  const auto strides = parameter.is_non_overlapping_and_dense()
+                           ? parameter.strides().vec()
+                           : torch::empty(parameter.sizes(), torch::kMeta).strides().vec();
+  return torch::from_blob(
+      static_cast<char*>(flat.data_ptr()) + offset_bytes, parameter.sizes(), strides,
+      [flat](void*) {}, parameter.options().requires_grad(false));
+}
+
+bool GradientBuckets::is_in_place(std::size_t gradient, const torch::Tensor& tensor) const {
+  const torch::Tensor& place = places_[gradient];
+  if (tensor.is_same(place)) return true;
+  return tensor.layout() == torch::kStrided && tensor.const_data_ptr() == place.const_data_ptr() &&
+         tensor.strides() == place.strides();
+}
+
+torch::Tensor GradientBuckets::payload(int bucket) const {
+  const torch::Tensor& whole = flat(bucket);
+  return bucket + 1 < count() ? whole : whole.narrow(0, 0, whole.size(0) - word_count_);
+}
+
+void GradientBuckets::write_words(std::span<const double> words) {
+  const torch::Tensor host = words_.is_cpu() ? words_ : detail::host_tensor_for(words_);
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      torch::kFloat16, torch::kBFloat16, host.scalar_type(), "words", [&] {
+        std::ranges::transform(words, host.mutable_data_ptr<scalar_t>(),
+                               [](double word) { return static_cast<scalar_t>(word); });
+      });
+  if (!words_.is_cpu()) words_.copy_(host, /*non_blocking=*/true);
+}
+
+std::vector<double> GradientBuckets::numbers_in(const torch::Tensor& words) {
+  std::vector<double> numbers;
+  AT_DISPATCH_FLOATING_TYPES_AND2(torch::kFloat16, torch::kBFloat16, words.scalar_type(), "words",
+                                  [&] {
+                                    const auto* first = words.const_data_ptr<scalar_t>();
+                                    numbers.assign(first, first + words.numel());
+                                  });
+  return numbers;
+}
+
+// One call for each bucket, whose gradients have one dtype.
+void GradientBuckets::multiply_first_elements(const torch::Tensor& factor) {
+  firsts_.resize(layout_.size());
+  for (int bucket = 0; bucket < count(); ++bucket) {
+    std::vector<torch::Tensor>& firsts = firsts_[static_cast<std::size_t>(bucket)];
+    if (firsts.empty()) firsts = first_elements(bucket);
+    if (!firsts.empty()) at::_foreach_mul_(firsts, factor.to(flat(bucket).scalar_type()));
+  }
+}
+
+std::vector<torch::Tensor> GradientBuckets::first_elements(int bucket) const {
+  const torch::Tensor& all = flat(bucket);
+  std::vector<torch::Tensor> result;
+  for (const BucketSlot& slot : layout_[static_cast<std::size_t>(bucket)].slots) {
+    if (parameters_[slot.gradient].numel() == 0) continue;
+    const std::uint64_t at = slot.offset_bytes / c10::elementSize(all.scalar_type());
+    result.push_back(all.narrow(0, static_cast<std::int64_t>(at), 1));
+  }
+  return result;
+}
+
+}  // namespace ddprun

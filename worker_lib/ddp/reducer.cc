@@ -1,0 +1,834 @@
+#include "worker_lib/ddp/reducer.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "base/assert.h"
+#include "worker_lib/collective/rank_names.h"
+#include "worker_lib/ddp/sparse_average.h"
+#include "worker_lib/group/notes.h"
+#include "worker_lib/util/error_bridge.h"
+#include "worker_lib/util/thrown_words.h"
+
+namespace ddprun {
+namespace {
+
+constexpr const char* kDoing = "backward pass of DistributedDataParallel";
+constexpr std::size_t kMaxNames = 10;  // in one message
+// How long a call that was ended may take to say why.
+constexpr auto kTimeToFail = std::chrono::seconds(10);
+
+[[noreturn]] void refuse_pass(const std::string& what,
+                              DistError::Kind kind = DistError::Kind::kInvalidArgument,
+                              int peer_rank = -1) {
+  refuse(std::string(kDoing) + ": " + what, kind, peer_rank);
+}
+
+// Throws the failure of a collective of a pass. If the ranks made different calls, mostly after an
+// early exit from a loop, the words say where this rank is.
+[[noreturn]] void throw_from_pass(const DistError& thrown, std::int64_t pass, std::int64_t epoch) {
+  if (thrown.kind() != DistError::Kind::kInvalidArgument) throw thrown;
+  const bool has_epoch = epoch != detail::GroupNotes::kNoEpoch;
+  throw within(thrown, std::string(kDoing) + ": pass " + std::to_string(pass) +
+                           (has_epoch ? " in epoch " + std::to_string(epoch) : ""));
+}
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i)
+    text += (i ? ", " : "") + names[i];
+  if (names.size() > kMaxNames)
+    text += " and " + std::to_string(names.size() - kMaxNames) + " more";
+  return text;
+}
+
+// As the gradient of an embedding that looked up nothing.
+torch::Tensor no_rows(const torch::Tensor& weight) {
+  auto sizes = weight.sizes().vec();
+  sizes[0] = 0;
+  return torch::sparse_coo_tensor(
+      torch::empty({1, 0}, torch::dtype(torch::kInt64).device(weight.device())),
+      torch::empty(sizes, weight.options().requires_grad(false)), weight.sizes());
+}
+
+}  // namespace
+
+// Rides in the callback at the end of a backward pass. Autograd drops the callback uncalled when an
+// exception leaves the pass; that is how the reducer learns of it.
+//
+// The reducer shares `is_open` with it and never owns the guard itself: the last owner runs give_up(), which locks
+// the reducer's mutex.
+struct Reducer::PassGuard {
+  explicit PassGuard(std::weak_ptr<Reducer> owner) : reducer(std::move(owner)) {}
+  ~PassGuard() {
+    if (!is_open->exchange(false)) return;
+    if (const auto owner = reducer.lock()) owner->give_up();
+  }
+  void end() {
+    *is_open = false;
+    if (const auto owner = reducer.lock()) owner->finish();
+  }
+  const std::weak_ptr<Reducer> reducer;
+  const std::shared_ptr<std::atomic<bool>> is_open = std::make_shared<std::atomic<bool>>(false);
+};
+
+// On a gradient accumulator, after it has put the gradient into .grad.
+class Reducer::GradientHook final : public torch::autograd::FunctionPostHook {
+ public:
+  GradientHook(Reducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                            const torch::autograd::variable_list& inputs) override {
+    reducer_.on_gradient(index_, inputs[0]);
+    return outputs;
+  }
+
+ private:
+  Reducer& reducer_;
+  const std::size_t index_;
+};
+
+Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
+                 const ReducerOptions& options)
+    : group_(group),
+      options_(options),
+      recorder_(options.statistics_every > 0
+                    ? std::make_unique<StepRecorder>(options.statistics_every)
+                    : nullptr) {
+  std::vector<torch::Tensor> tensors;
+  std::vector<char> in_a_bucket;
+  for (Parameter& parameter : parameters) {
+    tensors.push_back(parameter.tensor);
+    has_sparse_ |= parameter.is_sparse;
+    in_a_bucket.push_back(!parameter.is_sparse);
+    slots_.push_back({.parameter = std::move(parameter)});
+  }
+  const std::size_t words = PassWords::count(group.size(), tells_used() ? slots_.size() : 0);
+  const bool places_fit = options.compute_in_buckets && options.gradient_as_bucket_view &&
+                          !options.find_unused && !options.static_graph && group.device().is_cpu();
+  if (places_fit) placement_ = GradientPlacement::make(tensors);
+  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), in_a_bucket, words, group,
+                                               options.caps);
+  if (options.looks_late) group.notes()->late_checks->add(late_, group.world_ranks());
+}
+
+std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters, ProcessGroup& group,
+                                       const ReducerOptions& options) {
+  DDPRUN_ASSERT(!parameters.empty(), "a module without gradients was refused");
+  std::shared_ptr<Reducer> reducer(new Reducer(std::move(parameters), group, options));
+  std::vector<std::size_t> order(reducer->slots_.size());
+  std::iota(order.rbegin(), order.rend(), 0);
+  reducer->lay_out(order);
+  reducer->first_buckets_ = reducer->bucket_contents();
+  reducer->install_hooks();
+  return reducer;
+}
+
+void Reducer::lay_out(std::span<const std::size_t> order) {
+  buckets_->lay_out(order);
+  for (std::size_t i = 0; placement_ && i < slots_.size(); ++i)
+    if (buckets_->has_place(i)) placement_->set_place(i, buckets_->place(i));
+}
+
+Reducer::~Reducer() {
+  if (placement_) placement_->end();  // it may be destroyed in its own pass
+  for (Slot& slot : slots_) slot.accumulator->del_post_hook(slot.hook);
+}
+
+void Reducer::install_hooks() {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    slots_[i].accumulator = torch::autograd::impl::grad_accumulator(slots_[i].parameter.tensor);
+    accumulators_[slots_[i].accumulator.get()] = i;
+    slots_[i].hook = slots_[i].accumulator->add_post_hook(std::make_unique<GradientHook>(*this, i));
+  }
+}
+
+// --- what forwards say ---
+
+void Reducer::decide(bool synchronise) {
+  const std::lock_guard lock(mutex_);
+  decision_before_ = decision_;
+  decision_ = decision_.value_or(false) || synchronise;
+  ++forwards_;
+}
+
+void Reducer::take_back() {
+  const std::lock_guard lock(mutex_);
+  if (recorder_) recorder_->forward_fails();
+  decision_ = decision_before_;
+  --forwards_;
+}
+
+void Reducer::follow(std::span<const torch::Tensor> outputs) {
+  const std::lock_guard lock(mutex_);
+  if (recorder_) recorder_->forward_ends();
+  for (const torch::Tensor& output : outputs)
+    if (output.requires_grad() && !output.is_leaf())
+      output.register_hook([reducer = weak_from_this()](const torch::Tensor&) {
+        if (const auto owner = reducer.lock()) owner->on_output();
+      });
+  if (!options_.find_unused || outputs.empty()) return;
+  const std::vector<char> reached = reachable_from(outputs, accumulators_);
+  reachable_.resize(slots_.size());
+  for (std::size_t i = 0; i < reached.size(); ++i) reachable_[i] |= reached[i];
+  ++followed_;
+}
+
+void Reducer::forward_begins() {
+  if (!recorder_) return;
+  const std::lock_guard lock(mutex_);
+  recorder_->forward_begins(passes_ + 1);
+}
+
+void Reducer::module_begins() {
+  if (!recorder_) return;
+  const std::lock_guard lock(mutex_);
+  recorder_->module_begins();
+}
+
+void Reducer::set_local(bool local) {
+  const std::lock_guard lock(mutex_);
+  local_ = local;
+}
+
+void Reducer::set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
+
+void Reducer::compare_epochs(bool compare) {
+  const std::lock_guard lock(mutex_);
+  compares_epochs_ = compare;
+}
+
+void Reducer::set_divisor(std::optional<int> divisor) {
+  const std::lock_guard lock(mutex_);
+  divisor_ = divisor;
+}
+
+// --- during a pass ---
+
+void Reducer::on_output() {
+  const std::lock_guard lock(mutex_);
+  open_scope();
+  if (!is_to_accumulate()) return;
+  is_pass_due_ = true;
+  const bool synchronise = decision_.value_or(!local_);
+  if (!placement_ || placement_->is_active() || state_ != State::kIdle || !synchronise) return;
+  wait_for_buckets();  // of a pass that was given up
+  placement_->new_pass();
+  placement_->begin();
+}
+
+// Whether the pass that is running adds to .grad of parameters: torch::autograd::grad does not.
+bool Reducer::is_to_accumulate() const {
+  const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
+  if (!chosen || chosen->empty()) return true;  // everything that there is
+  return std::ranges::any_of(slots_, [&](const Slot& slot) {
+    const auto found = chosen->find(slot.accumulator.get());
+    return found != chosen->end() && found->second.needed_;
+  });
+}
+
+// Whether other ranks may be in a synchronised pass, though no gradient has come here.
+bool Reducer::awaits_gradients() const {
+  return is_pass_due_ && decision_.value_or(!local_) &&
+         std::ranges::any_of(
+             slots_, [](const Slot& slot) { return slot.parameter.tensor.requires_grad(); });
+}
+
+// computed: what the accumulator was given.
+void Reducer::on_gradient(std::size_t index, const torch::Tensor& computed) {
+  const std::lock_guard lock(mutex_);
+  if (state_ == State::kIdle) {
+    open_scope();
+    begin_pass();
+  }
+  Slot& slot = slots_[index];
+  const torch::Tensor& gradient = slot.parameter.tensor.grad();
+  if (!gradient.defined()) return;  // the end of the pass finds it missing
+  slot.is_used = true;
+  if (state_ == State::kLocalPass) return;
+  expect_usable(slot, gradient);
+  if (!pass_->arrive(index)) {
+    const std::string which = "'" + slot.parameter.name + "' got its gradient ";
+    if (pass_->arrivals()[index] == 0)
+      refuse_pass(which + (expected_.empty()
+                               ? "after its bucket was sent: no output of the forward leads to it"
+                               : "now, and did not in the first pass: the graph is not static"));
+    refuse_pass(which +
+                (expected_.empty()
+                     ? "twice in one pass; is there a backward pass within it? With the option "
+                       "'static_graph' such passes are synchronised"
+                     : "more often than in the first pass: the graph is not static"));
+  }
+  if (!slot.parameter.is_sparse) {
+    move_into_bucket(index, computed);
+    if (recorder_) recorder_->gradient_came(buckets_->bucket_of(index));
+  }
+  send_due();
+}
+
+void Reducer::expect_usable(const Slot& slot, const torch::Tensor& gradient) const {
+  if (at::GradMode::is_enabled())
+    refuse_pass("create_graph is not supported; use torch::autograd::grad for second derivatives",
+                DistError::Kind::kUnsupported);
+  const bool is_sparse = gradient.layout() == torch::kSparse;
+  if (is_sparse == slot.parameter.is_sparse) return;
+  refuse_pass(
+      "'" + slot.parameter.name + "' has a " + (is_sparse ? "sparse" : "dense") + " gradient; " +
+          (is_sparse ? "sparse ones are those of Embedding and EmbeddingBag with sparse(true)"
+                     : "its layer was made with sparse(true)"),
+      DistError::Kind::kUnsupported);
+}
+
+// The pass ends with the graph task that is running now, unless an outer one is to end it.
+void Reducer::open_scope() {
+  if (is_scope_open_ && *is_scope_open_) return;
+  auto guard = std::make_shared<PassGuard>(weak_from_this());
+  const auto is_open = guard->is_open;
+  torch::autograd::Engine::get_default_engine().queue_callback(
+      [guard = std::move(guard)] { guard->end(); });
+  *is_open = true;
+  is_scope_open_ = is_open;
+  if (recorder_) recorder_->pass_begins(passes_ + 1);
+}
+
+void Reducer::begin_pass() {
+  const bool synchronise = decision_.value_or(!local_);
+  if (synchronise) prepare_pass();
+  state_ = synchronise ? State::kPass : State::kLocalPass;
+  if (recorder_ && synchronise)
+    recorder_->is_synchronised(passes_, [this] { return untimed_buckets(); });
+  if (recorder_ && !synchronise) recorder_->is_not_recorded();
+  if (!synchronise) return;
+  for (std::size_t i = 0; i < slots_.size(); ++i)
+    if (expected_.empty() ? forwards_ > 0 && followed_ == forwards_ && !reachable_[i]
+                          : expected_[i] == 0)
+      excuse(i);
+  send_due();
+}
+
+// Two reducers would average a gradient while the other one writes to it.
+void Reducer::expect_no_other_hooks() const {
+  for (const Slot& slot : slots_) {
+    const auto is_ours = [](const auto& hook) {
+      return dynamic_cast<const GradientHook*>(hook.get()) != nullptr;
+    };
+    if (std::ranges::count_if(slot.accumulator->post_hooks(), is_ours) > 1)
+      refuse_pass("'" + slot.parameter.name +
+                  "' belongs to another DistributedDataParallel, too; it can be in one at a time");
+  }
+}
+
+void Reducer::prepare_pass() {
+  if (passes_ == 0) expect_no_other_hooks();
+  // A reduction of a pass that was given up may still use the buckets.
+  wait_for_buckets();
+  ++passes_;
+  if (placement_) placement_->new_pass();
+  works_.assign(static_cast<std::size_t>(buckets_->count()), {});
+  finishes_.clear();
+  pass_.emplace(buckets_->layout(), slots_.size(), expected_);
+  if (options_.static_graph && expected_.empty()) pass_->only_count();
+}
+
+void Reducer::excuse(std::size_t index) {
+  pass_->excuse(index);
+  contribute_without_gradient(index);
+}
+
+// A gradient that was added up, or computed, in its place is there already.
+void Reducer::move_into_bucket(std::size_t index, const torch::Tensor& computed) {
+  torch::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
+  slots_[index].kept.reset();  // it was excused, and came after all
+  if (placement_) placement_->note_gradient(index, gradient, computed);
+  if (gradient.is_same(buckets_->place(index))) return;
+  if (!buckets_->is_in_place(index, gradient)) place_to_write(index).copy_(gradient);
+  if (options_.gradient_as_bucket_view) gradient = buckets_->place(index);
+}
+
+// Away from tensors that lie in it and are no gradients.
+void Reducer::move_bucket(int bucket) {
+  const auto slots = buckets_->layout()[static_cast<std::size_t>(bucket)].slots;
+  std::vector<torch::Tensor> old;
+  for (const BucketSlot& slot : slots) {
+    old.push_back(buckets_->place(slot.gradient));
+    if (placement_->is_lent(slot.gradient)) placement_->do_not_guess(slot.gradient);
+  }
+  buckets_->move(bucket);
+  for (std::size_t i = 0; i < slots.size(); ++i) {
+    const std::size_t index = slots[i].gradient;
+    placement_->set_place(index, buckets_->place(index));
+    torch::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
+    if (gradient.is_same(old[i])) gradient = buckets_->place(index);
+  }
+}
+
+// The gradient's place, which no other tensor lies in.
+const torch::Tensor& Reducer::place_to_write(std::size_t index) {
+  if (placement_ && placement_->is_lent(index)) move_bucket(buckets_->bucket_of(index));
+  return buckets_->place(index);
+}
+
+// Before it is reduced, which writes to all of it.
+void Reducer::vacate(int bucket) {
+  if (!placement_) return;
+  const auto& slots = buckets_->layout()[static_cast<std::size_t>(bucket)].slots;
+  if (std::ranges::any_of(
+          slots, [&](const BucketSlot& slot) { return placement_->is_lent(slot.gradient); }))
+    move_bucket(bucket);
+}
+
+// Zeros, or the gradient from before this pass. That one is kept, because it is to stay as it is if
+// no rank used the parameter.
+void Reducer::contribute_without_gradient(std::size_t index) {
+  Slot& slot = slots_[index];
+  if (slot.parameter.is_sparse) return;
+  const torch::Tensor& old = slot.parameter.tensor.grad();
+  if (!old.defined()) {
+    place_to_write(index).zero_();
+  } else if (buckets_->is_in_place(index, old)) {
+    slot.kept = old.clone();
+  } else {
+    place_to_write(index).copy_(old);
+  }
+}
+
+void Reducer::send_due() {
+  for (int bucket = pass_->take_due(); bucket >= 0; bucket = pass_->take_due())
+    send(bucket, /*async=*/true);
+}
+
+void Reducer::send(int bucket, bool async) {
+  vacate(bucket);
+  if (recorder_) recorder_->sent(bucket);
+  if (hook_) {
+    try {
+      finishes_.push_back(hook_->start(bucket_for_hook(bucket), group_));
+    } catch (...) {
+      // It is unknown what the hook has called, so the ranks cannot go on together.
+      group_.abort("the communication hook '" + hook_->name() +
+                   "' failed: " + one_line_of(thrown_words()));
+      throw;
+    }
+    return;
+  }
+  works_[static_cast<std::size_t>(bucket)] =
+      group_.all_reduce(buckets_->flat(bucket), {.op = divisor_ ? ReduceOp::kSum : ReduceOp::kAvg,
+                                                 .timeout = options_.timeout,
+                                                 .async = async});
+  if (recorder_) recorder_->watch(bucket, works_[static_cast<std::size_t>(bucket)]);
+}
+
+GradBucket Reducer::bucket_for_hook(int bucket) const {
+  GradBucket result{.index = bucket,
+                    .is_last = bucket + 1 == buckets_->count(),
+                    .buffer = buckets_->payload(bucket)};
+  for (const BucketSlot& slot : buckets_->layout()[static_cast<std::size_t>(bucket)].slots) {
+    result.gradients.push_back(buckets_->place(slot.gradient));
+    result.parameters.push_back(slots_[slot.gradient].parameter.tensor);
+  }
+  return result;
+}
+
+// A hook sees gradients only.
+void Reducer::reduce_words(bool async) {
+  works_.back() = group_.all_reduce(
+      buckets_->words(), {.op = ReduceOp::kAvg, .timeout = options_.timeout, .async = async});
+}
+
+void Reducer::wait_for_buckets() {
+  try {
+    for (const Work& work : works_) work.wait();
+  } catch (const DistError& thrown) {
+    throw_from_pass(thrown, passes_, own_epoch());
+  }
+}
+
+// What needs the words at the end of the pass: the layout of the first one, a hook's end, gradients
+// that stay as they are, and the number of rows of sparse ones. In join() each forward waits for
+// the device anyway.
+bool Reducer::may_look_late() const {
+  return options_.looks_late && has_ready_order_ && !hook_ && !tells_used() && !has_sparse_ &&
+         compares_epochs_;
+}
+
+// Averages travel, so a word that one rank sets arrives as its value over the world size.
+void Reducer::set_words(PassCode code) {
+  const auto used = std::make_unique<bool[]>(slots_.size());
+  for (std::size_t i = 0; i < slots_.size(); ++i) used[i] = slots_[i].is_used;
+  const std::span<const bool> told(used.get(), tells_used() ? slots_.size() : 0);
+  buckets_->write_words(PassWords::of_rank(group_.rank(), group_.size(), code, own_epoch(), told));
+}
+
+std::int64_t Reducer::own_epoch() const {
+  return compares_epochs_ ? group_.notes()->epoch.load() : detail::GroupNotes::kNoEpoch;
+}
+
+// --- its end ---
+
+void Reducer::end_pass() {
+  decision_.reset();
+  forwards_ = followed_ = 0;
+  std::ranges::fill(reachable_, 0);
+}
+
+void Reducer::finish() {
+  const std::lock_guard lock(mutex_);
+  if (placement_) placement_->end();
+  const bool is_due = state_ == State::kIdle && awaits_gradients();
+  is_pass_due_ = false;
+  if (is_due) begin_pass();  // none will come
+  if (recorder_) recorder_->computed();
+  const State ended = std::exchange(state_, State::kIdle);
+  if (ended == State::kIdle) return;
+  was_local_ = ended == State::kLocalPass;
+  end_pass();
+  if (ended == State::kPass) finish_pass();
+}
+
+void Reducer::finish_pass() {
+  std::vector<std::size_t> missing = pass_->missing();
+  if (options_.find_unused || (options_.static_graph && expected_.empty()))
+    for (const std::size_t index : std::exchange(missing, {})) excuse(index);
+  const std::optional<PassWords> words = reduce_rest(missing);
+  finish_buckets();
+  settle_gradients(words);
+  settle_sparse(words, /*is_shadow=*/false);
+  for (Slot& slot : slots_) slot.is_used = false;
+  if (recorder_) recorder_->pass_ends();
+  if (options_.static_graph && expected_.empty()) expected_ = pass_->arrivals();
+  learn_from_first_pass();
+}
+
+void Reducer::shadow_pass() {
+  const std::lock_guard lock(mutex_);
+  if (recorder_) recorder_->is_not_recorded();
+  prepare_pass();
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    pass_->excuse(i);
+    slots_[i].is_used = false;
+    if (buckets_->has_place(i)) place_to_write(i).zero_();
+  }
+  send_due();
+  const std::optional<PassWords> words = reduce_rest({});
+  finish_buckets();
+  settle_sparse(words, /*is_shadow=*/true);
+  learn_from_first_pass();
+}
+
+// The works must have been waited for.
+Reducer::OwnPart Reducer::take_own_part(const std::vector<std::size_t>& missing) {
+  OwnPart own{.is_nested = torch::autograd::get_current_node() != nullptr,
+              .epoch = own_epoch(),
+              .works = std::exchange(works_, {}),
+              .scale = divisor_ && !hook_ ? 1.0 : group_.size()};
+  for (const std::size_t index : missing) own.missing.push_back(describe_missing(index));
+  return own;
+}
+
+// Returns the sums of the ranks' words, of a pass that is complete everywhere; nothing where they
+// are looked at in the next pass. missing: parameters that got no gradient here.
+std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& missing) {
+  set_words(missing.empty() ? PassCode::kComplete : PassCode::kMissing);
+  const int last = buckets_->count() - 1;
+  try {
+    for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
+      send(bucket, /*async=*/bucket != last);
+    if (hook_) reduce_words(/*async=*/false);
+  } catch (const DistError& thrown) {
+    wait_for_buckets();  // the failure of an earlier bucket is the first one, and says more
+    throw_from_pass(thrown, passes_, own_epoch());
+  }
+  wait_for_buckets();
+  late_->settle();  // of the pass before
+  OwnPart own = take_own_part(missing);
+  if (may_look_late()) {
+    look_later(std::move(own));
+    if (recorder_) recorder_->reduced();
+    return std::nullopt;
+  }
+  const torch::Tensor words = buckets_->words().cpu();
+  if (recorder_) recorder_->reduced();
+  return look_at(words, own);
+}
+
+void Reducer::look_later(OwnPart own) {
+  spoil_unless_complete(own.scale);
+  const auto part = std::make_shared<const OwnPart>(std::move(own));
+  const auto look = [&](Looking how) {
+    return [weak = weak_from_this(), part, how](const torch::Tensor& words) {
+      if (const auto owner = weak.lock()) static_cast<void>(owner->look_at(words, *part, how));
+    };
+  };
+  late_->add(buckets_->words(), look(Looking::kTogether), look(Looking::kAlone));
+}
+
+// Throws unless the pass was reduced and is complete on all ranks. words: on the host.
+PassWords Reducer::look_at(const torch::Tensor& words, const OwnPart& own, Looking how) const {
+  // NCCL's calls only make the stream wait, and an abort may end a call when its last elements, the words, are
+  // reduced already. Now that the words have been read each call has ended.
+  for (const Work& work : own.works) work.wait(kTimeToFail);
+  std::vector<double> sums = GradientBuckets::numbers_in(words);
+  for (double& sum : sums) sum *= own.scale;
+  PassWords result(std::move(sums), group_.size());
+  expect_reduced(result);
+  expect_complete(result, own, how);
+  expect_same_epoch(result, own, how);
+  return result;
+}
+
+// Writes NaN to each gradient unless every rank's code has come and says that its pass is complete.
+// The device decides, and the host does not wait for it.
+void Reducer::spoil_unless_complete(double scale) {
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor codes = buckets_->words().narrow(0, 0, group_.size());
+  const double complete = static_cast<double>(PassCode::kComplete) / scale;
+  const torch::Tensor is_complete = (codes - complete).abs_().lt(0.5 / scale).all();
+  buckets_->multiply_first_elements(
+      torch::where(is_complete, 1.0F, std::numeric_limits<float>::quiet_NaN()));
+}
+
+// A backend may say that a call is over which was ended early: NCCL's calls only make the stream wait. Then the
+// words are still this rank's own.
+void Reducer::expect_reduced(const PassWords& words) const {
+  const std::optional<int> rank = words.missing_rank();
+  if (!rank) return;
+  refuse_pass("its last all_reduce ended without the word of rank " + std::to_string(*rank) +
+                  ", so that gradients may not be averaged; do not use them",
+              DistError::Kind::kStopped, *rank);
+}
+
+// All ranks come here, or none.
+void Reducer::finish_buckets() {
+  int finished = 0;
+  for (const auto& finish : std::exchange(finishes_, {})) {
+    finish();
+    if (recorder_) recorder_->done(finished++);
+  }
+  if (!divisor_) return;
+  for (int bucket = 0; bucket < buckets_->count(); ++bucket)
+    buckets_->payload(bucket).div_(*divisor_);
+}
+
+void Reducer::learn_from_first_pass() {
+  if (!has_ready_order_) adopt_ready_order(pass_->ready_order());
+}
+
+// All buckets hold averages. Those of parameters that this rank did not use count if another one
+// did.
+void Reducer::settle_gradients(const std::optional<PassWords>& words) {
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    Slot& slot = slots_[i];
+    if (slot.parameter.is_sparse) continue;
+    torch::Tensor& gradient = slot.parameter.tensor.mutable_grad();
+    const torch::Tensor& place = buckets_->place(i);
+    const torch::Tensor kept = std::exchange(slot.kept, {});
+    if (is_left_alone(i, words)) {
+      if (kept.defined()) place.copy_(kept);
+    } else if (options_.gradient_as_bucket_view) {
+      if (!gradient.is_same(place)) gradient = place;
+    } else if (gradient.defined()) {
+      gradient.copy_(place);
+    } else {
+      gradient = place.clone();
+    }
+  }
+}
+
+// Whether no rank used the parameter.
+bool Reducer::is_left_alone(std::size_t index, const std::optional<PassWords>& words) const {
+  return tells_used() && !words->is_used(index);
+}
+
+void Reducer::settle_sparse(const std::optional<PassWords>& words, bool is_shadow) {
+  std::vector<torch::Tensor*> gradients;
+  std::vector<torch::Tensor> mine;
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    if (!slots_[i].parameter.is_sparse || is_left_alone(i, words)) continue;
+    const torch::Tensor& parameter = slots_[i].parameter.tensor;
+    gradients.push_back(&parameter.mutable_grad());
+    mine.push_back(gradients.back()->defined() && !is_shadow ? *gradients.back()
+                                                             : no_rows(parameter));
+  }
+  const std::vector<torch::Tensor> averages =
+      average_sparse(mine, divisor_.value_or(group_.size()), group_, options_.timeout);
+  for (std::size_t i = 0; i < averages.size(); ++i) *gradients[i] = averages[i];
+}
+
+// The other ranks will come to all of this pass's reductions, so they are called here, too, and
+// tell them. Whoever gave the pass up has an exception in flight already.
+void Reducer::give_up() noexcept {
+  const std::lock_guard lock(mutex_);
+  if (placement_) placement_->end();
+  const bool is_due = state_ == State::kIdle && awaits_gradients();
+  is_pass_due_ = false;
+  try {
+    if (is_due) begin_pass();
+    const State ended = std::exchange(state_, State::kIdle);
+    if (ended == State::kIdle) return;
+    end_pass();
+    if (ended != State::kPass) return;
+    for (Slot& slot : slots_) slot.kept.reset();
+    set_words(PassCode::kGivenUp);
+    for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
+      send(bucket, /*async=*/true);
+    if (hook_) reduce_words(/*async=*/true);
+    if (!options_.looks_late) return;
+    // As in reduce_rest(): a look may be a collective of all ranks.
+    wait_for_buckets();
+    late_->settle();
+    if (!may_look_late()) return;
+    OwnPart own = take_own_part({});
+    works_ = own.works;  // the next pass waits for them, too: its stream may be another one
+    look_later(std::move(own));
+  } catch (...) {
+    state_ = State::kIdle;
+    // The group has failed, on every rank and in the next call here. Or the pass before went wrong,
+    // which the other ranks report.
+  }
+}
+
+// Every rank has the same words and so takes the same way here.
+void Reducer::expect_complete(const PassWords& words, const OwnPart& own, Looking how) const {
+  std::vector<int> lacking;
+  for (int rank = 0; rank < group_.size(); ++rank) {
+    if (words.code(rank) == PassCode::kGivenUp)
+      refuse_pass(
+          "an exception left it on rank " + std::to_string(rank) + ", whose gradients are missing",
+          DistError::Kind::kInvalidArgument, rank);
+    if (words.code(rank) == PassCode::kMissing) lacking.push_back(rank);
+  }
+  if (!lacking.empty() && how == Looking::kAlone)
+    refuse_pass(name_ranks(lacking) +
+                " got no gradient for some parameter; the next pass names it");
+  if (!lacking.empty()) report_missing(own);
+}
+
+// Every rank has the same words here, too.
+void Reducer::expect_same_epoch(const PassWords& words, const OwnPart& own, Looking how) const {
+  if (!words.do_epochs_differ()) return;
+  if (how == Looking::kAlone)
+    refuse_pass(
+        "the ranks are in different epochs by DistributedSampler::set_epoch(); the next pass names "
+        "them");
+  const auto all = group_.all_gather_object(own.epoch, options_.timeout);
+  std::map<std::int64_t, std::vector<int>> ranks;
+  for (int rank = 0; rank < group_.size(); ++rank)
+    if (const auto epoch = all[static_cast<std::size_t>(rank)].get<std::int64_t>();
+        epoch != detail::GroupNotes::kNoEpoch)
+      ranks[epoch].push_back(rank);
+  std::string text;
+  for (const auto& [epoch, of_epoch] : ranks)
+    text += (text.empty() ? "" : ", ") + name_ranks(of_epoch) +
+            (of_epoch.size() == 1 ? " is" : " are") + " in epoch " + std::to_string(epoch);
+  refuse_pass(text +
+              " by DistributedSampler::set_epoch(); the ranks have had different numbers of batches in an epoch, "
+              "or one has left its loop early");
+}
+
+std::string Reducer::describe_missing(std::size_t index) const {
+  const Parameter& parameter = slots_[index].parameter;
+  std::string text = "'" + parameter.name + "'";
+  if (!parameter.tensor.requires_grad()) text += " (frozen)";
+  if (torch::autograd::impl::try_get_grad_accumulator(parameter.tensor) !=
+      slots_[index].accumulator)
+    text += " (its dtype or device changed after construction)";
+  if (!expected_.empty())
+    text += " (" + std::to_string(pass_->arrivals()[index]) + " of the " +
+            std::to_string(expected_[index]) + " of the first pass)";
+  return text;
+}
+
+void Reducer::report_missing(const OwnPart& own) const {
+  const auto all = group_.all_gather_object(own.missing, options_.timeout);
+  std::string text;
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    const auto theirs = all[rank].get<std::vector<std::string>>();
+    if (theirs.empty()) continue;
+    text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) + " got no gradient for " +
+            join(theirs);
+  }
+  if (own.is_nested)
+    refuse_pass(text +
+                ". It is a backward pass within another one, and no output of the wrapped "
+                "module's forward is part of that one");
+  if (options_.static_graph) refuse_pass(text + ". The graph is not static");
+  refuse_pass(text +
+              ". Each parameter that required grad at construction must take part in every "
+              "synchronised pass, unless the option 'find_unused_parameters' is on");
+}
+
+// Once, after the first pass. Gradients that lie in their places move with them.
+void Reducer::adopt_ready_order(const std::vector<std::size_t>& own_order) {
+  const auto order = torch::tensor(std::vector<std::int64_t>(own_order.begin(), own_order.end()))
+                         .to(group_.device());
+  group_.broadcast(order, {.timeout = options_.timeout});
+  const torch::Tensor agreed = order.cpu();
+  const auto* indices = agreed.const_data_ptr<std::int64_t>();
+  std::vector<torch::Tensor> old;
+  for (std::size_t i = 0; i < slots_.size(); ++i) old.push_back(buckets_->place(i));
+  lay_out(std::vector<std::size_t>(indices, indices + agreed.numel()));
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    torch::Tensor& gradient = slots_[i].parameter.tensor.mutable_grad();
+    if (!gradient.defined() || !gradient.is_same(old[i])) continue;
+    buckets_->place(i).copy_(old[i]);
+    gradient = buckets_->place(i);
+  }
+  has_ready_order_ = true;
+  if (recorder_) recorder_->change_buckets();
+}
+
+// --- statistics ---
+
+std::vector<BucketContents> Reducer::bucket_contents() const {
+  std::vector<BucketContents> result;
+  for (const BucketLayout& layout : buckets_->layout()) {
+    BucketContents& bucket = result.emplace_back();
+    bucket.dtype = c10::toString(static_cast<torch::ScalarType>(layout.kind));
+    for (const BucketSlot& slot : layout.slots) {
+      bucket.parameters.push_back(slot.gradient);
+      bucket.bytes += slots_[slot.gradient].parameter.tensor.nbytes();
+    }
+  }
+  return result;
+}
+
+std::vector<BucketTimes> Reducer::untimed_buckets() const {
+  std::vector<BucketTimes> result;
+  for (const BucketContents& bucket : bucket_contents())
+    result.push_back({.gradients = bucket.parameters.size(), .bytes = bucket.bytes});
+  return result;
+}
+
+void Reducer::describe(DataParallelStatistics& to) {
+  const std::lock_guard lock(mutex_);
+  for (const Slot& slot : slots_) {
+    const torch::Tensor& tensor = slot.parameter.tensor;
+    to.parameters.push_back(slot.parameter.name);
+    to.parameter_bytes += tensor.nbytes();
+    const std::string dtype = c10::toString(tensor.scalar_type());
+    if (!std::ranges::count(to.dtypes, dtype)) to.dtypes.push_back(dtype);
+  }
+  to.first_buckets = first_buckets_;
+  to.buckets = bucket_contents();
+  to.has_rebuilt_buckets = has_ready_order_;
+  if (hook_) to.comm_hook = hook_->name();
+  to.passes = passes_;
+  if (pass_) to.ready_order = pass_->ready_order();
+  for (const std::size_t index : to.ready_order) {
+    if (pass_->arrivals()[index] > 0) continue;
+    to.unused.push_back(index);
+    to.unused_bytes += slots_[index].parameter.tensor.nbytes();
+  }
+  if (!recorder_) return;
+  to.last = recorder_->statistics().last();
+  to.recent = recorder_->statistics().summary();
+}
+
+}  // namespace ddprun

@@ -1,0 +1,257 @@
+// Reducer: averages gradients over the ranks while backward passes run.
+//
+// Each parameter's gradient accumulator has a hook. It moves the gradient into its place in a
+// bucket and makes that place the parameter's .grad; a bucket that is complete is reduced,
+// asynchronously, while the backward pass goes on. A callback at the end of the pass waits.
+//
+//      hook: gradient ready          all due buckets sent      callback: end of the pass
+//   idle ------------------> in pass --------------------+----------------------------> idle
+//     ^                                                  | the pass was given up
+//     +--------------------------------------------------+ (an exception left it)
+//
+// The callback belongs to the outermost pass that an output of the module is part of (the outputs
+// have a hook, too), so that gradients of a pass within it, as re-entrant checkpointing makes,
+// count for the outer one.
+//
+// With compute_in_buckets, autograd computes gradients in their places (gradient_placement.h), so that
+// nothing is copied.
+//
+// Bits: gradients are summed in the group's order and the sum is divided by the world size, element
+// by element (ReduceOp::kAvg); where a gradient lies in which bucket, and whether it was copied
+// there or added up there, does not matter. (PyTorch divides first, or multiplies by the
+// reciprocal. For two ranks all of it gives the same bits, but for numbers at the end of the
+// dtype's range.)
+//
+// No quiet drift: every pass of every rank sends all buckets, complete or not, in list order. The
+// last one carries words from each rank (ddp/core/pass_words.h): a code, so that all ranks learn in the
+// same pass that one of them has gradients missing (kMissing) or gave the pass up (kGivenUp), and
+// all throw; the epoch that its sampler is in; and, where parameters may be unused, which ones it
+// used. The words also show that something was reduced at all.
+//
+// Late looks: on a GPU the host would wait for the device in each pass to read the words. With
+// looks_late it reads those of a pass at the end of the next one. Meanwhile the device itself
+// writes NaN to a gradient of a pass that did not complete everywhere (spoil_unless_complete()).
+//
+// The layout of the first pass is a guess, the parameters in reverse. At its end rank 0's order of
+// readiness becomes the order of all, for good.
+//
+// One pass at a time; its hooks may run on several threads. The group must outlive the reducer.
+#pragma once
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ddprun/comm_hook.h"
+#include "ddprun/process_group.h"
+#include "ddprun/step_statistics.h"
+#include "worker_lib/ddp/autograd_graph.h"
+#include "worker_lib/ddp/core/bucket_plan.h"
+#include "worker_lib/ddp/core/pass_words.h"
+#include "worker_lib/ddp/gradient_buckets.h"
+#include "worker_lib/ddp/gradient_placement.h"
+#include "worker_lib/ddp/step_recorder.h"
+#include "worker_lib/group/late_checks.h"
+
+namespace ddprun {
+
+struct ReducerOptions {
+  BucketCaps caps;
+  std::optional<Timeout> timeout;
+  // A parameter without a gradient in a pass contributes zeros, or the gradient that it has; if no
+  // rank used it since the last synchronised pass, its gradient stays as it is.
+  bool find_unused = false;
+  // Every pass is like the first one, in which it is counted how often each gradient comes.
+  bool static_graph = false;
+  // .grad is the gradient's place in its bucket. Otherwise it is copied there and back.
+  bool gradient_as_bucket_view = true;
+  // Gradients are computed in their places, as far as that is possible.
+  bool compute_in_buckets = false;
+  // The words of a pass are looked at in the next one. Not in the first pass, with a hook, with
+  // unused or sparse parameters, or in join(): these need the words at once.
+  bool looks_late = false;
+  // Measures one synchronised pass in this many; 0: none.
+  std::int64_t statistics_every = 0;
+};
+
+class Reducer : public std::enable_shared_from_this<Reducer> {
+ public:
+  struct Parameter {
+    std::string name;
+    torch::Tensor tensor;    // requires grad, floating-point or complex, on the group's device
+    bool is_sparse = false;  // its gradients are
+  };
+
+  // The same parameters, in the same order, on every rank. `parameters` is not empty.
+  static std::shared_ptr<Reducer> make(std::vector<Parameter> parameters, ProcessGroup& group,
+                                       const ReducerOptions& options);
+  ~Reducer();
+
+  // Whether the next backward pass is to be synchronised: what a forward decided. Where several
+  // forwards come before it, one that is synchronised is enough (PyTorch's rule). A pass that no
+  // forward spoke for is synchronised unless set_local(true) holds.
+  void decide(bool synchronise);
+
+  // The forward that decided last threw: it says nothing of the next pass.
+  void take_back();
+
+  // What came out of the forward that decided last.
+  void follow(std::span<const torch::Tensor> outputs);
+
+  // The parts of a forward, for statistics.
+  void forward_begins();
+  void module_begins();
+
+  // Passes without a decision stay local while this is set.
+  void set_local(bool local);
+
+  // Averages buckets from now on. Before the first pass, once.
+  void set_hook(std::shared_ptr<CommHook> hook);
+  bool has_hook() const { return hook_ != nullptr; }
+  bool has_begun() const { return passes_ > 0; }
+  // Whether the last pass left gradients that are this rank's own.
+  bool was_local() const { return was_local_; }
+  // Synchronised passes that have begun here: between two collectives the same number on every rank.
+  std::int64_t passes() const { return passes_; }
+
+  // Whether synchronised passes throw where the ranks' samplers are in different epochs.
+  void compare_epochs(bool compare);
+
+  // Sums are divided by this number, where it is not the group's size.
+  void set_divisor(std::optional<int> divisor);
+
+  // A pass of a rank that has nothing more to train on: it takes part in all that the others
+  // reduce, with zeros. Its parameters' gradients are unspecified then.
+  void shadow_pass();
+
+  // What it knows: of parameters, buckets, passes and times. For the thread that trains, between
+  // passes.
+  void describe(DataParallelStatistics& to);
+
+ private:
+  struct PassGuard;
+  class GradientHook;
+
+  struct Slot {
+    Parameter parameter;
+    std::shared_ptr<torch::autograd::Node> accumulator;  // the parameter holds it weakly only
+    std::uintptr_t hook = 0;
+    torch::Tensor kept;    // the old gradient of one that this pass did not reach
+    bool is_used = false;  // since the last synchronised pass, in local passes, too
+  };
+
+  // This rank's part of a pass, for whoever looks at the words of all.
+  struct OwnPart {
+    std::vector<std::string> missing = {};  // parameters without a gradient
+    bool is_nested = false;                 // within another backward pass
+    std::int64_t epoch = 0;
+    std::vector<Work> works = {};              // of the pass
+    double scale = 1;  // of the words: what makes them sums
+  };
+
+  // kAlone: without a collective, because the other ranks are elsewhere. It names less then.
+  enum class Looking { kTogether, kAlone };
+
+  Reducer(std::vector<Parameter> parameters, ProcessGroup& group, const ReducerOptions& options);
+
+  void install_hooks();
+
+  void on_output();
+  void on_gradient(std::size_t index, const torch::Tensor& computed);
+  bool is_to_accumulate() const;
+  bool awaits_gradients() const;
+  void expect_usable(const Slot& slot, const torch::Tensor& gradient) const;
+  void open_scope();
+  void begin_pass();
+  void move_into_bucket(std::size_t index, const torch::Tensor& computed);
+  void move_bucket(int bucket);
+  void vacate(int bucket);
+  const torch::Tensor& place_to_write(std::size_t index);
+  void contribute_without_gradient(std::size_t index);
+  void send_due();
+  void send(int bucket, bool async);
+  GradBucket bucket_for_hook(int bucket) const;
+  void reduce_words(bool async);
+  void wait_for_buckets();
+  bool may_look_late() const;
+  bool tells_used() const { return options_.find_unused || options_.static_graph; }
+  void set_words(PassCode code);
+  std::int64_t own_epoch() const;
+
+  void finish();
+  void prepare_pass();
+  void expect_no_other_hooks() const;
+  void finish_pass();
+  void excuse(std::size_t index);
+  OwnPart take_own_part(const std::vector<std::size_t>& missing);
+  std::optional<PassWords> reduce_rest(const std::vector<std::size_t>& missing);
+  void look_later(OwnPart own);
+  PassWords look_at(const torch::Tensor& words, const OwnPart& own,
+                    Looking how = Looking::kTogether) const;
+  void spoil_unless_complete(double scale);
+  void finish_buckets();
+  void settle_gradients(const std::optional<PassWords>& words);
+  void settle_sparse(const std::optional<PassWords>& words, bool is_shadow);
+  bool is_left_alone(std::size_t index, const std::optional<PassWords>& words) const;
+  void learn_from_first_pass();
+  void lay_out(std::span<const std::size_t> order);
+  void give_up() noexcept;
+  void expect_reduced(const PassWords& words) const;
+  void expect_same_epoch(const PassWords& words, const OwnPart& own, Looking how) const;
+  void expect_complete(const PassWords& words, const OwnPart& own, Looking how) const;
+  [[noreturn]] void report_missing(const OwnPart& own) const;
+  std::string describe_missing(std::size_t index) const;
+  void adopt_ready_order(const std::vector<std::size_t>& own_order);
+  void end_pass();
+
+  std::vector<BucketContents> bucket_contents() const;
+  std::vector<BucketTimes> untimed_buckets() const;
+
+  ProcessGroup& group_;
+  const ReducerOptions options_;
+
+  std::mutex mutex_;
+  std::vector<Slot> slots_;
+  AccumulatorIndex accumulators_;
+  std::unique_ptr<GradientBuckets> buckets_;
+  std::shared_ptr<GradientPlacement> placement_;  // null: gradients are copied
+  std::vector<Work> works_;                       // by bucket: of its last reduction
+  std::shared_ptr<CommHook> hook_;
+  std::vector<std::function<void()>> finishes_;  // what the hook has begun, in order of buckets
+  std::optional<int> divisor_;
+  bool has_ready_order_ = false;
+  bool has_sparse_ = false;
+  const std::shared_ptr<detail::LateChecks> late_ = std::make_shared<detail::LateChecks>();
+  std::vector<int> expected_;  // static graph: arrivals of the first pass
+
+  // What forwards said about the next pass.
+  std::optional<bool> decision_;
+  std::optional<bool> decision_before_;  // the last forward
+  int forwards_ = 0;
+  int followed_ = 0;             // of these, whose outputs are known
+  std::vector<char> reachable_;  // from these outputs
+
+  bool local_ = false;
+  bool compares_epochs_ = true;
+  enum class State { kIdle, kLocalPass, kPass } state_ = State::kIdle;
+  std::shared_ptr<const std::atomic<bool>> is_scope_open_;  // of the last guard; null before the first one
+  bool is_pass_due_ =
+      false;  // a gradient of an output has come, in a pass that goes to the parameters
+  std::int64_t passes_ = 0;  // that were synchronised
+  bool was_local_ = false;
+  std::optional<ReductionPass> pass_;
+
+  std::vector<BucketContents> first_buckets_;
+  const std::unique_ptr<StepRecorder> recorder_;  // null: no times are taken
+};
+
+}  // namespace ddprun

@@ -1,0 +1,111 @@
+#include "worker_lib/group/any_rank.h"
+
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "worker_lib/group/late_checks.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+
+using nlohmann::json;
+
+namespace {
+
+// How long a call that was ended may take to say why.
+constexpr auto kTimeToFail = std::chrono::seconds(10);
+
+// Not on a GPU where the cpu will do. The copy to a GPU does not wait for its stream.
+torch::Tensor as_tensor(const std::vector<bool>& wishes, const ProcessGroup& group) {
+  const torch::Tensor values =
+      torch::tensor(std::vector<std::int32_t>(wishes.begin(), wishes.end()));
+  if (group.takes(torch::kCPU)) return values;
+  const torch::Tensor wished =
+      torch::empty(values.sizes(), values.options().device(group.device()));
+  wished.copy_(detail::host_tensor_for(wished).copy_(values), /*non_blocking=*/true);
+  return wished;
+}
+
+// Returns what the call has written on a device. Uses a stream of its own, because the caller's
+// stream may hold a whole step.
+torch::Tensor result_on_host(const Work& work, const torch::Tensor& values) {
+  const c10::impl::VirtualGuardImpl device(values.device().type());
+  const c10::StreamGuard aside(device.getStreamFromGlobalPool(values.device()));
+  work.wait();
+  const torch::Tensor result = detail::HostCopy(values).wait();
+  work.wait(kTimeToFail);  // an aborted call lets the copy come, too
+  return result;
+}
+
+std::vector<bool> as_wishes(const torch::Tensor& wished) {
+  const torch::Tensor of_all = wished.cpu();
+  std::vector<bool> result;
+  for (std::int64_t i = 0; i < of_all.numel(); ++i)
+    result.push_back(of_all[i].item<std::int32_t>() != 0);
+  return result;
+}
+
+}  // namespace
+
+std::vector<bool> wishes_of_all(ProcessGroup& group, const std::vector<bool>& mine) {
+  if (group.size() == 1) return mine;
+  const torch::Tensor wished = as_tensor(mine, group);
+  group.all_reduce(wished, {.op = ReduceOp::kMax}).wait();
+  return as_wishes(wished);
+}
+
+std::vector<bool> LateWishes::last(const std::vector<bool>& mine) {
+  if (group_.size() == 1) return mine;
+  if (!sent_) return std::vector<bool>(mine.size());
+  const Sent sent = *std::exchange(sent_, std::nullopt);
+  if (!sent.wished.is_cpu()) return as_wishes(result_on_host(sent.work, sent.wished));
+  sent.work.wait();
+  return as_wishes(sent.wished);
+}
+
+void LateWishes::begin(const std::vector<bool>& mine) {
+  if (group_.size() == 1) return;
+  Sent sent{.wished = as_tensor(mine, group_), .work = {}};
+  sent.work = group_.all_reduce(sent.wished, {.op = ReduceOp::kMax, .async = true});
+  sent_ = std::move(sent);
+}
+
+json to_json_report(const std::optional<DistError>& failure) {
+  if (!failure) return nullptr;
+  return {{"kind", failure->kind()}, {"what", failure->what()}};
+}
+
+void throw_reported(const json& report, const std::string& whose) {
+  if (report.is_null()) return;
+  refuse(whose + report.at("what").get<std::string>(), report.at("kind").get<DistError::Kind>());
+}
+
+std::vector<json> on_every_rank(ProcessGroup& group, const char* doing, Timeout timeout,
+                                const std::function<json()>& part) {
+  json own{{"failure", nullptr}, {"value", nullptr}};
+  try {
+    with_dist_errors(doing, [&] { own["value"] = part(); });
+  } catch (const DistError& failure) {
+    own["failure"] = to_json_report(failure);
+  }
+  const LongWait for_the_others(group);
+  std::vector<json> values;
+  const std::vector<json> all = group.all_gather_object(own, timeout);
+  const auto failed_alike = [&](const json& one) {
+    return one.at("failure") == all[0].at("failure");
+  };
+  if (std::ranges::all_of(all, failed_alike)) throw_reported(all[0].at("failure"));
+  for (std::size_t rank = 0; rank < all.size(); ++rank) {
+    throw_reported(all[rank].at("failure"),
+                   std::string(doing) + ": rank " + std::to_string(rank) + ": ");
+    values.push_back(all[rank].at("value"));
+  }
+  return values;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,390 @@
+#include "worker_lib/group/argument_check.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "ddprun/backend.h"
+#include "ddprun/p2p_op.h"
+#include "worker_lib/group/tensor_facts.h"
+#include "worker_lib/group/work_state.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::array kKnownDtypes{
+    torch::kBool,           torch::kUInt8,          torch::kInt8,
+    torch::kInt16,          torch::kInt32,          torch::kInt64,
+    torch::kFloat16,        torch::kBFloat16,       torch::kFloat32,
+    torch::kFloat64,        torch::kComplexFloat,   torch::kComplexDouble,
+    torch::kUInt16,         torch::kUInt32,         torch::kUInt64,
+    torch::kFloat8_e5m2,    torch::kFloat8_e4m3fn,  torch::kFloat8_e5m2fnuz,
+    torch::kFloat8_e4m3fnuz,
+#if DDPRUN_HAS_FLOAT8_E8M0
+    torch::kFloat8_e8m0fnu,
+#endif
+};
+
+constexpr bool is_known_dtype(torch::ScalarType type) {
+  return std::ranges::find(kKnownDtypes, type) != kKnownDtypes.end();
+}
+
+// "Bool, Byte, ... and Double".
+std::string known_dtypes() {
+  std::string text;
+  for (const torch::ScalarType type : kKnownDtypes) {
+    if (type != kKnownDtypes.front()) text += type == kKnownDtypes.back() ? " and " : ", ";
+    text += c10::toString(type);
+  }
+  return text;
+}
+
+std::string element(const char* name, std::size_t index) {
+  return std::string(name) + "[" + std::to_string(index) + "]";
+}
+
+// The bytes a contiguous tensor lies in. const_data_ptr leaves a lazily copied tensor uncopied.
+struct Extent {
+  std::uintptr_t begin;
+  std::uintptr_t end;
+  std::size_t index = 0;
+
+  bool is_empty() const { return begin == end; }
+  bool overlaps(const Extent& other) const { return begin < other.end && other.begin < end; }
+  bool is_same(const Extent& other) const { return begin == other.begin && end == other.end; }
+};
+
+Extent extent_of(const torch::Tensor& tensor, std::size_t index = 0) {
+  if (tensor.numel() == 0) return {0, 0, index};
+  const auto begin = reinterpret_cast<std::uintptr_t>(tensor.const_data_ptr());
+  return {begin, begin + tensor.nbytes(), index};
+}
+
+}  // namespace
+
+DeviceTypes::DeviceTypes(const Backend& backend) {
+  static_assert(static_cast<int>(torch::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES) <= 64);
+  for (int i = 0; i < static_cast<int>(torch::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES); ++i) {
+    if (backend.takes(static_cast<torch::DeviceType>(i))) types_ |= std::uint64_t{1} << i;
+  }
+}
+
+std::string DeviceTypes::to_text() const {
+  std::string text;
+  int count = 0;
+  for (int i = 0; i < static_cast<int>(torch::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES); ++i) {
+    const auto type = static_cast<torch::DeviceType>(i);
+    if (!holds(type)) continue;
+    if (count++ > 0) text += " or ";
+    text += c10::DeviceTypeName(type, /*lower_case=*/true);
+  }
+  return text + (count == 1 ? ", the group's device" : ", the group's devices");
+}
+
+bool ArgumentCheck::on_device(const torch::Tensor& tensor) const {
+  return devices_.holds(tensor.device().type());
+}
+
+bool ArgumentCheck::on_calls_device(const torch::Tensor& tensor) {
+  if (!on_device(tensor)) return false;
+  const torch::Device device = tensor.device();
+  if (!device_) device_ = device;
+  return device.type() == device_->type() && (device.is_cpu() || device == *device_);
+}
+
+bool ArgumentCheck::is_sound(const torch::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == torch::kStrided && on_calls_device(tensor) &&
+         tensor.is_contiguous() && is_known_dtype(tensor.scalar_type()) && tensor.has_storage() &&
+         !tensor.is_neg() && !tensor.is_conj();
+}
+
+void ArgumentCheck::tensor(const char* name, const torch::Tensor& tensor) {
+  if (!is_sound(tensor)) [[unlikely]]
+    explain(name, tensor);
+}
+
+// Finds the rule that is_sound() saw broken. Apart from it, so that the quick path builds no
+// strings.
+void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor) const {
+  if (!tensor.defined()) refuse(name + " must be a tensor, but is undefined");
+  if (tensor.layout() != torch::kStrided) {
+    refuse(name + " must be dense, but its layout is " + text_of(tensor.layout()));
+  }
+  if (!on_device(tensor)) {
+    refuse(name + " must be on " + devices_.to_text() + ", but is on " + tensor.device().str());
+  }
+  if (device_ && tensor.device() != *device_) {
+    refuse(name + " must be on " + device_->str() + " like the call's other tensors, but is on " +
+           tensor.device().str());
+  }
+  if (!is_known_dtype(tensor.scalar_type())) {
+    refuse(name + " is " + c10::toString(tensor.scalar_type()) + "; collectives know " +
+           known_dtypes());
+  }
+  if (!tensor.has_storage()) refuse(name + " has no memory of its own (a wrapper or fake tensor)");
+  if (tensor.is_neg()) {
+    refuse(name + " is a lazily negated view; pass " + name + ".resolve_neg()");
+  }
+  if (tensor.is_conj()) {
+    refuse(name + " is a lazily conjugated view; pass " + name + ".resolve_conj()");
+  }
+  refuse(name + " must be contiguous, but has strides " + text_of(tensor.strides()) +
+         " for shape " + text_of(tensor.sizes()) + "; pass " + name +
+         ".contiguous(), and copy the result back where it is written");
+}
+
+void ArgumentCheck::list(const char* name, const std::vector<torch::Tensor>& list) {
+  if (list.empty()) refuse(std::string(name) + " must hold at least one tensor");
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!is_sound(list[i])) explain(element(name, i), list[i]);
+  }
+}
+
+void ArgumentCheck::list_of_one_dtype(const char* name, const std::vector<torch::Tensor>& list) {
+  this->list(name, list);
+  for (std::size_t i = 1; i < list.size(); ++i) {
+    if (list[i].scalar_type() == list[0].scalar_type()) continue;
+    refuse(std::string(name) + " must have one dtype, but " + element(name, 0) + " is " +
+           c10::toString(list[0].scalar_type()) + " and " + element(name, i) + " is " +
+           c10::toString(list[i].scalar_type()));
+  }
+}
+
+void ArgumentCheck::must_be_one_per_rank(const char* name,
+                                         const std::vector<torch::Tensor>& list) const {
+  if (list.size() == static_cast<std::size_t>(size_)) return;
+  refuse(std::string(name) + " must hold one tensor per rank, " + std::to_string(size_) +
+         ", but holds " + std::to_string(list.size()));
+}
+
+void ArgumentCheck::one_dtype_per_rank(const char* name, const std::vector<torch::Tensor>& list,
+                                       const char* like_name,
+                                       const std::vector<torch::Tensor>& like) {
+  must_be_one_per_rank(name, list);
+  this->list(name, list);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    same_dtype(element(name, i).c_str(), list[i], like_name, like[0]);
+  }
+}
+
+void ArgumentCheck::same_dtype(const char* name, const torch::Tensor& tensor, const char* like_name,
+                               const torch::Tensor& like) const {
+  if (tensor.scalar_type() == like.scalar_type()) return;
+  refuse(std::string(name) + " must be " + c10::toString(like.scalar_type()) + " like " +
+         like_name + ", but is " + c10::toString(tensor.scalar_type()));
+}
+
+void ArgumentCheck::parts_of_all(const std::string& name, const torch::Tensor& whole,
+                                 const std::string& part_name, const torch::Tensor& part) {
+  tensor(name.c_str(), whole);
+  if (whole.scalar_type() == part.scalar_type() && whole.numel() == size_ * part.numel()) return;
+  refuse(name + " must hold " + std::to_string(size_) + " times the elements of " + part_name +
+         ", " + dtype_and_shape(part) + ", but is " + dtype_and_shape(whole));
+}
+
+void ArgumentCheck::parts_of_each(const char* name, const std::vector<torch::Tensor>& wholes,
+                                  const char* part_name, const std::vector<torch::Tensor>& parts) {
+  if (wholes.size() != parts.size()) {
+    refuse(std::string(name) + " must hold as many tensors as " + part_name + ", " +
+           std::to_string(parts.size()) + ", but holds " + std::to_string(wholes.size()));
+  }
+  for (std::size_t i = 0; i < wholes.size(); ++i) {
+    parts_of_all(element(name, i), wholes[i], element(part_name, i), parts[i]);
+  }
+}
+
+std::vector<std::int64_t> ArgumentCheck::splits(const char* name,
+                                                const std::vector<std::int64_t>& given,
+                                                const char* tensor_name,
+                                                const torch::Tensor& tensor) const {
+  if (tensor.dim() == 0) refuse(std::string(tensor_name) + " must have at least one dimension");
+  const std::int64_t rows = tensor.size(0);
+  if (given.empty()) {
+    if (rows % size_ != 0) {
+      refuse("the first dimension of " + std::string(tensor_name) + ", " + std::to_string(rows) +
+             ", must be a multiple of the number of ranks, " + std::to_string(size_) + ", or " +
+             name + " be given");
+    }
+    return std::vector<std::int64_t>(static_cast<std::size_t>(size_), rows / size_);
+  }
+  if (given.size() != static_cast<std::size_t>(size_)) {
+    refuse(std::string(name) + " must have one length per rank, " + std::to_string(size_) +
+           ", but has " + std::to_string(given.size()));
+  }
+  std::int64_t left = rows;
+  for (const std::int64_t length : given) {
+    if (length < 0 || length > left) left = -1;
+    if (left >= 0) left -= length;
+  }
+  if (left != 0) {
+    refuse(std::string(name) + " " + text_of(torch::IntArrayRef(given)) +
+           " must be lengths of at least 0 that add up to " + std::to_string(rows) +
+           ", the first dimension of " + tensor_name);
+  }
+  return given;
+}
+
+void ArgumentCheck::one_per_rank(const char* name, const std::vector<torch::Tensor>& list,
+                                 const char* like_name, const torch::Tensor& like) {
+  must_be_one_per_rank(name, list);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!is_sound(list[i])) explain(element(name, i), list[i]);
+    if (list[i].scalar_type() != like.scalar_type() || list[i].sizes() != like.sizes()) {
+      refuse(element(name, i) + " must be like " + like_name + ", " + dtype_and_shape(like) +
+             ", but is " + dtype_and_shape(list[i]));
+    }
+  }
+}
+
+void ArgumentCheck::roots_list(const char* name, const std::vector<torch::Tensor>& list,
+                               const char* like_name, const torch::Tensor& like, int root) {
+  if (rank_ == root) return one_per_rank(name, list, like_name, like);
+  if (!list.empty()) {
+    refuse(std::string(name) + " must be empty on every rank but the root, " +
+           std::to_string(root) + ", but holds " + std::to_string(list.size()) +
+           " tensors on rank " + std::to_string(rank_));
+  }
+}
+
+void ArgumentCheck::roots_values(const char* name, std::size_t given, int root) const {
+  const auto wanted = rank_ == root ? static_cast<std::size_t>(size_) : 0;
+  if (given == wanted) return;
+  refuse(std::string(name) + " must hold one value per rank, " + std::to_string(size_) +
+         ", on the root, " + std::to_string(root) + ", and none elsewhere, but holds " +
+         std::to_string(given) + " on rank " + std::to_string(rank_));
+}
+
+void ArgumentCheck::written_apart(const char* name, const std::vector<torch::Tensor>& list) const {
+  std::vector<Extent> extents;
+  extents.reserve(list.size());
+  for (std::size_t i = 0; i < list.size(); ++i) extents.push_back(extent_of(list[i], i));
+  std::erase_if(extents, [](const Extent& extent) { return extent.is_empty(); });
+  std::ranges::sort(extents, {}, &Extent::begin);
+  const auto clash = std::ranges::adjacent_find(
+      extents, [](const Extent& left, const Extent& right) { return left.overlaps(right); });
+  if (clash == extents.end()) return;
+  refuse(element(name, clash->index) + " and " + element(name, std::next(clash)->index) +
+         " share memory, but each is written");
+}
+
+void ArgumentCheck::apart_or_own(const char* name, const torch::Tensor& tensor,
+                                 const char* list_name,
+                                 const std::vector<torch::Tensor>& list) const {
+  const Extent own = extent_of(tensor);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const Extent other = extent_of(list[i], i);
+    if (!own.overlaps(other)) continue;
+    if (i == static_cast<std::size_t>(rank_) && own.is_same(other)) continue;
+    refuse(std::string(name) + " shares memory with " + element(list_name, i) +
+           "; it may only be the same memory as " + list_name + "[rank]");
+  }
+}
+
+void ArgumentCheck::apart_or_own_share(const char* name, const std::vector<torch::Tensor>& written,
+                                       const char* list_name,
+                                       const std::vector<torch::Tensor>& read) const {
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    const Extent own = extent_of(written[i]);
+    const std::uintptr_t ahead = (own.end - own.begin) * static_cast<std::uintptr_t>(rank_);
+    for (std::size_t j = 0; j < read.size(); ++j) {
+      const Extent other = extent_of(read[j]);
+      if (!own.overlaps(other) || (i == j && own.begin == other.begin + ahead)) continue;
+      refuse(element(name, i) + " shares memory with " + element(list_name, j) +
+             "; it may only be this rank's share of " + element(list_name, i));
+    }
+  }
+}
+
+void ArgumentCheck::apart(const char* name, const std::vector<torch::Tensor>& written,
+                          const char* list_name, const std::vector<torch::Tensor>& read) const {
+  for (std::size_t i = 0; i < written.size(); ++i) {
+    apart(element(name, i).c_str(), written[i], list_name, read);
+  }
+}
+
+void ArgumentCheck::apart(const char* name, const torch::Tensor& tensor, const char* list_name,
+                          const std::vector<torch::Tensor>& list) const {
+  const Extent own = extent_of(tensor);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (own.overlaps(extent_of(list[i], i))) {
+      refuse(std::string(name) + " shares memory with " + element(list_name, i) +
+             ", which is only read");
+    }
+  }
+}
+
+void ArgumentCheck::op(ReduceOp op, double factor, const torch::Tensor& tensor) const {
+  const torch::ScalarType type = tensor.scalar_type();
+  const bool is_real = torch::isFloatingType(type);
+  const bool is_complex = torch::isComplexType(type);
+  const auto refuse_dtype = [&](const char* needed) {
+    refuse(std::string("op ") + to_text(op) + " needs " + needed + ", but this one is " +
+           c10::toString(type));
+  };
+  if (!is_reducible(element_type_of(type))) {
+    refuse(std::string("op ") + to_text(op) + " cannot reduce " + c10::toString(type) +
+           ": tensors of this dtype can be moved (broadcast, all_gather, send, ...), but not reduced; "
+           "convert it");
+  }
+  if (factor != 1 && op != ReduceOp::kPremulSum) {
+    refuse(std::string("premul_factor is for op premul_sum, not ") + to_text(op));
+  }
+  switch (op) {
+    case ReduceOp::kSum: return;
+    case ReduceOp::kAvg:
+    case ReduceOp::kPremulSum:
+      if (!is_real && !is_complex) refuse_dtype("a floating-point or complex tensor");
+      return;
+    case ReduceOp::kProduct:
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      if (is_complex) refuse_dtype("a tensor of real numbers");
+      return;
+    case ReduceOp::kBitAnd:
+    case ReduceOp::kBitOr:
+    case ReduceOp::kBitXor:
+      if (is_real || is_complex) refuse_dtype("an integer or bool tensor");
+      return;
+  }
+  refuse("there is no op " + std::to_string(static_cast<int>(op)));
+}
+
+void ArgumentCheck::root(int root) const { must_be_rank("root", root); }
+
+void ArgumentCheck::peer(const char* name, int peer) const {
+  must_be_rank(name, peer);
+  if (peer == rank_) {
+    refuse(std::string(name) + " " + std::to_string(peer) +
+           " is this rank itself; copy the tensor instead");
+  }
+}
+
+void ArgumentCheck::source(const char* name, int source) const {
+  if (source != kAnySource) return peer(name, source);
+  if (size_ == 1)
+    refuse(std::string(name) + " is any rank, but there is no other rank in this group");
+}
+
+void ArgumentCheck::must_be_rank(const char* name, int rank) const {
+  if (rank >= 0 && rank < size_) return;
+  refuse(std::string(name) + " " + std::to_string(rank) +
+         " is no rank of this group; its ranks are 0 .. " + std::to_string(size_ - 1));
+}
+
+void ArgumentCheck::tag(int tag) const {
+  if (tag < 0) refuse("tag " + std::to_string(tag) + " must not be negative");
+}
+
+Duration ArgumentCheck::timeout(std::optional<Duration> asked, Duration of_group) const {
+  if (asked && *asked <= Duration::zero()) {
+    refuse("timeout must be more than zero, but is " + to_text(*asked));
+  }
+  return std::min(asked.value_or(of_group), kLongestTimeout);
+}
+
+void ArgumentCheck::refuse(const std::string& why) const {
+  ddprun::refuse(std::string(call_) + ": " + why);
+}
+
+}  // namespace ddprun

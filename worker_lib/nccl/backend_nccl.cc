@@ -1,0 +1,486 @@
+#include "worker_lib/nccl/backend_nccl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "worker_lib/group/tensor_facts.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+constexpr NcclType kByte = NcclType::kUint8;
+
+std::vector<WrittenPart> written(TensorList tensors) {
+  std::vector<WrittenPart> parts;
+  for (const torch::Tensor& one : tensors) {
+    parts.push_back({one.mutable_data_ptr(), one.nbytes(), count_of(one)});
+  }
+  return parts;
+}
+
+std::vector<ReadPart> read(TensorList tensors) {
+  std::vector<ReadPart> parts;
+  for (const torch::Tensor& one : tensors) {
+    parts.push_back({one.const_data_ptr(), one.nbytes(), count_of(one)});
+  }
+  return parts;
+}
+
+// Of a list that has as many tensors for each rank, those at `place`.
+std::vector<torch::Tensor> of_each_rank(TensorList list, std::size_t place, std::size_t each) {
+  std::vector<torch::Tensor> tensors;
+  for (std::size_t at = place; at < list.size(); at += each) tensors.push_back(list[at]);
+  return tensors;
+}
+
+std::vector<torch::Tensor> both(TensorList left, TensorList right) {
+  std::vector<torch::Tensor> tensors(left.begin(), left.end());
+  tensors.insert(tensors.end(), right.begin(), right.end());
+  return tensors;
+}
+
+// Whether the tensors lie one behind the other, as the slices of one tensor do.
+bool are_consecutive(const std::vector<torch::Tensor>& tensors) {
+  for (std::size_t i = 1; i < tensors.size(); ++i) {
+    const auto* end =
+        static_cast<const char*>(tensors[i - 1].const_data_ptr()) + tensors[i].nbytes();
+    if (tensors[i].const_data_ptr() != end) return false;
+  }
+  return true;
+}
+
+// A block with room for all of them, on the caller's stream.
+Result<torch::Tensor> block_for(const std::vector<torch::Tensor>& tensors) {
+  try {
+    return torch::empty({static_cast<std::int64_t>(tensors.size() * tensors[0].nbytes())},
+                        tensors[0].options().dtype(torch::kUInt8));
+  } catch (...) {
+    return error_in_flight("make room for the tensors of all ranks");
+  }
+}
+
+NcclCall call_of(const char* name, TensorList tensors, int peer = -1) {
+  NcclCall call{.name = name, .type = tensors[0].scalar_type(), .peer = peer};
+  for (const torch::Tensor& one : tensors) call.elements += one.numel();
+  return call;
+}
+
+NcclCall call_of(const char* name, TensorList tensors, const Reduction& how, int root = -1) {
+  NcclCall call = call_of(name, tensors, root);
+  call.op = how.op;
+  return call;
+}
+
+// What the ranks must agree in, as the cpu engine has it: what moves without being looked at is
+// bytes.
+CallHeader header_of(CallKind kind, TensorList tensors, int root = -1) {
+  CallHeader header{.root = root, .kind = kind};
+  std::vector<std::size_t> sizes;
+  for (const torch::Tensor& one : tensors) {
+    header.count += one.nbytes();
+    sizes.push_back(one.nbytes());
+  }
+  if (sizes.size() > 1) header.digest = digest_of(sizes);
+  const ContentFacts content = content_of(tensors);
+  header.type = content.type;
+  header.count /= size_of(content.type);
+  header.digest ^= content.types;
+  header.tensors = static_cast<std::uint16_t>(std::min<std::size_t>(sizes.size(), 65535));
+  return header;
+}
+
+CallHeader header_of(CallKind kind, TensorList tensors, const Reduction& how, int root = -1) {
+  CallHeader header = header_of(kind, tensors, root);
+  header.op = how.op;
+  return header;
+}
+
+std::vector<std::size_t> bytes_of(TensorList tensors) {
+  std::vector<std::size_t> bytes;
+  for (const torch::Tensor& one : tensors) bytes.push_back(one.nbytes());
+  return bytes;
+}
+
+Error no_tags(const char* call, int tag) {
+  return Error{
+      .kind = ErrorKind::kUnsupported,
+      .doing = call,
+      .cause = "the nccl backend has no tags: tag must be 0, but is " + std::to_string(tag)};
+}
+
+Error no_any_source(const char* call) {
+  return Error{.kind = ErrorKind::kUnsupported,
+               .doing = call,
+               .cause = "the nccl backend cannot receive from any source; name the rank"};
+}
+
+}  // namespace
+
+int NcclBackend::device_of(const torch::Tensor& tensor) const {
+  const torch::Device device = tensor.is_cuda() ? tensor.device() : engine_.options().device;
+  return device.has_index() ? device.index() : 0;
+}
+
+Work NcclBackend::issue(NcclIssue issue, CallOptions call) {
+  Result<std::shared_ptr<NcclWork>> work = engine_.launch(std::move(issue), call);
+  if (!work) return detail::work_of(work.error());
+  return Work(std::move(*work));
+}
+
+// A call that this rank cannot begin, and the others may have begun.
+Work NcclBackend::fail(const Error& failure) {
+  engine_.end(failure);
+  return detail::work_of(failure);
+}
+
+void NcclBackend::abort(const std::string& reason) {
+  if (engine_.peers()) engine_.peers()->abort(reason);
+  engine_.end(Error{.kind = ErrorKind::kStopped, .doing = "nccl group", .cause = reason});
+}
+
+// --- collectives ---
+
+// calls(op), with an operation that is made for them where NCCL has none of its own. It is
+// destroyed when the next one is made, not behind the calls: the communicator may be in progress
+// then. The last one goes with the communicator.
+template <class Calls>
+NcclResult NcclBackend::with_op(const NcclReduction& as, const NcclLaneView& lane,
+                                Calls calls) const {
+  if (!as.is_premul) return calls(as.op);
+  NcclResult result = NcclResult::kSuccess;
+  const NcclApi& api = engine_.api();
+  if (lane.premul_sum) result = api.red_op_destroy(*std::exchange(lane.premul_sum, {}), lane.comm);
+  NcclOp op{};
+  if (result == NcclResult::kSuccess) {
+    result = api.red_op_create_premul_sum(&op, as.factor.data(), as.type, lane.comm);
+  }
+  // Both are done at once; "in progress" would be taken for the calls, which were not made.
+  if (result == NcclResult::kInProgress) return NcclResult::kInternalError;
+  if (result != NcclResult::kSuccess) return result;
+  lane.premul_sum = op;
+  return calls(op);
+}
+
+Work NcclBackend::all_reduce(TensorList tensors, Reduction how, CallOptions call) {
+  const Result<NcclReduction> as = nccl_reduction("all_reduce", how, tensors[0].scalar_type());
+  if (!as) return detail::work_of(as.error());
+  return issue({.device = device_of(tensors[0]),
+                .what = call_of("all_reduce", tensors, how),
+                .header = header_of(CallKind::kAllReduce, tensors, how),
+                .keep = both(tensors, {}),
+                .launch =
+                    [this, as = *as, parts = written(tensors)](const NcclLaneView& lane) {
+                      return with_op(as, lane, [&](NcclOp op) {
+                        return grouped(parts.size(), [&](std::size_t i) {
+                          return engine_.api().all_reduce(parts[i].data, parts[i].data,
+                                                          parts[i].elements * as.values, as.type,
+                                                          op, lane.comm, lane.stream);
+                        });
+                      });
+                    }},
+               call);
+}
+
+Work NcclBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) {
+  const Result<NcclReduction> as = nccl_reduction("reduce", how, tensor.scalar_type());
+  if (!as) return detail::work_of(as.error());
+  // Only the root is written to, though all of them name the tensor as the receiver.
+  void* data = tensor.mutable_data_ptr();
+  return issue({.device = device_of(tensor),
+                .what = call_of("reduce", {&tensor, 1}, how, root),
+                .header = header_of(CallKind::kReduce, {&tensor, 1}, how, root),
+                .keep = {tensor},
+                .launch =
+                    [=, this, count = count_of(tensor), as = *as](const NcclLaneView& lane) {
+                      return with_op(as, lane, [&](NcclOp op) {
+                        return engine_.api().reduce(data, data, count * as.values, as.type, op,
+                                                    root, lane.comm, lane.stream);
+                      });
+                    }},
+               call);
+}
+
+Work NcclBackend::broadcast(TensorList tensors, int root, CallOptions call) {
+  return issue({.device = device_of(tensors[0]),
+                .what = call_of("broadcast", tensors, root),
+                .header = header_of(CallKind::kBroadcast, tensors, root),
+                .keep = both(tensors, {}),
+                .launch =
+                    [this, root, parts = written(tensors)](const NcclLaneView& lane) {
+                      return grouped(parts.size(), [&](std::size_t i) {
+                        return engine_.api().broadcast(parts[i].data, parts[i].data, parts[i].bytes,
+                                                       kByte, root, lane.comm, lane.stream);
+                      });
+                    }},
+               call);
+}
+
+// NCCL wants one block. Outputs that lie one behind the other are one; others are copied there from
+// a block that is.
+Work NcclBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions call) {
+  NcclIssue gather{.device = device_of(inputs[0]),
+                   .what = call_of("all_gather", inputs),
+                   .header = header_of(CallKind::kAllGather, inputs),
+                   .keep = both(outputs, inputs)};
+  std::vector<void*> blocks;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const std::vector<torch::Tensor> ours = of_each_rank(outputs, i, inputs.size());
+    const bool is_direct = are_consecutive(ours);
+    const Result<torch::Tensor> block = is_direct ? ours[0] : block_for(ours);
+    if (!block) return fail(block.error());
+    gather.keep.push_back(*block);
+    blocks.push_back(block->mutable_data_ptr());
+    const std::size_t bytes = inputs[i].nbytes();
+    for (std::size_t r = 0; !is_direct && r < ours.size(); ++r) {
+      const char* from = static_cast<const char*>(blocks.back()) + r * bytes;
+      gather.copies_behind.push_back({ours[r].mutable_data_ptr(), from, bytes});
+    }
+  }
+  gather.launch = [this, blocks, parts = read(inputs)](const NcclLaneView& lane) {
+    return grouped(parts.size(), [&](std::size_t i) {
+      return engine_.api().all_gather(parts[i].data, blocks[i], parts[i].bytes, kByte, lane.comm,
+                                      lane.stream);
+    });
+  };
+  return issue(std::move(gather), call);
+}
+
+Work NcclBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reduction how,
+                                 CallOptions call) {
+  const Result<NcclReduction> as = nccl_reduction("reduce_scatter", how, outputs[0].scalar_type());
+  if (!as) return detail::work_of(as.error());
+  NcclIssue scatter{.device = device_of(outputs[0]),
+                    .what = call_of("reduce_scatter", outputs, how),
+                    .header = header_of(CallKind::kReduceScatter, outputs, how),
+                    .keep = both(outputs, inputs)};
+  std::vector<const void*> blocks;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const std::vector<torch::Tensor> ours = of_each_rank(inputs, i, outputs.size());
+    const bool is_direct = are_consecutive(ours);
+    const Result<torch::Tensor> block = is_direct ? ours[0] : block_for(ours);
+    if (!block) return fail(block.error());
+    scatter.keep.push_back(*block);
+    blocks.push_back(block->const_data_ptr());
+    const std::size_t bytes = outputs[i].nbytes();
+    for (std::size_t r = 0; !is_direct && r < ours.size(); ++r) {
+      char* to = static_cast<char*>(block->mutable_data_ptr()) + r * bytes;
+      scatter.copies_ahead.push_back({to, ours[r].const_data_ptr(), bytes});
+    }
+  }
+  scatter.launch = [this, as = *as, blocks, parts = written(outputs)](const NcclLaneView& lane) {
+    return with_op(as, lane, [&](NcclOp op) {
+      return grouped(parts.size(), [&](std::size_t i) {
+        return engine_.api().reduce_scatter(blocks[i], parts[i].data, parts[i].elements * as.values,
+                                            as.type, op, lane.comm, lane.stream);
+      });
+    });
+  };
+  return issue(std::move(scatter), call);
+}
+
+// Messages, as NCCL has no such collectives. What stays on this rank is copied.
+Work NcclBackend::issue_messages(NcclIssue issue, std::vector<WrittenPart> to,
+                                 std::vector<ReadPart> from, CallOptions call) {
+  const auto ranks = static_cast<std::size_t>(size());
+  const auto own = static_cast<std::size_t>(rank());
+  to.resize(ranks);
+  from.resize(ranks);
+  if (to[own].bytes > 0 && to[own].data != from[own].data) {
+    issue.copies_ahead.push_back({to[own].data, from[own].data, to[own].bytes});
+  }
+  std::vector<std::function<NcclResult(const NcclLaneView&)>> messages;
+  for (int r = 0; r < size(); ++r) {
+    if (r == rank()) continue;
+    const auto at = static_cast<std::size_t>(r);
+    if (from[at].bytes > 0) {
+      messages.push_back([this, r, part = from[at]](const NcclLaneView& lane) {
+        return engine_.api().send(part.data, part.bytes, kByte, r, lane.comm, lane.stream);
+      });
+    }
+    if (to[at].bytes > 0) {
+      messages.push_back([this, r, part = to[at]](const NcclLaneView& lane) {
+        return engine_.api().recv(part.data, part.bytes, kByte, r, lane.comm, lane.stream);
+      });
+    }
+  }
+  issue.launch = [this, messages = std::move(messages)](const NcclLaneView& lane) {
+    return grouped(messages.size(), [&](std::size_t i) { return messages[i](lane); });
+  };
+  return this->issue(std::move(issue), call);
+}
+
+Work NcclBackend::gather(TensorList outputs, const torch::Tensor& input, int root,
+                         CallOptions call) {
+  std::vector<WrittenPart> to = written(outputs);
+  std::vector<ReadPart> from(static_cast<std::size_t>(size()));
+  from[static_cast<std::size_t>(root)] = read({&input, 1})[0];
+  return issue_messages({.device = device_of(input),
+                         .what = call_of("gather", {&input, 1}, root),
+                         .header = header_of(CallKind::kGather, {&input, 1}, root),
+                         .keep = both(outputs, {&input, 1})},
+                        std::move(to), std::move(from), call);
+}
+
+Work NcclBackend::scatter(const torch::Tensor& output, TensorList inputs, int root,
+                          CallOptions call) {
+  std::vector<WrittenPart> to(static_cast<std::size_t>(size()));
+  to[static_cast<std::size_t>(root)] = written({&output, 1})[0];
+  std::vector<ReadPart> from = read(inputs);
+  return issue_messages({.device = device_of(output),
+                         .what = call_of("scatter", {&output, 1}, root),
+                         .header = header_of(CallKind::kScatter, {&output, 1}, root),
+                         .keep = both(inputs, {&output, 1})},
+                        std::move(to), std::move(from), call);
+}
+
+Work NcclBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions call) {
+  // How much goes where is every pair's own affair, in which its two ranks must agree.
+  return issue_messages(
+      {.device = device_of(inputs[0]),
+       .what = call_of("all_to_all", inputs),
+       .header = CallHeader{.kind = CallKind::kAllToAll, .type = content_of(inputs).type},
+       .pairs = balance_of(rank(), bytes_of(inputs), bytes_of(outputs)),
+       .keep = both(outputs, inputs)},
+      written(outputs), read(inputs), call);
+}
+
+// Reduces a byte; its Work blocks the host until that is through.
+Work NcclBackend::barrier(CallOptions call) {
+  try {
+    if (!token_.defined()) {
+      const torch::Device device = engine_.options().device;
+      token_ = torch::zeros({1}, torch::TensorOptions().dtype(torch::kUInt8).device(device));
+    }
+  } catch (...) {
+    return fail(error_in_flight("make the tensor of barriers"));
+  }
+  return issue({.device = device_of(token_),
+                .what = {.name = "barrier"},
+                .header = CallHeader{.kind = CallKind::kBarrier},
+                .keep = {token_},
+                .launch =
+                    [this](const NcclLaneView& lane) {
+                      void* data = token_.mutable_data_ptr();
+                      return engine_.api().all_reduce(data, data, 1, kByte, NcclOp::kMax, lane.comm,
+                                                      lane.stream);
+                    },
+                .host_wait = NcclWork::HostWait::kAlways},
+               call);
+}
+
+Work NcclBackend::monitored_barrier(CallOptions call) {
+  return detail::work_of(engine_.monitored_barrier(call));
+}
+
+NcclIssue::Message NcclBackend::send_of(const torch::Tensor& tensor, int peer) const {
+  return {.peer = peer,
+          .is_send = true,
+          .bytes = tensor.nbytes(),
+          .pass = [&api = engine_.api(), from = tensor.const_data_ptr(), bytes = tensor.nbytes()](
+                      NcclComm comm, int to, CudaStream stream) {
+            return api.send(from, bytes, kByte, to, comm, stream);
+          }};
+}
+
+NcclIssue::Message NcclBackend::recv_of(const torch::Tensor& tensor, int peer) const {
+  return {.peer = peer,
+          .is_send = false,
+          .bytes = tensor.nbytes(),
+          .pass = [&api = engine_.api(), to = tensor.mutable_data_ptr(), bytes = tensor.nbytes()](
+                      NcclComm comm, int from, CudaStream stream) {
+            return api.recv(to, bytes, kByte, from, comm, stream);
+          }};
+}
+
+Work NcclBackend::send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) {
+  if (tag != 0) return detail::work_of(no_tags("send", tag));
+  return issue({.device = device_of(tensor),
+                .what = call_of("send", {&tensor, 1}, destination),
+                .keep = {tensor},
+                .messages = {send_of(tensor, destination)}},
+               call);
+}
+
+Work NcclBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) {
+  if (tag != 0) return detail::work_of(no_tags("recv", tag));
+  if (source == kAnySource) return detail::work_of(no_any_source("recv"));
+  NcclCall what = call_of("recv", {&tensor, 1}, source);
+  what.source = source;
+  return issue({.device = device_of(tensor),
+                .what = what,
+                .keep = {tensor},
+                .messages = {recv_of(tensor, source)}},
+               call);
+}
+
+// One group: NCCL starts them together.
+std::vector<Work> NcclBackend::batch(const std::vector<P2POp>& operations, CallOptions call) {
+  const auto all = [&](const Work& work) { return std::vector<Work>(operations.size(), work); };
+  NcclIssue batch{.device = device_of(operations[0].tensor), .what = {.name = "batch_isend_irecv"}};
+  for (const P2POp& one : operations) {
+    if (one.tag != 0) return all(detail::work_of(no_tags("batch_isend_irecv", one.tag)));
+    if (one.peer == kAnySource) return all(detail::work_of(no_any_source("batch_isend_irecv")));
+    if (device_of(one.tensor) != batch.device) {
+      return all(detail::work_of(
+          invalid_argument("its tensors are on several devices").within("batch_isend_irecv")));
+    }
+    batch.keep.push_back(one.tensor);
+    batch.what.elements += one.tensor.numel();
+    batch.what.type = one.tensor.scalar_type();
+    const bool is_send = one.kind == P2POp::Kind::kSend;
+    batch.messages.push_back(is_send ? send_of(one.tensor, one.peer)
+                                     : recv_of(one.tensor, one.peer));
+  }
+  const Result<std::shared_ptr<NcclWork>> work = engine_.launch(std::move(batch), call);
+  if (!work) return all(detail::work_of(work.error()));
+  std::vector<Work> parts;
+  for (const P2POp& one : operations) {
+    const int source = one.kind == P2POp::Kind::kRecv ? one.peer : -1;
+    parts.push_back(Work(std::make_shared<NcclBatchPart>(*work, source)));
+  }
+  return parts;
+}
+
+// --- parts and memory ---
+
+Work NcclBackend::split_off(int color, int key, std::shared_ptr<void>* seed, CallOptions call) {
+  Result<std::shared_ptr<NcclSeed>> part = engine_.split_off(color, key, call);
+  if (!part) return detail::work_of(part.error());
+  *seed = std::move(*part);
+  return {};
+}
+
+torch::Tensor NcclBackend::shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) {
+  const std::int64_t elements = c10::multiply_integers(sizes);
+  std::shared_ptr<void> memory =
+      engine_.memory().allocate(static_cast<std::size_t>(elements) * c10::elementSize(dtype));
+  if (!memory) return {};
+  void* data = memory.get();
+  return torch::from_blob(
+      data, sizes, [memory = std::move(memory)](void*) mutable { memory.reset(); },
+      torch::TensorOptions(dtype).device(engine_.options().device));
+}
+
+// --- the factory ---
+
+int BackendFactory::device_count() const {
+  int count = 0;
+  return api_.get_device_count(&count) == CudaResult::kSuccess ? count : 0;
+}
+
+Result<void> BackendFactory::select_device(int index) const {
+  const CudaResult selected = api_.set_device(index);
+  if (selected == CudaResult::kSuccess) return {};
+  return cuda_error(api_, "select device cuda:" + std::to_string(index), selected);
+}
+
+std::unique_ptr<Backend> BackendFactory::make(std::shared_ptr<Store> store,
+                                              const NcclBackendOptions& options,
+                                              std::shared_ptr<CpuGroup> peers,
+                                              std::shared_ptr<void> seed) const {
+  return std::make_unique<NcclBackend>(api_, std::move(store), options, std::move(peers),
+                                       std::static_pointer_cast<NcclSeed>(seed));
+}
+
+}  // namespace ddprun

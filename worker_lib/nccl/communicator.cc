@@ -1,0 +1,446 @@
+#include "worker_lib/nccl/communicator.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstring>
+#include <limits>
+
+#include "base/background_thread.h"
+#include "worker_lib/collective/rank_names.h"
+#include "worker_lib/cpu_group/cpu_group.h"
+#include "worker_lib/nccl/device_guard.h"
+#include "worker_lib/store/calls.h"
+#include "worker_lib/util/nccl_pause.h"
+
+namespace ddprun {
+namespace {
+
+// A wait at the store ends so much later than what it waits for has become pointless.
+constexpr Duration kGlanceAtFate = std::chrono::milliseconds(200);
+
+// Memory is told to NCCL if its turn comes within so long; later is soon enough.
+constexpr Duration kTurnPatience = std::chrono::milliseconds(100);
+
+}  // namespace
+
+// A failure counts more than "in progress", that more than success.
+NcclResult nccl_group(const NcclApi& api, std::size_t count,
+                      const std::function<NcclResult(std::size_t)>& call) {
+  if (count == 1) return call(0);
+  NcclResult worst = api.group_start();
+  if (worst != NcclResult::kSuccess) return worst;
+  const auto add = [&worst](NcclResult next) {
+    if (!is_failure(worst) && next != NcclResult::kSuccess) worst = next;
+  };
+  for (std::size_t i = 0; i < count; ++i) add(call(i));
+  add(api.group_end());
+  return worst;
+}
+
+Error cuda_error(const NcclApi& api, std::string doing, CudaResult result) {
+  return Error{.kind = ErrorKind::kSystem,
+               .doing = std::move(doing),
+               .cause = std::string("CUDA: ") + api.cuda_error_string(result)};
+}
+
+// --- the fate of a group ---
+
+bool NcclFate::fail(const Error& failure) {
+  const std::lock_guard lock(mutex_);
+  if (failure_) return false;
+  failure_ = failure;
+  left_.notify_all();
+  return true;
+}
+
+std::optional<Error> NcclFate::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+Result<void> NcclFate::check() const {
+  if (const std::optional<Error> first = failure()) return *first;
+  if (!peers_) return {};
+  if (std::optional<Error> lost = peers_->failure()) return *lost;
+  return {};
+}
+
+Result<void> NcclFate::enter(const Deadline& deadline) {
+  std::unique_lock lock(mutex_);
+  const bool is_free = left_.wait_for(lock, deadline.remaining(),
+                                      [this] { return !is_inside_ || failure_.has_value(); });
+  if (failure_) return *failure_;
+  if (!is_free) {
+    return timeout_error("", "another thread is inside NCCL", deadline.waited(),
+                         deadline.allowed());
+  }
+  is_inside_ = true;
+  return {};
+}
+
+bool NcclFate::try_enter() {
+  const std::lock_guard lock(mutex_);
+  if (is_inside_ || failure_) return false;
+  is_inside_ = true;
+  return true;
+}
+
+void NcclFate::leave() {
+  const std::lock_guard lock(mutex_);
+  is_inside_ = false;
+  left_.notify_all();
+}
+
+bool NcclFate::wait_until_left(Duration allowed) {
+  std::unique_lock lock(mutex_);
+  return left_.wait_for(lock, allowed, [this] { return !is_inside_; });
+}
+
+// --- forming ---
+
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(const NcclApi& api, Store* store,
+                                                                 std::shared_ptr<NcclFate> fate,
+                                                                 NcclCommunicatorOptions options,
+                                                                 const Deadline& deadline) {
+  DDPRUN_ASSERT(store || options.world_size == 1, "several ranks need a store to meet in");
+  int device = 0;
+  const CudaResult asked = api.get_device(&device);
+  if (asked != CudaResult::kSuccess) return cuda_error(api, "find the current device", asked);
+  const std::string doing = "form the NCCL communicator of " + std::to_string(options.world_size) +
+                            " ranks as rank " + std::to_string(options.rank);
+  std::unique_ptr<NcclCommunicator> made(
+      new NcclCommunicator(api, std::move(fate), std::move(options), device));
+  const Result<std::vector<NcclUniqueId>> ids = made->exchange_ids(store, deadline);
+  if (!ids) return Error(ids.error()).within(doing);
+  const Result<void> ready = made->init(*ids, deadline);
+  if (!ready) return Error(ready.error()).within(doing);
+  // Everybody is here, so everybody has the ids: a job that uses the store again must not find
+  // them.
+  if (store) {
+    const Result<void> deleted = made->delete_id(*store);
+    if (!deleted) return Error(deleted.error()).within(doing);
+  }
+  return made;
+}
+
+// About one for so many ranks: with one root, all ranks connect to that one when they bootstrap.
+int NcclCommunicator::roots() const {
+  if (!api_.comm_init_rank_scalable || options_.world_size <= options_.ranks_per_root) return 1;
+  return (options_.world_size + options_.ranks_per_root - 1) / options_.ranks_per_root;
+}
+
+// The first rank of the root's share, of shares of similar length.
+int NcclCommunicator::rank_of_root(int root) const {
+  return static_cast<int>(static_cast<std::int64_t>(options_.world_size) * root / roots());
+}
+
+std::string NcclCommunicator::id_key(int root) const {
+  std::string key = options_.name + "/nccl/id";
+  if (root > 0) key.append("/").append(std::to_string(root));
+  return key;
+}
+
+Result<std::vector<NcclUniqueId>> NcclCommunicator::exchange_ids(Store* store,
+                                                                 const Deadline& deadline) {
+  std::vector<NcclUniqueId> ids(static_cast<std::size_t>(roots()));
+  for (int root = 0; root < roots(); ++root) {
+    if (rank_of_root(root) != options_.rank) continue;
+    NcclUniqueId& id = ids[static_cast<std::size_t>(root)];
+    const NcclResult made = api_.get_unique_id(&id);
+    const bool is_made = made == NcclResult::kSuccess;
+    const std::string reason = is_made ? "" : nccl_error(made).cause;
+    if (store) {
+      // What is not as long as an id is the reason why there is none: the others need not wait.
+      const Result<void> set = StoreCalls(*store).set(
+          id_key(root), is_made ? std::string(id.bytes.data(), id.bytes.size()) : reason);
+      if (!set) return set.error();
+    }
+    if (!is_made) {
+      return Error{.kind = ErrorKind::kSystem, .doing = "make a unique id", .cause = reason};
+    }
+  }
+  for (int root = 0; root < roots(); ++root) {
+    const int maker = rank_of_root(root);
+    if (maker == options_.rank) continue;
+    const std::string doing = "wait for the unique id of " + name_rank(maker);
+    Result<std::string> got = await_id(*store, root, deadline);
+    if (!got) {
+      Error error = std::move(got).error();
+      if (error.kind == ErrorKind::kTimeout) error.peer_rank = maker;
+      return std::move(error).within(doing);
+    }
+    NcclUniqueId& id = ids[static_cast<std::size_t>(root)];
+    if (got->size() != id.bytes.size()) {
+      return Error{.kind = ErrorKind::kPeerLost,
+                   .doing = doing,
+                   .cause = "it could make none: " + *got,
+                   .peer_rank = maker};
+    }
+    std::memcpy(id.bytes.data(), got->data(), got->size());
+  }
+  return ids;
+}
+
+// In slices: the store does not tell when the root dies before it has set the id.
+Result<std::string> NcclCommunicator::await_id(Store& store, int root,
+                                               const Deadline& deadline) const {
+  for (;;) {
+    Result<std::string> got =
+        StoreCalls(store).get(id_key(root), std::min(deadline.remaining(), kGlanceAtFate));
+    if (got || got.error().kind != ErrorKind::kTimeout) return got;
+    if (const Result<void> fate = fate_->check(); !fate) return fate.error();
+    if (deadline.passed()) {
+      return timeout_error("", "it has not come", deadline.waited(), deadline.allowed());
+    }
+  }
+}
+
+Result<void> NcclCommunicator::delete_id(Store& store) const {
+  for (int root = 0; root < roots(); ++root) {
+    if (rank_of_root(root) != options_.rank) continue;
+    const Result<bool> deleted = StoreCalls(store).delete_key(id_key(root));
+    if (!deleted) return deleted.error();
+  }
+  return {};
+}
+
+Result<void> NcclCommunicator::init(const std::vector<NcclUniqueId>& ids,
+                                    const Deadline& deadline) {
+  const auto call = [&api = api_, ids, size = options_.world_size, rank = options_.rank](
+                        NcclComm* made) {
+    if (ids.size() == 1) return api.comm_init_rank(made, size, ids[0], rank);
+    return api.comm_init_rank_scalable(made, size, rank, ids.data(),
+                                       static_cast<int>(ids.size()));
+  };
+  const Result<NcclResult> started = call_aside(call, deadline);
+  if (!started) return started.error();
+  {
+    const std::lock_guard lock(fate_->mutex_);
+    if (fate_->failure_) return *fate_->failure_;
+    comm_ = std::exchange(aside_, nullptr)->take();
+  }
+  NcclCommunicator* const self[] = {this};
+  return settle(self, *started, deadline);
+}
+
+// NCCL answers with success at once, and this communicator is in progress until the part is there.
+// A rank without a color gets a part of its own, which nobody uses: without one NCCL would crash
+// where the split fails.
+Result<NcclComm> NcclCommunicator::make_part(int color, int key, const Deadline& deadline) {
+  NcclCommunicator* const self[] = {this};
+  set_settled(self, false);
+  const int its_color = color < 0 ? std::numeric_limits<int>::max() - options_.rank : color;
+  const Result<NcclResult> started = call_aside(
+      [&api = api_, comm = handle(), its_color, key](NcclComm* made) {
+        return api.comm_split(comm, its_color, key, made);
+      },
+      deadline);
+  if (!started) return started.error();
+  if (is_failure(*started)) {
+    // It has not begun: whether that has spoilt this communicator is for NCCL to say.
+    if (fate_->try_enter()) {
+      const NcclResult state = state_of(self);
+      fate_->leave();
+      set_settled(self, state == NcclResult::kSuccess);
+    }
+    return nccl_error(*started);
+  }
+  const Result<void> done = settle(self, NcclResult::kInProgress, deadline);
+  if (!done) return done.error();
+  const std::lock_guard lock(fate_->mutex_);
+  if (fate_->failure_) return *fate_->failure_;
+  const NcclComm made = std::exchange(aside_, nullptr)->take();
+  if (!made) return nccl_error(NcclResult::kInternalError);
+  return made;
+}
+
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::split(int color, int key,
+                                                                  const Deadline& deadline) {
+  Result<NcclComm> made = make_part(color, key, deadline);
+  if (!made) {
+    return Error(made.error())
+        .within("split the NCCL communicator of " + std::to_string(options_.world_size) + " ranks");
+  }
+  NcclCommunicatorOptions options{.rank = options_.rank, .abort_grace = options_.abort_grace};
+  std::unique_ptr<NcclCommunicator> part(new NcclCommunicator(
+      api_, std::make_shared<NcclFate>(), std::move(options), device_));
+  part->comm_ = *made;
+  part->is_settled_ = true;
+  if (color < 0) {
+    part->close(deadline);
+    part = nullptr;
+  }
+  return part;
+}
+
+bool NcclCommunicator::is_usable() const {
+  const std::lock_guard lock(fate_->mutex_);
+  return is_settled_ && !fate_->failure_;
+}
+
+// --- calls ---
+
+// Returns when the call does, when the deadline has passed or when the group has failed. A call that
+// is given up keeps the turn, and aside_ for the abort.
+Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& deadline) {
+  if (const Result<void> mine = fate_->enter(deadline); !mine) return mine.error();
+  const auto aside = std::make_shared<Aside>();
+  {
+    const std::lock_guard lock(fate_->mutex_);
+    aside_ = aside;
+  }
+  const auto run = [&api = api_, device = device_, fate = fate_, aside, call = std::move(call)] {
+    api.set_device(device);
+    const NcclResult result = call(&aside->made);
+    fate->leave();
+    const std::lock_guard lock(aside->mutex);
+    aside->result = result;
+    aside->came.notify_all();
+  };
+  const Result<void> started = start_detached_thread("ddprun-nccl-aux", run);
+  if (!started) {
+    {
+      const std::lock_guard lock(fate_->mutex_);
+      aside_ = nullptr;
+    }
+    fate_->leave();
+    return started.error();
+  }
+  while (!aside->wait(std::min(deadline.remaining(), kGlanceAtFate))) {
+    if (const Result<void> good = fate_->check(); !good) return good.error();
+    if (deadline.passed()) {
+      return timeout_error("", "NCCL has not returned; a rank has not come, or is stuck",
+                           deadline.waited(), deadline.allowed());
+    }
+  }
+  return *aside->result;
+}
+
+Result<void> NcclCommunicator::launch(std::span<NcclCommunicator* const> on, const Issue& issue,
+                                      const Deadline& deadline) {
+  NcclFate& fate = *on[0]->fate_;
+  if (const Result<void> mine = fate.enter(deadline); !mine) return mine;
+  set_settled(on, false);
+  const NcclResult issued = issue();
+  fate.leave();
+  return settle(on, issued, deadline);
+}
+
+void NcclCommunicator::set_settled(std::span<NcclCommunicator* const> on, bool is_settled) {
+  const std::lock_guard lock(on[0]->fate_->mutex_);
+  for (NcclCommunicator* one : on) one->is_settled_ = is_settled;
+}
+
+// A failure counts more than "in progress", that more than success. REQUIRES: the turn.
+NcclResult NcclCommunicator::state_of(std::span<NcclCommunicator* const> on) {
+  NcclResult result = NcclResult::kSuccess;
+  for (NcclCommunicator* one : on) {
+    const NcclResult state = one->state_now();
+    if (is_failure(state)) return state;
+    if (state == NcclResult::kInProgress) result = state;
+  }
+  return result;
+}
+
+// The state is asked for at least once: only then has NCCL joined the thread of the call.
+Result<void> NcclCommunicator::settle(std::span<NcclCommunicator* const> on, NcclResult result,
+                                      const Deadline& deadline) {
+  NcclFate& fate = *on[0]->fate_;
+  NcclPause pause;
+  for (bool is_first = true; !is_failure(result); is_first = false) {
+    if (!is_first) pause.take();
+    if (const std::optional<Error> first = fate.failure()) return *first;
+    if (fate.try_enter()) {
+      result = state_of(on);
+      fate.leave();
+      if (result == NcclResult::kSuccess) {
+        set_settled(on, true);
+        return {};
+      }
+      if (is_failure(result)) break;
+    }
+    if (deadline.passed()) {
+      return timeout_error("", "NCCL is not done; a rank has not come, or is stuck",
+                           deadline.waited(), deadline.allowed());
+    }
+    if (const Result<void> good = fate.check(); !good) return good;
+  }
+  // What ends a call is told, rather than that it was ended.
+  if (const std::optional<Error> first = fate.failure()) return *first;
+  return on[0]->nccl_error(result);
+}
+
+NcclComm NcclCommunicator::handle() const {
+  const std::lock_guard lock(fate_->mutex_);
+  return comm_;
+}
+
+// REQUIRES: the turn.
+NcclResult NcclCommunicator::state_now() {
+  const NcclComm comm = handle();
+  if (!comm) return NcclResult::kInternalError;  // NCCL has said that it made one, and has not
+  NcclResult state = NcclResult::kSuccess;
+  const NcclResult asked = api_.comm_get_async_error(comm, &state);
+  return asked == NcclResult::kSuccess ? state : asked;
+}
+
+// Where another thread has the turn, that thread finds out.
+Result<void> NcclCommunicator::check() {
+  {
+    const std::lock_guard lock(fate_->mutex_);
+    if (fate_->failure_) return *fate_->failure_;
+    if (!comm_) return {};  // it was closed
+  }
+  if (!fate_->try_enter()) return {};
+  const NcclResult state = state_now();
+  fate_->leave();
+  if (!is_failure(state)) return {};
+  NcclCommunicator* const self[] = {this};
+  set_settled(self, false);
+  return nccl_error(state);
+}
+
+// ncclRemoteError is "a network error or a remote process exiting prematurely"; NCCL does not say
+// which.
+Error NcclCommunicator::nccl_error(NcclResult result) const {
+  std::string cause = std::string("NCCL: ") + api_.get_error_string(result);
+  const char* detail = api_.get_last_error(nullptr);
+  if (detail && *detail) cause += std::string(" (") + detail + ")";
+  const bool is_remote = result == NcclResult::kRemoteError;
+  return Error{.kind = is_remote ? ErrorKind::kPeerLost : ErrorKind::kSystem,
+               .cause = std::move(cause)};
+}
+
+// --- memory ---
+
+void NcclCommunicator::enroll(void* memory, std::size_t bytes) {
+  if (!api_.comm_register || !fate_->enter(Deadline(kTurnPatience))) return;
+  void* known_by = nullptr;
+  const NcclComm comm = handle();
+  if (comm && api_.comm_register(comm, memory, bytes, &known_by) == NcclResult::kSuccess) {
+    const std::lock_guard lock(fate_->mutex_);
+    enrolled_[memory] = known_by;
+  }
+  fate_->leave();
+}
+
+bool NcclCommunicator::withdraw(void* memory) {
+  if (const Result<void> mine = fate_->enter(Deadline(kTurnPatience)); !mine) return false;
+  void* known_by = nullptr;
+  NcclComm comm = nullptr;
+  {
+    const std::lock_guard lock(fate_->mutex_);
+    comm = comm_;
+    if (auto known = enrolled_.extract(memory)) known_by = known.mapped();
+  }
+  if (comm && known_by) api_.comm_deregister(comm, known_by);
+  fate_->leave();
+  return true;
+}
+
+void NcclCommunicator::set_captured() {
+  const std::lock_guard lock(fate_->mutex_);
+  is_captured_ = true;
+}
+
+}  // namespace ddprun

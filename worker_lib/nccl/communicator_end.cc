@@ -1,0 +1,178 @@
+// The part of NcclCommunicator that ends it: abort and close.
+#include <algorithm>
+#include <condition_variable>
+
+#include "base/background_thread.h"
+#include "worker_lib/nccl/communicator.h"
+#include "worker_lib/nccl/device_guard.h"
+#include "worker_lib/util/nccl_pause.h"
+
+namespace ddprun {
+namespace {
+
+// Of ncclCommRevoke; an abort follows anyway.
+constexpr Duration kRevokePatience = std::chrono::milliseconds(500);
+// An abort waits so long for a call that another thread makes at the moment.
+constexpr Duration kTurnPatience = std::chrono::milliseconds(100);
+// A communicator that a CUDA graph has captured is given so long to be freed.
+constexpr Duration kGraphPatience = std::chrono::milliseconds(500);
+
+}  // namespace
+
+struct NcclEndingState {
+  std::mutex mutex;
+  std::condition_variable changed;
+  int not_quiet = 0;
+  int not_over = 0;
+
+  void lower(int NcclEndingState::*count) {
+    const std::lock_guard lock(mutex);
+    --(this->*count);
+    changed.notify_all();
+  }
+  bool wait(int NcclEndingState::*count, Duration allowed) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, allowed, [&] { return this->*count == 0; });
+  }
+};
+
+bool NcclEnding::wait_until_quiet(Duration allowed) {
+  return !state_ || state_->wait(&NcclEndingState::not_quiet, allowed);
+}
+
+bool NcclEnding::wait_until_over(Duration allowed) {
+  return !state_ || state_->wait(&NcclEndingState::not_over, allowed);
+}
+
+namespace {
+
+// Whether nothing of the communicator's is on the device any more. NCCL may be asked for that only
+// where its last call has ended well: it would crash otherwise.
+bool is_revoked(const NcclApi& api, NcclComm comm) {
+  if (!api.comm_revoke) return false;
+  NcclResult now = NcclResult::kSuccess;
+  if (is_failure(api.comm_get_async_error(comm, &now)) || now != NcclResult::kSuccess) return false;
+  if (is_failure(api.comm_revoke(comm))) return false;
+  const Deadline deadline(kRevokePatience);
+  NcclPause pause;
+  do {
+    if (is_failure(api.comm_get_async_error(comm, &now))) return false;
+    if (now != NcclResult::kInProgress) return now == NcclResult::kSuccess;
+    pause.take();
+  } while (!deadline.passed());
+  return false;
+}
+
+}  // namespace
+
+// What ends this communicator, to be run without locks; null: there is nothing to end. A call that
+// another thread is stuck in ends with the abort; what it makes is freed behind it. The part of a
+// split that was given up, or has failed, must go after this communicator.
+std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEndingState>& state,
+                                               std::shared_ptr<const void> keep) {
+  NcclComm comm = nullptr;
+  std::shared_ptr<Aside> aside;
+  bool may_revoke = false;
+  {
+    const std::lock_guard lock(fate_->mutex_);
+    comm = std::exchange(comm_, nullptr);
+    aside = std::move(aside_);
+    may_revoke = std::exchange(is_settled_, false);
+    enrolled_.clear();
+  }
+  if (!comm && !aside) return nullptr;
+  return [&api = api_, fate = fate_, comm, aside, may_revoke, state, keep] {
+    const bool is_free = fate->wait_until_left(kTurnPatience);
+    const bool is_quiet = comm && may_revoke && is_free && is_revoked(api, comm);
+    if (is_quiet) state->lower(&NcclEndingState::not_quiet);
+    if (comm) api.comm_abort(comm);
+    if (aside) {
+      // An init that blocks has written its handle before.
+      const NcclComm forming = comm ? nullptr : aside->take();
+      if (forming) api.comm_abort(forming);
+      aside->wait(kLongestTimeout);
+      if (const NcclComm made = aside->take(); made && made != forming) api.comm_abort(made);
+    }
+    if (!is_quiet) state->lower(&NcclEndingState::not_quiet);
+    state->lower(&NcclEndingState::not_over);
+  };
+}
+
+// Nobody can reach them any more, so no lock is held while NCCL frees them, which can take long, or
+// for ever, when a peer is gone. A thread that is stuck in the driver is left behind: nothing can
+// end it. A communicator that was revoked is quiet before it is freed.
+NcclEnding NcclCommunicator::abort(std::span<NcclCommunicator* const> all,
+                                   std::shared_ptr<const void> keep) {
+  NcclEnding ending;
+  ending.state_ = std::make_shared<NcclEndingState>();
+  struct Action {
+    const NcclApi& api;
+    int device;
+    std::function<void()> run;
+  };
+  std::vector<Action> actions;
+  for (NcclCommunicator* one : all) {
+    std::function<void()> run = one->end_of(ending.state_, keep);
+    if (!run) continue;
+    ++ending.state_->not_quiet;
+    ++ending.state_->not_over;
+    actions.push_back({one->api_, one->device_, std::move(run)});
+  }
+  for (const Action& action : actions) {
+    const auto on_its_device = [action] {
+      action.api.set_device(action.device);
+      action.run();
+    };
+    if (start_detached_thread("ddprun-abort", on_its_device)) continue;
+    const DeviceGuard guard(action.api, action.device);  // there is no thread for it
+    action.run();
+  }
+  return ending;
+}
+
+void NcclCommunicator::close(const Deadline& deadline) {
+  NcclCommunicator* const self[] = {this};
+  bool is_captured = false;
+  NcclComm comm = nullptr;
+  std::map<void*, void*> known;
+  {
+    const std::lock_guard lock(fate_->mutex_);
+    if (!comm_ || !is_settled_ || fate_->failure_) return;
+    is_captured = is_captured_;
+    comm = comm_;
+    known.swap(enrolled_);
+  }
+  set_settled(self, false);
+  const auto finalize = [&api = api_, comm, memory = std::move(known)](NcclComm*) {
+    for (const auto& [address, handle] : memory) api.comm_deregister(comm, handle);
+    return api.comm_finalize(comm);
+  };
+  const Deadline patience(is_captured ? std::min(deadline.remaining(), kGraphPatience)
+                                      : deadline.remaining());
+  const Result<NcclResult> begun = call_aside(finalize, patience);
+  const Result<void> ended = begun ? settle(self, *begun, patience) : begun.error();
+  {
+    const std::lock_guard lock(fate_->mutex_);
+    // NCCL waits for the graph, and so would an abort.
+    const bool is_left = !ended && is_captured && ended.error().kind == ErrorKind::kTimeout;
+    if (fate_->failure_ || (!ended && !is_left)) return;
+    aside_ = nullptr;
+    comm_ = nullptr;
+    if (is_left) return;
+  }
+  // As bounded as an abort: the driver may be stuck.
+  const auto destroy = [&api = api_, device = device_, comm]() -> Result<bool> {
+    api.set_device(device);
+    api.comm_destroy(comm);
+    return true;
+  };
+  const auto done = result_within<bool>(deadline.remaining(), "ddprun-close", destroy);
+  if (done && !*done) static_cast<void>(destroy());
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  NcclCommunicator* const self[] = {this};
+  abort(self, nullptr).wait_until_over(options_.abort_grace);
+}
+
+}  // namespace ddprun

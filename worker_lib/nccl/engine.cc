@@ -1,0 +1,522 @@
+#include "worker_lib/nccl/engine.h"
+
+#include <algorithm>
+#include <set>
+
+#include "worker_lib/collective/rank_names.h"
+#include "worker_lib/cpu_group/group_end.h"
+#include "worker_lib/nccl/device_guard.h"
+#include "worker_lib/util/nccl_pause.h"
+
+namespace ddprun {
+namespace {
+
+// That NCCL may be ahead of the peers in noticing that one of them has died.
+constexpr Duration kNewsPatience = std::chrono::milliseconds(400);
+
+}  // namespace
+
+// --- beginning and ending ---
+
+NcclEngine::NcclEngine(const NcclApi& api, std::shared_ptr<Store> store,
+                       const NcclBackendOptions& options, std::shared_ptr<CpuGroup> peers,
+                       std::shared_ptr<NcclSeed> seed)
+    : api_(api),
+      store_(std::move(store)),
+      options_(options),
+      peers_(std::move(peers)),
+      seed_(seed ? std::move(seed->communicator) : nullptr),
+      seed_device_(seed ? seed->device : -1),
+      fate_(seed_ ? seed_->fate() : std::make_shared<NcclFate>()),
+      memory_(std::make_shared<NcclMemory>(
+          api, options.device.has_index() ? options.device.index() : 0, options.close_grace)) {
+  fate_->set_peers(peers_.get());
+}
+
+NcclEngine::~NcclEngine() {
+  const Deadline deadline(options_.close_grace);
+  if (drain(deadline)) {
+    for (const auto& lane : lanes_) {
+      const DeviceGuard guard(api_, lane->device);
+      for (const auto& [peer, pair] : lane->pairs) pair->close(deadline);
+      if (lane->communicator) lane->communicator->close(deadline);
+    }
+    if (seed_) {
+      const DeviceGuard guard(api_, seed_device_);
+      seed_->close(deadline);
+    }
+  }
+  fate_->fail(Error{.kind = ErrorKind::kStopped, .cause = kGroupDestroyed});
+  stop();
+  {
+    const std::lock_guard lock(mutex_);
+    closing_ = true;
+  }
+  changed_.notify_all();
+  if (watcher_.joinable()) watcher_.join();
+  call_back();
+  const Deadline patience(options_.abort_grace);
+  for (NcclEnding& one : endings_) one.wait_until_over(patience.remaining());
+  memory_->end();
+  for (const auto& lane : lanes_) {
+    const DeviceGuard guard(api_, lane->device);
+    lane->free_events.clear();
+    lane->captured.clear();
+    if (lane->stream) api_.stream_destroy(lane->stream);
+  }
+}
+
+// Until everything in flight has ended well: a blocking call returns when the stream knows of it, so a
+// program that ends may still have work there that its peers count on.
+Result<void> NcclEngine::drain(const Deadline& deadline) {
+  NcclPause pause;
+  for (;;) {
+    if (const std::optional<Error> first = fate_->failure()) return *first;
+    if (const Result<void> well = inspect(); !well) return well;
+    std::shared_ptr<NcclWork> oldest;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto busy =
+          std::ranges::find_if(lanes_, [](const auto& lane) { return !lane->in_flight.empty(); });
+      if (busy == lanes_.end()) return {};
+      oldest = (*busy)->in_flight.front().first;
+    }
+    if (deadline.passed()) {
+      return timeout_error("", words_of(oldest->call()) + " is not complete", deadline.waited(),
+                           deadline.allowed());
+    }
+    pause.take();
+  }
+}
+
+// NCCL says that a process has gone, and not which: the peers know, if a little later.
+Error NcclEngine::with_cause(Error error) const {
+  const bool may_be_a_death =
+      error.kind == ErrorKind::kPeerLost || error.kind == ErrorKind::kSystem;
+  if (!peers_ || !may_be_a_death || error.peer_rank >= 0 || fate_->failure()) return error;
+  const Deadline patience(kNewsPatience);
+  NcclPause pause;
+  while (!peers_->failure() && !patience.passed()) pause.take();
+  return peers_->failure().value_or(std::move(error));
+}
+
+void NcclEngine::end(const Error& failure, const std::shared_ptr<NcclWork>& begun) {
+  if (fate_->fail(failure) && peers_) {
+    const bool is_everybodys = failure.kind == ErrorKind::kInvalidArgument;
+    peers_->fail(
+        failure.kind, failure.peer_rank,
+        is_everybodys ? failure.cause : name_rank(options_.rank) + ": " + failure.message());
+  }
+  stop(begun);
+  call_back();
+}
+
+// Those who wait hear of it when nothing runs any more: until then kernels may still write to the
+// tensors that they would let go of. They must not look at their events any more, either: an abort
+// lets those come. Where the abort does not return in time they hear of it all the same, and the
+// abort keeps the tensors.
+//
+// What is called back then may make calls, which end up here.
+void NcclEngine::stop(const std::shared_ptr<NcclWork>& begun) {
+  std::unique_lock ending(ending_);
+  std::vector<std::shared_ptr<NcclWork>> doomed;
+  std::vector<NcclCommunicator*> all;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& lane : lanes_) {
+      for (const auto& [work, event] : lane->in_flight) doomed.push_back(work);
+    }
+    all = communicators();
+  }
+  if (begun) doomed.push_back(begun);
+  // An abort that goes on may be the one of this call's communicator.
+  std::shared_ptr<std::vector<torch::Tensor>> keep = kept_.lock();
+  if (!keep) kept_ = keep = std::make_shared<std::vector<torch::Tensor>>();
+  for (const auto& work : doomed) work->doom(*keep);
+  endings_.push_back(NcclCommunicator::abort(all, keep));
+  const Deadline patience(options_.stop_grace);
+  for (NcclEnding& one : endings_) one.wait_until_quiet(patience.remaining());
+  ending.unlock();
+  const Error first = *fate_->failure();
+  for (const auto& work : doomed) work->fail(first);
+}
+
+// REQUIRES: mutex_ is held.
+std::vector<NcclCommunicator*> NcclEngine::communicators() {
+  std::vector<NcclCommunicator*> all;
+  for (const auto& lane : lanes_) {
+    if (lane->communicator) all.push_back(lane->communicator.get());
+    for (const auto& [peer, pair] : lane->pairs) all.push_back(pair.get());
+  }
+  return all;
+}
+
+// --- one call ---
+
+Result<void> NcclEngine::may_begin(const NcclCall& what) {
+  const Result<void> good = fate_->check();
+  if (good) return {};
+  // What the peers found out while nothing was in flight is told here first.
+  end(Error(good.error()).within("nccl group"));
+  return group_finished(words_of(what), *fate_->failure());
+}
+
+Result<std::shared_ptr<NcclWork>> NcclEngine::launch(NcclIssue issue, CallOptions call) {
+  issue.what.number = ++calls_;
+  if (issue.header) {
+    const std::lock_guard lock(mutex_);
+    issue.what.collective = ledger_.called() + 1;
+  }
+  if (const Result<void> may = may_begin(issue.what); !may) return may.error();
+  const DeviceGuard guard(api_, issue.device);
+  const Result<bool> captured = is_captured(issue);
+  if (!captured && captured.error().kind == ErrorKind::kUnsupported) {
+    return Error(captured.error()).within(words_of(issue.what));
+  }
+  std::shared_ptr<NcclWork> work;
+  Result<std::shared_ptr<NcclWork>> done =
+      captured ? enqueue(issue, *captured, Deadline(call.timeout), work)
+               : Result<std::shared_ptr<NcclWork>>(captured.error());
+  if (done) return done;
+  const Error error = with_cause(std::move(done).error()).within(words_of(issue.what));
+  end(error, work);
+  return error;
+}
+
+// Whether the caller's stream is being captured into a CUDA graph; kUnsupported where the call
+// cannot be part of one.
+Result<bool> NcclEngine::is_captured(const NcclIssue& issue) {
+  bool is_capturing = false;
+  const CudaResult asked =
+      api_.stream_is_capturing(api_.current_stream(issue.device), &is_capturing);
+  if (asked != CudaResult::kSuccess) return cuda_error(api_, "", asked);
+  if (!is_capturing) return false;
+  const auto refused = [](const char* why) {
+    return Error{.kind = ErrorKind::kUnsupported, .cause = why};
+  };
+  if (issue.host_wait == NcclWork::HostWait::kAlways) {
+    return refused("it blocks the host, and the stream is being captured into a CUDA graph");
+  }
+  const Lane* lane = find_lane(issue.device);
+  bool is_ready = lane && lane->communicator;
+  if (lane && !is_ready && !issue.messages.empty()) {
+    is_ready = std::ranges::all_of(
+        issue.messages, [&](const auto& message) { return lane->pairs.contains(message.peer); });
+  }
+  if (!is_ready) {
+    return refused(
+        "the first call on a device makes a communicator, which cannot be captured into a CUDA "
+        "graph: make one call before the capture");
+  }
+  return true;
+}
+
+// Our stream first waits for what the caller's has been given; the same event then marks the end.
+// `work` is set before anything is on a stream.
+Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_captured,
+                                                      const Deadline& deadline,
+                                                      std::shared_ptr<NcclWork>& work) {
+  const Result<void> watched = start_watcher(issue.device);
+  if (!watched) return watched.error();
+  const Result<Lane*> found = lane_of(issue.device);
+  if (!found) return found.error();
+  Lane& lane = **found;
+  {
+    const std::lock_guard lock(mutex_);
+    if (issue.header) ledger_.enter(*issue.header, lane.place, issue.pairs);
+    for (const NcclIssue::Message& one : issue.messages) {
+      ledger_.enter_message(issue.what.number,
+                            {.bytes = one.bytes,
+                             .peer = one.peer,
+                             .place = static_cast<std::uint16_t>(lane.place),
+                             .is_send = static_cast<std::uint16_t>(one.is_send)});
+    }
+  }
+  const Result<void> joined = join(lane, issue, is_captured, deadline);
+  if (!joined) return joined.error();
+  const Result<std::shared_ptr<NcclEvent>> taken = take_event(lane, is_captured);
+  if (!taken) return taken.error();
+  const CudaEvent event = (*taken)->get();
+  const CudaStream caller = api_.current_stream(lane.device);
+  work = std::make_shared<NcclWork>(issue.what,
+                                    NcclWork::Stream{.api = api_,
+                                                     .device = lane.device,
+                                                     .caller = caller,
+                                                     .event = *taken,
+                                                     .is_captured = is_captured},
+                                    std::move(issue.keep), issue.host_wait, deadline);
+
+  CudaResult done = api_.event_record(event, caller);
+  if (done == CudaResult::kSuccess) done = api_.stream_wait_event(lane.stream, event);
+  if (done == CudaResult::kSuccess) done = copy(issue.copies_ahead, lane.stream);
+  if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
+
+  const Result<void> launched = put_on_stream(lane, issue, is_captured, deadline);
+  if (!launched) {
+    // Ranks connect in the first call, so one that has not come is found out here.
+    const bool is_late = launched.error().kind == ErrorKind::kTimeout && !fate_->failure();
+    return is_late ? deadline_passed(issue.what, deadline) : launched.error();
+  }
+
+  done = copy(issue.copies_behind, lane.stream);
+  if (done == CudaResult::kSuccess) done = api_.event_record(event, lane.stream);
+  if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
+  const std::lock_guard lock(mutex_);
+  // Whoever reported it has not seen this call, which may have been ended with the others.
+  if (const std::optional<Error> first = fate_->failure()) return *first;
+  if (is_captured) {
+    lane.captured.push_back(*taken);
+  } else {
+    lane.in_flight.push_back({work, *taken});
+  }
+  changed_.notify_all();
+  return work;
+}
+
+NcclEngine::Lane* NcclEngine::find_lane(int device) {
+  const std::lock_guard lock(mutex_);
+  for (const auto& lane : lanes_) {
+    if (lane->device == device) return lane.get();
+  }
+  return nullptr;
+}
+
+// REQUIRES: the device is the current one.
+Result<NcclEngine::Lane*> NcclEngine::lane_of(int device) {
+  if (seed_ && seed_device_ != device) {
+    // All ranks have it in the first place; this one does not begin there.
+    const DeviceGuard guard(api_, seed_device_);
+    const int of_seed = seed_device_;
+    if (const Result<Lane*> first = lane_of(of_seed); !first) return first;
+  }
+  if (Lane* there = find_lane(device)) return there;
+  auto made = std::make_unique<Lane>();
+  made->device = device;
+  const CudaResult stream = api_.stream_create(&made->stream);
+  if (stream != CudaResult::kSuccess) return cuda_error(api_, "make a stream for NCCL", stream);
+  if (seed_ && seed_device_ == device) made->communicator = std::move(seed_);
+  const std::lock_guard lock(mutex_);
+  made->place = static_cast<int>(lanes_.size());
+  lanes_.push_back(std::move(made));
+  return lanes_.back().get();
+}
+
+// Makes the communicators that the call needs and that are not there yet.
+Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captured,
+                              const Deadline& deadline) {
+  const bool is_collective = issue.messages.empty();
+  if (!lane.communicator && is_collective) {
+    std::string name = options_.name;
+    if (lane.place != 0) name.append("/").append(std::to_string(lane.place));
+    auto made = meet({.rank = options_.rank,
+                      .world_size = options_.world_size,
+                      .name = std::move(name),
+                      .ranks_per_root = options_.ranks_per_root,
+                      .abort_grace = options_.stop_grace},
+                     deadline);
+    if (!made) {
+      Error error = std::move(made).error();
+      if (error.kind != ErrorKind::kTimeout) return error;
+      int first = -1;
+      const std::string who = who_is_missing(issue.what, first);
+      if (!who.empty()) error.cause = who;
+      if (first >= 0) error.peer_rank = first;
+      return error;
+    }
+    const std::lock_guard lock(mutex_);
+    lane.communicator = std::move(*made);
+  }
+  if (lane.communicator) {
+    const bool is_told = is_captured || lane.device != memory_->device() || !memory_->has_news();
+    if (!is_told) memory_->tell(*lane.communicator, lane.stream);
+    return {};
+  }
+  // In ascending order on all ranks, so that no circle of ranks waits for each other.
+  std::set<int> peers;
+  for (const NcclIssue::Message& message : issue.messages) peers.insert(message.peer);
+  for (const int peer : peers) {
+    if (lane.pairs.contains(peer)) continue;
+    const int low = std::min(peer, options_.rank);
+    auto made =
+        meet({.rank = options_.rank == low ? 0 : 1,
+              .world_size = 2,
+              .name = options_.name + "/" + std::to_string(lane.place) + "/" + std::to_string(low) +
+                      "-" + std::to_string(std::max(peer, options_.rank)),
+              .abort_grace = options_.stop_grace},
+             deadline);
+    if (!made) {
+      Error error = std::move(made).error();
+      if (error.kind == ErrorKind::kTimeout) {
+        error.peer_rank = peer;
+        error.cause = name_rank(peer) + " has not come to exchange a message with this rank";
+      }
+      return error;
+    }
+    const std::lock_guard lock(mutex_);
+    lane.pairs[peer] = std::move(*made);
+  }
+  return {};
+}
+
+Result<std::unique_ptr<NcclCommunicator>> NcclEngine::meet(NcclCommunicatorOptions as,
+                                                           const Deadline& deadline) {
+  const auto set_meeting = [this](bool is_meeting) {
+    const std::lock_guard lock(mutex_);
+    is_meeting_ = is_meeting;
+    changed_.notify_all();
+  };
+  set_meeting(true);
+  auto made = NcclCommunicator::form(api_, as.world_size == 1 ? nullptr : store_.get(), fate_,
+                                     std::move(as), deadline);
+  set_meeting(false);
+  return made;
+}
+
+Result<void> NcclEngine::put_on_stream(Lane& lane, const NcclIssue& issue, bool is_captured,
+                                       const Deadline& deadline) {
+  std::vector<NcclCommunicator*> on;
+  std::vector<std::function<NcclResult()>> passes;
+  // None where the communicator has been given up in this moment.
+  const auto with = [](NcclCommunicator& communicator, const auto& call) {
+    const NcclComm comm = communicator.handle();
+    return comm ? call(comm) : NcclResult::kInternalError;
+  };
+  if (issue.messages.empty()) {
+    on.push_back(lane.communicator.get());
+    passes.push_back([&] {
+      return with(*lane.communicator, [&](NcclComm comm) {
+        return issue.launch({comm, lane.stream, lane.premul_sum});
+      });
+    });
+  }
+  for (const NcclIssue::Message& message : issue.messages) {
+    NcclCommunicator* by = lane.communicator.get();
+    int peer = message.peer;
+    if (!by) {
+      by = lane.pairs.at(peer).get();
+      peer = peer < options_.rank ? 0 : 1;
+    }
+    if (std::ranges::find(on, by) == on.end()) on.push_back(by);
+    passes.push_back([&with, &message, by, peer, stream = lane.stream] {
+      return with(*by, [&](NcclComm comm) { return message.pass(comm, peer, stream); });
+    });
+  }
+  if (is_captured) {
+    for (NcclCommunicator* one : on) one->set_captured();
+  }
+  const auto set_launching = [this](std::optional<Launching> call) {
+    const std::lock_guard lock(mutex_);
+    launching_ = call;
+    if (launching_) changed_.notify_all();
+  };
+  set_launching(Launching{issue.what, deadline});
+  Result<void> launched = NcclCommunicator::launch(
+      on,
+      [&] { return nccl_group(api_, passes.size(), [&](std::size_t i) { return passes[i](); }); },
+      deadline);
+  set_launching(std::nullopt);
+  return launched;
+}
+
+CudaResult NcclEngine::copy(const std::vector<NcclIssue::Copy>& copies, CudaStream stream) {
+  for (const NcclIssue::Copy& one : copies) {
+    const CudaResult copied = api_.memcpy_async(one.to, one.from, one.bytes, stream);
+    if (copied != CudaResult::kSuccess) return copied;
+  }
+  return CudaResult::kSuccess;
+}
+
+// The event of a capture belongs to it for ever: it is not used again.
+Result<std::shared_ptr<NcclEvent>> NcclEngine::take_event(Lane& lane, bool is_captured) {
+  const Result<void> reaped = reap(lane);
+  if (!reaped) return reaped.error();
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_captured && !lane.free_events.empty()) {
+      std::shared_ptr<NcclEvent> event = std::move(lane.free_events.back());
+      lane.free_events.pop_back();
+      return event;
+    }
+  }
+  return NcclEvent::make(api_, lane.device);
+}
+
+Result<void> NcclEngine::monitored_barrier(CallOptions call) {
+  NcclCall what{.name = "monitored_barrier", .number = ++calls_};
+  {
+    const std::lock_guard lock(mutex_);
+    what.collective = ledger_.called() + 1;
+  }
+  if (const Result<void> may = may_begin(what); !may) return may;
+  if (!peers_) {
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .doing = "monitored_barrier",
+                 .cause = "this nccl group knows nothing of its peers"};
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    ledger_.enter({.kind = CallKind::kMonitoredBarrier}, 0);
+    changed_.notify_all();
+  }
+  const Result<void> passed = peers_->barrier(call.timeout);
+  if (passed) return {};
+  const Error error = Error(passed.error()).within(what.name);
+  end(error);
+  return error;
+}
+
+// --- splitting ---
+
+// The ranks tell each other how it went: a part that some have, and others not, is of no use to
+// anybody.
+Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, CallOptions call) {
+  if (const Result<void> good = fate_->check(); !good) {
+    return Error(good.error()).within("nccl group");
+  }
+  Lane* const first = lanes_.empty() ? nullptr : lanes_[0].get();
+  if (!first || !first->communicator || !first->communicator->can_split()) {
+    return std::shared_ptr<NcclSeed>();
+  }
+  const Deadline deadline(call.timeout);
+  const DeviceGuard guard(api_, first->device);
+  // NCCL may deadlock when it splits what has calls outstanding.
+  if (const Result<void> drained = drain(deadline); !drained) {
+    const Error error = Error(drained.error()).within("split");
+    end(error);
+    return error;
+  }
+  Result<std::unique_ptr<NcclCommunicator>> part = first->communicator->split(color, key, deadline);
+  if (!part && !first->communicator->is_usable()) {
+    const Error error = with_cause(part.error());
+    end(error);
+    return error;
+  }
+  std::vector<char> failed(static_cast<std::size_t>(options_.world_size), part ? 0 : 1);
+  if (peers_ && options_.world_size > 1) {
+    const char mine = part ? 0 : 1;
+    std::vector<WritableBytes> all;
+    for (char& one : failed) all.push_back({&one, 1});
+    const ReadableBytes own[] = {{&mine, 1}};
+    const Result<void> told = peers_->all_gather(own, all, deadline.remaining());
+    if (!told) {
+      end(Error(told.error()).within("split"));
+      return Error(told.error()).within("split");
+    }
+  }
+  if (!part) return part.error();
+  std::vector<int> others;
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    if (failed[static_cast<std::size_t>(rank)] != 0) others.push_back(rank);
+  }
+  if (!others.empty()) {
+    return Error{.kind = ErrorKind::kSystem,
+                 .doing = "split the NCCL communicator",
+                 .cause = "it failed on " + name_ranks(others),
+                 .peer_rank = others[0]};
+  }
+  if (!*part) return std::shared_ptr<NcclSeed>();
+  return std::make_shared<NcclSeed>(
+      NcclSeed{.device = first->device, .communicator = std::move(*part)});
+}
+
+}  // namespace ddprun

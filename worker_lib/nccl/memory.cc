@@ -1,0 +1,146 @@
+#include "worker_lib/nccl/memory.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/deadline.h"
+#include "worker_lib/nccl/communicator.h"
+#include "worker_lib/nccl/device_guard.h"
+#include "worker_lib/util/nccl_pause.h"
+
+namespace ddprun {
+
+std::shared_ptr<void> NcclMemory::allocate(std::size_t bytes) {
+  if (!api_.mem_alloc || !api_.mem_free || bytes == 0) return nullptr;
+  const DeviceGuard guard(api_, device_);
+  // Where a CUDA graph is captured, LibTorch's allocator knows how, and an allocation would spoil it.
+  bool is_capturing = true;
+  const CudaStream home = api_.current_stream(device_);
+  const CudaResult asked = api_.stream_is_capturing(home, &is_capturing);
+  if (asked != CudaResult::kSuccess || is_capturing) return nullptr;
+  void* memory = nullptr;
+  if (api_.mem_alloc(&memory, bytes) != NcclResult::kSuccess) return nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    blocks_[memory] = Block{.bytes = bytes, .home = home};
+    has_news_ = true;
+  }
+  return {memory, [self = shared_from_this()](void* pointer) { self->let_go(pointer); }};
+}
+
+void NcclMemory::let_go(void* memory) {
+  const DeviceGuard guard(api_, device_);
+  std::vector<CudaStream> streams{api_.current_stream(device_)};
+  {
+    const std::lock_guard lock(mutex_);
+    for (const CudaStream one : {blocks_.at(memory).home, group_stream_}) {
+      if (one && std::ranges::find(streams, one) == streams.end()) streams.push_back(one);
+    }
+    ++marking_;
+  }
+  std::vector<CudaEvent> left = mark(streams);
+  Block block;
+  {
+    const std::lock_guard lock(mutex_);
+    Block& here = blocks_.at(memory);
+    here.is_left = true;
+    here.left = std::move(left);
+    has_news_ = true;
+    --marking_;
+    marked_.notify_all();
+    if (!is_over_) return;  // tell() goes on
+    block = here;
+    blocks_.erase(memory);
+  }
+  free(memory, block);
+}
+
+// An event on each stream; none where one cannot be made, or a stream is captured.
+std::vector<CudaEvent> NcclMemory::mark(const std::vector<CudaStream>& streams) const {
+  std::vector<CudaEvent> events;
+  for (const CudaStream stream : streams) {
+    bool is_capturing = true;
+    CudaEvent event = nullptr;
+    const bool may_mark =
+        api_.stream_is_capturing(stream, &is_capturing) == CudaResult::kSuccess &&
+        !is_capturing && api_.event_create(&event) == CudaResult::kSuccess;
+    if (may_mark) events.push_back(event);
+    if (may_mark && api_.event_record(event, stream) == CudaResult::kSuccess) continue;
+    destroy(events);
+    return {};
+  }
+  return events;
+}
+
+void NcclMemory::destroy(const std::vector<CudaEvent>& events) const {
+  for (const CudaEvent event : events) api_.event_destroy(event);
+}
+
+void NcclMemory::tell(NcclCommunicator& communicator, CudaStream stream) {
+  std::map<void*, std::size_t> fresh;
+  std::map<void*, Block> left;
+  bool is_news = false;
+  {
+    const std::lock_guard lock(mutex_);
+    group_stream_ = stream;
+    has_news_ = false;
+    for (auto& [memory, block] : blocks_) {
+      if (!block.is_left && !std::exchange(block.is_told, true)) fresh[memory] = block.bytes;
+      if (block.is_left && !block.left.empty()) left[memory] = block;
+    }
+  }
+  for (const auto& [memory, bytes] : fresh) communicator.enroll(memory, bytes);
+  for (const auto& [memory, block] : left) {
+    if (!have_passed(block.left) || !communicator.withdraw(memory)) {
+      is_news = true;
+      continue;
+    }
+    {
+      const std::lock_guard lock(mutex_);
+      blocks_.erase(memory);
+    }
+    destroy(block.left);
+    api_.mem_free(memory);
+  }
+  if (is_news) has_news_ = true;
+}
+
+// Those that are in use stay, and are freed when they are let go of.
+void NcclMemory::end() {
+  std::map<void*, Block> left;
+  {
+    std::unique_lock lock(mutex_);
+    group_stream_ = nullptr;  // it is destroyed behind this
+    marked_.wait(lock, [this] { return marking_ == 0; });
+    is_over_ = true;
+    for (auto at = blocks_.begin(); at != blocks_.end();) {
+      const auto next = std::next(at);
+      if (at->second.is_left) left.insert(blocks_.extract(at));
+      at = next;
+    }
+  }
+  const DeviceGuard guard(api_, device_);
+  for (const auto& [memory, block] : left) free(memory, block);
+}
+
+bool NcclMemory::have_passed(const std::vector<CudaEvent>& events) const {
+  return !events.empty() && std::ranges::all_of(events, [this](CudaEvent event) {
+    return api_.event_query(event) == CudaResult::kSuccess;
+  });
+}
+
+// Kept, which is better than to pull it from under a kernel, where its streams do not pass.
+void NcclMemory::free(void* memory, const Block& block) {
+  if (block.left.empty()) return;
+  const Deadline deadline(grace_);
+  NcclPause pause;
+  bool is_over = have_passed(block.left);
+  while (!is_over && !deadline.passed()) {
+    pause.take();
+    is_over = have_passed(block.left);
+  }
+  destroy(block.left);
+  if (is_over) api_.mem_free(memory);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,185 @@
+#include "worker_lib/nccl/work.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "worker_lib/nccl/communicator.h"
+#include "worker_lib/nccl/device_guard.h"
+#include "worker_lib/util/error_bridge.h"
+#include "worker_lib/util/nccl_pause.h"
+
+namespace ddprun {
+
+std::string to_text(const NcclCall& call) {
+  std::string text = call.collective > 0
+                         ? std::string("nccl ") + call.name + " #" + std::to_string(call.collective)
+                         : "nccl call " + std::to_string(call.number) + ", " + call.name;
+  if (call.elements > 0) {
+    text += " of " + std::to_string(call.elements) + " " + c10::toString(call.type);
+  }
+  if (call.op) text += std::string(" (") + to_text(*call.op) + ")";
+  if (call.peer >= 0) text += ", peer " + std::to_string(call.peer);
+  return text;
+}
+
+Result<std::shared_ptr<NcclEvent>> NcclEvent::make(const NcclApi& api, int device) {
+  CudaEvent made = nullptr;
+  const CudaResult result = api.event_create(&made);
+  if (result != CudaResult::kSuccess) return cuda_error(api, "make an event", result);
+  return std::shared_ptr<NcclEvent>(new NcclEvent(api, device, made));
+}
+
+NcclEvent::~NcclEvent() {
+  const DeviceGuard guard(api_, device_);
+  api_.event_destroy(event_);
+}
+
+void NcclWork::wait(std::optional<Duration> timeout) {
+  if (stream_.is_captured) return join_capture();
+  if (!timeout && host_wait_ == HostWait::kOnRequest && wait_on_stream()) return;
+  const Deadline deadline(timeout.value_or(kLongestTimeout));
+  NcclPause pause;
+  while (!value_or_throw(poll())) {
+    if (deadline.passed()) {
+      throw to_dist_error(timeout_error("wait for " + to_text(call_), "it is not complete",
+                                        deadline.waited(), deadline.allowed()));
+    }
+    pause.take();
+  }
+}
+
+// Whether the current stream waits now. The caller's stream is the one that allocated the tensors,
+// or has been told of it: once that stream waits for the call, memory that is let go of is not
+// handed out again too early. On another stream it would be, so there the tensors are kept until
+// the call is seen to be over.
+bool NcclWork::wait_on_stream() {
+  std::shared_ptr<NcclEvent> event;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_over_ || is_doomed_) return false;
+    event = stream_.event;
+  }
+  const DeviceGuard guard(stream_.api, stream_.device);
+  const CudaStream current = stream_.api.current_stream(stream_.device);
+  const CudaResult waits = stream_.api.stream_wait_event(current, event->get());
+  if (waits != CudaResult::kSuccess) {
+    throw to_dist_error(cuda_error(stream_.api, "wait for " + to_text(call_), waits));
+  }
+  std::vector<torch::Tensor> done_with;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  if (is_doomed_ || failure_) return false;
+  if (current == stream_.caller) done_with.swap(keep_);
+  return true;
+}
+
+// Outside of the capture there is nothing to wait for: whoever runs the graph waits for that.
+void NcclWork::join_capture() {
+  const DeviceGuard guard(stream_.api, stream_.device);
+  const CudaStream current = stream_.api.current_stream(stream_.device);
+  bool is_capturing = false;
+  CudaResult done = stream_.api.stream_is_capturing(current, &is_capturing);
+  if (done == CudaResult::kSuccess && is_capturing) {
+    done = stream_.api.stream_wait_event(current, stream_.event->get());
+  }
+  if (done != CudaResult::kSuccess) {
+    throw to_dist_error(cuda_error(stream_.api, "wait for " + to_text(call_), done));
+  }
+}
+
+Result<bool> NcclWork::poll() {
+  Callbacks then;
+  Result<bool> is_over = poll(then);
+  for (const auto& one : then) one();
+  return is_over;
+}
+
+// The query may block in the driver, and would then keep those from ending the call who have given up
+// on it. An event that comes after doom() may have come because of the abort.
+Result<bool> NcclWork::poll(Callbacks& then) {
+  std::shared_ptr<NcclEvent> event;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_over_ || is_doomed_) return failure_ ? Result<bool>(*failure_) : Result<bool>(is_over_);
+    event = stream_.event;
+  }
+  CudaResult seen = CudaResult::kNotReady;
+  {
+    const DeviceGuard guard(stream_.api, stream_.device);
+    seen = stream_.api.event_query(event->get());
+  }
+  std::vector<torch::Tensor> done_with;  // let go of without the lock
+  const std::lock_guard lock(mutex_);
+  if (!is_over_ && !is_doomed_ && seen != CudaResult::kNotReady) {
+    const bool has_come = seen == CudaResult::kSuccess;
+    finish(has_come ? std::nullopt
+                    : std::optional(cuda_error(stream_.api, to_text(call_), seen)),
+           then);
+    done_with.swap(keep_);
+  }
+  return failure_ ? Result<bool>(*failure_) : Result<bool>(is_over_);
+}
+
+void NcclWork::when_over(std::function<void()> then) {
+  if (stream_.is_captured) join_capture();  // so that what it does is captured behind the call
+  {
+    const std::lock_guard lock(mutex_);
+    if (!is_over_) return then_.push_back(std::move(then));
+  }
+  then();
+}
+
+bool NcclWork::is_completed() {
+  const Result<bool> is_over = poll();
+  return !is_over || *is_over;
+}
+
+std::exception_ptr NcclWork::exception() {
+  const std::lock_guard lock(mutex_);
+  return failure_ ? std::make_exception_ptr(to_dist_error(*failure_)) : nullptr;
+}
+
+bool NcclWork::has_succeeded() {
+  const Result<bool> is_over = poll();
+  return is_over && *is_over;
+}
+
+int NcclWork::source_rank() { return has_succeeded() ? call_.source : -1; }
+
+void NcclWork::record(FlightTicket ticket) {
+  const std::lock_guard lock(mutex_);
+  if (is_over_) return ticket.end(failure_.has_value());
+  tickets_.push_back(std::move(ticket));
+}
+
+void NcclWork::doom(std::vector<torch::Tensor>& keep) {
+  const std::lock_guard lock(mutex_);
+  is_doomed_ = true;
+  keep.insert(keep.end(), keep_.begin(), keep_.end());
+}
+
+void NcclWork::fail(const Error& failure) {
+  Callbacks then;
+  std::vector<torch::Tensor> done_with;       // let go of without the lock,
+  std::shared_ptr<NcclEvent> no_longer_used;  // as CUDA is called then
+  {
+    const std::lock_guard lock(mutex_);
+    no_longer_used = stream_.event;
+    if (!is_over_) finish(failure, then);
+    done_with.swap(keep_);
+  }
+  for (const auto& one : then) one();
+}
+
+// then: gets what is to be called when the mutex is free. keep_ is left to the caller. REQUIRES: mutex_ is
+// held.
+void NcclWork::finish(std::optional<Error> failure, Callbacks& then) {
+  std::ranges::move(std::exchange(then_, {}), std::back_inserter(then));
+  is_over_ = true;
+  failure_ = std::move(failure);
+  for (FlightTicket& ticket : tickets_) ticket.end(failure_.has_value());
+  tickets_.clear();
+  if (!stream_.is_captured) stream_.event = nullptr;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,149 @@
+// NcclWork: one call of the nccl backend in flight on its stream; what stands behind its Work.
+//
+// Completed when the event behind the call has come, as seen by whoever looks first: the watcher or
+// a thread that waits. From then on, and after a failure, it touches neither event nor stream: it
+// may outlive the backend. Any thread.
+//
+// A call that was captured into a CUDA graph runs when the graph does, which nobody tells: for the
+// host it is over at once. Its event belongs to the capture, and is never looked at; wait() joins
+// the current stream to it while that stream is captured.
+#pragma once
+
+#include <torch/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/deadline.h"
+#include "base/error.h"
+#include "ddprun/reduce_op.h"
+#include "worker_lib/group/work_state.h"
+#include "worker_lib/nccl/api.h"
+
+namespace ddprun {
+
+// What was called, to be put into words only when it fails.
+struct NcclCall {
+  const char* name;
+  std::uint64_t number = 0;      // of the call in its group, messages counted, from 1
+  std::uint64_t collective = 0;  // of the collective in its group, from 1; 0: a message
+  std::int64_t elements = 0;
+  torch::ScalarType type = torch::kUInt8;
+  int peer = -1;    // root, source or destination
+  int source = -1;  // of a receive
+  std::optional<ReduceOp> op = std::nullopt;
+};
+
+// "nccl all_reduce #12 of 1000 Float (sum)", "nccl call 17, send of 1000 Float, peer 2".
+std::string to_text(const NcclCall& call);
+
+// A CUDA event of a device. Shared, because no lock is held while it is asked for: a thread may
+// still ask when the call is over for the others. api outlives it.
+class NcclEvent {
+ public:
+  static Result<std::shared_ptr<NcclEvent>> make(const NcclApi& api, int device);
+  ~NcclEvent();
+  NcclEvent(const NcclEvent&) = delete;
+  NcclEvent& operator=(const NcclEvent&) = delete;
+
+  CudaEvent get() const { return event_; }
+
+ private:
+  NcclEvent(const NcclApi& api, int device, CudaEvent event)
+      : api_(api), device_(device), event_(event) {}
+
+  const NcclApi& api_;
+  const int device_;
+  const CudaEvent event_;
+};
+
+class NcclWork final : public detail::WorkState {
+ public:
+  enum class HostWait {
+    kOnRequest,  // wait() makes the current stream wait; the host waits only with a timeout
+    kAlways,     // a barrier: wait() blocks the host
+  };
+
+  // What it needs to look at the event; api outlives it.
+  struct Stream {
+    const NcclApi& api;
+    int device;
+    CudaStream caller;                 // the current stream at the time of the call
+    std::shared_ptr<NcclEvent> event;  // recorded behind the call; let go of when that is over
+    bool is_captured = false;
+  };
+
+  NcclWork(const NcclCall& call, Stream stream, std::vector<torch::Tensor> keep, HostWait host_wait,
+           const Deadline& deadline)
+      : call_(call),
+        deadline_(deadline),
+        stream_(std::move(stream)),
+        host_wait_(host_wait),
+        keep_(std::move(keep)),
+        is_over_(stream.is_captured) {}
+
+  void wait(std::optional<Duration> timeout) override;
+  bool is_completed() override;
+  std::exception_ptr exception() override;
+  int source_rank() override;
+  void record(FlightTicket ticket) override;
+  void when_over(std::function<void()> then) override;
+
+  bool has_succeeded();
+  // Looks whether the call is over. The Error is what it failed with.
+  Result<bool> poll();
+  // The same; what is to be called when it is over is put behind `then`, for the caller to call without
+  // locks.
+  using Callbacks = std::vector<std::function<void()>>;
+  Result<bool> poll(Callbacks& then);
+
+  // From now on only fail() ends it: its communicator is being aborted, which lets the event come
+  // though the call was not carried out. keep: gets its tensors, to which a kernel may still write.
+  void doom(std::vector<torch::Tensor>& keep);
+  // Ends it, if it is not over.
+  void fail(const Error& failure);
+
+  const NcclCall& call() const { return call_; }
+  const Deadline& deadline() const { return deadline_; }
+
+ private:
+  bool wait_on_stream();
+  void join_capture();
+  void finish(std::optional<Error> failure, Callbacks& then);
+
+  const NcclCall call_;
+  const Deadline deadline_;
+  Stream stream_;  // its event is guarded by mutex_
+  const HostWait host_wait_;
+  std::mutex mutex_;  // guards what follows; never held while CUDA is called
+  std::vector<torch::Tensor> keep_;
+  bool is_doomed_ = false;
+  bool is_over_;
+  std::optional<Error> failure_;
+  std::vector<FlightTicket> tickets_;  // a batch has several
+  Callbacks then_;                     // until it is over
+};
+
+// One message of a batch: over when the batch is.
+class NcclBatchPart final : public detail::WorkState {
+ public:
+  NcclBatchPart(std::shared_ptr<NcclWork> batch, int source)
+      : batch_(std::move(batch)), source_(source) {}
+
+  void wait(std::optional<Duration> timeout) override { batch_->wait(timeout); }
+  bool is_completed() override { return batch_->is_completed(); }
+  std::exception_ptr exception() override { return batch_->exception(); }
+  int source_rank() override { return batch_->has_succeeded() ? source_ : -1; }
+  void record(FlightTicket ticket) override { batch_->record(std::move(ticket)); }
+  void when_over(std::function<void()> then) override { batch_->when_over(std::move(then)); }
+
+ private:
+  const std::shared_ptr<NcclWork> batch_;
+  const int source_;  // -1: a send
+};
+
+}  // namespace ddprun

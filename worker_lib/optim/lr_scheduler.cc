@@ -1,0 +1,366 @@
+#include "ddprun/lr_scheduler.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "worker_lib/optim/core/lr_formulas.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+using nlohmann::json;
+using torch::optim::Optimizer;
+
+std::vector<double> rates_of(const Optimizer& optimizer) {
+  std::vector<double> rates;
+  for (const auto& group : optimizer.param_groups()) rates.push_back(group.options().get_lr());
+  return rates;
+}
+
+void set_rates(Optimizer& optimizer, const std::vector<double>& rates) {
+  auto& groups = optimizer.param_groups();
+  for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
+}
+
+// change(rate, index of the group) for each group's rate.
+template <class Change>
+void change_rates(Optimizer& optimizer, Change change) {
+  std::vector<double> rates = rates_of(optimizer);
+  for (std::size_t i = 0; i < rates.size(); ++i) rates[i] = change(rates[i], i);
+  set_rates(optimizer, rates);
+}
+
+void expect_no_fault(const std::string& name, const std::string& fault) {
+  if (!fault.empty()) refuse(name + ": " + fault);
+}
+
+void expect_groups(const std::string& doing, std::size_t expected, const Optimizer& optimizer) {
+  const std::size_t groups = optimizer.param_groups().size();
+  if (groups != expected)
+    refuse(doing + ": it is for " + std::to_string(expected) +
+           " parameter groups, the optimizer has " + std::to_string(groups));
+}
+
+// Reads a saved state; names what is missing or wrong.
+class Reader {
+ public:
+  Reader(const json& state, std::string class_name)
+      : state_(state), doing_("load the state of " + std::move(class_name)) {}
+
+  template <class T>
+  T get(const char* key) const {
+    try {
+      return at(key).get<T>();
+    } catch (const json::exception&) {
+      refuse(doing_ + ": '" + key + "' is " + at(key).dump());
+    }
+  }
+  // One rate for each group of the optimizer.
+  std::vector<double> rates(const char* key, const Optimizer& optimizer) const {
+    auto rates = get<std::vector<double>>(key);
+    expect_groups(doing_, rates.size(), optimizer);
+    return rates;
+  }
+  const json& at(const char* key) const {
+    if (!state_.is_object() || !state_.contains(key))
+      refuse(doing_ + ": it has no '" + key + "'; is it that of another class?");
+    return state_.at(key);
+  }
+  void expect_no_fault(const std::string& fault) const { ddprun::expect_no_fault(doing_, fault); }
+  const std::string& doing() const { return doing_; }
+
+ private:
+  const json& state_;
+  const std::string doing_;
+};
+
+// Names, and the fields that PyTorch's classes keep beside those of every schedule.
+std::string name_of(const LRRule& rule) {
+  static constexpr const char* kNames[] = {"StepLR", "MultiStepLR", "CosineAnnealingLR",
+                                           "LinearLR"};
+  static_assert(std::size(kNames) == std::variant_size_v<LRRule>);
+  return kNames[rule.index()];
+}
+
+struct FieldsOf {
+  json operator()(const StepLR& rule) const {
+    return {{"step_size", rule.step_size}, {"gamma", rule.gamma}};
+  }
+  // Not "milestones", which is a Counter in Python, and no Counter comes out of JSON.
+  json operator()(const MultiStepLR& rule) const {
+    return {{"milestone_list", rule.milestones}, {"gamma", rule.gamma}};
+  }
+  json operator()(const CosineAnnealingLR& rule) const {
+    return {{"T_max", rule.t_max}, {"eta_min", rule.eta_min}};
+  }
+  json operator()(const LinearWarmup& rule) const {
+    return {{"start_factor", rule.start_factor},
+            {"end_factor", rule.end_factor},
+            {"total_iters", rule.total_iters}};
+  }
+};
+
+struct Read {
+  const Reader& from;
+  void operator()(StepLR& rule) const {
+    rule = {from.get<std::int64_t>("step_size"), from.get<double>("gamma")};
+  }
+  void operator()(MultiStepLR& rule) const {
+    rule = {from.get<std::vector<std::int64_t>>("milestone_list"), from.get<double>("gamma")};
+  }
+  void operator()(CosineAnnealingLR& rule) const {
+    rule = {from.get<std::int64_t>("T_max"), from.get<double>("eta_min")};
+  }
+  void operator()(LinearWarmup& rule) const {
+    rule = {from.get<double>("start_factor"), from.get<double>("end_factor"),
+            from.get<std::int64_t>("total_iters")};
+  }
+};
+
+}  // namespace
+
+struct LRScheduler::Impl {
+  // One rule, and where it stands.
+  struct Part {
+    LRRule rule;
+    std::int64_t last_epoch = 0;  // -1: its turn has not come
+    std::int64_t step_count = 1;  // Python's, which also counts the constructor
+    std::vector<double> last_lr = {};
+  };
+
+  Optimizer& optimizer;
+  std::vector<double> base_lrs;
+  std::vector<Part> parts;
+  bool is_sequential = false;
+  std::vector<std::int64_t> milestones = {};
+  std::int64_t last_epoch = 0;
+  std::vector<double> last_lr = {};
+
+  void begin(Part& part) const {
+    change_rates(optimizer, [&](double lr, std::size_t) { return first_lr(part.rule, lr); });
+    part.last_lr = rates_of(optimizer);
+  }
+  void advance(Part& part) const {
+    ++part.last_epoch;
+    ++part.step_count;
+    change_rates(optimizer, [&](double lr, std::size_t i) {
+      return next_lr(part.rule, part.last_epoch, lr, base_lrs[i]);
+    });
+    part.last_lr = rates_of(optimizer);
+  }
+  void restart(Part& part) const {
+    part.last_epoch = 0;
+    change_rates(optimizer,
+                 [&](double, std::size_t i) { return restarted_lr(part.rule, base_lrs[i]); });
+    part.last_lr = rates_of(optimizer);
+  }
+
+  json state_of(const Part& part) const {
+    json state = std::visit(FieldsOf(), part.rule);
+    state.update({{"base_lrs", base_lrs},
+                  {"last_epoch", part.last_epoch},
+                  {"_step_count", part.step_count},
+                  {"_is_initial", false},
+                  {"_get_lr_called_within_step", false},
+                  {"_last_lr", part.last_lr}});
+    return state;
+  }
+  void load_part(Part& part, const json& state) {
+    const Reader from(state, name_of(part.rule));
+    std::visit(Read{from}, part.rule);
+    from.expect_no_fault(fault_of(part.rule));
+    base_lrs = from.rates("base_lrs", optimizer);
+    part.last_epoch = from.get<std::int64_t>("last_epoch");
+    part.step_count = from.get<std::int64_t>("_step_count");
+    part.last_lr = from.rates("_last_lr", optimizer);
+  }
+  void load_sequence(const json& state) {
+    const Reader from(state, "SequentialLR");
+    const json& schedules = from.at("_schedulers");
+    if (!schedules.is_array() || schedules.size() != parts.size())
+      refuse(from.doing() + ": it has " +
+             (schedules.is_array() ? std::to_string(schedules.size()) : "no list of") +
+             " schedules, this one " + std::to_string(parts.size()));
+    for (std::size_t i = 0; i < parts.size(); ++i) load_part(parts[i], schedules[i]);
+    SequentialLR rules{.schedules = {},
+                       .milestones = from.get<std::vector<std::int64_t>>("_milestones")};
+    for (const Part& part : parts) rules.schedules.push_back(part.rule);
+    from.expect_no_fault(fault_of(rules));
+    milestones = rules.milestones;
+    last_epoch = from.get<std::int64_t>("last_epoch");
+    last_lr = from.rates("_last_lr", optimizer);
+  }
+};
+
+LRScheduler::LRScheduler(Optimizer& optimizer, const LRRule& rule)
+    : impl_(new Impl{optimizer, rates_of(optimizer), {{rule}}}) {
+  expect_no_fault(name_of(rule), fault_of(rule));
+  impl_->begin(impl_->parts[0]);
+  impl_->last_lr = rates_of(optimizer);
+}
+
+LRScheduler::LRScheduler(Optimizer& optimizer, const SequentialLR& rules)
+    : impl_(new Impl{optimizer, rates_of(optimizer), {}, true, rules.milestones}) {
+  expect_no_fault("SequentialLR", fault_of(rules));
+  // As in Python each schedule is constructed on what the one before has left, and then only the first
+  // begins; of the others the state shows it until their turn comes.
+  for (const LRRule& rule : rules.schedules)
+    impl_->begin(impl_->parts.emplace_back(Impl::Part{.rule = rule, .last_epoch = -1}));
+  set_rates(optimizer, impl_->base_lrs);
+  impl_->parts[0].last_epoch = 0;
+  impl_->begin(impl_->parts[0]);
+  impl_->last_lr = rates_of(optimizer);
+}
+
+LRScheduler::~LRScheduler() = default;
+
+void LRScheduler::step() {
+  Impl& i = *impl_;
+  expect_groups("step of " + class_name(), i.base_lrs.size(), i.optimizer);
+  ++i.last_epoch;
+  const auto next = std::ranges::upper_bound(i.milestones, i.last_epoch);
+  const auto index = static_cast<std::size_t>(next - i.milestones.begin());
+  Impl::Part& part = i.parts[index];
+  if (index > 0 && i.milestones[index - 1] == i.last_epoch)
+    i.restart(part);
+  else
+    i.advance(part);
+  i.last_lr = part.last_lr;
+}
+
+std::int64_t LRScheduler::last_epoch() const { return impl_->last_epoch; }
+std::vector<double> LRScheduler::last_lr() const { return impl_->last_lr; }
+
+std::string LRScheduler::class_name() const {
+  return impl_->is_sequential ? "SequentialLR" : name_of(impl_->parts[0].rule);
+}
+
+json LRScheduler::state() const {
+  const Impl& i = *impl_;
+  if (!i.is_sequential) return i.state_of(i.parts[0]);
+  json schedules = json::array();
+  for (const Impl::Part& part : i.parts) schedules.push_back(i.state_of(part));
+  return {{"_milestones", i.milestones},
+          {"last_epoch", i.last_epoch},
+          {"_last_lr", i.last_lr},
+          {"_schedulers", schedules}};
+}
+
+void LRScheduler::load_state(const json& state) {
+  auto loaded = std::make_unique<Impl>(*impl_);
+  if (loaded->is_sequential) {
+    loaded->load_sequence(state);
+  } else {
+    Impl::Part& part = loaded->parts[0];
+    loaded->load_part(part, state);
+    loaded->last_epoch = part.last_epoch;
+    loaded->last_lr = part.last_lr;
+  }
+  impl_ = std::move(loaded);
+}
+
+// --- ReduceLROnPlateau ----------------------------------------------------------------------------
+
+namespace {
+
+constexpr const char* kPlateau = "ReduceLROnPlateau";
+using Plateau = ReduceLROnPlateauOptions;
+
+double worst_of(const Plateau& options) { return PlateauWatch(options).best; }
+
+}  // namespace
+
+struct ReduceLROnPlateau::Impl {
+  Optimizer& optimizer;
+  Plateau options;  // min_lr for each group
+  bool has_one_min_lr;
+  PlateauWatch watch;
+  std::int64_t last_epoch = 0;
+  std::vector<double> last_lr = {};
+
+  void expect_min_lrs(const std::string& doing) {
+    const std::size_t groups = optimizer.param_groups().size();
+    if (has_one_min_lr) options.min_lr.resize(groups, options.min_lr.front());
+    if (options.min_lr.size() != groups)
+      refuse(doing + ": 'min_lr' has " + std::to_string(options.min_lr.size()) +
+             " rates, the optimizer has " + std::to_string(groups) + " parameter groups");
+  }
+};
+
+ReduceLROnPlateau::ReduceLROnPlateau(Optimizer& optimizer, const Plateau& options)
+    : impl_(new Impl{optimizer, options, options.min_lr.size() == 1, PlateauWatch(options)}) {
+  expect_no_fault(kPlateau, fault_of(options));
+  impl_->expect_min_lrs(kPlateau);
+  impl_->last_lr = rates_of(optimizer);
+}
+
+ReduceLROnPlateau::~ReduceLROnPlateau() = default;
+
+void ReduceLROnPlateau::step(double metric) {
+  Impl& i = *impl_;
+  i.expect_min_lrs(std::string("step of ") + kPlateau);
+  ++i.last_epoch;
+  if (i.watch.judge(i.options, metric))
+    change_rates(i.optimizer, [&](double lr, std::size_t group) {
+      return reduced_lr(i.options, lr, i.options.min_lr[group]);
+    });
+  i.last_lr = rates_of(i.optimizer);
+}
+
+std::vector<double> ReduceLROnPlateau::last_lr() const { return impl_->last_lr; }
+std::string ReduceLROnPlateau::class_name() const { return kPlateau; }
+
+json ReduceLROnPlateau::state() const {
+  const Impl& i = *impl_;
+  return {{"factor", i.options.factor},
+          {"default_min_lr", i.has_one_min_lr ? json(i.options.min_lr.front()) : json()},
+          {"min_lrs", i.options.min_lr},
+          {"patience", i.options.patience},
+          {"cooldown", i.options.cooldown},
+          {"eps", i.options.eps},
+          {"last_epoch", i.last_epoch},
+          {"_last_lr", i.last_lr},
+          {"mode_worse", worst_of(i.options)},
+          {"mode", i.options.mode == Plateau::Mode::kMin ? "min" : "max"},
+          {"threshold", i.options.threshold},
+          {"threshold_mode",
+           i.options.threshold_mode == Plateau::ThresholdMode::kRelative ? "rel" : "abs"},
+          {"best", i.watch.best},
+          {"cooldown_counter", i.watch.cooldown_counter},
+          {"num_bad_epochs", i.watch.num_bad_epochs}};
+}
+
+void ReduceLROnPlateau::load_state(const json& state) {
+  const Reader from(state, kPlateau);
+  const auto one_of = [&](const char* key, const char* first, const char* second) {
+    const auto word = from.get<std::string>(key);
+    if (word != first && word != second)
+      refuse(from.doing() + ": '" + key + "' is '" + word + "', it must be '" + first + "' or '" +
+             second + "'");
+    return word == first;
+  };
+  auto loaded = std::make_unique<Impl>(*impl_);
+  Plateau& options = loaded->options;
+  options.mode = one_of("mode", "min", "max") ? Plateau::Mode::kMin : Plateau::Mode::kMax;
+  options.threshold_mode = one_of("threshold_mode", "rel", "abs")
+                               ? Plateau::ThresholdMode::kRelative
+                               : Plateau::ThresholdMode::kAbsolute;
+  options.factor = from.get<double>("factor");
+  options.patience = from.get<std::int64_t>("patience");
+  options.cooldown = from.get<std::int64_t>("cooldown");
+  options.threshold = from.get<double>("threshold");
+  options.eps = from.get<double>("eps");
+  options.min_lr = from.rates("min_lrs", loaded->optimizer);
+  from.expect_no_fault(fault_of(options));
+  loaded->has_one_min_lr = !from.at("default_min_lr").is_null();
+  // Text has no infinite numbers: where the state has been one, "nothing yet" is null.
+  loaded->watch.best = from.at("best").is_null() ? worst_of(options) : from.get<double>("best");
+  loaded->watch.cooldown_counter = from.get<std::int64_t>("cooldown_counter");
+  loaded->watch.num_bad_epochs = from.get<std::int64_t>("num_bad_epochs");
+  loaded->last_epoch = from.get<std::int64_t>("last_epoch");
+  loaded->last_lr = from.rates("_last_lr", loaded->optimizer);
+  impl_ = std::move(loaded);
+}
+
+}  // namespace ddprun

@@ -1,0 +1,136 @@
+#include "worker_lib/serialization/atomic_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "base/file_calls.h"
+#include "base/random_id.h"
+#include "base/write_all.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kBufferBytes = 4 << 20;  // what the disk takes at its full speed
+constexpr std::size_t kAlignment = 4096;  // of memory, place and size of what is written directly
+
+ssize_t write_file(int fd, const void* data, std::size_t bytes) {
+  return file_calls().write(fd, data, bytes);
+}
+
+std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
+
+}  // namespace
+
+AtomicFile::Buffer AtomicFile::make_buffer() {
+  Buffer buffer(static_cast<char*>(std::aligned_alloc(kAlignment, kBufferBytes)));
+  if (!buffer) throw std::bad_alloc();
+  return buffer;
+}
+
+AtomicFile::AtomicFile(std::string path)
+    : path_(std::move(path)),
+      temporary_(temporary_name(path_, random_hex(6))),
+      filling_(make_buffer()),
+      fd_(uninterrupted([&] {
+        return file_calls().open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+                                 0666);
+      })) {
+  if (!fd_.valid()) fail(errno);
+}
+
+AtomicFile::~AtomicFile() {
+  join();
+  if (!committed_) file_calls().unlink(temporary_.c_str());
+}
+
+void AtomicFile::fail(int sys_errno) {
+  if (!failure_) failure_ = system_error("write " + temporary_, sys_errno);
+}
+
+void AtomicFile::write(const void* data, std::size_t bytes) {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0 && !failure_) {
+    const std::size_t part = std::min(bytes, kBufferBytes - filled_);
+    std::memcpy(filling_.get() + filled_, from, part);
+    filled_ += part;
+    bytes_ += part;
+    from += part;
+    bytes -= part;
+    if (filled_ == kBufferBytes) put_out();
+  }
+}
+
+void AtomicFile::put_out() {
+  join();
+  if (failure_) return;
+  if (!leaving_) {  // the first
+    leaving_ = make_buffer();
+    set_direct(true);
+  }
+  std::swap(filling_, leaving_);
+  const std::string_view piece(leaving_.get(), std::exchange(filled_, 0));
+  digesting_.begin([this, piece] { digest_.add(piece.data(), piece.size()); });
+  writing_.begin([this, piece] {
+    if (!put_out(piece)) disk_errno_ = errno;
+  });
+}
+
+void AtomicFile::join() {
+  digesting_.join();
+  writing_.join();
+  if (disk_errno_ != 0) fail(disk_errno_);
+}
+
+void AtomicFile::set_direct(bool direct) {
+  const int flags = ::fcntl(fd_.get(), F_GETFL);
+  const int wanted = direct ? flags | O_DIRECT : flags & ~O_DIRECT;
+  is_direct_ = flags >= 0 && ::fcntl(fd_.get(), F_SETFL, wanted) == 0 && direct;
+}
+
+bool AtomicFile::put_out(std::string_view piece) {
+  if (is_direct_) {
+    const ssize_t count =
+        uninterrupted([&] { return write_file(fd_.get(), piece.data(), piece.size()); });
+    if (count == static_cast<ssize_t>(piece.size())) return true;
+    if (count < 0 && errno != EINVAL) return false;
+    // The file system does not do it, or not from where a short write ended.
+    set_direct(false);
+    piece.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+  }
+  if (!write_all(fd_.get(), piece, write_file)) return false;
+  // The disk begins now, rather than when fsync() waits for it. Where it cannot, fsync() does it
+  // all.
+  if (leaving_) ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+  return true;
+}
+
+void AtomicFile::put_on_disk() {
+  if (!fd_.valid()) return;
+  join();
+  if (!failure_) {
+    const std::string_view rest(filling_.get(), std::exchange(filled_, 0));
+    digest_.add(rest.data(), rest.size());
+    if (is_direct_) set_direct(false);  // no whole block
+    if (!put_out(rest)) fail(errno);
+  }
+  FileCalls& calls = file_calls();
+  if (!failure_ && uninterrupted([&] { return calls.fsync(fd_.get()); }) != 0) fail(errno);
+  // Interrupted, it is closed all the same, and what it held is on the disk.
+  if (!failure_ && calls.close(fd_.release()) != 0 && errno != EINTR) fail(errno);
+}
+
+Result<WrittenFile> AtomicFile::commit() {
+  put_on_disk();
+  if (!failure_ && file_calls().rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
+  if (failure_) return *failure_;
+  committed_ = true;
+  return WrittenFile{.name = name_of(path_), .bytes = bytes_, .sha256 = digest_.hex()};
+}
+
+}  // namespace ddprun

@@ -1,0 +1,73 @@
+// AtomicFile: a file that appears under its name when it is complete and on the disk, or not at all. The first
+// failure is kept, later writes do nothing, and commit() reports it.
+//
+// A large one is written past the page cache, which would take half as much of the processors as
+// the digest does, and push out what the training has there. Three things go on at once: the caller
+// fills one buffer, while the one before it is written by one thread and digested by another.
+//
+// What changes files goes through base/file_calls.h. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "worker_lib/serialization/core/written_file.h"
+#include "worker_lib/util/beside.h"
+#include "worker_lib/util/sha256.h"
+
+namespace ddprun {
+
+class AtomicFile {
+ public:
+  // Opens `path`'s temporary name; writes nothing under `path` yet.
+  explicit AtomicFile(std::string path);
+  // Removes the temporary file unless it was committed.
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, std::size_t bytes);
+
+  // Flushes, fsyncs, renames; the directory is the caller's to fsync. Returns the size and SHA-256
+  // of what was written, under the file's name without its directory.
+  Result<WrittenFile> commit();
+  // The first half of commit(), which takes long: all but the rename.
+  void put_on_disk();
+
+ private:
+  struct Free {
+    void operator()(char* memory) const { std::free(memory); }
+  };
+  using Buffer = std::unique_ptr<char, Free>;
+  static Buffer make_buffer();
+
+  void put_out();
+  void join();
+  bool put_out(std::string_view piece);
+  void set_direct(bool direct);
+  void fail(int sys_errno);
+
+  std::string path_;
+  std::string temporary_;
+  Buffer filling_, leaving_;
+  UniqueFd fd_;
+  std::size_t filled_ = 0;
+  std::uint64_t bytes_ = 0;
+  Sha256 digest_;
+  std::optional<Error> failure_;
+  bool committed_ = false;
+  // The disk's thread has these between begin() and join().
+  bool is_direct_ = false;
+  int disk_errno_ = 0;
+  Beside digesting_{"ddprun-digest"};
+  Beside writing_{"ddprun-disk"};
+};
+
+}  // namespace ddprun

@@ -1,0 +1,450 @@
+#include "worker_lib/serialization/checkpoint_state.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/jit/serialization/pickler.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "ddprun/error.h"
+#include "worker_lib/group/tensor_facts.h"
+#include "worker_lib/serialization/core/crc32.h"
+#include "worker_lib/serialization/core/zip_writer.h"
+#include "worker_lib/util/error_bridge.h"
+#include "worker_lib/util/sha256.h"
+
+namespace ddprun {
+namespace {
+
+constexpr int kMaxJsonDepth = 64;
+constexpr std::size_t kPieceBytes = 256 << 10;  // stays in a core's cache between CRC and copy
+
+[[noreturn]] void corrupt(const std::string& file, const std::string& what) {
+  refuse("read " + file + ": " + what, DistError::Kind::kCorrupt);
+}
+
+c10::IValue from_json(const nlohmann::json& value, int depth) {
+  using Type = nlohmann::json::value_t;
+  if (depth > kMaxJsonDepth)
+    refuse("save a JSON value: it is nested deeper than " + std::to_string(kMaxJsonDepth));
+  switch (value.type()) {
+    case Type::null: return {};
+    case Type::boolean: return value.get<bool>();
+    case Type::number_integer: return value.get<std::int64_t>();
+    case Type::number_unsigned:
+      if (value.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max())
+        refuse("save a JSON value: " + value.dump() + " does not fit into 64 bits with a sign");
+      return value.get<std::int64_t>();
+    case Type::number_float: return value.get<double>();
+    case Type::string: return value.get_ref<const std::string&>();
+    case Type::array: {
+      auto list = make_list();
+      for (const auto& element : value) list.push_back(from_json(element, depth + 1));
+      return list;
+    }
+    case Type::object: {
+      auto dict = make_string_dict();
+      for (const auto& [key, element] : value.items())
+        dict.insert(key, from_json(element, depth + 1));
+      return dict;
+    }
+    case Type::binary:
+    case Type::discarded: break;
+  }
+  refuse(std::string("save a JSON value: it is ") + value.type_name());
+}
+
+struct DtypeName {
+  std::string_view name;
+  c10::ScalarType dtype;
+};
+constexpr std::array kDtypes = std::to_array<DtypeName>({
+    {"float32", torch::kFloat32},
+    {"float64", torch::kFloat64},
+    {"float16", torch::kFloat16},
+    {"bfloat16", torch::kBFloat16},
+    {"int64", torch::kInt64},
+    {"int32", torch::kInt32},
+    {"int16", torch::kInt16},
+    {"int8", torch::kInt8},
+    {"uint8", torch::kUInt8},
+    {"uint16", torch::kUInt16},
+    {"uint32", torch::kUInt32},
+    {"uint64", torch::kUInt64},
+    {"bool", torch::kBool},
+    {"complex32", torch::kComplexHalf},
+    {"complex64", torch::kComplexFloat},
+    {"complex128", torch::kComplexDouble},
+    {"float8_e4m3fn", torch::kFloat8_e4m3fn},
+    {"float8_e4m3fnuz", torch::kFloat8_e4m3fnuz},
+    {"float8_e5m2", torch::kFloat8_e5m2},
+    {"float8_e5m2fnuz", torch::kFloat8_e5m2fnuz},
+});
+
+// A tree of the archive as LibTorch's values. Depth and size are what PickleTree promises.
+struct Conversion {
+  const StateArchive& archive;
+  ArchiveTensors& tensors;
+  const std::string& file;
+
+  [[noreturn]] void cannot_hold(const std::string& what) const {
+    refuse("read " + file + ": " + what + " is not supported here", DistError::Kind::kUnsupported);
+  }
+
+  c10::IValue key(const PickleNode& node) const {
+    switch (node.kind) {
+      case PickleKind::kBool:
+      case PickleKind::kInteger:
+      case PickleKind::kDouble:
+      case PickleKind::kString: return value(node);
+      default: cannot_hold("a key that is " + std::string(to_text(node.kind)));
+    }
+  }
+
+  c10::IValue value(const PickleNode& node) const {
+    const PickleTree& tree = archive.tree;
+    switch (node.kind) {
+      case PickleKind::kNone: return {};
+      case PickleKind::kBool: return node.integer != 0;
+      case PickleKind::kInteger: return node.integer;
+      case PickleKind::kDouble: return node.real;
+      case PickleKind::kString:
+      case PickleKind::kDtype:
+      case PickleKind::kDevice: return node.text;
+      case PickleKind::kTensor:
+        return tensors.make(tree.tensors[static_cast<std::size_t>(node.integer)]);
+      case PickleKind::kList: {
+        auto list = make_list();
+        for (const PickleNodeId item : node.items) list.push_back(value(tree[item]));
+        return list;
+      }
+      case PickleKind::kTuple: {
+        std::vector<c10::IValue> items;
+        for (const PickleNodeId item : node.items) items.push_back(value(tree[item]));
+        return c10::ivalue::Tuple::create(std::move(items));
+      }
+      case PickleKind::kDict: {
+        PickleDict dict(c10::AnyType::get(), c10::AnyType::get());
+        for (std::size_t i = 0; i < node.items.size(); i += 2)
+          dict.insert(key(tree[node.items[i]]), value(tree[node.items[i + 1]]));
+        return dict;
+      }
+      case PickleKind::kBigInteger:
+      case PickleKind::kBytes:
+      case PickleKind::kSet: break;
+    }
+    cannot_hold(std::string(to_text(node.kind)));
+  }
+};
+
+}  // namespace
+
+StateArchive open_state_archive(std::string_view bytes, const std::string& file, RecordCrcs crcs) {
+  Result<StateArchive> archive = read_state_archive(bytes, crcs);
+  if (!archive) throw to_dist_error(std::move(archive).error().within("read " + file));
+  return *std::move(archive);
+}
+
+PickleDict make_string_dict() { return PickleDict(c10::StringType::get(), c10::AnyType::get()); }
+PickleDict make_int_dict() { return PickleDict(c10::IntType::get(), c10::AnyType::get()); }
+c10::impl::GenericList make_list() { return c10::impl::GenericList(c10::AnyType::get()); }
+
+void write_pickle(const c10::IValue& top, const WritePiece& write) {
+  std::string pickled;
+  torch::jit::Pickler pickler([&](const char* data, size_t size) { pickled.append(data, size); },
+                              nullptr, nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
+  pickler.protocol();
+  pickler.pushIValue(top);
+  pickler.stop();
+  ZipWriter zip;
+  const auto frame = [&](const std::string& text) { write(text.data(), text.size()); };
+  const auto record = [&](const std::string& name, std::string_view bytes) {
+    frame(zip.begin("archive/" + name, bytes.size()));
+    std::uint32_t crc = 0;
+    while (!bytes.empty()) {
+      const std::string_view piece = bytes.substr(0, kPieceBytes);
+      crc = crc32(piece, crc);  // brings it into the cache
+      write(piece.data(), piece.size());
+      bytes.remove_prefix(piece.size());
+    }
+    frame(zip.end(crc));
+  };
+  record("data.pkl", pickled);
+  record("byteorder", "little");
+  int index = 0;
+  for (const at::Tensor& tensor : pickler.tensorData()) {
+    const c10::Storage& storage = tensor.storage();
+    record("data/" + std::to_string(index++),
+           {static_cast<const char*>(storage.data()), storage.nbytes()});
+  }
+  record("version", "3\n");  // of the format, which PyTorch asks for
+  frame(zip.finish());
+}
+
+torch::Tensor ArchiveTensors::make(const PickleTensor& tensor) {
+  const auto known = std::ranges::find(kDtypes, tensor.dtype.name, &DtypeName::name);
+  if (known == kDtypes.end())
+    refuse("a tensor of dtype " + std::string(tensor.dtype.name) + ", which is not read here",
+           DistError::Kind::kUnsupported);
+  const std::string_view bytes = archive_.storages.at(tensor.storage.key);
+  c10::Storage& storage = storages_[tensor.storage.key];
+  if (!storage) {
+    storage = torch::empty({static_cast<std::int64_t>(bytes.size())}, torch::kUInt8).storage();
+    if (!bytes.empty()) std::memcpy(storage.mutable_data(), bytes.data(), bytes.size());
+  }
+  torch::Tensor result = torch::empty({0}, known->dtype);
+  result.set_(storage, tensor.offset, tensor.sizes, tensor.strides);
+  const bool can_require = result.is_floating_point() || result.is_complex();
+  return result.set_requires_grad(tensor.requires_grad && can_require);
+}
+
+c10::IValue to_ivalue(const StateArchive& archive, const PickleNode& node, ArchiveTensors& tensors,
+                      const std::string& file) {
+  return Conversion{archive, tensors, file}.value(node);
+}
+
+c10::IValue read_pickle(std::string_view bytes, const std::string& file, RecordCrcs crcs) {
+  const StateArchive archive = open_state_archive(bytes, file, crcs);
+  ArchiveTensors tensors(archive);
+  return to_ivalue(archive, archive.tree[archive.tree.top], tensors, file);
+}
+
+std::optional<c10::IValue> find_entry(const c10::IValue& dict, const std::string& key) {
+  if (!dict.isGenericDict()) return std::nullopt;
+  const auto entries = dict.toGenericDict();
+  const auto found = entries.find(key);
+  return found == entries.end() ? std::nullopt : std::optional(found->value());
+}
+
+c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std::string& file) {
+  if (!dict.isGenericDict()) corrupt(file, "a dict was expected around '" + key + "'");
+  if (const auto found = find_entry(dict, key)) return *found;
+  corrupt(file, "it has no '" + key + "'");
+}
+
+c10::IValue from_json(const nlohmann::json& value) {
+  try {
+    (void)value.dump();  // checks that all text is UTF-8
+  } catch (const nlohmann::json::exception& invalid) {
+    refuse(std::string("save a JSON value: ") + invalid.what());
+  }
+  return from_json(value, 0);
+}
+
+nlohmann::json to_json(const c10::IValue& value, const std::string& what) {
+  if (value.isNone()) return nullptr;
+  if (value.isBool()) return value.toBool();
+  if (value.isInt()) return value.toInt();
+  if (value.isDouble()) return value.toDouble();
+  if (value.isString()) return value.toStringRef();
+  if (value.isList()) {
+    auto array = nlohmann::json::array();
+    for (const c10::IValue& element : value.toListRef()) array.push_back(to_json(element, what));
+    return array;
+  }
+  if (!value.isGenericDict())
+    refuse("read " + what + ": it holds a " + value.tagKind(), DistError::Kind::kCorrupt);
+  auto object = nlohmann::json::object();
+  for (const auto& entry : value.toGenericDict()) {
+    if (!entry.key().isString())
+      refuse("read " + what + ": a key is a " + entry.key().tagKind() + ", not text",
+             DistError::Kind::kCorrupt);
+    object[entry.key().toStringRef()] = to_json(entry.value(), what);
+  }
+  return object;
+}
+
+namespace {
+
+void expect_type(bool is_right, const c10::IValue& value, const std::string& what,
+                 const char* expected, const std::string& file) {
+  if (!is_right)
+    corrupt(file, "'" + what + "' is a " + value.tagKind() + ", " + expected + " was expected");
+}
+
+}  // namespace
+
+std::int64_t as_integer(const c10::IValue& value, const std::string& what,
+                        const std::string& file) {
+  expect_type(value.isInt(), value, what, "an integer", file);
+  return value.toInt();
+}
+
+std::string as_text(const c10::IValue& value, const std::string& what, const std::string& file) {
+  expect_type(value.isString(), value, what, "text", file);
+  return value.toStringRef();
+}
+
+PickleDict as_dict(const c10::IValue& value, const std::string& what, const std::string& file) {
+  expect_type(value.isGenericDict(), value, what, "a dict", file);
+  return value.toGenericDict();
+}
+
+std::vector<c10::IValue> as_list(const c10::IValue& value, const std::string& what,
+                                 const std::string& file) {
+  expect_type(value.isList(), value, what, "a list", file);
+  return value.toListRef().vec();
+}
+
+torch::Tensor as_tensor(const c10::IValue& value, const std::string& what,
+                        const std::string& file) {
+  expect_type(value.isTensor(), value, what, "a tensor", file);
+  return value.toTensor();
+}
+
+namespace {
+
+// Module.state_dict() in Python: of each module its parameters, its buffers, then its children.
+void add_tensors_of(const torch::nn::Module& module, const std::string& prefix,
+                    std::vector<std::pair<std::string, torch::Tensor>>& result) {
+  for (const auto& item : module.named_parameters(/*recurse=*/false))
+    if (item.value().defined()) result.emplace_back(prefix + item.key(), item.value());
+  for (const auto& item : module.named_buffers(/*recurse=*/false))
+    if (item.value().defined()) result.emplace_back(prefix + item.key(), item.value());
+  for (const auto& item : module.named_children())
+    add_tensors_of(*item.value(), prefix + item.key() + ".", result);
+}
+
+}  // namespace
+
+std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::Module& module) {
+  std::vector<std::pair<std::string, torch::Tensor>> result;
+  add_tensors_of(module, "", result);
+  return result;
+}
+
+std::string model_hash(const torch::nn::Module& module) {
+  std::set<std::string> lines;  // the order does not matter
+  for (const auto& [name, tensor] : tensors_of(module))
+    lines.insert(name + " " + dtype_and_shape(tensor) + "\n");
+  std::string text;
+  for (const std::string& line : lines) text += line;
+  return sha256_hex(text).substr(0, 16);
+}
+
+torch::Tensor tensor_for_file(const torch::Tensor& tensor) {
+  const torch::Tensor plain = tensor.detach().cpu();
+  const bool is_slice = plain.storage().nbytes() > plain.nbytes();
+  return is_slice ? plain.clone() : plain;
+}
+
+PickleDict module_state(const torch::nn::Module& module,
+                        const std::function<bool(const std::string&)>& keeps) {
+  PickleDict dict = make_string_dict();
+  for (const auto& [name, tensor] : tensors_of(module))
+    if (!keeps || keeps(name)) dict.insert(name, tensor_for_file(tensor));
+  return dict;
+}
+
+namespace {
+
+// "'a', 'b' and 3 more"
+class Names {
+ public:
+  void add(const std::string& name) {
+    if (++count_ <= kMaxShown) text_ += (text_.empty() ? "'" : ", '") + name + "'";
+  }
+  std::string text() const {
+    return text_ +
+           (count_ > kMaxShown ? " and " + std::to_string(count_ - kMaxShown) + " more" : "");
+  }
+  bool empty() const { return count_ == 0; }
+
+ private:
+  static constexpr std::size_t kMaxShown = 8;
+  std::string text_;
+  std::size_t count_ = 0;
+};
+
+// The first tensors that are not as the module's, each with what it is and what it should be.
+std::string mismatches(const std::vector<std::pair<std::string, torch::Tensor>>& own,
+                       const StateDict& state, const std::string& whose) {
+  constexpr std::size_t kMaxShown = 4;
+  std::string text;
+  std::size_t count = 0;
+  for (const auto& [name, tensor] : own) {
+    const torch::Tensor* value = state.find(name);
+    if (!value || (value->sizes() == tensor.sizes() && value->dtype() == tensor.dtype())) continue;
+    if (++count > kMaxShown) continue;
+    text += "; '" + name + "' is " + dtype_and_shape(*value) + " in " + whose + " and " +
+            dtype_and_shape(tensor) + " in this model";
+  }
+  if (count > kMaxShown) text += " and " + std::to_string(count - kMaxShown) + " more differ";
+  return text;
+}
+
+}  // namespace
+
+IncompatibleKeys copy_into_module(torch::nn::Module& module, const StateDict& state, Strict strict,
+                                  const std::string& doing, const std::string& whose) {
+  const auto own = tensors_of(module);
+  IncompatibleKeys keys;
+  Names missing, unexpected;
+  std::set<std::string_view> own_names;
+  for (const auto& [name, tensor] : own) {
+    own_names.insert(name);
+    if (state.contains(name)) continue;
+    missing.add(name);
+    keys.missing.push_back(name);
+  }
+  for (const auto& item : state) {
+    if (own_names.contains(item.key())) continue;
+    unexpected.add(item.key());
+    keys.unexpected.push_back(item.key());
+  }
+  std::string wrong = mismatches(own, state, whose);
+  if (strict == Strict::kYes && !missing.empty())
+    wrong += "; " + whose + " has no " + missing.text();
+  if (strict == Strict::kYes && !unexpected.empty())
+    wrong += "; this model has no " + unexpected.text();
+  if (!wrong.empty()) refuse(doing + ": " + wrong.substr(2));
+  torch::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : own) {
+    torch::Tensor target = tensor;
+    if (const torch::Tensor* value = state.find(name)) target.copy_(*value);
+  }
+  return keys;
+}
+
+void load_module_state(torch::nn::Module& module, const c10::IValue& state,
+                       const std::string& file) {
+  if (!state.isGenericDict()) corrupt(file, "the model is not a dict");
+  StateDict saved;
+  for (const auto& entry : state.toGenericDict()) {
+    if (!entry.key().isString()) corrupt(file, "a name in the model is no text");
+    const std::string& name = entry.key().toStringRef();
+    if (!entry.value().isTensor()) corrupt(file, "'" + name + "' is not a tensor");
+    saved.insert(name, entry.value().toTensor());
+  }
+  copy_into_module(module, saved, Strict::kYes, "restore the model from " + file, "the file");
+}
+
+torch::Tensor generator_of_rank(const std::vector<torch::Tensor>& saved, std::size_t rank) {
+  if (rank < saved.size()) return saved[rank];
+  const torch::Tensor first = saved[0].contiguous();
+  std::string text(static_cast<const char*>(first.const_data_ptr()), first.nbytes());
+  const std::string digest = sha256_hex(text.append(" rank ").append(std::to_string(rank)));
+  const std::uint64_t seed = std::stoull(digest.substr(0, 16), nullptr, 16);
+  return at::detail::createCPUGenerator(seed).get_state();
+}
+
+std::vector<c10::IValue> gather_values(ProcessGroup& group, const PickleDict& own,
+                                       const std::string& what, std::optional<Timeout> timeout) {
+  std::string bytes;
+  if (group.rank() != 0)
+    write_pickle(own, [&](const void* data, std::size_t size) {
+      bytes.append(static_cast<const char*>(data), size);
+    });
+  const std::vector<std::string> all = group.gather_bytes(bytes, /*root=*/0, timeout);
+  std::vector<c10::IValue> result;
+  for (std::size_t rank = 0; rank < all.size(); ++rank)
+    result.push_back(rank == 0 ? c10::IValue(own)
+                               : read_pickle(all[rank], what + " of rank " + std::to_string(rank)));
+  return result;
+}
+
+}  // namespace ddprun

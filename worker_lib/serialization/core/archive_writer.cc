@@ -1,0 +1,189 @@
+#include "worker_lib/serialization/core/archive_writer.h"
+
+#include <array>
+#include <bit>
+#include <limits>
+#include <vector>
+
+#include "worker_lib/serialization/core/crc32.h"
+#include "worker_lib/serialization/core/zip_writer.h"
+
+namespace ddprun {
+namespace {
+
+// Little-endian.
+void append(std::string& text, std::uint64_t number, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i) text += static_cast<char>((number >> (8 * i)) & 0xff);
+}
+
+// --- the pickle --------------------------------------------------------------------------------
+
+struct StorageClass {
+  std::string_view dtype;
+  std::string_view name;
+};
+constexpr std::array kStorageClasses = std::to_array<StorageClass>({
+    {"float32", "FloatStorage"},
+    {"float64", "DoubleStorage"},
+    {"float16", "HalfStorage"},
+    {"bfloat16", "BFloat16Storage"},
+    {"int64", "LongStorage"},
+    {"int32", "IntStorage"},
+    {"int16", "ShortStorage"},
+    {"int8", "CharStorage"},
+    {"uint8", "ByteStorage"},
+    {"bool", "BoolStorage"},
+    {"complex64", "ComplexFloatStorage"},
+    {"complex128", "ComplexDoubleStorage"},
+});
+
+class Pickler {
+ public:
+  explicit Pickler(const PickleTree& tree) : tree_(tree) {}
+
+  // Nothing, or what cannot be written.
+  std::string run() {
+    text_ = "\x80\x02";
+    value(tree_[tree_.top]);
+    text_ += '.';
+    return refused_;
+  }
+
+  const std::string& text() const { return text_; }
+  // Keys of storages in the tree, by their new numbers.
+  const std::vector<std::string>& storages() const { return storages_; }
+
+ private:
+  void value(const PickleNode& node) {
+    switch (node.kind) {
+      case PickleKind::kNone: text_ += 'N'; return;
+      case PickleKind::kBool: text_ += node.integer != 0 ? '\x88' : '\x89'; return;
+      case PickleKind::kInteger: return integer(node.integer);
+      case PickleKind::kDouble: return real(node.real);
+      case PickleKind::kString: return string(node.text);
+      case PickleKind::kList: return items(node, ']', 'e');
+      case PickleKind::kDict: return items(node, '}', 'u');
+      case PickleKind::kTuple:
+        text_ += '(';
+        for (const PickleNodeId item : node.items) value(tree_[item]);
+        text_ += 't';
+        return;
+      case PickleKind::kTensor:
+        return tensor(tree_.tensors[static_cast<std::size_t>(node.integer)]);
+      case PickleKind::kBigInteger:
+      case PickleKind::kBytes:
+      case PickleKind::kSet:
+      case PickleKind::kDtype:
+      case PickleKind::kDevice: break;
+    }
+    refused_ = std::string(to_text(node.kind));
+  }
+
+  void items(const PickleNode& node, char make, char add) {
+    text_ += make;
+    if (node.items.empty()) return;
+    text_ += '(';
+    for (const PickleNodeId item : node.items) value(tree_[item]);
+    text_ += add;
+  }
+
+  void integer(std::int64_t number) {
+    const bool is_short = number >= std::numeric_limits<std::int32_t>::min() &&
+                          number <= std::numeric_limits<std::int32_t>::max();
+    text_ += is_short ? "J" : "\x8a\x08";
+    append(text_, static_cast<std::uint64_t>(number), is_short ? 4 : 8);
+  }
+
+  // Big-endian.
+  void real(double number) {
+    const auto bits = std::bit_cast<std::uint64_t>(number);
+    text_ += 'G';
+    for (int i = 7; i >= 0; --i) text_ += static_cast<char>((bits >> (8 * i)) & 0xff);
+  }
+
+  void string(std::string_view text) {
+    text_ += 'X';
+    append(text_, text.size(), 4);
+    text_ += text;
+  }
+
+  void global(std::string_view module, std::string_view name) {
+    text_.append("c").append(module).append("\n").append(name).append("\n");
+  }
+
+  void integers(const std::vector<std::int64_t>& numbers) {
+    text_ += '(';
+    for (const std::int64_t number : numbers) integer(number);
+    text_ += 't';
+  }
+
+  // _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks).
+  void tensor(const PickleTensor& tensor) {
+    std::string_view storage_class;
+    for (const StorageClass& one : kStorageClasses)
+      if (one.dtype == tensor.dtype.name) storage_class = one.name;
+    if (storage_class.empty()) {
+      refused_ = "a tensor of dtype " + std::string(tensor.dtype.name);
+      return;
+    }
+    const auto [number, is_new] =
+        number_of_.try_emplace(tensor.storage.key, std::to_string(storages_.size()));
+    if (is_new) storages_.push_back(tensor.storage.key);
+    global("torch._utils", "_rebuild_tensor_v2");
+    text_ += "((";
+    string("storage");
+    global("torch", storage_class);
+    string(number->second);
+    string("cpu");
+    integer(tensor.storage.bytes / tensor.dtype.bytes);
+    text_ += "tQ";
+    integer(tensor.offset);
+    integers(tensor.sizes);
+    integers(tensor.strides);
+    text_ += tensor.requires_grad ? '\x88' : '\x89';
+    global("collections", "OrderedDict");
+    text_ += ")RtR";
+  }
+
+  const PickleTree& tree_;
+  std::string text_;
+  std::string refused_;
+  std::unordered_map<std::string, std::string> number_of_;
+  std::vector<std::string> storages_;
+};
+
+}  // namespace
+
+Result<void> write_state_archive(const StateArchive& archive,
+                                 const std::unordered_map<std::string, std::uint32_t>& crc_of,
+                                 const WriteBytes& write) {
+  Pickler pickler(archive.tree);
+  if (const std::string refused = pickler.run(); !refused.empty())
+    return Error{.kind = ErrorKind::kUnsupported,
+                 .doing = "write it as a file of torch.save",
+                 .cause = refused + " is not supported"};
+  ZipWriter zip;
+  const auto put = [&](std::string_view bytes) { write(bytes.data(), bytes.size()); };
+  const auto add = [&](const std::string& name, std::string_view bytes, std::uint32_t crc) {
+    put(zip.begin("archive/" + name, bytes.size()));
+    put(bytes);
+    put(zip.end(crc));
+  };
+  const auto add_small = [&](const std::string& name, std::string_view bytes) {
+    add(name, bytes, crc32(bytes));
+  };
+  add_small("data.pkl", pickler.text());
+  add_small("byteorder", "little");
+  add_small("version", "3\n");
+  std::size_t number = 0;
+  for (const std::string& key : pickler.storages()) {
+    const std::string_view bytes = archive.storages.at(key);
+    const auto crc = crc_of.find(key);
+    add("data/" + std::to_string(number++), bytes,
+        crc == crc_of.end() ? crc32(bytes) : crc->second);
+  }
+  put(zip.finish());
+  return {};
+}
+
+}  // namespace ddprun

@@ -1,0 +1,78 @@
+#include "worker_lib/serialization/core/state_archive.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "worker_lib/serialization/core/unpickler.h"
+
+namespace ddprun {
+namespace {
+
+Error wrong(ErrorKind kind, std::string cause) {
+  return {.kind = kind, .doing = "read it as a file of torch.save", .cause = std::move(cause)};
+}
+
+const ZipRecord* find(const StateArchive& archive, const std::string& name) {
+  const auto found = std::ranges::find(archive.records, archive.prefix + name, &ZipRecord::name);
+  return found == archive.records.end() ? nullptr : &*found;
+}
+
+// Finds every storage that the tree's tensors need, with as many bytes as the pickle says.
+Result<void> find_storages(StateArchive& archive) {
+  std::unordered_map<std::string_view, std::string_view> by_name;
+  for (const ZipRecord& record : archive.records) by_name[record.name] = record.bytes;
+  for (const PickleTensor& tensor : archive.tree.tensors) {
+    const std::string name = archive.prefix + "data/" + tensor.storage.key;
+    const auto found = by_name.find(name);
+    if (found == by_name.end())
+      return wrong(ErrorKind::kCorrupt, "it has no record '" + name + "'");
+    if (found->second.size() != static_cast<std::uint64_t>(tensor.storage.bytes))
+      return wrong(ErrorKind::kCorrupt,
+                   "record '" + name + "' has " + std::to_string(found->second.size()) +
+                       " bytes, the pickle says " + std::to_string(tensor.storage.bytes));
+    archive.storages[tensor.storage.key] = found->second;
+  }
+  return {};
+}
+
+// What torch.save wrote before PyTorch 1.6 begins with a pickle of this number.
+bool is_older_format(std::string_view file) {
+  return file.starts_with(
+      "\x80\x02\x8a\nl\xfc\x9c"
+      "F\xf9 j\xa8P\x19.");
+}
+
+}  // namespace
+
+Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs) {
+  if (is_older_format(file))
+    return wrong(
+        ErrorKind::kUnsupported,
+        "it is in the format that PyTorch wrote before 1.6, which is no zip archive; load it in "
+        "Python and save it again");
+  Result<std::vector<ZipRecord>> records = read_zip(file);
+  if (!records) return records.error();
+  StateArchive archive{.records = *std::move(records)};
+  if (archive.records.empty())
+    return wrong(ErrorKind::kCorrupt, "it is a zip archive without records");
+  const std::string& first = archive.records.front().name;
+  archive.prefix = first.substr(0, first.find('/') + 1);
+  if (crcs == RecordCrcs::kCheck)
+    for (const ZipRecord& record : archive.records)
+      if (!has_right_crc(record))
+        return wrong(ErrorKind::kCorrupt, "the bytes of record '" + record.name +
+                                              "' do not match its CRC: it is damaged");
+  const ZipRecord* pickle = find(archive, "data.pkl");
+  if (!pickle)
+    return wrong(ErrorKind::kCorrupt, "it has no record '" + archive.prefix + "data.pkl'");
+  if (const ZipRecord* order = find(archive, "byteorder"); order && order->bytes != "little")
+    return wrong(ErrorKind::kUnsupported, order->bytes == "big" ? "its tensors are big-endian"
+                                                                : "its byte order is not known");
+  Result<PickleTree> tree = unpickle(pickle->bytes);
+  if (!tree) return tree.error();
+  archive.tree = *std::move(tree);
+  if (const Result<void> found = find_storages(archive); !found) return found.error();
+  return archive;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,38 @@
+// A file of torch.save as a value: the zip archive's records, what its pickle says, and the bytes of
+// its storages.
+//
+//   PREFIX/data.pkl       the pickle
+//   PREFIX/data/KEY       one storage each
+//   PREFIX/byteorder      "little"; older files lack it
+//   PREFIX/version, ...   not needed
+//
+// Pure; any thread. The bytes of the file must outlive the value.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "worker_lib/serialization/core/pickle_value.h"
+#include "worker_lib/serialization/core/zip_directory.h"
+
+namespace ddprun {
+
+// Whether the CRC of every record is compared with its bytes. Not needed for bytes that a SHA-256 vouches for.
+enum class RecordCrcs { kCheck, kTrust };
+
+struct StateArchive {
+  PickleTree tree;
+  std::vector<ZipRecord> records;
+  std::string prefix;  // "archive/"
+  // The storages that `tree` refers to, by key: each has as many bytes as the tree says.
+  std::unordered_map<std::string, std::string_view> storages;
+};
+
+// kCorrupt: damaged; kUnsupported: big-endian, older than the zip format (PyTorch 1.5), TorchScript,
+// or of what unpickle() does not allow. The message says which.
+Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs);
+
+}  // namespace ddprun

@@ -1,0 +1,177 @@
+#include "worker_lib/serialization/core/zip_directory.h"
+
+#include <algorithm>
+#include <optional>
+#include <set>
+
+#include "base/is_control.h"
+#include "worker_lib/serialization/core/crc32.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kEndBytes = 22;
+constexpr std::size_t kLocatorBytes = 20;
+constexpr std::size_t kEnd64Bytes = 56;
+constexpr std::size_t kEntryBytes = 46;
+constexpr std::size_t kLocalBytes = 30;
+constexpr std::size_t kMaxComment = 0xffff;
+constexpr std::uint32_t kMax32 = 0xffffffff;
+constexpr std::uint16_t kZip64Extra = 1;
+constexpr std::uint16_t kEncrypted = 1;
+
+Error corrupt(std::string cause) {
+  return {.kind = ErrorKind::kCorrupt, .doing = "read the zip archive", .cause = std::move(cause)};
+}
+Error unsupported(std::string cause) {
+  return {
+      .kind = ErrorKind::kUnsupported, .doing = "read the zip archive", .cause = std::move(cause)};
+}
+
+// A part of the archive that was checked to have the bytes that are asked for.
+class Fields {
+ public:
+  explicit Fields(std::string_view bytes) : bytes_(bytes) {}
+  std::uint16_t u16(std::size_t at) const { return static_cast<std::uint16_t>(number(at, 2)); }
+  std::uint32_t u32(std::size_t at) const { return static_cast<std::uint32_t>(number(at, 4)); }
+  std::uint64_t u64(std::size_t at) const { return number(at, 8); }
+  bool is(std::string_view signature) const { return bytes_.starts_with(signature); }
+
+ private:
+  std::uint64_t number(std::size_t at, std::size_t bytes) const {
+    std::uint64_t result = 0;
+    for (std::size_t i = 0; i < bytes; ++i)
+      result |= std::uint64_t{static_cast<unsigned char>(bytes_[at + i])} << (8 * i);
+    return result;
+  }
+
+  std::string_view bytes_;
+};
+
+// Nullopt: it reaches beyond the archive.
+std::optional<std::string_view> part(std::string_view archive, std::uint64_t at,
+                                     std::uint64_t bytes) {
+  if (at > archive.size() || bytes > archive.size() - at) return std::nullopt;
+  return archive.substr(static_cast<std::size_t>(at), static_cast<std::size_t>(bytes));
+}
+
+struct Directory {
+  std::uint64_t at = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t entries = 0;
+};
+
+// The end record is last, behind it at most a comment.
+Result<Directory> find_directory(std::string_view archive) {
+  if (archive.size() < kEndBytes) return corrupt("it is too short for one");
+  const std::size_t last = archive.size() - kEndBytes;
+  for (std::size_t comment = 0; comment <= std::min(last, kMaxComment); ++comment) {
+    const std::size_t at = last - comment;
+    const Fields end(archive.substr(at));
+    if (!end.is("PK\5\6") || end.u16(20) != comment) continue;
+    if (at >= kLocatorBytes) {
+      const Fields locator(archive.substr(at - kLocatorBytes));
+      if (locator.is("PK\6\7")) {
+        const auto end64 = part(archive, locator.u64(8), kEnd64Bytes);
+        if (!end64 || !Fields(*end64).is("PK\6\6")) return corrupt("its zip64 end is not there");
+        const Fields fields(*end64);
+        return Directory{fields.u64(48), fields.u64(40), fields.u64(32)};
+      }
+    }
+    return Directory{end.u32(16), end.u32(12), end.u16(10)};
+  }
+  return corrupt("it has no end: it is no zip archive, or cut off");
+}
+
+// Replaces the values that did not fit into 32 bits by those in the zip64 extra field.
+bool take_zip64(std::string_view extra, std::uint64_t& size, std::uint64_t& stored,
+                std::uint64_t& header_at) {
+  if (size != kMax32 && stored != kMax32 && header_at != kMax32) return true;
+  while (extra.size() >= 4) {
+    const Fields head(extra);
+    const std::size_t bytes = head.u16(2);
+    if (bytes > extra.size() - 4) return false;
+    if (head.u16(0) == kZip64Extra) {
+      std::size_t at = 4;
+      for (std::uint64_t* value : {&size, &stored, &header_at}) {
+        if (*value != kMax32) continue;
+        if (at + 8 > 4 + bytes) return false;
+        *value = head.u64(at);
+        at += 8;
+      }
+      return true;
+    }
+    extra.remove_prefix(4 + bytes);
+  }
+  return false;
+}
+
+std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
+
+// Takes one entry off `entries`.
+Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries) {
+  if (entries.size() < kEntryBytes || !Fields(entries).is("PK\1\2"))
+    return corrupt("its directory is damaged");
+  const Fields entry(entries);
+  const std::size_t name_bytes = entry.u16(28), extra_bytes = entry.u16(30);
+  const std::size_t bytes = kEntryBytes + name_bytes + extra_bytes + entry.u16(32);
+  if (bytes > entries.size()) return corrupt("its directory is damaged");
+  const std::string_view name = entries.substr(kEntryBytes, name_bytes);
+  if (std::ranges::any_of(name, is_control)) return corrupt("a record's name is no text");
+  const std::string record = "record " + quoted(name);
+  std::uint64_t stored = entry.u32(20), size = entry.u32(24), header_at = entry.u32(42);
+  if (!take_zip64(entries.substr(kEntryBytes + name_bytes, extra_bytes), size, stored, header_at))
+    return corrupt(record + " has no zip64 sizes");
+  if ((entry.u16(8) & kEncrypted) != 0) return unsupported(record + " is encrypted");
+  if (entry.u16(10) != 0)
+    return unsupported(record +
+                       " is compressed, as in TorchScript archives (torch.jit.save, and "
+                       "torch::save of C++); torch.save stores records as they are");
+  if (stored != size) return corrupt(record + " has two sizes");
+  const auto header = part(archive, header_at, kLocalBytes);
+  if (!header || !Fields(*header).is("PK\3\4"))
+    return corrupt(record + " is not where it should be");
+  const Fields local(*header);
+  const auto at = header_at + kLocalBytes + local.u16(26) + local.u16(28);
+  const auto contents = part(archive, at, size);
+  if (!contents) return corrupt(record + " reaches beyond the end of the file");
+  if (part(archive, header_at + kLocalBytes, local.u16(26)) != name)
+    return corrupt(record + " has another name where it lies");
+  ZipRecord result{.name = std::string(name), .bytes = *contents, .crc = entry.u32(16)};
+  entries.remove_prefix(bytes);
+  return result;
+}
+
+}  // namespace
+
+Result<std::vector<ZipRecord>> read_zip(std::string_view archive) {
+  const Result<Directory> directory = find_directory(archive);
+  if (!directory) return directory.error();
+  const auto entries = part(archive, directory->at, directory->bytes);
+  if (!entries) return corrupt("its directory reaches beyond the end of the file");
+  std::vector<ZipRecord> records;
+  std::set<std::string_view> names;
+  for (std::string_view left = *entries; !left.empty();) {
+    Result<ZipRecord> record = take_entry(archive, left);
+    if (!record) return record.error();
+    records.push_back(*std::move(record));
+  }
+  if (records.size() != directory->entries) return corrupt("its directory lacks entries");
+  std::vector<std::string_view> places;
+  for (const ZipRecord& record : records) {
+    if (!names.insert(record.name).second)
+      return corrupt("it has two records " + quoted(record.name));
+    if (!record.bytes.empty()) places.push_back(record.bytes);
+  }
+  std::ranges::sort(places, {}, [](std::string_view place) { return place.data(); });
+  for (std::size_t i = 1; i < places.size(); ++i)
+    if (places[i - 1].data() + places[i - 1].size() > places[i].data())
+      return corrupt("two of its records lie one over the other");
+  return records;
+}
+
+bool has_right_crc(const ZipRecord& record) {
+  return crc32(record.bytes) == record.crc;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,127 @@
+#include "worker_lib/serialization/core/zip_writer.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kLocalBytes = 30;
+constexpr std::size_t kExtraHeadBytes = 4;
+constexpr std::uint64_t kMax16 = 0xffff, kMax32 = 0xffffffff;
+constexpr std::uint16_t kPlainVersion = 20, kZip64Version = 45;
+// Sizes and CRC behind the record; names are UTF-8.
+constexpr std::uint16_t kFlags = 0x0808;
+constexpr std::uint16_t kStored = 0;
+constexpr std::uint16_t kZip64Extra = 1;
+
+void add(std::string& text, std::uint64_t value, int bytes) {
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i));
+}
+void add16(std::string& text, std::uint64_t value) { add(text, value, 2); }
+void add32(std::string& text, std::uint64_t value) { add(text, value, 4); }
+void add64(std::string& text, std::uint64_t value) { add(text, value, 8); }
+
+bool is_large(std::uint64_t bytes) { return bytes >= kMax32; }
+
+// What both headers begin with.
+void add_facts(std::string& text, bool needs_zip64) {
+  add16(text, needs_zip64 ? kZip64Version : kPlainVersion);
+  add16(text, kFlags);
+  add16(text, kStored);
+  add32(text, 0);  // no time, so that the same state gives the same bytes
+}
+
+}  // namespace
+
+std::string ZipWriter::begin(std::string name, std::uint64_t bytes) {
+  DDPRUN_ASSERT(name.size() <= kMax16, "a record's name is short");
+  std::string extra;
+  if (is_large(bytes)) {
+    add16(extra, kZip64Extra);
+    add16(extra, 16);
+    add64(extra, bytes);
+    add64(extra, bytes);
+  }
+  const std::uint64_t unpadded = at_ + kLocalBytes + name.size() + extra.size() + kExtraHeadBytes;
+  const std::size_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
+  extra += "FB";  // as LibTorch marks it
+  add16(extra, padding);
+  extra.append(padding, 'Z');
+
+  std::string header = "PK\3\4";
+  add_facts(header, is_large(bytes));
+  add32(header, 0);  // the CRC comes behind, and with it
+  add32(header, 0);  // the sizes
+  add32(header, 0);
+  add16(header, name.size());
+  add16(header, extra.size());
+  header += name + extra;
+  records_.push_back({std::move(name), at_, bytes});
+  at_ += header.size() + bytes;
+  return header;
+}
+
+std::string ZipWriter::end(std::uint32_t crc) {
+  Record& record = records_.back();
+  record.crc = crc;
+  std::string text = "PK\7\10";
+  add32(text, crc);
+  for (int i = 0; i < 2; ++i) add(text, record.bytes, is_large(record.bytes) ? 8 : 4);
+  at_ += text.size();
+  return text;
+}
+
+std::string ZipWriter::finish() const {
+  std::string text;
+  for (const Record& record : records_) {
+    const bool large = is_large(record.bytes), far = is_large(record.at);
+    std::string extra;
+    if (large || far) {
+      add16(extra, kZip64Extra);
+      add16(extra, (large ? 16 : 0) + (far ? 8 : 0));
+      if (large) add64(extra, record.bytes);
+      if (large) add64(extra, record.bytes);
+      if (far) add64(extra, record.at);
+    }
+    text += "PK\1\2";
+    add16(text,
+          large || far ? kZip64Version : kPlainVersion);  // made by; then what it takes to read
+    add_facts(text, large || far);
+    add32(text, record.crc);
+    for (int i = 0; i < 2; ++i) add32(text, std::min(record.bytes, kMax32));
+    add16(text, record.name.size());
+    add16(text, extra.size());
+    add16(text, 0);  // no comment
+    add16(text, 0);  // the first and only disk
+    add16(text, 0);  // no attributes
+    add32(text, 0);
+    add32(text, std::min(record.at, kMax32));
+    text += record.name + extra;
+  }
+  // The end with 64 bits is written in any case, as LibTorch does: one form, read by every test.
+  const std::uint64_t directory_bytes = text.size();
+  text += "PK\6\6";
+  add64(text, 44);  // bytes that follow
+  add16(text, kZip64Version);
+  add16(text, kZip64Version);
+  add64(text, 0);  // the first and only disk, twice
+  for (int i = 0; i < 2; ++i) add64(text, records_.size());
+  add64(text, directory_bytes);
+  add64(text, at_);
+  text += "PK\6\7";
+  add32(text, 0);
+  add64(text, at_ + directory_bytes);
+  add32(text, 1);
+  text += "PK\5\6";
+  add32(text, 0);
+  for (int i = 0; i < 2; ++i) add16(text, std::min<std::uint64_t>(records_.size(), kMax16));
+  add32(text, std::min(directory_bytes, kMax32));
+  add32(text, std::min(at_, kMax32));
+  add16(text, 0);  // no comment
+  return text;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,153 @@
+#include "ddprun/state_file.h"
+
+#include <fcntl.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <limits>
+
+#include "base/durable_directory.h"
+#include "base/read_whole.h"
+#include "base/unique_fd.h"
+#include "worker_lib/serialization/atomic_file.h"
+#include "worker_lib/serialization/checkpoint_state.h"
+#include "worker_lib/serialization/optimizer_state.h"
+#include "worker_lib/util/error_bridge.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::array kModelKeys{"model", "state_dict", "model_state_dict"};
+constexpr std::array kOptimizerKeys{"optimizer", "optimizer_state_dict"};
+constexpr const char* kParallelPrefix = "module.";
+constexpr std::size_t kMaxKeysShown = 8;
+
+struct OpenFile {
+  std::string bytes;
+  StateArchive archive;
+  const PickleTree& tree() const { return archive.tree; }
+  const PickleNode& top() const { return tree()[tree().top]; }
+};
+
+std::unique_ptr<OpenFile> open_file(const std::string& path) {
+  // A pipe without a writer must not hold us up; it is empty then.
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) throw to_dist_error(system_error("open " + path, errno));
+  auto file = std::make_unique<OpenFile>();
+  file->bytes = value_or_throw(
+      read_whole<std::string>(fd.get(), path, std::numeric_limits<std::uint64_t>::max()));
+  file->archive = open_state_archive(file->bytes, path, RecordCrcs::kCheck);
+  return file;
+}
+
+bool is_state_dict(const PickleTree& tree, const PickleNode& node) {
+  if (node.kind != PickleKind::kDict) return false;
+  for (std::size_t i = 0; i < node.items.size(); i += 2)
+    if (tree[node.items[i]].kind != PickleKind::kString ||
+        tree[node.items[i + 1]].kind != PickleKind::kTensor)
+      return false;
+  return true;
+}
+
+std::string keys_of(const PickleTree& tree, const PickleNode& dict) {
+  if (dict.kind != PickleKind::kDict) return "it is " + std::string(to_text(dict.kind));
+  std::string keys;
+  for (std::size_t i = 0; i < std::min(dict.items.size(), 2 * kMaxKeysShown); i += 2) {
+    const PickleNode& key = tree[dict.items[i]];
+    keys +=
+        (keys.empty() ? "" : ", ") +
+        (key.kind == PickleKind::kString ? "'" + key.text + "'" : std::string(to_text(key.kind)));
+  }
+  return "it is a dict of " + keys + (dict.items.size() > 2 * kMaxKeysShown ? ", ..." : "");
+}
+
+template <std::size_t n>
+const PickleNode* find_any(const PickleTree& tree, const std::array<const char*, n>& keys) {
+  for (const char* key : keys)
+    if (const PickleNode* found = tree.find(tree[tree.top], key)) return found;
+  return nullptr;
+}
+
+std::string_view without_prefix(std::string_view name, bool parallel) {
+  if (parallel) name.remove_prefix(std::string_view(kParallelPrefix).size());
+  return name;
+}
+
+}  // namespace
+
+StateDict load_state_dict(const std::string& path) {
+  return with_dist_errors("read " + path, [&] {
+    const auto file = open_file(path);
+    const PickleTree& tree = file->tree();
+    const PickleNode* dict = &file->top();
+    if (!is_state_dict(tree, *dict)) dict = find_any(tree, kModelKeys);
+    if (!dict || !is_state_dict(tree, *dict))
+      refuse("read " + path +
+                 ": it has no state dict, neither as a whole nor under 'model', 'state_dict' or "
+                 "'model_state_dict'; " +
+                 keys_of(tree, dict ? *dict : file->top()),
+             DistError::Kind::kInvalidArgument);
+    bool parallel = !dict->items.empty();
+    for (std::size_t i = 0; i < dict->items.size(); i += 2)
+      parallel = parallel && tree[dict->items[i]].text.starts_with(kParallelPrefix);
+    ArchiveTensors tensors(file->archive);
+    StateDict result;
+    for (std::size_t i = 0; i < dict->items.size(); i += 2)
+      result.insert(
+          std::string(without_prefix(tree[dict->items[i]].text, parallel)),
+          tensors.make(tree.tensors[static_cast<std::size_t>(tree[dict->items[i + 1]].integer)]));
+    return result;
+  });
+}
+
+IncompatibleKeys load_into(torch::nn::Module& module, const StateDict& state, Strict strict) {
+  constexpr const char* kDoing = "load a state dict into a module";
+  return with_dist_errors(
+      kDoing, [&] { return copy_into_module(module, state, strict, kDoing, "the state dict"); });
+}
+
+void load_optimizer_state_dict(const std::string& path, torch::optim::Optimizer& optimizer) {
+  with_dist_errors("read " + path, [&] {
+    const auto file = open_file(path);
+    const PickleTree& tree = file->tree();
+    const PickleNode* state = find_any(tree, kOptimizerKeys);
+    if (!state && tree.find(file->top(), "param_groups")) state = &file->top();
+    if (!state)
+      refuse("read " + path +
+                 ": it has no state of an optimizer, neither as a whole nor under 'optimizer' or "
+                 "'optimizer_state_dict'; " +
+                 keys_of(tree, file->top()),
+             DistError::Kind::kInvalidArgument);
+    if (const PickleNode* saved = tree.find(file->top(), "optimizer_class");
+        saved && saved->text != optimizer_class(optimizer))
+      refuse("read " + path + ": it holds the state of " + saved->text + ", this optimizer is " +
+             optimizer_class(optimizer));
+    ArchiveTensors tensors(file->archive);
+    load_optimizer_state(optimizer, to_ivalue(file->archive, *state, tensors, path), path);
+  });
+}
+
+void save_state_dict(const std::string& path, const StateDict& state) {
+  with_dist_errors("write " + path, [&] {
+    PickleDict dict = make_string_dict();
+    for (const auto& item : state) {
+      if (!item.value().defined()) refuse("write " + path + ": '" + item.key() + "' is undefined");
+      dict.insert(item.key(), tensor_for_file(item.value()));
+    }
+    AtomicFile file(path);
+    write_pickle(dict, [&](const void* data, std::size_t bytes) { file.write(data, bytes); });
+    value_or_throw(file.commit());
+    const std::string directory = std::filesystem::path(path).parent_path().string();
+    value_or_throw(flush_directory(directory.empty() ? "." : directory));
+  });
+}
+
+void save_state_dict(const std::string& path, const torch::nn::Module& module) {
+  StateDict state;
+  for (const auto& [name, tensor] : tensors_of(module)) state.insert(name, tensor);
+  save_state_dict(path, state);
+}
+
+}  // namespace ddprun

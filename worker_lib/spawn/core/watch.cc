@@ -1,0 +1,75 @@
+#include "worker_lib/spawn/core/watch.h"
+
+#include <csignal>
+#include <cstddef>
+
+#include "base/assert.h"
+
+namespace ddprun {
+
+SpawnWatch::SpawnWatch(int ranks, Duration grace)
+    : grace_(grace), ends_(static_cast<std::size_t>(ranks)), living_(ranks) {}
+
+SpawnWatch::Act SpawnWatch::on_end(int rank, const RankEnd& end, TimePoint now) {
+  DDPRUN_ASSERT(!has_ended(rank), "a rank ends once");
+  ends_[static_cast<std::size_t>(rank)] = Ended{.end = end, .as_told = is_as_told(end)};
+  --living_;
+  if (!end.well && stage_ == Stage::kRunning) first_failed_ = rank;
+  if (living_ == 0) {
+    stage_ = Stage::kOver;
+    next_.reset();
+    return Act::kNothing;
+  }
+  return first_failed_ && stage_ == Stage::kRunning ? terminate(now) : Act::kNothing;
+}
+
+SpawnWatch::Act SpawnWatch::on_stop(Haste haste, TimePoint now) {
+  if (stage_ == Stage::kOver || stage_ == Stage::kKilling) return Act::kNothing;
+  if (haste == Haste::kNow) return kill(now);
+  return stage_ == Stage::kRunning ? terminate(now) : Act::kNothing;
+}
+
+SpawnWatch::Act SpawnWatch::on_time(TimePoint now) {
+  if (!next_ || now < *next_) return Act::kNothing;
+  if (stage_ == Stage::kTerminating) return kill(now);
+  stage_ = Stage::kOver;
+  next_.reset();
+  return Act::kNothing;
+}
+
+std::optional<int> SpawnWatch::story() const {
+  std::optional<int> told = first_failed_;
+  // As many steps as there are ranks: some may blame each other.
+  for (std::size_t step = 0; told && step < ends_.size(); ++step) {
+    const int peer = ends_[static_cast<std::size_t>(*told)]->end.blamed_peer;
+    if (peer == first_failed_) return first_failed_;
+    if (!failed_by_itself(peer)) break;
+    told = peer;
+  }
+  return told;
+}
+
+SpawnWatch::Act SpawnWatch::terminate(TimePoint now) {
+  stage_ = Stage::kTerminating;
+  next_ = now + grace_;
+  return Act::kTerminate;
+}
+
+SpawnWatch::Act SpawnWatch::kill(TimePoint now) {
+  stage_ = Stage::kKilling;
+  next_ = now + kRankKillPatience;
+  return Act::kKill;
+}
+
+bool SpawnWatch::is_as_told(const RankEnd& end) const {
+  return (end.signal == SIGTERM && stage_ != Stage::kRunning) ||
+         (end.signal == SIGKILL && stage_ == Stage::kKilling);
+}
+
+bool SpawnWatch::failed_by_itself(int rank) const {
+  if (rank < 0 || static_cast<std::size_t>(rank) >= ends_.size() || !has_ended(rank)) return false;
+  const Ended& ended = *ends_[static_cast<std::size_t>(rank)];
+  return !ended.end.well && !ended.as_told;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,82 @@
+#include "worker_lib/store/hosted_store.h"
+
+#include <unistd.h>
+
+#include <boost/asio/executor_work_guard.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <exception>
+#include <future>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/background_thread.h"
+#include "base/write_all.h"
+#include "rendezvous/store/server.h"
+
+namespace ddprun {
+namespace {
+
+namespace asio = boost::asio;
+
+void warn(const std::string& text) { write_all(STDERR_FILENO, "ddprun: warning: " + text + "\n"); }
+
+}  // namespace
+
+struct HostedStore::Impl {
+  HostPort address;
+  asio::io_context io{1};
+  asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
+  std::optional<StoreServer> server;
+  std::thread thread;
+
+  // What `action` returns, from the server's thread.
+  template <class T, class Action>
+  T on_thread(Action action) {
+    std::promise<T> done;
+    asio::post(io, [&] { done.set_value(action()); });
+    return done.get_future().get();
+  }
+};
+
+HostedStore::HostedStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Result<std::unique_ptr<HostedStore>> HostedStore::start(Listener listener) {
+  const std::string doing = "serve a store on " + to_text(listener.address);
+  try {
+    auto impl = std::make_unique<Impl>();
+    impl->address = listener.address;
+    // The training's process, not a store's: nothing is set for all of it, and the thread sleeps
+    // when nobody asks.
+    // On loopback all ranks are on this host.
+    impl->server.emplace(impl->io, &warn, std::move(listener.socket),
+                         StoreServerOptions{.this_user_only = is_loopback_host(listener.address.host),
+                                            .alertness = Duration(0),
+                                            .owns_process = false});
+    impl->server->start();
+    const Result<void> started =
+        start_thread(impl->thread, "ddprun-store", [&io = impl->io] { io.run(); });
+    if (!started) return Error(started.error()).within(doing);
+    return std::unique_ptr<HostedStore>(new HostedStore(std::move(impl)));
+  } catch (const std::exception& thrown) {  // Asio, without descriptors
+    return Error{.kind = ErrorKind::kSystem, .doing = doing, .cause = thrown.what()};
+  }
+}
+
+HostedStore::~HostedStore() {
+  asio::post(impl_->io, [this] {
+    impl_->server.reset();
+    impl_->work.reset();
+  });
+  impl_->thread.join();
+}
+
+const HostPort& HostedStore::address() const { return impl_->address; }
+
+std::size_t HostedStore::connections() const {
+  return impl_->on_thread<std::size_t>([this] { return impl_->server->counters().connections; });
+}
+
+}  // namespace ddprun

@@ -1,0 +1,104 @@
+#include "worker_lib/store/meeting_file.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <sstream>
+#include <utility>
+
+#include "base/parse_number.h"
+#include "base/read_whole.h"
+#include "base/unique_fd.h"
+#include "base/write_all.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::string_view kVersion = "ddprun-meeting-1";
+constexpr std::uint64_t kMostBytes = 1024;
+
+std::string text_of(const MeetingNote& note) {
+  return std::string(kVersion) + "\n" + note.address.host + "\n" +
+         std::to_string(note.address.port) + "\n" + note.token + "\n";
+}
+
+Error not_ours(const std::string& path,
+               const char* why = "it was not written by this version of ddprun") {
+  return Error{.kind = ErrorKind::kCorrupt,
+               .doing = "read " + path,
+               .cause = std::string(why) + "; give a path of its own"};
+}
+
+// Writes a file beside `path` that nobody knows yet. It is closed then: on NFS others see what was
+// written before. It need not outlive a loss of power.
+Result<std::string> write_beside(const std::string& path, const std::string& text) {
+  std::string name = path + ".XXXXXX";
+  const std::string doing = "write " + path;
+  UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
+  if (!file.valid()) return system_error(doing, errno);
+  if (write_all(file.get(), text) && ::close(file.release()) == 0) return name;
+  const int sys_errno = errno;
+  ::unlink(name.c_str());
+  return system_error(doing, sys_errno);
+}
+
+}  // namespace
+
+Result<std::optional<MeetingNote>> read_meeting_file(const std::string& path) {
+  // A link, a pipe or a device that reads as nothing would be replaced otherwise.
+  struct stat found {};
+  if (::lstat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
+    return not_ours(path, "it is no regular file");
+  }
+  const UniqueFd file(
+      ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW));
+  if (!file.valid()) {
+    if (errno == ENOENT || errno == ESTALE) return std::optional<MeetingNote>();
+    return system_error("read " + path, errno);
+  }
+  const Result<std::string> text = read_whole<std::string>(file.get(), path, kMostBytes);
+  if (!text) {
+    if (text.error().kind == ErrorKind::kCorrupt) return not_ours(path);
+    if (text.error().sys_errno == ESTALE) return std::optional<MeetingNote>();  // replaced, on NFS
+    return text.error();
+  }
+  if (text->empty()) return std::optional<MeetingNote>();
+  std::istringstream lines(*text);
+  std::string version;
+  std::string port;
+  MeetingNote note;
+  std::getline(lines, version);
+  std::getline(lines, note.address.host);
+  std::getline(lines, port);
+  std::getline(lines, note.token);
+  const auto number = parse_number<std::uint16_t>(port);
+  if (!lines || version != kVersion || !number || note.token.empty()) return not_ours(path);
+  note.address.port = *number;
+  return std::optional<MeetingNote>(std::move(note));
+}
+
+Result<PublishedNote> PublishedNote::publish(const std::string& path, const MeetingNote& note) {
+  const Result<std::string> beside = write_beside(path, text_of(note));
+  if (!beside) return beside.error();
+  if (std::rename(beside->c_str(), path.c_str()) != 0) {
+    const int sys_errno = errno;
+    ::unlink(beside->c_str());
+    return system_error("write " + path, sys_errno);
+  }
+  return PublishedNote(path, note.token);
+}
+
+PublishedNote::PublishedNote(PublishedNote&& other) noexcept
+    : path_(std::move(other.path_)), token_(std::exchange(other.token_, {})) {}
+
+PublishedNote::~PublishedNote() {
+  if (token_.empty()) return;
+  const auto note = read_meeting_file(path_);
+  if (note && *note && (*note)->token == token_) ::unlink(path_.c_str());
+}
+
+}  // namespace ddprun

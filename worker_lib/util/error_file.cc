@@ -1,0 +1,92 @@
+#include "worker_lib/util/error_file.h"
+
+#include <dlfcn.h>
+#include <execinfo.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+
+#include "worker_lib/util/thrown_words.h"
+
+namespace ddprun {
+namespace {
+
+// Not destroyed: an exception of a global's destructor may be the one to be told.
+struct Place {
+  std::string path;
+  std::terminate_handler before = nullptr;
+};
+Place& place() {
+  static Place* const one = new Place;
+  return *one;
+}
+
+// The calls that led here, the innermost last, in the form of a traceback. terminate() is called
+// where the exception was thrown, while the stack still stands.
+std::string callstack() {
+  constexpr int kMost = 32;
+  std::array<void*, kMost> addresses{};
+  const int count = backtrace(addresses.data(), kMost);
+  std::string text = "Traceback (most recent call last):\n";
+  for (int i = count - 1; i > 0; --i) {
+    Dl_info info{};
+    void* const address = addresses[static_cast<std::size_t>(i)];
+    if (dladdr(address, &info) == 0 || !info.dli_fname) continue;
+    const auto offset =
+        static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase);
+    std::array<char, 32> hex{};
+    std::snprintf(hex.data(), hex.size(), "+0x%tx", offset);
+    text += "  " + std::string(info.dli_fname) + hex.data();
+    if (info.dli_sname) text += " in " + demangled(info.dli_sname);
+    text += "\n";
+  }
+  return text;
+}
+
+// What is in flight, as PyTorch's @record writes it.
+nlohmann::json describe_exception() {
+  ThrownWords words = thrown_words();
+  if (words.type.empty()) words.type = "terminate without an exception";
+  nlohmann::json more{{"py_callstack", callstack()}};
+  more["timestamp"] = std::to_string(std::chrono::duration_cast<std::chrono::seconds>(
+                                         std::chrono::system_clock::now().time_since_epoch())
+                                         .count());
+  if (words.kind == DistError::Kind::kPeerLost && words.peer_rank >= 0) {
+    more["peer_rank"] = words.peer_rank;
+  }
+  return {{"message", {{"message", one_line_of(words)}, {"extraInfo", more}}}};
+}
+
+void tell_and_terminate() {
+  // Two threads may fail at once, and the telling itself may.
+  static std::atomic_flag told;
+  if (!told.test_and_set()) {
+    try {
+      std::ofstream(place().path) << describe_exception().dump(
+          -1, ' ', false, nlohmann::json::error_handler_t::replace);
+    } catch (...) {
+    }
+  }
+  if (place().before) place().before();
+  std::abort();
+}
+
+}  // namespace
+
+void write_uncaught_exceptions_to(const std::string& path) {
+  if (path.empty()) return;
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    place().path = path;
+    place().before = std::set_terminate(tell_and_terminate);
+  });
+}
+
+}  // namespace ddprun
