@@ -36,7 +36,7 @@ constexpr Duration kMoment = std::chrono::milliseconds(50);
 // --- cards ---
 
 struct Card {
-  std::string door;  // of its node
+  std::string listener;  // of its node
   HostPort address;
   std::string token;           // rank 0's becomes the group's
   bool in_rank_order = false;  // what the rank wants of reductions
@@ -57,7 +57,7 @@ std::string cpus_text(const std::vector<int>& cpus) {
 std::string write_card(const Card& card) {
   std::string text = kCardVersion;
   for (const std::string& field : std::initializer_list<std::string>{
-           card.door, card.address.host, std::to_string(card.address.port), card.token,
+           card.listener, card.address.host, std::to_string(card.address.port), card.token,
            card.in_rank_order ? kRankOrder : kAnyOrder, card.checks, card.page_offset, card.machine,
            card.cpus, card.cache, card.node}) {
     text += "\n" + field;
@@ -75,7 +75,7 @@ Result<Card> read_card(const std::string& text, int rank) {
   std::string order;
   Card card;
   std::getline(lines, version);
-  std::getline(lines, card.door);
+  std::getline(lines, card.listener);
   std::getline(lines, card.address.host);
   std::getline(lines, port);
   std::getline(lines, card.token);
@@ -171,7 +171,7 @@ class Connector {
   Result<void> connect() {
     const Surroundings& here = parts_.here;
     parts_.data_sockets.resize(here.layout.node_count());
-    parts_.door->expect(parts_.token, here.rank, here.layout.world_size());
+    parts_.listener->expect(parts_.token, here.rank, here.layout.world_size());
     for (const PeerLink& link : links_of(here.layout, here.rank)) {
       const bool call = here.layout.node_of[link.peer] < here.node;
       for (const ConnectionUse use : {ConnectionUse::kControl, ConnectionUse::kData}) {
@@ -180,7 +180,7 @@ class Connector {
           expected_.insert({link.peer, use});
           continue;
         }
-        Result<UniqueFd> socket = call_at_door(parts_.addresses[link.peer], parts_.token, here.rank,
+        Result<UniqueFd> socket = connect_to_peer(parts_.addresses[link.peer], parts_.token, here.rank,
                                                link.peer, use, deadline_);
         if (!socket) return socket.error();
         keep(link.peer, use, std::move(*socket));
@@ -199,10 +199,10 @@ class Connector {
   }
 
   Result<void> admit_expected() {
-    std::optional<int> gone;  // its door is closed; it may have called before
+    std::optional<int> gone;  // its listener is closed; it may have called before
     while (!expected_.empty()) {
       const TimePoint glance = BootClock::now() + (gone ? Duration::zero() : kGlanceAtOthers);
-      Result<std::optional<TcpDoor::Caller>> caller = parts_.door->admit(
+      Result<std::optional<PeerListener::Caller>> caller = parts_.listener->admit(
           {ConnectionUse::kControl, ConnectionUse::kData}, std::min(deadline_.when(), glance));
       if (!caller) return caller.error();
       if (!*caller) {
@@ -260,14 +260,14 @@ class Connector {
 Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
                                               const CpuGroupOptions& options) {
   const Deadline deadline(options.timeout);
-  const Result<NodeDoor> node_door = NodeDoor::open();
-  if (!node_door) return node_door.error();
-  Result<TcpDoor> tcp_door = TcpDoor::open(options.address, options.ports);
-  if (!tcp_door) return tcp_door.error();
+  const Result<NodeListener> node_listener = NodeListener::open();
+  if (!node_listener) return node_listener.error();
+  Result<PeerListener> peer_listener = PeerListener::open(options.address, options.ports);
+  if (!peer_listener) return peer_listener.error();
   const Result<std::vector<Card>> cards = exchange_cards(
       exchange,
-      {.door = node_door->name,
-       .address = tcp_door->address(),
+      {.listener = node_listener->name,
+       .address = peer_listener->address(),
        .token = random_hex(16),
        .in_rank_order = options.deterministic_across_layouts,
        .checks = options.checks,
@@ -308,11 +308,11 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
       here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
       SharedGroup::segment_needs(static_cast<int>(neighbours.size()), options.world_size));
 
-  std::vector<std::string> doors;
-  for (const int rank : neighbours) doors.push_back(cards->at(rank).door);
-  Result<NodeMembers> members = meet_node(*node_door, doors[0],
+  std::vector<std::string> listeners;
+  for (const int rank : neighbours) listeners.push_back(cards->at(rank).listener);
+  Result<NodeMembers> members = meet_node(*node_listener, listeners[0],
                                           {.ranks = neighbours,
-                                           .doors = doors,
+                                           .listeners = listeners,
                                            .local = here.local,
                                            .token = parts.token,
                                            .page = options.page.file,
@@ -329,7 +329,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   parts.bells = std::make_unique<RankBells>(std::move(members->bells), here.local);
 
   if (!here.one_node()) {
-    parts.door = std::make_unique<TcpDoor>(std::move(*tcp_door));
+    parts.listener = std::make_unique<PeerListener>(std::move(*peer_listener));
     if (const Result<void> connected = Connector(parts, deadline, options.fate).connect();
         !connected) {
       return connected.error();

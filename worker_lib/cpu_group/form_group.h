@@ -1,13 +1,13 @@
 // How a CpuGroup is formed: every rank says where it can be met, hears of all others, and meets
 // them.
 //
-//   1  open a door on the node (a Unix socket) and one for other nodes (a TCP port)
+//   1  open a listener on the node (a Unix socket) and one for other nodes (a TCP port)
 //   2  exchange cards: one text of each rank, through the store
 //   3  ranks of one node meet and share a segment (node_meeting.h)
 //   4  ranks of different nodes connect; the higher-numbered node calls, the lower one admits
 //
 // Each rank computes the same layout from the same cards. One round through the store, one through
-// the node's door, one connection per link.
+// the node's listener, one connection per link.
 #pragma once
 
 #include <functional>

@@ -16,8 +16,8 @@
 #include "base/deadline.h"
 #include "base/result.h"
 #include "worker_lib/cpu_calls/chunked_call.h"
+#include "worker_lib/cpu_peers/peer_listener.h"
 #include "worker_lib/cpu_peers/peer_watch.h"
-#include "worker_lib/cpu_peers/tcp_door.h"
 #include "worker_lib/cpu_peers/tcp_mesh.h"
 #include "worker_lib/cpu_shm/node_board.h"
 #include "worker_lib/cpu_shm/peer_memory.h"
@@ -39,7 +39,7 @@ struct GroupParts {
   std::unique_ptr<RankBells> bells;
   std::vector<PeerWatch::Link> links;
   std::vector<UniqueFd> data_sockets;  // by node; empty on a single node
-  std::unique_ptr<TcpDoor> door;       // null on a single node
+  std::unique_ptr<PeerListener> listener;       // null on a single node
   std::vector<HostPort> addresses;     // by rank
   std::function<std::string(std::span<const int>)> elsewhere;  // CpuGroupOptions
 };
@@ -64,7 +64,7 @@ class GroupCore {
   NodeBoard& board() { return board_; }
   PeerWatch& watch() { return *watch_; }
   const RankBells& bells() const { return *parts_.bells; }
-  TcpDoor* door() { return parts_.door.get(); }
+  PeerListener* listener() { return parts_.listener.get(); }
 
   // kStopped if the group is finished already; the failure if another rank has raised one
   // meanwhile.

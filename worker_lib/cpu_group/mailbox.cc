@@ -419,7 +419,7 @@ void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
   if (!lock && here_.one_node()) return;
   polled_.assign(1, {core_.bells().own_fd(), POLLIN, 0});
   watched_.clear();
-  if (TcpDoor* const door = core_.door()) door->watch(polled_);
+  if (PeerListener* const listener = core_.listener()) listener->watch(polled_);
   watched_.resize(polled_.size() - 1);
   for (const auto& peer : peers_) {
     if (!peer || peer->local >= 0) continue;
@@ -639,8 +639,8 @@ void Mailbox::finish_frame(Peer& peer) {
 // To a rank of another node, with the first message. False: the group has failed.
 bool Mailbox::connect(Peer& peer) {
   if (peer.out) return true;
-  Result<BegunCall> call =
-      begin_call_at_door(core_.parts().addresses[static_cast<std::size_t>(peer.rank)],
+  Result<BegunConnect> call =
+      begin_connect_to_peer(core_.parts().addresses[static_cast<std::size_t>(peer.rank)],
                          core_.parts().token, here_.rank, peer.rank, ConnectionUse::kMessages);
   if (!call) {
     fail_all(call.error().kind, -1, call.error().message());
@@ -813,10 +813,10 @@ void Mailbox::give_back(Peer& peer, std::size_t bytes) {
 // Lets those in who begin to send to this rank.
 void Mailbox::admit() {
   door_is_rung_ = false;
-  TcpDoor* const door = core_.door();
-  while (door) {
-    Result<std::optional<TcpDoor::Caller>> caller =
-        door->admit({ConnectionUse::kMessages}, BootClock::now());
+  PeerListener* const listener = core_.listener();
+  while (listener) {
+    Result<std::optional<PeerListener::Caller>> caller =
+        listener->admit({ConnectionUse::kMessages}, BootClock::now());
     if (!caller) return fail_all(caller.error().kind, -1, caller.error().message());
     if (!*caller) return;
     const int rank = (*caller)->rank;

@@ -181,7 +181,7 @@ class Mailbox {
   bool door_is_rung_ = true;  // callers may have come while the group was formed
 
   struct Watched {
-    Peer* peer = nullptr;  // null: the door's
+    Peer* peer = nullptr;  // null: the listener's
   };
   std::vector<pollfd> polled_;
   std::vector<Watched> watched_;  // whose they are, from the second on

@@ -26,7 +26,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kFdsPerMessage = 200;  // the kernel takes at most 253
-constexpr std::size_t kMoreStrangers = 64;   // that may stand at the door at once, beside the ranks
+constexpr std::size_t kMoreStrangers = 64;   // that may stand at the listener at once, beside the ranks
 constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr const char* kDoing = "share memory with the ranks of this node";
 
@@ -155,10 +155,10 @@ Error other_user(int rank, std::optional<uid_t> user) {
 }
 
 // Whether nobody listens there any more: its rank has ended, or has given the group up.
-bool is_closed(const std::string& door) {
+bool is_closed(const std::string& listener) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   socklen_t length = 0;
-  const sockaddr_un address = address_of(door, length);
+  const sockaddr_un address = address_of(listener, length);
   return socket.valid() &&
          connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 &&
          errno == ECONNREFUSED;
@@ -177,8 +177,8 @@ Result<bool> poll_for_a_while(std::span<pollfd> watched, const NodeMeetingOption
 
 class Leader {
  public:
-  Leader(const NodeDoor& door, const NodeMeetingOptions& options)
-      : door_(door),
+  Leader(const NodeListener& listener, const NodeMeetingOptions& options)
+      : listener_(listener),
         options_(options),
         guests_(options.ranks.size()),
         lives_(options.ranks.size()),
@@ -227,7 +227,7 @@ class Leader {
   }
 
   Result<void> wait_for_somebody() {
-    std::vector<pollfd> watched{{door_.listener.get(), POLLIN, 0}};
+    std::vector<pollfd> watched{{listener_.listener.get(), POLLIN, 0}};
     for (const UniqueFd& stranger : strangers_) watched.push_back({stranger.get(), POLLIN, 0});
     const std::size_t first_guest = watched.size();
     for (const UniqueFd& guest : guests_) watched.push_back({guest.get(), POLLIN, 0});
@@ -247,7 +247,7 @@ class Leader {
     }
     if (watched[0].revents != 0) {
       UniqueFd stranger(
-          accept4(door_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+          accept4(listener_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!stranger.valid() && !is_not_now(errno) && errno != ECONNABORTED) {
         return system_error("let the ranks of this node in", errno);
       }
@@ -295,8 +295,8 @@ class Leader {
   // Who has shown a card and does not come may have died since.
   Result<void> ask_after_the_missing() const {
     if (options_.deadline.passed()) return nobody_came();
-    for (std::size_t local = 1; local < options_.doors.size(); ++local) {
-      if (!guests_[local].valid() && is_closed(options_.doors[local])) {
+    for (std::size_t local = 1; local < options_.listeners.size(); ++local) {
+      if (!guests_[local].valid() && is_closed(options_.listeners[local])) {
         return lost(options_.ranks[local], kDoing);
       }
     }
@@ -312,7 +312,7 @@ class Leader {
                          options_.deadline.allowed());
   }
 
-  const NodeDoor& door_;
+  const NodeListener& listener_;
   const NodeMeetingOptions& options_;
   std::vector<UniqueFd> strangers_;  // connected, but have not said hello
   std::vector<UniqueFd> guests_;     // by local index
@@ -392,17 +392,17 @@ std::string read_line(const char* path) {
 
 }  // namespace
 
-Result<NodeDoor> NodeDoor::open() {
-  NodeDoor door{UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
+Result<NodeListener> NodeListener::open() {
+  NodeListener listener{UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
                 "ddprun-" + random_hex(16)};
   socklen_t length = 0;
-  const sockaddr_un address = address_of(door.name, length);
-  if (!door.listener.valid() ||
-      bind(door.listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-      listen(door.listener.get(), SOMAXCONN) != 0) {
+  const sockaddr_un address = address_of(listener.name, length);
+  if (!listener.listener.valid() ||
+      bind(listener.listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(listener.listener.get(), SOMAXCONN) != 0) {
     return system_error("listen on a Unix socket", errno);
   }
-  return door;
+  return listener;
 }
 
 std::string node_realm() {
@@ -413,10 +413,10 @@ std::string node_realm() {
 
 std::string machine_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
 
-Result<NodeMembers> meet_node(const NodeDoor& door, const std::string& leader_door,
+Result<NodeMembers> meet_node(const NodeListener& listener, const std::string& leader_address,
                               const NodeMeetingOptions& options) {
-  if (options.local != 0) return join_leader(leader_door, options);
-  return Leader(door, options).meet();
+  if (options.local != 0) return join_leader(leader_address, options);
+  return Leader(listener, options).meet();
 }
 
 }  // namespace ddprun

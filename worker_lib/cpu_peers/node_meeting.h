@@ -1,8 +1,8 @@
 // How the ranks of a node come to share one segment, and hold a handle on each other's life.
 //
-// Every rank opens a door (a Unix socket in the abstract namespace: it is no file and is gone with
+// Every rank opens a listener (a Unix socket in the abstract namespace: it is no file and is gone with
 // its process) and tells the others its random name through the store. The node's first rank makes
-// the segment; the others knock at its door. Descriptors travel over the socket: each rank's pidfd
+// the segment; the others knock at its listener. Descriptors travel over the socket: each rank's pidfd
 // of itself and the file of its worker page to the first rank, then the segment, everybody's pidfd,
 // bell and page back. A pidfd made by its own process works in every PID namespace and cannot mean
 // another process that got the same number later; no more can a page that was opened by its own.
@@ -29,14 +29,14 @@
 namespace ddprun {
 
 // Where a rank of the same node can be met. Ranks whose realms differ cannot share memory this way.
-struct NodeDoor {
+struct NodeListener {
   UniqueFd listener;
   std::string name;
 
-  static Result<NodeDoor> open();
+  static Result<NodeListener> open();
 };
 
-// Text that is equal for processes that can meet through a NodeDoor: the host's boot, the network
+// Text that is equal for processes that can meet through a NodeListener: the host's boot, the network
 // namespace.
 std::string node_realm();
 
@@ -48,7 +48,7 @@ inline constexpr Duration kGlanceAtOthers = std::chrono::milliseconds(500);
 
 struct NodeMeetingOptions {
   std::vector<int> ranks;          // of this node; the first one leads
-  std::vector<std::string> doors;  // theirs; empty: not known
+  std::vector<std::string> listeners;  // theirs; empty: not known
   int local = 0;                   // this rank's place among them
   std::string token;               // the group's secret: who does not know it is turned away
   int page = -1;                   // the file of its worker page; -1: none
@@ -64,10 +64,10 @@ struct NodeMembers {
   std::vector<UniqueFd> pages;  // by local index; of a rank that has none something that is no page
 };
 
-// leader_door: the name of the first rank's door. kPeerLost when the leader (or, for the leader, a
-// rank that had knocked, or whose door is closed) is gone, kTimeout names who did not come, kProtocol: the
+// leader_address: the name of the first rank's listener. kPeerLost when the leader (or, for the leader, a
+// rank that had knocked, or whose listener is closed) is gone, kTimeout names who did not come, kProtocol: the
 // leader's process belongs to another user, or its segment is not sealed.
-Result<NodeMembers> meet_node(const NodeDoor& door, const std::string& leader_door,
+Result<NodeMembers> meet_node(const NodeListener& listener, const std::string& leader_address,
                               const NodeMeetingOptions& options);
 
 }  // namespace ddprun

@@ -17,7 +17,7 @@
 #include "rendezvous/net/blocking_socket.h"
 #include "tests/support/eventually.h"
 #include "worker_lib/cpu_peers/node_meeting.h"
-#include "worker_lib/cpu_peers/tcp_door.h"
+#include "worker_lib/cpu_peers/peer_listener.h"
 
 namespace ddprun {
 namespace {
@@ -29,7 +29,7 @@ using std::chrono::seconds;
 using testing_support::in;
 using testing_support::kPatience;
 
-// --- the node's door ---
+// --- the node's listener ---
 
 NodeMeetingOptions meeting(int local, const std::string& token, Duration patience = kPatience) {
   return {.ranks = {3, 4, 9},
@@ -53,12 +53,12 @@ UniqueFd knock_as_a_stranger(const std::string& name, const std::string& words) 
 }
 
 TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAreTurnedAway) {
-  const auto door = NodeDoor::open();
-  const auto other_door = NodeDoor::open();
-  ASSERT_TRUE(door && other_door);
-  const UniqueFd silent = knock_as_a_stranger(door->name, "");
-  const UniqueFd wrong = knock_as_a_stranger(door->name, "let me in");
-  const UniqueFd no_pidfd = knock_as_a_stranger(door->name, std::string(68, '\0'));
+  const auto listener = NodeListener::open();
+  const auto other_listener = NodeListener::open();
+  ASSERT_TRUE(listener && other_listener);
+  const UniqueFd silent = knock_as_a_stranger(listener->name, "");
+  const UniqueFd wrong = knock_as_a_stranger(listener->name, "let me in");
+  const UniqueFd no_pidfd = knock_as_a_stranger(listener->name, std::string(68, '\0'));
   const PageFile page = *make_page_file("page", 1);  // of rank 1 alone
   const auto shown_page = [](const NodeMembers& members, std::size_t local) {
     return MappedPages::map({.file = members.pages.at(local).get()}, MappedPages::Access::kRead)
@@ -69,14 +69,14 @@ TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAr
     guests.emplace_back([&, local] {
       NodeMeetingOptions options = meeting(local, "secret");
       if (local == 1) options.page = page.file.get();
-      const auto members = meet_node(*other_door, door->name, options);
+      const auto members = meet_node(*other_listener, listener->name, options);
       ASSERT_TRUE(members) << members.error().message();
       members->segment.at(4096)[local] = 'x';
       ASSERT_EQ(members->lives.size(), 3u);
       EXPECT_TRUE(shown_page(*members, 1));
     });
   }
-  const auto members = meet_node(*door, door->name, meeting(0, "secret"));
+  const auto members = meet_node(*listener, listener->name, meeting(0, "secret"));
   ASSERT_TRUE(members) << members.error().message();
   for (std::thread& guest : guests) guest.join();
   EXPECT_EQ(members->segment.at(4096)[1], 'x');
@@ -91,45 +91,45 @@ TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAr
 }
 
 TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
-  const auto door = NodeDoor::open();
-  const auto members = meet_node(*door, door->name, meeting(0, "secret", milliseconds(50)));
+  const auto listener = NodeListener::open();
+  const auto members = meet_node(*listener, listener->name, meeting(0, "secret", milliseconds(50)));
   ASSERT_FALSE(members);
   EXPECT_EQ(members.error().kind, ErrorKind::kTimeout);
   EXPECT_THAT(members.error().message(), HasSubstr("ranks 4 and 9 did not come"));
 }
 
 TEST(NodeMeeting, ARankWithTheWrongTokenGetsNothing) {
-  const auto door = NodeDoor::open();
+  const auto listener = NodeListener::open();
   std::thread leader(
-      [&] { EXPECT_FALSE(meet_node(*door, door->name, meeting(0, "secret", seconds(2)))); });
-  const auto members = meet_node(*door, door->name, meeting(1, "guess"));
+      [&] { EXPECT_FALSE(meet_node(*listener, listener->name, meeting(0, "secret", seconds(2)))); });
+  const auto members = meet_node(*listener, listener->name, meeting(1, "guess"));
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().peer_rank, 3);
   leader.join();
 }
 
 TEST(NodeMeeting, ADeadFirstRankIsNamed) {
-  const auto own = NodeDoor::open();
+  const auto own = NodeListener::open();
   std::string gone;
-  { gone = NodeDoor::open()->name; }
+  { gone = NodeListener::open()->name; }
   const auto members = meet_node(*own, gone, meeting(1, "secret"));
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().message(), "share memory with the ranks of this node: rank 3 is gone");
 }
 
 TEST(NodeMeeting, AGuestLearnsOfAnotherThatIsGone) {
-  const auto door = NodeDoor::open();
+  const auto listener = NodeListener::open();
   std::string gone;
-  { gone = NodeDoor::open()->name; }
+  { gone = NodeListener::open()->name; }
   std::thread guest([&] {
-    const auto members = meet_node(*door, door->name, meeting(1, "secret"));
+    const auto members = meet_node(*listener, listener->name, meeting(1, "secret"));
     EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
     EXPECT_EQ(members.error().peer_rank, 9);
     EXPECT_THAT(members.error().message(), HasSubstr("rank 3 gave up: rank 9 is gone"));
   });
   NodeMeetingOptions options = meeting(0, "secret");
-  options.doors = {door->name, door->name, gone};
-  const auto members = meet_node(*door, door->name, options);
+  options.listeners = {listener->name, listener->name, gone};
+  const auto members = meet_node(*listener, listener->name, options);
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().peer_rank, 9);
   guest.join();
@@ -183,14 +183,14 @@ ssize_t receive_and_close(int socket) {
 
 TEST(NodeMeeting, AllRanksOfAWideNodeMayConnectBeforeAnyOfThemSpeaks) {
   constexpr int kRanks = 80;
-  const auto door = NodeDoor::open();
+  const auto listener = NodeListener::open();
   std::vector<UniqueFd> guests;
-  for (int local = 1; local < kRanks; ++local) guests.push_back(knock_as_a_stranger(door->name, ""));
-  const UniqueFd last = knock_as_a_stranger(door->name, "let me in");
+  for (int local = 1; local < kRanks; ++local) guests.push_back(knock_as_a_stranger(listener->name, ""));
+  const UniqueFd last = knock_as_a_stranger(listener->name, "let me in");
   std::thread leader([&] {
     NodeMeetingOptions options = meeting(0, "secret");
     options.ranks.resize(kRanks);
-    const auto members = meet_node(*door, door->name, options);
+    const auto members = meet_node(*listener, listener->name, options);
     EXPECT_TRUE(members) << members.error().message();
   });
   EXPECT_EQ(receive_and_close(last.get()), 0) << "all before it have been let in";
@@ -225,22 +225,22 @@ class AnotherUser {
 
 TEST(NodeMeeting, AnotherUserWhoKnowsTheTokenGetsNothing) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
-  const auto door = NodeDoor::open();
-  const auto other_door = NodeDoor::open();
+  const auto listener = NodeListener::open();
+  const auto other_listener = NodeListener::open();
   AnotherUser thief([&] {
-    const UniqueFd to_door = knock_as_a_stranger(door->name, "");
+    const UniqueFd to_door = knock_as_a_stranger(listener->name, "");
     say_hello(to_door.get(), {});  // the leader may have closed already
     return receive_and_close(to_door.get()) <= 0;
   });
   std::thread leader([&] {
-    const auto members = meet_node(*door, door->name, meeting(0, "secret"));
+    const auto members = meet_node(*listener, listener->name, meeting(0, "secret"));
     EXPECT_TRUE(members) << members.error().message();
   });
   EXPECT_TRUE(thief.was_right());
   std::vector<std::thread> guests;
   for (const int local : {1, 2}) {
     guests.emplace_back(
-        [&, local] { EXPECT_TRUE(meet_node(*other_door, door->name, meeting(local, "secret"))); });
+        [&, local] { EXPECT_TRUE(meet_node(*other_listener, listener->name, meeting(local, "secret"))); });
   }
   for (std::thread& guest : guests) guest.join();
   leader.join();
@@ -254,15 +254,15 @@ TEST(NodeMeeting, ASegmentOfAnotherUserIsNotTaken) {
   const UniqueFd name_read(name[0]), name_write(name[1]), end_read(end[0]);
   UniqueFd end_write(end[1]);
   AnotherUser planter([&] {
-    const auto door = NodeDoor::open();
+    const auto listener = NodeListener::open();
     char byte = 0;
     close(end_write.get());
-    return door && write(name_write.get(), door->name.data(), door->name.size()) > 0 &&
+    return listener && write(name_write.get(), listener->name.data(), listener->name.size()) > 0 &&
            read(end_read.get(), &byte, 1) == 0;
   });
   char text[64] = {};
   ASSERT_GT(read(name_read.get(), text, sizeof text - 1), 0);
-  const auto own = NodeDoor::open();
+  const auto own = NodeListener::open();
   const auto members = meet_node(*own, text, meeting(1, "secret"));
   ASSERT_FALSE(members);
   EXPECT_EQ(members.error().kind, ErrorKind::kProtocol);
@@ -285,41 +285,41 @@ TEST(ShmSegment, IsTakenOnlyWithTheSealsThatKeepItsSize) {
   EXPECT_NE(ftruncate(segment->fd(), 4096), 0) << "it cannot be shrunk";
 }
 
-// --- the door for other nodes ---
+// --- the listener for other nodes ---
 
-TcpDoor open_door() {
-  TcpDoor door = *TcpDoor::open("127.0.0.1");
-  door.expect("secret", 5, 8);
-  return door;
+PeerListener open_door() {
+  PeerListener listener = *PeerListener::open("127.0.0.1");
+  listener.expect("secret", 5, 8);
+  return listener;
 }
 
-std::optional<TcpDoor::Caller> admit(TcpDoor& door, Duration patience) {
-  auto caller = door.admit({ConnectionUse::kData, ConnectionUse::kControl}, in(patience));
+std::optional<PeerListener::Caller> admit(PeerListener& listener, Duration patience) {
+  auto caller = listener.admit({ConnectionUse::kData, ConnectionUse::kControl}, in(patience));
   EXPECT_TRUE(caller);
   return std::move(*caller);
 }
 
-TEST(TcpDoor, AdmitsARankOfTheGroup) {
-  TcpDoor door = open_door();
+TEST(PeerListener, AdmitsARankOfTheGroup) {
+  PeerListener listener = open_door();
   const auto socket =
-      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kControl, Deadline(seconds(5)));
+      connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kControl, Deadline(seconds(5)));
   ASSERT_TRUE(socket) << socket.error().message();
-  const auto caller = admit(door, seconds(5));
+  const auto caller = admit(listener, seconds(5));
   ASSERT_TRUE(caller);
   EXPECT_EQ(caller->rank, 2);
   EXPECT_EQ(caller->use, ConnectionUse::kControl);
 }
 
-TEST(TcpDoor, OpensOnAPortOfTheRange) {
-  const auto door = TcpDoor::open("127.0.0.1", {20000, 20999});
-  ASSERT_TRUE(door) << door.error().message();
-  EXPECT_TRUE(door->address().port >= 20000 && door->address().port <= 20999);
+TEST(PeerListener, OpensOnAPortOfTheRange) {
+  const auto listener = PeerListener::open("127.0.0.1", {20000, 20999});
+  ASSERT_TRUE(listener) << listener.error().message();
+  EXPECT_TRUE(listener->address().port >= 20000 && listener->address().port <= 20999);
 }
 
-TEST(TcpDoor, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
-  TcpDoor door = open_door();
+TEST(PeerListener, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
+  PeerListener listener = open_door();
   const auto call = [&](const std::string& token, int from, int to) {
-    return *call_at_door(door.address(), token, from, to, ConnectionUse::kData,
+    return *connect_to_peer(listener.address(), token, from, to, ConnectionUse::kData,
                          Deadline(seconds(5)));
   };
   std::vector<UniqueFd> wrong;
@@ -327,9 +327,9 @@ TEST(TcpDoor, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
   wrong.push_back(call("secret", 8, 5));
   wrong.push_back(call("secret", -1, 5));
   wrong.push_back(call("secret", 2, 4));
-  auto noise = *BlockingSocket::connect(*numeric_address(door.address()), Deadline(seconds(5)));
+  auto noise = *BlockingSocket::connect(*numeric_address(listener.address()), Deadline(seconds(5)));
   ASSERT_TRUE(noise.send_all("GET / HTTP/1.1\r\n" + std::string(200, 'x'), Deadline(seconds(5))));
-  EXPECT_FALSE(admit(door, milliseconds(50)));
+  EXPECT_FALSE(admit(listener, milliseconds(50)));
   for (const UniqueFd& socket : wrong) {
     char byte = 0;
     pollfd watched{socket.get(), POLLIN, 0};
@@ -338,48 +338,48 @@ TEST(TcpDoor, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
   }
 }
 
-TEST(TcpDoor, SilentStrangersDoNotKeepARankOut) {
-  TcpDoor door = open_door();
+TEST(PeerListener, SilentStrangersDoNotKeepARankOut) {
+  PeerListener listener = open_door();
   std::vector<BlockingSocket> silent;
   for (int i = 0; i < 200; ++i) {
     silent.push_back(
-        *BlockingSocket::connect(*numeric_address(door.address()), Deadline(seconds(5))));
+        *BlockingSocket::connect(*numeric_address(listener.address()), Deadline(seconds(5))));
   }
   const auto socket =
-      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
+      connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
   ASSERT_TRUE(socket);
-  const auto caller = admit(door, seconds(5));
+  const auto caller = admit(listener, seconds(5));
   ASSERT_TRUE(caller);
   EXPECT_EQ(caller->rank, 2);
 }
 
-TEST(TcpDoor, AHundredRanksMayCallBeforeAnyIsHeard) {
-  TcpDoor door = *TcpDoor::open("127.0.0.1");
-  door.expect("secret", 0, 101);
+TEST(PeerListener, AHundredRanksMayCallBeforeAnyIsHeard) {
+  PeerListener listener = *PeerListener::open("127.0.0.1");
+  listener.expect("secret", 0, 101);
   std::vector<UniqueFd> calls;
   for (int rank = 1; rank <= 100; ++rank)
     for (const ConnectionUse use : {ConnectionUse::kControl, ConnectionUse::kData})
-      calls.push_back(*call_at_door(door.address(), "secret", rank, 0, use, Deadline(seconds(5))));
-  for (std::size_t i = 0; i < calls.size(); ++i) ASSERT_TRUE(admit(door, seconds(5))) << i;
+      calls.push_back(*connect_to_peer(listener.address(), "secret", rank, 0, use, Deadline(seconds(5))));
+  for (std::size_t i = 0; i < calls.size(); ++i) ASSERT_TRUE(admit(listener, seconds(5))) << i;
 }
 
-TEST(TcpDoor, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
+TEST(PeerListener, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
   // A rank that has met all its peers may send before the receiver has met all of its own.
-  TcpDoor door = open_door();
+  PeerListener listener = open_door();
   const auto socket =
-      call_at_door(door.address(), "secret", 2, 5, ConnectionUse::kMessages, Deadline(seconds(5)));
+      connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kMessages, Deadline(seconds(5)));
   ASSERT_TRUE(socket);
-  EXPECT_FALSE(admit(door, milliseconds(50)));
-  const auto caller = door.admit({ConnectionUse::kMessages}, in(seconds(5)));
+  EXPECT_FALSE(admit(listener, milliseconds(50)));
+  const auto caller = listener.admit({ConnectionUse::kMessages}, in(seconds(5)));
   ASSERT_TRUE(caller && *caller);
   EXPECT_EQ((*caller)->rank, 2);
 }
 
-TEST(TcpDoor, ACallToNobodySaysWhomItWasFor) {
+TEST(PeerListener, ACallToNobodySaysWhomItWasFor) {
   HostPort address;
   { address = open_door().address(); }
   const auto socket =
-      call_at_door(address, "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
+      connect_to_peer(address, "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
   ASSERT_FALSE(socket);
   EXPECT_THAT(socket.error().message(), HasSubstr("connect to rank 5 at 127.0.0.1:"));
 }

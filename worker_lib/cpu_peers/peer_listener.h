@@ -1,7 +1,7 @@
 // How ranks of different nodes connect: a listening socket, and the hello that opens a connection.
 //
 // The caller connects and sends its hello at once; the kernel accepts for the other rank, which
-// looks at it when it is ready. Nothing is answered: a caller at the wrong door is cut off. A hello
+// looks at it when it is ready. Nothing is answered: a caller at the wrong listener is cut off. A hello
 // carries the group's token, so neither a stranger nor a rank of an older generation gets in.
 //
 // Owner: the thread that forms the group, then its mailbox.
@@ -30,10 +30,10 @@ enum class ConnectionUse : std::uint32_t {
   kMessages,  // send/recv, from the caller to the called
 };
 
-class TcpDoor {
+class PeerListener {
  public:
   // Listens at this numeric address only, on a free port of the range.
-  static Result<TcpDoor> open(const std::string& host, PortRange ports = {});
+  static Result<PeerListener> open(const std::string& host, PortRange ports = {});
   const HostPort& address() const { return listener_.address; }
 
   struct Caller {
@@ -46,7 +46,7 @@ class TcpDoor {
   void expect(std::string token, int own_rank, int world_size);
 
   // The next caller that said the right words and comes for one of these uses; waits for one until
-  // `until`, nullopt when there is none by then. Callers for other uses wait at the door until they
+  // `until`, nullopt when there is none by then. Callers for other uses wait at the listener until they
   // are asked for. Strangers are cut off: those who say something wrong, and the one who has been
   // silent longest when too many are. Fails when there are no descriptors left.
   Result<std::optional<Caller>> admit(std::initializer_list<ConnectionUse> uses, TimePoint until);
@@ -58,7 +58,7 @@ class TcpDoor {
   Result<void> let_strangers_in();
   void hear_strangers();
 
-  explicit TcpDoor(Listener listener) : listener_(std::move(listener)) {}
+  explicit PeerListener(Listener listener) : listener_(std::move(listener)) {}
   struct Stranger {
     UniqueFd socket;
     std::string said;
@@ -73,15 +73,15 @@ class TcpDoor {
 };
 
 // Connects to a numeric address and says hello. The socket is non-blocking, with TCP_NODELAY.
-Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
+Result<UniqueFd> connect_to_peer(const HostPort& address, const std::string& token, int from, int to,
                               ConnectionUse use, const Deadline& deadline);
 
 // The same without waiting: the socket may still be connecting, and `hello` is yet to be said.
-struct BegunCall {
+struct BegunConnect {
   UniqueFd socket;
   std::string hello;
 };
-Result<BegunCall> begin_call_at_door(const HostPort& address, const std::string& token, int from,
+Result<BegunConnect> begin_connect_to_peer(const HostPort& address, const std::string& token, int from,
                                      int to, ConnectionUse use);
 
 }  // namespace ddprun

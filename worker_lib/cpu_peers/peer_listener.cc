@@ -1,4 +1,4 @@
-#include "worker_lib/cpu_peers/tcp_door.h"
+#include "worker_lib/cpu_peers/peer_listener.h"
 
 #include <sys/socket.h>
 
@@ -34,19 +34,19 @@ Hello make_hello(const std::string& token, int from, int to, ConnectionUse use) 
 
 }  // namespace
 
-Result<TcpDoor> TcpDoor::open(const std::string& host, PortRange ports) {
+Result<PeerListener> PeerListener::open(const std::string& host, PortRange ports) {
   Result<Listener> listener = listen_tcp(host, ports);
   if (!listener) return listener.error();
-  return TcpDoor(std::move(*listener));
+  return PeerListener(std::move(*listener));
 }
 
-void TcpDoor::expect(std::string token, int own_rank, int world_size) {
+void PeerListener::expect(std::string token, int own_rank, int world_size) {
   token_ = std::move(token);
   own_rank_ = own_rank;
   world_size_ = world_size;
 }
 
-Result<std::optional<TcpDoor::Caller>> TcpDoor::admit(std::initializer_list<ConnectionUse> uses,
+Result<std::optional<PeerListener::Caller>> PeerListener::admit(std::initializer_list<ConnectionUse> uses,
                                                       TimePoint until) {
   for (;;) {
     if (const Result<void> let_in = let_strangers_in(); !let_in) return let_in.error();
@@ -65,12 +65,12 @@ Result<std::optional<TcpDoor::Caller>> TcpDoor::admit(std::initializer_list<Conn
   }
 }
 
-void TcpDoor::watch(std::vector<pollfd>& watched) const {
+void PeerListener::watch(std::vector<pollfd>& watched) const {
   watched.push_back({listener_.socket.get(), POLLIN, 0});
   for (const Stranger& stranger : strangers_) watched.push_back({stranger.socket.get(), POLLIN, 0});
 }
 
-Result<void> TcpDoor::let_strangers_in() {
+Result<void> PeerListener::let_strangers_in() {
   for (;;) {
     UniqueFd socket(
         accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -89,7 +89,7 @@ Result<void> TcpDoor::let_strangers_in() {
   }
 }
 
-void TcpDoor::hear_strangers() {
+void PeerListener::hear_strangers() {
   for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
     char buffer[sizeof(Hello)];
     const ssize_t got =
@@ -115,7 +115,7 @@ void TcpDoor::hear_strangers() {
   }
 }
 
-Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token, int from, int to,
+Result<UniqueFd> connect_to_peer(const HostPort& address, const std::string& token, int from, int to,
                               ConnectionUse use, const Deadline& deadline) {
   const std::string doing = "connect to " + name_rank(to) + " at " + to_text(address);
   const std::optional<SocketAddress> numeric = numeric_address(address);
@@ -132,7 +132,7 @@ Result<UniqueFd> call_at_door(const HostPort& address, const std::string& token,
   return std::move(*socket).take();
 }
 
-Result<BegunCall> begin_call_at_door(const HostPort& address, const std::string& token, int from,
+Result<BegunConnect> begin_connect_to_peer(const HostPort& address, const std::string& token, int from,
                                      int to, ConnectionUse use) {
   const std::string doing = "connect to " + name_rank(to) + " at " + to_text(address);
   const std::optional<SocketAddress> numeric = numeric_address(address);
@@ -149,7 +149,7 @@ Result<BegunCall> begin_call_at_door(const HostPort& address, const std::string&
     return system_error(doing, errno);
   }
   const Hello hello = make_hello(token, from, to, use);
-  return BegunCall{std::move(socket),
+  return BegunConnect{std::move(socket),
                    std::string(reinterpret_cast<const char*>(&hello), sizeof hello)};
 }
 
