@@ -202,7 +202,7 @@ class Connector {
     std::optional<int> gone;  // its listener is closed; it may have called before
     while (!expected_.empty()) {
       const TimePoint glance = BootClock::now() + (gone ? Duration::zero() : kGlanceAtOthers);
-      Result<std::optional<PeerListener::Caller>> caller = parts_.listener->admit(
+      Result<std::optional<PeerListener::AcceptedPeer>> caller = parts_.listener->admit(
           {ConnectionUse::kControl, ConnectionUse::kData}, std::min(deadline_.when(), glance));
       if (!caller) return caller.error();
       if (!*caller) {

@@ -248,9 +248,9 @@ bool Mailbox::claim_thread() {
 
 // A driver that spins unlocks the mutex for callers that are counted.
 void Mailbox::lock_in_turn(Lock& lock) {
-  callers_.fetch_add(1);
+  accepted_.fetch_add(1);
   lock.lock();
-  callers_.fetch_sub(1);
+  accepted_.fetch_sub(1);
 }
 
 // Takes the transfer, unless the group has failed.
@@ -365,9 +365,9 @@ void Mailbox::drive(Lock& lock, Over over) {
     if (!moved) end_with_leavers();
     if (over() || !ended_.empty()) break;
     // The mutex goes to whoever waits for it: a thread that unlocks and locks again would win.
-    if (callers_.load() > 0) {
+    if (accepted_.load() > 0) {
       lock.unlock();
-      while (callers_.load() > 0) sched_yield();
+      while (accepted_.load() > 0) sched_yield();
       lock.lock();
     }
     const TimePoint now = BootClock::now();
@@ -815,7 +815,7 @@ void Mailbox::admit() {
   door_is_rung_ = false;
   PeerListener* const listener = core_.listener();
   while (listener) {
-    Result<std::optional<PeerListener::Caller>> caller =
+    Result<std::optional<PeerListener::AcceptedPeer>> caller =
         listener->admit({ConnectionUse::kMessages}, BootClock::now());
     if (!caller) return fail_all(caller.error().kind, -1, caller.error().message());
     if (!*caller) return;

@@ -149,7 +149,7 @@ class Mailbox {
   const Surroundings& here_;
   MailBed& bed_;  // this rank's
 
-  std::atomic<int> callers_ = 0;  // that want the mutex
+  std::atomic<int> accepted_ = 0;  // that want the mutex
   std::mutex mutex_;              // guards what follows, except while the driver sleeps: watched_
   std::condition_variable changed_;  // for blocking calls: a driver stopped, or an answer came
   std::condition_variable work_;     // for the mailbox's threads: see run()

@@ -228,7 +228,7 @@ class Leader {
 
   Result<void> wait_for_somebody() {
     std::vector<pollfd> watched{{listener_.listener.get(), POLLIN, 0}};
-    for (const UniqueFd& stranger : strangers_) watched.push_back({stranger.get(), POLLIN, 0});
+    for (const UniqueFd& stranger : pending_) watched.push_back({stranger.get(), POLLIN, 0});
     const std::size_t first_guest = watched.size();
     for (const UniqueFd& guest : guests_) watched.push_back({guest.get(), POLLIN, 0});
     const Result<bool> event = poll_for_a_while(watched, options_);
@@ -242,8 +242,8 @@ class Leader {
     }
     for (std::size_t i = first_guest; i-- > 1;) {
       if (watched[i].revents == 0) continue;
-      admit(std::move(strangers_[i - 1]));
-      strangers_.erase(strangers_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
+      admit(std::move(pending_[i - 1]));
+      pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
     }
     if (watched[0].revents != 0) {
       UniqueFd stranger(
@@ -252,10 +252,10 @@ class Leader {
         return system_error("let the ranks of this node in", errno);
       }
       if (!stranger.valid() || user_behind(stranger.get()) != geteuid()) return {};
-      if (strangers_.size() == guests_.size() + kMoreStrangers) {
-        strangers_.erase(strangers_.begin());
+      if (pending_.size() == guests_.size() + kMoreStrangers) {
+        pending_.erase(pending_.begin());
       }
-      strangers_.push_back(std::move(stranger));
+      pending_.push_back(std::move(stranger));
     }
     return {};
   }
@@ -314,7 +314,7 @@ class Leader {
 
   const NodeListener& listener_;
   const NodeMeetingOptions& options_;
-  std::vector<UniqueFd> strangers_;  // connected, but have not said hello
+  std::vector<UniqueFd> pending_;  // connected, but have not said hello
   std::vector<UniqueFd> guests_;     // by local index
   std::vector<UniqueFd> lives_;
   std::vector<UniqueFd> bells_;

@@ -46,40 +46,40 @@ void PeerListener::expect(std::string token, int own_rank, int world_size) {
   world_size_ = world_size;
 }
 
-Result<std::optional<PeerListener::Caller>> PeerListener::admit(std::initializer_list<ConnectionUse> uses,
+Result<std::optional<PeerListener::AcceptedPeer>> PeerListener::admit(std::initializer_list<ConnectionUse> uses,
                                                       TimePoint until) {
   for (;;) {
-    if (const Result<void> let_in = let_strangers_in(); !let_in) return let_in.error();
-    hear_strangers();
-    const auto wanted = std::ranges::find_if(callers_, [&](const Caller& caller) {
+    if (const Result<void> let_in = accept_pending(); !let_in) return let_in.error();
+    read_pending();
+    const auto wanted = std::ranges::find_if(accepted_, [&](const AcceptedPeer& caller) {
       return std::ranges::find(uses, caller.use) != uses.end();
     });
-    if (wanted != callers_.end()) {
-      Caller caller = std::move(*wanted);
-      callers_.erase(wanted);
-      return std::optional<Caller>(std::move(caller));
+    if (wanted != accepted_.end()) {
+      AcceptedPeer caller = std::move(*wanted);
+      accepted_.erase(wanted);
+      return std::optional<AcceptedPeer>(std::move(caller));
     }
     std::vector<pollfd> watched;
     watch(watched);
-    if (!poll_until(watched, until)) return std::optional<Caller>();
+    if (!poll_until(watched, until)) return std::optional<AcceptedPeer>();
   }
 }
 
 void PeerListener::watch(std::vector<pollfd>& watched) const {
   watched.push_back({listener_.socket.get(), POLLIN, 0});
-  for (const Stranger& stranger : strangers_) watched.push_back({stranger.socket.get(), POLLIN, 0});
+  for (const PendingConnection& stranger : pending_) watched.push_back({stranger.socket.get(), POLLIN, 0});
 }
 
-Result<void> PeerListener::let_strangers_in() {
+Result<void> PeerListener::accept_pending() {
   for (;;) {
     UniqueFd socket(
         accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.valid()) {
       // A whole job may have called since we last looked: who has said his hello is no stranger.
       const std::size_t limit = kUses * static_cast<std::size_t>(world_size_) + kMoreStrangers;
-      if (strangers_.size() >= limit) hear_strangers();
-      if (strangers_.size() >= limit) strangers_.pop_front();
-      strangers_.push_back({std::move(socket), {}});
+      if (pending_.size() >= limit) read_pending();
+      if (pending_.size() >= limit) pending_.pop_front();
+      pending_.push_back({std::move(socket), {}});
     } else if (errno == EAGAIN) {
       return {};
     } else {
@@ -89,8 +89,8 @@ Result<void> PeerListener::let_strangers_in() {
   }
 }
 
-void PeerListener::hear_strangers() {
-  for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
+void PeerListener::read_pending() {
+  for (auto stranger = pending_.begin(); stranger != pending_.end();) {
     char buffer[sizeof(Hello)];
     const ssize_t got =
         recv(stranger->socket.get(), buffer, sizeof(Hello) - stranger->said.size(), MSG_DONTWAIT);
@@ -100,8 +100,8 @@ void PeerListener::hear_strangers() {
     }
     if (got > 0) stranger->said.append(buffer, static_cast<std::size_t>(got));
     if (got > 0 && stranger->said.size() < sizeof(Hello)) continue;
-    Stranger caller = std::move(*stranger);
-    stranger = strangers_.erase(stranger);
+    PendingConnection caller = std::move(*stranger);
+    stranger = pending_.erase(stranger);
     if (got <= 0) continue;
     Hello hello;
     std::memcpy(static_cast<void*>(&hello), caller.said.data(), sizeof hello);
@@ -111,7 +111,7 @@ void PeerListener::hear_strangers() {
       continue;
     }
     send_at_once(caller.socket.get());
-    callers_.push_back({std::move(caller.socket), hello.from, hello.use});
+    accepted_.push_back({std::move(caller.socket), hello.from, hello.use});
   }
 }
 

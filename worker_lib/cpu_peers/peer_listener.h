@@ -36,7 +36,7 @@ class PeerListener {
   static Result<PeerListener> open(const std::string& host, PortRange ports = {});
   const HostPort& address() const { return listener_.address; }
 
-  struct Caller {
+  struct AcceptedPeer {
     UniqueFd socket;  // non-blocking
     int rank = -1;
     ConnectionUse use = ConnectionUse::kData;
@@ -49,17 +49,17 @@ class PeerListener {
   // `until`, nullopt when there is none by then. Callers for other uses wait at the listener until they
   // are asked for. Strangers are cut off: those who say something wrong, and the one who has been
   // silent longest when too many are. Fails when there are no descriptors left.
-  Result<std::optional<Caller>> admit(std::initializer_list<ConnectionUse> uses, TimePoint until);
+  Result<std::optional<AcceptedPeer>> admit(std::initializer_list<ConnectionUse> uses, TimePoint until);
 
   // What to watch for callers, appended.
   void watch(std::vector<pollfd>& watched) const;
 
  private:
-  Result<void> let_strangers_in();
-  void hear_strangers();
+  Result<void> accept_pending();
+  void read_pending();
 
   explicit PeerListener(Listener listener) : listener_(std::move(listener)) {}
-  struct Stranger {
+  struct PendingConnection {
     UniqueFd socket;
     std::string said;
   };
@@ -68,8 +68,8 @@ class PeerListener {
   std::string token_;
   int own_rank_ = -1;
   int world_size_ = 0;
-  std::deque<Stranger> strangers_;  // have not said all of their hello
-  std::deque<Caller> callers_;      // have, and it was right
+  std::deque<PendingConnection> pending_;  // have not said all of their hello
+  std::deque<AcceptedPeer> accepted_;      // have, and it was right
 };
 
 // Connects to a numeric address and says hello. The socket is non-blocking, with TCP_NODELAY.

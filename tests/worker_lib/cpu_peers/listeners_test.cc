@@ -293,7 +293,7 @@ PeerListener open_door() {
   return listener;
 }
 
-std::optional<PeerListener::Caller> admit(PeerListener& listener, Duration patience) {
+std::optional<PeerListener::AcceptedPeer> admit(PeerListener& listener, Duration patience) {
   auto caller = listener.admit({ConnectionUse::kData, ConnectionUse::kControl}, in(patience));
   EXPECT_TRUE(caller);
   return std::move(*caller);
