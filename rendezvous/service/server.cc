@@ -364,25 +364,25 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       serve_waiting();
     }
     session->first_bytes += bytes;
-    const std::optional<Caller> caller = caller_of(session->first_bytes);
+    const std::optional<ClientKind> caller = client_kind_of(session->first_bytes);
     if (!caller) return read(session);
     const std::string first_bytes = std::exchange(session->first_bytes, {});
     session->identified = true;
     const bool is_tls = session->wire->is_tls();
     switch (*caller) {
-      case Caller::kAgent:
+      case ClientKind::kAgent:
         if (is_tls || !tls_) return meet_agent(session, first_bytes);
         refuse(session, Refused{"this service admits nobody without TLS: give this node "
                                 "--rdzv-tls-ca"});
         return read_on(session);
-      case Caller::kHttp:
+      case ClientKind::kHttp:
         settle(session);
         sessions_.erase(session->id);
         return http_->adopt(session->wire, first_bytes);
-      case Caller::kTls:
+      case ClientKind::kTls:
         if (!is_tls) return start_tls(session, first_bytes);
         break;
-      case Caller::kStoreClient:
+      case ClientKind::kStoreClient:
         if (store_ && !is_tls) return give_to_store(session, first_bytes);
         break;
     }

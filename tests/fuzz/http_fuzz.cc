@@ -30,12 +30,12 @@ std::optional<HttpPage> page(const HttpRequest& request) {
 }
 
 // Who it is, by as few bytes as are needed.
-std::optional<Caller> identify(std::string_view bytes) {
+std::optional<ClientKind> identify(std::string_view bytes) {
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
-    const std::optional<Caller> caller = caller_of(bytes.substr(0, size));
+    const std::optional<ClientKind> caller = client_kind_of(bytes.substr(0, size));
     if (!caller) continue;
     DDPRUN_ASSERT(size <= 2, "two bytes tell");
-    DDPRUN_ASSERT(caller_of(bytes) == caller, "more bytes change nothing");
+    DDPRUN_ASSERT(client_kind_of(bytes) == caller, "more bytes change nothing");
     return caller;
   }
   DDPRUN_ASSERT(bytes.size() < 2, "two bytes tell");

@@ -16,9 +16,9 @@ namespace ddprun {
 
 inline constexpr std::string_view kControlMagic = "DDPR";
 
-enum class Caller { kAgent, kHttp, kTls, kStoreClient };
+enum class ClientKind { kAgent, kHttp, kTls, kStoreClient };
 
 // nullopt: more bytes are needed to tell; two always suffice.
-std::optional<Caller> caller_of(std::string_view first_bytes);
+std::optional<ClientKind> client_kind_of(std::string_view first_bytes);
 
 }  // namespace ddprun

@@ -10,30 +10,30 @@ namespace ddprun {
 namespace {
 
 TEST(FirstBytes, TellAgentsHttpAndTheStoresClientsApart) {
-  EXPECT_EQ(caller_of("DDPR\x10"), Caller::kAgent);
+  EXPECT_EQ(client_kind_of("DDPR\x10"), ClientKind::kAgent);
   for (const char* method : {"GET /", "HEAD /", "DELETE /", "POST", "PRI * HTTP/2.0", "get /"}) {
-    EXPECT_EQ(caller_of(method), Caller::kHttp) << method;
+    EXPECT_EQ(client_kind_of(method), ClientKind::kHttp) << method;
   }
   std::string handshake;
   put_handshake(handshake);
-  EXPECT_EQ(caller_of(handshake), Caller::kStoreClient);
-  EXPECT_EQ(caller_of("\x16\x03\x01"), Caller::kTls);
+  EXPECT_EQ(client_kind_of(handshake), ClientKind::kStoreClient);
+  EXPECT_EQ(client_kind_of("\x16\x03\x01"), ClientKind::kTls);
 }
 
 // An agent's magic may come byte by byte, and so may DELETE.
 TEST(FirstBytes, OneByteOfTheMagicDoesNotTellYet) {
-  EXPECT_EQ(caller_of(""), std::nullopt);
-  EXPECT_EQ(caller_of("D"), std::nullopt);
-  EXPECT_EQ(caller_of("DD"), Caller::kAgent);
-  EXPECT_EQ(caller_of("DE"), Caller::kHttp);
-  EXPECT_EQ(caller_of(std::string_view("D\0", 2)), Caller::kHttp);
+  EXPECT_EQ(client_kind_of(""), std::nullopt);
+  EXPECT_EQ(client_kind_of("D"), std::nullopt);
+  EXPECT_EQ(client_kind_of("DD"), ClientKind::kAgent);
+  EXPECT_EQ(client_kind_of("DE"), ClientKind::kHttp);
+  EXPECT_EQ(client_kind_of(std::string_view("D\0", 2)), ClientKind::kHttp);
 }
 
 TEST(FirstBytes, TlsIsAHandshakeRecordOfSomeVersion) {
-  EXPECT_EQ(caller_of("\x16"), std::nullopt);
-  EXPECT_EQ(caller_of("\x16\x03"), Caller::kTls);
-  EXPECT_EQ(caller_of("\x16\x04"), Caller::kStoreClient) << "who refuses it";
-  EXPECT_EQ(caller_of("\x15\x03"), Caller::kStoreClient) << "an alert opens nothing";
+  EXPECT_EQ(client_kind_of("\x16"), std::nullopt);
+  EXPECT_EQ(client_kind_of("\x16\x03"), ClientKind::kTls);
+  EXPECT_EQ(client_kind_of("\x16\x04"), ClientKind::kStoreClient) << "who refuses it";
+  EXPECT_EQ(client_kind_of("\x15\x03"), ClientKind::kStoreClient) << "an alert opens nothing";
 }
 
 TEST(FirstBytes, NoOpcodeOfTheStoreIsALetter) {
@@ -42,7 +42,7 @@ TEST(FirstBytes, NoOpcodeOfTheStoreIsALetter) {
       if (!command_of(dialect, static_cast<std::uint8_t>(opcode))) continue;
       const char first = static_cast<char>(opcode);
       EXPECT_NE(first, '\x16') << "with which TLS begins";
-      EXPECT_EQ(caller_of({&first, 1}), Caller::kStoreClient) << opcode;
+      EXPECT_EQ(client_kind_of({&first, 1}), ClientKind::kStoreClient) << opcode;
     }
   }
 }
