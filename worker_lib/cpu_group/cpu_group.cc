@@ -21,12 +21,12 @@ class CardExchange {
     }
   }
 
-  Result<std::vector<std::string>> operator()(const std::string& card) {
+  Result<std::vector<std::string>> operator()(const std::string& info) {
     const Deadline deadline(options_.timeout);
-    const Result<void> set = store_.set(keys_[options_.rank.value], card);
+    const Result<void> set = store_.set(keys_[options_.rank.value], info);
     if (!set) return set.error();
-    Result<std::vector<std::string>> cards = await_cards(deadline);
-    if (cards || cards.error().kind != ErrorKind::kTimeout) return cards;
+    Result<std::vector<std::string>> peers = await_cards(deadline);
+    if (peers || peers.error().kind != ErrorKind::kTimeout) return peers;
     const std::vector<int> missing = missing_ranks();
     // The last came just now, or another rank has given up a moment earlier.
     if (missing.empty()) return store_.multi_get(keys_, kMoment);
@@ -44,9 +44,9 @@ class CardExchange {
   Result<std::vector<std::string>> await_cards(const Deadline& deadline) {
     if (!options_.fate) return store_.multi_get(keys_, deadline.remaining());
     for (;;) {
-      Result<std::vector<std::string>> cards =
+      Result<std::vector<std::string>> peers =
           store_.multi_get(keys_, std::min(deadline.remaining(), kGlanceAtOthers));
-      if (cards || cards.error().kind != ErrorKind::kTimeout || deadline.passed()) return cards;
+      if (peers || peers.error().kind != ErrorKind::kTimeout || deadline.passed()) return peers;
       if (std::optional<Error> fate = options_.fate()) {
         return std::move(*fate).within("meet the other ranks");
       }

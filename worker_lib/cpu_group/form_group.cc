@@ -33,9 +33,9 @@ constexpr std::string_view kAbsent = "ddprun-absent\n";  // begins an absent_car
 constexpr const char* kConnecting = "connect to the other nodes";
 constexpr Duration kMoment = std::chrono::milliseconds(50);
 
-// --- cards ---
+// --- peers ---
 
-struct Card {
+struct PeerInfo {
   std::string listener;  // of its node
   HostPort address;
   std::string token;           // rank 0's becomes the group's
@@ -54,18 +54,18 @@ std::string cpus_text(const std::vector<int>& cpus) {
   return text;
 }
 
-std::string write_card(const Card& card) {
+std::string write_peer_info(const PeerInfo& info) {
   std::string text = kCardVersion;
   for (const std::string& field : std::initializer_list<std::string>{
-           card.listener, card.address.host, std::to_string(card.address.port), card.token,
-           card.in_rank_order ? kRankOrder : kAnyOrder, card.checks, card.page_offset, card.machine,
-           card.cpus, card.cache, card.node}) {
+           info.listener, info.address.host, std::to_string(info.address.port), info.token,
+           info.in_rank_order ? kRankOrder : kAnyOrder, info.checks, info.page_offset, info.machine,
+           info.cpus, info.cache, info.node}) {
     text += "\n" + field;
   }
   return text;
 }
 
-Result<Card> read_card(const std::string& text, int rank) {
+Result<PeerInfo> read_peer_info(const std::string& text, int rank) {
   if (text.starts_with(kAbsent)) {
     return Error{.kind = ErrorKind::kTimeout, .cause = text.substr(kAbsent.size())};
   }
@@ -73,75 +73,75 @@ Result<Card> read_card(const std::string& text, int rank) {
   std::string version;
   std::string port;
   std::string order;
-  Card card;
+  PeerInfo info;
   std::getline(lines, version);
-  std::getline(lines, card.listener);
-  std::getline(lines, card.address.host);
+  std::getline(lines, info.listener);
+  std::getline(lines, info.address.host);
   std::getline(lines, port);
-  std::getline(lines, card.token);
+  std::getline(lines, info.token);
   std::getline(lines, order);
-  std::getline(lines, card.checks);
-  std::getline(lines, card.page_offset);
-  std::getline(lines, card.machine);
-  std::getline(lines, card.cpus);
-  std::getline(lines, card.cache);
-  std::getline(lines, card.node, '\0');
+  std::getline(lines, info.checks);
+  std::getline(lines, info.page_offset);
+  std::getline(lines, info.machine);
+  std::getline(lines, info.cpus);
+  std::getline(lines, info.cache);
+  std::getline(lines, info.node, '\0');
   const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(port);
   if (version != kCardVersion || !lines || !number) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "read the address of " + name_rank(rank),
                  .cause = "it was not written by this version of ddprun"};
   }
-  card.address.port = *number;
-  card.in_rank_order = order == kRankOrder;
-  return card;
+  info.address.port = *number;
+  info.in_rank_order = order == kRankOrder;
+  return info;
 }
 
-Result<std::vector<Card>> exchange_cards(const ExchangeCards& exchange, const Card& own,
+Result<std::vector<PeerInfo>> exchange_peer_info(const ExchangePeerInfo& exchange, const PeerInfo& own,
                                          int world_size) {
-  const Result<std::vector<std::string>> texts = exchange(write_card(own));
+  const Result<std::vector<std::string>> texts = exchange(write_peer_info(own));
   if (!texts) return texts.error();
-  std::vector<Card> cards;
+  std::vector<PeerInfo> peers;
   for (int rank = 0; rank < world_size; ++rank) {
-    Result<Card> card = read_card(texts->at(rank), rank);
-    if (!card) return card.error();
-    if (card->in_rank_order != own.in_rank_order) {
+    Result<PeerInfo> info = read_peer_info(texts->at(rank), rank);
+    if (!info) return info.error();
+    if (info->in_rank_order != own.in_rank_order) {
       return invalid_argument(name_rank(rank) + " wants " + (own.in_rank_order ? "no" : "the") +
                               " same bits for every layout, unlike this rank");
     }
-    if (card->checks != own.checks) {
+    if (info->checks != own.checks) {
       const auto in_words = [](const std::string& checks) {
         return checks.empty() ? "nothing" : checks;
       };
-      return invalid_argument(name_rank(rank) + " looks for " + in_words(card->checks) +
+      return invalid_argument(name_rank(rank) + " looks for " + in_words(info->checks) +
                               ", this rank for " + in_words(own.checks) +
                               ": DDPRUN_VERIFY must say the same to all ranks");
     }
-    cards.push_back(std::move(*card));
+    peers.push_back(std::move(*info));
   }
-  return cards;
+  return peers;
 }
 
 // The page that a neighbour has shown; nullopt: none that can be read.
-std::optional<MappedPages> page_of(const Card& card, const UniqueFd& file) {
-  const auto offset = parse_number<std::size_t>(card.page_offset);
+std::optional<MappedPages> page_of(const PeerInfo& info, const UniqueFd& file) {
+  const auto offset = parse_number<std::size_t>(info.page_offset);
   if (!offset) return std::nullopt;
   return MappedPages::map({.file = file.get(), .offset = *offset}, MappedPages::Access::kRead);
 }
 
 // The machines that have more ranks than processors which at least one of these may use. (Several nodes
 // may be containers of one machine.)
-std::set<std::string> crowded_machines(const std::vector<Card>& cards) {
+std::set<std::string> crowded_machines(const std::vector<PeerInfo>& peers) {
   struct Machine {
     std::size_t ranks = 0;
     std::set<std::size_t> cores;
   };
   std::map<std::string, Machine> machines;
-  for (const Card& card : cards) {
-    Machine& machine = machines[card.machine];
+  for (const PeerInfo& info : peers) {
+    Machine& machine = machines[info.machine];
     ++machine.ranks;
-    for (std::size_t cpu = 0; cpu < card.cpus.size(); ++cpu) {
-      if (card.cpus[cpu] == '1') machine.cores.insert(cpu);
+    for (std::size_t cpu = 0; cpu < info.cpus.size(); ++cpu) {
+      if (info.cpus[cpu] == '1') machine.cores.insert(cpu);
     }
   }
   std::set<std::string> crowded;
@@ -227,7 +227,7 @@ class Connector {
     return ranks;
   }
 
-  // Who has shown a card and does not call may have died since.
+  // Who has shown a info and does not call may have died since.
   std::optional<int> find_gone() const {
     for (const int rank : absent()) {
       if (is_closed(parts_.addresses[static_cast<std::size_t>(rank)])) return rank;
@@ -257,14 +257,14 @@ class Connector {
 
 // --- all of it ---
 
-Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
+Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
                                               const CpuGroupOptions& options) {
   const Deadline deadline(options.timeout);
   const Result<NodeListener> node_listener = NodeListener::open();
   if (!node_listener) return node_listener.error();
   Result<PeerListener> peer_listener = PeerListener::open(options.address, options.ports);
   if (!peer_listener) return peer_listener.error();
-  const Result<std::vector<Card>> cards = exchange_cards(
+  const Result<std::vector<PeerInfo>> peers = exchange_peer_info(
       exchange,
       {.listener = node_listener->name,
        .address = peer_listener->address(),
@@ -277,31 +277,31 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
        .cache = std::to_string(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0L)),
        .node = options.node_id + "\n" + node_realm()},
       options.world_size);
-  if (!cards) return cards.error();
+  if (!peers) return peers.error();
 
   GroupParts parts;
-  parts.token = cards->front().token;
+  parts.token = peers->front().token;
   std::vector<std::string> node_of_rank;
-  for (const Card& card : *cards) {
-    node_of_rank.push_back(card.node);
-    parts.addresses.push_back(card.address);
+  for (const PeerInfo& info : *peers) {
+    node_of_rank.push_back(info.node);
+    parts.addresses.push_back(info.address);
   }
   Surroundings& here = parts.here;
   here.layout = make_node_layout(node_of_rank);
   here.rank = options.rank.value;
   here.title = options.title;
   here.in_rank_order = options.deterministic_across_layouts;
-  const std::set<std::string> crowded = crowded_machines(*cards);
+  const std::set<std::string> crowded = crowded_machines(*peers);
   here.tuning =
       choose_tuning({.is_crowded = !crowded.empty(),
                      .nodes = here.layout.node_count(),
-                     .cache_bytes = parse_number<std::size_t>(cards->front().cache).value_or(0)},
+                     .cache_bytes = parse_number<std::size_t>(peers->front().cache).value_or(0)},
                     options.tuning);
   here.node = here.layout.node_of[here.rank];
   here.local = here.layout.local_of[here.rank];
 
   const std::vector<int>& neighbours = here.layout.nodes[here.node];
-  if (!crowded.contains(cards->at(here.rank).machine)) parts.spin = here.tuning.spin;
+  if (!crowded.contains(peers->at(here.rank).machine)) parts.spin = here.tuning.spin;
   parts.node_silence = options.node_silence;
   parts.elsewhere = options.elsewhere;
   here.segment = plan_segment(
@@ -309,7 +309,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
       SharedGroup::segment_needs(static_cast<int>(neighbours.size()), options.world_size));
 
   std::vector<std::string> listeners;
-  for (const int rank : neighbours) listeners.push_back(cards->at(rank).listener);
+  for (const int rank : neighbours) listeners.push_back(peers->at(rank).listener);
   Result<NodeMembers> members = meet_node(*node_listener, listeners[0],
                                           {.ranks = neighbours,
                                            .listeners = listeners,
@@ -324,7 +324,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
   parts.lives = std::move(members->lives);
   parts.memory = PeerMemory(parts.lives);
   for (std::size_t i = 0; i < neighbours.size(); ++i) {
-    parts.pages.push_back(page_of(cards->at(neighbours[i]), members->pages[i]));
+    parts.pages.push_back(page_of(peers->at(neighbours[i]), members->pages[i]));
   }
   parts.bells = std::make_unique<RankBells>(std::move(members->bells), here.local);
 
@@ -344,7 +344,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangeCards& exchange,
 
 std::string absent_card(const std::string& reason) { return std::string(kAbsent) + reason; }
 
-Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
+Result<std::unique_ptr<CpuGroup>> form_group(const ExchangePeerInfo& exchange,
                                              const CpuGroupOptions& options) {
   const std::string doing = "meet the other ranks" + options.title + " as rank " +
                             to_text(options.rank) + " of " + std::to_string(options.world_size);

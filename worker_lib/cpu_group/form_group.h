@@ -2,11 +2,11 @@
 // them.
 //
 //   1  open a listener on the node (a Unix socket) and one for other nodes (a TCP port)
-//   2  exchange cards: one text of each rank, through the store
+//   2  exchange peers: one text of each rank, through the store
 //   3  ranks of one node meet and share a segment (node_meeting.h)
 //   4  ranks of different nodes connect; the higher-numbered node calls, the lower one admits
 //
-// Each rank computes the same layout from the same cards. One round through the store, one through
+// Each rank computes the same layout from the same peers. One round through the store, one through
 // the node's listener, one connection per link.
 #pragma once
 
@@ -20,13 +20,13 @@
 
 namespace ddprun {
 
-// Publishes this rank's card and returns everyone's, by rank.
-using ExchangeCards = std::function<Result<std::vector<std::string>>(const std::string& card)>;
+// Publishes this rank's info and returns everyone's, by rank.
+using ExchangePeerInfo = std::function<Result<std::vector<std::string>>(const std::string& info)>;
 
-Result<std::unique_ptr<CpuGroup>> form_group(const ExchangeCards& exchange,
+Result<std::unique_ptr<CpuGroup>> form_group(const ExchangePeerInfo& exchange,
                                              const CpuGroupOptions& options);
 
-// The card of a rank that did not come, which another one sets for all who still wait for it.
+// The info of a rank that did not come, which another one sets for all who still wait for it.
 std::string absent_card(const std::string& reason);
 
 }  // namespace ddprun
