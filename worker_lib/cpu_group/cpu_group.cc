@@ -5,7 +5,7 @@
 #include "base/deadline.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_group/form_group.h"
-#include "worker_lib/cpu_peers/node_meeting.h"
+#include "worker_lib/cpu_peers/node_bootstrap.h"
 #include "worker_lib/store/calls.h"
 
 namespace ddprun {

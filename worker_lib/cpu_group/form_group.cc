@@ -20,7 +20,7 @@
 #include "worker_lib/cpu_group/group_core.h"
 #include "worker_lib/cpu_group/shared_group.h"
 #include "worker_lib/cpu_group/solo_group.h"
-#include "worker_lib/cpu_peers/node_meeting.h"
+#include "worker_lib/cpu_peers/node_bootstrap.h"
 #include "worker_lib/cpu_shm/core/node_layout.h"
 
 namespace ddprun {
@@ -310,7 +310,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
 
   std::vector<std::string> listeners;
   for (const int rank : neighbours) listeners.push_back(peers->at(rank).listener);
-  Result<NodeMembers> members = meet_node(*node_listener, listeners[0],
+  Result<NodeMembers> members = bootstrap_node(*node_listener, listeners[0],
                                           {.ranks = neighbours,
                                            .listeners = listeners,
                                            .local = here.local,

@@ -3,7 +3,7 @@
 //
 //   1  open a listener on the node (a Unix socket) and one for other nodes (a TCP port)
 //   2  exchange peers: one text of each rank, through the store
-//   3  ranks of one node meet and share a segment (node_meeting.h)
+//   3  ranks of one node meet and share a segment (node_bootstrap.h)
 //   4  ranks of different nodes connect; the higher-numbered node calls, the lower one admits
 //
 // Each rank computes the same layout from the same peers. One round through the store, one through

@@ -16,7 +16,7 @@
 #include "base/worker_page_file.h"
 #include "rendezvous/net/blocking_socket.h"
 #include "tests/support/eventually.h"
-#include "worker_lib/cpu_peers/node_meeting.h"
+#include "worker_lib/cpu_peers/node_bootstrap.h"
 #include "worker_lib/cpu_peers/peer_listener.h"
 
 namespace ddprun {
@@ -31,7 +31,7 @@ using testing_support::kPatience;
 
 // --- the node's listener ---
 
-NodeMeetingOptions meeting(int local, const std::string& token, Duration patience = kPatience) {
+NodeBootstrapOptions meeting(int local, const std::string& token, Duration patience = kPatience) {
   return {.ranks = {3, 4, 9},
           .local = local,
           .token = token,
@@ -67,16 +67,16 @@ TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAr
   std::vector<std::thread> guests;
   for (const int local : {1, 2}) {
     guests.emplace_back([&, local] {
-      NodeMeetingOptions options = meeting(local, "secret");
+      NodeBootstrapOptions options = meeting(local, "secret");
       if (local == 1) options.page = page.file.get();
-      const auto members = meet_node(*other_listener, listener->name, options);
+      const auto members = bootstrap_node(*other_listener, listener->name, options);
       ASSERT_TRUE(members) << members.error().message();
       members->segment.at(4096)[local] = 'x';
       ASSERT_EQ(members->lives.size(), 3u);
       EXPECT_TRUE(shown_page(*members, 1));
     });
   }
-  const auto members = meet_node(*listener, listener->name, meeting(0, "secret"));
+  const auto members = bootstrap_node(*listener, listener->name, meeting(0, "secret"));
   ASSERT_TRUE(members) << members.error().message();
   for (std::thread& guest : guests) guest.join();
   EXPECT_EQ(members->segment.at(4096)[1], 'x');
@@ -92,7 +92,7 @@ TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAr
 
 TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
   const auto listener = NodeListener::open();
-  const auto members = meet_node(*listener, listener->name, meeting(0, "secret", milliseconds(50)));
+  const auto members = bootstrap_node(*listener, listener->name, meeting(0, "secret", milliseconds(50)));
   ASSERT_FALSE(members);
   EXPECT_EQ(members.error().kind, ErrorKind::kTimeout);
   EXPECT_THAT(members.error().message(), HasSubstr("ranks 4 and 9 did not come"));
@@ -101,8 +101,8 @@ TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
 TEST(NodeMeeting, ARankWithTheWrongTokenGetsNothing) {
   const auto listener = NodeListener::open();
   std::thread leader(
-      [&] { EXPECT_FALSE(meet_node(*listener, listener->name, meeting(0, "secret", seconds(2)))); });
-  const auto members = meet_node(*listener, listener->name, meeting(1, "guess"));
+      [&] { EXPECT_FALSE(bootstrap_node(*listener, listener->name, meeting(0, "secret", seconds(2)))); });
+  const auto members = bootstrap_node(*listener, listener->name, meeting(1, "guess"));
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().peer_rank, 3);
   leader.join();
@@ -112,7 +112,7 @@ TEST(NodeMeeting, ADeadFirstRankIsNamed) {
   const auto own = NodeListener::open();
   std::string gone;
   { gone = NodeListener::open()->name; }
-  const auto members = meet_node(*own, gone, meeting(1, "secret"));
+  const auto members = bootstrap_node(*own, gone, meeting(1, "secret"));
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().message(), "share memory with the ranks of this node: rank 3 is gone");
 }
@@ -122,14 +122,14 @@ TEST(NodeMeeting, AGuestLearnsOfAnotherThatIsGone) {
   std::string gone;
   { gone = NodeListener::open()->name; }
   std::thread guest([&] {
-    const auto members = meet_node(*listener, listener->name, meeting(1, "secret"));
+    const auto members = bootstrap_node(*listener, listener->name, meeting(1, "secret"));
     EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
     EXPECT_EQ(members.error().peer_rank, 9);
     EXPECT_THAT(members.error().message(), HasSubstr("rank 3 gave up: rank 9 is gone"));
   });
-  NodeMeetingOptions options = meeting(0, "secret");
+  NodeBootstrapOptions options = meeting(0, "secret");
   options.listeners = {listener->name, listener->name, gone};
-  const auto members = meet_node(*listener, listener->name, options);
+  const auto members = bootstrap_node(*listener, listener->name, options);
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().peer_rank, 9);
   guest.join();
@@ -188,9 +188,9 @@ TEST(NodeMeeting, AllRanksOfAWideNodeMayConnectBeforeAnyOfThemSpeaks) {
   for (int local = 1; local < kRanks; ++local) guests.push_back(knock_as_a_stranger(listener->name, ""));
   const UniqueFd last = knock_as_a_stranger(listener->name, "let me in");
   std::thread leader([&] {
-    NodeMeetingOptions options = meeting(0, "secret");
+    NodeBootstrapOptions options = meeting(0, "secret");
     options.ranks.resize(kRanks);
-    const auto members = meet_node(*listener, listener->name, options);
+    const auto members = bootstrap_node(*listener, listener->name, options);
     EXPECT_TRUE(members) << members.error().message();
   });
   EXPECT_EQ(receive_and_close(last.get()), 0) << "all before it have been let in";
@@ -233,14 +233,14 @@ TEST(NodeMeeting, AnotherUserWhoKnowsTheTokenGetsNothing) {
     return receive_and_close(to_door.get()) <= 0;
   });
   std::thread leader([&] {
-    const auto members = meet_node(*listener, listener->name, meeting(0, "secret"));
+    const auto members = bootstrap_node(*listener, listener->name, meeting(0, "secret"));
     EXPECT_TRUE(members) << members.error().message();
   });
   EXPECT_TRUE(thief.was_right());
   std::vector<std::thread> guests;
   for (const int local : {1, 2}) {
     guests.emplace_back(
-        [&, local] { EXPECT_TRUE(meet_node(*other_listener, listener->name, meeting(local, "secret"))); });
+        [&, local] { EXPECT_TRUE(bootstrap_node(*other_listener, listener->name, meeting(local, "secret"))); });
   }
   for (std::thread& guest : guests) guest.join();
   leader.join();
@@ -263,7 +263,7 @@ TEST(NodeMeeting, ASegmentOfAnotherUserIsNotTaken) {
   char text[64] = {};
   ASSERT_GT(read(name_read.get(), text, sizeof text - 1), 0);
   const auto own = NodeListener::open();
-  const auto members = meet_node(*own, text, meeting(1, "secret"));
+  const auto members = bootstrap_node(*own, text, meeting(1, "secret"));
   ASSERT_FALSE(members);
   EXPECT_EQ(members.error().kind, ErrorKind::kProtocol);
   EXPECT_EQ(members.error().peer_rank, 3);

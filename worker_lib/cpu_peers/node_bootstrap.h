@@ -46,7 +46,7 @@ std::string machine_id();
 // How often those who wait for a rank that has shown its card look whether it is still there.
 inline constexpr Duration kGlanceAtOthers = std::chrono::milliseconds(500);
 
-struct NodeMeetingOptions {
+struct NodeBootstrapOptions {
   std::vector<int> ranks;          // of this node; the first one leads
   std::vector<std::string> listeners;  // theirs; empty: not known
   int local = 0;                   // this rank's place among them
@@ -67,7 +67,7 @@ struct NodeMembers {
 // leader_address: the name of the first rank's listener. kPeerLost when the leader (or, for the leader, a
 // rank that had knocked, or whose listener is closed) is gone, kTimeout names who did not come, kProtocol: the
 // leader's process belongs to another user, or its segment is not sealed.
-Result<NodeMembers> meet_node(const NodeListener& listener, const std::string& leader_address,
-                              const NodeMeetingOptions& options);
+Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_address,
+                              const NodeBootstrapOptions& options);
 
 }  // namespace ddprun

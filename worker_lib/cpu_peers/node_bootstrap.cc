@@ -1,4 +1,4 @@
-#include "worker_lib/cpu_peers/node_meeting.h"
+#include "worker_lib/cpu_peers/node_bootstrap.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -51,7 +51,7 @@ sockaddr_un address_of(const std::string& name, socklen_t& length) {
   return address;
 }
 
-Hello make_hello(const NodeMeetingOptions& options) {
+Hello make_hello(const NodeBootstrapOptions& options) {
   Hello hello;
   options.token.copy(hello.token, sizeof hello.token);
   hello.local = options.local;
@@ -111,7 +111,7 @@ struct OwnFds {
   int page = -1;
 };
 
-Result<OwnFds> own_fds(const NodeMeetingOptions& options) {
+Result<OwnFds> own_fds(const NodeBootstrapOptions& options) {
   UniqueFd life = pidfd_of(getpid());
   if (!life.valid()) return system_error("open a pidfd (Linux 5.3 or newer)", errno);
   const int page = options.page < 0 ? life.get() : options.page;
@@ -165,7 +165,7 @@ bool is_closed(const std::string& listener) {
 }
 
 // Waits as poll_until(), but not for a rank that somebody knows to be dead. False: nothing yet.
-Result<bool> poll_for_a_while(std::span<pollfd> watched, const NodeMeetingOptions& options) {
+Result<bool> poll_for_a_while(std::span<pollfd> watched, const NodeBootstrapOptions& options) {
   const TimePoint glance = BootClock::now() + kGlanceAtOthers;
   if (poll_until(watched, std::min(options.deadline.when(), glance))) return true;
   std::optional<Error> fate = options.fate ? options.fate() : std::nullopt;
@@ -177,7 +177,7 @@ Result<bool> poll_for_a_while(std::span<pollfd> watched, const NodeMeetingOption
 
 class Leader {
  public:
-  Leader(const NodeListener& listener, const NodeMeetingOptions& options)
+  Leader(const NodeListener& listener, const NodeBootstrapOptions& options)
       : listener_(listener),
         options_(options),
         guests_(options.ranks.size()),
@@ -313,7 +313,7 @@ class Leader {
   }
 
   const NodeListener& listener_;
-  const NodeMeetingOptions& options_;
+  const NodeBootstrapOptions& options_;
   std::vector<UniqueFd> pending_;  // connected, but have not said hello
   std::vector<UniqueFd> guests_;     // by local index
   std::vector<UniqueFd> lives_;
@@ -324,7 +324,7 @@ class Leader {
 
 // --- the other ranks' side ---
 
-Result<UniqueFd> knock(const std::string& name, const NodeMeetingOptions& options) {
+Result<UniqueFd> knock(const std::string& name, const NodeBootstrapOptions& options) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return system_error("make a Unix socket", errno);
   socklen_t length = 0;
@@ -349,7 +349,7 @@ Result<UniqueFd> knock(const std::string& name, const NodeMeetingOptions& option
   return socket;
 }
 
-Result<NodeMembers> join_leader(const std::string& name, const NodeMeetingOptions& options) {
+Result<NodeMembers> join_leader(const std::string& name, const NodeBootstrapOptions& options) {
   const Result<UniqueFd> socket = knock(name, options);
   if (!socket) return socket.error();
   std::vector<UniqueFd> fds;
@@ -413,8 +413,8 @@ std::string node_realm() {
 
 std::string machine_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
 
-Result<NodeMembers> meet_node(const NodeListener& listener, const std::string& leader_address,
-                              const NodeMeetingOptions& options) {
+Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_address,
+                              const NodeBootstrapOptions& options) {
   if (options.local != 0) return join_leader(leader_address, options);
   return Leader(listener, options).meet();
 }
