@@ -326,7 +326,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
   for (std::size_t i = 0; i < neighbours.size(); ++i) {
     parts.pages.push_back(page_of(peers->at(neighbours[i]), members->pages[i]));
   }
-  parts.bells = std::make_unique<RankBells>(std::move(members->bells), here.local);
+  parts.wakeups = std::make_unique<WakeupFds>(std::move(members->wakeups), here.local);
 
   if (!here.one_node()) {
     parts.listener = std::make_unique<PeerListener>(std::move(*peer_listener));

@@ -27,7 +27,7 @@ Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
   std::unique_ptr<GroupCore> core(new GroupCore(std::move(parts)));
   const Surroundings& here = core->here();
   Result<std::unique_ptr<PeerWatch>> watch =
-      PeerWatch::start(core->board_, core->bells(),
+      PeerWatch::start(core->board_, core->wakeups(),
                        {.rank = here.rank,
                         .world_size = here.layout.world_size(),
                         .node_ranks = here.layout.nodes[here.node],

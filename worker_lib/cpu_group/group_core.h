@@ -21,8 +21,8 @@
 #include "worker_lib/cpu_peers/tcp_mesh.h"
 #include "worker_lib/cpu_shm/node_board.h"
 #include "worker_lib/cpu_shm/peer_memory.h"
-#include "worker_lib/cpu_shm/rank_bells.h"
 #include "worker_lib/cpu_shm/shm_segment.h"
+#include "worker_lib/cpu_shm/wakeup_fds.h"
 
 namespace ddprun {
 
@@ -36,7 +36,7 @@ struct GroupParts {
   std::vector<UniqueFd> lives;                    // by local index
   std::vector<std::optional<MappedPages>> pages;  // likewise
   PeerMemory memory;
-  std::unique_ptr<RankBells> bells;
+  std::unique_ptr<WakeupFds> wakeups;
   std::vector<PeerWatch::Link> links;
   std::vector<UniqueFd> data_sockets;  // by node; empty on a single node
   std::unique_ptr<PeerListener> listener;       // null on a single node
@@ -63,7 +63,7 @@ class GroupCore {
   const GroupParts& parts() const { return parts_; }
   NodeBoard& board() { return board_; }
   PeerWatch& watch() { return *watch_; }
-  const RankBells& bells() const { return *parts_.bells; }
+  const WakeupFds& wakeups() const { return *parts_.wakeups; }
   PeerListener* listener() { return parts_.listener.get(); }
 
   // kStopped if the group is finished already; the failure if another rank has raised one

@@ -114,7 +114,7 @@ Mailbox::Mailbox(GroupCore& core)
     peer.rank = rank;
     if (!here_.on_my_node(rank)) continue;
     peer.local = here_.layout.local_of[rank];
-    const RingNeighbour other{bed_of(peer.local), core.bells(), peer.local};
+    const RingNeighbour other{bed_of(peer.local), core.wakeups(), peer.local};
     const SegmentLayout& segment = here_.segment;
     peer.out =
         write_ring(here_.memory + segment.ring(here_.local, peer.local), segment.ring_bytes, other);
@@ -385,7 +385,7 @@ void Mailbox::drive(Lock& lock, Over over) {
 
 // That there is something new. REQUIRES: the mutex is held.
 void Mailbox::tell_driver() {
-  if (sleeping_) core_.bells().ring_own();
+  if (sleeping_) core_.wakeups().notify_own();
 }
 
 void Mailbox::sleep(Lock& lock) {
@@ -395,7 +395,7 @@ void Mailbox::sleep(Lock& lock) {
   }
   bed_.state.store(state);
   if (!is_worth_a_look()) {
-    // Who owes the bell may have been stopped before it rang.
+    // Who owes the wakeup may have been stopped before it rang.
     const TimePoint look_again = BootClock::now() + kLongestSleep;
     look_at_sockets(
         deadlines_.empty() ? look_again : std::min(look_again, deadlines_.begin()->first), &lock);
@@ -413,11 +413,11 @@ bool Mailbox::is_worth_a_look() const {
   return false;
 }
 
-// Waits for the bell and, in a world of several nodes, the sockets. lock: let go of meanwhile;
+// Waits for the wakeup and, in a world of several nodes, the sockets. lock: let go of meanwhile;
 // null: there is no waiting.
 void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
   if (!lock && here_.one_node()) return;
-  polled_.assign(1, {core_.bells().own_fd(), POLLIN, 0});
+  polled_.assign(1, {core_.wakeups().own_fd(), POLLIN, 0});
   watched_.clear();
   if (PeerListener* const listener = core_.listener()) listener->watch(polled_);
   watched_.resize(polled_.size() - 1);
@@ -442,7 +442,7 @@ void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
     lock->lock();
     sleeping_ = false;
   }
-  if (polled_[0].revents != 0) core_.bells().hush();
+  if (polled_[0].revents != 0) core_.wakeups().drain();
   for (std::size_t i = 1; i < polled_.size(); ++i) {
     if (polled_[i].revents == 0) continue;
     Peer* const peer = watched_[i - 1].peer;

@@ -43,7 +43,7 @@ class Ring {
   void wake_if(std::uint32_t state) const {
     if ((other_.bed.state.load() & state) != state) return;
     if (other_.bed.state.exchange(MailBed::kAwake) != MailBed::kAwake)
-      other_.bells.ring(other_.local);
+      other_.wakeups.notify(other_.local);
   }
 
   RingHeader& header_;

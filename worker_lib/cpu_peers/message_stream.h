@@ -2,7 +2,7 @@
 // that the sender makes. Bytes in order, one way; a bounded amount is under way. Nothing here
 // waits.
 //
-// A rank that sleeps says so in its bed first; whoever moves a ring then rings its bell. All of it
+// A rank that sleeps says so in its bed first; whoever moves a ring then rings its wakeup. All of it
 // is sequentially consistent: a sleeper says that it sleeps and then looks at its rings once more,
 // the other moves the ring and then looks at the bed, so one of the two sees the other.
 //
@@ -17,7 +17,7 @@
 #include <string>
 
 #include "base/unique_fd.h"
-#include "worker_lib/cpu_shm/rank_bells.h"
+#include "worker_lib/cpu_shm/wakeup_fds.h"
 
 namespace ddprun {
 
@@ -29,7 +29,7 @@ class MessageWriter {
   virtual std::ptrdiff_t write_some(std::span<const char> first, std::span<const char> second) = 0;
   // Whether a rank that waits for room should try again instead of sleeping.
   virtual bool has_room() const = 0;
-  // To be watched for room; -1: a bell is rung.
+  // To be watched for room; -1: a wakeup is rung.
   virtual int fd() const = 0;
 };
 
@@ -55,7 +55,7 @@ struct MailBed {
 // How a ring's other end is woken.
 struct RingNeighbour {
   MailBed& bed;
-  const RankBells& bells;
+  const WakeupFds& wakeups;
   int local = -1;
 };
 

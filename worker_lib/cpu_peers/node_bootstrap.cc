@@ -204,8 +204,8 @@ class Leader {
     Result<ShmSegment> segment = ShmSegment::create(options_.segment_bytes);
     if (!segment) return segment.error();
     for (std::size_t local = 0; local < guests_.size(); ++local) {
-      bells_.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-      if (!bells_.back().valid()) return system_error(kDoing, errno);
+      wakeups_.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      if (!wakeups_.back().valid()) return system_error(kDoing, errno);
     }
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (const Result<void> sent = hand_out(guests_[local].get(), *segment); !sent) {
@@ -213,7 +213,7 @@ class Leader {
                                      : Error(sent.error()).within(kDoing);
       }
     }
-    return NodeMembers{std::move(*segment), std::move(lives_), std::move(bells_),
+    return NodeMembers{std::move(*segment), std::move(lives_), std::move(wakeups_),
                        std::move(pages_)};
   }
 
@@ -279,7 +279,7 @@ class Leader {
   Result<void> hand_out(int socket, const ShmSegment& segment) {
     std::vector<int> all{segment.fd()};
     for (const UniqueFd& life : lives_) all.push_back(life.get());
-    for (const UniqueFd& bell : bells_) all.push_back(bell.get());
+    for (const UniqueFd& wakeup : wakeups_) all.push_back(wakeup.get());
     for (const UniqueFd& page : pages_) all.push_back(page.get());
     for (std::size_t at = 0; at < all.size(); at += kFdsPerMessage) {
       const std::size_t end = std::min(all.size(), at + kFdsPerMessage);
@@ -317,7 +317,7 @@ class Leader {
   std::vector<UniqueFd> pending_;  // connected, but have not said hello
   std::vector<UniqueFd> guests_;     // by local index
   std::vector<UniqueFd> lives_;
-  std::vector<UniqueFd> bells_;
+  std::vector<UniqueFd> wakeups_;
   std::vector<UniqueFd> pages_;
   std::size_t missing_ = 0;
 };

@@ -4,14 +4,14 @@
 // its process) and tells the others its random name through the store. The node's first rank makes
 // the segment; the others knock at its listener. Descriptors travel over the socket: each rank's pidfd
 // of itself and the file of its worker page to the first rank, then the segment, everybody's pidfd,
-// bell and page back. A pidfd made by its own process works in every PID namespace and cannot mean
+// wakeup and page back. A pidfd made by its own process works in every PID namespace and cannot mean
 // another process that got the same number later; no more can a page that was opened by its own.
 //
 // Both sides look at whose process the other is (SO_PEERCRED): another user gets no segment, and can plant none.
 // The segment's seals keep whoever holds it from shrinking it.
 //
 //   rank 1 ──hello, own pidfd and page─────▶ rank 0     (one message each, SOCK_SEQPACKET)
-//   rank 1 ◀─segment, pidfds, bells, pages─ rank 0     (once all have knocked)
+//   rank 1 ◀─segment, pidfds, wakeups, pages─ rank 0     (once all have knocked)
 //
 // Owner: the thread that forms the group. Every wait has the caller's deadline.
 #pragma once
@@ -60,7 +60,7 @@ struct NodeBootstrapOptions {
 struct NodeMembers {
   ShmSegment segment;
   std::vector<UniqueFd> lives;  // pidfds by local index; readable when the process has ended
-  std::vector<UniqueFd> bells;  // eventfds by local index, see RankBells
+  std::vector<UniqueFd> wakeups;  // eventfds by local index, see WakeupFds
   std::vector<UniqueFd> pages;  // by local index; of a rank that has none something that is no page
 };
 

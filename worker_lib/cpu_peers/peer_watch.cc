@@ -122,21 +122,21 @@ struct PeerWatch::Peer {
   std::string unread;    // the beginning of a frame; the watch's thread
 };
 
-Result<std::unique_ptr<PeerWatch>> PeerWatch::start(NodeBoard& board, const RankBells& bells,
+Result<std::unique_ptr<PeerWatch>> PeerWatch::start(NodeBoard& board, const WakeupFds& wakeups,
                                                     Options options) {
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return system_error("start the watch over other ranks", errno);
   std::unique_ptr<PeerWatch> watch(
-      new PeerWatch(board, bells, std::move(options), std::move(wake)));
+      new PeerWatch(board, wakeups, std::move(options), std::move(wake)));
   const Result<void> started =
       start_thread(watch->thread_, "ddprun-watch", [raw = watch.get()] { raw->run(); });
   if (!started) return started.error();
   return watch;
 }
 
-PeerWatch::PeerWatch(NodeBoard& board, const RankBells& bells, Options options, UniqueFd wake)
+PeerWatch::PeerWatch(NodeBoard& board, const WakeupFds& wakeups, Options options, UniqueFd wake)
     : board_(board),
-      bells_(bells),
+      wakeups_(wakeups),
       rank_(options.rank),
       world_size_(options.world_size),
       node_silence_(options.node_silence),
@@ -211,8 +211,8 @@ void PeerWatch::run() {
 
 void PeerWatch::neighbour_ended(int local) {
   // It may have been killed after it wrote to the board and before it woke those who wait for that.
-  board_.ring_own();
-  bells_.ring_own();
+  board_.notify_own();
+  wakeups_.notify_own();
   if (board_.has_left(local)) return;
   const int rank = node_ranks_[local];
   announce({.kind = ErrorKind::kPeerLost,
@@ -270,7 +270,7 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
       return true;
     case News::kLeave:
       // Its links are not with all ranks here, and any may wait for a message of its.
-      if (board_.note_departure(peer.rank)) bells_.ring_all();
+      if (board_.note_departure(peer.rank)) wakeups_.notify_all();
       acknowledge_now(peer.socket.get());
       return true;
     case News::kQuestion: {
@@ -461,7 +461,7 @@ void PeerWatch::await_delivery() {
 
 void PeerWatch::announce(const GroupFailure& failure) {
   const std::lock_guard lock(speaking_);
-  if (board_.raise(failure)) bells_.ring_all();
+  if (board_.raise(failure)) wakeups_.notify_all();
   pass_on_holding_lock();
 }
 
@@ -486,7 +486,7 @@ void PeerWatch::pass_on_holding_lock() {
 
 void PeerWatch::leave() {
   board_.leave();
-  bells_.ring_all();
+  wakeups_.notify_all();
   const std::lock_guard lock(speaking_);
   for (const auto& peer : peers_) send(*peer, {.news = News::kLeave}, {});
 }

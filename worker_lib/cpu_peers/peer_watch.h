@@ -35,7 +35,7 @@
 #include "base/unique_fd.h"
 #include "base/worker_page_file.h"
 #include "worker_lib/cpu_shm/node_board.h"
-#include "worker_lib/cpu_shm/rank_bells.h"
+#include "worker_lib/cpu_shm/wakeup_fds.h"
 
 namespace ddprun {
 
@@ -56,8 +56,8 @@ class PeerWatch {
     Duration node_silence{};  // of a node, until it counts as lost
   };
 
-  // Board and bells must outlive the watch. The bells are rung with all news that may end a wait.
-  static Result<std::unique_ptr<PeerWatch>> start(NodeBoard& board, const RankBells& bells,
+  // Board and wakeups must outlive the watch. The wakeups are rung with all news that may end a wait.
+  static Result<std::unique_ptr<PeerWatch>> start(NodeBoard& board, const WakeupFds& wakeups,
                                                   Options options);
   ~PeerWatch();
 
@@ -103,7 +103,7 @@ class PeerWatch {
     std::string text;
   };
 
-  PeerWatch(NodeBoard& board, const RankBells& bells, Options options, UniqueFd wake);
+  PeerWatch(NodeBoard& board, const WakeupFds& wakeups, Options options, UniqueFd wake);
   void run();
   void neighbour_ended(int local);
   void read_link(Peer& peer);
@@ -124,7 +124,7 @@ class PeerWatch {
   void pass_on_holding_lock();
 
   NodeBoard& board_;
-  const RankBells& bells_;
+  const WakeupFds& wakeups_;
   int rank_;
   int world_size_;
   Duration node_silence_;

@@ -62,7 +62,7 @@ struct NodeBoard::Block {
   alignas(kCacheLineBytes)
       CallHeader calls[2];  // by round: the next one may begin while one is read
   std::uint64_t places[2];  // the same
-  alignas(kCacheLineBytes) std::atomic<std::uint32_t> bell;
+  alignas(kCacheLineBytes) std::atomic<std::uint32_t> wakeup;
   std::atomic<std::uint32_t> asleep;
   std::atomic<std::int32_t> wants_whom;
   std::atomic<std::uint64_t> wants_tick;
@@ -117,8 +117,8 @@ void NodeBoard::wake_those_who_wait_for_me(std::uint64_t tick) {
     const std::uint64_t wanted = block.wants_tick.load();
     const bool mine_counts = whom == local_ || whom == kEveryone;
     if (!mine_counts || tick < wanted || (whom == kEveryone && !everyone_reached(wanted))) continue;
-    block.bell.fetch_add(1);
-    futex_wake(block.bell);
+    block.wakeup.fetch_add(1);
+    futex_wake(block.wakeup);
   }
 }
 
@@ -185,7 +185,7 @@ WaitEnd NodeBoard::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadlin
 
   Block& mine = blocks_[local_];
   for (;;) {
-    const std::uint32_t heard = mine.bell.load();
+    const std::uint32_t heard = mine.wakeup.load();
     mine.wants_whom.store(whom);
     mine.wants_tick.store(tick);
     mine.asleep.store(1);
@@ -199,7 +199,7 @@ WaitEnd NodeBoard::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadlin
     } else if (BootClock::now() >= deadline) {
       end = WaitEnd::kTimedOut;
     } else {
-      futex_wait(mine.bell, heard, std::min(deadline, BootClock::now() + kLongestSleep));
+      futex_wait(mine.wakeup, heard, std::min(deadline, BootClock::now() + kLongestSleep));
     }
     mine.asleep.store(0);
     head_->sleepers.fetch_sub(1);
@@ -334,11 +334,11 @@ void NodeBoard::leave() {
   for (int i = 0; i < local_count_; ++i) ring(i);
 }
 
-void NodeBoard::ring_own() { ring(local_); }
+void NodeBoard::notify_own() { notify(local_); }
 
-void NodeBoard::ring(int local) {
-  blocks_[local].bell.fetch_add(1);
-  futex_wake(blocks_[local].bell);
+void NodeBoard::notify(int local) {
+  blocks_[local].wakeup.fetch_add(1);
+  futex_wake(blocks_[local].wakeup);
 }
 
 bool NodeBoard::has_left(int local) const { return blocks_[local].left.load() != 0; }

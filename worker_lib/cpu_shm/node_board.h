@@ -3,7 +3,7 @@
 //
 // The board lies at the start of the segment. Every rank owns one block of it: its tick (a counter
 // of finished steps that only grows, cpu_shm/core/chunk_pipeline.h), the header of its current collective,
-// and the bell it sleeps on. One word is common to all: the group's first failure.
+// and the wakeup it sleeps on. One word is common to all: the group's first failure.
 //
 // publish(), the waits, enter() and leave() belong to the thread that makes the group's calls.
 // Failures may be raised, and everything may be read, by any thread.
@@ -102,7 +102,7 @@ class NodeBoard {
 
   // Wakes this rank if it waits: it looks at the board again. For when another rank has died, and
   // with it the wake-up that it may have owed.
-  void ring_own();
+  void notify_own();
 
   // This rank will make no more calls.
   void leave();
@@ -126,7 +126,7 @@ class NodeBoard {
   bool spin(Ready ready);
   template <class Ready>
   bool yield(Ready ready);
-  void ring(int local);
+  void notify(int local);
   void wake_those_who_wait_for_me(std::uint64_t tick);
 
   Head* head_;

@@ -61,13 +61,13 @@ class PeerWatchTest : public testing::Test {
     options.lives.push_back(pidfd_of(getpid()));
     options.pages.emplace_back();
     options.links.push_back({1, std::move(link)});
-    watch_ = std::move(*PeerWatch::start(board_, *bells_, std::move(options)));
+    watch_ = std::move(*PeerWatch::start(board_, *wakeups_, std::move(options)));
   }
 
-  static std::unique_ptr<RankBells> one_bell() {
-    std::vector<UniqueFd> bells;
-    bells.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    return std::make_unique<RankBells>(std::move(bells), 0);
+  static std::unique_ptr<WakeupFds> one_bell() {
+    std::vector<UniqueFd> wakeups;
+    wakeups.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    return std::make_unique<WakeupFds>(std::move(wakeups), 0);
   }
 
   // Asks for notes, and reads none, until the link is full.
@@ -112,7 +112,7 @@ class PeerWatchTest : public testing::Test {
   };
   std::unique_ptr<void, Free> memory_{std::aligned_alloc(4096, kBoardBytes)};
   NodeBoard board_{memory_.get(), 1, 0, Duration::zero()};
-  std::unique_ptr<RankBells> bells_ = one_bell();
+  std::unique_ptr<WakeupFds> wakeups_ = one_bell();
   UniqueFd here_;
   UniqueFd link_;  // the rank's end, to look at
   std::unique_ptr<PeerWatch> watch_;

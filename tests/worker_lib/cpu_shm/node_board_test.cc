@@ -126,7 +126,7 @@ class OwedWakeUp {
 
 TEST(NodeBoard, AWakeUpThatADeadRankOwedIsMadeUpFor) {
   OwedWakeUp owed;
-  owed.board().ring_own();
+  owed.board().notify_own();
   owed.join();
 }
 

@@ -1,4 +1,4 @@
-#include "worker_lib/cpu_shm/rank_bells.h"
+#include "worker_lib/cpu_shm/wakeup_fds.h"
 
 #include <unistd.h>
 
@@ -8,18 +8,18 @@
 namespace ddprun {
 
 // "Not now" means that it has been rung more often than can be counted: it is heard.
-void RankBells::ring(int local) const {
+void WakeupFds::notify(int local) const {
   const std::uint64_t one = 1;
-  while (write(bells_[static_cast<std::size_t>(local)].get(), &one, sizeof one) < 0 &&
+  while (write(wakeups_[static_cast<std::size_t>(local)].get(), &one, sizeof one) < 0 &&
          errno == EINTR) {
   }
 }
 
-void RankBells::ring_all() const {
-  for (std::size_t local = 0; local < bells_.size(); ++local) ring(static_cast<int>(local));
+void WakeupFds::notify_all() const {
+  for (std::size_t local = 0; local < wakeups_.size(); ++local) ring(static_cast<int>(local));
 }
 
-void RankBells::hush() const {
+void WakeupFds::drain() const {
   std::uint64_t times = 0;
   while (read(own_fd(), &times, sizeof times) < 0 && errno == EINTR) {
   }
