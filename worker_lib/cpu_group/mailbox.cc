@@ -101,10 +101,10 @@ struct Mailbox::Peer {
 Mailbox::Mailbox(GroupCore& core)
     : core_(core),
       here_(core.here()),
-      bed_(*reinterpret_cast<MailBed*>(here_.memory +
+      sleep_state_(*reinterpret_cast<SleepState*>(here_.memory +
                                        here_.segment.ring(here_.local, here_.local))) {
-  const auto bed_of = [&](int local) -> MailBed& {
-    return *reinterpret_cast<MailBed*>(here_.memory + here_.segment.ring(local, local));
+  const auto sleep_state_of = [&](int local) -> SleepState& {
+    return *reinterpret_cast<SleepState*>(here_.memory + here_.segment.ring(local, local));
   };
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     peers_.emplace_back();
@@ -114,7 +114,7 @@ Mailbox::Mailbox(GroupCore& core)
     peer.rank = rank;
     if (!here_.on_my_node(rank)) continue;
     peer.local = here_.layout.local_of[rank];
-    const RingNeighbour other{bed_of(peer.local), core.wakeups(), peer.local};
+    const RingNeighbour other{sleep_state_of(peer.local), core.wakeups(), peer.local};
     const SegmentLayout& segment = here_.segment;
     peer.out =
         write_ring(here_.memory + segment.ring(here_.local, peer.local), segment.ring_bytes, other);
@@ -389,18 +389,18 @@ void Mailbox::tell_driver() {
 }
 
 void Mailbox::sleep(Lock& lock) {
-  std::uint32_t state = MailBed::kAsleep;
+  std::uint32_t state = SleepState::kAsleep;
   for (const auto& peer : peers_) {
-    if (peer && peer->local >= 0 && peer->frame) state |= MailBed::kWaitsForRoom;
+    if (peer && peer->local >= 0 && peer->frame) state |= SleepState::kWaitsForRoom;
   }
-  bed_.state.store(state);
+  sleep_state_.state.store(state);
   if (!is_worth_a_look()) {
     // Who owes the wakeup may have been stopped before it rang.
     const TimePoint look_again = BootClock::now() + kLongestSleep;
     look_at_sockets(
         deadlines_.empty() ? look_again : std::min(look_again, deadlines_.begin()->first), &lock);
   }
-  bed_.state.store(MailBed::kAwake);
+  sleep_state_.state.store(SleepState::kAwake);
 }
 
 // What may have come since the last look, from those who ring only when this rank sleeps.

@@ -147,7 +147,7 @@ class Mailbox {
 
   GroupCore& core_;
   const Surroundings& here_;
-  MailBed& bed_;  // this rank's
+  SleepState& sleep_state_;  // this rank's
 
   std::atomic<int> accepted_ = 0;  // that want the mutex
   std::mutex mutex_;              // guards what follows, except while the driver sleeps: watched_

@@ -41,8 +41,8 @@ class Ring {
   }
 
   void wake_if(std::uint32_t state) const {
-    if ((other_.bed.state.load() & state) != state) return;
-    if (other_.bed.state.exchange(MailBed::kAwake) != MailBed::kAwake)
+    if ((other_.sleep_state.state.load() & state) != state) return;
+    if (other_.sleep_state.state.exchange(SleepState::kAwake) != SleepState::kAwake)
       other_.wakeups.notify(other_.local);
   }
 
@@ -63,7 +63,7 @@ class RingWriter final : public Ring, public MessageWriter {
     std::size_t room = capacity_ - (written - header_.read.load());
     const auto publish = [&] {
       header_.written.store(written);
-      wake_if(MailBed::kAsleep);
+      wake_if(SleepState::kAsleep);
       published = written;
     };
     for (std::span<const char> left : {first, second}) {
@@ -106,7 +106,7 @@ class RingReader final : public Ring, public MessageReader {
       read += part;
       there -= part;
       header_.read.store(read);
-      if (there <= capacity_ / 2) wake_if(MailBed::kAsleep | MailBed::kWaitsForRoom);
+      if (there <= capacity_ / 2) wake_if(SleepState::kAsleep | SleepState::kWaitsForRoom);
     }
     return static_cast<std::ptrdiff_t>(read - start);
   }

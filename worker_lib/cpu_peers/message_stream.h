@@ -2,9 +2,9 @@
 // that the sender makes. Bytes in order, one way; a bounded amount is under way. Nothing here
 // waits.
 //
-// A rank that sleeps says so in its bed first; whoever moves a ring then rings its wakeup. All of it
+// A rank that sleeps says so in its sleep_state first; whoever moves a ring then rings its wakeup. All of it
 // is sequentially consistent: a sleeper says that it sleeps and then looks at its rings once more,
-// the other moves the ring and then looks at the bed, so one of the two sees the other.
+// the other moves the ring and then looks at the sleep_state, so one of the two sees the other.
 //
 // Owner: the mailbox, which calls from one thread at a time.
 #pragma once
@@ -46,7 +46,7 @@ class MessageReader {
 
 // In the segment, one for each rank; the rank itself and those that exchange messages with it use
 // it.
-struct MailBed {
+struct SleepState {
   static constexpr std::uint32_t kAwake = 0, kAsleep = 1,
                                  kWaitsForRoom = 2;  // the last with asleep
   std::atomic<std::uint32_t> state;
@@ -54,7 +54,7 @@ struct MailBed {
 
 // How a ring's other end is woken.
 struct RingNeighbour {
-  MailBed& bed;
+  SleepState& sleep_state;
   const WakeupFds& wakeups;
   int local = -1;
 };

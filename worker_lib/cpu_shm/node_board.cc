@@ -52,7 +52,7 @@ struct NodeBoard::Head {
 };
 
 // Lines are grouped by who reads them when: the tick by spinning peers, the call once per
-// collective, the bed only by whoever finds that somebody sleeps.
+// collective, the sleep_state only by whoever finds that somebody sleeps.
 struct NodeBoard::Block {
   alignas(2 * kCacheLineBytes) std::atomic<std::uint64_t> tick;
   std::atomic<std::uint64_t> entered;
