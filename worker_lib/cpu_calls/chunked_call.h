@@ -31,7 +31,7 @@ struct Surroundings {
   NodeLayout layout;
   SegmentLayout segment;
   char* memory = nullptr;  // the segment
-  NodeBoard* board = nullptr;
+  SharedProgress* progress = nullptr;
   TcpMesh* mesh = nullptr;     // null on a single node
   bool in_rank_order = false;  // reductions, whatever the layout
 

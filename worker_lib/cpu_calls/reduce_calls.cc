@@ -42,7 +42,7 @@ class Sources {
 // What is folded at a time where results go past the caches, which the kernels' stores do not.
 constexpr std::size_t kStreamBlockBytes = 8192;
 
-// What is folded in shared tensors before the next look at the board: some hundred microseconds.
+// What is folded in shared tensors before the next look at the progress: some hundred microseconds.
 constexpr std::size_t kHeapBlockBytes = 1 << 20;
 
 Range in_bytes(Range elements, std::size_t element_bytes) {
@@ -151,7 +151,7 @@ bool SharedReduce::folds_by_ranks() const {
 // for each other node, and else (A + S)(n-1)/n for a result of S.
 bool SharedReduce::is_repeated() const {
   if (here_.one_node() || job_.by_rank()) return false;
-  // What is sent out of neighbours' tensors counts only behind a second look at the board, at the second
+  // What is sent out of neighbours' tensors counts only behind a second look at the progress, at the second
   // journey (SharedGroup::reduce_in_heap).
   if (in_heap() && folds_by_ranks() && here_.in_rank_order) return false;
   const auto nodes = static_cast<std::size_t>(here_.layout.node_count());
@@ -246,7 +246,7 @@ void SharedReduce::fold_over_node(const Chunk& chunk, const Stretch& stretch, Fo
 bool SharedReduce::fold_in_heap(const Chunk& chunk, const Stretch& stretch) {
   const std::size_t step = kHeapBlockBytes / size_;
   for (std::size_t at = stretch.at.begin; at < stretch.at.end; at += step) {
-    if (here_.board->failed()) return false;
+    if (here_.progress->failed()) return false;
     const Range part{at, std::min(at + step, stretch.at.end)};
     const std::size_t in_stretch = (at - stretch.at.begin) * size_;
     const std::size_t in_tensor = (plan_.at(chunk.index).begin + at) * size_;

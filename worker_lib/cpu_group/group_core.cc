@@ -27,7 +27,7 @@ Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
   std::unique_ptr<GroupCore> core(new GroupCore(std::move(parts)));
   const Surroundings& here = core->here();
   Result<std::unique_ptr<PeerWatch>> watch =
-      PeerWatch::start(core->board_, core->wakeups(),
+      PeerWatch::start(core->progress_, core->wakeups(),
                        {.rank = here.rank,
                         .world_size = here.layout.world_size(),
                         .node_ranks = here.layout.nodes[here.node],
@@ -42,12 +42,12 @@ Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
 
 GroupCore::GroupCore(GroupParts parts)
     : parts_(std::move(parts)),
-      board_(parts_.segment->at(parts_.here.segment.board), parts_.here.local_count(),
+      progress_(parts_.segment->at(parts_.here.segment.progress), parts_.here.local_count(),
              parts_.here.local, parts_.spin) {
   parts_.here.memory = parts_.segment->at(0);
-  parts_.here.board = &board_;
+  parts_.here.progress = &progress_;
   if (!parts_.data_sockets.empty()) {
-    mesh_ = std::make_unique<TcpMesh>(std::move(parts_.data_sockets), board_, parts_.spin);
+    mesh_ = std::make_unique<TcpMesh>(std::move(parts_.data_sockets), progress_, parts_.spin);
     parts_.here.mesh = mesh_.get();
   }
 }
@@ -61,7 +61,7 @@ Result<void> GroupCore::may_begin(const Attempt& attempt) {
     const std::lock_guard lock(finishing_);
     if (finished_) return group_finished(attempt.doing() + here().title, *finished_);
   }
-  if (board_.failed()) return from_board(attempt);
+  if (progress_.failed()) return from_progress(attempt);
   return {};
 }
 
@@ -72,13 +72,13 @@ Error GroupCore::fail(const Attempt& attempt, WaitEnd end, int node) {
     case WaitEnd::kFailed:
     case WaitEnd::kReady: break;
   }
-  return from_board(attempt);
+  return from_progress(attempt);
 }
 
 Error GroupCore::fail(const Attempt& attempt, ErrorKind kind, int peer_rank,
                       const std::string& cause) {
   raise(kind, peer_rank, cause);
-  return from_board(attempt);
+  return from_progress(attempt);
 }
 
 std::string GroupCore::origins_of_calls() {
@@ -99,7 +99,7 @@ std::string GroupCore::origins_of_calls() {
 std::vector<int> GroupCore::ranks_at_work() const {
   std::vector<int> at_work;
   for (int local = 0; local < here().local_count(); ++local) {
-    if (local == here().local || !board_.is_at_work(local) || watch_->has_ended(local)) continue;
+    if (local == here().local || !progress_.is_at_work(local) || watch_->has_ended(local)) continue;
     at_work.push_back(local);
   }
   return at_work;
@@ -107,7 +107,7 @@ std::vector<int> GroupCore::ranks_at_work() const {
 
 std::vector<int> GroupCore::ranks_ahead(Duration patience) {
   std::set<int> ahead;  // a node may answer over several links
-  const std::uint64_t own = board_.entered(here().local);
+  const std::uint64_t own = progress_.entered(here().local);
   for (const PeerWatch::Standing& standing : watch_->ask(patience).standings) {
     if (standing.entered > own) ahead.insert(standing.rank);
   }
@@ -119,7 +119,7 @@ void GroupCore::raise(ErrorKind kind, int peer_rank, const std::string& cause) {
 }
 
 std::optional<Error> GroupCore::failure() const {
-  const std::optional<GroupFailure> failure = board_.failure();
+  const std::optional<GroupFailure> failure = progress_.failure();
   if (!failure) return std::nullopt;
   return Error{.kind = failure->kind, .cause = failure->cause, .peer_rank = failure->peer_rank};
 }
@@ -127,9 +127,9 @@ std::optional<Error> GroupCore::failure() const {
 void GroupCore::abort(const std::string& reason) { raise(ErrorKind::kStopped, -1, reason); }
 
 // Everyone tells the same story: the first failure, which is not always the one that this rank saw.
-Error GroupCore::from_board(const Attempt& attempt) {
+Error GroupCore::from_progress(const Attempt& attempt) {
   watch_->pass_on();
-  const GroupFailure failure = *board_.failure();
+  const GroupFailure failure = *progress_.failure();
   const bool own = failure.reporter == here().rank;
   Error error{.kind = failure.kind,
               .doing = attempt.doing() + here().title,
@@ -226,7 +226,7 @@ std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const 
 // A connection that breaks is mostly the echo of something that the watch is just learning of.
 bool GroupCore::await_news(int peer) const {
   const Deadline patience(kNewsPatience);
-  while (!board_.failed() && !watch_->has_left(peer) && !patience.passed()) {
+  while (!progress_.failed() && !watch_->has_left(peer) && !patience.passed()) {
     poll_until({}, BootClock::now() + kNewsInterval);
   }
   return watch_->has_left(peer);
@@ -238,8 +238,8 @@ void GroupCore::raise_departure(const Attempt& attempt, int node) {
     int gone = -1;
     for (int local = 0; local < at.local_count(); ++local) {
       const bool counts = attempt.partner < 0 || at.layout.nodes[at.node][local] == attempt.partner;
-      if (!counts || !board_.has_left(local)) continue;
-      if (gone < 0 || board_.tick(local) < board_.tick(gone)) gone = local;
+      if (!counts || !progress_.has_left(local)) continue;
+      if (gone < 0 || progress_.tick(local) < progress_.tick(gone)) gone = local;
     }
     DDPRUN_ASSERT(gone >= 0, "a wait ends with kLeft only when a rank has left");
     const int rank = at.layout.nodes[at.node][gone];

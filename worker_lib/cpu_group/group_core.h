@@ -1,7 +1,7 @@
-// GroupCore: what collectives and send/recv of a group have in common: where the rank is, the board
+// GroupCore: what collectives and send/recv of a group have in common: where the rank is, the progress
 // and the watch, and how a wait that ended badly becomes an error, the same on every rank.
 //
-// Owned by SharedGroup. The board's progress and the mesh are for the thread that makes the group's
+// Owned by SharedGroup. The progress's progress and the mesh are for the thread that makes the group's
 // collectives; everything else is for any thread.
 #pragma once
 
@@ -19,8 +19,8 @@
 #include "worker_lib/cpu_peers/peer_listener.h"
 #include "worker_lib/cpu_peers/peer_watch.h"
 #include "worker_lib/cpu_peers/tcp_mesh.h"
-#include "worker_lib/cpu_shm/node_board.h"
 #include "worker_lib/cpu_shm/peer_memory.h"
+#include "worker_lib/cpu_shm/shared_progress.h"
 #include "worker_lib/cpu_shm/shm_segment.h"
 #include "worker_lib/cpu_shm/wakeup_fds.h"
 
@@ -61,7 +61,7 @@ class GroupCore {
 
   const Surroundings& here() const { return parts_.here; }
   const GroupParts& parts() const { return parts_; }
-  NodeBoard& board() { return board_; }
+  SharedProgress& progress() { return progress_; }
   PeerWatch& watch() { return *watch_; }
   const WakeupFds& wakeups() const { return *parts_.wakeups; }
   PeerListener* listener() { return parts_.listener.get(); }
@@ -83,7 +83,7 @@ class GroupCore {
   // the rank has left in good order; if not, the group has failed, or nobody knows.
   bool await_news(int peer) const;
 
-  // The other ranks of this node, by local index, that are writing to tensors of others (NodeBoard::begin_work).
+  // The other ranks of this node, by local index, that are writing to tensors of others (SharedProgress::begin_work).
   // Behind a failure: empty once, empty for ever.
   std::vector<int> ranks_at_work() const;
 
@@ -99,14 +99,14 @@ class GroupCore {
  private:
   explicit GroupCore(GroupParts parts);
 
-  Error from_board(const Attempt& attempt);
+  Error from_progress(const Attempt& attempt);
   Error finish(Error error);
   void raise_timeout(const Attempt& attempt);
   void raise_departure(const Attempt& attempt, int node);
   std::string who_is_missing(const Attempt& attempt, int& first) const;
 
   GroupParts parts_;
-  NodeBoard board_;
+  SharedProgress progress_;
   std::unique_ptr<TcpMesh> mesh_;
   std::unique_ptr<PeerWatch> watch_;
   mutable std::mutex finishing_;   // guards what follows

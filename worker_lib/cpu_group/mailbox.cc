@@ -255,7 +255,7 @@ void Mailbox::lock_in_turn(Lock& lock) {
 
 // Takes the transfer, unless the group has failed.
 Result<void> Mailbox::post(Transfer& posted) {
-  if (core_.board().failed()) {  // else there is no need to put into words what this is
+  if (core_.progress().failed()) {  // else there is no need to put into words what this is
     if (const Result<void> may = core_.may_begin(attempt_of(posted)); !may) return may.error();
   }
   if (is_over_) return destroyed(posted);
@@ -405,7 +405,7 @@ void Mailbox::sleep(Lock& lock) {
 
 // What may have come since the last look, from those who ring only when this rank sleeps.
 bool Mailbox::is_worth_a_look() const {
-  if (core_.board().failed()) return true;
+  if (core_.progress().failed()) return true;
   for (const auto& peer : peers_) {
     if (!peer || peer->local < 0) continue;
     if (peer->in->has_bytes() || (peer->frame && peer->out->has_room())) return true;
@@ -491,7 +491,7 @@ void Mailbox::call_back(Lock& lock) {
 // Moves what can be moved now; whether that was anything.
 bool Mailbox::step() {
   if (is_over_) return false;
-  if (core_.board().failed()) {
+  if (core_.progress().failed()) {
     end_all();
     return false;
   }
@@ -533,7 +533,7 @@ void Mailbox::end_with_leavers() {
       const bool all_left = std::ranges::all_of(peers_, [&](const auto& peer) {
         return !peer || peer->local >= 0 || core_.await_news(peer->rank);
       });
-      if (!all_left && core_.board().failed()) return end_all();
+      if (!all_left && core_.progress().failed()) return end_all();
       const int last = here_.rank == 0 ? 1 : 0;
       return fail_all(ErrorKind::kPeerLost, last, "all other ranks have left the group");
     }
@@ -542,7 +542,7 @@ void Mailbox::end_with_leavers() {
 
 // Nothing more comes from it.
 bool Mailbox::is_gone(Peer& peer) {
-  if (peer.local >= 0) return core_.board().has_left(peer.local) && !peer.in->has_bytes();
+  if (peer.local >= 0) return core_.progress().has_left(peer.local) && !peer.in->has_bytes();
   // What it has said before may come behind the news that it hears nothing any more.
   if (peer.in) return peer.in_is_closed;
   if (!peer.out_is_closed && !core_.watch().has_left(peer.rank)) return false;

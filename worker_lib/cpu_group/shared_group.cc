@@ -75,7 +75,7 @@ constexpr Duration kWorkInterval = std::chrono::microseconds(100);
 }  // namespace
 
 SegmentNeeds SharedGroup::segment_needs(int local_count, int world_size) {
-  return {.board_bytes = NodeBoard::bytes_for(local_count, world_size),
+  return {.board_bytes = SharedProgress::bytes_for(local_count, world_size),
           .arrival_bytes = sizeof(Arrival),
           .ring_header_bytes = ring_header_bytes()};
 }
@@ -83,7 +83,7 @@ SegmentNeeds SharedGroup::segment_needs(int local_count, int world_size) {
 SharedGroup::SharedGroup(std::unique_ptr<GroupCore> core)
     : core_(std::move(core)),
       here_(core_->here()),
-      board_(core_->board()),
+      progress_(core_->progress()),
       mailbox_(*core_),
       heap_(
           std::make_shared<SharedHeap>(core_->parts().segment, here_.local_count(), here_.local)) {}
@@ -173,7 +173,7 @@ Result<SharedGroup::Leg> SharedGroup::reduce_in_heap(Collective& collective, con
 // A rank that has failed has its memory back, from which others may still read: what they have read counts
 // only if the group is whole behind it.
 Result<SharedGroup::Leg> SharedGroup::only_if_whole(Collective& collective, Result<Leg> leg) {
-  if (leg && *leg == Leg::kDone && board_.failed_by_now()) {
+  if (leg && *leg == Leg::kDone && progress_.failed_by_now()) {
     return core_->fail(collective.attempt, WaitEnd::kFailed);
   }
   return leg;
@@ -436,7 +436,7 @@ Result<void> SharedGroup::done(const Result<Leg>& leg) {
 Result<SharedGroup::Leg> SharedGroup::run_leg(Collective& collective, ChunkedCall& call,
                                               std::size_t place) {
   collective.attempt.round = ++round_;
-  board_.enter(collective.header, round_, place);
+  progress_.enter(collective.header, round_, place);
   try {
     Result<Leg> leg = take_steps(collective.header, call, collective.attempt);
     ++collective.header.leg;
@@ -457,7 +457,7 @@ Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, Chunk
   while (const std::optional<ChunkPipeline::Step> step = pipeline.next()) {
     const bool idle = step->action == Action::kWork && !here_.leads();
     if (step->wait != 0 && !idle) {
-      const WaitEnd end = board_.wait_for_all(step->wait, attempt.deadline.when());
+      const WaitEnd end = progress_.wait_for_all(step->wait, attempt.deadline.when());
       if (end != WaitEnd::kReady) return core_->fail(attempt, end);
     }
     const ChunkedCall::Chunk chunk{step->chunk, next_chunk_ + step->chunk,
@@ -475,7 +475,7 @@ Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, Chunk
         break;
       }
     }
-    if (step->publish != 0) board_.publish(step->publish);
+    if (step->publish != 0) progress_.publish(step->publish);
     if (!arrived) {
       const Result<bool> alike = arrive(header, call, pipeline, attempt);
       if (!alike) return alike.error();
@@ -492,12 +492,12 @@ Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, Chunk
 TcpMesh::End SharedGroup::work_in_tensors_of_others(ChunkedCall& call,
                                                     const ChunkedCall::Chunk& chunk,
                                                     TimePoint deadline) {
-  if (!board_.begin_work()) return {WaitEnd::kFailed, -1};
+  if (!progress_.begin_work()) return {WaitEnd::kFailed, -1};
   struct AtWork {
-    NodeBoard& board;
-    ~AtWork() { board.end_work(); }
+    SharedProgress& progress;
+    ~AtWork() { progress.end_work(); }
   };
-  const AtWork until_it_is_done{board_};
+  const AtWork until_it_is_done{progress_};
   return call.work(chunk, deadline);
 }
 
@@ -519,14 +519,14 @@ SharedGroup::Leg SharedGroup::turn_back() {
 
 void SharedGroup::find_tensors() {
   for (int local = 0; local < here_.local_count(); ++local) {
-    tensors_[local] = heap_->at(local, board_.place_of(local, round_));
+    tensors_[local] = heap_->at(local, progress_.place_of(local, round_));
   }
 }
 
 // Waits until every rank of the world is in the collective, and compares what they call.
 Result<bool> SharedGroup::arrive(const CallHeader& header, ChunkedCall& call,
                                  const ChunkPipeline& pipeline, const Attempt& attempt) {
-  const WaitEnd end = board_.wait_for_all(next_arrival_, attempt.deadline.when());
+  const WaitEnd end = progress_.wait_for_all(next_arrival_, attempt.deadline.when());
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
   return here_.one_node() ? agree_on_node(header, attempt)
                           : agree_over_nodes(header, call, pipeline, attempt);
@@ -534,7 +534,7 @@ Result<bool> SharedGroup::arrive(const CallHeader& header, ChunkedCall& call,
 
 Result<bool> SharedGroup::agree_on_node(const CallHeader& header, const Attempt& attempt) {
   return compare(
-      header, [&](int rank) { return board_.call_of(rank, round_); }, attempt);
+      header, [&](int rank) { return progress_.call_of(rank, round_); }, attempt);
 }
 
 // call_of(rank): what it called.
@@ -562,8 +562,8 @@ Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, ChunkedCall
     const TcpMesh::End end = exchange_arrivals(call, attempt.deadline.when());
     if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);
   }
-  board_.publish(pipeline.header_tick());
-  const WaitEnd end = board_.wait_for(0, pipeline.header_tick(), attempt.deadline.when());
+  progress_.publish(pipeline.header_tick());
+  const WaitEnd end = progress_.wait_for(0, pipeline.header_tick(), attempt.deadline.when());
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
   return compare(
       header, [&](int rank) { return here_.arrival_of(rank).call; }, attempt);
@@ -572,7 +572,7 @@ Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, ChunkedCall
 TcpMesh::End SharedGroup::exchange_arrivals(ChunkedCall& call, TimePoint deadline) {
   Arrival* const own = here_.arrivals_of(here_.node);
   for (int local = 0; local < here_.local_count(); ++local) {
-    own[local] = {.call = board_.call_of(local, round_)};
+    own[local] = {.call = progress_.call_of(local, round_)};
     if (call.rides()) {
       std::memcpy(own[local].bytes, here_.stage(local, next_chunk_), sizeof own[local].bytes);
     }

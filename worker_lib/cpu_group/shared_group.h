@@ -54,7 +54,7 @@ class SharedGroup final : public CpuGroup {
                   Duration timeout, TransferDone done) override;
   bool await_messages(Duration patience) override { return mailbox_.await_idle(patience); }
   std::shared_ptr<char> shared_memory(std::size_t bytes) override;
-  void write_note(std::string_view note) override { board_.write_note(note); }
+  void write_note(std::string_view note) override { progress_.write_note(note); }
   std::vector<std::string> notes(Duration patience) override {
     return core_->watch().notes(patience);
   }
@@ -123,7 +123,7 @@ class SharedGroup final : public CpuGroup {
 
   std::unique_ptr<GroupCore> core_;
   const Surroundings& here_;
-  NodeBoard& board_;
+  SharedProgress& progress_;
   Mailbox mailbox_;
   std::shared_ptr<SharedHeap> heap_;
   ReduceScratch scratch_;

@@ -28,7 +28,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::uint32_t kMaxBodyBytes = 1 << 20;
-// While others are asked: a rank of this node may raise a failure, which tells the board alone.
+// While others are asked: a rank of this node may raise a failure, which tells the progress alone.
 constexpr Duration kLookInterval = std::chrono::milliseconds(10);
 // What waits for a peer that does not read.
 constexpr std::size_t kMaxUnsentBytes = 1 << 20;
@@ -122,20 +122,20 @@ struct PeerWatch::Peer {
   std::string unread;    // the beginning of a frame; the watch's thread
 };
 
-Result<std::unique_ptr<PeerWatch>> PeerWatch::start(NodeBoard& board, const WakeupFds& wakeups,
+Result<std::unique_ptr<PeerWatch>> PeerWatch::start(SharedProgress& progress, const WakeupFds& wakeups,
                                                     Options options) {
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return system_error("start the watch over other ranks", errno);
   std::unique_ptr<PeerWatch> watch(
-      new PeerWatch(board, wakeups, std::move(options), std::move(wake)));
+      new PeerWatch(progress, wakeups, std::move(options), std::move(wake)));
   const Result<void> started =
       start_thread(watch->thread_, "ddprun-watch", [raw = watch.get()] { raw->run(); });
   if (!started) return started.error();
   return watch;
 }
 
-PeerWatch::PeerWatch(NodeBoard& board, const WakeupFds& wakeups, Options options, UniqueFd wake)
-    : board_(board),
+PeerWatch::PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options options, UniqueFd wake)
+    : progress_(progress),
       wakeups_(wakeups),
       rank_(options.rank),
       world_size_(options.world_size),
@@ -156,7 +156,7 @@ PeerWatch::PeerWatch(NodeBoard& board, const WakeupFds& wakeups, Options options
 
 PeerWatch::~PeerWatch() {
   if (!thread_.joinable()) return;
-  if (!board_.failed()) await_delivery();
+  if (!progress_.failed()) await_delivery();
   stops_ = true;
   wake();
   thread_.join();
@@ -172,7 +172,7 @@ void PeerWatch::wake() {
 void PeerWatch::run() {
   std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
   for (std::size_t local = 0; local < lives_.size(); ++local) {
-    const bool self = static_cast<int>(local) == board_.local();
+    const bool self = static_cast<int>(local) == progress_.local();
     watched.push_back({self ? -1 : lives_[local].get(), POLLIN, 0});
   }
   const std::size_t first_link = watched.size();
@@ -210,10 +210,10 @@ void PeerWatch::run() {
 }
 
 void PeerWatch::neighbour_ended(int local) {
-  // It may have been killed after it wrote to the board and before it woke those who wait for that.
-  board_.notify_own();
+  // It may have been killed after it wrote to the progress and before it woke those who wait for that.
+  progress_.notify_own();
   wakeups_.notify_own();
-  if (board_.has_left(local)) return;
+  if (progress_.has_left(local)) return;
   const int rank = node_ranks_[local];
   announce({.kind = ErrorKind::kPeerLost,
             .peer_rank = rank,
@@ -270,7 +270,7 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
       return true;
     case News::kLeave:
       // Its links are not with all ranks here, and any may wait for a message of its.
-      if (board_.note_departure(peer.rank)) wakeups_.notify_all();
+      if (progress_.note_departure(peer.rank)) wakeups_.notify_all();
       acknowledge_now(peer.socket.get());
       return true;
     case News::kQuestion: {
@@ -330,8 +330,8 @@ std::vector<PeerWatch::Standing> PeerWatch::standings_here() const {
     const int local = static_cast<int>(i);
     standings.push_back({.rank = node_ranks_[i],
                          .stopped = is_stopped(lives_[i].get()),
-                         .entered = board_.entered(local),
-                         .tick = board_.tick(local),
+                         .entered = progress_.entered(local),
+                         .tick = progress_.tick(local),
                          .whereabouts = whereabouts_in(pages_[i])});
   }
   return standings;
@@ -373,7 +373,7 @@ std::optional<std::vector<PeerWatch::Standing>> PeerWatch::standings_in(const st
 std::vector<PeerWatch::Note> PeerWatch::notes_here() const {
   std::vector<Note> notes;
   for (std::size_t i = 0; i < node_ranks_.size(); ++i) {
-    notes.push_back({node_ranks_[i], board_.note_of(static_cast<int>(i))});
+    notes.push_back({node_ranks_[i], progress_.note_of(static_cast<int>(i))});
   }
   return notes;
 }
@@ -461,7 +461,7 @@ void PeerWatch::await_delivery() {
 
 void PeerWatch::announce(const GroupFailure& failure) {
   const std::lock_guard lock(speaking_);
-  if (board_.raise(failure)) wakeups_.notify_all();
+  if (progress_.raise(failure)) wakeups_.notify_all();
   pass_on_holding_lock();
 }
 
@@ -471,7 +471,7 @@ void PeerWatch::pass_on() {
 }
 
 void PeerWatch::pass_on_holding_lock() {
-  const std::optional<GroupFailure> failure = board_.failure();
+  const std::optional<GroupFailure> failure = progress_.failure();
   if (!failure || passed_on_) return;
   passed_on_ = true;
   for (const auto& peer : peers_) {
@@ -485,7 +485,7 @@ void PeerWatch::pass_on_holding_lock() {
 }
 
 void PeerWatch::leave() {
-  board_.leave();
+  progress_.leave();
   wakeups_.notify_all();
   const std::lock_guard lock(speaking_);
   for (const auto& peer : peers_) send(*peer, {.news = News::kLeave}, {});
@@ -536,7 +536,7 @@ void PeerWatch::put_question(News question, Duration patience,
   const Deadline deadline(patience);
   // Nobody asks behind a failure but for notes.
   const auto is_over = [&] {
-    return silent_.empty() || (question == News::kQuestion && board_.failed());
+    return silent_.empty() || (question == News::kQuestion && progress_.failed());
   };
   while (!is_over() && !deadline.passed()) {
     answered_.wait_for(asking, std::min(deadline.remaining(), kLookInterval), is_over);

@@ -2,14 +2,14 @@
 //
 // It sleeps in poll(2) until something happens:
 //
-//   a pidfd of a rank of this node    -> it died: raise it on the node's board
+//   a pidfd of a rank of this node    -> it died: raise it on the node's progress
 //   a control link to another node    -> its rank died (closed without a word) or its node did (no
 //                                        answer for the lease), it left, reports a failure, or asks how
 //                                        far this node's ranks are
 //
 // News goes both ways: whatever fails on a node is told over every link of every rank that notices
 // it, so ranks of other nodes hear of the rank that really died before the closed connections of
-// those who then give up. The first failure is the story, on the board as everywhere.
+// those who then give up. The first failure is the story, on the progress as everywhere.
 //
 // Why a thread of its own: a rank learns of a death at once, whether it waits for memory, a socket
 // or not at all, and can answer for its node while it computes; and waiting ranks need no timer.
@@ -34,7 +34,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/worker_page_file.h"
-#include "worker_lib/cpu_shm/node_board.h"
+#include "worker_lib/cpu_shm/shared_progress.h"
 #include "worker_lib/cpu_shm/wakeup_fds.h"
 
 namespace ddprun {
@@ -57,19 +57,19 @@ class PeerWatch {
   };
 
   // Board and wakeups must outlive the watch. The wakeups are rung with all news that may end a wait.
-  static Result<std::unique_ptr<PeerWatch>> start(NodeBoard& board, const WakeupFds& wakeups,
+  static Result<std::unique_ptr<PeerWatch>> start(SharedProgress& progress, const WakeupFds& wakeups,
                                                   Options options);
   ~PeerWatch();
 
   // Raises the failure, unless there was one before, and tells the other nodes.
   void announce(const GroupFailure& failure);
-  // Tells the other nodes of the failure that is on the board, once.
+  // Tells the other nodes of the failure that is on the progress, once.
   void pass_on();
   // Tells everyone that this rank leaves in good order. The destructor waits, for a second at most, until the
   // kernels of the other nodes have it.
   void leave();
   // Whether a rank of another node has left in good order.
-  bool has_left(int rank) const { return board_.has_departed(rank); }
+  bool has_left(int rank) const { return progress_.has_departed(rank); }
 
   // Whether the process of a rank of this node has ended.
   bool has_ended(int local) const;
@@ -103,7 +103,7 @@ class PeerWatch {
     std::string text;
   };
 
-  PeerWatch(NodeBoard& board, const WakeupFds& wakeups, Options options, UniqueFd wake);
+  PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options options, UniqueFd wake);
   void run();
   void neighbour_ended(int local);
   void read_link(Peer& peer);
@@ -123,7 +123,7 @@ class PeerWatch {
   void await_delivery();
   void pass_on_holding_lock();
 
-  NodeBoard& board_;
+  SharedProgress& progress_;
   const WakeupFds& wakeups_;
   int rank_;
   int world_size_;

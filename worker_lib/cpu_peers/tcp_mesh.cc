@@ -87,7 +87,7 @@ TcpMesh::End TcpMesh::exchange(std::span<const Sending> sendings,
                                std::span<const Receiving> receivings, TimePoint deadline,
                                std::span<const Sending> ahead) {
   // What is sent may come from tensors that are their owners' again: see SharedGroup::reduce_in_heap.
-  if (board_.failed_by_now()) return {WaitEnd::kFailed, -1};
+  if (progress_.failed_by_now()) return {WaitEnd::kFailed, -1};
   std::vector<Sending> all;
   std::span<const Sending> to_send = sendings;
   if (!unsent_.empty() || !ahead.empty()) {
@@ -122,7 +122,7 @@ TcpMesh::End TcpMesh::exchange(std::span<const Sending> sendings,
     if (sent == Moved::kClosed || received == Moved::kClosed) return {WaitEnd::kLeft, closed_node};
     if (out.finished() && in.finished()) break;
     // Also where bytes still trickle: they are no reason to stay longer.
-    if (board_.failed()) return {WaitEnd::kFailed, -1};
+    if (progress_.failed()) return {WaitEnd::kFailed, -1};
     const TimePoint now = BootClock::now();
     if (now >= deadline) return {WaitEnd::kTimedOut, -1};
     if (sent == Moved::kSome || received == Moved::kSome) {

@@ -12,7 +12,7 @@
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
-#include "worker_lib/cpu_shm/node_board.h"
+#include "worker_lib/cpu_shm/shared_progress.h"
 
 namespace ddprun {
 
@@ -35,8 +35,8 @@ class TcpMesh {
 
   // sockets: by node, non-blocking; not valid for this rank's own node.
   // spin: how long to look at sockets again and again before sleeping.
-  TcpMesh(std::vector<UniqueFd> sockets, NodeBoard& board, Duration spin)
-      : sockets_(std::move(sockets)), board_(board), spin_(spin) {}
+  TcpMesh(std::vector<UniqueFd> sockets, SharedProgress& progress, Duration spin)
+      : sockets_(std::move(sockets)), progress_(progress), spin_(spin) {}
 
   // Several entries for one node travel in the order given. kFailed when the group's failure was
   // raised meanwhile (noticed within kPatience), also by this rank's other threads.
@@ -50,7 +50,7 @@ class TcpMesh {
 
  private:
   std::vector<UniqueFd> sockets_;
-  NodeBoard& board_;
+  SharedProgress& progress_;
   Duration spin_;
   std::vector<Sending> unsent_;  // of what was to go ahead
 };

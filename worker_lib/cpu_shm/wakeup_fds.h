@@ -1,6 +1,6 @@
 // WakeupFds: what wakes a rank of this node that sleeps in poll(2).
 //
-// The board's futex wakes who waits for other ranks' memory only; messages come over sockets, too,
+// The progress's futex wakes who waits for other ranks' memory only; messages come over sockets, too,
 // and one thread has to hear both. So the node's first rank makes an eventfd for every rank and
 // hands them to all when they meet. (futex_waitv cannot wait for a socket, and a second thread for
 // one of the two would cost every message a switch.) A wakeup is rung only when its rank has said

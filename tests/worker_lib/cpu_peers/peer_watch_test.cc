@@ -61,7 +61,7 @@ class PeerWatchTest : public testing::Test {
     options.lives.push_back(pidfd_of(getpid()));
     options.pages.emplace_back();
     options.links.push_back({1, std::move(link)});
-    watch_ = std::move(*PeerWatch::start(board_, *wakeups_, std::move(options)));
+    watch_ = std::move(*PeerWatch::start(progress_, *wakeups_, std::move(options)));
   }
 
   static std::unique_ptr<WakeupFds> one_bell() {
@@ -72,7 +72,7 @@ class PeerWatchTest : public testing::Test {
 
   // Asks for notes, and reads none, until the link is full.
   void fill_the_link() {
-    board_.write_note(std::string(NodeBoard::kMaxNoteBytes, 'x'));
+    progress_.write_note(std::string(SharedProgress::kMaxNoteBytes, 'x'));
     const FrameHead question{.news = News::kNotesQuestion};
     for (int i = 0; i < 2000; ++i) {
       ASSERT_EQ(send(here_.get(), &question, sizeof question, MSG_NOSIGNAL),
@@ -111,7 +111,7 @@ class PeerWatchTest : public testing::Test {
     void operator()(void* memory) const { std::free(memory); }
   };
   std::unique_ptr<void, Free> memory_{std::aligned_alloc(4096, kBoardBytes)};
-  NodeBoard board_{memory_.get(), 1, 0, Duration::zero()};
+  SharedProgress progress_{memory_.get(), 1, 0, Duration::zero()};
   std::unique_ptr<WakeupFds> wakeups_ = one_bell();
   UniqueFd here_;
   UniqueFd link_;  // the rank's end, to look at

@@ -31,7 +31,7 @@ class TcpMeshTest : public testing::Test {
     peer_ = UniqueFd(fds[1]);
     std::vector<UniqueFd> sockets(2);
     sockets[1] = UniqueFd(fds[0]);
-    mesh_ = std::make_unique<TcpMesh>(std::move(sockets), board_, Duration::zero());
+    mesh_ = std::make_unique<TcpMesh>(std::move(sockets), progress_, Duration::zero());
   }
 
   void say(const std::string& text) {
@@ -49,7 +49,7 @@ class TcpMeshTest : public testing::Test {
     void operator()(void* memory) const { std::free(memory); }
   };
   std::unique_ptr<void, Free> memory_{std::aligned_alloc(4096, kBoardBytes)};
-  NodeBoard board_{memory_.get(), 1, 0, Duration::zero()};
+  SharedProgress progress_{memory_.get(), 1, 0, Duration::zero()};
   UniqueFd peer_;
   std::unique_ptr<TcpMesh> mesh_;
 };
@@ -88,7 +88,7 @@ TEST_F(TcpMeshTest, ADeadlineCountsAlsoWhileBytesTrickle) {
   const UniqueFd peer(fds[1]);
   std::vector<UniqueFd> sockets(2);
   sockets[1] = UniqueFd(fds[0]);
-  TcpMesh spinning(std::move(sockets), board_, std::chrono::seconds(1));  // from byte to byte
+  TcpMesh spinning(std::move(sockets), progress_, std::chrono::seconds(1));  // from byte to byte
   std::atomic<bool> is_over = false;
   std::thread trickle([&] {
     while (!is_over) {

@@ -17,7 +17,7 @@ struct SegmentLayout {
   std::size_t stage_bytes = 0;  // of one stage; a rank has ChunkPipeline::kStages of them
   std::size_t ring_bytes = 0;   // of one point-to-point ring; there is one for each ordered pair
 
-  std::size_t board = 0;     // the failure word and the ranks' blocks
+  std::size_t progress = 0;     // the failure word and the ranks' blocks
   std::size_t arrivals = 0;  // call headers of the whole world, by node and place on it
   std::size_t stages = 0;
   std::size_t rings = 0;

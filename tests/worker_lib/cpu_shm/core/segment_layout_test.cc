@@ -16,7 +16,7 @@ NodeLayout one_node(int ranks) { return make_node_layout(std::vector<std::string
 TEST(SegmentLayout, PartsLieOnPagesOfTheirOwnAndDoNotOverlap) {
   for (const int ranks : {1, 2, 3, 8, 64}) {
     const SegmentLayout layout = plan_segment(one_node(ranks), 0, 100'000, kNeeds);
-    std::map<std::size_t, std::size_t> parts{{layout.board, kNeeds.board_bytes},
+    std::map<std::size_t, std::size_t> parts{{layout.progress, kNeeds.board_bytes},
                                              {layout.arrivals, kNeeds.arrival_bytes * ranks}};
     for (int from = 0; from < ranks; ++from) {
       for (std::size_t chunk = 0; chunk < ChunkPipeline::kStages; ++chunk) {

@@ -1,4 +1,4 @@
-#include "worker_lib/cpu_shm/node_board.h"
+#include "worker_lib/cpu_shm/shared_progress.h"
 
 #include <sched.h>
 
@@ -46,14 +46,14 @@ std::uint64_t pack(const GroupFailure& failure, int reporter_local) {
 
 }  // namespace
 
-struct NodeBoard::Head {
+struct SharedProgress::Head {
   alignas(kCacheLineBytes) std::atomic<std::uint64_t> failure;
   alignas(kCacheLineBytes) std::atomic<std::uint32_t> sleepers;
 };
 
 // Lines are grouped by who reads them when: the tick by spinning peers, the call once per
 // collective, the sleep_state only by whoever finds that somebody sleeps.
-struct NodeBoard::Block {
+struct SharedProgress::Block {
   alignas(2 * kCacheLineBytes) std::atomic<std::uint64_t> tick;
   std::atomic<std::uint64_t> entered;
   std::atomic<std::uint32_t> left;
@@ -72,7 +72,7 @@ struct NodeBoard::Block {
 };
 
 // Apart from the blocks, which those who wait look at: pages that nobody touches without notes.
-struct NodeBoard::Note {
+struct SharedProgress::Note {
   alignas(2 * kCacheLineBytes) std::atomic<std::uint64_t> version;  // odd: being written
   std::atomic<std::uint64_t> bytes;
   std::atomic<std::uint64_t> words[kMaxNoteBytes / sizeof(std::uint64_t)];
@@ -80,7 +80,7 @@ struct NodeBoard::Note {
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared between processes");
 
-std::size_t NodeBoard::bytes_for(int local_count, int world_size) {
+std::size_t SharedProgress::bytes_for(int local_count, int world_size) {
   static_assert(alignof(Block) >= alignof(Head) && sizeof(Head) % alignof(Block) == 0);
   static_assert(alignof(Note) <= alignof(Block));
   return sizeof(Head) + static_cast<std::size_t>(local_count) * (sizeof(Block) + sizeof(Note)) +
@@ -88,7 +88,7 @@ std::size_t NodeBoard::bytes_for(int local_count, int world_size) {
 }
 
 // The segment's zeros are valid objects: atomics of value 0, empty texts.
-NodeBoard::NodeBoard(void* memory, int local_count, int local, Duration spin)
+SharedProgress::SharedProgress(void* memory, int local_count, int local, Duration spin)
     : head_(static_cast<Head*>(memory)),
       blocks_(reinterpret_cast<Block*>(static_cast<char*>(memory) + sizeof(Head))),
       notes_(reinterpret_cast<Note*>(blocks_ + local_count)),
@@ -98,18 +98,18 @@ NodeBoard::NodeBoard(void* memory, int local_count, int local, Duration spin)
       spin_(spin),
       abstinence_(kMinAbstinence) {}
 
-std::uint64_t NodeBoard::tick(int local) const { return blocks_[local].tick.load(); }
+std::uint64_t SharedProgress::tick(int local) const { return blocks_[local].tick.load(); }
 
 // Sleepers and publishers cannot miss each other: a sleeper says that it sleeps and then looks at
 // the ticks once more; a publisher stores its tick and then looks for sleepers. All of it is
 // sequentially consistent, so one of the two sees the other.
-void NodeBoard::publish(std::uint64_t tick) {
+void SharedProgress::publish(std::uint64_t tick) {
   blocks_[local_].core.store(this_core(), std::memory_order_relaxed);
   blocks_[local_].tick.store(tick);
   if (head_->sleepers.load() != 0) wake_those_who_wait_for_me(tick);
 }
 
-void NodeBoard::wake_those_who_wait_for_me(std::uint64_t tick) {
+void SharedProgress::wake_those_who_wait_for_me(std::uint64_t tick) {
   for (int i = 0; i < local_count_; ++i) {
     Block& block = blocks_[i];
     if (i == local_ || block.asleep.load() == 0) continue;
@@ -122,14 +122,14 @@ void NodeBoard::wake_those_who_wait_for_me(std::uint64_t tick) {
   }
 }
 
-bool NodeBoard::everyone_reached(std::uint64_t tick) const {
+bool SharedProgress::everyone_reached(std::uint64_t tick) const {
   for (int i = 0; i < local_count_; ++i) {
     if (blocks_[i].tick.load() < tick) return false;
   }
   return true;
 }
 
-bool NodeBoard::shares_core() const {
+bool SharedProgress::shares_core() const {
   const std::int32_t core = this_core();
   for (int i = 0; i < local_count_; ++i) {
     if (i != local_ && blocks_[i].core.load(std::memory_order_relaxed) == core) return true;
@@ -138,7 +138,7 @@ bool NodeBoard::shares_core() const {
 }
 
 template <class Ready>
-bool NodeBoard::spin(Ready ready) {
+bool SharedProgress::spin(Ready ready) {
   const TimePoint give_up = BootClock::now() + spin_;
   for (unsigned turn = 1; !failed(); ++turn) {
     if (ready()) return true;
@@ -153,7 +153,7 @@ bool NodeBoard::spin(Ready ready) {
 // comes back only after a time slice, and sleeping is better for a while: a sleeper that is woken
 // goes first.
 template <class Ready>
-bool NodeBoard::yield(Ready ready) {
+bool SharedProgress::yield(Ready ready) {
   if (waits_before_yielding_ > 0) {
     --waits_before_yielding_;
     return false;
@@ -177,7 +177,7 @@ bool NodeBoard::yield(Ready ready) {
 }
 
 template <class Ready, class Gone>
-WaitEnd NodeBoard::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready,
+WaitEnd SharedProgress::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready,
                         Gone gone) {
   if (ready()) return WaitEnd::kReady;
   const bool alone = spin_ > Duration::zero() && !shares_core();
@@ -207,7 +207,7 @@ WaitEnd NodeBoard::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadlin
   }
 }
 
-WaitEnd NodeBoard::wait_for_all(std::uint64_t tick, TimePoint deadline) {
+WaitEnd SharedProgress::wait_for_all(std::uint64_t tick, TimePoint deadline) {
   return wait(
       kEveryone, tick, deadline, [&] { return everyone_reached(tick); },
       [&] {
@@ -218,34 +218,34 @@ WaitEnd NodeBoard::wait_for_all(std::uint64_t tick, TimePoint deadline) {
       });
 }
 
-WaitEnd NodeBoard::wait_for(int local, std::uint64_t tick, TimePoint deadline) {
+WaitEnd SharedProgress::wait_for(int local, std::uint64_t tick, TimePoint deadline) {
   return wait(
       local, tick, deadline, [&] { return blocks_[local].tick.load() >= tick; },
       [&] { return has_left(local); });
 }
 
-void NodeBoard::enter(const CallHeader& call, std::uint64_t round, std::size_t place) {
+void SharedProgress::enter(const CallHeader& call, std::uint64_t round, std::size_t place) {
   Block& mine = blocks_[local_];
   mine.calls[round % 2] = call;
   mine.places[round % 2] = place;
   mine.entered.store(round, std::memory_order_relaxed);
 }
 
-const CallHeader& NodeBoard::call_of(int local, std::uint64_t round) const {
+const CallHeader& SharedProgress::call_of(int local, std::uint64_t round) const {
   return blocks_[local].calls[round % 2];
 }
 
-std::size_t NodeBoard::place_of(int local, std::uint64_t round) const {
+std::size_t SharedProgress::place_of(int local, std::uint64_t round) const {
   return blocks_[local].places[round % 2];
 }
 
-std::uint64_t NodeBoard::entered(int local) const {
+std::uint64_t SharedProgress::entered(int local) const {
   return blocks_[local].entered.load(std::memory_order_relaxed);
 }
 
 // Versions as in a sequence lock: odd while it is written. Whoever reads a word of the next note
 // synchronizes with its writer, and so sees that the version is another one.
-void NodeBoard::write_note(std::string_view note) {
+void SharedProgress::write_note(std::string_view note) {
   DDPRUN_ASSERT(note.size() <= kMaxNoteBytes, "there is room for a note");
   Note& mine = notes_[local_];
   const std::uint64_t version = mine.version.load(std::memory_order_relaxed);
@@ -259,7 +259,7 @@ void NodeBoard::write_note(std::string_view note) {
   mine.version.store(version + 2, std::memory_order_release);
 }
 
-std::string NodeBoard::note_of(int local) const {
+std::string SharedProgress::note_of(int local) const {
   constexpr int kAttempts = 100;
   const Note& note = notes_[local];
   for (int i = 0; i < kAttempts; ++i) {
@@ -280,7 +280,7 @@ std::string NodeBoard::note_of(int local) const {
   return {};
 }
 
-bool NodeBoard::raise(const GroupFailure& failure) {
+bool SharedProgress::raise(const GroupFailure& failure) {
   Block& mine = blocks_[local_];
   if (failed()) return false;
   // Ours to write until the word points to it; a rank raises once, so nobody reads what is written
@@ -297,29 +297,29 @@ bool NodeBoard::raise(const GroupFailure& failure) {
   return first;
 }
 
-bool NodeBoard::failed() const { return head_->failure.load() != 0; }
+bool SharedProgress::failed() const { return head_->failure.load() != 0; }
 
 // What was read before a store that is sequentially consistent was read before every such load behind
 // it. (A fence would do, too, but ThreadSanitizer knows none.)
-bool NodeBoard::failed_by_now() {
+bool SharedProgress::failed_by_now() {
   blocks_[local_].core.store(this_core());
   return failed();
 }
 
 // The flag first, then the look: whoever raises a failure and then looks at the flag sees it, or the
 // one who set it sees the failure.
-bool NodeBoard::begin_work() {
+bool SharedProgress::begin_work() {
   blocks_[local_].at_work.store(1);
   if (!failed()) return true;
   end_work();
   return false;
 }
 
-void NodeBoard::end_work() { blocks_[local_].at_work.store(0); }
+void SharedProgress::end_work() { blocks_[local_].at_work.store(0); }
 
-bool NodeBoard::is_at_work(int local) const { return blocks_[local].at_work.load() != 0; }
+bool SharedProgress::is_at_work(int local) const { return blocks_[local].at_work.load() != 0; }
 
-std::optional<GroupFailure> NodeBoard::failure() const {
+std::optional<GroupFailure> SharedProgress::failure() const {
   const std::uint64_t word = head_->failure.load();
   if (word == 0) return std::nullopt;
   const Block& reporter = blocks_[word >> 40];
@@ -329,22 +329,22 @@ std::optional<GroupFailure> NodeBoard::failure() const {
                       .cause = std::string(reporter.failure_cause, reporter.failure_cause_bytes)};
 }
 
-void NodeBoard::leave() {
+void SharedProgress::leave() {
   blocks_[local_].left.store(1);
   for (int i = 0; i < local_count_; ++i) ring(i);
 }
 
-void NodeBoard::notify_own() { notify(local_); }
+void SharedProgress::notify_own() { notify(local_); }
 
-void NodeBoard::notify(int local) {
+void SharedProgress::notify(int local) {
   blocks_[local].wakeup.fetch_add(1);
   futex_wake(blocks_[local].wakeup);
 }
 
-bool NodeBoard::has_left(int local) const { return blocks_[local].left.load() != 0; }
+bool SharedProgress::has_left(int local) const { return blocks_[local].left.load() != 0; }
 
-bool NodeBoard::note_departure(int rank) { return !departed_[rank].exchange(true); }
+bool SharedProgress::note_departure(int rank) { return !departed_[rank].exchange(true); }
 
-bool NodeBoard::has_departed(int rank) const { return departed_[rank].load(); }
+bool SharedProgress::has_departed(int rank) const { return departed_[rank].load(); }
 
 }  // namespace ddprun

@@ -1,4 +1,4 @@
-#include "worker_lib/cpu_shm/node_board.h"
+#include "worker_lib/cpu_shm/shared_progress.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -27,13 +27,13 @@ using testing_support::kPatience;
 class Boards {
  public:
   explicit Boards(int ranks, Duration spin = Duration::zero()) {
-    bytes_ = (NodeBoard::bytes_for(ranks, ranks) + 4095) / 4096 * 4096;
+    bytes_ = (SharedProgress::bytes_for(ranks, ranks) + 4095) / 4096 * 4096;
     memory_.reset(std::aligned_alloc(4096, bytes_));
     std::memset(memory_.get(), 0, bytes_);
     for (int local = 0; local < ranks; ++local)
       boards_.emplace_back(memory_.get(), ranks, local, spin);
   }
-  NodeBoard& operator[](int local) { return boards_[local]; }
+  SharedProgress& operator[](int local) { return boards_[local]; }
   void* memory() { return memory_.get(); }
   std::size_t bytes() const { return bytes_; }
 
@@ -43,7 +43,7 @@ class Boards {
   };
   std::unique_ptr<void, Free> memory_;
   std::size_t bytes_ = 0;
-  std::vector<NodeBoard> boards_;
+  std::vector<SharedProgress> boards_;
 };
 
 // A lost wake-up would let a rank sleep until its deadline.
@@ -63,13 +63,13 @@ void march(int ranks, std::uint64_t steps, Duration spin) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(NodeBoard, RanksThatSleepAtOnceNeverMissEachOther) { march(6, 2000, Duration::zero()); }
+TEST(SharedProgress, RanksThatSleepAtOnceNeverMissEachOther) { march(6, 2000, Duration::zero()); }
 
-TEST(NodeBoard, RanksThatSpinNeverMissEachOther) {
+TEST(SharedProgress, RanksThatSpinNeverMissEachOther) {
   march(2, 20'000, std::chrono::microseconds(20));
 }
 
-TEST(NodeBoard, WaitsForOneRankOnly) {
+TEST(SharedProgress, WaitsForOneRankOnly) {
   Boards boards(3);
   boards[1].publish(5);
   EXPECT_EQ(boards[0].wait_for(1, 5, in(seconds(5))), WaitEnd::kReady);
@@ -77,7 +77,7 @@ TEST(NodeBoard, WaitsForOneRankOnly) {
   EXPECT_EQ(boards[0].wait_for_all(1, in(milliseconds(5))), WaitEnd::kTimedOut);
 }
 
-TEST(NodeBoard, ASleeperIsWokenByTheRankItWaitsFor) {
+TEST(SharedProgress, ASleeperIsWokenByTheRankItWaitsFor) {
   Boards boards(2);
   std::thread sleeper([&] { EXPECT_EQ(boards[0].wait_for(1, 7, in(kPatience)), WaitEnd::kReady); });
   boards[1].publish(6);
@@ -113,7 +113,7 @@ class OwedWakeUp {
   ~OwedWakeUp() {
     if (waiter_.joinable()) waiter_.join();
   }
-  NodeBoard& board() { return boards_[0]; }
+  SharedProgress& progress() { return boards_[0]; }
   void join() { waiter_.join(); }
 
  private:
@@ -124,20 +124,20 @@ class OwedWakeUp {
   std::thread waiter_;
 };
 
-TEST(NodeBoard, AWakeUpThatADeadRankOwedIsMadeUpFor) {
+TEST(SharedProgress, AWakeUpThatADeadRankOwedIsMadeUpFor) {
   OwedWakeUp owed;
-  owed.board().notify_own();
+  owed.progress().notify_own();
   owed.join();
 }
 
-TEST(NodeBoard, AWakeUpThatAStoppedRankOwesIsMissedForAMomentOnly) {
+TEST(SharedProgress, AWakeUpThatAStoppedRankOwesIsMissedForAMomentOnly) {
   const TimePoint start = BootClock::now();
   OwedWakeUp owed;
   owed.join();
   EXPECT_LT(BootClock::now() - start, kPatience / 2) << "it has slept until its deadline";
 }
 
-TEST(NodeBoard, AFailureWakesEverybodyAndTheFirstIsTheStory) {
+TEST(SharedProgress, AFailureWakesEverybodyAndTheFirstIsTheStory) {
   Boards boards(3);
   std::vector<std::thread> sleepers;
   for (const int local : {0, 2}) {
@@ -159,7 +159,7 @@ TEST(NodeBoard, AFailureWakesEverybodyAndTheFirstIsTheStory) {
   }
 }
 
-TEST(NodeBoard, AFailureWithoutACulpritAndWithALongCauseIsKept) {
+TEST(SharedProgress, AFailureWithoutACulpritAndWithALongCauseIsKept) {
   Boards boards(1);
   boards[0].raise(
       {.kind = ErrorKind::kInvalidArgument, .reporter = 0, .cause = std::string(5000, 'x')});
@@ -168,7 +168,7 @@ TEST(NodeBoard, AFailureWithoutACulpritAndWithALongCauseIsKept) {
   EXPECT_EQ(failure->cause, std::string(GroupFailure::kMaxCauseBytes, 'x'));
 }
 
-TEST(NodeBoard, WhatIsThereCountsEvenWhenItsMakerHasFailedOrLeft) {
+TEST(SharedProgress, WhatIsThereCountsEvenWhenItsMakerHasFailedOrLeft) {
   Boards boards(2);
   boards[0].publish(3);
   boards[1].publish(3);
@@ -181,14 +181,14 @@ TEST(NodeBoard, WhatIsThereCountsEvenWhenItsMakerHasFailedOrLeft) {
   EXPECT_EQ(boards[0].wait_for_all(4, in(seconds(5))), WaitEnd::kFailed);
 }
 
-TEST(NodeBoard, LeavingWakesWhoWaitsForTheLeaver) {
+TEST(SharedProgress, LeavingWakesWhoWaitsForTheLeaver) {
   Boards boards(2);
   std::thread sleeper([&] { EXPECT_EQ(boards[0].wait_for_all(1, in(kPatience)), WaitEnd::kLeft); });
   boards[1].leave();
   sleeper.join();
 }
 
-TEST(NodeBoard, ShowsTheCallARankIsIn) {
+TEST(SharedProgress, ShowsTheCallARankIsIn) {
   Boards boards(2);
   const CallHeader call{.sequence = 9, .count = 3, .kind = CallKind::kGather};
   boards[1].enter(call, 11);
@@ -197,7 +197,7 @@ TEST(NodeBoard, ShowsTheCallARankIsIn) {
   EXPECT_EQ(boards[0].entered(0), 0u);
 }
 
-TEST(NodeBoard, ANoteIsReadWholeWhileItIsWritten) {
+TEST(SharedProgress, ANoteIsReadWholeWhileItIsWritten) {
   Boards boards(2);
   EXPECT_EQ(boards[0].note_of(1), "");
   std::atomic<bool> done = false;

@@ -1,7 +1,7 @@
-// NodeBoard: one rank's view of the shared page where the ranks of a node see how far each other
+// SharedProgress: one rank's view of the shared page where the ranks of a node see how far each other
 // is.
 //
-// The board lies at the start of the segment. Every rank owns one block of it: its tick (a counter
+// The progress lies at the start of the segment. Every rank owns one block of it: its tick (a counter
 // of finished steps that only grows, cpu_shm/core/chunk_pipeline.h), the header of its current collective,
 // and the wakeup it sleeps on. One word is common to all: the group's first failure.
 //
@@ -50,7 +50,7 @@ enum class WaitEnd {
   kTimedOut,
 };
 
-class NodeBoard {
+class SharedProgress {
  public:
   // Bytes needed in the segment, which begins as zeros.
   static std::size_t bytes_for(int local_count, int world_size);
@@ -58,7 +58,7 @@ class NodeBoard {
   // memory: bytes_for() bytes, aligned to 2 * kCacheLineBytes, the same for all ranks of
   // the node.
   // spin: how long a wait spins before it sleeps.
-  NodeBoard(void* memory, int local_count, int local, Duration spin);
+  SharedProgress(void* memory, int local_count, int local, Duration spin);
 
   // --- progress ---
   std::uint64_t tick(int local) const;
@@ -100,7 +100,7 @@ class NodeBoard {
   bool failed_by_now();
   std::optional<GroupFailure> failure() const;
 
-  // Wakes this rank if it waits: it looks at the board again. For when another rank has died, and
+  // Wakes this rank if it waits: it looks at the progress again. For when another rank has died, and
   // with it the wake-up that it may have owed.
   void notify_own();
 
