@@ -22,16 +22,16 @@ constexpr Duration kCallbackPatience = std::chrono::milliseconds(1);
 constexpr std::size_t kBytesOfAPass = std::size_t{512} << 10;
 constexpr int kFramesOfAPass = 256;
 
-enum class What : std::uint32_t { kWhole, kOffer, kRequest, kPart, kThanks, kAllowance };
+enum class What : std::uint32_t { kEager, kRts, kCts, kData, kFin, kCredit };
 
 std::string bytes_text(std::size_t bytes) { return std::to_string(bytes) + " B"; }
 
 }  // namespace
 
 struct Mailbox::Head {
-  What what = What::kWhole;
+  What what = What::kEager;
   std::int32_t tag = 0;
-  std::uint64_t bytes = 0;     // of the message or the part; allowance: given back
+  std::uint64_t bytes = 0;     // of the message or the part; credit: given back
   std::uint64_t transfer = 0;  // whole, part: the receiver's; offer, request, thanks: the sender's
   std::uint64_t receive = 0;   // request: the receiver's
 };
@@ -83,7 +83,7 @@ struct Mailbox::Peer {
   bool part_is_next = false;         // heads and parts take turns
   std::optional<Frame> frame;        // is going
   std::size_t frame_done = 0;
-  MessageAllowance allowance;
+  MessageCredit credit;
 
   std::unique_ptr<MessageReader> in;
   bool in_is_closed = false;
@@ -427,7 +427,7 @@ void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
       polled_.push_back({peer->in->fd(), POLLIN, 0});
       watched_.push_back({peer.get()});
     }
-    // Without a frame there is nothing to write now: what is left waits for its allowance.
+    // Without a frame there is nothing to write now: what is left waits for its credit.
     if (peer->frame && !peer->out_is_closed) {
       polled_.push_back({peer->out->fd(), POLLOUT, 0});
       watched_.push_back({peer.get()});
@@ -601,7 +601,7 @@ std::optional<Mailbox::Frame> Mailbox::next_frame(Peer& peer) {
       Transfer& send = *find(peer.wanted.front());
       peer.wanted.pop_front();
       const std::size_t part = std::min(send.bytes - send.moved, kPartBytes);
-      Frame frame{.head = {.what = What::kPart, .bytes = part, .transfer = send.receive},
+      Frame frame{.head = {.what = What::kData, .bytes = part, .transfer = send.receive},
                   .bytes = {send.data + send.moved, part},
                   .transfer = send.number,
                   .ends_it = send.moved + part == send.bytes};
@@ -611,16 +611,16 @@ std::optional<Mailbox::Frame> Mailbox::next_frame(Peer& peer) {
     if (peer.part_is_next && !peer.sends.empty()) {
       Transfer& send = *find(peer.sends.front());
       Head head{.tag = send.tag, .bytes = send.bytes, .transfer = send.number};
-      if (send.bytes <= kWholeBytes && peer.allowance.take_message(send.bytes)) {
+      if (send.bytes <= kEagerBytes && peer.credit.take_message(send.bytes)) {
         peer.sends.pop_front();
         return Frame{.head = head,
                      .bytes = {send.data, send.bytes},
                      .transfer = send.number,
                      .ends_it = true};
       }
-      if (!peer.allowance.take_head()) continue;
+      if (!peer.credit.take_head()) continue;
       peer.sends.pop_front();
-      head.what = What::kOffer;
+      head.what = What::kRts;
       return Frame{.head = head};
     }
   }
@@ -699,18 +699,18 @@ void Mailbox::handle(Peer& peer, const Head& head) {
   peer.message = 0;
   Transfer* const transfer = find(head.transfer);
   switch (head.what) {
-    case What::kWhole:
-    case What::kOffer: {
-      const bool is_whole = head.what == What::kWhole;
-      if (is_whole && head.bytes > kWholeBytes) break;
+    case What::kEager:
+    case What::kRts: {
+      const bool is_eager = head.what == What::kEager;
+      if (is_eager && head.bytes > kEagerBytes) break;
       const MessageId id = next_number_++;
       const std::optional<ReceiveId> receive = matching_.arrive(id, peer.rank, head.tag);
       if (receive) {
         Transfer& matched = *find(*receive);
-        return is_whole ? take_whole(peer, matched, head) : take_offer(peer, matched, head);
+        return is_eager ? take_whole(peer, matched, head) : take_offer(peer, matched, head);
       }
       Message message{.source = peer.rank, .head = head};
-      if (is_whole && head.bytes > 0) {
+      if (is_eager && head.bytes > 0) {
         message.body.resize(head.bytes);
         message.is_complete = false;
         peer.bytes_left = head.bytes;
@@ -719,18 +719,18 @@ void Mailbox::handle(Peer& peer, const Head& head) {
       set_aside_.emplace(id, std::move(message));
       return;
     }
-    case What::kRequest:
+    case What::kCts:
       if (!transfer || !transfer->is_send || transfer->partner != peer.rank) break;
-      peer.allowance.give_head_back();
+      peer.credit.give_head_back();
       transfer->is_under_way = true;
       transfer->receive = head.receive;
       peer.wanted.push_back(transfer->number);
       return;
-    case What::kThanks:
+    case What::kFin:
       if (!transfer || !transfer->is_send || transfer->partner != peer.rank) break;
-      peer.allowance.give_head_back();
+      peer.credit.give_head_back();
       return complete(*transfer);
-    case What::kPart:
+    case What::kData:
       if (!transfer || transfer->is_send || transfer->source != peer.rank || head.bytes == 0 ||
           head.bytes > transfer->bytes - transfer->moved) {
         break;
@@ -738,7 +738,7 @@ void Mailbox::handle(Peer& peer, const Head& head) {
       peer.bytes_left = head.bytes;
       peer.transfer = transfer->number;
       return;
-    case What::kAllowance: peer.allowance.give_back(head.bytes); return;
+    case What::kCredit: peer.credit.give_back(head.bytes); return;
   }
   fail_all(ErrorKind::kProtocol, peer.rank, name_rank(peer.rank) + " sent what it must not send");
 }
@@ -770,7 +770,7 @@ void Mailbox::take_set_aside(Transfer& receive, std::map<MessageId, Message>::it
   Message& message = at->second;
   Peer& peer = *peers_[static_cast<std::size_t>(message.source)];
   receive.source = message.source;
-  if (message.head.what == What::kOffer) {
+  if (message.head.what == What::kRts) {
     const Head offer = message.head;
     set_aside_.erase(at);
     return take_offer(peer, receive, offer);
@@ -791,11 +791,11 @@ void Mailbox::take_offer(Peer& peer, Transfer& receive, const Head& offer) {
   receive.source = peer.rank;
   receive.is_under_way = true;
   Frame frame{
-      .head = {.what = What::kRequest, .transfer = offer.transfer, .receive = receive.number}};
+      .head = {.what = What::kCts, .transfer = offer.transfer, .receive = receive.number}};
   if (offer.bytes != receive.bytes) receive.flaw = wrong_size(receive, offer.bytes);
   if (receive.flaw || offer.bytes == 0) {
     // The receive ends when this is on its way: the sender may count on it.
-    frame = {.head = {.what = What::kThanks, .transfer = offer.transfer},
+    frame = {.head = {.what = What::kFin, .transfer = offer.transfer},
              .transfer = receive.number,
              .ends_it = true};
   }
@@ -804,9 +804,9 @@ void Mailbox::take_offer(Peer& peer, Transfer& receive, const Head& offer) {
 
 // In large pieces: each is a frame.
 void Mailbox::give_back(Peer& peer, std::size_t bytes) {
-  peer.to_give_back += MessageAllowance::cost_of(bytes);
-  if (peer.to_give_back < MessageAllowance::kBytes / 4) return;
-  peer.answers.push_back({.head = {.what = What::kAllowance, .bytes = peer.to_give_back}});
+  peer.to_give_back += MessageCredit::cost_of(bytes);
+  if (peer.to_give_back < MessageCredit::kBytes / 4) return;
+  peer.answers.push_back({.head = {.what = What::kCredit, .bytes = peer.to_give_back}});
   peer.to_give_back = 0;
 }
 

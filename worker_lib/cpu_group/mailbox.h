@@ -2,16 +2,16 @@
 //
 // Two streams join a pair of ranks, one each way (message_stream.h). In them travel:
 //
-//   whole message  head and bytes at once, if it is small and the receiver's allowance has room: it
+//   whole message  head and bytes at once, if it is small and the receiver's credit has room: it
 //                  is received into the buffer of a waiting receive, or set aside
 //   offer          the head of any other; its bytes stay with the sender until
 //   request        the receiver has a receive for it, then they come in
 //   part           ... parts of at most kPartBytes, straight into the receiver's buffer, in turns
 //                  with whatever else goes the same way
 //   thanks         no part is needed: the message is empty, or of another size than the receive
-//   allowance      what whole messages used of it and was received
+//   credit      what whole messages used of it and was received
 //
-// So a receiver sets aside at most MessageAllowance::kBytes, and kHeads heads, for each sender; and
+// So a receiver sets aside at most MessageCredit::kBytes, and kHeads heads, for each sender; and
 // no message waits for another one that nobody receives.
 //
 // Progress: whoever waits in a blocking call makes it, in its own thread, for everything in flight,
@@ -58,7 +58,7 @@ namespace ddprun {
 class Mailbox {
  public:
   // Longer messages are offered.
-  static constexpr std::size_t kWholeBytes = std::size_t{64} << 10;
+  static constexpr std::size_t kEagerBytes = std::size_t{64} << 10;
   static constexpr std::size_t kPartBytes = std::size_t{256} << 10;
 
   explicit Mailbox(GroupCore& core);

@@ -61,14 +61,14 @@ void MessageMatching::forget_if_empty(std::map<int, Tag>::iterator tag) {
   if (at.from.empty() && at.from_any.empty() && at.waiting.empty()) tags_.erase(tag);
 }
 
-bool MessageAllowance::take_message(std::size_t bytes) {
+bool MessageCredit::take_message(std::size_t bytes) {
   const std::size_t cost = cost_of(bytes);
   if (cost > bytes_left_) return false;
   bytes_left_ -= cost;
   return true;
 }
 
-bool MessageAllowance::take_head() {
+bool MessageCredit::take_head() {
   if (heads_left_ == 0) return false;
   --heads_left_;
   return true;

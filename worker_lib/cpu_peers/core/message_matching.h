@@ -1,4 +1,4 @@
-// MessageMatching: which receive gets which message, and MessageAllowance: what a sender may send
+// MessageMatching: which receive gets which message, and MessageCredit: what a sender may send
 // before anybody has asked for it. The pure part of send and recv; the mailbox moves the bytes.
 //
 // A message has come when its head has (its bytes may still be on their way). Rules:
@@ -65,7 +65,7 @@ class MessageMatching {
 // How much one sender may put into the memory of one receiver that has not asked for it: whole
 // messages up to a number of bytes, and beyond that the heads of messages whose bytes wait at the
 // sender, up to a number of heads. The receiver gives back what it has taken. One thread at a time.
-class MessageAllowance {
+class MessageCredit {
  public:
   // Counted for a message of no bytes: what it costs to remember one.
   static constexpr std::size_t kPerMessage = 128;

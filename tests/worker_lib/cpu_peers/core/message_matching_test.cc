@@ -164,30 +164,30 @@ TEST(MessageMatching, RandomScriptsGoAsTheNaiveModelSays) {
   }
 }
 
-TEST(MessageAllowance, EndsWithItsBytesAndComesBack) {
-  MessageAllowance allowance;
-  const std::size_t half = MessageAllowance::kBytes / 2 - MessageAllowance::kPerMessage;
-  EXPECT_TRUE(allowance.take_message(half));
-  EXPECT_TRUE(allowance.take_message(half));
-  EXPECT_FALSE(allowance.take_message(0));
-  allowance.give_back(MessageAllowance::cost_of(half));
-  EXPECT_TRUE(allowance.take_message(0));
-  EXPECT_FALSE(allowance.take_message(half));
+TEST(MessageCredit, EndsWithItsBytesAndComesBack) {
+  MessageCredit credit;
+  const std::size_t half = MessageCredit::kBytes / 2 - MessageCredit::kPerMessage;
+  EXPECT_TRUE(credit.take_message(half));
+  EXPECT_TRUE(credit.take_message(half));
+  EXPECT_FALSE(credit.take_message(0));
+  credit.give_back(MessageCredit::cost_of(half));
+  EXPECT_TRUE(credit.take_message(0));
+  EXPECT_FALSE(credit.take_message(half));
 }
 
-TEST(MessageAllowance, EmptyMessagesAreNotForNothing) {
-  MessageAllowance allowance;
+TEST(MessageCredit, EmptyMessagesAreNotForNothing) {
+  MessageCredit credit;
   std::size_t messages = 0;
-  while (allowance.take_message(0)) ++messages;
-  EXPECT_EQ(messages, MessageAllowance::kBytes / MessageAllowance::kPerMessage);
+  while (credit.take_message(0)) ++messages;
+  EXPECT_EQ(messages, MessageCredit::kBytes / MessageCredit::kPerMessage);
 }
 
-TEST(MessageAllowance, CountsHeads) {
-  MessageAllowance allowance;
-  for (std::size_t i = 0; i < MessageAllowance::kHeads; ++i) ASSERT_TRUE(allowance.take_head());
-  EXPECT_FALSE(allowance.take_head());
-  allowance.give_head_back();
-  EXPECT_TRUE(allowance.take_head());
+TEST(MessageCredit, CountsHeads) {
+  MessageCredit credit;
+  for (std::size_t i = 0; i < MessageCredit::kHeads; ++i) ASSERT_TRUE(credit.take_head());
+  EXPECT_FALSE(credit.take_head());
+  credit.give_head_back();
+  EXPECT_TRUE(credit.take_head());
 }
 
 }  // namespace
