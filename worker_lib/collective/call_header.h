@@ -65,7 +65,7 @@ static_assert(sizeof(CallHeader) == 40 && std::has_unique_object_representations
               "the bytes travel: none of them is left to chance");
 
 // A rank's header as it lies in the segment and travels between nodes, and with it the bytes of a call that
-// has few of them (cpu_calls/riding_calls.h). A line in all.
+// has few of them (cpu_calls/inline_collectives.h). A line in all.
 struct Arrival {
   CallHeader call;
   char bytes[kCacheLineBytes - sizeof(CallHeader)] = {};

@@ -72,8 +72,8 @@ class ChunkedCall {
 
   virtual std::size_t chunks() const = 0;
   virtual ChunkPipeline::Work work_mode() const = 0;
-  // Whether what is staged first is to travel with the header (cpu_calls/riding_calls.h).
-  virtual bool rides() const { return false; }
+  // Whether what is staged first is to travel with the header (cpu_calls/inline_collectives.h).
+  virtual bool is_inline() const { return false; }
 
   virtual void stage(const Chunk& chunk) = 0;
   // What work() sends of a staged chunk before it has received anything, where each node has one rank. Of

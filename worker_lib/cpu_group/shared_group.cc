@@ -7,8 +7,8 @@
 #include "base/cache_line.h"
 #include "base/poll_until.h"
 #include "worker_lib/collective/rank_names.h"
+#include "worker_lib/cpu_calls/inline_collectives.h"
 #include "worker_lib/cpu_calls/move_calls.h"
-#include "worker_lib/cpu_calls/riding_calls.h"
 #include "worker_lib/cpu_kernels/requirements.h"
 
 namespace ddprun {
@@ -139,8 +139,8 @@ Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job,
 }
 
 Result<SharedGroup::Leg> SharedGroup::reduce_staged(Collective& collective, const ReduceJob& job) {
-  if (job.kind != CallKind::kReduceScatter && RidingCall::suits(here_, job.data.bytes())) {
-    RidingReduce call(here_, job);
+  if (job.kind != CallKind::kReduceScatter && InlineCollective::suits(here_, job.data.bytes())) {
+    InlineReduce call(here_, job);
     return run_leg(collective, call);
   }
   if (DirectReduce::suits(here_, job)) {
@@ -227,8 +227,8 @@ Result<void> SharedGroup::broadcast(std::span<const WritableBytes> tensors, Rank
   header.kind = CallKind::kBroadcast;
   header.root = root.value;
   const Scattered<char> data(tensors);
-  if (RidingCall::suits(here_, data.bytes())) {
-    RidingBroadcast call(here_, data, root.value);
+  if (InlineCollective::suits(here_, data.bytes())) {
+    InlineBroadcast call(here_, data, root.value);
     return run(header, call, terms.timeout);
   }
   BroadcastCall call(here_, data, root.value);
@@ -243,8 +243,8 @@ Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
   header.kind = CallKind::kAllGather;
   const Scattered<const char> input(inputs);
   const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, size());
-  if (RidingCall::suits(here_, input.bytes())) {
-    RidingGather call(here_, input, by_rank);
+  if (InlineCollective::suits(here_, input.bytes())) {
+    InlineGather call(here_, input, by_rank);
     return run(header, call, terms.timeout);
   }
   GatherCall staged(here_, input, by_rank, -1);
@@ -306,8 +306,8 @@ Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBy
   const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, wanted);
   const CallHeader header =
       in_terms(terms, {.count = input.size(), .root = root.value, .kind = CallKind::kGather});
-  if (RidingCall::suits(here_, input.size())) {
-    RidingGather call(here_, Scattered<const char>(input), by_rank);
+  if (InlineCollective::suits(here_, input.size())) {
+    InlineGather call(here_, Scattered<const char>(input), by_rank);
     return run(header, call, terms.timeout);
   }
   GatherCall call(here_, Scattered<const char>(input), by_rank, root.value);
@@ -573,7 +573,7 @@ TcpMesh::End SharedGroup::exchange_arrivals(ChunkedCall& call, TimePoint deadlin
   Arrival* const own = here_.arrivals_of(here_.node);
   for (int local = 0; local < here_.local_count(); ++local) {
     own[local] = {.call = progress_.call_of(local, round_)};
-    if (call.rides()) {
+    if (call.is_inline()) {
       std::memcpy(own[local].bytes, here_.stage(local, next_chunk_), sizeof own[local].bytes);
     }
   }

@@ -14,7 +14,7 @@
 
 namespace ddprun {
 
-class RidingCall : public ChunkedCall {
+class InlineCollective : public ChunkedCall {
  public:
   // bytes: of a rank's own.
   static bool suits(const Surroundings& here, std::size_t bytes) {
@@ -23,19 +23,19 @@ class RidingCall : public ChunkedCall {
 
   std::size_t chunks() const override { return 1; }
   ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kNone; }
-  bool rides() const override { return true; }
+  bool is_inline() const override { return true; }
   TcpMesh::End work(const Chunk&, TimePoint) override { return {}; }
 
  protected:
-  explicit RidingCall(const Surroundings& here) : here_(here) {}
+  explicit InlineCollective(const Surroundings& here) : here_(here) {}
 
   const Surroundings& here_;
 };
 
 // all_reduce and reduce.
-class RidingReduce final : public RidingCall {
+class InlineReduce final : public InlineCollective {
  public:
-  RidingReduce(const Surroundings& here, const ReduceJob& job) : RidingCall(here), job_(job) {}
+  InlineReduce(const Surroundings& here, const ReduceJob& job) : InlineCollective(here), job_(job) {}
 
   void stage(const Chunk& chunk) override;
   void copy_out(const Chunk& chunk) override;
@@ -48,10 +48,10 @@ class RidingReduce final : public RidingCall {
   const ReduceJob& job_;
 };
 
-class RidingBroadcast final : public RidingCall {
+class InlineBroadcast final : public InlineCollective {
  public:
-  RidingBroadcast(const Surroundings& here, Scattered<char> data, int root)
-      : RidingCall(here), data_(std::move(data)), root_(root) {}
+  InlineBroadcast(const Surroundings& here, Scattered<char> data, int root)
+      : InlineCollective(here), data_(std::move(data)), root_(root) {}
 
   void stage(const Chunk& chunk) override;
   void copy_out(const Chunk& chunk) override;
@@ -62,12 +62,12 @@ class RidingBroadcast final : public RidingCall {
 };
 
 // all_gather and gather.
-class RidingGather final : public RidingCall {
+class InlineGather final : public InlineCollective {
  public:
   // outputs: by rank; empty where the result is not wanted.
-  RidingGather(const Surroundings& here, Scattered<const char> input,
+  InlineGather(const Surroundings& here, Scattered<const char> input,
                std::span<const Scattered<char>> outputs)
-      : RidingCall(here), input_(std::move(input)), outputs_(outputs) {}
+      : InlineCollective(here), input_(std::move(input)), outputs_(outputs) {}
 
   void stage(const Chunk& chunk) override;
   void copy_out(const Chunk& chunk) override;

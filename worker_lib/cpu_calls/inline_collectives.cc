@@ -1,4 +1,4 @@
-#include "worker_lib/cpu_calls/riding_calls.h"
+#include "worker_lib/cpu_calls/inline_collectives.h"
 
 #include <vector>
 
@@ -6,20 +6,20 @@
 
 namespace ddprun {
 
-// --- RidingReduce ---
+// --- InlineReduce ---
 
-void RidingReduce::stage(const Chunk& chunk) {
+void InlineReduce::stage(const Chunk& chunk) {
   job_.data.copy_to(here_.stage(here_.local, chunk.number), {0, job_.data.bytes()});
 }
 
-void RidingReduce::copy_out(const Chunk&) {
+void InlineReduce::copy_out(const Chunk&) {
   if (!job_.wants_result(here_.rank)) return;
   alignas(kCacheLineBytes) char result[sizeof(Arrival::bytes)];
   here_.in_rank_order ? fold_by_ranks(result) : fold_by_nodes(result);
   job_.data.copy_from(result, {0, job_.data.bytes()});
 }
 
-void RidingReduce::fold(FoldForm form, std::span<const void* const> sources, char* out) const {
+void InlineReduce::fold(FoldForm form, std::span<const void* const> sources, char* out) const {
   const bool is_last = form != FoldForm::kPartial;
   job_.kernel(form)({.sources = sources.data(),
                      .source_count = static_cast<int>(sources.size()),
@@ -28,7 +28,7 @@ void RidingReduce::fold(FoldForm form, std::span<const void* const> sources, cha
                      .divisor = is_last ? job_.divisor(here_.layout.world_size()) : 1});
 }
 
-void RidingReduce::fold_by_ranks(char* out) const {
+void InlineReduce::fold_by_ranks(char* out) const {
   std::vector<const void*> sources;
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     sources.push_back(here_.arrival_of(rank).bytes);
@@ -36,7 +36,7 @@ void RidingReduce::fold_by_ranks(char* out) const {
   fold(FoldForm::kWhole, sources, out);
 }
 
-void RidingReduce::fold_by_nodes(char* out) const {
+void InlineReduce::fold_by_nodes(char* out) const {
   const std::size_t partial_bytes = job_.count() * size_of(accumulator_of(job_.type));
   std::vector<char> partials(here_.layout.nodes.size() * partial_bytes);
   std::vector<const void*> of_nodes;
@@ -52,25 +52,25 @@ void RidingReduce::fold_by_nodes(char* out) const {
   fold(FoldForm::kFinish, of_nodes, out);
 }
 
-// --- RidingBroadcast ---
+// --- InlineBroadcast ---
 
-void RidingBroadcast::stage(const Chunk& chunk) {
+void InlineBroadcast::stage(const Chunk& chunk) {
   if (here_.rank == root_) {
     data_.copy_to(here_.stage(here_.local, chunk.number), {0, data_.bytes()});
   }
 }
 
-void RidingBroadcast::copy_out(const Chunk&) {
+void InlineBroadcast::copy_out(const Chunk&) {
   if (here_.rank != root_) data_.copy_from(here_.arrival_of(root_).bytes, {0, data_.bytes()});
 }
 
-// --- RidingGather ---
+// --- InlineGather ---
 
-void RidingGather::stage(const Chunk& chunk) {
+void InlineGather::stage(const Chunk& chunk) {
   input_.copy_to(here_.stage(here_.local, chunk.number), {0, input_.bytes()});
 }
 
-void RidingGather::copy_out(const Chunk&) {
+void InlineGather::copy_out(const Chunk&) {
   for (std::size_t rank = 0; rank < outputs_.size(); ++rank) {
     outputs_[rank].copy_from(here_.arrival_of(static_cast<int>(rank)).bytes,
                              {0, outputs_[rank].bytes()});
