@@ -49,7 +49,7 @@ struct CallHeader {
   std::uint16_t padding = 0;
   // What the rank knows that makes a shorter way possible. Ranks may differ; then all take the longer one.
   // all_reduce: 1: its tensor lies where the others reach it. all_to_all: 1 and the bytes of each of its
-  // pairs, if all are of one size. With the highest bit: it can pull (cpu_calls/pull_call.h). Else 0.
+  // pairs, if all are of one size. With the highest bit: it can pull (cpu_calls/cma_collective.h). Else 0.
   std::uint64_t shortcut = 0;
 
   // Whether the ranks do the same.

@@ -15,12 +15,12 @@ void InlineReduce::stage(const Chunk& chunk) {
 void InlineReduce::copy_out(const Chunk&) {
   if (!job_.wants_result(here_.rank)) return;
   alignas(kCacheLineBytes) char result[sizeof(Arrival::bytes)];
-  here_.in_rank_order ? fold_by_ranks(result) : fold_by_nodes(result);
+  here_.in_rank_order ? reduce_by_ranks(result) : reduce_by_nodes(result);
   job_.data.copy_from(result, {0, job_.data.bytes()});
 }
 
-void InlineReduce::fold(FoldForm form, std::span<const void* const> sources, char* out) const {
-  const bool is_last = form != FoldForm::kPartial;
+void InlineReduce::fold(ReduceForm form, std::span<const void* const> sources, char* out) const {
+  const bool is_last = form != ReduceForm::kPartial;
   job_.kernel(form)({.sources = sources.data(),
                      .source_count = static_cast<int>(sources.size()),
                      .count = job_.count(),
@@ -28,15 +28,15 @@ void InlineReduce::fold(FoldForm form, std::span<const void* const> sources, cha
                      .divisor = is_last ? job_.divisor(here_.layout.world_size()) : 1});
 }
 
-void InlineReduce::fold_by_ranks(char* out) const {
+void InlineReduce::reduce_by_ranks(char* out) const {
   std::vector<const void*> sources;
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     sources.push_back(here_.arrival_of(rank).bytes);
   }
-  fold(FoldForm::kWhole, sources, out);
+  fold(ReduceForm::kWhole, sources, out);
 }
 
-void InlineReduce::fold_by_nodes(char* out) const {
+void InlineReduce::reduce_by_nodes(char* out) const {
   const std::size_t partial_bytes = job_.count() * size_of(accumulator_of(job_.type));
   std::vector<char> partials(here_.layout.nodes.size() * partial_bytes);
   std::vector<const void*> of_nodes;
@@ -46,10 +46,10 @@ void InlineReduce::fold_by_nodes(char* out) const {
       of_ranks.push_back(here_.arrivals_of(node)[local].bytes);
     }
     char* const partial = partials.data() + of_nodes.size() * partial_bytes;
-    fold(FoldForm::kPartial, of_ranks, partial);
+    fold(ReduceForm::kPartial, of_ranks, partial);
     of_nodes.push_back(partial);
   }
-  fold(FoldForm::kFinish, of_nodes, out);
+  fold(ReduceForm::kFinish, of_nodes, out);
 }
 
 // --- InlineBroadcast ---

@@ -41,9 +41,9 @@ class InlineReduce final : public InlineCollective {
   void copy_out(const Chunk& chunk) override;
 
  private:
-  void fold(FoldForm form, std::span<const void* const> sources, char* out) const;
-  void fold_by_nodes(char* out) const;
-  void fold_by_ranks(char* out) const;
+  void fold(ReduceForm form, std::span<const void* const> sources, char* out) const;
+  void reduce_by_nodes(char* out) const;
+  void reduce_by_ranks(char* out) const;
 
   const ReduceJob& job_;
 };

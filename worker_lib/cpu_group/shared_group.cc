@@ -7,8 +7,8 @@
 #include "base/cache_line.h"
 #include "base/poll_until.h"
 #include "worker_lib/collective/rank_names.h"
+#include "worker_lib/cpu_calls/copy_collectives.h"
 #include "worker_lib/cpu_calls/inline_collectives.h"
-#include "worker_lib/cpu_calls/move_calls.h"
 #include "worker_lib/cpu_kernels/requirements.h"
 
 namespace ddprun {
@@ -153,7 +153,7 @@ Result<SharedGroup::Leg> SharedGroup::reduce_staged(Collective& collective, cons
 
 // A rank whose call has failed has its tensor back, and may change it while slower ones still read it
 // and then find all that they have waited for. So what was reduced here counts only while the group
-// is whole: on one node at the end, with several before what was folded leaves the node
+// is whole: on one node at the end, with several before what was reduced leaves the node
 // (TcpMesh::exchange).
 Result<SharedGroup::Leg> SharedGroup::reduce_in_heap(Collective& collective, const ReduceJob& job,
                                                      std::size_t place) {
@@ -273,7 +273,7 @@ SharedGroup::Way SharedGroup::choose_way(PullTrial& trial, std::size_t bytes, st
                                          std::size_t in_all) const {
   const bool may_pull = pulls_ && here_.one_node() && bytes >= here_.tuning.pull_bytes &&
                         !here_.streams(in_all) && core_->parts().memory.can_be_read() &&
-                        PullCall::has_room(here_, pieces);
+                        CmaCollective::has_room(here_, pieces);
   if (!may_pull) return {};
   if (!here_.tuning.tries_pulling) return {.bytes = bytes, .pulls = true};
   return {.trial = trial.is_over(bytes) ? nullptr : &trial,
@@ -287,7 +287,7 @@ Result<SharedGroup::Leg> SharedGroup::pull(Collective& collective, std::uint64_t
                                            const Way& way, PullJob job) {
   const bool settles = way.trial && way.trial->is_last(way.bytes);
   if (settles) job.found_quicker = way.trial->is_quicker(way.bytes);
-  PullCall call(here_, core_->parts().memory, job);
+  CmaCollective call(here_, core_->parts().memory, job);
   const Result<Leg> leg = only_if_whole(collective, take_shortcut(collective, shortcut, call));
   if (!leg || *leg == Leg::kMixed) return leg;
   if (!call.was_possible()) {

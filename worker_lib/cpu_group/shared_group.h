@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "worker_lib/cpu_calls/chunked_call.h"
+#include "worker_lib/cpu_calls/cma_collective.h"
 #include "worker_lib/cpu_calls/core/pull_trial.h"
-#include "worker_lib/cpu_calls/pull_call.h"
-#include "worker_lib/cpu_calls/reduce_calls.h"
+#include "worker_lib/cpu_calls/reduce_collectives.h"
 #include "worker_lib/cpu_group/cpu_group.h"
 #include "worker_lib/cpu_group/group_core.h"
 #include "worker_lib/cpu_group/mailbox.h"

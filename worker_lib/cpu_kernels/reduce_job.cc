@@ -2,9 +2,9 @@
 
 namespace ddprun {
 
-FoldKernel ReduceJob::kernel(FoldForm form) const {
+ReduceKernel ReduceJob::kernel(ReduceForm form) const {
   static const InstructionSet set = best_instruction_set();
-  return fold_kernel(type, op, form, set);
+  return reduce_kernel(type, op, form, set);
 }
 
 }  // namespace ddprun

@@ -8,7 +8,7 @@
 
 #include "worker_lib/collective/call_header.h"
 #include "worker_lib/collective/core/scattered.h"
-#include "worker_lib/cpu_kernels/fold_kernels.h"
+#include "worker_lib/cpu_kernels/reduce_kernels.h"
 
 namespace ddprun {
 
@@ -31,7 +31,7 @@ struct ReduceJob {
   std::size_t bytes_by_rank() const { return output.bytes() * (inputs.size() + 1); }
   bool wants_result(int rank) const { return root < 0 || root == rank; }
   // The best there is for this machine.
-  FoldKernel kernel(FoldForm form) const;
+  ReduceKernel kernel(ReduceForm form) const;
   // Of a fold over all ranks, at its end.
   double divisor(int world_size) const { return op == ReduceOp::kAvg ? world_size : 1; }
 };

@@ -1,12 +1,12 @@
 #include "worker_lib/cpu_kernels/requirements.h"
 
 #include "base/assert.h"
-#include "worker_lib/cpu_kernels/fold_kernels.h"
+#include "worker_lib/cpu_kernels/reduce_kernels.h"
 
 namespace ddprun {
 
 void require_operation(ElementType type, ReduceOp op) {
-  DDPRUN_ASSERT(fold_kernel(type, op, FoldForm::kWhole, InstructionSet::kBaseline),
+  DDPRUN_ASSERT(reduce_kernel(type, op, ReduceForm::kWhole, InstructionSet::kBaseline),
                 "elements of this type can be reduced by this operation");
 }
 

@@ -23,7 +23,7 @@ struct NcclDouble::Collective {
   NcclType type = NcclType::kUint8;
   NcclOp op = NcclOp::kSum;
   int root = -1;
-  double factor = 1;  // of this rank's values, before they are folded
+  double factor = 1;  // of this rank's values, before they are reduced
   bool is_premul = false;
   Comm* comm = nullptr;
   std::size_t number = 0;

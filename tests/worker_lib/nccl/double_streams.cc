@@ -10,7 +10,7 @@
 namespace ddprun {
 namespace {
 
-torch::Tensor folded(const std::vector<torch::Tensor>& inputs, NcclOp op) {
+torch::Tensor reduced(const std::vector<torch::Tensor>& inputs, NcclOp op) {
   torch::Tensor result = inputs[0].clone();
   for (std::size_t r = 1; r < inputs.size(); ++r) {
     switch (op) {
@@ -104,13 +104,13 @@ bool NcclDouble::arrive(Collective& collective) {
     const auto write = [&](const torch::Tensor& result) {
       view(one.receive, static_cast<std::size_t>(result.numel()), one.type).copy_(result);
     };
-    if (one.kind == "all_reduce") write(folded(inputs, one.op));
-    if (one.kind == "reduce" && static_cast<int>(r) == one.root) write(folded(inputs, one.op));
+    if (one.kind == "all_reduce") write(reduced(inputs, one.op));
+    if (one.kind == "reduce" && static_cast<int>(r) == one.root) write(reduced(inputs, one.op));
     if (one.kind == "broadcast") write(inputs[static_cast<std::size_t>(one.root)]);
     if (one.kind == "all_gather") write(torch::cat(inputs));
     const auto share = static_cast<std::int64_t>(one.count);
     const auto begin = static_cast<std::int64_t>(r) * share;
-    if (is_scatter) write(folded(inputs, one.op).narrow(0, begin, share));
+    if (is_scatter) write(reduced(inputs, one.op).narrow(0, begin, share));
   }
   clique.collectives.erase(all);
   return true;

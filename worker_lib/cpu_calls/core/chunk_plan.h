@@ -5,7 +5,7 @@
 //
 //   buffer   [ chunk 0 | chunk 1 | ... ]                 each fits a stage of the segment
 //   chunk    [ share of lane 0 | share of lane 1 | ... ]  reduced by the lane's ranks
-//   share    [ piece of node 0 | piece of node 1 | ... ]  folded over the nodes by that node; or all of it
+//   share    [ piece of node 0 | piece of node 1 | ... ]  reduced over the nodes by that node; or all of it
 //                                                         by every node
 #pragma once
 

@@ -1,4 +1,4 @@
-// PullTrial: whether long pieces get to the other ranks of a node sooner by one copy (cpu_calls/pull_call.h) or
+// PullTrial: whether long pieces get to the other ranks of a node sooner by one copy (cpu_calls/cma_collective.h) or
 // by two through the segment. Which it is depends on the processor: with one the kernel copies twice as
 // fast as two ranks hand lines to each other, with another half as fast. So the first calls of each class
 // of sizes (a factor of two) take turns, and the rest goes the way that was quicker.

@@ -1,4 +1,4 @@
-#include "worker_lib/cpu_kernels/fold_kernels.h"
+#include "worker_lib/cpu_kernels/reduce_kernels.h"
 
 #include <gtest/gtest.h>
 
@@ -29,14 +29,14 @@ std::vector<InstructionSet> sets_of_this_machine() {
   return sets;
 }
 
-Bytes fold(const std::vector<Bytes>& sources, ElementType type, ReduceOp op, FoldForm form,
+Bytes fold(const std::vector<Bytes>& sources, ElementType type, ReduceOp op, ReduceForm form,
            InstructionSet set, std::size_t count, std::size_t out_size) {
   std::vector<const void*> pointers;
   for (const Bytes& source : sources) pointers.push_back(source.data());
   Bytes out(count * out_size);
   Bytes copy(count * out_size), another = copy;
   void* const copies[] = {copy.data(), another.data()};
-  fold_kernel(type, op, form,
+  reduce_kernel(type, op, form,
               set)({.sources = pointers.data(),
                     .source_count = static_cast<int>(pointers.size()),
                     .count = count,
@@ -49,7 +49,7 @@ Bytes fold(const std::vector<Bytes>& sources, ElementType type, ReduceOp op, Fol
   return out;
 }
 
-TEST(FoldKernels, EveryCloneGivesTheReferencesBitsForEveryTypeAndOperation) {
+TEST(ReduceKernels, EveryCloneGivesTheReferencesBitsForEveryTypeAndOperation) {
   Rng rng(1);
   for (const ElementType type : kElementTypes) {
     for (const ReduceOp op : kReduceOps) {
@@ -61,7 +61,7 @@ TEST(FoldKernels, EveryCloneGivesTheReferencesBitsForEveryTypeAndOperation) {
             inputs.push_back(random_elements(rng, type, count));
           const Bytes expected = reference_reduction(std::string(sources, 'a'), inputs, type, op);
           for (const InstructionSet set : sets_of_this_machine()) {
-            ASSERT_EQ(fold(inputs, type, op, FoldForm::kWhole, set, count, size_of(type)), expected)
+            ASSERT_EQ(fold(inputs, type, op, ReduceForm::kWhole, set, count, size_of(type)), expected)
                 << to_text(type) << " " << to_text(op) << " of " << sources << " x " << count
                 << ", set " << static_cast<int>(set);
           }
@@ -71,7 +71,7 @@ TEST(FoldKernels, EveryCloneGivesTheReferencesBitsForEveryTypeAndOperation) {
   }
 }
 
-TEST(FoldKernels, AFoldInTwoFormsIsTheFoldOfANodeAndThenOfNodes) {
+TEST(ReduceKernels, AFoldInTwoFormsIsTheFoldOfANodeAndThenOfNodes) {
   Rng rng(2);
   for (const ElementType type : {ElementType::kF16, ElementType::kBF16, ElementType::kF64}) {
     const std::size_t count = 1500;
@@ -80,17 +80,17 @@ TEST(FoldKernels, AFoldInTwoFormsIsTheFoldOfANodeAndThenOfNodes) {
     for (int i = 0; i < 5; ++i) inputs.push_back(random_elements(rng, type, count));
     for (const InstructionSet set : sets_of_this_machine()) {
       const Bytes first = fold({inputs[0], inputs[1], inputs[2]}, type, ReduceOp::kSum,
-                               FoldForm::kPartial, set, count, wide);
+                               ReduceForm::kPartial, set, count, wide);
       const Bytes second =
-          fold({inputs[3], inputs[4]}, type, ReduceOp::kSum, FoldForm::kPartial, set, count, wide);
+          fold({inputs[3], inputs[4]}, type, ReduceOp::kSum, ReduceForm::kPartial, set, count, wide);
       EXPECT_EQ(
-          fold({first, second}, type, ReduceOp::kSum, FoldForm::kFinish, set, count, size_of(type)),
+          fold({first, second}, type, ReduceOp::kSum, ReduceForm::kFinish, set, count, size_of(type)),
           reference_reduction("aaabb", inputs, type, ReduceOp::kSum));
     }
   }
 }
 
-TEST(FoldKernels, TheOutputMayBeOneOfTheSources) {
+TEST(ReduceKernels, TheOutputMayBeOneOfTheSources) {
   Rng rng(3);
   const std::size_t count = 3001;
   for (const ElementType type : {ElementType::kF32, ElementType::kF16}) {
@@ -100,7 +100,7 @@ TEST(FoldKernels, TheOutputMayBeOneOfTheSources) {
     for (int target = 0; target < 3; ++target) {
       std::vector<Bytes> buffers = inputs;
       const void* sources[] = {buffers[0].data(), buffers[1].data(), buffers[2].data()};
-      fold_kernel(type, ReduceOp::kSum, FoldForm::kWhole, best_instruction_set())(
+      reduce_kernel(type, ReduceOp::kSum, ReduceForm::kWhole, best_instruction_set())(
           {.sources = sources, .source_count = 3, .count = count, .out = buffers[target].data()});
       EXPECT_EQ(buffers[target], reference_reduction("aaa", inputs, type, ReduceOp::kSum));
     }
@@ -109,14 +109,14 @@ TEST(FoldKernels, TheOutputMayBeOneOfTheSources) {
 
 // Every f16 and bf16 value, through a fold of one source: what comes out is what went in (a NaN
 // quiet).
-TEST(FoldKernels, AllSixteenBitValuesSurviveTheWayThroughF32) {
+TEST(ReduceKernels, AllSixteenBitValuesSurviveTheWayThroughF32) {
   for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
     std::vector<std::uint16_t> all(65536);
     for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
     for (const InstructionSet set : sets_of_this_machine()) {
       std::vector<std::uint16_t> out(all.size());
       const void* source = all.data();
-      fold_kernel(type, ReduceOp::kSum, FoldForm::kWhole, set)(
+      reduce_kernel(type, ReduceOp::kSum, ReduceForm::kWhole, set)(
           {.sources = &source, .source_count = 1, .count = all.size(), .out = out.data()});
       const int exponent = type == ElementType::kF16 ? 0x7c00 : 0x7f80;
       for (std::size_t i = 0; i < all.size(); ++i) {
@@ -132,7 +132,7 @@ TEST(FoldKernels, AllSixteenBitValuesSurviveTheWayThroughF32) {
 }
 
 // f32 values around every boundary between two f16 (bf16) values, rounded by every clone alike.
-TEST(FoldKernels, RoundingToSixteenBitsIsToNearestEvenAndEqualInEveryClone) {
+TEST(ReduceKernels, RoundingToSixteenBitsIsToNearestEvenAndEqualInEveryClone) {
   for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
     std::vector<float> values;
     for (std::uint32_t high = 0; high < 65536; high += 3) {
@@ -144,10 +144,10 @@ TEST(FoldKernels, RoundingToSixteenBitsIsToNearestEvenAndEqualInEveryClone) {
     }
     Bytes input(values.size() * 4);
     std::memcpy(input.data(), values.data(), input.size());
-    const Bytes baseline = fold({input}, type, ReduceOp::kSum, FoldForm::kFinish,
+    const Bytes baseline = fold({input}, type, ReduceOp::kSum, ReduceForm::kFinish,
                                 InstructionSet::kBaseline, values.size(), 2);
     for (const InstructionSet set : sets_of_this_machine()) {
-      EXPECT_TRUE(fold({input}, type, ReduceOp::kSum, FoldForm::kFinish, set, values.size(), 2) ==
+      EXPECT_TRUE(fold({input}, type, ReduceOp::kSum, ReduceForm::kFinish, set, values.size(), 2) ==
                   baseline);
     }
     for (std::size_t i = 0; i < values.size(); ++i) {
@@ -158,14 +158,14 @@ TEST(FoldKernels, RoundingToSixteenBitsIsToNearestEvenAndEqualInEveryClone) {
   }
 }
 
-TEST(FoldKernels, MinAndMaxHandNanOnFromAnyPlace) {
+TEST(ReduceKernels, MinAndMaxHandNanOnFromAnyPlace) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float rows[3][3] = {{nan, 1, 2}, {3, nan, 4}, {5, 6, nan}};
   const void* sources[] = {rows[0], rows[1], rows[2]};
   for (const InstructionSet set : sets_of_this_machine()) {
     for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
       float out[3] = {};
-      fold_kernel(ElementType::kF32, op, FoldForm::kWhole,
+      reduce_kernel(ElementType::kF32, op, ReduceForm::kWhole,
                   set)({.sources = sources, .source_count = 3, .count = 3, .out = out});
       for (const float value : out) EXPECT_TRUE(std::isnan(value));
     }
@@ -174,12 +174,12 @@ TEST(FoldKernels, MinAndMaxHandNanOnFromAnyPlace) {
 
 // The promise of the kAvg of two ranks: the same bits as the sum of halves, but for overflow and
 // subnormal numbers.
-TEST(FoldKernels, TheAverageOfTwoIsTheSumOfTheirHalves) {
+TEST(ReduceKernels, TheAverageOfTwoIsTheSumOfTheirHalves) {
   Rng rng(4);
   const std::size_t count = 5000;
   const std::vector<Bytes> inputs{random_elements(rng, ElementType::kF32, count),
                                   random_elements(rng, ElementType::kF32, count)};
-  const Bytes average = fold(inputs, ElementType::kF32, ReduceOp::kAvg, FoldForm::kWhole,
+  const Bytes average = fold(inputs, ElementType::kF32, ReduceOp::kAvg, ReduceForm::kWhole,
                              best_instruction_set(), count, 4);
   for (std::size_t i = 0; i < count; ++i) {
     float a, b, got;
@@ -210,7 +210,7 @@ class OddArithmetic {
   }();
 };
 
-TEST(FoldKernels, TheThreadsOwnArithmeticShowsInNoBit) {
+TEST(ReduceKernels, TheThreadsOwnArithmeticShowsInNoBit) {
   Rng rng(8);
   for (const ElementType type : kElementTypes) {
     for (const ReduceOp op : kReduceOps) {
@@ -225,7 +225,7 @@ TEST(FoldKernels, TheThreadsOwnArithmeticShowsInNoBit) {
       }
       for (const InstructionSet set : sets_of_this_machine()) {
         const auto result = [&] {
-          return fold(inputs, type, op, FoldForm::kWhole, set, 1100, size_of(type));
+          return fold(inputs, type, op, ReduceForm::kWhole, set, 1100, size_of(type));
         };
         const Bytes expected = result();
         const OddArithmetic odd;
@@ -236,11 +236,11 @@ TEST(FoldKernels, TheThreadsOwnArithmeticShowsInNoBit) {
   }
 }
 
-TEST(FoldKernels, UndefinedOperationsHaveNoKernel) {
+TEST(ReduceKernels, UndefinedOperationsHaveNoKernel) {
   for (const ElementType type : kElementTypes) {
     for (const ReduceOp op : kReduceOps) {
       const bool exists =
-          fold_kernel(type, op, FoldForm::kWhole, InstructionSet::kBaseline) != nullptr;
+          reduce_kernel(type, op, ReduceForm::kWhole, InstructionSet::kBaseline) != nullptr;
       EXPECT_EQ(exists, is_defined(type, op)) << to_text(type) << " " << to_text(op);
     }
   }

@@ -2,7 +2,7 @@
 //
 // The order of the sources is the order of the reduction. Sums are made element by element, never
 // across elements, so how wide the machine's vectors are does not show in the result: every clone
-// gives the same bits. f16 and bf16 are folded in f32 and rounded once, to nearest even, at the
+// gives the same bits. f16 and bf16 are reduced in f32 and rounded once, to nearest even, at the
 // end. Subnormal numbers count, and rounding is to nearest even, whatever the calling thread wants
 // of its own. Integers wrap around. min and max hand NaN on, as torch's do.
 //
@@ -18,7 +18,7 @@
 
 namespace ddprun {
 
-struct FoldJob {
+struct ReduceJob {
   const void* const* sources = nullptr;
   int source_count = 0;           // at least 1
   size_t count = 0;               // elements
@@ -29,13 +29,13 @@ struct FoldJob {
 };
 
 // For f16 and bf16 the three differ, as partial folds are f32; for all other types they are one.
-enum class FoldForm {
+enum class ReduceForm {
   kWhole,    // elements in, elements out
   kPartial,  // elements in, accumulators out
   kFinish,   // accumulators in, elements out
 };
 
-using FoldKernel = void (*)(const FoldJob&);
+using ReduceKernel = void (*)(const ReduceJob&);
 
 enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
 
@@ -45,6 +45,6 @@ InstructionSet best_instruction_set();
 // Null if the operation is not defined for the type (kAvg is for floating-point and complex numbers,
 // which know only kSum besides; the bitwise ones are for integers and bool), or if this build has no clone for the set. kAvg folds as
 // kSum does, and divides.
-FoldKernel fold_kernel(ElementType type, ReduceOp op, FoldForm form, InstructionSet set);
+ReduceKernel reduce_kernel(ElementType type, ReduceOp op, ReduceForm form, InstructionSet set);
 
 }  // namespace ddprun

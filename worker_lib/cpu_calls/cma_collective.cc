@@ -1,4 +1,4 @@
-#include "worker_lib/cpu_calls/pull_call.h"
+#include "worker_lib/cpu_calls/cma_collective.h"
 
 namespace ddprun {
 namespace {
@@ -11,11 +11,11 @@ void copy_all(const Scattered<const char>& from, const Scattered<char>& to) {
 
 }  // namespace
 
-bool PullCall::has_room(const Surroundings& here, std::size_t pieces) {
+bool CmaCollective::has_room(const Surroundings& here, std::size_t pieces) {
   return pieces <= (here.segment.stage_bytes - sizeof(Head)) / sizeof(Place);
 }
 
-void PullCall::stage(const Chunk& chunk) {
+void CmaCollective::stage(const Chunk& chunk) {
   Place* const places = places_of(here_.local, chunk);
   for (std::size_t i = 0; i < job_.offered.size(); ++i) {
     places[i] = {reinterpret_cast<std::uint64_t>(job_.offered[i].data()), job_.offered[i].size()};
@@ -24,14 +24,14 @@ void PullCall::stage(const Chunk& chunk) {
 
 // A rank that cannot be read may be dead, which the watch is just learning of, or have become one that may
 // not be read: then nobody takes its word for what was read, and all stage.
-TcpMesh::End PullCall::work(const Chunk& chunk, TimePoint) {
+TcpMesh::End CmaCollective::work(const Chunk& chunk, TimePoint) {
   Head& head = head_of(here_.local, chunk);
   head.could_read = read_all(chunk);
   head.found_quicker = job_.found_quicker;
   return {};
 }
 
-bool PullCall::read_all(const Chunk& chunk) const {
+bool CmaCollective::read_all(const Chunk& chunk) const {
   const int count = here_.local_count();
   // Each begins with the next one: not everybody reads the same memory at first.
   for (int step = 0; step < count; ++step) {
@@ -53,7 +53,7 @@ bool PullCall::read_all(const Chunk& chunk) const {
   return true;
 }
 
-void PullCall::copy_out(const Chunk& chunk) {
+void CmaCollective::copy_out(const Chunk& chunk) {
   for (int local = 0; local < here_.local_count(); ++local) {
     const Head& head = head_of(local, chunk);
     was_possible_ = was_possible_ && head.could_read != 0;

@@ -1,5 +1,5 @@
 // Long all_gathers and all_to_alls by a single copy, and what happens where not all ranks can.
-#include "worker_lib/cpu_calls/pull_call.h"
+#include "worker_lib/cpu_calls/cma_collective.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

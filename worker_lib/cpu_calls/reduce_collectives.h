@@ -103,18 +103,18 @@ class SharedReduce final : public ChunkedCall {
   };
 
   bool in_heap() const { return !tensors_.empty(); }
-  bool folds_by_ranks() const;
+  bool reduces_by_ranks() const;
   bool is_repeated() const;
-  bool is_folded_on(int node) const;
+  bool is_reduced_on(int node) const;
   ChunkShape shape(const Chunk& chunk) const;
   // Each part of this rank's share that lies in one piece, in the order of the chunk.
   std::vector<Stretch> own_share(const Chunk& chunk) const;
-  void fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form, char* out,
+  void reduce_over_node(const Chunk& chunk, const Stretch& stretch, ReduceForm form, char* out,
                       std::span<void* const> copies);
-  bool fold_in_heap(const Chunk& chunk, const Stretch& stretch);
-  TcpMesh::End fold_by_nodes(const Chunk& chunk, std::span<const Stretch> share,
+  bool reduce_in_heap(const Chunk& chunk, const Stretch& stretch);
+  TcpMesh::End reduce_by_nodes(const Chunk& chunk, std::span<const Stretch> share,
                              TimePoint deadline);
-  TcpMesh::End fold_by_ranks(const Chunk& chunk, std::span<const Stretch> share,
+  TcpMesh::End reduce_by_ranks(const Chunk& chunk, std::span<const Stretch> share,
                              TimePoint deadline);
   template <class Visit>
   void for_each_input(const Chunk& chunk, std::span<const Stretch> share, int local, Range range,
@@ -128,7 +128,7 @@ class SharedReduce final : public ChunkedCall {
                        Visit visit) const;
   TcpMesh::End spread_pieces(const Chunk& chunk, std::span<const Stretch> share,
                              TimePoint deadline);
-  void fold_over_nodes(const Chunk& chunk, std::span<const Stretch> share);
+  void reduce_over_nodes(const Chunk& chunk, std::span<const Stretch> share);
 
   const Surroundings& here_;
   const ReduceJob& job_;

@@ -1,4 +1,4 @@
-#include "worker_lib/cpu_calls/move_calls.h"
+#include "worker_lib/cpu_calls/copy_collectives.h"
 
 #include <algorithm>
 

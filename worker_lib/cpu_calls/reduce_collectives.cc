@@ -1,4 +1,4 @@
-#include "worker_lib/cpu_calls/reduce_calls.h"
+#include "worker_lib/cpu_calls/reduce_collectives.h"
 
 #include <algorithm>
 
@@ -39,10 +39,10 @@ class Sources {
   std::vector<const void*> many_;
 };
 
-// What is folded at a time where results go past the caches, which the kernels' stores do not.
+// What is reduced at a time where results go past the caches, which the kernels' stores do not.
 constexpr std::size_t kStreamBlockBytes = 8192;
 
-// What is folded in shared tensors before the next look at the progress: some hundred microseconds.
+// What is reduced in shared tensors before the next look at the progress: some hundred microseconds.
 constexpr std::size_t kHeapBlockBytes = 1 << 20;
 
 Range in_bytes(Range elements, std::size_t element_bytes) {
@@ -122,7 +122,7 @@ void DirectReduce::fold(const Chunk& chunk, std::size_t from, const char* input,
     sources[local] = here_.stage(local, chunk.number) + from;
   }
   sources[here_.local] = input;
-  job_.kernel(FoldForm::kWhole)({.sources = sources.data(),
+  job_.kernel(ReduceForm::kWhole)({.sources = sources.data(),
                                  .source_count = here_.local_count(),
                                  .count = bytes / size_,
                                  .out = out,
@@ -143,7 +143,7 @@ SharedReduce::SharedReduce(const Surroundings& here, const ReduceJob& job, Reduc
 
 // Where each node has one rank, the order of the ranks is that of the nodes, and what a rank gives is its
 // node's fold: it travels as it is, and f16 takes half the bytes.
-bool SharedReduce::folds_by_ranks() const {
+bool SharedReduce::reduces_by_ranks() const {
   return here_.in_rank_order || here_.layout.world_size() == here_.layout.node_count();
 }
 
@@ -153,11 +153,11 @@ bool SharedReduce::is_repeated() const {
   if (here_.one_node() || job_.by_rank()) return false;
   // What is sent out of neighbours' tensors counts only behind a second look at the progress, at the second
   // journey (SharedGroup::reduce_in_heap).
-  if (in_heap() && folds_by_ranks() && here_.in_rank_order) return false;
+  if (in_heap() && reduces_by_ranks() && here_.in_rank_order) return false;
   const auto nodes = static_cast<std::size_t>(here_.layout.node_count());
   const auto locals = static_cast<std::size_t>(here_.layout.world_size()) / nodes;
   const std::size_t result = job_.data.bytes();
-  const std::size_t given = folds_by_ranks() ? locals * result : job_.count() * accumulator_size_;
+  const std::size_t given = reduces_by_ranks() ? locals * result : job_.count() * accumulator_size_;
   return given * (nodes - 1) <=
          (given + result) * (nodes - 1) / nodes + here_.tuning.repeated_bytes;
 }
@@ -171,7 +171,7 @@ ChunkShape SharedReduce::shape(const Chunk& chunk) const {
 }
 
 // Whether a node folds a piece over the nodes.
-bool SharedReduce::is_folded_on(int node) const {
+bool SharedReduce::is_reduced_on(int node) const {
   return !is_repeated() || job_.root < 0 || here_.layout.node_of[job_.root] == node;
 }
 
@@ -224,7 +224,7 @@ const char* SharedReduce::input_of(const Chunk& chunk, int local, std::size_t at
                    : here_.stage(local, chunk.number) + at * size_;
 }
 
-void SharedReduce::fold_over_node(const Chunk& chunk, const Stretch& stretch, FoldForm form,
+void SharedReduce::reduce_over_node(const Chunk& chunk, const Stretch& stretch, ReduceForm form,
                                   char* out, std::span<void* const> copies) {
   Sources sources(here_.local_count());
   for (int local = 0; local < here_.local_count(); ++local) {
@@ -238,12 +238,12 @@ void SharedReduce::fold_over_node(const Chunk& chunk, const Stretch& stretch, Fo
        .out = out,
        .copies = copies.data(),
        .copy_count = static_cast<int>(copies.size()),
-       .divisor = form == FoldForm::kWhole ? job_.divisor(here_.layout.world_size()) : 1});
+       .divisor = form == ReduceForm::kWhole ? job_.divisor(here_.layout.world_size()) : 1});
 }
 
 // Into the tensors of all ranks of the node, the own one first. False: the group has failed meanwhile, and
 // those who have got their tensors back wait for this to end.
-bool SharedReduce::fold_in_heap(const Chunk& chunk, const Stretch& stretch) {
+bool SharedReduce::reduce_in_heap(const Chunk& chunk, const Stretch& stretch) {
   const std::size_t step = kHeapBlockBytes / size_;
   for (std::size_t at = stretch.at.begin; at < stretch.at.end; at += step) {
     if (here_.progress->failed()) return false;
@@ -254,8 +254,8 @@ bool SharedReduce::fold_in_heap(const Chunk& chunk, const Stretch& stretch) {
     for (int local = 0; local < here_.local_count(); ++local) {
       if (local != here_.local) others.push_back(tensors_[local] + in_tensor);
     }
-    fold_over_node(chunk, {part, stretch.input + in_stretch, stretch.output + in_stretch},
-                   FoldForm::kWhole, stretch.output + in_stretch, others);
+    reduce_over_node(chunk, {part, stretch.input + in_stretch, stretch.output + in_stretch},
+                   ReduceForm::kWhole, stretch.output + in_stretch, others);
   }
   return true;
 }
@@ -265,18 +265,18 @@ TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
   if (here_.one_node()) {
     for (const Stretch& stretch : share) {
       if (in_heap()) {
-        if (!fold_in_heap(chunk, stretch)) return {WaitEnd::kFailed, -1};
+        if (!reduce_in_heap(chunk, stretch)) return {WaitEnd::kFailed, -1};
         continue;
       }
       char* const staged = here_.stage(here_.local, chunk.number) + stretch.at.begin * size_;
       void* const output = stretch.output;
-      fold_over_node(chunk, stretch, FoldForm::kWhole, staged, {&output, output ? 1u : 0u});
+      reduce_over_node(chunk, stretch, ReduceForm::kWhole, staged, {&output, output ? 1u : 0u});
     }
     return {};
   }
-  const auto folded = folds_by_ranks() ? fold_by_ranks(chunk, share, deadline)
-                                       : fold_by_nodes(chunk, share, deadline);
-  if (folded.how != WaitEnd::kReady) return folded;
+  const auto reduced = reduces_by_ranks() ? reduce_by_ranks(chunk, share, deadline)
+                                       : reduce_by_nodes(chunk, share, deadline);
+  if (reduced.how != WaitEnd::kReady) return reduced;
   return spread_pieces(chunk, share, deadline);
 }
 
@@ -300,17 +300,17 @@ void SharedReduce::for_each_result(const Chunk& chunk, std::span<const Stretch> 
   }
 }
 
-TcpMesh::End SharedReduce::fold_by_nodes(const Chunk& chunk, std::span<const Stretch> share,
+TcpMesh::End SharedReduce::reduce_by_nodes(const Chunk& chunk, std::span<const Stretch> share,
                                          TimePoint deadline) {
   const Range whole = shape(chunk).share(here_.local);
   scratch_.partial.resize(std::max(scratch_.partial.size(), whole.size() * accumulator_size_));
   for (const Stretch& stretch : share) {
     char* const out =
         scratch_.partial.data() + (stretch.at.begin - whole.begin) * accumulator_size_;
-    fold_over_node(chunk, stretch, FoldForm::kPartial, out, {});
+    reduce_over_node(chunk, stretch, ReduceForm::kPartial, out, {});
   }
   if (const auto end = collect_pieces(chunk, deadline); end.how != WaitEnd::kReady) return end;
-  if (is_folded_on(here_.node)) fold_over_nodes(chunk, share);
+  if (is_reduced_on(here_.node)) reduce_over_nodes(chunk, share);
   return {};
 }
 
@@ -337,7 +337,7 @@ std::vector<TcpMesh::Sending> SharedReduce::sends_first(const Chunk& chunk) {
   std::vector<TcpMesh::Sending> sendings;
   for (int step = 1; step < nodes; ++step) {
     const int node = (here_.node + step) % nodes;
-    for (int local = 0; local < here_.local_count() && is_folded_on(node); ++local) {
+    for (int local = 0; local < here_.local_count() && is_reduced_on(node); ++local) {
       for_each_input(chunk, share, local, parts.piece(here_.local, node),
                      [&](const char* data, Range at) {
                        sendings.push_back({node, data, at.size() * size_});
@@ -353,7 +353,7 @@ TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, TimePoint deadline
   scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * ranks));
   const int nodes = here_.layout.node_count();
   std::vector<TcpMesh::Receiving> receivings;
-  for (int step = 1; step < nodes && is_folded_on(here_.node); ++step) {
+  for (int step = 1; step < nodes && is_reduced_on(here_.node); ++step) {
     const int node = (here_.node + step) % nodes;
     for (const int rank : here_.layout.nodes[node]) {
       receivings.push_back({node,
@@ -364,10 +364,10 @@ TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, TimePoint deadline
   return here_.mesh->exchange(still_to_send(chunk), receivings, deadline);
 }
 
-TcpMesh::End SharedReduce::fold_by_ranks(const Chunk& chunk, std::span<const Stretch> share,
+TcpMesh::End SharedReduce::reduce_by_ranks(const Chunk& chunk, std::span<const Stretch> share,
                                          TimePoint deadline) {
   const auto collected = collect_inputs(chunk, deadline);
-  if (collected.how != WaitEnd::kReady || !is_folded_on(here_.node)) return collected;
+  if (collected.how != WaitEnd::kReady || !is_reduced_on(here_.node)) return collected;
   const Range piece = shape(chunk).piece(here_.local, here_.node);
   const std::size_t piece_bytes = piece.size() * size_;
   const int ranks = here_.layout.world_size();
@@ -381,7 +381,7 @@ TcpMesh::End SharedReduce::fold_by_ranks(const Chunk& chunk, std::span<const Str
                                   (at.begin - piece.begin) * size_;
       }
       sources[here_.rank] = own + (at.begin - input.begin) * size_;
-      job_.kernel(FoldForm::kWhole)({.sources = sources.data(),
+      job_.kernel(ReduceForm::kWhole)({.sources = sources.data(),
                                      .source_count = ranks,
                                      .count = at.size(),
                                      .out = out,
@@ -403,12 +403,12 @@ TcpMesh::End SharedReduce::collect_pieces(const Chunk& chunk, TimePoint deadline
   for (int step = 1; step < nodes; ++step) {
     const int node = (here_.node + step) % nodes;
     const Range piece = parts.piece(here_.local, node);
-    if (is_folded_on(node)) {
+    if (is_reduced_on(node)) {
       sendings.push_back({node,
                           scratch_.partial.data() + (piece.begin - share_begin) * accumulator_size_,
                           piece.size() * accumulator_size_});
     }
-    if (is_folded_on(here_.node)) {
+    if (is_reduced_on(here_.node)) {
       receivings.push_back({node,
                             scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes,
                             piece_bytes});
@@ -417,7 +417,7 @@ TcpMesh::End SharedReduce::collect_pieces(const Chunk& chunk, TimePoint deadline
   return here_.mesh->exchange(sendings, receivings, deadline);
 }
 
-void SharedReduce::fold_over_nodes(const Chunk& chunk, std::span<const Stretch> share) {
+void SharedReduce::reduce_over_nodes(const Chunk& chunk, std::span<const Stretch> share) {
   const ChunkShape parts = shape(chunk);
   const Range piece = parts.piece(here_.local, here_.node);
   const std::size_t share_begin = parts.share(here_.local).begin;
@@ -430,7 +430,7 @@ void SharedReduce::fold_over_nodes(const Chunk& chunk, std::span<const Stretch> 
           scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes + in_piece;
     }
     sources[here_.node] = scratch_.partial.data() + (at.begin - share_begin) * accumulator_size_;
-    job_.kernel(FoldForm::kFinish)({.sources = sources.data(),
+    job_.kernel(ReduceForm::kFinish)({.sources = sources.data(),
                                     .source_count = here_.layout.node_count(),
                                     .count = at.size(),
                                     .out = out,
@@ -476,7 +476,7 @@ void SharedReduce::copy_out(const Chunk& chunk) {
   }
   if (!job_.wants_result(here_.rank)) return;
   for (int lane = 0; lane < here_.layout.lanes; ++lane) {
-    if (here_.one_node() && lane == here_.local) continue;  // folded into the output
+    if (here_.one_node() && lane == here_.local) continue;  // reduced into the output
     const Range share = parts.share(lane);
     job_.data.copy_from(here_.stage(lane, chunk.number) + share.begin * size_,
                         in_bytes({whole.begin + share.begin, whole.begin + share.end}, size_));

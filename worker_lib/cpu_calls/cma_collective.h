@@ -1,4 +1,4 @@
-// PullCall: an all_gather or all_to_all of long pieces on one node by a single copy: each rank says where its
+// CmaCollective: an all_gather or all_to_all of long pieces on one node by a single copy: each rank says where its
 // bytes lie, takes what it needs from the others' private memory, and nobody goes on before all have.
 //
 //   stage     the places of one's bytes
@@ -31,9 +31,9 @@ struct PullJob {
   bool found_quicker = true;  // what this rank has to say of pulling (cpu_calls/core/pull_trial.h)
 };
 
-class PullCall final : public ChunkedCall {
+class CmaCollective final : public ChunkedCall {
  public:
-  PullCall(const Surroundings& here, const PeerMemory& memory, const PullJob& job)
+  CmaCollective(const Surroundings& here, const PeerMemory& memory, const PullJob& job)
       : here_(here), memory_(memory), job_(job) {}
 
   // Whether a stage has room for so many places.

@@ -1,2 +1,0 @@
-#define DDPRUN_FOLD_NAMESPACE fold_avx2
-#include "worker_lib/cpu_kernels/fold_kernels.inc"
