@@ -22,7 +22,7 @@
 namespace ddprun {
 
 // Where this rank is, and what it shares with others. Filled once when the group is formed.
-struct Surroundings {
+struct GroupTopology {
   int rank = -1;
   int node = -1;
   int local = -1;     // place on the node

@@ -11,7 +11,7 @@ void copy_all(const Scattered<const char>& from, const Scattered<char>& to) {
 
 }  // namespace
 
-bool CmaCollective::has_room(const Surroundings& here, std::size_t pieces) {
+bool CmaCollective::has_room(const GroupTopology& here, std::size_t pieces) {
   return pieces <= (here.segment.stage_bytes - sizeof(Head)) / sizeof(Place);
 }
 

@@ -33,11 +33,11 @@ struct PullJob {
 
 class CmaCollective final : public ChunkedCall {
  public:
-  CmaCollective(const Surroundings& here, const PeerMemory& memory, const PullJob& job)
+  CmaCollective(const GroupTopology& here, const PeerMemory& memory, const PullJob& job)
       : here_(here), memory_(memory), job_(job) {}
 
   // Whether a stage has room for so many places.
-  static bool has_room(const Surroundings& here, std::size_t pieces);
+  static bool has_room(const GroupTopology& here, std::size_t pieces);
 
   std::size_t chunks() const override { return 1; }
   ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kSome; }
@@ -71,7 +71,7 @@ class CmaCollective final : public ChunkedCall {
     return reinterpret_cast<Place*>(&head_of(local, chunk) + 1);
   }
 
-  const Surroundings& here_;
+  const GroupTopology& here_;
   const PeerMemory& memory_;
   const PullJob& job_;
   bool was_possible_ = true;

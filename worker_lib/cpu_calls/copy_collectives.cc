@@ -7,7 +7,7 @@
 namespace ddprun {
 namespace {
 
-ChunkPipeline::Work work_between_nodes(const Surroundings& here) {
+ChunkPipeline::Work work_between_nodes(const GroupTopology& here) {
   return here.one_node() ? ChunkPipeline::Work::kNone : ChunkPipeline::Work::kSome;
 }
 
@@ -19,7 +19,7 @@ std::size_t bytes_of(std::span<const std::span<Byte>> parts) {
 }
 
 // A stage holds a block for every rank of a lane, and the leader's own.
-std::size_t block_limit(const Surroundings& here) {
+std::size_t block_limit(const GroupTopology& here) {
   std::size_t longest = 0;
   for (int lane = 0; lane < here.layout.lanes; ++lane) {
     longest = std::max(longest, here.layout.lane_positions(lane).size());
@@ -31,7 +31,7 @@ std::size_t block_limit(const Surroundings& here) {
 
 // --- broadcast ---
 
-BroadcastCall::BroadcastCall(const Surroundings& here, Scattered<char> data, int root)
+BroadcastCall::BroadcastCall(const GroupTopology& here, Scattered<char> data, int root)
     : here_(here),
       data_(std::move(data)),
       root_(root),
@@ -104,7 +104,7 @@ void BroadcastCall::copy_out(const Chunk& chunk) {
 
 // --- all_gather and gather ---
 
-GatherCall::GatherCall(const Surroundings& here, Scattered<const char> input,
+GatherCall::GatherCall(const GroupTopology& here, Scattered<const char> input,
                        std::span<const Scattered<char>> outputs, int root)
     : here_(here),
       input_(std::move(input)),
@@ -187,7 +187,7 @@ void GatherCall::copy_out(const Chunk& chunk) {
 
 // --- scatter ---
 
-ScatterCall::ScatterCall(const Surroundings& here, std::span<const ReadableBytes> inputs,
+ScatterCall::ScatterCall(const GroupTopology& here, std::span<const ReadableBytes> inputs,
                          WritableBytes output, int root)
     : here_(here),
       inputs_(inputs),
@@ -255,7 +255,7 @@ void ScatterCall::copy_out(const Chunk& chunk) {
 
 // --- all_to_all ---
 
-AllToAllCall::AllToAllCall(const Surroundings& here, const PairSizes& sizes,
+AllToAllCall::AllToAllCall(const GroupTopology& here, const PairSizes& sizes,
                            std::span<const ReadableBytes> inputs,
                            std::span<const WritableBytes> outputs)
     : here_(here),

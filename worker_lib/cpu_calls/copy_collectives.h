@@ -28,7 +28,7 @@ namespace ddprun {
 
 class BroadcastCall final : public ChunkedCall {
  public:
-  BroadcastCall(const Surroundings& here, Scattered<char> data, int root);
+  BroadcastCall(const GroupTopology& here, Scattered<char> data, int root);
 
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override;
@@ -44,7 +44,7 @@ class BroadcastCall final : public ChunkedCall {
   std::span<char> own_share(const Chunk& chunk) const;
   std::vector<TcpMesh::Sending> passes_on(const Chunk& chunk) const;
 
-  const Surroundings& here_;
+  const GroupTopology& here_;
   Scattered<char> data_;
   int root_;
   ChunkPlan plan_;
@@ -54,7 +54,7 @@ class BroadcastCall final : public ChunkedCall {
 class GatherCall final : public ChunkedCall {
  public:
   // outputs: by rank, where the result is wanted.
-  GatherCall(const Surroundings& here, Scattered<const char> input,
+  GatherCall(const GroupTopology& here, Scattered<const char> input,
              std::span<const Scattered<char>> outputs, int root);
 
   std::size_t chunks() const override { return plan_.chunks(); }
@@ -76,7 +76,7 @@ class GatherCall final : public ChunkedCall {
   // How many blocks of other ranks lie before this rank's in the stage of its lane's leader here.
   std::size_t place_of(int rank) const;
 
-  const Surroundings& here_;
+  const GroupTopology& here_;
   Scattered<const char> input_;
   std::span<const Scattered<char>> outputs_;
   int root_;
@@ -85,7 +85,7 @@ class GatherCall final : public ChunkedCall {
 
 class ScatterCall final : public ChunkedCall {
  public:
-  ScatterCall(const Surroundings& here, std::span<const ReadableBytes> inputs, WritableBytes output,
+  ScatterCall(const GroupTopology& here, std::span<const ReadableBytes> inputs, WritableBytes output,
               int root);
 
   std::size_t chunks() const override { return plan_.chunks(); }
@@ -96,7 +96,7 @@ class ScatterCall final : public ChunkedCall {
   void copy_out(const Chunk& chunk) override;
 
  private:
-  const Surroundings& here_;
+  const GroupTopology& here_;
   std::span<const ReadableBytes> inputs_;
   WritableBytes output_;
   int root_;
@@ -107,7 +107,7 @@ class ScatterCall final : public ChunkedCall {
 class AllToAllCall final : public ChunkedCall {
  public:
   // inputs[r] goes to rank r, outputs[r] comes from there; `sizes` says the same of all pairs.
-  AllToAllCall(const Surroundings& here, const PairSizes& sizes,
+  AllToAllCall(const GroupTopology& here, const PairSizes& sizes,
                std::span<const ReadableBytes> inputs, std::span<const WritableBytes> outputs);
 
   std::size_t chunks() const override;
@@ -123,7 +123,7 @@ class AllToAllCall final : public ChunkedCall {
   char* outgoing(int from, int to, const Chunk& chunk) const;
   char* incoming(int from, int to, const Chunk& chunk) const;
 
-  const Surroundings& here_;
+  const GroupTopology& here_;
   const PairSizes& sizes_;
   std::span<const ReadableBytes> inputs_;
   std::span<const WritableBytes> outputs_;

@@ -17,7 +17,7 @@ namespace ddprun {
 class InlineCollective : public ChunkedCall {
  public:
   // bytes: of a rank's own.
-  static bool suits(const Surroundings& here, std::size_t bytes) {
+  static bool suits(const GroupTopology& here, std::size_t bytes) {
     return !here.one_node() && bytes <= sizeof(Arrival::bytes);
   }
 
@@ -27,15 +27,15 @@ class InlineCollective : public ChunkedCall {
   TcpMesh::End work(const Chunk&, TimePoint) override { return {}; }
 
  protected:
-  explicit InlineCollective(const Surroundings& here) : here_(here) {}
+  explicit InlineCollective(const GroupTopology& here) : here_(here) {}
 
-  const Surroundings& here_;
+  const GroupTopology& here_;
 };
 
 // all_reduce and reduce.
 class InlineReduce final : public InlineCollective {
  public:
-  InlineReduce(const Surroundings& here, const ReduceJob& job) : InlineCollective(here), job_(job) {}
+  InlineReduce(const GroupTopology& here, const ReduceJob& job) : InlineCollective(here), job_(job) {}
 
   void stage(const Chunk& chunk) override;
   void copy_out(const Chunk& chunk) override;
@@ -50,7 +50,7 @@ class InlineReduce final : public InlineCollective {
 
 class InlineBroadcast final : public InlineCollective {
  public:
-  InlineBroadcast(const Surroundings& here, Scattered<char> data, int root)
+  InlineBroadcast(const GroupTopology& here, Scattered<char> data, int root)
       : InlineCollective(here), data_(std::move(data)), root_(root) {}
 
   void stage(const Chunk& chunk) override;
@@ -65,7 +65,7 @@ class InlineBroadcast final : public InlineCollective {
 class InlineGather final : public InlineCollective {
  public:
   // outputs: by rank; empty where the result is not wanted.
-  InlineGather(const Surroundings& here, Scattered<const char> input,
+  InlineGather(const GroupTopology& here, Scattered<const char> input,
                std::span<const Scattered<char>> outputs)
       : InlineCollective(here), input_(std::move(input)), outputs_(outputs) {}
 

@@ -7,19 +7,19 @@
 namespace ddprun {
 namespace {
 
-std::size_t chunk_limit(const Surroundings& here, const ReduceJob& job) {
+std::size_t chunk_limit(const GroupTopology& here, const ReduceJob& job) {
   const std::size_t fits = here.segment.stage_bytes / size_of(job.type);
   return job.by_rank() ? fits / here.layout.rank_at.size() : fits;
 }
 
-std::size_t direct_chunk_limit(const Surroundings& here, const ReduceJob& job) {
+std::size_t direct_chunk_limit(const GroupTopology& here, const ReduceJob& job) {
   const std::size_t limit = chunk_limit(here, job);
   if (job.by_rank() || job.data.bytes() < here.tuning.long_direct_bytes) return limit;
   return std::min(limit, here.tuning.direct_chunk_bytes / size_of(job.type));
 }
 
 // What stays where it is need not fit a stage.
-std::size_t longest_chunk(const Surroundings& here, const ReduceJob& job, bool in_heap) {
+std::size_t longest_chunk(const GroupTopology& here, const ReduceJob& job, bool in_heap) {
   const std::size_t limit = chunk_limit(here, job);
   return in_heap && here.one_node() ? std::max(job.count(), limit) : limit;
 }
@@ -72,13 +72,13 @@ void for_each_piece(const ReduceJob& job, int rank, bool wanted, Range range, Vi
 
 // --- DirectReduce ---
 
-DirectReduce::DirectReduce(const Surroundings& here, const ReduceJob& job)
+DirectReduce::DirectReduce(const GroupTopology& here, const ReduceJob& job)
     : here_(here),
       job_(job),
       size_(size_of(job.type)),
       plan_(job.count(), direct_chunk_limit(here, job), elements_per_line(size_)) {}
 
-bool DirectReduce::suits(const Surroundings& here, const ReduceJob& job) {
+bool DirectReduce::suits(const GroupTopology& here, const ReduceJob& job) {
   if (!here.one_node()) return false;
   if (job.by_rank()) return true;
   if (job.kind == CallKind::kAllReduce && here.local_count() == 2) return true;
@@ -131,7 +131,7 @@ void DirectReduce::fold(const Chunk& chunk, std::size_t from, const char* input,
 
 // --- SharedReduce ---
 
-SharedReduce::SharedReduce(const Surroundings& here, const ReduceJob& job, ReduceScratch& scratch,
+SharedReduce::SharedReduce(const GroupTopology& here, const ReduceJob& job, ReduceScratch& scratch,
                            std::span<char* const> tensors)
     : here_(here),
       job_(job),

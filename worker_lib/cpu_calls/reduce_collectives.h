@@ -54,10 +54,10 @@ namespace ddprun {
 
 class DirectReduce final : public ChunkedCall {
  public:
-  DirectReduce(const Surroundings& here, const ReduceJob& job);
+  DirectReduce(const GroupTopology& here, const ReduceJob& job);
 
   // Whether it is the faster one.
-  static bool suits(const Surroundings& here, const ReduceJob& job);
+  static bool suits(const GroupTopology& here, const ReduceJob& job);
 
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kNone; }
@@ -68,7 +68,7 @@ class DirectReduce final : public ChunkedCall {
  private:
   void fold(const Chunk& chunk, std::size_t from, const char* input, std::size_t bytes, char* out);
 
-  const Surroundings& here_;
+  const GroupTopology& here_;
   const ReduceJob& job_;
   std::size_t size_;  // bytes of an element
   ChunkPlan plan_;
@@ -84,7 +84,7 @@ class SharedReduce final : public ChunkedCall {
  public:
   // tensors: an all_reduce's, by local index, if they all lie in the heap; else empty. They are looked
   // at when everyone has arrived.
-  SharedReduce(const Surroundings& here, const ReduceJob& job, ReduceScratch& scratch,
+  SharedReduce(const GroupTopology& here, const ReduceJob& job, ReduceScratch& scratch,
                std::span<char* const> tensors = {});
 
   std::size_t chunks() const override { return plan_.chunks(); }
@@ -130,7 +130,7 @@ class SharedReduce final : public ChunkedCall {
                              TimePoint deadline);
   void reduce_over_nodes(const Chunk& chunk, std::span<const Stretch> share);
 
-  const Surroundings& here_;
+  const GroupTopology& here_;
   const ReduceJob& job_;
   ReduceScratch& scratch_;
   std::span<char* const> tensors_;

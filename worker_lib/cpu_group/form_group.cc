@@ -169,7 +169,7 @@ class Connector {
       : parts_(parts), deadline_(deadline), fate_(fate) {}
 
   Result<void> connect() {
-    const Surroundings& here = parts_.here;
+    const GroupTopology& here = parts_.here;
     parts_.data_sockets.resize(here.layout.node_count());
     parts_.listener->expect(parts_.token, here.rank, here.layout.world_size());
     for (const PeerLink& link : links_of(here.layout, here.rank)) {
@@ -286,7 +286,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
     node_of_rank.push_back(info.node);
     parts.addresses.push_back(info.address);
   }
-  Surroundings& here = parts.here;
+  GroupTopology& here = parts.here;
   here.layout = make_node_layout(node_of_rank);
   here.rank = options.rank.value;
   here.title = options.title;

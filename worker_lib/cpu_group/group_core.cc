@@ -25,7 +25,7 @@ constexpr Duration kNewsInterval = std::chrono::milliseconds(1);
 
 Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
   std::unique_ptr<GroupCore> core(new GroupCore(std::move(parts)));
-  const Surroundings& here = core->here();
+  const GroupTopology& here = core->here();
   Result<std::unique_ptr<PeerWatch>> watch =
       PeerWatch::start(core->progress_, core->wakeups(),
                        {.rank = here.rank,
@@ -56,7 +56,7 @@ GroupCore::~GroupCore() {
   if (watch_) watch_->leave();
 }
 
-Result<void> GroupCore::may_begin(const Attempt& attempt) {
+Result<void> GroupCore::may_begin(const OperationContext& attempt) {
   {
     const std::lock_guard lock(finishing_);
     if (finished_) return group_finished(attempt.doing() + here().title, *finished_);
@@ -65,7 +65,7 @@ Result<void> GroupCore::may_begin(const Attempt& attempt) {
   return {};
 }
 
-Error GroupCore::fail(const Attempt& attempt, WaitEnd end, int node) {
+Error GroupCore::fail(const OperationContext& attempt, WaitEnd end, int node) {
   switch (end) {
     case WaitEnd::kTimedOut: raise_timeout(attempt); break;
     case WaitEnd::kLeft: raise_departure(attempt, node); break;
@@ -75,7 +75,7 @@ Error GroupCore::fail(const Attempt& attempt, WaitEnd end, int node) {
   return from_progress(attempt);
 }
 
-Error GroupCore::fail(const Attempt& attempt, ErrorKind kind, int peer_rank,
+Error GroupCore::fail(const OperationContext& attempt, ErrorKind kind, int peer_rank,
                       const std::string& cause) {
   raise(kind, peer_rank, cause);
   return from_progress(attempt);
@@ -127,7 +127,7 @@ std::optional<Error> GroupCore::failure() const {
 void GroupCore::abort(const std::string& reason) { raise(ErrorKind::kStopped, -1, reason); }
 
 // Everyone tells the same story: the first failure, which is not always the one that this rank saw.
-Error GroupCore::from_progress(const Attempt& attempt) {
+Error GroupCore::from_progress(const OperationContext& attempt) {
   watch_->pass_on();
   const GroupFailure failure = *progress_.failure();
   const bool own = failure.reporter == here().rank;
@@ -153,7 +153,7 @@ Error GroupCore::finish(Error error) {
   return error;
 }
 
-void GroupCore::raise_timeout(const Attempt& attempt) {
+void GroupCore::raise_timeout(const OperationContext& attempt) {
   int first = -1;
   const std::string cause = who_is_missing(attempt, first);
   raise(ErrorKind::kTimeout, first, cause);
@@ -163,7 +163,7 @@ void GroupCore::raise_timeout(const Attempt& attempt) {
 //
 // To blame is one who is stopped or silent, if there is any: who did not arrive, or did not send, may
 // itself wait for that one, in an earlier call.
-std::string GroupCore::who_is_missing(const Attempt& attempt, int& first) const {
+std::string GroupCore::who_is_missing(const OperationContext& attempt, int& first) const {
   const bool is_message = !attempt.omission.empty();
   const PeerWatch::Answers answers = watch_->ask(kAskPatience);
   std::set<int> present, absent, stopped, behind;  // a node may answer over several links
@@ -232,8 +232,8 @@ bool GroupCore::await_news(int peer) const {
   return watch_->has_left(peer);
 }
 
-void GroupCore::raise_departure(const Attempt& attempt, int node) {
-  const Surroundings& at = here();
+void GroupCore::raise_departure(const OperationContext& attempt, int node) {
+  const GroupTopology& at = here();
   if (node < 0) {
     int gone = -1;
     for (int local = 0; local < at.local_count(); ++local) {

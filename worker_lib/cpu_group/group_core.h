@@ -28,7 +28,7 @@ namespace ddprun {
 
 // All that forming a group yields.
 struct GroupParts {
-  Surroundings here;
+  GroupTopology here;
   std::string token;
   Duration spin{};
   Duration node_silence{};  // PeerWatch::Options
@@ -45,7 +45,7 @@ struct GroupParts {
 };
 
 // One call in progress.
-struct Attempt {
+struct OperationContext {
   std::function<std::string()>
       doing;  // "all_reduce #3 of 4 f32 (sum)"; asked for when something fails
   Deadline deadline;
@@ -59,7 +59,7 @@ class GroupCore {
   static Result<std::unique_ptr<GroupCore>> create(GroupParts parts);
   ~GroupCore();
 
-  const Surroundings& here() const { return parts_.here; }
+  const GroupTopology& here() const { return parts_.here; }
   const GroupParts& parts() const { return parts_; }
   SharedProgress& progress() { return progress_; }
   PeerWatch& watch() { return *watch_; }
@@ -68,13 +68,13 @@ class GroupCore {
 
   // kStopped if the group is finished already; the failure if another rank has raised one
   // meanwhile.
-  Result<void> may_begin(const Attempt& attempt);
+  Result<void> may_begin(const OperationContext& attempt);
 
   // What a wait that did not end well means: raises the failure, tells everyone, finishes the
   // group. node: whose connection was closed or silent, where it was a connection.
-  Error fail(const Attempt& attempt, WaitEnd end, int node = -1);
+  Error fail(const OperationContext& attempt, WaitEnd end, int node = -1);
   // The same for a failure that this rank has found itself.
-  Error fail(const Attempt& attempt, ErrorKind kind, int peer_rank, const std::string& cause);
+  Error fail(const OperationContext& attempt, ErrorKind kind, int peer_rank, const std::string& cause);
   // From where the ranks have come to what they are in, to be put behind a cause: ". rank 0: it is in
   // ..., called from ..."; empty where nobody records that (DDPRUN_TRACE).
   std::string origins_of_calls();
@@ -99,11 +99,11 @@ class GroupCore {
  private:
   explicit GroupCore(GroupParts parts);
 
-  Error from_progress(const Attempt& attempt);
+  Error from_progress(const OperationContext& attempt);
   Error finish(Error error);
-  void raise_timeout(const Attempt& attempt);
-  void raise_departure(const Attempt& attempt, int node);
-  std::string who_is_missing(const Attempt& attempt, int& first) const;
+  void raise_timeout(const OperationContext& attempt);
+  void raise_departure(const OperationContext& attempt, int node);
+  std::string who_is_missing(const OperationContext& attempt, int& first) const;
 
   GroupParts parts_;
   SharedProgress progress_;

@@ -834,7 +834,7 @@ Mailbox::Transfer* Mailbox::find(std::uint64_t number) {
   return at == transfers_.end() ? nullptr : &at->second;
 }
 
-Attempt Mailbox::attempt_of(const Transfer& transfer) const {
+OperationContext Mailbox::attempt_of(const Transfer& transfer) const {
   const bool is_send = transfer.is_send;
   std::string omission = is_send ? "did not receive it" : "did not send it";
   if (transfer.is_under_way) {
@@ -879,7 +879,7 @@ void Mailbox::complete(Transfer& transfer, std::optional<Error> failure) {
 
 // This one is the group's failure.
 void Mailbox::fail(Transfer& transfer, WaitEnd end) {
-  const Attempt attempt = attempt_of(transfer);
+  const OperationContext attempt = attempt_of(transfer);
   const int node = attempt.partner < 0 ? -1 : here_.layout.node_of[attempt.partner];
   complete(transfer, core_.fail(attempt, end, node == here_.node ? -1 : node));
   end_all();

@@ -135,7 +135,7 @@ class Mailbox {
 
   Transfer* find(std::uint64_t id);
   bool is_gone(Peer& peer);
-  Attempt attempt_of(const Transfer& transfer) const;
+  OperationContext attempt_of(const Transfer& transfer) const;
   Error wrong_size(const Transfer& receive, std::size_t sent) const;
   void complete(Transfer& transfer, std::optional<Error> failure = {});
   void fail(Transfer& transfer, WaitEnd end);
@@ -146,7 +146,7 @@ class Mailbox {
   Error destroyed(const Transfer& transfer) const;
 
   GroupCore& core_;
-  const Surroundings& here_;
+  const GroupTopology& here_;
   SleepState& sleep_state_;  // this rank's
 
   std::atomic<int> accepted_ = 0;  // that want the mutex

@@ -29,7 +29,7 @@ CallHeader header_of(std::span<const Bytes> tensors) {
 }
 
 // The header of a collective that moves bytes, with what they are.
-CallHeader in_terms(const CallTerms& terms, CallHeader header) {
+CallHeader in_terms(const CollectiveOptions& terms, CallHeader header) {
   header.type = terms.type;
   header.count /= size_of(terms.type);
   header.digest ^= terms.types;
@@ -95,14 +95,14 @@ std::shared_ptr<char> SharedGroup::shared_memory(std::size_t bytes) {
 // --- the collectives ---
 
 Result<void> SharedGroup::all_reduce(std::span<const WritableBytes> tensors, ElementType type,
-                                     ReduceOp op, const CallTerms& terms) {
+                                     ReduceOp op, const CollectiveOptions& terms) {
   ReduceJob job{.kind = CallKind::kAllReduce, .type = type, .op = op};
   job.data = Scattered<char>(tensors);
   return run_reduce(header_of(tensors), job, terms);
 }
 
 Result<void> SharedGroup::reduce(std::span<const WritableBytes> tensors, ElementType type,
-                                 ReduceOp op, Rank root, const CallTerms& terms) {
+                                 ReduceOp op, Rank root, const CollectiveOptions& terms) {
   require_root(root, size());
   ReduceJob job{.kind = CallKind::kReduce, .type = type, .op = op, .root = root.value};
   job.data = Scattered<char>(tensors);
@@ -111,7 +111,7 @@ Result<void> SharedGroup::reduce(std::span<const WritableBytes> tensors, Element
 
 Result<void> SharedGroup::reduce_scatter(std::span<const ReadableBytes> inputs,
                                          std::span<const WritableBytes> outputs, ElementType type,
-                                         ReduceOp op, const CallTerms& terms) {
+                                         ReduceOp op, const CollectiveOptions& terms) {
   require_count(inputs.size(), outputs.size() * size());
   const std::vector<Scattered<const char>> by_rank = one_for_each_rank(inputs, size());
   ReduceJob job{.kind = CallKind::kReduceScatter, .type = type, .op = op};
@@ -121,7 +121,7 @@ Result<void> SharedGroup::reduce_scatter(std::span<const ReadableBytes> inputs,
 }
 
 Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job,
-                                     const CallTerms& terms) {
+                                     const CollectiveOptions& terms) {
   require_operation(job.type, job.op);
   header.count = job.count();
   header.root = job.root;
@@ -132,34 +132,34 @@ Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job,
   if (const Result<void> begun = begin(collective); !begun) return begun;
 
   const std::optional<std::size_t> place = place_in_heap(job);
-  const Result<Leg> leg =
+  const Result<Phase> leg =
       place ? reduce_in_heap(collective, job, *place) : reduce_staged(collective, job);
-  if (!leg || *leg == Leg::kDone) return done(leg);
+  if (!leg || *leg == Phase::kDone) return done(leg);
   return done(reduce_staged(collective, job));  // not all ranks' tensors are in the heap
 }
 
-Result<SharedGroup::Leg> SharedGroup::reduce_staged(Collective& collective, const ReduceJob& job) {
+Result<SharedGroup::Phase> SharedGroup::reduce_staged(Collective& collective, const ReduceJob& job) {
   if (job.kind != CallKind::kReduceScatter && InlineCollective::suits(here_, job.data.bytes())) {
     InlineReduce call(here_, job);
-    return run_leg(collective, call);
+    return run_phase(collective, call);
   }
   if (DirectReduce::suits(here_, job)) {
     DirectReduce call(here_, job);
-    return run_leg(collective, call);
+    return run_phase(collective, call);
   }
   SharedReduce call(here_, job, scratch_);
-  return run_leg(collective, call);
+  return run_phase(collective, call);
 }
 
 // A rank whose call has failed has its tensor back, and may change it while slower ones still read it
 // and then find all that they have waited for. So what was reduced here counts only while the group
 // is whole: on one node at the end, with several before what was reduced leaves the node
 // (TcpMesh::exchange).
-Result<SharedGroup::Leg> SharedGroup::reduce_in_heap(Collective& collective, const ReduceJob& job,
+Result<SharedGroup::Phase> SharedGroup::reduce_in_heap(Collective& collective, const ReduceJob& job,
                                                      std::size_t place) {
   tensors_.resize(here_.local_count());
   SharedReduce call(here_, job, scratch_, tensors_);
-  Result<Leg> leg = Leg::kMixed;
+  Result<Phase> leg = Phase::kMixed;
   try {
     leg = only_if_whole(collective, take_shortcut(collective, 1, call, place));
   } catch (...) {
@@ -172,8 +172,8 @@ Result<SharedGroup::Leg> SharedGroup::reduce_in_heap(Collective& collective, con
 
 // A rank that has failed has its memory back, from which others may still read: what they have read counts
 // only if the group is whole behind it.
-Result<SharedGroup::Leg> SharedGroup::only_if_whole(Collective& collective, Result<Leg> leg) {
-  if (leg && *leg == Leg::kDone && progress_.failed_by_now()) {
+Result<SharedGroup::Phase> SharedGroup::only_if_whole(Collective& collective, Result<Phase> leg) {
+  if (leg && *leg == Phase::kDone && progress_.failed_by_now()) {
     return core_->fail(collective.attempt, WaitEnd::kFailed);
   }
   return leg;
@@ -221,7 +221,7 @@ std::optional<std::size_t> SharedGroup::place_in_heap(const ReduceJob& job) cons
 }
 
 Result<void> SharedGroup::broadcast(std::span<const WritableBytes> tensors, Rank root,
-                                    const CallTerms& terms) {
+                                    const CollectiveOptions& terms) {
   require_root(root, size());
   CallHeader header = in_terms(terms, header_of(tensors));
   header.kind = CallKind::kBroadcast;
@@ -237,7 +237,7 @@ Result<void> SharedGroup::broadcast(std::span<const WritableBytes> tensors, Rank
 
 Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
                                      std::span<const WritableBytes> outputs,
-                                     const CallTerms& terms) {
+                                     const CollectiveOptions& terms) {
   require_count(outputs.size(), inputs.size() * size());
   CallHeader header = in_terms(terms, header_of(inputs));
   header.kind = CallKind::kAllGather;
@@ -253,17 +253,17 @@ Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
   Collective collective(header, terms.timeout);
   if (const Result<void> begun = begin(collective); !begun) return begun;
   const TimePoint start = way.trial ? BootClock::now() : TimePoint();
-  Result<Leg> leg = Leg::kMixed;
+  Result<Phase> leg = Phase::kMixed;
   if (way.pulls) {
     PullJob job;
     job.offered.assign(inputs.begin(), inputs.end());
     for (const Scattered<char>& to : by_rank) job.takes.push_back({{0, inputs.size()}, to});
     leg = pull(collective, kPulled, way, std::move(job));
-    if (leg && *leg == Leg::kMixed) pulls_ = false;  // not all ranks can
+    if (leg && *leg == Phase::kMixed) pulls_ = false;  // not all ranks can
   } else {
-    leg = run_leg(collective, staged);
+    leg = run_phase(collective, staged);
   }
-  if (leg && *leg == Leg::kMixed) return done(run_leg(collective, staged));
+  if (leg && *leg == Phase::kMixed) return done(run_phase(collective, staged));
   if (leg && way.trial) way.trial->took(way.bytes, BootClock::now() - start);
   return done(leg);
 }
@@ -283,23 +283,23 @@ SharedGroup::Way SharedGroup::choose_way(PullTrial& trial, std::size_t bytes, st
 
 // Not done, on all ranks, where one may read less than the others, or less than it could when the group
 // was formed.
-Result<SharedGroup::Leg> SharedGroup::pull(Collective& collective, std::uint64_t shortcut,
+Result<SharedGroup::Phase> SharedGroup::pull(Collective& collective, std::uint64_t shortcut,
                                            const Way& way, PullJob job) {
   const bool settles = way.trial && way.trial->is_last(way.bytes);
   if (settles) job.found_quicker = way.trial->is_quicker(way.bytes);
   CmaCollective call(here_, core_->parts().memory, job);
-  const Result<Leg> leg = only_if_whole(collective, take_shortcut(collective, shortcut, call));
-  if (!leg || *leg == Leg::kMixed) return leg;
+  const Result<Phase> leg = only_if_whole(collective, take_shortcut(collective, shortcut, call));
+  if (!leg || *leg == Phase::kMixed) return leg;
   if (!call.was_possible()) {
     pulls_ = false;
-    return Leg::kMixed;
+    return Phase::kMixed;
   }
   if (settles) way.trial->settle(way.bytes, call.all_found_quicker());
   return leg;
 }
 
 Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBytes> outputs,
-                                 Rank root, const CallTerms& terms) {
+                                 Rank root, const CollectiveOptions& terms) {
   require_root(root, size());
   const int wanted = root.value == rank() ? size() : 0;
   require_count(outputs.size(), wanted);
@@ -315,7 +315,7 @@ Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBy
 }
 
 Result<void> SharedGroup::scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
-                                  Rank root, const CallTerms& terms) {
+                                  Rank root, const CollectiveOptions& terms) {
   require_root(root, size());
   const int wanted = root.value == rank() ? size() : 0;
   require_count(inputs.size(), wanted);
@@ -327,7 +327,7 @@ Result<void> SharedGroup::scatter(std::span<const ReadableBytes> inputs, Writabl
 
 Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
                                      std::span<const WritableBytes> outputs,
-                                     const CallTerms& terms) {
+                                     const CollectiveOptions& terms) {
   require_count(inputs.size(), size());
   require_count(outputs.size(), size());
   std::size_t bytes = 0;
@@ -340,7 +340,7 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
   if (const Result<void> begun = begin(collective); !begun) return begun;
   // Most often all pairs of all ranks are of one size.
   const std::optional<std::size_t> each = size_of_each(inputs, outputs);
-  Result<Leg> leg = Leg::kDone;
+  Result<Phase> leg = Phase::kDone;
   Way way;
   if (each) {
     way = choose_way(exchange_trial_, *each, inputs.size(), 2 * bytes);
@@ -358,9 +358,9 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
       AllToAllCall call(here_, even, inputs, outputs);
       leg = take_shortcut(collective, *each + 1, call);
     }
-    if (leg && *leg == Leg::kDone && way.trial)
+    if (leg && *leg == Phase::kDone && way.trial)
       way.trial->took(way.bytes, BootClock::now() - start);
-    if (!leg || *leg == Leg::kDone) return done(leg);
+    if (!leg || *leg == Phase::kDone) return done(leg);
   } else {
     BarrierCall call;
     leg = take_shortcut(collective, 0, call);
@@ -370,7 +370,7 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
   if (!sizes) return sizes.error();
   if (way.pulls && sizes->is_even()) pulls_ = false;  // not all ranks can
   AllToAllCall call(here_, *sizes, inputs, outputs);
-  return done(run_leg(collective, call));
+  return done(run_phase(collective, call));
 }
 
 // The tables of all pairs go round.
@@ -403,7 +403,7 @@ Result<void> SharedGroup::gather_all(Collective& collective, ReadableBytes input
     by_rank.emplace_back(outputs.subspan(rank * input.size(), input.size()));
   }
   GatherCall call(here_, Scattered<const char>(input), by_rank, -1);
-  return done(run_leg(collective, call));
+  return done(run_phase(collective, call));
 }
 
 Result<void> SharedGroup::barrier(Duration timeout) {
@@ -416,9 +416,9 @@ Result<void> SharedGroup::barrier(Duration timeout) {
 Result<void> SharedGroup::run(const CallHeader& header, ChunkedCall& call, Duration timeout) {
   Collective collective(header, timeout);
   if (const Result<void> begun = begin(collective); !begun) return begun;
-  const Result<Leg> leg = run_leg(collective, call);
-  if (!leg || *leg == Leg::kDone) return done(leg);
-  return done(run_leg(collective, call));  // others knew a shortcut
+  const Result<Phase> leg = run_phase(collective, call);
+  if (!leg || *leg == Phase::kDone) return done(leg);
+  return done(run_phase(collective, call));  // others knew a shortcut
 }
 
 Result<void> SharedGroup::begin(Collective& collective) {
@@ -428,17 +428,17 @@ Result<void> SharedGroup::begin(Collective& collective) {
   return {};
 }
 
-Result<void> SharedGroup::done(const Result<Leg>& leg) {
+Result<void> SharedGroup::done(const Result<Phase>& leg) {
   if (!leg) return leg.error();
   return {};
 }
 
-Result<SharedGroup::Leg> SharedGroup::run_leg(Collective& collective, ChunkedCall& call,
+Result<SharedGroup::Phase> SharedGroup::run_phase(Collective& collective, ChunkedCall& call,
                                               std::size_t place) {
   collective.attempt.round = ++round_;
   progress_.enter(collective.header, round_, place);
   try {
-    Result<Leg> leg = take_steps(collective.header, call, collective.attempt);
+    Result<Phase> leg = take_steps(collective.header, call, collective.attempt);
     ++collective.header.leg;
     return leg;
   } catch (const std::exception& thrown) {  // out of memory: the others need not wait for this rank
@@ -449,8 +449,8 @@ Result<SharedGroup::Leg> SharedGroup::run_leg(Collective& collective, ChunkedCal
   }
 }
 
-Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call,
-                                                 const Attempt& attempt) {
+Result<SharedGroup::Phase> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call,
+                                                 const OperationContext& attempt) {
   using Action = ChunkPipeline::Action;
   ChunkPipeline pipeline(next_arrival_, call.chunks(), call.work_mode());
   bool arrived = false;
@@ -486,7 +486,7 @@ Result<SharedGroup::Leg> SharedGroup::take_steps(const CallHeader& header, Chunk
   }
   next_arrival_ = pipeline.next_arrival();
   next_chunk_ += call.chunks();
-  return Leg::kDone;
+  return Phase::kDone;
 }
 
 TcpMesh::End SharedGroup::work_in_tensors_of_others(ChunkedCall& call,
@@ -502,19 +502,19 @@ TcpMesh::End SharedGroup::work_in_tensors_of_others(ChunkedCall& call,
 }
 
 // A leg that is carried out if all ranks have the same shortcut.
-Result<SharedGroup::Leg> SharedGroup::take_shortcut(Collective& collective, std::uint64_t shortcut,
+Result<SharedGroup::Phase> SharedGroup::take_shortcut(Collective& collective, std::uint64_t shortcut,
                                                     ChunkedCall& call, std::size_t place) {
   collective.header.shortcut = shortcut;
-  Result<Leg> leg = run_leg(collective, call, place);
+  Result<Phase> leg = run_phase(collective, call, place);
   collective.header.shortcut = 0;
   return leg;
 }
 
 // Every rank goes on from the same tick, whatever it had meant to do.
-SharedGroup::Leg SharedGroup::turn_back() {
+SharedGroup::Phase SharedGroup::turn_back() {
   next_arrival_ = ChunkPipeline(next_arrival_, 1, ChunkPipeline::Work::kSome).next_arrival();
   next_chunk_ += 1;
-  return Leg::kMixed;
+  return Phase::kMixed;
 }
 
 void SharedGroup::find_tensors() {
@@ -525,14 +525,14 @@ void SharedGroup::find_tensors() {
 
 // Waits until every rank of the world is in the collective, and compares what they call.
 Result<bool> SharedGroup::arrive(const CallHeader& header, ChunkedCall& call,
-                                 const ChunkPipeline& pipeline, const Attempt& attempt) {
+                                 const ChunkPipeline& pipeline, const OperationContext& attempt) {
   const WaitEnd end = progress_.wait_for_all(next_arrival_, attempt.deadline.when());
   if (end != WaitEnd::kReady) return core_->fail(attempt, end);
   return here_.one_node() ? agree_on_node(header, attempt)
                           : agree_over_nodes(header, call, pipeline, attempt);
 }
 
-Result<bool> SharedGroup::agree_on_node(const CallHeader& header, const Attempt& attempt) {
+Result<bool> SharedGroup::agree_on_node(const CallHeader& header, const OperationContext& attempt) {
   return compare(
       header, [&](int rank) { return progress_.call_of(rank, round_); }, attempt);
 }
@@ -540,7 +540,7 @@ Result<bool> SharedGroup::agree_on_node(const CallHeader& header, const Attempt&
 // call_of(rank): what it called.
 template <class CallOf>
 Result<bool> SharedGroup::compare(const CallHeader& header, CallOf call_of,
-                                  const Attempt& attempt) {
+                                  const OperationContext& attempt) {
   bool same = true, alike = true;
   for (int rank = 0; rank < size(); ++rank) {
     const CallHeader& other = call_of(rank);
@@ -557,7 +557,7 @@ Result<bool> SharedGroup::compare(const CallHeader& header, CallOf call_of,
 // The first rank of each node exchanges what its ranks arrived with, and lays it out for its neighbours.
 // The table is free for it to write: everyone has arrived, so everyone is done with the collective before.
 Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, ChunkedCall& call,
-                                           const ChunkPipeline& pipeline, const Attempt& attempt) {
+                                           const ChunkPipeline& pipeline, const OperationContext& attempt) {
   if (here_.local == 0) {
     const TcpMesh::End end = exchange_arrivals(call, attempt.deadline.when());
     if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);

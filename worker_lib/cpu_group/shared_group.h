@@ -27,22 +27,22 @@ class SharedGroup final : public CpuGroup {
   int rank() const override { return here_.rank; }
   int size() const override { return here_.layout.world_size(); }
   Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                          const CallTerms& terms) override;
+                          const CollectiveOptions& terms) override;
   Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                      Rank root, const CallTerms& terms) override;
+                      Rank root, const CollectiveOptions& terms) override;
   Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
-                         const CallTerms& terms) override;
+                         const CollectiveOptions& terms) override;
   Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CallTerms& terms) override;
+                          std::span<const WritableBytes> outputs, const CollectiveOptions& terms) override;
   Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
                               std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
-                              const CallTerms& terms) override;
+                              const CollectiveOptions& terms) override;
   Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs, Rank root,
-                      const CallTerms& terms) override;
+                      const CollectiveOptions& terms) override;
   Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
-                       const CallTerms& terms) override;
+                       const CollectiveOptions& terms) override;
   Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CallTerms& terms) override;
+                          std::span<const WritableBytes> outputs, const CollectiveOptions& terms) override;
   Result<void> barrier(Duration timeout) override;
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                     Duration timeout) override;
@@ -76,19 +76,19 @@ class SharedGroup final : public CpuGroup {
     Collective& operator=(const Collective&) = delete;
 
     CallHeader header;
-    Attempt attempt;
+    OperationContext attempt;
   };
-  Result<void> run_reduce(CallHeader header, const ReduceJob& job, const CallTerms& terms);
+  Result<void> run_reduce(CallHeader header, const ReduceJob& job, const CollectiveOptions& terms);
   Result<void> run(const CallHeader& header, ChunkedCall& call, Duration timeout);
   Result<void> begin(Collective& collective);
-  enum class Leg {
+  enum class Phase {
     kDone,
     kMixed,  // nothing was done: the ranks' shortcuts differ
   };
-  Result<Leg> run_leg(Collective& collective, ChunkedCall& call, std::size_t place = 0);
-  Result<Leg> take_shortcut(Collective& collective, std::uint64_t shortcut, ChunkedCall& call,
+  Result<Phase> run_phase(Collective& collective, ChunkedCall& call, std::size_t place = 0);
+  Result<Phase> take_shortcut(Collective& collective, std::uint64_t shortcut, ChunkedCall& call,
                             std::size_t place = 0);
-  Result<Leg> only_if_whole(Collective& collective, Result<Leg> leg);
+  Result<Phase> only_if_whole(Collective& collective, Result<Phase> leg);
   // What goes from rank to rank in a call, and the way for it.
   struct Way {
     PullTrial* trial = nullptr;  // that the call is part of; null: none
@@ -96,33 +96,33 @@ class SharedGroup final : public CpuGroup {
     bool pulls = false;
   };
   Way choose_way(PullTrial& trial, std::size_t bytes, std::size_t pieces, std::size_t in_all) const;
-  Result<Leg> pull(Collective& collective, std::uint64_t shortcut, const Way& way, PullJob job);
-  static Result<void> done(const Result<Leg>& leg);
-  Leg turn_back();
+  Result<Phase> pull(Collective& collective, std::uint64_t shortcut, const Way& way, PullJob job);
+  static Result<void> done(const Result<Phase>& leg);
+  Phase turn_back();
   bool every_node_folds(std::size_t bytes) const;
   std::optional<std::size_t> place_in_heap(const ReduceJob& job) const;
-  Result<Leg> reduce_in_heap(Collective& collective, const ReduceJob& job, std::size_t place);
-  Result<Leg> reduce_staged(Collective& collective, const ReduceJob& job);
+  Result<Phase> reduce_in_heap(Collective& collective, const ReduceJob& job, std::size_t place);
+  Result<Phase> reduce_staged(Collective& collective, const ReduceJob& job);
   void take_tensor_back(std::size_t place, std::size_t bytes);
   void find_tensors();
   Result<void> gather_all(Collective& collective, ReadableBytes input, std::span<char> outputs);
   Result<PairSizes> agree_on_sizes(Collective& collective, std::span<const ReadableBytes> inputs,
                                    std::span<const WritableBytes> outputs);
-  Result<Leg> take_steps(const CallHeader& header, ChunkedCall& call, const Attempt& attempt);
+  Result<Phase> take_steps(const CallHeader& header, ChunkedCall& call, const OperationContext& attempt);
   TcpMesh::End work_in_tensors_of_others(ChunkedCall& call, const ChunkedCall::Chunk& chunk,
                                          TimePoint deadline);
   // Whether the ranks have the same shortcut; in all else they must agree.
   Result<bool> arrive(const CallHeader& header, ChunkedCall& call, const ChunkPipeline& pipeline,
-                      const Attempt& attempt);
-  Result<bool> agree_on_node(const CallHeader& header, const Attempt& attempt);
+                      const OperationContext& attempt);
+  Result<bool> agree_on_node(const CallHeader& header, const OperationContext& attempt);
   Result<bool> agree_over_nodes(const CallHeader& header, ChunkedCall& call,
-                                const ChunkPipeline& pipeline, const Attempt& attempt);
+                                const ChunkPipeline& pipeline, const OperationContext& attempt);
   template <class CallOf>
-  Result<bool> compare(const CallHeader& header, CallOf call_of, const Attempt& attempt);
+  Result<bool> compare(const CallHeader& header, CallOf call_of, const OperationContext& attempt);
   TcpMesh::End exchange_arrivals(ChunkedCall& call, TimePoint deadline);
 
   std::unique_ptr<GroupCore> core_;
-  const Surroundings& here_;
+  const GroupTopology& here_;
   SharedProgress& progress_;
   Mailbox mailbox_;
   std::shared_ptr<SharedHeap> heap_;

@@ -49,8 +49,8 @@ bool is_worth_a_retry(const Error& error) { return error.kind == ErrorKind::kCon
 
 // Calls `attempt` until it succeeds, fails for good, the deadline has passed, or next_pause() has
 // no pause for another try.
-template <class Attempt, class NextPause>
-Result<void> with_patience(const Deadline& deadline, Attempt attempt, NextPause next_pause) {
+template <class OperationContext, class NextPause>
+Result<void> with_patience(const Deadline& deadline, OperationContext attempt, NextPause next_pause) {
   std::optional<Error> last;
   for (;;) {
     const Deadline look(kOneLook);
