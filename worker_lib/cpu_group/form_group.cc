@@ -275,7 +275,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
        .machine = machine_id(),
        .cpus = cpus_text(usable_cpus()),
        .cache = std::to_string(std::max(sysconf(_SC_LEVEL2_CACHE_SIZE), 0L)),
-       .node = options.node_id + "\n" + node_realm()},
+       .node = options.node_id + "\n" + shm_domain()},
       options.world_size);
   if (!peers) return peers.error();
 

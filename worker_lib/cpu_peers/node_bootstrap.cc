@@ -405,7 +405,7 @@ Result<NodeListener> NodeListener::open() {
   return listener;
 }
 
-std::string node_realm() {
+std::string shm_domain() {
   char network[64] = {};
   if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0) network[0] = '\0';
   return machine_id() + " " + network;

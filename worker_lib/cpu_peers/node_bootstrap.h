@@ -38,7 +38,7 @@ struct NodeListener {
 
 // Text that is equal for processes that can meet through a NodeListener: the host's boot, the network
 // namespace.
-std::string node_realm();
+std::string shm_domain();
 
 // What processes of one kernel have in common, and no others: it shares its processors among them.
 std::string machine_id();
