@@ -1,4 +1,4 @@
-// SpawnBoard: what program, warden and ranks of a spawn() know of each other, in memory that they
+// SpawnBoard: what program, monitor and ranks of a spawn() know of each other, in memory that they
 // share.
 //
 // Each place has one writer, and is read when that writer's end, or a byte in a pipe, has been
@@ -43,7 +43,7 @@ class SharedText {
 
 struct SpawnBoard {
   struct Rank {
-    // by the warden
+    // by the monitor
     pid_t pid = 0;
     int wait_status = 0;
     bool ended = false;
@@ -56,10 +56,10 @@ struct SpawnBoard {
     SharedText<8000> message;  // all of it
   };
 
-  // By the warden, before its first byte: why the ranks could not be started.
+  // By the monitor, before its first byte: why the ranks could not be started.
   SharedText<512> trouble;
   int trouble_errno = 0;
-  // By the warden, before its end.
+  // By the monitor, before its end.
   bool over = false;
   int story = -1;  // the rank that failed; -1: none
   bool stopped = false;

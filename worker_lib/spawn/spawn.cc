@@ -30,7 +30,7 @@
 #include "worker_lib/spawn/board.h"
 #include "worker_lib/spawn/core/plan.h"
 #include "worker_lib/spawn/core/watch.h"
-#include "worker_lib/spawn/warden.h"
+#include "worker_lib/spawn/monitor.h"
 #include "worker_lib/util/public_error.h"
 #include "worker_lib/util/thrown_words.h"
 
@@ -41,7 +41,7 @@ constexpr Duration kStartPatience = std::chrono::minutes(1);
 // A thread that has been joined may be seen for a moment longer.
 constexpr Duration kThreadEndPatience = std::chrono::milliseconds(200);
 constexpr Duration kLook = std::chrono::milliseconds(1);
-// The end of a warden that has closed its pipe.
+// The end of a monitor that has closed its pipe.
 constexpr Duration kWardenEndPatience = std::chrono::seconds(5);
 
 // The value, or throws why spawn() cannot be.
@@ -159,17 +159,17 @@ std::string left_over(std::span<const SpawnBoard::Rank> ranks) {
 struct SpawnContext::Impl {
   SharedSpawnBoard board;
   Duration grace;
-  Pipe orders;  // both ends: a warden that is gone is no broken pipe
+  Pipe orders;  // both ends: a monitor that is gone is no broken pipe
   UniqueFd answers;
-  pid_t warden = 0;
-  UniqueFd warden_end;  // its pidfd
+  pid_t monitor = 0;
+  UniqueFd monitor_end;  // its pidfd
   const pid_t owner = getpid();
   bool is_over = false;
   std::exception_ptr failure = nullptr;  // once it is over
   bool is_told = false;
 
   void start(const std::function<void(int)>& fn, const SpawnPlace& place, Listener listener);
-  void order(WardenOrder order) const {
+  void order(MonitorOrder order) const {
     const char byte = static_cast<char>(order);
     write_all(orders.write.get(), {&byte, 1});
   }
@@ -179,12 +179,12 @@ struct SpawnContext::Impl {
 
 namespace {
 
-// The warden is gone, or about to be. Its status, unless somebody else has asked for it first.
-std::optional<int> end_of_warden(pid_t warden, const UniqueFd& pidfd) {
+// The monitor is gone, or about to be. Its status, unless somebody else has asked for it first.
+std::optional<int> end_of_warden(pid_t monitor, const UniqueFd& pidfd) {
   pollfd ended{pidfd.get(), POLLIN, 0};
   poll_until({&ended, 1}, BootClock::now() + kWardenEndPatience);
   int status = 0;
-  return waitpid(warden, &status, WNOHANG) == warden ? std::optional(status) : std::nullopt;
+  return waitpid(monitor, &status, WNOHANG) == monitor ? std::optional(status) : std::nullopt;
 }
 
 }  // namespace
@@ -199,9 +199,9 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
   sigset_t before;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, &before);
-  warden = fork();
+  monitor = fork();
   const int fork_errno = errno;
-  if (warden == 0) {
+  if (monitor == 0) {
     const auto run = [&](int rank) {
       return run_rank(Rank(rank), place, fn, board.ranks()[static_cast<std::size_t>(rank)]);
     };
@@ -215,8 +215,8 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
                .run_rank = run});
   }
   sigprocmask(SIG_SETMASK, &before, nullptr);
-  if (warden < 0) throw to_dist_error(system_error("spawn: fork", fork_errno));
-  warden_end = pidfd_of(warden);
+  if (monitor < 0) throw to_dist_error(system_error("spawn: fork", fork_errno));
+  monitor_end = pidfd_of(monitor);
   answers = std::move(answering.read);
   answering.write.reset();
 
@@ -224,8 +224,8 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
   char byte = 0;
   const bool in_time = poll_until({&answer, 1}, BootClock::now() + kStartPatience);
   if (in_time && read(answers.get(), &byte, 1) == 1) return;
-  if (!in_time) ::kill(warden, SIGKILL);  // and the kernel the ranks
-  end_of_warden(warden, warden_end);
+  if (!in_time) ::kill(monitor, SIGKILL);  // and the kernel the ranks
+  end_of_warden(monitor, monitor_end);
   is_over = true;
   const std::string trouble = board->trouble.text();
   Error error = trouble.empty() ? Error{.cause = "the process that watches over the ranks " +
@@ -246,13 +246,13 @@ bool SpawnContext::Impl::wait(Duration patience) {
 }
 
 std::exception_ptr SpawnContext::Impl::what_became() const {
-  const std::optional<int> status = end_of_warden(warden, warden_end);
+  const std::optional<int> status = end_of_warden(monitor, monitor_end);
   const std::span<const SpawnBoard::Rank> ranks = board.ranks();
   if (!board->over) {
     const bool by_signal = status && WIFSIGNALED(*status);
     return std::make_exception_ptr(DistError(
         DistError::Kind::kSystem,
-        "spawn: the process that watches over the ranks (pid " + std::to_string(warden) +
+        "spawn: the process that watches over the ranks (pid " + std::to_string(monitor) +
             ") was killed" + (by_signal ? " by " + signal_name(WTERMSIG(*status)) : std::string()) +
             ", and the ranks with it"));
   }
@@ -278,7 +278,7 @@ SpawnContext::~SpawnContext() {
   if (!impl_->wait(Duration::zero())) {
     if (!std::ranges::all_of(impl_->board.ranks(), &SpawnBoard::Rank::ended)) {
       TORCH_WARN("ddprun: spawn: the SpawnContext ended before its ranks, which are ended now");
-      impl_->order(WardenOrder::kTerminate);
+      impl_->order(MonitorOrder::kTerminate);
     }
     impl_->wait(impl_->grace + kRankKillPatience + kKillPatience);
   }
@@ -307,7 +307,7 @@ std::vector<int> SpawnContext::pids() const {
 void SpawnContext::kill() {
   impl_->is_told = true;  // who kills them knows
   if (impl_->wait(Duration::zero())) return;
-  impl_->order(WardenOrder::kKill);
+  impl_->order(MonitorOrder::kKill);
   impl_->wait(kRankKillPatience + kKillPatience);
 }
 
@@ -339,7 +339,7 @@ SpawnContext spawn_context(const std::function<void(int rank)>& fn, int nprocs,
                          .grace = std::min<Duration>(options.grace, kLongestTimeout),
                          .orders = value_for_spawn(make_pipe()),
                          .answers = {},
-                         .warden_end = {}});
+                         .monitor_end = {}});
   impl->start(fn, place, std::move(listener));
   return SpawnContext(std::move(impl));
 }

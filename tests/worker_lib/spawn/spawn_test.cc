@@ -497,7 +497,7 @@ class EndOfTheProgram : public testing::Test {
 TEST_F(EndOfTheProgram, ByKillLeavesNothingBehind) {
   ChildProcess job({program("spawn_test_program"), "stay"}, options());
   ASSERT_TRUE(is_there(job)) << job.err();
-  EXPECT_EQ(mark_.processes().size(), 6u);  // program, warden, ranks, and a child of each
+  EXPECT_EQ(mark_.processes().size(), 6u);  // program, monitor, ranks, and a child of each
   job.signal(SIGKILL);
   EXPECT_EQ(job.wait(), 128 + SIGKILL);
 }

@@ -9,10 +9,10 @@
 // without grace; to over by the last end, or when kKillPatience has passed. Never back.
 //
 // The first failure is the story, but for one that only tells of another rank's end: a rank hears
-// of a peer's death, by their connection, before the warden does, and throws kPeerLost that names
+// of a peer's death, by their connection, before the monitor does, and throws kPeerLost that names
 // it.
 //
-// A value machine; the warden owns it.
+// A value machine; the monitor owns it.
 #pragma once
 
 #include <optional>

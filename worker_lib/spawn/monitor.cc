@@ -1,4 +1,4 @@
-#include "worker_lib/spawn/warden.h"
+#include "worker_lib/spawn/monitor.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -29,7 +29,7 @@
 namespace ddprun {
 namespace {
 
-// What the program had open is not to stay open because of the warden: whoever reads from it waits
+// What the program had open is not to stay open because of the monitor: whoever reads from it waits
 // for the end of it.
 void close_all_but(const std::vector<int>& kept) {
   DIR* const directory = opendir("/proc/self/fd");
@@ -50,15 +50,15 @@ void put_nothing_at(int descriptor, int flags) {
   if (nothing.valid()) dup2(nothing.get(), descriptor);
 }
 
-class Warden {
+class Monitor {
  public:
-  explicit Warden(WardenStart start)
+  explicit Monitor(MonitorStart start)
       : start_(std::move(start)),
         ranks_(start_.board.ranks()),
         watch_(static_cast<int>(ranks_.size()), start_.grace) {}
 
   void live() {
-    // What the program does with its children's ends is not how the warden's are kept.
+    // What the program does with its children's ends is not how the monitor's are kept.
     sigaction(SIGCHLD, nullptr, &childrens_ends_);
     std::signal(SIGCHLD, SIG_DFL);
     const Result<void> started = start_ranks();
@@ -92,18 +92,18 @@ class Warden {
 
   Result<void> start_rank(int rank) {
     const std::string doing = "fork rank " + std::to_string(rank);
-    const pid_t warden = getpid();
+    const pid_t monitor = getpid();
     const pid_t pid = fork();
     if (pid < 0) return system_error(doing, errno);
-    if (pid == 0) be_rank(rank, warden);
+    if (pid == 0) be_rank(rank, monitor);
     ranks_[static_cast<std::size_t>(rank)].pid = pid;
     pidfds_.push_back(pidfd_of(pid));
     return pidfds_.back().valid() ? Result<void>() : system_error(doing, errno);
   }
 
-  [[noreturn]] void be_rank(int rank, pid_t warden) {
+  [[noreturn]] void be_rank(int rank, pid_t monitor) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() != warden) _exit(to_int(ExitCode::kInternal));
+    if (getppid() != monitor) _exit(to_int(ExitCode::kInternal));
     const std::function<int(int)> run = std::move(start_.run_rank);
     const sigset_t signals = start_.signals;
     start_.orders = {};
@@ -148,7 +148,7 @@ class Warden {
       start_.orders.read.reset();  // the program has let go of it; its end comes by its pidfd
       return;
     }
-    const bool at_once = order == static_cast<char>(WardenOrder::kKill);
+    const bool at_once = order == static_cast<char>(MonitorOrder::kKill);
     stop(at_once ? SpawnWatch::Haste::kNow : SpawnWatch::Haste::kGrace);
   }
 
@@ -188,7 +188,7 @@ class Warden {
     signal_descendants(act == SpawnWatch::Act::kKill ? SIGKILL : SIGTERM, told_);
   }
 
-  WardenStart start_;
+  MonitorStart start_;
   const std::span<SpawnBoard::Rank> ranks_;
   SpawnWatch watch_;
   std::vector<UniqueFd> pidfds_;  // by rank; invalid: it has ended
@@ -199,8 +199,8 @@ class Warden {
 
 }  // namespace
 
-void be_warden(WardenStart start) noexcept {
-  Warden(std::move(start)).live();
+void be_warden(MonitorStart start) noexcept {
+  Monitor(std::move(start)).live();
   _exit(0);
 }
 

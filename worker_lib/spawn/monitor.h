@@ -1,7 +1,7 @@
-// The warden of a spawn(): the process between the program and its ranks.
+// The monitor of a spawn(): the process between the program and its ranks.
 //
 //   the program
-//     `- warden ("ddp-spawn")   forks the ranks, hosts their store, outlives all that they start
+//     `- monitor ("ddp-spawn")   forks the ranks, hosts their store, outlives all that they start
 //          +- rank 0
 //          `- rank 1
 //               `- whatever it has started
@@ -26,14 +26,14 @@
 
 namespace ddprun {
 
-// What the program asks of its warden, a byte in its pipe.
-enum class WardenOrder : char { kTerminate = 't', kKill = 'k' };
+// What the program asks of its monitor, a byte in its pipe.
+enum class MonitorOrder : char { kTerminate = 't', kKill = 'k' };
 
-struct WardenStart {
+struct MonitorStart {
   SharedSpawnBoard& board;
   Listener listener;  // of the ranks' store
-  Pipe orders;        // of WardenOrders
-  // One byte when the ranks have been started; its end is the warden's.
+  Pipe orders;        // of MonitorOrders
+  // One byte when the ranks have been started; its end is the monitor's.
   Pipe answers;
   UniqueFd program;  // its pidfd
   Duration grace;
@@ -42,7 +42,7 @@ struct WardenStart {
   std::function<int(int rank)> run_rank;
 };
 
-// The life of the warden, in a process that has just been forked with all signals blocked.
-[[noreturn]] void be_warden(WardenStart start) noexcept;
+// The life of the monitor, in a process that has just been forked with all signals blocked.
+[[noreturn]] void be_warden(MonitorStart start) noexcept;
 
 }  // namespace ddprun
