@@ -20,7 +20,7 @@
 #include "launcher/agent/node_workers.h"
 #include "launcher/agent/report_file.h"
 #include "launcher/agent/terminal.h"
-#include "launcher/control/desk.h"
+#include "launcher/control/server.h"
 #include "launcher/guard/control_place.h"
 #include "launcher/guard/run_directory.h"
 #include "launcher/hang/lookout.h"
@@ -408,7 +408,7 @@ class Agent {
   }
 
   void open_desk() {
-    desk_ = std::make_unique<ControlDesk>(
+    desk_ = std::make_unique<ControlServer>(
         io_, control_listener(),
         ControlledNode{
             .view = [this] { return view(); },
@@ -568,7 +568,7 @@ class Agent {
   LastOutput last_output_;
   Meeting meeting_;
   GenerationStore store_;
-  std::unique_ptr<ControlDesk> desk_;  // from the meeting on
+  std::unique_ptr<ControlServer> desk_;  // from the meeting on
   NodeWorkers workers_;
   HangLookout lookout_;
   StepRate steps_;

@@ -14,7 +14,7 @@
 #include "base/process_tree.h"
 #include "base/signal_names.h"
 #include "launcher/agent/agent.h"
-#include "launcher/control/desk.h"
+#include "launcher/control/server.h"
 #include "launcher/flight/process_flights.h"
 #include "launcher/guard/run_cgroup.h"
 #include "launcher/hang/worker_look.h"
@@ -44,7 +44,7 @@ NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& part
     : config_(config), parts_(parts), events_(std::move(events)) {}
 
 void NodeWorkers::start(const Assignment& assignment, const std::string& instance,
-                        ControlDesk& desk) {
+                        ControlServer& desk) {
   attempt_directory_ = attempt_directory(assignment);
   PlanOptions plan = plan_options(config_, attempt_directory_);
   plan.submission = submission_of(instance);
@@ -102,7 +102,7 @@ Result<T> NodeWorkers::with_files(const std::string& doing, std::function<Result
   return config_.scratch_directory.empty() ? parts_.files.run(doing, std::move(body)) : body();
 }
 
-Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, ControlDesk& desk) {
+Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, ControlServer& desk) {
   const WorkerConsole looks{
       .coloured = config_.look.coloured,
       .has_prefix = assignment.world_size > 1,

@@ -60,7 +60,7 @@ class NodeWorkers {
 
   // Starts those of a generation. instance: Welcome's. desk: that keeps their last output.
   // REQUIRES: none is left of an earlier one.
-  void start(const Assignment& assignment, const std::string& instance, ControlDesk& desk);
+  void start(const Assignment& assignment, const std::string& instance, ControlServer& desk);
   // Their processes have ended, or cannot be ended. Nothing of them is reported any more. Where they have
   // recorded calls, and one of them has not ended well, their flight records go to a file beside their logs.
   void let_go();
@@ -100,7 +100,7 @@ class NodeWorkers {
   std::vector<RankFlight> flights(std::optional<Rank> rank) const;
 
  private:
-  Result<void> start(Worker& worker, const Assignment& assignment, ControlDesk& desk);
+  Result<void> start(Worker& worker, const Assignment& assignment, ControlServer& desk);
   void ended(std::shared_ptr<Worker> worker);
   std::string attempt_directory(const Assignment& assignment);
   Result<void> make_directories();

@@ -4,7 +4,7 @@
 // more than the word that there is something. At the end of the job there are no turns any more:
 // the newest that is left goes out at once.
 //
-// Owner: ControlDesk. Pure but for `send`, which is called from within each function.
+// Owner: ControlServer. Pure but for `send`, which is called from within each function.
 #pragma once
 
 #include <cstddef>

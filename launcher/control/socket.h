@@ -1,12 +1,12 @@
 // ControlSocket: the agent's end of the socket for `ddprun status`, `logs`, `stop`, `restart` and
 // `signal`. It takes connections of this user and of root, reads one line from each, and hands it
-// on; what is to be answered is the handler's (launcher/control/desk.h).
+// on; what is to be answered is the handler's (launcher/control/server.h).
 //
 // Nobody can hold the agent up: it never blocks, a connection that has not asked within kAskTimeout
 // is closed, of those that have not asked at most kMaxSilent are kept (the oldest gives way), in all
 // at most kMaxConnections; and what waits for one that does not read has a bound.
 //
-// Owner: ControlDesk, on the agent's thread. While nobody is connected it does not wake.
+// Owner: ControlServer, on the agent's thread. While nobody is connected it does not wake.
 #pragma once
 
 #include <algorithm>

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/signal_names.h"
-#include "launcher/control/desk.h"
+#include "launcher/control/server.h"
 #include "launcher/guard/run_cgroup.h"
 #include "launcher/output/core/line_prefix.h"
 #include "launcher/supervisor/core/last_words.h"

@@ -28,7 +28,7 @@
 
 namespace ddprun {
 
-class ControlDesk;
+class ControlServer;
 
 // How workers' lines look on the console.
 struct WorkerConsole {
@@ -50,7 +50,7 @@ struct WorkerSurroundings {
   InterruptTracebacks& interrupts;
   LogWriter& logs;
   const WorkerConsole& looks;
-  ControlDesk& desk;  // that keeps their last output
+  ControlServer& desk;  // that keeps their last output
 };
 
 class Worker : public std::enable_shared_from_this<Worker> {

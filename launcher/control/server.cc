@@ -1,4 +1,4 @@
-#include "launcher/control/desk.h"
+#include "launcher/control/server.h"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -36,7 +36,7 @@ UserRequest for_service(const ControlRequest& request, std::uint64_t number) {
 
 }  // namespace
 
-ControlDesk::ControlDesk(boost::asio::io_context& io, UniqueFd listener, ControlledNode node,
+ControlServer::ControlServer(boost::asio::io_context& io, UniqueFd listener, ControlledNode node,
                          int slots)
     : io_(io), node_(std::move(node)), outputs_(static_cast<std::size_t>(slots)) {
   if (!listener.valid()) return;
@@ -45,13 +45,13 @@ ControlDesk::ControlDesk(boost::asio::io_context& io, UniqueFd listener, Control
       [this](const ControlSessionPtr& session, std::string_view line) { take(session, line); });
 }
 
-RecentOutput& ControlDesk::output(LocalRank rank, OutputStream stream) {
+RecentOutput& ControlServer::output(LocalRank rank, OutputStream stream) {
   return outputs_.at(static_cast<std::size_t>(rank.value))[static_cast<std::size_t>(stream)];
 }
 
-Rank ControlDesk::rank_of(LocalRank rank) const { return Rank(first_rank_ + rank.value); }
+Rank ControlServer::rank_of(LocalRank rank) const { return Rank(first_rank_ + rank.value); }
 
-void ControlDesk::take(const ControlSessionPtr& session, std::string_view line) {
+void ControlServer::take(const ControlSessionPtr& session, std::string_view line) {
   const Result<ControlRequest> request = parse_request(line);
   if (!request) {
     session->say(outcome_line(Outcome::kRefused, request.error().cause));
@@ -72,7 +72,7 @@ void ControlDesk::take(const ControlSessionPtr& session, std::string_view line) 
 
 // --- the service ---------------------------------------------------------------------------------
 
-void ControlDesk::ask_service(const ControlSessionPtr& session, const ControlRequest& request) {
+void ControlServer::ask_service(const ControlSessionPtr& session, const ControlRequest& request) {
   const std::uint64_t number = ++last_number_;
   Question question{session, request,
                     std::make_shared<boost::asio::steady_timer>(io_, kServicePatience)};
@@ -94,7 +94,7 @@ void ControlDesk::ask_service(const ControlSessionPtr& session, const ControlReq
   questions_.emplace(number, std::move(question));
 }
 
-void ControlDesk::answered(const Answer& answer) {
+void ControlServer::answered(const Answer& answer) {
   const auto found = questions_.find(answer.number);
   if (found == questions_.end()) return;
   const Question question = std::exchange(found->second, {});
@@ -111,7 +111,7 @@ void ControlDesk::answered(const Answer& answer) {
 }
 
 // What can be done without it, is done.
-void ControlDesk::without_service(const Question& question, const Error& why) {
+void ControlServer::without_service(const Question& question, const Error& why) {
   const ControlSessionPtr& session = question.session;
   switch (question.request.what) {
     case ControlRequest::What::kStatus:
@@ -131,7 +131,7 @@ void ControlDesk::without_service(const Question& question, const Error& why) {
   }
 }
 
-void ControlDesk::ended(int exit_code, const std::string& text) {
+void ControlServer::ended(int exit_code, const std::string& text) {
   flush_rests();
   const std::string line = ended_line(exit_code, text);
   for (const ControlSessionPtr& session : std::exchange(waiters_, {})) {
@@ -149,7 +149,7 @@ void ControlDesk::ended(int exit_code, const std::string& text) {
 
 // --- output, for the service ---------------------------------------------------------------------
 
-void ControlDesk::tell(const TellOutput& what) {
+void ControlServer::tell(const TellOutput& what) {
   std::erase_if(inquiries_, [](const auto& one) { return !one.second->is_open(); });
   const auto found = inquiries_.find(what.inquiry);
   const bool is_known = found != inquiries_.end();
@@ -168,7 +168,7 @@ void ControlDesk::tell(const TellOutput& what) {
   }
 }
 
-void ControlDesk::begin_inquiry(const TellOutput& what) {
+void ControlServer::begin_inquiry(const TellOutput& what) {
   if (inquiries_.size() >= kMaxInquiries) {
     return node_.tell_service({.inquiry = what.inquiry, .is_last = true});
   }
@@ -184,14 +184,14 @@ void ControlDesk::begin_inquiry(const TellOutput& what) {
   pages->begin();
 }
 
-void ControlDesk::service_lost() {
+void ControlServer::service_lost() {
   for (const auto& [number, pages] : std::exchange(inquiries_, {})) pages->close();
   watch_outputs();
 }
 
 // --- output --------------------------------------------------------------------------------------
 
-void ControlDesk::show_workers(const ControlSessionPtr& session, const ControlRequest& request) {
+void ControlServer::show_workers(const ControlSessionPtr& session, const ControlRequest& request) {
   const NodeView node = node_.view();
   const bool is_here = !request.rank || std::any_of(node.workers.begin(), node.workers.end(),
                                                     [&](const WorkerView& worker) {
@@ -209,7 +209,7 @@ void ControlDesk::show_workers(const ControlSessionPtr& session, const ControlRe
 
 // What FlightFile::kMaxCalls leave fits into what is kept for a reader; nonsense in a worker's page may
 // be longer, and is missing then.
-void ControlDesk::show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank) {
+void ControlServer::show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank) {
   std::uint64_t left_out = 0;
   constexpr std::size_t kOfTheNotice = 128;
   for (const RankFlight& flight : node_.flights(rank)) {
@@ -225,7 +225,7 @@ void ControlDesk::show_flights(const OutputReaderPtr& reader, std::optional<Rank
   reader->end();
 }
 
-void ControlDesk::show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines,
+void ControlServer::show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines,
                        bool follow) {
   reader->say(generation_line(node_.view()));
   Follower follower{.reader = reader, .rank = rank};
@@ -250,7 +250,7 @@ void ControlDesk::show(const OutputReaderPtr& reader, std::optional<Rank> rank, 
 }
 
 // Nothing is asked of the streams while nobody follows.
-void ControlDesk::watch_outputs() {
+void ControlServer::watch_outputs() {
   std::erase_if(followers_, [](const Follower& one) { return !one.reader->is_open(); });
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
     const LocalRank local(static_cast<int>(i));
@@ -266,7 +266,7 @@ void ControlDesk::watch_outputs() {
   }
 }
 
-void ControlDesk::hand_on(LocalRank rank, OutputStream stream, std::string_view bytes) {
+void ControlServer::hand_on(LocalRank rank, OutputStream stream, std::string_view bytes) {
   bool someone_has_gone = false;
   for (Follower& follower : followers_) {
     someone_has_gone = someone_has_gone || !follower.reader->is_open();
@@ -279,7 +279,7 @@ void ControlDesk::hand_on(LocalRank rank, OutputStream stream, std::string_view 
 }
 
 // A reader who is slow loses lines and is told how much; workers never wait for him.
-void ControlDesk::send_output(Follower& follower, const OutputSource& source,
+void ControlServer::send_output(Follower& follower, const OutputSource& source,
                               std::string_view lines) {
   OutputReader& reader = *follower.reader;
   // What JSON makes of bytes is six times as long at most.
@@ -303,7 +303,7 @@ void ControlDesk::send_output(Follower& follower, const OutputSource& source,
   }
 }
 
-void ControlDesk::flush_rests() {
+void ControlServer::flush_rests() {
   for (Follower& follower : followers_) {
     for (auto& [from, lines] : follower.lines) {
       std::string rest = lines.flush();
@@ -313,7 +313,7 @@ void ControlDesk::flush_rests() {
   }
 }
 
-void ControlDesk::generation_began() {
+void ControlServer::generation_began() {
   flush_rests();
   const NodeView node = node_.view();
   if (node.assignment) first_rank_ = node.assignment->first_rank.value;

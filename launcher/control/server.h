@@ -1,4 +1,4 @@
-// ControlDesk: answers what users ask of an agent on its socket (docs/control.md). What concerns the
+// ControlServer: answers what users ask of an agent on its socket (docs/control.md). What concerns the
 // whole job it hands on to the rendezvous service, which answers through the agent; status of the
 // node, and output, it has itself. Output it also tells the service, for those who ask there.
 //
@@ -37,7 +37,7 @@ struct ControlledNode {
   std::function<void(const OutputPage&)> tell_service;
 };
 
-class ControlDesk {
+class ControlServer {
  public:
   // How long the service may take for an answer. One of an older version never answers.
   static constexpr Duration kServicePatience = std::chrono::seconds(3);
@@ -47,7 +47,7 @@ class ControlDesk {
 
   // listener: of listen_for_control(); invalid: nobody asks but the service. slots: local ranks of
   // this node. REQUIRES: io outlives it.
-  ControlDesk(boost::asio::io_context& io, UniqueFd listener, ControlledNode node, int slots);
+  ControlServer(boost::asio::io_context& io, UniqueFd listener, ControlledNode node, int slots);
 
   // Where the output of a local rank is to go, too. Lives as long as the desk.
   RecentOutput& output(LocalRank rank, OutputStream stream);
