@@ -16,8 +16,8 @@
 #include "base/signal_names.h"
 #include "launcher/agent/generation_store.h"
 #include "launcher/agent/last_output.h"
-#include "launcher/agent/meeting.h"
 #include "launcher/agent/node_workers.h"
+#include "launcher/agent/rendezvous_handler.h"
 #include "launcher/agent/report_file.h"
 #include "launcher/agent/terminal.h"
 #include "launcher/control/server.h"
@@ -97,8 +97,8 @@ class Agent {
         guardian_alive_(io_, guards.guardian_alive.release()),
         keeper_alive_(io_, guards.keeper_alive.release()),
         last_output_(io_, log_, logs_, console_),
-        meeting_(io_, log_, config),
-        store_(io_, log_, config, meeting_,
+        rendezvous_(io_, log_, config),
+        store_(io_, log_, config, rendezvous_,
                [this](Generation generation) { feed(CheckpointAnnounced{generation}); }),
         workers_(
             config, {io_, log_, console_, logs_, interrupts_, json_, files_, descriptor_limit_},
@@ -131,7 +131,7 @@ class Agent {
     over_ = true;
     write_last_report();
     store_.close();
-    meeting_.close();
+    rendezvous_.close();
     let_go_of_workers();
     terminal_.close();
     workers_.finish_flight_file();
@@ -154,18 +154,18 @@ class Agent {
     if (!config_.binding.told.empty()) log_.info(config_.binding.told);
     if (const Result<void> ready = meet(); !ready) {
       trouble(ready.error().message());
-      exit_code_ = to_int(meeting_.exit_code());
+      exit_code_ = to_int(rendezvous_.exit_code());
       return;
     }
     open_desk();
-    meeting_.start();
+    rendezvous_.start();
     io_.run();
   }
 
   // --- the way to the service --------------------------------------------------------------------
 
   Result<void> meet() {
-    Result<void> met = meeting_.meet(link_events());
+    Result<void> met = rendezvous_.meet(link_events());
     return met ? store_.prepare() : met;
   }
 
@@ -187,7 +187,7 @@ class Agent {
 
   Hello hello(const std::string& local_address) {
     desk_->service_lost();
-    Hello hello = meeting_.introduce(local_address);
+    Hello hello = rendezvous_.introduce(local_address);
     hello.status = status();
     hello.assignment = supervisor_.assignment();
     if (hello.assignment) {  // the service knows the rest
@@ -230,14 +230,14 @@ class Agent {
     let_go_of_workers();
     files_.set_lease(start.assignment.lease);
     generation_since_ = BootClock::now();
-    workers_.start(start.assignment, meeting_.link().instance(), *desk_);
+    workers_.start(start.assignment, rendezvous_.link().instance(), *desk_);
     steps_ = {};
     lookout_.begin(generation_, static_cast<std::size_t>(config_.slots));
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     desk_->generation_began();
     // Joining has run code that is not needed again. A job of this node alone would only start later.
-    if (start.assignment.node_count > 1 || !meeting_.server()) give_back_code();
+    if (start.assignment.node_count > 1 || !rendezvous_.server()) give_back_code();
   }
   void act(const SignalTree& signal) {
     lookout_.end();
@@ -262,7 +262,7 @@ class Agent {
     store_.close();
     if (const Result<void> ready = store_.prepare(); !ready) log_.error(ready.error().message());
   }
-  void act(const SendStatus&) { meeting_.link().send(status()); }
+  void act(const SendStatus&) { rendezvous_.link().send(status()); }
   void act(const SendLeave& leave) {
     last_word_ = leave.leave;
     // Only what even SIGKILL has not ended is still there.
@@ -295,7 +295,7 @@ class Agent {
     if (was_asked) last_output_.hurry();
     let_go_of_workers();
     store_.close();
-    meeting_.leave(last_word_, [this] { io_.stop(); });
+    rendezvous_.leave(last_word_, [this] { io_.stop(); });
   }
 
   // Their processes have ended, or cannot be ended.
@@ -414,9 +414,9 @@ class Agent {
             .view = [this] { return view(); },
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .ask_service =
-                [this](const UserRequest& asked) { return !over_ && meeting_.link().ask(asked); },
+                [this](const UserRequest& asked) { return !over_ && rendezvous_.link().ask(asked); },
             .stop_here = [this](bool at_once) { stop_here(at_once); },
-            .tell_service = [this](const OutputPage& page) { meeting_.link().tell(page); }},
+            .tell_service = [this](const OutputPage& page) { rendezvous_.link().tell(page); }},
         config_.slots);
   }
 
@@ -566,7 +566,7 @@ class Agent {
   bool over_ = false;  // nothing but the rest of the output is left
 
   LastOutput last_output_;
-  Meeting meeting_;
+  RendezvousHandler rendezvous_;
   GenerationStore store_;
   std::unique_ptr<ControlServer> desk_;  // from the meeting on
   NodeWorkers workers_;

@@ -12,18 +12,18 @@ namespace ddprun {
 namespace asio = boost::asio;
 
 GenerationStore::GenerationStore(asio::io_context& io, Logger& log, const AgentConfig& config,
-                                 Meeting& meeting,
+                                 RendezvousHandler& meeting,
                                  std::function<void(Generation)> checkpoint_announced)
     : io_(io),
       log_(log),
       config_(config),
-      meeting_(meeting),
+      rendezvous_(meeting),
       checkpoint_announced_(std::move(checkpoint_announced)) {}
 
 // Listens in advance: clients that come before we accept wait in the backlog instead of retrying.
 Result<void> GenerationStore::prepare() {
   const bool is_ours = config_.options.has_agent_store();
-  if (meeting_.shared_port() && is_ours) return {};
+  if (rendezvous_.shared_port() && is_ours) return {};
   const bool only_here = config_.rendezvous.mode == Rendezvous::Mode::kLocal;
   const std::string host = only_here ? "127.0.0.1" : "*";
   const PortRange ports = config_.options.ports;
@@ -59,14 +59,14 @@ void GenerationStore::serve(const Assignment& assignment) {
   };
   store_ = std::make_unique<StoreServer>(io_, log_, std::move(socket), options);
   store_->start();
-  RendezvousServer* const server = meeting_.server();
+  RendezvousServer* const server = rendezvous_.server();
   if (server == nullptr) return;
   server->show_store(store_.get());
-  if (meeting_.shared_port()) server->share_port_with(store_.get());
+  if (rendezvous_.shared_port()) server->share_port_with(store_.get());
 }
 
 void GenerationStore::close() {
-  if (RendezvousServer* const server = meeting_.server()) {
+  if (RendezvousServer* const server = rendezvous_.server()) {
     server->show_store(nullptr);
     server->share_port_with(nullptr);
   }
@@ -75,7 +75,7 @@ void GenerationStore::close() {
 }
 
 std::uint16_t GenerationStore::port() const {
-  return listener_ ? listener_->address.port : meeting_.shared_port().value_or(0);
+  return listener_ ? listener_->address.port : rendezvous_.shared_port().value_or(0);
 }
 
 }  // namespace ddprun

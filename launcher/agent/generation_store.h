@@ -17,7 +17,7 @@
 #include "base/log.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "launcher/agent/meeting.h"
+#include "launcher/agent/rendezvous_handler.h"
 #include "rendezvous/net/listen.h"
 #include "rendezvous/protocol/core/control_message.h"
 #include "rendezvous/store/server.h"
@@ -32,7 +32,7 @@ class GenerationStore {
   // checkpoint_announced: a worker has said so in this generation's store; called from the
   // io_context, also after a close(). REQUIRES: all of them outlive it.
   GenerationStore(boost::asio::io_context& io, Logger& log, const AgentConfig& config,
-                  Meeting& meeting, std::function<void(Generation)> checkpoint_announced);
+                  RendezvousHandler& meeting, std::function<void(Generation)> checkpoint_announced);
 
   // The error says which ports are taken.
   Result<void> prepare();
@@ -46,7 +46,7 @@ class GenerationStore {
   boost::asio::io_context& io_;
   Logger& log_;
   const AgentConfig& config_;
-  Meeting& meeting_;
+  RendezvousHandler& rendezvous_;
   std::function<void(Generation)> checkpoint_announced_;
   std::optional<Listener> listener_;    // of the next generation's store
   std::unique_ptr<StoreServer> store_;  // of this generation, where rank 0 lives here

@@ -1,4 +1,4 @@
-#include "launcher/agent/meeting.h"
+#include "launcher/agent/rendezvous_handler.h"
 
 #include <boost/asio/post.hpp>
 #include <cerrno>
@@ -39,10 +39,10 @@ std::vector<std::string> addresses_of_this_node() {
 
 }  // namespace
 
-Meeting::Meeting(asio::io_context& io, Logger& log, const AgentConfig& config)
+RendezvousHandler::RendezvousHandler(asio::io_context& io, Logger& log, const AgentConfig& config)
     : io_(io), log_(log), config_(config), agent_id_(random_hex(8)), drained_(io) {}
 
-Result<void> Meeting::meet(ServiceLinkEvents events) {
+Result<void> RendezvousHandler::meet(ServiceLinkEvents events) {
   events_ = std::move(events);
   if (const std::string& wanted = config_.options.local_addr; !wanted.empty()) {
     auto found = find_local_address(wanted, interface_addresses(), kResolveTimeout);
@@ -57,7 +57,7 @@ Result<void> Meeting::meet(ServiceLinkEvents events) {
   return {};
 }
 
-Result<void> Meeting::meet_dynamic() {
+Result<void> RendezvousHandler::meet_dynamic() {
   const Rendezvous& plan = config_.rendezvous;
   Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
   if (!addresses) return std::move(addresses).error().within("--rdzv-endpoint");
@@ -83,7 +83,7 @@ Result<void> Meeting::meet_dynamic() {
 }
 
 // Listens on the port if it is free now. Called when connections to it are refused.
-void Meeting::listen_again(const HostPort& port, const std::string& address, Duration refused_for) {
+void RendezvousHandler::listen_again(const HostPort& port, const std::string& address, Duration refused_for) {
   if (!may_listen_) return;
   const std::string again = to_text(port) + " refuses connections; trying again";
   if (refused_for < kMayBeRestarted) return log_.debug(again);
@@ -107,7 +107,7 @@ void Meeting::listen_again(const HostPort& port, const std::string& address, Dur
   events_.lost({met.error().message(), true, exit_code_});
 }
 
-Result<void> Meeting::meet_static() {
+Result<void> RendezvousHandler::meet_static() {
   const Rendezvous& plan = config_.rendezvous;
   if (config_.options.node_rank.value_or(0) != 0) {
     connect(std::nullopt, "");
@@ -134,7 +134,7 @@ Result<void> Meeting::meet_static() {
 }
 
 // listener: where other nodes come; nullopt for a job of this node alone.
-Result<void> Meeting::embed(std::optional<Listener> listener, std::string address) {
+Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::string address) {
   ServiceOptions options;
   options.times = config_.options.times;
   options.embedded = true;
@@ -168,7 +168,7 @@ Result<void> Meeting::embed(std::optional<Listener> listener, std::string addres
 }
 
 // own_port: the port of this host that is taken. address: where other nodes reach this host.
-void Meeting::connect(std::optional<HostPort> own_port, const std::string& address) {
+void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::string& address) {
   const Rendezvous& plan = config_.rendezvous;
   RemoteLinkOptions options;
   options.address = plan.meeting_point;
@@ -188,12 +188,12 @@ void Meeting::connect(std::optional<HostPort> own_port, const std::string& addre
   link_ = make_remote_link(io_, std::move(options), events_);
 }
 
-void Meeting::start() {
+void RendezvousHandler::start() {
   if (server_) server_->start();
   link_->start();
 }
 
-Hello Meeting::introduce(const std::string& local_address) const {
+Hello RendezvousHandler::introduce(const std::string& local_address) const {
   const LaunchOptions& options = config_.options;
   Hello hello;
   hello.version = kVersion;
@@ -223,7 +223,7 @@ Hello Meeting::introduce(const std::string& local_address) const {
   return hello;
 }
 
-void Meeting::leave(std::optional<Leave> word, std::function<void()> then) {
+void RendezvousHandler::leave(std::optional<Leave> word, std::function<void()> then) {
   may_listen_ = false;
   asio::post(io_, [this, word = std::move(word), then = std::move(then)] {
     if (!link_) return;
@@ -232,7 +232,7 @@ void Meeting::leave(std::optional<Leave> word, std::function<void()> then) {
 }
 
 // The last one out: an embedded service stays until the others have heard the verdict.
-void Meeting::drain(const std::function<void()>& then) {
+void RendezvousHandler::drain(const std::function<void()>& then) {
   if (!link_) return;
   if (!server_) return then();
   server_->when_idle(then);
@@ -242,7 +242,7 @@ void Meeting::drain(const std::function<void()>& then) {
   });
 }
 
-void Meeting::close() {
+void RendezvousHandler::close() {
   link_.reset();
   server_.reset();
   drained_.cancel();

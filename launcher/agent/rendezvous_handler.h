@@ -1,4 +1,4 @@
-// Meeting: how this node comes to its job's rendezvous service, and the service itself where the
+// RendezvousHandler: how this node comes to its job's rendezvous service, and the service itself where the
 // node embeds it.
 //
 // It decides which of the two it is from what --rdzv-endpoint or --master-addr lead to, and owns
@@ -31,10 +31,10 @@ namespace ddprun {
 
 struct AgentConfig;
 
-class Meeting {
+class RendezvousHandler {
  public:
   // REQUIRES: io, log and config outlive it.
-  Meeting(boost::asio::io_context& io, Logger& log, const AgentConfig& config);
+  RendezvousHandler(boost::asio::io_context& io, Logger& log, const AgentConfig& config);
 
   // Finds the service, or listens to be it; nothing is sent or accepted yet. The error names the
   // option. Call once.
