@@ -23,7 +23,7 @@
 #include "launcher/control/server.h"
 #include "launcher/guard/control_place.h"
 #include "launcher/guard/run_directory.h"
-#include "launcher/hang/lookout.h"
+#include "launcher/hang/monitor.h"
 #include "launcher/output/console_writer.h"
 #include "launcher/output/core/interrupt_tracebacks.h"
 #include "launcher/output/core/status_line.h"
@@ -104,7 +104,7 @@ class Agent {
             config, {io_, log_, console_, logs_, interrupts_, json_, files_, descriptor_limit_},
             {.ended = [this](const WorkersEnded& ended) { feed(ended); },
              .is_running = [this] { return supervisor_.state() == Supervisor::State::kRunning; }}),
-        lookout_(io_, config.options.hang_timeout,
+        hang_monitor_(io_, config.options.hang_timeout,
                  {.samples = [this] { return workers_.samples(); },
                   .sightings = [this] { return workers_.sightings(); },
                   .hang = [this] { feed(WorkersHang{}); },
@@ -232,7 +232,7 @@ class Agent {
     generation_since_ = BootClock::now();
     workers_.start(start.assignment, rendezvous_.link().instance(), *desk_);
     steps_ = {};
-    lookout_.begin(generation_, static_cast<std::size_t>(config_.slots));
+    hang_monitor_.begin(generation_, static_cast<std::size_t>(config_.slots));
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     desk_->generation_began();
@@ -240,21 +240,21 @@ class Agent {
     if (start.assignment.node_count > 1 || !rendezvous_.server()) give_back_code();
   }
   void act(const SignalTree& signal) {
-    lookout_.end();
+    hang_monitor_.end();
     workers_.signal_tree(signal.signal);
   }
   void act(const SuspendTree&) {
-    lookout_.pause();
+    hang_monitor_.pause();
     suspend_descendants();
   }
   void act(const ResumeTree&) {
     resume_descendants();
-    lookout_.resume();
+    hang_monitor_.resume();
   }
-  void act(const LookAtWorkers&) { lookout_.look(); }
+  void act(const LookAtWorkers&) { hang_monitor_.look(); }
   void act(const SignalWorkers& signal) { workers_.signal(signal.signal, signal.rank); }
   void act(const KillTree&) {
-    lookout_.end();
+    hang_monitor_.end();
     workers_.kill_tree();
   }
   void act(const ReleaseGeneration&) {
@@ -300,7 +300,7 @@ class Agent {
 
   // Their processes have ended, or cannot be ended.
   void let_go_of_workers() {
-    lookout_.end();
+    hang_monitor_.end();
     terminal_.stop_reading();  // what is typed now is for the next generation
     workers_.let_go();
   }
@@ -570,7 +570,7 @@ class Agent {
   GenerationStore store_;
   std::unique_ptr<ControlServer> desk_;  // from the meeting on
   NodeWorkers workers_;
-  HangLookout lookout_;
+  HangMonitor hang_monitor_;
   StepRate steps_;
   AgentTerminal terminal_;
   std::optional<TimePoint> generation_since_;

@@ -17,7 +17,7 @@
 #include "launcher/control/server.h"
 #include "launcher/flight/process_flights.h"
 #include "launcher/guard/run_cgroup.h"
-#include "launcher/hang/worker_look.h"
+#include "launcher/hang/worker_inspector.h"
 #include "launcher/plan/job_plan.h"
 #include "launcher/process/pseudo_terminal.h"
 #include "launcher/worker/files.h"

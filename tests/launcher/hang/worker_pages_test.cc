@@ -12,7 +12,7 @@
 #include <limits>
 
 #include "base/unique_fd.h"
-#include "launcher/hang/worker_look.h"
+#include "launcher/hang/worker_inspector.h"
 
 namespace ddprun {
 namespace {

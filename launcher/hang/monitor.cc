@@ -1,31 +1,31 @@
-#include "launcher/hang/lookout.h"
+#include "launcher/hang/monitor.h"
 
 #include <boost/asio/post.hpp>
 #include <utility>
 
 namespace ddprun {
 
-HangLookout::HangLookout(boost::asio::io_context& io, Duration timeout, HangLookoutEvents events)
+HangMonitor::HangMonitor(boost::asio::io_context& io, Duration timeout, HangMonitorEvents events)
     : io_(io),
       is_on_(timeout > Duration(0)),
       events_(std::move(events)),
       timer_(io),
       watch_(timeout) {}
 
-void HangLookout::begin(Generation generation, std::size_t workers) {
+void HangMonitor::begin(Generation generation, std::size_t workers) {
   generation_ = generation;
   watch_.begin(workers, BootClock::now());
   wait();
 }
 
-void HangLookout::resume() { wait(); }
+void HangMonitor::resume() { wait(); }
 
-void HangLookout::end() {
+void HangMonitor::end() {
   timer_.cancel();
   look_.forget();
 }
 
-void HangLookout::wait() {
+void HangMonitor::wait() {
   if (!is_on_) return;
   timer_.expires_after(watch_.period());
   timer_.async_wait([this](boost::system::error_code error) {
@@ -38,7 +38,7 @@ void HangLookout::wait() {
   });
 }
 
-void HangLookout::look() {
+void HangMonitor::look() {
   std::vector<Sighting> sightings = events_.sightings();
   if (is_on_) {
     for (Sighting& one : sightings) {

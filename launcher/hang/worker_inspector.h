@@ -1,4 +1,4 @@
-// WorkerLook: sees what the workers of this node do, when some of them hang: from their pages, from
+// WorkerInspector: sees what the workers of this node do, when some of them hang: from their pages, from
 // the kernel, and where gdb or py-spy is there, from their stacks.
 //
 // Threads of its own ask kernel and debuggers, because that takes seconds; nobody waits for them. Owner: the
@@ -20,15 +20,15 @@ namespace ddprun {
 // What a worker's page says of it now; no page: nothing is known but how long.
 Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now);
 
-class WorkerLook {
+class WorkerInspector {
  public:
   // For all debuggers together.
   static constexpr Duration kPatience = std::chrono::seconds(30);
 
-  WorkerLook() = default;
-  ~WorkerLook() { forget(); }
-  WorkerLook(const WorkerLook&) = delete;
-  WorkerLook& operator=(const WorkerLook&) = delete;
+  WorkerInspector() = default;
+  ~WorkerInspector() { forget(); }
+  WorkerInspector(const WorkerInspector&) = delete;
+  WorkerInspector& operator=(const WorkerInspector&) = delete;
 
   // Fills in what the workers do who are in no collective (those in one are where their record says),
   // by their `pid`, and calls `done` with all of them from a thread of its own. Where no thread can be

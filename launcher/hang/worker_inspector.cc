@@ -1,4 +1,4 @@
-#include "launcher/hang/worker_look.h"
+#include "launcher/hang/worker_inspector.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -203,13 +203,13 @@ Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
   return seen;
 }
 
-struct WorkerLook::Desk {
+struct WorkerInspector::Desk {
   std::mutex mutex;
   std::function<void(std::vector<Sighting>)> done;  // null: nobody waits any more
   UniqueFd stop;                                    // an eventfd: the thread is to end
 };
 
-void WorkerLook::forget() {
+void WorkerInspector::forget() {
   if (!desk_) return;
   {
     const std::lock_guard lock(desk_->mutex);
@@ -219,7 +219,7 @@ void WorkerLook::forget() {
   desk_.reset();
 }
 
-void WorkerLook::begin(std::vector<Sighting> workers,
+void WorkerInspector::begin(std::vector<Sighting> workers,
                        std::function<void(std::vector<Sighting>)> done) {
   forget();
   desk_ = std::make_shared<Desk>();

@@ -1,4 +1,4 @@
-// HangLookout: looks every second whether a worker of this node hangs (--hang-timeout), and at all of
+// HangMonitor: looks every second whether a worker of this node hangs (--hang-timeout), and at all of
 // them when somebody wants to know what they do.
 //
 // Without a timeout no timer runs. Owner: Agent, on its one thread, like the functions it is given.
@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "launcher/hang/core/watch.h"
-#include "launcher/hang/worker_look.h"
+#include "launcher/hang/worker_inspector.h"
 #include "launcher/supervisor/core/supervisor.h"
 
 namespace ddprun {
 
-struct HangLookoutEvents {
+struct HangMonitorEvents {
   // Of each worker what its page says; nullopt: it has ended.
   std::function<std::vector<std::optional<PageSample>>()> samples;
   // Of each that lives what its page says of its calls.
@@ -29,10 +29,10 @@ struct HangLookoutEvents {
   std::function<void(const WorkersSeen&)> seen;
 };
 
-class HangLookout {
+class HangMonitor {
  public:
   // timeout: zero: nobody hangs.
-  HangLookout(boost::asio::io_context& io, Duration timeout, HangLookoutEvents events);
+  HangMonitor(boost::asio::io_context& io, Duration timeout, HangMonitorEvents events);
 
   // So many workers were started.
   void begin(Generation generation, std::size_t workers);
@@ -49,11 +49,11 @@ class HangLookout {
 
   boost::asio::io_context& io_;
   const bool is_on_;
-  HangLookoutEvents events_;
+  HangMonitorEvents events_;
   boost::asio::steady_timer timer_;
   HangWatch watch_;
   Generation generation_{-1};
-  WorkerLook look_;
+  WorkerInspector look_;
 };
 
 }  // namespace ddprun
