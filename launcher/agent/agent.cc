@@ -15,8 +15,8 @@
 #include "base/process_tree.h"
 #include "base/signal_names.h"
 #include "launcher/agent/generation_store.h"
-#include "launcher/agent/last_output.h"
 #include "launcher/agent/node_workers.h"
+#include "launcher/agent/output_drain.h"
 #include "launcher/agent/rendezvous_handler.h"
 #include "launcher/agent/report_file.h"
 #include "launcher/agent/terminal.h"
@@ -565,7 +565,7 @@ class Agent {
   bool guard_lost_ = false;
   bool over_ = false;  // nothing but the rest of the output is left
 
-  LastOutput last_output_;
+  OutputDrain last_output_;
   RendezvousHandler rendezvous_;
   GenerationStore store_;
   std::unique_ptr<ControlServer> desk_;  // from the meeting on

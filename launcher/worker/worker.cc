@@ -11,7 +11,7 @@
 #include "launcher/control/server.h"
 #include "launcher/guard/run_cgroup.h"
 #include "launcher/output/core/line_prefix.h"
-#include "launcher/supervisor/core/last_words.h"
+#include "launcher/supervisor/core/failure_attribution.h"
 
 namespace ddprun {
 namespace {

@@ -1,4 +1,4 @@
-#include "launcher/agent/last_output.h"
+#include "launcher/agent/output_drain.h"
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
@@ -18,21 +18,21 @@ constexpr Duration kLogsPatience = std::chrono::seconds(5);
 
 }  // namespace
 
-LastOutput::LastOutput(asio::io_context& io, Logger& log, LogWriter& logs, ConsoleWriter& console)
+OutputDrain::OutputDrain(asio::io_context& io, Logger& log, LogWriter& logs, ConsoleWriter& console)
     : io_(io), log_(log), logs_(logs), console_(console), timer_(io) {}
 
-void LastOutput::hurry() {
+void OutputDrain::hurry() {
   hurried_ = true;
   if (flushing_) io_.stop();
 }
 
-void LastOutput::flush() {
+void OutputDrain::flush() {
   flushing_ = true;
   flush_logs();
   flush_console();
 }
 
-void LastOutput::flush_logs() {
+void OutputDrain::flush_logs() {
   io_.restart();
   const auto until_flushed = asio::make_work_guard(io_);
   bool flushed = false;
@@ -48,7 +48,7 @@ void LastOutput::flush_logs() {
   if (!flushed) log_.warning("the disk does not take the end of the log files; it is left out");
 }
 
-void LastOutput::flush_console() {
+void OutputDrain::flush_console() {
   io_.restart();
   const auto until_flushed = asio::make_work_guard(io_);
   console_.when_flushed([this] { asio::post(io_, [this] { io_.stop(); }); });
@@ -56,7 +56,7 @@ void LastOutput::flush_console() {
   io_.run();
 }
 
-void LastOutput::give_up_after(Duration patience) {
+void OutputDrain::give_up_after(Duration patience) {
   timer_.expires_after(patience);
   timer_.async_wait([this](error_code error) {
     if (!error) io_.stop();

@@ -1,4 +1,4 @@
-// LastOutput: what is still to be written when the job's part on this node is over, and how long
+// OutputDrain: what is still to be written when the job's part on this node is over, and how long
 // ddprun stays for it.
 //
 // A disk that has stopped is waited for a few seconds; a reader that is slow gets everything. But
@@ -15,10 +15,10 @@
 
 namespace ddprun {
 
-class LastOutput {
+class OutputDrain {
  public:
   // REQUIRES: all of them outlive it.
-  LastOutput(boost::asio::io_context& io, Logger& log, LogWriter& logs, ConsoleWriter& console);
+  OutputDrain(boost::asio::io_context& io, Logger& log, LogWriter& logs, ConsoleWriter& console);
 
   // Somebody wants ddprun to end, now or when it comes to that.
   void hurry();

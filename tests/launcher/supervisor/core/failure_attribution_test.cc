@@ -1,11 +1,11 @@
-#include "launcher/supervisor/core/last_words.h"
+#include "launcher/supervisor/core/failure_attribution.h"
 
 #include <gtest/gtest.h>
 
 namespace ddprun {
 namespace {
 
-TEST(LastWords, NameTheRankThatIsGone) {
+TEST(FailureAttribution, NameTheRankThatIsGone) {
   for (const char* words :
        {"all_reduce: rank 3 closed its connection", "rank 3 died (its process has ended)",
         "peer 3 closed", "DistError: barrier: rank 3 is out of reach (its node has not answered)",
@@ -19,7 +19,7 @@ TEST(LastWords, NameTheRankThatIsGone) {
   }
 }
 
-TEST(LastWords, WhatIsNoAccusationIsNone) {
+TEST(FailureAttribution, WhatIsNoAccusationIsNone) {
   for (const char* words : {"rank 3 has step 9", "rank three died", "Frank 3", "rank 3",
                             "rank  3 died", "rank 33333333333333333333 died", "Frank 3 died",
                             "Connection closed by peer [127.0.0.1]:4711",
@@ -29,7 +29,7 @@ TEST(LastWords, WhatIsNoAccusationIsNone) {
   }
 }
 
-TEST(LastWords, WhoNamesSeveralOrNamedOneLongAgoBlamesNobody) {
+TEST(FailureAttribution, WhoNamesSeveralOrNamedOneLongAgoBlamesNobody) {
   EXPECT_EQ(blamed_rank("rank 1 died, rank 2 died", {}), std::nullopt);
   EXPECT_EQ(blamed_rank("", {"rank 1 died", "a", "b", "c"}), std::nullopt);
   EXPECT_EQ(blamed_rank("rank 1 died", {"rank 2 died"}), Rank(1)) << "the error file is surer";

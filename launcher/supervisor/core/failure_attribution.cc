@@ -1,4 +1,4 @@
-#include "launcher/supervisor/core/last_words.h"
+#include "launcher/supervisor/core/failure_attribution.h"
 
 #include <algorithm>
 #include <array>
