@@ -12,7 +12,7 @@
 #include "base/nearest_word.h"
 #include "launcher/options/core/command_names.h"
 #include "launcher/plan/core/nested_launcher.h"
-#include "launcher/plan/exec_trouble.h"
+#include "launcher/plan/exec_diagnosis.h"
 
 namespace ddprun {
 namespace {

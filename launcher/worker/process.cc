@@ -18,7 +18,7 @@
 #include "base/assert.h"
 #include "base/parse_number.h"
 #include "base/small_file.h"
-#include "launcher/plan/exec_trouble.h"
+#include "launcher/plan/exec_diagnosis.h"
 #include "launcher/process/cpu_affinity.h"
 #include "launcher/worker/shared_clone.h"
 
@@ -187,7 +187,7 @@ Error failed_step(const WorkerStart& start, const std::string& step, int step_er
   Error error = system_error(step, step_errno);
   if (step == "exec") {
     error.doing += " " + start.executable;
-    error.cause = exec_trouble(start.executable, start.directory, step_errno);
+    error.cause = exec_diagnosis(start.executable, start.directory, step_errno);
   } else if (step == "chdir") {
     error.doing += " " + start.directory;
   }

@@ -1,4 +1,4 @@
-#include "launcher/plan/exec_trouble.h"
+#include "launcher/plan/exec_diagnosis.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 
 using testing::HasSubstr;
 
-class ExecTrouble : public testing::Test {
+class ExecDiagnosis : public testing::Test {
  protected:
   void write(const std::string& name, const std::string& text, mode_t mode = 0755) {
     ASSERT_EQ(chmod(directory_.write(name, text).c_str(), mode), 0);
@@ -28,7 +28,7 @@ class ExecTrouble : public testing::Test {
   const testing_support::TemporaryDirectory directory_;
 };
 
-TEST_F(ExecTrouble, AFileOfTheSameNameInABuildIsSuggestedTheNewestOfThem) {
+TEST_F(ExecDiagnosis, AFileOfTheSameNameInABuildIsSuggestedTheNewestOfThem) {
   EXPECT_EQ(trouble("./train"), none_here());
   write("build/debug/bin/train", "#!/bin/sh\n");
   write("build/release/bin/train", "#!/bin/sh\n");
@@ -46,14 +46,14 @@ TEST_F(ExecTrouble, AFileOfTheSameNameInABuildIsSuggestedTheNewestOfThem) {
             "; did you mean ../build/release/bin/train?");
 }
 
-TEST_F(ExecTrouble, WhatCannotBeUsedIsNotSuggested) {
+TEST_F(ExecDiagnosis, WhatCannotBeUsedIsNotSuggested) {
   write("build/train", "data", 0644);
   std::filesystem::create_directories(directory_ / "build/other/train");
   EXPECT_EQ(trouble("./train"), none_here());
   EXPECT_EQ(trouble("train", R_OK), none_here() + "; did you mean build/train?");
 }
 
-TEST_F(ExecTrouble, AnInterpreterThatIsNotThereIsNamed) {
+TEST_F(ExecDiagnosis, AnInterpreterThatIsNotThereIsNamed) {
   write("script", "#!/no/such/python -u\n");
   EXPECT_THAT(trouble("./script"), HasSubstr("interpreter /no/such/python, which is not there"));
   write("windows", "#!/bin/sh\r\n");
@@ -62,7 +62,7 @@ TEST_F(ExecTrouble, AnInterpreterThatIsNotThereIsNamed) {
   EXPECT_EQ(trouble("./good"), "");
 }
 
-TEST_F(ExecTrouble, SaysWhatIsInTheWay) {
+TEST_F(ExecDiagnosis, SaysWhatIsInTheWay) {
   std::filesystem::create_directory(directory_ / "folder");
   EXPECT_EQ(trouble("./folder"), "it is a directory");
   write("plain", "x", 0644);
@@ -74,11 +74,11 @@ TEST_F(ExecTrouble, SaysWhatIsInTheWay) {
   ASSERT_EQ(chmod((directory_ / "closed").c_str(), 0700), 0);
 }
 
-TEST_F(ExecTrouble, AnErrnoOfExecIsExplainedByTheFile) {
+TEST_F(ExecDiagnosis, AnErrnoOfExecIsExplainedByTheFile) {
   write("text", "echo hello\n");
   write("empty", "");
   const auto said = [&](const std::string& name, int number) {
-    return exec_trouble(name, directory_.path(), number);
+    return exec_diagnosis(name, directory_.path(), number);
   };
   EXPECT_EQ(said("./text", ENOEXEC),
             "Exec format error: a script needs a first line such as #!/bin/sh");

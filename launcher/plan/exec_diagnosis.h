@@ -17,7 +17,7 @@ std::optional<std::string> trouble_with(const std::string& path, const std::stri
                                         int way);
 
 // What execve's errno means for this file.
-std::string exec_trouble(const std::string& path, const std::string& directory, int exec_errno);
+std::string exec_diagnosis(const std::string& path, const std::string& directory, int exec_errno);
 
 // "; did you mean build/release/bin/train?": a file of the same name that can be used in this way,
 // in the directory itself or in usual folders of builds in it or beside it. Empty: none was found.

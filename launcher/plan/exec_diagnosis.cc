@@ -1,4 +1,4 @@
-#include "launcher/plan/exec_trouble.h"
+#include "launcher/plan/exec_diagnosis.h"
 
 #include <elf.h>
 #include <fcntl.h>
@@ -142,7 +142,7 @@ std::optional<std::string> trouble_with(const std::string& name, const std::stri
   return std::nullopt;
 }
 
-std::string exec_trouble(const std::string& name, const std::string& directory, int exec_errno) {
+std::string exec_diagnosis(const std::string& name, const std::string& directory, int exec_errno) {
   const std::string path = path_from(directory, name);
   const std::string words = words_of(exec_errno);
   const std::string head = head_of(path);
