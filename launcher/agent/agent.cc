@@ -53,17 +53,17 @@ std::optional<rlimit> open_many_descriptors(int workers) {
 }
 
 // What the service says shall be, for --verbose.
-std::string told(const Wait& wait) { return "told to wait: " + wait.reason; }
-std::string told(const Assignment& assignment) {
+std::string describe(const Wait& wait) { return "told to wait: " + wait.reason; }
+std::string describe(const Assignment& assignment) {
   return "told to run generation " + to_text(assignment.generation) + " as node " +
          to_text(assignment.node_rank) + " of " + std::to_string(assignment.node_count) +
          ", from rank " + to_text(assignment.first_rank) + " of " +
          std::to_string(assignment.world_size);
 }
-std::string told(const Stop& stop) {
+std::string describe(const Stop& stop) {
   return "told to stop generation " + to_text(stop.generation) + ": " + stop.reason;
 }
-std::string told(const End& end) {
+std::string describe(const End& end) {
   return "told to end: " +
          (end.verdict.success ? std::string("all is done") : end.verdict.headline);
 }
@@ -174,7 +174,7 @@ class Agent {
         .hello = [this](const std::string& local_address) { return hello(local_address); },
         .directive =
             [this](const Directive& directive) {
-              log_.debug(std::visit([](const auto& what) { return told(what); }, directive));
+              log_.debug(std::visit([](const auto& what) { return describe(what); }, directive));
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
         .answer = [this](const Answer& answer) { desk_->answered(answer); },

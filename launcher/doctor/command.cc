@@ -55,7 +55,7 @@ std::string meant_for_doctor(const std::vector<std::string>& arguments) {
 struct DoctorLine {
   bool help = false;
   bool json = false;
-  DoctorWish wish;
+  DoctorWish command;
 };
 
 // Takes doctor's own options out; what is left is a command line of ddprun's.
@@ -73,10 +73,10 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
       line.help = true;
     } else if (argument == kLibtorch) {
       if (i + 1 == arguments.size()) return invalid_argument("it needs a value").within(kLibtorch);
-      line.wish.libtorch = arguments[++i];
+      line.command.libtorch = arguments[++i];
     } else if (argument.starts_with(std::string(kLibtorch) + "=")) {
-      line.wish.libtorch = argument.substr(kLibtorch.size() + 1);
-      if (line.wish.libtorch.empty()) return invalid_argument("it needs a value").within(kLibtorch);
+      line.command.libtorch = argument.substr(kLibtorch.size() + 1);
+      if (line.command.libtorch.empty()) return invalid_argument("it needs a value").within(kLibtorch);
     } else {
       others.push_back(argument);
       const Result<const OptionSpec*> option = option_of(argument);
@@ -94,17 +94,17 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
     std::string meant = meant_for_doctor(options);
     return meant.empty() ? std::move(job).error() : invalid_argument(std::move(meant));
   }
-  if (job->options.wish != Wish::kRun) {
+  if (job->options.command != Command::kRun) {
     return invalid_argument("--version, --print-config and --dry-run are not for doctor");
   }
-  line.wish.options = std::move(job->options);
-  if (!has_program) line.wish.options.program.clear();
+  line.command.options = std::move(job->options);
+  if (!has_program) line.command.options.program.clear();
   return line;
 }
 
 // Where the nodes of the job would meet, with the keys and certificates that an agent would have.
-Result<void> find_endpoint(DoctorWish& wish) {
-  const LaunchOptions& options = wish.options;
+Result<void> find_endpoint(DoctorWish& command) {
+  const LaunchOptions& options = command.options;
   const Result<Rendezvous> plan = plan_rendezvous(options);
   if (!plan) return plan.error();
   if (plan->mode == Rendezvous::Mode::kLocal) return {};
@@ -124,8 +124,8 @@ Result<void> find_endpoint(DoctorWish& wish) {
   if (!found) return found.error();
   endpoint.key = found->keys.key_of(options.rdzv_id).value_or(Secret());
   endpoint.key_for_all = found->keys.for_every_job().value_or(Secret());
-  wish.several_nodes = options.nodes.max > 1 || !is_loopback_host(endpoint.address.host);
-  wish.endpoint = std::move(endpoint);
+  command.several_nodes = options.nodes.max > 1 || !is_loopback_host(endpoint.address.host);
+  command.endpoint = std::move(endpoint);
   return {};
 }
 
@@ -170,10 +170,10 @@ int run_doctor(const std::vector<std::string>& arguments) {
     std::fputs(std::string(kHelp).c_str(), stdout);
     return to_int(ExitCode::kSuccess);
   }
-  if (const Result<void> found = find_endpoint(line->wish); !found) {
+  if (const Result<void> found = find_endpoint(line->command); !found) {
     return fail(found.error(), usage_or(ExitCode::kFiles, found.error()));
   }
-  const DoctorFacts facts = collect_facts(line->wish);
+  const DoctorFacts facts = collect_facts(line->command);
   const std::vector<Finding> findings = diagnose(facts);
   const std::string text =
       line->json

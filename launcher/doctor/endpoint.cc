@@ -36,13 +36,13 @@ ConnectTry try_to_connect(const SocketAddress& address) {
   return seen;
 }
 
-ServiceAnswer ask(const EndpointWish& wish, const SocketAddress& address) {
+ServiceAnswer ask(const EndpointWish& command, const SocketAddress& address) {
   return ask_service({.address = address,
-                      .named = wish.address,
-                      .job = wish.job,
-                      .tls = wish.tls,
-                      .key = wish.key,
-                      .key_for_all = wish.key_for_all});
+                      .named = command.address,
+                      .job = command.job,
+                      .tls = command.tls,
+                      .key = command.key,
+                      .key_for_all = command.key_for_all});
 }
 
 // Connects to each of the addresses, and asks for the names of both ends.
@@ -74,27 +74,27 @@ std::string source_address_towards(const SocketAddress& address) {
   return local_address_of(udp.get()).host();
 }
 
-EndpointSeen look_at_endpoint(const EndpointWish& wish) {
-  EndpointSeen seen{.facts = {.option = wish.option, .address = wish.address}};
+EndpointSeen look_at_endpoint(const EndpointWish& command) {
+  EndpointSeen seen{.facts = {.option = command.option, .address = command.address}};
   EndpointFacts& facts = seen.facts;
-  NamedLookUp look_up = look_up_name(wish.address);
+  NamedLookUp look_up = look_up_name(command.address);
   facts.look_up = std::move(look_up.seen);
   std::vector<SocketAddress>& addresses = look_up.addresses;
   if (addresses.size() > kMostTries) addresses.resize(kMostTries);
   const auto here = std::find_if(addresses.begin(), addresses.end(), is_local_address);
   facts.is_here = here != addresses.end();
-  if (wish.address.port == 0 || addresses.empty()) return seen;
+  if (command.address.port == 0 || addresses.empty()) return seen;
   try_addresses(addresses, seen);
   for (std::size_t i = 0; i < addresses.size() && !facts.service; ++i) {
     if (facts.tries[i].outcome == ConnectTry::Outcome::kConnected)
-      facts.service = ask(wish, addresses[i]);
+      facts.service = ask(command, addresses[i]);
   }
   const bool is_served = facts.service &&
                          facts.service->outcome != ServiceAnswer::Outcome::kOther &&
                          facts.service->outcome != ServiceAnswer::Outcome::kSilent;
   if (facts.is_here && !is_served) {
-    const std::string host = listening_host({wish.address.host, here->host()}, wish.nodes);
-    facts.listening = try_to_listen({host, wish.address.port});
+    const std::string host = listening_host({command.address.host, here->host()}, command.nodes);
+    facts.listening = try_to_listen({host, command.address.port});
   }
   return seen;
 }

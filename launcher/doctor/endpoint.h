@@ -30,7 +30,7 @@ struct EndpointSeen {
 
 // Looks the name up, connects to each of its addresses, asks who is there, and tries to listen there
 // where it is this host. Takes some ten seconds at most.
-EndpointSeen look_at_endpoint(const EndpointWish& wish);
+EndpointSeen look_at_endpoint(const EndpointWish& command);
 
 // This host's address towards another, as the kernel chooses it; empty: there is no way. Nothing is
 // sent.

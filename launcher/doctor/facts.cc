@@ -104,9 +104,9 @@ std::string trouble_with_program(const LaunchOptions& options) {
   return command ? "" : command.error().message();
 }
 
-JobWish job_of(const DoctorWish& wish, const GpuFacts& gpus, const MachineFacts& machine) {
-  const SlotCount& slots = wish.options.slots;
-  JobWish job{.several_nodes = wish.several_nodes,
+JobWish job_of(const DoctorWish& command, const GpuFacts& gpus, const MachineFacts& machine) {
+  const SlotCount& slots = command.options.slots;
+  JobWish job{.several_nodes = command.several_nodes,
               .workers_here = slots.number,
               .wants_gpus = slots.kind == SlotCount::Kind::kGpus};
   const bool counts_gpus = job.wants_gpus || slots.kind == SlotCount::Kind::kAuto;
@@ -135,7 +135,7 @@ const std::string kDiskHangs = "the file system has not answered within " + to_t
 
 }  // namespace
 
-DoctorFacts collect_facts(const DoctorWish& wish) {
+DoctorFacts collect_facts(const DoctorWish& command) {
   DoctorFacts facts{.version = kVersion, .host = host_name()};
   EndpointSeen endpoint;
   std::vector<LookUp> own_names;
@@ -146,7 +146,7 @@ DoctorFacts collect_facts(const DoctorWish& wish) {
       [&] {
         facts.nccl =
             unless_it_hangs<NcclFacts>(kNcclPatience, {.hangs = true},
-                                       [given = wish.libtorch] { return look_at_nccl(given); });
+                                       [given = command.libtorch] { return look_at_nccl(given); });
       },
       [&] {
         facts.temporary = unless_it_hangs<Space>(
@@ -155,10 +155,10 @@ DoctorFacts collect_facts(const DoctorWish& wish) {
       },
       [&] {
         facts.program_error = unless_it_hangs<std::string>(
-            kDiskPatience, wish.options.program + ": " + kDiskHangs,
-            [options = wish.options] { return trouble_with_program(options); });
+            kDiskPatience, command.options.program + ": " + kDiskHangs,
+            [options = command.options] { return trouble_with_program(options); });
       },
-      [&] { facts.network = look_at_network(wish.options); },
+      [&] { facts.network = look_at_network(command.options); },
       [&] {
         facts.shared_memory = look_at_shared_memory();
         facts.limits = look_at_limits();
@@ -167,11 +167,11 @@ DoctorFacts collect_facts(const DoctorWish& wish) {
         facts.clock = look_at_clock();
         facts.debuggers = look_at_debuggers();
       }};
-  if (wish.endpoint) bodies.push_back([&] { endpoint = look_at_endpoint(*wish.endpoint); });
+  if (command.endpoint) bodies.push_back([&] { endpoint = look_at_endpoint(*command.endpoint); });
   side_by_side(std::move(bodies));
   facts.names.of_addresses = merged(std::move(own_names), endpoint.names);
-  if (wish.endpoint) facts.network.endpoint = std::move(endpoint.facts);
-  facts.job = job_of(wish, facts.gpus, facts.machine);
+  if (command.endpoint) facts.network.endpoint = std::move(endpoint.facts);
+  facts.job = job_of(command, facts.gpus, facts.machine);
   return facts;
 }
 

@@ -19,6 +19,6 @@ struct DoctorWish {
   std::string libtorch;  // where it is; empty: where it is looked for
 };
 
-DoctorFacts collect_facts(const DoctorWish& wish);
+DoctorFacts collect_facts(const DoctorWish& command);
 
 }  // namespace ddprun

@@ -223,7 +223,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
     if (Result<void> set = apply(setting, sources, line.options); !set) {
       return std::move(set).error();
     }
-    if (line.options.wish != Wish::kRun) return line;
+    if (line.options.command != Command::kRun) return line;
   }
   const OptionSetting file = sources.setting_of(*find_option("--config"));
   if (Result<void> set = apply(file, sources, line.options); !set) return std::move(set).error();
@@ -242,7 +242,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
   }
   take_program(sources, line);
   if (line.options.program.empty() && sources.line.rest.empty() &&
-      needs_program(line.options.wish)) {
+      needs_program(line.options.command)) {
     return invalid_argument(line.options.module
                                 ? "which module? ddprun [options] -m package.module [arguments]"
                                 : "which program? ddprun [options] program [arguments]; ddprun "

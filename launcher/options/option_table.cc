@@ -101,7 +101,7 @@ Setter without_effect(std::function<Result<void>(const std::string&)> check) {
 
 // What is asked for instead of running a job.
 OptionSpec wish(const char* name, const char* short_name, const char* help, const char* example,
-                Wish what) {
+                Command what) {
   return {.group = "General",
           .name = name,
           .short_name = short_name,
@@ -110,7 +110,7 @@ OptionSpec wish(const char* name, const char* short_name, const char* help, cons
           .set = [what](LaunchOptions& options, const std::string& text) -> Result<void> {
             bool wanted = false;
             if (Result<void> read = read_switch(wanted, text); !read) return read;
-            if (wanted) options.wish = what;
+            if (wanted) options.command = what;
             return {};
           },
           .where = OptionSpec::Where::kCommandLineOnly};
@@ -454,13 +454,13 @@ const std::vector<OptionSpec>& option_table() {
        .where = OptionSpec::Where::kNotInFile},
       wish("print-config", "",
            "show the value of each option and where it comes from; start nothing", "--print-config",
-           Wish::kPrintConfig),
+           Command::kPrintConfig),
       wish("dry-run", "", "print the plan and the environment of each worker; start nothing",
-           "--dry-run", Wish::kDryRun),
+           "--dry-run", Command::kDryRun),
       wish("show-binding", "", "draw this machine and where --bind puts each worker; start nothing",
-           "--show-binding", Wish::kShowBinding),
-      wish("version", "", "versions of ddprun and its protocol", "--version", Wish::kVersion),
-      wish("help", "h", "this text", "-h", Wish::kHelp),
+           "--show-binding", Command::kShowBinding),
+      wish("version", "", "versions of ddprun and its protocol", "--version", Command::kVersion),
+      wish("help", "h", "this text", "-h", Command::kHelp),
   };
   return table;
 }

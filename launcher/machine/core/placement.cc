@@ -68,12 +68,12 @@ Cores part_of(const Cores& cores, std::size_t part, std::size_t parts) {
 
 class Placing {
  public:
-  Placing(const Machine& machine, const PlacementWish& wish)
+  Placing(const Machine& machine, const PlacementWish& command)
       : machine_(machine),
-        wish_(wish),
+        wish_(command),
         cores_(usable_cores(machine)),
         homes_(homes_of(cores_)),
-        seats_(static_cast<std::size_t>(wish.workers)) {}
+        seats_(static_cast<std::size_t>(command.workers)) {}
 
   Result<Placement> run() {
     if (cores_.empty()) {
@@ -323,8 +323,8 @@ std::vector<ProcessorCore> usable_cores(const Machine& machine) {
   return cores;
 }
 
-Result<Placement> place_workers(const Machine& machine, const PlacementWish& wish) {
-  return Placing(machine, wish).run();
+Result<Placement> place_workers(const Machine& machine, const PlacementWish& command) {
+  return Placing(machine, command).run();
 }
 
 std::string describe(const Placement& placement) {

@@ -92,7 +92,7 @@ struct PlacementWish {
 
 // kInvalidArgument: the machine has not got what the policy needs (cores for core, GPUs for gpu); the
 // caller adds the option's name.
-Result<Placement> place_workers(const Machine& machine, const PlacementWish& wish);
+Result<Placement> place_workers(const Machine& machine, const PlacementWish& command);
 
 // Threads for each of so many workers that share these cores: at least 1.
 constexpr int threads_of_each(int cores, int workers) {
