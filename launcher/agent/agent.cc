@@ -178,7 +178,7 @@ class Agent {
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
         .answer = [this](const Answer& answer) { desk_->answered(answer); },
-        .pass_on = [this](const PassOn& pass_on) { feed(pass_on); },
+        .forward_signal = [this](const ForwardSignal& forward_signal) { feed(forward_signal); },
         .tell_output = [this](const TellOutput& what) { desk_->tell(what); },
         .lost = [this](const ServiceLost& lost) { feed(lost); },
         .refused = [this](const ServiceRefused& refused) { feed(refused); },

@@ -72,7 +72,7 @@ class LocalLink final : public ServiceLink {
     if (const Refused* refused = std::get_if<Refused>(&message))
       return events_.refused({refused->reason});
     if (const Answer* answer = std::get_if<Answer>(&message)) return events_.answer(*answer);
-    if (const PassOn* pass_on = std::get_if<PassOn>(&message)) return events_.pass_on(*pass_on);
+    if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&message)) return events_.forward_signal(*forward_signal);
     if (const TellOutput* tell = std::get_if<TellOutput>(&message)) {
       return events_.tell_output(*tell);
     }
@@ -187,8 +187,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         events_.directive(deliver->directive);
       } else if (const auto* hand_on = std::get_if<LinkHandOn>(&action)) {
         if (const Answer* answer = std::get_if<Answer>(&hand_on->message)) events_.answer(*answer);
-        if (const PassOn* pass_on = std::get_if<PassOn>(&hand_on->message)) {
-          events_.pass_on(*pass_on);
+        if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&hand_on->message)) {
+          events_.forward_signal(*forward_signal);
         }
         if (const TellOutput* tell = std::get_if<TellOutput>(&hand_on->message)) {
           events_.tell_output(*tell);

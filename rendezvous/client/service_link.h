@@ -28,7 +28,7 @@ struct ServiceLinkEvents {
   std::function<Hello(const std::string& local_address)> hello;
   std::function<void(const Directive&)> directive;
   std::function<void(const Answer&)> answer;  // to ask()
-  std::function<void(const PassOn&)> pass_on;
+  std::function<void(const ForwardSignal&)> forward_signal;
   std::function<void(const TellOutput&)> tell_output;
   std::function<void(const ServiceLost&)> lost;
   std::function<void(const ServiceRefused&)> refused;

@@ -416,14 +416,14 @@ void from_json(const Json& json, Answer& answer) {
   if (json.contains("more")) json.at("more").get_to(answer.more);
 }
 
-void to_json(Json& json, const PassOn& pass_on) {
-  json = {{"generation", pass_on.generation.value}, {"signal", pass_on.signal}};
-  if (pass_on.rank) json["rank"] = pass_on.rank->value;
+void to_json(Json& json, const ForwardSignal& forward_signal) {
+  json = {{"generation", forward_signal.generation.value}, {"signal", forward_signal.signal}};
+  if (forward_signal.rank) json["rank"] = forward_signal.rank->value;
 }
-void from_json(const Json& json, PassOn& pass_on) {
-  read(json, "generation", pass_on.generation);
-  read(json, "signal", pass_on.signal, kSignal);
-  if (json.contains("rank")) read(json, "rank", pass_on.rank.emplace(), kCount);
+void from_json(const Json& json, ForwardSignal& forward_signal) {
+  read(json, "generation", forward_signal.generation);
+  read(json, "signal", forward_signal.signal, kSignal);
+  if (json.contains("rank")) read(json, "rank", forward_signal.rank.emplace(), kCount);
 }
 
 void to_json(Json& json, const TellOutput& tell) {

@@ -421,8 +421,8 @@ void ClusterSim::take(Agent& agent, LinkActions actions) {
           [&](const auto& directive) { take(agent, agent.supervisor.step(directive, now_)); },
           deliver->directive);
     } else if (auto* hand_on = std::get_if<LinkHandOn>(&action)) {
-      if (const PassOn* pass_on = std::get_if<PassOn>(&hand_on->message)) {
-        take(agent, agent.supervisor.step(*pass_on, now_));
+      if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&hand_on->message)) {
+        take(agent, agent.supervisor.step(*forward_signal, now_));
       }
     } else if (auto* lost = std::get_if<ServiceLost>(&action)) {
       note(agent.spec.agent_id + " lost the service: " + lost->reason);

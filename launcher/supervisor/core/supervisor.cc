@@ -172,17 +172,17 @@ void Supervisor::on(const End& end, TimePoint now, SupervisorActions& out) {
   if (!has_workers()) finish_exit(out);
 }
 
-void Supervisor::on(const PassOn& pass_on, TimePoint, SupervisorActions& out) {
-  if (state_ != State::kRunning || pass_on.generation != generation_) return;
+void Supervisor::on(const ForwardSignal& forward_signal, TimePoint, SupervisorActions& out) {
+  if (state_ != State::kRunning || forward_signal.generation != generation_) return;
   std::optional<LocalRank> rank;
-  if (pass_on.rank) {
-    const int local = pass_on.rank->value - assignment_.first_rank.value;
+  if (forward_signal.rank) {
+    const int local = forward_signal.rank->value - assignment_.first_rank.value;
     if (local < 0 || local >= options_.slots) return;
     rank = LocalRank(local);
-  } else if (pass_on.signal == options_.checkpoint_signal) {
-    return ask_to_save(UserSignal{pass_on.signal, UserSignal::Way::kDirect}, out);
+  } else if (forward_signal.signal == options_.checkpoint_signal) {
+    return ask_to_save(UserSignal{forward_signal.signal, UserSignal::Way::kDirect}, out);
   }
-  signal_workers(pass_on.signal, rank, out);
+  signal_workers(forward_signal.signal, rank, out);
 }
 
 // --- workers -------------------------------------------------------------------------------------

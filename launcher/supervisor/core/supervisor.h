@@ -22,7 +22,7 @@
 //   Stop g at once     as Stop g     kill -> kStopping   kill                as Stop g
 //   Stop g and look    as Stop g     look, then stop     -                   as Stop g
 //   workers hang       -             look, then tell     -                   -
-//   PassOn of g        -             pass on; the        -                   -
+//   ForwardSignal of g        -             pass on; the        -                   -
 //                                    checkpoint signal
 //                                    to all: as below
 //   End                exit          stop, then exit     remember, exit      exit
@@ -111,7 +111,7 @@ struct WorkersSeen {
   std::vector<Sighting> sightings;
 };
 struct Tick {};
-using SupervisorEvent = std::variant<Wait, Assignment, Stop, End, PassOn, WorkersEnded, TreeEmpty,
+using SupervisorEvent = std::variant<Wait, Assignment, Stop, End, ForwardSignal, WorkersEnded, TreeEmpty,
                                      UserSignal, ServiceLost, ServiceRefused, GuardianLost,
                                      CheckpointAnnounced, WorkersHang, WorkersSeen, Tick>;
 
@@ -192,7 +192,7 @@ class Supervisor {
   void on(const Assignment& assignment, TimePoint now, SupervisorActions& out);
   void on(const Stop& stop, TimePoint now, SupervisorActions& out);
   void on(const End& end, TimePoint now, SupervisorActions& out);
-  void on(const PassOn& pass_on, TimePoint now, SupervisorActions& out);
+  void on(const ForwardSignal& forward_signal, TimePoint now, SupervisorActions& out);
   void on(const WorkersEnded& ended, TimePoint now, SupervisorActions& out);
   void on(const TreeEmpty&, TimePoint now, SupervisorActions& out);
   void on(const UserSignal& signal, TimePoint now, SupervisorActions& out);

@@ -106,7 +106,7 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     return out;
   }
   if (const Answer* answer = std::get_if<Answer>(&message)) out.push_back(LinkHandOn{*answer});
-  if (const PassOn* pass_on = std::get_if<PassOn>(&message)) out.push_back(LinkHandOn{*pass_on});
+  if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&message)) out.push_back(LinkHandOn{*forward_signal});
   if (const TellOutput* tell = std::get_if<TellOutput>(&message)) out.push_back(LinkHandOn{*tell});
   if (const auto directive = directive_of(message)) out.push_back(LinkDeliver{*directive});
   return out;

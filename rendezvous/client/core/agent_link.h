@@ -48,7 +48,7 @@ struct LinkDeliver {
   Directive directive;
 };
 struct LinkHandOn {
-  std::variant<Answer, PassOn, TellOutput> message;
+  std::variant<Answer, ForwardSignal, TellOutput> message;
 };
 // With AgentLinkOptions::must_answer, before the service has spoken: every connection to the port
 // of this host has been refused for `so_far`, so the port may be free.

@@ -84,7 +84,7 @@ struct MembershipOptions {
 };
 
 // Something to tell one agent.
-struct Tell {
+struct Addressed {
   std::string agent_id;
   Directive directive;
 };
@@ -104,9 +104,9 @@ struct FailedGeneration {
 struct MembershipOutput {
   struct PassOnTo {
     std::string agent_id;
-    PassOn what;
+    ForwardSignal what;
   };
-  std::vector<Tell> tells;
+  std::vector<Addressed> tells;
   std::vector<PassOnTo> pass_ons;
   std::optional<Answer> answer;  // of request()
   std::vector<std::string> log;  // one line each, for the service's log

@@ -5,7 +5,7 @@
 namespace ddprun {
 
 std::optional<Outbox::Send> Outbox::put(Send send) {
-  const bool passes_on = std::holds_alternative<PassOn>(send.message);
+  const bool passes_on = std::holds_alternative<ForwardSignal>(send.message);
   const auto before = waiting_.find(send.connection);
   // A signal for workers must not come before what starts them.
   if (send.after <= safe_ && !(passes_on && before != waiting_.end())) return send;
@@ -14,7 +14,7 @@ std::optional<Outbox::Send> Outbox::put(Send send) {
     return static_cast<std::size_t>(std::count_if(waiting.begin(), waiting.end(), is_one));
   };
   const auto is_passed_on = [](const Send& one) {
-    return std::holds_alternative<PassOn>(one.message);
+    return std::holds_alternative<ForwardSignal>(one.message);
   };
   if (passes_on) {
     if (count(is_passed_on) >= kPassOns) return std::nullopt;

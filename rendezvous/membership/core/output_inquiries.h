@@ -40,7 +40,7 @@ namespace ddprun {
 using AgentConnectionId = Id<struct AgentConnectionTag, std::uint64_t>;
 
 struct InquiryOutput {
-  struct Tell {
+  struct Addressed {
     std::string agent_id;
     TellOutput what;
   };
@@ -50,7 +50,7 @@ struct InquiryOutput {
     std::uint64_t after = 0;  // as of a ServiceOutput::Send
     bool last = false;        // the inquiry is over
   };
-  std::vector<Tell> tells;
+  std::vector<Addressed> tells;
   std::vector<Said> says;
 };
 

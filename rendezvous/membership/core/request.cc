@@ -96,7 +96,7 @@ void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) 
       out.pass_ons.clear();
       return;
     }
-    out.pass_ons.push_back({id, PassOn{generation_, request.signal, request.rank}});
+    out.pass_ons.push_back({id, ForwardSignal{generation_, request.signal, request.rank}});
     workers += request.rank ? 1 : member.node.slots;
   }
   if (nodes.empty()) {

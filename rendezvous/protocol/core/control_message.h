@@ -256,7 +256,7 @@ struct End {
 using Directive = std::variant<Wait, Assignment, Stop, End>;
 
 using ServiceMessage = std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop,
-                                    End, Answer, PassOn, TellOutput>;
+                                    End, Answer, ForwardSignal, TellOutput>;
 
 // What of the service's messages says what shall be; nullopt for the others.
 inline std::optional<Directive> directive_of(const ServiceMessage& message) {

@@ -77,12 +77,12 @@ struct Answer {
 };
 
 // To an agent: pass the signal on to its workers of this generation, or to the one of `rank`.
-struct PassOn {
+struct ForwardSignal {
   Generation generation{0};
   int signal = 0;
   std::optional<Rank> rank = {};
 
-  friend bool operator==(const PassOn&, const PassOn&) = default;
+  friend bool operator==(const ForwardSignal&, const ForwardSignal&) = default;
 };
 
 // To an agent: what the service wants of its workers' output, or flight records. The agent says that it has something

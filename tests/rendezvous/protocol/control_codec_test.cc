@@ -141,7 +141,7 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
       Stop{Generation(1), "r"},
       End{verdict},
       Answer{.number = 1, .done = true, .text = "it is under way"},
-      PassOn{.generation = Generation(1), .signal = 10, .rank = Rank(3)},
+      ForwardSignal{.generation = Generation(1), .signal = 10, .rank = Rank(3)},
       TellOutput{.inquiry = 4}};
   ASSERT_EQ(from_service.size(), std::variant_size_v<ServiceMessage>);
   for (const ServiceMessage& message : from_service) {

@@ -50,7 +50,7 @@ class Node {
       case 8: return give(CheckpointAnnounced{Generation(generation_)});
       case 9: return give(WorkersHang{});
       case 10: return answer_look();
-      case 11: return give(PassOn{.generation = Generation(generation_), .signal = SIGUSR1});
+      case 11: return give(ForwardSignal{.generation = Generation(generation_), .signal = SIGUSR1});
       case 12: return pass(milliseconds(rng_.below(400)));
       case 13: return pass_to_deadline();
       case 14: return rng_.chance(0.3) ? seldom() : pass(seconds(1));

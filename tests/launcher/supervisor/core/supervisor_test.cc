@@ -575,7 +575,7 @@ TEST_F(CheckpointSignalTest, WorkersAreAskedOnceAndWhenAllEndWellTheJobIsToBeSta
 
 TEST_F(CheckpointSignalTest, AskedByACommandItIsTheSameRequest) {
   run();
-  step(PassOn{.generation = Generation(0), .signal = SIGUSR1});
+  step(ForwardSignal{.generation = Generation(0), .signal = SIGUSR1});
   ASSERT_TRUE(has<SignalWorkers>());
   step(UserSignal{SIGUSR1});
   EXPECT_FALSE(has<SignalWorkers>()) << "one request";
@@ -589,7 +589,7 @@ TEST_F(CheckpointSignalTest, AskedByACommandItIsTheSameRequest) {
 
 TEST_F(CheckpointSignalTest, ASignalForOneRankIsNoRequest) {
   run();
-  step(PassOn{.generation = Generation(0), .signal = SIGUSR1, .rank = Rank(2)});
+  step(ForwardSignal{.generation = Generation(0), .signal = SIGUSR1, .rank = Rank(2)});
   ASSERT_TRUE(has<SignalWorkers>());
   EXPECT_EQ(find<SignalWorkers>()->rank, LocalRank(0));
   step(UserSignal{SIGUSR1});
@@ -667,25 +667,25 @@ TEST_F(SupervisorTest, AStopAtOnceEndsTheGraceThatHasBegun) {
 
 TEST_F(SupervisorTest, ASignalIsPassedOnToTheWorkersOfItsGenerationAlone) {
   run(1);
-  step(PassOn{Generation(0), SIGUSR1, {}});
+  step(ForwardSignal{Generation(0), SIGUSR1, {}});
   EXPECT_FALSE(has<SignalWorkers>());
-  step(PassOn{Generation(1), SIGUSR1, {}});
+  step(ForwardSignal{Generation(1), SIGUSR1, {}});
   ASSERT_TRUE(has<SignalWorkers>());
   EXPECT_EQ(find<SignalWorkers>()->signal, SIGUSR1);
   EXPECT_FALSE(find<SignalWorkers>()->rank);
-  step(PassOn{Generation(1), SIGUSR1, Rank(3)});
+  step(ForwardSignal{Generation(1), SIGUSR1, Rank(3)});
   ASSERT_TRUE(has<SignalWorkers>());
   EXPECT_EQ(find<SignalWorkers>()->rank, LocalRank(1));
-  step(PassOn{Generation(1), SIGUSR1, Rank(4)});
+  step(ForwardSignal{Generation(1), SIGUSR1, Rank(4)});
   EXPECT_FALSE(has<SignalWorkers>()) << "it is another node's";
   step(Stop{Generation(1), "over"});
-  step(PassOn{Generation(1), SIGUSR1, {}});
+  step(ForwardSignal{Generation(1), SIGUSR1, {}});
   EXPECT_FALSE(has<SignalWorkers>());
 }
 
 TEST_F(SupervisorTest, WhoDiesOfASignalThatDdprunWasAskedToSendIsKnownByIt) {
   run(1);
-  step(PassOn{Generation(1), SIGKILL, Rank(3)});
+  step(ForwardSignal{Generation(1), SIGKILL, Rank(3)});
   killed(1, SIGKILL);
   killed(0, SIGKILL);
   const AgentStatus status = supervisor_.status(now_);
@@ -701,7 +701,7 @@ TEST_F(SupervisorTest, WhoDiesOfASignalThatDdprunWasAskedToSendIsKnownByIt) {
 
 TEST_F(SupervisorTest, ASignalOfAnEarlierGenerationIsNoRequestInTheNext) {
   run(1);
-  step(PassOn{Generation(1), SIGKILL, {}});
+  step(ForwardSignal{Generation(1), SIGKILL, {}});
   killed(0, SIGKILL);
   killed(1, SIGKILL);
   step(TreeEmpty{});

@@ -73,7 +73,7 @@ TEST_F(OutboxTest, NoDirectiveGivesWayToAnAnswerNorTheOtherWayRound) {
 
 TEST_F(OutboxTest, ASignalForWorkersDoesNotOvertakeWhatStartsThem) {
   const auto signal = [](int number) {
-    return Outbox::Send{AgentConnectionId(1), PassOn{.signal = number}, 0};
+    return Outbox::Send{AgentConnectionId(1), ForwardSignal{.signal = number}, 0};
   };
   EXPECT_TRUE(leaves(signal(1))) << "nothing waits";
   EXPECT_FALSE(leaves(directive(1, "old", 2)));
@@ -84,7 +84,7 @@ TEST_F(OutboxTest, ASignalForWorkersDoesNotOvertakeWhatStartsThem) {
   const std::vector<Outbox::Send> taken = box_.take_safe(3);
   ASSERT_EQ(taken.size(), 1 + Outbox::kPassOns);
   EXPECT_EQ(std::get<Wait>(taken[0].message).reason, "new");
-  EXPECT_EQ(std::get<PassOn>(taken[1].message).signal, 2);
+  EXPECT_EQ(std::get<ForwardSignal>(taken[1].message).signal, 2);
   EXPECT_TRUE(leaves(signal(4))) << "nothing waits any more";
 }
 

@@ -43,7 +43,7 @@ class OutputInquiriesTest : public testing::Test {
     now_ = until;
   }
   void take(InquiryOutput out) {
-    for (InquiryOutput::Tell& one : out.tells) {
+    for (InquiryOutput::Addressed& one : out.tells) {
       told_.push_back(one.agent_id + " " + std::string(word_of(kTellOutputWords, one.what.what)));
       last_told_ = one.what;
     }
