@@ -13,7 +13,7 @@
 #include "worker_lib/group/notes.h"
 #include "worker_lib/group/verification.h"
 #include "worker_lib/nccl/backend_nccl.h"
-#include "worker_lib/nccl/call_ledger.h"
+#include "worker_lib/nccl/collective_log.h"
 #include "worker_lib/store/turns.h"
 #include "worker_lib/util/error_bridge.h"
 

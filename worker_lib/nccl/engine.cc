@@ -165,7 +165,7 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::launch(NcclIssue issue, CallOption
   issue.what.number = ++calls_;
   if (issue.header) {
     const std::lock_guard lock(mutex_);
-    issue.what.collective = ledger_.called() + 1;
+    issue.what.collective = collective_log_.called() + 1;
   }
   if (const Result<void> may = may_begin(issue.what); !may) return may.error();
   const DeviceGuard guard(api_, issue.device);
@@ -223,9 +223,9 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
   Lane& lane = **found;
   {
     const std::lock_guard lock(mutex_);
-    if (issue.header) ledger_.enter(*issue.header, lane.place, issue.pairs);
+    if (issue.header) collective_log_.enter(*issue.header, lane.place, issue.pairs);
     for (const NcclIssue::Message& one : issue.messages) {
-      ledger_.enter_message(issue.what.number,
+      collective_log_.enter_message(issue.what.number,
                             {.bytes = one.bytes,
                              .peer = one.peer,
                              .place = static_cast<std::uint16_t>(lane.place),
@@ -445,7 +445,7 @@ Result<void> NcclEngine::monitored_barrier(CallOptions call) {
   NcclCall what{.name = "monitored_barrier", .number = ++calls_};
   {
     const std::lock_guard lock(mutex_);
-    what.collective = ledger_.called() + 1;
+    what.collective = collective_log_.called() + 1;
   }
   if (const Result<void> may = may_begin(what); !may) return may;
   if (!peers_) {
@@ -455,7 +455,7 @@ Result<void> NcclEngine::monitored_barrier(CallOptions call) {
   }
   {
     const std::lock_guard lock(mutex_);
-    ledger_.enter({.kind = CallKind::kMonitoredBarrier}, 0);
+    collective_log_.enter({.kind = CallKind::kMonitoredBarrier}, 0);
     changed_.notify_all();
   }
   const Result<void> passed = peers_->barrier(call.timeout);

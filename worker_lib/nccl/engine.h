@@ -10,8 +10,8 @@
 // A watcher thread, started by the first call, looks every 20 ms at what is in flight: a deadline
 // that has passed, an error that NCCL noticed, or a failure of the group of peers ends all
 // communicators and everything in flight with them; the peers, a CpuGroup of the same ranks, tell
-// the other ranks. Several times a second it compares the ledgers of the ranks (call_ledger.h,
-// ledger_watch.h), which they show each other as notes: ranks that disagree in what they call,
+// the other ranks. Several times a second it compares the logs of the ranks (collective_log.h,
+// desync_detector.h), which they show each other as notes: ranks that disagree in what they call,
 // which NCCL does not notice, are told so. A call that NCCL does not return from has its deadline,
 // too.
 //
@@ -33,9 +33,9 @@
 #include "ddprun/backend.h"
 #include "worker_lib/cpu_group/cpu_group.h"
 #include "worker_lib/nccl/api.h"
-#include "worker_lib/nccl/call_ledger.h"
+#include "worker_lib/nccl/collective_log.h"
 #include "worker_lib/nccl/communicator.h"
-#include "worker_lib/nccl/ledger_watch.h"
+#include "worker_lib/nccl/desync_detector.h"
 #include "worker_lib/nccl/memory.h"
 #include "worker_lib/nccl/work.h"
 
@@ -92,8 +92,8 @@ struct NcclIssue {
 
   int device = 0;
   NcclCall what;                                               // for errors
-  std::optional<CallHeader> header = {};                       // of a collective, for the ledger
-  PairBalance pairs = {};                                      // of an all_to_all, for the ledger
+  std::optional<CallHeader> header = {};                       // of a collective, for the log
+  PairBalance pairs = {};                                      // of an all_to_all, for the log
   std::vector<torch::Tensor> keep = {};                        // alive until the call is over
   std::vector<Copy> copies_ahead = {};                         // within the device
   std::function<NcclResult(const NcclLaneView&)> launch = {};  // of a collective
@@ -196,7 +196,7 @@ class NcclEngine {
   std::mutex mutex_;  // guards what follows; never held while NCCL or CUDA is called
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by place
-  CallLedger ledger_;
+  CollectiveLog collective_log_;
   bool is_meeting_ = false;      // the caller's thread makes a communicator
   std::optional<Launching> launching_;
   std::uint64_t reaped_ = 0;     // calls that are over
@@ -207,7 +207,7 @@ class NcclEngine {
   // The watcher's.
   std::string shown_note_;
   std::uint64_t reaped_before_ = 0;
-  std::optional<LedgerWatch> ledger_watch_;  // where there is anything to compare
+  std::optional<DesyncDetector> ledger_watch_;  // where there is anything to compare
   std::thread watcher_;
 };
 

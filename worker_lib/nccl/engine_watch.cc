@@ -42,7 +42,7 @@ void NcclEngine::watch(int device) {
     const bool was_idle = is_idle();
     if (was_idle) {
       changed_.wait(lock, [this] {
-        return closing_ || !is_idle() || !to_call_.empty() || shown_ != ledger_.entered();
+        return closing_ || !is_idle() || !to_call_.empty() || shown_ != collective_log_.entered();
       });
     } else {
       changed_.wait_for(lock, kWatchInterval, [this] { return closing_ || !to_call_.empty(); });
@@ -147,7 +147,7 @@ std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   std::vector<std::optional<CallNote>> notes = read_notes(*peers_, kNotePatience);
   {
     const std::lock_guard lock(mutex_);
-    notes[static_cast<std::size_t>(options_.rank)] = read_note(ledger_.note());
+    notes[static_cast<std::size_t>(options_.rank)] = read_note(collective_log_.note());
   }
   const MissingRanks missing = find_missing(call.collective, notes);
   if (missing.ranks.empty()) return "all ranks have come, but a device is stuck, or slow";
@@ -161,7 +161,7 @@ std::string NcclEngine::whose_ends_are_missing(const NcclCall& call, int& first)
   std::vector<MessageEntry> messages;
   {
     const std::lock_guard lock(mutex_);
-    messages = ledger_.messages_of(call.number);
+    messages = collective_log_.messages_of(call.number);
   }
   const bool are_shown = peers_ && options_.compare_calls;
   std::vector<std::optional<CallNote>> notes(static_cast<std::size_t>(options_.world_size));
@@ -175,14 +175,14 @@ std::string NcclEngine::whose_ends_are_missing(const NcclCall& call, int& first)
   return text;
 }
 
-// --- ledgers ---
+// --- logs ---
 
 // REQUIRES: the watcher's thread.
 void NcclEngine::show_ledger() {
   std::string note;
   {
     const std::lock_guard lock(mutex_);
-    std::uint64_t oldest = ledger_.called() + 1;
+    std::uint64_t oldest = collective_log_.called() + 1;
     std::uint64_t oldest_call = UINT64_MAX;  // messages counted
     for (const auto& lane : lanes_) {
       if (lane->in_flight.empty()) continue;
@@ -193,10 +193,10 @@ void NcclEngine::show_ledger() {
         break;  // those behind it are younger
       }
     }
-    ledger_.end_before(is_meeting_ || launching_ ? std::min(oldest, ledger_.called()) : oldest);
-    ledger_.end_messages_before(oldest_call);
-    shown_ = ledger_.entered();
-    if (ledger_watch_) note = ledger_.note();
+    collective_log_.end_before(is_meeting_ || launching_ ? std::min(oldest, collective_log_.called()) : oldest);
+    collective_log_.end_messages_before(oldest_call);
+    shown_ = collective_log_.entered();
+    if (ledger_watch_) note = collective_log_.note();
   }
   if (note.empty() || note == shown_note_) return;
   peers_->write_note(note);
@@ -211,12 +211,12 @@ Result<void> NcclEngine::compare_ledgers(bool was_idle) {
     has_moved |= is_idle() || reaped_ != reaped_before_;
     reaped_before_ = reaped_;
   }
-  const LedgerWatch::Sight sight{
+  const DesyncDetector::Sight sight{
       .read = [this](Duration patience) { return read_notes(*peers_, patience); },
       .awaits_unseen =
           [this](std::span<const std::optional<CallNote>> notes) {
             const std::lock_guard lock(mutex_);
-            return ledger_.awaits_unseen(notes);
+            return collective_log_.awaits_unseen(notes);
           }};
   std::optional<std::string> disagreement = ledger_watch_->look(BootClock::now(), has_moved, sight);
   if (!disagreement) return {};

@@ -1,4 +1,4 @@
-// LedgerWatch: when a rank reads the notes of the others (call_ledger.h), and what it believes.
+// DesyncDetector: when a rank reads the notes of the others (collective_log.h), and what it believes.
 //
 // Those of its own node it reads every 80 ms, which costs a look at shared memory. Other nodes are
 // asked, which costs messages:
@@ -23,19 +23,19 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "worker_lib/nccl/call_ledger.h"
+#include "worker_lib/nccl/collective_log.h"
 
 namespace ddprun {
 
-class LedgerWatch {
+class DesyncDetector {
  public:
-  LedgerWatch(int rank, TimePoint now)
+  DesyncDetector(int rank, TimePoint now)
       : rank_(rank), moved_at_(now), looked_at_(now), asked_at_(now) {}
 
   struct Sight {
     // The notes of all ranks; patience: see CpuGroup::notes().
     std::function<std::vector<std::optional<CallNote>>(Duration patience)> read;
-    // See CallLedger.
+    // See CollectiveLog.
     std::function<bool(std::span<const std::optional<CallNote>>)> awaits_unseen;
   };
   // To be called every few tens of milliseconds while anything is in flight. has_moved: a call has

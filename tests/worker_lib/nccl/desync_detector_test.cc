@@ -1,4 +1,4 @@
-#include "worker_lib/nccl/ledger_watch.h"
+#include "worker_lib/nccl/desync_detector.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ constexpr CallHeader kBarrier{.kind = CallKind::kBarrier};
 
 // A world of four ranks on two nodes of two; what one of them does as time passes, in steps of the
 // watcher's.
-class LedgerWatchTest : public testing::Test {
+class DesyncDetectorTest : public testing::Test {
  protected:
   // rank: whose watch it is.
   void watch_as(int rank) {
@@ -35,7 +35,7 @@ class LedgerWatchTest : public testing::Test {
     return std::nullopt;
   }
 
-  LedgerWatch::Sight sight() {
+  DesyncDetector::Sight sight() {
     return {.read =
                 [this](Duration patience) {
                   std::vector<std::optional<CallNote>> notes(4);
@@ -60,22 +60,22 @@ class LedgerWatchTest : public testing::Test {
 
   const TimePoint begin_{seconds(1000)};
   TimePoint now_ = begin_;
-  std::vector<CallLedger> ledgers_{4};
+  std::vector<CollectiveLog> ledgers_{4};
   bool waits_ = false;
   std::vector<Duration> looked_, asked_;
 
  private:
   int rank_ = 0;
-  std::optional<LedgerWatch> watch_;
+  std::optional<DesyncDetector> watch_;
 };
 
-TEST_F(LedgerWatchTest, TheOwnNodeIsLookedAtEvery80Ms) {
+TEST_F(DesyncDetectorTest, TheOwnNodeIsLookedAtEvery80Ms) {
   watch_as(1);
   EXPECT_EQ(pass(milliseconds(240), /*is_moving=*/true), std::nullopt);
   EXPECT_THAT(looked_, ElementsAre(milliseconds(80), milliseconds(160), milliseconds(240)));
 }
 
-TEST_F(LedgerWatchTest, TheFirstRankOfANodeAsksTheOthersOftenWhenNothingGetsOn) {
+TEST_F(DesyncDetectorTest, TheFirstRankOfANodeAsksTheOthersOftenWhenNothingGetsOn) {
   watch_as(2);
   pass(seconds(2), /*is_moving=*/false);
   EXPECT_GE(asked_.size(), 6U);
@@ -83,7 +83,7 @@ TEST_F(LedgerWatchTest, TheFirstRankOfANodeAsksTheOthersOftenWhenNothingGetsOn) 
   EXPECT_THAT(pauses(), Each(Ge(milliseconds(250))));
 }
 
-TEST_F(LedgerWatchTest, TheFirstRankOfANodeAsksTheOthersMoreSeldomWhileCallsGetOn) {
+TEST_F(DesyncDetectorTest, TheFirstRankOfANodeAsksTheOthersMoreSeldomWhileCallsGetOn) {
   watch_as(0);
   pass(seconds(12), /*is_moving=*/true);
   EXPECT_THAT(pauses(), Each(Ge(milliseconds(500))));
@@ -91,7 +91,7 @@ TEST_F(LedgerWatchTest, TheFirstRankOfANodeAsksTheOthersMoreSeldomWhileCallsGetO
   EXPECT_GE(asked_.size(), 20U);
 }
 
-TEST_F(LedgerWatchTest, AnotherRankAsksWhenItWaitsForAMessageOfAnotherNode) {
+TEST_F(DesyncDetectorTest, AnotherRankAsksWhenItWaitsForAMessageOfAnotherNode) {
   watch_as(3);
   pass(seconds(3), /*is_moving=*/false);
   EXPECT_TRUE(asked_.empty());
@@ -104,7 +104,7 @@ TEST_F(LedgerWatchTest, AnotherRankAsksWhenItWaitsForAMessageOfAnotherNode) {
   EXPECT_THAT(pauses().back(), Ge(seconds(5)));
 }
 
-TEST_F(LedgerWatchTest, ADisagreementThatHoldsCallsUpIsBelievedAtOnce) {
+TEST_F(DesyncDetectorTest, ADisagreementThatHoldsCallsUpIsBelievedAtOnce) {
   watch_as(0);
   ledgers_[0].enter(kSum, 0);
   ledgers_[1].enter(kBarrier, 0);
@@ -114,7 +114,7 @@ TEST_F(LedgerWatchTest, ADisagreementThatHoldsCallsUpIsBelievedAtOnce) {
             "barrier #1; rank 2 called nothing there yet");
 }
 
-TEST_F(LedgerWatchTest, ADisagreementWhileCallsGetOnIsBelievedAtTheSecondLook) {
+TEST_F(DesyncDetectorTest, ADisagreementWhileCallsGetOnIsBelievedAtTheSecondLook) {
   watch_as(0);
   ledgers_[0].enter(kSum, 0);
   ledgers_[1].enter(kBarrier, 0);
@@ -126,7 +126,7 @@ TEST_F(LedgerWatchTest, ADisagreementWhileCallsGetOnIsBelievedAtTheSecondLook) {
             "called barrier #1");
 }
 
-TEST_F(LedgerWatchTest, ADisagreementBetweenNodesIsToldWithinASecondWhileCallsGetOn) {
+TEST_F(DesyncDetectorTest, ADisagreementBetweenNodesIsToldWithinASecondWhileCallsGetOn) {
   watch_as(0);
   ledgers_[0].enter(kSum, 0);
   ledgers_[1].enter(kSum, 0);

@@ -1,4 +1,4 @@
-#include "worker_lib/nccl/ledger_watch.h"
+#include "worker_lib/nccl/desync_detector.h"
 
 #include <algorithm>
 
@@ -13,7 +13,7 @@ constexpr Duration kLongestPartnerInterval = std::chrono::seconds(5);
 
 }  // namespace
 
-std::optional<std::string> LedgerWatch::look(TimePoint now, bool has_moved, const Sight& sight) {
+std::optional<std::string> DesyncDetector::look(TimePoint now, bool has_moved, const Sight& sight) {
   if (has_moved) moved_at_ = now;
   if (now - looked_at_ < kLookInterval) return std::nullopt;
   looked_at_ = now;
@@ -29,7 +29,7 @@ std::optional<std::string> LedgerWatch::look(TimePoint now, bool has_moved, cons
   return is_believed ? seen : std::nullopt;
 }
 
-bool LedgerWatch::asks(TimePoint now, const std::vector<std::optional<CallNote>>& notes,
+bool DesyncDetector::asks(TimePoint now, const std::vector<std::optional<CallNote>>& notes,
                        const Sight& sight) const {
   const Duration stuck = now - moved_at_;
   const Duration since = now - asked_at_;

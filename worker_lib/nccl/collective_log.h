@@ -1,4 +1,4 @@
-// CallLedger: a rank's book of the collectives that it has called, for calls that the ranks carry
+// CollectiveLog: a rank's book of the collectives that it has called, for calls that the ranks carry
 // out without a word between them, as NCCL's are; and what can be read from the books of all ranks.
 //
 // A rank shows the others a note: how many collectives it has called, and those around the oldest
@@ -8,7 +8,7 @@
 // not be the same: of that stands a balance there, of all calls up to it, which is nothing over all
 // ranks if their pairs agree.
 //
-// Messages are counted by themselves, those of a pair of ranks one way: the ledger of either has
+// Messages are counted by themselves, those of a pair of ranks one way: the log of either has
 // their sizes, and a chain of these.
 //
 // Values and functions, pure but for read_notes(); any thread.
@@ -47,11 +47,11 @@ struct MessageEntry {
   std::uint64_t bytes = 0;
   std::uint64_t chain = 0;
   std::int32_t peer = -1;
-  std::uint16_t place = 0;  // see CallLedger::enter()
+  std::uint16_t place = 0;  // see CollectiveLog::enter()
   std::uint16_t is_send = 0;
 };
 
-class CallLedger {
+class CollectiveLog {
  public:
   static constexpr std::size_t kShown = 20;          // entries in a note
   static constexpr std::size_t kShownMessages = 18;  // likewise

@@ -1,4 +1,4 @@
-#include "worker_lib/nccl/call_ledger.h"
+#include "worker_lib/nccl/collective_log.h"
 
 #include <algorithm>
 #include <cstring>
@@ -20,8 +20,8 @@ struct NoteHead {
   std::uint64_t count = 0;
   std::uint64_t messages = 0;
 };
-static_assert(sizeof(NoteHead) + CallLedger::kShown * sizeof(LedgerEntry) +
-                  CallLedger::kShownMessages * sizeof(MessageEntry) <=
+static_assert(sizeof(NoteHead) + CollectiveLog::kShown * sizeof(LedgerEntry) +
+                  CollectiveLog::kShownMessages * sizeof(MessageEntry) <=
               CpuGroup::kMaxNoteBytes);
 
 std::uint64_t mixed(std::uint64_t chain, std::uint64_t value) {
@@ -108,7 +108,7 @@ std::optional<std::string> find_unequal_message(std::span<const std::optional<Ca
 
 }  // namespace
 
-std::uint64_t CallLedger::enter(CallHeader call, int place, const PairBalance& pairs) {
+std::uint64_t CollectiveLog::enter(CallHeader call, int place, const PairBalance& pairs) {
   call.sequence = ++called_;
   chain_ = chain_of(chain_, call, place);
   pairs_ += of_call(called_, pairs);
@@ -118,14 +118,14 @@ std::uint64_t CallLedger::enter(CallHeader call, int place, const PairBalance& p
   return called_;
 }
 
-void CallLedger::end_before(std::uint64_t number) {
+void CollectiveLog::end_before(std::uint64_t number) {
   oldest_ = number;
   while (entries_.size() > kShown && called_ - entries_.size() + 1 + kLookBack < oldest_) {
     entries_.pop_front();
   }
 }
 
-void CallLedger::enter_message(std::uint64_t call, MessageEntry message) {
+void CollectiveLog::enter_message(std::uint64_t call, MessageEntry message) {
   MessageEntry& last = last_messages_[{message.peer, message.place, message.is_send != 0}];
   message.number = last.number + 1;
   message.chain = mixed(last.chain, message.bytes);
@@ -134,14 +134,14 @@ void CallLedger::enter_message(std::uint64_t call, MessageEntry message) {
   ++messages_called_;
 }
 
-void CallLedger::end_messages_before(std::uint64_t call) {
+void CollectiveLog::end_messages_before(std::uint64_t call) {
   messages_over_ = call;
   while (messages_.size() > kShownMessages && messages_[kLookBack].call < call) {
     messages_.pop_front();
   }
 }
 
-std::vector<MessageEntry> CallLedger::messages_of(std::uint64_t call) const {
+std::vector<MessageEntry> CollectiveLog::messages_of(std::uint64_t call) const {
   std::vector<MessageEntry> found;
   for (const Message& one : messages_) {
     if (one.call == call) found.push_back(one.entry);
@@ -149,13 +149,13 @@ std::vector<MessageEntry> CallLedger::messages_of(std::uint64_t call) const {
   return found;
 }
 
-bool CallLedger::awaits_unseen(std::span<const std::optional<CallNote>> by_rank) const {
+bool CollectiveLog::awaits_unseen(std::span<const std::optional<CallNote>> by_rank) const {
   return std::ranges::any_of(messages_, [&](const Message& one) {
     return one.call >= messages_over_ && !by_rank[static_cast<std::size_t>(one.entry.peer)];
   });
 }
 
-std::string CallLedger::note() const {
+std::string CollectiveLog::note() const {
   // The last ones, but from the oldest that is not over on.
   const std::uint64_t in_view = called_ - entries_.size() + 1;
   std::uint64_t first = called_ < kShown ? 1 : called_ - kShown + 1;
@@ -182,7 +182,7 @@ std::optional<CallNote> read_note(std::string_view note) {
   NoteHead head;
   if (note.size() < sizeof head) return std::nullopt;
   std::memcpy(&head, note.data(), sizeof head);
-  if (head.count > CallLedger::kShown || head.messages > CallLedger::kShownMessages ||
+  if (head.count > CollectiveLog::kShown || head.messages > CollectiveLog::kShownMessages ||
       note.size() !=
           sizeof head + head.count * sizeof(LedgerEntry) + head.messages * sizeof(MessageEntry)) {
     return std::nullopt;
@@ -292,7 +292,7 @@ MissingEnds find_missing_ends(std::span<const MessageEntry> messages, int own,
     };
     if (note && std::ranges::any_of(note->messages, is_there)) continue;
     ranks.insert(one.peer);
-    if (note && note->messages.size() == CallLedger::kShownMessages) is_sure = false;
+    if (note && note->messages.size() == CollectiveLog::kShownMessages) is_sure = false;
   }
   return {{ranks.begin(), ranks.end()}, is_sure};
 }
