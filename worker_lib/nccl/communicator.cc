@@ -45,7 +45,7 @@ Error cuda_error(const NcclApi& api, std::string doing, CudaResult result) {
 
 // --- the fate of a group ---
 
-bool NcclFate::fail(const Error& failure) {
+bool NcclAbortState::fail(const Error& failure) {
   const std::lock_guard lock(mutex_);
   if (failure_) return false;
   failure_ = failure;
@@ -53,19 +53,19 @@ bool NcclFate::fail(const Error& failure) {
   return true;
 }
 
-std::optional<Error> NcclFate::failure() const {
+std::optional<Error> NcclAbortState::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
 }
 
-Result<void> NcclFate::check() const {
+Result<void> NcclAbortState::check() const {
   if (const std::optional<Error> first = failure()) return *first;
   if (!peers_) return {};
   if (std::optional<Error> lost = peers_->failure()) return *lost;
   return {};
 }
 
-Result<void> NcclFate::enter(const Deadline& deadline) {
+Result<void> NcclAbortState::enter(const Deadline& deadline) {
   std::unique_lock lock(mutex_);
   const bool is_free = left_.wait_for(lock, deadline.remaining(),
                                       [this] { return !is_inside_ || failure_.has_value(); });
@@ -78,20 +78,20 @@ Result<void> NcclFate::enter(const Deadline& deadline) {
   return {};
 }
 
-bool NcclFate::try_enter() {
+bool NcclAbortState::try_enter() {
   const std::lock_guard lock(mutex_);
   if (is_inside_ || failure_) return false;
   is_inside_ = true;
   return true;
 }
 
-void NcclFate::leave() {
+void NcclAbortState::leave() {
   const std::lock_guard lock(mutex_);
   is_inside_ = false;
   left_.notify_all();
 }
 
-bool NcclFate::wait_until_left(Duration allowed) {
+bool NcclAbortState::wait_until_left(Duration allowed) {
   std::unique_lock lock(mutex_);
   return left_.wait_for(lock, allowed, [this] { return !is_inside_; });
 }
@@ -99,7 +99,7 @@ bool NcclFate::wait_until_left(Duration allowed) {
 // --- forming ---
 
 Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(const NcclApi& api, Store* store,
-                                                                 std::shared_ptr<NcclFate> fate,
+                                                                 std::shared_ptr<NcclAbortState> fate,
                                                                  NcclCommunicatorOptions options,
                                                                  const Deadline& deadline) {
   DDPRUN_ASSERT(store || options.world_size == 1, "several ranks need a store to meet in");
@@ -263,7 +263,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::split(int color, int
   }
   NcclCommunicatorOptions options{.rank = options_.rank, .abort_grace = options_.abort_grace};
   std::unique_ptr<NcclCommunicator> part(new NcclCommunicator(
-      api_, std::make_shared<NcclFate>(), std::move(options), device_));
+      api_, std::make_shared<NcclAbortState>(), std::move(options), device_));
   part->comm_ = *made;
   part->is_settled_ = true;
   if (color < 0) {
@@ -318,7 +318,7 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
 
 Result<void> NcclCommunicator::launch(std::span<NcclCommunicator* const> on, const Issue& issue,
                                       const Deadline& deadline) {
-  NcclFate& fate = *on[0]->fate_;
+  NcclAbortState& fate = *on[0]->fate_;
   if (const Result<void> mine = fate.enter(deadline); !mine) return mine;
   set_settled(on, false);
   const NcclResult issued = issue();
@@ -345,7 +345,7 @@ NcclResult NcclCommunicator::state_of(std::span<NcclCommunicator* const> on) {
 // The state is asked for at least once: only then has NCCL joined the thread of the call.
 Result<void> NcclCommunicator::settle(std::span<NcclCommunicator* const> on, NcclResult result,
                                       const Deadline& deadline) {
-  NcclFate& fate = *on[0]->fate_;
+  NcclAbortState& fate = *on[0]->fate_;
   NcclPause pause;
   for (bool is_first = true; !is_failure(result); is_first = false) {
     if (!is_first) pause.take();

@@ -1,5 +1,5 @@
 // NcclCommunicator: one non-blocking NCCL communicator, from the exchange of its unique id to its
-// end; NcclFate: what the communicators of one group share, above all their end.
+// end; NcclAbortState: what the communicators of one group share, above all their end.
 //
 // Rank 0 makes the id and sets it in the store; the others get it with a deadline. Of very many
 // ranks several make one each, so that not all bootstrap with one, where NCCL can do that. A
@@ -36,7 +36,7 @@ namespace ddprun {
 class CpuGroup;
 class Store;
 
-class NcclFate {
+class NcclAbortState {
  public:
   // Who knows when a rank dies, which NCCL does not: its failure ends every wait. May be null;
   // outlives all calls of check().
@@ -93,7 +93,7 @@ class NcclCommunicator {
   // Collective. The current device is the communicator's. The store is used during the call only
   // and may be null in a world of one.
   static Result<std::unique_ptr<NcclCommunicator>> form(const NcclApi& api, Store* store,
-                                                        std::shared_ptr<NcclFate> fate,
+                                                        std::shared_ptr<NcclAbortState> fate,
                                                         NcclCommunicatorOptions options,
                                                         const Deadline& deadline);
   // Aborts what was not closed, and waits for that a while.
@@ -136,10 +136,10 @@ class NcclCommunicator {
   // a CUDA graph still uses is left to that graph, and to the end of the process.
   void close(const Deadline& deadline);
 
-  const std::shared_ptr<NcclFate>& fate() const { return fate_; }
+  const std::shared_ptr<NcclAbortState>& fate() const { return fate_; }
 
  private:
-  NcclCommunicator(const NcclApi& api, std::shared_ptr<NcclFate> fate,
+  NcclCommunicator(const NcclApi& api, std::shared_ptr<NcclAbortState> fate,
                    NcclCommunicatorOptions options, int device)
       : api_(api), fate_(std::move(fate)), options_(std::move(options)), device_(device) {}
 
@@ -183,7 +183,7 @@ class NcclCommunicator {
                                std::shared_ptr<const void> keep);
 
   const NcclApi& api_;
-  const std::shared_ptr<NcclFate> fate_;  // its mutex guards what is not const
+  const std::shared_ptr<NcclAbortState> fate_;  // its mutex guards what is not const
   const NcclCommunicatorOptions options_;
   const int device_;
   NcclComm comm_ = nullptr;          // null before it was made and after it was freed

@@ -27,7 +27,7 @@ NcclEngine::NcclEngine(const NcclApi& api, std::shared_ptr<Store> store,
       peers_(std::move(peers)),
       seed_(seed ? std::move(seed->communicator) : nullptr),
       seed_device_(seed ? seed->device : -1),
-      fate_(seed_ ? seed_->fate() : std::make_shared<NcclFate>()),
+      fate_(seed_ ? seed_->fate() : std::make_shared<NcclAbortState>()),
       memory_(std::make_shared<NcclMemory>(
           api, options.device.has_index() ? options.device.index() : 0, options.close_grace)) {
   fate_->set_peers(peers_.get());

@@ -185,7 +185,7 @@ class NcclEngine {
   const std::shared_ptr<CpuGroup> peers_;
   std::unique_ptr<NcclCommunicator> seed_;  // until its device is used
   int seed_device_ = -1;
-  const std::shared_ptr<NcclFate> fate_;
+  const std::shared_ptr<NcclAbortState> fate_;
   const std::shared_ptr<NcclMemory> memory_;
   std::uint64_t calls_ = 0;  // messages counted
 

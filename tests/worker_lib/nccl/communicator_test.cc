@@ -30,7 +30,7 @@ void miss_the_first_collective(NcclDoubleWorld& world) {
     if (rank == 1) {
       const auto store = world.ranks.connect();
       auto made = NcclCommunicator::form(NcclDouble::api(), store.get(),
-                                         std::make_shared<NcclFate>(),
+                                         std::make_shared<NcclAbortState>(),
                                          {.rank = 1, .world_size = 2, .name = "group-7"},
                                          Deadline(seconds(30)));
       ASSERT_TRUE(made) << made.error().message();

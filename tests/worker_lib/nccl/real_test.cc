@@ -63,7 +63,7 @@ TEST(RealNccl, EveryRankBeginsItsCommunicatorWithTheIdOfRankZero) {
   run_ranks(3, [&](int rank) {
     const auto client = testing_support::store_of(store.port());
     const auto communicator = NcclCommunicator::form(
-        api, client.get(), std::make_shared<NcclFate>(), {.rank = rank, .world_size = 3},
+        api, client.get(), std::make_shared<NcclAbortState>(), {.rank = rank, .world_size = 3},
         Deadline(testing_support::kPatience));
     ASSERT_FALSE(communicator);
     EXPECT_THAT(communicator.error().message(), HasSubstr("NCCL: unhandled system error"));
