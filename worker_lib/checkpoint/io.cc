@@ -17,7 +17,7 @@
 #include "base/read_whole.h"
 #include "base/regular_file.h"
 #include "worker_lib/checkpoint/core/json_bounds.h"
-#include "worker_lib/util/beside.h"
+#include "worker_lib/util/background_task.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {
@@ -67,7 +67,7 @@ Result<DigestedBytes> read_and_digest(const std::string& path, std::uint64_t lim
   DigestedBytes result;
   result.bytes.resize(*size);
   Sha256 digest;
-  Beside digesting("ddprun-digest");  // ends before the bytes
+  BackgroundTask digesting("ddprun-digest");  // ends before the bytes
   std::size_t at = 0;
   for (bool is_last = false; !is_last;) {
     char* piece = result.bytes.data() + at;

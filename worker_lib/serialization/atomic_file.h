@@ -19,7 +19,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "worker_lib/serialization/core/written_file.h"
-#include "worker_lib/util/beside.h"
+#include "worker_lib/util/background_task.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {
@@ -66,8 +66,8 @@ class AtomicFile {
   // The disk's thread has these between begin() and join().
   bool is_direct_ = false;
   int disk_errno_ = 0;
-  Beside digesting_{"ddprun-digest"};
-  Beside writing_{"ddprun-disk"};
+  BackgroundTask digesting_{"ddprun-digest"};
+  BackgroundTask writing_{"ddprun-disk"};
 };
 
 }  // namespace ddprun

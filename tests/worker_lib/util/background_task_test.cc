@@ -1,12 +1,12 @@
-#include "worker_lib/util/beside.h"
+#include "worker_lib/util/background_task.h"
 
 #include <gtest/gtest.h>
 
 namespace ddprun {
 namespace {
 
-TEST(Beside, DoesOneThingAfterTheOtherOnOneThreadOfItsOwn) {
-  Beside beside("test");
+TEST(BackgroundTask, DoesOneThingAfterTheOtherOnOneThreadOfItsOwn) {
+  BackgroundTask beside("test");
   beside.join();  // nothing is being done
   std::thread::id first, second;
   beside.begin([&] { first = std::this_thread::get_id(); });
@@ -17,9 +17,9 @@ TEST(Beside, DoesOneThingAfterTheOtherOnOneThreadOfItsOwn) {
   EXPECT_EQ(first, second);
 }
 
-TEST(Beside, WaitsForWhatItDoesWhenItEnds) {
+TEST(BackgroundTask, WaitsForWhatItDoesWhenItEnds) {
   int done = 0;
-  { Beside("test").begin([&] { ++done; }); }
+  { BackgroundTask("test").begin([&] { ++done; }); }
   EXPECT_EQ(done, 1);
 }
 

@@ -1,4 +1,4 @@
-// Beside: does one thing at a time on a thread of its own, while the caller does something else.
+// BackgroundTask: does one thing at a time on a thread of its own, while the caller does something else.
 //
 //   beside.begin([&] { digest.add(piece); });
 //   fill(next_piece);
@@ -16,13 +16,13 @@
 
 namespace ddprun {
 
-class Beside {
+class BackgroundTask {
  public:
   // name: of the thread, at most 15 characters.
-  explicit Beside(std::string name) : name_(std::move(name)) {}
+  explicit BackgroundTask(std::string name) : name_(std::move(name)) {}
   // Waits as join() does.
-  ~Beside();
-  Beside(const Beside&) = delete;
+  ~BackgroundTask();
+  BackgroundTask(const Beside&) = delete;
   Beside& operator=(const Beside&) = delete;
 
   // After join(). The task must not throw; what it uses is its own until join().

@@ -1,10 +1,10 @@
-#include "worker_lib/util/beside.h"
+#include "worker_lib/util/background_task.h"
 
 #include "base/background_thread.h"
 
 namespace ddprun {
 
-Beside::~Beside() {
+BackgroundTask::~BackgroundTask() {
   if (!thread_.joinable()) return;
   {
     const std::lock_guard lock(mutex_);
@@ -14,7 +14,7 @@ Beside::~Beside() {
   thread_.join();
 }
 
-void Beside::begin(std::function<void()> task) {
+void BackgroundTask::begin(std::function<void()> task) {
   if (!thread_.joinable() && !start_thread(thread_, name_, [this] { run(); })) return task();
   {
     const std::lock_guard lock(mutex_);
@@ -23,12 +23,12 @@ void Beside::begin(std::function<void()> task) {
   changed_.notify_all();
 }
 
-void Beside::join() {
+void BackgroundTask::join() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !task_; });
 }
 
-void Beside::run() {
+void BackgroundTask::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return closing_ || task_; });
