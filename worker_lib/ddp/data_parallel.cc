@@ -382,16 +382,16 @@ void DataParallelCore::before_forward() {
   });
   i.broadcast_due = synchronise;
   if (!at::GradMode::is_enabled()) return;
-  i.reducer->decide(synchronise);
+  i.reducer->set_require_sync(synchronise);
   i.reducer->module_begins();
 }
 
 void DataParallelCore::after_forward(const std::vector<torch::Tensor>& outputs) {
-  if (at::GradMode::is_enabled()) impl_->reducer->follow(outputs);
+  if (at::GradMode::is_enabled()) impl_->reducer->prepare_for_backward(outputs);
 }
 
 void DataParallelCore::abandon_forward() noexcept {
-  if (at::GradMode::is_enabled()) impl_->reducer->take_back();
+  if (at::GradMode::is_enabled()) impl_->reducer->cancel_forward();
 }
 
 DataParallelStatistics DataParallelCore::statistics() const {

@@ -152,21 +152,21 @@ void Reducer::install_hooks() {
 
 // --- what forwards say ---
 
-void Reducer::decide(bool synchronise) {
+void Reducer::set_require_sync(bool synchronise) {
   const std::lock_guard lock(mutex_);
   decision_before_ = decision_;
   decision_ = decision_.value_or(false) || synchronise;
   ++forwards_;
 }
 
-void Reducer::take_back() {
+void Reducer::cancel_forward() {
   const std::lock_guard lock(mutex_);
   if (recorder_) recorder_->forward_fails();
   decision_ = decision_before_;
   --forwards_;
 }
 
-void Reducer::follow(std::span<const torch::Tensor> outputs) {
+void Reducer::prepare_for_backward(std::span<const torch::Tensor> outputs) {
   const std::lock_guard lock(mutex_);
   if (recorder_) recorder_->forward_ends();
   for (const torch::Tensor& output : outputs)
@@ -309,7 +309,7 @@ void Reducer::begin_pass() {
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (expected_.empty() ? forwards_ > 0 && followed_ == forwards_ && !reachable_[i]
                           : expected_[i] == 0)
-      excuse(i);
+      mark_unused(i);
   send_due();
 }
 
@@ -337,8 +337,8 @@ void Reducer::prepare_pass() {
   if (options_.static_graph && expected_.empty()) pass_->only_count();
 }
 
-void Reducer::excuse(std::size_t index) {
-  pass_->excuse(index);
+void Reducer::mark_unused(std::size_t index) {
+  pass_->mark_unused(index);
   contribute_without_gradient(index);
 }
 
@@ -495,11 +495,11 @@ void Reducer::finish() {
 void Reducer::finish_pass() {
   std::vector<std::size_t> missing = pass_->missing();
   if (options_.find_unused || (options_.static_graph && expected_.empty()))
-    for (const std::size_t index : std::exchange(missing, {})) excuse(index);
+    for (const std::size_t index : std::exchange(missing, {})) mark_unused(index);
   const std::optional<PassWords> words = reduce_rest(missing);
   finish_buckets();
-  settle_gradients(words);
-  settle_sparse(words, /*is_shadow=*/false);
+  finalize_gradients(words);
+  finalize_sparse(words, /*is_shadow=*/false);
   for (Slot& slot : slots_) slot.is_used = false;
   if (recorder_) recorder_->pass_ends();
   if (options_.static_graph && expected_.empty()) expected_ = pass_->arrivals();
@@ -511,14 +511,14 @@ void Reducer::shadow_pass() {
   if (recorder_) recorder_->is_not_recorded();
   prepare_pass();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
-    pass_->excuse(i);
+    pass_->mark_unused(i);
     slots_[i].is_used = false;
     if (buckets_->has_place(i)) place_to_write(i).zero_();
   }
   send_due();
   const std::optional<PassWords> words = reduce_rest({});
   finish_buckets();
-  settle_sparse(words, /*is_shadow=*/true);
+  finalize_sparse(words, /*is_shadow=*/true);
   learn_from_first_pass();
 }
 
@@ -622,7 +622,7 @@ void Reducer::learn_from_first_pass() {
 
 // All buckets hold averages. Those of parameters that this rank did not use count if another one
 // did.
-void Reducer::settle_gradients(const std::optional<PassWords>& words) {
+void Reducer::finalize_gradients(const std::optional<PassWords>& words) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
     if (slot.parameter.is_sparse) continue;
@@ -646,7 +646,7 @@ bool Reducer::is_left_alone(std::size_t index, const std::optional<PassWords>& w
   return tells_used() && !words->is_used(index);
 }
 
-void Reducer::settle_sparse(const std::optional<PassWords>& words, bool is_shadow) {
+void Reducer::finalize_sparse(const std::optional<PassWords>& words, bool is_shadow) {
   std::vector<torch::Tensor*> gradients;
   std::vector<torch::Tensor> mine;
   for (std::size_t i = 0; i < slots_.size(); ++i) {

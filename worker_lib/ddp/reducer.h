@@ -99,13 +99,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // Whether the next backward pass is to be synchronised: what a forward decided. Where several
   // forwards come before it, one that is synchronised is enough (PyTorch's rule). A pass that no
   // forward spoke for is synchronised unless set_local(true) holds.
-  void decide(bool synchronise);
+  void set_require_sync(bool synchronise);
 
   // The forward that decided last threw: it says nothing of the next pass.
-  void take_back();
+  void cancel_forward();
 
   // What came out of the forward that decided last.
-  void follow(std::span<const torch::Tensor> outputs);
+  void prepare_for_backward(std::span<const torch::Tensor> outputs);
 
   // The parts of a forward, for statistics.
   void forward_begins();
@@ -191,7 +191,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void prepare_pass();
   void expect_no_other_hooks() const;
   void finish_pass();
-  void excuse(std::size_t index);
+  void mark_unused(std::size_t index);
   OwnPart take_own_part(const std::vector<std::size_t>& missing);
   std::optional<PassWords> reduce_rest(const std::vector<std::size_t>& missing);
   void look_later(OwnPart own);
@@ -199,8 +199,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
                     Looking how = Looking::kTogether) const;
   void spoil_unless_complete(double scale);
   void finish_buckets();
-  void settle_gradients(const std::optional<PassWords>& words);
-  void settle_sparse(const std::optional<PassWords>& words, bool is_shadow);
+  void finalize_gradients(const std::optional<PassWords>& words);
+  void finalize_sparse(const std::optional<PassWords>& words, bool is_shadow);
   bool is_left_alone(std::size_t index, const std::optional<PassWords>& words) const;
   void learn_from_first_pass();
   void lay_out(std::span<const std::size_t> order);

@@ -29,7 +29,7 @@ constexpr auto kLongEnough = std::chrono::seconds(3);  // for fewer, on a slow m
 void run_pass(Reducer& reducer, bool fails) {
   const torch::Tensor input = torch::ones({1}, torch::requires_grad());
   const torch::Tensor output = input * 2;
-  reducer.follow(std::vector<torch::Tensor>{output});
+  reducer.prepare_for_backward(std::vector<torch::Tensor>{output});
   if (fails)
     output.register_hook([](const torch::Tensor&) { throw std::runtime_error("given up"); });
   try {
