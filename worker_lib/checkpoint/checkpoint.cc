@@ -155,7 +155,7 @@ bool CheckpointManager::Impl::begin_save(const TrainingState& state, const Check
 bool CheckpointManager::Impl::save_share(const TrainingState& state,
                                          const GatheredState& gathered) {
   const std::int64_t step = gathered.facts.step;
-  if (options.skip_when_busy && wishes_of_all(group, {would_skip()})[0]) return false;
+  if (options.skip_when_busy && any_rank_requests(group, {would_skip()})[0]) return false;
   last_save = BootClock::now();
   Saving saving{.manifest = manifest_of(state, step), .contents = {}, .data_name = {}};
   const std::vector<json> replies =

@@ -261,7 +261,7 @@ std::unique_ptr<ProcessGroup> Context::new_group(const std::vector<int>& ranks,
 
 bool Context::save_requested() {
   if (!may_be_asked_to_save()) return false;  // on every rank
-  return wishes_of_all(group(), {save_was_requested()})[0];
+  return any_rank_requests(group(), {save_was_requested()})[0];
 }
 
 bool Context::may_be_asked_to_save() const { return impl_->env.checkpoint_signal != 0; }

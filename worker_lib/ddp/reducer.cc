@@ -15,7 +15,7 @@
 #include "worker_lib/ddp/sparse_average.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/util/error_bridge.h"
-#include "worker_lib/util/thrown_words.h"
+#include "worker_lib/util/exception_text.h"
 
 namespace ddprun {
 namespace {
@@ -413,7 +413,7 @@ void Reducer::send(int bucket, bool async) {
     } catch (...) {
       // It is unknown what the hook has called, so the ranks cannot go on together.
       group_.abort("the communication hook '" + hook_->name() +
-                   "' failed: " + one_line_of(thrown_words()));
+                   "' failed: " + one_line_of(exception_text()));
       throw;
     }
     return;

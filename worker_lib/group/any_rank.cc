@@ -52,7 +52,7 @@ std::vector<bool> as_wishes(const torch::Tensor& wished) {
 
 }  // namespace
 
-std::vector<bool> wishes_of_all(ProcessGroup& group, const std::vector<bool>& mine) {
+std::vector<bool> any_rank_requests(ProcessGroup& group, const std::vector<bool>& mine) {
   if (group.size() == 1) return mine;
   const torch::Tensor wished = as_tensor(mine, group);
   group.all_reduce(wished, {.op = ReduceOp::kMax}).wait();

@@ -14,7 +14,7 @@ namespace ddprun {
 
 // Of each wish whether some rank has it. A collective call: one small all-reduce, none in a world of one.
 // The thread of the group's calls; throws as they do.
-std::vector<bool> wishes_of_all(ProcessGroup& group, const std::vector<bool>& mine);
+std::vector<bool> any_rank_requests(ProcessGroup& group, const std::vector<bool>& mine);
 
 // The same without waiting: what the ranks wish in one step is known in the next one. In a world of
 // one there is nothing to wait for. On a GPU neither call waits for the caller's stream; last()

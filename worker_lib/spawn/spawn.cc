@@ -31,8 +31,8 @@
 #include "worker_lib/spawn/core/plan.h"
 #include "worker_lib/spawn/core/watch.h"
 #include "worker_lib/spawn/monitor.h"
+#include "worker_lib/util/exception_text.h"
 #include "worker_lib/util/public_error.h"
-#include "worker_lib/util/thrown_words.h"
 
 namespace ddprun {
 namespace {
@@ -106,7 +106,7 @@ int run_rank(Rank rank, const SpawnPlace& place, const std::function<void(int)>&
     enter(rank, place);
     fn(rank.value);
   } catch (...) {
-    const ThrownWords words = thrown_words();
+    const ExceptionText words = exception_text();
     board.line.set(one_line_of(words));
     board.message.set(words.text);
     board.kind = words.kind.value_or(DistError::Kind::kSystem);

@@ -13,7 +13,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "worker_lib/util/thrown_words.h"
+#include "worker_lib/util/exception_text.h"
 
 namespace ddprun {
 namespace {
@@ -52,7 +52,7 @@ std::string callstack() {
 
 // What is in flight, as PyTorch's @record writes it.
 nlohmann::json describe_exception() {
-  ThrownWords words = thrown_words();
+  ExceptionText words = exception_text();
   if (words.type.empty()) words.type = "terminate without an exception";
   nlohmann::json more{{"py_callstack", callstack()}};
   more["timestamp"] = std::to_string(std::chrono::duration_cast<std::chrono::seconds>(

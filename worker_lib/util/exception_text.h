@@ -9,7 +9,7 @@
 
 namespace ddprun {
 
-struct ThrownWords {
+struct ExceptionText {
   std::string type;  // as it is written in C++; empty: nothing is in flight
   std::string text;  // of a std::exception: what(), all of it; LibTorch adds its stack below
   std::optional<DistError::Kind> kind;  // of a DistError
@@ -17,10 +17,10 @@ struct ThrownWords {
 };
 
 // REQUIRES: a catch block, or std::terminate's handler.
-ThrownWords thrown_words();
+ExceptionText exception_text();
 
 // One line: "std::out_of_range: index 3 of 2".
-std::string one_line_of(const ThrownWords& words);
+std::string one_line_of(const ExceptionText& words);
 
 // A mangled name as it is written in C++.
 std::string demangled(const char* name);

@@ -1,4 +1,4 @@
-#include "worker_lib/util/thrown_words.h"
+#include "worker_lib/util/exception_text.h"
 
 #include <cxxabi.h>
 
@@ -9,10 +9,10 @@
 
 namespace ddprun {
 
-ThrownWords thrown_words() {
+ExceptionText exception_text() {
   const std::type_info* const type = abi::__cxa_current_exception_type();
   if (!type) return {};
-  ThrownWords words{.type = demangled(type->name()), .text = {}, .kind = {}};
+  ExceptionText words{.type = demangled(type->name()), .text = {}, .kind = {}};
   try {
     std::rethrow_exception(std::current_exception());
   } catch (const DistError& error) {
@@ -26,7 +26,7 @@ ThrownWords thrown_words() {
   return words;
 }
 
-std::string one_line_of(const ThrownWords& words) {
+std::string one_line_of(const ExceptionText& words) {
   const std::string line = words.text.substr(0, words.text.find('\n'));
   return line.empty() ? words.type : words.type + ": " + line;
 }
