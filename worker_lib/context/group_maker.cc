@@ -14,7 +14,7 @@
 #include "worker_lib/group/verification.h"
 #include "worker_lib/nccl/backend_nccl.h"
 #include "worker_lib/nccl/collective_log.h"
-#include "worker_lib/store/turns.h"
+#include "worker_lib/store/locked_store.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
@@ -53,7 +53,7 @@ struct GroupMaker::Siblings {
 };
 
 GroupMaker::GroupMaker(GroupMakerOptions options) : options_(std::move(options)) {
-  if (options_.store) store_ = std::make_shared<StoreTurns>(options_.store->store());
+  if (options_.store) store_ = std::make_shared<LockedStore>(options_.store->store());
 }
 
 Result<std::unique_ptr<ProcessGroup>> GroupMaker::form_world(Duration timeout,

@@ -6,7 +6,7 @@
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_group/form_group.h"
 #include "worker_lib/cpu_peers/node_bootstrap.h"
-#include "worker_lib/store/calls.h"
+#include "worker_lib/store/result_store.h"
 
 namespace ddprun {
 namespace {
@@ -72,7 +72,7 @@ class CardExchange {
     }
   }
 
-  StoreCalls store_;
+  ResultStore store_;
   const CpuGroupOptions& options_;
   std::vector<std::string> keys_;
 };

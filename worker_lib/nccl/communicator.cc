@@ -9,7 +9,7 @@
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_group/cpu_group.h"
 #include "worker_lib/nccl/device_guard.h"
-#include "worker_lib/store/calls.h"
+#include "worker_lib/store/result_store.h"
 #include "worker_lib/util/nccl_pause.h"
 
 namespace ddprun {
@@ -151,7 +151,7 @@ Result<std::vector<NcclUniqueId>> NcclCommunicator::exchange_ids(Store* store,
     const std::string reason = is_made ? "" : nccl_error(made).cause;
     if (store) {
       // What is not as long as an id is the reason why there is none: the others need not wait.
-      const Result<void> set = StoreCalls(*store).set(
+      const Result<void> set = ResultStore(*store).set(
           id_key(root), is_made ? std::string(id.bytes.data(), id.bytes.size()) : reason);
       if (!set) return set.error();
     }
@@ -186,7 +186,7 @@ Result<std::string> NcclCommunicator::await_id(Store& store, int root,
                                                const Deadline& deadline) const {
   for (;;) {
     Result<std::string> got =
-        StoreCalls(store).get(id_key(root), std::min(deadline.remaining(), kGlanceAtFate));
+        ResultStore(store).get(id_key(root), std::min(deadline.remaining(), kGlanceAtFate));
     if (got || got.error().kind != ErrorKind::kTimeout) return got;
     if (const Result<void> fate = fate_->check(); !fate) return fate.error();
     if (deadline.passed()) {
@@ -198,7 +198,7 @@ Result<std::string> NcclCommunicator::await_id(Store& store, int root,
 Result<void> NcclCommunicator::delete_id(Store& store) const {
   for (int root = 0; root < roots(); ++root) {
     if (rank_of_root(root) != options_.rank) continue;
-    const Result<bool> deleted = StoreCalls(store).delete_key(id_key(root));
+    const Result<bool> deleted = ResultStore(store).delete_key(id_key(root));
     if (!deleted) return deleted.error();
   }
   return {};

@@ -13,7 +13,7 @@
 #include "rendezvous/net/listen.h"
 #include "rendezvous/net/local_address.h"
 #include "rendezvous/store/client.h"
-#include "worker_lib/store/calls.h"
+#include "worker_lib/store/result_store.h"
 #include "worker_lib/store/tcp_store.h"
 
 namespace ddprun {
@@ -292,7 +292,7 @@ class WorldStore::Opening {
   }
 
   Result<void> claim() {
-    StoreCalls store(*parts_.store);
+    ResultStore store(*parts_.store);
     const Result<std::int64_t> claims = store.add(by_hand_ + "host", 1);
     if (!claims) return claims.error();
     if (*claims != 1) {
@@ -366,14 +366,14 @@ class WorldStore::Opening {
         connect(note.address, std::min(deadline_.remaining(), kOneLook), Tries::kOne);
     if (!connected) return connected;
     const Result<std::string> world =
-        StoreCalls(*parts_.store).get(by_hand_ + "world", Duration::zero());
+        ResultStore(*parts_.store).get(by_hand_ + "world", Duration::zero());
     if (world && world->ends_with(" " + note.token)) return {};
     return in_the_way("another store is at " + to_text(note.address) + " by now");
   }
 
   Result<void> take_place(std::optional<Deadline>& intruding) {
     const std::string doing = "meet at " + plan_.place;
-    StoreCalls store(*parts_.store);
+    ResultStore store(*parts_.store);
     const Result<std::string> text = store.get(by_hand_ + "world", deadline_.remaining());
     if (!text) {
       Error error = text.error();
@@ -418,7 +418,7 @@ class WorldStore::Opening {
   // The address on the way to the store; but where that way does not leave the host, although the
   // others may be elsewhere, the store is here: then the one that is likely right.
   Result<void> find_address() {
-    Result<std::string> known = StoreCalls(*parts_.store).local_address();
+    Result<std::string> known = ResultStore(*parts_.store).local_address();
     if (!known) return known.error();
     const bool stays_here = !plan_.address.host.empty() && is_loopback_host(plan_.address.host);
     const bool is_launchers = plan_.meet_at == MeetAt::kAgentStore;
@@ -454,7 +454,7 @@ WorldStore::~WorldStore() { release(); }
 void WorldStore::release() {
   if (parts_.claimed.empty()) return;
   const std::string base = std::exchange(parts_.claimed, {});
-  StoreCalls store(*parts_.store);
+  ResultStore store(*parts_.store);
   if (store.delete_key(base + "world")) store.delete_key(base + "host");
 }
 
@@ -481,7 +481,7 @@ bool WorldStore::await_leave(Duration patience) {
 
 // With so many more; 0 where the store does not answer.
 std::int64_t WorldStore::count_departures(std::int64_t more) {
-  const Result<std::int64_t> departures = StoreCalls(*parts_.store).add(parts_.departures, more);
+  const Result<std::int64_t> departures = ResultStore(*parts_.store).add(parts_.departures, more);
   return departures ? *departures : 0;
 }
 

@@ -8,7 +8,7 @@
 #include "tests/support/held_port.h"
 #include "tests/support/map_store.h"
 #include "tests/support/rank_threads.h"
-#include "worker_lib/store/calls.h"
+#include "worker_lib/store/result_store.h"
 
 namespace ddprun {
 namespace {
@@ -94,9 +94,9 @@ class FailingStore final : public MapStore {
   }
 };
 
-TEST(StoreCalls, WhateverAUsersStoreThrowsBecomesAnError) {
+TEST(ResultStore, WhateverAUsersStoreThrowsBecomesAnError) {
   FailingStore store;
-  StoreCalls calls(store);
+  ResultStore calls(store);
   EXPECT_EQ(calls.set("k", "v").error().message(), "set 'k' in the store: full");
   EXPECT_EQ(calls.check({"k"}).error().message(),
             "check 'k' in the store: an exception that is no std::exception");

@@ -19,7 +19,7 @@
 #include "tests/support/running_store.h"
 #include "tests/support/temporary_directory.h"
 #include "worker_lib/cpu_group/cpu_group.h"
-#include "worker_lib/store/calls.h"
+#include "worker_lib/store/result_store.h"
 
 namespace ddprun {
 namespace {
@@ -369,7 +369,7 @@ TEST(WorldStore, TheHostWaitsUntilTheOthersHaveLeft) {
   EXPECT_FALSE(host->await_leave(milliseconds(20)));
   std::thread leaves([&] {
     testing_support::let_pass(milliseconds(100));
-    StoreCalls(*guest->store()).set("k", "v").value();  // it is still served
+    ResultStore(*guest->store()).set("k", "v").value();  // it is still served
     guest.reset();
   });
   EXPECT_TRUE(host->await_leave(kPatience));

@@ -1,4 +1,4 @@
-#include "worker_lib/store/turns.h"
+#include "worker_lib/store/locked_store.h"
 
 #include <gtest/gtest.h>
 
@@ -52,7 +52,7 @@ class WatchedStore final : public Store {
 class StoreInTurns : public testing::Test {
  protected:
   testing_support::RunningStore server_;
-  StoreTurns store_{std::make_shared<WatchedStore>(testing_support::store_of(server_.port()))};
+  LockedStore store_{std::make_shared<WatchedStore>(testing_support::store_of(server_.port()))};
 };
 
 TEST_F(StoreInTurns, WhoWaitsForAKeyDoesNotKeepOthersFromSettingIt) {

@@ -1,4 +1,4 @@
-#include "worker_lib/store/calls.h"
+#include "worker_lib/store/result_store.h"
 
 #include <exception>
 
@@ -31,7 +31,7 @@ std::string first_of(const std::vector<std::string>& keys) {
 
 }  // namespace
 
-Result<void> StoreCalls::set(const std::string& key, const std::string& value) {
+Result<void> ResultStore::set(const std::string& key, const std::string& value) {
   const Result<bool> done = result_of<bool>("set", key, [&] {
     store_.set(key, value);
     return true;
@@ -40,11 +40,11 @@ Result<void> StoreCalls::set(const std::string& key, const std::string& value) {
   return {};
 }
 
-Result<std::string> StoreCalls::get(const std::string& key, Duration timeout) {
+Result<std::string> ResultStore::get(const std::string& key, Duration timeout) {
   return result_of<std::string>("get", key, [&] { return store_.get(key, timeout); });
 }
 
-Result<std::vector<std::string>> StoreCalls::multi_get(const std::vector<std::string>& keys,
+Result<std::vector<std::string>> ResultStore::multi_get(const std::vector<std::string>& keys,
                                                        Duration timeout) {
   using Values = std::vector<std::string>;
   Result<Values> values =
@@ -58,19 +58,19 @@ Result<std::vector<std::string>> StoreCalls::multi_get(const std::vector<std::st
   return values;
 }
 
-Result<bool> StoreCalls::check(const std::vector<std::string>& keys) {
+Result<bool> ResultStore::check(const std::vector<std::string>& keys) {
   return result_of<bool>("check", first_of(keys), [&] { return store_.check(keys); });
 }
 
-Result<std::int64_t> StoreCalls::add(const std::string& key, std::int64_t delta) {
+Result<std::int64_t> ResultStore::add(const std::string& key, std::int64_t delta) {
   return result_of<std::int64_t>("add", key, [&] { return store_.add(key, delta); });
 }
 
-Result<bool> StoreCalls::delete_key(const std::string& key) {
+Result<bool> ResultStore::delete_key(const std::string& key) {
   return result_of<bool>("delete", key, [&] { return store_.delete_key(key); });
 }
 
-Result<std::string> StoreCalls::local_address() {
+Result<std::string> ResultStore::local_address() {
   return result_of<std::string>("the local address", "", [&] { return store_.local_address(); });
 }
 

@@ -1,4 +1,4 @@
-// StoreTurns: a Store that several threads use in turns, where the one behind it is for one thread
+// LockedStore: a Store that several threads use in turns, where the one behind it is for one thread
 // at a time: groups that meet in it are formed by one thread, and their first calls made by others.
 //
 // Nobody waits with the turn in hand: a wait is made of short ones. Owns the store behind it
@@ -14,9 +14,9 @@
 
 namespace ddprun {
 
-class StoreTurns final : public Store {
+class LockedStore final : public Store {
  public:
-  explicit StoreTurns(std::shared_ptr<Store> store) : store_(std::move(store)) {}
+  explicit LockedStore(std::shared_ptr<Store> store) : store_(std::move(store)) {}
 
   void set(const std::string& key, const std::string& value) override;
   std::string get(const std::string& key, std::chrono::nanoseconds timeout) override;

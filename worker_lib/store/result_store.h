@@ -1,4 +1,4 @@
-// StoreCalls: the calls of a Store as Results, for code without exceptions. A user's Store may
+// ResultStore: the calls of a Store as Results, for code without exceptions. A user's Store may
 // throw anything: it ends here.
 //
 // Made where it is needed; the Store outlives it. Threads: as the Store's.
@@ -14,9 +14,9 @@
 
 namespace ddprun {
 
-class StoreCalls {
+class ResultStore {
  public:
-  explicit StoreCalls(Store& store) : store_(store) {}
+  explicit ResultStore(Store& store) : store_(store) {}
 
   Result<void> set(const std::string& key, const std::string& value);
   Result<std::string> get(const std::string& key, Duration timeout);
