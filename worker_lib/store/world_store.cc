@@ -280,7 +280,7 @@ class WorldStore::Opening {
 
   // A file whose store is alive is another job's; one that a killed job has left is replaced.
   Result<void> check_file_is_free() {
-    const Result<std::optional<MeetingNote>> note = read_meeting_file(plan_.file);
+    const Result<std::optional<StoreAddress>> note = read_meeting_file(plan_.file);
     if (!note) return note.error();
     if (!*note) return {};
     const Result<void> alive = come_to_note(**note);
@@ -344,7 +344,7 @@ class WorldStore::Opening {
 
   Result<void> come_to_file() {
     const std::string doing = "meet rank 0 at " + plan_.file;
-    const Result<std::optional<MeetingNote>> note = read_meeting_file(plan_.file);
+    const Result<std::optional<StoreAddress>> note = read_meeting_file(plan_.file);
     if (!note) return note.error();
     std::string cause = "rank 0 has not written the file";
     if (*note) {
@@ -361,7 +361,7 @@ class WorldStore::Opening {
   }
 
   // Connects to the store that a file names, if it is still that store.
-  Result<void> come_to_note(const MeetingNote& note) {
+  Result<void> come_to_note(const StoreAddress& note) {
     const Result<void> connected =
         connect(note.address, std::min(deadline_.remaining(), kOneLook), Tries::kOne);
     if (!connected) return connected;

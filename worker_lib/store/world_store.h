@@ -29,7 +29,7 @@
 #include "ddprun/store.h"
 #include "worker_lib/store/core/start_plan.h"
 #include "worker_lib/store/hosted_store.h"
-#include "worker_lib/store/meeting_file.h"
+#include "worker_lib/store/init_file.h"
 
 namespace ddprun {
 

@@ -16,20 +16,20 @@
 
 namespace ddprun {
 
-struct MeetingNote {
+struct StoreAddress {
   HostPort address;
   std::string token;
 };
 
 // What the file says; nothing where it is missing or empty. kCorrupt: somebody else's file, or none
 // (a link, a pipe, a device), which must not be touched.
-Result<std::optional<MeetingNote>> read_meeting_file(const std::string& path);
+Result<std::optional<StoreAddress>> read_meeting_file(const std::string& path);
 
 // Rank 0's file, as long as the object lives. One owner thread.
 class PublishedNote {
  public:
   // Replaces what is there.
-  static Result<PublishedNote> publish(const std::string& path, const MeetingNote& note);
+  static Result<PublishedNote> publish(const std::string& path, const StoreAddress& note);
   // Removes the file, if it still is this one.
   ~PublishedNote();
   PublishedNote(PublishedNote&& other) noexcept;

@@ -1,4 +1,4 @@
-#include "worker_lib/store/meeting_file.h"
+#include "worker_lib/store/init_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,21 +16,21 @@ namespace {
 using testing::HasSubstr;
 using testing_support::TemporaryDirectory;
 
-const MeetingNote kNote{.address = {"fd00::7", 4321}, .token = "0123abcd"};
+const StoreAddress kNote{.address = {"fd00::7", 4321}, .token = "0123abcd"};
 
-class MeetingFile : public testing::Test {
+class InitFile : public testing::Test {
  protected:
   const TemporaryDirectory directory_;
   const std::string path_ = directory_ / "meeting";
 };
 
-TEST_F(MeetingFile, ThatIsMissingOrEmptySaysNothing) {
+TEST_F(InitFile, ThatIsMissingOrEmptySaysNothing) {
   EXPECT_FALSE(read_meeting_file(path_).value());
   directory_.write("meeting", "");
   EXPECT_FALSE(read_meeting_file(path_).value());
 }
 
-TEST_F(MeetingFile, OfSomebodyElseIsRefused) {
+TEST_F(InitFile, OfSomebodyElseIsRefused) {
   for (const std::string& text :
        {std::string("import torch\n"), std::string("ddprun-meeting-1\nhost\n"),
         std::string("ddprun-meeting-1\nhost\n70000\ntoken\n"), std::string(5000, 'x')}) {
@@ -42,7 +42,7 @@ TEST_F(MeetingFile, OfSomebodyElseIsRefused) {
   }
 }
 
-TEST_F(MeetingFile, ThatIsNoFileIsRefusedAndStays) {
+TEST_F(InitFile, ThatIsNoFileIsRefusedAndStays) {
   directory_.write("empty", "");
   std::filesystem::create_symlink(directory_ / "empty", directory_ / "link");
   std::filesystem::create_symlink(directory_ / "nowhere", directory_ / "dangling");
@@ -59,13 +59,13 @@ TEST_F(MeetingFile, ThatIsNoFileIsRefusedAndStays) {
   EXPECT_THAT(device.error().message(), HasSubstr("read /dev/null: it is no regular file"));
 }
 
-TEST_F(MeetingFile, InADirectoryThatDoesNotExistCannotBePublished) {
+TEST_F(InitFile, InADirectoryThatDoesNotExistCannotBePublished) {
   const auto note = PublishedNote::publish(directory_ / "no/meeting", kNote);
   ASSERT_FALSE(note);
   EXPECT_THAT(note.error().message(), HasSubstr("No such file or directory"));
 }
 
-TEST_F(MeetingFile, IsReadAsItWasPublishedAndGoesWithItsOwner) {
+TEST_F(InitFile, IsReadAsItWasPublishedAndGoesWithItsOwner) {
   {
     const PublishedNote published = PublishedNote::publish(path_, kNote).value();
     const auto note = read_meeting_file(path_).value();
@@ -79,8 +79,8 @@ TEST_F(MeetingFile, IsReadAsItWasPublishedAndGoesWithItsOwner) {
   EXPECT_TRUE(testing_support::listing(directory_.path()).empty());
 }
 
-TEST_F(MeetingFile, ThatAnotherHasReplacedStays) {
-  MeetingNote other = kNote;
+TEST_F(InitFile, ThatAnotherHasReplacedStays) {
+  StoreAddress other = kNote;
   other.token = "other";
   std::optional<PublishedNote> later;
   {

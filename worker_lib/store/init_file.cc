@@ -1,4 +1,4 @@
-#include "worker_lib/store/meeting_file.h"
+#include "worker_lib/store/init_file.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kVersion = "ddprun-meeting-1";
 constexpr std::uint64_t kMostBytes = 1024;
 
-std::string text_of(const MeetingNote& note) {
+std::string text_of(const StoreAddress& note) {
   return std::string(kVersion) + "\n" + note.address.host + "\n" +
          std::to_string(note.address.port) + "\n" + note.token + "\n";
 }
@@ -48,7 +48,7 @@ Result<std::string> write_beside(const std::string& path, const std::string& tex
 
 }  // namespace
 
-Result<std::optional<MeetingNote>> read_meeting_file(const std::string& path) {
+Result<std::optional<StoreAddress>> read_meeting_file(const std::string& path) {
   // A link, a pipe or a device that reads as nothing would be replaced otherwise.
   struct stat found {};
   if (::lstat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
@@ -57,20 +57,20 @@ Result<std::optional<MeetingNote>> read_meeting_file(const std::string& path) {
   const UniqueFd file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW));
   if (!file.valid()) {
-    if (errno == ENOENT || errno == ESTALE) return std::optional<MeetingNote>();
+    if (errno == ENOENT || errno == ESTALE) return std::optional<StoreAddress>();
     return system_error("read " + path, errno);
   }
   const Result<std::string> text = read_whole<std::string>(file.get(), path, kMostBytes);
   if (!text) {
     if (text.error().kind == ErrorKind::kCorrupt) return not_ours(path);
-    if (text.error().sys_errno == ESTALE) return std::optional<MeetingNote>();  // replaced, on NFS
+    if (text.error().sys_errno == ESTALE) return std::optional<StoreAddress>();  // replaced, on NFS
     return text.error();
   }
-  if (text->empty()) return std::optional<MeetingNote>();
+  if (text->empty()) return std::optional<StoreAddress>();
   std::istringstream lines(*text);
   std::string version;
   std::string port;
-  MeetingNote note;
+  StoreAddress note;
   std::getline(lines, version);
   std::getline(lines, note.address.host);
   std::getline(lines, port);
@@ -78,10 +78,10 @@ Result<std::optional<MeetingNote>> read_meeting_file(const std::string& path) {
   const auto number = parse_number<std::uint16_t>(port);
   if (!lines || version != kVersion || !number || note.token.empty()) return not_ours(path);
   note.address.port = *number;
-  return std::optional<MeetingNote>(std::move(note));
+  return std::optional<StoreAddress>(std::move(note));
 }
 
-Result<PublishedNote> PublishedNote::publish(const std::string& path, const MeetingNote& note) {
+Result<PublishedNote> PublishedNote::publish(const std::string& path, const StoreAddress& note) {
   const Result<std::string> beside = write_beside(path, text_of(note));
   if (!beside) return beside.error();
   if (std::rename(beside->c_str(), path.c_str()) != 0) {
