@@ -161,7 +161,7 @@ bool CheckpointManager::Impl::save_share(const TrainingState& state,
   const std::vector<json> replies =
       on_every_rank(group, kSaving, options.disk_timeout, [&]() -> json {
         settle();
-        const CheckpointShare share(state, group.rank(), group.size(), !may_differ_anywhere(state));
+        const ShardAssignment share(state, group.rank(), group.size(), !may_differ_anywhere(state));
         saving.contents = shard_of(state, gathered.facts, share, gathered.own);
         if (options.asynchronous) saving.contents = snapshot.take(saving.contents);
         if (group.rank() != 0) return nullptr;

@@ -114,7 +114,7 @@ std::vector<RankGenerator> generators_of(const ProcessGroup& group) {
 namespace {
 
 // Of shards 1, 2 ... that is all.
-PickleDict tensors_of_share(const TrainingState& state, const CheckpointShare* share) {
+PickleDict tensors_of_share(const TrainingState& state, const ShardAssignment* share) {
   PickleDict top = make_string_dict();
   if (state.model)
     top.insert("model", share ? module_state(*state.model,
@@ -160,7 +160,7 @@ void add_named_parts(PickleDict& top, const TrainingState& state, const Checkpoi
 }
 
 PickleDict whole_contents(const TrainingState& state, const CheckpointFacts& facts,
-                          const CheckpointShare* share) {
+                          const ShardAssignment* share) {
   PickleDict top = tensors_of_share(state, share);
   if (state.optimizer) {
     PickleDict optimizer = top.at("optimizer").toGenericDict();
@@ -234,7 +234,7 @@ PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts)
 }
 
 PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,
-                    const CheckpointShare& share, const PickleDict& own) {
+                    const ShardAssignment& share, const PickleDict& own) {
   PickleDict top =
       share.rank() == 0 ? whole_contents(state, facts, &share) : tensors_of_share(state, &share);
   top.insert("shard", share.rank());

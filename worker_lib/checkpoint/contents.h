@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "ddprun/checkpoint.h"
-#include "worker_lib/checkpoint/share.h"
+#include "worker_lib/checkpoint/shard_assignment.h"
 #include "worker_lib/serialization/checkpoint_state.h"
 
 namespace ddprun {
@@ -46,7 +46,7 @@ PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts)
 
 // The shard of one rank (checkpoint/core/shards.h). own: what differs from rank 0's.
 PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,
-                    const CheckpointShare& share, const PickleDict& own);
+                    const ShardAssignment& share, const PickleDict& own);
 
 // What to do about names in the file's lists that `state` does not have.
 enum class ExtraNames { kRefuse, kRemark };

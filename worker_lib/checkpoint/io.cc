@@ -251,7 +251,7 @@ Result<void> CheckpointDirectory::take(std::int64_t generation, const std::strin
                                        const std::string& job) {
   const std::string doing = "take the directory " + path_;
   const ClaimLock lock(path_);
-  const Result<CheckpointClaim> last = read_claim(path_);
+  const Result<FencingToken> last = read_claim(path_);
   if (!last) return Error(last.error()).within(doing);
   if (last->number > 0 && last->owner == owner && last->generation == generation) {
     own_ = *last;
@@ -274,7 +274,7 @@ Result<void> CheckpointDirectory::take(std::int64_t generation, const std::strin
     present.emplace(step, checkpoint->identity);
     highest = std::max(highest, checkpoint->manifest.claim);
   }
-  CheckpointClaim from = *last;
+  FencingToken from = *last;
   from.number = highest;
   own_ = next_claim(from, generation, owner, std::move(present), job);
   if (Result<void> written = write_claim(path_, own_); !written)
@@ -285,7 +285,7 @@ Result<void> CheckpointDirectory::take(std::int64_t generation, const std::strin
 Result<void> CheckpointDirectory::expect_not_displaced(std::int64_t generation,
                                                        const std::string& job) const {
   const std::string doing = "take the directory " + path_;
-  const Result<CheckpointClaim> last = read_claim(path_);
+  const Result<FencingToken> last = read_claim(path_);
   if (!last) return Error(last.error()).within(doing);
   if (!is_displaced(*last, job, generation)) return {};
   return taken_by_another_job(last->job, job);
@@ -306,7 +306,7 @@ Error CheckpointDirectory::taken_by_another_job(const std::string& other,
 
 Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
   if (own_.number == 0) return {};
-  const Result<CheckpointClaim> now = read_claim(path_);
+  const Result<FencingToken> now = read_claim(path_);
   if (!now) return Error(now.error()).within(doing);
   if (now->number == own_.number && now->owner == own_.owner) return {};
   const bool is_other_job = !own_.job.empty() && !now->job.empty() && own_.job != now->job;
@@ -434,7 +434,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step
     return corrupt(path, "it does not name one data file of step " + std::to_string(step) +
                              ", or all shards of one");
   AnnouncedCheckpoint result{*std::move(manifest), sha256_hex(*text)};
-  const Result<CheckpointClaim> claim = read_claim(path_);
+  const Result<FencingToken> claim = read_claim(path_);
   if (!claim) return claim.error();
   if (!counts(*claim, result.manifest, result.identity))
     return Error{.kind = ErrorKind::kStopped,

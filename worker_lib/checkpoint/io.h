@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "worker_lib/checkpoint/claim.h"
 #include "worker_lib/checkpoint/core/manifest.h"
+#include "worker_lib/checkpoint/fencing_token.h"
 #include "worker_lib/serialization/atomic_file.h"
 
 namespace ddprun {
@@ -56,7 +56,7 @@ class CheckpointDirectory {
   Result<void> prepare();
 
   // Takes the directory for a run, after which nothing of earlier ones can be announced in it
-  // (checkpoint/core/claim.h): what is announced now counts, and what others announce later does
+  // (checkpoint/core/fencing_token.h): what is announced now counts, and what others announce later does
   // not. A run that has it keeps it. owner: random, the same in the whole process. job: the same in
   // all generations of a job, empty if it is not known. For the rank that announces, after prepare().
   // Errors as expect_not_displaced().
@@ -64,8 +64,8 @@ class CheckpointDirectory {
   // kStopped: another job has taken the directory from an earlier generation of this one.
   Result<void> expect_not_displaced(std::int64_t generation, const std::string& job) const;
   // For a rank that writes data files only: of the rank that has taken the directory.
-  void share(const CheckpointClaim& claim) { own_ = claim; }
-  const CheckpointClaim& own_claim() const { return own_; }
+  void share(const FencingToken& claim) { own_ = claim; }
+  const FencingToken& own_claim() const { return own_; }
   // The lock, for as long as something is renamed or removed. kStopped if another run has taken the
   // directory; without take() nobody is asked.
   Result<ClaimLock> hold(const std::string& doing) const;
@@ -115,7 +115,7 @@ class CheckpointDirectory {
   void tidy();
 
   std::string path_;
-  CheckpointClaim own_;
+  FencingToken own_;
   bool is_untidy_ = false;  // something could not be removed
 };
 

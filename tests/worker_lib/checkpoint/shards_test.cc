@@ -13,7 +13,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
-#include "worker_lib/checkpoint/share.h"
+#include "worker_lib/checkpoint/shard_assignment.h"
 #include "worker_lib/serialization/checkpoint_state.h"
 
 namespace ddprun {
@@ -290,7 +290,7 @@ TEST_F(ShardedCheckpoint, AGenerationThatWasCutOffAnnouncesNone) {
   EXPECT_THAT(files(), testing::SizeIs(3));
 }
 
-TEST(CheckpointShare, DealsOutBytesAndKeepsWhatSharesMemoryTogether) {
+TEST(ShardAssignment, DealsOutBytesAndKeepsWhatSharesMemoryTogether) {
   auto net = make_net();
   net->push_back(torch::nn::Linear(20, 10));
   net->ptr<torch::nn::LinearImpl>(3)->weight.set_data(
@@ -300,7 +300,7 @@ TEST(CheckpointShare, DealsOutBytesAndKeepsWhatSharesMemoryTogether) {
   for (const bool are_equal : {true, false}) {
     std::vector<int> tensors(3), states(3);
     for (int rank = 0; rank < 3; ++rank) {
-      const CheckpointShare share(state, rank, 3, are_equal);
+      const ShardAssignment share(state, rank, 3, are_equal);
       EXPECT_EQ(share.has_tensor("0.weight"), share.has_tensor("3.weight"));
       EXPECT_EQ(share.has_tensor("1.running_mean"), rank == 0);
       for (const auto& item : net->named_parameters())

@@ -1,5 +1,5 @@
 // The file by which a run takes a directory of checkpoints, `.claim.json`, and the lock beside it.
-// What a claim means is in checkpoint/core/claim.h.
+// What a claim means is in checkpoint/core/fencing_token.h.
 //
 // The lock closes the instant between "is it still mine?" and the rename that depends on it. Where
 // the file system has no locks, or whoever holds it is stuck, it goes on without: a manifest that
@@ -13,20 +13,20 @@
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "worker_lib/checkpoint/core/claim.h"
+#include "worker_lib/checkpoint/core/fencing_token.h"
 
 namespace ddprun {
 
-nlohmann::json to_json(const CheckpointClaim& claim);
+nlohmann::json to_json(const FencingToken& claim);
 // Number 0 for what is no claim.
-CheckpointClaim claim_of(const nlohmann::json& document);
+FencingToken claim_of(const nlohmann::json& document);
 
 // Number 0 where there is none, a damaged one, one that is no regular file, or one larger than any
 // that is written: then every whole checkpoint counts. kSystem: it cannot be read.
-Result<CheckpointClaim> read_claim(const std::string& directory);
+Result<FencingToken> read_claim(const std::string& directory);
 
 // Atomic, and on the disk when it returns. kInvalidArgument: too many checkpoints for one claim.
-Result<void> write_claim(const std::string& directory, const CheckpointClaim& claim);
+Result<void> write_claim(const std::string& directory, const FencingToken& claim);
 
 // Returns the id and a digest of DDPRUN_SUBMISSION: the same in all generations of a job. Without
 // that variable (another launcher, no launcher) the id alone; empty: nothing tells the jobs apart.

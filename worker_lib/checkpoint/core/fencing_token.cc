@@ -1,4 +1,4 @@
-#include "worker_lib/checkpoint/core/claim.h"
+#include "worker_lib/checkpoint/core/fencing_token.h"
 
 #include <algorithm>
 #include <utility>
@@ -6,7 +6,7 @@
 namespace ddprun {
 
 // A number above the claim's: the claim's file is older than the directory (a restored backup).
-bool counts(const CheckpointClaim& claim, const CheckpointManifest& manifest,
+bool counts(const FencingToken& claim, const CheckpointManifest& manifest,
             const std::string& identity) {
   if (claim.number == 0 || manifest.claim >= claim.number) return true;
   const auto accepted = claim.accepted.find(manifest.step);
@@ -14,16 +14,16 @@ bool counts(const CheckpointClaim& claim, const CheckpointManifest& manifest,
          (accepted->second == identity || accepted->second == kUnreadIdentity);
 }
 
-bool is_displaced(const CheckpointClaim& claim, const std::string& job, std::int64_t generation) {
+bool is_displaced(const FencingToken& claim, const std::string& job, std::int64_t generation) {
   if (job.empty() || claim.job == job) return false;
   return std::ranges::any_of(claim.displaced, [&](const DisplacedJob& displaced) {
     return displaced.job == job && displaced.generation < generation;
   });
 }
 
-CheckpointClaim next_claim(const CheckpointClaim& last, std::int64_t generation, std::string owner,
+FencingToken next_claim(const FencingToken& last, std::int64_t generation, std::string owner,
                            std::map<std::int64_t, std::string> present, const std::string& job) {
-  CheckpointClaim next{.number = last.number + 1,
+  FencingToken next{.number = last.number + 1,
                        .generation = generation,
                        .owner = std::move(owner),
                        .accepted = std::move(present),

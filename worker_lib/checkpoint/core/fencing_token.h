@@ -29,32 +29,32 @@ struct DisplacedJob {
   bool operator==(const DisplacedJob&) const = default;
 };
 
-struct CheckpointClaim {
+struct FencingToken {
   std::int64_t number = 0;  // from 1; 0: nobody has taken the directory
   std::int64_t generation = 0;
   std::string owner;                             // of a process, random
   std::map<std::int64_t, std::string> accepted;  // by step: identity of the manifest
   std::string job = {};                      // the same in all its generations; empty: not known
   std::vector<DisplacedJob> displaced = {};  // newest last, kMaxDisplaced at most
-  bool operator==(const CheckpointClaim&) const = default;
+  bool operator==(const FencingToken&) const = default;
 };
 inline constexpr std::size_t kMaxDisplaced = 64;
-// The identity, in CheckpointClaim::accepted, of a manifest that exceeded the reader's bounds when
+// The identity, in FencingToken::accepted, of a manifest that exceeded the reader's bounds when
 // the directory was taken. A version with larger bounds accepts the manifest of that step.
 inline constexpr std::string_view kUnreadIdentity = "unread";
 
 // Whether the checkpoint was announced by the owner, or before it came.
-bool counts(const CheckpointClaim& claim, const CheckpointManifest& manifest,
+bool counts(const FencingToken& claim, const CheckpointManifest& manifest,
             const std::string& identity);
 
 // Whether the generation of `job` is a restart of one that lost the directory to another job, which
 // has it since. It must not take the directory back: the two would take it from each other at every
 // restart. A job that is submitted again has another name, or begins with a generation that is not
 // later, and may.
-bool is_displaced(const CheckpointClaim& claim, const std::string& job, std::int64_t generation);
+bool is_displaced(const FencingToken& claim, const std::string& job, std::int64_t generation);
 
 // The claim of a run that comes after `last`. present: the checkpoints that count. job: empty: not known.
-CheckpointClaim next_claim(const CheckpointClaim& last, std::int64_t generation, std::string owner,
+FencingToken next_claim(const FencingToken& last, std::int64_t generation, std::string owner,
                            std::map<std::int64_t, std::string> present,
                            const std::string& job = "");
 

@@ -1,4 +1,4 @@
-#include "worker_lib/checkpoint/claim.h"
+#include "worker_lib/checkpoint/fencing_token.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -29,7 +29,7 @@ std::string claim_path(const std::string& directory) { return directory + "/.cla
 
 }  // namespace
 
-nlohmann::json to_json(const CheckpointClaim& claim) {
+nlohmann::json to_json(const FencingToken& claim) {
   nlohmann::json document{{"claim", claim.number},
                           {"generation", claim.generation},
                           {"owner", claim.owner},
@@ -42,8 +42,8 @@ nlohmann::json to_json(const CheckpointClaim& claim) {
   return document;
 }
 
-CheckpointClaim claim_of(const nlohmann::json& document) try {
-  CheckpointClaim claim{.number = document.at("claim"),
+FencingToken claim_of(const nlohmann::json& document) try {
+  FencingToken claim{.number = document.at("claim"),
                         .generation = document.at("generation"),
                         .owner = document.at("owner"),
                         .accepted = {}};
@@ -53,25 +53,25 @@ CheckpointClaim claim_of(const nlohmann::json& document) try {
   if (const auto displaced = document.find("displaced"); displaced != document.end())
     for (const nlohmann::json& one : *displaced)
       claim.displaced.push_back({one.at(0).get<std::string>(), one.at(1).get<std::int64_t>()});
-  return claim.number > 0 ? claim : CheckpointClaim{};
+  return claim.number > 0 ? claim : FencingToken{};
 } catch (const nlohmann::json::exception&) {
   return {};
 }
 
-Result<CheckpointClaim> read_claim(const std::string& directory) {
+Result<FencingToken> read_claim(const std::string& directory) {
   const std::string path = claim_path(directory);
   const Result<UniqueFd> fd = open_regular_file(path);
-  if (!fd && fd.error().kind == ErrorKind::kCorrupt) return CheckpointClaim{};
-  if (!fd && fd.error().sys_errno == ENOENT) return CheckpointClaim{};
+  if (!fd && fd.error().kind == ErrorKind::kCorrupt) return FencingToken{};
+  if (!fd && fd.error().sys_errno == ENOENT) return FencingToken{};
   if (!fd) return fd.error();
   const Result<std::string> text = read_whole<std::string>(fd->get(), path, kMaxReadBytes);
-  if (!text && text.error().kind == ErrorKind::kCorrupt) return CheckpointClaim{};
+  if (!text && text.error().kind == ErrorKind::kCorrupt) return FencingToken{};
   if (!text) return text.error();
-  if (beyond_bounds(*text, kMaxShape)) return CheckpointClaim{};
+  if (beyond_bounds(*text, kMaxShape)) return FencingToken{};
   return claim_of(nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false));
 }
 
-Result<void> write_claim(const std::string& directory, const CheckpointClaim& claim) {
+Result<void> write_claim(const std::string& directory, const FencingToken& claim) {
   const std::string text = to_json(claim).dump() + "\n";
   if (text.size() > kMaxClaimBytes)
     return invalid_argument(directory + " holds " + std::to_string(claim.accepted.size()) +

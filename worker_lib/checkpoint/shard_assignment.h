@@ -18,10 +18,10 @@
 
 namespace ddprun {
 
-class CheckpointShare {
+class ShardAssignment {
  public:
   // ranks_are_equal: parameters and the optimizer's state are the same on all ranks.
-  CheckpointShare(const TrainingState& state, int rank, int world_size, bool ranks_are_equal);
+  ShardAssignment(const TrainingState& state, int rank, int world_size, bool ranks_are_equal);
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }

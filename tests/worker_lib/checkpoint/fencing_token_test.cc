@@ -1,6 +1,6 @@
 // Runs that take a directory of checkpoints from one another, and one that was cut off and does not
 // know it.
-#include "worker_lib/checkpoint/claim.h"
+#include "worker_lib/checkpoint/fencing_token.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -40,17 +40,17 @@ std::vector<std::string> checkpoint_files(const std::string& path) {
   return names;
 }
 
-class CheckpointClaims : public testing::Test {
+class FencingToken : public testing::Test {
  protected:
-  CheckpointClaims() { EXPECT_TRUE(old_run_.take(0, "old")); }
+  FencingToken() { EXPECT_TRUE(old_run_.take(0, "old")); }
 
   TemporaryDirectory temporary_;
   CheckpointDirectory old_run_{temporary_.path()};
   CheckpointDirectory new_run_{temporary_.path()};
 };
 
-TEST_F(CheckpointClaims, AreReadAsTheyWereWritten) {
-  const CheckpointClaim claim{.number = 3,
+TEST_F(FencingToken, AreReadAsTheyWereWritten) {
+  const FencingToken claim{.number = 3,
                               .generation = 2,
                               .owner = "ab",
                               .accepted = {{5, "five"}, {7, "seven"}},
@@ -64,7 +64,7 @@ TEST_F(CheckpointClaims, AreReadAsTheyWereWritten) {
   EXPECT_EQ(read_claim(temporary_.path())->number, 0);
 }
 
-TEST_F(CheckpointClaims, ARunThatWasCutOffCanAnnounceNothing) {
+TEST_F(FencingToken, ARunThatWasCutOffCanAnnounceNothing) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   ASSERT_TRUE(new_run_.take(1, "new"));
   const auto late = announce(old_run_, 20, "twenty");
@@ -81,7 +81,7 @@ TEST_F(CheckpointClaims, ARunThatWasCutOffCanAnnounceNothing) {
 }
 
 // It has written its data when the new run comes, and is about to announce it.
-TEST_F(CheckpointClaims, NotEvenWhatItHasOnTheDiskAlready) {
+TEST_F(FencingToken, NotEvenWhatItHasOnTheDiskAlready) {
   const auto written =
       old_run_.write_data("step-000000000020.pt", [](AtomicFile& file) { file.write("x", 1); });
   ASSERT_TRUE(written);
@@ -95,7 +95,7 @@ TEST_F(CheckpointClaims, NotEvenWhatItHasOnTheDiskAlready) {
 
 // Its manifest is written while the new run's own of the same step is: it must not replace that
 // one.
-TEST_F(CheckpointClaims, TheNewRunsCheckpointOfTheSameStepStays) {
+TEST_F(FencingToken, TheNewRunsCheckpointOfTheSameStepStays) {
   ASSERT_TRUE(old_run_.announce({.step = 20}, [&](AtomicFile& file) {
     file.write("old", 3);
     // Nothing was there yet; the claim is taken while the data is written.
@@ -115,7 +115,7 @@ TEST_F(CheckpointClaims, TheNewRunsCheckpointOfTheSameStepStays) {
 }
 
 // Without locks a manifest may slip through between the look at the claim and the rename.
-TEST_F(CheckpointClaims, AManifestThatSlipsThroughDoesNotCount) {
+TEST_F(FencingToken, AManifestThatSlipsThroughDoesNotCount) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   ASSERT_TRUE(new_run_.take(1, "new"));
   CheckpointDirectory blind(temporary_.path());  // asks nobody
@@ -133,7 +133,7 @@ TEST_F(CheckpointClaims, AManifestThatSlipsThroughDoesNotCount) {
   EXPECT_FALSE(fs::exists(temporary_ / "step-000000000020.pt"));
 }
 
-TEST_F(CheckpointClaims, ARunKeepsADirectoryThatItHasAndTheNextAcceptsWhatCounts) {
+TEST_F(FencingToken, ARunKeepsADirectoryThatItHasAndTheNextAcceptsWhatCounts) {
   CheckpointDirectory same(temporary_.path());
   ASSERT_TRUE(same.take(0, "old"));
   EXPECT_EQ(same.own_claim().number, old_run_.own_claim().number);
@@ -145,7 +145,7 @@ TEST_F(CheckpointClaims, ARunKeepsADirectoryThatItHasAndTheNextAcceptsWhatCounts
   EXPECT_FALSE(announce(same, 30, "thirty"));
 }
 
-TEST_F(CheckpointClaims, ADamagedClaimIsReplacedByOneWithAHigherNumberThanAnyManifest) {
+TEST_F(FencingToken, ADamagedClaimIsReplacedByOneWithAHigherNumberThanAnyManifest) {
   ASSERT_TRUE(new_run_.take(1, "new"));
   ASSERT_TRUE(announce(new_run_, 10, "ten"));
   std::ofstream(temporary_ / ".claim.json") << "";
@@ -155,7 +155,7 @@ TEST_F(CheckpointClaims, ADamagedClaimIsReplacedByOneWithAHigherNumberThanAnyMan
   EXPECT_TRUE(third.read_manifest(10));
 }
 
-TEST_F(CheckpointClaims, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
+TEST_F(FencingToken, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
   // A link to itself: open() fails, for root as well.
   fs::create_symlink("step-000000000010.json", temporary_ / "step-000000000010.json");
   const Result<void> taken = new_run_.take(1, "new");
@@ -166,7 +166,7 @@ TEST_F(CheckpointClaims, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
 
 // The manifest exceeds the bounds of the version that takes the directory, but not those of a later
 // one: here the same file, too deep in the meantime.
-TEST_F(CheckpointClaims, WhatThisVersionCannotReadCountsForALaterOne) {
+TEST_F(FencingToken, WhatThisVersionCannotReadCountsForALaterOne) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   ASSERT_TRUE(announce(old_run_, 20, "twenty"));
   const std::string path = temporary_ / "step-000000000020.json";
@@ -182,7 +182,7 @@ TEST_F(CheckpointClaims, WhatThisVersionCannotReadCountsForALaterOne) {
 }
 
 // Where the lock does not exist, or has run out: the old run is stopped between its look and the removal.
-TEST_F(CheckpointClaims, ARunThatWasCutOffRemovesNothing) {
+TEST_F(FencingToken, ARunThatWasCutOffRemovesNothing) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   const Result<ClaimLock> lock = old_run_.hold("remove old checkpoints");
   ASSERT_TRUE(lock);
@@ -193,7 +193,7 @@ TEST_F(CheckpointClaims, ARunThatWasCutOffRemovesNothing) {
               ElementsAre("step-000000000010.json", "step-000000000010.pt"));
 }
 
-TEST_F(CheckpointClaims, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
+TEST_F(FencingToken, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
   TemporaryDirectory temporary;
   CheckpointDirectory first(temporary.path()), second(temporary.path());
   ASSERT_TRUE(first.take(0, "first's process", "job A"));
@@ -217,7 +217,7 @@ TEST_F(CheckpointClaims, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
 }
 
 // ddprun keeps kMaxTailLineBytes of a line that a program prints.
-TEST_F(CheckpointClaims, TheWordsThatForbidARestartAreNotCutOffByALongPath) {
+TEST_F(FencingToken, TheWordsThatForbidARestartAreNotCutOffByALongPath) {
   fs::path directory = temporary_.path();
   for (int i = 0; i < 10; ++i) directory /= std::string(200, 'x');
   ASSERT_TRUE(fs::create_directories(directory));
@@ -233,7 +233,7 @@ TEST_F(CheckpointClaims, TheWordsThatForbidARestartAreNotCutOffByALongPath) {
 }
 
 // The first generation of a submission may end before it reaches the checkpoints.
-TEST_F(CheckpointClaims, AJobThatIsSubmittedAgainMayTakeTheDirectoryInAnyGeneration) {
+TEST_F(FencingToken, AJobThatIsSubmittedAgainMayTakeTheDirectoryInAnyGeneration) {
   const auto name_of = [](const char* submission) {
     EXPECT_EQ(setenv("DDPRUN_SUBMISSION", submission, 1), 0);
     const std::string name = job_name("job A");
@@ -256,7 +256,7 @@ TEST_F(CheckpointClaims, AJobThatIsSubmittedAgainMayTakeTheDirectoryInAnyGenerat
   EXPECT_FALSE(second.take(1, "second's next process", "job B"));
 }
 
-TEST_F(CheckpointClaims, WhatIsNoClaimIsNeitherReadNorWaitedFor) {
+TEST_F(FencingToken, WhatIsNoClaimIsNeitherReadNorWaitedFor) {
   const std::string path = temporary_ / ".claim.json";
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   fs::remove(path);
@@ -274,7 +274,7 @@ TEST_F(CheckpointClaims, WhatIsNoClaimIsNeitherReadNorWaitedFor) {
   EXPECT_TRUE(new_run_.read_manifest(10));
 }
 
-TEST_F(CheckpointClaims, WhatKilledTakesLeftIsRemoved) {
+TEST_F(FencingToken, WhatKilledTakesLeftIsRemoved) {
   std::ofstream(temporary_ / ".claim.json.00ff.tmp") << "x";
   ASSERT_TRUE(new_run_.take(1, "new"));
   EXPECT_THAT(listing(temporary_.path()), ElementsAre(".claim.json", ".claim.lock"));

@@ -1,4 +1,4 @@
-#include "worker_lib/checkpoint/core/claim.h"
+#include "worker_lib/checkpoint/core/fencing_token.h"
 
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@ CheckpointManifest manifest(std::int64_t step, std::int64_t claim) {
   return {.step = step, .claim = claim};
 }
 
-TEST(CheckpointClaim, WhatWasThereAndWhatTheOwnerAnnouncesCounts) {
-  const CheckpointClaim first = next_claim({}, 0, "aa", {{10, "ten"}});
-  const CheckpointClaim second = next_claim(first, 1, "bb", {{10, "ten"}, {20, "twenty"}});
+TEST(FencingToken, WhatWasThereAndWhatTheOwnerAnnouncesCounts) {
+  const FencingToken first = next_claim({}, 0, "aa", {{10, "ten"}});
+  const FencingToken second = next_claim(first, 1, "bb", {{10, "ten"}, {20, "twenty"}});
   EXPECT_EQ(first.number, 1);
   EXPECT_EQ(second.number, 2);
   EXPECT_EQ(second.owner, "bb");
@@ -20,14 +20,14 @@ TEST(CheckpointClaim, WhatWasThereAndWhatTheOwnerAnnouncesCounts) {
   EXPECT_TRUE(counts(second, manifest(30, 2), "thirty"));
 }
 
-TEST(CheckpointClaim, WhatAnEarlierRunAnnouncesLaterDoesNot) {
-  const CheckpointClaim claim = next_claim({.number = 1}, 1, "bb", {{20, "twenty"}});
+TEST(FencingToken, WhatAnEarlierRunAnnouncesLaterDoesNot) {
+  const FencingToken claim = next_claim({.number = 1}, 1, "bb", {{20, "twenty"}});
   EXPECT_FALSE(counts(claim, manifest(30, 1), "late"));
   EXPECT_FALSE(counts(claim, manifest(10, 0), "of a version without claims"));
   EXPECT_FALSE(counts(claim, manifest(20, 1), "another one of step 20"));
 }
 
-TEST(CheckpointClaim, WithoutOneOrWithAnOlderOneEverythingCounts) {
+TEST(FencingToken, WithoutOneOrWithAnOlderOneEverythingCounts) {
   EXPECT_TRUE(counts({}, manifest(30, 5), "x"));
   EXPECT_TRUE(counts({.number = 3}, manifest(30, 5), "x"));
 }

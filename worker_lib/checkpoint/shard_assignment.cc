@@ -1,4 +1,4 @@
-#include "worker_lib/checkpoint/share.h"
+#include "worker_lib/checkpoint/shard_assignment.h"
 
 #include <torch/torch.h>
 
@@ -7,7 +7,7 @@
 
 namespace ddprun {
 
-CheckpointShare::CheckpointShare(const TrainingState& state, int rank, int world_size,
+ShardAssignment::ShardAssignment(const TrainingState& state, int rank, int world_size,
                                  bool ranks_are_equal)
     : rank_(rank), world_size_(world_size) {
   ShardOwners owners(ranks_are_equal ? world_size : 1);
