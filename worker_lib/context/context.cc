@@ -9,8 +9,8 @@
 #include "base/seconds.h"
 #include "base/worker_env.h"
 #include "worker_lib/context/checkpoint_announcement.h"
-#include "worker_lib/context/group_maker.h"
 #include "worker_lib/context/save_request.h"
+#include "worker_lib/context/world_group_factory.h"
 #include "worker_lib/cpu_backend/device_staging.h"
 #include "worker_lib/flight/worker_reporter.h"
 #include "worker_lib/group/any_rank.h"
@@ -126,7 +126,7 @@ struct Context::Impl {
   torch::Device device;
   std::shared_ptr<WorkerReporter> reporter;
   std::unique_ptr<WorldStore> store;    // null in a world of one; outlives the groups
-  std::unique_ptr<GroupMaker> maker;    // outlives them, too
+  std::unique_ptr<WorldGroupFactory> maker;    // outlives them, too
   const CpuGroup* peers = nullptr;      // inside the group, which may have none
   std::unique_ptr<ProcessGroup> group;  // of all ranks
 
@@ -147,8 +147,8 @@ Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& pl
   Result<std::unique_ptr<WorldStore>> found = find_store(plan, options, timeout);
   if (!found) return found.error();
   store = std::move(*found);
-  maker = std::make_unique<GroupMaker>(
-      GroupMakerOptions{.env = env,
+  maker = std::make_unique<WorldGroupFactory>(
+      WorldGroupFactoryOptions{.env = env,
                         .device = device,
                         .backends = std::move(backends),
                         .nccl = nccl,

@@ -1,4 +1,4 @@
-// GroupMaker: forms the groups of one world: that of all ranks, and those of some of them.
+// WorldGroupFactory: forms the groups of one world: that of all ranks, and those of some of them.
 //
 // Members of a group meet under a name in the world's store that each of them derives by itself:
 // the group's ranks, and how many groups of the same ranks this rank has made before. So the others
@@ -31,7 +31,7 @@ namespace ddprun {
 
 class BackendFactory;
 
-struct GroupMakerOptions {
+struct WorldGroupFactoryOptions {
   WorkerEnv env;  // this rank's place in the world
   torch::Device device{torch::kCPU};
   BackendChoice backends;
@@ -46,9 +46,9 @@ struct GroupMakerOptions {
 };
 
 // Any thread may form groups; which one comes first is up to the program.
-class GroupMaker : public GroupFactory {
+class WorldGroupFactory : public GroupFactory {
  public:
-  explicit GroupMaker(GroupMakerOptions options);
+  explicit WorldGroupFactory(WorldGroupFactoryOptions options);
 
   // The group of all ranks. peers: gets the engine inside it, which knows whether all is well; null where
   // there is none.
@@ -87,7 +87,7 @@ class GroupMaker : public GroupFactory {
   std::unique_ptr<ProcessGroup> make_group(std::unique_ptr<Backend> backend, Duration timeout,
                                            GroupIdentity identity) const;
 
-  const GroupMakerOptions options_;
+  const WorldGroupFactoryOptions options_;
   // Of all groups: a module may train with one of them, and a checkpoint be saved with another.
   const std::shared_ptr<detail::LateChecksOfGroup> late_checks_ =
       std::make_shared<detail::LateChecksOfGroup>();

@@ -1,4 +1,4 @@
-#include "worker_lib/context/group_maker.h"
+#include "worker_lib/context/world_group_factory.h"
 
 #include <algorithm>
 #include <numeric>
@@ -47,16 +47,16 @@ constexpr const char* kNotHere =
 }  // namespace
 
 // The engines of a group's backends, as long as they live, set before the first call.
-struct GroupMaker::Siblings {
+struct WorldGroupFactory::Siblings {
   std::weak_ptr<CpuGroup> cpu;
   std::weak_ptr<CpuGroup> nccl;  // its peers
 };
 
-GroupMaker::GroupMaker(GroupMakerOptions options) : options_(std::move(options)) {
+WorldGroupFactory::WorldGroupFactory(WorldGroupFactoryOptions options) : options_(std::move(options)) {
   if (options_.store) store_ = std::make_shared<LockedStore>(options_.store->store());
 }
 
-Result<std::unique_ptr<ProcessGroup>> GroupMaker::form_world(Duration timeout,
+Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form_world(Duration timeout,
                                                              const CpuGroup** peers) {
   Meeting meeting{.own = world_rank(),
                   .deterministic_across_layouts = options_.deterministic_across_layouts,
@@ -71,7 +71,7 @@ Result<std::unique_ptr<ProcessGroup>> GroupMaker::form_world(Duration timeout,
                     {.name = "world", .world_ranks = std::move(meeting.ranks), .maker = this});
 }
 
-Result<std::unique_ptr<ProcessGroup>> GroupMaker::form(const std::vector<int>& ranks,
+Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form(const std::vector<int>& ranks,
                                                        const GroupOptions& how,
                                                        std::optional<Duration> patience,
                                                        std::shared_ptr<void> seed) {
@@ -103,7 +103,7 @@ Result<std::unique_ptr<ProcessGroup>> GroupMaker::form(const std::vector<int>& r
                     std::move(identity));
 }
 
-std::unique_ptr<ProcessGroup> GroupMaker::make_group(std::unique_ptr<Backend> backend,
+std::unique_ptr<ProcessGroup> WorldGroupFactory::make_group(std::unique_ptr<Backend> backend,
                                                      Duration timeout,
                                                      GroupIdentity identity) const {
   auto group =
@@ -115,7 +115,7 @@ std::unique_ptr<ProcessGroup> GroupMaker::make_group(std::unique_ptr<Backend> ba
 
 // One backend for each name, the one of this rank's device first: its ranks meet under the group's own
 // key.
-Result<std::unique_ptr<Backend>> GroupMaker::form_backends(const Meeting& meeting,
+Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backends(const Meeting& meeting,
                                                            const CpuGroup** peers) {
   const Deadline deadline(meeting.timeout);
   std::vector<std::string> names{options_.backends.main_backend()};
@@ -148,7 +148,7 @@ Result<std::unique_ptr<Backend>> GroupMaker::form_backends(const Meeting& meetin
   return std::unique_ptr<Backend>(new BackendByDevice(std::move(list), std::move(parts)));
 }
 
-Result<std::unique_ptr<Backend>> GroupMaker::form_backend(
+Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backend(
     const std::string& name, const std::vector<torch::DeviceType>& devices, const Meeting& meeting,
     const CpuGroup** peers) {
   const auto foreign = std::ranges::find(options_.foreign, name, &BackendKind::name);
@@ -172,7 +172,7 @@ Result<std::unique_ptr<Backend>> GroupMaker::form_backend(
                              group, meeting.seed);
 }
 
-Result<std::unique_ptr<Backend>> GroupMaker::form_foreign(const BackendKind& kind,
+Result<std::unique_ptr<Backend>> WorldGroupFactory::form_foreign(const BackendKind& kind,
                                                           const Meeting& meeting) {
   const std::string doing = "make a backend " + kind.name + meeting.title;
   const BackendStart start{.rank = meeting.own,
@@ -192,7 +192,7 @@ Result<std::unique_ptr<Backend>> GroupMaker::form_foreign(const BackendKind& kin
   }
 }
 
-Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting, Elsewhere elsewhere) {
+Result<std::unique_ptr<CpuGroup>> WorldGroupFactory::meet(const Meeting& meeting, Elsewhere elsewhere) {
   if (meeting.ranks.size() == 1) return make_solo_group();
   // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of
   // one node can share memory at all (same boot of the same kernel, same network namespace: not so
@@ -218,7 +218,7 @@ Result<std::unique_ptr<CpuGroup>> GroupMaker::meet(const Meeting& meeting, Elsew
 }
 
 // For errors of nccl: ranks that have not come because their tensors are on the cpu.
-GroupMaker::Elsewhere GroupMaker::in_cpu(std::shared_ptr<const Siblings> siblings) {
+WorldGroupFactory::Elsewhere WorldGroupFactory::in_cpu(std::shared_ptr<const Siblings> siblings) {
   return [siblings](std::span<const int> ranks) -> std::string {
     const std::shared_ptr<CpuGroup> cpu = siblings->cpu.lock();
     if (!cpu) return {};
@@ -233,7 +233,7 @@ GroupMaker::Elsewhere GroupMaker::in_cpu(std::shared_ptr<const Siblings> sibling
 }
 
 // For errors of the cpu backend, the other way round.
-GroupMaker::Elsewhere GroupMaker::in_nccl(std::shared_ptr<const Siblings> siblings) {
+WorldGroupFactory::Elsewhere WorldGroupFactory::in_nccl(std::shared_ptr<const Siblings> siblings) {
   return [siblings](std::span<const int> ranks) -> std::string {
     const std::shared_ptr<CpuGroup> peers = siblings->nccl.lock();
     if (!peers) return {};
@@ -244,7 +244,7 @@ GroupMaker::Elsewhere GroupMaker::in_nccl(std::shared_ptr<const Siblings> siblin
 
 // A member of which the world knows that it is dead. What else has ended the world's group need not keep
 // these ranks from forming theirs.
-std::optional<Error> GroupMaker::lost_member(const Meeting& meeting) const {
+std::optional<Error> WorldGroupFactory::lost_member(const Meeting& meeting) const {
   std::optional<Error> failure = world_ ? world_->failure() : std::nullopt;
   if (!failure || failure->kind != ErrorKind::kPeerLost) return std::nullopt;
   const auto lost = std::ranges::find(meeting.ranks, failure->peer_rank);
