@@ -37,7 +37,7 @@
 #include "launcher/supervisor/core/verdict_report.h"
 #include "rendezvous/client/service_link.h"
 #include "rendezvous/net/tcp_address.h"
-#include "rendezvous/protocol/core/standstill.h"
+#include "rendezvous/protocol/core/hang_analysis.h"
 
 namespace ddprun {
 namespace {
@@ -106,7 +106,7 @@ class Agent {
              .is_running = [this] { return supervisor_.state() == Supervisor::State::kRunning; }}),
         hang_monitor_(io_, config.options.hang_timeout,
                  {.samples = [this] { return workers_.samples(); },
-                  .sightings = [this] { return workers_.sightings(); },
+                  .snapshots = [this] { return workers_.snapshots(); },
                   .hang = [this] { feed(WorkersHang{}); },
                   .silent = [this](const auto& workers) { tell_silent(workers); },
                   .seen = [this](const WorkersSeen& seen) { feed(seen); }}),

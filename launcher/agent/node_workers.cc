@@ -265,12 +265,12 @@ std::vector<std::optional<PageSample>> NodeWorkers::samples() const {
   return samples;
 }
 
-std::vector<Sighting> NodeWorkers::sightings() const {
-  std::vector<Sighting> seen;
+std::vector<WorkerSnapshot> NodeWorkers::snapshots() const {
+  std::vector<WorkerSnapshot> seen;
   for (const auto& worker : workers_) {
     if (!worker->is_open()) continue;
     const LocalRank rank = worker->local_rank();
-    seen.push_back(sighting_of(rank, pages_ ? &(*pages_)[rank.value] : nullptr, BootClock::now()));
+    seen.push_back(snapshot_of(rank, pages_ ? &(*pages_)[rank.value] : nullptr, BootClock::now()));
     seen.back().pid = worker->pid();
     seen.back().stderr_tail = worker->stderr_tail();
   }

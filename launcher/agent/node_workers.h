@@ -93,7 +93,7 @@ class NodeWorkers {
   // What the pages say: by local rank, nullopt for those that have ended; of those that live; the
   // highest step that any has reported.
   std::vector<std::optional<PageSample>> samples() const;
-  std::vector<Sighting> sightings() const;
+  std::vector<WorkerSnapshot> snapshots() const;
   std::optional<std::int64_t> highest_step() const;
   // The newest calls of each, or of the one of `rank`, also of those that have ended;
   // FlightFile::kMaxCalls in all.

@@ -39,17 +39,17 @@ void HangMonitor::wait() {
 }
 
 void HangMonitor::look() {
-  std::vector<Sighting> sightings = events_.sightings();
+  std::vector<WorkerSnapshot> snapshots = events_.snapshots();
   if (is_on_) {
-    for (Sighting& one : sightings) {
+    for (WorkerSnapshot& one : snapshots) {
       const auto worker = static_cast<std::size_t>(one.local_rank.value);
       one.is_late = watch_.hangs(worker);
       if (one.flight != FlightState::kWaiting) one.waited = watch_.idle(worker);
     }
   }
-  look_.begin(std::move(sightings), [this, generation = generation_](std::vector<Sighting> seen) {
+  look_.begin(std::move(snapshots), [this, generation = generation_](std::vector<WorkerSnapshot> seen) {
     boost::asio::post(io_, [this, generation, seen = std::move(seen)] {
-      events_.seen({.generation = generation, .sightings = seen});
+      events_.seen({.generation = generation, .snapshots = seen});
     });
   });
 }

@@ -20,7 +20,7 @@ struct HangMonitorEvents {
   // Of each worker what its page says; nullopt: it has ended.
   std::function<std::vector<std::optional<PageSample>>()> samples;
   // Of each that lives what its page says of its calls.
-  std::function<std::vector<Sighting>()> sightings;
+  std::function<std::vector<WorkerSnapshot>()> snapshots;
   // One hangs; again with every look, until the generation ends.
   std::function<void()> hang;
   // These have not reported a step for the timeout, and are not watched; once.

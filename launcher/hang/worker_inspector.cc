@@ -112,7 +112,7 @@ std::vector<std::string> gdb_command(const std::string& pid, bool of_python) {
 }
 
 // Puts the stack of the process, and what it waits in, into `worker`.
-void put_frames(pid_t pid, const Deadline& deadline, int stop, Sighting& worker) {
+void put_frames(pid_t pid, const Deadline& deadline, int stop, WorkerSnapshot& worker) {
   const std::string number = std::to_string(pid);
   // Read first: a debugger that was killed at the deadline leaves its own doing there.
   const std::vector<std::string> of_kernel = frames_in(text_of("/proc/" + number + "/stack"));
@@ -134,7 +134,7 @@ void put_frames(pid_t pid, const Deadline& deadline, int stop, Sighting& worker)
 }
 
 // One that waits in a call is where its record says, unless it is stopped.
-void ask_about(Sighting& worker, const Deadline& deadline, int stop) {
+void ask_about(WorkerSnapshot& worker, const Deadline& deadline, int stop) {
   const pid_t pid = working_process(worker.pid);
   const std::optional<ProcessStat> stat = process_stat(pid);
   worker.is_stopped = stat && (stat->state == 'T' || stat->state == 't');
@@ -147,7 +147,7 @@ void ask_about(Sighting& worker, const Deadline& deadline, int stop) {
 }
 
 // Debuggers of a few workers at a time: each reads the symbols of the whole program.
-void ask_about_all(std::vector<Sighting>& workers, const Deadline& deadline, int stop) {
+void ask_about_all(std::vector<WorkerSnapshot>& workers, const Deadline& deadline, int stop) {
   constexpr std::size_t kAtOnce = 4;
   std::atomic<std::size_t> next = 0;
   const auto ask = [&] {
@@ -159,7 +159,7 @@ void ask_about_all(std::vector<Sighting>& workers, const Deadline& deadline, int
 }
 
 // What the page says of the group that the rank was seen in.
-void put_group(const WorkerPage& page, std::uint64_t group, Sighting& seen) {
+void put_group(const WorkerPage& page, std::uint64_t group, WorkerSnapshot& seen) {
   if (group == 0) return;
   seen.group = group;
   RankFlight flight;
@@ -174,8 +174,8 @@ void put_group(const WorkerPage& page, std::uint64_t group, Sighting& seen) {
 
 }  // namespace
 
-Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
-  Sighting seen{.local_rank = worker};
+WorkerSnapshot snapshot_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
+  WorkerSnapshot seen{.local_rank = worker};
   if (!page) return seen;
   if (page->reports.load(std::memory_order_acquire) > 0) {
     seen.step = page->step.load(std::memory_order_relaxed);
@@ -205,7 +205,7 @@ Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
 
 struct WorkerInspector::Desk {
   std::mutex mutex;
-  std::function<void(std::vector<Sighting>)> done;  // null: nobody waits any more
+  std::function<void(std::vector<WorkerSnapshot>)> done;  // null: nobody waits any more
   UniqueFd stop;                                    // an eventfd: the thread is to end
 };
 
@@ -219,13 +219,13 @@ void WorkerInspector::forget() {
   desk_.reset();
 }
 
-void WorkerInspector::begin(std::vector<Sighting> workers,
-                       std::function<void(std::vector<Sighting>)> done) {
+void WorkerInspector::begin(std::vector<WorkerSnapshot> workers,
+                       std::function<void(std::vector<WorkerSnapshot>)> done) {
   forget();
   desk_ = std::make_shared<Desk>();
   desk_->done = std::move(done);
   desk_->stop.reset(eventfd(0, EFD_CLOEXEC));
-  const auto shared = std::make_shared<std::vector<Sighting>>(std::move(workers));
+  const auto shared = std::make_shared<std::vector<WorkerSnapshot>>(std::move(workers));
   const auto tell = [shared, desk = desk_] {
     const std::lock_guard lock(desk->mutex);
     if (desk->done) desk->done(std::move(*shared));

@@ -13,12 +13,12 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "launcher/hang/worker_pages.h"
-#include "rendezvous/protocol/core/standstill.h"
+#include "rendezvous/protocol/core/hang_analysis.h"
 
 namespace ddprun {
 
 // What a worker's page says of it now; no page: nothing is known but how long.
-Sighting sighting_of(LocalRank worker, const WorkerPage* page, TimePoint now);
+WorkerSnapshot snapshot_of(LocalRank worker, const WorkerPage* page, TimePoint now);
 
 class WorkerInspector {
  public:
@@ -33,7 +33,7 @@ class WorkerInspector {
   // Fills in what the workers do who are in no collective (those in one are where their record says),
   // by their `pid`, and calls `done` with all of them from a thread of its own. Where no thread can be
   // started it calls `done` with what is known, before it returns. What was asked before is dropped.
-  void begin(std::vector<Sighting> workers, std::function<void(std::vector<Sighting>)> done);
+  void begin(std::vector<WorkerSnapshot> workers, std::function<void(std::vector<WorkerSnapshot>)> done);
 
   // Ends the debugger that runs, without waiting for that; `done` has been called or never is.
   void forget();

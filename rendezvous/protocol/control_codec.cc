@@ -180,7 +180,7 @@ void from_json(const Json& json, WorkerEnd& end) {
   read_ms(json, "age_ms", end.age);
 }
 
-void to_json(Json& json, const Sighting& one) {
+void to_json(Json& json, const WorkerSnapshot& one) {
   json = {{"rank", one.rank.value},
           {"local_rank", one.local_rank.value},
           {"node_rank", one.node_rank.value},
@@ -204,7 +204,7 @@ void to_json(Json& json, const Sighting& one) {
   if (!one.frames.empty()) json["frames"] = one.frames;
   if (!one.stderr_tail.empty()) json["stderr_tail"] = one.stderr_tail;
 }
-void from_json(const Json& json, Sighting& one) {
+void from_json(const Json& json, WorkerSnapshot& one) {
   read(json, "rank", one.rank, kCount);
   read(json, "local_rank", one.local_rank, kCount);
   read(json, "node_rank", one.node_rank, kCount);
@@ -238,7 +238,7 @@ void to_json(Json& json, const AgentStatus& status) {
   if (status.asked_to_save) json["asked_to_save"] = true;
   for (const LocalRank rank : status.left) json["left"].push_back(rank.value);
   if (status.step) json["step"] = *status.step;
-  if (!status.sightings.empty()) json["sightings"] = status.sightings;
+  if (!status.snapshots.empty()) json["sightings"] = status.snapshots;
 }
 void from_json(const Json& json, AgentStatus& status) {
   status.phase = value_in(kAgentPhaseWords, json.at("phase"));
@@ -256,8 +256,8 @@ void from_json(const Json& json, AgentStatus& status) {
   }
   if (json.contains("step")) read(json, "step", status.step.emplace(), kStep);
   if (json.contains("sightings")) {
-    json.at("sightings").get_to(status.sightings);
-    if (status.sightings.size() > kSightingsTold) refuse(json, "sightings has too many entries");
+    json.at("sightings").get_to(status.snapshots);
+    if (status.snapshots.size() > kSightingsTold) refuse(json, "sightings has too many entries");
   }
 }
 

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "rendezvous/protocol/core/standstill.h"
+#include "rendezvous/protocol/core/hang_analysis.h"
 
 namespace ddprun {
 namespace {

@@ -49,7 +49,7 @@ AgentStatus Supervisor::status(TimePoint now) const {
   status.leaving = leaving_;
   status.checkpoints = checkpoints_;
   status.asked_to_save = asked_to_save_;
-  status.sightings = sightings_;
+  status.snapshots = snapshots_;
   switch (state_) {
     case State::kIdle:
     case State::kExited: status.phase = AgentPhase::kIdle; break;
@@ -87,7 +87,7 @@ void Supervisor::on(const Wait& wait, TimePoint, SupervisorActions& out) {
     generation_ = wait.generation;
     ends_.clear();
     left_.clear();
-    sightings_.clear();
+    snapshots_.clear();
     checkpoints_ = 0;
   }
   if (wait.reason == last_wait_) return;
@@ -109,7 +109,7 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
   checkpoints_ = 0;
   checkpoint_due_ = looking_ = false;
   stop_then_.reset();
-  sightings_.clear();
+  snapshots_.clear();
   last_wait_.clear();
   if (assignment.failure) out.push_back(ReportRestart{*assignment.failure});
   assignment_.failure.reset();
@@ -139,7 +139,7 @@ void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
       out.push_back(SendStatus{});
       return;
     case State::kRunning:
-      if (stop.look && !stop.at_once && sightings_.empty()) {
+      if (stop.look && !stop.at_once && snapshots_.empty()) {
         stop_then_ = stop;
         return look(out);
       }
@@ -219,24 +219,24 @@ void Supervisor::look(SupervisorActions& out) {
 }
 
 void Supervisor::on(const WorkersHang&, TimePoint, SupervisorActions& out) {
-  if (state_ == State::kRunning && sightings_.empty()) look(out);
+  if (state_ == State::kRunning && snapshots_.empty()) look(out);
 }
 
 void Supervisor::on(const WorkersSeen& seen, TimePoint now, SupervisorActions& out) {
   if (state_ != State::kRunning || seen.generation != generation_ || !looking_) return;
   looking_ = false;
-  sightings_ = seen.sightings;
-  for (Sighting& one : sightings_) {
+  snapshots_ = seen.snapshots;
+  for (WorkerSnapshot& one : snapshots_) {
     one.rank = Rank(assignment_.first_rank.value + one.local_rank.value);
     one.node_rank = assignment_.node_rank;
     one.host = options_.host;
   }
-  keep_telling(sightings_);
+  keep_telling(snapshots_);
   if (std::optional<Stop> stop = std::exchange(stop_then_, std::nullopt)) {
     stop->look = false;
     return on(*stop, now, out);
   }
-  if (!sightings_.empty()) out.push_back(SendStatus{});
+  if (!snapshots_.empty()) out.push_back(SendStatus{});
 }
 
 // A rank that reached its end has failed where another one names it as its reason: it left early.

@@ -108,7 +108,7 @@ struct WorkersHang {};
 // What LookAtWorkers has seen; of each what can be seen of it: its node and rank the supervisor adds.
 struct WorkersSeen {
   Generation generation{0};
-  std::vector<Sighting> sightings;
+  std::vector<WorkerSnapshot> snapshots;
 };
 struct Tick {};
 using SupervisorEvent = std::variant<Wait, Assignment, Stop, End, ForwardSignal, WorkersEnded, TreeEmpty,
@@ -241,7 +241,7 @@ class Supervisor {
   bool checkpoint_due_ = false;              // one was announced since
   bool looking_ = false;                     // LookAtWorkers is not answered yet
   std::optional<Stop> stop_then_;            // was told with Stop::look, for when it is
-  std::vector<Sighting> sightings_;
+  std::vector<WorkerSnapshot> snapshots_;
   std::optional<TimePoint> hold_back_until_;
   std::optional<TimePoint> stop_deadline_;  // grace, then kill timeout
   int leaving_ = 0;                         // the user's signal

@@ -347,7 +347,7 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
     } else if (!ends_.empty()) {
       failed_ = true;
       begin_forming("failure", now, out);
-    } else if (current && !status.sightings.empty()) {
+    } else if (current && !status.snapshots.empty()) {
       end_hang(now, out);
     } else if (!current) {
       tell(*found, out);  // the assignment was lost on the way, or it runs something older
@@ -690,11 +690,11 @@ void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
 }
 
 // What all nodes have seen of the generation that hung, by now.
-std::vector<Sighting> Membership::sightings() const {
-  std::vector<Sighting> all;
+std::vector<WorkerSnapshot> Membership::snapshots() const {
+  std::vector<WorkerSnapshot> all;
   for (const auto& [id, member] : members_) {
     if (!member.assignment || member.status.generation != generation_) continue;
-    for (const Sighting& one : member.status.sightings) {
+    for (const WorkerSnapshot& one : member.status.snapshots) {
       all.push_back(one);
       all.back().host = member.node.host;
       all.back().node_rank = member.assignment->node_rank;
@@ -706,7 +706,7 @@ std::vector<Sighting> Membership::sightings() const {
 // A node says that workers of the running generation hang.
 void Membership::end_hang(TimePoint now, MembershipOutput& out) {
   failed_ = look_ = true;
-  for (const WorkerEnd& end : hung_ranks(sightings())) take_down(end, now - end.age, now);
+  for (const WorkerEnd& end : hung_ranks(snapshots())) take_down(end, now - end.age, now);
   note("workers hang: " + describe(ends_.front().end), now, out);
   begin_forming("workers hang", now, out);
 }
@@ -714,7 +714,7 @@ void Membership::end_hang(TimePoint now, MembershipOutput& out) {
 // Of a hang the first node to say so knew its own workers only.
 void Membership::judge_hang(TimePoint now) {
   if (!std::exchange(look_, false)) return;
-  const std::vector<Sighting> all = sightings();
+  const std::vector<WorkerSnapshot> all = snapshots();
   seen_ = lines_of(all);
   if (all.empty()) return;
   std::erase_if(ends_, [](const DatedEnd& dated) { return dated.end.kind == EndKind::kHung; });

@@ -290,7 +290,7 @@ class Membership {
   bool has_crashes_at_the_end(TimePoint now);
   void take_down_who_left(TimePoint now);
   void put_cause_first(TimePoint now);
-  std::vector<Sighting> sightings() const;
+  std::vector<WorkerSnapshot> snapshots() const;
   void end_hang(TimePoint now, MembershipOutput& out);
   void judge_hang(TimePoint now);
   std::optional<std::int64_t> reached() const;

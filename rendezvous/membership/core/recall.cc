@@ -141,7 +141,7 @@ void Membership::take_over(TimePoint now, MembershipOutput& out) {
            (remembers_ ? "" : "; its history before that is lost"),
        now, out);
   // Agents say so once: it may have been during the outage.
-  if (!sightings().empty()) end_hang(now, out);
+  if (!snapshots().empty()) end_hang(now, out);
 }
 
 }  // namespace ddprun

@@ -28,7 +28,7 @@
 #include "base/words.h"
 #include "base/worker_env.h"
 #include "rendezvous/protocol/core/code_ranges.h"
-#include "rendezvous/protocol/core/standstill.h"
+#include "rendezvous/protocol/core/hang_analysis.h"
 #include "rendezvous/protocol/core/user_request.h"
 #include "rendezvous/protocol/core/worker_end.h"
 
@@ -99,7 +99,7 @@ struct AgentStatus {
   std::optional<std::int64_t> step = {};
   // What the workers of `generation` were seen doing when one of them had done nothing for longer than
   // --hang-timeout, or when the service asked (Stop::look); empty: nobody has looked.
-  std::vector<Sighting> sightings = {};
+  std::vector<WorkerSnapshot> snapshots = {};
   // Workers of `generation` that had reached their end before this node was stopped. Told when the
   // node's workers are being stopped or are gone: one that others needed may be why these failed.
   std::vector<LocalRank> left = {};

@@ -20,7 +20,7 @@ enum class EndKind {
   kSignaled,    // code: signal number
   kNotStarted,  // code: errno; message: which step failed
   kNodeLost,    // the node is gone; rank and pid mean nothing, message says how it was noticed
-  kHung,        // it kept the others waiting; message: for what (rendezvous/protocol/core/standstill.h)
+  kHung,        // it kept the others waiting; message: for what (rendezvous/protocol/core/hang_analysis.h)
 };
 
 inline constexpr Words<EndKind, 5> kEndKindWords{{{EndKind::kExited, "exited"},

@@ -40,7 +40,7 @@ TEST(WorkerPages, NonsenseIsReadInBoundedTimeAndWithinBounds) {
   page->calls = 1;
   page->records[0].number = 1;
   page->records[0].ended_ns = 0;
-  const Sighting seen = sighting_of(LocalRank(0), &(*pages)[0], BootClock::now());
+  const WorkerSnapshot seen = snapshot_of(LocalRank(0), &(*pages)[0], BootClock::now());
   EXPECT_EQ(seen.flight, FlightState::kWaiting);
   EXPECT_EQ(seen.collective, std::numeric_limits<std::int64_t>::max());
   EXPECT_EQ(seen.waited, Duration(0)) << "it began later than now";

@@ -68,7 +68,7 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                   .checkpoints = 6,
                   .asked_to_save = true,
                   .step = 120,
-                  .sightings = {{.rank = Rank(3),
+                  .snapshots = {{.rank = Rank(3),
                                  .local_rank = LocalRank(1),
                                  .node_rank = NodeRank(1),
                                  .host = "h",

@@ -249,10 +249,10 @@ class Node {
     WorkersSeen seen{.generation = Generation(generation_)};
     if (rng_.chance(0.8)) {
       for (const auto& [local, pid] : workers_) {
-        Sighting sighting;
-        sighting.local_rank = LocalRank(local);
-        sighting.is_late = rng_.chance(0.5);
-        seen.sightings.push_back(sighting);
+        WorkerSnapshot snapshot;
+        snapshot.local_rank = LocalRank(local);
+        snapshot.is_late = rng_.chance(0.5);
+        seen.snapshots.push_back(snapshot);
       }
     }
     give(seen);

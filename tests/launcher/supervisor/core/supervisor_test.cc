@@ -723,13 +723,13 @@ TEST_F(SupervisorTest, OfAHangTheServiceIsToldWhatEveryWorkerDoesAndNobodyIsStop
   EXPECT_FALSE(has<SignalTree>());
   const AgentStatus status = supervisor_.status(now_);
   EXPECT_EQ(status.phase, AgentPhase::kRunning);
-  ASSERT_EQ(status.sightings.size(), 1u);
-  EXPECT_EQ(status.sightings[0].rank, Rank(3));
-  EXPECT_EQ(status.sightings[0].host, "node0");
+  ASSERT_EQ(status.snapshots.size(), 1u);
+  EXPECT_EQ(status.snapshots[0].rank, Rank(3));
+  EXPECT_EQ(status.snapshots[0].host, "node0");
   step(Stop{Generation(0), "a hang", false, true});
   EXPECT_FALSE(has<LookAtWorkers>());
   EXPECT_TRUE(signals(SIGTERM));
-  EXPECT_EQ(supervisor_.status(now_).sightings.size(), 1u) << "until the next generation";
+  EXPECT_EQ(supervisor_.status(now_).snapshots.size(), 1u) << "until the next generation";
 }
 
 TEST_F(SupervisorTest, WhenAnotherNodeHangsItLooksBeforeItStops) {
@@ -757,7 +757,7 @@ TEST_F(SupervisorTest, AWorkerThatFailsDuringTheLookIsAnOrdinaryFailure) {
   EXPECT_TRUE(signals(SIGTERM));
   step(WorkersSeen{Generation(0), {{.local_rank = LocalRank(1)}}});
   EXPECT_TRUE(actions_.empty());
-  EXPECT_TRUE(supervisor_.status(now_).sightings.empty());
+  EXPECT_TRUE(supervisor_.status(now_).snapshots.empty());
 }
 
 TEST_F(SupervisorTest, ALookAtAnEarlierGenerationIsPassedOver) {

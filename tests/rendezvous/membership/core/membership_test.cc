@@ -655,23 +655,23 @@ TEST_F(MembershipTest, WhoWantsOtherRestartsThanTheJobIsRefused) {
 
 class MembershipHangTest : public MembershipTest {
  protected:
-  void say_seen(const std::string& host, AgentPhase phase, std::vector<Sighting> sightings,
+  void say_seen(const std::string& host, AgentPhase phase, std::vector<WorkerSnapshot> snapshots,
                 std::vector<WorkerEnd> ends = {}) {
     AgentStatus status{.phase = phase,
                        .generation = job_->generation(),
                        .ends = std::move(ends),
                        .store_port = 4001};
-    status.sightings = std::move(sightings);
+    status.snapshots = std::move(snapshots);
     take(job_->status("id-" + host, status, now_));
   }
-  static Sighting waiting(int rank) {
+  static WorkerSnapshot waiting(int rank) {
     return {.rank = Rank(rank),
             .flight = FlightState::kWaiting,
             .collective = 57,
             .call = "barrier",
             .waited = seconds(60)};
   }
-  static Sighting absent(int rank) {
+  static WorkerSnapshot absent(int rank) {
     return {.rank = Rank(rank), .flight = FlightState::kOutside, .collective = 56};
   }
   static WorkerEnd stopped(int rank) {

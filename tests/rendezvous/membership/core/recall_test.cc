@@ -126,7 +126,7 @@ TEST_F(RecallTest, AHangThatBeganDuringTheOutageIsEnded) {
   Hello back = hello_again("a", AgentPhase::kRunning, 7);
   back.assignment = Assignment{
       .generation = Generation(7), .node_rank = NodeRank(0), .node_count = 2, .world_size = 2};
-  back.status.sightings = {
+  back.status.snapshots = {
       {.rank = Rank(0), .flight = FlightState::kWaiting, .collective = 57, .call = "barrier"}};
   take(job_->joined(back, false, now_));
   EXPECT_FALSE(told<Stop>("a"));
@@ -282,12 +282,12 @@ class RestoredTest : public MembershipTest {
 
 // Of a hang the first node to say so knows its own workers only; what the others say comes later.
 TEST_F(RestoredTest, AHangIsJudgedByWhatAllNodesHaveSeen) {
-  const Sighting waits{
+  const WorkerSnapshot waits{
       .rank = Rank(0), .flight = FlightState::kWaiting, .collective = 57, .call = "barrier"};
-  const Sighting absent{.rank = Rank(1), .flight = FlightState::kOutside, .collective = 56};
-  const auto with = [this](const std::string& host, AgentPhase phase, const Sighting& seen) {
+  const WorkerSnapshot absent{.rank = Rank(1), .flight = FlightState::kOutside, .collective = 56};
+  const auto with = [this](const std::string& host, AgentPhase phase, const WorkerSnapshot& seen) {
     Hello hello = hello_again(host, phase, 1);
-    hello.status.sightings = {seen};
+    hello.status.snapshots = {seen};
     return hello;
   };
   run_second_generation({2, 2}, 1);

@@ -1,4 +1,4 @@
-#include "rendezvous/protocol/core/standstill.h"
+#include "rendezvous/protocol/core/hang_analysis.h"
 
 #include <algorithm>
 #include <map>
@@ -18,23 +18,23 @@ std::string ranks_text(const Ranks& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + rank_ranges(ranks);
 }
 
-bool is_in_collective(const Sighting& one) {
+bool is_in_collective(const WorkerSnapshot& one) {
   return one.flight == FlightState::kWaiting && one.peer < 0;
 }
 
 // " of group tp0"; nothing is said of the world.
-std::string of_group(const Sighting& one) {
+std::string of_group(const WorkerSnapshot& one) {
   if (one.group == 0) return "";
   return " of group " + (one.group_name.empty() ? std::to_string(one.group) : one.group_name);
 }
 
 // "all_reduce of 4096 bytes (collective 57)".
-std::string call_text(const Sighting& one) {
+std::string call_text(const WorkerSnapshot& one) {
   if (one.peer >= 0) return one.call;
   return one.call + " (collective " + std::to_string(one.collective) + of_group(one) + ")";
 }
 
-std::string what_it_does(const Sighting& one) {
+std::string what_it_does(const WorkerSnapshot& one) {
   std::string text;
   switch (one.flight) {
     case FlightState::kWaiting: text = "in " + call_text(one); break;
@@ -53,7 +53,7 @@ std::string what_it_does(const Sighting& one) {
   return text;
 }
 
-WorkerEnd end_of(const Sighting& one, std::string message) {
+WorkerEnd end_of(const WorkerSnapshot& one, std::string message) {
   WorkerEnd end{.kind = EndKind::kHung,
                 .rank = one.rank,
                 .local_rank = one.local_rank,
@@ -69,9 +69,9 @@ WorkerEnd end_of(const Sighting& one, std::string message) {
 }
 
 // nullptr: nobody is in one of this group.
-const Sighting* earliest_of(const std::vector<Sighting>& all, std::uint64_t group) {
-  const Sighting* earliest = nullptr;
-  for (const Sighting& one : all) {
+const WorkerSnapshot* earliest_of(const std::vector<WorkerSnapshot>& all, std::uint64_t group) {
+  const WorkerSnapshot* earliest = nullptr;
+  for (const WorkerSnapshot& one : all) {
     if (!is_in_collective(one) || one.group != group) continue;
     if (!earliest || one.collective < earliest->collective) earliest = &one;
   }
@@ -79,30 +79,30 @@ const Sighting* earliest_of(const std::vector<Sighting>& all, std::uint64_t grou
 }
 
 // As far as anybody has said; of a group whose ranks nobody knows, those that are seen in it.
-bool is_of_group(const std::vector<Sighting>& all, const Sighting& one, std::uint64_t group) {
+bool is_of_group(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& one, std::uint64_t group) {
   if (group == 0 || one.group == group) return true;
-  return std::any_of(all.begin(), all.end(), [&](const Sighting& other) {
+  return std::any_of(all.begin(), all.end(), [&](const WorkerSnapshot& other) {
     return other.group == group && std::ranges::count(other.group_ranks, one.rank.value) > 0;
   });
 }
 
 // Whom those wait for who are in this collective, the earliest of its group that anybody waits in. How far
 // a rank is in a group that it was not seen in nobody knows: it counts as behind.
-std::vector<const Sighting*> behind(const std::vector<Sighting>& all, const Sighting& waiting) {
-  std::vector<const Sighting*> late;
-  for (const Sighting& one : all) {
+std::vector<const WorkerSnapshot*> behind(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& waiting) {
+  std::vector<const WorkerSnapshot*> late;
+  for (const WorkerSnapshot& one : all) {
     if (!is_of_group(all, one, waiting.group)) continue;
     const bool has_record = one.flight != FlightState::kUnknown;
     const bool is_elsewhere = one.group != waiting.group;
     const bool has_begun_fewer = !is_in_collective(one) && one.collective < waiting.collective;
     if (has_record && (is_elsewhere || has_begun_fewer)) late.push_back(&one);
   }
-  const auto is_outside = [](const Sighting* one) { return one->flight == FlightState::kOutside; };
+  const auto is_outside = [](const WorkerSnapshot* one) { return one->flight == FlightState::kOutside; };
   if (std::any_of(late.begin(), late.end(), is_outside)) {
-    std::erase_if(late, [&](const Sighting* one) { return !is_outside(one); });
+    std::erase_if(late, [&](const WorkerSnapshot* one) { return !is_outside(one); });
   }
   if (!late.empty()) return late;
-  for (const Sighting& one : all) {
+  for (const WorkerSnapshot& one : all) {
     const bool is_unknown = one.flight == FlightState::kUnknown && one.waits_in.empty();
     if (is_unknown && one.is_late) late.push_back(&one);
   }
@@ -110,20 +110,20 @@ std::vector<const Sighting*> behind(const std::vector<Sighting>& all, const Sigh
 }
 
 // What must be the same for all ranks of a collective. Of all_to_all each rank may have another share.
-std::string_view what_all_call(const Sighting& one) {
+std::string_view what_all_call(const WorkerSnapshot& one) {
   const std::string_view call = one.call;
   return call.starts_with("all_to_all") ? call.substr(0, call.find(' ')) : call;
 }
 
 struct Guilty {
-  std::vector<const Sighting*> ranks;
+  std::vector<const WorkerSnapshot*> ranks;
   std::string why;  // follows "rank N hangs: "
 };
 
 // Those that make another call than most, where the ranks of one collective do not agree.
-std::optional<Guilty> of_mismatch(const std::vector<const Sighting*>& waiting) {
-  std::map<std::string_view, std::vector<const Sighting*>> by_call;
-  for (const Sighting* one : waiting) by_call[what_all_call(*one)].push_back(one);
+std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& waiting) {
+  std::map<std::string_view, std::vector<const WorkerSnapshot*>> by_call;
+  for (const WorkerSnapshot* one : waiting) by_call[what_all_call(*one)].push_back(one);
   if (by_call.size() < 2) return std::nullopt;
   const auto most = std::max_element(by_call.begin(), by_call.end(), [](auto& a, auto& b) {
     return a.second.size() < b.second.size();
@@ -136,7 +136,7 @@ std::optional<Guilty> of_mismatch(const std::vector<const Sighting*>& waiting) {
   std::string calls;
   for (const auto& [call, ranks] : by_call) {
     Ranks numbers;
-    for (const Sighting* one : ranks) {
+    for (const WorkerSnapshot* one : ranks) {
       numbers.push_back(one->rank.value);
       longest = std::max(longest, one->waited);
       if (as_many > 1 || call != most->first) guilty.ranks.push_back(one);
@@ -145,19 +145,19 @@ std::optional<Guilty> of_mismatch(const std::vector<const Sighting*>& waiting) {
              (numbers.size() == 1 ? " is" : " are") + " in " + ranks.front()->call;
   }
   std::sort(guilty.ranks.begin(), guilty.ranks.end(),
-            [](const Sighting* a, const Sighting* b) { return a->rank < b->rank; });
+            [](const WorkerSnapshot* a, const WorkerSnapshot* b) { return a->rank < b->rank; });
   guilty.why = "as collective " + std::to_string(waiting.front()->collective) +
                of_group(*waiting.front()) + " " + calls + ", since " + to_text(longest);
   return guilty;
 }
 
 // groups: that led here; a rank waits in each for one that waits in the next.
-Guilty of_collective(const std::vector<Sighting>& all, const Sighting& earliest,
+Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& earliest,
                      std::set<std::uint64_t> groups) {
-  std::vector<const Sighting*> in_it;
+  std::vector<const WorkerSnapshot*> in_it;
   Ranks waiting;
   Duration longest{};
-  for (const Sighting& one : all) {
+  for (const WorkerSnapshot& one : all) {
     const bool is_in_it = is_in_collective(one) && one.group == earliest.group &&
                           one.collective == earliest.collective;
     if (!is_in_it) continue;
@@ -166,9 +166,9 @@ Guilty of_collective(const std::vector<Sighting>& all, const Sighting& earliest,
     longest = std::max(longest, one.waited);
   }
   if (std::optional<Guilty> guilty = of_mismatch(in_it)) return *guilty;
-  std::vector<const Sighting*> late = behind(all, earliest);
+  std::vector<const WorkerSnapshot*> late = behind(all, earliest);
   groups.insert(earliest.group);
-  for (const Sighting* one : late) {
+  for (const WorkerSnapshot* one : late) {
     if (!is_in_collective(*one) || groups.contains(one->group)) continue;
     return of_collective(all, *earliest_of(all, one->group), std::move(groups));
   }
@@ -177,7 +177,7 @@ Guilty of_collective(const std::vector<Sighting>& all, const Sighting& earliest,
   if (!late.empty()) {
     return {std::move(late), "it has not come to " + call_text(earliest) + since};
   }
-  const auto goes_on = [](const Sighting* one) { return !one->is_stopped; };
+  const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
   if (!std::all_of(in_it.begin(), in_it.end(), goes_on)) {
     std::erase_if(in_it, goes_on);
     return {std::move(in_it), "it is stopped in " + call_text(earliest) + since};
@@ -186,13 +186,13 @@ Guilty of_collective(const std::vector<Sighting>& all, const Sighting& earliest,
                                 ", which has not ended for " + to_text(longest)};
 }
 
-Guilty of_messages(const std::vector<Sighting>& all) {
+Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
   Guilty guilty;
-  const Sighting* waits = nullptr;
-  for (const Sighting& one : all) {
+  const WorkerSnapshot* waits = nullptr;
+  for (const WorkerSnapshot& one : all) {
     if (one.flight != FlightState::kWaiting) continue;
     if (!waits) waits = &one;
-    const auto peer = std::find_if(all.begin(), all.end(), [&](const Sighting& other) {
+    const auto peer = std::find_if(all.begin(), all.end(), [&](const WorkerSnapshot& other) {
       return other.rank.value == one.peer && other.flight != FlightState::kWaiting;
     });
     if (peer == all.end()) continue;
@@ -205,7 +205,7 @@ Guilty of_messages(const std::vector<Sighting>& all) {
     }
   }
   if (!guilty.ranks.empty()) return guilty;
-  for (const Sighting& one : all) {
+  for (const WorkerSnapshot& one : all) {
     if (one.flight == FlightState::kWaiting) guilty.ranks.push_back(&one);
   }
   guilty.why = "the ranks wait for each other: rank " + to_text(waits->rank) + " in " +
@@ -214,13 +214,13 @@ Guilty of_messages(const std::vector<Sighting>& all) {
 }
 
 // "torch.distributed.all_reduce, where ranks 0,2 have waited 60.0 s", of each call.
-std::string distributed_waits(const std::vector<Sighting>& all) {
+std::string distributed_waits(const std::vector<WorkerSnapshot>& all) {
   struct Waiting {
     Ranks ranks;
     Duration longest{};
   };
   std::map<std::string_view, Waiting> by_call;
-  for (const Sighting& one : all) {
+  for (const WorkerSnapshot& one : all) {
     if (one.waits_in.empty()) continue;
     Waiting& waiting = by_call[one.waits_in];
     waiting.ranks.push_back(one.rank.value);
@@ -235,18 +235,18 @@ std::string distributed_waits(const std::vector<Sighting>& all) {
   return text;
 }
 
-Guilty without_records(const std::vector<Sighting>& all) {
+Guilty without_records(const std::vector<WorkerSnapshot>& all) {
   Guilty guilty;
   std::optional<std::int64_t> lowest;
   Duration longest{};
-  const auto waits = [](const Sighting& one) { return !one.waits_in.empty(); };
+  const auto waits = [](const WorkerSnapshot& one) { return !one.waits_in.empty(); };
   const bool some_wait = std::ranges::any_of(all, waits);
   const bool all_wait = std::ranges::all_of(all, waits);
-  const auto is_candidate = [&](const Sighting& one) { return all_wait || !waits(one); };
+  const auto is_candidate = [&](const WorkerSnapshot& one) { return all_wait || !waits(one); };
   // Where others wait for it, a rank is behind whenever it was active last.
   const bool some_are_late =
-      !some_wait && std::ranges::any_of(all, [](const Sighting& one) { return one.is_late; });
-  for (const Sighting& one : all) {
+      !some_wait && std::ranges::any_of(all, [](const WorkerSnapshot& one) { return one.is_late; });
+  for (const WorkerSnapshot& one : all) {
     if (!is_candidate(one) || (some_are_late && !one.is_late)) continue;
     longest = std::max(longest, one.waited);
     if (one.step && (!lowest || *one.step < *lowest)) lowest = one.step;
@@ -258,7 +258,7 @@ Guilty without_records(const std::vector<Sighting>& all) {
         to_text(longest);
     return guilty;
   }
-  const auto goes_on = [](const Sighting* one) { return !one->is_stopped; };
+  const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
   if (!std::all_of(guilty.ranks.begin(), guilty.ranks.end(), goes_on)) {
     std::erase_if(guilty.ranks, goes_on);
     guilty.why = "its process is stopped, and nothing was reported for " + to_text(longest);
@@ -268,16 +268,16 @@ Guilty without_records(const std::vector<Sighting>& all) {
     guilty.why = "it has not come to " + distributed_waits(all);
     return guilty;
   }
-  std::erase_if(guilty.ranks, [&](const Sighting* one) { return lowest && one->step != lowest; });
+  std::erase_if(guilty.ranks, [&](const WorkerSnapshot* one) { return lowest && one->step != lowest; });
   guilty.why = "it has reported nothing for " + to_text(longest);
   return guilty;
 }
 
 // From the world's collectives on, or those of the group with the lowest number.
-Guilty guilty_of(const std::vector<Sighting>& all) {
+Guilty guilty_of(const std::vector<WorkerSnapshot>& all) {
   std::optional<std::uint64_t> group;
   bool anyone_waits = false;
-  for (const Sighting& one : all) {
+  for (const WorkerSnapshot& one : all) {
     anyone_waits = anyone_waits || one.flight == FlightState::kWaiting;
     if (is_in_collective(one)) group = std::min(group.value_or(one.group), one.group);
   }
@@ -287,16 +287,16 @@ Guilty guilty_of(const std::vector<Sighting>& all) {
 
 }  // namespace
 
-void keep_telling(std::vector<Sighting>& sightings) {
-  const auto waits = [](const Sighting& one) {
+void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
+  const auto waits = [](const WorkerSnapshot& one) {
     return one.flight == FlightState::kWaiting || !one.waits_in.empty();
   };
-  std::stable_sort(sightings.begin(), sightings.end(),
-                   [&](const Sighting& a, const Sighting& b) { return waits(a) < waits(b); });
-  if (sightings.size() > kSightingsTold) sightings.resize(kSightingsTold);
+  std::stable_sort(snapshots.begin(), snapshots.end(),
+                   [&](const WorkerSnapshot& a, const WorkerSnapshot& b) { return waits(a) < waits(b); });
+  if (snapshots.size() > kSightingsTold) snapshots.resize(kSightingsTold);
   std::set<std::uint64_t> told_groups;
-  for (std::size_t i = 0; i < sightings.size(); ++i) {
-    Sighting& one = sightings[i];
+  for (std::size_t i = 0; i < snapshots.size(); ++i) {
+    WorkerSnapshot& one = snapshots[i];
     one.group_name = clipped(std::move(one.group_name), kMaxDoingBytes);
     if (!told_groups.insert(one.group).second) one.group_ranks.clear();
     one.host = clipped(std::move(one.host), kHostBytesShown);
@@ -312,14 +312,14 @@ void keep_telling(std::vector<Sighting>& sightings) {
   }
 }
 
-std::vector<WorkerEnd> hung_ranks(const std::vector<Sighting>& sightings) {
-  DDPRUN_ASSERT(!sightings.empty(), "somebody was seen");
-  std::vector<Sighting> all = sightings;
+std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots) {
+  DDPRUN_ASSERT(!snapshots.empty(), "somebody was seen");
+  std::vector<WorkerSnapshot> all = snapshots;
   std::sort(all.begin(), all.end(),
-            [](const Sighting& a, const Sighting& b) { return a.rank < b.rank; });
+            [](const WorkerSnapshot& a, const WorkerSnapshot& b) { return a.rank < b.rank; });
   const Guilty guilty = guilty_of(all);
   std::vector<WorkerEnd> ends;
-  for (const Sighting* one : guilty.ranks) {
+  for (const WorkerSnapshot* one : guilty.ranks) {
     std::string message = guilty.why;
     if (one->step) message += "; its last step was " + std::to_string(*one->step);
     ends.push_back(end_of(*one, std::move(message)));
@@ -331,13 +331,13 @@ std::vector<WorkerEnd> hung_ranks(const std::vector<Sighting>& sightings) {
   return ends;
 }
 
-std::vector<std::string> lines_of(const std::vector<Sighting>& sightings) {
+std::vector<std::string> lines_of(const std::vector<WorkerSnapshot>& snapshots) {
   struct Group {
     Ranks ranks;
     Duration longest{};
   };
   std::map<std::string, Group> groups;
-  for (const Sighting& one : sightings) {
+  for (const WorkerSnapshot& one : snapshots) {
     Group& group = groups[what_it_does(one)];
     group.ranks.push_back(one.rank.value);
     group.longest = std::max(group.longest, one.waited);

@@ -1,4 +1,4 @@
-// Standstill: what the ranks of a generation that hangs were seen doing, and which of them keep the
+// HangAnalysis: what the ranks of a generation that hangs were seen doing, and which of them keep the
 // others waiting. Value types and pure functions; any thread.
 #pragma once
 
@@ -26,7 +26,7 @@ inline constexpr Words<FlightState, 3> kFlightStateWords{{{FlightState::kUnknown
                                                           {FlightState::kWaiting, "waiting"}}};
 
 // One worker, as its agent saw it.
-struct Sighting {
+struct WorkerSnapshot {
   Rank rank{0};
   LocalRank local_rank{0};
   NodeRank node_rank{0};
@@ -41,7 +41,7 @@ struct Sighting {
   bool is_late = false;     // nothing was done for longer than --hang-timeout
   bool is_stopped = false;  // its process, by a signal or a debugger
   std::optional<std::int64_t> step = {};  // the last one that it has reported
-  // That group, where it is not the world (0): its number, its name, and of one sighting of it its ranks,
+  // That group, where it is not the world (0): its number, its name, and of one snapshot of it its ranks,
   // where they are known.
   std::uint64_t group = 0;
   std::string group_name = {};
@@ -52,18 +52,18 @@ struct Sighting {
   std::vector<std::string> frames = {};       // where it is, the innermost last; at most kMaxFrames
   std::vector<std::string> stderr_tail = {};  // last lines, oldest first; at most kMaxTailLines
 
-  friend bool operator==(const Sighting&, const Sighting&) = default;
+  friend bool operator==(const WorkerSnapshot&, const WorkerSnapshot&) = default;
 };
 
 // A message tells of so many of a node at most, those first that are in no call.
 inline constexpr std::size_t kSightingsTold = 256;
-// Of one sighting, when it is told to others.
+// Of one snapshot, when it is told to others.
 inline constexpr std::size_t kMaxDoingBytes = 400;
 // Lines of a verdict.
 inline constexpr std::size_t kMaxSeenLines = 32;
 
 // Keeps kSightingsTold of them and shortens what they say.
-void keep_telling(std::vector<Sighting>& sightings);
+void keep_telling(std::vector<WorkerSnapshot>& snapshots);
 
 // The ranks that keep the others waiting, as ends of kind kHung, the lowest first; at least one.
 //   - Where ranks wait in a collective that is not the same for all of them: those that make another call
@@ -76,10 +76,10 @@ void keep_telling(std::vector<Sighting>& sightings);
 //   - Where nobody waits, as far as records and stacks say: those whose process is stopped, else those with
 //     the lowest step.
 // Where these rules leave nobody, everybody is named. REQUIRES: there is at least one.
-std::vector<WorkerEnd> hung_ranks(const std::vector<Sighting>& sightings);
+std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots);
 
 // What each of them does, one line for those that do the same.
-std::vector<std::string> lines_of(const std::vector<Sighting>& sightings);
+std::vector<std::string> lines_of(const std::vector<WorkerSnapshot>& snapshots);
 
 // "0-3,7". REQUIRES: ascending.
 std::string rank_ranges(const std::vector<int>& ranks);
