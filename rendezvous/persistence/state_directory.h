@@ -4,8 +4,8 @@
 //   journal       rendezvous/persistence/core/journal.h
 //   journal.new   a snapshot on its way to become the journal; worth nothing if found
 //
-// Every function blocks on the disk. One owner thread at a time: StateKeeper's own, once it has
-// the object (rendezvous/persistence/state_keeper.h).
+// Every function blocks on the disk. One owner thread at a time: StateWriter's own, once it has
+// the object (rendezvous/persistence/state_writer.h).
 #pragma once
 
 #include <cstddef>

@@ -27,7 +27,7 @@
 #include "rendezvous/net/limited_log.h"
 #include "rendezvous/net/tcp_acceptor.h"
 #include "rendezvous/net/tcp_address.h"
-#include "rendezvous/persistence/state_keeper.h"
+#include "rendezvous/persistence/state_writer.h"
 #include "rendezvous/protocol/control_codec.h"
 #include "rendezvous/protocol/core/handshake.h"
 #include "rendezvous/store/server.h"
@@ -96,9 +96,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         drain_timer_(io) {
     if (kept) {
       table_.note_safe(0);
-      keeper_.emplace(io, std::move(kept->directory),
-                      StateKeeperEvents{.safe = [this](std::uint64_t number) { safe(number); },
-                                        .troubled = [this](const Error& why) { close(why); },
+      writer_.emplace(io, std::move(kept->directory),
+                      StateWriterEvents{.durable = [this](std::uint64_t number) { durable(number); },
+                                        .failed = [this](const Error& why) { close(why); },
                                         .well = [this] { open(); }});
     }
     if (listener.valid()) {
@@ -129,7 +129,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     drain_timer_.cancel();
     turn_timer_.cancel();
     waiting_.clear();
-    keeper_.reset();
+    writer_.reset();
     munge_.reset();
     for (auto& [id, session] : sessions_) {
       session->wire->close();
@@ -185,7 +185,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
           "the disk takes too long: what it does not hold was told to nobody and is lost");
       self->say_farewell();
     });
-    if (is_safe()) say_farewell();
+    if (is_durable()) say_farewell();
   }
 
   const JobTable& jobs() const { return table_; }
@@ -557,10 +557,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     for (const ServiceOutput::Change& change : out.changes) {
       last_change_ = change.number;
-      if (keeper_) keeper_->keep(change.number, change.what);
+      if (writer_) writer_->keep(change.number, change.what);
     }
     for (ServiceOutput::Send& send : out.sends) {
-      if (!keeper_) {
+      if (!writer_) {
         deliver(send);
       } else if (auto now = outbox_.put(std::move(send))) {
         deliver(*now);
@@ -603,13 +603,13 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // --- what outlives the service --------------------------------------------------------------
 
-  bool is_safe() const { return !keeper_ || outbox_.safe() == last_change_; }
+  bool is_durable() const { return !writer_ || outbox_.durable() == last_change_; }
 
-  void safe(std::uint64_t number) {
+  void durable(std::uint64_t number) {
     table_.note_safe(number);
     for (ServiceOutput::Send& send : outbox_.take_safe(number)) deliver(send);
     flush_all();
-    if (draining_ && is_safe()) say_farewell();
+    if (draining_ && is_durable()) say_farewell();
   }
 
   // The disk of its state is in trouble.
@@ -618,7 +618,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         "nothing new is admitted until its state can be written: " + why.message();
     table_.close_admission(reason);
     trouble_.error(reason);
-    ServiceOutput out = table_.take_back(outbox_.safe(), reason);
+    ServiceOutput out = table_.take_back(outbox_.durable(), reason);
     for (const AgentConnectionId id : out.closes) outbox_.forget(id);
     perform(std::move(out));
   }
@@ -780,7 +780,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::optional<HttpEntry> http_;
   std::function<void()> when_idle_;
   bool ends_soon_ = false;
-  std::optional<StateKeeper> keeper_;
+  std::optional<StateWriter> writer_;
   std::uint64_t last_change_ = 0;
   Outbox outbox_;
   LimitedLog trouble_{log_, 5, std::chrono::minutes(1)};

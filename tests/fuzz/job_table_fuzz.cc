@@ -100,9 +100,9 @@ class Story {
     } else if (what == 'o') {
       table_->close_admission(std::nullopt);
     } else if (what == 'w') {
-      make_safe();
+      make_durable();
     } else if (what == 't' && has_disk_) {
-      perform(table_->take_back(outbox_.safe(), "the disk is full"));
+      perform(table_->take_back(outbox_.durable(), "the disk is full"));
     } else if (what == 'r') {
       restart();
     }
@@ -204,7 +204,7 @@ class Story {
     if (has_disk_) table_->note_safe(0);
   }
 
-  void make_safe() {
+  void make_durable() {
     if (!has_disk_) return;
     std::vector<JournalEntry> entries;
     for (const ServiceOutput::Change& change : unsafe_) {

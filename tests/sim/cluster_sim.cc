@@ -294,7 +294,7 @@ void ClusterSim::fill_disk() {
   saw(Happening::kFullDisk);
   disk_is_full_ = true;
   service_->close_admission("the disk is full");
-  ServiceOutput out = service_->take_back(outbox_.safe(), "the disk is full");
+  ServiceOutput out = service_->take_back(outbox_.durable(), "the disk is full");
   for (const AgentConnectionId id : out.closes) outbox_.forget(id);
   take(std::move(out));
   at(between(100, 10000), [this] {
@@ -313,7 +313,7 @@ bool ClusterSim::has_ended() const {
 
 // What is not safe may yet never have been.
 bool ClusterSim::job_is_over() {
-  over_ = has_ended() && (over_ || !keeps_state_ || outbox_.safe() == last_change_);
+  over_ = has_ended() && (over_ || !keeps_state_ || outbox_.durable() == last_change_);
   return over_;
 }
 

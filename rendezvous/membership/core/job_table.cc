@@ -249,7 +249,7 @@ std::optional<std::string> JobTable::why_not_now(const Hello& hello) const {
   const auto job = jobs_.find(hello.job.id);
   const bool unsafe_end = job != jobs_.end() &&
                           job->second.membership.phase() == JobPhase::kEnded &&
-                          job->second.last_change > safe_;
+                          job->second.last_change > durable_;
   if (!unsafe_end) return std::nullopt;
   return "the end of another job '" + hello.job.id + "' is not on the disk yet";
 }

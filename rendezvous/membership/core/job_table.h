@@ -150,7 +150,7 @@ class JobTable {
   const std::optional<std::string>& why_closed() const { return closed_; }
   // All changes up to this number are safe on the disk: 0 at first. A job that has ended is not
   // replaced before its end is. A service without a disk never calls it.
-  void note_safe(std::uint64_t number) { safe_ = number; }
+  void note_safe(std::uint64_t number) { durable_ = number; }
   // Forgets the jobs that were begun after that change: the disk has refused them, and nobody was
   // told of them. Their agents try again. The verdicts of jobs that they have replaced are not
   // brought back: an agent that was cut off when such a verdict was told begins a job anew.
@@ -224,7 +224,7 @@ class JobTable {
   std::uint64_t jobs_begun_ = 0;
   std::uint64_t changes_ = 0;
   std::uint64_t jobs_ended_ = 0;
-  std::uint64_t safe_ = std::numeric_limits<std::uint64_t>::max();
+  std::uint64_t durable_ = std::numeric_limits<std::uint64_t>::max();
   std::optional<std::string> closed_;  // why nothing new is admitted
   std::map<AgentConnectionId, Agent> agents_;
   std::map<std::string, AgentConnectionId> connections_;  // by agent id

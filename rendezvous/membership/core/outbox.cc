@@ -8,7 +8,7 @@ std::optional<Outbox::Send> Outbox::put(Send send) {
   const bool passes_on = std::holds_alternative<ForwardSignal>(send.message);
   const auto before = waiting_.find(send.connection);
   // A signal for workers must not come before what starts them.
-  if (send.after <= safe_ && !(passes_on && before != waiting_.end())) return send;
+  if (send.after <= durable_ && !(passes_on && before != waiting_.end())) return send;
   std::deque<Send>& waiting = waiting_[send.connection];
   const auto count = [&](auto is_one) {
     return static_cast<std::size_t>(std::count_if(waiting.begin(), waiting.end(), is_one));
@@ -33,10 +33,10 @@ std::optional<Outbox::Send> Outbox::put(Send send) {
 }
 
 std::vector<Outbox::Send> Outbox::take_safe(std::uint64_t number) {
-  safe_ = number;
+  durable_ = number;
   std::vector<Send> due;
   for (auto& [connection, waiting] : waiting_) {
-    while (!waiting.empty() && waiting.front().after <= safe_) {
+    while (!waiting.empty() && waiting.front().after <= durable_) {
       due.push_back(std::move(waiting.front()));
       waiting.pop_front();
     }

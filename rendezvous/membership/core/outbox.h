@@ -31,10 +31,10 @@ class Outbox {
   void forget(AgentConnectionId connection) { waiting_.erase(connection); }
 
   // Every change up to here is safe; 0 at first.
-  std::uint64_t safe() const { return safe_; }
+  std::uint64_t durable() const { return durable_; }
 
  private:
-  std::uint64_t safe_ = 0;
+  std::uint64_t durable_ = 0;
   std::map<AgentConnectionId, std::deque<Send>> waiting_;
 };
 

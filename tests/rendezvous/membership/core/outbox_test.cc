@@ -32,7 +32,7 @@ TEST_F(OutboxTest, WhatTellsOfNothingNewLeavesAtOnce) {
   EXPECT_TRUE(leaves({AgentConnectionId(1), HeartbeatAck{1}, 0}));
   EXPECT_FALSE(leaves(directive(1, "a", 3)));
   EXPECT_THAT(taken(3), ElementsAre("1:a"));
-  EXPECT_EQ(box_.safe(), 3u);
+  EXPECT_EQ(box_.durable(), 3u);
   EXPECT_TRUE(leaves(directive(1, "b", 3)));
 }
 

@@ -1,4 +1,4 @@
-// StateKeeper: writes a service's changes to its StateDirectory while the service goes on.
+// StateWriter: writes a service's changes to its StateDirectory while the service goes on.
 //
 // A write waits for the disk: a fraction of a millisecond on a good one, seconds on one that is
 // busy or sick. So a thread of its own does it, and heartbeats are answered meanwhile. All changes
@@ -26,23 +26,23 @@
 
 namespace ddprun {
 
-struct StateKeeperEvents {
+struct StateWriterEvents {
   // All changes up to this number are safe.
-  std::function<void(std::uint64_t number)> safe;
+  std::function<void(std::uint64_t number)> durable;
   // The disk is full, refuses to write, or does not answer; called before anything that was written
   // then is called safe. Once, and again where one that did not answer says what is wrong. And: that
   // is over.
-  std::function<void(const Error& why)> troubled;
+  std::function<void(const Error& why)> failed;
   std::function<void()> well;
 };
 
-class StateKeeper {
+class StateWriter {
  public:
   static constexpr Duration kRetryPause = std::chrono::milliseconds(500);
   static constexpr Duration kHungAfter = std::chrono::seconds(1);
 
-  StateKeeper(boost::asio::io_context& io, StateDirectory directory, StateKeeperEvents events);
-  ~StateKeeper();
+  StateWriter(boost::asio::io_context& io, StateDirectory directory, StateWriterEvents events);
+  ~StateWriter();
 
   // Numbers only grow.
   void keep(std::uint64_t number, const StateChange& change);

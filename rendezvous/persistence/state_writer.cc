@@ -1,4 +1,4 @@
-#include "rendezvous/persistence/state_keeper.h"
+#include "rendezvous/persistence/state_writer.h"
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
@@ -16,9 +16,9 @@ namespace ddprun {
 
 namespace asio = boost::asio;
 
-class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
+class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
  public:
-  Impl(asio::io_context& io, StateDirectory directory, StateKeeperEvents events)
+  Impl(asio::io_context& io, StateDirectory directory, StateWriterEvents events)
       : io_(io),
         directory_(std::move(directory)),
         path_(directory_->path()),
@@ -92,7 +92,7 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
   void hangs() {
     if (std::exchange(troubled_, true)) return;
     hung_ = true;
-    events_.troubled({.kind = ErrorKind::kTimeout,
+    events_.failed({.kind = ErrorKind::kTimeout,
                       .doing = "write to " + path_,
                       .cause = "the disk has not answered for " + to_text(kHungAfter)});
   }
@@ -112,9 +112,9 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
       });
     }
     if (trouble && (!std::exchange(troubled_, true) || hung)) {
-      events_.troubled(refused_ ? outcome.written.error() : outcome.room.error());
+      events_.failed(refused_ ? outcome.written.error() : outcome.room.error());
     }
-    if (!refused_) events_.safe(number);
+    if (!refused_) events_.durable(number);
     if (!trouble && std::exchange(troubled_, false)) events_.well();
     if (due_ && !refused_) begin();
   }
@@ -122,7 +122,7 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
   asio::io_context& io_;
   std::optional<StateDirectory> directory_;  // while a write is under way, its thread's
   const std::string path_;                   // of it
-  StateKeeperEvents events_;
+  StateWriterEvents events_;
   asio::steady_timer retry_;
   asio::steady_timer hang_;
   Entries waiting_;           // for the next write; of each subject the newest change
@@ -138,14 +138,14 @@ class StateKeeper::Impl : public std::enable_shared_from_this<Impl> {
   asio::thread_pool disk_{1};
 };
 
-StateKeeper::StateKeeper(asio::io_context& io, StateDirectory directory, StateKeeperEvents events)
+StateWriter::StateWriter(asio::io_context& io, StateDirectory directory, StateWriterEvents events)
     : impl_(std::make_shared<Impl>(io, std::move(directory), std::move(events))) {
   impl_->start();
 }
 
-StateKeeper::~StateKeeper() { impl_->stop(); }
+StateWriter::~StateWriter() { impl_->stop(); }
 
-void StateKeeper::keep(std::uint64_t number, const StateChange& change) {
+void StateWriter::keep(std::uint64_t number, const StateChange& change) {
   impl_->keep(number, change);
 }
 

@@ -1,4 +1,4 @@
-#include "rendezvous/persistence/state_keeper.h"
+#include "rendezvous/persistence/state_writer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,16 +20,16 @@ using testing::HasSubstr;
 using testing_support::in;
 using testing_support::TemporaryDirectory;
 
-class StateKeeperTest : public testing::Test {
+class StateWriterTest : public testing::Test {
  protected:
   void start(std::size_t compact_bytes = StateDirectory::kCompactBytes) {
     Result<StateDirectory> directory = StateDirectory::open(temporary_.path(), compact_bytes);
     ASSERT_TRUE(directory);
     const auto safe = [this](std::uint64_t number) {
-      safe_ = number;
+      durable_ = number;
       ++calls_;
     };
-    const auto troubled = [this](const Error& why) {
+    const auto failed = [this](const Error& why) {
       trouble_ = why.message();
       ++troubles_;
       ++calls_;
@@ -38,8 +38,8 @@ class StateKeeperTest : public testing::Test {
       ++recoveries_;
       ++calls_;
     };
-    keeper_.emplace(io_, std::move(*directory),
-                    StateKeeperEvents{.safe = safe, .troubled = troubled, .well = well});
+    writer_.emplace(io_, std::move(*directory),
+                    StateWriterEvents{.durable = safe, .failed = failed, .well = well});
   }
   template <class Condition>
   bool eventually(Condition condition) {
@@ -49,87 +49,87 @@ class StateKeeperTest : public testing::Test {
 
   TemporaryDirectory temporary_;
   boost::asio::io_context io_{1};
-  std::optional<StateKeeper> keeper_;
-  std::uint64_t safe_ = 0;
+  std::optional<StateWriter> writer_;
+  std::uint64_t durable_ = 0;
   int troubles_ = 0;
   int recoveries_ = 0;
   int calls_ = 0;
   std::string trouble_;  // the last one
 };
 
-TEST_F(StateKeeperTest, SaysWhatIsSafeAndItIs) {
+TEST_F(StateWriterTest, SaysWhatIsSafeAndItIs) {
   start();
-  for (std::uint64_t number = 1; number <= 100; ++number) keeper_->keep(number, begun(number));
-  EXPECT_EQ(safe_, 0u) << "nothing before the disk has it";
-  ASSERT_TRUE(eventually([&] { return safe_ == 100; }));
-  keeper_.reset();
+  for (std::uint64_t number = 1; number <= 100; ++number) writer_->keep(number, begun(number));
+  EXPECT_EQ(durable_, 0u) << "nothing before the disk has it";
+  ASSERT_TRUE(eventually([&] { return durable_ == 100; }));
+  writer_.reset();
   const auto directory = StateDirectory::open(temporary_.path());
   ASSERT_TRUE(directory);
   EXPECT_EQ(decode_state(directory->image())->jobs_begun, 100u);
 }
 
-TEST_F(StateKeeperTest, TriesAgainUntilTheDiskHasRoom) {
+TEST_F(StateWriterTest, TriesAgainUntilTheDiskHasRoom) {
   start();
   {
     const testing_support::FileSizeLimit limit(20);
-    keeper_->keep(1, begun(1));
+    writer_->keep(1, begun(1));
     ASSERT_TRUE(eventually([&] { return troubles_ == 1; }));
-    keeper_->keep(2, begun(2));
-    const TimePoint later = in(2 * StateKeeper::kRetryPause);
+    writer_->keep(2, begun(2));
+    const TimePoint later = in(2 * StateWriter::kRetryPause);
     ASSERT_TRUE(eventually([&] { return BootClock::now() > later; }));
     EXPECT_EQ(troubles_, 1) << "it is said once";
-    EXPECT_EQ(safe_, 0u);
+    EXPECT_EQ(durable_, 0u);
   }
   ASSERT_TRUE(eventually([&] { return recoveries_ == 1; }));
-  EXPECT_EQ(safe_, 2u);
-  keeper_.reset();
+  EXPECT_EQ(durable_, 2u);
+  writer_.reset();
   const auto directory = StateDirectory::open(temporary_.path());
   ASSERT_TRUE(directory);
   EXPECT_EQ(decode_state(directory->image())->jobs_begun, 2u);
 }
 
-TEST_F(StateKeeperTest, NothingIsSafeBehindAChangeThatIsTooLargeToBeWritten) {
+TEST_F(StateWriterTest, NothingIsSafeBehindAChangeThatIsTooLargeToBeWritten) {
   start();
-  keeper_->keep(1, ServiceBegun{std::string(kMaxJournalFrameBytes, 's'), 1});
+  writer_->keep(1, ServiceBegun{std::string(kMaxJournalFrameBytes, 's'), 1});
   ASSERT_TRUE(eventually([&] { return troubles_ == 1; }));
   EXPECT_THAT(trouble_, HasSubstr("more than the limit"));
-  keeper_->keep(2, JobForgotten{"j"});
-  const TimePoint later = in(2 * StateKeeper::kRetryPause);
+  writer_->keep(2, JobForgotten{"j"});
+  const TimePoint later = in(2 * StateWriter::kRetryPause);
   ASSERT_TRUE(eventually([&] { return BootClock::now() > later; }));
-  EXPECT_EQ(safe_, 0u) << "it was never written";
+  EXPECT_EQ(durable_, 0u) << "it was never written";
   EXPECT_EQ(recoveries_, 0);
-  keeper_->keep(3, begun(3));  // what stands in its place
+  writer_->keep(3, begun(3));  // what stands in its place
   ASSERT_TRUE(eventually([&] { return recoveries_ == 1; }));
-  EXPECT_EQ(safe_, 3u);
-  keeper_.reset();
+  EXPECT_EQ(durable_, 3u);
+  writer_.reset();
   const auto directory = StateDirectory::open(temporary_.path());
   ASSERT_TRUE(directory);
   EXPECT_EQ(decode_state(directory->image())->jobs_begun, 3u);
 }
 
-TEST_F(StateKeeperTest, ADiskThatHangsIsTroubleUntilItAnswers) {
+TEST_F(StateWriterTest, ADiskThatHangsIsTroubleUntilItAnswers) {
   start(1);  // so that the journal is soon rewritten
   testing_support::HungFile hung(temporary_ / "journal.new");
-  for (std::uint64_t number = 1; number <= 5; ++number) keeper_->keep(number, begun(number));
+  for (std::uint64_t number = 1; number <= 5; ++number) writer_->keep(number, begun(number));
   ASSERT_TRUE(eventually([&] { return troubles_ == 1; }));
   EXPECT_THAT(trouble_, HasSubstr("has not answered"));
-  keeper_->keep(6, begun(6));
-  EXPECT_EQ(safe_, 0u);
+  writer_->keep(6, begun(6));
+  EXPECT_EQ(durable_, 0u);
   EXPECT_EQ(recoveries_, 0);
   hung.release();
-  ASSERT_TRUE(eventually([&] { return safe_ == 6; }));
+  ASSERT_TRUE(eventually([&] { return durable_ == 6; }));
   EXPECT_EQ(troubles_, 1);
   EXPECT_EQ(recoveries_, 1);
 }
 
-TEST_F(StateKeeperTest, NothingIsCalledBackWhenItIsGone) {
+TEST_F(StateWriterTest, NothingIsCalledBackWhenItIsGone) {
   start(1);
   testing_support::HungFile hung(temporary_ / "journal.new");
-  for (std::uint64_t number = 1; number <= 5; ++number) keeper_->keep(number, begun(number));
+  for (std::uint64_t number = 1; number <= 5; ++number) writer_->keep(number, begun(number));
   ASSERT_TRUE(eventually([&] { return troubles_ == 1; })) << "the write is under way";
   const int calls = calls_;
   hung.release();
-  keeper_.reset();  // the write has come to its end, and has said so
+  writer_.reset();  // the write has come to its end, and has said so
   io_.restart();
   io_.run();
   EXPECT_EQ(calls_, calls);
