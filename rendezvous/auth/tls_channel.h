@@ -1,5 +1,5 @@
 // TlsChannel: the TLS of one connection, without its socket. Bytes from the wire and plain bytes
-// come in, plain bytes and bytes for the wire come out (rendezvous/transport/wire.h carries them).
+// come in, plain bytes and bytes for the wire come out (rendezvous/transport/transport.h carries them).
 //
 //   opening --(handshake is over)--> open --(the peer has said goodbye)--> ended
 //      \---------------------- (an error) ----------------------> broken

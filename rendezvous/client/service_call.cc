@@ -15,7 +15,7 @@
 #include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/tcp_address.h"
 #include "rendezvous/protocol/control_codec.h"
-#include "rendezvous/transport/wire.h"
+#include "rendezvous/transport/transport.h"
 
 namespace ddprun {
 namespace {
@@ -32,7 +32,7 @@ class Call {
         request_(request),
         deadline_(call.to_answer),
         timer_(io_),
-        wire_(std::make_shared<Wire>(tcp::socket(io_))) {
+        transport_(std::make_shared<Transport>(tcp::socket(io_))) {
     if (call.munge) munge_.emplace(io_, call.munge);
   }
 
@@ -48,14 +48,14 @@ class Call {
       endpoints.push_back(endpoint);
     }
     arm(deadline_.remaining(), "no answer came");
-    asio::async_connect(wire_->socket(), endpoints,
+    asio::async_connect(transport_->socket(), endpoints,
                         [this](error_code failed, const tcp::endpoint&) {
                           if (failed) return fail(ErrorKind::kConnection, failed.message());
-                          if (request_.follow) notice_when_gone(wire_->socket().native_handle());
+                          if (request_.follow) notice_when_gone(transport_->socket().native_handle());
                           greet();
                         });
     io_.run();
-    wire_->close();
+    transport_->close();
     // Handlers that wait hold nothing of this object that is used once it has stopped.
     if (error_ && reply_.answer.more) {
       error_->doing = "read output through the rendezvous service at " + to_text(call_.address);
@@ -89,8 +89,8 @@ class Call {
 
   void greet() {
     if (!call_.tls) return introduce();
-    wire_->start_tls(TlsChannel::agent(call_.tls, call_.address.host));
-    wire_->open([this](const Result<void>& opened) {
+    transport_->start_tls(TlsChannel::agent(call_.tls, call_.address.host));
+    transport_->open([this](const Result<void>& opened) {
       if (!opened) return fail(opened.error().kind, opened.error().message());
       introduce();
     });
@@ -99,11 +99,11 @@ class Call {
   void introduce() {
     const Knock knock{.version = kVersion, .job = request_.job, .nonce = random_hex(kNonceBytes)};
     if (!call_.key.empty()) {
-      handshake_.emplace(call_.key, knock, wire_->binding());
+      handshake_.emplace(call_.key, knock, transport_->binding());
     } else if (call_.munge) {
       handshake_.emplace(
           AgentHandshake::ByMunge{.own = call_.munge->user(), .demands_proof = call_.demands_proof},
-          knock, wire_->binding());
+          knock, transport_->binding());
     }
     if (handshake_) {
       transmit(AgentHandshakeMessage(handshake_->knock()));
@@ -114,7 +114,7 @@ class Call {
   }
 
   void read() {
-    wire_->read([this](const Result<std::string_view>& bytes) {
+    transport_->read([this](const Result<std::string_view>& bytes) {
       if (is_over_) return;
       if (!bytes && reply_.answer.more) {
         return fail(bytes.error().kind,
@@ -194,7 +194,7 @@ class Call {
   void flush() {
     if (!sending_.empty() || unsent_.empty()) return;
     sending_.swap(unsent_);
-    wire_->write({asio::buffer(sending_)}, [this](const Result<void>& written) {
+    transport_->write({asio::buffer(sending_)}, [this](const Result<void>& written) {
       if (!written) return fail(written.error().kind, written.error().message());
       sending_.clear();
       flush();
@@ -206,7 +206,7 @@ class Call {
   const Deadline deadline_;
   asio::io_context io_{1};
   asio::steady_timer timer_;
-  WirePtr wire_;
+  TransportPtr transport_;
   std::optional<MungeDesk> munge_;
   std::optional<AgentHandshake> handshake_;
   FrameReader frames_;

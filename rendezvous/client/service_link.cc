@@ -19,7 +19,7 @@
 #include "rendezvous/net/tcp_address.h"
 #include "rendezvous/protocol/control_codec.h"
 #include "rendezvous/service/server.h"
-#include "rendezvous/transport/wire.h"
+#include "rendezvous/transport/transport.h"
 
 namespace ddprun {
 
@@ -147,7 +147,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     over_ = true;
     timer_.cancel();
     nobody_waits();
-    if (!wire_ || !wire_->is_open() || (sending_.empty() && unsent_.empty())) {
+    if (!transport_ || !transport_->is_open() || (sending_.empty() && unsent_.empty())) {
       close();
       return then();
     }
@@ -223,9 +223,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   // The same deadline holds for TLS, the handshake and the Welcome.
   void greet() {
     if (!options_.tls) return introduce();
-    wire_->start_tls(TlsChannel::agent(options_.tls, options_.address.host));
-    wire_->open([self = shared_from_this(), wire = wire_](const Result<void>& opened) {
-      if (self->over_ || self->wire_ != wire) return;
+    transport_->start_tls(TlsChannel::agent(options_.tls, options_.address.host));
+    transport_->open([self = shared_from_this(), wire = transport_](const Result<void>& opened) {
+      if (self->over_ || self->transport_ != wire) return;
       if (!opened) return self->failed(opened.error());
       self->introduce();
     });
@@ -237,7 +237,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     } else {
       begin_handshake();
     }
-    if (!over_ && wire_) read(wire_);
+    if (!over_ && transport_) read(transport_);
   }
 
   void begin_handshake() {
@@ -245,13 +245,13 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     const Knock knock{
         .version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)};
     if (!options_.key.empty()) {
-      handshake_.emplace(options_.key, knock, wire_->binding());
+      handshake_.emplace(options_.key, knock, transport_->binding());
     } else {
       // Who comes in the place of a service that has proved itself must do so, too.
       const bool demands_proof = options_.demands_proof || service_has_proved_;
       handshake_.emplace(
           AgentHandshake::ByMunge{.own = options_.munge->user(), .demands_proof = demands_proof},
-          knock, wire_->binding());
+          knock, transport_->binding());
     }
     transmit(AgentHandshakeMessage(handshake_->knock()));
   }
@@ -259,7 +259,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   void say_hello() { transmit(AgentMessage(present())); }
 
   Hello present() {
-    Hello hello = events_.hello(local_address_of(wire_->socket().native_handle()).host());
+    Hello hello = events_.hello(local_address_of(transport_->socket().native_handle()).host());
     hello.instance = link_.instance();
     return hello;
   }
@@ -294,9 +294,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void ask_munge(const MungeTask& task) {
-    munge_->ask(task, [this, asking = std::weak_ptr(wire_)](const MungeOutcome& outcome) {
-      const WirePtr wire = asking.lock();
-      if (over_ || !wire || wire_ != wire) return;
+    munge_->ask(task, [this, asking = std::weak_ptr(transport_)](const MungeOutcome& outcome) {
+      const TransportPtr wire = asking.lock();
+      if (over_ || !wire || transport_ != wire) return;
       carry_out(handshake_->answered(outcome));
     });
   }
@@ -345,7 +345,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   void connect() {
     close();
     if (std::exchange(has_tried_, true)) renew_tls();
-    wire_ = std::make_shared<Wire>(tcp::socket(io_));
+    transport_ = std::make_shared<Transport>(tcp::socket(io_));
     reached_ = false;
     connect_to({endpoints_.rbegin(), endpoints_.rend()}, LinkFailure::kRefused);
   }
@@ -354,14 +354,14 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   void connect_to(std::vector<tcp::endpoint> endpoints, LinkFailure so_far) {
     const tcp::endpoint endpoint = endpoints.back();
     endpoints.pop_back();
-    tcp::socket& socket = wire_->socket();
+    tcp::socket& socket = transport_->socket();
     error_code ignored;  // async_connect() finds out about it, too
     socket.close(ignored);
     socket.open(endpoint.protocol(), ignored);
     keep_icmp_errors(socket.native_handle());
-    socket.async_connect(endpoint, [self = shared_from_this(), wire = wire_, so_far,
+    socket.async_connect(endpoint, [self = shared_from_this(), wire = transport_, so_far,
                                     rest = std::move(endpoints)](error_code failed) {
-      if (self->over_ || self->wire_ != wire) return;
+      if (self->over_ || self->transport_ != wire) return;
       const int fd = wire->socket().native_handle();
       if (!failed) return self->connected(fd);
       const bool is_refused = failed == asio::error::connection_refused && !has_icmp_error(fd);
@@ -387,17 +387,17 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     if (found) options_.tls = std::move(found->context);
   }
 
-  void read(const WirePtr& wire) {
+  void read(const TransportPtr& wire) {
     wire->read([self = shared_from_this(), wire](const Result<std::string_view>& bytes) {
-      if (self->over_ || self->wire_ != wire) return;
+      if (self->over_ || self->transport_ != wire) return;
       if (!bytes) return self->failed(bytes.error());
       self->frames_.append(*bytes);
       self->take_frames(wire);
     });
   }
 
-  void take_frames(const WirePtr& wire) {
-    while (!over_ && wire_ == wire) {
+  void take_frames(const TransportPtr& wire) {
+    while (!over_ && transport_ == wire) {
       const auto frame = frames_.next();
       if (!frame) return garbled(frame.error().message());
       if (!*frame) return read(wire);
@@ -430,15 +430,15 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void flush() {
-    if (!sending_.empty() || !wire_) return;
+    if (!sending_.empty() || !transport_) return;
     if (unsent_.empty()) {
       if (when_sent_) farewell_said();
       return;
     }
     sending_.swap(unsent_);
-    wire_->write({asio::buffer(sending_)},
-                 [self = shared_from_this(), wire = wire_](const Result<void>& written) {
-                   if (self->wire_ != wire) return;
+    transport_->write({asio::buffer(sending_)},
+                 [self = shared_from_this(), wire = transport_](const Result<void>& written) {
+                   if (self->transport_ != wire) return;
                    self->sending_.clear();
                    if (written) return self->flush();
                    if (self->over_) return self->farewell_said();
@@ -472,9 +472,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void close() {
-    if (!wire_) return;
-    wire_->close();
-    wire_.reset();
+    if (!transport_) return;
+    transport_->close();
+    transport_.reset();
     unsent_.clear();
     sending_ = std::string();
   }
@@ -502,7 +502,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   TimePoint beat_sent_{};                 // the last heartbeat
   bool answers_soon_ = true;              // the last answer was worth staying awake for, or nearly
   asio::steady_timer timer_;
-  WirePtr wire_;
+  TransportPtr transport_;
   FrameReader frames_;
   std::optional<AgentHandshake> handshake_;  // of this connection, where there is a key or munge
   std::optional<MungeDesk> munge_;

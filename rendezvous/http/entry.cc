@@ -20,12 +20,12 @@ constexpr std::size_t kMaxIgnoredBytes = 64 * 1024;
 // One client. Its handlers hold it alive; `closed` tells them that the entry is done with it, or
 // gone.
 struct Connection {
-  Connection(WirePtr from, HttpPages pages, std::size_t requests)
+  Connection(TransportPtr from, HttpPages pages, std::size_t requests)
       : wire(std::move(from)),
         deadline(wire->socket().get_executor()),
         exchange(std::move(pages), requests) {}
 
-  const WirePtr wire;
+  const TransportPtr wire;
   asio::steady_timer deadline;
   HttpExchange exchange;
   HttpAnswer sending;
@@ -42,7 +42,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
  public:
   Impl(HttpPages pages, const HttpLimits& limits) : pages_(std::move(pages)), limits_(limits) {}
 
-  void adopt(WirePtr wire, std::string_view first_bytes) {
+  void adopt(TransportPtr wire, std::string_view first_bytes) {
     if (connections_.size() >= limits_.connections) close(longest_waited_for());
     const auto connection = std::make_shared<Connection>(
         wire, wire->is_tls() ? over_tls(pages_) : pages_, limits_.requests);
@@ -170,7 +170,7 @@ HttpEntry::HttpEntry(HttpPages pages, const HttpLimits& limits)
 
 HttpEntry::~HttpEntry() { impl_->stop(); }
 
-void HttpEntry::adopt(WirePtr wire, std::string_view first_bytes) {
+void HttpEntry::adopt(TransportPtr wire, std::string_view first_bytes) {
   impl_->adopt(std::move(wire), first_bytes);
 }
 

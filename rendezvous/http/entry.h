@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "rendezvous/http/exchange.h"
 #include "rendezvous/store/core/counters.h"
-#include "rendezvous/transport/wire.h"
+#include "rendezvous/transport/transport.h"
 
 namespace ddprun {
 
@@ -33,7 +33,7 @@ class HttpEntry {
   ~HttpEntry();
 
   // Takes over a connection, with the plain bytes that were read from it. Over TLS it is https.
-  void adopt(WirePtr wire, std::string_view first_bytes);
+  void adopt(TransportPtr wire, std::string_view first_bytes);
 
   HttpCounters counters() const;
 

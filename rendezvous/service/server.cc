@@ -31,7 +31,7 @@
 #include "rendezvous/protocol/control_codec.h"
 #include "rendezvous/protocol/core/handshake.h"
 #include "rendezvous/store/server.h"
-#include "rendezvous/transport/wire.h"
+#include "rendezvous/transport/transport.h"
 
 namespace ddprun {
 
@@ -45,14 +45,14 @@ namespace {
 struct Session : std::enable_shared_from_this<Session> {
   Session(tcp::socket the_socket, AgentConnectionId number, const Keyring& keys,
           std::optional<UserId> munge_user)
-      : wire(std::make_shared<Wire>(std::move(the_socket))),
+      : wire(std::make_shared<Transport>(std::move(the_socket))),
         id(number),
         hello_timer(wire->socket().get_executor()),
         handshake(keys, random_hex(kNonceBytes), munge_user) {
     if (handshake.is_closed()) frames.set_limit(kMaxHandshakeBytes);
   }
 
-  const WirePtr wire;
+  const TransportPtr wire;
   AgentConnectionId id;
   asio::steady_timer hello_timer;
   ServiceHandshake handshake;

@@ -22,7 +22,7 @@
 // Connections without TLS are not delayed by any of this. An agent that is told to try later does
 // so.
 //
-// With TLS (rendezvous/transport/wire.h) agents and HTTP begin inside it, and without they are sent away; what
+// With TLS (rendezvous/transport/transport.h) agents and HTTP begin inside it, and without they are sent away; what
 // a probe asks for is told to everybody.
 //
 // The same port answers HTTP (docs/monitoring.md), and in torchrun's static mode the store's

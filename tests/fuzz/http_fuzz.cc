@@ -18,7 +18,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kRequests = 5;
-// As many as Wire reads at a time.
+// As many as Transport reads at a time.
 constexpr std::size_t kPieceBytes = 4096;
 
 std::optional<HttpPage> page(const HttpRequest& request) {

@@ -40,7 +40,7 @@ class Server {
         acceptor_(io, std::move(listener),
                   {.client =
                        [this, tls](auto socket, const auto&) {
-                         const auto wire = std::make_shared<Wire>(std::move(socket));
+                         const auto wire = std::make_shared<Transport>(std::move(socket));
                          if (tls) wire->start_tls(TlsChannel::service(tls));
                          entry_.adopt(wire, "");
                        },

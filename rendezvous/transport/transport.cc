@@ -1,4 +1,4 @@
-#include "rendezvous/transport/wire.h"
+#include "rendezvous/transport/transport.h"
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
@@ -24,30 +24,30 @@ Error lost(const error_code& why) {
 
 }  // namespace
 
-void Wire::start_tls(TlsChannel channel, std::string_view come) {
+void Transport::start_tls(TlsChannel channel, std::string_view come) {
   tls_.emplace(std::move(channel));
   receive(come);
 }
 
-void Wire::open(Handler then) {
+void Transport::open(Handler then) {
   on_open_ = std::move(then);
   tell_reader();
 }
 
-void Wire::read(ReadHandler then) {
+void Transport::read(ReadHandler then) {
   on_read_ = std::move(then);
   if (!tls_) return wait_for_bytes();
   tell_reader();
 }
 
 // Something may be there already; but no handler is called from within the call that set it.
-void Wire::tell_reader() {
+void Transport::tell_reader() {
   const bool is_known = broken_ || tls_->is_ended() || (on_open_ && tls_->is_open());
   if (!is_known && received_.empty()) return wait_for_bytes();
   asio::post(socket_.get_executor(), [self = shared_from_this()] { self->take({}); });
 }
 
-void Wire::wait_for_bytes() {
+void Transport::wait_for_bytes() {
   socket_.async_wait(tcp::socket::wait_read, [self = shared_from_this()](error_code error) {
     if (!self->on_read_ && !self->on_open_) return;  // it was closed
     std::size_t size = 0;
@@ -61,12 +61,12 @@ void Wire::wait_for_bytes() {
 }
 
 // For calls that are made here and now.
-bool Wire::never_waits(error_code& error) {
+bool Transport::never_waits(error_code& error) {
   if (!socket_.non_blocking()) socket_.non_blocking(true, error);
   return !error;
 }
 
-void Wire::take(std::string_view bytes) {
+void Transport::take(std::string_view bytes) {
   if (!tls_) return std::exchange(on_read_, nullptr)(bytes);
   if (!bytes.empty()) receive(bytes);
   if (broken_) return fail(*broken_);
@@ -79,7 +79,7 @@ void Wire::take(std::string_view bytes) {
   if (on_read_ || on_open_) wait_for_bytes();
 }
 
-void Wire::receive(std::string_view bytes) {
+void Transport::receive(std::string_view bytes) {
   const Result<void> received = tls_->receive(bytes);
   received_ += tls_->take_plain();
   if (!received) broken_ = received.error();
@@ -91,14 +91,14 @@ void Wire::receive(std::string_view bytes) {
   }
 }
 
-void Wire::fail(const Error& error) {
+void Transport::fail(const Error& error) {
   const Handler open = std::exchange(on_open_, nullptr);
   const ReadHandler read = std::exchange(on_read_, nullptr);
   if (open) open(error.doing.empty() ? Error(error).within("TLS handshake") : error);
   if (read) read(error);
 }
 
-void Wire::write(std::vector<asio::const_buffer> plain, Handler then) {
+void Transport::write(std::vector<asio::const_buffer> plain, Handler then) {
   on_written_ = std::move(then);
   if (tls_) {
     plain_ = std::move(plain);
@@ -110,14 +110,14 @@ void Wire::write(std::vector<asio::const_buffer> plain, Handler then) {
   });
 }
 
-std::size_t Wire::write_now(std::string_view plain) {
+std::size_t Transport::write_now(std::string_view plain) {
   error_code error;
   if (tls_ || !never_waits(error)) return 0;
   return socket_.write_some(asio::buffer(plain), error);
 }
 
 // What TLS itself has to say goes before what the owner says.
-void Wire::pump() {
+void Transport::pump() {
   if (is_sending_) return;
   owed_ += tls_->take_wire();
   if (owed_.empty()) encrypt_some();
@@ -140,7 +140,7 @@ void Wire::pump() {
                     });
 }
 
-void Wire::encrypt_some() {
+void Transport::encrypt_some() {
   std::size_t room = kSliceBytes;
   while (room > 0 && !plain_.empty()) {
     asio::const_buffer& first = plain_.front();
@@ -153,7 +153,7 @@ void Wire::encrypt_some() {
   owed_ += tls_->take_wire();
 }
 
-void Wire::end_writing() {
+void Transport::end_writing() {
   error_code ignored;
   if (!tls_) {
     socket_.shutdown(tcp::socket::shutdown_send, ignored);
@@ -164,7 +164,7 @@ void Wire::end_writing() {
   pump();
 }
 
-void Wire::close() {
+void Transport::close() {
   error_code ignored;
   if (tls_ && !is_sending_ && socket_.is_open()) {
     tls_->close();
@@ -177,7 +177,7 @@ void Wire::close() {
   let_go();
 }
 
-tcp::socket Wire::release() {
+tcp::socket Transport::release() {
   DDPRUN_ASSERT(!tls_, "what TLS has begun nobody else can go on with");
   error_code ignored;
   socket_.cancel(ignored);
@@ -185,7 +185,7 @@ tcp::socket Wire::release() {
   return std::move(socket_);
 }
 
-void Wire::let_go() {
+void Transport::let_go() {
   on_open_ = nullptr;
   on_read_ = nullptr;
   on_written_ = nullptr;

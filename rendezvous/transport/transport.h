@@ -1,4 +1,4 @@
-// Wire: a TCP connection of the control port, with TLS on it or without.
+// Transport: a TCP connection of the control port, with TLS on it or without.
 //
 // It carries plain bytes to and from its owner; what TLS has to say for itself (rendezvous/
 // tls_channel.h) it answers alone. One owner at a time, who may hand it on while nothing is being
@@ -22,7 +22,7 @@
 
 namespace ddprun {
 
-class Wire : public std::enable_shared_from_this<Wire> {
+class Transport : public std::enable_shared_from_this<Transport> {
  public:
   // How much of what TLS itself has to say waits for a peer who does not read.
   static constexpr std::size_t kMaxOwedBytes = 256 * 1024;
@@ -32,7 +32,7 @@ class Wire : public std::enable_shared_from_this<Wire> {
   using ReadHandler = std::function<void(const Result<std::string_view>& plain)>;
   using Handler = std::function<void(const Result<void>&)>;
 
-  explicit Wire(boost::asio::ip::tcp::socket socket) : socket_(std::move(socket)) {}
+  explicit Transport(boost::asio::ip::tcp::socket socket) : socket_(std::move(socket)) {}
 
   // To be connected, and for what only a socket knows; nobody else reads, writes or closes it.
   boost::asio::ip::tcp::socket& socket() { return socket_; }
@@ -94,6 +94,6 @@ class Wire : public std::enable_shared_from_this<Wire> {
   bool is_sending_ = false;
   bool ends_ = false;  // end_writing() was called
 };
-using WirePtr = std::shared_ptr<Wire>;
+using TransportPtr = std::shared_ptr<Transport>;
 
 }  // namespace ddprun
