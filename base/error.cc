@@ -3,13 +3,13 @@
 #include <cerrno>
 #include <system_error>
 
-#include "base/words.h"
+#include "base/enum_names.h"
 
 namespace ddprun {
 
 namespace {
 
-constexpr Words<ErrorKind, 11> kErrorKindWords{{{ErrorKind::kInvalidArgument, "invalid argument"},
+constexpr EnumNames<ErrorKind, 11> kErrorKindWords{{{ErrorKind::kInvalidArgument, "invalid argument"},
                                                 {ErrorKind::kNotFound, "not found"},
                                                 {ErrorKind::kTimeout, "timeout"},
                                                 {ErrorKind::kConnection, "connection"},
@@ -23,7 +23,7 @@ constexpr Words<ErrorKind, 11> kErrorKindWords{{{ErrorKind::kInvalidArgument, "i
 
 }  // namespace
 
-std::string_view to_text(ErrorKind kind) { return word_of(kErrorKindWords, kind); }
+std::string_view to_text(ErrorKind kind) { return enum_name(kErrorKindWords, kind); }
 
 std::string Error::message() const {
   std::string text = doing;

@@ -5,14 +5,14 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/enum_names.h"
 #include "base/is_control.h"
 #include "base/parse_number.h"
-#include "base/words.h"
 
 namespace ddprun {
 namespace {
 
-constexpr Words<FlightCall, 16> kCallWords{
+constexpr EnumNames<FlightCall, 16> kCallWords{
     {{FlightCall::kAllReduce, "all_reduce"},
      {FlightCall::kReduce, "reduce"},
      {FlightCall::kBroadcast, "broadcast"},
@@ -30,7 +30,7 @@ constexpr Words<FlightCall, 16> kCallWords{
      {FlightCall::kAllGatherCoalesced, "all_gather_coalesced"},
      {FlightCall::kBroadcastCoalesced, "broadcast_coalesced"}}};
 
-constexpr Words<FlightType, 18> kTypeWords{{{FlightType::kUint8, "uint8"},
+constexpr EnumNames<FlightType, 18> kTypeWords{{{FlightType::kUint8, "uint8"},
                                             {FlightType::kInt8, "int8"},
                                             {FlightType::kInt16, "int16"},
                                             {FlightType::kInt32, "int32"},
@@ -49,7 +49,7 @@ constexpr Words<FlightType, 18> kTypeWords{{{FlightType::kUint8, "uint8"},
                                             {FlightType::kUint32, "uint32"},
                                             {FlightType::kUint64, "uint64"}}};
 
-constexpr Words<FlightOp, 9> kOpWords{{{FlightOp::kSum, "sum"},
+constexpr EnumNames<FlightOp, 9> kOpWords{{{FlightOp::kSum, "sum"},
                                        {FlightOp::kAvg, "avg"},
                                        {FlightOp::kProduct, "product"},
                                        {FlightOp::kMin, "min"},
@@ -61,7 +61,7 @@ constexpr Words<FlightOp, 9> kOpWords{{{FlightOp::kSum, "sum"},
 
 // What a page holds may be of a newer library, or nonsense: "call 77".
 template <class Enum, std::size_t N>
-std::string name_in(const Words<Enum, N>& words, Enum value, const std::string& kind) {
+std::string name_in(const EnumNames<Enum, N>& words, Enum value, const std::string& kind) {
   for (const auto& [known, word] : words) {
     if (known == value) return std::string(word);
   }
@@ -69,8 +69,8 @@ std::string name_in(const Words<Enum, N>& words, Enum value, const std::string& 
 }
 
 template <class Enum, std::size_t N>
-Enum value_of(const Words<Enum, N>& words, std::string_view name, std::string_view kind) {
-  if (const std::optional<Enum> known = meant_by(words, name)) return *known;
+Enum value_of(const EnumNames<Enum, N>& words, std::string_view name, std::string_view kind) {
+  if (const std::optional<Enum> known = parse_enum(words, name)) return *known;
   if (!name.starts_with(std::string(kind) + " ")) return Enum{};
   const auto number = parse_number<int>(std::string(name.substr(kind.size() + 1)));
   const bool fits = number && *number >= 0 && *number <= std::numeric_limits<std::uint8_t>::max();

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/words.h"
+#include "base/enum_names.h"
 
 namespace ddprun {
 
@@ -24,7 +24,7 @@ LineSink stderr_sink();
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
-inline constexpr Words<LogLevel, 4> kLogLevelWords{{{LogLevel::kDebug, "debug"},
+inline constexpr EnumNames<LogLevel, 4> kLogLevelWords{{{LogLevel::kDebug, "debug"},
                                                     {LogLevel::kInfo, "info"},
                                                     {LogLevel::kWarning, "warning"},
                                                     {LogLevel::kError, "error"}}};

@@ -11,7 +11,7 @@ namespace ddprun {
 // How many letters have to be put in, taken out or changed to make one word of the other.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-// The one of `words` that is nearest to what was typed, as a whole or by its beginning; empty: none
+// The one of `enum_names` that is nearest to what was typed, as a whole or by its beginning; empty: none
 // is near.
 std::string nearest_word(std::string_view typed, std::span<const std::string> words);
 

@@ -210,7 +210,7 @@ const Option* find(What what, const std::string& given) {
 Error unknown_option(What what, const std::string& given) {
   std::vector<std::string> names;
   for (const Option& one : options_of(what)) names.push_back(one.name);
-  return invalid_argument("'ddprun " + std::string(word_of(kControlWords, what)) +
+  return invalid_argument("'ddprun " + std::string(enum_name(kControlWords, what)) +
                           "' has no option " + given +
                           guess_at_option(with_dashes(given), names, "; its --help lists them"));
 }
@@ -221,7 +221,7 @@ bool names_file(const std::string& word) {
 }
 
 Result<void> take_words(ControlOptions& options, std::vector<std::string> words) {
-  const std::string command(word_of(kControlWords, options.request.what));
+  const std::string command(enum_name(kControlWords, options.request.what));
   if (options.request.what == What::kSignal) {
     if (words.empty()) return invalid_argument("which signal? ddprun signal USR1 [JOB]");
     std::string name = words.front();
@@ -329,7 +329,7 @@ std::string control_usage(What what) {
 
 std::string control_help(What what) {
   constexpr std::size_t kColumn = 28;
-  std::string text = "ddprun " + std::string(word_of(kControlWords, what)) + " " +
+  std::string text = "ddprun " + std::string(enum_name(kControlWords, what)) + " " +
                      control_usage(what) +
                      "\n\nJOB: the job's id, or the process id of its ddprun; without it the only "
                      "one that this\nuser runs on this host. docs/control.md tells more.\n\n";

@@ -57,7 +57,7 @@ Json json_of(const NodeView& node, const Moment& now) {
             {"host", node.host},
             {"pid", node.pid},
             {"program", node.program},
-            {"phase", word_of(kAgentPhaseWords, node.phase)},
+            {"phase", enum_name(kAgentPhaseWords, node.phase)},
             {"generation", node.generation.value},
             {"max_restarts", node.max_restarts},
             {"grace_ms", to_ms(node.grace)}};
@@ -85,7 +85,7 @@ Json answer(Outcome outcome) {
 
 std::string request_line(const ControlRequest& request) {
   Json json{{"version", kControlSocketProtocol},
-            {"what", word_of(kControlWords, request.what)},
+            {"what", enum_name(kControlWords, request.what)},
             {"by", request.by}};
   if (request.signal != 0) json["signal"] = request.signal;
   if (request.rank) json["rank"] = request.rank->value;

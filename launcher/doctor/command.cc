@@ -137,7 +137,7 @@ nlohmann::ordered_json to_json(const std::vector<Finding>& findings, const Docto
       std::visit([&, key = name](const auto& plain) { details[key] = plain; }, value);
     }
     list.push_back({{"id", one.id},
-                    {"level", word_of(kLevelNames, one.level)},
+                    {"level", enum_name(kLevelNames, one.level)},
                     {"seen", one.seen},
                     {"effect", one.effect},
                     {"advice", one.advice},

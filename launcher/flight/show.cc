@@ -35,7 +35,7 @@ Json json_of(const std::vector<RankFlight>& shown, const std::vector<FlightFindi
   for (const RankFlight& flight : shown) ranks.push_back(flight_json(flight));
   Json found = Json::array();
   for (const FlightFinding& one : findings) {
-    found.push_back({{"kind", word_of(kFlightFindingWords, one.kind)},
+    found.push_back({{"kind", enum_name(kFlightFindingWords, one.kind)},
                      {"group", one.group},
                      {"collective", one.collective},
                      {"ranks", one.ranks},

@@ -14,7 +14,7 @@ namespace {
 using Setter = OptionSpec::Setter;
 
 template <class Enum, std::size_t N>
-std::vector<std::string> words(const Words<Enum, N>& table) {
+std::vector<std::string> words(const EnumNames<Enum, N>& table) {
   std::vector<std::string> texts;
   for (const auto& [value, word] : table) texts.emplace_back(word);
   return texts;
@@ -262,7 +262,7 @@ const std::vector<OptionSpec>& option_table() {
            "NUMA node), gpu (next to its GPU), auto (gpu, numa or core, whichever fits) or none",
        .example = "--bind=auto",
        .set = parsed(&LaunchOptions::bind, parse_bind),
-       .fallback = std::string(word_of(kBindWords, BindPolicy::kNone)),
+       .fallback = std::string(enum_name(kBindWords, BindPolicy::kNone)),
        .choices = words(kBindWords)},
       {.group = "Workers",
        .name = "numa-binding",
@@ -279,7 +279,7 @@ const std::vector<OptionSpec>& option_table() {
                "sees as device 0",
        .example = "--gpu-visibility=own",
        .set = parsed(&LaunchOptions::gpu_visibility, parse_gpu_visibility),
-       .fallback = std::string(word_of(kGpuVisibilityWords, standard.gpu_visibility)),
+       .fallback = std::string(enum_name(kGpuVisibilityWords, standard.gpu_visibility)),
        .choices = words(kGpuVisibilityWords)},
 
       {"Nodes", "standalone", "", "",
@@ -313,7 +313,7 @@ const std::vector<OptionSpec>& option_table() {
        "next checkpoint that workers announce, or with the next restart",
        "--on-join=checkpoint",
        parsed(&LaunchOptions::on_join, parse_on_join),
-       std::string(word_of(kOnJoinWords, standard.on_join)),
+       std::string(enum_name(kOnJoinWords, standard.on_join)),
        OptionSpec::Where::kAnywhere,
        false,
        {"now", "checkpoint", "restart"}},
@@ -412,7 +412,7 @@ const std::vector<OptionSpec>& option_table() {
            "text, or json: each line on the console is a JSON object, ddprun's own and workers'",
        .example = "--log-format=json",
        .set = parsed(&LaunchOptions::log_format, parse_log_format),
-       .fallback = std::string(word_of(kLogFormatWords, standard.log_format)),
+       .fallback = std::string(enum_name(kLogFormatWords, standard.log_format)),
        .choices = {"text", "json"}},
       {"Output", "event-log-handler", "", "NAME",
        "accepted where it is null; /status.json and /metrics of the service say what happens",

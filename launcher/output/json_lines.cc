@@ -65,7 +65,7 @@ bool is_utf8(std::string_view bytes) {
 
 std::string JsonLines::own_line(LogLevel level, std::string_view text) const {
   nlohmann::ordered_json json = beginning(job_, host_, node_, generation_);
-  json["level"] = word_of(kLogLevelWords, level);
+  json["level"] = enum_name(kLogLevelWords, level);
   json["message"] = text;
   return line_of(json);
 }

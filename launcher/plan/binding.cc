@@ -20,11 +20,11 @@ struct Asked {
 };
 Asked asked_by(const LaunchOptions& options) {
   if (options.numa_binding) {
-    const std::string_view word = word_of(kNumaBindingWords, *options.numa_binding);
+    const std::string_view word = enum_name(kNumaBindingWords, *options.numa_binding);
     return {"--numa-binding", "--numa-binding " + std::string(word)};
   }
   if (!options.bind || *options.bind == BindPolicy::kNone) return {};
-  return {"--bind", "--bind " + std::string(word_of(kBindWords, *options.bind))};
+  return {"--bind", "--bind " + std::string(enum_name(kBindWords, *options.bind))};
 }
 
 // What workers find before ddprun adds anything of its own.

@@ -73,7 +73,7 @@ Json describe(const Membership::Member& member, TimePoint now) {
   Json json{{"host", clipped(member.node.host, kHostBytesShown)},
             {"slots", member.node.slots},
             {"connected", member.connected},
-            {"phase", word_of(kAgentPhaseWords, member.status.phase)},
+            {"phase", enum_name(kAgentPhaseWords, member.status.phase)},
             {"generation", member.status.generation.value}};
   // An agent in the service's own process has no lease.
   if (!member.local) {
@@ -91,7 +91,7 @@ Json describe(const Membership::Member& member, TimePoint now) {
 
 std::string describe(const Membership& job, const Moment& now) {
   Json json{{"id", job.spec().id},
-            {"phase", word_of(kJobPhaseWords, job.phase())},
+            {"phase", enum_name(kJobPhaseWords, job.phase())},
             {"generation", job.generation().value},
             {"min_nodes", job.spec().nodes.min},
             {"max_nodes", job.spec().nodes.max},

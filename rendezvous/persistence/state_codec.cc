@@ -22,7 +22,7 @@ Json json_of(const JobRecord& record) {
                {"instance", record.instance},
                {"former_instance", record.former_instance},
                {"spec", state.spec},
-               {"phase", word_of(kJobPhaseWords, state.phase)},
+               {"phase", enum_name(kJobPhaseWords, state.phase)},
                {"generation", state.generation.value},
                {"restarts_used", state.restarts_used},
                {"restart_ages_ms", Json::array()},

@@ -134,7 +134,7 @@ std::string text_of(const Json& json) {
 }
 
 void to_json(Json& json, const WorkerEnd& end) {
-  json = {{"kind", word_of(kEndKindWords, end.kind)},
+  json = {{"kind", enum_name(kEndKindWords, end.kind)},
           {"code", end.code},
           {"core_dumped", end.core_dumped},
           {"after_stop", end.after_stop},
@@ -153,7 +153,7 @@ void to_json(Json& json, const WorkerEnd& end) {
   if (end.on_request) json["on_request"] = true;
   if (end.finished) json["finished"] = true;
   if (end.out_of_memory != OutOfMemory::kNo) {
-    json["out_of_memory"] = word_of(kOutOfMemoryWords, end.out_of_memory);
+    json["out_of_memory"] = enum_name(kOutOfMemoryWords, end.out_of_memory);
   }
 }
 void from_json(const Json& json, WorkerEnd& end) {
@@ -186,7 +186,7 @@ void to_json(Json& json, const WorkerSnapshot& one) {
           {"node_rank", one.node_rank.value},
           {"host", one.host},
           {"pid", one.pid},
-          {"flight", word_of(kFlightStateWords, one.flight)},
+          {"flight", enum_name(kFlightStateWords, one.flight)},
           {"collective", one.collective},
           {"call", one.call},
           {"waited_ms", to_ms(one.waited)},
@@ -228,7 +228,7 @@ void from_json(const Json& json, WorkerSnapshot& one) {
 }
 
 void to_json(Json& json, const AgentStatus& status) {
-  json = {{"phase", word_of(kAgentPhaseWords, status.phase)},
+  json = {{"phase", enum_name(kAgentPhaseWords, status.phase)},
           {"generation", status.generation.value},
           {"ends", status.ends},
           {"more_ends", status.more_ends},
@@ -268,7 +268,7 @@ void to_json(Json& json, const JobSpec& job) {
           {"max_restarts", job.max_restarts},
           {"join_timeout_ms", to_ms(job.join_timeout)},
           {"last_call_ms", to_ms(job.last_call)},
-          {"on_join", word_of(kOnJoinWords, job.on_join)},
+          {"on_join", enum_name(kOnJoinWords, job.on_join)},
           {"node_failures", job.node_failures}};
   const RestartRules& rules = job.restart_rules;
   if (rules.window > Duration(0)) json["restart_window_ms"] = to_ms(rules.window);
@@ -379,7 +379,7 @@ void from_json(const Json& json, Leave& leave) {
 }
 
 void to_json(Json& json, const UserRequest& request) {
-  json = {{"what", word_of(kUserRequestWords, request.what)},
+  json = {{"what", enum_name(kUserRequestWords, request.what)},
           {"number", request.number},
           {"job", request.job},
           {"by", request.by},
@@ -427,7 +427,7 @@ void from_json(const Json& json, ForwardSignal& forward_signal) {
 }
 
 void to_json(Json& json, const TellOutput& tell) {
-  json = {{"what", word_of(kTellOutputWords, tell.what)}, {"inquiry", tell.inquiry}};
+  json = {{"what", enum_name(kTellOutputWords, tell.what)}, {"inquiry", tell.inquiry}};
   if (tell.what != TellOutput::What::kBegin) return;
   json["lines"] = tell.lines;
   json["follow"] = tell.follow;
@@ -546,7 +546,7 @@ void to_json(Json& json, const Knock& knock) {
           {"version", knock.version},
           {"job", knock.job},
           {"nonce", knock.nonce}};
-  if (knock.method != ProofMethod::kKey) json["method"] = word_of(kProofMethodWords, knock.method);
+  if (knock.method != ProofMethod::kKey) json["method"] = enum_name(kProofMethodWords, knock.method);
 }
 void from_json(const Json& json, Knock& knock) {
   if (!read_protocol(json, knock.protocol, knock.version)) return;

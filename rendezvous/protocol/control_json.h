@@ -20,9 +20,9 @@ inline constexpr std::size_t kShownBytes = 200;
 
 // The enumerator that a word stands for.
 template <class Enum, std::size_t N>
-Enum value_in(const Words<Enum, N>& words, const nlohmann::json& json) {
+Enum value_in(const EnumNames<Enum, N>& words, const nlohmann::json& json) {
   const std::string& text = json.get_ref<const std::string&>();
-  if (const std::optional<Enum> value = meant_by(words, text)) return *value;
+  if (const std::optional<Enum> value = parse_enum(words, text)) return *value;
   refuse(json, "unknown word '" + clipped(text, kShownBytes) + "'");
 }
 

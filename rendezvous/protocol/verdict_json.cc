@@ -28,7 +28,7 @@ Json json_of(const WorkerEnd& end) {
     json["signal_name"] = signal_name(end.code);
     json["core_dumped"] = end.core_dumped;
     if (end.out_of_memory != OutOfMemory::kNo) {
-      json["evidence"] = word_of(kOutOfMemoryWords, end.out_of_memory);
+      json["evidence"] = enum_name(kOutOfMemoryWords, end.out_of_memory);
     }
   }
   if (!end.message.empty()) json["message"] = end.message;

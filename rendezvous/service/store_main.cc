@@ -51,7 +51,7 @@ void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
   app.add_option_function<std::string>(
          "--legacy-dialect",
          [&options](const std::string& name) {
-           const auto dialect = ddprun::meant_by(ddprun::kLegacyDialectWords, name);
+           const auto dialect = ddprun::parse_enum(ddprun::kLegacyDialectWords, name);
            if (!dialect)
              throw CLI::ValidationError("--legacy-dialect", "'" + name + "': give l1 or l2");
            options.legacy_dialect = *dialect;
@@ -59,7 +59,7 @@ void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
          "How clients older than PyTorch 2.2 are understood: l1 (up to 2.0) or l2 (2.1)")
       ->type_name("DIALECT")
       ->default_str(
-          std::string(ddprun::word_of(ddprun::kLegacyDialectWords, options.legacy_dialect)));
+          std::string(ddprun::enum_name(ddprun::kLegacyDialectWords, options.legacy_dialect)));
   app.add_option_function<std::string>(
          "--store-allow",
          [&options](const std::string& networks) {

@@ -42,7 +42,7 @@ TEST(Logger, AnotherFormatGetsLevelAndText) {
   Logger log(
       "p", [&](std::string_view line) { got += line; },
       [](LogLevel level, std::string_view text) {
-        return std::string(word_of(kLogLevelWords, level)) + "|" + std::string(text) + "\n";
+        return std::string(enum_name(kLogLevelWords, level)) + "|" + std::string(text) + "\n";
       });
   log.info("a\nb");
   log.error("c");

@@ -645,7 +645,7 @@ void ClusterSim::note_who_is_left() {
   for (const Node& node : nodes_) {
     if (!node.agent || node.agent->exited) continue;
     const AgentStatus status = node.agent->supervisor.status(now_);
-    std::string text = node.name + " is " + std::string(word_of(kAgentPhaseWords, status.phase)) +
+    std::string text = node.name + " is " + std::string(enum_name(kAgentPhaseWords, status.phase)) +
                        " in generation " + to_text(status.generation);
     for (const Worker& worker : node.agent->workers) {
       text +=
@@ -980,7 +980,7 @@ void ClusterSim::ask_for_restart(Node& node) {
     request.signal = SIGUSR1;
   }
   note(node.name + ": " + request.by + " asks for a " +
-       std::string(word_of(kUserRequestWords, request.what)));
+       std::string(enum_name(kUserRequestWords, request.what)));
   take(*node.agent, node.agent->link.send(request));
 }
 

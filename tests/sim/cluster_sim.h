@@ -78,7 +78,7 @@ enum class Happening {
   kTakeOver,
   kJobEndedWell,
 };
-inline constexpr Words<Happening, 26> kHappenings{{
+inline constexpr EnumNames<Happening, 26> kHappenings{{
     {Happening::kWorkerCrash, "worker crashes"},
     {Happening::kStubbornWorker, "workers that ignore SIGTERM"},
     {Happening::kBrokenNode, "nodes where workers always crash"},

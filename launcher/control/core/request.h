@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
+#include "base/enum_names.h"
 #include "base/ids.h"
-#include "base/words.h"
 #include "rendezvous/protocol/core/user_request.h"
 
 namespace ddprun {
@@ -26,7 +26,7 @@ struct ControlRequest {
 };
 
 // kWho: the node alone, without asking the service.
-inline constexpr Words<ControlRequest::What, 7> kControlWords{
+inline constexpr EnumNames<ControlRequest::What, 7> kControlWords{
     {{ControlRequest::What::kWho, "who"},
      {ControlRequest::What::kStatus, "status"},
      {ControlRequest::What::kLogs, "logs"},

@@ -15,7 +15,7 @@ constexpr std::size_t kLevelColumns = 9;
 constexpr std::size_t kIdColumns = 21;
 
 // Of the terminal: green, none, yellow, red.
-constexpr Words<Level, 4> kColours{{{Level::kOk, "\x1b[32m"},
+constexpr EnumNames<Level, 4> kColours{{{Level::kOk, "\x1b[32m"},
                                     {Level::kNote, "\x1b[36m"},
                                     {Level::kWarning, "\x1b[33m"},
                                     {Level::kProblem, "\x1b[1;31m"}}};
@@ -77,8 +77,8 @@ std::string report_text(const std::vector<Finding>& findings, const ReportStyle&
   constexpr std::size_t kIndent = kLevelColumns + kIdColumns;
   std::string text;
   for (const Finding& one : findings) {
-    const std::string level = padded(word_of(kLevelWords, one.level), kLevelColumns);
-    text += style.coloured ? std::string(word_of(kColours, one.level)) + level + std::string(kPlain)
+    const std::string level = padded(enum_name(kLevelWords, one.level), kLevelColumns);
+    text += style.coloured ? std::string(enum_name(kColours, one.level)) + level + std::string(kPlain)
                            : level;
     text += padded(one.id, kIdColumns) + wrapped(one.seen, kIndent, style.width) + "\n";
     if (!one.effect.empty()) {

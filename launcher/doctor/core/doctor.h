@@ -12,7 +12,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/words.h"
+#include "base/enum_names.h"
 #include "launcher/doctor/core/facts.h"
 
 namespace ddprun {
@@ -24,11 +24,11 @@ enum class Level {
   kProblem,  // jobs hang, crawl or fail of it
 };
 // As they are written in the report, and in JSON.
-inline constexpr Words<Level, 4> kLevelWords{{{Level::kOk, "ok"},
+inline constexpr EnumNames<Level, 4> kLevelWords{{{Level::kOk, "ok"},
                                               {Level::kNote, "note"},
                                               {Level::kWarning, "warn"},
                                               {Level::kProblem, "PROBLEM"}}};
-inline constexpr Words<Level, 4> kLevelNames{{{Level::kOk, "ok"},
+inline constexpr EnumNames<Level, 4> kLevelNames{{{Level::kOk, "ok"},
                                               {Level::kNote, "note"},
                                               {Level::kWarning, "warning"},
                                               {Level::kProblem, "problem"}}};

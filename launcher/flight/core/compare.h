@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "base/words.h"
+#include "base/enum_names.h"
 #include "launcher/flight/core/record.h"
 
 namespace ddprun {
@@ -34,7 +34,7 @@ struct FlightFinding {
   friend bool operator==(const FlightFinding&, const FlightFinding&) = default;
 };
 
-inline constexpr Words<FlightFinding::Kind, 6> kFlightFindingWords{
+inline constexpr EnumNames<FlightFinding::Kind, 6> kFlightFindingWords{
     {{FlightFinding::Kind::kMismatch, "mismatch"},
      {FlightFinding::Kind::kBehind, "behind"},
      {FlightFinding::Kind::kStopped, "stopped"},

@@ -122,7 +122,7 @@ std::string findings_text(const std::vector<RankFlight>& flights) {
   }
   std::string text;
   for (const FlightFinding& finding : findings) {
-    text += std::string(word_of(kFlightFindingWords, finding.kind)) + ": " +
+    text += std::string(enum_name(kFlightFindingWords, finding.kind)) + ": " +
             printable(finding.text) + "\n";
   }
   return text;

@@ -99,7 +99,7 @@ class Placing {
     Placement placement;
     placement.policy = wish_.asked;
     if (policy_ != wish_.policy) {
-      placement.policy += " (" + std::string(word_of(kBindWords, policy_)) + ")";
+      placement.policy += " (" + std::string(enum_name(kBindWords, policy_)) + ")";
     }
     placement.seats = std::move(seats_);
     placement.remarks = std::move(remarks_);

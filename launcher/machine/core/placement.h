@@ -25,8 +25,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/enum_names.h"
 #include "base/result.h"
-#include "base/words.h"
 #include "launcher/machine/core/cpu_set.h"
 
 namespace ddprun {
@@ -34,7 +34,7 @@ namespace ddprun {
 enum class BindPolicy { kNone, kAuto, kCore, kNuma, kGpu, kNode, kSocket, kCoreComplex };
 
 // --bind.
-inline constexpr Words<BindPolicy, 5> kBindWords{{
+inline constexpr EnumNames<BindPolicy, 5> kBindWords{{
     {BindPolicy::kNone, "none"},
     {BindPolicy::kAuto, "auto"},
     {BindPolicy::kCore, "core"},
@@ -42,7 +42,7 @@ inline constexpr Words<BindPolicy, 5> kBindWords{{
     {BindPolicy::kGpu, "gpu"},
 }};
 // --numa-binding.
-inline constexpr Words<BindPolicy, 4> kNumaBindingWords{{
+inline constexpr EnumNames<BindPolicy, 4> kNumaBindingWords{{
     {BindPolicy::kNode, "node"},
     {BindPolicy::kSocket, "socket"},
     {BindPolicy::kAuto, "exclusive"},

@@ -112,7 +112,7 @@ Result<int> parse_checkpoint_signal(std::string_view text) {
 }
 
 Result<WorkerStore> parse_worker_store(std::string_view text) {
-  if (const auto who = meant_by(kWorkerStoreWords, text)) return *who;
+  if (const auto who = parse_enum(kWorkerStoreWords, text)) return *who;
   return invalid_argument(quoted(text) + " is neither agent nor rank0");
 }
 
@@ -140,30 +140,30 @@ Result<std::uint64_t> parse_log_bytes(std::string_view text) {
 }
 
 Result<LogFormat> parse_log_format(std::string_view text) {
-  const std::optional<LogFormat> format = meant_by(kLogFormatWords, text);
+  const std::optional<LogFormat> format = parse_enum(kLogFormatWords, text);
   if (!format) return invalid_argument("'" + std::string(text) + "' is neither text nor json");
   return *format;
 }
 
 Result<OnJoin> parse_on_join(std::string_view text) {
-  if (const std::optional<OnJoin> when = meant_by(kOnJoinWords, text)) return *when;
+  if (const std::optional<OnJoin> when = parse_enum(kOnJoinWords, text)) return *when;
   return invalid_argument(quoted(text) + ": give now, checkpoint or restart");
 }
 
 Result<BindPolicy> parse_bind(std::string_view text) {
-  if (const std::optional<BindPolicy> policy = meant_by(kBindWords, text)) return *policy;
+  if (const std::optional<BindPolicy> policy = parse_enum(kBindWords, text)) return *policy;
   return invalid_argument(quoted(text) + ": give none, auto, core, numa or gpu");
 }
 
 Result<BindPolicy> parse_numa_binding(std::string_view text) {
-  if (const std::optional<BindPolicy> policy = meant_by(kNumaBindingWords, text)) return *policy;
+  if (const std::optional<BindPolicy> policy = parse_enum(kNumaBindingWords, text)) return *policy;
   return invalid_argument(quoted(text) +
                           ": torchrun knows node, socket, exclusive and core-complex; --bind has "
                           "ddprun's own words");
 }
 
 Result<GpuVisibility> parse_gpu_visibility(std::string_view text) {
-  if (const std::optional<GpuVisibility> seen = meant_by(kGpuVisibilityWords, text)) return *seen;
+  if (const std::optional<GpuVisibility> seen = parse_enum(kGpuVisibilityWords, text)) return *seen;
   return invalid_argument(quoted(text) + ": give all or own");
 }
 

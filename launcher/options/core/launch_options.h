@@ -15,9 +15,9 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/enum_names.h"
 #include "base/host_port.h"
 #include "base/result.h"
-#include "base/words.h"
 #include "base/worker_env.h"
 #include "launcher/machine/core/placement.h"
 #include "launcher/machine/core/slot_count.h"
@@ -70,7 +70,7 @@ Result<std::uint64_t> parse_log_bytes(std::string_view text);
 
 // --log-format: "text" or "json".
 enum class LogFormat { kText, kJson };
-inline constexpr Words<LogFormat, 2> kLogFormatWords{
+inline constexpr EnumNames<LogFormat, 2> kLogFormatWords{
     {{LogFormat::kText, "text"}, {LogFormat::kJson, "json"}}};
 Result<LogFormat> parse_log_format(std::string_view text);
 
@@ -79,7 +79,7 @@ enum class WorkerStore {
   kAgent,  // the agent of rank 0's node, before any worker starts
   kRank0,  // rank 0 itself, as torchrun's workers did before PyTorch 2.5
 };
-inline constexpr Words<WorkerStore, 2> kWorkerStoreWords{
+inline constexpr EnumNames<WorkerStore, 2> kWorkerStoreWords{
     {{WorkerStore::kAgent, "agent"}, {WorkerStore::kRank0, "rank0"}}};
 Result<WorkerStore> parse_worker_store(std::string_view text);
 
@@ -90,7 +90,7 @@ Result<BindPolicy> parse_numa_binding(std::string_view text);
 
 // --gpu-visibility: which GPUs each worker sees. kAll: those that its agent sees.
 enum class GpuVisibility { kAll, kOwn };
-inline constexpr Words<GpuVisibility, 2> kGpuVisibilityWords{{
+inline constexpr EnumNames<GpuVisibility, 2> kGpuVisibilityWords{{
     {GpuVisibility::kAll, "all"},
     {GpuVisibility::kOwn, "own"},
 }};

@@ -61,13 +61,13 @@ std::string label(std::string_view name, std::string_view value) {
 class Page {
  public:
   enum class Kind { kCounter, kGauge, kHistogram };
-  static constexpr Words<Kind, 3> kKindWords{
+  static constexpr EnumNames<Kind, 3> kKindWords{
       {{Kind::kCounter, "counter"}, {Kind::kGauge, "gauge"}, {Kind::kHistogram, "histogram"}}};
 
   void family(std::string_view name, Kind kind, std::string_view help) {
     name_ = name;
     text_ += "# HELP " + name_ + " " + std::string(help) + "\n# TYPE " + name_ + " " +
-             std::string(word_of(kKindWords, kind)) + "\n";
+             std::string(enum_name(kKindWords, kind)) + "\n";
   }
   void sample(std::string_view labels, std::string_view value, std::string_view suffix = "") {
     text_ += name_;
@@ -130,9 +130,9 @@ void add_jobs(Page& page, const JobTable& table) {
   }
   page.family("ddprun_jobs", Kind::kGauge,
               "Jobs that the service knows; those that ended: whose verdict it remembers.");
-  page.sample(label("phase", word_of(kJobPhaseWords, JobPhase::kForming)), forming);
-  page.sample(label("phase", word_of(kJobPhaseWords, JobPhase::kRunning)), running);
-  page.sample(label("phase", word_of(kJobPhaseWords, JobPhase::kEnded)),
+  page.sample(label("phase", enum_name(kJobPhaseWords, JobPhase::kForming)), forming);
+  page.sample(label("phase", enum_name(kJobPhaseWords, JobPhase::kRunning)), running);
+  page.sample(label("phase", enum_name(kJobPhaseWords, JobPhase::kEnded)),
               jobs.size() - forming - running);
   page.gauge("ddprun_members", "Agents that are connected.", members);
 

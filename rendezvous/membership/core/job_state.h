@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/words.h"
+#include "base/enum_names.h"
 #include "rendezvous/membership/core/restart_budget.h"
 #include "rendezvous/protocol/core/control_message.h"
 
@@ -20,7 +20,7 @@ namespace ddprun {
 enum class JobPhase { kForming, kRunning, kEnded };  // rendezvous/membership/core/membership.h
 
 // In pages and in the journal.
-inline constexpr Words<JobPhase, 3> kJobPhaseWords{{{JobPhase::kForming, "forming"},
+inline constexpr EnumNames<JobPhase, 3> kJobPhaseWords{{{JobPhase::kForming, "forming"},
                                                     {JobPhase::kRunning, "running"},
                                                     {JobPhase::kEnded, "ended"}}};
 

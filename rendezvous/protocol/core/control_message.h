@@ -22,10 +22,10 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/enum_names.h"
 #include "base/host_port.h"
 #include "base/ids.h"
 #include "base/is_control.h"
-#include "base/words.h"
 #include "base/worker_env.h"
 #include "rendezvous/protocol/core/code_ranges.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
@@ -78,7 +78,7 @@ enum class AgentPhase {
   kFinished,  // every worker of `generation` ended with 0 and nothing is left
 };
 
-inline constexpr Words<AgentPhase, 4> kAgentPhaseWords{{{AgentPhase::kIdle, "idle"},
+inline constexpr EnumNames<AgentPhase, 4> kAgentPhaseWords{{{AgentPhase::kIdle, "idle"},
                                                         {AgentPhase::kRunning, "running"},
                                                         {AgentPhase::kStopping, "stopping"},
                                                         {AgentPhase::kFinished, "finished"}}};
@@ -114,7 +114,7 @@ enum class OnJoin {
   kRestart,     // when the next generation is formed for another reason
 };
 
-inline constexpr Words<OnJoin, 3> kOnJoinWords{
+inline constexpr EnumNames<OnJoin, 3> kOnJoinWords{
     {{OnJoin::kNow, "now"}, {OnJoin::kCheckpoint, "checkpoint"}, {OnJoin::kRestart, "restart"}}};
 
 // What a job asks for that does not say otherwise. The times are torchrun's.

@@ -26,9 +26,9 @@
 #include <string>
 #include <variant>
 
+#include "base/enum_names.h"
 #include "base/result.h"
 #include "base/secret.h"
-#include "base/words.h"
 #include "rendezvous/auth/core/credential.h"
 #include "rendezvous/auth/core/keyring.h"
 #include "rendezvous/auth/core/proof.h"
@@ -43,7 +43,7 @@ inline constexpr std::size_t kMaxHandshakeBytes = 4096;
 inline constexpr UserId kFirstUserOfPeople{1000};
 
 enum class ProofMethod { kKey, kMunge };
-inline constexpr Words<ProofMethod, 2> kProofMethodWords{
+inline constexpr EnumNames<ProofMethod, 2> kProofMethodWords{
     {{ProofMethod::kKey, "key"}, {ProofMethod::kMunge, "munge"}}};
 
 struct Knock {

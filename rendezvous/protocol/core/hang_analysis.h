@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/enum_names.h"
 #include "base/ids.h"
-#include "base/words.h"
 #include "rendezvous/protocol/core/worker_end.h"
 
 namespace ddprun {
@@ -21,7 +21,7 @@ enum class FlightState {
   kWaiting,  // it is in one, or that has just failed
 };
 
-inline constexpr Words<FlightState, 3> kFlightStateWords{{{FlightState::kUnknown, "unknown"},
+inline constexpr EnumNames<FlightState, 3> kFlightStateWords{{{FlightState::kUnknown, "unknown"},
                                                           {FlightState::kOutside, "outside"},
                                                           {FlightState::kWaiting, "waiting"}}};
 

@@ -19,8 +19,8 @@
 #include <optional>
 #include <string>
 
+#include "base/enum_names.h"
 #include "base/ids.h"
-#include "base/words.h"
 
 namespace ddprun {
 
@@ -51,7 +51,7 @@ struct UserRequest {
   friend bool operator==(const UserRequest&, const UserRequest&) = default;
 };
 
-inline constexpr Words<UserRequest::What, 6> kUserRequestWords{
+inline constexpr EnumNames<UserRequest::What, 6> kUserRequestWords{
     {{UserRequest::What::kStatus, "status"},
      {UserRequest::What::kStop, "stop"},
      {UserRequest::What::kRestart, "restart"},
@@ -104,7 +104,7 @@ struct TellOutput {
   friend bool operator==(const TellOutput&, const TellOutput&) = default;
 };
 
-inline constexpr Words<TellOutput::What, 3> kTellOutputWords{{{TellOutput::What::kBegin, "begin"},
+inline constexpr EnumNames<TellOutput::What, 3> kTellOutputWords{{{TellOutput::What::kBegin, "begin"},
                                                               {TellOutput::What::kNext, "next"},
                                                               {TellOutput::What::kEnd, "end"}}};
 

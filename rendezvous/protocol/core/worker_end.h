@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/enum_names.h"
 #include "base/ids.h"
-#include "base/words.h"
 
 namespace ddprun {
 
@@ -23,7 +23,7 @@ enum class EndKind {
   kHung,        // it kept the others waiting; message: for what (rendezvous/protocol/core/hang_analysis.h)
 };
 
-inline constexpr Words<EndKind, 5> kEndKindWords{{{EndKind::kExited, "exited"},
+inline constexpr EnumNames<EndKind, 5> kEndKindWords{{{EndKind::kExited, "exited"},
                                                   {EndKind::kSignaled, "signaled"},
                                                   {EndKind::kNotStarted, "not_started"},
                                                   {EndKind::kNodeLost, "node_lost"},
@@ -36,7 +36,7 @@ inline constexpr std::string_view kSilentFor = "nothing was heard of it for ";
 // machine meanwhile; kSure, where it was this one.
 enum class OutOfMemory { kNo, kLikely, kSure };
 
-inline constexpr Words<OutOfMemory, 3> kOutOfMemoryWords{
+inline constexpr EnumNames<OutOfMemory, 3> kOutOfMemoryWords{
     {{OutOfMemory::kNo, "no"}, {OutOfMemory::kLikely, "likely"}, {OutOfMemory::kSure, "sure"}}};
 
 struct WorkerEnd {

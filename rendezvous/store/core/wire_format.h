@@ -18,7 +18,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/words.h"
+#include "base/enum_names.h"
 #include "rendezvous/net/core/byte_buffer.h"
 
 namespace ddprun {
@@ -105,7 +105,7 @@ enum class Dialect : std::uint8_t {
 };
 
 // The two that a connection's first bytes do not tell apart.
-inline constexpr Words<Dialect, 2> kLegacyDialectWords{
+inline constexpr EnumNames<Dialect, 2> kLegacyDialectWords{
     {{Dialect::kL1, "l1"}, {Dialect::kL2, "l2"}}};
 
 // The opcode is the index. PyTorch only ever added at the end of kModern's, so one table serves all
@@ -181,7 +181,7 @@ struct Refusal {
   };
   static constexpr std::size_t kKinds = kNotAllowed + 1;
   // As they are called in figures.
-  static constexpr Words<Kind, kKinds> kWords{{{kBadRequest, "bad_request"},
+  static constexpr EnumNames<Kind, kKinds> kWords{{{kBadRequest, "bad_request"},
                                                {kRequestLimit, "request_limit"},
                                                {kReplyLimit, "reply_limit"},
                                                {kHeldLimit, "held_limit"},

@@ -44,7 +44,7 @@ class OutputInquiriesTest : public testing::Test {
   }
   void take(InquiryOutput out) {
     for (InquiryOutput::Addressed& one : out.tells) {
-      told_.push_back(one.agent_id + " " + std::string(word_of(kTellOutputWords, one.what.what)));
+      told_.push_back(one.agent_id + " " + std::string(enum_name(kTellOutputWords, one.what.what)));
       last_told_ = one.what;
     }
     for (InquiryOutput::Said& one : out.says) {

@@ -16,7 +16,7 @@ template <class Enum, std::size_t N>
 using Words = std::array<std::pair<Enum, std::string_view>, N>;
 
 template <class Enum, std::size_t N>
-constexpr std::string_view word_of(const Words<Enum, N>& words, Enum value) {
+constexpr std::string_view enum_name(const EnumNames<Enum, N>& words, Enum value) {
   for (const auto& [known, word] : words) {
     if (known == value) return word;
   }
@@ -25,7 +25,7 @@ constexpr std::string_view word_of(const Words<Enum, N>& words, Enum value) {
 
 // nullopt: no enumerator is written so.
 template <class Enum, std::size_t N>
-constexpr std::optional<Enum> meant_by(const Words<Enum, N>& words, std::string_view text) {
+constexpr std::optional<Enum> parse_enum(const EnumNames<Enum, N>& words, std::string_view text) {
   for (const auto& [known, word] : words) {
     if (text == word) return known;
   }
