@@ -7,7 +7,7 @@
 
 #include "base/deadline.h"
 #include "base/host_port.h"
-#include "base/not_now.h"
+#include "base/would_block.h"
 #include "benchmarks/give_up.h"
 #include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/listen.h"
@@ -23,7 +23,7 @@ std::string key_of(int rank) { return "cable/" + std::to_string(rank); }
 
 // What one call has moved; it may have been the wrong time for it.
 std::size_t moved(ssize_t bytes) {
-  must(bytes > 0 || (bytes < 0 && is_not_now(errno)), "a cable");
+  must(bytes > 0 || (bytes < 0 && would_block(errno)), "a cable");
   return bytes < 0 ? 0 : static_cast<std::size_t>(bytes);
 }
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "base/is_lack_of_room.h"
+#include "base/is_disk_full.h"
 #include "base/pipe.h"
 #include "launcher/process/pseudo_terminal.h"
 #include "rendezvous/protocol/core/worker_end.h"
@@ -83,7 +83,7 @@ Result<void> make_log_directories(const std::vector<std::string>& directories) {
   for (const std::string& directory : directories) {
     std::error_code error;
     std::filesystem::create_directories(directory, error);
-    if (error && !is_lack_of_room(error.value())) {
+    if (error && !is_disk_full(error.value())) {
       return system_error("make the log directory " + directory, error.value());
     }
   }

@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/not_now.h"
 #include "base/poll_until.h"
+#include "base/would_block.h"
 
 namespace ddprun {
 namespace {
@@ -91,7 +91,7 @@ Result<std::size_t> BlockingSocket::send_some(std::string_view bytes) {
         ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<std::size_t>(sent);
     if (errno == EINTR) continue;
-    if (is_not_now(errno)) return 0;
+    if (would_block(errno)) return 0;
     return system_error("", errno);
   }
 }
@@ -108,7 +108,7 @@ Result<std::size_t> BlockingSocket::receive_with(int flags, std::span<char> spac
       return Error{.kind = ErrorKind::kConnection, .cause = "it has closed the connection"};
     }
     if (errno == EINTR) continue;
-    if (is_not_now(errno)) return 0;
+    if (would_block(errno)) return 0;
     return system_error("", errno);
   }
 }
@@ -138,7 +138,7 @@ UniqueFd BlockingSocket::take() && {
 bool BlockingSocket::is_finished() const {
   char byte = 0;
   const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  return got >= 0 || !is_not_now(errno);
+  return got >= 0 || !would_block(errno);
 }
 
 }  // namespace ddprun

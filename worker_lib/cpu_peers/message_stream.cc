@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/cache_line.h"
-#include "base/not_now.h"
+#include "base/would_block.h"
 #include "worker_lib/cpu_kernels/stream_copy.h"
 #include "worker_lib/cpu_shm/core/segment_layout.h"
 
@@ -119,7 +119,7 @@ class RingReader final : public Ring, public MessageReader {
 
 std::ptrdiff_t not_now_or_closed(ssize_t moved) {
   if (moved > 0) return moved;
-  return moved < 0 && is_not_now(errno) ? 0 : -1;
+  return moved < 0 && would_block(errno) ? 0 : -1;
 }
 
 class SocketWriter final : public MessageWriter {

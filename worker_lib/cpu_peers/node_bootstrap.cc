@@ -15,11 +15,11 @@
 #include <fstream>
 #include <optional>
 
-#include "base/not_now.h"
 #include "base/peer_user.h"
 #include "base/pidfd.h"
 #include "base/poll_until.h"
 #include "base/random_id.h"
+#include "base/would_block.h"
 #include "worker_lib/collective/rank_names.h"
 
 namespace ddprun {
@@ -132,7 +132,7 @@ Result<void> try_until(const Deadline& deadline, Try once) {
     Result<void> done = once();
     if (done) return done;
     const int why = done.error().sys_errno;
-    if ((!is_not_now(why) && why != ETOOMANYREFS) || deadline.passed()) return done;
+    if ((!would_block(why) && why != ETOOMANYREFS) || deadline.passed()) return done;
     poll_until({}, std::min(deadline.when(), BootClock::now() + kRetry));
   }
 }
@@ -248,7 +248,7 @@ class Leader {
     if (watched[0].revents != 0) {
       UniqueFd stranger(
           accept4(listener_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!stranger.valid() && !is_not_now(errno) && errno != ECONNABORTED) {
+      if (!stranger.valid() && !would_block(errno) && errno != ECONNABORTED) {
         return system_error("let the ranks of this node in", errno);
       }
       if (!stranger.valid() || user_behind(stranger.get()) != geteuid()) return {};

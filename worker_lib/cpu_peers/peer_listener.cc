@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/not_now.h"
 #include "base/poll_until.h"
+#include "base/would_block.h"
 #include "rendezvous/net/blocking_socket.h"
 #include "worker_lib/collective/rank_names.h"
 
@@ -94,7 +94,7 @@ void PeerListener::read_pending() {
     char buffer[sizeof(Hello)];
     const ssize_t got =
         recv(stranger->socket.get(), buffer, sizeof(Hello) - stranger->said.size(), MSG_DONTWAIT);
-    if (got < 0 && is_not_now(errno)) {
+    if (got < 0 && would_block(errno)) {
       ++stranger;
       continue;
     }

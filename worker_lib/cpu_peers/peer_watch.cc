@@ -19,9 +19,9 @@
 #include "base/clock.h"
 #include "base/deadline.h"
 #include "base/flight_words.h"
-#include "base/not_now.h"
 #include "base/poll_until.h"
 #include "base/process_stat.h"
+#include "base/would_block.h"
 #include "worker_lib/collective/rank_names.h"
 
 namespace ddprun {
@@ -228,7 +228,7 @@ void PeerWatch::read_link(Peer& peer) {
     peer.unread.append(buffer, static_cast<std::size_t>(got));
   }
   const int why = got < 0 ? errno : 0;
-  const bool closed = got == 0 || !is_not_now(why);
+  const bool closed = got == 0 || !would_block(why);
   while (peer.unread.size() >= sizeof(FrameHead)) {
     FrameHead head;
     std::memcpy(static_cast<void*>(&head), peer.unread.data(), sizeof head);
@@ -426,7 +426,7 @@ void PeerWatch::send_unsent(Peer& peer) {
   while (done < peer.unsent.size()) {
     const ssize_t sent = ::send(peer.socket.get(), peer.unsent.data() + done,
                                 peer.unsent.size() - done, MSG_DONTWAIT | MSG_NOSIGNAL);
-    if (sent < 0 && is_not_now(errno)) break;
+    if (sent < 0 && would_block(errno)) break;
     if (sent < 0) {
       peer.writable = false;
       done = peer.unsent.size();

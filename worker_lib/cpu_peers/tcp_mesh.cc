@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/not_now.h"
 #include "base/poll_until.h"
+#include "base/would_block.h"
 
 namespace ddprun {
 namespace {
@@ -66,7 +66,7 @@ class Progress {
 
 ssize_t not_now_or_closed(ssize_t moved) {
   if (moved > 0) return moved;
-  return moved < 0 && is_not_now(errno) ? 0 : -1;
+  return moved < 0 && would_block(errno) ? 0 : -1;
 }
 
 // By transfer: MSG_MORE where another one follows to the same node, which may share a packet with it.

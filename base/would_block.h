@@ -7,6 +7,6 @@ namespace ddprun {
 
 // Whether this errno of send(2), recv(2) or accept(2) means that one may try again, and not that
 // something broke.
-inline bool is_not_now(int error) { return error == EAGAIN || error == EINTR; }
+inline bool would_block(int error) { return error == EAGAIN || error == EINTR; }
 
 }  // namespace ddprun
