@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/late_openssl.h"
+#include "base/openssl_loader.h"
 #include "base/read_all.h"
 #include "base/unique_fd.h"
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "base/background_thread.h"
-#include "base/late_openssl.h"
 #include "base/library_function.h"
+#include "base/openssl_loader.h"
 #include "base/read_whole.h"
 #include "base/unique_fd.h"
 #include "rendezvous/auth/core/slurm_conf.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/assert.h"
-#include "base/late_openssl.h"
+#include "base/openssl_loader.h"
 
 namespace ddprun {
 namespace {

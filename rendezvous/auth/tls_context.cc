@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "base/late_openssl.h"
+#include "base/openssl_loader.h"
 #include "base/unique_fd.h"
 
 namespace ddprun {

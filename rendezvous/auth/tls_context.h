@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 
-// OpenSSL's SSL_CTX and SSL; base/late_openssl.h, which has its headers, is included by tls_context.cc and tls_channel.cc alone.
+// OpenSSL's SSL_CTX and SSL; base/openssl_loader.h, which has its headers, is included by tls_context.cc and tls_channel.cc alone.
 struct ssl_ctx_st;
 struct ssl_st;
 

@@ -4,7 +4,7 @@
 
 #include "base/assert.h"
 #include "base/hex.h"
-#include "base/late_openssl.h"
+#include "base/openssl_loader.h"
 
 namespace ddprun {
 namespace {

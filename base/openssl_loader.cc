@@ -1,4 +1,4 @@
-#include "base/late_openssl.h"
+#include "base/openssl_loader.h"
 
 #include <dlfcn.h>
 
