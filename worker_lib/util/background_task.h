@@ -22,8 +22,8 @@ class BackgroundTask {
   explicit BackgroundTask(std::string name) : name_(std::move(name)) {}
   // Waits as join() does.
   ~BackgroundTask();
-  BackgroundTask(const Beside&) = delete;
-  Beside& operator=(const Beside&) = delete;
+  BackgroundTask(const BackgroundTask&) = delete;
+  BackgroundTask& operator=(const BackgroundTask&) = delete;
 
   // After join(). The task must not throw; what it uses is its own until join().
   void begin(std::function<void()> task);
