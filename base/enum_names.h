@@ -1,4 +1,4 @@
-// Words: the one table of the words by which an enumeration is written and read, in messages, files
+// EnumNames: the one table of the words by which an enumeration is written and read, in messages, files
 // and options. Pure; any thread.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace ddprun {
 
 template <class Enum, std::size_t N>
-using Words = std::array<std::pair<Enum, std::string_view>, N>;
+using EnumNames = std::array<std::pair<Enum, std::string_view>, N>;
 
 template <class Enum, std::size_t N>
 constexpr std::string_view enum_name(const EnumNames<Enum, N>& words, Enum value) {
