@@ -57,7 +57,7 @@ struct Plan {
 };
 
 // Where the ranks of the floors meet.
-struct Meeting {
+struct RankSetup {
   static constexpr int kMost = 64;  // ranks
   struct alignas(128) Place {
     std::atomic<std::uint64_t> turn;
@@ -71,7 +71,7 @@ struct Meeting {
 struct Arena {
   char* memory = nullptr;
   std::size_t each = 0;
-  Meeting* meeting = nullptr;
+  RankSetup* meeting = nullptr;
   char* of(int rank) const { return memory + static_cast<std::size_t>(rank) * each; }
 };
 
@@ -207,7 +207,7 @@ class CpuRank final : public MeasuredSystem {
   }
 
   void meet(std::size_t how) {
-    Meeting& meeting = *arena_.meeting;
+    RankSetup& meeting = *arena_.meeting;
     if (how == 2) {
       const std::uint32_t round = meeting.round.load();
       if (meeting.here.fetch_add(1) + 1 == static_cast<std::uint32_t>(group_.size())) {
@@ -265,7 +265,7 @@ int benchmark(int argc, char** argv) {
   int here = 0;
   CLI::App app("Ranks of the cpu engine for benchmarks/collectives.py");
   app.add_option("--driver", plan.driver, "the driver's Unix socket")->required();
-  app.add_option("--ranks", plan.world, "of the world")->check(CLI::Range(1, Meeting::kMost));
+  app.add_option("--ranks", plan.world, "of the world")->check(CLI::Range(1, RankSetup::kMost));
   app.add_option("--nodes", plan.nodes, "blocks of ranks that do not share memory");
   app.add_option("--first", plan.here.first, "rank of this program");
   app.add_option("--here", here, "ranks of this program; default: all");
@@ -293,7 +293,7 @@ int benchmark(int argc, char** argv) {
   Arena arena;
   arena.each = std::max<std::size_t>(plan.longest, kSlots << 20);
   arena.memory = static_cast<char*>(shared_zeros(arena.each * plan.world));
-  arena.meeting = static_cast<Meeting*>(shared_zeros(sizeof(Meeting)));
+  arena.meeting = static_cast<RankSetup*>(shared_zeros(sizeof(RankSetup)));
   return run_forked_ranks(plan.here,
                           [&](int rank, std::uint16_t port) { run_rank(rank, port, plan, arena); });
 }

@@ -8,7 +8,7 @@ namespace {
 enum class Colour { kRed, kBlue, kNone };
 constexpr EnumNames<Colour, 2> kColourWords{{{Colour::kRed, "red"}, {Colour::kBlue, "blue"}}};
 
-TEST(Words, LeadFromValueToWordAndBack) {
+TEST(EnumNames, LeadFromValueToWordAndBack) {
   EXPECT_EQ(enum_name(kColourWords, Colour::kBlue), "blue");
   EXPECT_EQ(parse_enum(kColourWords, "red"), Colour::kRed);
   for (const char* unknown : {"", "Red", "green", "reds"}) {

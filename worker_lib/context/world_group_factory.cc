@@ -58,17 +58,17 @@ WorldGroupFactory::WorldGroupFactory(WorldGroupFactoryOptions options) : options
 
 Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form_world(Duration timeout,
                                                              const CpuGroup** peers) {
-  Meeting meeting{.own = world_rank(),
+  GroupBootstrap bootstrap{.own = world_rank(),
                   .deterministic_across_layouts = options_.deterministic_across_layouts,
                   .timeout = timeout};
-  meeting.ranks.resize(world_size());
-  std::iota(meeting.ranks.begin(), meeting.ranks.end(), 0);
-  if (options_.store) meeting.key = options_.store->name();
-  Result<std::unique_ptr<Backend>> backend = form_backends(meeting, peers);
+  bootstrap.ranks.resize(world_size());
+  std::iota(bootstrap.ranks.begin(), bootstrap.ranks.end(), 0);
+  if (options_.store) bootstrap.key = options_.store->name();
+  Result<std::unique_ptr<Backend>> backend = form_backends(bootstrap, peers);
   if (!backend) return backend.error();
   world_ = *peers;
   return make_group(std::move(*backend), options_.timeout,
-                    {.name = "world", .world_ranks = std::move(meeting.ranks), .maker = this});
+                    {.name = "world", .world_ranks = std::move(bootstrap.ranks), .maker = this});
 }
 
 Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form(const std::vector<int>& ranks,
@@ -83,20 +83,20 @@ Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form(const std::vector<
   }
   GroupIdentity identity{.name = how.name, .world_ranks = ranks, .maker = this};
   if (identity.name.empty()) identity.name = of_ranks;
-  Meeting meeting{.ranks = ranks,
+  GroupBootstrap bootstrap{.ranks = ranks,
                   .own = static_cast<int>(std::ranges::find(ranks, world_rank()) - ranks.begin()),
                   .key = "group/" + of_ranks + "/" + std::to_string(before),
                   .deterministic_across_layouts = how.deterministic_across_layouts.value_or(
                       options_.deterministic_across_layouts),
                   .timeout = patience.value_or(how.timeout.value_or(options_.timeout)),
                   .seed = std::move(seed)};
-  if (options_.store) meeting.key = options_.store->name() + "/" + meeting.key;
-  identity.id = id_of(meeting.key);
-  meeting.title = " in group " + identity.name;
-  if (!how.name.empty()) meeting.title += " of the world's " + name_ranks(ranks);
+  if (options_.store) bootstrap.key = options_.store->name() + "/" + bootstrap.key;
+  identity.id = id_of(bootstrap.key);
+  bootstrap.title = " in group " + identity.name;
+  if (!how.name.empty()) bootstrap.title += " of the world's " + name_ranks(ranks);
 
   const CpuGroup* peers = nullptr;
-  Result<std::unique_ptr<Backend>> backend = form_backends(meeting, &peers);
+  Result<std::unique_ptr<Backend>> backend = form_backends(bootstrap, &peers);
   if (!backend) return backend.error().within("form group " + identity.name);
   options_.reporter->register_group(identity.id, identity.name, ranks);
   return make_group(std::move(*backend), how.timeout.value_or(options_.timeout),
@@ -115,9 +115,9 @@ std::unique_ptr<ProcessGroup> WorldGroupFactory::make_group(std::unique_ptr<Back
 
 // One backend for each name, the one of this rank's device first: its ranks meet under the group's own
 // key.
-Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backends(const Meeting& meeting,
+Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backends(const GroupBootstrap& bootstrap,
                                                            const CpuGroup** peers) {
-  const Deadline deadline(meeting.timeout);
+  const Deadline deadline(bootstrap.timeout);
   std::vector<std::string> names{options_.backends.main_backend()};
   std::string list;
   for (const BackendChoice::Server& one : options_.backends.servers) {
@@ -132,7 +132,7 @@ Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backends(const Meeting&
     for (const BackendChoice::Server& one : options_.backends.servers) {
       if (one.backend == name) part.devices.push_back(torch::Device(one.device_type).type());
     }
-    Meeting of_part = meeting;
+    GroupBootstrap of_part = bootstrap;
     of_part.timeout = deadline.remaining();
     of_part.siblings = siblings;
     if (!parts.empty()) {  // the seed is the main one's
@@ -149,40 +149,40 @@ Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backends(const Meeting&
 }
 
 Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backend(
-    const std::string& name, const std::vector<torch::DeviceType>& devices, const Meeting& meeting,
+    const std::string& name, const std::vector<torch::DeviceType>& devices, const GroupBootstrap& bootstrap,
     const CpuGroup** peers) {
   const auto foreign = std::ranges::find(options_.foreign, name, &BackendKind::name);
-  if (foreign != options_.foreign.end()) return form_foreign(*foreign, meeting);
+  if (foreign != options_.foreign.end()) return form_foreign(*foreign, bootstrap);
   const bool is_cpu = name == "cpu";
   Result<std::unique_ptr<CpuGroup>> met =
-      meet(meeting, is_cpu && meeting.siblings ? in_nccl(meeting.siblings) : nullptr);
+      meet(bootstrap, is_cpu && bootstrap.siblings ? in_nccl(bootstrap.siblings) : nullptr);
   if (!met) return met.error();
   const std::shared_ptr<CpuGroup> group = std::move(*met);
   *peers = group.get();
-  if (meeting.siblings) (is_cpu ? meeting.siblings->cpu : meeting.siblings->nccl) = group;
+  if (bootstrap.siblings) (is_cpu ? bootstrap.siblings->cpu : bootstrap.siblings->nccl) = group;
   if (is_cpu) return std::unique_ptr<Backend>(new CpuBackend(group, devices));
   return options_.nccl->make(store_,
-                             {.rank = meeting.own,
-                              .world_size = static_cast<int>(meeting.ranks.size()),
+                             {.rank = bootstrap.own,
+                              .world_size = static_cast<int>(bootstrap.ranks.size()),
                               .device = options_.device,
-                              .name = meeting.key,
-                              .title = meeting.title,
+                              .name = bootstrap.key,
+                              .title = bootstrap.title,
                               .compare_calls = options_.compare_calls,
-                              .elsewhere = meeting.siblings ? in_cpu(meeting.siblings) : nullptr},
-                             group, meeting.seed);
+                              .elsewhere = bootstrap.siblings ? in_cpu(bootstrap.siblings) : nullptr},
+                             group, bootstrap.seed);
 }
 
 Result<std::unique_ptr<Backend>> WorldGroupFactory::form_foreign(const BackendKind& kind,
-                                                          const Meeting& meeting) {
-  const std::string doing = "make a backend " + kind.name + meeting.title;
-  const BackendStart start{.rank = meeting.own,
-                           .size = static_cast<int>(meeting.ranks.size()),
+                                                          const GroupBootstrap& bootstrap) {
+  const std::string doing = "make a backend " + kind.name + bootstrap.title;
+  const BackendStart start{.rank = bootstrap.own,
+                           .size = static_cast<int>(bootstrap.ranks.size()),
                            .device = options_.device,
-                           .store = meeting.ranks.size() == 1 ? nullptr : store_.get(),
-                           .name = meeting.key,
-                           .title = meeting.title,
-                           .timeout = meeting.timeout,
-                           .seed = meeting.seed};
+                           .store = bootstrap.ranks.size() == 1 ? nullptr : store_.get(),
+                           .name = bootstrap.key,
+                           .title = bootstrap.title,
+                           .timeout = bootstrap.timeout,
+                           .seed = bootstrap.seed};
   try {
     std::unique_ptr<Backend> backend = kind.make(start);
     if (backend) return backend;
@@ -192,27 +192,27 @@ Result<std::unique_ptr<Backend>> WorldGroupFactory::form_foreign(const BackendKi
   }
 }
 
-Result<std::unique_ptr<CpuGroup>> WorldGroupFactory::meet(const Meeting& meeting, Elsewhere elsewhere) {
-  if (meeting.ranks.size() == 1) return make_solo_group();
+Result<std::unique_ptr<CpuGroup>> WorldGroupFactory::meet(const GroupBootstrap& bootstrap, Elsewhere elsewhere) {
+  if (bootstrap.ranks.size() == 1) return make_solo_group();
   // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of
   // one node can share memory at all (same boot of the same kernel, same network namespace: not so
   // in two containers, nor on two hosts that nobody has numbered) the engine finds out by itself.
   const WorkerEnv& env = options_.env;
   std::function<std::optional<Error>()> fate;
-  if (world_) fate = [&] { return lost_member(meeting); };
+  if (world_) fate = [&] { return lost_member(bootstrap); };
   return CpuGroup::form(*store_,
-                        {.rank = Rank(meeting.own),
-                         .world_size = static_cast<int>(meeting.ranks.size()),
+                        {.rank = Rank(bootstrap.own),
+                         .world_size = static_cast<int>(bootstrap.ranks.size()),
                          .node_id = "node " + to_text(env.node_rank),
-                         .name = meeting.key,
-                         .title = meeting.title,
+                         .name = bootstrap.key,
+                         .title = bootstrap.title,
                          .page = options_.reporter->place(),
                          .address = options_.store->address(),
                          .ports = env.ports,
                          .node_silence = env.lease,
-                         .deterministic_across_layouts = meeting.deterministic_across_layouts,
+                         .deterministic_across_layouts = bootstrap.deterministic_across_layouts,
                          .checks = words_of(options_.verify),
-                         .timeout = meeting.timeout,
+                         .timeout = bootstrap.timeout,
                          .fate = fate,
                          .elsewhere = std::move(elsewhere)});
 }
@@ -244,12 +244,12 @@ WorldGroupFactory::Elsewhere WorldGroupFactory::in_nccl(std::shared_ptr<const Si
 
 // A member of which the world knows that it is dead. What else has ended the world's group need not keep
 // these ranks from forming theirs.
-std::optional<Error> WorldGroupFactory::lost_member(const Meeting& meeting) const {
+std::optional<Error> WorldGroupFactory::lost_member(const GroupBootstrap& bootstrap) const {
   std::optional<Error> failure = world_ ? world_->failure() : std::nullopt;
   if (!failure || failure->kind != ErrorKind::kPeerLost) return std::nullopt;
-  const auto lost = std::ranges::find(meeting.ranks, failure->peer_rank);
-  if (lost == meeting.ranks.end()) return std::nullopt;
-  failure->peer_rank = static_cast<int>(lost - meeting.ranks.begin());
+  const auto lost = std::ranges::find(bootstrap.ranks, failure->peer_rank);
+  if (lost == bootstrap.ranks.end()) return std::nullopt;
+  failure->peer_rank = static_cast<int>(lost - bootstrap.ranks.begin());
   return failure;
 }
 

@@ -64,7 +64,7 @@ class WorldGroupFactory : public GroupFactory {
  private:
   struct Siblings;
   // What the members of a group meet under, and how people know it.
-  struct Meeting {
+  struct GroupBootstrap {
     std::vector<int> ranks;  // of the world
     int own = 0;             // this rank's place among them
     std::string key;         // in the store
@@ -75,15 +75,15 @@ class WorldGroupFactory : public GroupFactory {
     std::shared_ptr<Siblings> siblings = {};  // of a group of several backends
   };
   using Elsewhere = std::function<std::string(std::span<const int> ranks)>;  // CpuGroupOptions
-  Result<std::unique_ptr<Backend>> form_backends(const Meeting& meeting, const CpuGroup** peers);
+  Result<std::unique_ptr<Backend>> form_backends(const GroupBootstrap& bootstrap, const CpuGroup** peers);
   Result<std::unique_ptr<Backend>> form_backend(const std::string& name,
                                                 const std::vector<torch::DeviceType>& devices,
-                                                const Meeting& meeting, const CpuGroup** peers);
-  Result<std::unique_ptr<Backend>> form_foreign(const BackendKind& kind, const Meeting& meeting);
-  Result<std::unique_ptr<CpuGroup>> meet(const Meeting& meeting, Elsewhere elsewhere);
+                                                const GroupBootstrap& bootstrap, const CpuGroup** peers);
+  Result<std::unique_ptr<Backend>> form_foreign(const BackendKind& kind, const GroupBootstrap& bootstrap);
+  Result<std::unique_ptr<CpuGroup>> meet(const GroupBootstrap& bootstrap, Elsewhere elsewhere);
   static Elsewhere in_cpu(std::shared_ptr<const Siblings> siblings);
   static Elsewhere in_nccl(std::shared_ptr<const Siblings> siblings);
-  std::optional<Error> lost_member(const Meeting& meeting) const;
+  std::optional<Error> lost_member(const GroupBootstrap& bootstrap) const;
   std::unique_ptr<ProcessGroup> make_group(std::unique_ptr<Backend> backend, Duration timeout,
                                            GroupIdentity identity) const;
 

@@ -2,14 +2,14 @@
 
 namespace ddprun {
 
-namespace fold_baseline {
+namespace reduce_baseline {
 ReduceKernel kernel(ElementType type, ReduceOp op, ReduceForm form);
 }
 #if defined(DDPRUN_REDUCE_X86)
-namespace fold_avx2 {
+namespace reduce_avx2 {
 ReduceKernel kernel(ElementType type, ReduceOp op, ReduceForm form);
 }
-namespace fold_avx512 {
+namespace reduce_avx512 {
 ReduceKernel kernel(ElementType type, ReduceOp op, ReduceForm form);
 }
 #endif
@@ -28,10 +28,10 @@ InstructionSet best_instruction_set() {
 
 ReduceKernel reduce_kernel(ElementType type, ReduceOp op, ReduceForm form, InstructionSet set) {
   switch (set) {
-    case InstructionSet::kBaseline: return fold_baseline::kernel(type, op, form);
+    case InstructionSet::kBaseline: return reduce_baseline::kernel(type, op, form);
 #if defined(DDPRUN_REDUCE_X86)
-    case InstructionSet::kAvx2: return fold_avx2::kernel(type, op, form);
-    case InstructionSet::kAvx512: return fold_avx512::kernel(type, op, form);
+    case InstructionSet::kAvx2: return reduce_avx2::kernel(type, op, form);
+    case InstructionSet::kAvx512: return reduce_avx512::kernel(type, op, form);
 #else
     default: break;
 #endif

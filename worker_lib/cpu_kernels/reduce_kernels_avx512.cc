@@ -1,2 +1,2 @@
-#define DDPRUN_FOLD_NAMESPACE fold_avx512
+#define DDPRUN_REDUCE_NAMESPACE reduce_avx512
 #include "worker_lib/cpu_kernels/reduce_kernels.inc"

@@ -1,2 +1,2 @@
-#define DDPRUN_FOLD_NAMESPACE fold_baseline
+#define DDPRUN_REDUCE_NAMESPACE reduce_baseline
 #include "worker_lib/cpu_kernels/reduce_kernels.inc"

@@ -78,7 +78,7 @@ void ReductionPass::settle(std::size_t gradient) {
   if (bucket_of_[gradient] != kNoBucket) --pending_[bucket_of_[gradient]];
 }
 
-void ReductionPass::excuse(std::size_t gradient) {
+void ReductionPass::mark_unused(std::size_t gradient) {
   if (is_awaited(gradient)) settle(gradient);
   excused_[gradient] = 1;
 }

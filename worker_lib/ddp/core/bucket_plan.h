@@ -70,7 +70,7 @@ class ReductionPass {
   void only_count();
 
   // Not awaited in this pass: its bucket may go without it.
-  void excuse(std::size_t gradient);
+  void mark_unused(std::size_t gradient);
 
   // It has come. False, and nothing changes, when it had come as often as was expected, or was
   // excused and its bucket has gone.

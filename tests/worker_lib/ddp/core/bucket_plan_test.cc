@@ -136,21 +136,21 @@ TEST_F(ReductionPassTest, AGradientDoesNotComeTwice) {
 }
 
 TEST_F(ReductionPassTest, ABucketDoesNotWaitForWhatIsExcused) {
-  pass_.excuse(0);
-  pass_.excuse(0);
+  pass_.mark_unused(0);
+  pass_.mark_unused(0);
   EXPECT_THAT(due(), IsEmpty());
   pass_.arrive(1);
   EXPECT_THAT(due(), ElementsAre(0));
   for (const std::size_t gradient : {2, 3, 4}) pass_.arrive(gradient);
   EXPECT_THAT(pass_.missing(), ElementsAre(5));
-  pass_.excuse(5);
+  pass_.mark_unused(5);
   EXPECT_THAT(pass_.missing(), IsEmpty());
   EXPECT_THAT(pass_.arrivals(), ElementsAre(0, 1, 1, 1, 1, 0));
   EXPECT_THAT(pass_.ready_order(), ElementsAre(1, 2, 3, 4, 0, 5));
 }
 
 TEST_F(ReductionPassTest, WhatWasExcusedMayComeUntilItsBucketHasGone) {
-  for (const std::size_t gradient : {0, 2}) pass_.excuse(gradient);
+  for (const std::size_t gradient : {0, 2}) pass_.mark_unused(gradient);
   EXPECT_TRUE(pass_.arrive(0));
   EXPECT_FALSE(pass_.arrive(0));
   pass_.arrive(1);
