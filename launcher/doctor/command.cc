@@ -94,7 +94,7 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
     std::string meant = meant_for_doctor(options);
     return meant.empty() ? std::move(job).error() : invalid_argument(std::move(meant));
   }
-  if (job->options.command != Command::kRun) {
+  if (job->options.command != LaunchCommand::kRun) {
     return invalid_argument("--version, --print-config and --dry-run are not for doctor");
   }
   line.command.options = std::move(job->options);

@@ -63,7 +63,7 @@ ReportFile report_of(const LaunchOptions& options) {
 // What cannot be started is reported, too.
 int refuse(const Error& error, const LaunchOptions& options) {
   const ExitCode code = usage_or(ExitCode::kFiles, error);
-  if (options.command == Command::kRun) {
+  if (options.command == LaunchCommand::kRun) {
     const Result<WorkerCommand> program = find_program(options);
     const Result<void> written = report_of(options).end(
         {.exit_code = to_int(code),
@@ -120,18 +120,18 @@ int run(const std::vector<std::string>& arguments) {
   }
   Result<CommandLine> line = parse_command_line(arguments);
   if (!line) return fail(line.error(), ExitCode::kUsage);
-  const Command command = line->options.command;
+  const LaunchCommand command = line->options.command;
   switch (command) {
-    case Command::kHelp: return tell(help_text());
-    case Command::kVersion: return tell(version_text());
-    case Command::kPrintConfig: return tell(config_text(*line));
-    case Command::kShowBinding: return tell_binding(line->options);
-    case Command::kDryRun:
-    case Command::kRun: break;
+    case LaunchCommand::kHelp: return tell(help_text());
+    case LaunchCommand::kVersion: return tell(version_text());
+    case LaunchCommand::kPrintConfig: return tell(config_text(*line));
+    case LaunchCommand::kShowBinding: return tell_binding(line->options);
+    case LaunchCommand::kDryRun:
+    case LaunchCommand::kRun: break;
   }
   Result<AgentConfig> config = plan_job(line->options);
   if (!config) return refuse(config.error(), line->options);
-  return command == Command::kDryRun ? tell(dry_run_text(*config)) : run_job(std::move(*config));
+  return command == LaunchCommand::kDryRun ? tell(dry_run_text(*config)) : run_job(std::move(*config));
 }
 
 }  // namespace

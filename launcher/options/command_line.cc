@@ -223,7 +223,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
     if (Result<void> set = apply(setting, sources, line.options); !set) {
       return std::move(set).error();
     }
-    if (line.options.command != Command::kRun) return line;
+    if (line.options.command != LaunchCommand::kRun) return line;
   }
   const OptionSetting file = sources.setting_of(*find_option("--config"));
   if (Result<void> set = apply(file, sources, line.options); !set) return std::move(set).error();

@@ -101,7 +101,7 @@ Setter without_effect(std::function<Result<void>(const std::string&)> check) {
 
 // What is asked for instead of running a job.
 OptionSpec wish(const char* name, const char* short_name, const char* help, const char* example,
-                Command what) {
+                LaunchCommand what) {
   return {.group = "General",
           .name = name,
           .short_name = short_name,
@@ -454,13 +454,13 @@ const std::vector<OptionSpec>& option_table() {
        .where = OptionSpec::Where::kNotInFile},
       wish("print-config", "",
            "show the value of each option and where it comes from; start nothing", "--print-config",
-           Command::kPrintConfig),
+           LaunchCommand::kPrintConfig),
       wish("dry-run", "", "print the plan and the environment of each worker; start nothing",
-           "--dry-run", Command::kDryRun),
+           "--dry-run", LaunchCommand::kDryRun),
       wish("show-binding", "", "draw this machine and where --bind puts each worker; start nothing",
-           "--show-binding", Command::kShowBinding),
-      wish("version", "", "versions of ddprun and its protocol", "--version", Command::kVersion),
-      wish("help", "h", "this text", "-h", Command::kHelp),
+           "--show-binding", LaunchCommand::kShowBinding),
+      wish("version", "", "versions of ddprun and its protocol", "--version", LaunchCommand::kVersion),
+      wish("help", "h", "this text", "-h", LaunchCommand::kHelp),
   };
   return table;
 }

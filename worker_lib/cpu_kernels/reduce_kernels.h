@@ -18,7 +18,7 @@
 
 namespace ddprun {
 
-struct ReduceJob {
+struct ReduceArguments {
   const void* const* sources = nullptr;
   int source_count = 0;           // at least 1
   size_t count = 0;               // elements
@@ -35,7 +35,7 @@ enum class ReduceForm {
   kFinish,   // accumulators in, elements out
 };
 
-using ReduceKernel = void (*)(const ReduceJob&);
+using ReduceKernel = void (*)(const ReduceArguments&);
 
 enum class InstructionSet { kBaseline, kAvx2, kAvx512 };
 

@@ -292,7 +292,7 @@ bool SharedProgress::raise(const GroupFailure& failure) {
   std::uint64_t none = 0;
   const bool first = head_->failure.compare_exchange_strong(none, pack(failure, local_));
   if (first) {
-    for (int i = 0; i < local_count_; ++i) ring(i);
+    for (int i = 0; i < local_count_; ++i) notify(i);
   }
   return first;
 }
@@ -331,7 +331,7 @@ std::optional<GroupFailure> SharedProgress::failure() const {
 
 void SharedProgress::leave() {
   blocks_[local_].left.store(1);
-  for (int i = 0; i < local_count_; ++i) ring(i);
+  for (int i = 0; i < local_count_; ++i) notify(i);
 }
 
 void SharedProgress::notify_own() { notify(local_); }

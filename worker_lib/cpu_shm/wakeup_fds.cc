@@ -16,7 +16,7 @@ void WakeupFds::notify(int local) const {
 }
 
 void WakeupFds::notify_all() const {
-  for (std::size_t local = 0; local < wakeups_.size(); ++local) ring(static_cast<int>(local));
+  for (std::size_t local = 0; local < wakeups_.size(); ++local) notify(static_cast<int>(local));
 }
 
 void WakeupFds::drain() const {

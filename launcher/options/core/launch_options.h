@@ -99,8 +99,8 @@ Result<GpuVisibility> parse_gpu_visibility(std::string_view text);
 // --- the whole command line ---------------------------------------------------------------------
 
 // What is to be done: run the job, or tell something and start nothing.
-enum class Command { kRun, kHelp, kVersion, kPrintConfig, kDryRun, kShowBinding };
-constexpr bool needs_program(Command command) { return command == Command::kRun || command == Command::kDryRun; }
+enum class LaunchCommand { kRun, kHelp, kVersion, kPrintConfig, kDryRun, kShowBinding };
+constexpr bool needs_program(LaunchCommand command) { return command == LaunchCommand::kRun || command == LaunchCommand::kDryRun; }
 
 // Between the first signal to workers and SIGKILL; Slurm's own patience (KillWait) is 30 s, so below it.
 inline constexpr Duration kDefaultGrace = std::chrono::seconds(30);
@@ -110,7 +110,7 @@ inline constexpr Duration kDefaultGraceUnderSlurm = std::chrono::seconds(10);
 Result<int> parse_checkpoint_signal(std::string_view text);
 
 struct LaunchOptions {
-  Command command = Command::kRun;
+  LaunchCommand command = LaunchCommand::kRun;
   std::string config_file;  // empty: none
   NodeRange nodes;
   SlotCount slots;

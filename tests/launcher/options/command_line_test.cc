@@ -302,9 +302,9 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
 }
 
 TEST(CommandLine, HelpAndVersionNeedNoProgram) {
-  EXPECT_EQ(parse_command_line({"--help"})->options.command, Command::kHelp);
-  EXPECT_EQ(parse_command_line({"-h", "p"})->options.command, Command::kHelp);
-  EXPECT_EQ(parse_command_line({"--version"})->options.command, Command::kVersion);
+  EXPECT_EQ(parse_command_line({"--help"})->options.command, LaunchCommand::kHelp);
+  EXPECT_EQ(parse_command_line({"-h", "p"})->options.command, LaunchCommand::kHelp);
+  EXPECT_EQ(parse_command_line({"--version"})->options.command, LaunchCommand::kVersion);
 }
 
 // By its own name, whatever the others give: a file of which nothing is needed.
