@@ -40,37 +40,37 @@ class ThreadWorld::RecordedGroup final : public CpuGroup {
   int size() const override { return group_->size(); }
 
   Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                          const CollectiveOptions& terms) override {
+                          const CpuCallOptions& terms) override {
     return note({"all_reduce", bytes_of(tensors)}, group_->all_reduce(tensors, type, op, terms));
   }
   Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                      Rank root, const CollectiveOptions& terms) override {
+                      Rank root, const CpuCallOptions& terms) override {
     return note({"reduce", bytes_of(tensors)}, group_->reduce(tensors, type, op, root, terms));
   }
   Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
-                         const CollectiveOptions& terms) override {
+                         const CpuCallOptions& terms) override {
     return note({"broadcast", bytes_of(tensors)}, group_->broadcast(tensors, root, terms));
   }
   Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CollectiveOptions& terms) override {
+                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override {
     return note({"all_gather", bytes_of(inputs)}, group_->all_gather(inputs, outputs, terms));
   }
   Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
                               std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
-                              const CollectiveOptions& terms) override {
+                              const CpuCallOptions& terms) override {
     return note({"reduce_scatter", bytes_of(outputs)},
                 group_->reduce_scatter(inputs, outputs, type, op, terms));
   }
   Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs, Rank root,
-                      const CollectiveOptions& terms) override {
+                      const CpuCallOptions& terms) override {
     return note({"gather", input.size()}, group_->gather(input, outputs, root, terms));
   }
   Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
-                       const CollectiveOptions& terms) override {
+                       const CpuCallOptions& terms) override {
     return note({"scatter", output.size()}, group_->scatter(inputs, output, root, terms));
   }
   Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CollectiveOptions& terms) override {
+                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override {
     return note({"all_to_all", bytes_of(inputs)}, group_->all_to_all(inputs, outputs, terms));
   }
   Result<void> barrier(Duration timeout) override {

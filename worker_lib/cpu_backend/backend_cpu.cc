@@ -50,16 +50,16 @@ ReduceOp engine_op(const Reduction& how) {
   return how.op == ReduceOp::kPremulSum ? ReduceOp::kSum : how.op;
 }
 
-CollectiveOptions terms_of(TensorList tensors, Duration timeout) {
-  CollectiveOptions terms(timeout);
+CpuCallOptions terms_of(TensorList tensors, Duration timeout) {
+  CpuCallOptions terms(timeout);
   const ContentFacts content = content_of(tensors);
   terms.type = content.type;
   terms.types = content.types;
   return terms;
 }
 
-CollectiveOptions terms_of(const Reduction& how, Duration timeout) {
-  CollectiveOptions terms(timeout);
+CpuCallOptions terms_of(const Reduction& how, Duration timeout) {
+  CpuCallOptions terms(timeout);
   terms.asked = how.op;
   return terms;
 }

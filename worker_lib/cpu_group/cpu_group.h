@@ -77,9 +77,9 @@ struct CpuGroupOptions {
 };
 
 // What is said of a collective beside where its bytes are. A duration alone says how long it may take.
-struct CollectiveOptions {
+struct CpuCallOptions {
   template <class Representation, class Period>
-  CollectiveOptions(std::chrono::duration<Representation, Period> limit) : timeout(limit) {}
+  CpuCallOptions(std::chrono::duration<Representation, Period> limit) : timeout(limit) {}
 
   Duration timeout;
   // What the ranks must agree in, although the engine does not look at it: what the bytes are that
@@ -117,28 +117,28 @@ class CpuGroup {
 
   // In place.
   virtual Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type,
-                                  ReduceOp op, const CollectiveOptions& terms) = 0;
+                                  ReduceOp op, const CpuCallOptions& terms) = 0;
   virtual Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                              Rank root, const CollectiveOptions& terms) = 0;
+                              Rank root, const CpuCallOptions& terms) = 0;
   virtual Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
-                                 const CollectiveOptions& terms) = 0;
+                                 const CpuCallOptions& terms) = 0;
   // outputs: for each rank, in their order, room like `inputs`.
   virtual Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                                  std::span<const WritableBytes> outputs, const CollectiveOptions& terms) = 0;
+                                  std::span<const WritableBytes> outputs, const CpuCallOptions& terms) = 0;
   // inputs: for each rank, in their order, what is like `outputs`; they are not modified.
   virtual Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
                                       std::span<const WritableBytes> outputs, ElementType type,
-                                      ReduceOp op, const CollectiveOptions& terms) = 0;
+                                      ReduceOp op, const CpuCallOptions& terms) = 0;
   // outputs: one per rank on the root, like `input`; empty elsewhere.
   virtual Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs,
-                              Rank root, const CollectiveOptions& terms) = 0;
+                              Rank root, const CpuCallOptions& terms) = 0;
   // inputs: one per rank on the root, like `output`; empty elsewhere.
   virtual Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
-                               Rank root, const CollectiveOptions& terms) = 0;
+                               Rank root, const CpuCallOptions& terms) = 0;
   // inputs[r] goes to rank r, outputs[r] comes from rank r; every pair may have its own size.
   // kInvalidArgument on every rank if one sends what the other does not expect.
   virtual Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                                  std::span<const WritableBytes> outputs, const CollectiveOptions& terms) = 0;
+                                  std::span<const WritableBytes> outputs, const CpuCallOptions& terms) = 0;
   virtual Result<void> barrier(Duration timeout) = 0;
 
   // Messages, matched by pair and tag: those of one tag are received in the order sent, by receives

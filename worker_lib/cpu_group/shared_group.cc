@@ -29,7 +29,7 @@ CallHeader header_of(std::span<const Bytes> tensors) {
 }
 
 // The header of a collective that moves bytes, with what they are.
-CallHeader in_terms(const CollectiveOptions& terms, CallHeader header) {
+CallHeader in_terms(const CpuCallOptions& terms, CallHeader header) {
   header.type = terms.type;
   header.count /= size_of(terms.type);
   header.digest ^= terms.types;
@@ -95,14 +95,14 @@ std::shared_ptr<char> SharedGroup::shared_memory(std::size_t bytes) {
 // --- the collectives ---
 
 Result<void> SharedGroup::all_reduce(std::span<const WritableBytes> tensors, ElementType type,
-                                     ReduceOp op, const CollectiveOptions& terms) {
+                                     ReduceOp op, const CpuCallOptions& terms) {
   ReduceJob job{.kind = CallKind::kAllReduce, .type = type, .op = op};
   job.data = Scattered<char>(tensors);
   return run_reduce(header_of(tensors), job, terms);
 }
 
 Result<void> SharedGroup::reduce(std::span<const WritableBytes> tensors, ElementType type,
-                                 ReduceOp op, Rank root, const CollectiveOptions& terms) {
+                                 ReduceOp op, Rank root, const CpuCallOptions& terms) {
   require_root(root, size());
   ReduceJob job{.kind = CallKind::kReduce, .type = type, .op = op, .root = root.value};
   job.data = Scattered<char>(tensors);
@@ -111,7 +111,7 @@ Result<void> SharedGroup::reduce(std::span<const WritableBytes> tensors, Element
 
 Result<void> SharedGroup::reduce_scatter(std::span<const ReadableBytes> inputs,
                                          std::span<const WritableBytes> outputs, ElementType type,
-                                         ReduceOp op, const CollectiveOptions& terms) {
+                                         ReduceOp op, const CpuCallOptions& terms) {
   require_count(inputs.size(), outputs.size() * size());
   const std::vector<Scattered<const char>> by_rank = one_for_each_rank(inputs, size());
   ReduceJob job{.kind = CallKind::kReduceScatter, .type = type, .op = op};
@@ -121,7 +121,7 @@ Result<void> SharedGroup::reduce_scatter(std::span<const ReadableBytes> inputs,
 }
 
 Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job,
-                                     const CollectiveOptions& terms) {
+                                     const CpuCallOptions& terms) {
   require_operation(job.type, job.op);
   header.count = job.count();
   header.root = job.root;
@@ -221,7 +221,7 @@ std::optional<std::size_t> SharedGroup::place_in_heap(const ReduceJob& job) cons
 }
 
 Result<void> SharedGroup::broadcast(std::span<const WritableBytes> tensors, Rank root,
-                                    const CollectiveOptions& terms) {
+                                    const CpuCallOptions& terms) {
   require_root(root, size());
   CallHeader header = in_terms(terms, header_of(tensors));
   header.kind = CallKind::kBroadcast;
@@ -237,7 +237,7 @@ Result<void> SharedGroup::broadcast(std::span<const WritableBytes> tensors, Rank
 
 Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
                                      std::span<const WritableBytes> outputs,
-                                     const CollectiveOptions& terms) {
+                                     const CpuCallOptions& terms) {
   require_count(outputs.size(), inputs.size() * size());
   CallHeader header = in_terms(terms, header_of(inputs));
   header.kind = CallKind::kAllGather;
@@ -299,7 +299,7 @@ Result<SharedGroup::Phase> SharedGroup::pull(Collective& collective, std::uint64
 }
 
 Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBytes> outputs,
-                                 Rank root, const CollectiveOptions& terms) {
+                                 Rank root, const CpuCallOptions& terms) {
   require_root(root, size());
   const int wanted = root.value == rank() ? size() : 0;
   require_count(outputs.size(), wanted);
@@ -315,7 +315,7 @@ Result<void> SharedGroup::gather(ReadableBytes input, std::span<const WritableBy
 }
 
 Result<void> SharedGroup::scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
-                                  Rank root, const CollectiveOptions& terms) {
+                                  Rank root, const CpuCallOptions& terms) {
   require_root(root, size());
   const int wanted = root.value == rank() ? size() : 0;
   require_count(inputs.size(), wanted);
@@ -327,7 +327,7 @@ Result<void> SharedGroup::scatter(std::span<const ReadableBytes> inputs, Writabl
 
 Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
                                      std::span<const WritableBytes> outputs,
-                                     const CollectiveOptions& terms) {
+                                     const CpuCallOptions& terms) {
   require_count(inputs.size(), size());
   require_count(outputs.size(), size());
   std::size_t bytes = 0;

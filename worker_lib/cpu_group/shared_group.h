@@ -27,22 +27,22 @@ class SharedGroup final : public CpuGroup {
   int rank() const override { return here_.rank; }
   int size() const override { return here_.layout.world_size(); }
   Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                          const CollectiveOptions& terms) override;
+                          const CpuCallOptions& terms) override;
   Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                      Rank root, const CollectiveOptions& terms) override;
+                      Rank root, const CpuCallOptions& terms) override;
   Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
-                         const CollectiveOptions& terms) override;
+                         const CpuCallOptions& terms) override;
   Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CollectiveOptions& terms) override;
+                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override;
   Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
                               std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
-                              const CollectiveOptions& terms) override;
+                              const CpuCallOptions& terms) override;
   Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs, Rank root,
-                      const CollectiveOptions& terms) override;
+                      const CpuCallOptions& terms) override;
   Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
-                       const CollectiveOptions& terms) override;
+                       const CpuCallOptions& terms) override;
   Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CollectiveOptions& terms) override;
+                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override;
   Result<void> barrier(Duration timeout) override;
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                     Duration timeout) override;
@@ -78,7 +78,7 @@ class SharedGroup final : public CpuGroup {
     CallHeader header;
     OperationContext attempt;
   };
-  Result<void> run_reduce(CallHeader header, const ReduceJob& job, const CollectiveOptions& terms);
+  Result<void> run_reduce(CallHeader header, const ReduceJob& job, const CpuCallOptions& terms);
   Result<void> run(const CallHeader& header, ChunkedCall& call, Duration timeout);
   Result<void> begin(Collective& collective);
   enum class Phase {

@@ -15,42 +15,42 @@ class SoloGroup final : public CpuGroup {
   int size() const override { return 1; }
 
   Result<void> all_reduce(std::span<const WritableBytes>, ElementType type, ReduceOp op,
-                          const CollectiveOptions&) override {
+                          const CpuCallOptions&) override {
     require_operation(type, op);
     return done("all_reduce");
   }
   Result<void> reduce(std::span<const WritableBytes>, ElementType type, ReduceOp op, Rank root,
-                      const CollectiveOptions&) override {
+                      const CpuCallOptions&) override {
     require_root(root, 1);
     require_operation(type, op);
     return done("reduce");
   }
-  Result<void> broadcast(std::span<const WritableBytes>, Rank root, const CollectiveOptions&) override {
+  Result<void> broadcast(std::span<const WritableBytes>, Rank root, const CpuCallOptions&) override {
     require_root(root, 1);
     return done("broadcast");
   }
   Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CollectiveOptions&) override {
+                          std::span<const WritableBytes> outputs, const CpuCallOptions&) override {
     return copy("all_gather", inputs, outputs);
   }
   Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
                               std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
-                              const CollectiveOptions&) override {
+                              const CpuCallOptions&) override {
     require_operation(type, op);
     return copy("reduce_scatter", inputs, outputs);
   }
   Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs, Rank root,
-                      const CollectiveOptions&) override {
+                      const CpuCallOptions&) override {
     require_root(root, 1);
     return copy("gather", list_of(input), outputs);
   }
   Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
-                       const CollectiveOptions&) override {
+                       const CpuCallOptions&) override {
     require_root(root, 1);
     return copy("scatter", inputs, list_of(output));
   }
   Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CollectiveOptions&) override {
+                          std::span<const WritableBytes> outputs, const CpuCallOptions&) override {
     require_count(inputs.size(), 1);
     if (inputs[0].size() != outputs[0].size()) {
       return invalid_argument("rank 0 sends " + std::to_string(inputs[0].size()) +

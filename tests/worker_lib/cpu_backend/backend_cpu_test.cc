@@ -49,41 +49,41 @@ class GatedGroup final : public CpuGroup {
   int rank() const override { return 0; }
   int size() const override { return 2; }
   Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                          const CollectiveOptions& terms) override {
+                          const CpuCallOptions& terms) override {
     return note(
         "all_reduce " + std::string(to_text(op)) + text_of(tensors) + " of " + to_text(type),
         terms.timeout);
   }
   Result<void> reduce(std::span<const WritableBytes> tensors, ElementType, ReduceOp op, Rank root,
-                      const CollectiveOptions& terms) override {
+                      const CpuCallOptions& terms) override {
     return note("reduce " + std::string(to_text(op)) + text_of(tensors) + " to " + to_text(root),
                 terms.timeout);
   }
   Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
-                         const CollectiveOptions& terms) override {
+                         const CpuCallOptions& terms) override {
     return note("broadcast" + text_of(tensors) + " from " + to_text(root), terms.timeout);
   }
   Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CollectiveOptions& terms) override {
+                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override {
     return note("all_gather" + text_of(inputs) + " to" + text_of(outputs), terms.timeout);
   }
   Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
                               std::span<const WritableBytes> outputs, ElementType, ReduceOp op,
-                              const CollectiveOptions& terms) override {
+                              const CpuCallOptions& terms) override {
     return note(
         "reduce_scatter " + std::string(to_text(op)) + text_of(inputs) + " to" + text_of(outputs),
         terms.timeout);
   }
   Result<void> gather(ReadableBytes, std::span<const WritableBytes> outputs, Rank root,
-                      const CollectiveOptions& terms) override {
+                      const CpuCallOptions& terms) override {
     return note("gather" + text_of(outputs) + " to " + to_text(root), terms.timeout);
   }
   Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes, Rank root,
-                       const CollectiveOptions& terms) override {
+                       const CpuCallOptions& terms) override {
     return note("scatter" + text_of(inputs) + " from " + to_text(root), terms.timeout);
   }
   Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CollectiveOptions& terms) override {
+                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override {
     return note("all_to_all" + text_of(inputs) + " to" + text_of(outputs), terms.timeout);
   }
   Result<void> barrier(Duration timeout) override { return note("barrier", timeout); }

@@ -280,7 +280,7 @@ TEST_P(CpuGroupAgreement, RanksWhoseBytesAreOfOtherTypesAllLearnIt) {
   EngineWorld world(GetParam());
   world.run([](CpuGroup& group, int rank) {
     std::vector<float> data(4);
-    CollectiveOptions terms(kPatience);
+    CpuCallOptions terms(kPatience);
     terms.type = rank == 2 ? ElementType::kI32 : ElementType::kF32;
     const Result<void> result = group.broadcast(list_of(writable(data)), Rank(0), terms);
     ASSERT_FALSE(result);
