@@ -2,8 +2,8 @@
 //
 // It owns one Supervisor and performs its actions: it starts and signals workers, hosts the
 // generation's store when rank 0 lives here, passes output on, and talks to the rendezvous service,
-// which it may embed. Everything happens on one thread and one io_context; only the console has a
-// thread of its own.
+// which it may embed. Everything happens on one thread and one io_context; what may block has threads
+// of its own: the console, log files, calls on a slow disk, looking at workers that hang.
 #pragma once
 
 #include "launcher/guard/guardian.h"

@@ -1,7 +1,7 @@
 // Transport: a TCP connection of the control port, with TLS on it or without.
 //
-// It carries plain bytes to and from its owner; what TLS has to say for itself (rendezvous/
-// tls_channel.h) it answers alone. One owner at a time, who may hand it on while nothing is being
+// It carries plain bytes to and from its owner; what TLS has to say for itself
+// (rendezvous/auth/tls_channel.h) it answers alone. One owner at a time, who may hand it on while nothing is being
 // read or written, and who has to close() or release() it: a handler that waits keeps what it holds
 // alive until then. One thread, that of the socket's io_context; handlers are called from there,
 // never from within the call that began the operation.

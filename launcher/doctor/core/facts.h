@@ -1,5 +1,5 @@
 // What `ddprun doctor` has seen of this host and of the way to the others: plain values, filled by
-// launcher/doctor_*.cc and judged by launcher/doctor/core/doctor.h. Any thread.
+// the files of launcher/doctor and judged by launcher/doctor/core/doctor.h. Any thread.
 //
 // A member that could not be seen is empty (nullopt, or a text that says why it failed).
 #pragma once

@@ -12,7 +12,7 @@
 namespace ddprun {
 namespace {
 
-// Words of ddprun's own library (worker_lib/cpu), and those that others use.
+// Words of ddprun's own library (worker_lib/cpu_group), and those that others use.
 constexpr std::array kFates = std::to_array<std::string_view>(
     {"closed", "has closed", "has left", "is gone", "died", "has died", "is dead",
      "is out of reach", "disconnected", "has failed", "failed to pass monitoredbarrier"});

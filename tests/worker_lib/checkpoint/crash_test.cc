@@ -1,5 +1,5 @@
 // A whole CheckpointManager when a call of its writer fails, when it is killed, and when the power
-// goes. checkpoint_faults_test does the same to the directory alone, more thoroughly.
+// goes. faults_test does the same to the directory alone, more thoroughly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -6,7 +6,7 @@
 // real results once every rank's has reached the front of its stream, so a hang is one here, too.
 //
 // Its behaviour was read from the sources of NCCL 2.28.9 and 2.30.7; each rule in
-// nccl_double_communicators.cc names the function that it was read from. Where both agree, only the
+// double_communicators.cc names the function that it was read from. Where both agree, only the
 // function is named. A call that NCCL refuses, or in which NCCL reads freed or missing memory, is
 // reported as a test failure ("breach").
 //
@@ -14,9 +14,9 @@
 // capture, no wait for it outside, no communicator or memory made in one, and every stream joined
 // before it ends. Everything that was made must be freed.
 //
-// Files: nccl_double.cc (what a test arranges and asks), nccl_double_communicators.cc (life of a
-// communicator), nccl_double_streams.cc (streams, collectives, messages), nccl_double_table.cc (the
-// table), nccl_double_state.h (what they share).
+// Files: double.cc (what a test arranges and asks), double_communicators.cc (life of a
+// communicator), double_streams.cc (streams, collectives, messages), double_table.cc (the
+// table), double_state.h (what they share).
 //
 // One lives at a time, because the table's functions have no argument for it. Any thread.
 #pragma once
@@ -132,7 +132,7 @@ class NcclDouble {
   CudaResult cuda(const std::string& call, const std::function<void()>& action);
   void touch_context();
 
-  // nccl_double_communicators.cc; all need mutex_, which `lock` holds.
+  // double_communicators.cc; all need mutex_, which `lock` holds.
   static Group& own_group();
   Comm& at(NcclComm handle, const std::string& call);
   Comm& add_comm(Clique& clique, int rank, int device);
@@ -160,7 +160,7 @@ class NcclDouble {
   bool run_jobs();
   void end_job(Job& job);
 
-  // nccl_double_streams.cc; all need mutex_.
+  // double_streams.cc; all need mutex_.
   Stream& own_stream();
   void pump();
   bool advance(Stream& stream);

@@ -1,4 +1,4 @@
-// The rules of the double, as they were read from NCCL's source; nccl_double_communicators.cc names
+// The rules of the double, as they were read from NCCL's source; double_communicators.cc names
 // the functions. What NCCL calls illegal must be found, or the other tests prove nothing.
 #include "tests/worker_lib/nccl/double.h"
 

@@ -1,5 +1,5 @@
 // spawn() with real processes. What is about the program itself (its streams, its end, its threads)
-// is played by spawn_main.cc. Ranks cannot tell GoogleTest what they find: they throw, or write
+// is played by main.cc. Ranks cannot tell GoogleTest what they find: they throw, or write
 // into memory that they share with the test.
 #include "ddprun/spawn.h"
 

@@ -9,7 +9,7 @@
 // What this version cannot read because of its own bounds is on the list, too, by its step alone.
 // At such a step any manifest counts, whatever its number.
 //
-// Plain values; any thread. checkpoint_claim.h beside the core has the file.
+// Plain values; any thread. fencing_token.h above the core has the file.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@
 //   *.<unique>.tmp           being written
 //
 // A checkpoint exists iff its manifest is whole and every file it names matches.
-// docs/checkpoints.md describes the format; checkpoint_io reads and writes it. Here are the
+// docs/checkpoints.md describes the format; io.h reads and writes it. Here are the
 // decisions only: no files, no JSON. Value types and pure functions; any thread.
 #pragma once
 
@@ -36,7 +36,7 @@ struct CheckpointManifest {
   std::int64_t generation = 0;  // of the world that wrote it
   int world_size = 1;
   std::optional<double> metric;  // how good the model is, where the program said so
-  // Number of the claim of the run that wrote it (checkpoint_claim.h); 0: written by a version
+  // Number of the claim of the run that wrote it (fencing_token.h); 0: written by a version
   // without claims.
   std::int64_t claim = 0;
   std::string model;  // hash of the names, dtypes and shapes of its tensors; empty: not known
