@@ -177,16 +177,16 @@ class Agent {
               log_.debug(std::visit([](const auto& what) { return describe(what); }, directive));
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
-        .answer = [this](const Answer& answer) { desk_->answered(answer); },
+        .answer = [this](const Answer& answer) { control_->answered(answer); },
         .forward_signal = [this](const ForwardSignal& forward_signal) { feed(forward_signal); },
-        .tell_output = [this](const TellOutput& what) { desk_->tell(what); },
+        .tell_output = [this](const TellOutput& what) { control_->tell(what); },
         .lost = [this](const ServiceLost& lost) { feed(lost); },
         .refused = [this](const ServiceRefused& refused) { feed(refused); },
     };
   }
 
   Hello hello(const std::string& local_address) {
-    desk_->service_lost();
+    control_->service_lost();
     Hello hello = rendezvous_.introduce(local_address);
     hello.status = status();
     hello.assignment = supervisor_.assignment();
@@ -230,12 +230,12 @@ class Agent {
     let_go_of_workers();
     files_.set_lease(start.assignment.lease);
     generation_since_ = BootClock::now();
-    workers_.start(start.assignment, rendezvous_.link().instance(), *desk_);
+    workers_.start(start.assignment, rendezvous_.link().instance(), *control_);
     steps_ = {};
     hang_monitor_.begin(generation_, static_cast<std::size_t>(config_.slots));
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
-    desk_->generation_began();
+    control_->generation_began();
     // Joining has run code that is not needed again. A job of this node alone would only start later.
     if (start.assignment.node_count > 1 || !rendezvous_.server()) give_back_code();
   }
@@ -289,7 +289,7 @@ class Agent {
     verdict_ = exit.verdict;
     for (const std::string& line : interrupts_.summary()) log_.info(line);
     if (exit.verdict) report(*exit.verdict);
-    desk_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
+    control_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
     // Nobody failed: a user has ended the job, here or on another node.
     const bool was_asked = exit.verdict && !exit.verdict->success && exit.verdict->ends.empty();
     if (was_asked) last_output_.hurry();
@@ -408,7 +408,7 @@ class Agent {
   }
 
   void open_desk() {
-    desk_ = std::make_unique<ControlServer>(
+    control_ = std::make_unique<ControlServer>(
         io_, control_listener(),
         ControlledNode{
             .view = [this] { return view(); },
@@ -568,7 +568,7 @@ class Agent {
   OutputDrain last_output_;
   RendezvousHandler rendezvous_;
   GenerationStore store_;
-  std::unique_ptr<ControlServer> desk_;  // from the meeting on
+  std::unique_ptr<ControlServer> control_;  // once the service answered
   NodeWorkers workers_;
   HangMonitor hang_monitor_;
   StepRate steps_;

@@ -44,7 +44,7 @@ NodeWorkers::NodeWorkers(const AgentConfig& config, const NodeWorkersParts& part
     : config_(config), parts_(parts), events_(std::move(events)) {}
 
 void NodeWorkers::start(const Assignment& assignment, const std::string& instance,
-                        ControlServer& desk) {
+                        ControlServer& control) {
   attempt_directory_ = attempt_directory(assignment);
   PlanOptions plan = plan_options(config_, attempt_directory_);
   plan.submission = submission_of(instance);
@@ -60,7 +60,7 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
   }
   const Result<void> made = make_directories();
   for (const auto& worker : workers_) {
-    const Result<void> started = made ? start(*worker, assignment, desk) : made;
+    const Result<void> started = made ? start(*worker, assignment, control) : made;
     if (started) continue;
     WorkerEnd end;
     end.local_rank = worker->local_rank();
@@ -102,7 +102,7 @@ Result<T> NodeWorkers::with_files(const std::string& doing, std::function<Result
   return config_.scratch_directory.empty() ? parts_.files.run(doing, std::move(body)) : body();
 }
 
-Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, ControlServer& desk) {
+Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, ControlServer& control) {
   const WorkerConsole looks{
       .coloured = config_.look.coloured,
       .has_prefix = assignment.world_size > 1,
@@ -111,7 +111,7 @@ Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, Co
       .json = config_.options.log_format == LogFormat::kJson ? &parts_.json : nullptr};
   const Result<void> started = worker.start(
       {parts_.io, parts_.console, config_.options, config_.command.executable,
-       parts_.descriptor_limit, config_.cgroup, parts_.interrupts, parts_.logs, looks, desk},
+       parts_.descriptor_limit, config_.cgroup, parts_.interrupts, parts_.logs, looks, control},
       [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
   if (started) {
     parts_.log.debug("rank " + to_text(worker.rank()) + " (local rank " +

@@ -58,9 +58,9 @@ class NodeWorkers {
   // REQUIRES: config outlives it.
   NodeWorkers(const AgentConfig& config, const NodeWorkersParts& parts, NodeWorkersEvents events);
 
-  // Starts those of a generation. instance: Welcome's. desk: that keeps their last output.
+  // Starts those of a generation. instance: Welcome's. control: that keeps their last output.
   // REQUIRES: none is left of an earlier one.
-  void start(const Assignment& assignment, const std::string& instance, ControlServer& desk);
+  void start(const Assignment& assignment, const std::string& instance, ControlServer& control);
   // Their processes have ended, or cannot be ended. Nothing of them is reported any more. Where they have
   // recorded calls, and one of them has not ended well, their flight records go to a file beside their logs.
   void let_go();
@@ -100,7 +100,7 @@ class NodeWorkers {
   std::vector<RankFlight> flights(std::optional<Rank> rank) const;
 
  private:
-  Result<void> start(Worker& worker, const Assignment& assignment, ControlServer& desk);
+  Result<void> start(Worker& worker, const Assignment& assignment, ControlServer& control);
   void ended(std::shared_ptr<Worker> worker);
   std::string attempt_directory(const Assignment& assignment);
   Result<void> make_directories();

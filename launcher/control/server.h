@@ -24,7 +24,7 @@
 
 namespace ddprun {
 
-// What the desk asks of its agent.
+// What the server asks of its agent.
 struct ControlledNode {
   std::function<NodeView()> view;
   // The flight records of its workers, or of the one.
@@ -49,7 +49,7 @@ class ControlServer {
   // this node. REQUIRES: io outlives it.
   ControlServer(boost::asio::io_context& io, UniqueFd listener, ControlledNode node, int slots);
 
-  // Where the output of a local rank is to go, too. Lives as long as the desk.
+  // Where the output of a local rank is to go, too. Lives as long as the server.
   RecentOutput& output(LocalRank rank, OutputStream stream);
 
   // The service's, to what ask_service() was given.

@@ -257,7 +257,7 @@ void from_json(const Json& json, AgentStatus& status) {
   if (json.contains("step")) read(json, "step", status.step.emplace(), kStep);
   if (json.contains("sightings")) {
     json.at("sightings").get_to(status.snapshots);
-    if (status.snapshots.size() > kSightingsTold) refuse(json, "sightings has too many entries");
+    if (status.snapshots.size() > kSnapshotsTold) refuse(json, "sightings has too many entries");
   }
 }
 

@@ -60,7 +60,7 @@ struct CheckpointManager::Impl {
   CheckpointDirectory directory;
   std::function<void(std::int64_t)> announce;
   bool may_be_asked = false;  // to save and to leave
-  LateWishes wishes{group};
+  LateRequests wishes{group};
   // Steps that restore() passed over: they may be damaged, and a later save may replace them.
   std::set<std::int64_t> passed_over = {};
   TimePoint last_save = BootClock::now();

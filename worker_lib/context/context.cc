@@ -54,7 +54,7 @@ ForeignBackend foreign_backend(const BackendKind& kind) {
 }
 
 BackendChoice choose(const InitOptions& options, LocalRank local_rank, const BackendFactory* nccl) {
-  BackendSurroundings around{
+  BackendTopology around{
       .gpus = nccl ? nccl->device_count() : static_cast<int>(torch::cuda::device_count()),
       .has_nccl = nccl != nullptr,
       .local_rank = local_rank,

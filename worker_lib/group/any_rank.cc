@@ -59,7 +59,7 @@ std::vector<bool> any_rank_requests(ProcessGroup& group, const std::vector<bool>
   return as_wishes(wished);
 }
 
-std::vector<bool> LateWishes::last(const std::vector<bool>& mine) {
+std::vector<bool> LateRequests::last(const std::vector<bool>& mine) {
   if (group_.size() == 1) return mine;
   if (!sent_) return std::vector<bool>(mine.size());
   const Sent sent = *std::exchange(sent_, std::nullopt);
@@ -68,7 +68,7 @@ std::vector<bool> LateWishes::last(const std::vector<bool>& mine) {
   return as_wishes(sent.wished);
 }
 
-void LateWishes::begin(const std::vector<bool>& mine) {
+void LateRequests::begin(const std::vector<bool>& mine) {
   if (group_.size() == 1) return;
   Sent sent{.wished = as_tensor(mine, group_), .work = {}};
   sent.work = group_.all_reduce(sent.wished, {.op = ReduceOp::kMax, .async = true});

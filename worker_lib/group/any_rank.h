@@ -20,9 +20,9 @@ std::vector<bool> any_rank_requests(ProcessGroup& group, const std::vector<bool>
 // one there is nothing to wait for. On a GPU neither call waits for the caller's stream; last()
 // waits until the device has exchanged the wishes of the step before. The group must outlive it;
 // the thread of the group's calls owns it.
-class LateWishes {
+class LateRequests {
  public:
-  explicit LateWishes(ProcessGroup& group) : group_(group) {}
+  explicit LateRequests(ProcessGroup& group) : group_(group) {}
 
   // What any rank gave to the last begin(); of none yet, no wish. In a world of one: `mine`. Collective where a
   // begin() came before; throws as collectives do.

@@ -20,7 +20,7 @@ struct NoteHead {
   std::uint64_t count = 0;
   std::uint64_t messages = 0;
 };
-static_assert(sizeof(NoteHead) + CollectiveLog::kShown * sizeof(LedgerEntry) +
+static_assert(sizeof(NoteHead) + CollectiveLog::kShown * sizeof(CollectiveLogEntry) +
                   CollectiveLog::kShownMessages * sizeof(MessageEntry) <=
               CpuGroup::kMaxNoteBytes);
 
@@ -173,7 +173,7 @@ std::string CollectiveLog::note() const {
   return note;
 }
 
-const LedgerEntry* CallNote::find(std::uint64_t number) const {
+const CollectiveLogEntry* CallNote::find(std::uint64_t number) const {
   if (number < first || number - first >= entries.size()) return nullptr;
   return &entries[number - first];
 }
@@ -184,7 +184,7 @@ std::optional<CallNote> read_note(std::string_view note) {
   std::memcpy(&head, note.data(), sizeof head);
   if (head.count > CollectiveLog::kShown || head.messages > CollectiveLog::kShownMessages ||
       note.size() !=
-          sizeof head + head.count * sizeof(LedgerEntry) + head.messages * sizeof(MessageEntry)) {
+          sizeof head + head.count * sizeof(CollectiveLogEntry) + head.messages * sizeof(MessageEntry)) {
     return std::nullopt;
   }
   CallNote read{.called = head.called, .first = head.first, .entries = {}, .messages = {}};
@@ -224,7 +224,7 @@ std::optional<std::string> find_disagreement(std::span<const std::optional<CallN
     PairBalance pairs;
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
       const auto& note = by_rank[rank];
-      const LedgerEntry* entry = note ? note->find(number) : nullptr;
+      const CollectiveLogEntry* entry = note ? note->find(number) : nullptr;
       if (!entry) {
         if (!note || note->called < number) absent.push_back(static_cast<int>(rank));
         continue;
@@ -272,7 +272,7 @@ MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<Ca
       name_ranks(missing.ranks) + (missing.ranks.size() == 1 ? " has" : " have") + " not come";
   for (std::size_t i = 0; i < std::min(missing.ranks.size(), kToldApart); ++i) {
     const auto& note = by_rank[static_cast<std::size_t>(missing.ranks[i])];
-    const LedgerEntry* last = note && note->called > 0 ? note->find(note->called) : nullptr;
+    const CollectiveLogEntry* last = note && note->called > 0 ? note->find(note->called) : nullptr;
     missing.text += (i == 0 ? " (" : "; ") + name_rank(missing.ranks[i]);
     missing.text += last ? " called last " + describe(last->call) : " has called nothing yet";
   }
@@ -309,7 +309,7 @@ std::string find_ahead(std::span<const int> ranks, int own,
     if (called_by(rank) <= called_by(own)) continue;
     if (++told > kToldApart) return text + "; ...";
     const CallNote& note = *by_rank[static_cast<std::size_t>(rank)];
-    const LedgerEntry* beyond = note.find(called_by(own) + 1);
+    const CollectiveLogEntry* beyond = note.find(called_by(own) + 1);
     if (!beyond) beyond = note.find(note.called);
     if (!beyond) continue;
     text +=

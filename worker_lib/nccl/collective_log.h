@@ -35,7 +35,7 @@ namespace ddprun {
 class CpuGroup;
 struct CallNote;
 
-struct LedgerEntry {
+struct CollectiveLogEntry {
   CallHeader call;
   std::uint64_t chain = 0;
   PairBalance pairs;
@@ -81,7 +81,7 @@ class CollectiveLog {
   std::uint64_t oldest_ = 1;         // that is not over
   std::uint64_t chain_ = 0;          // of all calls
   PairBalance pairs_;                // of all calls
-  std::deque<LedgerEntry> entries_;  // up to the last call
+  std::deque<CollectiveLogEntry> entries_;  // up to the last call
 
   struct Message {
     std::uint64_t call = 0;
@@ -96,10 +96,10 @@ class CollectiveLog {
 struct CallNote {
   std::uint64_t called = 0;
   std::uint64_t first = 1;  // number of entries[0]
-  std::vector<LedgerEntry> entries;
+  std::vector<CollectiveLogEntry> entries;
   std::vector<MessageEntry> messages;
 
-  const LedgerEntry* find(std::uint64_t number) const;
+  const CollectiveLogEntry* find(std::uint64_t number) const;
 };
 
 // nullopt: it is empty, or none.

@@ -199,7 +199,7 @@ class Monitor {
 
 }  // namespace
 
-void be_warden(MonitorStart start) noexcept {
+void be_monitor(MonitorStart start) noexcept {
   Monitor(std::move(start)).live();
   _exit(0);
 }

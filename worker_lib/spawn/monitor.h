@@ -43,6 +43,6 @@ struct MonitorStart {
 };
 
 // The life of the monitor, in a process that has just been forked with all signals blocked.
-[[noreturn]] void be_warden(MonitorStart start) noexcept;
+[[noreturn]] void be_monitor(MonitorStart start) noexcept;
 
 }  // namespace ddprun

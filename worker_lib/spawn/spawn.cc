@@ -205,7 +205,7 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
     const auto run = [&](int rank) {
       return run_rank(Rank(rank), place, fn, board.ranks()[static_cast<std::size_t>(rank)]);
     };
-    be_warden({.board = board,
+    be_monitor({.board = board,
                .listener = std::move(listener),
                .orders = std::move(orders),
                .answers = std::move(answering),

@@ -48,7 +48,7 @@ Result<std::string> write_beside(const std::string& path, const std::string& tex
 
 }  // namespace
 
-Result<std::optional<StoreAddress>> read_meeting_file(const std::string& path) {
+Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
   // A link, a pipe or a device that reads as nothing would be replaced otherwise.
   struct stat found {};
   if (::lstat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
@@ -81,7 +81,7 @@ Result<std::optional<StoreAddress>> read_meeting_file(const std::string& path) {
   return std::optional<StoreAddress>(std::move(note));
 }
 
-Result<PublishedNote> PublishedNote::publish(const std::string& path, const StoreAddress& note) {
+Result<PublishedAddress> PublishedAddress::publish(const std::string& path, const StoreAddress& note) {
   const Result<std::string> beside = write_beside(path, text_of(note));
   if (!beside) return beside.error();
   if (std::rename(beside->c_str(), path.c_str()) != 0) {
@@ -89,15 +89,15 @@ Result<PublishedNote> PublishedNote::publish(const std::string& path, const Stor
     ::unlink(beside->c_str());
     return system_error("write " + path, sys_errno);
   }
-  return PublishedNote(path, note.token);
+  return PublishedAddress(path, note.token);
 }
 
-PublishedNote::PublishedNote(PublishedNote&& other) noexcept
+PublishedAddress::PublishedAddress(PublishedAddress&& other) noexcept
     : path_(std::move(other.path_)), token_(std::exchange(other.token_, {})) {}
 
-PublishedNote::~PublishedNote() {
+PublishedAddress::~PublishedAddress() {
   if (token_.empty()) return;
-  const auto note = read_meeting_file(path_);
+  const auto note = read_init_file(path_);
   if (note && *note && (*note)->token == token_) ::unlink(path_.c_str());
 }
 

@@ -23,20 +23,20 @@ struct StoreAddress {
 
 // What the file says; nothing where it is missing or empty. kCorrupt: somebody else's file, or none
 // (a link, a pipe, a device), which must not be touched.
-Result<std::optional<StoreAddress>> read_meeting_file(const std::string& path);
+Result<std::optional<StoreAddress>> read_init_file(const std::string& path);
 
 // Rank 0's file, as long as the object lives. One owner thread.
-class PublishedNote {
+class PublishedAddress {
  public:
   // Replaces what is there.
-  static Result<PublishedNote> publish(const std::string& path, const StoreAddress& note);
+  static Result<PublishedAddress> publish(const std::string& path, const StoreAddress& note);
   // Removes the file, if it still is this one.
-  ~PublishedNote();
-  PublishedNote(PublishedNote&& other) noexcept;
-  PublishedNote& operator=(PublishedNote&& other) = delete;
+  ~PublishedAddress();
+  PublishedAddress(PublishedAddress&& other) noexcept;
+  PublishedAddress& operator=(PublishedAddress&& other) = delete;
 
  private:
-  PublishedNote(std::string path, std::string token)
+  PublishedAddress(std::string path, std::string token)
       : path_(std::move(path)), token_(std::move(token)) {}
 
   std::string path_;

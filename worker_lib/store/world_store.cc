@@ -212,8 +212,8 @@ class WorldStore::Opening {
         with_patience(Deadline(std::min(options_.timeout, kPatienceWithOthers)), come_and_claim,
                       [] { return std::optional(kLooksPause); });
     if (!done || plan_.meet_at != MeetAt::kFile) return done;
-    Result<PublishedNote> note =
-        PublishedNote::publish(plan_.file, {.address = parts_.hosted->address(), .token = token_});
+    Result<PublishedAddress> note =
+        PublishedAddress::publish(plan_.file, {.address = parts_.hosted->address(), .token = token_});
     if (!note) return note.error();
     parts_.note.emplace(std::move(*note));
     return {};
@@ -280,7 +280,7 @@ class WorldStore::Opening {
 
   // A file whose store is alive is another job's; one that a killed job has left is replaced.
   Result<void> check_file_is_free() {
-    const Result<std::optional<StoreAddress>> note = read_meeting_file(plan_.file);
+    const Result<std::optional<StoreAddress>> note = read_init_file(plan_.file);
     if (!note) return note.error();
     if (!*note) return {};
     const Result<void> alive = come_to_note(**note);
@@ -344,7 +344,7 @@ class WorldStore::Opening {
 
   Result<void> come_to_file() {
     const std::string doing = "meet rank 0 at " + plan_.file;
-    const Result<std::optional<StoreAddress>> note = read_meeting_file(plan_.file);
+    const Result<std::optional<StoreAddress>> note = read_init_file(plan_.file);
     if (!note) return note.error();
     std::string cause = "rank 0 has not written the file";
     if (*note) {

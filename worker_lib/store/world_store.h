@@ -69,7 +69,7 @@ class WorldStore {
   struct Parts {
     std::unique_ptr<HostedStore> hosted;  // null: others host it
     std::shared_ptr<Store> store;
-    std::optional<PublishedNote> note;
+    std::optional<PublishedAddress> note;
     std::string claimed;      // what this rank 0 holds in the store: begins its keys
     std::string departures;   // of a store that rank 0 hosts: the key that counts who has left
     std::int64_t others = 0;  // that are to leave

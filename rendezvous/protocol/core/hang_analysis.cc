@@ -293,7 +293,7 @@ void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
   };
   std::stable_sort(snapshots.begin(), snapshots.end(),
                    [&](const WorkerSnapshot& a, const WorkerSnapshot& b) { return waits(a) < waits(b); });
-  if (snapshots.size() > kSightingsTold) snapshots.resize(kSightingsTold);
+  if (snapshots.size() > kSnapshotsTold) snapshots.resize(kSnapshotsTold);
   std::set<std::uint64_t> told_groups;
   for (std::size_t i = 0; i < snapshots.size(); ++i) {
     WorkerSnapshot& one = snapshots[i];

@@ -56,13 +56,13 @@ struct WorkerSnapshot {
 };
 
 // A message tells of so many of a node at most, those first that are in no call.
-inline constexpr std::size_t kSightingsTold = 256;
+inline constexpr std::size_t kSnapshotsTold = 256;
 // Of one snapshot, when it is told to others.
 inline constexpr std::size_t kMaxDoingBytes = 400;
 // Lines of a verdict.
 inline constexpr std::size_t kMaxSeenLines = 32;
 
-// Keeps kSightingsTold of them and shortens what they say.
+// Keeps kSnapshotsTold of them and shortens what they say.
 void keep_telling(std::vector<WorkerSnapshot>& snapshots);
 
 // The ranks that keep the others waiting, as ends of kind kHung, the lowest first; at least one.

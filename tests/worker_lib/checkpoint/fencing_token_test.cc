@@ -40,16 +40,16 @@ std::vector<std::string> checkpoint_files(const std::string& path) {
   return names;
 }
 
-class FencingToken : public testing::Test {
+class FencingTokens : public testing::Test {
  protected:
-  FencingToken() { EXPECT_TRUE(old_run_.take(0, "old")); }
+  FencingTokens() { EXPECT_TRUE(old_run_.take(0, "old")); }
 
   TemporaryDirectory temporary_;
   CheckpointDirectory old_run_{temporary_.path()};
   CheckpointDirectory new_run_{temporary_.path()};
 };
 
-TEST_F(FencingToken, AreReadAsTheyWereWritten) {
+TEST_F(FencingTokens, AreReadAsTheyWereWritten) {
   const FencingToken claim{.number = 3,
                               .generation = 2,
                               .owner = "ab",
@@ -64,7 +64,7 @@ TEST_F(FencingToken, AreReadAsTheyWereWritten) {
   EXPECT_EQ(read_claim(temporary_.path())->number, 0);
 }
 
-TEST_F(FencingToken, ARunThatWasCutOffCanAnnounceNothing) {
+TEST_F(FencingTokens, ARunThatWasCutOffCanAnnounceNothing) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   ASSERT_TRUE(new_run_.take(1, "new"));
   const auto late = announce(old_run_, 20, "twenty");
@@ -81,7 +81,7 @@ TEST_F(FencingToken, ARunThatWasCutOffCanAnnounceNothing) {
 }
 
 // It has written its data when the new run comes, and is about to announce it.
-TEST_F(FencingToken, NotEvenWhatItHasOnTheDiskAlready) {
+TEST_F(FencingTokens, NotEvenWhatItHasOnTheDiskAlready) {
   const auto written =
       old_run_.write_data("step-000000000020.pt", [](AtomicFile& file) { file.write("x", 1); });
   ASSERT_TRUE(written);
@@ -95,7 +95,7 @@ TEST_F(FencingToken, NotEvenWhatItHasOnTheDiskAlready) {
 
 // Its manifest is written while the new run's own of the same step is: it must not replace that
 // one.
-TEST_F(FencingToken, TheNewRunsCheckpointOfTheSameStepStays) {
+TEST_F(FencingTokens, TheNewRunsCheckpointOfTheSameStepStays) {
   ASSERT_TRUE(old_run_.announce({.step = 20}, [&](AtomicFile& file) {
     file.write("old", 3);
     // Nothing was there yet; the claim is taken while the data is written.
@@ -115,7 +115,7 @@ TEST_F(FencingToken, TheNewRunsCheckpointOfTheSameStepStays) {
 }
 
 // Without locks a manifest may slip through between the look at the claim and the rename.
-TEST_F(FencingToken, AManifestThatSlipsThroughDoesNotCount) {
+TEST_F(FencingTokens, AManifestThatSlipsThroughDoesNotCount) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   ASSERT_TRUE(new_run_.take(1, "new"));
   CheckpointDirectory blind(temporary_.path());  // asks nobody
@@ -133,7 +133,7 @@ TEST_F(FencingToken, AManifestThatSlipsThroughDoesNotCount) {
   EXPECT_FALSE(fs::exists(temporary_ / "step-000000000020.pt"));
 }
 
-TEST_F(FencingToken, ARunKeepsADirectoryThatItHasAndTheNextAcceptsWhatCounts) {
+TEST_F(FencingTokens, ARunKeepsADirectoryThatItHasAndTheNextAcceptsWhatCounts) {
   CheckpointDirectory same(temporary_.path());
   ASSERT_TRUE(same.take(0, "old"));
   EXPECT_EQ(same.own_claim().number, old_run_.own_claim().number);
@@ -145,7 +145,7 @@ TEST_F(FencingToken, ARunKeepsADirectoryThatItHasAndTheNextAcceptsWhatCounts) {
   EXPECT_FALSE(announce(same, 30, "thirty"));
 }
 
-TEST_F(FencingToken, ADamagedClaimIsReplacedByOneWithAHigherNumberThanAnyManifest) {
+TEST_F(FencingTokens, ADamagedClaimIsReplacedByOneWithAHigherNumberThanAnyManifest) {
   ASSERT_TRUE(new_run_.take(1, "new"));
   ASSERT_TRUE(announce(new_run_, 10, "ten"));
   std::ofstream(temporary_ / ".claim.json") << "";
@@ -155,7 +155,7 @@ TEST_F(FencingToken, ADamagedClaimIsReplacedByOneWithAHigherNumberThanAnyManifes
   EXPECT_TRUE(third.read_manifest(10));
 }
 
-TEST_F(FencingToken, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
+TEST_F(FencingTokens, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
   // A link to itself: open() fails, for root as well.
   fs::create_symlink("step-000000000010.json", temporary_ / "step-000000000010.json");
   const Result<void> taken = new_run_.take(1, "new");
@@ -166,7 +166,7 @@ TEST_F(FencingToken, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
 
 // The manifest exceeds the bounds of the version that takes the directory, but not those of a later
 // one: here the same file, too deep in the meantime.
-TEST_F(FencingToken, WhatThisVersionCannotReadCountsForALaterOne) {
+TEST_F(FencingTokens, WhatThisVersionCannotReadCountsForALaterOne) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   ASSERT_TRUE(announce(old_run_, 20, "twenty"));
   const std::string path = temporary_ / "step-000000000020.json";
@@ -182,7 +182,7 @@ TEST_F(FencingToken, WhatThisVersionCannotReadCountsForALaterOne) {
 }
 
 // Where the lock does not exist, or has run out: the old run is stopped between its look and the removal.
-TEST_F(FencingToken, ARunThatWasCutOffRemovesNothing) {
+TEST_F(FencingTokens, ARunThatWasCutOffRemovesNothing) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   const Result<ClaimLock> lock = old_run_.hold("remove old checkpoints");
   ASSERT_TRUE(lock);
@@ -193,7 +193,7 @@ TEST_F(FencingToken, ARunThatWasCutOffRemovesNothing) {
               ElementsAre("step-000000000010.json", "step-000000000010.pt"));
 }
 
-TEST_F(FencingToken, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
+TEST_F(FencingTokens, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
   TemporaryDirectory temporary;
   CheckpointDirectory first(temporary.path()), second(temporary.path());
   ASSERT_TRUE(first.take(0, "first's process", "job A"));
@@ -217,7 +217,7 @@ TEST_F(FencingToken, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
 }
 
 // ddprun keeps kMaxTailLineBytes of a line that a program prints.
-TEST_F(FencingToken, TheWordsThatForbidARestartAreNotCutOffByALongPath) {
+TEST_F(FencingTokens, TheWordsThatForbidARestartAreNotCutOffByALongPath) {
   fs::path directory = temporary_.path();
   for (int i = 0; i < 10; ++i) directory /= std::string(200, 'x');
   ASSERT_TRUE(fs::create_directories(directory));
@@ -233,7 +233,7 @@ TEST_F(FencingToken, TheWordsThatForbidARestartAreNotCutOffByALongPath) {
 }
 
 // The first generation of a submission may end before it reaches the checkpoints.
-TEST_F(FencingToken, AJobThatIsSubmittedAgainMayTakeTheDirectoryInAnyGeneration) {
+TEST_F(FencingTokens, AJobThatIsSubmittedAgainMayTakeTheDirectoryInAnyGeneration) {
   const auto name_of = [](const char* submission) {
     EXPECT_EQ(setenv("DDPRUN_SUBMISSION", submission, 1), 0);
     const std::string name = job_name("job A");
@@ -256,7 +256,7 @@ TEST_F(FencingToken, AJobThatIsSubmittedAgainMayTakeTheDirectoryInAnyGeneration)
   EXPECT_FALSE(second.take(1, "second's next process", "job B"));
 }
 
-TEST_F(FencingToken, WhatIsNoClaimIsNeitherReadNorWaitedFor) {
+TEST_F(FencingTokens, WhatIsNoClaimIsNeitherReadNorWaitedFor) {
   const std::string path = temporary_ / ".claim.json";
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   fs::remove(path);
@@ -274,7 +274,7 @@ TEST_F(FencingToken, WhatIsNoClaimIsNeitherReadNorWaitedFor) {
   EXPECT_TRUE(new_run_.read_manifest(10));
 }
 
-TEST_F(FencingToken, WhatKilledTakesLeftIsRemoved) {
+TEST_F(FencingTokens, WhatKilledTakesLeftIsRemoved) {
   std::ofstream(temporary_ / ".claim.json.00ff.tmp") << "x";
   ASSERT_TRUE(new_run_.take(1, "new"));
   EXPECT_THAT(listing(temporary_.path()), ElementsAre(".claim.json", ".claim.lock"));

@@ -409,7 +409,7 @@ TEST_P(CpuGroupMessages, ThatNobodyReceivesStayWithTheirSenderAndDoNotStopOthers
       EXPECT_TRUE(group.send(&value, 4, Rank(1), 2, kPatience));
       char end = 0;
       EXPECT_TRUE(group.recv(&end, 1, Rank(1), 3, kPatience));
-      EXPECT_LE(transfers.ended(), MessageAllowance::kBytes / (kCount * 4));
+      EXPECT_LE(transfers.ended(), MessageCredit::kBytes / (kCount * 4));
       EXPECT_TRUE(group.send(&end, 1, Rank(1), 3, kPatience));
       transfers.expect_all_well();
     } else if (rank == 1) {

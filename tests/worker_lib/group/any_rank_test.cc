@@ -13,10 +13,10 @@ namespace {
 using testing::ElementsAre;
 using testing_support::ThreadWorld;
 
-TEST(LateWishes, AreKnownInTheNextCallAndNoRankWaitsForAnother) {
+TEST(LateRequests, AreKnownInTheNextCallAndNoRankWaitsForAnother) {
   std::atomic<bool> has_begun = false;
   ThreadWorld(2).run([&](ProcessGroup& group) {
-    LateWishes wishes(group);
+    LateRequests wishes(group);
     EXPECT_THAT(wishes.last({true, true}), ElementsAre(false, false)) << "nothing was sent yet";
     if (group.rank() == 0) {
       wishes.begin({true, false});
@@ -31,9 +31,9 @@ TEST(LateWishes, AreKnownInTheNextCallAndNoRankWaitsForAnother) {
   });
 }
 
-TEST(LateWishes, OfAWorldOfOneAreKnownAtOnce) {
+TEST(LateRequests, OfAWorldOfOneAreKnownAtOnce) {
   ThreadWorld(1).run([](ProcessGroup& group) {
-    LateWishes wishes(group);
+    LateRequests wishes(group);
     wishes.begin({false, false});
     EXPECT_THAT(wishes.last({true, false}), ElementsAre(true, false));
   });

@@ -104,7 +104,7 @@ TEST(LateChecks, OfRanksThatAreNotAllPresentAreLookedAtAloneAndStay) {
 }
 
 // As the nccl backend alone: no tensors of the CPU.
-TEST(LateWishes, OfAGroupOfADeviceWaitForNoStream) {
+TEST(LateRequests, OfAGroupOfADeviceWaitForNoStream) {
   const torch::Device device = QueueDevice::install();
   testing_support::RunningStore store;
   testing_support::run_ranks(2, [&](int rank) {
@@ -113,7 +113,7 @@ TEST(LateWishes, OfAGroupOfADeviceWaitForNoStream) {
                            std::vector<torch::DeviceType>{torch::kPrivateUse1}),
                        device, kPatience);
     ASSERT_FALSE(group.takes(torch::kCPU));
-    LateWishes wishes(group);
+    LateRequests wishes(group);
     QueueDevice::close_stream();  // begin() does not wait for it
     wishes.begin({rank == 0, false});
     QueueDevice::open_stream();

@@ -25,9 +25,9 @@ class InitFile : public testing::Test {
 };
 
 TEST_F(InitFile, ThatIsMissingOrEmptySaysNothing) {
-  EXPECT_FALSE(read_meeting_file(path_).value());
+  EXPECT_FALSE(read_init_file(path_).value());
   directory_.write("meeting", "");
-  EXPECT_FALSE(read_meeting_file(path_).value());
+  EXPECT_FALSE(read_init_file(path_).value());
 }
 
 TEST_F(InitFile, OfSomebodyElseIsRefused) {
@@ -35,7 +35,7 @@ TEST_F(InitFile, OfSomebodyElseIsRefused) {
        {std::string("import torch\n"), std::string("ddprun-meeting-1\nhost\n"),
         std::string("ddprun-meeting-1\nhost\n70000\ntoken\n"), std::string(5000, 'x')}) {
     directory_.write("meeting", text);
-    const auto note = read_meeting_file(path_);
+    const auto note = read_init_file(path_);
     ASSERT_FALSE(note) << text;
     EXPECT_EQ(note.error().kind, ErrorKind::kCorrupt);
     EXPECT_THAT(note.error().message(), HasSubstr("read " + path_));
@@ -49,26 +49,26 @@ TEST_F(InitFile, ThatIsNoFileIsRefusedAndStays) {
   ASSERT_EQ(mkfifo((directory_ / "pipe").c_str(), 0600), 0);
   std::filesystem::create_directory(directory_ / "folder");
   for (const char* const name : {"link", "dangling", "pipe", "folder"}) {
-    const auto note = read_meeting_file(directory_ / name);
+    const auto note = read_init_file(directory_ / name);
     ASSERT_FALSE(note) << name;
     EXPECT_EQ(note.error().kind, ErrorKind::kCorrupt);
     EXPECT_THAT(note.error().message(), HasSubstr("it is no regular file; give a path of its own"));
   }
-  const auto device = read_meeting_file("/dev/null");
+  const auto device = read_init_file("/dev/null");
   ASSERT_FALSE(device);
   EXPECT_THAT(device.error().message(), HasSubstr("read /dev/null: it is no regular file"));
 }
 
 TEST_F(InitFile, InADirectoryThatDoesNotExistCannotBePublished) {
-  const auto note = PublishedNote::publish(directory_ / "no/meeting", kNote);
+  const auto note = PublishedAddress::publish(directory_ / "no/meeting", kNote);
   ASSERT_FALSE(note);
   EXPECT_THAT(note.error().message(), HasSubstr("No such file or directory"));
 }
 
 TEST_F(InitFile, IsReadAsItWasPublishedAndGoesWithItsOwner) {
   {
-    const PublishedNote published = PublishedNote::publish(path_, kNote).value();
-    const auto note = read_meeting_file(path_).value();
+    const PublishedAddress published = PublishedAddress::publish(path_, kNote).value();
+    const auto note = read_init_file(path_).value();
     ASSERT_TRUE(note);
     EXPECT_EQ(note->address, kNote.address);
     EXPECT_EQ(note->token, kNote.token);
@@ -82,12 +82,12 @@ TEST_F(InitFile, IsReadAsItWasPublishedAndGoesWithItsOwner) {
 TEST_F(InitFile, ThatAnotherHasReplacedStays) {
   StoreAddress other = kNote;
   other.token = "other";
-  std::optional<PublishedNote> later;
+  std::optional<PublishedAddress> later;
   {
-    const PublishedNote first = PublishedNote::publish(path_, kNote).value();
-    later.emplace(PublishedNote::publish(path_, other).value());
+    const PublishedAddress first = PublishedAddress::publish(path_, kNote).value();
+    later.emplace(PublishedAddress::publish(path_, other).value());
   }
-  EXPECT_EQ(read_meeting_file(path_).value()->token, "other");
+  EXPECT_EQ(read_init_file(path_).value()->token, "other");
 }
 
 }  // namespace

@@ -36,7 +36,7 @@ struct BackendWish {
   std::optional<std::string> backend;
 };
 
-struct BackendSurroundings {
+struct BackendTopology {
   int gpus = 0;
   bool has_nccl = false;  // the program links it
   LocalRank local_rank{0};
@@ -60,6 +60,6 @@ struct BackendChoice {
 
 // kInvalidArgument and kUnsupported say what would be right.
 Result<BackendChoice> choose_backends(const BackendWish& wish,
-                                      const BackendSurroundings& surroundings);
+                                      const BackendTopology& surroundings);
 
 }  // namespace ddprun

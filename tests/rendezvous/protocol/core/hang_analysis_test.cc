@@ -208,7 +208,7 @@ TEST(HangAnalysis, WhatIsToldIsBounded) {
     many.back().frames.assign(100, std::string(10'000, 'y'));
   }
   keep_telling(many);
-  ASSERT_EQ(many.size(), kSightingsTold);
+  ASSERT_EQ(many.size(), kSnapshotsTold);
   EXPECT_EQ(many.front().rank, Rank(700)) << "who is in no call first";
   std::size_t bytes = 0;
   for (const WorkerSnapshot& one : many) {
