@@ -27,7 +27,7 @@ std::vector<std::string> words_of_commands() {
   return names;
 }
 
-// The names of an option as a pattern of case.
+// Returns the names of an option as a pattern for the shell's `case`.
 std::string pattern_of(const OptionSpec& spec) {
   const std::string dashed = "--" + spec.name;
   const std::string underscored = "--" + with_underscores(spec.name);
@@ -37,7 +37,7 @@ std::string pattern_of(const OptionSpec& spec) {
   return pattern;
 }
 
-// Inside single quotes, and inside the brackets of _arguments.
+// Escapes `text` for single quotes and for the brackets of zsh's _arguments.
 std::string in_zsh(const std::string& text) {
   std::string out;
   for (const char c : text) {
@@ -52,7 +52,7 @@ std::string in_zsh(const std::string& text) {
   return out;
 }
 
-// What _arguments completes a value of the option with.
+// Returns the action by which _arguments completes a value of the option.
 std::string zsh_action(const OptionSpec& spec) {
   if (!spec.choices.empty()) return "(" + joined(spec.choices, " ") + ")";
   if (takes_file(spec)) return "_files";

@@ -1,4 +1,4 @@
-// Shell completion of ddprun's command line, made from the table of options. Any thread.
+// Shell completion of ddprun's command line, generated from the table of options. Any thread.
 #pragma once
 
 #include <string>
@@ -6,13 +6,14 @@
 
 namespace ddprun {
 
-// A script to be sourced: source <(ddprun completion bash).
+// Returns a script to be sourced: source <(ddprun completion bash).
 std::string bash_completion();
 
-// A function for $fpath, named _ddprun; or to be sourced after compinit.
+// Returns a completion function for a directory of $fpath, in a file named _ddprun. The script
+// can also be sourced after compinit.
 std::string zsh_completion();
 
-// The command completion: prints one of the above. See Subcommand::run.
+// Runs the command `completion`: prints one of the scripts above. See subcommand.h.
 int run_completion(const std::vector<std::string>& arguments);
 
 }  // namespace ddprun

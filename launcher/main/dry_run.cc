@@ -46,7 +46,7 @@ Assignment first_assignment(const AgentConfig& config) {
   return first;
 }
 
-// Where the store will be, as far as it is known before.
+// Returns where the store will be, as far as it is known before the job starts.
 std::map<std::string, std::string> known_at_start(const AgentConfig& config) {
   const Rendezvous& plan = config.rendezvous;
   switch (plan.mode) {
@@ -62,7 +62,8 @@ std::map<std::string, std::string> known_at_start(const AgentConfig& config) {
   return {};
 }
 
-// What workers find beside their variables, where it is not what they find without options.
+// Describes what workers get in addition to their variables. Lists only what differs from a run
+// without options.
 std::string surroundings_of(const AgentConfig& config) {
   const LaunchOptions& options = config.options;
   std::string text;

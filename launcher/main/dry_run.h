@@ -1,5 +1,5 @@
-// --dry-run: what would be started on this node, in words and as the environment of each worker.
-// Any thread; starts and makes nothing.
+// --dry-run: describes what would be started on this node: the job, and the environment of each
+// worker. Any thread. Starts and creates nothing.
 #pragma once
 
 #include <string>
@@ -8,8 +8,9 @@
 
 namespace ddprun {
 
-// What only the start of a job decides stands in angle brackets; ranks are those of a first
-// generation of as many nodes as the job may have, with as many workers each as here.
+// Returns that description. Values that are known only once the job starts stand in angle
+// brackets. The ranks are those of a first generation of options.nodes.max nodes, if each node
+// has as many workers as this one.
 std::string dry_run_text(const AgentConfig& config);
 
 }  // namespace ddprun

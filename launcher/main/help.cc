@@ -31,7 +31,7 @@ void append_wrapped(std::string& text, const std::string& words, std::size_t ind
   text += wrapped(words, indent, kWidth) + '\n';
 }
 
-// `head`, and its explanation behind or below it.
+// Appends `head` and its explanation: on the same line, or below a long `head`.
 void append_entry(std::string& text, const std::string& head, const std::string& words) {
   text += "  " + head;
   if (head.size() + 4 > kIndent) {
@@ -57,7 +57,7 @@ std::string explanation_of(const OptionSpec& spec) {
          spec.example;
 }
 
-// Calls `begin` at each group's first option, and `one` for each option.
+// Calls `begin` at the first option of each group, and `one` for each option.
 void for_each_option(const std::function<void(const std::string&)>& begin,
                      const std::function<void(const OptionSpec&)>& one) {
   std::string group;
@@ -67,7 +67,7 @@ void for_each_option(const std::function<void(const std::string&)>& begin,
   }
 }
 
-// Text as roff takes it for what it is.
+// Escapes `text`, so that roff prints it literally.
 std::string in_roff(std::string_view text) {
   std::string out;
   if (text.starts_with('.') || text.starts_with('\'')) out += "\\&";

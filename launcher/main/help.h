@@ -1,5 +1,5 @@
-// What ddprun says about itself: --help and the manual page, both from the tables of options,
-// commands and exit codes. Any thread.
+// --help and the manual page, both generated from the tables of options, commands and exit
+// codes. Any thread.
 #pragma once
 
 #include <string>
@@ -7,13 +7,13 @@
 
 namespace ddprun {
 
-// The text of --help, in lines of 100 columns at most.
+// Returns the text of --help, in lines of at most 100 columns.
 std::string help_text();
 
-// The manual page ddprun(1), for man(7)'s macros.
+// Returns the manual page ddprun(1), in the macros of man(7).
 std::string man_page();
 
-// The command man-page: prints it. See Subcommand::run.
+// Runs the command `man-page`: prints that page. See subcommand.h.
 int run_man_page(const std::vector<std::string>& arguments);
 
 }  // namespace ddprun

@@ -1,4 +1,4 @@
-// ddprun: see --help.
+// The program ddprun. See --help.
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -60,7 +60,8 @@ ReportFile report_of(const LaunchOptions& options) {
   return {options.report_file, options.rdzv_id, host_name()};
 }
 
-// What cannot be started is reported, too.
+// Reports a job that cannot be started: in the file of --report-file too, unless this is a dry
+// run. Returns the exit code.
 int refuse(const Error& error, const LaunchOptions& options) {
   const ExitCode code = usage_or(ExitCode::kFiles, error);
   if (options.command == LaunchCommand::kRun) {
@@ -74,7 +75,9 @@ int refuse(const Error& error, const LaunchOptions& options) {
   return fail(error, code);
 }
 
-// A guard speaks when the agent no longer can, perhaps in the middle of its status line.
+// Returns a line in which a guard (guardian or keeper) reports something. A guard writes only
+// when the agent no longer can. The agent may have died while it drew its status line, so that
+// line is erased first.
 std::string guards_line(const AgentConfig& config, const std::string& text) {
   if (config.options.log_format == LogFormat::kJson) {
     return JsonLines(config.options.rdzv_id, host_name()).own_line(LogLevel::kError, text);
@@ -83,8 +86,8 @@ std::string guards_line(const AgentConfig& config, const std::string& text) {
 }
 
 int run_job(AgentConfig config) {
-  // From here on there is something to remove at the end, so no signal may end this process by
-  // itself: they wait for the guardian.
+  // From here on there are files to remove at the end, so no signal may end this process
+  // directly. Signals stay pending until the guardian takes them.
   block_signals(config.signals);
   if (const Result<void> begun = report_of(config.options).write_running(); !begun) {
     return fail(begun.error(), ExitCode::kFiles);
@@ -98,7 +101,8 @@ int run_job(AgentConfig config) {
   config.control_socket = control_socket_path(home, config.options.rdzv_id, getpid());
   GuardianOptions guard{config.signals, config.manager, config.scratch_directory, config.cgroup,
                         config.control_socket};
-  // Terminals tell their foreground group alone that they have another size, and only it may read them.
+  // A terminal sends SIGWINCH only to its foreground process group, which is the guardian's.
+  // Only that group may read the terminal.
   guard.forwarded.push_back(SIGWINCH);
   guard.agent_stops_it = config.look.live;
   guard.passes_input =
@@ -131,7 +135,8 @@ int run(const std::vector<std::string>& arguments) {
   }
   Result<AgentConfig> config = plan_job(line->options);
   if (!config) return refuse(config.error(), line->options);
-  return command == LaunchCommand::kDryRun ? tell(dry_run_text(*config)) : run_job(std::move(*config));
+  return command == LaunchCommand::kDryRun ? tell(dry_run_text(*config))
+                                           : run_job(std::move(*config));
 }
 
 }  // namespace
@@ -139,13 +144,14 @@ int run(const std::vector<std::string>& arguments) {
 
 namespace {
 
-// What the kernel and whoever started ddprun have left to it, as the rest of it expects that.
+// Resets inherited process state (signal actions, closed standard streams) to what ddprun
+// expects.
 void make_ordinary() {
-  // Inherited as ignored it would have the kernel reap what is waited for here.
+  // If SIGCHLD stayed ignored, the kernel would reap the children that ddprun waits for.
   std::signal(SIGCHLD, SIG_DFL);
-  // A file that may not grow further (ulimit -f) is an error of write() like a full disk.
+  // Makes a file that may not grow further (ulimit -f) an error of write(), like a full disk.
   std::signal(SIGXFSZ, SIG_IGN);
-  // Of standard streams that are closed the next file that is opened would take the place.
+  // If a standard stream is closed, the next open() would reuse its descriptor.
   int fd = 0;
   do {
     fd = open("/dev/null", O_RDWR);

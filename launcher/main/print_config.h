@@ -1,4 +1,4 @@
-// --print-config: the value of every option, and where it comes from. Pure; any thread.
+// --print-config: prints the value of every option and its source. Pure. Any thread.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 namespace ddprun {
 
-// A line for each option: its name, its value as it would be written, where it comes from.
+// Returns one line for each option: its name, its value as a user would write it, and its
+// source. Options that only the command line takes are left out. The last line is the program.
 std::string config_text(const CommandLine& line);
 
 }  // namespace ddprun

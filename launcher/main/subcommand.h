@@ -1,4 +1,5 @@
-// What runs a command of ddprun (options/core/command_names.h). Constant; any thread.
+// Maps the commands of ddprun (options/core/command_names.h) to their functions. Constant. Any
+// thread.
 #pragma once
 
 #include <string>
@@ -7,10 +8,11 @@
 
 namespace ddprun {
 
-// arguments: behind the name. Returns the exit code. For the main thread.
+// Runs a command and returns its exit code. arguments: those that follow the command's name.
+// Main thread only.
 using RunCommand = int (*)(const std::vector<std::string>& arguments);
 
-// Returns what runs the command of this name; null: there is none.
+// Returns the function that runs the command `name`, or null if there is no such command.
 RunCommand find_command(std::string_view name);
 
 }  // namespace ddprun
