@@ -45,14 +45,15 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-// Four for each worker and its log files, before there is a thread; returns the limit as it was.
+// Raises the descriptor limit and makes room for four descriptors for each worker with its log
+// files. Must run before there are threads. Returns the limit as it was before.
 std::optional<rlimit> open_many_descriptors(int workers) {
   const std::optional<rlimit> before = raise_descriptor_limit();
   make_room_for_descriptors(64 + 4 * static_cast<std::size_t>(workers));
   return before;
 }
 
-// What the service says shall be, for --verbose.
+// Describes a directive of the service, for --verbose.
 std::string describe(const Wait& wait) { return "told to wait: " + wait.reason; }
 std::string describe(const Assignment& assignment) {
   return "told to run generation " + to_text(assignment.generation) + " as node " +
@@ -105,11 +106,11 @@ class Agent {
             {.ended = [this](const WorkersEnded& ended) { feed(ended); },
              .is_running = [this] { return supervisor_.state() == Supervisor::State::kRunning; }}),
         hang_monitor_(io_, config.options.hang_timeout,
-                 {.samples = [this] { return workers_.samples(); },
-                  .snapshots = [this] { return workers_.snapshots(); },
-                  .hang = [this] { feed(WorkersHang{}); },
-                  .silent = [this](const auto& workers) { tell_silent(workers); },
-                  .seen = [this](const WorkersSeen& seen) { feed(seen); }}),
+                      {.samples = [this] { return workers_.samples(); },
+                       .snapshots = [this] { return workers_.snapshots(); },
+                       .hang = [this] { feed(WorkersHang{}); },
+                       .silent = [this](const auto& workers) { tell_silent(workers); },
+                       .seen = [this](const WorkersSeen& seen) { feed(seen); }}),
         terminal_(io_, console_, std::move(guards.input),
                   {.status = [this] { return status_facts(); },
                    .resized = [this](ScreenSize size) { workers_.resize_terminals(size); },
@@ -123,7 +124,7 @@ class Agent {
     try {
       work();
     } catch (const std::exception& error) {
-      // The keeper ends what runs below this process.
+      // The keeper ends the processes that run below this one.
       trouble(std::string("broken by: ") + error.what());
       exit_code_ = to_int(ExitCode::kInternal);
       last_output_.hurry();
@@ -162,7 +163,7 @@ class Agent {
     io_.run();
   }
 
-  // --- the way to the service --------------------------------------------------------------------
+  // --- the link to the rendezvous service --------------------------------------------------------
 
   Result<void> meet() {
     Result<void> met = rendezvous_.meet(link_events());
@@ -204,7 +205,7 @@ class Agent {
     return status;
   }
 
-  // --- the core and its shell --------------------------------------------------------------------
+  // --- the supervisor's events and actions -------------------------------------------------------
 
   void feed(const SupervisorEvent& event) {
     if (over_) return;
@@ -236,7 +237,8 @@ class Agent {
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     control_->generation_began();
-    // Joining has run code that is not needed again. A job of this node alone would only start later.
+    // Joining has run code that is not needed again, so its memory is given back. For a job of
+    // this node alone this would only delay the start.
     if (start.assignment.node_count > 1 || !rendezvous_.server()) give_back_code();
   }
   void act(const SignalTree& signal) {
@@ -265,7 +267,7 @@ class Agent {
   void act(const SendStatus&) { rendezvous_.link().send(status()); }
   void act(const SendLeave& leave) {
     last_word_ = leave.leave;
-    // Only what even SIGKILL has not ended is still there.
+    // Only processes that survived SIGKILL are still there.
     for (const std::string& one : describe_descendants()) {
       log_.error("  " + to_text(config_.kill_timeout) + " after SIGKILL " + one);
       last_word_->reason += "; " + one;
@@ -290,7 +292,7 @@ class Agent {
     for (const std::string& line : interrupts_.summary()) log_.info(line);
     if (exit.verdict) report(*exit.verdict);
     control_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
-    // Nobody failed: a user has ended the job, here or on another node.
+    // No worker failed: a user ended the job, on this node or on another one.
     const bool was_asked = exit.verdict && !exit.verdict->success && exit.verdict->ends.empty();
     if (was_asked) last_output_.hurry();
     let_go_of_workers();
@@ -298,10 +300,10 @@ class Agent {
     rendezvous_.leave(last_word_, [this] { io_.stop(); });
   }
 
-  // Their processes have ended, or cannot be ended.
+  // Drops the workers. Their processes have ended or cannot be ended.
   void let_go_of_workers() {
     hang_monitor_.end();
-    terminal_.stop_reading();  // what is typed now is for the next generation
+    terminal_.stop_reading();  // input that comes now is for the next generation
     workers_.let_go();
   }
 
@@ -318,7 +320,7 @@ class Agent {
       return;
     }
     const std::vector<std::string> lines = failure_report(config_.options.rdzv_id, verdict);
-    // In full where people look: on the first node and on the one that failed.
+    // Print the full report on the first node and on the node that failed, where users look.
     const bool here = !verdict.ends.empty() && verdict.ends.front().host == host_name();
     const bool in_full = here || node_rank_ == NodeRank(0);
     if (!in_full && !verdict.ends.empty())
@@ -326,7 +328,7 @@ class Agent {
     for (const std::string& line : lines) log_.error(line);
   }
 
-  // Also what the report's headline is, where the service gives no verdict.
+  // Logs an error. Its text is also the report's headline if the service gives no verdict.
   void trouble(const std::string& text) {
     last_trouble_ = text;
     log_.error(text);
@@ -339,13 +341,14 @@ class Agent {
     });
   }
 
-  // On several nodes with one file system the file is node rank 0's, which is told everything.
+  // With several nodes that share a file system, node rank 0 writes the file: it learns of every
+  // failure.
   bool writes_report() const {
     const std::optional<Assignment> assignment = supervisor_.assignment();
     return !assignment || assignment->node_rank == NodeRank(0);
   }
 
-  // A job that has done its work, but whose output is not all there, has not ended well.
+  // Reports lost output. A job that did its work but lost output did not succeed.
   void tell_losses() {
     for (const std::string& text : console_.losses()) log_.warning(text);
     if (exit_code_ == 0) {
@@ -389,16 +392,18 @@ class Agent {
     });
   }
 
-  // --- what users ask of it ----------------------------------------------------------------------
+  // --- requests of users -------------------------------------------------------------------------
 
-  // A job runs as well where no socket can be made.
+  // Returns the listener for control commands. If there can be none, logs why; the job runs all
+  // the same.
   UniqueFd control_listener() {
     if (config_.control_socket.empty()) return {};
     Result<UniqueFd> listener = listen_for_control(config_.control_socket);
     if (listener) return std::move(*listener);
     const std::string text =
         "ddprun status and the like cannot reach this job: " + listener.error().message();
-    // A directory that another user put there is no accident of the system.
+    // A directory that another user put there is not an accident of the system, so the user is
+    // warned.
     if (listener.error().kind == ErrorKind::kInvalidArgument) {
       log_.warning(text);
     } else {
@@ -414,7 +419,9 @@ class Agent {
             .view = [this] { return view(); },
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .ask_service =
-                [this](const UserRequest& asked) { return !over_ && rendezvous_.link().ask(asked); },
+                [this](const UserRequest& asked) {
+                  return !over_ && rendezvous_.link().ask(asked);
+                },
             .stop_here = [this](bool at_once) { stop_here(at_once); },
             .tell_service = [this](const OutputPage& page) { rendezvous_.link().tell(page); }},
         config_.slots);
@@ -448,7 +455,7 @@ class Agent {
     if (at_once) feed(UserSignal{SIGINT, UserSignal::Way::kDirect});
   }
 
-  // --hang-timeout does not watch them, and the user should know.
+  // Warns of workers that --hang-timeout cannot watch.
   void tell_silent(const std::vector<std::size_t>& workers) {
     const int first_rank =
         supervisor_.assignment() ? supervisor_.assignment()->first_rank.value : 0;
@@ -461,9 +468,9 @@ class Agent {
                  "docs/hangs.md)");
   }
 
-  // --- from outside ------------------------------------------------------------------------------
+  // --- signals and guards ------------------------------------------------------------------------
 
-  // The guardian blocked them before it forked, so that none is lost before this line.
+  // The guardian blocked these signals before it forked, so none is lost before this call.
   Result<void> watch_signals() {
     std::vector<int> ours = without_ignored(config_.signals);
     ours.push_back(SIGCHLD);
@@ -522,7 +529,7 @@ class Agent {
     }
   }
 
-  // --- what the rooms ask ------------------------------------------------------------------------
+  // --- callbacks of the parts --------------------------------------------------------------------
 
   LineFormat log_format() {
     if (config_.options.log_format == LogFormat::kText) return {};
@@ -547,7 +554,7 @@ class Agent {
 
   const AgentConfig& config_;
   const TimePoint started_ = BootClock::now();
-  // What workers get back: their programs may use select().
+  // The limit that workers get back, because their programs may use select().
   const std::optional<rlimit> descriptor_limit_ = open_many_descriptors(config_.slots);
   asio::io_context io_{1};
   const pid_t guardian_;
@@ -563,12 +570,12 @@ class Agent {
   asio::posix::stream_descriptor guardian_alive_;
   asio::posix::stream_descriptor keeper_alive_;
   bool guard_lost_ = false;
-  bool over_ = false;  // nothing but the rest of the output is left
+  bool over_ = false;  // only the remaining output is left
 
   OutputDrain last_output_;
   RendezvousHandler rendezvous_;
   GenerationStore store_;
-  std::unique_ptr<ControlServer> control_;  // once the service answered
+  std::unique_ptr<ControlServer> control_;  // created before the link starts
   NodeWorkers workers_;
   HangMonitor hang_monitor_;
   StepRate steps_;
@@ -582,7 +589,7 @@ class Agent {
   ReportFile report_file_;
   std::optional<Verdict> verdict_;
   std::string last_trouble_;
-  std::string lost_output_;  // the report's headline, where that is what is wrong
+  std::string lost_output_;  // the report's headline if output was lost
   int exit_code_ = to_int(ExitCode::kInternal);
 };
 

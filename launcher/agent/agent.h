@@ -1,9 +1,12 @@
-// The agent: what runs on each node of a job, below guardian and keeper.
+// The agent: the process that does the work of a job on one node. Keeper and guardian stand
+// above it.
 //
-// It owns one Supervisor and performs its actions: it starts and signals workers, hosts the
-// generation's store when rank 0 lives here, passes output on, and talks to the rendezvous service,
-// which it may embed. Everything happens on one thread and one io_context; what may block has threads
-// of its own: the console, log files, calls on a slow disk, looking at workers that hang.
+// It owns one Supervisor and performs its actions: it starts and signals workers, and it passes
+// their output on. It hosts the generation's store if rank 0 runs on this node. It talks to the
+// rendezvous service, which it may embed.
+//
+// The agent runs on one thread and one io_context. Work that may block runs on other threads:
+// console output, log files, calls on a slow disk, inspecting workers that hang.
 #pragma once
 
 #include "launcher/guard/guardian.h"
@@ -11,11 +14,12 @@
 
 namespace ddprun {
 
-// Runs the job's part on this node to its end and returns ddprun's exit code. Takes over the
-// process: `signals` and SIGCHLD must be blocked and stay so, the descriptor limit is raised. What
-// this machine refuses in an unexpected place (memory, threads, descriptors) becomes a line on
-// stderr and ExitCode::kInternal; a thread may then be left that writes to a reader who has
-// stopped, so the process should end soon.
+// Runs the job's part on this node to its end and returns ddprun's exit code.
+//
+// Takes over the process: `signals` and SIGCHLD must be blocked and stay blocked; the descriptor
+// limit is raised. An unexpected refusal of the system (memory, threads, descriptors) becomes a
+// line on stderr and ExitCode::kInternal. A thread may then still run that writes to a reader
+// that has stopped, so the process should end soon.
 int run_agent(const AgentConfig& config, Guards guards);
 
 }  // namespace ddprun

@@ -20,7 +20,8 @@ GenerationStore::GenerationStore(asio::io_context& io, Logger& log, const AgentC
       rendezvous_(meeting),
       checkpoint_announced_(std::move(checkpoint_announced)) {}
 
-// Listens in advance: clients that come before we accept wait in the backlog instead of retrying.
+// Listens in advance. Clients that connect before the store accepts wait in the backlog and need
+// no retry.
 Result<void> GenerationStore::prepare() {
   const bool is_ours = config_.options.has_agent_store();
   if (rendezvous_.shared_port() && is_ours) return {};
@@ -40,19 +41,20 @@ void GenerationStore::serve(const Assignment& assignment) {
   UniqueFd socket;
   if (listener_) socket = std::move(listener_->socket);
   listener_.reset();
-  if (assignment.node_rank != NodeRank(0)) return;  // another node hosts it; this port is closed
+  if (assignment.node_rank != NodeRank(0)) return;  // another node hosts it; close the port
   if (!config_.options.has_agent_store()) {
     kept_port_ = std::move(socket);
     return;
   }
   StoreServerOptions options;
-  if (!assignment.peers.empty()) {  // an older service does not say
+  if (!assignment.peers.empty()) {  // an older service does not send them
     options.allow = config_.store_allow;
     for (const std::string& address : assignment.peers) options.allow->add(address);
   }
-  // Other nodes may start their workers as other users, and nobody here can tell.
+  // Other nodes may run their workers as other users, and this node cannot find out.
   options.this_user_only = assignment.node_count == 1;
-  // Told from within the store's own work: what follows may close it.
+  // The store calls this from within its own work, but checkpoint_announced_ may close the
+  // store.
   options.watched_key = "/" + std::string(kCheckpointKey);
   options.watched_key_set = [this, generation = assignment.generation] {
     asio::post(io_, [this, generation] { checkpoint_announced_(generation); });

@@ -1,9 +1,9 @@
-// GenerationStore: this node's share of the store of a generation (docs/wire_protocol.md, "The
-// store"): a port for it, and the store itself where rank 0 lives here.
+// GenerationStore: this node's part of a generation's store (docs/wire_protocol.md, "The
+// store"). It holds a port for the store, and the store itself if rank 0 runs on this node.
 //
-//   prepare()  a port is there, before anybody knows who gets rank 0
-//   serve()    a generation begins: the store is served, or kept for rank 0, or the port is closed
-//   close()    nothing of it is left; prepare() follows before the next generation
+//   prepare()  reserves a port before it is known which node gets rank 0
+//   serve()    begins a generation: serves the store, keeps the port for rank 0, or closes the port
+//   close()    closes everything; prepare() follows before the next generation
 //
 // Owner: Agent, on its one thread.
 #pragma once
@@ -28,18 +28,19 @@ struct AgentConfig;
 
 class GenerationStore {
  public:
-  // meeting: its embedded service shows this store, and shares its port with it in static mode.
-  // checkpoint_announced: a worker has said so in this generation's store; called from the
-  // io_context, also after a close(). REQUIRES: all of them outlive it.
+  // meeting: the handler whose embedded service shows this store, and in static mode shares its
+  // port with it. checkpoint_announced: called when a worker announces a checkpoint in this
+  // generation's store. It is called from the io_context, also after a close(). REQUIRES: all
+  // arguments outlive this object.
   GenerationStore(boost::asio::io_context& io, Logger& log, const AgentConfig& config,
                   RendezvousHandler& meeting, std::function<void(Generation)> checkpoint_announced);
 
-  // The error says which ports are taken.
+  // Reserves a port. The error says which ports are taken.
   Result<void> prepare();
   void serve(const Assignment& assignment);
   void close();
 
-  // Where it would be on this node; 0: nothing has been prepared.
+  // Returns the port that the store has if this node hosts it; 0 if nothing is prepared.
   std::uint16_t port() const;
 
  private:
@@ -48,9 +49,9 @@ class GenerationStore {
   const AgentConfig& config_;
   RendezvousHandler& rendezvous_;
   std::function<void(Generation)> checkpoint_announced_;
-  std::optional<Listener> listener_;    // of the next generation's store
-  std::unique_ptr<StoreServer> store_;  // of this generation, where rank 0 lives here
-  UniqueFd kept_port_;                  // the same, where rank 0 itself serves the store
+  std::optional<Listener> listener_;    // for the next generation's store
+  std::unique_ptr<StoreServer> store_;  // of this generation, if rank 0 runs here
+  UniqueFd kept_port_;                  // the same, if rank 0 itself serves the store
 };
 
 }  // namespace ddprun

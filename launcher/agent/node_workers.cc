@@ -29,8 +29,8 @@ namespace asio = boost::asio;
 
 namespace {
 
-// Returns a name of the job that does not reveal its instance: a UUID of version 5 (RFC 4122).
-// Whoever knows the instance could take an agent's place.
+// Returns a name of the job that does not reveal its instance: a UUID of version 5 (RFC 4122). A
+// process that knows the instance could take an agent's place.
 std::string submission_of(const std::string& instance) {
   if (instance.empty()) return {};
   const boost::uuids::name_generator_sha1 name(boost::uuids::ns::x500dn());
@@ -74,8 +74,8 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
   asio::post(parts_.io, [this] { events_.ended({std::exchange(not_started_, {})}); });
 }
 
-// Returns <log root>/attempt_N, or attempt_N.gG where an earlier generation of the same attempt has
-// left its logs: they are kept.
+// Returns <log root>/attempt_N. If an earlier generation of the same attempt has left its logs
+// there, they are kept and the result is attempt_N.gG.
 std::string NodeWorkers::attempt_directory(const Assignment& assignment) {
   if (config_.log_root.empty()) return "";
   const int attempt = assignment.restart_count;
@@ -83,7 +83,8 @@ std::string NodeWorkers::attempt_directory(const Assignment& assignment) {
   return attempts_.insert(attempt).second ? path : path + ".g" + to_text(assignment.generation);
 }
 
-// A disk that does not answer keeps no worker from its start: the log writer makes its files later.
+// Creates the log directories. A disk that does not answer does not keep workers from starting,
+// because the log writer creates their files later.
 Result<void> NodeWorkers::make_directories() {
   std::vector<std::string> directories;
   for (const auto& worker : workers_) {
@@ -102,7 +103,8 @@ Result<T> NodeWorkers::with_files(const std::string& doing, std::function<Result
   return config_.scratch_directory.empty() ? parts_.files.run(doing, std::move(body)) : body();
 }
 
-Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment, ControlServer& control) {
+Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment,
+                                ControlServer& control) {
   const WorkerConsole looks{
       .coloured = config_.look.coloured,
       .has_prefix = assignment.world_size > 1,
@@ -144,13 +146,13 @@ void NodeWorkers::kill_tree() {
 void NodeWorkers::signal(int signal, std::optional<LocalRank> rank) {
   for (const auto& worker : workers_) {
     if (rank && worker->local_rank() != *rank) continue;
-    // One whose end is waiting to be collected keeps its number until then.
+    // A worker that has ended but is not reaped keeps its pid until then.
     if (worker->is_open()) kill(worker->pid(), signal);
   }
 }
 
-// Those that ended at the same instant are reported together, because their order says nothing:
-// what is ready now has been queued before what is posted here.
+// Reports workers that ended at the same instant together, because their order means nothing.
+// Ends that are ready now are already queued before the function that is posted here.
 void NodeWorkers::ended(std::shared_ptr<Worker> worker) {
   newly_ended_.push_back(std::move(worker));
   if (newly_ended_.size() > 1) return;
@@ -188,7 +190,8 @@ std::vector<OwnWords> NodeWorkers::last_words_of(
   return AllWords(paths.size());
 }
 
-// A SIGKILL that was not ours, where its control group has not told already.
+// Marks a SIGKILL that ddprun did not send as a likely lack of memory, unless the control group
+// has already told the cause.
 void NodeWorkers::look_for_want_of_memory(WorkerEnd& end) const {
   const bool may_be = end.kind == EndKind::kSignaled && end.code == SIGKILL &&
                       end.out_of_memory == OutOfMemory::kNo && events_.is_running();
@@ -197,8 +200,9 @@ void NodeWorkers::look_for_want_of_memory(WorkerEnd& end) const {
   }
 }
 
-// A worker's own end comes through its WorkerProcess; while one is waiting to be collected there,
-// the kernel shows nothing behind it, but its end leads here again.
+// The WorkerProcess collects its worker's own end. While such a worker waits to be collected,
+// waitid() shows no child that comes after it. But that worker's end leads to another call of
+// this function.
 void NodeWorkers::reap_orphans() {
   siginfo_t info{};
   while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
@@ -214,8 +218,8 @@ void NodeWorkers::reap_orphans() {
 bool NodeWorkers::are_gone() {
   reap_orphans();
   if (!told_.empty()) signal_new_children(told_signal_, told_);
-  // The tree counts as empty only when every end has been reported, also of workers that were
-  // never there.
+  // The tree counts as empty only when every end has been reported, also of workers that never
+  // started.
   if (has_children() || !newly_ended_.empty() || !not_started_.empty()) return false;
   if (count_open() > 0) return false;
   for (const auto& worker : workers_) worker->finish_output();
@@ -297,7 +301,7 @@ std::vector<RankFlight> NodeWorkers::flights(std::optional<Rank> rank) const {
 }
 
 void NodeWorkers::save_flights() {
-  // Without --log-dir what is there is removed at the end.
+  // Without --log-dir the log directory is removed at the end, so nothing is saved there.
   const bool is_kept = !attempt_directory_.empty() && config_.scratch_directory.empty();
   const bool ended_well =
       std::ranges::all_of(workers_, [](const auto& worker) { return worker->ended_well(); });

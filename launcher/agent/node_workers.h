@@ -1,10 +1,12 @@
-// NodeWorkers: the workers of the present generation on this node, and whatever they have started.
+// NodeWorkers: the workers of the current generation on this node, and all processes that they
+// started.
 //
-// It owns the workers, makes one report of those that end together, and knows which processes below
-// the agent have been told of a signal, so that latecomers are told, too. When somebody is started
-// or stopped is the supervisor's to say.
+// It owns the workers and merges the ends of workers that end together into one report. It knows
+// which processes below the agent have got a signal, so that processes that appear later get it
+// too. The supervisor decides when workers are started and stopped.
 //
-// Owner: Agent, on its one thread, like the functions it is given. The agent is a child subreaper.
+// Owner: Agent, on its one thread; the functions it is given run there too. The agent is a child
+// subreaper.
 #pragma once
 
 #include <sys/resource.h>
@@ -34,7 +36,7 @@ namespace ddprun {
 
 struct AgentConfig;
 
-// Parts of the agent that workers use; all of them outlive NodeWorkers.
+// Parts of the agent that workers use. All of them outlive NodeWorkers.
 struct NodeWorkersParts {
   boost::asio::io_context& io;
   Logger& log;
@@ -43,13 +45,13 @@ struct NodeWorkersParts {
   InterruptTracebacks& interrupts;
   JsonLines& json;
   FileWork& files;
-  std::optional<rlimit> descriptor_limit;  // what workers get
+  std::optional<rlimit> descriptor_limit;  // which workers get back
 };
 
 struct NodeWorkersEvents {
-  // From the io_context. Also those that could not be started.
+  // Called from the io_context when workers have ended or could not be started.
   std::function<void(const WorkersEnded&)> ended;
-  // Whether nobody has told the workers to end.
+  // Returns whether the workers run and have not been told to end.
   std::function<bool()> is_running;
 };
 
@@ -58,45 +60,49 @@ class NodeWorkers {
   // REQUIRES: config outlives it.
   NodeWorkers(const AgentConfig& config, const NodeWorkersParts& parts, NodeWorkersEvents events);
 
-  // Starts those of a generation. instance: Welcome's. control: that keeps their last output.
-  // REQUIRES: none is left of an earlier one.
+  // Starts the workers of a generation. instance: the job's, from Welcome. control: keeps the
+  // last output of each worker. REQUIRES: no worker of an earlier generation is left.
   void start(const Assignment& assignment, const std::string& instance, ControlServer& control);
-  // Their processes have ended, or cannot be ended. Nothing of them is reported any more. Where they have
-  // recorded calls, and one of them has not ended well, their flight records go to a file beside their logs.
+  // Drops the workers. Their processes have ended or cannot be ended. Nothing is reported about
+  // them any more. Their flight records are written to a file in their log directory if they
+  // recorded calls and one of them did not end successfully.
   void let_go();
-  // What is being written of that is waited for, not for long.
+  // Waits briefly (FlightFile::kPatience) until that file is written.
   void finish_flight_file();
 
-  // To every descendant of the agent.
+  // Sends the signal to every descendant of the agent.
   void signal_tree(int signal);
   void kill_tree();
-  // To the workers alone, not what they have started; or to the one of this rank.
+  // Sends the signal to the workers only, not to processes that they started. With `rank`, sends
+  // it to that worker only.
   void signal(int signal, std::optional<LocalRank> rank);
 
-  // Reaps adopted orphans: a child of the agent has ended.
+  // Reaps orphans that this process has adopted. Call when a child of the agent has ended.
   void reap_orphans();
-  // While all are to end: tells latecomers of the last signal. Returns whether no process is left
-  // and every end has been reported; then all of their output has been taken.
+  // Sends the last signal to processes that appeared since, while all are to end. Returns
+  // whether no process is left and every end has been reported. If so, all output has been taken
+  // over.
   bool are_gone();
 
-  // The console or a log file has room again.
+  // Resumes reading output. Call when the console or a log file has room again.
   void resume_outputs();
-  // --pty: the terminal has another size.
+  // Passes the terminal's new size to the workers' terminals (--pty).
   void resize_terminals(ScreenSize size);
-  // What was typed, for the worker that gets it; empty: its end.
+  // Passes typed bytes to the worker that reads them. Empty: end of the input.
   void type(std::string_view bytes);
 
   bool has_open(Rank rank) const;
   int count_open() const;
   std::vector<WorkerView> views() const;
 
-  // What the pages say: by local rank, nullopt for those that have ended; of those that live; the
-  // highest step that any has reported.
+  // Return what the worker pages say. samples(): by local rank; nullopt for a worker that has
+  // ended. snapshots(): of the workers that live. highest_step(): the highest step that any
+  // worker has reported.
   std::vector<std::optional<PageSample>> samples() const;
   std::vector<WorkerSnapshot> snapshots() const;
   std::optional<std::int64_t> highest_step() const;
-  // The newest calls of each, or of the one of `rank`, also of those that have ended;
-  // FlightFile::kMaxCalls in all.
+  // Returns the newest calls of each worker, or only of `rank`, also of workers that have ended.
+  // At most FlightFile::kMaxCalls calls on this node; each worker gets an equal share.
   std::vector<RankFlight> flights(std::optional<Rank> rank) const;
 
  private:
@@ -105,7 +111,8 @@ class NodeWorkers {
   std::string attempt_directory(const Assignment& assignment);
   Result<void> make_directories();
   std::vector<OwnWords> last_words_of(const std::vector<std::shared_ptr<Worker>>& ended);
-  // As FileWork::run() for the user's --log-dir; calls `body` at once for the temporary directory.
+  // Runs `body` by FileWork::run() if the files are in the user's --log-dir. Calls it directly
+  // if they are in the temporary directory.
   template <class T>
   Result<T> with_files(const std::string& doing, std::function<Result<T>()> body);
   void look_for_want_of_memory(WorkerEnd& end) const;
@@ -115,16 +122,16 @@ class NodeWorkers {
   const AgentConfig& config_;
   NodeWorkersParts parts_;
   NodeWorkersEvents events_;
-  std::optional<WorkerPages> pages_;  // nullopt: none can be had
-  std::string attempt_directory_;     // of the log files; empty: there is none
-  std::set<int> attempts_;            // that have had a directory
+  std::optional<WorkerPages> pages_;  // nullopt: could not be created
+  std::string attempt_directory_;     // of the log files; empty: no log files
+  std::set<int> attempts_;            // that have had a log directory
   FlightFile flight_file_;
   std::vector<std::shared_ptr<Worker>> workers_;
   std::vector<std::shared_ptr<Worker>> newly_ended_;  // not reported yet
   std::vector<WorkerEnd> not_started_;                // not reported yet
-  std::set<pid_t> told_;  // what was below this agent when told_signal_ was sent, and latecomers
+  std::set<pid_t> told_;  // descendants that got told_signal_, later ones included
   int told_signal_ = 0;
-  long oom_kills_before_ = 0;  // of this machine, when this generation was started
+  long oom_kills_before_ = 0;  // of the machine, when this generation started
 };
 
 }  // namespace ddprun

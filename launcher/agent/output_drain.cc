@@ -11,9 +11,9 @@ namespace {
 namespace asio = boost::asio;
 using boost::system::error_code;
 
-// For a reader of our output that has stopped, when we have been told to end.
+// How long to wait for a reader of ddprun's output that has stopped, once ddprun is told to end.
 constexpr Duration kLastWords = std::chrono::seconds(1);
-// For a disk that has stopped to take the end of the log files.
+// How long to wait for a disk that no longer takes the end of the log files.
 constexpr Duration kLogsPatience = std::chrono::seconds(5);
 
 }  // namespace

@@ -1,9 +1,11 @@
-// OutputDrain: what is still to be written when the job's part on this node is over, and how long
-// ddprun stays for it.
+// OutputDrain: writes the remaining output when the job's part on this node is over, and limits
+// how long ddprun waits for that.
 //
-// A disk that has stopped is waited for a few seconds; a reader that is slow gets everything. But
-// when somebody wants ddprun to end, before or while it writes, nobody is waited for longer than a
-// second. Owner: Agent, on its one thread.
+// It waits a few seconds for a disk that has stopped. It waits without limit for a slow console
+// reader. But if ddprun is told to end, before or during this, it waits at most a second for
+// each.
+//
+// Owner: Agent, on its one thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -17,14 +19,14 @@ namespace ddprun {
 
 class OutputDrain {
  public:
-  // REQUIRES: all of them outlive it.
+  // REQUIRES: all arguments outlive this object.
   OutputDrain(boost::asio::io_context& io, Logger& log, LogWriter& logs, ConsoleWriter& console);
 
-  // Somebody wants ddprun to end, now or when it comes to that.
+  // Shortens the wait: ddprun is told to end. May be called before or during flush().
   void hurry();
 
-  // Runs the stopped io_context until log files and console have it all, or are not waited for any
-  // longer.
+  // Runs the stopped io_context until the log files and the console have everything, or until
+  // the time for them is over.
   void flush();
 
  private:

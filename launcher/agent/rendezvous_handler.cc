@@ -19,15 +19,17 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 
 constexpr Duration kResolveTimeout = std::chrono::seconds(20);
-// Connections to a port of this host that was taken are refused. Its service may be restarted, so
-// the node listens there only after kMayBeRestarted. A program that has the port and does not
-// listen may be about to end: the node gives up after kPortIsGivenBack.
+// Timeouts for a taken port of this host that refuses connections. A service there may be
+// restarting, so the node listens itself only after kMayBeRestarted. A program that holds the
+// port without listening may be about to end, so the node gives up only after kPortIsGivenBack.
 constexpr Duration kMayBeRestarted = std::chrono::seconds(1);
 constexpr Duration kPortIsGivenBack = std::chrono::seconds(3);
-// Other agents hear the verdict and go; the embedded service does not wait longer for them.
+// The embedded service waits at most this long for the other agents to receive the verdict and
+// leave.
 constexpr Duration kDrainTimeout = std::chrono::seconds(10);
 
-// From where workers of this node may call others.
+// Returns the addresses from which workers of this node may connect to others, at most
+// kMaxAddresses.
 std::vector<std::string> addresses_of_this_node() {
   std::vector<std::string> found;
   for (const InterfaceAddress& one : interface_addresses()) {
@@ -77,13 +79,14 @@ Result<void> RendezvousHandler::meet_dynamic() {
   if (listener.error().sys_errno != EADDRINUSE) {
     return std::move(listener).error().within("--rdzv-endpoint");
   }
-  // By a ddp-rendezvous, by another agent of this host, or by another program.
+  // The port is taken by a ddp-rendezvous, by another agent of this host, or by another program.
   connect(port, here->host());
   return {};
 }
 
 // Listens on the port if it is free now. Called when connections to it are refused.
-void RendezvousHandler::listen_again(const HostPort& port, const std::string& address, Duration refused_for) {
+void RendezvousHandler::listen_again(const HostPort& port, const std::string& address,
+                                     Duration refused_for) {
   if (!may_listen_) return;
   const std::string again = to_text(port) + " refuses connections; trying again";
   if (refused_for < kMayBeRestarted) return log_.debug(again);
@@ -126,14 +129,15 @@ Result<void> RendezvousHandler::meet_static() {
   Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
   if (!listener) return std::move(listener).error().within("--master-port");
   shared_port_ = listener->address.port;
-  // Workers use the name that was given, as torchrun's do. But where it leads to loopback on this
-  // host alone, they would offer their peers a loopback address: then they get what the other
-  // nodes have reached, which the service puts in the place of a numeric loopback address.
+  // Workers use the given name, as torchrun's workers do. But if the name resolves to loopback
+  // on this host only, they would offer a loopback address to their peers. In that case they get
+  // a numeric loopback address, and the service replaces it by the address that the other nodes
+  // connected to.
   const bool misleads = host == "*" && is_loopback_address(address);
   return embed(std::move(*listener), misleads ? address.host() : plan.meeting_point.host);
 }
 
-// listener: where other nodes come; nullopt for a job of this node alone.
+// listener: where other nodes connect; nullopt for a job of this node alone.
 Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::string address) {
   ServiceOptions options;
   options.times = config_.options.times;
@@ -212,7 +216,7 @@ Hello RendezvousHandler::introduce(const std::string& local_address) const {
   hello.node.tells_output = true;
   hello.node.tells_flight = true;
   if (config_.rendezvous.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
-    hello.node.node_rank = 0;  // as torchrun's
+    hello.node.node_rank = 0;  // as in torchrun
   }
   hello.node.address = !local_addr_.empty()    ? local_addr_
                        : local_address.empty() ? own_address_
@@ -231,7 +235,7 @@ void RendezvousHandler::leave(std::optional<Leave> word, std::function<void()> t
   });
 }
 
-// The last one out: an embedded service stays until the others have heard the verdict.
+// Waits for the other agents: an embedded service stays until they have received the verdict.
 void RendezvousHandler::drain(const std::function<void()>& then) {
   if (!link_) return;
   if (!server_) return then();

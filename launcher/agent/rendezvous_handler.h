@@ -1,13 +1,13 @@
-// RendezvousHandler: how this node comes to its job's rendezvous service, and the service itself where the
-// node embeds it.
+// RendezvousHandler: connects this node to its job's rendezvous service, and runs the service if
+// this node embeds it.
 //
-// It decides which of the two it is from what --rdzv-endpoint or --master-addr lead to, and owns
-// the listener, the server and the link. What is said on the link is the agent's.
+// It decides between the two by the address that --rdzv-endpoint or --master-addr resolves to.
+// It owns the listener, the server and the link. The agent decides what is sent on the link.
 //
-// Where the port of this host is taken, the node connects to it. If the port is given back before a
-// service has spoken there, the node listens itself.
+// If the port is on this host and already taken, the node connects to it. If the port becomes
+// free before a service has answered there, the node listens itself.
 //
-// Owner: Agent, on its one thread; only meet() blocks: while names are looked up.
+// Owner: Agent, on its one thread. Only meet() blocks, while it resolves names.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -33,34 +33,36 @@ struct AgentConfig;
 
 class RendezvousHandler {
  public:
-  // REQUIRES: io, log and config outlive it.
+  // REQUIRES: io, log and config outlive this object.
   RendezvousHandler(boost::asio::io_context& io, Logger& log, const AgentConfig& config);
 
-  // Finds the service, or listens to be it; nothing is sent or accepted yet. The error names the
-  // option. Call once.
+  // Finds the service, or listens in order to be the service. Sends and accepts nothing yet. The
+  // error names the option. Call once.
   Result<void> meet(ServiceLinkEvents events);
-  // What ddprun ends with where meet() has failed.
+  // Returns ddprun's exit code after meet() has failed.
   ExitCode exit_code() const { return exit_code_; }
 
-  // From here on the service hears of this node. REQUIRES: meet() has gone well.
+  // Begins to talk to the service. REQUIRES: meet() succeeded.
   void start();
 
-  // What a Hello says of job and node; what the node does is the caller's to fill in.
-  // local_address: as ServiceLinkEvents has it.
+  // Returns a Hello with the facts about job and node. The caller fills in what the node is
+  // doing. local_address: see ServiceLinkEvents::hello.
   Hello introduce(const std::string& local_address) const;
 
-  // REQUIRES: meet() has gone well.
+  // REQUIRES: meet() succeeded.
   ServiceLink& link() { return *link_; }
-  // The embedded service; null: it is elsewhere, or close() was called.
+  // Returns the embedded service; null if the service is elsewhere or close() was called.
   RendezvousServer* server() { return server_.get(); }
-  // The one port of torchrun's static mode, which its store shares; nullopt: there is none here.
+  // Returns the one port of torchrun's static mode, which service and store share; nullopt if
+  // this node does not have it.
   std::optional<std::uint16_t> shared_port() const { return shared_port_; }
 
-  // Goodbye, not from within the link's own call: `then` is called when it has been sent, and when
-  // the others have heard the verdict from an embedded service, or do not come for it.
+  // Leaves the job. May be called from within a callback of the link. Calls `then` when `word`
+  // has been sent or cannot be sent. With an embedded service it also waits until the other
+  // agents have the verdict, or until kDrainTimeout.
   void leave(std::optional<Leave> word, std::function<void()> then);
 
-  // Closes link and service at once. Nothing is called any more.
+  // Closes link and service at once. No callback is called any more.
   void close();
 
  private:
@@ -79,10 +81,10 @@ class RendezvousHandler {
   boost::asio::steady_timer drained_;
   std::unique_ptr<RendezvousServer> server_;
   std::unique_ptr<ServiceLink> link_;
-  std::string own_address_;  // towards an embedded service
+  std::string own_address_;  // this node's, in a Hello to an embedded service
   std::string local_addr_;   // --local-addr, numeric; empty: not given
   std::optional<std::uint16_t> shared_port_;
-  bool may_listen_ = false;  // the service on this host has not spoken, and nobody leaves
+  bool may_listen_ = false;  // this node may still listen on the taken port
   ExitCode exit_code_ = ExitCode::kAddress;
 };
 

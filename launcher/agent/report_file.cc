@@ -20,16 +20,16 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kFailuresKept = 256;  // of a job that is restarted for months: the newest
+constexpr std::size_t kFailuresKept = 256;  // the newest, of a job that restarts for months
 
-// The end that the job's exit code comes from; nullptr: none.
+// Returns the worker end that the job's exit code comes from; nullptr if there is none.
 const WorkerEnd* decisive(const JobOutcome& outcome) {
   if (!outcome.verdict || outcome.verdict->ends.empty()) return nullptr;
   const WorkerEnd& first = outcome.verdict->ends.front();
   return exit_code_of(first) == outcome.exit_code ? &first : nullptr;
 }
 
-// Whose code it is: without that a worker's 2 could not be told from ours.
+// Returns the source of the exit code. Without it a worker's 2 would look like ddprun's own 2.
 const char* source_of(const JobOutcome& outcome) {
   if (outcome.exit_code == 0) return "job";
   if (const WorkerEnd* end = decisive(outcome)) {
@@ -39,7 +39,7 @@ const char* source_of(const JobOutcome& outcome) {
   return outcome.exit_code > exit_code_of_signal(0) ? "signal" : "ddprun";
 }
 
-// Of the whole job.
+// Returns the kind of the whole job's end.
 const char* kind_of(const JobOutcome& outcome) {
   if (outcome.exit_code == 0) return "success";
   if (outcome.exit_code == to_int(ExitCode::kSaved)) return "saved";
@@ -87,7 +87,7 @@ std::string ReportFile::text(const JobOutcome* outcome) const {
   }
   Json& failures = json["failed_generations"] = Json::array();
   for (const Verdict& one : failed) failures.push_back(verdict_json(one));
-  // What workers write may be no UTF-8.
+  // Output of workers may be invalid UTF-8.
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -97,7 +97,7 @@ Result<void> ReportFile::write(const std::string& text) const {
   const std::string doing = "--report-file: write " + path_;
   struct stat there {};
   if (lstat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {
-    // It would be replaced: a device, and be it /dev/null, by a file.
+    // rename() would replace a device, even /dev/null, by a regular file.
     return invalid_argument("it is there and no regular file; name one, or a new one")
         .within(doing);
   }

@@ -1,8 +1,11 @@
-// The file of --report-file: what became of a job, as one JSON object (docs/verdicts.md). Written when the
-// job starts, after each generation that failed, and at the end; whoever reads it finds a whole one.
+// ReportFile: the file of --report-file: the outcome of a job as one JSON object
+// (docs/verdicts.md).
 //
-// Owner: the agent, on its one thread, or main before there is one. The agent's thread must not
-// wait for a disk: a copy writes there (FileWork).
+// It is written when the job starts, after each generation that failed, and at the end. Each
+// write replaces the file atomically, so that readers never see a partial one.
+//
+// Owner: the agent, on its one thread, or main before the agent exists. The agent's thread must
+// not wait for a disk, so a copy of this object writes on a thread of FileWork.
 #pragma once
 
 #include <optional>
@@ -18,27 +21,28 @@ namespace ddprun {
 struct JobOutcome {
   int exit_code = 0;
   std::string headline;            // one line
-  std::optional<Verdict> verdict;  // where the service gave one
-  bool no_program = false;         // there was nothing that could be started
+  std::optional<Verdict> verdict;  // if the service gave one
+  bool no_program = false;         // the program does not exist
 };
 
 class ReportFile {
  public:
-  // path: empty: there is none, and nothing below does anything.
+  // path: if empty, there is no file and the functions below do nothing.
   ReportFile(std::string path, std::string job_id, std::string host);
 
-  // Remembers a generation that failed, for what is written from now on.
+  // Adds a failed generation to everything that is written from now on.
   void add_failure(const Verdict& generation);
 
-  // Each writes the file anew, as one of a job that runs or has ended; the error names it.
+  // Writes the whole file, for a job that runs or has ended. The error names the file.
   Result<void> write_running() const;
   Result<void> end(const JobOutcome& outcome) const;
 
   const std::string& path() const { return path_; }
 
-  // For a node that is not node rank 0: whether the file is another one's. It tells a job's end already,
-  // or, with one file system for all nodes, another host has written it last, and will again.
-  // rank_0_is_lost: it will not.
+  // Returns whether the file belongs to another node. For a node that is not node rank 0. The
+  // file is another node's if it already reports the end of a job. With a file system shared by
+  // all nodes, it is also another's if another host wrote it last: that host will write it
+  // again. rank_0_is_lost: that host will not.
   bool is_anothers(bool rank_0_is_lost) const;
 
  private:
@@ -48,7 +52,7 @@ class ReportFile {
   std::string path_;
   std::string job_id_;
   std::string host_;
-  std::vector<Verdict> failures_;  // of generations that were followed by another one
+  std::vector<Verdict> failures_;  // of generations that another one followed
 };
 
 }  // namespace ddprun

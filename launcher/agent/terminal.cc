@@ -57,7 +57,7 @@ void AgentTerminal::read_typing() {
   is_typing_wanted_ = true;
   if (is_waiting_for_typing_ || !typed_.is_open()) return;
   is_waiting_for_typing_ = true;
-  // What has been read cannot be given back, so nothing is read before it is wanted.
+  // Input that has been read cannot be put back, so nothing is read before it is wanted.
   typed_.async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
     is_waiting_for_typing_ = false;
     if (error || !is_typing_wanted_) return;

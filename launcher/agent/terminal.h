@@ -1,8 +1,8 @@
-// AgentTerminal: the terminal that the agent's user looks at and types into: the status line, its
-// size, Ctrl-Z, and what is typed for rank 0 (--stdin with --pty). Elsewhere it does nothing.
+// AgentTerminal: the terminal of the agent's user. It handles the status line, the terminal's
+// size, Ctrl-Z, and input for rank 0 (--stdin with --pty). Without a terminal it does nothing.
 //
-// Lines on the terminal are the ConsoleWriter's. Owner: Agent, on its one thread, like the functions
-// it is given.
+// The ConsoleWriter writes the lines on the terminal. Owner: Agent, on its one thread; the
+// functions it is given run there too.
 #pragma once
 
 #include <sys/types.h>
@@ -22,38 +22,38 @@
 namespace ddprun {
 
 struct AgentTerminalEvents {
-  // What the status line says now.
+  // Returns what the status line shows now.
   std::function<StatusFacts()> status;
   std::function<void(ScreenSize)> resized;
-  // Empty: nothing more comes.
+  // Takes typed bytes. Empty: end of the input.
   std::function<void(std::string_view)> typed;
 };
 
 class AgentTerminal {
  public:
-  // typed: what the guardian has read from the terminal; invalid: not asked for. REQUIRES: io and
-  // console outlive it.
+  // typed: a descriptor with the input that the guardian reads from the terminal; invalid if the
+  // input is not used. REQUIRES: io and console outlive this object.
   AgentTerminal(boost::asio::io_context& io, ConsoleWriter& console, UniqueFd typed,
                 AgentTerminalEvents events);
 
-  // Shows the status line from now on, and follows it once a second.
+  // Shows the status line from now on and updates it once a second.
   void show_status();
-  // What it says has changed, and should be seen at once. Does nothing where it is not shown.
+  // Updates the status line at once. Does nothing if it is not shown.
   void update_status();
 
-  // Somebody has pressed Ctrl-Z: the guardian, which the shell waits for, stops when the terminal is
-  // as it was.
+  // Handles Ctrl-Z: restores the terminal, then stops the guardian, which the shell waits for.
   void leave(pid_t guardian);
   void come_back();
 
-  // The terminal has another size, perhaps.
+  // Reads the terminal's size, which may have changed.
   void follow_size();
 
-  // Until then, and between stop_reading() and the next read_typing(), what is typed waits.
+  // Starts to read input. Before the first read_typing(), and after stop_reading(), input stays
+  // unread.
   void read_typing();
   void stop_reading();
 
-  // Takes the status line away for good; nothing is called any more.
+  // Removes the status line for good. No callback is called any more.
   void close();
 
  private:
