@@ -38,8 +38,8 @@ constexpr std::string_view kHelp =
     "Exit codes: 0 no problem (there may be warnings), 2 the command line cannot be meant,\n"
     "78 a problem was found. docs/doctor.md says more about each finding.\n";
 
-// "--jsn" is nearer to doctor's own options than to ddprun's, whose parser knows no others. Empty: no
-// argument is near to one of them.
+// Returns a message for an unknown option that is close to one of doctor's own, such as "--jsn".
+// ddprun's parser does not know these. Empty: no argument is close.
 std::string meant_for_doctor(const std::vector<std::string>& arguments) {
   constexpr std::size_t kNear = 2;
   for (const std::string& argument : arguments) {
@@ -58,7 +58,7 @@ struct DoctorLine {
   DoctorWish command;
 };
 
-// Takes doctor's own options out; what is left is a command line of ddprun's.
+// Removes doctor's own options and parses the rest as a command line of ddprun.
 Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
   DoctorLine line;
   std::vector<std::string> others;
@@ -76,7 +76,8 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
       line.command.libtorch = arguments[++i];
     } else if (argument.starts_with(std::string(kLibtorch) + "=")) {
       line.command.libtorch = argument.substr(kLibtorch.size() + 1);
-      if (line.command.libtorch.empty()) return invalid_argument("it needs a value").within(kLibtorch);
+      if (line.command.libtorch.empty())
+        return invalid_argument("it needs a value").within(kLibtorch);
     } else {
       others.push_back(argument);
       const Result<const OptionSpec*> option = option_of(argument);
@@ -102,7 +103,8 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
   return line;
 }
 
-// Where the nodes of the job would meet, with the keys and certificates that an agent would have.
+// Finds the endpoint at which the job's nodes would meet, with the keys and certificates of an
+// agent.
 Result<void> find_endpoint(DoctorWish& command) {
   const LaunchOptions& options = command.options;
   const Result<Rendezvous> plan = plan_rendezvous(options);

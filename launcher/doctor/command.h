@@ -1,5 +1,6 @@
-// `ddprun doctor [options] [program]`: looks at this host and at the way to the others for what makes
-// jobs hang or crawl, and says what to do. docs/doctor.md. For the main thread of the program.
+// `ddprun doctor [options] [program]`: looks for causes of hanging or slow jobs on this host
+// and on its network. Says what to do about each one. See docs/doctor.md. For the program's main
+// thread.
 #pragma once
 
 #include <string>
@@ -7,8 +8,9 @@
 
 namespace ddprun {
 
-// arguments: without the word doctor. Returns what main() shall return: 0, ExitCode::kUnwell where
-// there is a problem, kUsage where the arguments cannot be meant.
+// Runs the command. arguments: those after `doctor`. Returns the exit code of main(): 0;
+// ExitCode::kUnwell if there is a problem; kUsage if the arguments are invalid. If keys or
+// certificates cannot be read, see usage_or().
 int run_doctor(const std::vector<std::string>& arguments);
 
 }  // namespace ddprun

@@ -14,7 +14,7 @@
 namespace ddprun {
 namespace {
 
-// A lost SYN is sent again after one second, and after three.
+// A lost SYN is sent again after one second and after three.
 constexpr Duration kConnectPatience = std::chrono::milliseconds(3500);
 constexpr std::size_t kMostTries = 4;
 
@@ -45,7 +45,7 @@ ServiceAnswer ask(const EndpointWish& command, const SocketAddress& address) {
                       .key_for_all = command.key_for_all});
 }
 
-// Connects to each of the addresses, and asks for the names of both ends.
+// Connects to each address, and looks up the names of both ends.
 void try_addresses(const std::vector<SocketAddress>& addresses, EndpointSeen& seen) {
   std::set<std::string> ends;
   for (const SocketAddress& one : addresses) {

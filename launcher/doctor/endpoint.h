@@ -1,4 +1,5 @@
-// The way to where the nodes meet: facts for `ddprun doctor`. Every wait has a deadline; any thread.
+// Facts about the endpoint where the nodes meet, for `ddprun doctor`. Every wait has a deadline.
+// Any thread.
 #pragma once
 
 #include <string>
@@ -12,15 +13,15 @@
 
 namespace ddprun {
 
-// How an agent of the job would go there.
+// How an agent of the job would connect to the endpoint.
 struct EndpointWish {
   std::string option;  // that named it
   HostPort address;
   NodeRange nodes;
   std::string job;
-  TlsContextPtr tls;        // null: without
-  Secret key;               // of the job; empty: none
-  Secret key_for_all;       // that the service's pages are read with; empty: none
+  TlsContextPtr tls;   // null: without TLS
+  Secret key;          // of the job; empty: none
+  Secret key_for_all;  // for reading the service's pages; empty: none
 };
 
 struct EndpointSeen {
@@ -28,12 +29,13 @@ struct EndpointSeen {
   std::vector<LookUp> names;  // of the addresses at both ends
 };
 
-// Looks the name up, connects to each of its addresses, asks who is there, and tries to listen there
-// where it is this host. Takes some ten seconds at most.
+// Resolves the name and connects to each of its addresses (at most four). Asks what is there. If
+// the endpoint is on this host and not served, tries to listen there. Takes about ten seconds at
+// most.
 EndpointSeen look_at_endpoint(const EndpointWish& command);
 
-// This host's address towards another, as the kernel chooses it; empty: there is no way. Nothing is
-// sent.
+// Returns this host's address towards another, by the kernel's routes. Empty: no route. Sends
+// nothing.
 std::string source_address_towards(const SocketAddress& address);
 
 }  // namespace ddprun

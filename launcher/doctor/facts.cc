@@ -70,8 +70,8 @@ NetworkFacts look_at_network(const LaunchOptions& options) {
   return facts;
 }
 
-// Asks for the names of the addresses at which workers here may meet, beside those on the way to
-// the endpoint.
+// Looks up the names of the addresses at which workers of this host may meet, in addition to the
+// addresses of the endpoint.
 std::vector<LookUp> look_up_own_addresses(const std::vector<NamedAddress>& own) {
   constexpr std::size_t kMost = 4;
   std::vector<std::string> addresses{"127.0.0.1"};
@@ -88,7 +88,7 @@ std::vector<LookUp> look_up_own_addresses(const std::vector<NamedAddress>& own) 
   return seen;
 }
 
-// Both, each address once.
+// Returns the look-ups of both, each address once.
 std::vector<LookUp> merged(std::vector<LookUp> first, const std::vector<LookUp>& second) {
   for (const LookUp& one : second) {
     const bool known = std::any_of(first.begin(), first.end(),
@@ -118,8 +118,9 @@ JobWish job_of(const DoctorWish& command, const GpuFacts& gpus, const MachineFac
   return job;
 }
 
-// What is on disks that others serve may hang for ever: then what is known of it without them. Where
-// no thread can be started there is nobody to leave behind, and it is looked at here.
+// Returns look(), or `otherwise` if that does not finish within `allowed`: a file system that a
+// server provides may hang without limit. If no thread can be started, calls look() on this
+// thread.
 template <class Facts>
 Facts unless_it_hangs(Duration allowed, Facts otherwise, const std::function<Facts()>& look) {
   const auto seen =

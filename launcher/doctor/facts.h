@@ -1,6 +1,6 @@
-// Collects what `ddprun doctor` judges: each look has a deadline, and what waits for others runs side
-// by side, so that all of it takes some ten seconds at the very worst. Nothing is changed, nothing
-// left behind. For the main thread.
+// Collects the facts that `ddprun doctor` judges. Each look has a deadline. Looks that may wait
+// run in parallel, so all of them take about ten seconds at the very worst. Changes nothing and
+// leaves nothing behind. For the main thread.
 #pragma once
 
 #include <optional>
@@ -16,7 +16,7 @@ struct DoctorWish {
   LaunchOptions options;  // of the job; its program may be empty
   std::optional<EndpointWish> endpoint;
   bool several_nodes = false;
-  std::string libtorch;  // where it is; empty: where it is looked for
+  std::string libtorch;  // given by the user; empty: search for it
 };
 
 DoctorFacts collect_facts(const DoctorWish& command);

@@ -18,16 +18,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The driver wakes each GPU for a second or more where persistence mode is off.
+// Without persistence mode the driver needs a second or more to wake each GPU.
 constexpr Duration kDriverPatience = std::chrono::seconds(10);
-constexpr Duration kOpenPatience = std::chrono::seconds(5);  // a library on a slow network disk
+constexpr Duration kOpenPatience = std::chrono::seconds(5);  // for a library on a slow network disk
 
 bool is_there(const fs::path& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
 
-// --- GPUs -------------------------------------------------------------------------------------------
+// --- GPUs ----------------------------------------------------------------------------------------
 
 int count_device_files() {
   int count = 0;
@@ -51,7 +51,7 @@ int count_pci_devices() {
   return count;
 }
 
-// The first word with a dot and only digits beside it of "NVRM version: ... 550.54.15  Tue ...".
+// Returns the first word of digits and dots of "NVRM version: ... 550.54.15  Tue ...".
 std::string kernel_driver_version() {
   std::istringstream words(first_line_of("/proc/driver/nvidia/version"));
   for (std::string word; words >> word;) {
@@ -80,13 +80,13 @@ Result<GpuFacts> ask_driver() {
   return facts;
 }
 
-// --- LibTorch ---------------------------------------------------------------------------------------
+// --- LibTorch ------------------------------------------------------------------------------------
 
-// The installation that this Python belongs to; empty: it cannot be told without running it.
+// Returns the installation that this Python belongs to. Empty: unknown without running it.
 fs::path prefix_of_python(const fs::path& python) {
   const fs::path directory = python.parent_path();
   if (is_there(directory.parent_path() / "pyvenv.cfg")) return directory.parent_path();
-  if (directory.filename() == "shims") {  // pyenv's: a script that chooses
+  if (directory.filename() == "shims") {  // of pyenv: a script that chooses
     const std::string chosen = environment_variable("PYENV_VERSION").value_or("");
     const std::string version =
         chosen.empty() ? first_line_of(directory.parent_path() / "version") : chosen;
@@ -96,7 +96,7 @@ fs::path prefix_of_python(const fs::path& python) {
   return fs::canonical(python, error).parent_path().parent_path();
 }
 
-// torch below <prefix>/lib/python3.N/site-packages, or Debian's dist-packages.
+// Finds torch in <prefix>/lib/python3.N/site-packages, or in Debian's dist-packages.
 void find_packages(const fs::path& prefix, std::vector<std::string>& found) {
   for (const fs::path& python : entries_of(prefix / "lib")) {
     if (!python.filename().string().starts_with("python3")) continue;
@@ -116,7 +116,7 @@ std::vector<std::string> library_path() {
   return directories;
 }
 
-// The text between the quotes of a line like "cuda: Optional[str] = '13.0'"; empty: none.
+// Returns the text in quotes of a line like "cuda: Optional[str] = '13.0'"; empty: none.
 std::string quoted_in(const std::string& line) {
   const std::size_t begin = line.find_first_of("'\"", line.find('='));
   if (begin == std::string::npos) return "";
@@ -124,7 +124,8 @@ std::string quoted_in(const std::string& line) {
   return end == std::string::npos ? "" : line.substr(begin + 1, end - begin - 1);
 }
 
-// What torch's package asks for: "Requires-Dist: nvidia-nccl-cu13==2.28.9; ...".
+// Returns the version that torch's package requires: "Requires-Dist: nvidia-nccl-cu13==2.28.9;
+// ...".
 std::string nccl_wanted_by(const fs::path& site_packages) {
   for (const fs::path& entry : entries_of(site_packages)) {
     const std::string name = entry.filename();
@@ -141,15 +142,17 @@ std::string nccl_wanted_by(const fs::path& site_packages) {
   return "";
 }
 
-// --- NCCL -------------------------------------------------------------------------------------------
+// --- NCCL ----------------------------------------------------------------------------------------
 
-// name: a path, or what the loader is to look for. The path is where it was found.
+// Opens NCCL and asks for its version. name: a path, or a name for the loader. The result has
+// the path where it was found.
 NcclLibrary open_nccl(const std::string& name) {
   const auto opened =
       result_within<NcclLibrary>(kOpenPatience, "nccl", [name]() -> Result<NcclLibrary> {
         const bool is_path = name.find('/') != std::string::npos;
         NcclLibrary library{.path = is_path ? name : ""};
-        // Left open: NCCL's threads and exit handlers would be called where nothing is any more.
+        // Never closed: NCCL's threads and exit handlers would run code that is no longer
+        // mapped.
         void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
         if (!handle) {
           library.why = dlerror();
@@ -241,7 +244,8 @@ NcclFacts look_at_nccl(const std::string& given) {
   NcclFacts facts;
   const std::vector<std::string> directories = libtorch_directories(given);
   if (!directories.empty()) facts.torch = read_libtorch(directories.front());
-  // The loader's first: of two with the same name it hands out the one that is open.
+  // The loader's library is opened first: of two with the same name, the loader returns the open
+  // one.
   facts.of_loader = open_nccl("libnccl.so.2");
   for (const std::string& directory : library_path()) {
     std::error_code error;

@@ -1,5 +1,5 @@
-// GPUs, their driver, LibTorch and NCCL: facts for `ddprun doctor`. Each wait has a deadline; what
-// hangs in the driver is left to itself. Any thread.
+// Facts about GPUs, their driver, LibTorch and NCCL, for `ddprun doctor`. Each wait has a
+// deadline. A call that hangs in the driver is abandoned. Any thread.
 #pragma once
 
 #include <string>
@@ -11,18 +11,18 @@ namespace ddprun {
 
 GpuFacts look_at_gpus();
 
-// Where LibTorch may be, in the order in which it is looked for: `given` alone where it is not
-// empty, else beside the active virtual environment's Python, the one of PATH, .venv here, and on
-// LD_LIBRARY_PATH. Directories that are there.
+// Returns the directories in which LibTorch was found, in the order of the search. If `given` is
+// not empty, looks only there. Otherwise looks in the active virtual or Conda environment, in the
+// installation of PATH's Python, in .venv below the working directory, and on LD_LIBRARY_PATH.
 std::vector<std::string> libtorch_directories(const std::string& given);
 
-// What the files of that LibTorch say of it; no Python is run.
+// Reads what the files of that LibTorch say about it. Runs no Python.
 LibTorchFacts read_libtorch(const std::string& root);
 
-// given: as above. NCCL is opened and asked for its version.
+// given: as above. Opens NCCL and asks it for its version.
 NcclFacts look_at_nccl(const std::string& given);
 
-// "2.28.9" of 22809, as NCCL counts.
+// Returns the text of an NCCL version number: "2.28.9" for 22809.
 std::string nccl_version_text(int version);
 
 }  // namespace ddprun

@@ -26,7 +26,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The text behind "Name:" in a file of /proc; empty where there is none.
+// Returns the text that follows "Name:" in a file of /proc; empty if there is none.
 std::string field_of(const std::string& path, const std::string& name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
@@ -37,7 +37,7 @@ std::string field_of(const std::string& path, const std::string& name) {
   return "";
 }
 
-// The number at the beginning of a text; 0: there is none.
+// Returns the number at the beginning of a text; 0 if there is none.
 std::uint64_t leading_number(const std::string& text) {
   std::uint64_t number = 0;
   std::istringstream(text) >> number;
@@ -53,7 +53,7 @@ Space look_at_space(const std::string& path) {
   }
   space.total = std::uint64_t{status.f_blocks} * status.f_frsize;
   space.available = std::uint64_t{status.f_bavail} * status.f_frsize;
-  // File systems without a number of inodes of their own say 0 of 0.
+  // A file system without a fixed number of inodes reports 0 of 0.
   space.free_inodes = status.f_files == 0 ? 1 : status.f_favail;
   std::error_code error;
   if (!fs::is_directory(path, error)) {
@@ -76,7 +76,7 @@ bool has_capability(unsigned number) {
   return ((std::strtoull(text.c_str(), nullptr, 16) >> number) & 1) != 0;
 }
 
-// Threads of every process of this user, which is what the limit counts.
+// Counts the threads of all processes of this user, which is what the limit counts.
 std::uint64_t count_own_threads() {
   const uid_t own = getuid();
   std::uint64_t count = 0;
@@ -96,15 +96,15 @@ std::vector<std::string> names_in(const std::string& directory) {
   return names;
 }
 
-// --- cgroups ----------------------------------------------------------------------------------------
+// --- cgroups -------------------------------------------------------------------------------------
 
 // A mounted hierarchy, of v2 or of a v1 controller.
 struct Hierarchy {
   std::string mount_point;
-  std::string mounted_root;  // the cgroup that is at the mount point
+  std::string mounted_root;  // the cgroup at the mount point
 };
 
-// Of /proc/self/mountinfo. controller: of v1; empty: v2.
+// Finds a hierarchy in the text of /proc/self/mountinfo. controller: of v1; empty: v2.
 std::optional<Hierarchy> find_hierarchy(const std::string& mountinfo,
                                         const std::string& controller) {
   std::istringstream lines(mountinfo);
@@ -125,7 +125,7 @@ std::optional<Hierarchy> find_hierarchy(const std::string& mountinfo,
   return std::nullopt;
 }
 
-// The path behind "N:controllers:" of /proc/self/cgroup. controller: empty for v2.
+// Returns the path that follows "N:controllers:" in /proc/self/cgroup. controller: empty for v2.
 std::string own_cgroup(const std::string& cgroups, const std::string& controller) {
   std::istringstream lines(cgroups);
   for (std::string line; std::getline(lines, line);) {
@@ -142,8 +142,8 @@ std::string own_cgroup(const std::string& cgroups, const std::string& controller
   return "/";
 }
 
-// The directories of our own cgroup and those above it, as far as they are mounted; the innermost
-// first. Empty: that hierarchy is not mounted.
+// Returns the directories of this process's cgroup and of those above it, as far as they are
+// mounted, the innermost first. Empty: that hierarchy is not mounted.
 std::vector<std::string> cgroup_directories(const std::string& root,
                                             const std::string& controller) {
   const auto hierarchy = find_hierarchy(text_of(root + "/proc/self/mountinfo"), controller);
@@ -155,7 +155,7 @@ std::vector<std::string> cgroup_directories(const std::string& root,
   std::error_code error;
   while (path.size() > 1 && path.starts_with('/')) {
     const std::string directory = root + hierarchy->mount_point + path;
-    // What a container's mounts do not show, it cannot look at.
+    // A container does not see cgroups that its mounts do not show.
     if (fs::is_directory(directory, error)) directories.push_back(directory);
     path.erase(path.rfind('/'));
   }
@@ -163,10 +163,10 @@ std::vector<std::string> cgroup_directories(const std::string& root,
   return directories;
 }
 
-// The least number in files of this name; nullopt: there is none, or only "max".
+// Returns the smallest number in files of this name. nullopt: there is none, or only "max".
 std::optional<std::uint64_t> least_in(const std::vector<std::string>& directories,
                                       const std::string& file, std::string* where = nullptr) {
-  // Of v1, where "no limit" is the largest number of whole pages.
+  // In v1, "no limit" is the largest number of whole pages.
   constexpr std::uint64_t kNoLimit = std::uint64_t{1} << 62;
   std::optional<std::uint64_t> least;
   for (const std::string& directory : directories) {
@@ -253,7 +253,7 @@ MachineFacts look_at_machine() {
 ClockFacts look_at_clock() {
   ClockFacts facts{
       .source = first_line_of("/sys/devices/system/clocksource/clocksource0/current_clocksource")};
-  timex state{};  // no mode: nothing is set
+  timex state{};  // no mode: sets nothing
   const int status = adjtimex(&state);
   if (status >= 0) facts.synchronised = status != TIME_ERROR && (state.status & STA_UNSYNC) == 0;
   return facts;

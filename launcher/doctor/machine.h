@@ -1,5 +1,6 @@
-// Memory, limits, cgroups, cores and clock of this host: facts for `ddprun doctor`. Looks at the
-// file system and asks the kernel; nothing is changed and nothing left behind. Any thread.
+// Facts about memory, limits, cgroups, cores and clock of this host, for `ddprun doctor`. They
+// come from the file system and the kernel. Changes nothing and leaves nothing behind. Any
+// thread.
 #pragma once
 
 #include <string>
@@ -9,17 +10,18 @@
 namespace ddprun {
 
 SharedMemoryFacts look_at_shared_memory();
-// TMPDIR, or /tmp.
+// Looks at TMPDIR, or at /tmp.
 Space look_at_temporary();
 LimitFacts look_at_limits();
 MachineFacts look_at_machine();
 ClockFacts look_at_clock();
 DebuggerFacts look_at_debuggers();
 
-// The cgroup in which ddprun would make its own, and the narrowest limits around this process.
+// Returns the cgroup in which ddprun would create its own, and the narrowest limits around this
+// process.
 CgroupFacts look_at_cgroups();
-// The limits alone, of either version. root: where the file system's root is; tests have one of their
-// own.
+// Returns the limits only, of both cgroup versions. root: the root of the file system; tests use
+// another.
 CgroupFacts read_cgroup_limits(const std::string& root = "");
 
 }  // namespace ddprun

@@ -19,19 +19,19 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kServerPatience = std::chrono::milliseconds(2500);
-constexpr Duration kAskAgain = std::chrono::seconds(1);  // UDP loses some
-constexpr std::size_t kMaxServers = 3;                   // of the C library
+constexpr Duration kAskAgain = std::chrono::seconds(1);  // UDP loses packets
+constexpr std::size_t kMaxServers = 3;                   // as in the C library
 
 bool has_ipv6_sockets() {
   return UniqueFd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)).valid();
 }
 
-// A question for the address of localhost: header, name, type A, class IN.
+// A DNS query for the address of localhost: header, name, type A, class IN.
 constexpr std::array<unsigned char, 27> kQuestion{'d', 'r', 1,   0,   0,   1,   0,   0,   0,
                                                   0,   0,   0,   9,   'l', 'o', 'c', 'a', 'l',
                                                   'h', 'o', 's', 't', 0,   0,   1,   0,   1};
 
-// What came of waiting for the answer until then; nullopt: nothing yet.
+// Waits for the answer until then. nullopt: no answer yet.
 std::optional<NameServer::Outcome> await_answer(int socket, TimePoint until, std::string& why) {
   pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
   while (poll_until({&entry, 1}, until)) {

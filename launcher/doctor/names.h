@@ -1,5 +1,5 @@
-// What the name service says, and how long it takes: facts for `ddprun doctor`. Every call has a
-// deadline of its own; any thread.
+// Facts about the name service and its speed, for `ddprun doctor`. Every call has its own
+// deadline. Any thread.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace ddprun {
 
-// How long a look-up is waited for: below the five seconds that one lost answer costs.
+// How long to wait for a look-up: less than the five seconds that one lost answer costs.
 inline constexpr Duration kLookUpPatience = std::chrono::seconds(3);
 
 struct NamedLookUp {
@@ -18,20 +18,21 @@ struct NamedLookUp {
   std::vector<SocketAddress> addresses;  // empty unless kFound
 };
 
-// The addresses of a name, or of a numeric address itself. port: of the addresses.
+// Looks up the addresses of a name. A numeric address is returned as it is. The port becomes the
+// addresses' port.
 NamedLookUp look_up_name(const HostPort& name);
 
-// The name of an address, asked for as PyTorch's store client does: an IPv4 address in IPv6's form
-// where this host has IPv6 sockets. A numeric address without a port.
+// Looks up the name of a numeric address without a port, in the form that PyTorch's store client
+// uses. An IPv4 address becomes an IPv4-mapped IPv6 address if this host has IPv6 sockets.
 LookUp look_up_address(const std::string& address);
 
-// The servers of a resolv.conf, at most three, as the C library takes them.
+// Returns the servers of a resolv.conf: the first three, as in the C library.
 std::vector<std::string> name_servers_of(const std::string& resolv_conf);
 
-// Asks the server itself for localhost, which it knows without asking others.
+// Asks the server for localhost, which it knows without asking other servers.
 NameServer ask_name_server(const std::string& address);
 
-// This host's name, and the servers of /etc/resolv.conf; of_addresses is left empty.
+// Looks up this host's name and asks the servers of /etc/resolv.conf. Leaves of_addresses empty.
 NameFacts look_at_names();
 
 }  // namespace ddprun

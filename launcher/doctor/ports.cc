@@ -15,12 +15,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The inodes of sockets that listen on the port, of one of /proc/net's tables.
+// Adds the inodes of sockets that listen on the port, from one table of /proc/net.
 void find_listeners(const std::string& table, std::uint16_t port, std::set<std::string>& inodes) {
   constexpr std::string_view kListens = "0A";
   std::ifstream file(table);
   std::string line;
-  std::getline(file, line);  // names of columns
+  std::getline(file, line);  // the names of the columns
   while (std::getline(file, line)) {
     std::istringstream words(line);
     std::string number, local, remote, state, queues, timer, retries, user, timeout, inode;

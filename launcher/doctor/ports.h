@@ -1,5 +1,5 @@
-// TCP ports of this host: who has them, which are free, which the kernel gives away. Facts for
-// `ddprun doctor`; looks at /proc. Any thread.
+// Facts about TCP ports of this host, for `ddprun doctor`: which process has them, which are
+// free, which the kernel gives to connections. Reads /proc. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -11,22 +11,23 @@
 
 namespace ddprun {
 
-// Who listens on the port, "python3 (pid 4711)"; empty: nobody, or it may not be seen.
+// Returns the process that listens on the port, "python3 (pid 4711)". Empty: none, or not
+// visible.
 std::string holder_of_port(std::uint16_t port);
 
-// Whether this host could listen there. host: as listen_tcp() takes it.
+// Tries whether this host could listen there. host: as listen_tcp() takes it.
 ListenTry try_to_listen(const HostPort& address);
 
-// How many of the ports can be listened on.
+// Counts the ports of the range on which this host could listen.
 PortRangeFacts count_free(PortRange range);
 
-// net.ipv4.ip_local_port_range; nullopt: the kernel does not say.
+// Reads net.ipv4.ip_local_port_range; nullopt: the kernel does not say.
 std::optional<PortRange> ephemeral_ports();
 
-// net.ipv4.ip_local_reserved_ports.
+// Reads net.ipv4.ip_local_reserved_ports.
 std::vector<PortRange> reserved_ports();
 
-// The ranges of "8080,9148-9200"; what is none is left out.
+// Returns the ranges of "8080,9148-9200". Skips parts that are not ranges.
 std::vector<PortRange> parse_port_ranges(const std::string& text);
 
 }  // namespace ddprun

@@ -21,9 +21,9 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kPatience = std::chrono::seconds(2);
-constexpr std::size_t kMaxAnswer = 64 * 1024;  // what is asked for stands at its beginning
+constexpr std::size_t kMaxAnswer = 64 * 1024;  // the fields of interest come first
 
-// A connection, through TLS or not.
+// Conversation: a connection, with or without TLS.
 class Conversation {
  public:
   static Result<Conversation> open(const ServiceQuestion& question, const Deadline& deadline) {
@@ -47,7 +47,7 @@ class Conversation {
     return flush(deadline);
   }
 
-  // Something that the other side says; at least a byte.
+  // Waits until the other side has sent something and returns it; at least one byte.
   Result<std::string> receive(const Deadline& deadline) {
     while (plain_.empty()) {
       if (tls_ && tls_->is_ended()) {
@@ -89,7 +89,8 @@ class Conversation {
   std::string plain_;
 };
 
-// Takes the texts at the top of an object, and stops where something else begins or is cut off.
+// TopTexts: collects the string members of a JSON object. Stops at a nested value or where the
+// text is truncated.
 class TopTexts : public nlohmann::json_sax<nlohmann::json> {
  public:
   std::map<std::string, std::string> texts;
@@ -121,7 +122,7 @@ class TopTexts : public nlohmann::json_sax<nlohmann::json> {
   std::string key_;
 };
 
-// kSilent where nothing came in time.
+// Returns an answer for an error: kSilent for a timeout, `otherwise` for any other error.
 ServiceAnswer failed(const Error& error, const Deadline& deadline,
                      ServiceAnswer::Outcome otherwise) {
   ServiceAnswer answer{.outcome = otherwise, .took = deadline.waited(), .why = error.message()};
@@ -162,7 +163,7 @@ ServiceAnswer read_page(const ServiceQuestion& question) {
   return answer;
 }
 
-// The next message of a service in the handshake.
+// Receives the service's next message in the handshake.
 Result<ServiceHandshakeMessage> next_message(Conversation& conversation, FrameReader& reader,
                                              const Deadline& deadline) {
   while (true) {
@@ -175,7 +176,7 @@ Result<ServiceHandshakeMessage> next_message(Conversation& conversation, FrameRe
   }
 }
 
-// Whether both have the same key. REQUIRES: there is one.
+// Checks whether the service has the same key. REQUIRES: question.key is set.
 Result<void> prove_key(const ServiceQuestion& question) {
   const Deadline deadline(kPatience);
   Result<Conversation> conversation = Conversation::open(question, deadline);

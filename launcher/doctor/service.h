@@ -1,5 +1,5 @@
-// Who answers where the nodes meet: a rendezvous service of ddprun's, one that wants TLS or a key,
-// or another program. Facts for `ddprun doctor`. Every wait has a deadline; any thread.
+// Facts about what answers at the endpoint, for `ddprun doctor`: a rendezvous service of ddprun,
+// one that requires TLS or a key, or another program. Every wait has a deadline. Any thread.
 #pragma once
 
 #include <optional>
@@ -15,25 +15,25 @@
 
 namespace ddprun {
 
-// How an agent of the job would speak there.
+// How an agent of the job would talk to the service.
 struct ServiceQuestion {
   SocketAddress address;
-  HostPort named;  // as the user has named it: for TLS
+  HostPort named;  // as the user named it, for TLS
   std::string job;
-  TlsContextPtr tls;        // null: without
-  Secret key;               // of the job; empty: none
-  Secret key_for_all;       // that the service's pages are read with; empty: none
+  TlsContextPtr tls;   // null: without TLS
+  Secret key;          // of the job; empty: none
+  Secret key_for_all;  // for reading the service's pages; empty: none
 };
 
-// Reads the service's status page and, where there is a key, goes through the handshake of an agent,
-// and leaves before it would join: no job notices.
+// Reads the service's status page. If there is a key, also goes through an agent's handshake and
+// leaves before it would join, so no job is affected.
 ServiceAnswer ask_service(const ServiceQuestion& question);
 
-// What an answer to GET /status.json says of who gave it. `heard`: what has come of it, perhaps cut
-// off. ours: the time here when it was given, since 1970.
+// Interprets an answer to GET /status.json. heard: the bytes received, perhaps truncated. ours:
+// this host's time when the answer was given, since 1970.
 ServiceAnswer read_status_answer(std::string_view heard, Duration ours);
 
-// The time of "2026-11-22T11:50:53.123Z", since 1970; nullopt: it is none.
+// Parses "2026-11-22T11:50:53.123Z" as a time since 1970. nullopt: invalid.
 std::optional<Duration> parse_utc(const std::string& text);
 
 }  // namespace ddprun

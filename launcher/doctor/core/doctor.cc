@@ -14,11 +14,11 @@ namespace {
 constexpr std::size_t kLevelColumns = 9;
 constexpr std::size_t kIdColumns = 21;
 
-// Of the terminal: green, none, yellow, red.
+// Terminal escape codes: green, cyan, yellow, bold red.
 constexpr EnumNames<Level, 4> kColours{{{Level::kOk, "\x1b[32m"},
-                                    {Level::kNote, "\x1b[36m"},
-                                    {Level::kWarning, "\x1b[33m"},
-                                    {Level::kProblem, "\x1b[1;31m"}}};
+                                        {Level::kNote, "\x1b[36m"},
+                                        {Level::kWarning, "\x1b[33m"},
+                                        {Level::kProblem, "\x1b[1;31m"}}};
 constexpr std::string_view kPlain = "\x1b[0m";
 
 std::string padded(std::string_view text, std::size_t columns) {
@@ -78,8 +78,9 @@ std::string report_text(const std::vector<Finding>& findings, const ReportStyle&
   std::string text;
   for (const Finding& one : findings) {
     const std::string level = padded(enum_name(kLevelWords, one.level), kLevelColumns);
-    text += style.coloured ? std::string(enum_name(kColours, one.level)) + level + std::string(kPlain)
-                           : level;
+    text += style.coloured
+                ? std::string(enum_name(kColours, one.level)) + level + std::string(kPlain)
+                : level;
     text += padded(one.id, kIdColumns) + wrapped(one.seen, kIndent, style.width) + "\n";
     if (!one.effect.empty()) {
       text += std::string(kIndent, ' ') + wrapped(one.effect, kIndent, style.width) + "\n";

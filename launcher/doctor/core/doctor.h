@@ -1,7 +1,7 @@
-// The judgement of `ddprun doctor`: facts in, findings out. Pure; any thread.
+// The checks of `ddprun doctor`: they turn facts into findings. Pure. Any thread.
 //
-// One check, one finding, one row in docs/doctor.md, which a test compares. A check that has no
-// object (no endpoint was given) has no finding.
+// Each check makes at most one finding and has one row in docs/doctor.md; a test compares them.
+// A check that has nothing to look at (no endpoint was given) makes no finding.
 #pragma once
 
 #include <cstdint>
@@ -20,62 +20,64 @@ namespace ddprun {
 enum class Level {
   kOk,
   kNote,     // worth knowing; jobs run well
-  kWarning,  // some jobs crawl or fail of it
-  kProblem,  // jobs hang, crawl or fail of it
+  kWarning,  // some jobs are slow or fail because of it
+  kProblem,  // jobs hang, are slow or fail because of it
 };
-// As they are written in the report, and in JSON.
+// The levels as the report writes them, and as JSON has them.
 inline constexpr EnumNames<Level, 4> kLevelWords{{{Level::kOk, "ok"},
-                                              {Level::kNote, "note"},
-                                              {Level::kWarning, "warn"},
-                                              {Level::kProblem, "PROBLEM"}}};
+                                                  {Level::kNote, "note"},
+                                                  {Level::kWarning, "warn"},
+                                                  {Level::kProblem, "PROBLEM"}}};
 inline constexpr EnumNames<Level, 4> kLevelNames{{{Level::kOk, "ok"},
-                                              {Level::kNote, "note"},
-                                              {Level::kWarning, "warning"},
-                                              {Level::kProblem, "problem"}}};
+                                                  {Level::kNote, "note"},
+                                                  {Level::kWarning, "warning"},
+                                                  {Level::kProblem, "problem"}}};
 
 using DetailValue = std::variant<std::string, double, std::int64_t, bool>;
 
 struct Finding {
   Level level = Level::kOk;
-  std::string seen;    // with its numbers
-  std::string effect;  // what it does to a job; empty where the level is kOk
-  std::string advice;  // what to do; the same
-  std::vector<std::pair<std::string, DetailValue>> details = {};  // for programs
+  std::string seen;    // what was observed, with its numbers
+  std::string effect;  // what it does to a job; empty for kOk
+  std::string advice;  // what to do; empty for kOk
+  std::vector<std::pair<std::string, DetailValue>> details = {};  // for programs (--json)
   std::string_view id = {};                                       // of the check; set by diagnose()
 };
 
-// One look at the facts.
+// One check. judge: returns the check's finding; nullopt if it does not apply.
 struct Check {
   std::string_view id;
   std::optional<Finding> (*judge)(const DoctorFacts& facts);
 };
 
-// By topic, in the order of the report.
+// Return the checks of one topic, in the order of the report.
 std::vector<Check> network_checks();  // doctor/core/network.cc: names, endpoint, ports
 std::vector<Check> host_checks();     // doctor/core/host.cc: memory, limits, cgroups, clock
 std::vector<Check> gpu_checks();      // doctor/core/gpu.cc: GPUs, driver, NCCL
 
-// Every check there is.
+// Returns all checks.
 std::vector<Check> all_checks();
 
+// Runs all checks and returns their findings.
 std::vector<Finding> diagnose(const DoctorFacts& facts);
 
-// kOk where there is no finding.
+// Returns the worst level; kOk without a finding.
 Level worst_of(const std::vector<Finding>& findings);
 
-// --- how findings are written -----------------------------------------------------------------------
+// --- text of findings ----------------------------------------------------------------------------
 
 struct ReportStyle {
   bool coloured = false;
   std::size_t width = 100;  // of a line
 };
 
-// One line for each finding, what it does and what to do below it, and a last line that sums up.
+// Returns one line for each finding, with its effect and its advice below. The last line is a
+// summary.
 std::string report_text(const std::vector<Finding>& findings, const ReportStyle& style);
 
-// "16.0 MiB"
+// Returns a size as text: "16.0 MiB".
 std::string bytes_text(std::uint64_t bytes);
-// "a, b, c"
+// Returns the parts as text: "a, b, c".
 std::string list_text(const std::vector<std::string>& parts);
 
 }  // namespace ddprun

@@ -1,7 +1,8 @@
-// What `ddprun doctor` has seen of this host and of the way to the others: plain values, filled by
-// the files of launcher/doctor and judged by launcher/doctor/core/doctor.h. Any thread.
+// The facts that `ddprun doctor` has found about this host and the network to the other nodes.
+// They are plain values. The files of launcher/doctor fill them; launcher/doctor/core/doctor.h
+// judges them. Any thread.
 //
-// A member that could not be seen is empty (nullopt, or a text that says why it failed).
+// A member that could not be determined is empty: nullopt, or a text that says why it failed.
 #pragma once
 
 #include <cstdint>
@@ -15,18 +16,18 @@
 
 namespace ddprun {
 
-// What the job is to be, as far as the command line says so.
+// What the command line says about the job.
 struct JobWish {
   bool several_nodes = false;
   int workers_here = 1;
   bool wants_gpus = false;  // --nproc-per-node=gpu
 };
 
-// --- names ------------------------------------------------------------------------------------------
+// --- names ---------------------------------------------------------------------------------------
 
-// What the name service made of a name or an address, however it was answered: /etc/hosts, DNS.
+// The name service's answer for a name or an address, from any source: /etc/hosts, DNS.
 struct LookUp {
-  enum class Outcome { kFound, kNotFound, kSilent };  // kSilent: not within `took`
+  enum class Outcome { kFound, kNotFound, kSilent };  // kSilent: no answer within `took`
   std::string asked;
   Outcome outcome = Outcome::kNotFound;
   Duration took{};
@@ -34,7 +35,7 @@ struct LookUp {
   std::string why;  // kNotFound
 };
 
-// A server of /etc/resolv.conf, asked by itself.
+// A server of /etc/resolv.conf, asked directly.
 struct NameServer {
   enum class Outcome { kAnswered, kFailed, kSilent };
   std::string address;
@@ -45,14 +46,14 @@ struct NameServer {
 
 struct NameFacts {
   LookUp own;                       // of this host's name
-  bool own_is_here = false;         // an address of it is one of this host's
-  bool own_is_loopback = false;     // all of them are
+  bool own_is_here = false;         // one of its addresses is this host's
+  bool own_is_loopback = false;     // all of its addresses are loopback
   std::vector<NameServer> servers;  // in the order in which they are asked
-  // The names of addresses in use, asked for as PyTorch does: ::ffff:10.0.0.7.
+  // The names of addresses in use, asked for in PyTorch's form: ::ffff:10.0.0.7.
   std::vector<LookUp> of_addresses;
 };
 
-// --- the network ------------------------------------------------------------------------------------
+// --- the network ---------------------------------------------------------------------------------
 
 struct NamedAddress {
   std::string interface;
@@ -65,45 +66,45 @@ struct ConnectTry {
   std::string address;  // numeric, without the port
   Outcome outcome = Outcome::kFailed;
   Duration took{};
-  std::string source;  // this host's address towards it, as the kernel chooses; empty: no way
+  std::string source;  // this host's address towards it, by the kernel's routes; empty: no route
   std::string why;     // kFailed
 };
 
-// What has answered at the endpoint.
+// What answered at the endpoint.
 struct ServiceAnswer {
   enum class Outcome {
-    kService,    // a rendezvous service of ddprun's; it takes this node as far as can be seen
-    kWantsTls,   // and none was given
+    kService,    // a rendezvous service of ddprun; as far as can be seen it takes this node
+    kWantsTls,   // it requires TLS, and none was given
     kTlsFailed,  // see why
-    kWantsKey,   // and none was given
+    kWantsKey,   // it requires a key, and none was given
     kRefusesKey,
-    kOther,   // it is something else
-    kSilent,  // connected, and no answer within `took`
+    kOther,   // another program
+    kSilent,  // connected, but no answer within `took`
   };
   Outcome outcome = Outcome::kOther;
   Duration took{};
   std::string version;  // empty: it does not say
   std::string host;
-  std::optional<Duration> clock_ahead;  // of ours; negative: behind
-  bool has_proved = false;              // it has our key
+  std::optional<Duration> clock_ahead;  // relative to this host's clock; negative: behind
+  bool has_proved = false;              // it has proved that it has the same key
   std::string why;
 };
 
-// Whether this host could be the one that listens at the endpoint.
+// Whether this host could listen at the endpoint.
 struct ListenTry {
   bool works = false;
   std::string why;
-  std::string holder;  // "python3 (pid 4711)"; empty: not known
+  std::string holder;  // "python3 (pid 4711)"; empty: unknown
 };
 
 struct EndpointFacts {
   std::string option;  // that named it
   HostPort address;
   LookUp look_up;
-  bool is_here = false;  // an address of it is one of this host's
+  bool is_here = false;  // one of its addresses is this host's
   std::vector<ConnectTry> tries;
-  std::optional<ServiceAnswer> service;  // where a connection was made
-  std::optional<ListenTry> listening;    // where it is here, and nobody listens
+  std::optional<ServiceAnswer> service;  // if a connection was made
+  std::optional<ListenTry> listening;    // if it is here and not served
 };
 
 // --port-range.
@@ -125,27 +126,27 @@ struct NetworkFacts {
   std::optional<LocalAddressFacts> local;
   std::optional<EndpointFacts> endpoint;
   std::optional<PortRange> ephemeral;  // ports that the kernel gives to connections
-  std::vector<PortRange> reserved;     // of these, those that it does not
+  std::vector<PortRange> reserved;     // the ports of `ephemeral` that it does not give
   std::optional<PortRangeFacts> ports;
-  // NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME: those that are set.
+  // NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME, if they are set.
   std::vector<std::pair<std::string, std::string>> interface_variables;
-  std::vector<std::string> interface_names;  // all there are
+  std::vector<std::string> interface_names;  // of all interfaces
 };
 
-// --- this host --------------------------------------------------------------------------------------
+// --- this host -----------------------------------------------------------------------------------
 
 struct Space {
   std::string path;
   std::uint64_t total = 0;
   std::uint64_t available = 0;
   std::uint64_t free_inodes = 1;
-  std::string why_not_writable;  // empty: it is
+  std::string why_not_writable;  // empty: it is writable
 };
 
 struct SharedMemoryFacts {
-  std::string why_missing;  // empty: it is there
+  std::string why_missing;  // empty: it exists
   Space space;
-  int files = 0;  // in it, and what they hold
+  int files = 0;  // files in it, and their total size
   std::uint64_t file_bytes = 0;
 };
 
@@ -159,7 +160,7 @@ struct Limit {
 struct LimitFacts {
   Limit open_files;
   Limit processes;
-  bool processes_bind = true;  // not so for root with its capabilities
+  bool processes_bind = true;  // false for root with its capabilities
   std::uint64_t own_processes = 0;
   Limit locked_memory;
   bool locked_memory_binds = true;
@@ -168,14 +169,14 @@ struct LimitFacts {
 };
 
 struct CgroupFacts {
-  std::string path;  // of our own in the file system; empty: cgroup v2 is not mounted
+  std::string path;  // of this process's group; empty: cgroup v2 is not mounted
   bool can_make_children = false;
   std::vector<std::string> controllers;
-  // The narrowest on the way up; nullopt: none.
+  // The narrowest limits of this group and those above it; nullopt: none.
   std::optional<std::uint64_t> pids_max;
-  std::uint64_t pids_now = 0;  // where that limit is
+  std::uint64_t pids_now = 0;  // in the group with that limit
   std::optional<std::uint64_t> memory_max;
-  std::optional<double> cpus;  // of cpu.max or the quota of v1
+  std::optional<double> cpus;  // from cpu.max, or from the quota of v1
 };
 
 struct MachineFacts {
@@ -193,21 +194,21 @@ struct ClockFacts {
 struct DebuggerFacts {
   bool has_gdb = false;
   bool has_py_spy = false;
-  int ptrace_scope = 0;  // of Yama; 0 also where there is none
+  int ptrace_scope = 0;  // of Yama; 0 also without Yama
 };
 
-// --- GPUs -------------------------------------------------------------------------------------------
+// --- GPUs ----------------------------------------------------------------------------------------
 
 struct GpuFacts {
   int device_files = 0;               // /dev/nvidia0, ...
   int pci_devices = 0;                // of NVIDIA, for display or computing
   std::string kernel_driver_version;  // /proc/driver/nvidia; empty: not loaded
   bool has_library = false;           // libnvidia-ml.so.1
-  bool library_hangs = false;         // no answer within its time
+  bool library_hangs = false;         // no answer within the time limit
   std::string library_error;          // empty: it works
   int count = 0;
   std::string driver_version;
-  int cuda_version = 0;  // that the driver can do: 13000 for 13.0
+  int cuda_version = 0;  // that the driver supports: 13000 for 13.0
   int without_persistence = 0;
   std::optional<std::string> visible;  // CUDA_VISIBLE_DEVICES
   int visible_count = 0;
@@ -217,18 +218,18 @@ struct NcclLibrary {
   std::string path;     // empty: none
   std::string version;  // "2.28.9"; empty: see why
   std::string why;
-  bool by_variable = false;  // LD_LIBRARY_PATH leads there
+  bool by_variable = false;  // found through LD_LIBRARY_PATH
 };
 
 struct LibTorchFacts {
   std::string root;     // .../site-packages/torch; empty: none found
   std::string version;  // "2.11.0+cu130"
-  std::string cuda;     // "13.0"; empty: it is built without
-  std::string nccl;     // that its package asks for: "2.28.9"; empty: it does not say
+  std::string cuda;     // "13.0"; empty: built without CUDA
+  std::string nccl;     // that its package requires: "2.28.9"; empty: not stated
 };
 
 struct NcclFacts {
-  bool hangs = false;  // a file system on the way to it has not answered
+  bool hangs = false;  // a file system on its search path does not answer
   LibTorchFacts torch;
   NcclLibrary beside_torch;  // nvidia/nccl/lib of the same site-packages
   NcclLibrary of_loader;     // what the loader finds by LD_LIBRARY_PATH and its cache
@@ -238,7 +239,7 @@ struct DoctorFacts {
   std::string version;  // of ddprun
   std::string host;
   JobWish job;
-  std::string program_error;  // the program cannot be found; empty: it can, or none was given
+  std::string program_error;  // empty: the program was found, or none was given
   NameFacts names;
   NetworkFacts network;
   SharedMemoryFacts shared_memory;

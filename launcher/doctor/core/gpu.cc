@@ -10,7 +10,7 @@ namespace {
 
 std::string gpus_text(int count) { return counted(count, "GPU"); }
 
-// "13.0" of 13000, as the driver counts.
+// Returns the text of the driver's CUDA version number: "13.0" for 13000.
 std::string cuda_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
@@ -84,7 +84,7 @@ std::optional<Finding> judge_gpus(const DoctorFacts& facts) {
   return finding;
 }
 
-// The number before the first dot of "13.0"; 0: there is none.
+// Returns the number before the first dot of "13.0"; 0 if there is none.
 int major_of(const std::string& version) {
   return parse_number<int>(version.substr(0, version.find('.'))).value_or(0);
 }
@@ -118,9 +118,9 @@ std::optional<Finding> judge_driver(const DoctorFacts& facts) {
   return finding;
 }
 
-// --- NCCL -------------------------------------------------------------------------------------------
+// --- NCCL ----------------------------------------------------------------------------------------
 
-// 2.28.9 as 22809, so that versions can be compared; 0: it is no version.
+// Returns 22809 for 2.28.9, so that versions can be compared; 0 for text that is not a version.
 int number_of(const std::string& version) {
   int number = 0;
   std::size_t begin = 0;
@@ -177,7 +177,8 @@ std::string comparison_text(const LibTorchFacts& torch) {
   return "LibTorch " + torch.version + " was built with " + torch.nccl;
 }
 
-// What it means that this library is not of the version that LibTorch was built with.
+// Fills in what it means that this library's version is not the one that LibTorch was built
+// with.
 void judge_version(const NcclLibrary& library, const DoctorFacts& facts, Finding& finding) {
   const bool older = number_of(library.version) < number_of(facts.nccl.torch.nccl);
   finding.level = !older ? Level::kNote : facts.gpus.count > 0 ? Level::kProblem : Level::kWarning;
@@ -198,7 +199,7 @@ std::optional<Finding> judge_nccl(const DoctorFacts& facts) {
                        "look at the disks of PATH, LD_LIBRARY_PATH and the virtual environment: "
                        "`df` hangs at the same"};
   }
-  // LibTorch takes the one beside it.
+  // LibTorch uses the NCCL that is installed next to it.
   const NcclLibrary& used = nccl.beside_torch.path.empty() ? nccl.of_loader : nccl.beside_torch;
   if (used.path.empty()) return without_nccl(facts);
   Finding finding{.seen = library_text(used) + "; " + comparison_text(torch),

@@ -28,10 +28,10 @@ std::optional<Finding> judge_program(const DoctorFacts& facts) {
       .advice = "correct the path; programs and directories have to be there on every node"};
 }
 
-// --- shared memory and disk -------------------------------------------------------------------------
+// --- shared memory and disk ----------------------------------------------------------------------
 
 std::optional<Finding> judge_shared_memory(const DoctorFacts& facts) {
-  // Docker's default, at which DataLoader workers and NCCL die.
+  // Docker's default. With it, DataLoader workers and NCCL fail.
   constexpr std::uint64_t kDockers = 64 * kMiB;
   const SharedMemoryFacts& shm = facts.shared_memory;
   const std::uint64_t wanted = std::max(kGiB, 64 * kMiB * workers(facts));
@@ -91,7 +91,7 @@ std::optional<Finding> judge_temporary(const DoctorFacts& facts) {
   return finding;
 }
 
-// --- limits -----------------------------------------------------------------------------------------
+// --- limits --------------------------------------------------------------------------------------
 
 std::string limit_text(std::uint64_t limit) {
   return limit == kUnlimited ? "unlimited" : std::to_string(limit);
@@ -99,7 +99,7 @@ std::string limit_text(std::uint64_t limit) {
 
 std::optional<Finding> judge_open_files(const DoctorFacts& facts) {
   const Limit& limit = facts.limits.open_files;
-  // The agent's pipes, files and pidfds, and its store's connections.
+  // For the agent's pipes, files and pidfds, and for its store's connections.
   const std::uint64_t needed = std::max<std::uint64_t>(256, 64 + 16 * workers(facts));
   Finding finding{.seen = "a process may have " + limit_text(limit.soft) +
                           " open files (ulimit -n; " + limit_text(limit.hard) + " at most)",
@@ -130,7 +130,8 @@ std::optional<Finding> judge_open_files(const DoctorFacts& facts) {
 std::optional<Finding> judge_processes(const DoctorFacts& facts) {
   const LimitFacts& limits = facts.limits;
   const CgroupFacts& cgroup = facts.cgroup;
-  // Threads count: PyTorch's pools, autograd, NCCL, DataLoader workers with their own.
+  // Threads count too: PyTorch's pools, autograd, NCCL, and DataLoader workers with their own
+  // threads.
   const std::uint64_t needed = 64 * workers(facts);
   const auto room_in = [](std::uint64_t limit, std::uint64_t used) {
     return limit == kUnlimited ? kUnlimited : limit - std::min(limit, used);
@@ -232,7 +233,7 @@ std::optional<Finding> judge_memory(const DoctorFacts& facts) {
   return finding;
 }
 
-// --- cores ------------------------------------------------------------------------------------------
+// --- cores ---------------------------------------------------------------------------------------
 
 std::optional<Finding> judge_cores(const DoctorFacts& facts) {
   const MachineFacts& machine = facts.machine;
@@ -285,7 +286,7 @@ std::optional<Finding> judge_cpu_quota(const DoctorFacts& facts) {
   return finding;
 }
 
-// --- cgroups, clock, debuggers ----------------------------------------------------------------------
+// --- cgroups, clock, debuggers -------------------------------------------------------------------
 
 std::optional<Finding> judge_cgroup(const DoctorFacts& facts) {
   const CgroupFacts& cgroup = facts.cgroup;

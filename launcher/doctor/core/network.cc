@@ -1,4 +1,4 @@
-// Checks of names, of the endpoint, and of ports: see launcher/doctor/core/doctor.h.
+// Checks of names, the endpoint and ports. See launcher/doctor/core/doctor.h.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -8,7 +8,7 @@
 namespace ddprun {
 namespace {
 
-// A healthy name service answers within milliseconds; one lost answer costs five seconds.
+// A healthy name service answers within milliseconds. One lost answer costs five seconds.
 constexpr Duration kSlowLookUp = std::chrono::milliseconds(500);
 constexpr Duration kVerySlowLookUp = std::chrono::seconds(1);
 
@@ -22,7 +22,7 @@ using Details = std::vector<std::pair<std::string, DetailValue>>;
 
 double seconds_of(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-// --- names ------------------------------------------------------------------------------------------
+// --- names ---------------------------------------------------------------------------------------
 
 std::string answer_text(const LookUp& look_up) {
   switch (look_up.outcome) {
@@ -171,7 +171,7 @@ std::optional<Finding> judge_address_names(const DoctorFacts& facts) {
   return finding;
 }
 
-// --- the endpoint -----------------------------------------------------------------------------------
+// --- the endpoint --------------------------------------------------------------------------------
 
 std::optional<Finding> judge_endpoint(const DoctorFacts& facts) {
   if (!facts.network.endpoint) return std::nullopt;
@@ -320,7 +320,7 @@ std::optional<Finding> judge_service(const DoctorFacts& facts) {
   return finding;
 }
 
-// --- addresses --------------------------------------------------------------------------------------
+// --- addresses -----------------------------------------------------------------------------------
 
 std::string interfaces_text(const std::vector<NamedAddress>& interfaces) {
   std::vector<std::string> texts;
@@ -404,8 +404,8 @@ std::vector<std::string> split(const std::string& text, char separator) {
   }
 }
 
-// NCCL takes beginnings of names, '=' before whole ones and '^' before those to leave out; gloo
-// takes whole names.
+// Returns whether a variable's value names one of the interfaces. NCCL takes prefixes of names,
+// '=' before whole names, and '^' before names to exclude. gloo takes whole names.
 bool names_an_interface(const std::string& variable, std::string value,
                         const std::vector<std::string>& names) {
   const bool is_nccl = variable.starts_with("NCCL");
@@ -443,11 +443,11 @@ std::optional<Finding> judge_interface_variables(const DoctorFacts& facts) {
   return finding;
 }
 
-// --- ports ------------------------------------------------------------------------------------------
+// --- ports ---------------------------------------------------------------------------------------
 
 bool overlap(PortRange a, PortRange b) { return a.first <= b.last && b.first <= a.last; }
 
-// Whether the kernel may give a port of the range to somebody's connection.
+// Returns whether the kernel may give a port of the range to a connection.
 bool may_be_taken(PortRange ports, const NetworkFacts& network) {
   if (!network.ephemeral || !overlap(ports, *network.ephemeral)) return false;
   return std::none_of(network.reserved.begin(), network.reserved.end(), [&](PortRange reserved) {
