@@ -17,7 +17,7 @@ namespace ddprun {
 
 namespace {
 
-// As much as WorkerOutput reads at once.
+// The size that WorkerOutput reads at once.
 constexpr int kPipeBytes = 256 * 1024;
 
 Result<WorkerStream> open_pipe() {
@@ -92,14 +92,14 @@ Result<void> make_log_directories(const std::vector<std::string>& directories) {
 
 namespace {
 
-// The lines of a traceback that are indented: frames and, from Python, what stands there.
+// Returns the indented lines of a traceback: frames and, from Python, their source lines.
 std::vector<std::string> frames_of(const std::string& callstack) {
   std::vector<std::string> frames;
   std::istringstream lines(callstack);
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("  ")) continue;
     line.erase(0, line.find_first_not_of(' '));
-    // Python 3.11 marks the part of the line above that failed.
+    // Python 3.11 marks the failing part of the previous line.
     if (line.find_first_not_of("~^ ") == std::string::npos) continue;
     if (!line.empty()) frames.push_back(clipped(std::move(line), kMaxTailLineBytes));
     if (frames.size() > kMaxFrames) frames.erase(frames.begin());
@@ -113,7 +113,7 @@ OwnWords read_error_file(const std::string& path) {
   constexpr std::uintmax_t kMaxFileBytes = 1 << 20;
   OwnWords words;
   std::error_code error;
-  // Somebody else's file: whatever is wrong with it, the report goes without it.
+  // Another program wrote this file. If anything is wrong with it, the report goes without it.
   if (std::filesystem::file_size(path, error) > kMaxFileBytes || error) return words;
   std::ifstream file(path);
   const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);

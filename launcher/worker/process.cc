@@ -31,13 +31,14 @@ using boost::system::error_code;
 
 namespace {
 
-// The signals that agents ignore, or have inherited as ignored, and workers must not: exec makes
-// handled ones default by itself. What is ignored does not change while an agent has workers.
+// Returns the signals that the agent ignores, or has inherited as ignored, and that workers must
+// not ignore. exec itself resets handled signals to the default. The set of ignored signals does
+// not change while an agent has workers.
 const std::vector<int>& signals_to_reset() {
   static const std::vector<int> signals = [] {
     std::vector<int> found;
     for (int signal = 1; signal < NSIG; ++signal) {
-      // nohup's, and a shell's for what it runs in the background.
+      // These may be ignored on purpose: by nohup, or by a shell for a background process.
       if (signal == SIGHUP || signal == SIGINT || signal == SIGQUIT) continue;
       struct sigaction action {};
       if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) {
@@ -49,8 +50,8 @@ const std::vector<int>& signals_to_reset() {
   return signals;
 }
 
-// What happens in the child before exec. Only async-signal-safe calls, and nothing that allocates:
-// it runs in the agent's memory.
+// What the child does before exec. It runs in the agent's memory, so it may make only
+// async-signal-safe calls and must not allocate.
 struct WorkerInitializer {
   const WorkerStart& start;
   int in = -1;
@@ -58,9 +59,9 @@ struct WorkerInitializer {
   const char* const* environment = nullptr;
   const CpuAffinity& affinity;
   const std::vector<int>& reset;
-  const std::string& oom_score;  // empty: as it is
+  const std::string& oom_score;  // empty: unchanged
 
-  // Of what failed; the parent reads it.
+  // The step that failed, for the parent to read.
   const char* step = nullptr;
   int step_errno = 0;
 
@@ -72,7 +73,8 @@ struct WorkerInitializer {
 
   bool on_exec_setup() {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // The agent may have died before the line above: then nobody would kill this process.
+    // The agent may have died before the line above. Then the kernel would not kill this
+    // process.
     if (getppid() != agent) leave_shared(1);
     setsid();
     raise_oom_score();
@@ -100,7 +102,7 @@ struct WorkerInitializer {
     return true;
   }
 
-  // Anybody may raise it; where it cannot be done the worker runs as well.
+  // Raising it needs no privilege. If it fails, the worker runs all the same.
   void raise_oom_score() const {
     if (oom_score.empty()) return;
     const int file = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
@@ -109,8 +111,8 @@ struct WorkerInitializer {
     close(file);
   }
 
-  // All of ours are closed by exec; this is about what ddprun was given. Before Linux 5.9 one by
-  // one, as far as it can have been given any.
+  // exec closes all descriptors that ddprun opened. This closes those that ddprun inherited.
+  // Before Linux 5.9 they are closed one by one, up to the descriptor limit.
   void close_all_but_streams() const {
     constexpr unsigned kFirst = STDERR_FILENO + 1;
     if (syscall(SYS_close_range, kFirst, ~0U, 0U) == 0) return;
@@ -119,7 +121,7 @@ struct WorkerInitializer {
   }
 };
 
-// What the child writes, as it cannot put text together.
+// Returns the text that the child writes, because the child cannot format text.
 std::string raised_oom_score(int raise) {
   constexpr int kMost = 1000;
   const auto own = parse_number<int>(first_line_of("/proc/self/oom_score_adj"));
@@ -127,7 +129,8 @@ std::string raised_oom_score(int raise) {
   return std::to_string(std::min(kMost, *own + raise));
 }
 
-// This process's environment with the variables over it, as execve wants it.
+// Environment: this process's environment, overridden by the given variables, in the form that
+// execve() takes.
 class Environment {
  public:
   explicit Environment(const std::vector<std::pair<std::string, std::string>>& variables) {
@@ -151,7 +154,8 @@ class Environment {
 
 using Handle = process::basic_process<boost::asio::io_context::executor_type>;
 
-// Boost's own forks, or renews Asio's descriptors in a child that shares them with us.
+// Replaces Boost's launcher, which forks. In a child that shares memory, Boost would also renew
+// Asio's descriptors, which are the agent's.
 struct WorkerLauncher : process::posix::default_launcher {
   Result<Handle> operator()(boost::asio::io_context& io, WorkerInitializer& initializer) {
     struct Child {
@@ -182,7 +186,7 @@ struct WorkerLauncher : process::posix::default_launcher {
   }
 };
 
-// What the child could not do, and what would be right.
+// Describes the step that failed in the child, and what would be right.
 Error failed_step(const WorkerStart& start, const std::string& step, int step_errno) {
   Error error = system_error(step, step_errno);
   if (step == "exec") {
@@ -196,7 +200,7 @@ Error failed_step(const WorkerStart& start, const std::string& step, int step_er
 
 }  // namespace
 
-// Shared with the wait, which Boost ties to the handle's address.
+// Shared with the pending wait, because Boost ties that to the handle's address.
 struct WorkerProcess::State {
   explicit State(Handle the_handle) : handle(std::move(the_handle)) {}
   Handle handle;
@@ -208,7 +212,7 @@ WorkerProcess::WorkerProcess(std::shared_ptr<State> state) : state_(std::move(st
 WorkerProcess::~WorkerProcess() {
   if (!state_) return;
   state_->let_go = true;
-  state_->handle.detach();  // Boost's destructor would kill the process and wait for it, for ever
+  state_->handle.detach();  // Boost's destructor would kill it and wait without limit
 }
 
 pid_t WorkerProcess::id() const { return state_->handle.id(); }

@@ -1,13 +1,18 @@
-// WorkerProcess: one worker's process, from its start until it has been reaped or let go.
+// WorkerProcess: the process of one worker, from its start until it is reaped or released.
 //
-// Boost.Process v2 with a launcher and an initializer of our own. The launcher makes the process
-// without a copy of the agent's memory (launcher/worker/shared_clone.h); Boost's forks. The initializer
-// makes of it what a worker must be: a session and process group of its own (as torchrun), killed by
-// the kernel when its agent dies, with default signal handling (what nohup or a shell in the
-// background ignores stays ignored: SIGHUP, SIGINT, SIGQUIT), the descriptor limit that ddprun
-// itself was started with, its working directory and file mask, and no open descriptor but its three
-// streams. Called from the agent's main thread only: the kernel ties PR_SET_PDEATHSIG to the thread
-// that forks.
+// It uses Boost.Process v2 with a launcher and an initializer of its own. The launcher creates
+// the process without a copy of the agent's memory (launcher/worker/shared_clone.h); Boost's
+// launcher forks. The initializer prepares the process:
+//   - It has a session and process group of its own (as with torchrun).
+//   - The kernel kills it when its agent dies.
+//   - Its signal handling is the default. SIGHUP, SIGINT and SIGQUIT stay ignored if they were
+//     (nohup, a shell in the background).
+//   - It has the descriptor limit that ddprun was started with.
+//   - It has its working directory and file mask.
+//   - It has no open descriptors but its three streams.
+//
+// Call from the agent's main thread only: the kernel ties PR_SET_PDEATHSIG to the thread that
+// forks.
 #pragma once
 
 #include <sys/resource.h>
@@ -30,37 +35,38 @@ namespace ddprun {
 struct WorkerStart {
   std::string executable;                                      // becomes argv[0]
   std::vector<std::string> arguments;                          // after argv[0]
-  std::vector<std::pair<std::string, std::string>> variables;  // over this process's environment
-  // What becomes stdin (-1: /dev/null), stdout and stderr. The parent's copies stay its own to close.
+  std::vector<std::pair<std::string, std::string>> variables;  // override this process's own
+  // Descriptors that become stdin (-1: /dev/null), stdout and stderr. The caller closes its
+  // copies.
   int in = -1;
   int out = -1;
   int err = -1;
-  CpuSet cpus;                // that it may run on; empty: this process's own
-  bool has_terminal = false;  // stdout is one, and becomes the worker's controlling terminal
-  std::optional<rlimit> descriptor_limit;  // nullopt: this process's own
-  std::string directory;                   // --chdir; empty: this process's own
-  std::optional<mode_t> file_mask;         // --umask; nullopt: this process's own
-  int blocked_signal = 0;                  // that it begins with blocked; 0: none
-  int oom_score_raise =
-      0;  // over this process's own: the kernel ends it first where memory is short
-  int cgroup = -1;                         // directory of its control group; -1: this process's own
+  CpuSet cpus;                             // CPUs that it may run on; empty: as this process
+  bool has_terminal = false;               // stdout is one; it becomes the controlling terminal
+  std::optional<rlimit> descriptor_limit;  // nullopt: as this process
+  std::string directory;                   // --chdir; empty: as this process
+  std::optional<mode_t> file_mask;         // --umask; nullopt: as this process
+  int blocked_signal = 0;                  // blocked when the program starts; 0: none
+  int oom_score_raise = 0;  // added to this process's: short of memory, the kernel kills it first
+  int cgroup = -1;          // its control group's directory; -1: as this process
 };
 
 class WorkerProcess {
  public:
-  // The error's sys_errno says why, its `doing` which step failed ("exec ./train", "chdir /data"),
-  // its cause what would be right. A process that failed before exec has been reaped.
+  // Starts a process. In the error, sys_errno says why, `doing` names the step that failed
+  // ("exec ./train", "chdir /data"), and `cause` says what would be right. A process that failed
+  // before exec is already reaped.
   static Result<WorkerProcess> start(boost::asio::io_context& io, const WorkerStart& start);
 
-  // Lets go of a process that has not ended: it is neither killed nor waited for, because one that
-  // cannot be killed would stop the agent as well.
+  // Releases a process that has not ended. It is neither killed nor waited for, because a
+  // process that cannot be killed would block the agent.
   ~WorkerProcess();
   WorkerProcess(WorkerProcess&&) noexcept = default;
 
   pid_t id() const;
 
-  // Calls `then` once, from the io_context, when the process has ended and has been reaped, with
-  // its status as wait(2) gives it; never once this object is gone.
+  // Calls `then` once, from the io_context, when the process has ended and has been reaped.
+  // Passes its status as wait(2) returns it. Does not call `then` once this object is destroyed.
   void when_ended(std::function<void(int wait_status)> then);
 
  private:

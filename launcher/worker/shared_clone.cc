@@ -23,7 +23,7 @@ struct Birth {
   int cgroup;
 };
 
-// The child's. Never returns.
+// Runs in the child. Never returns.
 [[noreturn, gnu::noinline]] void live(const Birth& birth) {
   if (birth.cgroup >= 0) {
     const int list = openat(birth.cgroup, "cgroup.procs", O_WRONLY | O_CLOEXEC);
@@ -35,9 +35,12 @@ struct Birth {
 
 int enter(void* birth) { live(*static_cast<const Birth*>(birth)); }
 
-// clone3, which alone can have a child born into a control group, has no wrapper in glibc, and
-// syscall() would return on a stack that the child has written over. The instruction itself, in the
-// frame that stays, is what vfork() is. Returns twice: 0 in the child. -ENOSYS: not on this machine.
+// Calls clone3 in place. Returns twice: 0 in the child, the child's pid in the parent. Returns
+// -ENOSYS on other architectures.
+//
+// Only clone3 can create a child inside a control group, but glibc has no wrapper for it.
+// syscall() cannot be used: it would return on a stack that the child has overwritten. So the
+// instruction is inlined into a function whose frame stays, as vfork() does it.
 [[gnu::always_inline]] inline long clone3_here(clone_args& arguments) {
 #if defined(__x86_64__)
   long result = SYS_clone3;
@@ -86,7 +89,8 @@ Result<ClonedChild> start_sharing_memory(int cgroup, void (*body)(void*), void* 
   const Birth birth{body, argument, cgroup};
   int pidfd = -1;
   long pid = cgroup >= 0 ? clone_into_cgroup(birth, pidfd) : -ENOSYS;
-  // Too little of something is what it is either way; else only this call may be refused.
+  // Without enough memory, processes or descriptors, clone() would fail too. After any other
+  // error only clone3 may be refused, so clone() is tried.
   if (pid < 0 && pid != -EAGAIN && pid != -ENOMEM && pid != -EMFILE && pid != -ENFILE) {
     pid = clone_on_own_stack(birth, pidfd);
   }

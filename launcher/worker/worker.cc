@@ -16,7 +16,8 @@
 namespace ddprun {
 namespace {
 
-// Of 1000 that the whole memory counts: an agent outlives its workers, and tells why they ended.
+// Added to oom_score_adj, where 1000 stands for the whole memory. The kernel then kills workers
+// before the agent, which must report why they ended.
 constexpr int kOomScoreRaise = 100;
 
 std::string state_after(const WorkerEnd& end) {
@@ -82,7 +83,7 @@ Result<void> Worker::start(const WorkerSurroundings& around,
   return {};
 }
 
-// Rank 0 of the job, with --stdin.
+// Returns whether this is rank 0 of the job and --stdin is given.
 bool Worker::gets_stdin(const LaunchOptions& options) const {
   return options.passes_stdin && plan_.rank == Rank(0);
 }
@@ -117,7 +118,7 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, Co
   const bool is_out = console == ConsoleStream::kOut;
   wanted.recent =
       &around.desk.output(plan_.local_rank, is_out ? OutputStream::kOut : OutputStream::kErr);
-  // With --pty what programs write to stderr comes here, too.
+  // With --pty, this stream also carries what programs write to stderr.
   if ((options.pty || console == ConsoleStream::kErr) && wanted.is_shown) {
     wanted.tracebacks.emplace(around.interrupts, plan_.rank);
   }
@@ -167,7 +168,7 @@ WorkerEnd Worker::describe_end(OwnWords words) {
       end.blames = rank->value;
     }
   }
-  // Nobody is his own victim.
+  // A worker cannot be its own victim.
   if (end.blames == plan_.rank.value) end.blames = -1;
   return end;
 }
@@ -183,7 +184,7 @@ void Worker::resize_terminal(ScreenSize size) {
 
 void Worker::type(std::string_view bytes) {
   if (!terminal_.valid()) return;
-  // The terminal's end-of-file character; what no room is left for, a terminal drops, too.
+  // The terminal's end-of-file character. A terminal also drops input for which it has no room.
   const std::string_view end_of_file("\x04", 1);
   const std::string_view typed = bytes.empty() ? end_of_file : bytes;
   [[maybe_unused]] const ssize_t written = ::write(terminal_.get(), typed.data(), typed.size());

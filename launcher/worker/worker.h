@@ -1,8 +1,8 @@
-// Worker: one local rank of the present generation on this node: its process, its output on the way
-// to console and files, and what is known of its end.
+// Worker: one local rank of the current generation on this node. It has the worker's process,
+// passes its output to console and files, and records how it ended.
 //
-// Owned by the agent, on its one thread; shared, because its end may be reported when it is about to
-// be let go.
+// Owner: the agent, on its one thread. Held by shared_ptr, because its end may be reported while
+// it is being dropped.
 #pragma once
 
 #include <sys/resource.h>
@@ -30,70 +30,72 @@ namespace ddprun {
 
 class ControlServer;
 
-// How workers' lines look on the console.
+// How the workers' lines look on the console.
 struct WorkerConsole {
   bool coloured = false;
-  bool has_prefix = true;            // ours; there are other workers in the job
+  bool has_prefix = true;            // ddprun's own; for jobs with several workers
   std::string tee_pattern;           // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
   std::optional<ScreenSize> screen;  // of the terminal
   JsonLines* json = nullptr;         // --log-format json
 };
 
-// What the workers of a node have in common.
+// What the workers of a node share.
 struct WorkerSurroundings {
   boost::asio::io_context& io;
   ConsoleWriter& console;
   const LaunchOptions& options;
   const std::string& executable;
-  std::optional<rlimit> descriptor_limit;  // what workers get
+  std::optional<rlimit> descriptor_limit;  // which workers get back
   const std::string& cgroup;               // the run's; empty: none
   InterruptTracebacks& interrupts;
   LogWriter& logs;
   const WorkerConsole& looks;
-  ControlServer& desk;  // that keeps their last output
+  ControlServer& desk;  // keeps the workers' last output
 };
 
 class Worker : public std::enable_shared_from_this<Worker> {
  public:
   explicit Worker(WorkerPlan plan) : plan_(std::move(plan)) {}
-  // Lets its process go, see WorkerProcess, and closes its output.
+  // Releases the process (see ~WorkerProcess) and closes the output.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // Calls when_ended from the io_context once it has been reaped, unless it is gone before. The error
-  // is open_streams' or WorkerProcess's. Call once.
+  // Starts the worker. Calls when_ended from the io_context once the process is reaped, unless
+  // this object is destroyed earlier. The error comes from open_streams() or
+  // WorkerProcess::start(). Call once.
   Result<void> start(const WorkerSurroundings& around,
                      std::function<void(std::shared_ptr<Worker>)> when_ended);
 
-  // As users are shown it.
+  // Returns the worker as it is shown to users.
   WorkerView view() const;
-  // It has run, and exited with 0.
+  // Returns whether the worker has run and exited with 0.
   bool ended_well() const { return pid_ > 0 && !is_open() && wait_status_ == 0; }
-  // Its last lines on stderr so far.
+  // Returns the last lines on stderr so far; with --pty, of the terminal.
   std::vector<std::string> stderr_tail() const;
   LocalRank local_rank() const { return plan_.local_rank; }
   Rank rank() const { return plan_.rank; }
 
-  // Whether it was started and its end has not been described yet.
+  // Returns whether the worker was started and its end has not been described yet.
   bool is_open() const { return process_.has_value(); }
   // REQUIRES: is_open().
   pid_t pid() const { return process_->id(); }
 
-  // Returns the path of its error file; empty if it has none or ended with 0.
+  // Returns the path of the error file; empty if there is none or the worker ended with 0.
   std::string error_file() const { return wait_status_ == 0 ? "" : plan_.error_file; }
   const std::string& directory() const { return plan_.directory; }
-  // How it ended. words: of its error file. REQUIRES: when_ended was called; not twice.
+  // Describes how the worker ended. words: from its error file. REQUIRES: when_ended was called.
+  // Call once.
   WorkerEnd describe_end(OwnWords words);
 
-  // The console or a log file has room again.
+  // Resumes reading output. Call when the console or a log file has room again.
   void resume_output();
-  // --pty: our terminal has another size.
+  // --pty: passes on the new size of ddprun's terminal.
   void resize_terminal(ScreenSize size);
-  // --stdin with --pty: what was typed; empty: its end. It goes to the worker's terminal, as far as that
-  // has room.
+  // --stdin with --pty: writes typed bytes to the worker's terminal, as far as it has room.
+  // Empty: end of the input.
   void type(std::string_view bytes);
-  // Nobody writes any more: takes the rest of its output and closes it.
+  // Reads the rest of the output and closes it. Call when no process writes any more.
   void finish_output();
 
  private:
@@ -104,13 +106,13 @@ class Worker : public std::enable_shared_from_this<Worker> {
   WorkerPlan plan_;
   std::optional<WorkerProcess> process_;
   int wait_status_ = 0;
-  std::string cgroup_;  // its directory; empty: none
-  pid_t pid_ = 0;       // 0: it was never there
+  std::string cgroup_;  // directory of its control group; empty: none
+  pid_t pid_ = 0;       // 0: the process never existed
   std::string state_ = "not started";
-  TimePoint since_;  // of the state
+  TimePoint since_;  // when the state began
   std::shared_ptr<WorkerOutput> out_;
   std::shared_ptr<WorkerOutput> err_;
-  UniqueFd terminal_;  // --pty: our end of it, to write to
+  UniqueFd terminal_;  // --pty: the agent's end, for writing
 };
 
 }  // namespace ddprun
