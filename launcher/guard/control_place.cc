@@ -23,7 +23,8 @@ namespace {
 
 constexpr std::size_t kJobBytesInName = 48;
 constexpr int kBacklog = 256;
-// Others may remove the directory, with their own last socket, between our making it and using it.
+// How often to retry. Another ddprun removes the directory with its own last socket. That may
+// happen after this one has created the directory and before it uses it.
 constexpr int kTries = 10;
 
 std::string variable(const char* name) {
@@ -36,7 +37,7 @@ bool is_own_directory(const std::string& path) {
   return stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
 }
 
-// The first one is for new sockets.
+// Returns the possible directories. New sockets go to the first one.
 std::vector<std::string> directories() {
   const std::string user = std::to_string(geteuid());
   std::vector<std::string> found;
@@ -55,8 +56,9 @@ std::vector<std::string> directories() {
 std::string directory_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
-// Directories of this user that stand in for one which another user has made, in the same place: their
-// names end in letters that nobody could know before.
+// Returns the directories that replace `home` if another user has created it. They are in the
+// same place. Their names end in random digits, so that no other user can create them in
+// advance.
 std::vector<std::string> stand_ins_of(const std::string& home) {
   const std::string base = directory_of(home);
   const std::string prefix = home.substr(base.size() + 1) + ".";
@@ -71,7 +73,7 @@ std::vector<std::string> stand_ins_of(const std::string& home) {
   return found;
 }
 
-// Never trusts what another user has made.
+// Opens a directory for sockets. Refuses one that another user owns or may enter.
 Result<UniqueFd> open_directory(const std::string& path) {
   const std::string doing = "use " + path + " for the socket of ddprun's commands";
   UniqueFd directory(open(path.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
@@ -89,8 +91,8 @@ Result<UniqueFd> open_directory(const std::string& path) {
   return directory;
 }
 
-// A name in an open directory: short, however long the path is, and the same directory, whatever
-// becomes of its name.
+// Returns the socket address of a name in an open directory. The address is short, however long
+// the path is. It refers to the same directory even if that is renamed.
 sockaddr_un address_in(const UniqueFd& directory, const std::string& name) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -109,11 +111,11 @@ Result<UniqueFd> listen_in(const std::string& path) {
   const std::string doing = "listen at " + path;
   UniqueFd listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener.valid()) return system_error(doing, errno);
-  // The file that bind() makes takes it over.
+  // bind() gives this mode to the socket file.
   if (fchmod(listener.get(), 0600) != 0) return system_error(doing, errno);
   const std::string name = name_of(path);
   const std::string hidden = "." + name;
-  // What a process of the same number has left.
+  // A process with the same pid may have left this file.
   unlinkat(directory->get(), hidden.c_str(), 0);
   const sockaddr_un address = address_in(*directory, hidden);
   if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
@@ -126,7 +128,7 @@ Result<UniqueFd> listen_in(const std::string& path) {
   return listener;
 }
 
-// Not one that only waits for its parent to notice.
+// Returns whether the process runs. A zombie does not count.
 bool is_alive(pid_t pid) {
   const std::optional<ProcessStat> process = process_stat(pid);
   return process && process->state != 'Z' && process->state != 'X';
@@ -199,7 +201,8 @@ std::vector<ControlPlace> find_control_sockets() {
   }
   std::erase_if(found, [](const ControlPlace& place) {
     if (is_alive(place.pid)) return false;
-    // Its agent may outlive it for a moment, or be of another PID namespace: then it answers.
+    // The agent may briefly outlive the guardian, or be in another PID namespace. Then it
+    // answers.
     const Result<UniqueFd> connection = connect_for_control(place.path);
     if (connection || connection.error().kind != ErrorKind::kNotFound) return false;
     remove_control_socket(place.path);

@@ -35,14 +35,14 @@
 namespace ddprun {
 namespace {
 
-// How long a guard waits for the agent to end everything by itself before it does so.
+// How long a guard waits for the agent to end everything, before the guard does it.
 constexpr Duration kAgentEndsItself = std::chrono::seconds(5);
 constexpr Duration kAfterTheAgent = std::chrono::seconds(1);
 constexpr Duration kReaderPatience = std::chrono::seconds(1);
 
-// What guardian, keeper and agent have between them, made before the first fork.
+// Descriptors that guardian, keeper and agent share. Created before the first fork.
 struct Ties {
-  UniqueFd signals;  // of the process that reads it
+  UniqueFd signals;  // a signalfd: has the signals of the process that reads it
   Pipe guardian_alive;
   Pipe keeper_alive;
   Pipe agent_pid;
@@ -62,17 +62,18 @@ Result<Ties> make_ties(const std::vector<int>& signals) {
   return ties;
 }
 
-// Reads the terminal for the agent. What is typed and not read is kept by the pipe, as far as that has
-// room: a guardian that waited for it could not pass signals on.
+// InputPump: copies terminal input into a pipe to the agent. The pipe keeps input that the agent
+// has not read. Input for which the pipe has no room is dropped: a guardian that waited could
+// not forward signals.
 class InputPump {
  public:
-  // to: its writing end; invalid: nothing is read.
+  // to: the pipe's writing end; invalid: nothing is read.
   explicit InputPump(UniqueFd to) : to_(std::move(to)) {
     if (!to_.valid()) return;
     fcntl(to_.get(), F_SETFL, O_NONBLOCK);
     std::signal(SIGTTIN, SIG_IGN);  // in the background a read fails instead, see pump()
   }
-  // What to wait for; -1: nothing.
+  // Returns the descriptor to wait for; -1: none.
   int source() const { return to_.valid() && !in_background_ ? STDIN_FILENO : -1; }
 
   // REQUIRES: source() is readable.
@@ -87,7 +88,7 @@ class InputPump {
       to_.reset();
     }
   }
-  // The shell has put the job into the foreground, perhaps.
+  // The shell may have put the job into the foreground.
   void resume() { in_background_ = false; }
 
  private:
@@ -95,7 +96,8 @@ class InputPump {
   bool in_background_ = false;
 };
 
-// A line that nobody reads is not worth staying for: a reader that has stopped gets a moment only.
+// Writes a line to stderr. Waits only kReaderPatience for a reader that has stopped, because the
+// message is not worth a longer stay.
 void say(const GuardianOptions& options, const std::string& text) {
   const std::string line = options.line_of ? options.line_of(text) : "ddprun: " + text + "\n";
   pollfd fd{STDERR_FILENO, POLLOUT, 0};
@@ -103,11 +105,11 @@ void say(const GuardianOptions& options, const std::string& text) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
-// A process that can be signalled without the risk that its number has been given to another one.
+// ProcessHandle: signals a process without the risk that its pid now belongs to another process.
 class ProcessHandle {
  public:
-  // Stands for nothing where the process is not a child of `parent` any more: it has ended, and its number
-  // may be another one's.
+  // Refers to no process if the process is no longer a child of `parent`: it has ended, and its
+  // pid may belong to another process.
   ProcessHandle(pid_t pid, pid_t parent) : fd_(pidfd_of(pid)) {
     const std::optional<ProcessStat> stat = process_stat(pid);
     if (!stat || stat->parent != parent) fd_.reset();
@@ -120,7 +122,7 @@ class ProcessHandle {
   UniqueFd fd_;
 };
 
-// Waits until one of them is readable, and says which are; -1 never is.
+// Waits until a descriptor is readable and returns which ones are; -1 never is.
 template <class... Descriptors>
 std::array<bool, sizeof...(Descriptors)> wait_readable(Descriptors... descriptors) {
   std::array<pollfd, sizeof...(descriptors)> fds{pollfd{descriptors, POLLIN, 0}...};
@@ -136,7 +138,7 @@ bool has_ended(int pipe_end) {
   return poll(&fd, 1, 0) > 0;
 }
 
-// The status of `child` if it has ended; reaps adopted orphans on the way.
+// Returns the status of `child` if it has ended. Also reaps adopted orphans.
 std::optional<int> reap(pid_t child) {
   std::optional<int> status_of_child;
   int status = 0;
@@ -147,14 +149,14 @@ std::optional<int> reap(pid_t child) {
   return status_of_child;
 }
 
-// What is on disk, or in memory that looks like it.
+// Removes the run's control group, scratch directory and control socket.
 void remove_traces(const GuardianOptions& options) {
   remove_cgroup(options.cgroup);
   remove_files(options.scratch_directory);
   remove_control_socket(options.control_socket);
 }
 
-// Ends whatever is left and says so if something resists.
+// Ends all remaining processes, reports if some cannot be killed, and removes the run's traces.
 void clear_up(const GuardianOptions& options, Duration patience = kKillPatience) {
   kill_cgroup(options.cgroup);
   if (!end_all_descendants(patience)) {
@@ -165,9 +167,10 @@ void clear_up(const GuardianOptions& options, Duration patience = kKillPatience)
   remove_traces(options);
 }
 
-// What runs left whose processes were all killed at once, or whose machine went down.
+// Removes what earlier runs left if all their processes were killed at once or the machine
+// crashed.
 void remove_abandoned(const GuardianOptions& options) {
-  find_control_sockets();  // which removes those that nobody listens at
+  find_control_sockets();  // removes the sockets that have no listener
   for (const std::string& place : places_for_files()) {
     for (const RunDirectory& run : abandoned_in(place)) {
       remove_files(run.path);
@@ -184,16 +187,17 @@ void remove_abandoned(const GuardianOptions& options) {
   }
 }
 
-// The keeper: see the header. Never returns.
+// Runs the keeper (see the header). Never returns.
 [[noreturn]] void keep(const GuardianOptions& options, pid_t agent, const UniqueFd& signals,
                        const UniqueFd& guardian_alive) {
   prctl(PR_SET_NAME, "ddp-keeper");
-  // Out of the terminal's foreground group, so that Ctrl-C and Ctrl-Z leave it alone.
+  // Leaves the terminal's foreground process group, so that Ctrl-C and Ctrl-Z do not reach it.
   setsid();
-  // A signal to the whole process group of a job reaches it, too; it ends when the agent does.
+  // A signal to all processes of a job reaches the keeper too. It ignores it and ends when the
+  // agent ends.
   for (const int signal : kPassedSignals) std::signal(signal, SIG_IGN);
   for (const int signal : kRelayedSignals) std::signal(signal, SIG_IGN);
-  // Here, where nobody waits for it.
+  // Done by the keeper, because nothing waits for the keeper.
   remove_abandoned(options);
   give_back_code();
   std::optional<int> status;
@@ -219,7 +223,7 @@ void remove_abandoned(const GuardianOptions& options) {
     }
     _exit(to_int(ExitCode::kInternal));
   }
-  // An agent that ended by itself has given up on what it left.
+  // An agent that ended by itself has given up on the processes that it left.
   if (has_children() || has_ended(guardian_alive.get())) clear_up(options, kAfterTheAgent);
   _exit(exit_code_of_status(*status));
 }
@@ -259,12 +263,12 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
     if (agent_process == 0) {
       keeper_alive.write.reset();
       agent_pid.write.reset();
-      // A group of its own: the terminal's signals reach the guardian only, which passes them on
-      // once.
+      // A process group of its own: signals of the terminal reach only the guardian, which
+      // forwards them once.
       setpgid(0, 0);
       std::signal(SIGTTOU, SIG_IGN);  // ... and it may still write to the terminal
       become_subreaper();
-      // The signals stay blocked: the agent, too, reads them from a descriptor.
+      // The signals stay blocked, because the agent reads them from a descriptor too.
       const int code = agent({std::move(guardian_alive.read), std::move(keeper_alive.read),
                               guardian, std::move(input.read)});
       std::fflush(nullptr);
@@ -272,7 +276,7 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
     }
     keeper_alive.read.reset();
     input.read.reset();
-    // The agent's group must exist before the guardian sends anything to it.
+    // The agent's process group must exist before the guardian sends a signal to it.
     if (agent_process > 0) setpgid(agent_process, agent_process);
     [[maybe_unused]] const ssize_t told =
         write(agent_pid.write.get(), &agent_process, sizeof agent_process);
@@ -302,8 +306,9 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
       if (signal->number == SIGCHLD) continue;
       if (options.manager != 0 && signal->sender == options.manager) continue;
       agent_handle.signal(signal->number);
-      // Ctrl-Z: the shell waits for this process to stop. The agent goes on, it has a lease to keep.
-      // Where there is a status line, the agent takes it away and then stops this process.
+      // Ctrl-Z: the shell waits until this process stops. The agent keeps running, because it
+      // must renew its lease. If there is a status line, the agent removes it and then stops
+      // this process.
       if (signal->number == SIGTSTP && !options.agent_stops_it) raise(SIGSTOP);
     }
   }

@@ -28,7 +28,7 @@ bool write_into(const std::string& path, std::string_view text) {
   return file.valid() && write_all(file.get(), text);
 }
 
-// The number behind a name, in a file with a name and a number in each line.
+// Returns the number that follows a name, in a file with one name and number in each line.
 long number_of(const std::string& path, std::string_view name) {
   std::ifstream file(path);
   long number = 0;
@@ -38,8 +38,9 @@ long number_of(const std::string& path, std::string_view name) {
   return 0;
 }
 
-// Counts for the groups that are made in this one from now on. Refused where processes are in it and
-// it is not the root: then the counts are not to be had.
+// Enables the memory controller, and with it the counts, for groups created in this one from now
+// on. The kernel refuses if this group contains processes and is not the root. Then there are no
+// counts.
 void pass_on_memory(const std::string& cgroup) {
   std::ifstream list(cgroup + "/cgroup.controllers");
   for (std::string controller; list >> controller;) {
@@ -47,7 +48,7 @@ void pass_on_memory(const std::string& cgroup) {
   }
 }
 
-// Whether it is gone.
+// Returns whether the group is gone.
 bool remove_empty(const std::string& run) {
   std::error_code ignored;
   for (const auto& entry : std::filesystem::directory_iterator(run, ignored)) {
@@ -67,7 +68,7 @@ std::optional<RunDirectory> make_run_cgroup() {
     run.path = own + "/ddprun_" + random_hex(3);
     if (mkdir(run.path.c_str(), 0755) != 0) return std::nullopt;
     run.lock.reset(open(run.path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    // Another run may have taken it for abandoned before it was locked.
+    // Another run may have removed the group as abandoned before it was locked.
     if (!run.lock.valid() || flock(run.lock.get(), LOCK_EX) != 0 ||
         access(run.path.c_str(), F_OK) != 0) {
       continue;
@@ -96,7 +97,7 @@ bool remove_cgroup(const std::string& run) {
   const Deadline deadline(kRemoval);
   while (!deadline.passed()) {
     kill_cgroup(run);
-    // Nothing tells when the last of the killed, whose parent is somebody else, has been reaped.
+    // Poll, because no event tells when other processes have reaped the last killed process.
     std::this_thread::sleep_for(kPause);
     if (remove_empty(run)) return true;
   }

@@ -1,11 +1,12 @@
-// A control group (v2) for a run of ddprun and, in it, one for each worker, where they can be made:
-// where the group that ddprun is in belongs to its user (root in a container of its own, systemd's
-// delegation). Without one everything works the same; with one
-//   - all processes of the job are killed at once, also where nobody is left above them;
-//   - the kernel's count of out-of-memory kills is the worker's own, where the memory controller is
-//     passed on to us.
-// The agent itself stays where it is: what it would have to leave is not its own. Functions on
-// directories; any thread.
+// Control groups (v2) of a run: one for the run and, inside it, one for each worker.
+//
+// They can be created if ddprun's own group belongs to its user (root in a container of its own,
+// systemd's delegation). ddprun works without them. They add two things:
+//   - All processes of the job are killed at once, even if no process above them is left.
+//   - Out-of-memory kills are counted for each worker, if the memory controller is delegated.
+//
+// The agent stays in the group that it was started in, because that group is not its own. These
+// functions work on directories. Any thread.
 #pragma once
 
 #include <optional>
@@ -16,22 +17,23 @@
 
 namespace ddprun {
 
-// Makes the run's below the group of this process. nullopt: none can be made.
+// Creates the run's group below the group of this process. nullopt: not possible.
 std::optional<RunDirectory> make_run_cgroup();
 
-// Makes the one of a worker, anew where an earlier generation has left it, and returns its directory;
-// empty: there is none, or the run has none.
+// Creates a worker's group and returns its directory. A group left by an earlier generation is
+// replaced. Empty: it cannot be created, or the run has no group.
 std::string make_worker_cgroup(const std::string& run, LocalRank rank);
 
-// SIGKILL for every process in it, at the same instant (Linux 5.14). Nothing for an empty name.
+// Sends SIGKILL to every process in the group at the same instant (Linux 5.14). Does nothing for
+// an empty name.
 void kill_cgroup(const std::string& run);
 
-// Kills what is in it and removes it with those of the workers; waits for a moment where the killed
-// are still on their way out. Returns whether it is gone; true for an empty name.
+// Kills the processes in the group, and removes it and its workers' groups. Waits up to 2 s
+// while killed processes still exit. Returns whether the group is gone; true for an empty name.
 bool remove_cgroup(const std::string& run);
 
-// How many processes the kernel has killed for want of memory: in this control group (of version 2,
-// and below), on this machine. 0 where nobody counts.
+// Return how many processes the kernel has killed because of a lack of memory: in this control
+// group (v2) and below, or on this machine. 0 if there is no count.
 long oom_kills_in(const std::string& cgroup);
 long oom_kills_of_machine();
 

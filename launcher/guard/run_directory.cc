@@ -24,9 +24,9 @@ namespace ddprun {
 namespace {
 
 constexpr std::string_view kPrefix = "ddprun_";
-constexpr std::size_t kLetters = 6;  // mkdtemp's
+constexpr std::size_t kLetters = 6;  // added by mkdtemp()
 constexpr std::string_view kUnfinished = ".ddprun.";
-// Lies in each: a name alone may be a user's own choice (ddprun_models).
+// Marks each directory, because a name alone may be a user's own choice (ddprun_models).
 constexpr const char* kMark = ".made_by_ddprun";
 constexpr const char* kSharedMemory = "/dev/shm";
 constexpr const char* kTmp = "/tmp";
@@ -40,7 +40,8 @@ bool is_cgroup(int directory) {
   return fstatfs(directory, &info) == 0 && info.f_type == CGROUP2_SUPER_MAGIC;
 }
 
-// Control groups hold no files of ours; nobody else makes one there.
+// Puts the mark into a directory. A control group needs none: it can hold no files, and only
+// ddprun creates a group of this name there.
 bool put_mark(int directory) {
   if (is_cgroup(directory)) return true;
   const UniqueFd mark(openat(directory, kMark, O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
@@ -60,7 +61,7 @@ bool is_ours(int directory, bool is_unfinished) {
          (is_unfinished && is_empty(directory));
 }
 
-// Whether a lock is seen by everybody who sees the directory.
+// Returns whether a lock is visible to every process that sees the directory.
 bool has_locks(int directory) {
   struct statfs info {};
   if (fstatfs(directory, &info) != 0) return false;
@@ -96,7 +97,7 @@ Result<RunDirectory> make_run_directory(const std::string& base) {
     why = errno;
     unlink((made + "/" + kMark).c_str());
     rmdir(made.c_str());
-    // Another run has just taken it for what a killed one had begun; or the name is in use.
+    // Another run has just removed the unfinished directory as abandoned, or the name is in use.
     if (why != ENOENT && why != EEXIST) break;
   }
   return system_error("make a directory in " + base, why);
@@ -117,8 +118,8 @@ std::vector<std::string> places_for_files() {
   return places;
 }
 
-// Whoever is killed here leaves what abandoned_in() knows: something with its mark, or what looks like
-// one that was only being made.
+// If this process is killed here, it leaves something that abandoned_in() recognizes: a
+// directory with its mark, or one that looks unfinished.
 void remove_files(const std::string& directory) {
   if (directory.empty()) return;
   const std::filesystem::path path(directory);
@@ -143,7 +144,8 @@ std::vector<RunDirectory> abandoned_in(const std::string& base) {
   for (int looked_at = 0; looked_at < kMaxNames; ++looked_at) {
     const dirent* entry = readdir(directory.get());
     if (!entry) break;
-    // One that is only about to be locked is made anew by whoever misses it.
+    // An unfinished directory may be about to be locked. If it is removed, its run creates a new
+    // one.
     const bool is_unfinished = std::string_view(entry->d_name).starts_with(kUnfinished);
     if (!is_unfinished && !is_run_directory(entry->d_name)) continue;
     RunDirectory run;

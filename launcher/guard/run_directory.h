@@ -1,10 +1,12 @@
-// What a run of ddprun owns beyond its processes and what therefore outlives a kill -9 of all of them
-// or a crash of the machine: a directory for the error and log files that nobody asked to keep, and a
-// control group. Both are directories called ddprun_<six letters>, the first with a mark in it, locked
-// (flock) by guardian, keeper and agent as long as one of them lives: so the next run knows those that
-// nobody owns any more, says so, and removes them.
+// RunDirectory: a directory that a run of ddprun owns. It remains after a kill -9 of all
+// processes of the run, or after a crash of the machine. There are two kinds: a directory for
+// error and log files that the user did not ask to keep, and a control group.
 //
-// Any thread; the state is the file system's.
+// Both are named ddprun_<six letters>. A directory for files contains a mark file. Guardian,
+// keeper and agent hold a lock (flock) on the directory while one of them lives. So the next run
+// finds abandoned directories, reports them and removes them.
+//
+// Any thread. The state is in the file system.
 #pragma once
 
 #include <string>
@@ -17,28 +19,28 @@ namespace ddprun {
 
 struct RunDirectory {
   std::string path;
-  // Locked, and closed on exec: the lock lives with the processes that were forked with it.
+  // Holds the lock. Closed on exec, so the lock lives as long as the processes forked with it.
   UniqueFd lock;
 };
 
-// Makes one in `base`. It has its name when it is locked, not before (a run that was killed between
-// leaves .ddprun.<six letters>, with the mark or empty).
+// Creates a directory in `base`. It gets its name only once it is locked. A run that is killed
+// before that leaves .ddprun.<six letters>, with the mark or empty.
 Result<RunDirectory> make_run_directory(const std::string& base);
 
-// Where directories for files may be: TMPDIR, or without it the directory for shared memory where
-// only small files are to come (which costs no disk: on a busy one the end of a job would wait for
-// it), else /tmp.
+// Returns where to create directories for files: TMPDIR if it is set, else /tmp. Without TMPDIR,
+// small files go to shared memory (/dev/shm), so that the end of a job does not wait for a busy
+// disk.
 std::string place_for_files(bool only_small_files);
-// All of them, also those that the next run may choose.
+// Returns all such places, including those that another run may choose.
 std::vector<std::string> places_for_files();
 
-// Removes a directory with everything in it; an empty name, or what cannot be removed, is passed
-// over.
+// Removes a directory with its contents. Ignores an empty name and anything that cannot be
+// removed.
 void remove_files(const std::string& directory);
 
-// The directories of runs in `base` that nobody owns any more and that belong to this user. Where
-// locks mean nothing (a network's file system) there are none. Looks at no more than some thousand
-// names.
+// Returns the run directories in `base` that belong to this user and that no process owns any
+// more. Returns none on a file system where locks have no effect (a network file system). Looks
+// at a few thousand names at most.
 std::vector<RunDirectory> abandoned_in(const std::string& base);
 
 }  // namespace ddprun
