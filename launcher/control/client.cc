@@ -15,7 +15,7 @@ Result<ControlClient> ControlClient::ask(const ControlPlace& place, std::string_
   Result<UniqueFd> socket = connect_for_control(place.path);
   if (!socket) return std::move(socket).error();
   const std::string line = std::string(request) + "\n";
-  // It fits into an empty socket's buffer.
+  // A request fits into the buffer of an empty socket.
   const ssize_t sent = ::send(socket->get(), line.data(), line.size(), MSG_NOSIGNAL);
   if (sent != static_cast<ssize_t>(line.size())) {
     return Error{.kind = ErrorKind::kConnection,

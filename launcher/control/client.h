@@ -1,5 +1,5 @@
-// ControlClient: the end of an agent's socket (launcher/control/socket.h) that a command has. Every
-// wait has a deadline. One owner thread.
+// ControlClient: a command's end of the connection to an agent's socket
+// (launcher/control/socket.h). Used by one thread. Every wait has a deadline.
 #pragma once
 
 #include <sys/types.h>
@@ -18,18 +18,22 @@ namespace ddprun {
 
 class ControlClient {
  public:
-  // Longer than any line of an agent.
+  // Bound on a received line. No line of an agent is longer.
   static constexpr std::size_t kMaxLineBytes = 16 << 20;
 
-  // Connects and sends the request. The errors are connect_for_control()'s.
+  // Connects to the agent and sends the request. Returns the errors of connect_for_control(),
+  // and kConnection if the request cannot be sent.
   static Result<ControlClient> ask(const ControlPlace& place, std::string_view request);
 
-  // The next line, if it is there already; nullopt: not yet. kConnection: nothing more will come.
+  // Returns the next line if it has arrived, and nullopt if not. Does not block. Returns
+  // kConnection when the agent has closed the connection, reading has failed, or a line is too
+  // long.
   Result<std::optional<std::string>> line_now();
-  // Waits for it. kTimeout.
+  // Waits until the deadline for the next line. Returns kTimeout if none arrives, else the
+  // errors of line_now().
   Result<std::string> line(TimePoint deadline);
 
-  // To be polled for reading, until is_at_end().
+  // Returns the descriptor to poll for reading, as long as is_at_end() is false.
   int descriptor() const { return socket_.get(); }
   bool is_at_end() const { return is_at_end_; }
   const ControlPlace& place() const { return place_; }
@@ -41,7 +45,7 @@ class ControlClient {
   ControlPlace place_;
   UniqueFd socket_;
   std::string received_;
-  std::size_t looked_at_ = 0;  // of it, without finding an end
+  std::size_t looked_at_ = 0;  // bytes of received_ that hold no line end
   bool is_at_end_ = false;
 };
 

@@ -32,10 +32,10 @@ namespace {
 using Json = nlohmann::json;
 using What = ControlRequest::What;
 
-// An agent answers within a moment, and asks its service for three seconds at most.
+// An agent answers at once, except that it may wait up to 3 s for its service.
 constexpr Duration kWhoPatience = std::chrono::seconds(2);
 constexpr Duration kAnswerPatience = std::chrono::seconds(8);
-// What ending may take beyond the grace: SIGKILL, the other nodes, the service.
+// Time that ending a job may take beyond the grace: SIGKILL, the other nodes, the service.
 constexpr Duration kBeyondGrace = std::chrono::seconds(60);
 
 std::string who_asks() {
@@ -49,7 +49,7 @@ std::string who_asks() {
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void print_json(const Json& json) { print(text_of(json) + "\n"); }
 
-// One line for people, and for programs that have asked for JSON an object.
+// Prints the reason on one line of stderr. With --json, also prints an object to stdout.
 int refuse(const ControlOptions& options, const std::string& why, ExitCode code,
            Json more = Json::object()) {
   if (options.json) {
@@ -65,12 +65,12 @@ Json parsed(const std::string& line) {
   return json.is_object() ? json : Json::object();
 }
 
-// --- the jobs of this host -----------------------------------------------------------------------
+// --- jobs on this host ---------------------------------------------------------------------------
 
-// A ddprun of this user.
+// LocalAgent: a ddprun of this user on this host.
 struct LocalAgent {
   ControlPlace place;
-  Json node;  // as it tells; {"silent": why} where it does not
+  Json node;  // its own description; {"silent": why} if it does not answer
 };
 
 std::vector<LocalAgent> find_agents() {
@@ -86,7 +86,7 @@ std::vector<LocalAgent> find_agents() {
     const bool is_gone = !client && client.error().kind == ErrorKind::kNotFound;
     if (is_gone) continue;
     Result<std::string> line = client ? client->line(deadline) : client.error();
-    // It has ended in this moment.
+    // The agent ended after it had accepted the connection.
     if (!line && line.error().kind == ErrorKind::kConnection && client) continue;
     Json node = line ? parsed(*line).value("node", Json::object()) : Json::object();
     if (!node.contains("pid")) {
@@ -100,7 +100,7 @@ std::vector<LocalAgent> find_agents() {
   return agents;
 }
 
-// Agents of one job have its id, and meet in the same place.
+// Returns a key of the agent's job. Agents of one job have the same id and meeting point.
 std::string job_of(const LocalAgent& agent) {
   const std::string meets = agent.node.value("meets", "");
   return agent.node.value("job", "") + "\n" +
@@ -112,7 +112,8 @@ bool is_meant(const LocalAgent& agent, const std::string& job) {
          parse_number<pid_t>(job) == agent.place.pid;
 }
 
-// Those of the job that is meant; else the exit code, after a line that says what there is.
+// Choice: the agents of the selected job. If none was selected, the exit code; the reason and a
+// list of the jobs were printed.
 struct Choice {
   std::vector<LocalAgent> agents;
   int exit_code = 0;
@@ -184,7 +185,7 @@ ExitCode code_of_call(const Error& error) {
 
 // --- asking a service ----------------------------------------------------------------------------
 
-// The two ways have the same commands.
+// Converts the request. A service and an agent take the same commands.
 UserRequest for_service(const ControlOptions& options) {
   UserRequest request{.number = 1,
                       .job = options.job,
@@ -238,7 +239,7 @@ int tell_outcome(const ControlOptions& options, Json outcome) {
   return 0;
 }
 
-// False: nobody reads any more.
+// Returns false if the output can no longer be written.
 bool print_output(LogPrinter& printer, const Answer& answer) {
   for (std::string_view page = answer.page; !page.empty();) {
     const std::size_t end = std::min(page.find('\n'), page.size() - 1);
@@ -249,7 +250,7 @@ bool print_output(LogPrinter& printer, const Answer& answer) {
   return true;
 }
 
-// What was asked for output has said last.
+// Reports how a request for output ended. Returns the exit code.
 int end_output(const ControlOptions& options, const LogPrinter& printer,
                const ServiceReply& reply) {
   if (reply.broke_off) return refuse(options, reply.broke_off->message(), ExitCode::kNoAnswer);
@@ -278,7 +279,7 @@ int end_flight(const ControlOptions& options, const FlightShow& show) {
   return shown ? 0 : refuse(options, shown.error().message(), ExitCode::kFiles);
 }
 
-// What was asked for flight records has said last.
+// Prints the flight records after the service's last answer. Returns the exit code.
 int end_flight(const ControlOptions& options, const FlightShow& show, const ServiceReply& reply) {
   if (reply.broke_off) return refuse(options, reply.broke_off->message(), ExitCode::kNoAnswer);
   if (!reply.answer.done) return refuse(options, reply.answer.text, ExitCode::kNoAnswer);
@@ -333,7 +334,7 @@ int ask_service(ControlOptions options) {
   return tell_outcome(options, std::move(outcome));
 }
 
-// --- the commands --------------------------------------------------------------------------------
+// --- commands ------------------------------------------------------------------------------------
 
 int status_here(const ControlOptions& options) {
   const Choice choice = choose(options);
@@ -364,7 +365,7 @@ int status_here(const ControlOptions& options) {
   return 0;
 }
 
-// Until the process has ended; false: not in time.
+// Waits until the process has ended. Returns false at the deadline.
 bool wait_for_process(const UniqueFd& process, TimePoint deadline) {
   if (!process.valid()) return true;
   pollfd fd{process.get(), POLLIN, 0};
@@ -394,11 +395,11 @@ int wait_for_end(const ControlOptions& options, const LocalAgent& agent, Asked a
   return tell_outcome(options, std::move(outcome));
 }
 
-// Any of the job's agents will do: what it is asked concerns the whole job.
+// Sends a request that concerns the whole job. The first agent that answers is enough.
 int order_here(const ControlOptions& options) {
   const Choice choice = choose(options);
   if (choice.exit_code != 0) return choice.exit_code;
-  std::vector<UniqueFd> processes;  // before they can have ended
+  std::vector<UniqueFd> processes;  // opened before any of them can end
   for (const LocalAgent& agent : choice.agents) processes.push_back(pidfd_of(agent.place.pid));
   std::optional<Error> trouble;
   for (const LocalAgent& agent : choice.agents) {
@@ -437,7 +438,7 @@ int logs_here(const ControlOptions& options) {
   return show_logs(std::move(clients), {.json = options.json, .rank = options.request.rank});
 }
 
-// Of what the job's agents on this host tell.
+// Shows the flight records that the job's agents on this host send.
 int flight_here(const ControlOptions& options) {
   const Choice choice = choose(options);
   if (choice.exit_code != 0) return choice.exit_code;

@@ -1,5 +1,6 @@
-// The commands that talk to a running job: status, logs, stop, restart, signal, flight (docs/control.md).
-// For the main thread; see Subcommand::run.
+// The commands that talk to a running job: status, logs, stop, restart, signal and flight
+// (docs/control.md). Each runs on the main thread and returns the exit code; see
+// Subcommand::run.
 #pragma once
 
 #include <string>

@@ -53,7 +53,7 @@ class Reader {
   void wait() {
     std::vector<pollfd> fds;
     for (const ControlClient& client : clients_) fds.push_back({client.descriptor(), POLLIN, 0});
-    // Until the job has ended, however long that takes: that is what was asked for.
+    // No timeout: the user asked to follow the output until the job ends.
     while (::poll(fds.data(), fds.size(), -1) < 0 && errno == EINTR) {
     }
   }
@@ -121,7 +121,7 @@ void LogPrinter::add(const Source& source, std::string_view line, std::string& a
          "\n";
 }
 
-// Nodes tell of the same one, each in its time.
+// Each node announces the same generation, at its own time. Only the first announcement counts.
 void LogPrinter::begin(const Json& json) {
   const auto generation = json.at("generation").get<std::int64_t>();
   if (generation_ && generation <= *generation_) return;

@@ -23,13 +23,14 @@ using Setter = std::function<Result<void>(ControlOptions&, const std::string& te
 struct Option {
   std::string name;
   std::string short_name;
-  std::string placeholder;  // empty: a switch
+  std::string placeholder;  // empty: takes no value
   std::string help;
-  std::vector<What> commands;  // empty: all
+  std::vector<What> commands;  // empty: all commands
   Setter set;
 };
 
-// How whoever asks the service proves who he is: the options of a job, with their names.
+// Options that say how to reach and authenticate to a service. They have the names of a job's
+// options.
 constexpr std::array<std::string_view, 7> kServiceOptions{
     "rdzv-endpoint", "rdzv-key-file", "munge-socket", "rdzv-tls-cert",
     "rdzv-tls-key",  "rdzv-tls-ca",   "require-auth"};
@@ -60,7 +61,7 @@ Result<void> set_last(ControlOptions& options, const std::string& text) {
   return {};
 }
 
-// One or several, as pgrep -d, lists them.
+// Parses one or more process ids, separated by commas as `pgrep -d,` prints them.
 Result<void> set_processes(ControlOptions& options, const std::string& text) {
   std::string_view rest = text;
   for (bool is_last = false; !is_last;) {
@@ -215,7 +216,7 @@ Error unknown_option(What what, const std::string& given) {
                           guess_at_option(with_dashes(given), names, "; its --help lists them"));
 }
 
-// Of a saved flight record; ids of jobs look otherwise.
+// Returns whether the word names a saved flight record. Job ids look different.
 bool names_file(const std::string& word) {
   return word.find('/') != std::string::npos || word.ends_with(".json");
 }
@@ -257,7 +258,7 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
   options.request.what = what;
   std::vector<std::string> words;
   bool only_words = false;
-  std::string of_service;  // the last option given that says how to ask one
+  std::string of_service;  // the last option given that says how to ask a service
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& given = arguments[i];
     if (only_words || given.size() < 2 || given[0] != '-') {
@@ -283,7 +284,7 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     } else {
       return invalid_argument("a value is missing: " + name + " " + option->placeholder);
     }
-    // An empty variable of a script must not turn a question to a service into one to this host.
+    // An empty variable in a script must not turn a request to a service into one to this host.
     if (text.empty()) {
       return invalid_argument("its value is empty: give one, or leave the option out").within(name);
     }

@@ -1,5 +1,5 @@
-// The command lines of `ddprun status`, `logs`, `stop`, `restart`, `signal` and `flight`. Any thread; touches
-// nothing but its arguments.
+// Parses the command lines of `ddprun status`, `logs`, `stop`, `restart`, `signal` and
+// `flight`. Pure functions of their arguments; any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -16,27 +16,29 @@ namespace ddprun {
 
 struct ControlOptions {
   ControlRequest request;
-  std::string job;  // an id, or the process id of a ddprun; empty: the only one
+  std::string job;  // a job's id or the process id of a ddprun; empty: the only job
   bool json = false;
   bool wants_help = false;
   std::optional<Duration> timeout;  // of stop
-  // Of flight: the records to read instead of a job's, of files or of processes that were started
-  // without ddprun; how many calls of each rank; what of them.
+  // For flight. files and processes replace a job: saved records, and processes that were
+  // started without ddprun. last: calls of each rank to show. only_compares: show no calls, only
+  // how ranks differ.
   std::vector<std::string> files;
   std::vector<pid_t> processes;
   std::optional<int> last;
   bool only_compares = false;
   std::string trace_file;  // empty: none
-  LaunchOptions service;   // where --rdzv-endpoint is not empty: the way to it
+  LaunchOptions service;   // how to reach the service; used if --rdzv-endpoint is not empty
 };
 
-// what: none but the six. The error is kInvalidArgument and names the option.
+// Parses the arguments of the command `what`, which must not be kWho. The error is
+// kInvalidArgument and names the option.
 Result<ControlOptions> parse_control_options(ControlRequest::What what,
                                              const std::vector<std::string>& arguments);
 
-// What follows "ddprun <command> ", for the table of commands.
+// Returns the text after "ddprun <command> " in the list of commands.
 std::string control_usage(ControlRequest::What what);
-// The text of `ddprun <command> --help`.
+// Returns the text of `ddprun <command> --help`.
 std::string control_help(ControlRequest::What what);
 
 }  // namespace ddprun

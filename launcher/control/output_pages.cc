@@ -8,7 +8,7 @@ namespace ddprun {
 
 namespace {
 
-// Beside a line: its end, and what is said of those that are missing.
+// Bytes of a page besides the line: its line end, and the report of dropped bytes.
 constexpr std::size_t kAround = 128;
 
 }  // namespace
@@ -46,7 +46,7 @@ void OutputPages::end() {
   if (has_begun_ && lines_.empty()) send({});
 }
 
-// How the job has ended tells the service, once for all nodes.
+// Ignores the last line: the service itself reports how the job ended, once for all nodes.
 void OutputPages::end_with_job(std::string_view) {
   if (!is_open_) return;
   is_ended_ = true;
@@ -57,7 +57,7 @@ void OutputPages::end_with_job(std::string_view) {
   } while (is_open_);
 }
 
-// The newest, of so many bytes at most.
+// Drops the oldest lines until at most this many bytes remain.
 void OutputPages::keep(std::size_t bytes) {
   while (bytes_ > bytes) {
     left_out_ += lines_.front().size();

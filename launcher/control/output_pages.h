@@ -1,10 +1,12 @@
-// OutputPages: what this node's workers write, for a reader who asks through the rendezvous
-// service. It is kept here until the service says that it is this node's turn
-// (rendezvous/protocol/core/user_request.h, TellOutput): a page goes out for each turn, and in between no
-// more than the word that there is something. At the end of the job there are no turns any more:
-// the newest that is left goes out at once.
+// OutputPages: holds the output of this node's workers for one reader who asks through the
+// rendezvous service.
 //
-// Owner: ControlServer. Pure but for `send`, which is called from within each function.
+// Pages wait here until the service gives this node its turn
+// (rendezvous/protocol/core/user_request.h, TellOutput). Each turn sends one page. Between
+// turns it sends at most the notice that a page is ready. At the end of the job there are no
+// more turns: the newest kLastBytes that remain are sent at once.
+//
+// Owner: ControlServer, on the agent's thread. Pure, except that the functions call `send`.
 #pragma once
 
 #include <cstddef>
@@ -27,17 +29,17 @@ class OutputPages final : public OutputReader {
   OutputPages(std::uint64_t inquiry, std::function<void(const OutputPage&)> send)
       : inquiry_(inquiry), send_(std::move(send)) {}
 
-  // The service has asked: it hears at once that there is somebody who answers. To be called once,
-  // when what there is to begin with was said.
+  // Tells the service at once that this node answers its request. Called once, after the output
+  // that exists already has been passed to say().
   void begin();
-  // It is this node's turn.
+  // Sends the next page. Called when it is this node's turn.
   void take_turn();
-  // Nobody wants it any more: nothing is sent from now on.
+  // Drops all lines and sends nothing more. Called when the reader needs no more output.
   void close();
 
   bool is_open() const override { return is_open_; }
-  // Always: what is new takes the place of what is oldest, and the reader is told how much is
-  // missing.
+  // Always returns the full size: new lines replace the oldest ones. The next page then says
+  // how many bytes are missing.
   std::size_t room() const override { return kMaxUnsentBytes; }
   void say(std::string_view line) override;
   void end() override;
@@ -50,11 +52,11 @@ class OutputPages final : public OutputReader {
 
   const std::uint64_t inquiry_;
   std::function<void(const OutputPage&)> send_;
-  std::deque<std::string> lines_;  // with their ends
+  std::deque<std::string> lines_;  // each with its line end
   std::size_t bytes_ = 0;
-  std::uint64_t left_out_ = 0;  // bytes before lines_, and the reader was not told yet
+  std::uint64_t left_out_ = 0;  // bytes dropped before lines_ that no page has reported yet
   bool has_begun_ = false;
-  bool is_known_ready_ = false;  // the service knows that there is something
+  bool is_known_ready_ = false;  // the service knows that a page is ready
   bool is_ended_ = false;
   bool is_open_ = true;
 };

@@ -17,7 +17,8 @@ using Json = nlohmann::json;
 constexpr std::size_t kMaxByBytes = 256;
 constexpr int kMaxSignal = 64;
 
-// Missing: `otherwise`. Throws for another type or a number out of bounds.
+// Returns `otherwise` if the key is missing. Throws if the value has another type or is out of
+// range.
 int integer_or(const Json& json, const char* key, int otherwise, int max) {
   const auto found = json.find(key);
   if (found == json.end()) return otherwise;
@@ -137,7 +138,7 @@ std::string status_line(const NodeView& node, const Moment& now, const Result<st
   if (!page) json["service_silent"] = page.error().message();
   std::string line = text_of(json);
   if (!page) return line;
-  // The page has line ends between its elements, and nowhere else.
+  // The page has line ends only between its elements, so they can become spaces.
   std::string one_line = *page;
   std::replace(one_line.begin(), one_line.end(), '\n', ' ');
   line.pop_back();
@@ -159,7 +160,7 @@ std::string output_line(const OutputSource& source, std::string_view bytes) {
             {"stream", source.stream == OutputStream::kOut ? "stdout" : "stderr"}};
   try {
     Json text = std::string(bytes);
-    static_cast<void>(text.dump());  // throws for what is no UTF-8
+    static_cast<void>(text.dump());  // throws for invalid UTF-8
     json["text"] = std::move(text);
   } catch (const Json::exception&) {
     json["hex"] =

@@ -1,5 +1,5 @@
-// What is said on an agent's socket, as lines of JSON: docs/wire_protocol.md, "The socket of an
-// agent". Pure functions; any thread.
+// Encodes and parses the messages on an agent's socket, which are lines of JSON
+// (docs/wire_protocol.md, "The socket of an agent"). Pure functions; any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -20,25 +20,26 @@ namespace ddprun {
 
 inline constexpr std::size_t kMaxRequestBytes = 4096;
 
-// A line, without its end.
+// Returns the line for the request, without its line end.
 std::string request_line(const ControlRequest& request);
-// kInvalidArgument: what is wrong with it; kUnsupported: it is of another version of the protocol.
+// Parses a request. Returns kInvalidArgument, with the reason, for a malformed request. Returns
+// kUnsupported for a request of another protocol version.
 Result<ControlRequest> parse_request(std::string_view line);
 
-// --- what an agent knows of its node -------------------------------------------------------------
+// --- what an agent knows about its node ----------------------------------------------------------
 
 struct WorkerView {
   Rank rank;
   LocalRank local_rank;
-  pid_t pid = 0;      // 0: it was never there
+  pid_t pid = 0;      // 0: it never existed
   std::string state;  // "running", or how it ended
   TimePoint since;
-  std::optional<std::int64_t> step = {};  // the last one that it has reported
+  std::optional<std::int64_t> step = {};  // the last step that it reported
 };
 
 struct NodeView {
   std::string job;
-  std::string meets;  // where its nodes meet; empty: it has no others
+  std::string meets;  // where its nodes meet; empty: the job has only this node
   std::string host;
   pid_t pid = 0;  // of the ddprun that the user started
   std::string program;
@@ -46,35 +47,37 @@ struct NodeView {
   AgentPhase phase = AgentPhase::kIdle;
   Generation generation{-1};
   std::optional<TimePoint> generation_since;
-  std::optional<Assignment> assignment;  // of this generation
+  std::optional<Assignment> assignment;  // in this generation
   int max_restarts = 0;
   Duration grace{};
-  std::string log_directory;  // empty: there is none
+  std::string log_directory;  // empty: no log directory
   std::vector<WorkerView> workers;
 };
 
-// The answer to kWho.
+// Returns the answer to kWho.
 std::string who_line(const NodeView& node, const Moment& now);
-// The answer to kStatus. page: the service's, of this job; else why there is none.
+// Returns the answer to kStatus. page: the service's page of this job, or the error that says
+// why it is missing.
 std::string status_line(const NodeView& node, const Moment& now, const Result<std::string>& page);
 
 // --- other answers -------------------------------------------------------------------------------
 
-// It is done, or begun; or nothing was done, and text says why.
+// kDone: the request was carried out, or has begun. kRefused: nothing was done, and the text
+// says why.
 enum class Outcome { kDone, kRefused };
 std::string outcome_line(Outcome outcome, std::string_view text);
-// The job's part on this node is over.
+// Says that the job's part on this node is over.
 std::string ended_line(int exit_code, std::string_view text);
-// Lines of a worker.
+// Carries lines that a worker wrote.
 enum class OutputStream { kOut, kErr };
 struct OutputSource {
   Rank rank;
   OutputStream stream = OutputStream::kOut;
 };
 std::string output_line(const OutputSource& source, std::string_view bytes);
-// What follows is of the generation that the node runs.
+// Says that the lines that follow belong to the generation that the node runs now.
 std::string generation_line(const NodeView& node);
-// So many bytes of output were left out, because the reader was slow.
+// Says that this many bytes of output were left out because the reader was slow.
 std::string dropped_line(std::uint64_t bytes);
 
 }  // namespace ddprun

@@ -70,7 +70,7 @@ void ControlServer::take(const ControlSessionPtr& session, std::string_view line
   }
 }
 
-// --- the service ---------------------------------------------------------------------------------
+// --- requests for the service --------------------------------------------------------------------
 
 void ControlServer::ask_service(const ControlSessionPtr& session, const ControlRequest& request) {
   const std::uint64_t number = ++last_number_;
@@ -110,7 +110,8 @@ void ControlServer::answered(const Answer& answer) {
   waiters_.push_back(session);
 }
 
-// What can be done without it, is done.
+// Answers a request without the service. Status and stop cover this node only; the rest is
+// refused.
 void ControlServer::without_service(const Question& question, const Error& why) {
   const ControlSessionPtr& session = question.session;
   switch (question.request.what) {
@@ -147,7 +148,7 @@ void ControlServer::ended(int exit_code, const std::string& text) {
   watch_outputs();
 }
 
-// --- output, for the service ---------------------------------------------------------------------
+// --- output for the service ----------------------------------------------------------------------
 
 void ControlServer::tell(const TellOutput& what) {
   std::erase_if(inquiries_, [](const auto& one) { return !one.second->is_open(); });
@@ -189,7 +190,7 @@ void ControlServer::service_lost() {
   watch_outputs();
 }
 
-// --- output --------------------------------------------------------------------------------------
+// --- output and flight records -------------------------------------------------------------------
 
 void ControlServer::show_workers(const ControlSessionPtr& session, const ControlRequest& request) {
   const NodeView node = node_.view();
@@ -207,8 +208,9 @@ void ControlServer::show_workers(const ControlSessionPtr& session, const Control
   show(session, request.rank, request.lines, request.follow);
 }
 
-// What FlightFile::kMaxCalls leave fits into what is kept for a reader; nonsense in a worker's page may
-// be longer, and is missing then.
+// Sends the flight records. At most FlightFile::kMaxCalls calls fit into the reader's buffer.
+// Corrupt data in a worker's page may make them longer; what does not fit is left out and
+// reported.
 void ControlServer::show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank) {
   std::uint64_t left_out = 0;
   constexpr std::size_t kOfTheNotice = 128;
@@ -249,7 +251,7 @@ void ControlServer::show(const OutputReaderPtr& reader, std::optional<Rank> rank
   watch_outputs();
 }
 
-// Nothing is asked of the streams while nobody follows.
+// Drops readers that have gone. Observes the streams only while a reader follows them.
 void ControlServer::watch_outputs() {
   std::erase_if(followers_, [](const Follower& one) { return !one.reader->is_open(); });
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -274,15 +276,16 @@ void ControlServer::hand_on(LocalRank rank, OutputStream stream, std::string_vie
     const std::string lines = follower.lines[{rank.value, stream}].take(bytes);
     if (!lines.empty()) send_output(follower, {rank_of(rank), stream}, lines);
   }
-  // Not from within the stream's own call.
+  // The stream's own callback must not change its follower, so this runs later.
   if (someone_has_gone) boost::asio::post(io_, [this] { watch_outputs(); });
 }
 
-// A reader who is slow loses lines and is told how much; workers never wait for him.
+// Sends lines to a reader. A slow reader loses lines and is told how many bytes; workers never
+// wait for a reader.
 void ControlServer::send_output(Follower& follower, const OutputSource& source,
                               std::string_view lines) {
   OutputReader& reader = *follower.reader;
-  // What JSON makes of bytes is six times as long at most.
+  // JSON makes bytes at most six times as long.
   constexpr std::size_t kAround = 256;
   constexpr std::size_t kPiece = 64 * 1024;
   static_assert(6 * kPiece + kAround < kMaxPageBytes, "a piece fits into a page");
@@ -293,7 +296,7 @@ void ControlServer::send_output(Follower& follower, const OutputSource& source,
   while (!lines.empty()) {
     std::string_view piece = lines.substr(0, kPiece);
     if (piece.size() < lines.size()) piece = piece.substr(0, piece.rfind('\n') + 1);
-    if (piece.empty()) piece = lines.substr(0, kPiece);  // of one line
+    if (piece.empty()) piece = lines.substr(0, kPiece);  // of one long line
     if (follower.dropped_bytes > 0 || !fits(piece.size())) {
       follower.dropped_bytes += lines.size();
       return;

@@ -1,8 +1,10 @@
-// ControlServer: answers what users ask of an agent on its socket (docs/control.md). What concerns the
-// whole job it hands on to the rendezvous service, which answers through the agent; status of the
-// node, and output, it has itself. Output it also tells the service, for those who ask there.
+// ControlServer: answers the requests of users on an agent's socket (docs/control.md).
 //
-// Owner: Agent, on its one thread, like the functions it is given.
+// It answers status of the node, output and flight records itself. It forwards requests that
+// concern the whole job to the rendezvous service, whose answers come back through the agent.
+// It also sends output and flight records to the service, for users who ask there.
+//
+// Owner: Agent. Runs on the agent's one thread, and so do the functions in ControlledNode.
 #pragma once
 
 #include <array>
@@ -24,43 +26,46 @@
 
 namespace ddprun {
 
-// What the server asks of its agent.
+// ControlledNode: the functions of the agent that the server calls.
 struct ControlledNode {
   std::function<NodeView()> view;
-  // The flight records of its workers, or of the one.
+  // Returns the flight records of this node's workers, or of the given rank only.
   std::function<std::vector<RankFlight>(std::optional<Rank>)> flights;
-  // False: the service cannot be reached now.
+  // Sends a request to the service. Returns false if the service cannot be reached now.
   std::function<bool(const UserRequest&)> ask_service;
-  // Ends the workers of this node, as SIGTERM to its ddprun does; at_once: without their grace.
+  // Ends the workers of this node, as SIGTERM to its ddprun does. at_once: without their grace.
   std::function<void(bool at_once)> stop_here;
-  // Lost where the service cannot be reached.
+  // Sends a page to the service. The page is lost if the service cannot be reached.
   std::function<void(const OutputPage&)> tell_service;
 };
 
 class ControlServer {
  public:
-  // How long the service may take for an answer. One of an older version never answers.
+  // How long the service may take to answer. A service of an older version never answers.
   static constexpr Duration kServicePatience = std::chrono::seconds(3);
 
-  // Of one service; more it does not answer.
+  // Output requests of the service that may be open at once. A further one gets an empty last
+  // page.
   static constexpr std::size_t kMaxInquiries = 16;
 
-  // listener: of listen_for_control(); invalid: nobody asks but the service. slots: local ranks of
-  // this node. REQUIRES: io outlives it.
+  // listener: from listen_for_control(); if it is invalid, only the service can ask. slots:
+  // number of local ranks of this node. REQUIRES: io outlives the server.
   ControlServer(boost::asio::io_context& io, UniqueFd listener, ControlledNode node, int slots);
 
-  // Where the output of a local rank is to go, too. Lives as long as the server.
+  // Returns the buffer that must also receive the output of a local rank. It lives as long as
+  // the server.
   RecentOutput& output(LocalRank rank, OutputStream stream);
 
-  // The service's, to what ask_service() was given.
+  // Takes the service's answer to a request that was sent with ask_service().
   void answered(const Answer& answer);
-  // The service's, too: what it wants to know of the output.
+  // Takes a message of the service about the output that it requests.
   void tell(const TellOutput& what);
-  // What the service wanted to know is forgotten with its connection.
+  // Drops all output requests of the service. Called when the connection to it is lost.
   void service_lost();
-  // Workers were started: whoever follows their output is told.
+  // Tells all followers that workers of a new generation were started.
   void generation_began();
-  // The job's part on this node is over: the last word to all who wait for that.
+  // Sends the last line to all sessions that wait for the end. Called when the job's part on
+  // this node is over.
   void ended(int exit_code, const std::string& text);
 
  private:
@@ -93,11 +98,12 @@ class ControlServer {
   ControlledNode node_;
   std::vector<std::array<RecentOutput, 2>> outputs_;  // by local rank and stream
   std::vector<Follower> followers_;
-  std::vector<ControlSessionPtr> waiters_;  // for the end, after a stop
+  std::vector<ControlSessionPtr> waiters_;  // sessions that wait for the end after a stop
   std::map<std::uint64_t, Question> questions_;
   std::uint64_t last_number_ = 0;
-  std::map<std::uint64_t, std::shared_ptr<OutputPages>> inquiries_;  // of the service
-  int first_rank_ = 0;  // of this node in the present generation
+  // Output requests of the service, by number.
+  std::map<std::uint64_t, std::shared_ptr<OutputPages>> inquiries_;
+  int first_rank_ = 0;  // of this node in the current generation
   bool is_over_ = false;
   std::optional<ControlSocket> socket_;
 };

@@ -46,7 +46,8 @@ void ControlSession::close() {
 
 void ControlSession::flush() {
   if (!is_open() || !sending_.empty()) return;
-  // At once, as far as it goes: the last word of an agent that is about to end must leave.
+  // Sends as much as possible at once: the last line of an agent that is about to end must
+  // leave.
   if (!unsent_.empty()) {
     const ssize_t sent = ::send(socket_.native_handle(), unsent_.data(), unsent_.size(),
                                 MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -66,13 +67,13 @@ void ControlSession::flush() {
                     });
 }
 
-// --- all of them ---------------------------------------------------------------------------------
+// --- all connections -----------------------------------------------------------------------------
 
 struct ControlSocket::State {
   State(asio::io_context& io, UniqueFd listener, Asked the_asked)
       : acceptor(io, stream_protocol(), listener.release()), asked(std::move(the_asked)) {}
 
-  // The oldest first; those that are closed go with the next one to come.
+  // In order of arrival. Closed ones are removed when the next connection arrives.
   std::vector<ControlSessionPtr> sessions;
   stream_protocol::acceptor acceptor;
   Asked asked;
@@ -92,13 +93,13 @@ ControlSocket::~ControlSocket() {
 
 namespace {
 
-// Who is at the other end: this user, or root.
+// Returns whether the peer is this user or root.
 bool may_ask(int socket) {
   const std::optional<uid_t> user = user_behind(socket);
   return user && (*user == geteuid() || *user == 0);
 }
 
-// The other end is closed, not only for writing.
+// Returns whether the peer has closed the connection, and not only its writing side.
 bool has_gone(int socket) {
   pollfd fd{socket, 0, 0};
   return poll(&fd, 1, 0) > 0 && (fd.revents & (POLLHUP | POLLERR)) != 0;
@@ -117,7 +118,7 @@ void ControlSocket::accept(const std::shared_ptr<State>& state) {
           admit(self, std::make_shared<ControlSession>(std::move(socket)));
           return accept(self);
         }
-        // There is no descriptor for it now; it waits in the backlog.
+        // No descriptor is free. The connection waits in the backlog.
         auto pause = std::make_shared<asio::steady_timer>(self->acceptor.get_executor(),
                                                           kPauseWithoutDescriptors);
         pause->async_wait([weak, pause](error_code) {
@@ -148,7 +149,7 @@ void ControlSocket::admit(const std::shared_ptr<State>& state, const ControlSess
   read(state, session);
 }
 
-// Goes on after the request, to see the other side go.
+// Continues to read after the request, to notice when the peer closes.
 void ControlSocket::read(const std::shared_ptr<State>& state, const ControlSessionPtr& session) {
   session->socket_.async_wait(
       stream_protocol::socket::wait_read, [weak = std::weak_ptr(state), session](error_code error) {
@@ -159,7 +160,7 @@ void ControlSocket::read(const std::shared_ptr<State>& state, const ControlSessi
             ::recv(session->socket_.native_handle(), buffer.data(), buffer.size(), MSG_DONTWAIT);
         if (size < 0 && errno != EAGAIN && errno != EINTR) return session->close();
         if (size == 0) {
-          // Whoever has asked and says that no more is to come may still read.
+          // A peer that has sent its request may close its writing side and still read.
           if (!session->has_asked_ || has_gone(session->socket_.native_handle())) session->close();
           return;
         }

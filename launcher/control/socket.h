@@ -1,12 +1,17 @@
-// ControlSocket: the agent's end of the socket for `ddprun status`, `logs`, `stop`, `restart` and
-// `signal`. It takes connections of this user and of root, reads one line from each, and hands it
-// on; what is to be answered is the handler's (launcher/control/server.h).
+// ControlSocket: the agent's end of the socket for `ddprun status`, `logs`, `stop`, `restart`,
+// `signal` and `flight`. It accepts connections of this user and of root, reads one line from
+// each, and passes the line to its handler. The handler answers (launcher/control/server.h).
 //
-// Nobody can hold the agent up: it never blocks, a connection that has not asked within kAskTimeout
-// is closed, of those that have not asked at most kMaxSilent are kept (the oldest gives way), in all
-// at most kMaxConnections; and what waits for one that does not read has a bound.
+// No client can delay the agent:
+// - The socket never blocks.
+// - A connection that sends no request within kAskTimeout is closed.
+// - At most kMaxSilent connections that have sent no request are kept; a new one closes the
+//   oldest.
+// - At most kMaxConnections are kept in all.
+// - The unsent data for a client that does not read has a bound.
 //
-// Owner: ControlServer, on the agent's thread. While nobody is connected it does not wake.
+// Owner: ControlServer, on the agent's thread. It causes no wakeups while no client is
+// connected.
 #pragma once
 
 #include <algorithm>
@@ -26,20 +31,21 @@
 
 namespace ddprun {
 
-// One connection. Shared; is_open() is false once the other side has gone or it was closed.
+// ControlSession: one connection. Shared by the socket and its handler. is_open() becomes false
+// when the peer has gone or the connection was closed.
 class ControlSession final : public OutputReader,
                              public std::enable_shared_from_this<ControlSession> {
  public:
   explicit ControlSession(boost::asio::local::stream_protocol::socket socket)
       : socket_(std::move(socket)), timer_(socket_.get_executor()) {}
 
-  // Sends a line, whose end is added. A connection that has no room for it is closed.
+  // Sends a line and adds its line end. Closes the connection if room() is too small for it.
   void say(std::string_view line) override;
-  // How many bytes may be said now.
+  // Returns how many bytes may be sent now.
   std::size_t room() const override {
     return kMaxUnsentBytes - std::min(kMaxUnsentBytes, unsent_.size() + sending_.size());
   }
-  // Closes when all is sent, or has not been taken in time.
+  // Closes the connection when all data is sent, or after kTakeTimeout.
   void end() override;
   void end_with_job(std::string_view last_word) override {
     say(last_word);
@@ -53,7 +59,7 @@ class ControlSession final : public OutputReader,
   void flush();
 
   boost::asio::local::stream_protocol::socket socket_;
-  boost::asio::steady_timer timer_;  // of what the other side has to do
+  boost::asio::steady_timer timer_;  // limits the time that the peer takes
   std::string received_;
   std::string unsent_;
   std::string sending_;
@@ -69,12 +75,12 @@ class ControlSocket {
   static constexpr std::size_t kMaxSilent = 32;
   static constexpr std::size_t kMaxConnections = 96;
 
-  // line: without its end. Called once for each connection.
+  // Receives the request line without its line end. Called at most once for each connection.
   using Asked = std::function<void(const ControlSessionPtr&, std::string_view line)>;
 
-  // listener: of listen_for_control(). REQUIRES: the io_context outlives it.
+  // listener: from listen_for_control(). REQUIRES: the io_context outlives the socket.
   ControlSocket(boost::asio::io_context& io, UniqueFd listener, Asked asked);
-  // Closes every connection.
+  // Closes all connections.
   ~ControlSocket();
   ControlSocket(const ControlSocket&) = delete;
   ControlSocket& operator=(const ControlSocket&) = delete;

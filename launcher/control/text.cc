@@ -14,7 +14,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Workers and strangers may have written some of it.
+// Replaces control characters. Workers or unauthenticated peers may have written some of the
+// text.
 std::string printable(std::string words) {
   std::replace_if(words.begin(), words.end(), is_control, '?');
   return words;
@@ -41,7 +42,7 @@ const Json& list(const Json& json, const char* key) {
   return found != json.end() && found->is_array() ? *found : kNone;
 }
 
-// "2026-11-21T18:50:00.123Z" as people write it.
+// Converts "2026-11-21T18:50:00.123Z" to "2026-11-21 18:50:00 UTC".
 std::string moment(const Json& json, const std::string& key) {
   std::string time = text(json, key.c_str());
   if (time.size() != 24) return time;
@@ -49,7 +50,7 @@ std::string moment(const Json& json, const std::string& key) {
   return time.substr(0, 19) + " UTC";
 }
 
-// "since 2026-11-21 18:50:00 UTC (12.5 min)"
+// Returns text such as "since 2026-11-21 18:50:00 UTC (12.5 min)".
 std::string since(const Json& json, const std::string& key) {
   const std::string when = moment(json, key);
   const std::int64_t ms = number(json, (key + "_ms_ago").c_str(), -1);
@@ -66,7 +67,8 @@ std::string joined(const std::vector<std::string>& words) {
   return all;
 }
 
-// Columns as wide as they need to be; the last one is not filled up.
+// Table: aligns columns. Each column is as wide as its longest cell; the last one is not
+// padded.
 class Table {
  public:
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }

@@ -1,4 +1,4 @@
-// Status of jobs in words, from the JSON that agents and services tell it in. Pure; any thread.
+// Formats the status of jobs as text, from the JSON of agents and services. Pure; any thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,13 +7,15 @@
 
 namespace ddprun {
 
-// picture: what is known of one job, {"job": as in a service's /status.json, "service_silent": or why
-// that is missing, "agents": the "node" objects of those on this host}. A few lines; unknown fields
-// are passed over, missing ones left out: the other side may be of another version.
+// Formats what is known about one job, in a few lines. Ignores unknown fields and leaves out
+// missing ones, because the sender may be of another version. Fields of picture:
+//   "job": as in a service's /status.json
+//   "service_silent": why "job" is missing
+//   "agents": the "node" objects of the job's agents on this host.
 std::string status_text(const nlohmann::json& picture);
-// A line for each of several jobs, with a headline: what a user may choose from.
+// Returns one line per job, from which a user can choose.
 std::string list_text(const std::vector<nlohmann::json>& agents);
-// The same for the jobs of a service.
+// Returns one line per job of a service.
 std::string service_list_text(const nlohmann::json& page);
 
 }  // namespace ddprun

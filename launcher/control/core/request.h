@@ -1,4 +1,4 @@
-// What a user asks of an agent on its socket (docs/control.md), as plain values. Any thread.
+// What a user asks an agent on its socket (docs/control.md), as plain values. Any thread.
 #pragma once
 
 #include <optional>
@@ -15,17 +15,17 @@ inline constexpr int kControlSocketProtocol = 1;
 struct ControlRequest {
   enum class What { kWho, kStatus, kLogs, kStop, kRestart, kSignal, kFlight };
   What what = What::kWho;
-  std::string by;  // who asks, for people: "ada on node0"
+  std::string by;  // the user who asks, as text for people: "ada on node0"
   int signal = 0;
   std::optional<Rank> rank = {};
   bool at_once = false;          // kStop: without grace
   bool follow = false;           // kLogs
-  int lines = kDefaultLogLines;  // kLogs: of each stream, before what follows
+  int lines = kDefaultLogLines;  // kLogs: earlier lines to send of each stream
 
   friend bool operator==(const ControlRequest&, const ControlRequest&) = default;
 };
 
-// kWho: the node alone, without asking the service.
+// kWho asks for the node's view only; the service is not asked.
 inline constexpr EnumNames<ControlRequest::What, 7> kControlWords{
     {{ControlRequest::What::kWho, "who"},
      {ControlRequest::What::kStatus, "status"},
