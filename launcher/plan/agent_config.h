@@ -1,5 +1,5 @@
-// AgentConfig: what an agent runs with. job_plan.h makes it of the command line and the machine; the
-// agent reads it. A value type; any thread.
+// AgentConfig: the settings that an agent runs with. plan_job() (job_plan.h) makes it from the
+// command line and the machine. The agent only reads it. A value type; any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -26,26 +26,29 @@ struct AgentConfig {
   LaunchOptions options;
   Rendezvous rendezvous;
   WorkerCommand command;
-  Keyring keys;  // of the service that this node meets others at; empty: none
-  // Where there are other nodes, neither keys nor certificates, and munge is of use; else null.
+  Keyring keys;  // for the service at which this node meets others; empty: none
+  // Set if the job has other nodes, keys and certificates are missing, and munge works; else
+  // null.
   FoundMunge munge;
   TlsFiles tls_files;
-  TlsContextPtr tls;       // of tls_files, to join with; null: without TLS
-  AddressSet store_allow;  // beside the nodes of the job
+  TlsContextPtr tls;       // made from tls_files, to join with; null: no TLS
+  AddressSet store_allow;  // addresses that may use the store, besides the job's nodes
   int slots = 1;
-  std::string log_root;                    // of this run; empty with --log-dir /dev/null
-  std::string scratch_directory;           // removed at the end
-  std::string cgroup;                      // of this run (launcher/guard/run_cgroup.h); empty: none
-  std::string control_socket;              // removed at the end; empty: none is to be made
-  std::vector<int> signals;                // taken: what ends a job, and what is for its workers
-  Duration default_grace = kDefaultGrace;  // where --shutdown-grace is not given
-  // The process of Slurm that signals every process of the step, this one and its workers; 0: none.
+  std::string log_root;           // of this run; empty with --log-dir /dev/null
+  std::string scratch_directory;  // removed at the end
+  std::string cgroup;             // of this run (launcher/guard/run_cgroup.h); empty: none
+  std::string control_socket;     // removed at the end; empty: no socket
+  // The agent handles these: signals that end a job, and signals for its workers.
+  std::vector<int> signals;
+  Duration default_grace = kDefaultGrace;  // used without --shutdown-grace
+  // The Slurm process that signals every process of the step, including this one and its
+  // workers; 0: none.
   pid_t manager = 0;
-  Duration kill_timeout = kKillPatience;  // for processes to end after SIGKILL
+  Duration kill_timeout = kKillPatience;  // how long processes may take to end after SIGKILL
   Binding binding;                        // of as many workers as there are slots
-  std::vector<std::string> own_devices;   // of each worker; empty: all inherit what is visible
-  ConsoleLook look;                       // of the console, where it is a terminal
-  std::optional<ScreenSize> screen;       // the size of that terminal
+  std::vector<std::string> own_devices;   // GPUs of each worker; empty: all inherit what is visible
+  ConsoleLook look;                       // of the console, if it is a terminal
+  std::optional<ScreenSize> screen;       // size of that terminal
   std::string tee_pattern;                // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: not set
   bool inherits_omp_threads = false;
   std::string inherited_nccl_async_error_handling;

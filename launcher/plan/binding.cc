@@ -13,7 +13,7 @@
 namespace ddprun {
 namespace {
 
-// The option that asks for the binding, or for what is shown of it, and its word.
+// Asked: the option that asks for the binding or its drawing, and that option with its value.
 struct Asked {
   std::string option = "--show-binding";
   std::string words = "--bind none";
@@ -27,7 +27,7 @@ Asked asked_by(const LaunchOptions& options) {
   return {"--bind", "--bind " + std::string(enum_name(kBindWords, *options.bind))};
 }
 
-// What workers find before ddprun adds anything of its own.
+// Returns a variable as workers see it before ddprun adds its own: from --env, else inherited.
 std::optional<std::string> given_variable(const LaunchOptions& options, const std::string& name) {
   const auto given = std::find_if(options.variables.rbegin(), options.variables.rend(),
                                   [&](const auto& variable) { return variable.first == name; });
@@ -46,7 +46,8 @@ struct Placed {
 
 enum class Purpose { kStart, kDrawing };
 
-// numa and core do not ask for GPUs, unless they are to be drawn: the driver may take its time.
+// Places the workers on this machine. The policies numa and core query no GPUs, except for a
+// drawing, because the driver may be slow.
 Result<Placed> place_here(const LaunchOptions& options, int workers, Purpose purpose) {
   const BindPolicy policy = options.bind_policy();
   const auto [option, words] = asked_by(options);
@@ -97,7 +98,7 @@ Result<Binding> bind_workers(const LaunchOptions& options, int workers) {
 }
 
 Result<std::string> show_binding(const LaunchOptions& options) {
-  // What else does not fit together is said by a start.
+  // Checks only what the drawing needs; a start reports other errors in the options.
   if (const Result<Rendezvous> fits = plan_rendezvous(options); !fits) return fits.error();
   const Result<int> workers = count_slots(options.slots);
   if (!workers) return workers.error();

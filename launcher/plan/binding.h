@@ -1,5 +1,5 @@
-// What --bind, --numa-binding and --gpu-visibility mean on this machine: places, threads and GPUs for
-// the workers of a node. For main(), before anything is started; any thread.
+// Applies --bind, --numa-binding and --gpu-visibility to this machine: chooses CPUs, threads
+// and GPUs for the workers of a node. Called by main() before anything is started; any thread.
 #pragma once
 
 #include <string>
@@ -12,20 +12,23 @@
 namespace ddprun {
 
 struct Binding {
-  std::vector<Seat> seats;           // by local rank; none has CPUs where workers are not bound
-  std::string told;                  // a line on what was bound; empty: nothing
-  std::vector<std::string> remarks;  // what the user would not expect
+  std::vector<Seat> seats;           // by local rank; without CPUs if workers are not bound
+  std::string told;                  // one line that describes the binding; empty: not bound
+  std::vector<std::string> remarks;  // facts that the user may not expect
 };
 
-// Without --bind and --numa-binding only threads are counted, and hwloc is not asked. The error names
-// the option: kInvalidArgument as place_workers(), kUnsupported as find_machine().
+// Places the workers. Without --bind and --numa-binding it only computes thread counts and does
+// not use hwloc. The error names the option. It is kInvalidArgument as from place_workers(), or
+// kUnsupported as from find_machine().
 Result<Binding> bind_workers(const LaunchOptions& options, int workers);
 
-// --show-binding: the drawing of it, with or without a policy. The same errors, and count_slots().
+// Returns the drawing for --show-binding, with or without a policy. Returns the errors of
+// bind_workers(), plan_rendezvous() and count_slots().
 Result<std::string> show_binding(const LaunchOptions& options);
 
-// CUDA_VISIBLE_DEVICES of each worker, with --gpu-visibility own or --virtual-local-rank; empty: all
-// workers inherit it. kInvalidArgument: there are fewer GPUs than workers.
+// Returns CUDA_VISIBLE_DEVICES for each worker, with --gpu-visibility own or
+// --virtual-local-rank. Empty: all workers inherit it. Returns kInvalidArgument if there are
+// fewer GPUs than workers.
 Result<std::vector<std::string>> own_devices(const LaunchOptions& options, int workers);
 
 }  // namespace ddprun

@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 std::string words_of(int number) { return std::generic_category().message(number); }
 
-// The first bytes of a file; empty where it cannot be read.
+// Returns the first bytes of a file; empty: it cannot be read.
 std::string head_of(const std::string& path) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   std::string head(4096, '\0');
@@ -36,7 +36,7 @@ std::string head_of(const std::string& path) {
   return head;
 }
 
-// The program behind #!; empty: there is no such line.
+// Returns the program after "#!"; empty: there is no such line.
 std::string interpreter_in(const std::string& head) {
   if (!head.starts_with("#!")) return "";
   const std::string line = head.substr(2, head.find('\n') - 2);
@@ -45,7 +45,7 @@ std::string interpreter_in(const std::string& head) {
   return line.substr(begin, line.find_first_of(" \t", begin) - begin);
 }
 
-// The machine that an ELF file is for, and the loader that it wants.
+// Returns the name of the machine that an ELF file is built for.
 std::string machine_name(unsigned machine) {
   constexpr std::array<std::pair<unsigned, const char*>, 7> kNames{{{EM_X86_64, "x86_64"},
                                                                     {EM_386, "i386"},
@@ -67,6 +67,7 @@ std::optional<Elf64_Ehdr> elf_header_in(const std::string& head) {
   return header;
 }
 
+// Returns the loader that a 64-bit ELF file names; empty: none was found.
 std::string loader_in(const std::string& head) {
   const std::optional<Elf64_Ehdr> elf = elf_header_in(head);
   if (!elf || elf->e_ident[EI_CLASS] != ELFCLASS64) return "";
@@ -82,7 +83,7 @@ std::string loader_in(const std::string& head) {
   return "";
 }
 
-// The first directory on the way to a file that may not be passed; empty: none.
+// Returns the first directory of a path that this process may not enter; empty: none.
 std::string closed_directory_of(const std::string& path) {
   for (std::size_t slash = path.find('/', 1); slash != std::string::npos;
        slash = path.find('/', slash + 1)) {
@@ -190,7 +191,7 @@ std::string did_you_mean(const std::string& path, const std::string& directory, 
   const std::string here = way == X_OK ? "./" + name : name;
   if (is_usable(here)) return text(here);
 
-  // The newest one: what somebody has just built.
+  // Prefers the newest file, which is probably the one just built.
   std::string best;
   fs::file_time_type best_time = fs::file_time_type::min();
   int entries = 0;

@@ -1,5 +1,5 @@
-// Why a program cannot be executed, in words that say what would be right. Looks at the file
-// system; any thread.
+// Explains why a program cannot be executed, and what to do about it. Looks at the file system;
+// any thread.
 #pragma once
 
 #include <optional>
@@ -7,25 +7,28 @@
 
 namespace ddprun {
 
-// Where `path` leads for a process that runs in `directory` (empty: as this one).
+// Returns the path that `path` means for a process in `directory`; empty: this process's
+// directory.
 std::string path_from(const std::string& directory, const std::string& path);
 
-// What keeps a file from being executed (way: X_OK) or read (R_OK) by a process in `directory`, as
-// far as that is certain before it is tried; nullopt: nothing. For X_OK the interpreter of its first
-// line must be there, too.
+// Returns why a process in `directory` cannot execute (way: X_OK) or read (R_OK) a file.
+// Returns nullopt if no problem is certain before the attempt. For X_OK, also checks that the
+// interpreter in its first line exists.
 std::optional<std::string> trouble_with(const std::string& path, const std::string& directory,
                                         int way);
 
-// What execve's errno means for this file.
+// Explains what the errno of execve means for this file.
 std::string exec_diagnosis(const std::string& path, const std::string& directory, int exec_errno);
 
-// "; did you mean build/release/bin/train?": a file of the same name that can be used in this way,
-// in the directory itself or in usual folders of builds in it or beside it. Empty: none was found.
-// Looks at a bounded number of files.
+// Returns text such as "; did you mean build/release/bin/train?", or empty if nothing was
+// found. Looks for a file of the same name that can be used in this way. Searches the directory
+// itself, usual build folders in it, and those in its parent. Looks at a bounded number of
+// files.
 std::string did_you_mean(const std::string& path, const std::string& directory, int way);
 
-// "ulimit -u is 512; pids.max of the control group /x is 100, 100 are there": for a process that the
-// kernel would not make (EAGAIN).
+// Returns the limits that may explain why the kernel did not create a process (EAGAIN).
+// Example: "ulimit -u is 512; pids.max of the control group /x is 100, 100 are there". Empty: no
+// limit was found.
 std::string limits_of_processes();
 
 }  // namespace ddprun

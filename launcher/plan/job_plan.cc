@@ -26,7 +26,7 @@
 namespace ddprun {
 namespace {
 
-// Empty where it is not set: what it is used for here makes no difference of that.
+// Returns the variable, or empty if it is not set. The callers treat both alike.
 std::string variable(std::string_view name) { return environment_variable(name).value_or(""); }
 
 bool is_one_terminal() {
@@ -48,7 +48,8 @@ void look_at_console(AgentConfig& config) {
                .is_typed_into = config.options.passes_stdin && isatty(STDIN_FILENO) != 0});
 }
 
-// Options of output that name local ranks of which none runs here. On another node some may.
+// Reports output options that name local ranks, but none of this node. Another node may have
+// them.
 std::vector<std::string> remarks_on_ranks(const LaunchOptions& options, int slots) {
   std::vector<std::string> remarks;
   const auto check = [&](const char* option, const auto& ranks, auto lowest) {
@@ -64,7 +65,7 @@ std::vector<std::string> remarks_on_ranks(const LaunchOptions& options, int slot
   return remarks;
 }
 
-// What -t puts in front of a line. The host is the same for all workers of this agent.
+// Returns the prefix of lines with --tee. The host is the same for all workers of this agent.
 std::string tee_pattern_of(const LaunchOptions& options) {
   constexpr std::string_view kHost = "${hostname}";
   std::string pattern = options.line_prefix;
@@ -77,7 +78,7 @@ std::string tee_pattern_of(const LaunchOptions& options) {
   return pattern;
 }
 
-// torchrun's names for --shutdown-grace.
+// Reads torchrun's names for --shutdown-grace.
 Result<void> read_shutdown_timeout(LaunchOptions& options) {
   constexpr const char* kVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
   if (options.shutdown_timeout) options.grace = options.shutdown_timeout;
@@ -119,7 +120,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   Result<Binding> binding = bind_workers(options, *slots);
   if (!binding) return std::move(binding).error();
   config.binding = std::move(*binding);
-  // With this torchrun's c10d has its workers do so, too.
+  // In this case the workers of torchrun's c10d serve the store themselves, too.
   if (!options.worker_store && rendezvous->mode != Rendezvous::Mode::kStatic &&
       options.on_join != OnJoin::kCheckpoint &&
       variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1") {
@@ -141,7 +142,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.slots = *slots;
   config.command = std::move(*command);
   config.options = std::move(options);
-  if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun
+  if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun does
   if (config.rendezvous.mode == Rendezvous::Mode::kLocal) config.options.node_rank.reset();
   config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
   config.signals.insert(config.signals.end(), kRelayedSignals.begin(), kRelayedSignals.end());
@@ -154,7 +155,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   return config;
 }
 
-// For every job that meets other nodes.
+// Reads the TLS files of a job that meets other nodes.
 Result<void> find_tls_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   config.tls_files = {
@@ -168,7 +169,7 @@ Result<void> find_tls_of(AgentConfig& config) {
   return {};
 }
 
-// Where there are neither keys nor certificates on both sides.
+// Looks for munge. Called if there are no keys and no certificates for both sides.
 Result<void> find_munge_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   config.munge = find_munge({.socket = options.munge_socket});
@@ -187,7 +188,8 @@ Result<void> find_munge_of(AgentConfig& config) {
   return {};
 }
 
-// For every job that meets other nodes; the variable is taken out of the environment for all.
+// Reads the keys of a job that meets other nodes. For every job, find_keys() removes the
+// variable from the environment.
 Result<void> find_keys_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   Result<FoundKeys> found = find_keys(options.rdzv_key_file);
@@ -221,7 +223,7 @@ Result<AgentConfig> with_proofs(AgentConfig config_so_far) {
 Result<AgentConfig> plan_job(LaunchOptions options) {
   Result<AgentConfig> config = plan(std::move(options));
   if (!config) {
-    // A program that is not there, a GPU that is not: the command line cannot be meant here.
+    // The program or a GPU does not exist: this command line cannot work on this host.
     Error error = std::move(config).error();
     error.kind = ErrorKind::kInvalidArgument;
     return error;
@@ -260,7 +262,7 @@ PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
 
 namespace {
 
-// One component of a path: what another user's job is called must not lead out of --log-dir.
+// Makes the text one component of a path, so that a job's name cannot lead out of --log-dir.
 std::string as_file_name(std::string text) {
   constexpr std::size_t kMostBytes = 100;
   text.resize(std::min(text.size(), kMostBytes));
@@ -269,7 +271,8 @@ std::string as_file_name(std::string text) {
   return text;
 }
 
-// As torchrun names it; where several nodes may share the directory, with this one's name.
+// Returns a name as torchrun makes it. It adds the node's name if nodes may share the
+// directory.
 std::string log_name(const AgentConfig& config) {
   std::string name = as_file_name(config.options.rdzv_id) + "_" + random_hex(4);
   if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return name;
@@ -285,7 +288,7 @@ Result<UniqueFd> make_log_directory(AgentConfig& config) {
   if (wanted == "/dev/null") return UniqueFd();
   std::error_code error;
   if (!wanted.empty()) {
-    // Absolute, because workers are told of it and may run elsewhere.
+    // Absolute, because workers get this path and may run in another directory.
     const std::filesystem::path root = std::filesystem::absolute(wanted, error);
     config.log_root = root.string() + "/" + log_name(config);
     std::filesystem::create_directories(config.log_root, error);

@@ -1,6 +1,6 @@
-// What `ddprun [options] program` comes to on this host: options checked against each other and
-// against the machine, the program found, keys and certificates read. Main thread, before anything
-// is started; nothing is left on disk but by make_log_directory().
+// Turns `ddprun [options] program` into a plan for this host. Checks the options against each
+// other and the machine, finds the program, and reads keys and certificates. Runs on the main
+// thread before anything is started. Only make_log_directory() writes to disk.
 #pragma once
 
 #include <string>
@@ -13,19 +13,20 @@
 
 namespace ddprun {
 
-// The error names the option, program or file. kInvalidArgument: the command line
-// cannot be meant here; else something is wrong with a file of keys or certificates.
+// Plans the job. The error names the option, program or file. It is kInvalidArgument if the
+// command line cannot work on this host. Other errors concern keys or certificates.
 Result<AgentConfig> plan_job(LaunchOptions options);
 
-// The part of it that concerns the way to the service: for whoever only asks it something.
+// Plans only the connection to the service, for commands that query a job.
 Result<AgentConfig> plan_call(LaunchOptions options);
 
-// What the workers of a generation are planned from. log_directory: the generation's own; empty: none.
+// Returns the input for plan_workers(). log_directory: of the generation; empty: none.
 PlanOptions plan_options(const AgentConfig& config, std::string log_directory);
 
-// Makes where this run's log and error files go: below --log-dir, or a directory that is removed at the
-// end; what is returned is its lock then (launcher/guard/run_directory.h), to be held until the end. What is
-// wrong is the disk, not the command line.
+// Creates the directory for this run's log and error files: below --log-dir, or a temporary one
+// that is removed at the end. Creates nothing with --log-dir /dev/null. For a temporary
+// directory it returns the lock (launcher/guard/run_directory.h), which the caller holds until
+// the end. An error is one of the file system, not of the command line.
 Result<UniqueFd> make_log_directory(AgentConfig& config);
 
 }  // namespace ddprun

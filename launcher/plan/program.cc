@@ -26,7 +26,8 @@ bool is_executable_file(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && access(path.c_str(), X_OK) == 0;
 }
 
-// "ddprun stauts": "; did you mean ddprun status?". Empty: no command is near.
+// Suggests a command for a misspelled one: "; did you mean ddprun status?". Empty: none is
+// similar.
 std::string command_like(const std::string& name) {
   std::vector<std::string> words{"help", "version"};
   for (const CommandName& command : command_names()) words.emplace_back(command.name);
@@ -53,9 +54,9 @@ Result<std::string> find_executable(const std::string& name, const std::string& 
   return found;
 }
 
-// As a program of a virtual or a conda environment ddprun takes its python, as torchrun does, whether
-// it is active or not. A link from elsewhere is not followed: in what pipx or uv make for a tool there
-// is nothing but the tool.
+// Returns the python of the virtual or conda environment that ddprun is installed in, active or
+// not, as torchrun does. Does not follow a link from elsewhere: the environment that pipx or uv
+// makes for a tool contains only the tool.
 std::optional<std::string> python_of_our_environment() {
   const auto* started_as = reinterpret_cast<const char*>(getauxval(AT_EXECFN));
   if (!started_as) return std::nullopt;

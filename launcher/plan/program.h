@@ -1,8 +1,9 @@
-// What the program on the command line is, and how it is run.
+// Finds the program of the command line and how to run it.
 //
-// *.py and -m go through python: $PYTHON_EXEC, that of the environment in which ddprun is installed,
-// or that of PATH; every other program is executed. A name with a slash is a path; a
-// bare one is looked up in PATH. Looks at the file system; any thread.
+// Python runs *.py and -m. It is $PYTHON_EXEC, else the python of the environment in which
+// ddprun is installed, else the one in PATH. All other programs are executed directly. A name
+// with a slash is a path; a name without one is searched in PATH. Looks at the file system; any
+// thread.
 #pragma once
 
 #include <optional>
@@ -14,15 +15,15 @@
 
 namespace ddprun {
 
-// The command of every worker. kInvalidArgument: it is a launcher itself. kNotFound names the program, what is wrong with it, and what would
-// be right.
+// Returns the command of every worker. Returns kInvalidArgument if the program is a launcher
+// itself. Returns kNotFound with the program, the reason, and what to do.
 Result<WorkerCommand> find_program(const LaunchOptions& options);
 
-// directory, here and below: where workers run; what is relative in PATH counts from there.
-// The interpreter that scripts and modules go through. kNotFound as above.
+// Returns the interpreter for scripts and modules. Returns kNotFound as find_program() does.
+// directory, here and below: where workers run; relative entries of PATH start there.
 Result<std::string> find_python(const std::string& directory = "");
 
-// Where PATH has an executable file of that name; nullopt: nowhere.
+// Returns the path of an executable file of that name in PATH; nullopt: there is none.
 std::optional<std::string> find_in_path(const std::string& name, const std::string& directory = "");
 
 }  // namespace ddprun

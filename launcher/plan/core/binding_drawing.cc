@@ -22,7 +22,7 @@ std::string right_aligned(const std::string& text, std::size_t width) {
   return std::string(width - std::min(width, text.size()), ' ') + text;
 }
 
-// "0-1", the numbers as CPUs are written.
+// Formats numbers as CPUs are written: "0-1".
 std::string numbers(const std::set<int>& what) { return to_text(CpuSet(what)); }
 
 class Sketch {
@@ -94,7 +94,7 @@ class Sketch {
     return text;
   }
 
-  // A line of cores; a bar where another last-level cache begins.
+  // Returns the marks of one line of cores, with a bar where another last-level cache begins.
   std::string places(const std::vector<const ProcessorCore*>& cores, std::size_t first) const {
     std::string text;
     for (std::size_t i = first; i < std::min(cores.size(), first + kCoresInALine); ++i) {
@@ -168,7 +168,8 @@ class Sketch {
   const Machine& machine_;
   const Placement& placement_;
   const BindingDrawing& drawing_;
-  std::map<std::pair<int, int>, std::vector<const ProcessorCore*>> nodes_;  // by package and node
+  // By package and NUMA node.
+  std::map<std::pair<int, int>, std::vector<const ProcessorCore*>> nodes_;
   CpuSet all_;
   bool is_bound_ = false;
   std::size_t width_ = 1;  // of a local rank

@@ -1,4 +1,4 @@
-// --show-binding: a machine and who runs where on it, drawn with characters. Pure; any thread.
+// Draws a machine and the workers on it as text, for --show-binding. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -11,11 +11,15 @@ struct BindingDrawing {
   std::string host;
   Machine machine;
   Placement placement;
-  std::string threads;  // OMP_NUM_THREADS as it is inherited; empty: each worker has its seat's
+  std::string threads;  // inherited OMP_NUM_THREADS; empty: each worker has its seat's
 };
 
-// Lines, each with its end: the machine in a line; its packages and NUMA nodes with a place for each
-// core, which shows the local rank that runs there; a line for each local rank; remarks.
+// Returns lines, each with its line end:
+// - one line that describes the machine;
+// - its packages and NUMA nodes, with a mark for each core that shows which local rank runs
+//   there;
+// - one line per local rank;
+// - remarks.
 std::string draw(const BindingDrawing& drawing);
 
 }  // namespace ddprun

@@ -20,7 +20,7 @@ bool is_module(std::string_view name) {
   return std::find(kModules.begin(), kModules.end(), name) != kModules.end();
 }
 
-// "torch/distributed/run.py", wherever that lies.
+// Returns whether the path ends as "torch/distributed/run.py", in any directory.
 bool is_file_of_module(std::string_view path) {
   return path.ends_with("/torch/distributed/run.py") ||
          path.ends_with("/torch/distributed/launch.py");
@@ -31,10 +31,11 @@ bool is_program(std::string_view path) {
   return name == "torchrun" || name == "ddprun" || is_file_of_module(path);
 }
 
-// Python's own options with a value in the next word; all others are one word.
+// Returns whether an option of Python has its value in the next word. All others are one word.
 bool takes_value(std::string_view option) { return option == "-W" || option == "-X"; }
 
-// Where the launcher's own arguments begin in those of a python; nullopt: it runs something else.
+// Returns the index of the launcher's own first argument in the arguments of python. Returns
+// nullopt if python runs something else.
 std::optional<std::size_t> after_launcher(const Arguments& args) {
   for (std::size_t i = 0; i < args.size(); ++i) {
     if (args[i] == "-m") {

@@ -1,6 +1,6 @@
-// torchrun, or ddprun itself, as the program that ddprun is to start: each worker would be a whole
-// launcher with workers of its own. Nearly always that is a command line of torchrun with ddprun
-// put in front of it. Pure; any thread.
+// Detects that the program to start is torchrun or ddprun itself. Each worker would then be a
+// whole launcher with its own workers. The usual cause is a torchrun command line with ddprun
+// put before it. Pure; any thread.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,8 @@
 
 namespace ddprun {
 
-// What to type instead, as a sentence; nullopt: the program is no launcher. Who means it starts it
-// through a shell, into which nobody looks.
+// Returns a sentence that says what to type instead; nullopt: the program is not a launcher.
+// Does not look into shell commands, so users who want a launcher can start it through a shell.
 std::optional<std::string> explain_nested_launcher(const LaunchOptions& options);
 
 }  // namespace ddprun

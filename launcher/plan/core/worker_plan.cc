@@ -12,7 +12,8 @@ namespace {
 
 bool is_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
-// "${local_rank}", or "$local_rank" where no longer name stands; how many characters it has, 0: neither.
+// Returns the length of the macro at the start of text: "${local_rank}", or "$local_rank" if no
+// longer name follows. Returns 0 if there is none.
 std::size_t macro_at(std::string_view text) {
   constexpr std::string_view kBraced = "${local_rank}";
   constexpr std::string_view kPlain = "$local_rank";
@@ -22,8 +23,9 @@ std::size_t macro_at(std::string_view text) {
   return goes_on ? 0 : kPlain.size();
 }
 
-// As torchrun, which uses Python's string.Template; but "$$" stays what a shell makes of it, unless the
-// macro follows, which it then protects.
+// Replaces the macro as torchrun does, which uses Python's string.Template. Differs in one way:
+// "$$" stays as it is, because it comes from a shell, unless the macro follows, which it then
+// protects.
 std::string with_local_rank(std::string_view text, LocalRank rank) {
   std::string made;
   while (!text.empty()) {
@@ -92,7 +94,7 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.page_offset = static_cast<std::size_t>(i) * kWorkerPageBytes;
     plan.variables = variables_of(env);
     for (const auto& variable : options.variables) {
-      // The list of which each worker has its entry.
+      // Each worker has its own part of this list.
       const bool is_divided =
           variable.first == "CUDA_VISIBLE_DEVICES" && !options.own_devices.empty();
       if (!is_divided) plan.variables.push_back(variable);

@@ -1,4 +1,4 @@
-// What each worker of a generation is started with. Pure; any thread.
+// Plans the arguments and environment of each worker of a generation. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace ddprun {
 
-// The command that every worker runs. "${local_rank}" and "$local_rank" in an argument are replaced, as
-// torchrun does; one more "$" in front protects them.
+// WorkerCommand: the command that every worker runs. "${local_rank}" and "$local_rank" in an
+// argument are replaced, as torchrun does. One more "$" before them prevents that.
 struct WorkerCommand {
   std::string executable;              // a path; becomes argv[0]
   std::vector<std::string> arguments;  // after argv[0]
@@ -27,16 +27,17 @@ struct PlanOptions {
   int max_restarts = 0;
   PortRange ports;
   int checkpoint_signal = 0;  // 0: none
-  std::string log_directory;  // of this generation: error files go to <it>/<local rank>/error.json;
-                              // empty: there are none
-  // Of each local rank; empty: none is bound, and OMP_NUM_THREADS is left as it is.
+  // Of this generation; error files are <log_directory>/<local rank>/error.json. Empty: none.
+  std::string log_directory;
+  // By local rank. Empty: no worker is bound, and OMP_NUM_THREADS stays as it is.
   std::vector<Seat> seats;
-  // The GPU that each local rank is to see, as CUDA_VISIBLE_DEVICES names it; empty: all see all.
+  // By local rank: the GPU that it sees, as CUDA_VISIBLE_DEVICES names it. Empty: all see all
+  // GPUs.
   std::vector<std::string> own_devices;
-  // --env: over all others.
+  // From --env; they override all others.
   std::vector<std::pair<std::string, std::string>> variables;
   bool virtual_local_rank = false;  // every worker has LOCAL_RANK 0
-  // Variables of the agent's own environment that decide what is left as it is.
+  // True if the agent's own environment sets OMP_NUM_THREADS, which then stays as it is.
   bool inherits_omp_threads = false;
   std::string page_file;    // of worker pages (base/worker_page.h), one for each slot; empty: none
   bool agent_store = true;  // an agent serves the store, not rank 0
@@ -48,12 +49,12 @@ struct WorkerPlan {
   Rank rank{0};
   std::vector<std::string> arguments;
   std::vector<std::pair<std::string, std::string>> variables;
-  CpuSet cpus;             // that it may run on; empty: those of its agent
-  std::string directory;   // of this worker's files; empty: none
-  std::string error_file;  // of its own words on its failure; empty: none
+  CpuSet cpus;             // CPUs that it may run on; empty: those of its agent
+  std::string directory;   // for this worker's files; empty: none
+  std::string error_file;  // where it describes its own failure; empty: none
 };
 
-// One plan per local rank.
+// Returns one plan per local rank.
 std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignment& assignment);
 
 }  // namespace ddprun
