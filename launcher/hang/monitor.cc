@@ -47,11 +47,12 @@ void HangMonitor::look() {
       if (one.flight != FlightState::kWaiting) one.waited = watch_.idle(worker);
     }
   }
-  look_.begin(std::move(snapshots), [this, generation = generation_](std::vector<WorkerSnapshot> seen) {
-    boost::asio::post(io_, [this, generation, seen = std::move(seen)] {
-      events_.seen({.generation = generation, .snapshots = seen});
-    });
-  });
+  look_.begin(std::move(snapshots),
+              [this, generation = generation_](std::vector<WorkerSnapshot> seen) {
+                boost::asio::post(io_, [this, generation, seen = std::move(seen)] {
+                  events_.seen({.generation = generation, .snapshots = seen});
+                });
+              });
 }
 
 }  // namespace ddprun

@@ -1,7 +1,8 @@
-// HangMonitor: looks every second whether a worker of this node hangs (--hang-timeout), and at all of
-// them when somebody wants to know what they do.
+// HangMonitor: checks every second, or more often for a short timeout, whether a worker of this
+// node hangs (--hang-timeout). On request, it finds out what all of them do.
 //
-// Without a timeout no timer runs. Owner: Agent, on its one thread, like the functions it is given.
+// Without a timeout it runs no timer. Owner: Agent. Runs on the agent's one thread, and so do
+// the functions in HangMonitorEvents.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -17,31 +18,34 @@
 namespace ddprun {
 
 struct HangMonitorEvents {
-  // Of each worker what its page says; nullopt: it has ended.
+  // Returns the page sample of each worker; nullopt: it has ended.
   std::function<std::vector<std::optional<PageSample>>()> samples;
-  // Of each that lives what its page says of its calls.
+  // Returns what the pages of the living workers say about their calls.
   std::function<std::vector<WorkerSnapshot>()> snapshots;
-  // One hangs; again with every look, until the generation ends.
+  // A worker hangs. Called again at every check until the generation ends.
   std::function<void()> hang;
-  // These have not reported a step for the timeout, and are not watched; once.
+  // These workers have not reported a step within the timeout and are not watched. Called at
+  // most once.
   std::function<void(const std::vector<std::size_t>& workers)> silent;
-  // What look() has seen; from the io_context, never from within look().
+  // Receives the result of look(). Called from the io_context, never from within look().
   std::function<void(const WorkersSeen&)> seen;
 };
 
 class HangMonitor {
  public:
-  // timeout: zero: nobody hangs.
+  // timeout: zero turns the checks off.
   HangMonitor(boost::asio::io_context& io, Duration timeout, HangMonitorEvents events);
 
-  // So many workers were started.
+  // Begins to watch a generation. workers: the number of workers that were started.
   void begin(Generation generation, std::size_t workers);
-  // While they are stopped by SIGTSTP they do nothing, and do not hang.
+  // Stops the checks while SIGTSTP stops the workers: they make no progress then, but do not
+  // hang.
   void pause() { timer_.cancel(); }
   void resume();
-  // They are being ended.
+  // Stops the checks and drops a look() in progress. Called when the workers are being ended.
   void end();
 
+  // Finds out what the workers do and passes the result to HangMonitorEvents::seen.
   void look();
 
  private:

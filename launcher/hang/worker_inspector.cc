@@ -32,7 +32,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kMaxDebuggerBytes = 1 << 20;
-// A call that failed so short a time ago failed of what the hang did to others.
+// A call that failed within this time is taken as a consequence of the hang.
 constexpr Duration kJustNow = std::chrono::seconds(5);
 
 bool is_told(int stop) {
@@ -40,8 +40,9 @@ bool is_told(int stop) {
   return poll(&fd, 1, 0) > 0;
 }
 
-// What the program prints on stdout until it closes it; what there is of it at the deadline or when
-// `stop` is readable, and then it is killed. It is reaped with the agent's other orphans.
+// Returns what the program prints to stdout until it closes it. At the deadline, or when `stop`
+// is readable, it kills the program and returns the output so far. The agent reaps the program
+// with its other orphans.
 std::string output_of(const std::vector<std::string>& command, const Deadline& deadline, int stop) {
   std::string output;
   Result<Pipe> pipe = make_pipe();
@@ -71,7 +72,7 @@ std::string output_of(const std::vector<std::string>& command, const Deadline& d
   posix_spawn_file_actions_destroy(&files);
   pipe->write.reset();
   if (failed != 0) return output;
-  const UniqueFd debugger = pidfd_of(pid);  // its number may be given away when it is reaped
+  const UniqueFd debugger = pidfd_of(pid);  // its pid may be reused after it is reaped
 
   std::array<pollfd, 2> watched{{{pipe->read.get(), POLLIN, 0}, {stop, POLLIN, 0}}};
   const TimePoint until = BootClock::now() + deadline.remaining();
@@ -95,8 +96,9 @@ bool is_python(pid_t pid) {
   return path.substr(path.rfind('/') + 1).starts_with("python");
 }
 
-// gdb reads the symbols of every library, of a Python program with PyTorch those of a gigabyte. There the
-// libraries that hold the frames of a wait are enough.
+// Returns the command line of gdb. gdb reads the symbols of every library, which is a gigabyte
+// for Python with PyTorch. For Python it loads only the libraries that hold the frames of a
+// wait.
 std::vector<std::string> gdb_command(const std::string& pid, bool of_python) {
   std::vector<std::string> command{"gdb", "-nx", "-iex", "set auto-load no"};
   if (of_python) command.insert(command.end(), {"-iex", "set auto-solib-add off"});
@@ -111,16 +113,16 @@ std::vector<std::string> gdb_command(const std::string& pid, bool of_python) {
   return command;
 }
 
-// Puts the stack of the process, and what it waits in, into `worker`.
+// Puts the stack of the process, and the call that it waits in, into `worker`.
 void put_frames(pid_t pid, const Deadline& deadline, int stop, WorkerSnapshot& worker) {
   const std::string number = std::to_string(pid);
-  // Read first: a debugger that was killed at the deadline leaves its own doing there.
+  // Read before a debugger runs: one that is killed at the deadline would show in this stack.
   const std::vector<std::string> of_kernel = frames_in(text_of("/proc/" + number + "/stack"));
   const bool of_python = is_python(pid);
   if (of_python) {
     worker.frames = frames_in(output_of({"py-spy", "dump", "--pid", number}, deadline, stop));
     worker.waits_in = distributed_call_in(worker.frames);
-    // A work's wait() and a backward pass wait in native code.
+    // Work::wait() and a backward pass wait in native code.
     if (!worker.frames.empty() && worker.waits_in.empty()) {
       worker.waits_in = distributed_call_in(
           frames_in(output_of({"py-spy", "dump", "--native", "--pid", number}, deadline, stop)));
@@ -133,7 +135,8 @@ void put_frames(pid_t pid, const Deadline& deadline, int stop, WorkerSnapshot& w
   if (worker.frames.empty()) worker.frames = of_kernel;
 }
 
-// One that waits in a call is where its record says, unless it is stopped.
+// Completes one snapshot. A worker that waits in a call keeps what its flight record says,
+// unless it is stopped.
 void ask_about(WorkerSnapshot& worker, const Deadline& deadline, int stop) {
   const pid_t pid = working_process(worker.pid);
   const std::optional<ProcessStat> stat = process_stat(pid);
@@ -141,12 +144,13 @@ void ask_about(WorkerSnapshot& worker, const Deadline& deadline, int stop) {
   if (worker.flight == FlightState::kWaiting && !worker.is_stopped) return;
   worker.doing = stat ? state_of_process(pid) : "it has ended";
   if (stat && pid != worker.pid) worker.doing += ", pid " + std::to_string(pid);
-  // Debuggers would let go on what is stopped, or wait for it.
+  // A debugger would let a stopped process continue, or would wait for it.
   if (!stat || worker.is_stopped || stat->state == 'Z' || deadline.passed()) return;
   put_frames(pid, deadline, stop, worker);
 }
 
-// Debuggers of a few workers at a time: each reads the symbols of the whole program.
+// Runs debuggers for a few workers at a time, because each reads the symbols of the whole
+// program.
 void ask_about_all(std::vector<WorkerSnapshot>& workers, const Deadline& deadline, int stop) {
   constexpr std::size_t kAtOnce = 4;
   std::atomic<std::size_t> next = 0;
@@ -158,7 +162,7 @@ void ask_about_all(std::vector<WorkerSnapshot>& workers, const Deadline& deadlin
   side_by_side(std::vector<std::function<void()>>(std::min(kAtOnce, workers.size()), ask));
 }
 
-// What the page says of the group that the rank was seen in.
+// Puts what the page says about the group of the rank's call into `seen`.
 void put_group(const WorkerPage& page, std::uint64_t group, WorkerSnapshot& seen) {
   if (group == 0) return;
   seen.group = group;
@@ -167,7 +171,8 @@ void put_group(const WorkerPage& page, std::uint64_t group, WorkerSnapshot& seen
   for (const FlightGroupFacts& facts : flight.groups) {
     if (facts.id != group) continue;
     seen.group_name = facts.name;
-    // Of a larger group only those that are seen in it are known.
+    // The page lists at most kFlightGroupRanks ranks. Of a larger group, only the ranks that
+    // are seen in it are known.
     if (facts.ranks.size() == facts.size) seen.group_ranks = facts.ranks;
   }
 }
@@ -192,7 +197,7 @@ WorkerSnapshot snapshot_of(LocalRank worker, const WorkerPage* page, TimePoint n
   seen.flight = call ? FlightState::kWaiting : FlightState::kOutside;
   if (!call) call = last;
   if (!call) return seen;
-  // The worker's memory may hold anything.
+  // The value comes from the worker's memory, which may hold anything.
   constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
   seen.collective = static_cast<std::int64_t>(std::min(call->collective, kMost));
   put_group(*page, call->group, seen);
@@ -205,8 +210,8 @@ WorkerSnapshot snapshot_of(LocalRank worker, const WorkerPage* page, TimePoint n
 
 struct WorkerInspector::Desk {
   std::mutex mutex;
-  std::function<void(std::vector<WorkerSnapshot>)> done;  // null: nobody waits any more
-  UniqueFd stop;                                    // an eventfd: the thread is to end
+  std::function<void(std::vector<WorkerSnapshot>)> done;  // null: dropped
+  UniqueFd stop;                                          // eventfd: tells the thread to end
 };
 
 void WorkerInspector::forget() {

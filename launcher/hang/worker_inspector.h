@@ -1,8 +1,8 @@
-// WorkerInspector: sees what the workers of this node do, when some of them hang: from their pages, from
-// the kernel, and where gdb or py-spy is there, from their stacks.
+// WorkerInspector: finds out what the workers of this node do when some of them hang. It reads
+// their pages and asks the kernel. If gdb or py-spy is installed, it also reads their stacks.
 //
-// Threads of its own ask kernel and debuggers, because that takes seconds; nobody waits for them. Owner: the
-// agent, on its one thread.
+// Owner: HangMonitor, on the agent's one thread. Kernel and debuggers are asked on separate
+// threads, because that takes seconds. No function waits for those threads.
 #pragma once
 
 #include <functional>
@@ -17,12 +17,12 @@
 
 namespace ddprun {
 
-// What a worker's page says of it now; no page: nothing is known but how long.
+// Returns what the worker's page says now. Without a page the snapshot has only the local rank.
 WorkerSnapshot snapshot_of(LocalRank worker, const WorkerPage* page, TimePoint now);
 
 class WorkerInspector {
  public:
-  // For all debuggers together.
+  // Limit for all debuggers together.
   static constexpr Duration kPatience = std::chrono::seconds(30);
 
   WorkerInspector() = default;
@@ -30,18 +30,21 @@ class WorkerInspector {
   WorkerInspector(const WorkerInspector&) = delete;
   WorkerInspector& operator=(const WorkerInspector&) = delete;
 
-  // Fills in what the workers do who are in no collective (those in one are where their record says),
-  // by their `pid`, and calls `done` with all of them from a thread of its own. Where no thread can be
-  // started it calls `done` with what is known, before it returns. What was asked before is dropped.
-  void begin(std::vector<WorkerSnapshot> workers, std::function<void(std::vector<WorkerSnapshot>)> done);
+  // Inspects the workers by their `pid` and completes their snapshots. A worker that waits in a
+  // collective keeps what its flight record says, unless it is stopped. Calls `done` with all
+  // snapshots on a separate thread. If no thread can be started, it calls `done` with what is
+  // known before it returns. An earlier inspection is dropped.
+  void begin(std::vector<WorkerSnapshot> workers,
+             std::function<void(std::vector<WorkerSnapshot>)> done);
 
-  // Ends the debugger that runs, without waiting for that; `done` has been called or never is.
+  // Kills the debuggers that run and does not wait for them. If `done` has not been called, it
+  // never will be.
   void forget();
 
  private:
-  struct Desk;  // what the thread shares with its owner
+  struct Desk;  // state that the thread shares with its owner
 
-  std::shared_ptr<Desk> desk_;  // null: nothing was asked, or it is forgotten
+  std::shared_ptr<Desk> desk_;  // null: no inspection, or it was dropped
 };
 
 }  // namespace ddprun

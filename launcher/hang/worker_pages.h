@@ -1,7 +1,7 @@
-// WorkerPages: the shared memory in which the workers of a generation say how far they are
-// (base/worker_page.h). Workers open it through /proc, so that they inherit no descriptor.
+// WorkerPages: the shared memory in which the workers of a generation report their progress
+// (base/worker_page.h). Workers open it through /proc, so they inherit no descriptor.
 //
-// Owner: the agent, on its one thread; the workers write meanwhile.
+// Owner: NodeWorkers, on the agent's one thread. The workers write to it at the same time.
 #pragma once
 
 #include <cstddef>
@@ -19,23 +19,23 @@ namespace ddprun {
 
 class WorkerPages {
  public:
-  // For so many workers, as if none had ever written. An error of the system's.
+  // Makes empty pages for this many workers. Returns the error of the failed system call.
   static Result<WorkerPages> make(int workers);
 
-  // What a worker of this process's user can open while this process lives.
+  // Returns a path that a worker of the same user can open while this process lives.
   std::string path() const;
 
   const WorkerPage& operator[](int worker) const {
     return memory_.pages[static_cast<std::size_t>(worker)];
   }
 
-  // What --hang-timeout goes by.
+  // Returns the values by which --hang-timeout decides.
   PageSample sample_of(int worker) const;
-  // The last step that the worker has reported; nullopt: none.
+  // Returns the last step that the worker has reported; nullopt: none.
   std::optional<std::int64_t> step_of(int worker) const;
-  // Whether the worker has said that it reached its end (WorkerPage::finished).
+  // Returns whether the worker has reported that it reached its end (WorkerPage::finished).
   bool has_finished(int worker) const;
-  // The highest of all.
+  // Returns the highest step of all workers; nullopt: no worker has reported one.
   std::optional<std::int64_t> highest_step() const;
 
  private:

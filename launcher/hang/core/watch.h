@@ -1,14 +1,17 @@
-// HangWatch: whether a worker of this node hangs (--hang-timeout).
+// HangWatch: decides whether a worker of this node hangs (--hang-timeout).
 //
-// A worker counts from its first report of a step on. It hangs when it has shown no activity for the
-// timeout (no report, no call into its group that ended, nothing saved), or when one such call has
-// been in progress for so long. One that says that it waits for what takes another rank long does not
-// hang.
+// A worker is watched from its first report of a step on. It hangs in two cases:
+// - It has shown no activity for the timeout: no report, no finished call into its group,
+//   nothing saved.
+// - One call into its group has been in progress for the timeout.
 //
-// Time is counted from look to look, and a look that comes late counts as two that came in time: an
-// agent or a machine that was stopped meanwhile must not take its own absence for a hang.
+// A worker that says that it waits for a long operation of another rank does not hang.
 //
-// Owner: the agent, on its thread, while a generation runs. Pure; time comes in.
+// Time is summed from check to check. A check that comes late counts for at most two periods.
+// So an agent or machine that was stopped does not take its own absence for a hang.
+//
+// Owner: HangMonitor, on the agent's thread, while a generation runs. Pure; time is an
+// argument.
 #pragma once
 
 #include <cstdint>
@@ -19,33 +22,34 @@
 
 namespace ddprun {
 
-// What a worker's page says.
+// PageSample: what a worker's page says.
 struct PageSample {
   std::uint64_t reports = 0;  // 0: it has never reported a step
   std::uint64_t activity = 0;
-  std::uint64_t oldest_call = 0;  // the number of the oldest call in progress; 0: none is
-  bool is_patient = false;        // it waits for what takes another one long
+  std::uint64_t oldest_call = 0;  // number of the oldest call in progress; 0: none
+  bool is_patient = false;        // it waits for a long operation of another rank
 };
 
 class HangWatch {
  public:
   explicit HangWatch(Duration timeout) : timeout_(timeout) {}
 
-  // How often to look: once a second, or four times within a shorter timeout.
+  // Returns the time between checks: one second, or a quarter of a timeout below 4 s.
   Duration period() const;
 
-  // A generation of so many workers begins.
+  // Begins a generation with this many workers.
   void begin(std::size_t workers, TimePoint now);
 
-  // Of each worker what its page says, nullopt where it has ended. True: one of them hangs.
+  // Checks the workers. samples: one per worker; nullopt: it has ended. Returns true if a
+  // worker hangs.
   bool look(const std::vector<std::optional<PageSample>>& samples, TimePoint now);
 
-  // Since when, as far as looks tell, worker i has done nothing.
+  // Returns how long worker i has shown no activity, as the sum over the checks.
   Duration idle(std::size_t worker) const { return workers_[worker].idle; }
   bool hangs(std::size_t worker) const;
 
-  // Returns the workers that have lived for the timeout and have never reported a step, once: those are
-  // not watched. Empty at every other time.
+  // Returns the workers that have lived for the timeout without a report of a step; they are
+  // not watched. Returns them only once, and an empty list at all other times.
   std::vector<std::size_t> take_silent();
 
  private:
@@ -53,13 +57,13 @@ class HangWatch {
     PageSample last;
     Duration idle{};
     Duration in_call{};
-    bool is_silent = false;  // it lives and has reported nothing
+    bool is_silent = false;  // it lives and has reported no step
   };
 
   Duration timeout_;
   TimePoint looked_;
-  Duration watched_{};            // since begin(), as far as looks tell
-  bool has_told_silent_ = false;  // of all generations
+  Duration watched_{};            // time since begin(), as the sum over the checks
+  bool has_told_silent_ = false;  // in any generation
   std::vector<Watched> workers_;
 };
 
