@@ -19,7 +19,8 @@
 namespace ddprun {
 namespace {
 
-// Whoever reads it finds a whole one.
+// Writes the file under a temporary name and renames it, so that readers always see a complete
+// file.
 Result<void> write_file(const std::string& path, const std::string& text) {
   const std::string doing = "write " + path;
   const std::string draft = path + ".new";
@@ -37,7 +38,7 @@ struct FlightFile::Writing {
   std::string path;
   std::mutex mutex;
   std::condition_variable ended;
-  std::optional<Result<void>> outcome;  // nullopt: it goes on
+  std::optional<Result<void>> outcome;  // nullopt: still being written
 
   void end(Result<void> with) {
     const std::lock_guard lock(mutex);
@@ -61,7 +62,7 @@ Result<void> FlightFile::save(const std::string& directory, std::vector<RankFlig
 
 Result<void> FlightFile::finish() { return wait(kPatience); }
 
-// Forgets the one that has ended.
+// Waits for the last file and returns its outcome. If it has ended, forgets it.
 Result<void> FlightFile::wait(Duration patience) {
   const std::shared_ptr<Writing> writing = writing_;
   if (!writing) return {};

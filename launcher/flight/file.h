@@ -1,8 +1,9 @@
-// FlightFile: writes the flight records of a generation that failed where its logs are, for whoever
-// looks afterwards.
+// FlightFile: writes the flight records of a failed generation into its log directory, for a
+// later diagnosis.
 //
-// A thread of its own writes, so that no disk, full or hung, holds up the agent or the next generation;
-// where the file cannot be written there is none. Owner: the agent, on its one thread.
+// A separate thread writes, so a full or hung disk delays neither the agent nor the next
+// generation. If the file cannot be written, there is no file. Owner: NodeWorkers, on the
+// agent's one thread.
 #pragma once
 
 #include <memory>
@@ -17,16 +18,18 @@ namespace ddprun {
 
 class FlightFile {
  public:
-  // The last file that was begun is waited for so long when the job ends.
+  // How long the end of the job waits for the last file.
   static constexpr Duration kPatience = std::chrono::seconds(1);
-  // Of all ranks of a node together, on disk and on the agent's socket.
+  // Calls of all ranks of a node together, on disk and on the agent's socket.
   static constexpr std::size_t kMaxCalls = 8 * kFlightRecords;
   static constexpr const char* kName = "flight.json";
 
-  // Begins to write <directory>/flight.json. Not while one is written still: that is an error, like what
-  // went wrong with the one before.
+  // Begins to write <directory>/flight.json. If the previous file is still being written,
+  // returns kTimeout and writes nothing. If the previous write failed, returns its error and
+  // still begins.
   Result<void> save(const std::string& directory, std::vector<RankFlight> flights);
-  // Waits for the last one, for kPatience; why it could not be written, or not in that time.
+  // Waits for the last file, at most kPatience. Returns why it could not be written, or
+  // kTimeout.
   Result<void> finish();
 
  private:

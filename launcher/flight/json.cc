@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What is not said is left out.
+// Omits fields that the call does not set.
 Json json_of(const FlightEntry& call) {
   Json json{{"number", call.number},
             {"call", name_of(call.call)},
@@ -51,7 +51,8 @@ Json json_of(const FlightGroupFacts& group) {
   return {{"id", group.id},
           {"name", group.name},
           {"size", group.size},
-          {"digest", std::to_string(group.digest)},  // beyond what some readers take for a number
+          // A string, because some readers cannot hold it as a number.
+          {"digest", std::to_string(group.digest)},
           {"ranks", group.ranks}};
 }
 
@@ -63,7 +64,7 @@ FlightGroupFacts group_of(const Json& json) {
           .ranks = json.value("ranks", std::vector<int>())};
 }
 
-// Without its calls.
+// Returns the record without its calls.
 Json head_of(const RankFlight& flight) {
   Json json{{"rank", flight.rank.value}, {"local_rank", flight.local_rank.value},
             {"host", flight.host},       {"pid", flight.pid},
@@ -149,7 +150,7 @@ bool FlightCollector::take(std::string_view json_line) {
     flights_.push_back(std::move(flight));
     return true;
   } catch (const Json::exception&) {
-    return false;  // of another version
+    return false;  // from another version
   }
 }
 
@@ -187,9 +188,10 @@ Result<std::vector<RankFlight>> parse_flight_file(std::string_view text) {
 
 namespace {
 
-constexpr int kLanes = 1000;  // of a group; more calls never overlap
+constexpr int kLanes = 1000;  // rows per group; calls beyond that share the last row
 
-// Rows of one group whose calls do not overlap: a row is free from `busy_until` on.
+// Lanes: the rows of one group, chosen so that calls in a row do not overlap. A row is free
+// from its time in busy_until_ on.
 class Lanes {
  public:
   int lane_for(std::uint64_t begun_ns, std::uint64_t ended_ns) {
@@ -205,7 +207,8 @@ class Lanes {
   std::vector<std::uint64_t> busy_until_;
 };
 
-// Microseconds of the wall clock. Unsigned: a worker's memory may hold any time.
+// Returns microseconds of the wall clock. Computes unsigned, because a worker's memory may hold
+// any time.
 double wall_us(const RankFlight& flight, std::uint64_t boot_ns) {
   const std::uint64_t wall_ns =
       static_cast<std::uint64_t>(flight.wall_ns) - (flight.boot_ns - boot_ns);
@@ -234,7 +237,7 @@ Json event_of(const RankFlight& flight, const FlightEntry& call, int row) {
   const auto origin = flight.origins.find(call.origin);
   if (origin != flight.origins.end()) event["args"]["from"] = origin->second;
   if (call.ended_ns == 0) {
-    event["ph"] = "B";  // it is in progress, and has no end
+    event["ph"] = "B";  // in progress, so it has no end
     return event;
   }
   event["ph"] = "X";
@@ -264,7 +267,7 @@ void put_trace(const RankFlight& flight, const std::map<std::uint64_t, int>& row
 }  // namespace
 
 std::string chrome_trace(const std::vector<RankFlight>& flights) {
-  std::map<std::uint64_t, int> rows;  // of all ranks alike: group, row
+  std::map<std::uint64_t, int> rows;  // group to row, the same for all ranks
   for (const RankFlight& flight : flights) {
     for (const FlightEntry& call : flight.calls) rows.emplace(call.group, 0);
   }

@@ -1,5 +1,6 @@
-// Flight records as JSON (docs/control.md, "The flight record"): lines on an agent's socket, the file
-// flight.json of a generation that failed, and traces for Perfetto and chrome://tracing. Pure; any thread.
+// Converts flight records to and from JSON (docs/control.md, "The flight record"). Used for
+// lines on an agent's socket, for flight.json of a failed generation, and for traces that
+// Perfetto and chrome://tracing show. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,33 +14,33 @@
 
 namespace ddprun {
 
-// In one object.
+// Returns the record as one object.
 nlohmann::json flight_json(const RankFlight& flight);
 
-// On several lines, without their ends, of kCallsOnALine calls each at most: what
-// FlightCollector::take() puts together again.
+// Returns the record as several lines without line ends, each with at most kCallsOnALine calls.
+// FlightCollector::take() joins them again.
 inline constexpr std::size_t kCallsOnALine = 128;
 std::vector<std::string> flight_lines(const RankFlight& flight);
 
-// Puts records together from the lines of one or several agents.
+// FlightCollector: joins records from the lines of one or more agents.
 class FlightCollector {
  public:
-  // False: the line is about something else.
+  // Takes one line. Returns false if it holds no flight record, or one of another version.
   bool take(std::string_view json_line);
-  // By rank.
+  // Returns the records, sorted by rank.
   std::vector<RankFlight> flights() const;
 
  private:
   std::vector<RankFlight> flights_;
 };
 
-// A flight.json: a JSON array with one rank on each line.
+// Returns the text of a flight.json: a JSON array with one rank per line.
 std::string flight_file(const std::vector<RankFlight>& flights);
-// The error says what is wrong with the text.
+// Parses the text of a flight.json. Returns kInvalidArgument with what is wrong.
 Result<std::vector<RankFlight>> parse_flight_file(std::string_view text);
 
-// The "Trace Event Format": a process for each rank, a row for each group, and more where calls of one
-// group overlap. Times are those of the wall clocks of the hosts.
+// Returns a trace in the "Trace Event Format". Each rank is a process. Each group is a row,
+// with more rows where its calls overlap. Times are those of the hosts' wall clocks.
 std::string chrome_trace(const std::vector<RankFlight>& flights);
 
 }  // namespace ddprun

@@ -37,7 +37,7 @@ struct OpenPage {
   MappedPages page;
 };
 
-// nullopt: none of this version, or it is closed by now.
+// Opens a page. Returns nullopt if it is not a page of this version, or is closed by now.
 std::optional<OpenPage> open_page(const fs::path& path) {
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat found {};
@@ -61,7 +61,7 @@ RankFlight flight_in(const WorkerPage& page, pid_t process) {
   return flight;
 }
 
-// Why there is none.
+// Returns why the process has no record.
 std::string trouble_with(pid_t process, const fs::path& open_files) {
   if (!process_stat(process)) return "there is no " + name_of(process);
   if (access(open_files.c_str(), R_OK | X_OK) != 0) {
@@ -88,7 +88,7 @@ Result<ProcessFlights> flights_of(const std::vector<pid_t>& processes) {
       const std::optional<OpenPage> found = open_page(one);
       if (!found) continue;
       has_page = true;
-      // A child of a fork has its parent's open files, too.
+      // After a fork, the child has its parent's open files, too.
       if (!taken.insert(found->number).second) continue;
       RankFlight flight = flight_in(found->page[0], process);
       const auto [other, is_new] = process_of.insert({flight.rank, process});

@@ -1,6 +1,6 @@
-// The flight records of ranks that ddprun has not started: each has made its page itself
-// (worker_lib/flight/worker_reporter.h), and it is found among the open files of its process, also of one
-// that is stopped. Nothing is left of one that has ended. Any thread.
+// Reads the flight records of ranks that ddprun did not start. Such a rank makes its own page
+// (worker_lib/flight/worker_reporter.h), which is found among the open files of its process.
+// This also works for a stopped process. A process that has ended leaves nothing. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -17,15 +17,17 @@ namespace ddprun {
 
 struct ProcessFlights {
   std::vector<RankFlight> flights;
-  std::vector<std::string> missing;  // why, of each process of which there is none
+  std::vector<std::string> missing;  // for each process without a record: why
 };
 
-// Of the ranks in these processes: one in each, as a rule. kInvalidArgument: they are of several
+// Returns the records of the ranks in these processes, usually one per process. Returns
+// kInvalidArgument if two processes have the same rank, which means that they belong to several
 // jobs.
 Result<ProcessFlights> flights_of(const std::vector<pid_t>& processes);
 
-// Completes a record by what can be seen now: the newest calls of the page, `most` at most (null:
-// there is no page), whether the process is stopped (0: it has ended), and when that was.
+// Completes a record with the current state: the newest calls of the page (at most `most`),
+// whether the process is stopped, and the time of reading.
+// page: null if there is none. process: 0 if it has ended.
 void look_now(const WorkerPage* page, std::size_t most, pid_t process, RankFlight& flight);
 
 }  // namespace ddprun

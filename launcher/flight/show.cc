@@ -24,7 +24,7 @@ using Json = nlohmann::json;
 constexpr std::size_t kLastInTables = 10;
 constexpr std::size_t kMaxFileBytes = 64 << 20;
 
-// Those of the newest that were asked for.
+// Keeps the newest `last` calls.
 void keep_last(RankFlight& flight, std::size_t last) {
   if (flight.calls.size() <= last) return;
   flight.calls.erase(flight.calls.begin(), flight.calls.end() - static_cast<std::ptrdiff_t>(last));

@@ -1,5 +1,6 @@
-// `ddprun flight`: shows flight records, of a job that runs or of files, as tables, in words, as JSON or
-// as a trace. Prints to stdout, and what is missing to stderr. For the main thread.
+// FlightShow: implements `ddprun flight`. Shows flight records of a running job or of files, as
+// tables and findings, as JSON or as a trace. Prints to stdout; prints to stderr what is
+// missing. Used on the main thread.
 #pragma once
 
 #include <optional>
@@ -15,8 +16,8 @@ namespace ddprun {
 
 struct FlightShowOptions {
   bool json = false;
-  std::optional<Rank> rank = {};  // the only one that is shown
-  std::optional<int> last = {};   // calls of each rank; nullopt: ten in a table, else all
+  std::optional<Rank> rank = {};  // shows this rank only
+  std::optional<int> last = {};   // calls per rank; nullopt: 10 in a table, else all
   bool only_compares = false;
   std::string trace_file;  // empty: none
 };
@@ -25,18 +26,19 @@ class FlightShow {
  public:
   explicit FlightShow(FlightShowOptions options) : options_(std::move(options)) {}
 
-  // What an agent tells: a line, or lines with their ends.
+  // Take what an agent sends: one line, or lines with their line ends.
   void take(std::string_view json_line);
   void take_page(std::string_view lines);
-  // News of its own, for people.
+  // Prints a message to stderr.
   void notice(const std::string& words) const;
-  // A flight.json. The error names it.
+  // Reads a flight.json. The error names the file.
   Result<void> read(const std::string& path);
-  // What was read of processes.
+  // Adds the records that were read from processes.
   void add(std::vector<RankFlight> flights);
 
   bool has_any() const { return !collected_.flights().empty() || !given_.empty(); }
-  // kInvalidArgument or the system's: the trace cannot be written.
+  // Prints the records, or writes the trace. Returns the system's error if the trace cannot be
+  // written.
   Result<void> print() const;
 
  private:
@@ -44,7 +46,7 @@ class FlightShow {
 
   FlightShowOptions options_;
   FlightCollector collected_;
-  std::vector<RankFlight> given_;  // of files and processes
+  std::vector<RankFlight> given_;  // from files and processes
 };
 
 }  // namespace ddprun

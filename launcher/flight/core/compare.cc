@@ -15,7 +15,7 @@ namespace {
 using Flights = std::vector<RankFlight>;
 using Kind = FlightFinding::Kind;
 
-// Of ranks that have not come: what they do instead.
+// For at most this many ranks that are behind, the text says what they do instead.
 constexpr std::size_t kToldInFull = 8;
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -24,7 +24,7 @@ std::string ranks_text(const std::vector<int>& ranks) {
 const char* are(const std::vector<int>& ranks) { return ranks.size() == 1 ? " is" : " are"; }
 const char* have(const std::vector<int>& ranks) { return ranks.size() == 1 ? " has" : " have"; }
 
-// What must be the same for all ranks. all_to_all may give each rank another share.
+// Returns what must be the same for all ranks. In all_to_all each rank may have another size.
 auto signature(const FlightEntry& call) {
   const std::uint64_t bytes = call.call == FlightCall::kAllToAll ? 0 : call.bytes;
   return std::tuple(call.call, bytes, call.dtype, call.op, call.peer);
@@ -32,16 +32,16 @@ auto signature(const FlightEntry& call) {
 
 struct Member {
   const RankFlight* flight;
-  std::map<std::uint64_t, const FlightEntry*>
-      calls;                    // the collectives of one group, by their number
-  std::uint64_t last_well = 0;  // of those that ended well
+  std::map<std::uint64_t, const FlightEntry*> calls;  // collectives of one group, by number
+  std::uint64_t last_well = 0;                        // highest number of a successful one
 
-  // It waits in it, or what it waited for did not come, and nothing came afterwards.
+  // Returns whether the rank waits in the collective, or the collective failed and no later one
+  // succeeded.
   bool is_held_up(std::uint64_t collective) const {
     const FlightEntry* one = call(collective);
     return one && (one->ended_ns == 0 || (one->failed && collective > last_well));
   }
-  // Its calls in this group may all have been overwritten.
+  // Returns true if all of its calls in this group may have been overwritten.
   bool is_unknown() const { return calls.empty() && flight->call_count > flight->calls.size(); }
   std::uint64_t last() const { return calls.empty() ? 0 : calls.rbegin()->first; }
   const FlightEntry* call(std::uint64_t collective) const {
@@ -57,7 +57,7 @@ const FlightGroupFacts* facts_of(const RankFlight& flight, std::uint64_t group) 
   return found == flight.groups.end() ? nullptr : &*found;
 }
 
-// Ranks may know groups that they are not in.
+// Returns whether the rank is in the group. Ranks may also know groups that they are not in.
 bool is_member(const Flights& flights, const RankFlight& flight, std::uint64_t group) {
   if (group == 0) return true;
   bool all_are_known = false;
@@ -100,7 +100,8 @@ struct Variant {
   std::string words;
 };
 
-// The different calls that ranks made as this collective, the one of most ranks first.
+// Returns the different calls that ranks made as this collective. The call of the most ranks is
+// first.
 std::vector<Variant> variants_of(const std::vector<Member>& members, std::uint64_t collective) {
   std::map<decltype(signature(FlightEntry())), Variant> by_signature;
   for (const Member& member : members) {
@@ -143,7 +144,8 @@ void find_mismatch(const Flights& flights, const std::vector<Member>& members, s
   }
 }
 
-// The first collective in which somebody is held up: who is in it, and who has not come.
+// Finds the first collective in which a rank is held up. Reports the ranks in it and the ranks
+// behind.
 void find_standing(const Flights& flights, const std::vector<Member>& members, std::uint64_t group,
                    std::vector<FlightFinding>& findings) {
   std::uint64_t earliest = std::numeric_limits<std::uint64_t>::max();

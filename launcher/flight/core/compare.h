@@ -1,10 +1,12 @@
-// What the flight records of several ranks say together: where their calls differ, who has not come
-// to what others wait in, what is in progress, who is stopped or has ended.
+// Compares the flight records of several ranks. Finds where their calls differ, and which ranks
+// have not begun a collective that others wait in. Also finds what is in progress, and which
+// ranks are stopped or have ended.
 //
-// Of a group's collectives, which all its ranks count alike, those of the same number are one call. The
-// first that is not the same for all is a mismatch: another collective, size, dtype, op or root. A rank
-// is behind where others wait in a collective, or failed in one, that it has not begun. Times are told by
-// each rank's own clock; clocks of different hosts are never compared. Pure; any thread.
+// All ranks of a group count its collectives alike, so those with the same number are one call.
+// The first that differs between ranks is a mismatch: another collective, size, dtype, op or
+// root. A rank is behind if it has not begun a collective in which others wait, or which failed
+// for others. Durations come from each rank's own clock; clocks of different hosts are never
+// compared. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,15 +21,15 @@ namespace ddprun {
 struct FlightFinding {
   enum class Kind {
     kMismatch,    // `ranks` made another call than most
-    kBehind,      // `ranks` have not come to it
+    kBehind,      // `ranks` have not begun the call
     kStopped,     // the processes of `ranks` are stopped
-    kEnded,       // they have ended
-    kMembers,     // they take a group for another one than others do
-    kInProgress,  // `ranks` are in it, and all have come
+    kEnded,       // the processes of `ranks` have ended
+    kMembers,     // `ranks` have other members or another name for a group than the others
+    kInProgress,  // `ranks` are in the call or it failed for them; no rank is behind
   };
   Kind kind = Kind::kInProgress;
-  std::uint64_t group = 0;       // where it is about a collective, or a group
-  std::uint64_t collective = 0;  // where it is about one
+  std::uint64_t group = 0;       // if the finding is about a collective or a group
+  std::uint64_t collective = 0;  // if it is about a collective
   std::vector<int> ranks;        // ascending
   std::string text;              // one line
 
@@ -42,14 +44,15 @@ inline constexpr EnumNames<FlightFinding::Kind, 6> kFlightFindingWords{
      {FlightFinding::Kind::kMembers, "members"},
      {FlightFinding::Kind::kInProgress, "in_progress"}}};
 
-// The most telling first, in the order of Kind. At most one mismatch, one of kBehind or kInProgress and one of
-// kMembers for each group.
+// Returns the findings in the order of Kind, which puts the most informative first. Each group
+// has at most one mismatch, one kBehind or kInProgress, and one kMembers.
 std::vector<FlightFinding> compare_flights(const std::vector<RankFlight>& flights);
 
-// "the world", "group tp0 (ranks 0,2)", "group 7".
+// Returns the name of a group: "the world", "group tp0 (ranks 0,2)", "group 7".
 std::string group_text(const std::vector<RankFlight>& flights, std::uint64_t group);
 
-// What a rank does: "in all_reduce of 8 bytes (collective 3 of the world) since 2.0 s", "in no call; ...".
+// Describes what a rank does: "in all_reduce of 8 bytes (collective 3 of the world) since 2.0
+// s", "in no call; ...".
 std::string doing_text(const std::vector<RankFlight>& flights, const RankFlight& flight);
 
 }  // namespace ddprun

@@ -8,7 +8,7 @@
 namespace ddprun {
 namespace {
 
-// As it may stand in a line.
+// Replaces control characters, so that the text fits in one line.
 std::string printable(std::string text) {
   std::replace_if(text.begin(), text.end(), is_control, '?');
   return text;

@@ -1,5 +1,6 @@
-// The flight record of one rank as plain values: what its page (base/worker_page.h) said of its calls
-// when it was read. The words for it: base/flight_words.h. Any thread.
+// The flight record of one rank, as plain values. It holds what the rank's page
+// (base/worker_page.h) said about its calls when it was read. base/flight_words.h has the names
+// for the values. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -34,19 +35,19 @@ struct RankFlight {
   bool is_stopped = false;  // its process, by a signal or a debugger
   std::string state;        // "running", or how it ended
   std::optional<std::int64_t> step = {};
-  // When it was read, on both clocks of its host; zero: no page was there.
+  // When it was read, on both clocks of its host; zero: there was no page.
   std::uint64_t boot_ns = 0;
   std::int64_t wall_ns = 0;
-  std::uint64_t call_count = 0;                  // of its whole life
-  std::vector<FlightEntry> calls;                // the newest, in their order
-  std::vector<FlightGroupFacts> groups;          // that it has named
-  std::map<std::uint32_t, std::string> origins;  // by FlightEntry::origin, of `calls`
+  std::uint64_t call_count = 0;                  // since the worker began
+  std::vector<FlightEntry> calls;                // the newest, in the order in which they began
+  std::vector<FlightGroupFacts> groups;          // groups that it has named
+  std::map<std::uint32_t, std::string> origins;  // by FlightEntry::origin, for `calls`
 
   friend bool operator==(const RankFlight&, const RankFlight&) = default;
 };
 
-// Takes over the newest calls of the page, `most` at most, with what belongs to them. The worker's
-// memory may hold anything: it is read in bounded time and within bounds.
+// Copies the newest calls of the page, at most `most`, and their groups and origins. The
+// worker's memory may hold anything, so reading is bounded in time and in range.
 void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight);
 
 }  // namespace ddprun

@@ -15,7 +15,7 @@ constexpr std::array kHead = std::to_array<std::string_view>(
     {"number", "group", "collective", "call", "size", "dtype", "op", "rank", "begun", "state"});
 using Row = std::array<std::string, kHead.size()>;
 
-// Workers wrote some of it.
+// Replaces control characters. Workers wrote some of the text.
 std::string printable(std::string text) {
   std::replace_if(text.begin(), text.end(), is_control, '?');
   return text;
@@ -94,7 +94,7 @@ std::string flight_table(const std::vector<RankFlight>& all, const RankFlight& f
     bool has_any = false;
     for (std::size_t i = 1; i < rows.size(); ++i) has_any = has_any || !rows[i][column].empty();
     for (const Row& row : rows) widths[column] = std::max(widths[column], row[column].size());
-    if (!has_any) widths[column] = 0;  // nobody has said: no column
+    if (!has_any) widths[column] = 0;  // no rank has a value: omit the column
   }
   for (const Row& row : rows) {
     std::string line;

@@ -1,4 +1,4 @@
-// Flight records as people read them. Pure; any thread.
+// Formats flight records as text for people. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -9,12 +9,12 @@
 
 namespace ddprun {
 
-// A headline for the rank, and a table of its newest calls, `last` at most, the newest last. all: whose
-// names of groups count.
+// Returns a headline for the rank and a table of its newest calls, at most `last`, the newest
+// last. Names of groups are taken from `all`.
 std::string flight_table(const std::vector<RankFlight>& all, const RankFlight& flight,
                          std::size_t last);
 
-// What compare_flights() finds, a line each; or that there is nothing.
+// Returns the findings of compare_flights(), one per line, or a sentence that there are none.
 std::string findings_text(const std::vector<RankFlight>& flights);
 
 }  // namespace ddprun
