@@ -12,18 +12,21 @@
 namespace ddprun {
 namespace {
 
-// Words of ddprun's own library (worker_lib/cpu_group), and those that others use.
+// Phrases after a rank that say that it is gone: those of ddprun's own library
+// (worker_lib/cpu_group), and usual ones of other libraries.
 constexpr std::array kFates = std::to_array<std::string_view>(
     {"closed", "has closed", "has left", "is gone", "died", "has died", "is dead",
      "is out of reach", "disconnected", "has failed", "failed to pass monitoredbarrier"});
 
-// In front of the rank: "connection closed by rank 3". The last one is of PyTorch's monitored barrier.
+// Phrases before a rank: "connection closed by rank 3". The last one is from PyTorch's
+// monitored barrier.
 constexpr std::array kDeeds = std::to_array<std::string_view>(
     {"closed by ", "reset by ", "received errors while waiting for send/recv from "});
 
 bool is_letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
 
-// The ranks that a line names beside a fate: "rank 3 closed its connection", "Peer 3: closed".
+// Finds the ranks in a text with such a phrase: "rank 3 closed its connection", "Peer 3:
+// closed".
 void find_blamed(std::string_view text, std::set<int>& ranks) {
   std::string line(text);
   for (char& c : line) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -65,7 +68,7 @@ std::optional<Rank> blamed_rank(const std::string& message,
   std::set<int> ranks;
   find_blamed(in_small_letters(message), ranks);
   if (ranks.empty()) {
-    constexpr std::size_t kLast = 3;  // earlier lines may speak of what was survived
+    constexpr std::size_t kLast = 3;  // earlier lines may describe errors that the worker survived
     const std::size_t from = stderr_tail.size() - std::min(kLast, stderr_tail.size());
     for (std::size_t i = from; i < stderr_tail.size(); ++i) {
       find_blamed(in_small_letters(stderr_tail[i]), ranks);

@@ -1,4 +1,4 @@
-// What the last words of a worker say about others. Pure; any thread.
+// Finds the rank that a worker's error message blames. Pure; any thread.
 #pragma once
 
 #include <optional>
@@ -9,8 +9,9 @@
 
 namespace ddprun {
 
-// The rank that an error message, or the last of these lines of stderr, names as closed, dead or gone:
-// whoever says so is its victim. nullopt: none, or more than one.
+// Returns the rank that the message names as closed, dead or gone. If the message names none,
+// looks at the last of these lines of stderr. The worker that reports this is a victim of that
+// rank. nullopt: no rank or more than one.
 std::optional<Rank> blamed_rank(const std::string& message,
                                 const std::vector<std::string>& stderr_tail);
 

@@ -54,21 +54,21 @@ AgentStatus Supervisor::status(TimePoint now) const {
     case State::kIdle:
     case State::kExited: status.phase = AgentPhase::kIdle; break;
     case State::kRunning: status.phase = AgentPhase::kRunning; break;
-    // Clearing up after workers that all ended well is part of their run.
+    // While leftovers of successful workers are removed, the run still counts as running.
     case State::kStopping:
       status.phase = all_well_ ? AgentPhase::kRunning : AgentPhase::kStopping;
       break;
     case State::kFinished: status.phase = AgentPhase::kFinished; break;
   }
-  if (hold_back_until_) return status;  // what is held back may yet turn out to be no failure
+  if (hold_back_until_) return status;  // a held-back end may prove not to be a failure
   for (const DatedEnd& dated : ends_) status.ends.push_back(dated.as_of(now));
   if (status.phase != AgentPhase::kRunning) tell_who_left(status, now);
   status.more_ends = static_cast<int>(keep_likeliest(status.ends));
   return status;
 }
 
-// Adds the ranks that reached their end. One that crashed after it counts as left, until all of the
-// node have reached theirs: then its crash is told.
+// Reports the ranks that reached their end. One that crashed afterwards counts as left until
+// all ranks of the node have reached their end. Then its crash is reported.
 void Supervisor::tell_who_left(AgentStatus& status, TimePoint now) const {
   for (const DatedEnd& dated : left_) {
     if (dated.end.finished && state_ == State::kFinished) {
@@ -96,7 +96,7 @@ void Supervisor::on(const Wait& wait, TimePoint, SupervisorActions& out) {
 }
 
 void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& out) {
-  // Repeated, or of a generation that this node has seen the end of.
+  // The assignment is repeated, or this node has seen the end of its generation.
   if (state_ != State::kIdle || assignment.generation <= generation_ || exit_code_) return;
   state_ = State::kRunning;
   generation_ = assignment.generation;
@@ -119,14 +119,14 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
                                              assignment.reason + ")"});
   }
   out.push_back(StartWorkers{assignment});
-  // Who was asked before these workers were there has not saved yet.
+  // These workers were started after the request to save, so they must be asked, too.
   if (asked_to_save_) tell_to_save(UserSignal{options_.checkpoint_signal}, out);
   out.push_back(SendStatus{});
 }
 
 void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
-  // It was under way while this node was told to go on: what it means is over here. A newer one
-  // than ours says that ours is over, too.
+  // A Stop of an older generation came late: that generation is over here. A Stop of a newer
+  // generation means that ours is over, too.
   if (stop.generation < generation_ && state_ != State::kIdle) return;
   switch (state_) {
     case State::kIdle:
@@ -155,7 +155,7 @@ void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
     case State::kStopping:
       if (stop.at_once && !killed_) kill(now, out);
       if (!all_well_) return;
-      all_well_ = false;  // the generation is to be run again: what is left has to go, as before
+      all_well_ = false;  // the generation must run again: what is left must still go
       out.push_back(SendStatus{});
       return;
     case State::kExited: return;
@@ -201,7 +201,7 @@ void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions&
       hold_back_until_ = now + kSignalHoldBack;
       return;
     }
-    // A real failure beside the ones that are held back needs no more waiting.
+    // If there is also a real failure, do not wait for the ends that are held back.
     const bool real = std::any_of(ends_.begin(), ends_.end(), [](const DatedEnd& dated) {
       return !may_be_an_order(dated.end);
     });
@@ -210,7 +210,7 @@ void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions&
   }
   if (alive_ == 0) {
     all_well_ = true;
-    begin_stop(SIGTERM, now, out);  // what the workers left behind
+    begin_stop(SIGTERM, now, out);  // removes what the workers left running
   }
 }
 
@@ -239,13 +239,14 @@ void Supervisor::on(const WorkersSeen& seen, TimePoint now, SupervisorActions& o
   if (!snapshots_.empty()) out.push_back(SendStatus{});
 }
 
-// A rank that reached its end has failed where another one names it as its reason: it left early.
+// Moves a rank that reached its end to the failures if another rank blames it: it left too
+// early.
 void Supervisor::take_down_who_left() {
   for (auto left = left_.begin(); left != left_.end();) {
     const bool is_missed = std::ranges::any_of(
         ends_, [&](const DatedEnd& dated) { return dated.end.blames == left->end.rank.value; });
     if (is_missed) {
-      left->end.finished = false;  // the job's work is not done
+      left->end.finished = false;  // the job's work is not complete
       ends_.push_back(std::move(*left));
     }
     left = is_missed ? left_.erase(left) : left + 1;
@@ -263,7 +264,8 @@ void Supervisor::take_down(const WorkersEnded& ended, TimePoint now, SupervisorA
     end.host = options_.host;
     const bool has_left = end.finished;
     end.finished = has_left && is_crash(end);
-    // Its program had returned: the stop has only cut its teardown short.
+    // Its program had returned, and the stop only cut its teardown short. Counts as exit code
+    // 0.
     if (has_left && stop_asked_ && !end.finished) {
       end = {.rank = end.rank,
              .local_rank = end.local_rank,
@@ -314,7 +316,7 @@ void Supervisor::on(const TreeEmpty&, TimePoint, SupervisorActions& out) {
   out.push_back(SendStatus{});
 }
 
-// --- from outside --------------------------------------------------------------------------------
+// --- signals, losses, checkpoints, time ----------------------------------------------------------
 
 void Supervisor::signal_workers(int signal, std::optional<LocalRank> rank, SupervisorActions& out) {
   for (int local = 0; local < options_.slots; ++local) {
@@ -323,7 +325,7 @@ void Supervisor::signal_workers(int signal, std::optional<LocalRank> rank, Super
   out.push_back(SignalWorkers{signal, rank});
 }
 
-// To the workers, and nothing ends by it here.
+// Forwards the signal to the workers. It ends nothing on this node.
 void Supervisor::relay(const UserSignal& signal, SupervisorActions& out) {
   if (state_ != State::kRunning || signal.way == UserSignal::Way::kManager) return;
   if (signal.signal == SIGTSTP) {
@@ -343,7 +345,8 @@ void Supervisor::ask_to_save(const UserSignal& signal, SupervisorActions& out) {
     out.push_back(SendStatus{});
     return;
   }
-  // Nothing runs that could save: the job is to be started again from where it is.
+  // No worker runs that could save. A finished node waits for the verdict. Any other node
+  // leaves, and the job must be started again from its last state.
   if (state_ == State::kFinished) return;
   out.push_back(
       Say{Say::Level::kInfo,
@@ -378,7 +381,7 @@ void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& 
   const bool repeated = signal.signal == SIGINT &&
                         std::exchange(interrupted_[static_cast<std::size_t>(signal.way)], true);
   if (leaving_ != 0) {
-    // Slurm repeats SIGTERM by itself; only a person presses Ctrl-C twice.
+    // Slurm repeats SIGTERM by itself. Only a person presses Ctrl-C twice.
     const bool insists = signal.signal == SIGINT && (repeated || leaving_ != SIGINT);
     if (insists && has_workers()) {
       out.push_back(Say{Say::Level::kWarning, "second SIGINT: killing all workers"});
@@ -420,7 +423,7 @@ void Supervisor::on(const GuardianLost&, TimePoint now, SupervisorActions& out) 
   exit_killing(to_int(ExitCode::kInternal), now, out);
 }
 
-// Workers may announce as often as they like; the service hears of it at a bounded rate.
+// Workers may announce checkpoints at any rate. Reports to the service are limited in rate.
 void Supervisor::on(const CheckpointAnnounced& announced, TimePoint now, SupervisorActions& out) {
   if (state_ != State::kRunning || announced.generation != generation_) return;
   const bool is_first = checkpoints_++ == 0;
@@ -456,7 +459,8 @@ void Supervisor::on(const Tick&, TimePoint now, SupervisorActions& out) {
   out.push_back(Exit{to_int(ExitCode::kInternal), verdict_});
 }
 
-// What is known here, where the service's will not be waited for; nullopt: no worker has failed.
+// Returns a verdict from what this node knows, for use when it does not wait for the service's.
+// Returns nullopt if no worker has failed.
 std::optional<Verdict> Supervisor::own_verdict(std::string headline, TimePoint now) const {
   AgentStatus known = status(now);
   if (known.ends.empty()) return std::nullopt;
@@ -508,7 +512,8 @@ void Supervisor::exit_killing(int code, TimePoint now, SupervisorActions& out) {
 void Supervisor::finish_exit(SupervisorActions& out) {
   DDPRUN_ASSERT(exit_code_.has_value(), "an exit has a code");
   state_ = State::kExited;
-  const bool expected = verdict_.has_value();  // the service knows that we go: it told us to
+  // The service told this node to end, so it needs no Leave.
+  const bool expected = verdict_.has_value();
   if (!expected && (leaving_ != 0 || !leave_reason_.empty())) {
     out.push_back(SendLeave{Leave{leaving_, leave_reason_}});
   }

@@ -1,72 +1,84 @@
-// Supervisor: the state machine of one node. It turns the service's directives, the ends of workers
-// and the user's signals into starting, stopping and killing workers, and into what the service is
-// told.
+// Supervisor: the state machine of one node. Its input is the service's directives, the ends of
+// workers and the user's signals. From these it decides when to start, stop and kill workers,
+// and what to report to the service.
 //
-// Owner: Agent (launcher/agent/agent.h), on its one thread. Pure: no process, no clock, no socket. The
-// agent turns each happening into one Event and performs the Actions in order.
+// Owner: Agent (launcher/agent/agent.h), on its one thread. Pure: no process, no clock, no
+// socket. The agent turns each occurrence into one Event and performs the Actions in order.
 //
-// A node that waits remembers the newest generation it has been told of: after one in which it had no
-// part a service that has forgotten all must not begin another one while that may still run elsewhere.
+// A waiting node remembers the newest generation that it has been told of, even if it has no
+// part in it. That generation may still run elsewhere. A service that has lost its state must
+// not begin another one meanwhile.
 //
-// States
-//   kIdle       no process of any generation is left; a directive is awaited
+// States:
+//   kIdle       no process of any generation is left; waits for a directive
 //   kRunning    workers run
-//   kStopping   workers were told to end (or killed); waiting until no descendant is left
-//   kFinished   every worker has reached its end and nothing is left; the job's verdict is awaited
-//   kExited     the Exit action was given out; nothing happens any more
+//   kStopping   workers were told to end, or killed; waits until no descendant is left
+//   kFinished   every worker has reached its end and nothing is left; waits for the job's verdict
+//   kExited     the Exit action was returned; nothing happens any more
 //
 //   event              kIdle         kRunning            kStopping           kFinished
 //   Assignment g new   -> kRunning   -                   -                   -
-//   Stop g             confirm       stop -> kStopping   run again, if well  confirm -> kIdle
+//   Stop g             confirm       stop -> kStopping   run again, if all   confirm -> kIdle
+//                                                        workers succeeded
 //   Stop older than g  confirm       -                   -                   -
 //   Stop g at once     as Stop g     kill -> kStopping   kill                as Stop g
-//   Stop g and look    as Stop g     look, then stop     -                   as Stop g
-//   workers hang       -             look, then tell     -                   -
-//   ForwardSignal of g        -             pass on; the        -                   -
+//   Stop g with look   as Stop g     look, then stop     -                   as Stop g
+//   workers hang       -             look, then report   -                   -
+//   ForwardSignal of g -             forward; the        -                   -
 //                                    checkpoint signal
-//                                    to all: as below
+//                                    to all: see below
 //   End                exit          stop, then exit     remember, exit      exit
-//   worker ended badly -             stop -> kStopping   note as a victim    -
+//   worker failed      -             stop -> kStopping   note as a victim    -
 //   last one ended 0,  -             clean up, then      note                -
-//    or past its end                 -> kFinished
-//   tree is empty      -             (only after the     -> kIdle, or exit   -
-//                                    last worker)
-//   user's signal      leave, exit   pass on, leave      leave; a 2nd        leave, exit
+//    or after its end                -> kFinished
+//   tree is empty      -             (not before the     -> kIdle, or exit   -
+//                                    last worker ended)
+//   user's signal      leave, exit   forward, leave      leave; a second     leave, exit
 //                                    -> kStopping        SIGINT kills
 //   service lost       -             kill -> kStopping   kill                -
 //    for good, refused exit          kill -> kStopping   kill, then exit     exit
 //   guardian lost      leave, exit   kill -> kStopping   kill, then exit     leave, exit
-//   checkpoint         -             tell, at most each  -                   -
-//   announced                        kCheckpointPause
+//   checkpoint         -             report, at most     -                   -
+//   announced                        once in each
+//                                    kCheckpointPause
 //   grace is over      -             -                   kill                -
 //   kill had no effect -             -                   leave, exit         -
-//   SIGTSTP, SIGCONT   -             stop all, go on     -                   -
+//   SIGTSTP, SIGCONT   -             suspend, resume     -                   -
 //   SIGUSR1, SIGUSR2   -             to the workers      -                   -
-//   checkpoint signal  leave, exit   to the workers;     leave, exit         leave, exit
+//   checkpoint signal  leave, exit   to the workers;     leave, exit         remember
 //                                    once
 //
-// Workers that are being stopped get the user's first signal, too, unless it is SIGTERM, which they
-// have had. "For good": the agent will not wait for the service; "refused": the service will not
-// have this node.
+// "Look" means to inspect the workers (LookAtWorkers). "For good" means that the agent will not
+// wait for the service. "Refused" means that the service does not accept this node.
 //
-// --checkpoint-signal asks the workers to save and to leave. When all of them then end with 0, the exit
-// code of every node says that the job is to be started again; until then it is an ordinary run, whose
-// failure is one, and the workers that follow are asked as soon as they are started. A worker that dies of the signal itself did not know it: the node leaves.
+// Workers that are being stopped also get the user's first signal, unless it is SIGTERM, which
+// they got already.
 //
-// Priorities: a lost guardian or service beats grace; the first user's signal and the first verdict
-// decide the exit code and are never replaced by later ones.
+// --checkpoint-signal asks the workers to save and to leave. If all of them then end with 0,
+// the exit code of every node says that the job must be started again. Until then the run is an
+// ordinary one, and a failure in it counts as a failure. Workers of a later generation are
+// asked as soon as they are started. A worker that dies of the signal itself has no handler for
+// it; the node then leaves.
 //
-// One action of a user may bring the same signal on two ways: `killall -INT ddprun` and systemd
-// signal guardian and agent, and the guardian passes its copy on. So a SIGINT is the second one,
-// which kills, when it comes on the way of an earlier one, or after another signal; no clock needed.
+// Priorities: the loss of the guardian or the service overrides the grace. The first signal of
+// the user and the first verdict decide the exit code; later ones never replace them.
 //
-// A worker that dies of SIGTERM, SIGINT, SIGHUP or SIGQUIT may have got it together with its agent
-// (Slurm signals a whole job at once). Such a death is held back for kSignalHoldBack; if the agent
-// gets the signal in that time, the death was an order, not a failure.
+// One action of a user may deliver the same signal in two ways. `killall -INT ddprun` and
+// systemd signal guardian and agent, and the guardian forwards its copy. So a SIGINT counts as
+// the second one, which kills, only in two cases. Either an earlier SIGINT came the same way, or
+// another signal came before it. No clock is needed.
 //
-// Invariants: no Start while a process of an earlier generation may live; generations only grow; at
-// most one Exit; kStopping always has a deadline, kRunning only while a death is held
-// back or a checkpoint is to be told.
+// A worker that dies of SIGTERM, SIGINT, SIGHUP or SIGQUIT may have got the signal together
+// with its agent: Slurm signals a whole job at once. The report of such a death waits for
+// kSignalHoldBack. If the agent gets a signal in that time, the death was an order and not a
+// failure.
+//
+// Invariants:
+// - There is no StartWorkers while a process of an earlier generation may live.
+// - Generations only grow.
+// - There is at most one Exit.
+// - kStopping always has a deadline. kRunning has one only while the report of a death or of a
+//   checkpoint waits.
 #pragma once
 
 #include <array>
@@ -84,36 +96,38 @@ namespace ddprun {
 
 // --- events --------------------------------------------------------------------------------------
 
-// Workers ended, also well; those seen at the same instant come in one event, because their order
-// says nothing. Of each what can be seen of it: its rank, its node, and whether it was stopped, the
-// supervisor adds.
+// Workers ended, with or without success. Ends that are seen at the same instant come in one
+// event, because their order has no meaning. The agent fills in what it can observe. The
+// supervisor adds rank and node, and whether the worker was being stopped.
 struct WorkersEnded {
   std::vector<WorkerEnd> workers;
 };
 struct TreeEmpty {};  // the agent has no descendant left
 struct UserSignal {
-  // Passed on by the guardian; sent to the agent; sent by Slurm to every process of the step, so that
-  // the workers have it already.
+  // How the signal came. kGuardian: the guardian forwarded it. kDirect: it was sent to the
+  // agent. kManager: Slurm sent it to every process of the step, so the workers got it already.
   enum class Way { kGuardian = 0, kDirect = 1, kManager = 2 };
   int signal = 0;
   Way way = Way::kGuardian;
 };
 struct GuardianLost {};
-// A worker has said in the store of this generation, which lives here, that a checkpoint is whole.
+// A worker has announced a complete checkpoint in the store of this generation, which this node
+// serves.
 struct CheckpointAnnounced {
   Generation generation{0};
 };
-// A worker has done nothing for longer than --hang-timeout. May be told again.
+// A worker has shown no activity for longer than --hang-timeout. May be repeated.
 struct WorkersHang {};
-// What LookAtWorkers has seen; of each what can be seen of it: its node and rank the supervisor adds.
+// The result of LookAtWorkers. The supervisor adds node and rank to each snapshot.
 struct WorkersSeen {
   Generation generation{0};
   std::vector<WorkerSnapshot> snapshots;
 };
 struct Tick {};
-using SupervisorEvent = std::variant<Wait, Assignment, Stop, End, ForwardSignal, WorkersEnded, TreeEmpty,
-                                     UserSignal, ServiceLost, ServiceRefused, GuardianLost,
-                                     CheckpointAnnounced, WorkersHang, WorkersSeen, Tick>;
+using SupervisorEvent =
+    std::variant<Wait, Assignment, Stop, End, ForwardSignal, WorkersEnded, TreeEmpty, UserSignal,
+                 ServiceLost, ServiceRefused, GuardianLost, CheckpointAnnounced, WorkersHang,
+                 WorkersSeen, Tick>;
 
 // --- actions -------------------------------------------------------------------------------------
 
@@ -126,14 +140,14 @@ struct SignalTree {  // every descendant of the agent
 struct KillTree {};
 struct SuspendTree {};  // SIGSTOP, until ResumeTree or the next SignalTree
 struct ResumeTree {};
-// The workers alone, not what they have started; or the one of this rank.
+// Signals only the workers, not the processes that they started. With `rank`, only that worker.
 struct SignalWorkers {
   int signal = 0;
   std::optional<LocalRank> rank = {};
 };
-// To be answered by WorkersSeen, within seconds.
+// Asks for an inspection of the workers. The agent answers with WorkersSeen within seconds.
 struct LookAtWorkers {};
-struct ReleaseGeneration {};  // nothing is left of it: close its store, make ready for the next
+struct ReleaseGeneration {};  // nothing of it is left: close its store, prepare for the next one
 struct SendStatus {};         // Supervisor::status()
 struct SendLeave {
   Leave leave;
@@ -143,12 +157,12 @@ struct Say {
   Level level = Level::kInfo;
   std::string text;
 };
-struct ReportRestart {  // of the generation before, which failed
+struct ReportRestart {  // the previous generation failed
   Verdict failed;
 };
 struct Exit {
   int code = 0;
-  std::optional<Verdict> verdict;  // to be reported: the service's, or what is known without it
+  std::optional<Verdict> verdict;  // to report: the service's, or what this node knows without it
 };
 using SupervisorAction =
     std::variant<StartWorkers, SignalTree, KillTree, SuspendTree, ResumeTree, SignalWorkers,
@@ -158,8 +172,8 @@ using SupervisorActions = std::vector<SupervisorAction>;
 struct SupervisorOptions {
   std::string host;
   int slots = 1;
-  Duration grace{};           // between the first signal and SIGKILL
-  Duration kill_timeout{};    // between SIGKILL and giving up on a process
+  Duration grace{};           // from the first signal to SIGKILL
+  Duration kill_timeout{};    // from SIGKILL until it gives up on a process
   int checkpoint_signal = 0;  // --checkpoint-signal; 0: none
   int max_restarts = 0;       // for reports
 };
@@ -172,15 +186,16 @@ class Supervisor {
 
   explicit Supervisor(SupervisorOptions options);
 
+  // Handles one event. Returns the actions, which the agent must perform in order.
   SupervisorActions step(const SupervisorEvent& event, TimePoint now);
 
-  // When a Tick is due; nullopt: not before another event.
+  // Returns when a Tick is due; nullopt: none is due before another event.
   std::optional<TimePoint> deadline() const;
 
-  // What the service is to know. The store's port is the agent's to fill in.
+  // Returns the status for the service. The agent fills in the store's port.
   AgentStatus status(TimePoint now) const;
 
-  // The last assignment it was given; nullopt: none yet.
+  // Returns the last assignment; nullopt: none yet.
   std::optional<Assignment> assignment() const {
     return assignment_.generation < Generation(0) ? std::nullopt : std::optional(assignment_);
   }
@@ -216,11 +231,11 @@ class Supervisor {
   void tell_who_left(AgentStatus& status, TimePoint now) const;
   void take_down(const WorkersEnded& ended, TimePoint now, SupervisorActions& out);
   void declare_failure(TimePoint now, SupervisorActions& out);
-  // known: the workers have the signal from somebody else.
+  // kYes: the workers got the signal from another sender.
   enum class Known { kNo, kYes };
   void begin_stop(int signal, TimePoint now, SupervisorActions& out, Known known = Known::kNo);
   void kill(TimePoint now, SupervisorActions& out);
-  // Exits at once where nothing runs, else kills and exits when nothing is left.
+  // Exits at once if no process is left. Else kills and exits when none is left.
   void exit_killing(int code, TimePoint now, SupervisorActions& out);
   void finish_exit(SupervisorActions& out);
 
@@ -229,28 +244,28 @@ class Supervisor {
   Generation generation_{-1};
   Assignment assignment_{.generation = Generation(-1)};
   int alive_ = 0;            // workers of this generation that have not ended
-  bool stop_asked_ = false;  // ends from now on are victims
-  bool all_well_ = false;    // every worker ended with 0; leftovers are being removed
+  bool stop_asked_ = false;  // workers that end from now on are victims
+  bool all_well_ = false;    // every worker ended with 0; what they left running is being removed
   bool killed_ = false;
   std::vector<DatedEnd> ends_;
-  // Workers that exited with 0, or crashed after their program's end, before the stop.
+  // Workers that exited with 0, or crashed after the end of their program, before the stop.
   std::vector<DatedEnd> left_;
   std::set<std::pair<int, int>> asked_for_;  // signals sent on request, and to which local rank
-  std::int64_t checkpoints_ = 0;             // announced in this generation
-  TimePoint checkpoint_told_;                // when the service was told of one last
-  bool checkpoint_due_ = false;              // one was announced since
-  bool looking_ = false;                     // LookAtWorkers is not answered yet
-  std::optional<Stop> stop_then_;            // was told with Stop::look, for when it is
+  std::int64_t checkpoints_ = 0;             // number announced in this generation
+  TimePoint checkpoint_told_;                // when one was last reported to the service
+  bool checkpoint_due_ = false;              // one was announced after that
+  bool looking_ = false;                     // LookAtWorkers has no answer yet
+  std::optional<Stop> stop_then_;            // a Stop with `look`, to be handled after the answer
   std::vector<WorkerSnapshot> snapshots_;
   std::optional<TimePoint> hold_back_until_;
   std::optional<TimePoint> stop_deadline_;  // grace, then kill timeout
-  int leaving_ = 0;                         // the user's signal
+  int leaving_ = 0;                         // the user's first signal; 0: none
   bool suspended_ = false;
   bool asked_to_save_ = false;
-  std::array<bool, 3> interrupted_{};  // by UserSignal::Way: a SIGINT has come on it
-  std::optional<int> exit_code_;       // decided; given out when nothing is left
+  std::array<bool, 3> interrupted_{};  // by UserSignal::Way: a SIGINT came this way
+  std::optional<int> exit_code_;       // decided; returned when no process is left
   std::optional<Verdict> verdict_;
-  std::string leave_reason_;  // what the service is told when no signal made us leave
+  std::string leave_reason_;  // what the service is told if this node leaves without a signal
   std::string last_wait_;
 };
 

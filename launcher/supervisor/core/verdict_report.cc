@@ -30,7 +30,7 @@ void tell_frames(const WorkerEnd& end, std::vector<std::string>& lines) {
   for (const std::string& frame : end.frames) lines.push_back("    | " + frame);
 }
 
-// The last lines without the traceback that its message and frames tell already.
+// Returns the last lines of stderr without a traceback that message and frames already show.
 std::vector<std::string> untold_lines(const WorkerEnd& end) {
   std::vector<std::string> lines = end.stderr_tail;
   if (end.message.empty() || end.frames.empty()) return lines;
@@ -64,7 +64,7 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
       std::min(is_hang ? kEndsInFull : kFirstsShown, count_possible_firsts(ends));
   const bool is_victim = first.blames >= 0;
   lines.push_back("first failure: " + describe(first));
-  // Of a hang each candidate's stack may show the reason.
+  // In a hang, the stack of each candidate may show the reason.
   if (is_hang) tell_first(first, lines);
   for (std::size_t i = 1; i < firsts; ++i) {
     lines.push_back("or, at the same time as far as one can tell: " + describe(ends[i]));
@@ -103,7 +103,7 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
 }  // namespace
 
 std::string restarts_of(const Verdict& verdict) {
-  // --restart-window and --restart-on-progress do not count all of them.
+  // --restart-window and --restart-on-progress do not count all restarts.
   const std::string of_max = verdict.restarts_used > verdict.max_restarts
                                  ? ""
                                  : " of " + std::to_string(verdict.max_restarts);

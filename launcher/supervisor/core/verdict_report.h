@@ -1,4 +1,4 @@
-// The words in which a job's end is told. Pure; any thread.
+// Formats the report on the end of a job. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -8,14 +8,16 @@
 
 namespace ddprun {
 
-// The report on a failed job, one string per line: the first failure and its last lines on stderr,
-// then the others and what they are. Empty for a job that ended well.
+// Returns the report on a failed job, one string per line. First come the first failure and its
+// last lines on stderr, then the other ends and how they relate to it. Empty if the job
+// succeeded.
 std::vector<std::string> failure_report(const std::string& job_id, const Verdict& verdict);
 
-// The same of a generation that failed and is followed by another one (Assignment::failure).
+// Returns the same report for a generation that failed and is followed by another one
+// (Assignment::failure).
 std::vector<std::string> restart_report(const Verdict& failed);
 
-// "2 of 3 restarts".
+// Returns text such as "2 of 3 restarts".
 std::string restarts_of(const Verdict& verdict);
 
 }  // namespace ddprun
