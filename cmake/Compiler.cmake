@@ -73,7 +73,8 @@ function(ddprun_library name)
 endfunction()
 
 # ddprun_use_torch(TARGET [PCH target]): LibTorch (CPU) and the precompiled torch.h, or the
-# precompiled header of another target. A precompiled header is only taken by units with the same flags, hence -fPIC for programs, too.
+# precompiled header of another target. A precompiled header is only taken by units with the same
+# flags, hence -fPIC for programs, too.
 function(ddprun_use_torch name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "PCH" "")
   if(NOT arg_PCH)
