@@ -24,7 +24,7 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// One call. Its io_context runs as long as something is to come; over() ends it.
+// Call: one request. Its io_context runs while something is pending; over() ends it.
 class Call {
  public:
   Call(const ServiceCall& call, const UserRequest& request)
@@ -51,12 +51,13 @@ class Call {
     asio::async_connect(transport_->socket(), endpoints,
                         [this](error_code failed, const tcp::endpoint&) {
                           if (failed) return fail(ErrorKind::kConnection, failed.message());
-                          if (request_.follow) notice_when_gone(transport_->socket().native_handle());
+                          if (request_.follow)
+                            notice_when_gone(transport_->socket().native_handle());
                           greet();
                         });
     io_.run();
     transport_->close();
-    // Handlers that wait hold nothing of this object that is used once it has stopped.
+    // Pending handlers do not use this object after the io_context has stopped.
     if (error_ && reply_.answer.more) {
       error_->doing = "read output through the rendezvous service at " + to_text(call_.address);
       reply_.broke_off = std::move(error_);

@@ -1,9 +1,10 @@
-// call_service(): asks a rendezvous service, once and without being an agent, for what
-// rendezvous/protocol/core/user_request.h lists. Who asks proves who he is as an agent does: by the job's
-// key, by munge, by a certificate.
+// call_service(): sends one request to a rendezvous service without being an agent.
+// rendezvous/protocol/core/user_request.h lists the requests. The caller proves its identity
+// as an agent does: by the job's key, by munge or by a certificate.
 //
-// For programs without an event loop: it blocks, and every wait has a deadline, but for output that
-// is followed: of that a host that has gone is noticed. Any thread.
+// It is for programs without an event loop: it blocks. Every wait has a deadline, except the
+// wait for followed output. While output is followed, the loss of the service's host is
+// noticed. Any thread may call it.
 #pragma once
 
 #include <functional>
@@ -24,28 +25,31 @@ class Munge;
 struct ServiceCall {
   HostPort address;
   Secret key;                          // of the job; empty: none
-  std::shared_ptr<const Munge> munge;  // null: without a key neither side proves anything
-  bool demands_proof = false;          // of a service without a key, too
+  std::shared_ptr<const Munge> munge;  // null: without a key neither side proves its identity
+  bool demands_proof = false;          // also from a service without a key
   TlsContextPtr tls;                   // of an agent; null: without TLS
-  Duration to_answer = std::chrono::seconds(10);  // from the look-up of the name to the Answer
-  Duration to_end{};                              // and on to the End that follows a stop
-  // Of kLogs: gets each Answer that others follow. It may block, and the service waits for it.
-  // False: no more is wanted.
+  Duration to_answer = std::chrono::seconds(10);  // from the name look-up to the Answer
+  Duration to_end{};                              // from the Answer to a stop to its End
+  // For kLogs and kFlight: receives each Answer that is followed by another. It may block, and
+  // the service waits for it. It returns false when the caller wants no more output.
   std::function<bool(const Answer&)> on_output = nullptr;
 };
 
 struct ServiceReply {
   Answer answer;
-  // After a stop that was accepted, and after output that was followed: of the job, which has
-  // ended.
+  // The verdict of the job, which has ended. Set after a stop that was accepted and after
+  // output that was followed.
   std::optional<Verdict> verdict;
-  // Why what was asked for broke off, after it had been accepted.
+  // Why the reply broke off after the request had been accepted.
   std::optional<Error> broke_off;
 };
 
-// kStopped: the service refused, or puts off, whoever asks; the cause is its word. kConnection,
-// kTimeout, kProtocol, kNotFound: it could not be asked, or its answer did not come. kUnsupported:
-// its proof is not good enough.
+// Sends the request and returns the reply. Errors:
+// kStopped      the service refused the caller or is not available now; the cause is the
+//               service's text
+// kConnection, kTimeout, kProtocol, kNotFound
+//               the service could not be asked, or its answer did not come
+// kUnsupported  the service's proof of identity is not sufficient
 Result<ServiceReply> call_service(const ServiceCall& call, const UserRequest& request);
 
 }  // namespace ddprun

@@ -72,7 +72,8 @@ class LocalLink final : public ServiceLink {
     if (const Refused* refused = std::get_if<Refused>(&message))
       return events_.refused({refused->reason});
     if (const Answer* answer = std::get_if<Answer>(&message)) return events_.answer(*answer);
-    if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&message)) return events_.forward_signal(*forward_signal);
+    if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&message))
+      return events_.forward_signal(*forward_signal);
     if (const TellOutput* tell = std::get_if<TellOutput>(&message)) {
       return events_.tell_output(*tell);
     }
@@ -85,10 +86,11 @@ class LocalLink final : public ServiceLink {
   std::string instance_;
 };
 
-// Where the answer of a look-up goes. Its thread may outlive the link and the io_context.
+// LookUpDesk: where the look-up thread delivers its result. That thread may outlive the link
+// and the io_context.
 struct LookUpDesk {
   std::mutex mutex;
-  asio::io_context* io = nullptr;  // null: nobody waits any more
+  asio::io_context* io = nullptr;  // null: the link does not wait for a result any more
 };
 
 tcp::endpoint endpoint_of(const SocketAddress& address) {
@@ -98,12 +100,16 @@ tcp::endpoint endpoint_of(const SocketAddress& address) {
   return endpoint;
 }
 
-// What a cut cable has swallowed TCP sends again after ever longer pauses: it may be whole again for
-// long before that is noticed. So the connection ends when the other host has not confirmed what
-// was sent for a quarter of the patience, and AgentLink makes a new one, with many tries. A service that
-// is only slow lives on a host that confirms, once it has accepted the connection. Before the Welcome
-// it may not have: where thousands of agents come at once, its queue is full, and its host confirms
-// nothing.
+// Sets TCP_USER_TIMEOUT of the socket to a quarter of the patience.
+//
+// While a cable is cut, TCP retransmits after ever longer pauses. The cable may work again
+// long before TCP notices. Therefore the connection ends when the other host has not
+// acknowledged sent data for a quarter of the patience. AgentLink then makes a new connection,
+// with many tries.
+//
+// A service that is only slow runs on a host whose kernel acknowledges, once the connection is
+// accepted. Before the Welcome that may not be so. When thousands of agents connect at once,
+// the accept queue is full, and the host acknowledges nothing.
 void end_when_cut_off(int socket, Duration patience) {
   using std::chrono::milliseconds;
   const auto quarter = std::chrono::duration_cast<milliseconds>(patience / 4);
@@ -112,10 +118,12 @@ void end_when_cut_off(int socket, Duration patience) {
   setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &count, sizeof count);
 }
 
-// Within this a service that is not busy answers a heartbeat, on the same host or over a good network.
+// Within this time an idle service answers a heartbeat on the same host or over a good
+// network.
 constexpr Duration kAnswerTime = std::chrono::microseconds(500);
 
-// The Asio shell around AgentLink. Its operations hold it alive; `over_` ends them.
+// RemoteLinkImpl: the Asio shell around AgentLink. Its pending operations keep it alive;
+// `over_` ends them.
 class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
  public:
   RemoteLinkImpl(asio::io_context& io, RemoteLinkOptions options, ServiceLinkEvents events)
@@ -135,7 +143,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
 
   void send(const AgentMessage& message) { perform(link_.send(message)); }
 
-  // What the next Hello does not make up for.
+  // Sends a message that no later Hello makes up for. Returns false if the service cannot be
+  // reached now.
   bool send_now(const AgentMessage& message) {
     if (!link_.is_up()) return false;
     perform(link_.send(message));
@@ -151,7 +160,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
       close();
       return then();
     }
-    // Long enough for a message to leave a living host; a dead one is not waited for.
+    // A message leaves a host that works within this second. A dead host is not waited for.
     farewell_ = std::make_shared<asio::steady_timer>(io_, std::chrono::seconds(1));
     when_sent_ = std::move(then);
     farewell_->async_wait([self = shared_from_this()](error_code) { self->farewell_said(); });
@@ -212,15 +221,16 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     });
   }
 
-  // Falling asleep after a heartbeat would take a second wake-up for the answer. Where the last one
-  // came soon the loop turns without waiting instead, and serves whatever else comes.
+  // Keeps the event loop busy until the answer to a heartbeat comes, or until `until`.
+  // Sleeping after a heartbeat would need a second wakeup for the answer. Where the last
+  // answer came soon, the loop polls instead and serves all other events.
   void stay_awake(TimePoint until) {
     if (over_ || !link_.awaits_ack() || BootClock::now() >= until) return;
-    sched_yield();  // to a service that was woken on this processor
+    sched_yield();  // lets a service run that was woken on this processor
     asio::post(io_, [self = shared_from_this(), until] { self->stay_awake(until); });
   }
 
-  // The same deadline holds for TLS, the handshake and the Welcome.
+  // Starts TLS where it is configured. TLS, the handshake and the Welcome share one deadline.
   void greet() {
     if (!options_.tls) return introduce();
     transport_->start_tls(TlsChannel::agent(options_.tls, options_.address.host));
@@ -247,7 +257,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     if (!options_.key.empty()) {
       handshake_.emplace(options_.key, knock, transport_->binding());
     } else {
-      // Who comes in the place of a service that has proved itself must do so, too.
+      // A process in the place of a service that has proved its identity must prove its own,
+      // too.
       const bool demands_proof = options_.demands_proof || service_has_proved_;
       handshake_.emplace(
           AgentHandshake::ByMunge{.own = options_.munge->user(), .demands_proof = demands_proof},
@@ -274,7 +285,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     if (!step) return distrust(step.error());
     if (const MungeTask* task = std::get_if<MungeTask>(&*step)) return ask_munge(*task);
     if (const Refused* refused = std::get_if<Refused>(&*step)) {
-      // Whoever took the place of a service that is gone could say so, and must not end a job.
+      // A process that took the place of a lost service could send this. It must not end a
+      // job.
       if (!link_.instance().empty()) return broken("refused: " + refused->reason);
       return perform(link_.received(*refused, BootClock::now()));
     }
@@ -301,8 +313,9 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     });
   }
 
-  // An address that has worked is tried at once, while the name service is asked anew if it does
-  // not work any more: the host may have moved, and the name service may be slow.
+  // Begins a look-up. A known address is tried at once. If the last try failed, the name
+  // service is asked at the same time: the host may have moved, and the name service may be
+  // slow.
   void look_up() {
     const bool known = !endpoints_.empty();
     awaits_address_ = !known;
@@ -310,8 +323,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     if (known) perform(link_.looked_up(BootClock::now()));
   }
 
-  // Not with Asio's resolver: its one thread makes every question wait for the last one's answer,
-  // and is waited for before each fork of a worker.
+  // Asks the name service on a thread of its own. Asio's resolver is not used. Its single
+  // thread serves look-ups one after another, and each fork of a worker would wait for it.
   void ask_name_service() {
     if (asking_) return;
     asking_ = true;
@@ -350,12 +363,13 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     connect_to({endpoints_.rbegin(), endpoints_.rend()}, LinkFailure::kRefused);
   }
 
-  // Tries one after another, the last one first. It was refused where each of them was.
+  // Tries the endpoints one after another, beginning with the last. The result is kRefused
+  // only if every endpoint refused.
   void connect_to(std::vector<tcp::endpoint> endpoints, LinkFailure so_far) {
     const tcp::endpoint endpoint = endpoints.back();
     endpoints.pop_back();
     tcp::socket& socket = transport_->socket();
-    error_code ignored;  // async_connect() finds out about it, too
+    error_code ignored;  // async_connect() reports the error, too
     socket.close(ignored);
     socket.open(endpoint.protocol(), ignored);
     keep_icmp_errors(socket.native_handle());
@@ -407,7 +421,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
       }
       const Result<ServiceMessage> message = decode_service_message(**frame);
       if (!message) {
-        // A service of a later version may have more to say than this agent understands.
+        // A service of a later version may send messages that this agent does not know.
         if (message.error().kind == ErrorKind::kUnsupported) continue;
         return garbled(message.error().message());
       }
@@ -452,8 +466,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     if (when_sent_) std::exchange(when_sent_, nullptr)();
   }
 
-  // TLS that does not come about does not come about the next time, either, unless the service says
-  // so.
+  // Handles a failed TLS connection. Unless the service says that it is overloaded, a TLS
+  // failure is not retried, because the next try would fail, too.
   void failed(const Error& error) {
     if (error.kind == ErrorKind::kResource) return broken(error.message(), LinkFailure::kPutOff);
     if (error.kind != ErrorKind::kProtocol) return broken(error.message());
@@ -494,19 +508,19 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   ServiceLinkEvents events_;
   AgentLink link_;
   std::shared_ptr<LookUpDesk> desk_;
-  std::vector<tcp::endpoint> endpoints_;  // of the last look-up that found some
-  bool asking_ = false;                   // the name service
-  bool awaits_address_ = false;           // the link cannot go on without its answer
+  std::vector<tcp::endpoint> endpoints_;  // of the last successful look-up
+  bool asking_ = false;                   // a name look-up is running
+  bool awaits_address_ = false;           // the link cannot continue without its result
   bool reached_ = false;                  // the last try got a connection
   bool has_tried_ = false;                // to connect
   TimePoint beat_sent_{};                 // the last heartbeat
-  bool answers_soon_ = true;              // the last answer was worth staying awake for, or nearly
+  bool answers_soon_ = true;              // the last answer came within 2 * kAnswerTime
   asio::steady_timer timer_;
   TransportPtr transport_;
   FrameReader frames_;
-  std::optional<AgentHandshake> handshake_;  // of this connection, where there is a key or munge
+  std::optional<AgentHandshake> handshake_;  // of this connection, with a key or munge
   std::optional<MungeDesk> munge_;
-  bool service_has_proved_ = false;  // on this connection or an earlier one
+  bool service_has_proved_ = false;  // its identity, on this connection or an earlier one
   std::string unsent_;
   std::string sending_;
   bool over_ = false;

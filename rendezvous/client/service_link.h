@@ -1,7 +1,8 @@
-// ServiceLink: an agent's way to its rendezvous service, in another process or in its own.
+// ServiceLink: an agent's connection to its rendezvous service. The service runs in another
+// process or in the agent's own.
 //
-// Made by the agent and called from the thread of its io_context only, like the callbacks it is
-// given.
+// The agent creates the link. The link and the callbacks that it is given run only on the
+// thread of the agent's io_context.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -23,11 +24,11 @@ class Munge;
 class RendezvousServer;
 
 struct ServiceLinkEvents {
-  // What a Hello says now. local_address: our numeric end of the connection; empty inside one
-  // process.
+  // Returns the Hello to send now. local_address is the numeric local end of the connection.
+  // It is empty for a service in the same process.
   std::function<Hello(const std::string& local_address)> hello;
   std::function<void(const Directive&)> directive;
-  std::function<void(const Answer&)> answer;  // to ask()
+  std::function<void(const Answer&)> answer;  // the answer to ask()
   std::function<void(const ForwardSignal&)> forward_signal;
   std::function<void(const TellOutput&)> tell_output;
   std::function<void(const ServiceLost&)> lost;
@@ -38,39 +39,46 @@ class ServiceLink {
  public:
   virtual ~ServiceLink() = default;
   virtual void start() = 0;
-  // What the service is to know; lost if it cannot be reached now, made up for by the next Hello.
+  // Sends a message to the service. If the service cannot be reached now, the message is lost.
+  // The next Hello makes up for it.
   virtual void send(const AgentMessage& message) = 0;
-  // What a user asks for. False: the service cannot be reached now, and nothing was sent. Else an
-  // Answer may come, unless the connection breaks or the service is of an older version.
+  // Sends a user's request. Returns false if the service cannot be reached now; nothing was
+  // sent then. Otherwise an Answer may come. No Answer comes if the connection breaks or if
+  // the service has an older version.
   virtual bool ask(const UserRequest& request) = 0;
-  // To a TellOutput, on the same connection; lost with it.
+  // Sends the reply to a TellOutput on the same connection. It is lost if that connection
+  // breaks.
   virtual void tell(const OutputPage& page) = 0;
   // Returns the instance of the job (Welcome::instance); empty before the first Welcome.
   virtual std::string instance() const = 0;
-  // Goodbye; `then` is called when it has been sent, or cannot be.
+  // Says goodbye. Calls `then` when the goodbye has been sent or cannot be sent.
   virtual void leave(std::optional<Leave> leave, std::function<void()> then) = 0;
 };
 
-// To a service in this process. The server outlives the link.
+// Returns a link to a service in this process. The server must outlive the link.
 std::unique_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events);
 
-// To a service on TCP; comes back by itself after an outage (rendezvous/client/core/agent_link.h). Its host
-// is looked up on another thread, again when it cannot be reached; nothing waits for a name server
-// that an address is known to do without.
+// RemoteLinkOptions: how to reach a service over TCP. The link reconnects by itself after an
+// outage (rendezvous/client/core/agent_link.h). The host name is looked up on another thread.
+// It is looked up again when the host cannot be reached. A known address is tried without
+// waiting for a name server.
 struct RemoteLinkOptions {
   HostPort address;
   AgentLinkOptions link;
-  // The job's key, which the service must have, too; empty: munge, if it is there.
+  // The job's key, which the service must also have. If it is empty, munge is used where
+  // available.
   Secret key;
-  std::shared_ptr<const Munge> munge;  // null: without a key neither side proves anything
-  bool demands_proof = false;          // of a service without a key, too
-  // Of an agent; null: without TLS. The files that it was made of are read again for each connection
-  // after the first, because they may have been renewed since; a mistake in them changes nothing.
+  std::shared_ptr<const Munge> munge;  // null: without a key neither side proves its identity
+  bool demands_proof = false;          // also from a service without a key
+  // The TLS context of an agent; null means no TLS. The files of the context are read again
+  // for each connection after the first, because they may have been renewed. If the new files
+  // have an error, the old context stays in use.
   TlsContextPtr tls;
   TlsFiles tls_files;
-  // Called for each LinkPortRefuses, not within a call of the link. It may destroy the link.
+  // Called for each LinkPortRefuses, never from within a call of the link. It may destroy the
+  // link.
   std::function<void(Duration so_far)> port_refuses;
-  // Tests put a name service of their own here.
+  // Looks up an address. Tests replace it by their own name service.
   std::function<void(const HostPort&, ResolveHandler)> look_up = resolve_in_background;
 };
 std::unique_ptr<ServiceLink> make_remote_link(boost::asio::io_context& io,

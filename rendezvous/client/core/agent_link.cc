@@ -16,7 +16,7 @@ LinkActions AgentLink::start(TimePoint now) { return tick(now); }
 LinkActions AgentLink::looked_up(TimePoint now) {
   if (state_ != State::kLookingUp) return {};
   state_ = State::kConnecting;
-  // There is not much time while the lease is held, and a cable that was cut may be whole again.
+  // While the lease is held, time is short: a short try may find a repaired cable.
   try_allowed_ = welcome_ ? std::min(options_.connect_timeout, welcome_->agent_patience / 8)
                           : options_.connect_timeout;
   try_until_ = now + try_allowed_;
@@ -106,13 +106,15 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     return out;
   }
   if (const Answer* answer = std::get_if<Answer>(&message)) out.push_back(LinkHandOn{*answer});
-  if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&message)) out.push_back(LinkHandOn{*forward_signal});
+  if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&message))
+    out.push_back(LinkHandOn{*forward_signal});
   if (const TellOutput* tell = std::get_if<TellOutput>(&message)) out.push_back(LinkHandOn{*tell});
   if (const auto directive = directive_of(message)) out.push_back(LinkDeliver{*directive});
   return out;
 }
 
-// As the service asks, within half an interval: whoever asks for more would use up the patience.
+// Returns the pause that the service asks for, limited to within half an interval of the
+// interval. A longer pause would use up the patience.
 Duration AgentLink::beat_pause(const HeartbeatAck& ack) const {
   const Duration interval = welcome_->heartbeat_interval;
   if (ack.next == Duration(0)) return interval;
@@ -181,7 +183,8 @@ std::optional<TimePoint> AgentLink::deadline() const {
 void AgentLink::pause(TimePoint now) {
   state_ = State::kPausing;
   const Duration backoff = backoff_.next();
-  // A service that is there for a moment only is not to be missed while the lease runs out.
+  // While the lease runs out, the tries come often, because a service may be reachable only
+  // briefly.
   retry_at_ = now + (welcome_ ? std::min(backoff, welcome_->agent_patience / 16) : backoff);
   if (refused_since_ && !embedded_on_.empty()) {
     retry_at_ = std::min(retry_at_, std::max(now, *refused_since_ + kRefusedFor));
@@ -210,7 +213,7 @@ void AgentLink::try_failed(Try how, TimePoint now, LinkActions& out) {
   pause(now);
 }
 
-// A service that has spoken the protocol once is one, however long it is silent now.
+// A peer that has spoken the protocol once is a service, however long it is silent now.
 bool AgentLink::is_another_program(Try how, TimePoint now) {
   if (!options_.must_answer || has_spoken_) return false;
   if (how == Try::kRefused || how == Try::kOther) put_off_since_.reset();
@@ -230,7 +233,8 @@ bool AgentLink::is_another_program(Try how, TimePoint now) {
 bool AgentLink::is_host_without_service(Try how, TimePoint now) {
   if (how != Try::kRefused) refused_since_.reset();
   if (how != Try::kRefused || embedded_on_.empty()) return false;
-  // Nothing has answered since then: the first refusal comes when the lease is a heartbeat old.
+  // Nothing has answered since confirmed_. The first refusal may come when the lease is
+  // already a heartbeat old.
   if (!refused_since_) refused_since_ = welcome_ ? confirmed_ : now;
   return now >= *refused_since_ + kRefusedFor;
 }

@@ -1,28 +1,32 @@
-// AgentLink: an agent's side of its connection to the rendezvous service, without the socket: when
-// to connect, when to send a heartbeat, when to give the service up.
+// AgentLink: the agent's side of its connection to the rendezvous service, without the socket.
+// It decides when to connect, when to send a heartbeat and when to give the service up.
 //
-// Owner: ServiceLink (rendezvous/client/service_link.h), on its one thread. Pure: the link gives it what
-// happened and performs the actions that come out, in order.
+// Owner: ServiceLink (rendezvous/client/service_link.h), on its one thread. Pure: the link
+// reports what happened and performs the returned actions in order.
 //
 // States
-//   kPausing      not connected; the next try is at retry_at
-//   kLookingUp    the service's address is being looked up; a name server may take longer than a
-//                 try to connect is allowed, so only patience and join timeout bound it
+//   kPausing      not connected; the next try is at retry_at_
+//   kLookingUp    the service's address is being looked up; a name server may take longer than
+//                 connect_timeout, so only patience and join timeout bound this state
 //   kConnecting   a connection is being made
-//   kGreeting     connected, Hello sent, Welcome awaited
-//   kUp           welcomed; heartbeats go both ways
+//   kGreeting     connected; Hello sent, Welcome awaited
+//   kUp           Welcome received; heartbeats go both ways
 //   kOver         given up, refused, or left; nothing happens any more
 //
-// The lease, from the agent's side: confirmed() is the sending time of the latest message that the
-// service has answered. When it is older than the agent's patience, the service may soon believe
-// that this node is gone and go on without it. So the agent is told Lost and kills its workers. An
-// agent cannot tell a dead service from a cut cable, or from a host that was stopped for a while. So
-// it goes on trying to come back until the service has been silent for the join timeout. A service
-// inside an agent dies with that agent. It is given up earlier, when its host has refused connections
-// for kRefusedFor: the host runs, and the agent does not.
+// The lease, as the agent sees it: confirmed_ is the sending time of the latest message that
+// the service has answered. When it is older than the agent's patience, the service may soon
+// count this node as lost and continue without it. Therefore the agent gets ServiceLost and
+// kills its workers.
 //
-// Invariants: Lost is given out at most once between two Welcomes; a heartbeat is under way in kUp,
-// or due at a known time; every state but kOver has a deadline.
+// An agent cannot distinguish a dead service from a cut cable or from a host that was stopped
+// for a while. Therefore it keeps trying to reconnect until the service has been silent for
+// the join timeout. A service inside an agent dies with that agent. It is given up earlier,
+// when its host has refused connections for kRefusedFor: the host runs, and the agent does
+// not.
+//
+// Invariants: ServiceLost with for_good = false is returned at most once between two Welcomes.
+// In kUp a heartbeat is on its way or is due at a known time. Every state but kOver has a
+// deadline.
 #pragma once
 
 #include <deque>
@@ -37,10 +41,10 @@
 
 namespace ddprun {
 
-struct LinkLookUp {};  // find out the service's address: looked_up(), or disconnected()
+struct LinkLookUp {};  // look up the service's address; then call looked_up() or disconnected()
 struct LinkConnect {};
 struct LinkClose {};
-struct LinkHello {};  // send a Hello with the agent's present status
+struct LinkHello {};  // send a Hello with the agent's current status
 struct LinkTransmit {
   AgentMessage message;
 };
@@ -50,15 +54,15 @@ struct LinkDeliver {
 struct LinkHandOn {
   std::variant<Answer, ForwardSignal, TellOutput> message;
 };
-// With AgentLinkOptions::must_answer, before the service has spoken: every connection to the port
-// of this host has been refused for `so_far`, so the port may be free.
+// Returned with AgentLinkOptions::must_answer before the service has spoken. Every connection
+// to the port of this host has been refused for `so_far`, so the port may be free.
 struct LinkPortRefuses {
   Duration so_far;
 };
 struct ServiceLost {
   std::string reason;
   bool for_good = false;
-  ExitCode code = ExitCode::kServiceLost;  // what ddprun ends with, if for good
+  ExitCode code = ExitCode::kServiceLost;  // ddprun's exit code, if for_good
 };
 struct ServiceRefused {
   std::string reason;
@@ -68,80 +72,86 @@ using LinkAction = std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, L
                                 ServiceRefused>;
 using LinkActions = std::vector<LinkAction>;
 
-// How a try or a connection ended.
+// How a try to connect failed or a connection ended.
 enum class LinkFailure {
-  kRefused,  // the host answered that nobody listens on the port, at each of its addresses
-  kPutOff,   // the service has too much to do, and says: try later
+  kRefused,  // the host refused the connection at each of its addresses: no listener on the port
+  kPutOff,   // the service is overloaded and said so: try later
   kOther,
 };
 
 struct AgentLinkOptions {
   std::string service;  // "node0:29400", for messages
   Duration join_timeout = kDefaultJoinTimeout;
-  // Of one try, and of the Welcome after it. While a lease is held a try gets an eighth of the
-  // patience at most.
+  // The timeout of one try, and of the Welcome after it. While a lease is held, a try gets at
+  // most an eighth of the patience.
   Duration connect_timeout = std::chrono::seconds(3);
-  // The port is taken on this host. If what holds it does not answer as a service does, another
-  // program has it, and waiting is of no use.
+  // True if the service's port is in use on this host. If its holder does not answer like a
+  // rendezvous service, another program has the port, and waiting is useless.
   bool must_answer = false;
   BackoffOptions backoff = {.first = std::chrono::milliseconds(50)};
 };
 
 class AgentLink {
  public:
-  // With AgentLinkOptions::must_answer the link gives up after kMaxDeafTries connections without an
-  // answer. They must last for at least kEndedEarly where the other side closes them: a service
-  // that is overrun closes some, too. A refusal says that the port is not taken any more.
+  // With AgentLinkOptions::must_answer the link gives up after kMaxDeafTries connections
+  // without an answer. If the peer closed the last of them, they must span at least
+  // kEndedEarly, because an overloaded service also closes some connections. A refused
+  // connection restarts the count, because it shows that the port is free.
   static constexpr int kMaxDeafTries = 3;
   static constexpr Duration kEndedEarly = std::chrono::seconds(5);
-  // A service that has too much to do says so. After this time such an answer counts as none,
+  // An overloaded service says so (kPutOff). After this time such a reply counts as no answer,
   // because it is not authenticated.
   static constexpr Duration kPutOffFor = std::chrono::seconds(60);
-  // A host that has refused every connection for so long, since the service was last heard, does not run
-  // the agent with the service any more.
+  // A host that has refused every connection for this time does not run the agent with the service
+  // any more. The time begins when the service was last heard.
   static constexpr Duration kRefusedFor = std::chrono::seconds(10);
-  // Nodes do not start at the same moment. After this without a service idle agents say why they wait.
+  // An idle agent that has found no service for this time says why it waits. Before that it is
+  // quiet, because nodes do not start at the same moment.
   static constexpr Duration kQuietTime = std::chrono::seconds(3);
 
   AgentLink(AgentLinkOptions options, Rng rng, TimePoint now);
 
-  // The first try. To be called once, before everything else.
+  // Begins the first try. Call it once, before all other functions.
   LinkActions start(TimePoint now);
-  // The address that LinkLookUp asked for is known.
+  // Reports that the address which LinkLookUp asked for is known.
   LinkActions looked_up(TimePoint now);
-  // The connection that LinkConnect asked for is there.
+  // Reports that the connection which LinkConnect asked for is established.
   LinkActions connected(TimePoint now);
-  // The look-up or the try failed, or the connection broke; it is closed already.
+  // Reports that the look-up or the try failed, or that the connection broke. The connection
+  // is already closed.
   LinkActions disconnected(const std::string& why, TimePoint now,
                            LinkFailure failure = LinkFailure::kOther);
-  // A message came: a Directive is delivered, a HeartbeatAck prolongs the lease, a Welcome begins
-  // it, a Refused ends everything. A Silence changes nothing but what is said later: idle agents say
-  // why they wait, and an agent that gives up says what the service said.
+  // Handles a message. A Directive is delivered. A HeartbeatAck extends the lease. A Welcome
+  // begins the lease. A Refused ends everything. A Silence changes only messages: idle agents
+  // say why they wait, and an agent that gives up quotes the service.
   LinkActions received(const ServiceMessage& message, TimePoint now);
-  // The service is there, but is not one that this node follows. Ends everything before the first
-  // Welcome; after it, somebody may only have taken the place of a service that is gone.
+  // Reports that the service is there but that this node does not follow it. Before the first
+  // Welcome this ends everything. After it, it counts as a broken connection: another process
+  // may only have taken the place of a service that is gone.
   LinkActions distrusted(const std::string& why, TimePoint now);
-  // What came is no message of this protocol.
+  // Reports that the received bytes are not a message of this protocol.
   LinkActions garbled(const std::string& why, TimePoint now);
-  // The connection cannot be protected: the service has no TLS, or one side does not accept what the
-  // other has shown.
+  // Reports that the connection cannot be protected by TLS: the service has no TLS, or one
+  // side does not accept the other's certificate.
   LinkActions without_tls(const std::string& why, TimePoint now);
-  // Time has passed: to be called at deadline(), harmless at other times.
+  // Handles the passing of time. Call it at deadline(); other times do no harm.
   LinkActions tick(TimePoint now);
-  // Sends a status: now, or after the Welcome where a Hello is on its way, which does not say it yet.
-  // Else it is made up for by the next Hello. What no Hello makes up for only while is_up().
+  // Sends a status. In kUp it goes at once. In kGreeting it goes after the Welcome, because
+  // the Hello on its way does not contain it. In other states it is dropped, and the next
+  // Hello makes up for it. Call it for messages that no Hello makes up for only while is_up().
   LinkActions send(const AgentMessage& message);
-  // The service hears what is sent now.
+  // Returns true if the service receives what is sent now.
   bool is_up() const { return state_ == State::kUp; }
-  // A heartbeat is on its way, or its answer is.
+  // Returns true while a heartbeat has no answer.
   bool awaits_ack() const { return !beats_.empty(); }
-  // The agent is about to end: no more tries.
+  // Ends the link because the agent is about to end. No more tries follow.
   LinkActions leave(const Leave& leave);
 
-  // When tick() has something to do; it moves with every call. nullopt: never again.
+  // Returns when tick() has something to do; the time may change with every call. nullopt:
+  // never again.
   std::optional<TimePoint> deadline() const;
 
-  // What a Hello has to repeat: the instance of the last Welcome.
+  // Returns the instance of the last Welcome, which a Hello must repeat.
   const std::string& instance() const { return instance_; }
 
  private:
@@ -168,9 +178,9 @@ class AgentLink {
   Backoff backoff_;
   State state_ = State::kPausing;
   TimePoint retry_at_;
-  TimePoint try_until_;  // of the present try
+  TimePoint try_until_;  // the deadline of the current try
   Duration try_allowed_{};
-  TimePoint join_until_;  // of getting (back) in
+  TimePoint join_until_;  // the deadline for joining or rejoining
   TimePoint next_beat_;
   TimePoint hello_sent_;
   std::optional<AgentMessage> unsaid_;  // the newest since that Hello
@@ -178,15 +188,15 @@ class AgentLink {
   std::deque<Beat> beats_;  // sent and not answered, oldest first; bounded by patience / interval
   std::uint64_t next_number_ = 1;
   std::optional<Welcome> welcome_;  // the last one; set while the lease is held
-  std::string embedded_on_;         // the host of the agent that it runs in; empty: none, or not known
+  std::string embedded_on_;  // host of the agent that has the service; empty: none, or unknown
   std::optional<TimePoint> refused_since_;  // every try since then was refused
-  int deaf_tries_ = 0;
-  std::optional<TimePoint> deaf_since_;  // the first of them
+  int deaf_tries_ = 0;                      // connections without an answer
+  std::optional<TimePoint> deaf_since_;     // time of the first of them
   std::optional<TimePoint> put_off_since_;
-  bool has_spoken_ = false;     // it is a rendezvous service, if a silent one
+  bool has_spoken_ = false;     // the peer is a rendezvous service, even if silent now
   std::string silence_reason_;  // of the last Silence since the last Welcome
   std::string instance_;
-  bool has_told_ = false;  // that no service answers
+  bool has_told_ = false;  // the message that no service answers was given
   std::string last_trouble_ = "no try was made";
 };
 
