@@ -35,7 +35,8 @@ void reload_at(boost::asio::signal_set& hangups, const DaemonService& service) {
   });
 }
 
-// Runs until a signal has come and the service has been drained.
+// Runs until a signal has come and the service has been drained. Returns earlier at kDrainTime
+// or at a second signal.
 void run(boost::asio::io_context& io, boost::asio::signal_set& ends, const DaemonService& service,
          Logger& log) {
   using boost::system::error_code;
@@ -57,7 +58,7 @@ int serve(const Daemon& daemon, const HostPort& address) {
     return fail(daemon.name, listener.error(), usage_or(ExitCode::kAddress, listener.error()));
   }
   raise_descriptor_limit();
-  std::signal(SIGPIPE, SIG_IGN);  // whoever reads our log may leave
+  std::signal(SIGPIPE, SIG_IGN);  // the reader of our log may exit
 
   Logger log(daemon.name, stderr_sink());
   boost::asio::io_context io(1);
@@ -80,12 +81,12 @@ int serve(const Daemon& daemon, const HostPort& address) {
   std::fflush(stdout);
   tell_service_manager(log, "READY=1\nSTATUS=" + listening);
   run(io, ends, *service, log);
-  // No destructor may wait for a disk that hangs; what is kept is made for a kill at any moment.
+  // No destructor may wait for a disk that hangs. All files survive a kill at any moment.
   std::fflush(nullptr);
   ::_exit(to_int(ExitCode::kSuccess));
 }
 
-// What the command line has that no option takes.
+// Returns the error for an argument that no option accepts.
 Error unexpected(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options()) {
@@ -102,7 +103,7 @@ Error unexpected(const CLI::App& app) {
                           guess_at_option(name, names, "; --help lists them"));
 }
 
-// CLI11 has its own words.
+// Returns the error for a wrong command line. It replaces CLI11's texts by ours.
 Error misuse(const CLI::App& app, const CLI::ParseError& error) {
   const std::string text = error.what();
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError)) {

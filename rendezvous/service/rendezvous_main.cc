@@ -1,5 +1,5 @@
-// ddp-rendezvous: the rendezvous service as a program of its own, for many jobs, so that the loss
-// of any node of a job is survived.
+// ddp-rendezvous: the rendezvous service as a program of its own, for many jobs. A job then
+// survives the loss of any of its nodes.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -104,7 +104,8 @@ Result<KeptState> open_state(const std::string& path, Logger& log) {
   return KeptState{std::move(*directory), std::move(*state)};
 }
 
-// For whoever reads the pages.
+// Prints the token for readers of the pages. Returns the exit code, or nullopt if it was not
+// asked for.
 std::optional<int> print_read_token(const Options& given) {
   if (!given.print_read_token) return std::nullopt;
   const Result<FoundKeys> found = find_keys(given.key_file);
@@ -123,9 +124,10 @@ std::optional<int> print_read_token(const Options& given) {
   return to_int(ExitCode::kSuccess);
 }
 
-// What it needs to go on is there already, so a mistake in a file changes nothing.
+// Reads the keys again. An error in the file changes nothing: the service continues with the
+// keys it has.
 void reload_keys(const Options& given, Logger& log, RendezvousServer& server) {
-  if (given.key_file.empty()) return;  // those of the environment stay
+  if (given.key_file.empty()) return;  // keys from the environment stay
   Result<FoundKeys> found = find_keys(given.key_file);
   if (!found) return log.error("the keys stay as they are: " + found.error().message());
   if (!found->remark.empty()) log.warning(found->remark);
@@ -133,7 +135,7 @@ void reload_keys(const Options& given, Logger& log, RendezvousServer& server) {
   log.info("has read the keys again");
 }
 
-// Where there are neither keys nor certificates that agents have to show.
+// Looks for munge. Called if there are neither keys nor certificates that agents must show.
 Result<FoundMunge> find_munge_for(const Options& given, const HostPort& listening, Logger& log) {
   FoundMunge found = find_munge({.socket = given.munge_socket});
   if (const std::string open = exposure_of(listening, {}, found); !open.empty()) {
@@ -190,7 +192,7 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
   options.times = given.times;
   options.host = host_name();
   options.service_id = random_hex(8);
-  // Was there a service here before that nothing was kept of?
+  // Without kept state, agents of an earlier service at this address may still come.
   const bool knows_its_past = kept && !kept->directory.is_new();
   if (!knows_its_past && !socket.port_is_new) {
     options.strangers_until = BootClock::now() + options.times.patience();

@@ -1,8 +1,9 @@
-// Tells the service manager that started this process how it is: systemd's protocol, one datagram
-// to the socket that NOTIFY_SOCKET names (sd_notify(3)). Our own thirty lines, because libsystemd
-// would be one more library to have on every host.
+// notify_service_manager(): tells the service manager that started this process about its
+// state. It uses systemd's protocol: one datagram to the socket that NOTIFY_SOCKET names
+// (sd_notify(3)). libsystemd is not used, because every host would need one more library for
+// thirty lines of code.
 //
-// Any thread.
+// Any thread may call it.
 #pragma once
 
 #include <string_view>
@@ -11,8 +12,8 @@
 
 namespace ddprun {
 
-// state: lines like "READY=1", "STOPPING=1", "STATUS=what people may read". Does nothing where
-// nobody asked, without NOTIFY_SOCKET. Waits one second at most for a manager that does not read.
+// Sends `state`: lines like "READY=1", "STOPPING=1", "STATUS=text for people". Does nothing
+// without NOTIFY_SOCKET. Waits at most one second for a manager that does not read.
 Result<void> notify_service_manager(std::string_view state);
 
 }  // namespace ddprun

@@ -41,7 +41,7 @@ using boost::system::error_code;
 
 namespace {
 
-// One agent on TCP. Lives as long as an operation of its socket does.
+// Session: one agent on TCP. It lives as long as an operation of its socket does.
 struct Session : std::enable_shared_from_this<Session> {
   Session(tcp::socket the_socket, AgentConnectionId number, const Keyring& keys,
           std::optional<UserId> munge_user)
@@ -58,20 +58,20 @@ struct Session : std::enable_shared_from_this<Session> {
   ServiceHandshake handshake;
   SocketAddress peer;
   std::string peer_host;        // numeric
-  std::string service_address;  // our end, numeric
+  std::string service_address;  // the service's end of the connection, numeric
   FrameReader frames;
   std::string unsent;
   std::string sending;
-  std::string first_bytes;  // that do not tell yet who is calling
-  bool identified = false;  // it is an agent, or says so
-  bool is_pending = true;   // no Hello of it was taken
+  std::string first_bytes;  // too few yet to show the kind of client
+  bool identified = false;  // it is an agent, or its first bytes are an agent's
+  bool is_pending = true;   // it has sent no Hello that was accepted
   bool close_when_sent = false;
   bool is_unflushed = false;
   bool has_turn = false;  // its TLS handshake has begun (HandshakeTurns)
 };
 using SessionPtr = std::shared_ptr<Session>;
 
-// A TLS handshake that has not begun, because its address has too many in flight.
+// Waiting: a TLS handshake that has not begun, because its address has too many in flight.
 struct Waiting {
   std::weak_ptr<Session> session;
   TimePoint since;
@@ -97,9 +97,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (kept) {
       table_.note_safe(0);
       writer_.emplace(io, std::move(kept->directory),
-                      StateWriterEvents{.durable = [this](std::uint64_t number) { durable(number); },
-                                        .failed = [this](const Error& why) { close(why); },
-                                        .well = [this] { open(); }});
+                      StateWriterEvents{
+                          .durable = [this](std::uint64_t number) { durable(number); },
+                          .failed = [this](const Error& why) { close(why); },
+                          .well = [this] { open(); }});
     }
     if (listener.valid()) {
       acceptor_.emplace(
@@ -117,7 +118,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       perform(table_.pulse(BootClock::now()));
       measure_lag();
     }
-    arm();  // jobs of an earlier life have deadlines already
+    arm();  // jobs from before a restart of the service already have deadlines
   }
 
   void stop() {
@@ -215,20 +216,22 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     read(session);
   }
 
-  // A store's client may be silent for as long as it likes (StoreServer).
+  // Returns whether the session may be a store's client. Such a client may be silent for any
+  // time (StoreServer).
   bool may_be_silent(const SessionPtr& session) const {
     return store_ && !session->identified && session->first_bytes.empty() &&
            !session->wire->is_tls();
   }
 
-  // The oldest has the smallest number.
+  // Makes room for a new connection. The oldest pending session has the smallest number.
   void make_room() {
     const SessionPtr oldest = sessions_.at(*pending_.begin());
     if (may_be_silent(oldest)) return give_to_store(oldest, {});
     drop(oldest, "no hello yet, and " + std::to_string(kMaxPending) + " others wait, too");
   }
 
-  // It said hello, or is another server's.
+  // Marks the session as not pending: it has sent a Hello, is dropped, or moves to another
+  // server.
   void settle(const SessionPtr& session) {
     session->is_pending = false;
     session->hello_timer.cancel();
@@ -243,13 +246,13 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
             return self->fail(session, bytes.error().message());
           }
           if (!bytes) return self->drop(session, "");
-          if (self->draining_) return self->read(session);  // nothing is decided any more
+          if (self->draining_) return self->read(session);  // reads and ignores the bytes
           self->take(session, *bytes);
         });
   }
 
   void take(const SessionPtr& session, std::string_view bytes) {
-    if (session->close_when_sent) return read(session);  // whatever else it says
+    if (session->close_when_sent) return read(session);  // ignores the bytes
     if (!session->identified) return identify(session, bytes);
     counters_.bytes_received += bytes.size();
     session->frames.append(bytes);
@@ -280,7 +283,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     const Result<AgentMessage> message = decode_agent_message(frame);
     if (!message) {
-      // A later version may have more to say than this one understands.
+      // A peer of a later version may send messages that this version does not know.
       const bool is_later = message.error().kind == ErrorKind::kUnsupported;
       if (is_later && table_.has_agent(session->id)) return {};
       return message.error();
@@ -331,7 +334,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  // Whoever tries keys learns nothing more after a while. A right proof is never looked at here.
+  // Refuses a wrong proof. After too many wrong proofs the answer is "try later", so that
+  // guessing keys yields nothing more. Right proofs never come here.
   void refuse_proof(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
     const std::string& job = session->handshake.job();
     const std::string who = session->peer_host + " " + job;
@@ -351,7 +355,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     send(session, answer);
   }
 
-  // Who can do nothing for it.
+  // Tells the peer to try later. Unlike refuse() it counts nothing, because the reason may be no
+  // fault of the peer.
   void put_off(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
     warn_of(session, std::get<Silence>(answer).reason);
     session->close_when_sent = true;
@@ -359,7 +364,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void identify(const SessionPtr& session, std::string_view bytes) {
-    if (std::exchange(session->has_turn, false)) {  // what comes inside TLS comes after its handshake
+    // Bytes from inside TLS show that its handshake is complete.
+    if (std::exchange(session->has_turn, false)) {
       turns_.complete(session->peer_host);
       serve_waiting();
     }
@@ -394,14 +400,15 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     take(session, first_bytes);
   }
 
-  // Who is calling is to be told anew from the first bytes inside it.
+  // Begins TLS. The first bytes inside TLS then show the kind of client.
   void start_tls(const SessionPtr& session, const std::string& first_bytes) {
     if (!tls_) {
       session->wire->write({asio::buffer(kNoTlsHere)}, [](const Result<void>&) {});
       return fail(session, "it speaks TLS, and this service has no --rdzv-tls-cert");
     }
     session->identified = false;
-    if (turns_.begin(session->peer_host, BootClock::now())) return shake_hands(session, first_bytes);
+    if (turns_.begin(session->peer_host, BootClock::now()))
+      return shake_hands(session, first_bytes);
     session->first_bytes = first_bytes;
     std::deque<Waiting>& waiting = waiting_[session->peer_host];
     waiting.push_back({session, BootClock::now()});
@@ -409,7 +416,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     serve_waiting();
   }
 
-  // Sends the alert, so that an agent retries and does not report another program.
+  // Closes the oldest waiting handshake. Sends the alert, so that an agent retries and does
+  // not report another program.
   void turn_away_oldest(std::deque<Waiting>& waiting) {
     const SessionPtr session = waiting.front().session.lock();
     waiting.pop_front();
@@ -424,8 +432,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     read(session);
   }
 
-  // Handshakes that wait for a turn of their address: the newest first, because the older ones may
-  // have been given up, and without those whose client is gone.
+  // Begins handshakes that wait for a turn of their address. The newest goes first, because
+  // the clients of older ones may have given up. Those whose client is gone are dropped.
   void serve_waiting() {
     const TimePoint now = BootClock::now();
     std::optional<TimePoint> next;
@@ -451,7 +459,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  // False: it waits on, because the address has no turn now.
+  // Returns false if the newest handshake still has to wait, because the address has no turn
+  // now.
   bool serve_newest(const std::string& address, std::deque<Waiting>& waiting, TimePoint now) {
     const SessionPtr session = waiting.back().session.lock();
     const bool is_here = session && sessions_.contains(session->id);
@@ -463,20 +472,20 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     return true;
   }
 
-  // The peer has closed its side; nobody reads this socket now.
+  // Returns whether the peer has closed its side. No other code reads this socket now.
   static bool has_ended(int socket) {
     char byte = 0;
     return recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
   }
 
-  // It is another server's from now on.
+  // Hands the connection over to the store's server.
   void give_to_store(const SessionPtr& session, std::string_view first_bytes) {
     settle(session);
     sessions_.erase(session->id);
     store_->adopt(session->wire->release(), first_bytes);
   }
 
-  // --- seen from outside ------------------------------------------------------------------------
+  // --- HTTP pages -------------------------------------------------------------------------------
 
   std::optional<HttpPage> page(const HttpRequest& request) {
     const std::string_view path = request.path;
@@ -509,7 +518,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     return std::nullopt;
   }
 
-  // Where there are keys, whoever shows what follows from the one for every job.
+  // Returns whether the request may read protected pages. With keys it needs the token that is
+  // derived from the key for every job.
   bool may_read(std::string_view authorization) const {
     if (keys_.empty()) return true;
     constexpr std::string_view kScheme = "Bearer ";
@@ -546,7 +556,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  // --- what the table decides -------------------------------------------------------------------
+  // --- output of the table ----------------------------------------------------------------------
 
   void perform(ServiceOutput out) {
     for (const std::string& line : out.log) {
@@ -579,7 +589,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     flush_soon(remote->second);
   }
 
-  // To whoever has proved what is to be proved here.
+  // Answers a request for the status page. The reader has already proved its identity where
+  // that is required.
   void show(const ServiceOutput::Page& page) {
     const Moment now{.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
     Answer answer{.number = page.number, .done = true};
@@ -601,7 +612,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
   }
 
-  // --- what outlives the service --------------------------------------------------------------
+  // --- durable state, and the end of the service ----------------------------------------------
 
   bool is_durable() const { return !writer_ || outbox_.durable() == last_change_; }
 
@@ -612,7 +623,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (draining_ && is_durable()) say_farewell();
   }
 
-  // The disk of its state is in trouble.
+  // Stops admission, because the disk of the state does not work.
   void close(const Error& why) {
     const std::string reason =
         "nothing new is admitted until its state can be written: " + why.message();
@@ -643,15 +654,16 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     asio::post(io_, std::exchange(drained_, nullptr));
   }
 
-  // drop(), and what goes on after it, takes the session by value: the map's own pointer to it, which
-  // may be the one it was called with, is erased.
+  // drop(), and functions that continue after it (say(), flush()), take the session by value.
+  // Their argument may be the map's own pointer to the session, which drop() erases.
   template <class Message>
   void send(const SessionPtr& session, const Message& message) {
     say(session, message);
     flush_all();
   }
 
-  // The same, but it leaves with flush_all(), beside all else that is said until then.
+  // Like send(), but the message leaves with the next flush_all(), together with all other
+  // unsent messages.
   template <class Message>
   void say(SessionPtr session, const Message& message) {
     const Result<std::string> bytes = encode(message);
@@ -699,7 +711,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
                          });
   }
 
-  // Not from within what has just been sent.
+  // Continues reading later, not from within the send that has just finished.
   void go_on_reading(AgentConnectionId id) {
     asio::post(io_, [self = shared_from_this(), id] {
       const auto found = self->sessions_.find(id);
@@ -709,10 +721,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  // For what it sent, or did not send in time.
+  // Closes the session because of what it sent, or did not send in time.
   void fail(const SessionPtr& session, const std::string& why) { drop(session, why); }
 
-  // `why` is empty where the peer has simply gone.
+  // Closes the session. `why` is empty if the peer has simply disconnected.
   void drop(SessionPtr session, const std::string& why) {
     if (!why.empty()) warn_of(session, why);
     if (!why.empty() && session->is_pending) ++counters_.closed_before_hello;
@@ -738,8 +750,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     asio::post(io_, std::exchange(when_idle_, nullptr));
   }
 
-  // Heartbeats only move deadlines back, so an earlier alarm is left as it is; it finds out by
-  // itself.
+  // Sets the timer to the table's deadline. A heartbeat only moves deadlines to later times.
+  // So an earlier alarm stays set; when it fires, it is set again.
   void arm() {
     const std::optional<TimePoint> due = table_.deadline();
     if (draining_ || !due || (armed_ && *armed_ <= *due)) return;
@@ -754,7 +766,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   asio::io_context& io_;
   Logger& log_;
-  bool quiet_;  // inside an agent, the agents themselves say what there is to say
+  bool quiet_;  // an embedded service does not log, because the agents themselves report
   Duration hello_timeout_;
   JobTable table_;
   asio::steady_timer timer_;
@@ -762,8 +774,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   std::optional<TcpAcceptor> acceptor_;
   std::uint64_t last_id_ = 0;  // of connections
   std::map<AgentConnectionId, SessionPtr> sessions_;
-  std::set<AgentConnectionId> pending_;  // of them, those that have not said hello
-  std::vector<SessionPtr> unflushed_;    // something was said to them in this turn
+  std::set<AgentConnectionId> pending_;  // the sessions without a Hello
+  std::vector<SessionPtr> unflushed_;    // sessions with messages from this turn of the event loop
   Keyring keys_;
   std::optional<MungeDesk> munge_;
   TlsContextPtr tls_;
@@ -771,7 +783,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   HandshakeTurns turns_;
   std::map<std::string, std::deque<Waiting>> waiting_;  // by address, the newest last
   std::map<AgentConnectionId, std::shared_ptr<std::function<void(const ServiceMessage&)>>> locals_;
-  StoreServer* store_ = nullptr;  // of the same port
+  StoreServer* store_ = nullptr;  // the store on the same port
   const StoreServer* shown_store_ = nullptr;
   asio::steady_timer lag_timer_;
   ServiceCounters counters_;

@@ -1,4 +1,5 @@
-// ddp-store: one store, alone, for jobs that are started by other means and for tests.
+// ddp-store: one store as a program of its own, for jobs that are started by other means and
+// for tests.
 #include <CLI/CLI.hpp>
 
 #include "base/parse_number.h"
@@ -13,7 +14,8 @@ struct LimitOption {
   const char* what;
 };
 
-// The text becomes a number of units; what is wrong with it, or nothing.
+// Converts a size with a unit to a plain number. Returns what is wrong with the text, or an
+// empty string.
 std::string read_size(std::string& text) {
   constexpr double kMost = std::size_t{1} << 40;
   const std::string given = text;
@@ -21,7 +23,7 @@ std::string read_size(std::string& text) {
     const std::string wrong = CLI::AsSizeValue(false)(text);
     const auto size = ddprun::parse_number<double>(text);
     if (wrong.empty() && size && *size >= 1 && *size <= kMost) return "";
-  } catch (const CLI::ValidationError&) {  // a unit that it does not know
+  } catch (const CLI::ValidationError&) {  // an unknown unit
   }
   return "'" + given + "' is no size from 1 to 1TiB, such as 1000 or 64MiB";
 }
@@ -34,7 +36,8 @@ void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
       {"--max-request-bytes", options.request.request_bytes, "Of one request"},
       {"--max-reply-bytes", options.state.reply_bytes,
        "Of one reply; so much, and 256 KiB, is held for a client that does not read"},
-      {"--max-held-bytes", options.state.held_bytes, "Of all that the store holds; beside it up to twice --max-request-bytes for each client "
+      {"--max-held-bytes", options.state.held_bytes,
+       "Of all that the store holds; beside it up to twice --max-request-bytes for each client "
        "whose request is not complete"},
       {"--max-connections", options.connections, "Clients at a time"},
   };
