@@ -13,12 +13,12 @@ using boost::system::error_code;
 
 namespace {
 
-// What a peer may still send when it has got its last answer. Closing at once would have the kernel
-// reset the connection, and the peer lose the answer.
+// How many bytes are read and ignored after the last answer. If the socket were closed with
+// unread bytes, the kernel would reset the connection, and the peer would lose the answer.
 constexpr std::size_t kMaxIgnoredBytes = 64 * 1024;
 
-// One client. Its handlers hold it alive; `closed` tells them that the entry is done with it, or
-// gone.
+// Connection: one client. Its handlers keep it alive. `closed` tells them that HttpEntry has
+// closed the connection or is destroyed.
 struct Connection {
   Connection(TransportPtr from, HttpPages pages, std::size_t requests)
       : wire(std::move(from)),
@@ -98,7 +98,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void take(const ConnectionPtr& connection, std::string_view bytes) {
-    if (connection->is_sending) return;  // that its time is over: sent() reads on
+    if (connection->is_sending) return;  // the 408 answer is on its way: sent() reads on
     if (!connection->sending.last) {
       connection->exchange.append(bytes);
       return serve(connection);
@@ -132,7 +132,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
     read(connection);
   }
 
-  // For the whole of what comes next, not for its single bytes.
+  // Starts the timeout for the whole next step, not for single bytes.
   void begin_waiting(const ConnectionPtr& connection) {
     connection->deadline.expires_after(limits_.patience);
     connection->deadline.async_wait([self = shared_from_this(), connection](error_code error) {

@@ -1,9 +1,10 @@
-// HttpEntry: the HTTP connections of a server that has others, too.
+// HttpEntry: the HTTP connections of a server that also has connections of other protocols.
 //
-// The Asio shell around HttpExchange: it reads, lets it decide, and sends. One thread, the one that
-// runs the io_context, calls everything and does everything; nothing blocks it, and what one
-// connection does harms no other: their number, the requests of each, what is held for it, and the
-// time it may take are bounded (HttpLimits). Nothing is logged: probes and strangers come often.
+// It is the Asio shell around HttpExchange: it reads, lets HttpExchange decide, and sends. One
+// thread, which runs the io_context, makes all calls and does all work. Nothing blocks it. One
+// connection does not disturb another. HttpLimits bounds the number of connections, the
+// requests, the memory and the time of each. Nothing is logged, because probes and unknown
+// clients connect often.
 #pragma once
 
 #include <memory>
@@ -17,11 +18,13 @@
 namespace ddprun {
 
 struct HttpLimits {
-  // At once; one more, and the one is closed that has been waited for longest, so that nobody can
-  // keep a probe out by holding connections. For each one answer is held at most.
+  // Connections at a time. One more closes the connection that has been waited for longest, so
+  // that held connections cannot keep a probe out. At most one answer is held for each
+  // connection.
   std::size_t connections = 32;
-  std::size_t requests = 100;  // of one connection
-  // For a whole request to come, for an answer to be taken, and for a peer to go after the last.
+  std::size_t requests = 100;  // per connection
+  // The timeout for a whole request to arrive, for an answer to be read, and for the peer to
+  // close after the last answer.
   Duration patience = std::chrono::seconds(10);
 };
 
@@ -29,10 +32,11 @@ class HttpEntry {
  public:
   // pages: called on the thread of the sockets' io_context.
   explicit HttpEntry(HttpPages pages, const HttpLimits& limits = {});
-  // Closes every connection at once; `pages` is not called any more.
+  // Closes every connection at once. `pages` is not called afterwards.
   ~HttpEntry();
 
-  // Takes over a connection, with the plain bytes that were read from it. Over TLS it is https.
+  // Takes over a connection with the decrypted bytes that were already read from it. Over TLS
+  // it is https.
   void adopt(TransportPtr wire, std::string_view first_bytes);
 
   HttpCounters counters() const;

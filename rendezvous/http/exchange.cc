@@ -16,17 +16,19 @@ using Parser = http::request_parser<http::empty_body>;
 
 constexpr std::string_view kEndOfHeader = "\r\n\r\n";
 
-// Parses the bytes as the beginning of a request. Empty: there is nothing wrong with them.
+// Parses the bytes as the beginning of a request. Returns what is wrong with them, or an empty
+// string.
 std::string parse(Parser& parser, std::string_view bytes) {
   parser.header_limit(HttpExchange::kMaxHeaderBytes);
-  parser.body_limit(boost::none);  // a body is refused whatever its length
+  parser.body_limit(boost::none);  // a body is refused, whatever its length
   error_code error;
   parser.put(boost::asio::const_buffer(bytes.data(), bytes.size()), error);
   return !error || error == http::error::need_more ? "" : error.message();
 }
 
-// A line that begins with a blank goes on with the field before it, by rules that servers and proxies
-// have understood differently (RFC 9112, 5.2): what one of them takes for a field the other may not.
+// Returns whether a header line begins with a blank, which continues the field before it.
+// Servers and proxies have interpreted this differently (RFC 9112, 5.2), so one may see a
+// field where another does not.
 bool has_folded_line(std::string_view header) {
   for (std::size_t at = header.find('\n'); at != header.npos; at = header.find('\n', at + 1)) {
     if (at + 1 < header.size() && (header[at + 1] == ' ' || header[at + 1] == '\t')) return true;
@@ -39,8 +41,8 @@ struct Head {
   std::string_view type;
   std::size_t content_length = 0;
   bool last = false;
-  bool allow = false;      // say which methods there are
-  bool challenge = false;  // say how one may be authorized
+  bool allow = false;      // list the allowed methods
+  bool challenge = false;  // name the authorization scheme
 };
 
 std::string write(const Head& head) {
@@ -105,14 +107,15 @@ HttpAnswer HttpExchange::answer(std::string_view header) {
   if (has_folded_line(header)) return refuse(400, "a field of the header is one line");
   Parser parser;
   if (const std::string wrong = parse(parser, header); !wrong.empty()) return refuse(400, wrong);
-  // Beast waits for more where a line is too short for what should stand in it.
+  // Beast waits for more bytes if a line is too short for its required parts.
   if (!parser.is_header_done()) return refuse(400, "a line of the request is cut short");
   const auto& request = parser.get();
   const bool is_head = request.method() == http::verb::head;
   if (!is_head && request.method() != http::verb::get) {
     return refuse(405, "there are GET and HEAD");
   }
-  // Also in a form that Beast does not know, and passes over: where the request ends is in doubt.
+  // Refused also in a form that Beast does not know and skips: the end of the request is in
+  // doubt then.
   if (request.count(http::field::transfer_encoding) > 0 ||
       parser.content_length().value_or(0) > 0) {
     return refuse(400, "GET and HEAD have no body");

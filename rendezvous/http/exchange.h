@@ -1,12 +1,13 @@
-// HttpExchange: the HTTP/1.1 of one connection, without its socket. Bytes come in, answers come
-// out; Boost.Beast parses and writes them (and is included by exchange.cc alone: its headers
-// are heavy).
+// HttpExchange: the HTTP/1.1 protocol of one connection, without its socket. Bytes come in,
+// answers come out. Boost.Beast parses and writes them. Only exchange.cc includes Beast,
+// because its headers are slow to compile.
 //
-// What is understood is GET and HEAD without a body. A request has at most kMaxHeaderBytes and is
-// looked at twice: when its first line is there, so that nonsense is answered at once, and when its
-// header is complete. How the bytes were cut never matters. The last answer of a connection says
-// `Connection: close`, and nothing is read after it: after a bad request, because what follows
-// cannot be told from it, and after `max_requests`.
+// It accepts GET and HEAD without a body. A request has at most kMaxHeaderBytes. It is parsed
+// twice: when its first line is complete, so that invalid data is answered at once, and when
+// its header is complete. The result does not depend on how the bytes were split. The last
+// answer of a connection says `Connection: close`, and nothing is read after it. It is the
+// last after a bad request, because the end of that request is unknown, and after
+// `max_requests`.
 //
 // One owner thread.
 #pragma once
@@ -23,7 +24,7 @@
 
 namespace ddprun {
 
-// Shared, because a large page may be on its way to many at once.
+// Shared, because one large page may be in transit to many clients at once.
 using HttpBody = std::shared_ptr<const std::string>;
 
 inline HttpBody body_of(std::string text) {
@@ -36,25 +37,25 @@ struct HttpPage {
   int status = 200;
 };
 
-// One line of text.
+// Returns a page with one line of text.
 inline HttpPage text_page(const std::string& line, int status = 200) {
   return {.body = body_of(line + "\n"), .status = status};
 }
 
 struct HttpRequest {
-  std::string_view path;           // without what follows a ?
-  std::string_view authorization;  // that field's value; empty where there is none
-  bool encrypted = false;          // nobody on the way has seen it, nor will see the answer
+  std::string_view path;           // without the query that begins with ?
+  std::string_view authorization;  // that field's value; empty if there is none
+  bool encrypted = false;          // the connection has TLS
 };
 
-// The page that a request is about; nullopt: there is none.
+// Returns the page that a request asks for; nullopt: there is no such page.
 using HttpPages = std::function<std::optional<HttpPage>(const HttpRequest& request)>;
 
 struct HttpAnswer {
   std::string head;
-  HttpBody body;  // null: none follows the head
+  HttpBody body;  // null: no body follows the head
   int status = 0;
-  bool last = false;  // the connection is to be closed when it has been sent
+  bool last = false;  // close the connection after sending it
 };
 
 class HttpExchange {
@@ -65,16 +66,17 @@ class HttpExchange {
   HttpExchange(HttpPages pages, std::size_t max_requests)
       : pages_(std::move(pages)), requests_left_(max_requests) {}
 
-  // REQUIRES: next() has answered what came before, and the last answer was not given.
+  // REQUIRES: next() has answered all earlier bytes, and the last answer was not given.
   void append(std::string_view bytes) { buffer_.append(bytes); }
-  // The answer to the next request; nullopt: more bytes are needed, or the last one was given.
+  // Returns the answer to the next request. nullopt: more bytes are needed, or the last answer
+  // was given.
   std::optional<HttpAnswer> next();
-  // Whether a part of a request has come.
+  // Returns whether a part of a request has come.
   bool has_begun() const { return !buffer_.empty(); }
-  // Ends the exchange with this answer, whatever has come.
+  // Returns this answer and ends the exchange. Bytes that have come are dropped.
   HttpAnswer refuse(int status, const std::string& why);
 
-  // Memory held for what has come.
+  // Returns the memory held for received bytes.
   std::size_t capacity() const { return buffer_.capacity(); }
 
  private:
@@ -84,7 +86,7 @@ class HttpExchange {
   std::size_t requests_left_;
   ByteBuffer buffer_;
   std::size_t searched_ = 0;  // bytes of the buffer in which no header ends
-  bool begins_well_ = false;  // the first line of the request was looked at
+  bool begins_well_ = false;  // the first line of the request was checked
   bool over_ = false;
 };
 

@@ -1,8 +1,8 @@
-// PageCache: a page is made again only when making it has become cheap against the time that has
-// passed. So whoever asks for it without pause takes a twentieth of the thread at most, and who
-// asks now and then gets what is true now: a page that takes a millisecond is 20 ms old at most.
+// PageCache: keeps a page for kPause times as long as it took to make it. Clients that ask
+// without pause thus use at most a twentieth of the thread. Clients that ask rarely get a
+// current page: a page that takes a millisecond to make is at most 20 ms old.
 //
-// Pure: the times come in. One owner thread.
+// Pure: the times are arguments. One owner thread.
 #pragma once
 
 #include <optional>
@@ -15,9 +15,9 @@ namespace ddprun {
 
 class PageCache {
  public:
-  static constexpr int kPause = 20;  // times what making the page took
+  static constexpr int kPause = 20;  // times the time that making the page took
 
-  // The page, where it need not be made again yet; else null.
+  // Returns the page if it need not be made again yet, else null.
   const HttpPage* find(TimePoint now) const { return page_ && now < until_ ? &*page_ : nullptr; }
 
   void keep(HttpPage page, TimePoint begun, TimePoint done) {

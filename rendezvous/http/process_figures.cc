@@ -12,8 +12,8 @@
 namespace ddprun {
 namespace {
 
-// Of /proc/self/stat, behind the name in brackets, which may hold anything: the fields from the third
-// on, 1 being the state.
+// Fields of /proc/self/stat. They are counted after the name in brackets, because the name may
+// contain anything. 1 is the third field of the line, the state.
 constexpr int kUserTime = 12;
 constexpr int kSystemTime = 13;
 constexpr int kStartTime = 20;
@@ -26,7 +26,7 @@ std::uint64_t count_descriptors() {
   std::uint64_t count = 0;
   while (const dirent* entry = readdir(directory)) count += entry->d_name[0] != '.' ? 1 : 0;
   closedir(directory);
-  return count - 1;  // without the directory's own
+  return count - 1;  // without the descriptor that opendir() opened
 }
 
 }  // namespace

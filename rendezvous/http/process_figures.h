@@ -1,11 +1,12 @@
-// What the kernel says of this process, for the page /metrics. Any thread.
+// process_figures(): what the kernel reports about this process, for the page /metrics. Any
+// thread.
 #pragma once
 
 #include "rendezvous/http/core/metrics_page.h"
 
 namespace ddprun {
 
-// All 0 where /proc is not there.
+// Returns the figures. All are 0 where /proc does not exist.
 ProcessFigures process_figures();
 
 }  // namespace ddprun

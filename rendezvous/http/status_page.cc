@@ -21,12 +21,12 @@ using Json = nlohmann::json;
 constexpr std::size_t kHeadlineBytes = 1024;
 constexpr std::size_t kFailureMessageBytes = 256;
 
-// An array, of as many elements as there is room for.
+// BoundedArray: a JSON array with as many elements as its room permits.
 class BoundedArray {
  public:
   explicit BoundedArray(std::size_t room) : room_(room) {}
 
-  // False: there was no room for it.
+  // Returns false if the element does not fit.
   bool add(std::string_view element) {
     if (text_.size() + element.size() + 1 > room_) return false;
     if (!text_.empty()) text_ += ",\n";
@@ -40,7 +40,8 @@ class BoundedArray {
   std::string text_;
 };
 
-// The object, which has fields, with an array, and how many elements that one lacks.
+// Returns the object `text`, which must have fields, with the array and the number of its
+// missing elements added.
 std::string with_array(std::string text, const std::string& name, const BoundedArray& array,
                        std::size_t left_out) {
   text.pop_back();

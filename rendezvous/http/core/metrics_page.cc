@@ -12,14 +12,15 @@
 namespace ddprun {
 namespace {
 
-// What kind_word() gives.
-constexpr const char* kFailureKinds[] = {"exit_code",     "exception",  "signal",    "out_of_memory",
-                                         "start_failure", "lease_lost", "node_lost", "hang"};
+// All results of kind_word().
+constexpr const char* kFailureKinds[] = {"exit_code",     "exception",     "signal",
+                                         "out_of_memory", "start_failure", "lease_lost",
+                                         "node_lost",     "hang"};
 
-// Of a job's id in a label.
+// Limit of a job's id in a label.
 constexpr std::size_t kLabelBytes = 256;
 
-// Bytes of the character at the front of the text; 0: it is no UTF-8.
+// Returns the bytes of the first character of the text; 0: the text does not begin with UTF-8.
 std::size_t character_bytes(std::string_view text) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   if (byte(0) < 0x80) return 1;
@@ -29,7 +30,7 @@ std::size_t character_bytes(std::string_view text) {
   for (std::size_t i = 1; i < length; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;
   }
-  // Forms that are longer than they need be, surrogates, and what is past the last character.
+  // Overlong forms, surrogates, and code points above U+10FFFF.
   const bool forbidden = (byte(0) == 0xE0 && byte(1) < 0xA0) ||
                          (byte(0) == 0xED && byte(1) > 0x9F) ||
                          (byte(0) == 0xF0 && byte(1) < 0x90) || (byte(0) == 0xF4 && byte(1) > 0x8F);
@@ -57,7 +58,7 @@ std::string label(std::string_view name, std::string_view value) {
   return "{" + std::string(name) + "=\"" + label_value(value) + "\"}";
 }
 
-// The page, line by line.
+// Page: builds the text line by line.
 class Page {
  public:
   enum class Kind { kCounter, kGauge, kHistogram };
@@ -98,8 +99,8 @@ class Page {
 };
 using Kind = Page::Kind;
 
-// A few jobs by the label that names them: two that would get the same one are listed once, because
-// a series that stands there twice makes the whole page void.
+// ListedJobs: some jobs by their label. Two jobs with the same label are listed once, because
+// a duplicate series makes the whole page invalid.
 using ListedJobs = std::map<std::string, const Membership*>;
 
 ListedJobs list_jobs(const std::vector<const Membership*>& jobs) {

@@ -1,8 +1,8 @@
-// The service in figures: the page /metrics, in Prometheus' text format 0.0.4. docs/monitoring.md
-// lists the families; a test ties the two.
+// metrics_page(): the page /metrics with the figures of the service, in Prometheus' text
+// format 0.0.4. docs/monitoring.md lists the families; a test compares the two.
 //
-// Job ids come from strangers: they are escaped, and only kJobsListed jobs get series of their own,
-// so that the page stays below kMaxMetricsBytes. Pure; any thread.
+// Job ids come from untrusted clients, so they are escaped. Only kJobsListed jobs get series
+// of their own, so that the page stays below kMaxMetricsBytes. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,8 @@ namespace ddprun {
 inline constexpr std::size_t kJobsListed = 100;
 inline constexpr std::size_t kMaxMetricsBytes = 1 << 20;
 
-// Of the process that serves the page, by the names that Prometheus' client libraries give.
+// ProcessFigures: figures of the process that serves the page. The page uses the names of
+// Prometheus' client libraries for them.
 struct ProcessFigures {
   Duration cpu{};
   std::uint64_t resident_bytes = 0;
@@ -30,9 +31,9 @@ struct ProcessFigures {
 struct Figures {
   ServiceCounters service;
   HttpCounters http;
-  std::optional<StoreCounters> store;  // of the process that serves the page, if it has one
+  std::optional<StoreCounters> store;  // the store of this process, if it has one
   ProcessFigures process = {};
-  bool state_writable = true;  // also where none is kept
+  bool state_writable = true;  // also true where no state is kept
 };
 
 std::string metrics_page(const JobTable& jobs, const Figures& figures);
