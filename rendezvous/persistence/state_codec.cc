@@ -41,7 +41,7 @@ Json json_of(const JobRecord& record) {
   put(json, "verdict", state.verdict);
   if (record.end_number > 0) json["end_number"] = record.end_number;
   if (record.owner) json["owner"] = record.owner->value;
-  // All places have one reason, which may be long: it is said once.
+  // All places have the same reason, which may be long, so it is written once.
   if (!state.places.empty()) json["placed_for"] = state.places.front().assignment.reason;
   for (const Place& place : state.places) {
     Assignment assignment = place.assignment;
@@ -71,7 +71,7 @@ JobRecord record_of(const Json& json) {
   take(json, "verdict", state.verdict);
   if (json.contains("end_number")) json.at("end_number").get_to(record.end_number);
   if (json.contains("owner")) json.at("owner").get_to(record.owner.emplace().value);
-  // Earlier versions did not write these.
+  // Earlier versions did not write these fields.
   if (json.contains("restart_ages_ms")) {
     for (const Json& age : json.at("restart_ages_ms")) {
       state.restart_ages.push_back(age_from_ms(age.get<std::int64_t>()));
@@ -93,7 +93,8 @@ JobRecord record_of(const Json& json) {
   return record;
 }
 
-// What Membership relies on, beyond the bounds of each field.
+// Returns whether the state satisfies what Membership relies on beyond the bounds of each
+// field.
 bool is_possible(const JobState& state) {
   const bool ended = state.phase == JobPhase::kEnded;
   if (ended != state.verdict.has_value()) return false;

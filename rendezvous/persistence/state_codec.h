@@ -1,5 +1,6 @@
-// A service's state as the journal keeps it: a JSON object under "service", and one under
-// "job/<id>" for each job. docs/operations.md says what is in it. Pure functions; any thread.
+// State codec: converts a service's state to and from the entries of its journal. The journal
+// has a JSON object under "service", and one under "job/<id>" for each job. docs/operations.md
+// describes them. Pure functions; any thread.
 #pragma once
 
 #include "base/result.h"
@@ -10,8 +11,9 @@ namespace ddprun {
 
 JournalEntry to_entry(const StateChange& change);
 
-// kUnsupported: a newer version has written it. kCorrupt: it says what no service would have
-// written; the cause names the key. What is handed on can be relied on by those behind.
+// Returns the state in the image. kUnsupported: a newer version has written it. kCorrupt: no
+// service could have written it; the cause names the key. A state that is returned satisfies
+// all that Membership relies on.
 Result<ServiceState> decode_state(const JournalImage& image);
 
 }  // namespace ddprun

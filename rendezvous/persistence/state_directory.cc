@@ -21,7 +21,7 @@ constexpr const char* kNewJournal = "journal.new";
 
 }  // namespace
 
-// Says errno.
+// Returns an error with the current errno.
 Error StateDirectory::failed(const std::string& doing, const char* file) const {
   const int sys_errno = errno;
   return system_error(doing + " " + path_ + "/" + file, sys_errno);
@@ -96,7 +96,8 @@ Result<void> StateDirectory::write(std::span<const JournalEntry> entries) {
   if (must_rewrite_) return rewrite();
   if (entries.empty()) return {};
   if (Result<void> appended = append(entries); !appended) return appended;
-  // What is written is safe, with or without this. A full disk may have room for it later.
+  // The entries are durable, whether this succeeds or not. A full disk may have room for it
+  // later.
   if (size_ > compact_bytes_ && size_ > 4 * snapshot_size_) (void)rewrite();
   return {};
 }
@@ -105,8 +106,8 @@ Result<void> StateDirectory::append(std::span<const JournalEntry> entries) {
   const std::string frame = journal_frame(entries);
   if (!write_all(journal_.get(), frame) || ::fdatasync(journal_.get()) != 0) {
     Error error = failed("write", kJournal);
-    // What the file ends with now, and whether pages that could not be written are tried again by
-    // the kernel, nobody knows: this file is not appended to any more.
+    // The end of the file is unknown now. It is also unknown whether the kernel retries pages
+    // that it could not write. So this file is not appended to any more.
     must_rewrite_ = true;
     (void)!::ftruncate(journal_.get(), static_cast<off_t>(size_));
     reserved_to_ = 0;
@@ -121,7 +122,7 @@ Result<void> StateDirectory::ensure_room() {
   if (reserved_to_ < wanted - kReserveBytes / 2) {
     const bool reserved =
         ::fallocate(journal_.get(), FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(wanted)) == 0;
-    // Without it a full disk is noticed by the write that has no room.
+    // If the file system cannot reserve space, a full disk is noticed by the write that fails.
     const bool cannot = !reserved && (errno == EOPNOTSUPP || errno == ENOSYS);
     if (!reserved && !cannot) return failed("reserve room for", kJournal);
     reserved_to_ = wanted;
@@ -133,7 +134,7 @@ Result<void> StateDirectory::ensure_room() {
   return failed("keep room for", kJournal);
 }
 
-// A new journal takes the old one's place, or the old one stays.
+// Replaces the old journal by a new one. If that fails, the old one stays.
 Result<void> StateDirectory::rewrite() {
   const std::string bytes = journal_snapshot(image_);
   UniqueFd file(::openat(directory_.get(), kNewJournal,
@@ -142,13 +143,13 @@ Result<void> StateDirectory::rewrite() {
                      ::renameat(directory_.get(), kNewJournal, directory_.get(), kJournal) == 0;
   if (!whole) {
     Error error = failed("write", kNewJournal);
-    ::unlinkat(directory_.get(), kNewJournal, 0);  // it may be what fills the disk
+    ::unlinkat(directory_.get(), kNewJournal, 0);  // this file may have filled the disk
     return error;
   }
   journal_ = std::move(file);
   size_ = snapshot_size_ = bytes.size();
   reserved_to_ = 0;
-  // Until the directory is safe, so is no entry: a loss of power may bring the old file back.
+  // Until the directory is durable, no entry is: a loss of power may bring the old file back.
   must_rewrite_ = ::fsync(directory_.get()) != 0;
   if (must_rewrite_) return failed("write", ".");
   return {};

@@ -1,11 +1,11 @@
-// StateDirectory: the files in which a service's state outlives it (--state-dir).
+// StateDirectory: the files that keep a service's state across restarts (--state-dir).
 //
-//   lock          locked while the service lives: two of them would forget each other's jobs
+//   lock          locked while the service lives: two services would overwrite each other's jobs
 //   journal       rendezvous/persistence/core/journal.h
-//   journal.new   a snapshot on its way to become the journal; worth nothing if found
+//   journal.new   an unfinished snapshot that will replace the journal; ignored if found
 //
-// Every function blocks on the disk. One owner thread at a time: StateWriter's own, once it has
-// the object (rendezvous/persistence/state_writer.h).
+// Every function blocks on the disk. It has one owner thread at a time. That is StateWriter's
+// own thread, once StateWriter has the object (rendezvous/persistence/state_writer.h).
 #pragma once
 
 #include <cstddef>
@@ -20,33 +20,36 @@ namespace ddprun {
 
 class StateDirectory {
  public:
-  // A journal is compacted when it is longer than this and four times its last snapshot.
+  // A journal is compacted when it is longer than this and than four times its last snapshot.
   static constexpr std::size_t kCompactBytes = 1 << 20;
-  // Room that is held ready, so that what runs can go on when the disk is full.
+  // Reserved disk space, so that running jobs can continue when the disk is full.
   static constexpr std::size_t kReserveBytes = 1 << 20;
-  // What no service writes: it is not read, however much memory there is.
+  // No service writes a longer journal. It is not read, however much memory there is.
   static constexpr std::size_t kMaxJournalBytes = std::size_t{1} << 30;
 
-  // Makes the directory where it does not exist, takes its lock, and reads what it holds; the end
-  // of a write that was cut short is cut off. Errors name the file, and say what to do where
-  // somebody can: another service has the lock; kCorrupt, kUnsupported: see read_journal().
+  // Opens the directory: creates it if it does not exist, takes its lock, and reads its
+  // journal. An incomplete last write is cut off. Errors name the file, and say what to do
+  // where the user can do something. kResource: another service has the lock. kCorrupt,
+  // kUnsupported: see read_journal().
   static Result<StateDirectory> open(const std::string& path,
                                      std::size_t compact_bytes = kCompactBytes);
 
   const std::string& path() const { return path_; }
   const JournalImage& image() const { return image_; }
-  // Nothing was here before.
+  // Returns whether there was no journal before open().
   bool is_new() const { return is_new_; }
-  // How much open() has cut off.
+  // Returns the number of bytes that open() has cut off.
   std::size_t cut_bytes() const { return cut_bytes_; }
 
-  // When it returns the entries are safe, be it from a loss of power. After an error of the disk
-  // they are written by the next call that succeeds, which may have none of its own.
-  // kInvalidArgument: one of them is too large to be written ever, and none was taken.
+  // Writes the entries. When it succeeds they are durable, also after a loss of power. After
+  // an error of the disk they are written by the next call that succeeds, which may have no
+  // entries of its own. kInvalidArgument: one of them is too large for a frame, and none was
+  // taken.
   Result<void> write(std::span<const JournalEntry> entries);
 
-  // Takes kReserveBytes behind the journal's end for itself, where the file system can do that, and
-  // looks whether as much is left on the disk. An error: no, so it is time to take on nothing new.
+  // Reserves kReserveBytes after the journal's end where the file system supports that. Then
+  // checks whether as much is free on the disk. An error means that there is not enough space,
+  // so nothing new should be admitted.
   Result<void> ensure_room();
 
  private:
@@ -69,7 +72,7 @@ class StateDirectory {
   std::size_t reserved_to_ = 0;  // offset in the journal's file
   std::size_t cut_bytes_ = 0;
   bool is_new_ = false;
-  bool must_rewrite_ = false;  // what the journal ends with is not known, or not all of the image
+  bool must_rewrite_ = false;  // the journal's end is not known, or the file lacks a part of image_
 };
 
 }  // namespace ddprun

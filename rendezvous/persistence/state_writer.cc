@@ -41,7 +41,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
     retry_.cancel();
     hang_.cancel();
     disk_.join();
-    directory_.reset();  // and its lock, whoever holds this object still
+    directory_.reset();  // with its lock, even if handlers still hold this object
   }
 
  private:
@@ -50,7 +50,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
   struct Outcome {
     Result<void> written;
     Result<void> room;
-    Entries not_taken;  // what must be written still, because the directory did not take it
+    Entries not_taken;  // still to be written, because the directory did not take them
   };
 
   static Outcome write(StateDirectory& directory, Entries entries) {
@@ -63,7 +63,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
     return outcome;
   }
 
-  // With nothing to write it looks for room.
+  // Begins a write. With nothing to write it only checks for free disk space.
   void begin() {
     if (stopped_ || writing_) return;
     due_ = false;
@@ -78,7 +78,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
     watch();
   }
 
-  // The write that has begun now.
+  // Starts the timer that detects a hang of the write that has just begun.
   void watch() {
     hang_.expires_after(kHungAfter);
     hang_.async_wait([self = shared_from_this()](boost::system::error_code error) {
@@ -100,7 +100,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
   void ended(std::uint64_t number, Outcome outcome) {
     writing_ = false;
     if (stopped_) return;
-    waiting_.merge(outcome.not_taken);  // a newer change of the same subject counts
+    waiting_.merge(outcome.not_taken);  // keeps the newer change of the same key
     hang_.cancel();
     const bool hung = std::exchange(hung_, false);
     refused_ = !outcome.written;
@@ -120,21 +120,21 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   asio::io_context& io_;
-  std::optional<StateDirectory> directory_;  // while a write is under way, its thread's
-  const std::string path_;                   // of it
+  std::optional<StateDirectory> directory_;  // belongs to the disk thread during a write
+  const std::string path_;                   // of directory_
   StateWriterEvents events_;
   asio::steady_timer retry_;
   asio::steady_timer hang_;
-  Entries waiting_;           // for the next write; of each subject the newest change
+  Entries waiting_;           // for the next write; the newest change of each key
   std::uint64_t number_ = 0;  // of the last change
-  bool due_ = false;          // something has come to wait
+  bool due_ = false;          // a change has been queued since the last write began
   bool writing_ = false;
-  bool refused_ = false;   // the last write: nothing is written before the next try
-  bool troubled_ = false;  // as the events say
-  bool hung_ = false;      // that is all they say: the disk has not answered
+  bool refused_ = false;   // the last write failed: nothing is written before the next retry
+  bool troubled_ = false;  // `failed` was called, and `well` not yet
+  bool hung_ = false;      // `failed` was called only because the disk has not answered
   bool stopped_ = false;
-  // Of one thread, so that writes keep their order. It may be given signals, which are the signal_set's
-  // of its program on whatever thread they come.
+  // One thread, so that writes keep their order. It may receive signals: the program's
+  // signal_set handles them on any thread.
   asio::thread_pool disk_{1};
 };
 

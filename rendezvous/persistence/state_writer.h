@@ -1,18 +1,20 @@
-// StateWriter: writes a service's changes to its StateDirectory while the service goes on.
+// StateWriter: writes a service's changes to its StateDirectory while the service continues.
 //
-// A write waits for the disk: a fraction of a millisecond on a good one, seconds on one that is
-// busy or sick. So a thread of its own does it, and heartbeats are answered meanwhile. All changes
-// of one turn of the event loop, and all that come during a write, share the next one.
+// A write waits for the disk: a fraction of a millisecond on a good one, seconds on a busy or
+// failing one. So a thread of its own writes, and heartbeats are answered in the meantime. All
+// changes of one turn of the event loop, and all that come during a write, share the next
+// write.
 //
-// When the disk is full, what is left of its reserve (StateDirectory) is for what runs. What the
-// disk refuses is tried again every kRetryPause until it succeeds. So is a change that is too large
-// to be written ever, and what waits with it: nothing is safe until a smaller one has taken its
-// place. A write that is under way for kHungAfter is trouble, too; it cannot be called back, and may
-// succeed later.
+// When the disk is full, the rest of the reserve (StateDirectory) is for running jobs. A write
+// that the disk refuses is retried every kRetryPause until it succeeds. A change that is too
+// large for a frame is retried, too, together with the changes that wait with it. Nothing
+// becomes durable until a smaller change has replaced it. A write that takes longer than
+// kHungAfter is also reported as failed. It cannot be cancelled, and may succeed later.
 //
-// The io_context's thread calls everything and is called back. The destructor waits for a write
-// that has begun, however long that takes; afterwards nothing is called back. A program that must
-// end while the disk hangs leaves without it (rendezvous/service/daemon.h).
+// The io_context's thread makes all calls and gets all callbacks. The destructor waits for a
+// write that has begun, however long that takes. Afterwards no callback is called. A program
+// that must end while the disk hangs exits without the destructor
+// (rendezvous/service/daemon.h).
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -27,12 +29,13 @@
 namespace ddprun {
 
 struct StateWriterEvents {
-  // All changes up to this number are safe.
+  // All changes up to this number are durable.
   std::function<void(std::uint64_t number)> durable;
-  // The disk is full, refuses to write, or does not answer; called before anything that was written
-  // then is called safe. Once, and again where one that did not answer says what is wrong. And: that
-  // is over.
+  // The disk is full, refuses to write, or does not answer. Called before a change written at that
+  // time is reported as durable. It is called once until `well`. If the disk did not answer, it is
+  // called again when the disk's error is known.
   std::function<void(const Error& why)> failed;
+  // Writing works again.
   std::function<void()> well;
 };
 
@@ -44,7 +47,7 @@ class StateWriter {
   StateWriter(boost::asio::io_context& io, StateDirectory directory, StateWriterEvents events);
   ~StateWriter();
 
-  // Numbers only grow.
+  // Queues a change for the next write. Its number must be larger than the last one.
   void keep(std::uint64_t number, const StateChange& change);
 
  private:

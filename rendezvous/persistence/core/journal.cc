@@ -18,7 +18,7 @@ constexpr std::string_view kFrameMagic =
     "DJF";
 constexpr std::size_t kNumberBytes = 4;
 constexpr std::size_t kFrameHeaderBytes = kFrameMagic.size() + 2 * kNumberBytes;
-// A snapshot's frames are filled up to here, so that none comes near the limit.
+// A snapshot begins a new frame after this many bytes, so that no frame comes near the limit.
 constexpr std::size_t kSnapshotFrameBytes = 1 << 20;
 
 // CRC-32C, as in iSCSI and ext4.
@@ -44,7 +44,8 @@ std::optional<std::string_view> take_text(std::string_view& bytes) {
   return text;
 }
 
-// The entries of the whole frame that begins here; nullopt: none does.
+// Returns the entries of the whole frame that begins here; nullopt: no whole frame begins
+// here.
 std::optional<std::string_view> frame_at(std::string_view bytes) {
   if (bytes.size() < kFrameHeaderBytes || !bytes.starts_with(kFrameMagic)) return std::nullopt;
   const std::string_view length_bytes = bytes.substr(kFrameMagic.size(), kNumberBytes);
@@ -67,7 +68,7 @@ std::optional<std::size_t> whole_frame_from(std::string_view bytes, std::size_t 
   return std::nullopt;
 }
 
-// False: these are no entries.
+// Applies encoded entries. Returns false if the bytes are not entries.
 bool apply_bytes(std::string_view bytes, JournalImage& image) {
   while (!bytes.empty()) {
     const auto key = take_text(bytes);
@@ -156,7 +157,7 @@ Result<JournalReading> read_journal(std::string_view bytes) {
     const std::optional<std::string_view> entries = frame_at(bytes.substr(offset));
     if (!entries) {
       const std::optional<std::size_t> next = whole_frame_from(bytes, offset + 1);
-      if (!next) break;  // the last write did not come to its end
+      if (!next) break;  // the last write was interrupted
       return damaged(offset, "a whole frame follows at " + std::to_string(*next) +
                                  ", so this is not the end of a write that was cut short");
     }

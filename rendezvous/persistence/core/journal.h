@@ -1,18 +1,19 @@
-// The journal: how what outlives a service lies in a file, as bytes. A map of keys to values, and
-// every change of it in the order in which it was made.
+// Journal: the bytes of the file that keeps a service's state across restarts. It holds a map
+// of keys to values as the changes of that map, in the order in which they were made.
 //
 //   file     "ddprun journal 1\n", then frames, the oldest first
 //   frame    ff 44 4a 46, u32 length, u32 crc, and `length` bytes of entries
-//   entry    u32 length, key, u32 length, value; an empty value takes the key away
+//   entry    u32 length, key, u32 length, value; an empty value removes the key
 //
-// Integers are little-endian. The crc is CRC-32C of the length and of the entries. A frame holds
-// all that one write adds, and counts as a whole or not at all; the next one is written only when
-// it is safe on the disk. So a crash can only damage the last frame. It was not acknowledged, and
-// is cut. A damaged frame with a whole one behind it is no crash's work but the disk's, or somebody
-// else's. What it said was acknowledged, so the journal is refused.
+// Integers are little-endian. The crc is CRC-32C of the length and of the entries. A frame
+// holds all that one write adds, and counts as a whole or not at all. The next frame is
+// written only after this one is durable. So a crash can damage only the last frame. That
+// frame was not acknowledged, and it is cut off. A damaged frame with a whole one after it
+// cannot come from a crash. The disk or another program has damaged it. Its contents were
+// acknowledged, so the journal is refused.
 //
-// A snapshot is a journal that says every key once. Keys and values must not contain ff, which text
-// in UTF-8 never does: so nothing in an entry looks like the beginning of a frame.
+// A snapshot is a journal that has every key once. Keys and values must not contain the byte
+// ff, which UTF-8 text never does. So no bytes of an entry look like the beginning of a frame.
 //
 // Pure functions; any thread.
 #pragma once
@@ -31,28 +32,28 @@ inline constexpr std::size_t kMaxJournalFrameBytes = 64 << 20;
 
 struct JournalEntry {
   std::string key;
-  std::string value;  // empty: the key is gone
+  std::string value;  // empty: the key is removed
 };
 
 using JournalImage = std::map<std::string, std::string>;
 
-// What the entries make of the image, in their order.
+// Applies the entries to the image, in their order.
 void apply_entries(std::span<const JournalEntry> entries, JournalImage& image);
 
-// One frame. REQUIRES: its entries take kMaxJournalFrameBytes at most, and there are some.
+// Returns one frame. REQUIRES: there are entries, and they take at most kMaxJournalFrameBytes.
 std::string journal_frame(std::span<const JournalEntry> entries);
-// What the entries take in a frame.
+// Returns the bytes that the entries take in a frame.
 std::size_t journal_bytes(std::span<const JournalEntry> entries);
 
-// A whole file that says this and nothing else.
+// Returns a whole file with exactly this image.
 std::string journal_snapshot(const JournalImage& image);
 
 struct JournalReading {
   JournalImage image;
-  std::size_t whole_bytes = 0;  // header and whole frames; what is behind them is to be cut off
+  std::size_t whole_bytes = 0;  // header and whole frames; the bytes after them are to be cut off
 };
-// kCorrupt: the journal is damaged, and the cause says at which offset; kUnsupported: it is of
-// another version. Takes memory only for what is there.
+// Reads a whole file. kCorrupt: the journal is damaged; the cause gives the offset.
+// kUnsupported: it has another version. Memory use is bounded by the size of `bytes`.
 Result<JournalReading> read_journal(std::string_view bytes);
 
 }  // namespace ddprun
