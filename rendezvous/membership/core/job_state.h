@@ -1,7 +1,7 @@
-// What of a job outlives the service that runs it: what a restarted service must know to go on
-// with the job where it was. rendezvous/persistence/state_codec.h turns it into text, rendezvous/persistence/core/journal.h
-// keeps it. Agents say the rest again when they come back: who is connected, spares, what runs.
-// Value types; any thread.
+// JobState, ServiceState: what a restarted service must know to continue its jobs.
+// rendezvous/persistence/state_codec.h converts it to text, and
+// rendezvous/persistence/core/journal.h keeps it. Agents report the rest when they come back:
+// which nodes are connected, spares, and running workers. Value types; any thread.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ namespace ddprun {
 
 enum class JobPhase { kForming, kRunning, kEnded };  // rendezvous/membership/core/membership.h
 
-// In pages and in the journal.
+// Names in pages and in the journal.
 inline constexpr EnumNames<JobPhase, 3> kJobPhaseWords{{{JobPhase::kForming, "forming"},
                                                     {JobPhase::kRunning, "running"},
                                                     {JobPhase::kEnded, "ended"}}};
 
-// A node that has been told to run the newest generation, and may have workers of it.
+// Place: a node that has been told to run the newest generation, and may have workers of it.
 struct Place {
   NodeSpec node;
   Assignment assignment;
@@ -35,12 +35,12 @@ struct JobState {
   JobPhase phase = JobPhase::kForming;
   Generation generation{-1};
   int restarts_used = 0;
-  std::vector<Duration> restart_ages = {};  // of those that a window counts
+  std::vector<Duration> restart_ages = {};  // of the restarts that a window counts
   Strikes strikes = {};
-  std::string reason;   // for which the newest generation was formed, or the next one will be
+  std::string reason;   // why the newest generation was formed, or the next one will be
   bool failed = false;  // the newest generation failed and is being ended
-  std::vector<WorkerEnd> ends;       // how; not empty if it failed. An excerpt
-  std::optional<Verdict> ending;     // what the job ends with when nothing of it is left
+  std::vector<WorkerEnd> ends;       // of its workers, an excerpt; not empty if it failed
+  std::optional<Verdict> ending;     // the job ends with this when no workers are left
   std::optional<Verdict> verdict;    // set in kEnded
   std::vector<Place> places;         // by agent id; empty in kEnded
   std::vector<std::string> missing;  // hosts of the newest generation that are gone
@@ -50,21 +50,23 @@ struct JobState {
 
 struct JobRecord {
   std::string instance;
-  std::string former_instance;  // in a life of the service that nothing was kept of
-  // The how-manyth of all jobs to end; 0: it has not ended, or in a life that did not say.
+  std::string former_instance;  // in an earlier run of the service without kept state
+  // Counts the jobs of the service in the order of their end. 0: it has not ended, or it ended in
+  // an older version that did not record this.
   std::uint64_t end_number = 0;
-  std::optional<UserId> owner = {};  // whose job it is; nullopt: nobody has proved that
+  std::optional<UserId> owner = {};  // of the job; nullopt: no user was proved
   JobState state;
 };
 
-// All that a service knows and its agents do not.
+// ServiceState: all that a service knows and its agents do not.
 struct ServiceState {
-  std::string service_id;        // begins every instance; empty: nothing was kept
-  std::uint64_t jobs_begun = 0;  // so that no instance is given out twice
+  std::string service_id;        // prefix of every instance; empty: nothing was kept
+  std::uint64_t jobs_begun = 0;  // so that every instance is unique
   std::map<std::string, JobRecord> jobs;
 };
 
-// A change of it. Each says all there is to say about its subject: the newest one counts.
+// StateChange: a change of ServiceState. Each is complete in itself, so only the newest of
+// each subject counts.
 struct ServiceBegun {
   std::string service_id;
   std::uint64_t jobs_begun = 0;

@@ -8,7 +8,8 @@
 namespace ddprun {
 namespace {
 
-// Who has proved something else than his user was let in for that.
+// Returns whether the user may use the job. A caller without a proved user was admitted by
+// other means, such as a key.
 bool may_use(std::optional<UserId> owner, std::optional<UserId> user) {
   constexpr UserId kRoot{0};
   return !owner || !user || user == owner || user == kRoot;
@@ -49,7 +50,7 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
     if (kept.state.phase == JobPhase::kEnded) ended_.push_back(id);
     jobs_.emplace(id, std::move(job));
   }
-  // Those without a number ended in a life that gave none: before all others, and by id.
+  // Jobs without a number ended before numbers were recorded: they come first, by id.
   std::stable_sort(ended_.begin(), ended_.end(), [this](const auto& a, const auto& b) {
     return jobs_.at(a).end_number < jobs_.at(b).end_number;
   });
@@ -119,7 +120,7 @@ void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, Se
   agents_[origin.connection] = {hello.job.id, hello.node.agent_id};
   connections_[hello.node.agent_id] = origin.connection;
   if (!origin.service_address.empty()) membership.set_service_address(origin.service_address);
-  Hello seen = hello;  // from where its workers may call, too
+  Hello seen = hello;  // its workers may also connect from the address of this connection
   if (!origin.peer_address.empty()) seen.node.other_addresses.push_back(origin.peer_address);
   MembershipOutput joined = membership.joined(seen, origin.local, now);
   record(**job, now, out);
@@ -188,7 +189,7 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
   forward(id, std::move(begun), now, out);
 }
 
-// --- what workers write -------------------------------------------------------------------------
+// --- output of workers --------------------------------------------------------------------------
 
 void JobTable::inquire(AgentConnectionId reader, const UserRequest& request, TimePoint now,
                        ServiceOutput& out) {
@@ -207,7 +208,7 @@ std::vector<OutputInquiries::Node> JobTable::nodes_of(const Membership& job,
   return nodes;
 }
 
-// Other nodes may run the job's workers now, or be back.
+// Updates followed inquiries when other nodes may run the job's workers, or nodes may be back.
 void JobTable::see_nodes(const std::string& job_id, TimePoint now, ServiceOutput& out) {
   for (const OutputInquiries::Followed& one : inquiries_.followed(job_id)) {
     const Membership& job = jobs_.at(job_id).membership;
@@ -232,7 +233,7 @@ ServiceOutput JobTable::all_sent(AgentConnectionId connection, TimePoint now) {
   return out;
 }
 
-// Their job is over, in one way or another.
+// Sends the last message to the watchers of a job that is over.
 void JobTable::tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
                              std::uint64_t after, ServiceOutput& out) {
   std::erase_if(watchers_, [&](const auto& watcher) {
@@ -242,7 +243,7 @@ void JobTable::tell_watchers(const std::string& job_id, const ServiceMessage& la
   });
 }
 
-// Why it has to try again later.
+// Returns why the agent must try again later; nullopt: it need not.
 std::optional<std::string> JobTable::why_not_now(const Hello& hello) const {
   if (is_known(hello)) return std::nullopt;
   if (closed_) return closed_;
@@ -260,8 +261,8 @@ bool JobTable::is_known(const Hello& hello) const {
   return hello.instance == job->second.instance || hello.instance == job->second.former_instance;
 }
 
-// The job that the agent means: the present one of that id, or a new one. An agent that is refused
-// changes nothing.
+// Returns the job that the agent means: the current one of that id, or a new one. An agent
+// that is refused changes nothing.
 Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserId> user,
                                          TimePoint now) {
   const auto found = jobs_.find(hello.job.id);
@@ -275,7 +276,8 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserI
   const bool of_it = is_known(hello);
   if (over && hello.instance.empty()) return begin_job(hello, user, now);
   if (!may_use(job.owner, user)) return not_his(hello.job.id, *job.owner, *user);
-  // A newcomer was faster than those who were there before; nothing was formed with it yet.
+  // A newcomer began the job before the agents of the earlier run came back. No generation was
+  // formed with it yet.
   const bool recalls = !of_it && has_past(hello) && !over && job.former_instance.empty() &&
                        job.membership.generation() < Generation(0) && can_recall(hello.instance);
   if (!hello.instance.empty() && !of_it && !recalls) {
@@ -294,7 +296,7 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserI
   return &job;
 }
 
-// In the place of one that has ended, if there is one.
+// Begins a new job. It replaces an ended job of the same id.
 Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<UserId> user,
                                            TimePoint now) {
   const std::string& id = hello.job.id;
@@ -324,12 +326,12 @@ void JobTable::note_over(std::string instance) {
   if (over_.size() > kOverKept) over_.pop_front();
 }
 
-// It was welcomed by an earlier life of this service.
+// Returns whether an earlier run of this service welcomed the agent.
 bool JobTable::has_past(const Hello& hello) const {
   return !hello.instance.empty() && !hello.instance.starts_with(options_.service_id + "-");
 }
 
-// False: that job was recalled before, so it has ended since.
+// Returns false if that job was recalled before, so it has ended since.
 bool JobTable::can_recall(const std::string& instance) const {
   return recalled_.size() < kRecallsKept && !recalled_.contains(instance);
 }
@@ -364,7 +366,8 @@ ServiceOutput JobTable::pulse(TimePoint now) {
   return out;
 }
 
-// Half a patience is more than what a busy machine takes, and less than what costs a node its workers.
+// Notices that the process did not run. Half a patience is longer than the delays of a busy
+// machine, and too short for a node to end its workers.
 void JobTable::notice_time(TimePoint now, ServiceOutput& out) {
   if (!awake_) return;
   const Duration gap = now - *std::exchange(awake_, now);
@@ -395,7 +398,7 @@ std::optional<TimePoint> JobTable::deadline() const {
   for (const auto& [id, job] : jobs_) {
     consider(job.membership.deadline());
     if (!job.membership.is_deserted()) continue;
-    // At once, so that it is known since when.
+    // Due at once, so that tick() sets deserted_since.
     consider(job.deserted_since ? *job.deserted_since + options_.times.lease : TimePoint());
   }
   consider(inquiries_.deadline());
@@ -446,7 +449,7 @@ ServiceOutput JobTable::farewell(const std::string& why) const {
   return out;
 }
 
-// What the job's last change does not tell becomes a new one.
+// Records the job's state as a new change if it differs from the last recorded one.
 void JobTable::record(Job& job, TimePoint now, ServiceOutput& out) {
   const auto mark = job.mark();
   if (job.recorded == mark) return;
@@ -499,7 +502,8 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
   tell_watchers(job_id, End{*job.membership.verdict()}, job.last_change, out);
 }
 
-// A job that was stopped has failed with nobody's end, and with no timeout of its own.
+// Counts the end of a job. The verdict of a stopped job has no worker ends, and its exit code
+// is not that of the join timeout.
 void JobTable::count_end(const Verdict& verdict) {
   const bool was_stopped =
       verdict.ends.empty() && verdict.exit_code != to_int(ExitCode::kJoinTimeout);

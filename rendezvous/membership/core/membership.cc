@@ -18,13 +18,15 @@ namespace {
 
 constexpr std::size_t kEndsKept = 256;
 
-// Of a worker's end that is heard of: what is older is as good as that.
+// Limit for the age of a worker's end that an agent reports. Older ends count as this old.
 constexpr Duration kLongestAge = std::chrono::hours(24 * 365);
 
-// Numbers are given out one by one: such as these leave room for all that will ever come.
+// Returns whether the number leaves room for all later generations, which are numbered one by
+// one.
 bool is_possible(Generation generation) { return generation.value <= kMaxGeneration / 2; }
 
-// Who lost its rank to whom, for people; empty where nobody did who had failed often.
+// Returns which node replaces which node that failed too often, for people. Empty if none was
+// replaced.
 std::string replacements(const std::vector<NodeCandidate>& nodes,
                          const std::vector<std::size_t>& order) {
   std::vector<std::string> told;
@@ -85,15 +87,15 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
                       [](const WorkerEnd& end) { return end.kind == EndKind::kHung; });
 }
 
-// --- what outlives the service -------------------------------------------------------------------
+// --- state that survives a restart of the service ------------------------------------------------
 
-// While a running generation is recalled, nothing has become of it yet.
+// While a running generation is recalled, the durable phase stays kRunning.
 JobPhase Membership::durable_phase() const {
   const bool recalling = recall_until_ && !recall_broken_ && generation_ >= Generation(0);
   return recalling ? JobPhase::kRunning : phase_;
 }
 
-// During a recall nodes come one by one; what is known of them is worth a record when it is over.
+// During a recall nodes come one by one. Their places are recorded when the recall is over.
 Membership::Landmark Membership::landmark() const {
   return {.phase = durable_phase(),
           .generation = generation_,
@@ -122,7 +124,7 @@ JobState Membership::state(TimePoint now) const {
   for (const auto& [id, member] : members_) {
     if (!member.assignment) continue;
     state.places.push_back({member.node, *member.assignment});
-    state.places.back().node.other_addresses.clear();  // it says them again
+    state.places.back().node.other_addresses.clear();  // the agent repeats them
   }
   return state;
 }
@@ -133,8 +135,9 @@ void Membership::set_service_address(const std::string& address) {
 
 // --- sums ----------------------------------------------------------------------------------------
 
-// Ten thousand nodes send a message each when a generation begins, and a heartbeat every second: to
-// go through all members for each would take the service minutes.
+// Ten thousand nodes send a message each when a generation begins, and a heartbeat every
+// second. A loop over all members for each message would take the service minutes. So sums are
+// kept.
 
 namespace {
 
@@ -167,7 +170,7 @@ Membership::Tally Membership::tally_of(const Member& member) const {
   if (!member.assignment) return one;
   const AgentPhase phase = member.status.phase;
   const bool finished = phase == AgentPhase::kFinished && member.status.generation == generation_;
-  // Who has not heard of the generation yet is about to be told.
+  // A member that has not heard of the generation yet is about to be told.
   const bool quit = !member.awaited && member.status.generation >= member.assignment->generation &&
                     (phase == AgentPhase::kIdle || phase == AgentPhase::kStopping);
   one.assigned = 1;
@@ -219,7 +222,7 @@ bool Membership::is_consistent() const {
   return sum == tally_;
 }
 
-// --- who may come in -----------------------------------------------------------------------------
+// --- admission -----------------------------------------------------------------------------------
 
 std::optional<std::string> Membership::refusal(const Hello& hello) const {
   const JobSpec& theirs = hello.job;
@@ -302,12 +305,12 @@ void Membership::disconnected(const std::string& agent_id) {
   Member& member = found->second;
   member.connected = false;
   recount(member);
-  // Where nothing can be running there is nothing to wait for: it says Hello again when it comes
-  // back.
+  // If no workers can be running, the member is forgotten at once. It sends a new Hello when
+  // it comes back.
   if (phase_ == JobPhase::kEnded || !runs_workers(member)) erase(found);
 }
 
-// --- what agents say -----------------------------------------------------------------------------
+// --- messages of agents --------------------------------------------------------------------------
 
 MembershipOutput Membership::status(const std::string& agent_id, const AgentStatus& status,
                                     TimePoint now) {
@@ -324,10 +327,10 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
 
   if (status.leaving != 0) note_leaving(member, status.leaving, now, out);
   const bool current = status.generation == generation_;
-  // Of a generation of that number, but of this one: another life of the service may have given
-  // the number to others.
+  // Only a member with an assignment reports about this generation. For others only the number
+  // is the same: an earlier run of the service may have given it to other nodes.
   if (current && member.assignment) {
-    // A node that finished has ends only of workers that crashed when their work was done.
+    // A finished node reports only ends of workers that crashed after their work was done.
     if (status.phase != AgentPhase::kFinished) collect(member, now);
     checkpoints_ = std::max(checkpoints_, status.checkpoints);
   } else if (!waited) {
@@ -343,14 +346,14 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
           member, {.kind = EndKind::kNodeLost, .message = "its agent has ended its workers"}, now);
     }
     if (by_outage) {
-      // The generation is being ended already.
+      // The generation is already being ended.
     } else if (!ends_.empty()) {
       failed_ = true;
       begin_forming("failure", now, out);
     } else if (current && !status.snapshots.empty()) {
       end_hang(now, out);
     } else if (!current) {
-      tell(*found, out);  // the assignment was lost on the way, or it runs something older
+      tell(*found, out);  // the assignment was lost, or the node runs an older generation
     }
   } else if (runs_workers(member) && status.phase != AgentPhase::kStopping) {
     tell(*found, out);
@@ -369,7 +372,8 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
   const auto found = members_.find(agent_id);
   if (found == members_.end()) return out;
   if (leave.signal == 0) {
-    // What is made of it is told to others, and kept: with more around it, within the same bounds.
+    // The reason becomes part of texts that are sent and kept within the same limit, so it is
+    // clipped.
     lose(found, clipped(leave.reason, kMaxMessageBytes), now, out);
   } else {
     const Member member = found->second;
@@ -381,9 +385,9 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
   return out;
 }
 
-// A node was told to end from outside. A job of fixed size cannot go on without it and ends; an
-// elastic one goes on with the others, and no budget is used, unless this service goes with the
-// node.
+// Handles a node that was told to end from outside. A job of fixed size ends, because it
+// cannot continue without the node. An elastic job continues with the other nodes and uses no
+// budget, unless this service ends together with the node.
 void Membership::note_leaving(const Member& member, int signal, TimePoint now,
                               MembershipOutput& out) {
   if (phase_ == JobPhase::kEnded) return;
@@ -407,7 +411,7 @@ MembershipOutput Membership::tick(TimePoint now) {
     const auto current = it++;
     const Member& member = current->second;
     if (member.local || now < member.last_heard + options_.lease) continue;
-    if (member.awaited && recall_until_) continue;  // the recall says what its absence means
+    if (member.awaited && recall_until_) continue;  // settle_recall() judges its absence
     lose(current, std::string(kSilentFor) + to_text(options_.lease), now, out);
     ++out.lease_losses;
   }
@@ -424,8 +428,8 @@ std::optional<TimePoint> Membership::deadline() const {
   };
   if (first_lease_) consider(*first_lease_);
   if (phase_ == JobPhase::kForming) {
-    // While somebody still ends its workers nothing is due: its own supervisor bounds that, and its
-    // lease bounds the supervisor.
+    // While a node is ending its workers, nothing is due. Its own supervisor limits that time,
+    // and its lease limits the supervisor.
     if (recall_until_) {
       consider(*recall_until_);
     } else if (last_call_) {
@@ -440,9 +444,9 @@ std::optional<TimePoint> Membership::deadline() const {
 
 // --- the generation ------------------------------------------------------------------------------
 
-// Whether processes of some generation may exist on the member's node.
+// Returns whether processes of some generation may exist on the member's node.
 bool Membership::runs_workers(const Member& member) const {
-  // Told to run the current generation, and not yet heard what became of it.
+  // It was told to run the current generation and has not reported on it yet.
   if (member.assignment && member.status.generation < member.assignment->generation) return true;
   return member.status.phase != AgentPhase::kIdle;
 }
@@ -451,7 +455,7 @@ bool Membership::is_available(const Member& member) const {
   return member.connected && !runs_workers(member) && member.status.leaving == 0;
 }
 
-// Whether a running generation with room is stopped for its sake.
+// Returns whether a running generation with room is stopped so that the member can join.
 bool Membership::may_join_now(const Member& member) const {
   switch (spec_.on_join) {
     case OnJoin::kNow: return true;
@@ -481,8 +485,8 @@ bool Membership::someone_may_join_now() const {
   });
 }
 
-// Takes down what the member says of the current generation. An agent repeats its list; what is
-// known already keeps the time at which it was first heard of.
+// Records the ends that the member reports for the current generation. An agent repeats its
+// list. A known end keeps the time at which it was first reported.
 void Membership::collect(const Member& member, TimePoint now) {
   for (const WorkerEnd& end : member.status.ends) {
     const bool known = std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
@@ -494,7 +498,8 @@ void Membership::collect(const Member& member, TimePoint now) {
   }
 }
 
-// What is kept is bounded, whatever agents send: past kEndsKept the least likely cause goes.
+// Records an end. The memory is bounded, whatever agents send: above kEndsKept the least
+// likely cause is removed.
 void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) {
   ends_.push_back({bounded(end), when});
   if (ends_.size() <= kEndsKept) return;
@@ -528,7 +533,7 @@ void Membership::lose(Members::iterator it, std::string how, TimePoint now, Memb
   // The longest time between two heartbeats (LeaseTimes::longest_heartbeat).
   if (fell_silent) end.unseen = options_.lease / 4;
   missing_.push_back(member.node.host);
-  // It was alive when it was last heard; what its loss did to others came after that.
+  // The node was alive when it was last heard. Its loss affected other nodes only after that.
   add_lost_node(member, std::move(end), member.last_heard);
   note(describe(ends_.back().end), now, out);
   if (phase_ != JobPhase::kRunning) return;
@@ -536,7 +541,8 @@ void Membership::lose(Members::iterator it, std::string how, TimePoint now, Memb
   begin_forming("a node was lost", now, out);
 }
 
-// While a generation runs: has everyone finished, or can a newcomer be taken in?
+// Handles a running generation: ends the job if all nodes have finished, or takes in a
+// newcomer.
 void Membership::advance_running(TimePoint now, MembershipOutput& out) {
   if (tally_.finished == tally_.assigned) {
     Verdict verdict;
@@ -564,7 +570,7 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
   }
 }
 
-// Takes down the workers that crashed when their work was done. Returns whether there are any.
+// Records the workers that crashed after their work was done. Returns whether there are any.
 // REQUIRES: every node has finished.
 bool Membership::has_crashes_at_the_end(TimePoint now) {
   for (const auto& [id, member] : members_) {
@@ -574,7 +580,8 @@ bool Membership::has_crashes_at_the_end(TimePoint now) {
   return !ends_.empty();
 }
 
-// Does whatever has become possible: end, judge a failure, form, make room for a newcomer.
+// Does all that has become possible: ends the job, judges a failure, forms a generation, or
+// makes room for a newcomer.
 void Membership::advance(TimePoint now, MembershipOutput& out) {
   if (phase_ == JobPhase::kForming && recall_until_ && !settle_recall(now, out)) return;
   if (phase_ == JobPhase::kRunning) return advance_running(now, out);
@@ -601,7 +608,7 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
     return;
   }
   if (pause_ > Duration(0) && now < not_before_) return;
-  // Whoever was there before goes on at once; only the first generation holds a last call.
+  // Later generations are formed at once. Only the first one waits for the last call.
   if (generation_ >= Generation(0) || here >= static_cast<std::size_t>(spec_.nodes.max)) {
     return form(now, out);
   }
@@ -629,7 +636,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
     it->second.node_rank.reset();
     it->second.assignment.reset();
   }
-  // Agents may know of generations that this service does not: an earlier life's.
+  // Agents may know generations of an earlier run that this service does not know.
   for (const auto& it : here) generation_ = std::max(generation_, it->second.status.generation);
   generation_ = Generation(generation_.value + 1);
   phase_ = JobPhase::kRunning;
@@ -666,7 +673,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   }
   recount_all();
   for (const std::size_t index : order) tell(*here[index], out);
-  // Those without a place learn that there is a newer generation than theirs.
+  // Nodes without a place are told that a newer generation than theirs exists.
   for (const auto& member : members_) {
     if (!member.second.assignment) tell(member, out);
   }
@@ -689,7 +696,7 @@ void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
   for (const auto& member : members_) tell(member, out);
 }
 
-// What all nodes have seen of the generation that hung, by now.
+// Returns the snapshots that all nodes have reported so far for the generation that hung.
 std::vector<WorkerSnapshot> Membership::snapshots() const {
   std::vector<WorkerSnapshot> all;
   for (const auto& [id, member] : members_) {
@@ -703,7 +710,7 @@ std::vector<WorkerSnapshot> Membership::snapshots() const {
   return all;
 }
 
-// A node says that workers of the running generation hang.
+// Ends the running generation, because a node reports that workers hang.
 void Membership::end_hang(TimePoint now, MembershipOutput& out) {
   failed_ = look_ = true;
   for (const WorkerEnd& end : hung_ranks(snapshots())) take_down(end, now - end.age, now);
@@ -711,7 +718,8 @@ void Membership::end_hang(TimePoint now, MembershipOutput& out) {
   begin_forming("workers hang", now, out);
 }
 
-// Of a hang the first node to say so knew its own workers only.
+// Judges a hang again with the snapshots of all nodes. The node that reported it first knew
+// only its own workers.
 void Membership::judge_hang(TimePoint now) {
   if (!std::exchange(look_, false)) return;
   const std::vector<WorkerSnapshot> all = snapshots();
@@ -721,7 +729,7 @@ void Membership::judge_hang(TimePoint now) {
   for (const WorkerEnd& end : hung_ranks(all)) take_down(end, now - end.age, now);
 }
 
-// The highest step that workers of this generation have reported.
+// Returns the highest step that workers of this generation have reported.
 std::optional<std::int64_t> Membership::reached() const {
   std::optional<std::int64_t> highest;
   for (const auto& [id, member] : members_) {
@@ -731,7 +739,7 @@ std::optional<std::int64_t> Membership::reached() const {
   return highest;
 }
 
-// Takes down the ranks that ended with 0 and that ranks of other nodes name as their reason.
+// Records ranks that ended with 0 and that the recorded end of another rank blames.
 void Membership::take_down_who_left(TimePoint now) {
   for (const auto& [id, member] : members_) {
     if (!member.assignment || member.status.generation != generation_) continue;
@@ -761,7 +769,8 @@ void Membership::put_cause_first(TimePoint now) {
   }
 }
 
-// The generation that failed is gone from every node. True: the job goes on.
+// Judges a failure when no node has processes of the failed generation. Returns whether the
+// job continues.
 bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   failed_ = ended_by_outage_ = false;
   judge_hang(now);
@@ -795,7 +804,8 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   return true;
 }
 
-// Where ranks of several nodes hang it is hardly the fault of one.
+// Returns whether all hung ranks are on one node. If ranks of several nodes hang, one node is
+// hardly the cause.
 bool Membership::hangs_on_one_node() const {
   return std::all_of(ends_.begin(), ends_.end(), [this](const DatedEnd& dated) {
     return dated.end.kind != EndKind::kHung || dated.end.host == ends_.front().end.host;
@@ -812,7 +822,8 @@ void Membership::blame(const WorkerEnd& first, TimePoint now, MembershipOutput& 
        now, out);
 }
 
-// What is to be added where its failures are told; empty where they are not many.
+// Returns the text to append to failures of the host. Empty while it has fewer than
+// node_failures.
 std::string Membership::blame_of(const std::string& host) const {
   const int count = failures_.of(host);
   if (count < spec_.node_failures) return "";
@@ -826,7 +837,8 @@ Verdict Membership::verdict_of_failure() const {
   verdict.generation = generation_;
   verdict.restarts_used = budget_.used();
   verdict.max_restarts = spec_.max_restarts;
-  // A rank that left early with 0 comes first; the code is that of the rank which failed of it.
+  // If the first end is a rank that left early with 0, the code is that of the rank that
+  // failed because of it.
   for (const DatedEnd& dated : ends_) {
     if (verdict.exit_code == 0) verdict.exit_code = exit_code_of(dated.end);
   }

@@ -1,68 +1,79 @@
-// Membership: the state machine of one job. It decides who is in a generation, and when.
+// Membership: the state machine of one job. It decides which nodes are in a generation, and
+// when.
 //
-// Owner: JobTable (rendezvous/membership/core/job_table.h), on the service's thread. Pure: no clock, no
-// socket, no randomness; time comes in with each event, and what is to be sent comes out.
+// Owner: JobTable (rendezvous/membership/core/job_table.h), on the service's thread. Pure: no
+// clock, no socket, no randomness. Times are arguments of the events; messages are returned.
+//
+// "Member" is an agent that was admitted. "An earlier run" of the service is one before its
+// restart.
 //
 // Phases
-//   kForming   No generation runs. Members that still have workers are told to stop; when every one
-//              is idle and enough are here, the next generation is formed. In a job that had an
-//              earlier life, in a service that is gone, the first lease is for recalling it.
+//   kForming   No generation runs. Members that still have workers are told to stop. When all are
+//              idle and enough are here, the next generation is formed. If the job was known to an
+//              earlier run of the service, the first lease is for recalling it.
 //   kRunning   Every member of the generation has been told to run it.
-//   kEnded     The verdict is known and is told to everyone who asks.
+//   kEnded     The verdict is known. Every agent that asks is told it.
 //
 //   event                 kForming                         kRunning
 //   agent joins           member; form if enough           spare; or, with room and if --on-join
 //                                                          says so, new forming, no budget
-//   checkpoint announced  -                                the same, for those who wait for one
+//   checkpoint announced  -                                the same, for nodes that wait for one
 //   agent is:
 //     stopping, failed    collect (same generation)        -> kForming, uses budget when formed
 //     running, hung       collect                          the same; all are told to look first
 //     idle                form if all idle and enough      its workers are gone: as a failure
 //     finished            told to stop, becomes idle       all finished -> kEnded, success; a
-//                                                          failure where one crashed at its end
+//                                                          failure if a worker crashed at its end
 //     leaving             fixed size: -> kEnded when all   fixed size: -> kForming -> kEnded
 //                         are idle; elastic: as stopping   elastic: -> kForming, no budget
-//   agent leaves          member gone                      cannot be: it was leaving before
-//   lease runs out        member gone; was it in the last  -> kForming, uses budget
-//                         generation: a lost node
-//   join deadline         -> kEnded, saying who is here    -
-//                         and who is missing
+//   agent leaves          member gone                      after a signal: as leaving; else a
+//                                                          lost node
+//   lease runs out        member gone; if it was in the    -> kForming, uses budget
+//                         last generation: a lost node
+//   join deadline         -> kEnded, with a list of nodes  -
+//                         that are here or missing
 //   last call over        form                             -
 //   a person asks for
 //     a restart           -                                new forming, no budget
 //     a stop              -> kEnded when all are idle      -> kForming -> kEnded
-//     a signal            -                                passed on
+//     a signal            -                                forwarded to the workers
 //
-// Recalling. Agents say in their Hello what they were told last. When all nodes of the newest
-// generation have come and all still run it, this service takes it over as it is. When one of them
-// has ended its workers, or does not come within a lease, which is longer than its patience, the
-// generation is ended and the next one formed, which uses budget unless all there was is the
-// outage. What was used before is known from the same Hellos.
+// Recalling. Agents report in their Hello the assignment that they were given last. If all
+// nodes of the newest generation have come and all still run it, this service takes the
+// generation over unchanged. If a node has ended its workers or does not come within a lease,
+// the generation is ended and the next one formed. (A lease is longer than an agent's
+// patience.) That uses budget unless the outage is the only cause. The budget used before is
+// known from the same Hellos.
 //
-// Silence. A node that was not heard for most of its lease and comes back without workers has been
-// cut off: it is a lost node that dates from when it was last heard, so that it is blamed rather than
-// the workers of others that noticed it. Where the service lives in an agent and every other node was
-// cut off, that agent's node is the one that is blamed. Where the service itself did not run (its
-// process was stopped, its machine paused) no worker is blamed, leases begin anew, and a generation
-// that ends because of it uses no budget. That is granted once in kFreeAgain, so a service that
-// stops again and again cannot restart the workers for ever.
+// Silence. A node that was not heard for most of its lease, and comes back without workers,
+// was cut off. It counts as a lost node from the time it was last heard. So it is blamed, and
+// not the workers of other nodes that failed because of it. If the service runs in an agent
+// and every other node was cut off, that agent's node is blamed.
 //
-// Restarts. Whether a generation that failed is followed by another one, and after which pause, says
-// the RestartBudget (rendezvous/membership/core/restart_budget.h).
+// If the service itself did not run (its process was stopped, its machine paused), no worker
+// is blamed and leases are extended. A generation that ends because of it uses no budget. This
+// is granted once in kFreeAgain, so a service that stops repeatedly cannot restart the workers
+// without end.
 //
-// Nodes that fail. The node whose worker failed first in a generation is blamed; the others are its
-// victims. After JobSpec::node_failures such generations it is the last candidate: a spare takes its
-// place where there is one (rendezvous/membership/core/node_failures.h, node_order.h).
+// Restarts. RestartBudget (rendezvous/membership/core/restart_budget.h) decides whether
+// another generation follows a failed one, and after which pause.
+//
+// Nodes that fail. The node whose worker failed first in a generation is blamed; the failures
+// of the others are its consequences. After JobSpec::node_failures such generations the node
+// is the last candidate: a spare takes its place if there is one
+// (rendezvous/membership/core/node_failures.h, node_order.h).
 //
 // Invariants (tests/sim checks them whenever workers start, and at the end of each agent)
-//   - At most one generation runs; its ranks are 0..n-1, consecutive per node, n between MIN and
-//     MAX nodes.
-//   - Generation g+1 is formed only when every member of g has said that nothing of g is left
-//     there, or its lease, which is longer than the agent's own patience, has run out.
-//   - Restarts used never exceed max_restarts, with --restart-window those of the window.
-//   - Every phase but kRunning has a deadline while fewer than MIN nodes are here.
+//   - At most one generation runs. Its ranks are 0..n-1, consecutive on each node. It has from MIN
+//     to MAX nodes.
+//   - Generation g+1 is formed only when, for every member of g, one of two things is true. The
+//     member has reported that nothing of g is left on its node. Or its lease, which is longer than
+//     the agent's patience, has run out.
+//   - Restarts used never exceed max_restarts. With --restart-window only those in the window
+//     count, with --restart-on-progress only those since the last progress.
+//   - kForming has a deadline while fewer than MIN nodes are here.
 //
-// Time comes from BootClock of the service's host only.
+// All times come from BootClock of the service's host.
 #pragma once
 
 #include <deque>
@@ -80,25 +91,25 @@
 namespace ddprun {
 
 struct MembershipOptions {
-  Duration lease = kDefaultLease;  // of a member that has not been heard
+  Duration lease = kDefaultLease;  // a member is lost after this time without a message
 };
 
-// Something to tell one agent.
+// Addressed: a directive for one agent.
 struct Addressed {
   std::string agent_id;
   Directive directive;
 };
 
-// One of the last things that happened in a job, in the words of the service's log.
+// JobEvent: one of the latest events of a job, with the text of the service's log.
 struct JobEvent {
   TimePoint when;
   std::string what;
 };
 
-// A generation that failed.
+// FailedGeneration: a generation that failed.
 struct FailedGeneration {
   TimePoint when;
-  Verdict verdict;  // an excerpt: Membership::kEndsOfNewest
+  Verdict verdict;  // an excerpt, limited by Membership::kEndsOfNewest
 };
 
 struct MembershipOutput {
@@ -110,7 +121,7 @@ struct MembershipOutput {
   std::vector<PassOnTo> pass_ons;
   std::optional<Answer> answer;  // of request()
   std::vector<std::string> log;  // one line each, for the service's log
-  // What happened, for those who count.
+  // Counts for the metrics.
   int generations_formed = 0;
   int restarts = 0;
   int lease_losses = 0;
@@ -119,15 +130,15 @@ struct MembershipOutput {
 
 class Membership {
  public:
-  // How many members are so; of one member: 0 or 1 of each.
+  // Tally: how many members have each property. For one member each count is 0 or 1.
   struct Tally {
     std::size_t connected = 0;
     std::size_t busy = 0;       // processes of some generation may exist on its node
     std::size_t available = 0;  // could be in the next generation
     std::size_t assigned = 0;   // in the current generation
-    std::size_t finished = 0;   // of these, all workers ended well
-    std::size_t present = 0;    // assigned, and heard in this life of the service
-    std::size_t quit = 0;       // of these, the workers end or have ended
+    std::size_t finished = 0;   // assigned, and in AgentPhase::kFinished
+    std::size_t present = 0;    // assigned, and heard in this run of the service
+    std::size_t quit = 0;       // assigned, and its workers end or have ended
 
     friend bool operator==(const Tally&, const Tally&) = default;
   };
@@ -136,72 +147,73 @@ class Membership {
     AgentStatus status;
     bool local = false;
     bool connected = false;
-    bool awaited = false;  // known from an earlier life, and not heard in this one
+    bool awaited = false;  // known from an earlier run, and not heard in this one
     TimePoint last_heard;
-    std::int64_t checkpoints_seen = 0;  // that were announced before it began to wait
-    std::optional<int> node_rank;       // in the last generation it was in, if that is the latest
+    std::int64_t checkpoints_seen = 0;  // announced before the member began to wait
+    std::optional<int> node_rank;  // in its last generation, if that is the newest one
     std::optional<Assignment> assignment;  // of the current generation
-    Tally counted = {};                    // what it adds to the sum that is kept of all
+    Tally counted = {};                    // its part of tally_
   };
   using Members = std::map<std::string, Member>;  // by agent id: a fixed order
 
   static constexpr std::size_t kEventsKept = 32;
   static constexpr std::size_t kEventBytes = 512;
   static constexpr std::size_t kFailuresKept = 16;
-  // Of a failed generation that is kept: its ends, and those with last lines and frames.
+  // Limits of a kept failed generation: its ends, and the ends with stderr lines and frames.
   static constexpr std::size_t kEndsOfNewest = 16;
   static constexpr std::size_t kEndsOfOlder = 4;
   static constexpr std::size_t kEndsInWords = 1;
-  static constexpr std::size_t kSeenKept = 32;  // of the newest
-  // Between two restarts that use no budget because the service did not run.
+  static constexpr std::size_t kSeenKept = 32;  // lines of the newest failed generation
+  // Minimum time between two restarts that use no budget because the service did not run.
   static constexpr Duration kFreeAgain = std::chrono::minutes(10);
 
   Membership(JobSpec spec, MembershipOptions options, TimePoint now);
-  // Goes on with a job of an earlier life of the service: its nodes have a lease from now to come.
+  // Continues a job of an earlier run of the service. Its nodes have a lease from now to come.
   Membership(const JobState& state, MembershipOptions options, TimePoint now);
 
-  // Why an agent with this Hello may not join, in words that say what would be right; nullopt if it
+  // Returns why an agent with this Hello may not join, and what would be right. nullopt: it
   // may.
   std::optional<std::string> refusal(const Hello& hello) const;
 
-  // The job may be older than this object: agents that were welcomed by a service that is gone may
-  // come until then. REQUIRES: no generation was formed.
+  // Expects agents, until that time, that an earlier run of the service welcomed: the job may
+  // be older than this object. REQUIRES: no generation was formed.
   void expect_past(TimePoint until);
 
-  // An agent is connected (again). REQUIRES: !refusal(hello). `local`: it lives in the service's
-  // own process, so that it has no lease to lose.
+  // Handles a new connection of an agent. REQUIRES: !refusal(hello). `local`: the agent is in
+  // the service's own process, so that it has no lease.
   MembershipOutput joined(const Hello& hello, bool local, TimePoint now);
-  // Its connection is gone; it has its lease's rest to come back. No effect on unknown agents,
-  // here and below.
+  // Handles the end of an agent's connection. The agent may come back until its lease runs
+  // out. This function and those below have no effect for unknown agents.
   void disconnected(const std::string& agent_id);
-  // What is on its node has changed. Prolongs its lease.
+  // Handles a new status of an agent. Extends its lease.
   MembershipOutput status(const std::string& agent_id, const AgentStatus& status, TimePoint now);
-  // A heartbeat: prolongs its lease.
+  // Handles a heartbeat. Extends the lease.
   void heard(const std::string& agent_id, TimePoint now);
-  // Its last word: nothing of the job is left on its node, or it says what is.
+  // Handles an agent's last message: nothing of the job is left on its node, or it says what
+  // is left.
   MembershipOutput left(const std::string& agent_id, const Leave& leave, TimePoint now);
-  // A person asks for something: it is answered, and begun or refused.
+  // Handles a person's request. Answers it, and begins what it asks for or refuses it.
   MembershipOutput request(const UserRequest& request, TimePoint now);
-  // Whose nodes run the workers of the newest generation, or have run them; or the worker of this
-  // rank.
+  // Returns the nodes that run, or have run, the workers of the newest generation, or the
+  // worker of this rank.
   std::vector<std::string> nodes_of(std::optional<Rank> rank) const;
-  // The service's process did not run for so long, until now: whatever was said to it then was not
-  // heard. To be called before everything else that happens now.
+  // Reports that the service's process did not run for that time, until now. It has received
+  // no messages in that time. Call it before all other functions for the current event.
   void was_held_up(Duration time, TimePoint now);
-  // Time has passed: to be called at deadline(), harmless at other times.
+  // Handles the passing of time. Call it at deadline(); other times do no harm.
   MembershipOutput tick(TimePoint now);
 
-  // When tick() may have something to do, never later than it has; nullopt: not before another
-  // event.
+  // Returns when tick() may have something to do. It is never later than that time. nullopt:
+  // not before another event.
   std::optional<TimePoint> deadline() const;
 
-  // Where agents that reached the service through a loopback address can be reached from other
-  // hosts: the service's own address as the others see it. Used when such a node hosts the store.
-  // No effect with a loopback address, which is how agents beside the service see it.
+  // Sets the service's own address as other hosts see it. It replaces the address of an agent
+  // that reached the service through a loopback address, if that agent's node hosts the store.
+  // No effect for a loopback address, which is what agents on the service's host use.
   void set_service_address(const std::string& address);
 
-  // What another service would need to go on with this job. Agents repeat what they have to say
-  // about a generation; the rest of it changes only when landmark() does.
+  // Returns what another service needs to continue this job. Agents repeat what they know of a
+  // generation. The rest changes only when landmark() changes.
   JobState state(TimePoint now) const;
   struct Landmark {
     JobPhase phase;
@@ -221,28 +233,29 @@ class Membership {
   int restarts_used() const { return budget_.used(); }
   const Members& members() const { return members_; }
   std::size_t connected_count() const { return tally_.connected; }
-  // Nobody is here, and no generation was ever formed: all there is to know is what the next one to
-  // come will say again.
+  // Returns whether no member is here and no generation was ever formed. The next agent will
+  // repeat all that is known.
   bool is_deserted() const {
     return members_.empty() && phase_ == JobPhase::kForming && generation_ < Generation(0) &&
            !recall_until_;
   }
-  // For tests: what is kept so that no event of one member makes us look at all the others agrees
-  // with the members.
+  // Returns whether the cached sums agree with the members; for tests. The sums avoid a loop
+  // over all members at each event.
   bool is_consistent() const;
   const std::optional<Verdict>& verdict() const { return verdict_; }
-  // The last kEventsKept, the oldest first; of each at most kEventBytes.
+  // The last kEventsKept events, the oldest first. Each has at most kEventBytes.
   const std::deque<JobEvent>& events() const { return events_; }
-  // Since when this service knows of the job.
+  // Returns since when this run of the service has known the job.
   TimePoint known_since() const { return known_since_; }
-  // When the newest generation was formed; nullopt: never, or in an earlier life.
+  // Returns when the newest generation was formed. nullopt: never, or in an earlier run.
   const std::optional<TimePoint>& formed_at() const { return formed_at_; }
-  // The last kFailuresKept in this life of the service, the oldest first.
+  // The last kFailuresKept failed generations in this run of the service, the oldest first.
   const std::deque<FailedGeneration>& failed_generations() const { return failed_generations_; }
 
  private:
   void note(std::string what, TimePoint now, MembershipOutput& out);
-  // To be called after each change of a member that counts, before sums are looked at.
+  // Updates the sums. Call it after each change of a member that they count, before they are
+  // read.
   Tally tally_of(const Member& member) const;
   void recount(Member& member);
   void recount_all();
@@ -311,38 +324,38 @@ class Membership {
   MembershipOptions options_;
   Members members_;
   Tally tally_;
-  std::optional<TimePoint> first_lease_;  // no member's lease runs out before
+  std::optional<TimePoint> first_lease_;  // no member's lease runs out before this time
   JobPhase phase_ = JobPhase::kForming;
   Generation generation_{-1};
   RestartBudget budget_;
-  Duration pause_{};      // after quick failures, before the next one is formed
-  TimePoint not_before_;  // when that pause is over
+  Duration pause_{};      // after quick failures, before the next generation is formed
+  TimePoint not_before_;  // end of that pause
   std::string reason_ = "start";
   TimePoint forming_since_;
   TimePoint known_since_;
-  std::optional<TimePoint> formed_at_;     // the newest generation; nullopt: in an earlier life
-  std::optional<TimePoint> last_call_;     // the first generation is formed then, if MIN are here
-  std::optional<TimePoint> recall_until_;  // the job's earlier life is being recalled
+  std::optional<TimePoint> formed_at_;  // the newest generation; nullopt: in an earlier run
+  std::optional<TimePoint> last_call_;  // then the first generation is formed, with MIN nodes
+  std::optional<TimePoint> recall_until_;  // the job of an earlier run is being recalled
   int recalled_nodes_ = 0;                 // of the generation that is recalled; 0: not known
-  bool recall_broken_ = false;             // it cannot go on, and everyone is told to stop
-  bool was_forming_ = false;               // the earlier life had begun to end the generation
-  bool judges_recalled_ = false;           // its ends say whether it failed, once all are known
-  bool remembers_ = false;                 // the job's past is known from its JobState
-  bool told_to_wait_ = false;              // those who are left know that others must come first
-  bool failed_ = false;            // the generation that is being ended failed: budget is due
-  struct Outage {                  // was_held_up()
+  bool recall_broken_ = false;    // that generation cannot continue; all nodes are told to stop
+  bool was_forming_ = false;      // the earlier run had begun to end the generation
+  bool judges_recalled_ = false;  // its ends show whether it failed, once all are known
+  bool remembers_ = false;        // the job's past is known from its JobState
+  bool told_to_wait_ = false;     // the remaining nodes were told to wait for others
+  bool failed_ = false;           // the generation being ended failed, so it uses budget
+  struct Outage {                 // was_held_up()
     TimePoint began;
     TimePoint ended;
   };
-  std::optional<Outage> outage_;  // the last one in this generation
-  bool ended_by_outage_ = false;  // the generation is being ended for it
+  std::optional<Outage> outage_;        // the last one in this generation
+  bool ended_by_outage_ = false;        // the generation is being ended because of it
   std::optional<TimePoint> last_free_;  // when a generation last ended so without using budget
-  std::optional<Verdict> ending_;  // the job ends with this once every member is idle
-  bool at_once_ = false;           // without grace, because a person has asked for it
-  bool look_ = false;              // it hung: every agent is to say what its workers do
-  std::vector<std::string> seen_;  // what they did
+  std::optional<Verdict> ending_;       // the job ends with this once every member is idle
+  bool at_once_ = false;                // stop without grace, as a person has asked for
+  bool look_ = false;              // it hung: every agent must report what its workers do
+  std::vector<std::string> seen_;  // what the workers did
   std::vector<DatedEnd> ends_;
-  std::optional<TimePoint> ends_known_at_;  // from a JobState: what agents tell came after them
+  std::optional<TimePoint> ends_known_at_;  // ends from a JobState: those of agents are later
   std::int64_t checkpoints_ = 0;            // announced in the current generation
   NodeFailures failures_;
   std::vector<std::string> missing_;  // hosts of the newest generation that are gone

@@ -1,8 +1,10 @@
-// NodeFailures: how often the workers of each node were the first to fail, since the job's start.
+// NodeFailures: counts, since the job's start, how often the workers of each node were the
+// first to fail.
 //
-// A node that fails again and again where others do not is likely to be broken: a GPU, a cable, a
-// full disk. It is blamed for the first failure of a generation only; the rest are its victims. A
-// node is known by its host's name, so that a new agent on a broken machine does not begin anew.
+// A node that fails repeatedly where others do not is probably broken: a GPU, a cable, a full
+// disk. A node is blamed only for the first failure of a generation; later failures are caused
+// by it. A node is identified by its host name, so that a new agent on a broken machine keeps
+// the old count.
 //
 // Owner: Membership. A value type without clock or randomness; one owner thread.
 #pragma once
@@ -16,16 +18,17 @@ namespace ddprun {
 class NodeFailures {
  public:
   using Counts = std::map<std::string, int>;  // by host
-  // Past it the host that failed least is forgotten.
+  // Limit of the counted hosts. One more removes the host with the fewest failures.
   static constexpr std::size_t kHostsKept = 1024;
 
   NodeFailures() = default;
-  // Goes on with what counts() of an earlier life has said.
+  // Continues with the counts() of an earlier run of the service.
   explicit NodeFailures(Counts counts) : counts_(std::move(counts)) {}
 
-  // Its workers were the first to fail in one more generation. Returns in how many now.
+  // Counts one more generation in which the host's workers were the first to fail. Returns the
+  // new count.
   int blame(const std::string& host);
-  // In how many they were; 0 for a host that is not known.
+  // Returns the host's count; 0 for an unknown host.
   int of(const std::string& host) const;
   const Counts& counts() const { return counts_; }
 

@@ -9,7 +9,7 @@ namespace {
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
-// Cuts the run of digits off the front of `text` and returns it without leading zeros.
+// Removes the leading digits from `text` and returns them without leading zeros.
 std::string_view take_number(std::string_view& text) {
   std::size_t length = 0;
   while (length < text.size() && is_digit(text[length])) ++length;
@@ -47,8 +47,8 @@ bool by_name(const NodeCandidate& a, const NodeCandidate& b) {
   return a.agent_id < b.agent_id;
 }
 
-// Those who may get one of the n ranks: all, or where some have failed, all others and as many of
-// these as are needed.
+// Returns the candidates that may get one of the n ranks: all without failures, and as many
+// with failures as are needed.
 std::vector<std::size_t> pool_of(const std::vector<NodeCandidate>& candidates, std::size_t n) {
   std::vector<std::size_t> pool;
   std::vector<std::size_t> failed;
@@ -79,8 +79,7 @@ std::vector<std::size_t> order_nodes(const std::vector<NodeCandidate>& candidate
   constexpr std::size_t kNobody = static_cast<std::size_t>(-1);
   std::vector<std::size_t> place(n, kNobody);
   std::vector<std::size_t> newcomers;
-  std::vector<std::size_t>
-      displaced;  // were in the last generation, but their rank is gone or taken
+  std::vector<std::size_t> displaced;  // of the last generation; their rank is gone or taken
 
   const auto claim = [&](std::size_t candidate, int rank) {
     if (rank < 0 || static_cast<std::size_t>(rank) >= n) return false;

@@ -7,7 +7,7 @@ namespace ddprun {
 std::optional<Outbox::Send> Outbox::put(Send send) {
   const bool passes_on = std::holds_alternative<ForwardSignal>(send.message);
   const auto before = waiting_.find(send.connection);
-  // A signal for workers must not come before what starts them.
+  // A signal for workers must not overtake the directive that starts them.
   if (send.after <= durable_ && !(passes_on && before != waiting_.end())) return send;
   std::deque<Send>& waiting = waiting_[send.connection];
   const auto count = [&](auto is_one) {

@@ -1,10 +1,15 @@
-// Outbox: what a service with a disk may say only when what it tells of is safe there.
+// Outbox: holds back the messages of a service with a disk until the changes that they report
+// are durable.
 //
-// Owner: RendezvousServer, on its one thread. Pure. A directive says all there is to say, so for
-// each connection only the newest one waits, behind its Welcome at most and between answers to
-// requests, of which kAnswers may wait: who asks for more while the disk does not answer gets none.
-// A signal that is passed on to workers waits behind the directive that starts them; kPassOns of them at
-// most.
+// Owner: RendezvousServer, on its one thread. Pure.
+//
+// For each connection these messages may wait:
+//   - the Welcome;
+//   - the newest directive, which replaces the one before it, because a directive is complete in
+//     itself. An answer between two directives keeps both;
+//   - at most kAnswers answers to requests. While the disk does not answer, further requests get no
+//     answer;
+//   - at most kPassOns signals for workers. They wait after the directive that starts the workers.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +28,17 @@ class Outbox {
   static constexpr std::size_t kAnswers = 16;
   static constexpr std::size_t kPassOns = 16;
 
-  // What may leave at once; nullopt: it waits.
+  // Returns the message if it may be sent at once; nullopt: it waits, or a limit has dropped
+  // it.
   std::optional<Send> put(Send send);
-  // Every change up to that number is safe now: what may leave, for each connection in its order.
+  // Marks every change up to that number as durable. Returns the messages that may be sent
+  // now, in order for each connection.
   std::vector<Send> take_safe(std::uint64_t number);
-  // The connection is gone, or what waits for it will never be true.
+  // Drops the waiting messages of a connection: it is closed, or their changes will never be
+  // durable.
   void forget(AgentConnectionId connection) { waiting_.erase(connection); }
 
-  // Every change up to here is safe; 0 at first.
+  // Returns the number up to which every change is durable; 0 at first.
   std::uint64_t durable() const { return durable_; }
 
  private:

@@ -9,7 +9,7 @@
 namespace ddprun {
 namespace {
 
-// What is missing of a node.
+// Returns what a node would send for this request, for texts about its absence.
 std::string told_by(const UserRequest& request) {
   return request.what == UserRequest::What::kFlight ? "the flight record of its workers"
                                                     : "what its workers write";
@@ -55,7 +55,7 @@ void OutputInquiries::ask(Inquiries::value_type& entry, const Node& node, int li
 
 void OutputInquiries::say(Inquiry& inquiry, Answer words, InquiryOutput& out) {
   const std::size_t bytes = words.page.size() + words.text.size();
-  const bool is_news = words.page.empty();  // there is not much of it, and it goes first
+  const bool is_news = words.page.empty();  // short; sent even while output is dropped
   const std::size_t most = is_news ? 2 * kMaxUnread : kMaxUnread;
   if (inquiry.unread + bytes > most || (!is_news && inquiry.dropped > 0)) {
     inquiry.dropped += words.page.size();
@@ -107,7 +107,7 @@ void OutputInquiries::look_for_late(Inquiry& inquiry, TimePoint now, InquiryOutp
       out);
 }
 
-// To those that may still have something.
+// Sends kEnd to the agents that may still have output.
 void OutputInquiries::tell_end(const Inquiries::value_type& entry, InquiryOutput& out) {
   for (const auto& [agent_id, source] : entry.second.sources) {
     if (source.state == State::kDone || source.state == State::kGone) continue;
@@ -158,7 +158,7 @@ InquiryOutput OutputInquiries::begin(AgentConnectionId reader, const std::string
   inquiry.reader = reader;
   inquiry.job = job;
   inquiry.request = request;
-  say(inquiry, {}, out);  // it is accepted
+  say(inquiry, {}, out);  // tells the reader that the request is accepted
   InquiryOutput rest = see(at->first, nodes, now);
   for (InquiryOutput::Addressed& one : rest.tells) {
     one.what.lines = request.lines;

@@ -1,28 +1,30 @@
-// OutputInquiries: who reads what a job's workers write through the service, and what the job's
-// agents have to be asked for it.
+// OutputInquiries: which connections read the output of a job's workers through the service,
+// and which requests the job's agents get for that.
 //
-// Owner: JobTable, on the service's thread. Pure: agents are ids, readers are connections, time
-// comes in with each event.
+// Owner: JobTable, on the service's thread. Pure: agents are ids, readers are connections, and
+// times are arguments.
 //
-// An inquiry is one `ddprun logs`, or one `ddprun flight`, which is not followed. Each agent
-// concerned is told to begin and answers at once; from then on it says when it has something, and
-// tells it, one page, when it is its turn. Turns are given only while the reader has taken what
-// came before, kTurns of them at a time: so the service keeps kMaxUnread bytes for a reader at most,
-// whoever writes how much, and what a slow reader misses is missing at the agents, who count it. An
-// agent that tells without a turn, as all do at the end of their job, loses what there is no room
-// for, and that is counted here.
+// An inquiry is one `ddprun logs`, or one `ddprun flight`, which is never followed. Each agent
+// concerned is told to begin, and it answers at once. From then on the agent reports when it
+// has output, and sends one page of it when it gets its turn. Turns are given only while the
+// reader has taken the earlier pages, at most kTurns at a time. So the service keeps at most
+// kMaxUnread bytes of pages for a reader, however much the workers write. Output that a slow
+// reader misses is dropped and counted by the agents. At the end of their job all agents send
+// without a turn. Pages that do not fit then are dropped and counted here.
 //
 //   state of an agent   what is awaited                              next
 //   kAsked              an answer, within kAgentPatience             any
-//   kQuiet              that it has something to tell                kReady, kDone
+//   kQuiet              a report that it has output                  kReady, kDone
 //   kReady              its turn                                     kTurn
 //   kTurn               its page, within kAgentPatience              kQuiet, kReady, kDone
-//   kLate               nothing: the reader was told; it may answer  any
-//   kGone               likewise; while the output is followed, it is asked again when it is back
+//   kLate               nothing; the reader was told of the delay;   any
+//                       the agent may still answer
+//   kGone               nothing; if the output is followed, the      kAsked
+//                       agent is asked again when it is back
 //   kDone               nothing
 //
-// An inquiry ends when nothing is awaited any more, while the output is followed only after the
-// job's end, and kAgentPatience after that in any case.
+// An inquiry ends when nothing is awaited any more. If the output is followed, it ends only
+// after the job's end. It ends at most kAgentPatience after the job's end in any case.
 #pragma once
 
 #include <cstddef>
@@ -47,7 +49,7 @@ struct InquiryOutput {
   struct Said {
     AgentConnectionId reader;
     ServiceMessage message;
-    std::uint64_t after = 0;  // as of a ServiceOutput::Send
+    std::uint64_t after = 0;  // as in ServiceOutput::Send
     bool last = false;        // the inquiry is over
   };
   std::vector<Addressed> tells;
@@ -62,51 +64,54 @@ class OutputInquiries {
   static constexpr std::size_t kTurns = 4;
   static constexpr std::size_t kMaxUnread = 1 << 20;
 
-  // One that runs workers whose output is asked for.
+  // Node: a node that runs workers whose output is asked for.
   struct Node {
     std::string agent_id;
     std::string host;
     bool is_connected = false;
     bool tells_output = false;  // as in its NodeSpec
-    bool tells_flight = false;  // likewise
+    bool tells_flight = false;  // as in its NodeSpec
   };
 
-  // REQUIRES: has_room(job), request.what is kLogs or kFlight, and the reader has no other inquiry.
+  // Begins an inquiry. REQUIRES: has_room(job), request.what is kLogs or kFlight, and the
+  // reader has no other inquiry.
   InquiryOutput begin(AgentConnectionId reader, const std::string& job, const UserRequest& request,
                       const std::vector<Node>& nodes, TimePoint now);
   bool has_room(const std::string& job) const;
 
-  // What an agent tells. One that nobody wants is answered by kEnd.
+  // Handles a page from an agent. If no inquiry wants it, the answer is kEnd.
   InquiryOutput told(const std::string& agent_id, OutputPage page, TimePoint now);
-  // The agent's connection is gone, and with it what it knew of inquiries.
+  // Handles the end of an agent's connection. The agent has forgotten its inquiries then.
   InquiryOutput agent_gone(const std::string& agent_id, TimePoint now);
-  // The agent has said that nothing of the job is left on its node.
+  // Handles an agent's message that nothing of the job is left on its node.
   InquiryOutput agent_left(const std::string& agent_id, TimePoint now);
 
-  // Everything that was said to the reader has left. No effect on other connections, here and
-  // below.
+  // Reports that all messages to the reader have been sent. This function and those below have
+  // no effect on other connections.
   InquiryOutput reader_has_room(AgentConnectionId reader, TimePoint now);
   InquiryOutput reader_gone(AgentConnectionId reader);
   bool is_reader(AgentConnectionId reader) const { return find(reader) != inquiries_.end(); }
   std::vector<AgentConnectionId> readers() const;
 
-  // Of those who follow a job: which ranks they want; for each that has changed nodes, see().
+  // Followed: an inquiry that follows a job, and the rank that it wants. Call see() for each
+  // whose nodes have changed.
   struct Followed {
     std::uint64_t inquiry = 0;
     std::optional<Rank> rank = {};
   };
   std::vector<Followed> followed(const std::string& job) const;
-  // Workers run on these nodes now: those that were not asked yet are asked for all they keep,
-  // those that are back for what comes.
+  // Reports that workers run on these nodes now. Nodes that were not asked yet are asked for
+  // all output that they keep. Nodes that are back are asked for new output.
   InquiryOutput see(std::uint64_t inquiry, const std::vector<Node>& nodes, TimePoint now);
 
-  // The job is over; `after`: the change that says so.
+  // Handles the end of a job. `after`: the number of the change that records it.
   InquiryOutput job_ended(const std::string& job, const Verdict& verdict, std::uint64_t after,
                           TimePoint now);
-  // The job is not known any more: its readers' last word.
+  // Handles a job that is not known any more: sends `why` to its readers as their last
+  // message.
   InquiryOutput job_gone(const std::string& job, const Silence& why);
 
-  // Time has passed: to be called at deadline(), harmless at other times.
+  // Handles the passing of time. Call it at deadline(); other times do no harm.
   InquiryOutput tick(TimePoint now);
   std::optional<TimePoint> deadline() const;
 
@@ -122,13 +127,13 @@ class OutputInquiries {
     std::string job;
     UserRequest request;
     std::map<std::string, Source> sources;  // by agent id
-    std::deque<std::string> ready;          // those in kReady, whose turn is next first
+    std::deque<std::string> ready;          // those in kReady, in the order of their turns
     std::size_t turns = 0;                  // sources in kTurn
     std::size_t open = 0;                   // sources of which something is awaited
-    std::size_t unread = 0;                 // bytes said since the reader had taken all
-    std::uint64_t dropped = 0;              // bytes, and the reader was not told yet
+    std::size_t unread = 0;                 // bytes sent since the reader had taken all
+    std::uint64_t dropped = 0;              // bytes that the reader was not told of yet
     bool has_told = false;                  // an agent has answered
-    std::optional<TimePoint> due = {};      // no source is due before
+    std::optional<TimePoint> due = {};      // no source is due before this time
     std::optional<End> end = {};
     std::uint64_t end_after = 0;
     TimePoint end_due = {};
@@ -145,7 +150,7 @@ class OutputInquiries {
   static void give_turns(Inquiries::value_type& inquiry, TimePoint now, InquiryOutput& out);
   static void look_for_late(Inquiry& inquiry, TimePoint now, InquiryOutput& out);
   static void tell_end(const Inquiries::value_type& inquiry, InquiryOutput& out);
-  // Whatever happened to an inquiry; returns the one behind it.
+  // Continues an inquiry after any event. Returns the next inquiry.
   Inquiries::iterator go_on(Inquiries::iterator inquiry, TimePoint now, InquiryOutput& out);
   InquiryOutput lose(const std::string& agent_id, State state, TimePoint now);
   Inquiries::const_iterator find(AgentConnectionId reader) const;

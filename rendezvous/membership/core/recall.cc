@@ -1,5 +1,5 @@
-// The part of Membership that finds out how a job's earlier life, in a service that is gone, has
-// ended (membership.h, "Recalling").
+// Recall: the part of Membership that finds out in which state an earlier run of the service
+// left the job (membership.h, "Recalling").
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -19,7 +19,7 @@ void Membership::expect_past(TimePoint until) {
   recall_until_ = until;
 }
 
-// Takes down what an agent knows of the job's earlier life.
+// Records what an agent knows of the job from the earlier run.
 void Membership::recall(Member& member, const Hello& hello) {
   if (hello.status.generation > generation_) {
     generation_ = hello.status.generation;
@@ -36,7 +36,7 @@ void Membership::recall(Member& member, const Hello& hello) {
     recount_all();
   }
   if (!hello.assignment) return;
-  // An agent may say anything, also that more was used than there is.
+  // An agent may report any number, even more than the budget.
   budget_.believe(hello.assignment->restart_count);
   if (hello.assignment->generation != generation_) return;
   member.assignment = hello.assignment;
@@ -45,9 +45,11 @@ void Membership::recall(Member& member, const Hello& hello) {
   recount(member);
 }
 
-// True: the recall is over, and the job goes on in one way or another.
+// Tries to end the recall. Returns true when it is over and advance() can decide how the job
+// continues.
 bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
-  // Of a job that is known never to have run, nobody is needed but as many as it takes.
+  // If the job is known never to have run, no particular nodes are needed, only as many as
+  // fit.
   if (remembers_ && generation_ < Generation(0) &&
       tally_.available >= static_cast<std::size_t>(spec_.nodes.max)) {
     recall_until_.reset();
@@ -55,7 +57,8 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
     return true;
   }
   bool ended = recall_broken_ || ending_ || !ends_.empty() || tally_.quit > 0;
-  // Most often one more node has come, and others are to come.
+  // Usually one more node has come and others are still missing. This check avoids the loop
+  // below.
   const bool some_are_missing =
       tally_.present == 0 || tally_.present < static_cast<std::size_t>(recalled_nodes_);
   if (!ended && some_are_missing && now < *recall_until_) return false;
@@ -74,8 +77,9 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
     take_over(now, out);
     return true;
   }
-  // Whether the generation failed is known where the earlier life has ended it. Otherwise it is
-  // judged when every node has reported: one node's failure may be caused by another's.
+  // If the earlier run had begun to end the generation, it is known whether the generation
+  // failed. Otherwise that is judged when every node has reported, because one node's failure
+  // may be caused by another's.
   judges_recalled_ = !was_forming_;
   if (ended && !std::exchange(recall_broken_, true)) {
     begin_forming(kServiceRestarted, now, out);
@@ -86,11 +90,11 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
   std::vector<WorkerEnd> lost = give_up_awaited(here);
   find_first_lease();
   if (ended) return true;
-  if (here.empty()) {  // nobody has seen the outage's end: it may be all that has happened
+  if (here.empty()) {  // no node has come back: the outage may be all that has happened
     if (generation_ >= Generation(0)) reason_ = kServiceRestarted;
     return true;
   }
-  // The others still run it, so it was not the outage that ended these nodes' workers.
+  // The other nodes still run the generation, so the outage did not end these nodes' workers.
   for (WorkerEnd& end : lost) {
     note(describe(end), now, out);
     ++out.lease_losses;
@@ -101,8 +105,8 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
   return true;
 }
 
-// The nodes of the generation that did not come, one at least: each whose name is known, else the
-// first.
+// Removes the nodes of the generation that did not come, and returns an end for each. If no
+// name is known, it returns one end for the lowest missing node rank.
 std::vector<WorkerEnd> Membership::give_up_awaited(const std::set<NodeRank>& here) {
   WorkerEnd end{.kind = EndKind::kNodeLost,
                 .message = "it did not come back to the restarted rendezvous service within " +
@@ -140,7 +144,7 @@ void Membership::take_over(TimePoint now, MembershipOutput& out) {
            budget_.in_words(now) + " restarts used" +
            (remembers_ ? "" : "; its history before that is lost"),
        now, out);
-  // Agents say so once: it may have been during the outage.
+  // Agents report a hang only once, perhaps during the outage.
   if (!snapshots().empty()) end_hang(now, out);
 }
 

@@ -1,4 +1,5 @@
-// The part of Membership that does what a person asks for (rendezvous/protocol/core/user_request.h).
+// Requests: the part of Membership that does what a person asks for
+// (rendezvous/protocol/core/user_request.h).
 #include <algorithm>
 #include <csignal>
 #include <limits>
@@ -20,7 +21,7 @@ MembershipOutput Membership::request(const UserRequest& request, TimePoint now) 
     return out;
   }
   switch (request.what) {
-    case UserRequest::What::kStatus: break;  // the page is the service's
+    case UserRequest::What::kStatus: break;  // RendezvousServer makes the page
     case UserRequest::What::kStop: stop_for(request, now, out); break;
     case UserRequest::What::kRestart: restart_for(request, now, out); break;
     case UserRequest::What::kSignal: pass_on_for(request, out); break;
@@ -30,7 +31,7 @@ MembershipOutput Membership::request(const UserRequest& request, TimePoint now) 
   return out;
 }
 
-// Asked twice, the second one may still take the workers' grace away.
+// Begins to stop the job. A second request may still remove the workers' grace period.
 void Membership::stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out) {
   *out.answer = {
       .number = request.number,
@@ -91,7 +92,7 @@ void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) 
   for (const std::string& id : nodes) {
     const Member& member = members_.at(id);
     if (!member.connected) {
-      // Nothing is kept for it: a signal that comes late is worse than one that does not come.
+      // No signal is kept for the node: a late signal is worse than a missing one.
       answer.text = member.node.host + " cannot be reached now: nobody was signalled";
       out.pass_ons.clear();
       return;
@@ -108,7 +109,8 @@ void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) 
                 counted(nodes.size(), "node");
 }
 
-// The workers of a generation that has ended have written something, too.
+// Answers whether there is output to read. The workers of an ended generation have output,
+// too.
 void Membership::look_for_output(const UserRequest& request, Answer& answer) const {
   answer.done = !nodes_of(request.rank).empty();
   if (answer.done) return;
@@ -138,7 +140,8 @@ std::string Membership::no_such_rank(Rank rank) const {
          std::to_string(world_size - 1);
 }
 
-// Of a generation that failed: why, for whoever asks later. A status page has a bound.
+// Keeps an excerpt of the verdict of a failed generation for later requests. It is an excerpt,
+// because a status page has a size limit.
 void Membership::remember_failure(Verdict verdict, TimePoint now) {
   const auto keep = [](Verdict& of, std::size_t ends, std::size_t in_words, std::size_t seen) {
     if (of.ends.size() > ends) {

@@ -50,14 +50,15 @@ RestartBudget::Decision RestartBudget::decide(const WorkerEnd& first, std::optio
   if (has_window()) times_.push_back(now);
   if (times_.size() > kTimesKept) times_.pop_front();
   Decision decision{.restart = true};
-  // 2 to the 6th times the first pause is more than the longest.
+  // kFirstPause times 2 to the power of 6 is longer than kLongestPause.
   if (quick_in_a_row_ > 1) {
     decision.pause = std::min(kLongestPause, kFirstPause * (1 << std::min(quick_in_a_row_ - 2, 6)));
   }
   return decision;
 }
 
-// A lost node has reported nothing by itself: it was as far as the others.
+// Records where the failure occurred. A lost node has not reported a step itself; it counts as
+// having reached the step of the others.
 void RestartBudget::strike(const WorkerEnd& first, std::optional<std::int64_t> reached) {
   if (!rules_.on_progress) return;
   if (reached && (!strikes_.step || *reached > *strikes_.step)) strikes_.restarts = 0;
@@ -90,7 +91,7 @@ std::string RestartBudget::in_words(TimePoint now) const {
 }
 
 void RestartBudget::believe(int used) {
-  constexpr int kMost = 1 << 30;  // more than any service lives to see
+  constexpr int kMost = 1 << 30;  // no service reaches this number
   const bool is_bounded = !has_window() && !rules_.on_progress;
   used_ = std::max(used_, std::min(used, is_bounded ? max_ : kMost));
 }

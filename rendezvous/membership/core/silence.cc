@@ -1,5 +1,6 @@
-// The part of Membership that judges silence: a node that was cut off, a service that every other node
-// was cut off from, and a service that did not run for a while (membership.h, "Silence").
+// Silence: the part of Membership that judges silence (membership.h, "Silence"). It handles a
+// node that was cut off and a service that did not run for a while. It also handles a service
+// that every other node was cut off from.
 #include <algorithm>
 #include <csignal>
 #include <utility>
@@ -9,13 +10,13 @@
 namespace ddprun {
 namespace {
 
-// An agent ends its workers after four fifths of a lease without an answer, and sends a heartbeat four
-// times in a lease at least (LeaseTimes). So no agent has ended workers earlier than this after the
-// service stopped answering.
+// Returns the shortest time in which an agent may end its workers after the service stopped
+// answering. An agent ends its workers after four fifths of a lease without an answer. It
+// sends a heartbeat at least four times in a lease (LeaseTimes).
 Duration earliest_patience(Duration lease) { return lease / 5 * 4 - lease / 4; }
 
-// Whether the end is the worker's own failure, and not what the end of other workers after `time` did to
-// it. Those make it exit, or abort itself; no other signal comes from them.
+// Returns whether the worker failed by itself, and not because other workers were ended after
+// `time`. Ended workers make others exit, or abort themselves. They cause no other signal.
 bool is_own_failure(const WorkerEnd& end, TimePoint when, TimePoint time) {
   if (end.after_stop || end.kind == EndKind::kNodeLost) return false;
   const bool is_killed = end.kind == EndKind::kSignaled && end.code != SIGABRT && end.blames < 0;
@@ -24,7 +25,7 @@ bool is_own_failure(const WorkerEnd& end, TimePoint when, TimePoint time) {
 
 }  // namespace
 
-// Takes down that a node which is back without workers was cut off.
+// Records a lost node for a member that was cut off and is back without workers.
 void Membership::note_cut_off(const Member& member, const Hello& hello, TimePoint last_heard,
                               TimePoint now) {
   const AgentStatus& is = hello.status;
@@ -62,13 +63,15 @@ void Membership::was_held_up(Duration time, TimePoint now) {
   if (recall_until_) *recall_until_ += time;
   forming_since_ = std::min(now, forming_since_ + time);
   const TimePoint began = now - time;
-  if (time < earliest_patience(options_.lease)) return find_first_lease();  // no agent has ended workers
+  // No agent has ended workers in so short a time.
+  if (time < earliest_patience(options_.lease)) return find_first_lease();
   const bool goes_on = outage_ && began <= outage_->ended + options_.lease;
   outage_ = {goes_on ? outage_->began : began, now};
   find_first_lease();
 }
 
-// A worker has failed by itself, and not because agents have ended theirs for want of the service.
+// Returns whether a worker has failed by itself, and not because agents without the service
+// ended theirs.
 bool Membership::has_failed_itself() const {
   const TimePoint time = outage_->began + earliest_patience(options_.lease);
   return std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
@@ -76,8 +79,9 @@ bool Membership::has_failed_itself() const {
   });
 }
 
-// Of a generation that is recalled: a worker has failed by itself, or a node was lost. An agent
-// whose patience ends first stops its workers; ends on other nodes after that may be due to it.
+// Returns whether, in a recalled generation, a worker has failed by itself or a node was lost.
+// The agent whose patience ends first stops its workers. Later ends on other nodes may be
+// caused by that.
 bool Membership::has_failed_before_stop() const {
   TimePoint stopped = TimePoint::max();
   for (const DatedEnd& dated : ends_) {
@@ -89,9 +93,9 @@ bool Membership::has_failed_before_stop() const {
   });
 }
 
-// The member's workers have ended, and the reason is that the service did not run. Then the
-// generation is ended, and no worker is blamed. No restart is used, unless this happened within
-// kFreeAgain before. REQUIRES: kRunning, and what the member says is collected.
+// Returns whether the member's workers have ended because the service did not run. If so, it
+// ends the generation, and no worker is blamed. No restart is used, unless the same happened
+// less than kFreeAgain ago. REQUIRES: kRunning, and the member's report is collected.
 bool Membership::ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out) {
   if (!outage_ || now > outage_->ended + options_.lease || member.local) return false;
   if (has_failed_itself()) return false;
@@ -117,8 +121,8 @@ bool Membership::ended_by_outage(const Member& member, TimePoint now, Membership
   return true;
 }
 
-// Every node but the one with the service fell silent: it is that one's cable that was cut. Of two nodes
-// nobody can tell which.
+// If every node except the one with the service fell silent, blames that one: its cable was
+// cut. With only two nodes it cannot be known which one was cut off.
 void Membership::blame_cut_off_service() {
   const auto host = std::find_if(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.local && entry.second.assignment;

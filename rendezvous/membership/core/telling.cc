@@ -1,5 +1,5 @@
-// The part of Membership that says what each member is told: what to run, whom to call, and in words
-// why it waits.
+// Telling: the part of Membership that decides what each member is told: what to run, which
+// store to connect to, and why it waits.
 #include <algorithm>
 #include <iterator>
 #include <optional>
@@ -21,7 +21,8 @@ std::string Membership::store_host_of(const Member& host) const {
   return others_are_elsewhere ? service_address_ : host.node.address;
 }
 
-// What the member is to run. The store's host, and nobody else, is told who may call there.
+// Returns what the member must run. Only the store's host is told which addresses may connect
+// to the store.
 Assignment Membership::part_of(const Member& member) const {
   Assignment part = *member.assignment;
   if (failure_) {
@@ -31,7 +32,8 @@ Assignment Membership::part_of(const Member& member) const {
     if (is_told) part.failure = failure_;
   }
   if (part.node_rank != NodeRank(0)) return part;
-  // The first address of each node before the second of any: not all may fit.
+  // The first address of each node comes before the second of any node, because not all may
+  // fit.
   std::size_t bytes = 0;
   bool more = true;
   for (std::size_t i = 0; more; ++i) {
@@ -59,7 +61,7 @@ Directive Membership::directive_for(const Member& member) const {
     case JobPhase::kForming: break;
   }
   if (recall_until_ && !recall_broken_) {
-    if (member.assignment) return part_of(member);  // go on with what you do
+    if (member.assignment) return part_of(member);  // it continues unchanged
     if (!runs_workers(member)) {
       return Wait{
           "the rendezvous service has just started, and nodes of the job may be on their "
@@ -97,9 +99,10 @@ std::string Membership::presence() const {
          (names.empty() ? "" : ": " + names) + (gone.empty() ? "" : "; missing: " + gone);
 }
 
-// Who was there and is gone; of a job whose nodes all ask for a rank, which ranks nobody has asked
-// for. Empty where nobody can know. A host that is here is not missing: an agent that was lost may be
-// replaced by another one on the same host before its lease runs out.
+// Returns the hosts that were in the newest generation and are gone. If no node was lost and all
+// nodes of a job of fixed size ask for a rank, it returns the ranks that no node has asked for.
+// Empty in all other cases. A connected host is not missing: another agent on the same host may
+// replace a lost one before its lease runs out.
 std::string Membership::missing() const {
   std::vector<std::string> gone;
   std::set<std::string> here;
@@ -125,7 +128,7 @@ std::string Membership::missing() const {
   return list_of(ranks);
 }
 
-// Of a member that has no part in the running generation.
+// Returns why a member without a part in the running generation waits.
 std::string Membership::why_it_waits(const Member& member) const {
   if (tally_.assigned < static_cast<std::size_t>(spec_.nodes.max)) {
     if (spec_.on_join == OnJoin::kCheckpoint) {
