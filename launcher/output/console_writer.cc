@@ -19,7 +19,7 @@
 namespace ddprun {
 namespace {
 
-// So that its reader is not woken, and we with him, for every 64 KiB.
+// A large pipe, so that its reader and this process do not wake for every 64 KiB.
 constexpr int kPipeBytes = 1 << 20;
 
 bool lead_to_the_same(const std::array<int, 2>& descriptors) {
@@ -29,7 +29,7 @@ bool lead_to_the_same(const std::array<int, 2>& descriptors) {
          out.st_dev == err.st_dev && out.st_ino == err.st_ino;
 }
 
-// Where one of the streams leads; the thread's.
+// Outlet: where one of the streams leads. Used on the writer's thread.
 class Outlet {
  public:
   Outlet() = default;
@@ -37,10 +37,10 @@ class Outlet {
       : descriptor_(descriptor), name_(std::move(name)), is_terminal_(isatty(descriptor) != 0) {}
 
   void put(std::string_view bytes);
-  // What people should know, since the last call.
+  // Returns the warnings for the user since the last call.
   std::vector<std::string> take_news() { return std::exchange(news_, {}); }
   bool has_gap() const { return gap_.is_open(); }
-  // What is missing of what was written since it takes nothing; empty: it takes everything.
+  // Returns what is missing since writes began to fail. Empty: writes succeed.
   std::string loss() const {
     return gap_.missing() > 0 ? name_ + ": " + gap_.text() + ": " + gap_.why() : "";
   }
@@ -51,9 +51,10 @@ class Outlet {
 
   int descriptor_ = -1;
   std::string name_;
-  bool is_terminal_ = false;  // one that is hung up is none any more
+  // As it was at the start, because isatty() fails for a terminal that was hung up.
+  bool is_terminal_ = false;
   bool reader_gone_ = false;
-  bool mid_line_ = false;  // the last byte written ended no line
+  bool mid_line_ = false;  // the last byte written did not end a line
   OutputGap gap_;
   std::vector<std::string> news_;
 };
@@ -91,8 +92,8 @@ bool Outlet::end_broken_line() {
   return !mid_line_;
 }
 
-// Nobody misses what is written there: a closed pipe, a stream that was never open, or a terminal that
-// was hung up.
+// Returns whether the stream has no reader any more, so that nothing is lost. That is a closed
+// pipe, a stream that was never open, or a terminal that was hung up.
 bool Outlet::has_lost_its_reader(int sys_errno) const {
   return sys_errno == EPIPE || sys_errno == ECONNRESET || sys_errno == EBADF ||
          (sys_errno == EIO && is_terminal_);
@@ -104,7 +105,7 @@ struct ConsoleWriter::State {
   std::function<void()> on_drained;
   std::function<void()> on_flushed;
   std::function<void(const std::string& text)> warn;
-  std::array<Outlet, 2> outlets;  // the thread's
+  std::array<Outlet, 2> outlets;  // used by the thread
   bool one_stream = false;        // everything goes to the first
   std::mutex mutex;
   std::condition_variable wake;
@@ -115,8 +116,8 @@ struct ConsoleWriter::State {
   bool writing = false;
   bool was_full = false;
   bool has_losses = false;
-  std::array<std::string, 2> losses;  // of the outlets
-  bool over = false;                  // the owner is gone, and with it whoever would be called
+  std::array<std::string, 2> losses;  // one text for each outlet
+  bool over = false;                  // the owner has gone, and its callbacks with it
 
   std::size_t index_of(ConsoleStream stream) const {
     return one_stream ? 0 : static_cast<std::size_t>(stream);
@@ -273,7 +274,7 @@ void ConsoleWriter::run(State& state) {
     if (state.screen) state.screen->take(state.queued[0]);
     batch.swap(state.queued);
     state.writing = true;
-    // Workers are read again while this batch is written.
+    // The callers read from workers again while this batch is written.
     if (std::exchange(state.was_full, false)) state.on_drained();
     for (std::size_t i = 0; i < batch.size() && !state.over; ++i) {
       if (batch[i].empty()) continue;

@@ -1,19 +1,23 @@
-// ConsoleWriter: ddprun's own standard output and error, written by a thread of its own.
+// ConsoleWriter: writes ddprun's own standard output and standard error in a thread of its own.
 //
-// A terminal that is stopped, or a pipe that nobody reads, must not stop the agent: it has a lease
-// to keep and workers to watch. So write() only queues; the thread does the blocking. What a source
-// writes is put together with what others do by ConsoleText, or, on a terminal that people look at, by
-// LiveScreen. Where both streams lead to the same file, terminal or pipe they are one here, and keep
-// their order. When kHighWater bytes are queued, is_full() says so and the callers stop reading from
-// their workers, who then wait as they would on a slow terminal: nothing is dropped. Nor does the end of
-// the agent wait for such a reader: the thread, which may be in the middle of a write, is then left
-// behind until the process ends.
+// A stopped terminal, or a pipe that is not read, must not block the agent: the agent has to
+// renew its lease and to watch its workers. So write() only queues bytes, and the thread does
+// the blocking writes. ConsoleText merges the output of several sources. On a terminal that
+// people look at, LiveScreen does this instead. Where both streams lead to the same file,
+// terminal or pipe, they share one queue and keep their order.
 //
-// A reader who has gone (a closed pipe, a terminal that was hung up) is no trouble: nothing more is
-// written there. What a disk cannot take is dropped and counted (OutputGap): warn() is told when that
-// begins and when it is over, and losses() says what is missing at the end. Nobody waits for it.
+// When kHighWater bytes are queued, is_full() returns true and the callers stop reading from
+// their workers. The workers then wait, as they would on a slow terminal, and no bytes are
+// dropped. The end of the agent does not wait for such a reader either. The thread, which may
+// be in the middle of a write, is then detached and lives until the process ends.
 //
-// Any thread, but for the destructor: its owner's.
+// A reader that has gone (a closed pipe, a terminal that was hung up) is not an error: nothing
+// more is written there. Bytes that cannot be written, for example because the disk is full,
+// are dropped and counted (OutputGap), and nothing waits for the disk. warn() is called when
+// dropping begins and when it ends. losses() returns what is missing at the end.
+//
+// Functions may be called from any thread, except the destructor, which runs on its owner's
+// thread.
 #pragma once
 
 #include <unistd.h>
@@ -35,13 +39,14 @@ namespace ddprun {
 enum class ConsoleStream { kOut = 0, kErr = 1 };
 
 struct ConsoleOptions {
-  // Where the streams lead, by ConsoleStream; open as long as the process.
+  // The descriptors of the streams, indexed by ConsoleStream. They stay open as long as the
+  // process.
   std::array<int, 2> descriptors{STDOUT_FILENO, STDERR_FILENO};
-  // Both lead to one terminal of this size, which gets unfinished lines and a status line; nullopt: what
-  // is written is only passed on.
+  // Set where both streams lead to one terminal, which has this size. The terminal then shows
+  // unfinished lines and a status line. nullopt: output is only passed on.
   std::optional<ScreenSize> live;
-  // Gets what people should know of bytes that cannot be written. Called with the writer's lock held:
-  // must not call back.
+  // Gets warnings for the user about bytes that cannot be written. Called with the writer's
+  // lock held: must not call back.
   std::function<void(const std::string& text)> warn = {};
 };
 
@@ -49,23 +54,24 @@ class ConsoleWriter {
  public:
   static constexpr std::size_t kHighWater = 1 << 20;
 
-  // on_drained: called each time the queue has become empty after it was full. It and the argument
-  // of when_flushed() are called with the writer's lock held: they must not call back. Throws
-  // std::system_error where no thread is to be had.
+  // on_drained is called each time the queue has become empty after it was full. It and the
+  // argument of when_flushed() are called with the writer's lock held: they must not call back.
+  // Throws std::system_error if the thread cannot be started.
   explicit ConsoleWriter(std::function<void()> on_drained, const ConsoleOptions& options = {});
   // Drops what has not been written and does not wait: see when_flushed().
   ~ConsoleWriter();
   ConsoleWriter(const ConsoleWriter&) = delete;
   ConsoleWriter& operator=(const ConsoleWriter&) = delete;
 
-  // A piece of the source, which writes to one stream only, and stays where it is until finish().
+  // Queues a piece of `source`. A source writes to one stream only, and must stay at its
+  // address until finish().
   void write(ConsoleStream stream, ConsoleSource& source, std::string_view piece, PieceEnd end);
   void finish(ConsoleStream stream, ConsoleSource& source);
-  // Lines of ddprun itself.
+  // Queues lines of ddprun itself.
   void say(ConsoleStream stream, std::string_view lines);
 
-  // For a terminal; elsewhere these do nothing. The unfinished line of a source, as it is now: see
-  // LiveScreen, where the others are explained, too.
+  // The functions below work on a terminal; elsewhere they do nothing. LiveScreen explains
+  // them. show_rest() shows the unfinished line of a source, as it is now.
   bool is_live() const;
   void show_rest(ConsoleSource& source, std::string_view rest);
   void set_status(std::string_view status);
@@ -75,12 +81,12 @@ class ConsoleWriter {
 
   bool is_full() const;
 
-  // Calls `then` once, when everything that was queued is written: at once, or from the writer's
-  // thread.
+  // Calls `then` once, when everything that was queued has been written: at once, or from the
+  // writer's thread.
   void when_flushed(std::function<void()> then);
 
-  // Whether bytes were left out so far; and, of each stream that still takes nothing, how many are
-  // missing and why.
+  // has_losses() returns whether any bytes were dropped so far. losses() returns one text for
+  // each stream that still cannot be written: how many bytes are missing and why.
   bool has_losses() const;
   std::vector<std::string> losses() const;
 
@@ -90,7 +96,7 @@ class ConsoleWriter {
   template <class Change>
   void change(Change&& change);
 
-  std::shared_ptr<State> state_;  // the thread's, too
+  std::shared_ptr<State> state_;  // shared with the thread
   std::thread thread_;
 };
 

@@ -8,7 +8,7 @@
 namespace ddprun {
 namespace {
 
-// RFC 3339, in UTC, to the microsecond.
+// Returns the current time as RFC 3339 has it, in UTC, to the microsecond.
 std::string wall_time() {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -20,7 +20,8 @@ std::string wall_time() {
   return std::string(date) + "." + std::string(6 - micros.size(), '0') + micros + "Z";
 }
 
-// RFC 4648. OpenSSL's would load its library, which takes longer than a launch.
+// Encodes as RFC 4648. OpenSSL's encoder would load OpenSSL's library, which takes longer than
+// a launch.
 std::string base64(std::string_view bytes) {
   constexpr std::string_view kDigits =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";

@@ -1,11 +1,13 @@
-// --log-format json: one JSON object for each line on the console, for collectors of logs.
+// JsonLines: makes the lines of --log-format json, for log collectors: one JSON object for each
+// line on the console.
 //
 //   ddprun's own   {"time": ..., "level": "warning", "message": ..., "job": ..., "host": ...,
 //                   "node": 0, "generation": 0}
 //   a worker's     {"time": ..., "job": ..., "host": ..., "node": 0, "generation": 0, "rank": 3,
 //                   "local_rank": 1, "stream": "stdout", "line": ...}
 //
-// node and generation are left out before there are any. docs/output.md explains every key. Any thread.
+// "node" and "generation" are left out until the first generation is formed. docs/output.md
+// explains every key. Functions may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -27,16 +29,17 @@ class JsonLines {
     generation_ = generation.value;
   }
 
-  // Each with its newline.
+  // Returns the object for a line of ddprun itself, with its newline.
   std::string own_line(LogLevel level, std::string_view text) const;
 
   struct Origin {
     Rank rank{0};
     LocalRank local_rank{0};
     bool is_err = false;
-    bool cut = false;  // the line goes on in the next one: "partial": true
+    bool cut = false;  // the line continues in the next object: "partial": true
   };
-  // JSON is UTF-8: of another line, "line" has U+FFFD for each byte that is none, and "base64" the bytes.
+  // Returns the object for a worker's line, with its newline. JSON is UTF-8. If `line` is not
+  // valid UTF-8, "line" has U+FFFD for each invalid byte, and "base64" has the original bytes.
   std::string worker_line(const Origin& origin, std::string_view line) const;
 
  private:

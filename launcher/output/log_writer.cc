@@ -25,7 +25,7 @@ UniqueFd create(const std::string& path) {
 
 }  // namespace
 
-// The first members are the State's, under its lock; the others are the thread's.
+// The first members belong to the State and its lock. The others belong to the thread.
 class LogFile {
  public:
   LogFile(std::string path, std::uint64_t max_bytes)
@@ -33,17 +33,18 @@ class LogFile {
 
   // --- under the lock ---
   std::string queued;
-  bool is_new = true;  // it has to be made
+  bool is_new = true;  // it has to be created
   bool ended = false;
   bool was_full = false;
-  bool gave_up = false;        // nobody waits for the disk until the queue is empty
-  std::uint64_t overflow = 0;  // bytes dropped meanwhile
+  bool gave_up = false;        // nothing waits for the disk until the queue is empty
+  std::uint64_t overflow = 0;  // bytes dropped while gave_up
 
-  // --- the thread's ---
-  // Makes the file, the first time. bytes: what comes next; overflowed: what was dropped after it;
-  // is_end: it was the last.
+  // --- used by the thread ---
+
+  // Writes bytes, and creates the file at the first call. overflowed: how many bytes were
+  // dropped after `bytes`. is_end: nothing follows.
   void put(std::string_view bytes, std::uint64_t overflowed, bool is_end);
-  // What people should know, since the last call.
+  // Returns the warnings for the user since the last call.
   std::vector<std::string> take_news() { return std::exchange(news_, {}); }
   const std::string& path() const { return path_; }
 
@@ -53,7 +54,7 @@ class LogFile {
   void rotate();
   void begin_missing(const std::string& why);
   bool try_again();
-  // How many bytes were written; errno says why not all.
+  // Returns how many bytes were written. If not all, errno has the reason.
   std::size_t write_now(std::string_view bytes);
 
   std::string path_;
@@ -62,7 +63,7 @@ class LogFile {
   LogRotation rotation_;
   std::string held_;  // an unfinished line
   OutputGap gap_;
-  bool mid_line_ = false;  // the last byte written ended no line
+  bool mid_line_ = false;  // the last byte written did not end a line
   std::vector<std::string> news_;
 };
 
@@ -118,8 +119,8 @@ std::size_t LogFile::write_now(std::string_view bytes) {
   return done;
 }
 
-// The present file becomes <name>.1. What goes wrong shows with the next bytes: then the old file is
-// gone on with.
+// Renames the current file to <name>.1 and begins a new one. If the rename fails, the current
+// file is emptied and used again. If the new file cannot be created, the next write() retries.
 void LogFile::rotate() {
   rotation_.rotated();
   mid_line_ = false;
@@ -137,7 +138,8 @@ void LogFile::begin_missing(const std::string& why) {
                   "; it is left out until that is over, the workers go on");
 }
 
-// Says in the file what is missing there; false: it is not possible yet.
+// Retries after a failure: creates the file if needed, and writes a line that says what is
+// missing there. Returns false if that is not possible yet.
 bool LogFile::try_again() {
   if (!fd_.valid()) {
     std::error_code ignored;
@@ -264,7 +266,7 @@ void LogWriter::run(State& state) {
     file->is_new = false;
     const std::uint64_t overflow = std::exchange(file->overflow, 0);
     const bool ended = file->ended;
-    // The others have their turn before this one has it again.
+    // Moves this file to the end, so that the other files have their turn first.
     std::erase(state.files, file);
     if (!ended) state.files.push_back(file);
     file->gave_up = false;

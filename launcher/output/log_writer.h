@@ -1,16 +1,23 @@
-// LogWriter: the workers' log files, written by a thread of its own.
+// LogWriter: writes the workers' log files in a thread of its own.
 //
-// A disk that is full, or a file server that has stopped, must not stop the agent, which has a lease to
-// keep, nor kill workers, as their own write() would. So write() only queues. What cannot be written is
-// dropped and counted (OutputGap): a line on the console when that begins and when it is over, and, in the
-// file, a line where bytes are missing. It is tried again after a second, then less and less often. A disk that is only slower than the workers makes them wait: while kHighWater bytes of
-// a file are queued, is_full() says so, and the caller stops reading. After kPatience without progress
-// the caller should say stop_waiting(); then what does not fit is dropped, too, until the queue is
-// empty.
+// A full disk or a hung file server must not block the agent, which has to renew its lease. Nor
+// may it kill or block workers, as their own write() to the file would. So write() only queues
+// bytes.
 //
-// With a limit, a file that is full becomes <name>.1, whose predecessor goes (LogRotation).
+// Bytes that cannot be written are dropped and counted (OutputGap). The console gets a line
+// when dropping begins and when it ends. The file gets a line where bytes are missing. The
+// write is retried after a second, then after longer and longer times.
 //
-// Functions may be called from any thread; on_drained and warn are called from the writer's.
+// A disk that is only slower than the workers makes them wait: while kHighWater bytes of a file
+// are queued, is_full() returns true and the caller stops reading. After kPatience without
+// progress the caller should call stop_waiting(). From then on, bytes that do not fit into the
+// queue are dropped, too, until the queue is empty.
+//
+// With a size limit, a full file is renamed to <name>.1 and replaces the previous <name>.1
+// (LogRotation).
+//
+// Functions may be called from any thread. on_drained and warn are called from the writer's
+// thread, but stop_waiting() calls warn on its caller's thread.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +37,10 @@ class LogFile;
 
 struct LogWriterOptions {
   std::uint64_t max_bytes = 0;  // of one file; 0: no limit
-  // Called each time a file's queue, which was full, has been taken to be written. Must not call back.
+  // Called each time the writer's thread has taken a file's full queue to write it. Must not
+  // call back.
   std::function<void()> on_drained;
-  // Gets what people should know. Must not call back.
+  // Gets warnings for the user. Must not call back.
   std::function<void(const std::string& text)> warn;
 };
 
@@ -47,26 +55,27 @@ class LogWriter {
   LogWriter(const LogWriter&) = delete;
   LogWriter& operator=(const LogWriter&) = delete;
 
-  // Begins a file: the thread makes it, or empties it. A file that cannot be made is left out like
-  // one that cannot be written: see above. Fails only where the thread cannot be started.
+  // Begins a file. The thread creates it, or truncates it if it exists. A file that cannot be
+  // created is treated like one that cannot be written: see above. Fails only if the thread
+  // cannot be started.
   Result<std::shared_ptr<LogFile>> open(const std::string& path);
   void write(LogFile& file, std::string_view bytes);
-  // Nothing follows.
+  // Ends the file: no write() to it follows.
   void end(LogFile& file);
 
   bool is_full(const LogFile& file) const;
   void stop_waiting(LogFile& file);
 
-  // Calls `then` once, when everything that was queued is written or dropped: at once, or from the
-  // writer's thread.
+  // Calls `then` once, when everything that was queued has been written or dropped: at once, or
+  // from the writer's thread.
   void when_flushed(std::function<void()> then);
 
  private:
   struct State;
   static void run(State& state);
 
-  std::shared_ptr<State> state_;  // the thread's, too
-  std::thread thread_;            // runs once a file was opened
+  std::shared_ptr<State> state_;  // shared with the thread
+  std::thread thread_;            // started by the first open()
 };
 
 }  // namespace ddprun

@@ -1,6 +1,6 @@
-// OutputReader: somebody who reads what the workers of this node write, as lines of JSON: a command
-// on the agent's socket (launcher/control/socket.h), or the rendezvous service in the place of one
-// (launcher/control/output_pages.h). Used on the agent's thread.
+// OutputReader: a reader of the output of this node's workers, which it gets as lines of JSON.
+// It is either a command on the agent's socket (launcher/control/socket.h), or the rendezvous
+// service on behalf of a command (launcher/control/output_pages.h). Used on the agent's thread.
 #pragma once
 
 #include <cstddef>
@@ -11,19 +11,20 @@ namespace ddprun {
 
 class OutputReader {
  public:
-  // What is kept for one who does not read.
+  // The most bytes that are kept for a reader that does not read.
   static constexpr std::size_t kMaxUnsentBytes = 2 << 20;
 
   virtual ~OutputReader() = default;
-  // False: it has gone, and hears nothing more.
+  // Returns false once the reader has gone; it then gets nothing more.
   virtual bool is_open() const = 0;
-  // How many bytes may be said now.
+  // Returns how many bytes may be sent to the reader now.
   virtual std::size_t room() const = 0;
-  // A line, whose end is added. REQUIRES: there is room for it.
+  // Sends a line; the newline is added. REQUIRES: there is room for it.
   virtual void say(std::string_view line) = 0;
-  // Nothing more will be said.
+  // Ends the output: nothing more will be sent.
   virtual void end() = 0;
-  // The same, because the job's part on this node is over; last_word: the line that says so.
+  // As end(), because the job has ended on this node. last_word: the line that tells the reader
+  // so.
   virtual void end_with_job(std::string_view last_word) = 0;
 };
 using OutputReaderPtr = std::shared_ptr<OutputReader>;

@@ -16,10 +16,11 @@ namespace ddprun {
 using boost::system::error_code;
 
 namespace {
-// As much as a worker's pipe holds: a worker that waits for room is woken once for all of it. A turn is
-// one read, so that a worker that writes without end does not starve the others.
+// As much as a worker's pipe holds: a worker that waits for room is woken once for all of it. A
+// turn is one read, so that a worker that writes without end does not starve the others.
 constexpr std::size_t kReadBytes = 256 * 1024;
-constexpr int kMostTerminalReads = 64;  // of 4 KiB, which is what the kernel keeps for one
+// Each read returns at most 4 KiB, which is what the kernel buffers for one terminal.
+constexpr int kMostTerminalReads = 64;
 }  // namespace
 
 WorkerOutput::WorkerOutput(boost::asio::io_context& io, ConsoleWriter& console, LogWriter* logs,
@@ -53,11 +54,12 @@ void WorkerOutput::wait() {
 void WorkerOutput::take_turn() {
   const std::size_t taken = read_some();
   if (!input_.is_open()) return;
-  if (taken < kReadBytes) show_rest();  // the worker pauses, or is slower than we are
+  if (taken < kReadBytes) show_rest();  // the worker pauses, or is slower than the agent
   if (!must_wait()) wait();
 }
 
-// True: somebody who takes what we read has no room; resume() will be called, or the time is over.
+// Returns true if the console or the log file is full. resume() is called when there is room
+// again. For the log file, it is also called when the time limit has passed.
 bool WorkerOutput::must_wait() {
   const bool log_is_full = options_.log && logs_->is_full(*options_.log);
   if (!log_is_full && !console_.is_full()) return false;
@@ -79,7 +81,7 @@ std::size_t WorkerOutput::read_some() {
   while ((size = ::read(input_.native_handle(), buffer.data(), buffer.size())) < 0 &&
          errno == EINTR) {
   }
-  // A terminal that nobody has open any more gives EIO.
+  // A terminal that no process has open any more gives EIO.
   if (size == 0 || (size < 0 && errno == EIO)) {
     finish();
     return 0;
@@ -93,7 +95,7 @@ void WorkerOutput::drain() {
   if (!input_.is_open()) return;
   int there = 0;
   if (options_.is_terminal || ::ioctl(input_.native_handle(), FIONREAD, &there) != 0) {
-    // What is on its way through a terminal is not counted until it is read.
+    // FIONREAD does not count what is still on its way through a terminal.
     for (int i = 0; i < kMostTerminalReads && read_some() > 0; ++i) {
     }
     return;
@@ -103,7 +105,7 @@ void WorkerOutput::drain() {
     if (taken == 0) return;
     left -= std::min(left, taken);
   }
-  read_some();  // the end, where all writers have gone
+  read_some();  // reads the end of file, if all writers have gone
 }
 
 void WorkerOutput::finish() {
@@ -135,7 +137,8 @@ void WorkerOutput::take(std::string_view bytes) {
   splitter_.feed(bytes, [this](std::string_view piece, PieceEnd end) { show(piece, end); });
 }
 
-// What is no whole line, a bar or a piece of something endless, is no part of a traceback.
+// Shows a piece. Only whole lines go to the traceback filter: a bar, or a piece of an endless
+// line, is not part of a traceback.
 void WorkerOutput::show(std::string_view piece, PieceEnd end) {
   const bool is_filtered =
       options_.tracebacks && options_.tracebacks->is_active() && end == PieceEnd::kLines;

@@ -12,7 +12,7 @@ std::string_view without_spaces_ahead(std::string_view text) {
   return text.substr(std::min(text.find_first_not_of(' '), text.size()));
 }
 
-// Behind "#12 " and an address; empty: the line is no frame of gdb's.
+// Returns the part after "#12 " and an address. Empty: the line is not a frame of gdb's.
 std::string_view gdb_frame(std::string_view line) {
   if (line.size() < 2 || line[0] != '#' || !is_digit(line[1])) return {};
   std::string_view rest = line.substr(std::min(line.find(' '), line.size()));
@@ -29,7 +29,8 @@ std::string_view kernel_frame(std::string_view line) {
   return line.substr(0, line.find('+'));
 }
 
-// "all_reduce (torch/distributed/distributed_c10d.py:3075)" of py-spy; an empty file: no such frame.
+// A frame of py-spy, such as "all_reduce (torch/distributed/distributed_c10d.py:3075)". Empty
+// `file`: not such a frame.
 struct PythonFrame {
   std::string_view function;
   std::string_view file;
@@ -43,8 +44,8 @@ PythonFrame python_frame(std::string_view frame) {
   return {frame.substr(0, open), frame.substr(begin, end + 3 - begin)};
 }
 
-// Files whose frames wait for other ranks. Those of checkpoints and of the launcher wait for disks and
-// processes.
+// Returns whether frames of this file wait for other ranks. Frames of checkpoints and of the
+// launcher wait for disks and processes instead.
 bool is_distributed(std::string_view file) {
   constexpr std::string_view kFolder = "torch/distributed/";
   const std::size_t at = file.rfind(kFolder);
@@ -58,7 +59,7 @@ bool is_native_wait(std::string_view frame) {
   return frame.starts_with("c10d::") || frame.starts_with("gloo::");
 }
 
-// The name of a native function without its arguments.
+// Returns the name of a native function without its arguments.
 std::string native_name(std::string_view frame) {
   return std::string(frame.substr(0, frame.find_first_of("( ")));
 }
@@ -69,7 +70,7 @@ std::string distributed_call_in(const std::vector<std::string>& frames) {
   std::string native;
   std::string call;
   for (auto frame = frames.rbegin(); frame != frames.rend(); ++frame) {
-    // gdb shows Python's own frames as calls of its interpreter.
+    // gdb shows Python's frames as calls of the interpreter.
     if (frame->starts_with("_PyEval_EvalFrame")) break;
     const PythonFrame python = python_frame(*frame);
     if (python.file.empty()) {
@@ -78,7 +79,7 @@ std::string distributed_call_in(const std::vector<std::string>& frames) {
       continue;
     }
     if (!is_distributed(python.file)) break;
-    // The outermost one is what the program has called; decorators are called "wrapper".
+    // The outermost frame is what the program has called. Decorators are named "wrapper".
     const bool is_decorator = python.function.find("wrapper") != std::string_view::npos;
     if (call.empty() || !is_decorator) call = "torch.distributed." + std::string(python.function);
   }

@@ -1,7 +1,8 @@
-// OutputBuffer: bytes that are put together here, written, and then forgotten all at once.
+// OutputBuffer: a growing buffer of bytes that are collected, written, and then cleared all at
+// once.
 //
-// Its memory is kept, so that it is there when the same amount comes again: what flows through it is
-// limited by how fast memory is. A value type; one owner thread.
+// clear() keeps the memory, so that the next batch of the same size needs no allocation: the
+// speed of memory limits how fast output passes through. A value type; one owner thread.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,8 @@ class OutputBuffer {
   bool empty() const { return size_ == 0; }
   void clear() { size_ = 0; }
 
-  // Room for so many bytes, which the caller fills; they count at once.
+  // Returns room for `count` bytes, which the caller fills. They count as part of the buffer at
+  // once.
   char* extend(std::size_t count) {
     if (capacity_ - size_ < count) grow(count);
     char* const begin = storage_.get() + size_;

@@ -9,7 +9,8 @@ namespace {
 
 const ConsoleSource kGone;
 
-// One pass: each line is looked through for its end and copied while it is in the cache.
+// Appends lines with their prefix, in one pass: each line is searched for its end and copied
+// while it is in the cache.
 void append_lines(std::string_view prefix, std::string_view lines, OutputBuffer& out) {
   if (prefix.empty()) return out.append(lines);
   const char* at = lines.data();
@@ -36,7 +37,7 @@ void ConsoleText::add(ConsoleSource& source, std::string_view piece, PieceEnd en
   std::string_view returns = piece.substr(0, piece.find_first_not_of('\r'));
   std::string_view text = piece.substr(returns.size());
   if (was_open && !goes_on && text.starts_with('\n')) {
-    // The end of its line, which was ended for it when another source came between.
+    // This \n ends its line, which was already ended when another source came between.
     returns = {};
     piece = text = text.substr(1);
     if (text.empty()) return;
@@ -45,7 +46,7 @@ void ConsoleText::add(ConsoleSource& source, std::string_view piece, PieceEnd en
   open_ = end == PieceEnd::kLines ? nullptr : &source;
   if (text.empty()) {
     out.append(returns);
-    if (!goes_on && !source.prefix.empty()) open_ = nullptr;  // there is nothing to be ended
+    if (!goes_on && !source.prefix.empty()) open_ = nullptr;  // there is nothing to end
     return;
   }
   if (goes_on && (text.front() == '\n' || (returns.empty() && !returned))) {
@@ -63,7 +64,7 @@ void ConsoleText::add(ConsoleSource& source, std::string_view piece, PieceEnd en
 
 void ConsoleText::finish(ConsoleSource& source, OutputBuffer& out) {
   if (open_ != &source) return;
-  // What a bar has left on the terminal is ended by whoever comes next.
+  // If a bar is still on the terminal, the next source ends its line.
   open_ = source.returned ? &kGone : nullptr;
   if (!source.returned) out.append("\n");
 }

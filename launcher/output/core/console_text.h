@@ -1,11 +1,13 @@
-// ConsoleText: what one console stream gets of what several sources write: whole lines, each of one
-// source and with its prefix.
+// ConsoleText: merges what several sources write to one console stream into whole lines. Each
+// line belongs to one source and has its prefix.
 //
-// A source's line may be open: an update of a progress bar, a part of a very long line, a prompt. When
-// the same source goes on, its line goes on, and an update begins with the prefix again, behind the \r
-// that it begins with. When another one comes between, the open line is ended first, so that neither a
-// reader that looks for \n nor a terminal, where a bar is still to be seen, gets two sources in one
-// line; the \n that would have ended it is then left out. No other byte of a source is lost or changed.
+// A source's line may be open: an update of a progress bar, a part of a very long line, a
+// prompt. When the same source writes next, its line continues. An update that begins with \r
+// gets the prefix again, after that \r. When another source writes next, the open line is ended
+// first. Otherwise a reader that looks for \n, or a terminal that still shows a bar, would get
+// two sources in one line. The \n that would have ended that line later is then left out. No
+// other byte of a source is lost or changed.
+//
 // Pure; one owner thread.
 #pragma once
 
@@ -17,23 +19,24 @@
 
 namespace ddprun {
 
-// Somebody who writes to the console: a stream of a worker, or ddprun itself.
+// ConsoleSource: a writer to the console: a stream of a worker, or ddprun itself.
 struct ConsoleSource {
   std::string prefix;     // in front of each line
-  int order = 0;          // among those that are seen at once
+  int order = 0;          // position among the sources that are shown at once
   bool returned = false;  // its last piece ended with \r
-  bool is_open = false;   // nor with \n: one that comes next is the rest of that line's end
+  // Its last piece did not end with \n. If "\n" comes next, it ends that line.
+  bool is_open = false;
 };
 
 class ConsoleText {
  public:
-  // Appends a piece of the source, which stays where it is until it is finished.
+  // Appends a piece of the source to `out`. The source must stay at its address until finish().
   void add(ConsoleSource& source, std::string_view piece, PieceEnd end, OutputBuffer& out);
-  // The source is gone: its line ends if it is open.
+  // Ends the source's line if it is open. The source writes nothing more.
   void finish(ConsoleSource& source, OutputBuffer& out);
 
  private:
-  const ConsoleSource* open_ = nullptr;  // whose line was not ended by \n
+  const ConsoleSource* open_ = nullptr;  // the source whose line was not ended by \n; null: none
 };
 
 }  // namespace ddprun

@@ -32,15 +32,15 @@ std::string_view OutputGap::writable(std::string_view bytes, TimePoint now) {
     return {};
   }
   if (!mid_line_) return bytes;
-  // That line has lost its beginning, so its end goes, too.
+  // The beginning of that line is lost, so its end is dropped, too.
   const std::size_t newline = bytes.find('\n');
   const std::size_t length = newline == std::string_view::npos ? bytes.size() : newline + 1;
   drop(bytes.substr(0, length));
   return bytes.substr(length);
 }
 
-// The times between tries stay as long as they have become: a disk that has room now and then is not
-// spoken of every second.
+// Keeps the time between retries as long as it has become. Otherwise a disk that has room only
+// now and then would cause a warning every second.
 void OutputGap::close() {
   is_open_ = false;
   missing_ = 0;

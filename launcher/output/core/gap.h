@@ -1,7 +1,11 @@
-// OutputGap: what is missing of a file because its disk did not take it, and when that is tried again.
+// OutputGap: counts the bytes that are missing from a file because its disk did not take them,
+// and decides when to retry.
 //
-// closed: everything is written. open: a write has failed; bytes are dropped and counted until a write
-// succeeds. It is worth trying after kRetry, then after twice as long, up to kLongestRetry. What is
+// States:
+// - closed: everything was written.
+// - open: a write failed. Bytes are dropped and counted until a write succeeds.
+//
+// A retry is due after kRetry, then after twice as long each time, up to kLongestRetry. What is
 // written then begins with a whole line. Pure; one owner thread.
 #pragma once
 
@@ -19,28 +23,29 @@ class OutputGap {
   static constexpr Duration kLongestRetry = std::chrono::seconds(60);
 
   bool is_open() const { return is_open_; }
-  // Dropped since it is open.
+  // Returns how many bytes were dropped since the gap opened.
   std::uint64_t missing() const { return missing_; }
-  // "48213 bytes are missing"
+  // Returns, for example, "48213 bytes are missing".
   std::string text() const;
-  // Why the first write failed.
+  // Returns why the first write failed.
   const std::string& why() const { return why_; }
 
-  // A write has failed. True: it was closed.
+  // Records that a write failed. Returns true if the gap was closed before.
   bool open(const std::string& why, TimePoint now);
-  // These bytes are left out.
+  // Counts these bytes as dropped.
   void drop(std::string_view bytes);
-  // So many more are, which nobody has looked at; what follows may be tried at once.
+  // Counts `count` more bytes as dropped, whose contents are unknown. The bytes that follow may
+  // be tried at once.
   void drop_unseen(std::uint64_t count);
-  // REQUIRES: it is open. Returns the part of the bytes that a write is to be tried with, from the
-  // beginning of a line; the rest is dropped. Empty: all of it is.
+  // Returns the part of the bytes that should be written now, from the beginning of a line. The
+  // rest is dropped. Empty: all of it was dropped. REQUIRES: the gap is open.
   std::string_view writable(std::string_view bytes, TimePoint now);
-  // A write has succeeded.
+  // Records that a write has succeeded.
   void close();
 
  private:
   bool is_open_ = false;
-  bool mid_line_ = false;  // the last byte that was dropped ended no line
+  bool mid_line_ = false;  // the last byte dropped did not end a line
   std::uint64_t missing_ = 0;
   std::string why_;
   TimePoint retry_at_;

@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::string_view kHeading = "Traceback (most recent call last):";
 
-// Without its end, and without the colours that a Python at a terminal adds.
+// Returns a line without its end, and without the colours that Python adds on a terminal.
 std::string bare(std::string_view piece) {
   std::string text;
   for (std::size_t i = 0; i < piece.size(); ++i) {
@@ -37,7 +37,8 @@ bool is_interrupt(std::string_view line) {
   return line == "KeyboardInterrupt" || line.starts_with("KeyboardInterrupt:");
 }
 
-// `  File "train.py", line 7, in step` becomes `train.py:7, in step`; empty: it is no such line.
+// Turns `  File "train.py", line 7, in step` into `train.py:7, in step`. Returns "" for other
+// lines.
 std::string place_of(std::string_view line) {
   constexpr std::string_view kFile = "  File \"";
   constexpr std::string_view kLine = "\", line ";
@@ -47,7 +48,7 @@ std::string place_of(std::string_view line) {
          std::string(line.substr(end + kLine.size()));
 }
 
-// "0, 2-5, 7"
+// Returns, for example, "0, 2-5, 7".
 std::string in_ranges(const std::set<Rank>& ranks) {
   std::string text;
   for (auto rank = ranks.begin(); rank != ranks.end();) {
@@ -124,7 +125,7 @@ void TracebackFilter::step(std::string_view piece, std::string& out) {
     case State::kInside:
     case State::kEnded:
       if (chains(line)) {
-        // What it was does not count: what follows does.
+        // The exception before the chaining line does not count. The one that follows does.
         if (std::exchange(was_other_, false)) --others_;
         state_ = State::kInside;
         return hold(piece);

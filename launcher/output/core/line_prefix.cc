@@ -6,7 +6,7 @@
 namespace ddprun {
 namespace {
 
-// Neighbours differ well; red is for what goes wrong.
+// Colours of neighbours differ clearly. Red is left for errors.
 constexpr std::array kColours{36, 33, 32, 35, 34, 96, 93, 92, 95, 94};
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What stands in front of a worker's lines on the console. Pure; any thread.
+// Makes the prefixes of a worker's lines on the console. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -8,17 +8,18 @@
 
 namespace ddprun {
 
-// Ours: "[rank 3] ". coloured: with a colour of this rank's, for terminals.
+// Returns ddprun's own prefix: "[rank 3] ". coloured: in this rank's colour, for terminals.
 std::string rank_prefix(Rank rank, bool coloured);
 
 struct TeePrefix {
-  std::string_view pattern;  // with ${role_name}, ${local_rank} and ${rank}; empty: torchrun's own
+  // May hold ${role_name}, ${local_rank} and ${rank}. Empty: torchrun's default.
+  std::string_view pattern;
   std::string_view role;
   LocalRank local_rank{0};
   Rank rank{0};
 };
-// torchrun's: "[default3]:", or what TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE makes of it; other macros
-// stay as they are.
+// Returns torchrun's prefix: "[default3]:", or what TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE makes
+// of it. Other macros stay as they are.
 std::string tee_prefix(const TeePrefix& parts);
 
 }  // namespace ddprun

@@ -1,13 +1,17 @@
-// LineSplitter: cuts a worker's output at its lines' ends, so that lines of several workers never
+// LineSplitter: cuts a worker's output at line ends, so that lines of several workers never
 // mix.
 //
-// A piece is a run of whole lines, each ended by \n; or one update of a line, as progress bars draw
-// themselves, which ends or begins with \r; or, of a line that is longer than kMaxPiece bytes, as much
-// as that, so that a worker that never ends its line cannot fill our memory. A \r at the beginning of a
-// line belongs to the update that it begins, any other one to what it ends. What follows the last end is
-// kept for the next call, or for flush() when the stream has ended. "\r\n" is one end, unless the \r
-// came in an earlier call: the update before it goes out at once, and then its end alone. Bytes are
-// bytes: nothing is decoded. Pure; one owner thread.
+// A piece is one of these:
+// - A run of whole lines, each ended by \n.
+// - One update of a line, as progress bars draw themselves. It ends or begins with \r.
+// - kMaxPiece bytes of a longer line, so that a worker that never ends its line cannot fill our
+//   memory.
+//
+// A \r at the beginning of a line belongs to the update that it begins. Any other \r belongs to
+// the text that it ends. "\r\n" is one line end, unless the \r came in an earlier call. Then
+// the update before it is passed on at once, and its end is passed on alone later. The bytes
+// after the last end are kept for the next call, or for flush() when the stream has ended.
+// Nothing is decoded: bytes are bytes. Pure; one owner thread.
 #pragma once
 
 #include <cstddef>
@@ -18,20 +22,21 @@ namespace ddprun {
 
 enum class PieceEnd {
   kLines,   // one or more whole lines
-  kReturn,  // an update: the line begins anew behind it
-  kCut,     // the line goes on, or the stream has ended in it
+  kReturn,  // an update: the next piece rewrites the line from its beginning
+  kCut,     // the line continues, or the stream ended within it
 };
 
 class LineSplitter {
  public:
   static constexpr std::size_t kMaxPiece = 1 << 20;
 
-  // Calls sink(std::string_view piece, PieceEnd) for each piece. Pieces are passed on where they lie;
-  // only one that was begun in an earlier call is copied.
+  // Calls sink(std::string_view piece, PieceEnd) for each piece. Pieces are passed on without
+  // copying. Only a piece that began in an earlier call is copied.
   template <class Sink>
   void feed(std::string_view bytes, Sink&& sink) {
     if (begun_ != Begun::kNothing) bytes.remove_prefix(complete_rest(bytes, sink));
-    // Hardly any output has a \r: one look at all of it is cheaper than one at each line.
+    // Hardly any output has a \r. One search through all bytes is cheaper than one search per
+    // line.
     while (bytes.find('\r') != std::string_view::npos) {
       const std::size_t length = end_of_first(bytes, begun_);
       if (length == std::string_view::npos) break;
@@ -52,14 +57,14 @@ class LineSplitter {
     begun_ = after(begun_, bytes);
   }
 
-  // The line that has begun and not ended.
+  // Returns the line that has begun and not ended.
   std::string_view rest() const { return rest_; }
-  // It belongs to an update that began with \r, and has text.
+  // Returns whether that line belongs to an update that began with \r, and has text.
   bool rest_is_update() const { return begun_ == Begun::kUpdate && !rest_.empty(); }
-  // It has been passed on by other means.
+  // Forgets that line, because the caller has already passed it on.
   void drop_rest() { rest_.clear(); }
 
-  // Passes on the unfinished rest, once the stream has ended.
+  // Passes on the unfinished line, once the stream has ended.
   template <class Sink>
   void flush(Sink&& sink) {
     if (!rest_.empty()) {
@@ -72,15 +77,16 @@ class LineSplitter {
  private:
   static constexpr std::size_t kKeepBytes = 64 * 1024;
 
-  // What has come of the present line, also if it was passed on.
+  // What the current line has had so far, including bytes that were already passed on.
   enum class Begun {
     kNothing,
     kReturns,  // \r alone
-    kUpdate,   // text behind them
+    kUpdate,   // text after them
     kLine,     // text
   };
 
-  // REQUIRES: something has begun. How many bytes it took.
+  // Completes the piece that was begun in an earlier call. Returns how many of `bytes` it used.
+  // REQUIRES: a piece has begun.
   template <class Sink>
   std::size_t complete_rest(std::string_view bytes, Sink& sink) {
     const std::string_view fitting = bytes.substr(0, kMaxPiece - rest_.size());
@@ -99,15 +105,15 @@ class LineSplitter {
   static PieceEnd end_of(std::string_view piece) {
     return piece.back() == '\n' ? PieceEnd::kLines : PieceEnd::kReturn;
   }
-  // bytes: more of the line, without an end.
+  // Returns the state after `bytes`, which continue the line and hold no end.
   static Begun after(Begun begun, std::string_view bytes) {
     if (bytes.empty() || begun == Begun::kUpdate || begun == Begun::kLine) return begun;
     if (bytes.find_first_not_of('\r') == std::string_view::npos) return Begun::kReturns;
     const bool returns = begun == Begun::kReturns || bytes.front() == '\r';
     return returns ? Begun::kUpdate : Begun::kLine;
   }
-  // Length of the first line or update with its end; an update that began with \r ends before the
-  // next one. npos: there is no end.
+  // Returns the length of the first line or update with its end. An update that began with \r
+  // ends before the next \r. npos: there is no end.
   static std::size_t end_of_first(std::string_view bytes, Begun begun) {
     std::size_t text = 0;
     if (begun == Begun::kNothing || begun == Begun::kReturns) text = bytes.find_first_not_of('\r');

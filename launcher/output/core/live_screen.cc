@@ -11,7 +11,7 @@ constexpr std::string_view kNoColours = "\x1b[0m";
 constexpr std::string_view kEraseBelow = "\x1b[J";
 constexpr std::string_view kWrapOff = "\x1b[?7l";
 constexpr std::string_view kWrapOn = "\x1b[?7h";
-// More than the widest terminal shows is not worth sending each time.
+// A row longer than this exceeds the widest terminal, so sending more is useless.
 constexpr std::size_t kMostRowBytes = 2048;
 constexpr std::size_t kMostRows = 8;
 
@@ -19,7 +19,7 @@ bool contains(std::string_view bytes, char c) {
   return !bytes.empty() && std::memchr(bytes.data(), c, bytes.size()) != nullptr;
 }
 
-// What can stand in a row: text and colours.
+// Returns what can stand in a row: text and colours.
 std::string row_text(std::string_view text) {
   std::string row;
   WorkerScreen screen;
@@ -37,7 +37,7 @@ void LiveScreen::resize(ScreenSize size) {
 }
 
 void LiveScreen::set_status(std::string_view wanted) {
-  std::string status = row_text(wanted);  // a job may have any name
+  std::string status = row_text(wanted);  // a job's name may hold any character
   if (status == status_) return;
   status_ = std::move(status);
   changed_ = true;
@@ -58,7 +58,7 @@ void LiveScreen::put(const ConsoleSource& source, std::string_view piece, PieceE
     const std::size_t newline = piece.find('\n');
     const bool is_line = newline != std::string_view::npos;
     const std::string_view line = piece.substr(0, newline);
-    // Nearly all output is such lines.
+    // Nearly all output consists of such lines.
     if (is_line && area.screen.is_empty() && is_plain_line(line)) {
       print(source, line);
     } else {
@@ -93,7 +93,7 @@ void LiveScreen::finish(const ConsoleSource& source) {
 void LiveScreen::hide() { changed_ |= !std::exchange(hidden_, true); }
 void LiveScreen::show() { changed_ |= std::exchange(hidden_, false); }
 
-// Colours must not go on in the next line.
+// Prints a line and resets its colours, so that they do not continue in the next line.
 void LiveScreen::print(const ConsoleSource& source, std::string_view line) {
   lines_.append(source.prefix);
   lines_.append(line);
@@ -130,7 +130,8 @@ void LiveScreen::draw_area(OutputBuffer& out) {
   }
   if (!status_.empty()) {
     if (drawn_++ > 0) out.append("\r\n");
-    // The last column stays free, so that a terminal that is made narrower by one does not break it.
+    // The last column stays free, so that the row does not wrap on a terminal that becomes one
+    // column narrower.
     draw_row("\x1b[7m",
              std::string_view(status_).substr(
                  0, static_cast<std::size_t>(std::max(0, size_.columns - 1))),
@@ -145,7 +146,8 @@ void LiveScreen::draw_row(std::string_view prefix, std::string_view text, Output
   out.append(kNoColours);
 }
 
-// Half of the terminal is for what scrolls by.
+// Returns how many rows the area may have. The other half of the terminal is for scrolling
+// lines.
 std::size_t LiveScreen::most_rows() const {
   return std::clamp<std::size_t>(static_cast<std::size_t>(std::max(0, size_.rows / 2)), 1,
                                  kMostRows);

@@ -1,13 +1,15 @@
-// LiveScreen: a terminal on which lines scroll by above an area that is drawn anew: the unfinished
-// lines of workers (progress bars, prompts), a row each, and a status line at the bottom.
+// LiveScreen: draws a terminal on which lines scroll above an area that is redrawn. The area
+// has a row for each unfinished line of a worker (progress bars, prompts), and a status line at
+// the bottom.
 //
-// Each take() erases the area, prints the lines that came since, and draws the area below them. The
-// cursor stays at the end of the area's last row, so all that is ever needed is to go up as many rows as
-// were drawn. Rows are drawn with the terminal's automatic line wrap turned off: it cuts them at its own
-// edge, whatever their characters measure, and a row stays one row. What a worker does with its cursor
-// stays within its own rows (WorkerScreen); of escape sequences the terminal gets colours only.
+// Each take() erases the area, prints the lines that came since, and draws the area below them.
+// The cursor stays at the end of the area's last row. To erase the area, the cursor goes up as
+// many rows as were drawn. Rows are drawn with the terminal's automatic line wrap turned off.
+// The terminal then cuts them at its edge, whatever width their characters have, so that a row
+// stays one row. A worker's cursor movements stay within its own rows (WorkerScreen). Of escape
+// sequences the terminal gets only colours.
 //
-// Pure: what happened goes in, bytes for the terminal come out. One owner thread.
+// Pure: events go in, bytes for the terminal come out. One owner thread.
 #pragma once
 
 #include <cstddef>
@@ -27,30 +29,32 @@ class LiveScreen {
   explicit LiveScreen(ScreenSize size) : size_(size) {}
 
   void resize(ScreenSize size);
-  // Empty: there is none.
+  // Sets the status line. Empty: there is none.
   void set_status(std::string_view wanted);
 
-  // A piece of the source, which stays where it is until it is finished.
+  // Adds a piece of the source. The source must stay at its address until finish().
   void add(const ConsoleSource& source, std::string_view piece, PieceEnd end);
-  // The line of the source that has begun and not ended, as it is now; it comes again when it is whole.
+  // Shows the unfinished line of the source as it is now. The same bytes come again in add()
+  // when the line is whole.
   void show_rest(const ConsoleSource& source, std::string_view rest);
-  // The source is gone: what stands in its row becomes a line.
+  // Turns the text of the source's rows into lines. The source writes nothing more.
   void finish(const ConsoleSource& source);
 
-  // Takes the area away, and does not draw it until show() is called: ddprun stops, or ends.
+  // Removes the area, and does not draw it until show() is called. Used when ddprun is stopped
+  // or ends.
   void hide();
   void show();
 
   bool has_changed() const { return changed_; }
-  // How many bytes wait for take().
+  // Returns how many bytes of lines wait for take().
   std::size_t pending() const { return lines_.size(); }
-  // Appends what brings the terminal up to date.
+  // Appends the bytes that bring the terminal up to date.
   void take(OutputBuffer& out);
 
  private:
   struct Area {
     WorkerScreen screen;
-    std::vector<std::string> rows;  // as they are shown: also what has come of an unfinished line
+    std::vector<std::string> rows;  // as shown, including the text of an unfinished line
   };
 
   void put(const ConsoleSource& source, std::string_view piece, PieceEnd end, Area& area);
@@ -67,7 +71,7 @@ class LiveScreen {
   };
 
   ScreenSize size_;
-  OutputBuffer lines_;  // whole ones, which scroll by
+  OutputBuffer lines_;  // whole lines, which scroll
   std::map<const ConsoleSource*, Area, ByOrder> areas_;
   std::string status_;
   bool hidden_ = false;

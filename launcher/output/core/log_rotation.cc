@@ -5,7 +5,7 @@
 namespace ddprun {
 namespace {
 
-// Up to the last line's end.
+// Returns the length up to the end of the last whole line.
 std::size_t whole_lines(std::string_view bytes) {
   const std::size_t last = bytes.rfind('\n');
   return last == std::string_view::npos ? 0 : last + 1;

@@ -1,8 +1,8 @@
-// LogRotation: where a log file that may not grow beyond a size is cut, and a new one begun.
+// LogRotation: decides where a log file with a size limit is cut and a new file begins.
 //
-// At a line's end: a line that does not fit goes into the next file, so unfinished lines are held back
-// until they end. Only a line that is longer than a file, or than kMostHeld, is cut. Pure; one owner
-// thread.
+// It cuts at a line's end. A line that does not fit goes into the next file, so unfinished
+// lines are held back until they end. Only a line that is longer than a file, or than
+// kMostHeld, is cut within. Pure; one owner thread.
 #pragma once
 
 #include <cstddef>
@@ -15,20 +15,21 @@ class LogRotation {
  public:
   static constexpr std::size_t kMostHeld = 64 * 1024;
 
-  // max_bytes: of one file; 0: never.
+  // max_bytes: limit of one file; 0: no limit.
   explicit LogRotation(std::uint64_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // What is to be done next: begin a new file, or write so many of the bytes; neither: wait for more.
+  // The next action: begin a new file, or write the first `write` bytes. Neither: wait for more
+  // bytes.
   struct Step {
     bool rotate = false;
     std::size_t write = 0;
     friend bool operator==(const Step&, const Step&) = default;
   };
-  // is_end: nothing will follow these bytes.
+  // Returns the next action. is_end: nothing will follow these bytes.
   Step next(std::string_view bytes, bool is_end) const;
 
   void wrote(std::string_view bytes);
-  // The file is new and empty.
+  // Records that a new, empty file has begun.
   void rotated();
 
  private:

@@ -1,8 +1,9 @@
-// RecentOutput: the last bytes of one output stream of a local rank, for `ddprun logs`, across
-// generations; and, while somebody follows it, where its bytes go as they come.
+// RecentOutput: keeps the last bytes of one output stream of a local rank, across generations,
+// for `ddprun logs`. While a reader follows the stream, new bytes are also passed on to the
+// reader.
 //
-// It keeps what the worker has written as it is, without prefixes. What is kept is bounded, and so
-// is what it costs: of a large read only the end is copied. Pure; one owner thread.
+// The bytes are kept as the worker wrote them, without prefixes. Memory and time are bounded:
+// of a large read only the end is copied. Pure; one owner thread.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@ class RecentOutput {
  public:
   static constexpr std::size_t kKept = 16 * 1024;
 
-  // Some more of the stream.
+  // Adds bytes that follow in the stream.
   void add(std::string_view bytes) {
     if (bytes.size() >= kKept) {
       kept_.assign(bytes.substr(bytes.size() - kKept));
@@ -33,12 +34,14 @@ class RecentOutput {
     if (live_) live_(bytes);
   }
 
-  // A worker ended, or its stream did: what comes next begins a line.
+  // Ends an unfinished line. Called when a worker or its stream has ended: the next byte begins
+  // a line.
   void end_line() {
     if (!kept_.empty() && kept_.back() != '\n') kept_ += '\n';
   }
 
-  // The last `count` lines with their ends; the last one may have none. Fewer where fewer are kept.
+  // Returns the last `count` lines with their ends, or fewer where fewer are kept. The last
+  // line may have no end.
   std::string_view last_lines(std::size_t count) const {
     std::string_view text = kept_;
     if (cut_) text.remove_prefix(std::min(text.size(), text.find('\n') + 1));
@@ -52,7 +55,7 @@ class RecentOutput {
     return text.substr(std::min(text.size(), from + 1));
   }
 
-  // Gets the bytes that come from now on; null: nobody.
+  // Sets the function that gets all bytes from now on. Null: none.
   void follow(std::function<void(std::string_view bytes)> live) { live_ = std::move(live); }
 
  private:
@@ -61,12 +64,13 @@ class RecentOutput {
   std::function<void(std::string_view)> live_;
 };
 
-// Whole lines of a stream that comes in pieces.
+// WholeLines: makes whole lines of a stream that comes in pieces.
 class WholeLines {
  public:
   static constexpr std::size_t kLongestRest = 64 * 1024;
 
-  // What is complete with these bytes; a line without an end is cut after kLongestRest.
+  // Returns the lines that are complete with these bytes. A line without an end is cut after
+  // kLongestRest bytes.
   std::string take(std::string_view bytes) {
     const std::size_t end = bytes.find_last_of("\n\r");
     std::string lines;
@@ -81,7 +85,7 @@ class WholeLines {
     return lines;
   }
 
-  // The rest, when the stream has ended.
+  // Returns the unfinished line, when the stream has ended.
   std::string flush() { return std::exchange(rest_, {}); }
 
  private:

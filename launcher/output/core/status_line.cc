@@ -15,7 +15,7 @@ std::string hours_minutes_seconds(Duration elapsed) {
   return text;
 }
 
-// Three digits or so.
+// Formats with about three digits.
 std::string rate_text(double rate) {
   char text[32];
   std::snprintf(text, sizeof text, rate < 10 ? "%.2f" : rate < 100 ? "%.1f" : "%.0f", rate);

@@ -1,4 +1,4 @@
-// The status line at the bottom of a terminal. Pure; any thread.
+// Makes the status line at the bottom of a terminal. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,11 @@ struct StatusFacts {
   std::optional<double> steps_per_second = {};
 };
 
-// "ddprun none | generation 0 | 8 of 8 ranks alive | 3 restarts left | step 1200, 12.5 steps/s | 0:12:34".
-// With other nodes the ranks are those of this one, and it says so; steps only where workers report them.
+// Returns the line, for example (in one line):
+// "ddprun none | generation 0 | 8 of 8 ranks alive | 3 restarts left |
+//  step 1200, 12.5 steps/s | 0:12:34"
+// If the job has other nodes, the ranks are those of this node, and the line says so. Steps are
+// shown only where workers report them.
 std::string status_line(const StatusFacts& facts);
 
 }  // namespace ddprun

@@ -1,8 +1,8 @@
-// StderrTail: the last lines of a worker's stderr, for the report on its failure.
+// StderrTail: keeps the last lines of a worker's stderr for the failure report.
 //
-// Takes the bytes as they come. Updates of a progress bar, which end with \r, are lines of their own,
-// so that a bar does not count as one endless line. Of much output only the end is looked at. Pure;
-// one owner thread.
+// Takes the bytes as they come. An update of a progress bar, which ends with \r, counts as a
+// line, so that a bar is not one endless line. Of a large piece only the end is read. Pure; one
+// owner thread.
 #pragma once
 
 #include <algorithm>
@@ -33,19 +33,21 @@ class StderrTail {
       bytes.remove_prefix(end + 1);
     }
   }
-  // The stream has ended: a line without an end is one, too.
+  // Ends the current line. Called at the end of the stream, too, because the last line may have
+  // no end.
   void finish() {
-    if (open_.empty()) return;  // an empty line says nothing
+    if (open_.empty()) return;  // empty lines are not kept
     lines_.push_back(clipped(std::move(open_), kMaxTailLineBytes));
     open_.clear();
     if (lines_.size() > kMaxTailLines) lines_.pop_front();
   }
 
-  // Without their ends.
+  // Returns the lines, without their ends.
   std::vector<std::string> lines() const { return {lines_.begin(), lines_.end()}; }
 
  private:
-  // Where the last kMaxTailLines lines begin that say something; 0: there are no more.
+  // Returns where the last kMaxTailLines non-empty lines begin. 0: there are no more lines than
+  // that.
   static std::size_t begin_of_last_lines(std::string_view bytes) {
     std::size_t found = 0;
     for (std::size_t end = bytes.size(); end > 0;) {
@@ -57,7 +59,8 @@ class StderrTail {
     }
     return 0;
   }
-  // Not all of a line that may have no end is kept to be cut.
+  // Appends to the current line, which may have no end: keeps one byte more than the limit, so
+  // that clipped() knows to cut it.
   void extend(std::string_view bytes) {
     open_.append(
         bytes.substr(0, kMaxTailLineBytes + 1 - std::min(open_.size(), kMaxTailLineBytes + 1)));

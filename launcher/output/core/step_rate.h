@@ -1,5 +1,5 @@
-// StepRate: how many steps a second workers report, as somebody who watches wants to see it: the mean
-// of the last ten seconds. Owned by the agent, on its thread. Pure; time comes in.
+// StepRate: computes how many steps per second workers report, for people who watch: the mean
+// of the last ten seconds. Owned by the agent, on its thread. Pure: time is an argument.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ class StepRate {
  public:
   static constexpr Duration kSpan = std::chrono::seconds(10);
 
-  // The newest step; nullopt: none was reported (yet, or in this generation).
+  // Records the newest step. nullopt: none was reported yet, or none in this generation.
   void see(std::optional<std::int64_t> step, TimePoint now) {
     if (!step || (!seen_.empty() && *step < seen_.back().step)) seen_.clear();
     if (!step) return;
@@ -25,11 +25,11 @@ class StepRate {
   std::optional<std::int64_t> step() const {
     return seen_.empty() ? std::nullopt : std::optional(seen_.back().step);
   }
-  // Steps a second; nullopt: not known yet.
+  // Returns steps per second. nullopt: not known yet.
   std::optional<double> rate() const {
     if (seen_.size() < 2 || seen_.back().when == seen_.front().when) return std::nullopt;
     const std::chrono::duration<double> span = seen_.back().when - seen_.front().when;
-    const auto first = static_cast<double>(seen_.front().step);  // programs choose any number
+    const auto first = static_cast<double>(seen_.front().step);  // programs may report any number
     return (static_cast<double>(seen_.back().step) - first) / span.count();
   }
 

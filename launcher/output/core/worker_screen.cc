@@ -11,7 +11,7 @@ namespace ddprun {
 namespace {
 
 constexpr char kEscape = '\x1b';
-constexpr std::size_t kMostColumns = 1 << 21;  // of a row, two pieces of a line splitter
+constexpr std::size_t kMostColumns = 1 << 21;  // of a row: twice LineSplitter::kMaxPiece
 constexpr std::size_t kMostJump = 4096;        // columns, by a cursor movement
 constexpr std::size_t kMostStyles = 255;
 constexpr std::size_t kMostStyleBytes = 256;
@@ -20,8 +20,8 @@ constexpr std::size_t kTab = 8;
 
 bool is_between(char c, char first, char last) { return c >= first && c <= last; }
 
-// Bytes of the character that the text begins with; a byte that begins none is one by itself. 0: more must
-// come first.
+// Returns the bytes of the first character. A byte that begins no character counts as one. 0:
+// the character is incomplete.
 std::size_t character_length(std::string_view text) {
   const auto first = static_cast<unsigned char>(text.front());
   std::size_t length = 1;
@@ -33,7 +33,7 @@ std::size_t character_length(std::string_view text) {
   return length;
 }
 
-// The first number of "3;4", or what counts where there is none.
+// Returns the first number of "3;4", or `otherwise` where there is none.
 std::size_t number_in(std::string_view parameters, std::size_t otherwise) {
   std::size_t number = 0;
   bool is_there = false;
@@ -45,8 +45,8 @@ std::size_t number_in(std::string_view parameters, std::size_t otherwise) {
   return is_there ? number : otherwise;
 }
 
-// Length of a string sequence (a title, a hyperlink); it ends with BEL or ESC \, and where neither comes
-// with the line. 0: it has not come whole.
+// Returns the length of a string sequence (a title, a hyperlink). It ends with BEL or ESC \, or
+// without either at the end of the line. 0: it is incomplete.
 std::size_t string_length(std::string_view bytes) {
   const std::size_t end = bytes.find_first_of("\a\n\x1b", 2);
   if (end == std::string_view::npos) return bytes.size() > kMostSequence ? bytes.size() : 0;
@@ -94,7 +94,8 @@ void WorkerScreen::feed(std::string_view bytes, const Commit& commit) {
   }
 }
 
-// How many bytes it took; 0: more must come first.
+// Handles one character or escape sequence. Returns how many bytes it took. 0: it is
+// incomplete.
 std::size_t WorkerScreen::consume(std::string_view bytes, const Commit& commit) {
   const char first = bytes.front();
   if (first == kEscape) return escape(bytes);
@@ -129,7 +130,7 @@ std::size_t WorkerScreen::escape(std::string_view bytes) {
     while (end < bytes.size() && is_between(bytes[end], ' ', '/')) ++end;
   }
   if (end == bytes.size()) return end > kMostSequence ? end : 0;
-  if (!is_between(bytes[end], '0', '~')) return end;  // it is broken off: drop what there is
+  if (!is_between(bytes[end], '0', '~')) return end;  // it is broken: drop what there is
   if (second == '[') control(bytes[end], bytes.substr(2, end - 2));
   return end + 1;
 }
@@ -198,7 +199,8 @@ void WorkerScreen::set_style(std::string_view parameters) {
 
 void WorkerScreen::put(std::string_view character, const Commit& commit) {
   if (std::exchange(rows_[row_].has_returned, false)) {
-    // A bar below another one goes up after each update. This one has not: the rows above are done.
+    // A bar below another one moves up after each update. This program has not moved up, so the
+    // rows above are done.
     const bool is_second = std::exchange(rows_[row_].is_update, true);
     if (is_second && reach_ == 0 && row_ > 0) give_up(row_, /*with_blanks=*/true, commit);
     rows_[row_].is_redrawn = true;
