@@ -29,9 +29,9 @@ Error unknown_option(const std::string& given) {
                           guess_at_option(name, option_names(), "; ddprun --help lists them"));
 }
 
-// The options in front of the program, each by its full name, its value behind it: "--name=", which an
-// unset variable leaves in a script, has a value that is empty, where CLI11 would take the next
-// argument for it, be it the program.
+// Rewrites the options before the program: each gets its full name, and its value becomes the
+// next argument. An unset variable in a script leaves "--name=", whose value is empty. CLI11
+// would take the next argument for the value, even if that is the program.
 Result<std::vector<std::string>> in_full(const std::vector<std::string>& arguments) {
   std::vector<std::string> plain;
   std::size_t i = 0;
@@ -42,12 +42,12 @@ Result<std::vector<std::string>> in_full(const std::vector<std::string>& argumen
     Result<const OptionSpec*> option = option_of(argument.substr(0, equals));
     if (!option) return std::move(option).error();
     if (!*option) {
-      plain.push_back(argument);  // -r3, or nothing that there is
+      plain.push_back(argument);  // -r3, or an unknown short option
       continue;
     }
     const std::string name = "--" + (*option)->name;
     if ((*option)->is_switch()) {
-      // CLI11 takes --switch= for --switch.
+      // CLI11 takes --switch= for --switch, so it is checked here.
       if (argument.ends_with('=')) {
         LaunchOptions unused;
         return (*option)->set(unused, "").error().within(name);
@@ -68,7 +68,7 @@ constexpr std::string_view kCommandLine = "command line";  // a source of settin
 
 struct Scanned {
   std::map<std::string, std::vector<std::string>> texts = {};  // by the option's name
-  std::vector<std::string> rest = {};                          // the program and what is its own
+  std::vector<std::string> rest = {};                          // the program and its arguments
 };
 
 Result<Scanned> scan(const std::vector<std::string>& given) {
@@ -111,11 +111,12 @@ Result<Scanned> scan(const std::vector<std::string>& given) {
   return scanned;
 }
 
-// Where the value of an option comes from: the first of them that has one.
+// Sources: the places that the value of an option may come from. The first one that has a value
+// counts.
 struct Sources {
   Scanned line;
   ConfigFile file = {};
-  std::string file_option = {};  // --config or its variable, where the file was named
+  std::string file_option = {};  // --config or its variable, whichever named the file
 
   OptionSetting setting_of(const OptionSpec& spec) const {
     using Where = OptionSpec::Where;
@@ -134,7 +135,7 @@ struct Sources {
   }
 };
 
-// What an error calls the place that a value comes from.
+// Returns how an error names the source of a value.
 std::string place_of(const OptionSetting& setting, const Sources& sources) {
   const std::string& name = setting.option->name;
   if (setting.source == kCommandLine) return "--" + name;
@@ -153,7 +154,8 @@ Result<void> apply(const OptionSetting& setting, const Sources& sources, LaunchO
   return {};
 }
 
-// Variables that stand in for no option: torchrun's, which cannot be here, and typing errors.
+// Checks PET_ variables that name no option. Fails for options of torchrun's that ddprun
+// refuses, and adds a remark for typing errors.
 Result<void> check_variables(LaunchOptions& options) {
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text(*entry);
@@ -175,7 +177,7 @@ Result<void> check_variables(LaunchOptions& options) {
   return {};
 }
 
-// The program: of the command line, else of the file.
+// Takes the program from the command line, or else from the file.
 void take_program(const Sources& sources, CommandLine& line) {
   LaunchOptions& options = line.options;
   const std::vector<std::string>& rest = sources.line.rest;
@@ -216,7 +218,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
   if (!scanned) return std::move(scanned).error();
   CommandLine line;
   Sources sources{.line = std::move(*scanned)};
-  // These are told whatever else there is.
+  // --help and --version answer, whatever other options are given.
   for (const char* asked : {"help", "version"}) {
     if (!sources.line.texts.contains(asked)) continue;
     const OptionSetting setting = sources.setting_of(*find_option("--" + std::string(asked)));

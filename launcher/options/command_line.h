@@ -1,8 +1,10 @@
-// Reads the command line of ddprun by the table of its options (launcher/options/option_table.h).
+// Parses the command line of ddprun according to the table of its options
+// (launcher/options/option_table.h).
 //
-// What is given counts in this order: the command line, PET_<NAME> in the environment, the file of
-// --config, the default. Everything after the program is the program's. Any thread; touches nothing
-// but its arguments, the environment, and that file.
+// The value of an option is taken from the first of these that has one: the command line,
+// PET_<NAME> in the environment, the file of --config, the default. All arguments after the
+// program belong to the program. Any thread; touches only its arguments, the environment, and
+// that file.
 #pragma once
 
 #include <string>
@@ -14,7 +16,7 @@
 
 namespace ddprun {
 
-// What counts for one option.
+// OptionSetting: the value of one option and its source.
 struct OptionSetting {
   const OptionSpec* option = nullptr;
   std::vector<std::string> texts;  // empty: the default
@@ -23,18 +25,19 @@ struct OptionSetting {
 
 struct CommandLine {
   LaunchOptions options;
-  std::vector<OptionSetting> settings;  // of every option, in the table's order; none for --help
+  std::vector<OptionSetting> settings;  // of every option, in the table's order; empty for --help
   std::string program_source;           // as OptionSetting::source
 };
 
-// arguments: without the program's own name. The error is one line that names the option, and the
-// file where it stands in one, and says what would be right; kInvalidArgument, but for a file that
-// cannot be read.
+// Parses the arguments, which do not include ddprun's own name. An error is one line that names
+// the option, and the file if it is in one, and says what would be right. It is
+// kInvalidArgument, except for a file that cannot be read.
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments);
 
-// The option that `given`, the text before '=', names: by its name, or, as torchrun's parser takes it,
-// by the beginning of one of torchrun's own. Null where that is for CLI11 to see: -r3, or nothing that
-// there is.
+// Returns the option that `given`, the text before '=', names. The text may be its name, or, as
+// in torchrun's parser, the beginning of a name of torchrun's. Null: CLI11 has to handle it
+// (-r3, or an unknown short option). Fails if `given` begins with -- and is unknown, refused or
+// ambiguous.
 Result<const OptionSpec*> option_of(const std::string& given);
 
 }  // namespace ddprun

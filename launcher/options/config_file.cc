@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::uint64_t kMaxFileBytes = 1 << 20;
 
-// "line 3, column 5" of a byte of the text; bytes count from 1.
+// Returns "line 3, column 5" for a byte of the text. Bytes are numbered from 1.
 std::string place_of(const std::string& text, std::size_t byte) {
   const auto end = text.begin() + static_cast<std::ptrdiff_t>(std::min(byte, text.size() + 1) - 1);
   const auto line = std::count(text.begin(), end, '\n') + 1;
@@ -26,9 +26,10 @@ std::string place_of(const std::string& text, std::size_t byte) {
   return "line " + std::to_string(line) + ", column " + std::to_string(end - begin + 1);
 }
 
-// "unexpected '}'; expected string literal": what the parser says behind "[its name] parse error at
-// line 1, column 8: syntax error while parsing object key - ", without what it has read last, which
-// may be anything.
+// Returns the reason in the parser's message, such as "unexpected '}'; expected string
+// literal". The message begins with "[its name] parse error at line 1, column 8: syntax error
+// while parsing object key - ", which is removed. What the parser has read last is removed,
+// too, because it may be anything.
 std::string reason_of(const Json::exception& error) {
   std::string text = error.what();
   for (const std::string_view before : {"] ", " - "}) {
@@ -42,7 +43,8 @@ std::string reason_of(const Json::exception& error) {
   return text.substr(0, read) + (is_behind ? text.substr(expected) : "");
 }
 
-// The text of one value as the command line would have it; empty result: it is none.
+// Returns one value as the command line would have it. Fails if it is an object, a list or
+// null.
 Result<std::string> text_of(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number() || value.is_boolean()) return value.dump();

@@ -1,10 +1,10 @@
-// The file of --config: a JSON object with any of ddprun's options.
+// Reads the file of --config: a JSON object with any of ddprun's options.
 //
 //   {"nproc-per-node": 8, "max_restarts": 3, "standalone": true,
 //    "program": "train.py", "args": ["--epochs", "10"]}
 //
-// Names as on the command line, with - or _; values are texts, numbers, or true and false, or a list of
-// them for an option that may be repeated. Any thread.
+// Names are those of the command line, with - or _. Values are strings, numbers, true or false.
+// An option that may be repeated can also have a list of them. Any thread.
 #pragma once
 
 #include <map>
@@ -22,11 +22,12 @@ struct ConfigFile {
   std::vector<std::string> args;
 };
 
-// The text of a config file. kInvalidArgument names what is wrong with it, and where.
+// Parses the text of a config file. A kInvalidArgument error says what is wrong with it, and
+// where.
 Result<ConfigFile> parse_config_file(const std::string& path, const std::string& text);
 
-// Reads the file. Beside the above: kSystem where it cannot be read, kCorrupt where it is larger
-// than a config file can be.
+// Reads and parses the file. Fails as parse_config_file(); also with kSystem if the file cannot
+// be read, and kCorrupt if it is larger than a config file can be.
 Result<ConfigFile> read_config_file(const std::string& path);
 
 }  // namespace ddprun

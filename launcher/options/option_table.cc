@@ -20,7 +20,7 @@ std::vector<std::string> words(const EnumNames<Enum, N>& table) {
   return texts;
 }
 
-// A setter for an option whose text is parsed by `parse` into a member.
+// Makes a setter for an option whose text is parsed by `parse` into a member.
 template <class Member, class T>
 Setter parsed(Member LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
@@ -31,7 +31,7 @@ Setter parsed(Member LaunchOptions::*member, Result<T> (*parse)(std::string_view
   };
 }
 
-// The same for a member of a member.
+// As parsed(), for a member of a member.
 template <class Part, class T, class Parsed>
 Setter part_into(Part LaunchOptions::*part, T Part::*member,
                  Result<Parsed> (*parse)(std::string_view)) {
@@ -51,8 +51,8 @@ Setter text_into(T LaunchOptions::*member) {
   };
 }
 
-// The same where an empty text, as an unset variable of a script leaves it, must not mean that the
-// option was not given: a key file, for one.
+// As text_into(), but refuses an empty text, which an unset variable of a script leaves. An
+// empty text must not mean that the option was not given, for example for a key file.
 Setter needed_into(std::string LaunchOptions::*member) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
     if (text.empty())
@@ -62,8 +62,8 @@ Setter needed_into(std::string LaunchOptions::*member) {
   };
 }
 
-// torchrun reads its switches from the environment as integers; --switch=false is what one would
-// try to take back what a script has given.
+// Reads the value of a switch. torchrun reads its switches from the environment as integers.
+// Users may also write --switch=false to revoke a switch that a script has given.
 Result<void> read_switch(bool& value, const std::string& text) {
   const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   if (!number && text != "true" && text != "false") {
@@ -92,14 +92,15 @@ Setter integer_into(T LaunchOptions::*member, int min, int max) {
   };
 }
 
-// Accepted because torchrun has it, checked by `check`, and without effect. Nothing is said at the start: with what
-// `check` lets pass, the job runs as it would under torchrun.
+// Makes a setter for an option that is accepted because torchrun has it, and has no effect.
+// `check` checks its text. No remark is made at the start: with any text that `check` accepts,
+// the job runs as it would under torchrun.
 Setter without_effect(std::function<Result<void>(const std::string&)> check) {
   return
       [check = std::move(check)](LaunchOptions&, const std::string& text) { return check(text); };
 }
 
-// What is asked for instead of running a job.
+// Makes an option that asks for something instead of running a job.
 OptionSpec wish(const char* name, const char* short_name, const char* help, const char* example,
                 LaunchCommand what) {
   return {.group = "General",
@@ -122,7 +123,7 @@ Result<void> check_seconds(const std::string& text) {
   return {};
 }
 
-// Names of signals that end a job here, too.
+// Checks a list of signals, each of which must end a job here, too.
 Result<void> check_signals(const std::string& text) {
   for (std::size_t begin = 0; begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
@@ -139,7 +140,8 @@ Result<void> check_signals(const std::string& text) {
   return {};
 }
 
-// One of the words that torchrun knows; `instead`: what to do where it is another one.
+// Returns a check for one of the words that torchrun knows. `instead`: what to do if it is
+// another one.
 std::function<Result<void>(const std::string&)> check_word(std::vector<std::string> words,
                                                            const char* instead) {
   return [words = std::move(words), instead](const std::string& text) -> Result<void> {
@@ -459,7 +461,8 @@ const std::vector<OptionSpec>& option_table() {
            "--dry-run", LaunchCommand::kDryRun),
       wish("show-binding", "", "draw this machine and where --bind puts each worker; start nothing",
            "--show-binding", LaunchCommand::kShowBinding),
-      wish("version", "", "versions of ddprun and its protocol", "--version", LaunchCommand::kVersion),
+      wish("version", "", "versions of ddprun and its protocol", "--version",
+           LaunchCommand::kVersion),
       wish("help", "h", "this text", "-h", LaunchCommand::kHelp),
   };
   return table;

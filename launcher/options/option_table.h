@@ -1,6 +1,6 @@
-// The one table of ddprun's options: from it come parsing, --help, the man page, shell completion,
-// --config and --print-config. Names are torchrun's where it has the option, too. Constant after
-// the first use; any thread.
+// The table of ddprun's options. Parsing, --help, the man page, shell completion, --config and
+// --print-config are made from it. If torchrun has an option, too, it has torchrun's name.
+// Constant after the first use; any thread.
 #pragma once
 
 #include <functional>
@@ -19,46 +19,50 @@ struct OptionSpec {
   using Setter = std::function<Result<void>(LaunchOptions&, const std::string& text)>;
 
   std::string group = {};
-  std::string name = {};         // long, with dashes
+  std::string name = {};         // the long name, with dashes
   std::string short_name = {};   // one letter, or empty
-  std::string placeholder = {};  // of its value; empty: a switch
+  std::string placeholder = {};  // for its value; empty: a switch
   std::string help = {};
   std::string example = {};
   Setter set = {};            // a switch without =VALUE gets "true"
-  std::string fallback = {};  // what it is where it is not given, where that is worth a word
-  // Where it may be given: on the command line, in the environment, in the file of --config.
+  std::string fallback = {};  // its value if it is not given, where worth showing
+  // The places where it may be given: on the command line, in the environment, in the file of
+  // --config.
   enum class Where { kAnywhere, kNotInFile, kCommandLineOnly };
   Where where = Where::kAnywhere;
-  // A repeated option is set once for each time it is given, in order; else the last one counts.
+  // If true, the option is set once for each time it is given, in order. Otherwise the last one
+  // counts.
   bool repeats = false;
-  std::vector<std::string> choices = {};  // for completion; empty: not a matter of words
+  std::vector<std::string> choices = {};  // for completion; empty: no fixed set of words
 
   bool is_switch() const { return placeholder.empty(); }
 };
 
-// In the order of --help.
+// Returns the table, in the order of --help.
 const std::vector<OptionSpec>& option_table();
 
-// The names of torchrun's options (2.11), with dashes: its parser takes the beginning of one for it.
+// Returns the names of torchrun's options (2.11), with dashes. torchrun's parser accepts the
+// beginning of a name for it.
 std::span<const std::string_view> torchrun_options();
 
-// What torchrun has and ddprun has not.
+// RefusedOption: an option that torchrun has and ddprun does not have.
 struct RefusedOption {
   std::string name;     // with dashes
-  std::string instead;  // what to do
+  std::string instead;  // what to do instead
 };
-// Null where there is none of this name.
+// Returns the refused option of this name; null: there is none.
 const RefusedOption* find_refused(const std::string& name);
 
-// Of all options, without the dashes in front.
+// Returns the names of all options, without leading dashes.
 const std::vector<std::string>& option_names();
 
-// The option that is written so: --name with - or _, or -n. Null where there is none.
+// Returns the option that is written like `given`: --name with - or _, or -n. Null: there is
+// none.
 const OptionSpec* find_option(const std::string& given);
 
 std::string with_dashes(std::string name);
 std::string with_underscores(std::string name);
-// PET_<NAME>, which stands in for an option that is not given, as torchrun's.
+// Returns PET_<NAME>: the variable that, as in torchrun, replaces an option that is not given.
 std::string environment_name(const std::string& name);
 
 }  // namespace ddprun

@@ -1,5 +1,6 @@
-// The commands of ddprun by name, with what --help says of each. A first word that is one of these names is the
-// command; ./NAME and `-- NAME` run a program of that name. Constant; any thread.
+// The names of ddprun's commands, with what --help says of each. If the first word is one of
+// these names, it is the command. ./NAME and `-- NAME` run a program of that name instead.
+// Constant; any thread.
 #pragma once
 
 #include <span>
@@ -13,11 +14,12 @@ struct CommandName {
   std::string_view summary;
 };
 
-// In the order of --help.
+// Returns the commands in the order of --help.
 std::span<const CommandName> command_names();
 
-// Returns the command that a word means that is none, and that no training is called: `list` for
-// `status`. Empty: it is a program's name.
+// Returns the command that was probably meant by a word that is not a command, and that no
+// training program is likely to be called. Example: `status` for `list`. Empty: the word is a
+// program's name.
 std::string_view meant_command(std::string_view word);
 
 }  // namespace ddprun

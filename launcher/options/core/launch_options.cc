@@ -169,7 +169,7 @@ Result<GpuVisibility> parse_gpu_visibility(std::string_view text) {
 
 namespace {
 
-// Around it, as Python's int() allows for.
+// Removes spaces at both ends, which Python's int() accepts.
 std::string_view without_spaces(std::string_view text) {
   const std::size_t first = std::min(text.find_first_not_of(' '), text.size());
   return text.substr(first, text.find_last_not_of(' ') + 1 - first);
@@ -190,7 +190,7 @@ Result<std::set<LocalRank>> parse_local_ranks(std::string_view text) {
 
 namespace {
 
-// --rdzv-endpoint, which must name a host.
+// Parses --rdzv-endpoint, which must name a host.
 Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_port) {
   Result<HostPort> endpoint = parse_host_port(text, default_port);
   if (endpoint && endpoint->host.empty())
@@ -198,7 +198,7 @@ Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_por
   return endpoint;
 }
 
-// Keys of torchrun's --rdzv-conf that mean something in its own machinery only.
+// Keys of torchrun's --rdzv-conf that have a meaning only for torchrun's own implementation.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignConf{{
     {"close_timeout", "a job is closed by its verdict"},
     {"heartbeat_timeout", "see --lease, here and of ddp-rendezvous"},
@@ -209,7 +209,8 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignC
     {"store_type", "the store is always ddprun's own"},
 }};
 
-// Where it counts.
+// Checks that --node-rank is below the number of nodes. Called where the node rank has an
+// effect.
 Result<void> check_node_rank(const LaunchOptions& options) {
   if (!options.node_rank || *options.node_rank < options.nodes.max) return {};
   const std::string most = std::to_string(options.nodes.max - 1);
@@ -219,7 +220,7 @@ Result<void> check_node_rank(const LaunchOptions& options) {
       .within("--node-rank");
 }
 
-// torchrun passes all keys on to its backend, which ignores those that it does not know.
+// Returns a remark. torchrun passes all keys on to its backend, which ignores unknown ones.
 std::string remark_on_unknown_conf(const std::vector<std::string>& unknown) {
   static const std::vector<std::string> kKnown{"join_timeout", "last_call_timeout"};
   std::string text = "--rdzv-conf: unknown keys are ignored, as by torchrun: ";
@@ -397,7 +398,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
       return invalid_argument("several nodes need a place to meet: give HOST:PORT")
           .within("--rdzv-endpoint");
     }
-    // One node, no endpoint: as --standalone. torchrun's c10d asks for no rank of a node.
+    // One node without an endpoint: as --standalone. torchrun's c10d backend needs no node
+    // rank.
     if (backend.empty()) {
       if (auto ok = check_node_rank(options); !ok) return ok.error();
     } else if (options.node_rank) {
@@ -436,7 +438,7 @@ Result<std::pair<std::string, std::string>> parse_variable(std::string_view text
     return invalid_argument("'" + std::string(text) + "' is not of the form NAME=value");
   }
   const std::string_view name = text.substr(0, equals);
-  // Of those that workers get, the ones that tell no place.
+  // Variables that workers get but that do not describe a worker's place.
   constexpr std::array kFree{std::string_view("OMP_NUM_THREADS"),
                              std::string_view("CUDA_VISIBLE_DEVICES"),
                              std::string_view("TORCH_NCCL_ASYNC_ERROR_HANDLING")};

@@ -1,8 +1,8 @@
-// What a ddprun command line means: plain values, and the rules that texts must follow.
+// LaunchOptions: the values of a ddprun command line, and the rules for their texts.
 //
-// launcher/options/command_line.h fills a LaunchOptions from the command line and the environment;
-// everything here is pure. A bad value is a kInvalidArgument Error whose cause says what would be
-// right; the caller adds the option's name. Any thread.
+// launcher/options/command_line.h fills a LaunchOptions from the command line and the
+// environment. Everything here is pure. A bad value is a kInvalidArgument Error whose cause
+// says what would be right; the caller adds the option's name. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ namespace ddprun {
 
 // --- values of single options -------------------------------------------------------------------
 
-// "2" or "1:4": how many nodes.
+// Parses a number of nodes: "2" or "1:4".
 Result<NodeRange> parse_nodes(std::string_view text);
 
-// --nproc-per-node.
+// Parses --nproc-per-node.
 Result<SlotCount> parse_slots(std::string_view text);
 
-// -r and -t: which output streams of which local ranks. "0" none, "1" stdout, "2" stderr, "3" both;
-// or "0:3,1:1" for single ranks.
+// The values of -r and -t: which output streams of which local ranks. "0": none, "1": stdout,
+// "2": stderr, "3": both; or "0:3,1:1" for single ranks.
 enum class Streams { kNone = 0, kOut = 1, kErr = 2, kBoth = 3 };
 constexpr bool has_out(Streams streams) { return (static_cast<int>(streams) & 1) != 0; }
 constexpr bool has_err(Streams streams) { return (static_cast<int>(streams) & 2) != 0; }
@@ -51,30 +51,31 @@ struct StreamMap {
 };
 Result<StreamMap> parse_streams(std::string_view text);
 
-// --local-ranks-filter: "0,2". Empty: all of them.
+// Parses --local-ranks-filter: "0,2". Empty: all ranks.
 Result<std::set<LocalRank>> parse_local_ranks(std::string_view text);
 
-// "key=value,key=value" of --rdzv-conf.
+// Parses "key=value,key=value" of --rdzv-conf.
 Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text);
 
-// --on-join: "now", "checkpoint" or "restart".
+// Parses --on-join: "now", "checkpoint" or "restart".
 Result<OnJoin> parse_on_join(std::string_view text);
 
-// --umask: octal, from 0 to 777.
+// Parses --umask: octal, from 0 to 777.
 Result<std::optional<unsigned>> parse_umask(std::string_view text);
 
-// --env: "NAME=value". What tells a worker its place is not to be given by hand.
+// Parses --env: "NAME=value". Refuses the variables that tell a worker its place.
 Result<std::pair<std::string, std::string>> parse_variable(std::string_view text);
-// --log-max-bytes: "100M", with K, M or G as powers of 1024; 0: no limit.
+// Parses --log-max-bytes: "100M", with K, M or G as powers of 1024. 0: no limit.
 Result<std::uint64_t> parse_log_bytes(std::string_view text);
 
-// --log-format: "text" or "json".
+// The values of --log-format: "text" or "json".
 enum class LogFormat { kText, kJson };
 inline constexpr EnumNames<LogFormat, 2> kLogFormatWords{
     {{LogFormat::kText, "text"}, {LogFormat::kJson, "json"}}};
 Result<LogFormat> parse_log_format(std::string_view text);
 
-// --worker-store: who serves the store that the workers of a generation meet at.
+// The values of --worker-store: which process serves the store through which the workers of a
+// generation find each other.
 enum class WorkerStore {
   kAgent,  // the agent of rank 0's node, before any worker starts
   kRank0,  // rank 0 itself, as torchrun's workers did before PyTorch 2.5
@@ -83,12 +84,12 @@ inline constexpr EnumNames<WorkerStore, 2> kWorkerStoreWords{
     {{WorkerStore::kAgent, "agent"}, {WorkerStore::kRank0, "rank0"}}};
 Result<WorkerStore> parse_worker_store(std::string_view text);
 
-// --bind: a word of kBindWords.
+// Parses --bind: a word of kBindWords.
 Result<BindPolicy> parse_bind(std::string_view text);
-// --numa-binding: a word of kNumaBindingWords.
+// Parses --numa-binding: a word of kNumaBindingWords.
 Result<BindPolicy> parse_numa_binding(std::string_view text);
 
-// --gpu-visibility: which GPUs each worker sees. kAll: those that its agent sees.
+// The values of --gpu-visibility: which GPUs each worker sees. kAll: those that its agent sees.
 enum class GpuVisibility { kAll, kOwn };
 inline constexpr EnumNames<GpuVisibility, 2> kGpuVisibilityWords{{
     {GpuVisibility::kAll, "all"},
@@ -98,15 +99,18 @@ Result<GpuVisibility> parse_gpu_visibility(std::string_view text);
 
 // --- the whole command line ---------------------------------------------------------------------
 
-// What is to be done: run the job, or tell something and start nothing.
+// What ddprun should do: run the job, or show something and start nothing.
 enum class LaunchCommand { kRun, kHelp, kVersion, kPrintConfig, kDryRun, kShowBinding };
-constexpr bool needs_program(LaunchCommand command) { return command == LaunchCommand::kRun || command == LaunchCommand::kDryRun; }
+constexpr bool needs_program(LaunchCommand command) {
+  return command == LaunchCommand::kRun || command == LaunchCommand::kDryRun;
+}
 
-// Between the first signal to workers and SIGKILL; Slurm's own patience (KillWait) is 30 s, so below it.
+// The default time between the first signal to workers and SIGKILL. Under Slurm it is shorter
+// than Slurm's own KillWait, which is 30 s.
 inline constexpr Duration kDefaultGrace = std::chrono::seconds(30);
 inline constexpr Duration kDefaultGraceUnderSlurm = std::chrono::seconds(10);
 
-// "USR1": a signal that can be caught.
+// Parses the name of a signal that can be caught, such as "USR1".
 Result<int> parse_checkpoint_signal(std::string_view text);
 
 struct LaunchOptions {
@@ -115,9 +119,9 @@ struct LaunchOptions {
   NodeRange nodes;
   SlotCount slots;
   std::optional<int> node_rank;
-  std::string rdzv_endpoint;  // host[:port], empty where not given
+  std::string rdzv_endpoint;  // host[:port]; empty: not given
   std::string rdzv_id = kDefaultJobId;
-  std::string rdzv_backend;  // empty where not given
+  std::string rdzv_backend;  // empty: not given
   std::map<std::string, std::string> rdzv_conf;
   bool standalone = false;
   int max_restarts = 0;
@@ -136,7 +140,7 @@ struct LaunchOptions {
   std::string rdzv_tls_ca;
   std::optional<WorkerStore> worker_store;
   bool require_auth = false;
-  std::string store_allow;  // addresses and networks, not looked at yet; empty: none
+  std::string store_allow;  // addresses and networks, not parsed yet; empty: none
   bool no_python = false;
   bool module = false;
   bool run_path = false;
@@ -153,56 +157,60 @@ struct LaunchOptions {
   bool quiet = false;
   bool verbose = false;
   LogFormat log_format = LogFormat::kText;
-  std::set<LocalRank> shown_ranks;  // whose output the console gets; empty: everyone's
+  std::set<LocalRank> shown_ranks;  // ranks whose output the console gets; empty: all
   std::string role = kDefaultRole;
   std::string report_file;  // empty: none
   std::optional<Duration> grace;
-  std::optional<Duration> shutdown_timeout;  // as given; plan_rendezvous() sees that grace is not
-  std::string line_prefix;                   // of -t; empty: the variable, or torchrun's own
-  Duration hang_timeout{};            // zero: nobody looks for hangs
+  // As given. plan_rendezvous() checks that grace is not given, too.
+  std::optional<Duration> shutdown_timeout;
+  std::string line_prefix;            // of -t; empty: the variable, or torchrun's default
+  Duration hang_timeout{};            // zero: hangs are not detected
   int checkpoint_signal = 0;          // 0: none
   std::string directory;              // --chdir, where workers run; empty: where ddprun runs
   std::optional<unsigned> file_mask;  // --umask
-  std::vector<std::pair<std::string, std::string>> variables;  // --env, over all others
+  std::vector<std::pair<std::string, std::string>> variables;  // --env; they override all others
   std::string program;
   std::vector<std::string> args;
-  std::vector<std::string> remarks;  // options that were given and do nothing here, and why
+  std::vector<std::string> remarks;  // options that were given and do nothing here, with the reason
 
   bool has_agent_store() const { return worker_store != WorkerStore::kRank0; }
   bool shows(LocalRank rank) const { return shown_ranks.empty() || shown_ranks.contains(rank); }
   BindPolicy bind_policy() const { return bind.value_or(numa_binding.value_or(BindPolicy::kNone)); }
 };
 
-// How the nodes find each other.
+// Rendezvous: how the nodes find each other.
 struct Rendezvous {
   enum class Mode {
-    kLocal,    // one node: nothing listens but the store, on loopback
-    kDynamic,  // a service at meeting_point; the node whose address it is starts it if nobody has
-    kStatic,   // torchrun's static way: node rank 0 serves everything there
+    kLocal,    // one node: only the store listens, on loopback
+    kDynamic,  // a service at meeting_point; if none runs, the node with that address starts it
+    kStatic,   // torchrun's static backend: node rank 0 serves everything there
   };
   Mode mode = Mode::kLocal;
   HostPort meeting_point;
   Duration join_timeout = kDefaultJoinTimeout;
   Duration last_call = kDefaultLastCall;
-  std::vector<std::string> remarks;  // options that were given and do nothing here, and why
+  std::vector<std::string> remarks;  // options that were given and do nothing here, with the reason
 };
 
-inline constexpr std::uint16_t kDefaultRdzvPort = 29400;  // as torchrun
+inline constexpr std::uint16_t kDefaultRdzvPort = 29400;  // as torchrun's
 
-// Where a node that serves for the whole job has to listen: "*", or its loopback address alone.
-// Only what the user wrote tells: on Debian a host's own name leads, there, to 127.0.1.1, where
-// nobody else arrives. A job of one node listens where its endpoint leads.
+// Returns the address on which a node that serves the whole job should listen: "*", or its
+// loopback address alone. For several nodes, the host as the user wrote it decides. A resolved
+// address cannot decide: on Debian, a host's own name resolves on that host to 127.0.1.1, where
+// no other node can connect. A job of one node listens on the address that its endpoint
+// resolves to, if that is loopback.
 struct ServiceAddress {
   std::string host;      // as given
-  std::string resolved;  // the address of this host that it leads to, numeric
+  std::string resolved;  // this host's address that `host` resolves to, numeric
 };
 std::string listening_host(const ServiceAddress& address, const NodeRange& nodes);
 
-// Checks that the options on output fit together. The error names the option; what does nothing is
-// said in options.remarks.
+// Checks that the options for output fit together. The error names the option. Options that
+// have no effect are listed in options.remarks.
 Result<void> check_output(LaunchOptions& options);
 
-// Checks that the options fit together and says how the nodes meet. The error names the option.
+// Checks that the options fit together, and returns how the nodes find each other. The error
+// names the option.
 Result<Rendezvous> plan_rendezvous(const LaunchOptions& options);
 
 }  // namespace ddprun

@@ -1,4 +1,4 @@
-// Text for people in lines that are not too long. Pure; any thread.
+// Wraps text for people into lines of limited width. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -6,9 +6,9 @@
 
 namespace ddprun {
 
-// Breaks `words` so that no line is longer than `width`, where a word is not; further lines begin
-// with `indent` spaces, as many as stand in front of the first. What others have said (a service, the
-// environment) goes to a terminal: control characters become '?'.
+// Breaks `words` so that no line is longer than `width`, unless a single word is. Further lines
+// begin with `indent` spaces; the first line is taken to stand after as many. Text from a
+// service or from the environment goes to a terminal, so control characters become '?'.
 std::string wrapped(const std::string& words, std::size_t indent, std::size_t width);
 
 }  // namespace ddprun
