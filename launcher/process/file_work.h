@@ -1,8 +1,8 @@
-// FileWork: runs file calls that a network file system may delay on a thread, and waits for them
-// only as long as the agent's lease allows.
+// FileWork: runs, in a thread, file calls that a network file system may delay. It waits for
+// them only as long as the agent's lease allows.
 //
-// A call that is late goes on alone; while it runs, later calls fail at once, so that a file system
-// that hangs delays the agent once. Owner: the agent, on its one thread.
+// A call that is late continues in its thread. While it runs, later calls fail at once, so that
+// a hung file system delays the agent only once. Owner: the agent, on its one thread.
 #pragma once
 
 #include <algorithm>
@@ -23,17 +23,17 @@ namespace ddprun {
 
 class FileWork {
  public:
-  // For where nothing depends on the agent's answers, such as the end of a job.
+  // The time limit where nothing depends on the agent's answers, such as at the end of a job.
   static constexpr Duration kLongPatience = std::chrono::seconds(5);
 
-  // For the calls that follow; kLongPatience until then.
+  // Limits the calls that follow by the lease. Until then the limit is kLongPatience.
   void set_lease(Duration lease) { patience_ = std::min(lease / 5, kLongPatience / 5); }
-  // From now on calls are waited for with kLongPatience, and run after a late one instead of
+  // Sets the limit back to kLongPatience. From now on a call runs after a late one instead of
   // failing.
   void forget_lease() { patience_ = kLongPatience; }
 
-  // Returns what `body` returns; kSystem: it has thrown. kTimeout: it, or a call before it, has not
-  // ended in time. REQUIRES: `body` owns all that it uses.
+  // Returns what `body` returns. kSystem: `body` has thrown. kTimeout: `body`, or a call before
+  // it, has not ended in time. REQUIRES: `body` owns all that it uses.
   template <class T>
   Result<T> run(const std::string& doing, std::function<Result<T>()> body) {
     const std::shared_ptr<Call> earlier = late_;
@@ -51,8 +51,8 @@ class FileWork {
     return is_late(doing);
   }
 
-  // As run(). But if a late call still runs, `body` runs after it. It replaces a body that already
-  // waits. Its result is lost.
+  // As run(), except when a late call still runs. Then `body` runs after the late call, in
+  // place of a body that already waits, and its result is lost.
   Result<void> run_or_keep(const std::string& doing, std::function<Result<void>()> body) {
     const bool may_keep = has_lease() && late_;
     if (may_keep && late_->keep([doing, body] { outcome_of<void>(doing, body); })) {
@@ -72,13 +72,13 @@ class FileWork {
       std::unique_lock lock(mutex_);
       ended_.wait(lock, [this] { return !is_running_; });
     }
-    // False: the call has ended.
+    // Keeps `next` for finish(). Returns false if the call has ended.
     bool keep(std::function<void()> next) {
       const std::lock_guard lock(mutex_);
       if (is_running_) next_ = std::move(next);
       return is_running_;
     }
-    // Runs what was kept.
+    // Runs what was kept, and ends the call.
     void finish() {
       std::unique_lock lock(mutex_);
       while (next_) {

@@ -15,7 +15,7 @@ void give_back_code() {
     for (int i = 0; i < object->dlpi_phnum; ++i) {
       const ElfW(Phdr)& segment = object->dlpi_phdr[i];
       if (segment.p_type != PT_LOAD || (segment.p_flags & PF_W) != 0) continue;
-      // Whole pages only: what lies beside it may be data.
+      // Whole pages only: the rest of a partial page may be data.
       const std::uintptr_t begin = object->dlpi_addr + segment.p_vaddr;
       const std::uintptr_t first = (begin + page - 1) / page * page;
       const std::uintptr_t last = (begin + segment.p_filesz) / page * page;

@@ -14,7 +14,7 @@
 namespace ddprun {
 namespace {
 
-// Beside each other where systemd runs a machine with both versions.
+// Both exist where systemd runs a machine with both versions of control groups.
 constexpr std::array kMounts{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"};
 
 std::string mount_of_version_2() {

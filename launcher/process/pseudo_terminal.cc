@@ -14,7 +14,7 @@ std::optional<ScreenSize> size_of_terminal(int descriptor) {
   if (isatty(descriptor) == 0) return std::nullopt;
   winsize size{};
   if (ioctl(descriptor, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) {
-    return ScreenSize{};  // one on a serial line does not know
+    return ScreenSize{};  // a terminal on a serial line does not know its size
   }
   return ScreenSize{.columns = size.ws_col, .rows = size.ws_row};
 }
@@ -33,7 +33,8 @@ Result<PseudoTerminal> open_pseudo_terminal(ScreenSize size) {
       unlockpt(terminal.ours.get()) != 0) {
     return system_error("open a pseudo terminal", errno);
   }
-  // By the descriptor, not by its name: that may be hidden in a container.
+  // Opens the other end by the descriptor, not by its name, which may be invisible in a
+  // container.
   terminal.workers.reset(ioctl(terminal.ours.get(), TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC));
   if (!terminal.workers.valid()) return system_error("open a pseudo terminal's other end", errno);
   termios modes{};

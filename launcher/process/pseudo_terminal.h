@@ -1,4 +1,5 @@
-// Terminals: the size of one that is there, and pseudo terminals for workers (--pty). Any thread.
+// Returns and sets the size of a terminal, and opens pseudo terminals for workers (--pty). Any
+// thread.
 #pragma once
 
 #include <optional>
@@ -9,20 +10,20 @@
 
 namespace ddprun {
 
-// nullopt: it is none.
+// Returns the size of the terminal; nullopt: the descriptor is not a terminal.
 std::optional<ScreenSize> size_of_terminal(int descriptor);
 
-// Who has it as controlling terminal hears of a change (SIGWINCH).
+// Sets the size. Processes whose controlling terminal it is get SIGWINCH on a change.
 void resize_terminal(int descriptor, ScreenSize size);
 
 struct PseudoTerminal {
-  UniqueFd ours;     // what the worker writes is read here, and what is written is its input
-  UniqueFd workers;  // is a terminal
+  UniqueFd ours;     // reads what the worker writes; what is written here is the worker's input
+  UniqueFd workers;  // the terminal itself
 };
 
-// It passes on what is written as it is, so that \n stays one byte: our own terminal does the rest. Nor
-// does it echo its input, which has been shown where it was typed. kResource, with the errno, where none
-// is to be had.
+// Opens a pseudo terminal that passes output on unchanged, so that \n stays one byte: ddprun's
+// own terminal converts it. It does not echo input, because the input was already shown where
+// it was typed. kResource, with the errno, if none can be opened.
 Result<PseudoTerminal> open_pseudo_terminal(ScreenSize size);
 
 }  // namespace ddprun

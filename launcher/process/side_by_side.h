@@ -1,4 +1,4 @@
-// side_by_side(): what waits for others, at the same time. Any thread.
+// side_by_side(): runs functions that have to wait, all at the same time. Any thread.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,8 @@
 
 namespace ddprun {
 
-// Runs each of these, which must not throw and each write to a place of its own, on a thread of its
-// own where one can be started, and comes back when all have ended.
+// Runs each body in a thread of its own, or in this thread if no thread can be started. Returns
+// when all have ended. A body must not throw, and must not write where another one does.
 void side_by_side(std::vector<std::function<void()>> bodies);
 
 }  // namespace ddprun

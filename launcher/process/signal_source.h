@@ -1,5 +1,6 @@
-// Signals as something to wait for together with other descriptors (signalfd), and who sent them.
-// For guardian, keeper and agent; any thread, but the signals must be blocked in all of them.
+// Makes signals readable from a descriptor (signalfd), so that they can be waited for together
+// with other descriptors, and returns their senders. For guardian, keeper and agent. Any
+// thread, but the signals must be blocked in all threads.
 #pragma once
 
 #include <sys/types.h>
@@ -17,19 +18,19 @@ struct TakenSignal {
   pid_t sender = 0;
 };
 
-// Those that this process does not ignore (nohup). An ignored signal that is blocked is kept, not
-// ignored, so a signal source must not get it.
+// Returns the signals that this process does not ignore (nohup ignores some). An ignored signal
+// that is blocked is kept, not ignored, so a signal source must not get it.
 std::vector<int> without_ignored(std::vector<int> signals);
 
-// In this thread, and in what it starts.
+// Blocks the signals in this thread and in the threads that it starts.
 void block_signals(const std::vector<int>& signals);
 
-// Blocks the signals in this thread and returns a descriptor that is readable when one has come; to
-// a process forked from here that means its own signals. None of them is ignored. Fails where no
-// descriptor is to be had.
+// Blocks the signals in this thread and returns a descriptor that is readable when a signal has
+// come. In a process forked from here, the descriptor shows that process's own signals.
+// Precondition: none of the signals is ignored. Fails if no descriptor can be opened.
 Result<UniqueFd> open_signal_source(const std::vector<int>& signals);
 
-// The next signal that has come; nullopt: none. Does not wait.
+// Returns the next signal that has come; nullopt: none. Does not wait.
 std::optional<TakenSignal> next_signal(int source);
 
 }  // namespace ddprun

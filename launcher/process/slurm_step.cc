@@ -12,7 +12,7 @@ namespace ddprun {
 
 pid_t slurm_manager() {
   if (!std::getenv("SLURM_STEP_ID")) return 0;
-  constexpr int kFarthest = 16;  // a few shells and wrappers may stand between
+  constexpr int kFarthest = 16;  // parents to look at: a few shells and wrappers may lie between
   pid_t one = getppid();
   for (int i = 0; i < kFarthest && one > 1; ++i) {
     std::ifstream file("/proc/" + std::to_string(one) + "/comm");
