@@ -1,4 +1,4 @@
-// The GPUs of this machine, as NVML counts them. Any thread.
+// Lists the GPUs of this machine, as NVML counts them. Any thread.
 #pragma once
 
 #include <vector>
@@ -7,11 +7,11 @@
 
 namespace ddprun {
 
-// All that the driver shows to this process, by their place on the PCI bus; empty without a driver.
-// The driver's library is opened for the call and let go again.
+// Returns all GPUs that the driver shows to this process, in the order of the PCI bus. Empty
+// without a driver. The driver's library is loaded for the call and unloaded again.
 std::vector<PresentGpu> present_gpus();
 
-// Those that programs started from here would see.
+// Returns the GPUs that programs started from here would see.
 std::vector<VisibleGpu> visible_gpus_here();
 
 }  // namespace ddprun

@@ -18,8 +18,8 @@ int count_gpus() { return static_cast<int>(visible_gpus_here().size()); }
 
 int count_cpus() { return static_cast<int>(usable_cpus().size()); }
 
-// A file of /sys/devices/system/cpu, without its newline; empty where it cannot be read, or is
-// longer than it can be.
+// Returns a file of /sys/devices/system/cpu, without its newline. Empty: it cannot be read, or
+// is longer than such a file can be.
 std::string kernel_says(const std::string& name) {
   const std::string path = "/sys/devices/system/cpu/" + name;
   const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -51,7 +51,7 @@ Result<int> count_slots(const SlotCount& wanted) {
 
 int count_cores() {
   const std::vector<int> usable = usable_cpus();
-  // One file instead of one for each core.
+  // Reads one file instead of one for each core.
   if (kernel_says("smt/active") == "0") return static_cast<int>(usable.size());
   CpuSet left(usable.begin(), usable.end());
   int cores = 0;

@@ -25,7 +25,7 @@ struct PciInfo {
 
 }  // namespace
 
-// Declared here, because nvml.h is not there on most machines that we are built on.
+// Declares NVML's functions by itself, because most build machines have no nvml.h.
 struct Nvml::Library {
   void* handle = nullptr;
   bool is_ready = false;
@@ -39,7 +39,7 @@ struct Nvml::Library {
   Library(const Library&) = delete;
   Library& operator=(const Library&) = delete;
 
-  // Null where the library does not have it.
+  // Returns null if the library does not have the function.
   template <class Function>
   Function function(const char* name) const {
     Function found = nullptr;
@@ -47,7 +47,7 @@ struct Nvml::Library {
     return found;
   }
 
-  // Null where the driver does not give it.
+  // Returns null if the driver does not return the device.
   Device device(int index) const {
     const auto get = function<int (*)(unsigned, Device*)>("nvmlDeviceGetHandleByIndex_v2");
     Device device = nullptr;

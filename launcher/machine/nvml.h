@@ -1,6 +1,7 @@
-// Nvml: the NVIDIA driver's own library, which comes with the driver and not with us: it is opened
-// when GPUs are to be counted, and never linked. One owner thread; a call may take seconds where
-// the driver has to wake a GPU, and for ever where one has failed.
+// Nvml: calls the NVIDIA driver's own library (NVML). The library comes with the driver and not
+// with ddprun, so it is loaded when GPUs are to be counted, and never linked. One owner thread.
+// A call may take seconds where the driver has to wake a GPU, and may never return where a GPU
+// has failed.
 #pragma once
 
 #include <memory>
@@ -14,18 +15,22 @@ namespace ddprun {
 
 class Nvml {
  public:
-  // kNotFound: there is no such library. kSystem: the driver's word.
+  // Loads the library. kNotFound: it does not exist. kSystem: the driver's error message.
   static Result<Nvml> open();
 
-  // GPUs of this host, whatever CUDA_VISIBLE_DEVICES says; 0 where the driver does not say.
+  // Returns the number of GPUs of this host, whatever CUDA_VISIBLE_DEVICES says. 0: the driver
+  // does not say.
   int count() const;
-  // The same, by their place on the PCI bus. Of each what the driver says.
+  // Returns the same GPUs, in the order of the PCI bus. Fields that the driver does not know
+  // stay empty.
   std::vector<PresentGpu> gpus() const;
-  // "550.54.15"; empty where the driver does not say.
+  // Returns the version, such as "550.54.15". Empty: the driver does not say.
   std::string driver_version() const;
-  // The newest CUDA that it can do: 13000 for 13.0; 0 where it does not say.
+  // Returns the newest CUDA version that the driver supports: 13000 for 13.0. 0: the driver
+  // does not say.
   int cuda_version() const;
-  // GPUs that the driver sets up anew when nobody has used them.
+  // Returns the number of GPUs without persistence mode. The driver initializes such a GPU
+  // again after a time without users.
   int count_without_persistence() const;
 
  private:

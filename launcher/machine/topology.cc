@@ -18,7 +18,7 @@
 namespace ddprun {
 namespace {
 
-// hwloc's functions are called through this table, never linked.
+// Hwloc: the table through which hwloc's functions are called, because hwloc is never linked.
 struct Hwloc {
   decltype(&hwloc_get_api_version) get_api_version = nullptr;
   decltype(&hwloc_topology_init) init = nullptr;
@@ -32,7 +32,7 @@ struct Hwloc {
   decltype(&hwloc_get_obj_by_depth) get_obj_by_depth = nullptr;
   decltype(&hwloc_bitmap_next) bitmap_next = nullptr;
 
-  // Whether the library has them all.
+  // Fills the table. Returns whether the library has all functions.
   bool find_in(void* library) {
     return find_function(library, "hwloc_get_api_version", get_api_version) &&
            find_function(library, "hwloc_topology_init", init) &&
@@ -59,7 +59,7 @@ Error not_there(std::string cause) {
                .cause = std::move(cause)};
 }
 
-// One scan of the machine.
+// Scan: one scan of the machine.
 class Scan {
  public:
   explicit Scan(const Hwloc& hwloc) : hwloc_(hwloc) {}
@@ -69,8 +69,8 @@ class Scan {
   Scan(const Scan&) = delete;
   Scan& operator=(const Scan&) = delete;
 
-  // Also what is not ours: a GPU may be next to it. The PCI bus only where it is asked for: it takes
-  // half of the time.
+  // Scans the machine. Includes CPUs that this process may not use, because a GPU may be next
+  // to them. Scans the PCI bus only if with_pci is set: the bus takes half of the time.
   bool load(bool with_pci) {
     if (hwloc_.init(&topology_) != 0) return false;
     if (with_pci) {
@@ -87,7 +87,7 @@ class Scan {
     std::map<hwloc_uint64_t, std::size_t> by_object;
     std::map<hwloc_uint64_t, int> caches;
     for (const hwloc_obj_t thread : objects(HWLOC_OBJ_PU)) {
-      // Virtual machines may have no cores, or no caches.
+      // Virtual machines may have no cores or no caches.
       const hwloc_obj_t core = above(thread, HWLOC_OBJ_CORE, thread);
       const auto [place, is_new] = by_object.emplace(core->gp_index, cores.size());
       if (is_new) {
@@ -104,8 +104,8 @@ class Scan {
     return cores;
   }
 
-  // CPUs nearest to a PCI device; empty: not known, also where it is as near to one NUMA node as to
-  // another because nobody has said where it is.
+  // Returns the CPUs nearest to a PCI device. Empty: not known. That includes a device that is
+  // equally near to several NUMA nodes because its place is not reported.
   CpuSet near(const std::string& bus_id) const {
     for (const hwloc_obj_t device : objects(HWLOC_OBJ_PCI_DEVICE)) {
       const auto& pci = device->attr->pcidev;

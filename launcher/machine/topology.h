@@ -1,9 +1,10 @@
-// What hwloc knows of this machine: its cores, NUMA nodes and caches, and which CPUs are nearest to
-// its GPUs. Only for --bind and --show-binding: the scan takes tens of milliseconds.
+// Reads this machine's topology with hwloc: its cores, NUMA nodes and caches, and which CPUs
+// are nearest to its GPUs. Only for --bind and --show-binding: the scan takes tens of
+// milliseconds.
 //
-// libhwloc.so.15 is loaded where it is and let go again, so that ddprun starts without it and where
-// it is not installed. HWLOC_XMLFILE and HWLOC_SYNTHETIC, hwloc's own variables, name another
-// machine than this one. Any thread, but hwloc reads the environment.
+// libhwloc.so.15 is loaded if it is installed, and unloaded after the scan. ddprun therefore
+// starts without it. If hwloc's own variables HWLOC_XMLFILE or HWLOC_SYNTHETIC are set, the
+// result describes another machine than this one. Any thread, but hwloc reads the environment.
 #pragma once
 
 #include <string>
@@ -16,18 +17,19 @@
 namespace ddprun {
 
 struct TopologyOptions {
-  std::vector<VisibleGpu> gpus;            // whose place is wanted
-  std::string library = "libhwloc.so.15";  // tests name one that does not exist
+  std::vector<VisibleGpu> gpus;            // GPUs whose place is wanted
+  std::string library = "libhwloc.so.15";  // tests use one that does not exist
 };
 
 struct FoundMachine {
   Machine machine;
-  // Not, where hwloc's variables name another one and HWLOC_THISSYSTEM does not say that it is this
-  // one: then all of its CPUs count as usable.
+  // False where hwloc's variables name another machine, and HWLOC_THISSYSTEM does not say that
+  // it is this one. All of its CPUs then count as usable.
   bool is_this_one = true;
 };
 
-// kUnsupported: hwloc is not there, or this ddprun was built without it; says what to install.
+// Scans the machine. kUnsupported: hwloc is not installed, or this ddprun was built without it.
+// The error says what to install.
 Result<FoundMachine> find_machine(const TopologyOptions& options);
 
 }  // namespace ddprun

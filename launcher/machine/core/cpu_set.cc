@@ -8,7 +8,7 @@
 namespace ddprun {
 namespace {
 
-// Linux counts to 8192 where it counts furthest; a file that says more is damaged.
+// Linux supports at most 8192 CPUs. A file with a larger number than this is damaged.
 constexpr int kMaxCpu = 1 << 16;
 
 }  // namespace

@@ -1,5 +1,5 @@
-// CpuSet: some CPUs of a machine, by the numbers that the kernel gives them, and the text in which
-// the kernel and taskset write it: "0-3,8". A value type; any thread.
+// CpuSet: some CPUs of a machine, by the kernel's numbers. Also reads and writes the text form
+// of the kernel and taskset: "0-3,8". A value type; any thread.
 #pragma once
 
 #include <optional>
@@ -11,14 +11,14 @@ namespace ddprun {
 
 using CpuSet = std::set<int>;
 
-// "0-3,8"; "none" for no CPU.
+// Returns "0-3,8", for example; "none" for an empty set.
 std::string to_text(const CpuSet& cpus);
 
-// The kernel's list, with or without its newline. nullopt: it is anything else, or names a CPU that
-// no machine has.
+// Parses the kernel's list, with or without its newline. nullopt: it is not such a list, or
+// names a CPU number that no machine has.
 std::optional<CpuSet> parse_cpu_list(std::string_view text);
 
-// What is in both.
+// Returns the CPUs that are in both sets.
 CpuSet common(const CpuSet& one, const CpuSet& other);
 
 }  // namespace ddprun

@@ -13,7 +13,8 @@ namespace {
 
 using Cores = std::vector<ProcessorCore>;
 
-// A NUMA node with its usable cores, and the workers that have it as their home, ascending.
+// Home: a NUMA node with its usable cores, and the workers whose home it is, in ascending
+// order.
 struct Home {
   int package = 0;  // of its first core: virtual machines often have a package for each CPU
   int numa_node = 0;
@@ -36,8 +37,8 @@ std::vector<Home> homes_of(const Cores& cores) {
   return homes;
 }
 
-// Of those homes the one with the most cores for each worker once it has one more; of equal ones the
-// one whose package has the fewest workers, then the first.
+// Returns the home in `among` that has the most cores for each worker once it has one more. Of
+// equal homes, the one whose package has the fewest workers is taken, then the first.
 std::size_t roomiest(const std::vector<Home>& homes, const std::vector<std::size_t>& among) {
   const auto workers_of_package = [&](int package) {
     std::size_t count = 0;
@@ -56,8 +57,8 @@ std::size_t roomiest(const std::vector<Home>& homes, const std::vector<std::size
   return best;
 }
 
-// Part number `part` of so many, of which the first ones have one more where it does not come out
-// even.
+// Returns part number `part` of `parts` equal parts. If the division leaves a remainder, the
+// first parts have one core more.
 Cores part_of(const Cores& cores, std::size_t part, std::size_t parts) {
   const std::size_t size = cores.size() / parts;
   const std::size_t larger = cores.size() % parts;
@@ -151,7 +152,7 @@ class Placing {
 
   // --- homes
 
-  // Homes that the GPU is next to.
+  // Returns the homes that the GPU is next to.
   std::vector<std::size_t> next_to(const GpuPlace& gpu) const {
     std::vector<std::size_t> near;
     for (std::size_t i = 0; i < homes_.size(); ++i) {
@@ -165,8 +166,9 @@ class Placing {
 
   bool looks_at_gpus() const { return policy_ != BindPolicy::kNuma; }
 
-  // First those whose GPU leaves no choice, then those with some, then the others, who come to the
-  // homes that are left in the order of their ranks.
+  // Assigns homes. Workers whose GPU leaves no choice come first, then those with several
+  // possible homes. The others follow, in the order of their ranks, in the homes with the most
+  // room.
   void find_homes() {
     std::vector<std::size_t> without_gpu;
     std::vector<std::pair<std::size_t, std::vector<std::size_t>>> with_choice;
@@ -198,10 +200,10 @@ class Placing {
     std::vector<std::size_t> chosen;
     for (const std::size_t worker : workers) {
       const std::size_t home = roomiest(homes_, all);
-      homes_[home].workers.push_back(static_cast<int>(worker));  // so that it counts
+      homes_[home].workers.push_back(static_cast<int>(worker));  // so that roomiest() counts it
       chosen.push_back(home);
     }
-    // Neighbours by rank are to be neighbours by place.
+    // Workers with neighbouring ranks get neighbouring places.
     std::sort(chosen.begin(), chosen.end());
     for (Home& home : homes_) {
       std::erase_if(home.workers, [&](int one) {
@@ -267,7 +269,8 @@ class Placing {
     share_among(home.workers, cores, sharers, "package " + std::to_string(home.package));
   }
 
-  // The cache with the most cores first; more workers than caches begin again with the first.
+  // Gives each worker one cache, the cache with the most cores first. If there are more workers
+  // than caches, it continues with the first cache again.
   void take_caches(const Home& home, const std::string& node) {
     std::map<int, Cores> by_cache;
     for (const ProcessorCore& core : home.cores) by_cache[core.cache].push_back(core);
@@ -306,7 +309,7 @@ class Placing {
   std::vector<Home> homes_;
   std::vector<Seat> seats_;
   std::vector<std::string> remarks_;
-  bool crowded_ = false;  // workers that were to have cores of their own share them
+  bool crowded_ = false;  // workers share cores, although each should have its own
 };
 
 }  // namespace
@@ -328,7 +331,7 @@ Result<Placement> place_workers(const Machine& machine, const PlacementWish& com
 }
 
 std::string describe(const Placement& placement) {
-  // What a line can hold; --show-binding has the rest.
+  // The most workers that the line names. --show-binding shows all of them.
   constexpr std::size_t kMostNamed = 16;
   std::string text = placement.policy + ":";
   const std::size_t named = std::min(placement.seats.size(), kMostNamed);

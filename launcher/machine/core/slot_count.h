@@ -5,7 +5,7 @@ namespace ddprun {
 
 // A number, or what to count on this machine.
 struct SlotCount {
-  enum class Kind { kNumber, kCpus, kGpus, kAuto };  // kAuto: GPUs, or CPUs where there is none
+  enum class Kind { kNumber, kCpus, kGpus, kAuto };  // kAuto: GPUs, or CPUs if there is no GPU
   Kind kind = Kind::kNumber;
   int number = 1;
 };

@@ -9,7 +9,7 @@
 namespace ddprun {
 namespace {
 
-// Up to the first that cannot be meant whatever the machine has.
+// Returns the entries up to the first one that is invalid on any machine.
 std::vector<std::string> entries_of(const std::string& list) {
   std::vector<std::string> entries;
   std::istringstream text(list);
@@ -21,7 +21,7 @@ std::vector<std::string> entries_of(const std::string& list) {
   return entries;
 }
 
-// nullopt: CUDA would not find it either.
+// Returns the GPU that an entry names. nullopt: CUDA would not find it either.
 std::optional<VisibleGpu> meant_gpu(const std::string& entry,
                                     const std::vector<PresentGpu>& present) {
   if (entry.starts_with("MIG-")) return VisibleGpu{entry, ""};

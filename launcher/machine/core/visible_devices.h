@@ -1,7 +1,8 @@
-// CUDA_VISIBLE_DEVICES: which GPUs of a machine programs see, and which one each worker has.
+// Reads CUDA_VISIBLE_DEVICES: which GPUs of a machine programs see, and which one each worker
+// gets.
 //
-// The variable is a list of numbers and UUIDs, or beginnings of UUIDs; CUDA stops reading at the
-// first entry that it cannot mean. Pure; any thread.
+// The variable is a list of numbers, UUIDs, or beginnings of UUIDs. CUDA stops reading at the
+// first invalid entry. Pure; any thread.
 #pragma once
 
 #include <optional>
@@ -12,7 +13,8 @@
 
 namespace ddprun {
 
-// A GPU that the machine has, by CUDA's number with CUDA_DEVICE_ORDER=PCI_BUS_ID.
+// PresentGpu: a GPU of the machine. Its index is CUDA's number with
+// CUDA_DEVICE_ORDER=PCI_BUS_ID.
 struct PresentGpu {
   std::string uuid;    // "GPU-..."; empty: not known
   std::string bus_id;  // "0000:3b:00.0"
@@ -20,23 +22,24 @@ struct PresentGpu {
 };
 
 struct VisibleGpu {
-  std::string name;    // how CUDA_VISIBLE_DEVICES names it
-  std::string bus_id;  // empty: not known, as of a part of a GPU (MIG)
+  std::string name;    // as CUDA_VISIBLE_DEVICES names it
+  std::string bus_id;  // empty: not known, for example for a part of a GPU (MIG)
 };
 
-// visible: the variable; nullopt: it is not set, and all are seen.
+// Returns the GPUs that a program sees. visible: the variable; nullopt: it is not set, and all
+// GPUs are visible.
 std::vector<VisibleGpu> visible_gpus(const std::optional<std::string>& visible,
                                      const std::vector<PresentGpu>& present);
 
-// CUDA_VISIBLE_DEVICES of each of so many workers who are to see one GPU alone: the entries of the
-// list, or, where there is none, the numbers from 0. present: how many GPUs the machine has; 0: that
-// is not known, or only those who start the workers do not see them. kInvalidArgument: there are
-// fewer of them.
+// Returns CUDA_VISIBLE_DEVICES for each of `workers` workers that should see only one GPU. The
+// values are the entries of `visible`, or the numbers from 0 where it is not set. present: how
+// many GPUs the machine has; 0: not known, for example because only the workers see them.
+// kInvalidArgument: there are fewer GPUs than workers.
 Result<std::vector<std::string>> devices_of(const std::optional<std::string>& visible, int workers,
                                             int present);
 
-// Of different models CUDA numbers the fastest first, unless CUDA_DEVICE_ORDER (order) is
-// PCI_BUS_ID. Whether that may differ from the order of `present`.
+// Returns whether CUDA may number the GPUs in another order than `present`. If the models
+// differ, CUDA numbers the fastest first, unless CUDA_DEVICE_ORDER (`order`) is PCI_BUS_ID.
 bool may_be_numbered_otherwise(const std::string& order, const std::vector<PresentGpu>& present);
 
 }  // namespace ddprun
