@@ -1,7 +1,7 @@
-// DDPRUN_ASSERT: a broken invariant of ddprun itself. It stays on in release builds.
+// DDPRUN_ASSERT: checks an invariant of ddprun itself. It stays on in release builds.
 //
-// Use it for what the code guarantees to itself; what users, peers or the operating system can get
-// wrong is an Error (base/error.h). Any thread; it never returns.
+// Use it for what the code guarantees to itself. What users, peers or the operating system can
+// get wrong is an Error (base/error.h). Any thread. If the check fails, it does not return.
 #pragma once
 
 #include <cstdio>
@@ -18,7 +18,7 @@ namespace ddprun::detail {
 
 }  // namespace ddprun::detail
 
-// reason: a string literal that says which promise was broken.
+// reason: a string literal that says which invariant was broken.
 #define DDPRUN_ASSERT(condition, reason)                                            \
   do {                                                                              \
     if (!(condition)) [[unlikely]]                                                  \

@@ -9,15 +9,15 @@ namespace ddprun {
 
 Result<void> start_thread(std::thread& thread, const std::string& name,
                           std::function<void()> body) {
-  // A thread inherits the mask of the one that starts it.
+  // The thread inherits the signal mask of the thread that starts it.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
   int failed = 0;
   try {
-    // By itself: another thread's name is written by way of /proc, whose entries for this process the
-    // kernel would have to look for when it ends.
+    // The new thread sets its own name. Naming another thread goes through /proc. The kernel
+    // would then have to search for this process's /proc entries when the process ends.
     thread = std::thread([name, body = std::move(body)] {
       pthread_setname_np(pthread_self(), name.c_str());
       body();

@@ -1,5 +1,5 @@
-// Threads beside the one that the program or its event loop runs on: they take no signals, which
-// are for the others to handle, and carry a name. Any thread.
+// Starts threads in addition to the thread of the program or its event loop. They block all
+// signals, which are left to the other threads, and have a name. Any thread.
 #pragma once
 
 #include <condition_variable>
@@ -20,12 +20,13 @@ namespace ddprun {
 // debuggers.
 Result<void> start_thread(std::thread& thread, const std::string& name, std::function<void()> body);
 
-// The same for a thread that nobody waits for: what `body` uses must live as long as the process, or
-// be its own.
+// As start_thread(), for a thread that is never joined. What `body` uses must live as long as
+// the process, or be owned by `body`.
 Result<void> start_detached_thread(const std::string& name, std::function<void()> body);
 
-// What `body` returns, from a thread of its own that has ended then; an error where it cannot be
-// started. nullopt: not within `allowed`; the thread is left to itself, as a detached one.
+// Runs `body` in a thread of its own, which has ended before this returns, and returns its
+// result. Returns an error if the thread cannot be started. nullopt: `body` has not ended
+// within `allowed`; its thread is detached and continues.
 template <class T>
 std::optional<Result<T>> result_within(Duration allowed, const std::string& name,
                                        std::function<Result<T>()> body) {

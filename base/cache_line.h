@@ -5,7 +5,8 @@
 
 namespace ddprun {
 
-// What two threads or processes write lies on different lines: each of them then keeps its own.
+// Data that two threads or processes write should lie on different lines. Each of them then
+// keeps its line in its own cache.
 inline constexpr std::size_t kCacheLineBytes = 64;
 
 }  // namespace ddprun

@@ -1,8 +1,8 @@
-// Time as every part of ddprun counts it.
+// The clock and the time types of all parts of ddprun.
 //
-// BootClock is CLOCK_BOOTTIME: monotonic, and it goes on while the machine sleeps, so that a lease
-// cannot outlive a suspended laptop. Clocks of different hosts are never compared. Cores take a
-// TimePoint as an argument and never call now(); shells call it from any thread.
+// BootClock is CLOCK_BOOTTIME: it is monotonic, and it continues while the machine sleeps, so
+// that a lease cannot outlive a suspended laptop. Clocks of different hosts are never compared.
+// Cores take a TimePoint as an argument and never call now(). Shells call it from any thread.
 #pragma once
 
 #include <time.h>
@@ -27,16 +27,16 @@ struct BootClock {
 
 using TimePoint = BootClock::time_point;
 
-// What a longer timeout is cut to: a point in time that far away can still be computed.
+// Longer timeouts are cut to this value. A point in time that far away can still be computed.
 inline constexpr Duration kLongestTimeout = std::chrono::hours(24 * 365);
 
-// What system calls take; a negative duration has negative seconds.
+// Converts to the format of system calls. A negative duration has negative seconds.
 timespec to_timespec(Duration duration);
 
-// Whole milliseconds, as messages, variables and pages count time; what is below one is cut off.
+// Returns whole milliseconds, the unit of messages, variables and pages. Fractions are cut off.
 constexpr std::int64_t to_ms(Duration duration) { return duration / std::chrono::milliseconds(1); }
 
-// "250 ms", "4.0 s", "12.5 min": for people, not for parsing.
+// Returns "250 ms", "4.0 s" or "12.5 min": for people, not for parsing.
 std::string to_text(Duration duration);
 
 }  // namespace ddprun

@@ -1,5 +1,4 @@
-// Deadline: a time that is allowed for something, running since the Deadline was made. A value type;
-// any thread.
+// Deadline: a time limit that starts when the Deadline is made. A value type; any thread.
 #pragma once
 
 #include <algorithm>
@@ -10,16 +9,16 @@ namespace ddprun {
 
 class Deadline {
  public:
-  // A negative time is cut to none, a longer one than kLongestTimeout to that.
+  // A negative time is raised to 0. A time longer than kLongestTimeout is cut to it.
   explicit Deadline(Duration allowed)
       : started_(BootClock::now()),
         allowed_(std::clamp(allowed, Duration::zero(), kLongestTimeout)) {}
 
   Duration waited() const { return BootClock::now() - started_; }
   Duration allowed() const { return allowed_; }
-  // The point in time when it passes.
+  // Returns the point in time when the deadline passes.
   TimePoint when() const { return started_ + allowed_; }
-  // Never negative.
+  // Returns the time left; never negative.
   Duration remaining() const { return std::max(Duration::zero(), allowed_ - waited()); }
   bool passed() const { return remaining() == Duration::zero(); }
 

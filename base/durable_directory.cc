@@ -34,11 +34,13 @@ Result<void> make_durable_directory(const std::string& path) {
   fs::path there = fs::absolute(path, error);
   for (; !error && !fs::exists(there, error); there = there.parent_path()) missing.push_back(there);
   if (error) return system_error("make the directory " + path, error.value());
-  // Whoever made the last of those that are there may have been killed before its name was safe.
-  // Others made it where we may not open what it lies in, or where that cannot be flushed.
+  // The maker of the deepest existing directory may have been killed before its name was
+  // durable. EACCES and EINVAL are ignored: if the parent may not be opened, or cannot be
+  // flushed, others made the directory.
   if (!flush(there.parent_path()) && errno != EACCES && errno != EINVAL)
     return system_error("flush the directory " + there.parent_path().string(), errno);
-  // Each is safe before the next is made, so that no more than one needs this.
+  // Each name is made durable before the next directory is made, so that at most one needs the
+  // flush above.
   for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
     if (file_calls().mkdir(made->c_str(), 0777) != 0 && errno != EEXIST)
       return system_error("make the directory " + path, errno);

@@ -1,4 +1,4 @@
-// Directories whose names are to outlive a loss of power. Any thread.
+// Makes directories and file names durable, so that they survive a loss of power. Any thread.
 #pragma once
 
 #include <string>
@@ -7,11 +7,12 @@
 
 namespace ddprun {
 
-// Puts the names in a directory onto the disk: a new file is safe when it and its name are.
+// Makes the names in a directory durable. A new file is durable when both it and its name are.
 Result<void> flush_directory(const std::string& path);
 
-// Makes a directory and those above it where they are missing, each with its name on the disk. That
-// goes for what somebody made here who was killed before its name was there, too.
+// Makes a directory and its missing parents, and makes each of their names durable. The deepest
+// directory that already exists is included, because its maker may have been killed before the
+// name was durable.
 Result<void> make_durable_directory(const std::string& path);
 
 }  // namespace ddprun

@@ -1,5 +1,5 @@
-// EnumNames: the one table of the words by which an enumeration is written and read, in messages, files
-// and options. Pure; any thread.
+// EnumNames: a table of the words of an enumeration. Messages, files and options write and read
+// the enumeration with it. Pure; any thread.
 #pragma once
 
 #include <array>
@@ -23,7 +23,7 @@ constexpr std::string_view enum_name(const EnumNames<Enum, N>& words, Enum value
   DDPRUN_ASSERT(false, "every enumerator has a word");
 }
 
-// nullopt: no enumerator is written so.
+// Returns the enumerator that `text` names; nullopt: there is none.
 template <class Enum, std::size_t N>
 constexpr std::optional<Enum> parse_enum(const EnumNames<Enum, N>& words, std::string_view text) {
   for (const auto& [known, word] : words) {

@@ -9,17 +9,18 @@ namespace ddprun {
 
 namespace {
 
-constexpr EnumNames<ErrorKind, 11> kErrorKindWords{{{ErrorKind::kInvalidArgument, "invalid argument"},
-                                                {ErrorKind::kNotFound, "not found"},
-                                                {ErrorKind::kTimeout, "timeout"},
-                                                {ErrorKind::kConnection, "connection"},
-                                                {ErrorKind::kProtocol, "protocol"},
-                                                {ErrorKind::kPeerLost, "peer lost"},
-                                                {ErrorKind::kStopped, "stopped"},
-                                                {ErrorKind::kResource, "resource"},
-                                                {ErrorKind::kCorrupt, "corrupt"},
-                                                {ErrorKind::kUnsupported, "unsupported"},
-                                                {ErrorKind::kSystem, "system"}}};
+constexpr EnumNames<ErrorKind, 11> kErrorKindWords{
+    {{ErrorKind::kInvalidArgument, "invalid argument"},
+     {ErrorKind::kNotFound, "not found"},
+     {ErrorKind::kTimeout, "timeout"},
+     {ErrorKind::kConnection, "connection"},
+     {ErrorKind::kProtocol, "protocol"},
+     {ErrorKind::kPeerLost, "peer lost"},
+     {ErrorKind::kStopped, "stopped"},
+     {ErrorKind::kResource, "resource"},
+     {ErrorKind::kCorrupt, "corrupt"},
+     {ErrorKind::kUnsupported, "unsupported"},
+     {ErrorKind::kSystem, "system"}}};
 
 }  // namespace
 

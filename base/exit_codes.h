@@ -1,8 +1,9 @@
-// The one list of exit codes of ddprun's programs. `ddprun --help` is made from this table, and a
-// test compares docs/exit_codes.md with it.
+// The list of all exit codes of ddprun's programs. `ddprun --help` is made from this table, and
+// a test compares docs/exit_codes.md with it.
 //
-// A failed job ends with its first failed worker's own code, or 128+n when signal n ended it; these
-// are the other ends. The block 64..78 follows sysexits.h where a meaning fits.
+// A failed job ends with the exit code of its first failed worker, or with 128+n when signal n
+// ended that worker. The codes here are for the other cases. 64..78 follow sysexits.h where a
+// meaning fits.
 #pragma once
 
 #include <array>
@@ -56,7 +57,8 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
 
 constexpr int to_int(ExitCode code) { return static_cast<int>(code); }
 
-// Of a process that a signal has ended, or was told by one to end: what shells say, too.
+// Returns the exit code of a process that was ended by a signal, or that ended because of one.
+// Shells use the same code.
 constexpr int exit_code_of_signal(int signal) { return 128 + signal; }
 
 }  // namespace ddprun

@@ -1,4 +1,4 @@
-// fail(): how a program ends that cannot do what it was asked to do.
+// fail(): reports the error with which a program ends.
 #pragma once
 
 #include <string>
@@ -8,11 +8,11 @@
 
 namespace ddprun {
 
-// Writes one line, "<program>: error: <message>", to standard error. Returns what main() shall
-// return. Any thread.
+// Writes one line, "<program>: error: <message>", to standard error. Returns the value for
+// main() to return. Any thread.
 int fail(const std::string& program, const Error& error, ExitCode code);
 
-// kUsage where somebody gave what cannot be meant, `otherwise` where something else went wrong.
+// Returns kUsage if an invalid value was given, and `otherwise` if something else went wrong.
 inline ExitCode usage_or(ExitCode otherwise, const Error& error) {
   return error.kind == ErrorKind::kInvalidArgument ? ExitCode::kUsage : otherwise;
 }

@@ -1,7 +1,7 @@
-// FileCalls: the system calls that change files, in one place, so that a test can put others in
-// theirs: calls that fail, calls that are written down. Programs use the real ones.
+// FileCalls: the system calls that change files, in one place, so that a test can replace them:
+// by calls that fail, or calls that are recorded. Programs use the real ones.
 //
-// Each does what the call of its name does, and sets errno. Any thread.
+// Each function does what the system call of its name does, and sets errno. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -25,11 +25,11 @@ class FileCalls {
   virtual int unlink(const char* path);
 };
 
-// Those in use.
+// Returns the calls in use.
 FileCalls& file_calls();
 
-// For tests: puts others into use, for all threads, until it ends. One at a time; nothing may be in
-// the middle of a call when it begins or ends.
+// ScopedFileCalls: for tests: puts other calls into use, for all threads, until it is
+// destroyed. At most one may exist. No call may be running when it is made or destroyed.
 class ScopedFileCalls {
  public:
   explicit ScopedFileCalls(FileCalls& calls);
@@ -38,8 +38,9 @@ class ScopedFileCalls {
   ScopedFileCalls& operator=(const ScopedFileCalls&) = delete;
 };
 
-// Makes a call that returns -1 on failure until no signal interrupts it: on a network's file system
-// also open() and fsync() can be. Not for close(), after which the descriptor is gone in any case.
+// Repeats a call, which returns -1 on failure, until no signal interrupts it. On a network file
+// system, open() and fsync() can be interrupted, too. Do not use it for close(): the descriptor
+// is closed in any case.
 template <class Call>
 auto uninterrupted(Call&& call) {
   auto result = call();

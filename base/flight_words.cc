@@ -59,7 +59,8 @@ constexpr EnumNames<FlightOp, 9> kOpWords{{{FlightOp::kSum, "sum"},
                                        {FlightOp::kBitXor, "bxor"},
                                        {FlightOp::kPremulSum, "premul_sum"}}};
 
-// What a page holds may be of a newer library, or nonsense: "call 77".
+// Returns the word of a value, or "call 77", for example: a page may come from a newer library,
+// or hold garbage.
 template <class Enum, std::size_t N>
 std::string name_in(const EnumNames<Enum, N>& words, Enum value, const std::string& kind) {
   for (const auto& [known, word] : words) {
@@ -77,7 +78,7 @@ Enum value_of(const EnumNames<Enum, N>& words, std::string_view name, std::strin
   return fits ? static_cast<Enum>(*number) : Enum{};
 }
 
-// " in group tp"; empty: the world, or a group without a name.
+// Returns " in group tp", for example. Empty: the world, or a group without a name.
 std::string group_words(const WorkerPage& page, std::uint64_t id) {
   const std::size_t known =
       std::min<std::size_t>(page.group_count.load(std::memory_order_acquire), page.groups.size());
@@ -90,7 +91,8 @@ std::string group_words(const WorkerPage& page, std::uint64_t id) {
   return "";
 }
 
-// ", called from train_epoch(int) < train+0x1a2b"; empty: it was not recorded.
+// Returns ", called from train_epoch(int) < train+0x1a2b", for example. Empty: it was not
+// recorded.
 std::string origin_words(const WorkerPage& page, std::uint32_t origin) {
   const std::size_t known =
       std::min<std::size_t>(page.origin_count.load(std::memory_order_acquire), page.origins.size());

@@ -1,6 +1,6 @@
-// ForkMark: whether this process is still the one that made something. The child of a fork has
-// copies of all objects, but none of their threads, and shares the files and the memory that they
-// stand for with its parent: what the child ends is ended for both. Any thread.
+// ForkMark: tells whether this process is still the one that made an object. The child of a
+// fork has copies of all objects, but none of their threads. It shares the objects' files and
+// memory with its parent: what the child ends is ended for both. Any thread.
 #pragma once
 
 #include <atomic>
@@ -8,7 +8,8 @@
 namespace ddprun {
 
 namespace detail {
-// That lie between this process and the first one of its program, from the first ForkMark on.
+// Number of forks between the first process of this program and this one, counted from the
+// first ForkMark on.
 inline std::atomic<unsigned> forks{0};
 unsigned count_forks();
 }  // namespace detail
@@ -17,7 +18,8 @@ class ForkMark {
  public:
   ForkMark() : forks_(detail::count_forks()) {}
 
-  // Whether no fork lies between the process that made this and the one that asks.
+  // Returns whether the process that calls this is the one that made the mark, with no fork in
+  // between.
   bool is_ours() const { return detail::forks.load(std::memory_order_relaxed) == forks_; }
 
  private:

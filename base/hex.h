@@ -1,4 +1,4 @@
-// to_hex(): bytes as text. Pure; any thread.
+// to_hex(): converts bytes to text. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace ddprun {
 
-// Two lower-case digits for each byte.
+// Returns two lower-case digits for each byte.
 inline std::string to_hex(std::span<const std::uint8_t> bytes) {
   constexpr char kDigits[] = "0123456789abcdef";
   std::string text;

@@ -20,7 +20,7 @@ bool is_ipv6_address(std::string_view text) {
   return inet_pton(AF_INET6, address.c_str(), &bytes) == 1;
 }
 
-// What no resolver knows: a space, or a piece of a URL.
+// Returns false for what no resolver accepts: a space, or a part of a URL.
 bool is_host(std::string_view text) {
   return std::ranges::none_of(
       text, [](char c) { return is_control(c) || c == ' ' || c == '/' || c == '@'; });
@@ -39,7 +39,8 @@ Result<HostPort> parse_host_port(std::string_view text, std::optional<std::uint1
     if (!rest.empty() && rest.front() != ':') return invalid(text, "give [ADDRESS]:PORT");
     if (!rest.empty()) port = rest.substr(1);
   } else if (const std::size_t colon = text.find(':'); text.rfind(':') != colon) {
-    // An IPv6 address without a port, where it may be left out.
+    // An IPv6 address without brackets is accepted only without a port, where there is a
+    // default port.
     if (!default_port || !is_ipv6_address(text)) {
       return invalid(text, "give HOST:PORT; an IPv6 address stands in brackets, [ADDRESS]:PORT");
     }

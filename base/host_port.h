@@ -1,5 +1,5 @@
-// HostPort: a host and a TCP port as people write them: "10.0.0.1:29500", "[::1]:0", "node7:29500",
-// "*:29500". A value type; any thread. Nothing here asks a name service.
+// HostPort: a host and a TCP port as people write them: "10.0.0.1:29500", "[::1]:0",
+// "node7:29500", "*:29500". A value type; any thread. Nothing here resolves names.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,13 @@ struct HostPort {
   friend bool operator==(const HostPort&, const HostPort&) = default;
 };
 
-// kInvalidArgument says what is wrong with the text. The host may be empty (":29500"); the port may
-// be left out where there is a default for it, also after an IPv6 address without brackets.
+// Parses a host and a port. kInvalidArgument says what is wrong with the text. The host may be
+// empty (":29500"). The port may be left out if there is a default for it, also after an IPv6
+// address without brackets.
 Result<HostPort> parse_host_port(std::string_view text,
                                  std::optional<std::uint16_t> default_port = std::nullopt);
 
-// Ports from first to last, both included. {0, 0}: whichever is free.
+// PortRange: ports from first to last, both included. {0, 0}: any free port.
 struct PortRange {
   std::uint16_t first = 0;
   std::uint16_t last = 0;
@@ -31,16 +32,17 @@ struct PortRange {
   friend bool operator==(const PortRange&, const PortRange&) = default;
 };
 
-// "29500-29599", or one port: "29500". kInvalidArgument says what is wrong with the text.
+// Parses "29500-29599", or one port: "29500". kInvalidArgument says what is wrong with the
+// text.
 Result<PortRange> parse_port_range(std::string_view text);
 
-// Whether the host, by its words alone, is this machine as only this machine can reach it:
-// "localhost" or a numeric loopback address ("127.example.org" is a name).
+// Returns whether the text of the host means this machine, by an address that only this machine
+// can reach: "localhost" or a numeric loopback address ("127.example.org" is a name).
 bool is_loopback_host(std::string_view host);
 
-// "10.0.0.1:29500", "[::1]:29500", "node7:29500".
+// Returns "10.0.0.1:29500", "[::1]:29500" or "node7:29500".
 std::string to_text(const HostPort& address);
-// "29500-29599".
+// Returns "29500-29599".
 std::string to_text(PortRange ports);
 
 }  // namespace ddprun

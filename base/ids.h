@@ -1,4 +1,4 @@
-// Distinct types for the numbers that must not be mixed up. Value types; any thread.
+// Distinct types for numbers that must not be mixed up. Value types; any thread.
 #pragma once
 
 #include <compare>

@@ -1,4 +1,5 @@
-// is_disk_full(): which errors of a disk go away when something is removed from it. Pure; any thread.
+// is_disk_full(): returns whether a disk error goes away when files are removed. Pure; any
+// thread.
 #pragma once
 
 #include <cerrno>

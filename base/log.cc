@@ -11,8 +11,9 @@
 namespace ddprun {
 namespace {
 
-// "ddprun: text" for information, "ddprun: warning: text" and "ddprun: error: text" above it. One
-// line, whoever wrote parts of the text (terminal_line()); tabs and colours stay.
+// LineFormatter: writes "ddprun: text" for information, and "ddprun: warning: text" or "ddprun:
+// error: text" above it. The text becomes one line, whatever its source (terminal_line()); tabs
+// and colours stay.
 class LineFormatter final : public spdlog::formatter {
  public:
   explicit LineFormatter(std::string program) : program_(std::move(program)) {}
@@ -92,7 +93,8 @@ struct Logger::Impl {
   Impl(const std::string& program, LineSink sink)
       : logger(program, std::make_shared<FunctionSink>(std::move(sink))) {}
 
-  // Never a format string: the text is what somebody else may have written.
+  // Does not use `text` as a format string, because other programs may have written parts of
+  // it.
   void log(spdlog::level::level_enum level, std::string_view text) {
     logger.log(level, spdlog::string_view_t(text.data(), text.size()));
   }
@@ -120,7 +122,7 @@ void Logger::error(std::string_view text) { impl_->log(spdlog::level::err, text)
 
 LineSink stderr_sink() {
   return [](std::string_view line) {
-    // One write keeps the line whole; a closed or full stderr is nobody's to hear about.
+    // One write keeps the line whole. If stderr is closed or full, the error is ignored.
     [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, line.data(), line.size());
   };
 }

@@ -1,8 +1,9 @@
-// How ddprun's programs speak of themselves: one line per event, "ddprun: <text>".
+// Logger: the log of ddprun's programs, one line per event: "ddprun: <text>".
 //
-// A Logger is made by its program and handed to the parts that need one; there is no global. Every
-// line goes to one LineSink as a whole, so that in the launcher ddprun's own lines and the workers'
-// output cannot cut each other. spdlog does the work, hidden in log.cc: it costs seconds per unit.
+// A program makes its Logger and passes it to the parts that need it. There is no global one.
+// Each line goes to one LineSink as a whole. In the launcher, ddprun's own lines and the
+// workers' output therefore cannot cut each other. Only log.cc includes spdlog, because it
+// costs seconds of compile time per file.
 //
 // A Logger may be called from any thread if its sink may.
 #pragma once
@@ -16,10 +17,10 @@
 
 namespace ddprun {
 
-// Gets one complete line, with its newline.
+// LineSink: gets one complete line, with its newline.
 using LineSink = std::function<void(std::string_view line)>;
 
-// Writes each line to standard error with one write(2). Any thread.
+// Returns a sink that writes each line to standard error with one write(2). Any thread.
 LineSink stderr_sink();
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
@@ -29,16 +30,18 @@ inline constexpr EnumNames<LogLevel, 4> kLogLevelWords{{{LogLevel::kDebug, "debu
                                                     {LogLevel::kWarning, "warning"},
                                                     {LogLevel::kError, "error"}}};
 
-// Makes the line of a text, with its newline, where it is not to be the one below.
+// LineFormat: makes the line of a text, with its newline, if the format below should not be
+// used.
 using LineFormat = std::function<std::string(LogLevel level, std::string_view text)>;
 
 class Logger {
  public:
   // Lines begin with "<program>: ", warnings and errors with "<program>: warning: " and so on.
+  // An empty `format` selects this format.
   Logger(const std::string& program, LineSink sink, LineFormat format = {});
   ~Logger();
 
-  // Nothing below is said. Without this: nothing below kInfo.
+  // Drops lines below `lowest`. By default, lines below kInfo are dropped.
   void set_level(LogLevel lowest);
 
   void debug(std::string_view text);

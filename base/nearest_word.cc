@@ -24,7 +24,7 @@ std::string nearest_word(std::string_view typed, std::span<const std::string> wo
   constexpr std::size_t kMostErrors = 3;
   constexpr std::size_t kLongBeginning = 6;
   std::string nearest;
-  // Of a short word little is left after a few changes.
+  // A short word has little left after a few changes, so fewer are allowed.
   std::size_t best = std::min(kMostErrors, typed.size() / 2) + 1;
   for (const std::string& word : words) {
     const bool is_beginning = typed.size() >= 2 && word.starts_with(typed);

@@ -1,4 +1,4 @@
-// nearest_word(): what a typing error was probably meant to be. Pure; any thread.
+// nearest_word(): guesses which word was meant by a typing error. Pure; any thread.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,16 @@
 
 namespace ddprun {
 
-// How many letters have to be put in, taken out or changed to make one word of the other.
+// Returns how many letters must be inserted, removed or changed to turn one word into the
+// other.
 std::size_t edit_distance(std::string_view a, std::string_view b);
 
-// The one of `enum_names` that is nearest to what was typed, as a whole or by its beginning; empty: none
-// is near.
+// Returns the word that is nearest to `typed`, compared as a whole or by its beginning. Empty:
+// none is near.
 std::string nearest_word(std::string_view typed, std::span<const std::string> words);
 
-// The end of an error line that an unknown option begins: ": did you mean --nproc-per-node?"; where no
-// option is near, `otherwise`. typed: with dashes in front. names: without.
+// Returns the end of an error line about an unknown option: ": did you mean --nproc-per-node?";
+// or `otherwise` if no option is near. typed: with leading dashes. names: without them.
 std::string guess_at_option(std::string_view typed, std::span<const std::string> names,
                             std::string_view otherwise);
 

@@ -12,7 +12,7 @@
 namespace ddprun {
 namespace {
 
-// The one whose headers this was built with.
+// The libraries of the version whose headers were used for this build.
 constexpr const char* kLibcrypto = DDPRUN_SONAME("libcrypto", OPENSSL_SHLIB_VERSION);
 constexpr const char* kLibssl = DDPRUN_SONAME("libssl", OPENSSL_SHLIB_VERSION);
 
@@ -21,7 +21,7 @@ struct Loaded {
   std::string why_not;
 };
 
-// They stay loaded.
+// Loads the libraries, which stay loaded.
 Loaded load() {
   Loaded loaded;
   void* libcrypto = dlopen(kLibcrypto, RTLD_NOW | RTLD_LOCAL);

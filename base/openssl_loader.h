@@ -1,9 +1,10 @@
-// OpenSSL, loaded when it is first needed.
+// Loads OpenSSL when it is first needed.
 //
-// Loading libcrypto costs 1.7 ms of start and a tenth of a megabyte written in each process, and most
-// jobs have neither keys nor certificates. So its functions are members of a table that dlopen fills:
-// openssl().SSL_new(...). The headers' macros that call functions (SSL_CTX_set_mode) have to be written
-// as what they are (SSL_CTX_ctrl). Any thread.
+// Loading libcrypto costs each process 1.7 ms at start and 0.1 MB of written memory, and most
+// jobs have neither keys nor certificates. So OpenSSL's functions are members of a table that
+// dlopen(3) fills: openssl().SSL_new(...). Macros of the headers that call functions
+// (SSL_CTX_set_mode) must be replaced by the function that they call (SSL_CTX_ctrl). Any
+// thread.
 #pragma once
 
 #include <openssl/crypto.h>
@@ -16,7 +17,7 @@
 
 #include "base/result.h"
 
-// What of it is used.
+// The functions that ddprun uses.
 #define DDPRUN_LIBCRYPTO_FUNCTIONS(X) \
   X(BIO_ctrl)                         \
   X(BIO_new)                          \
@@ -82,11 +83,11 @@ struct OpenSsl {
 #undef DDPRUN_MEMBER
 };
 
-// Loads it, once. Whoever is given a key or a certificate calls this where an error can still be told:
-// kUnsupported names the library that is not there.
+// Loads OpenSSL, once. Code that gets a key or a certificate calls this while an error can
+// still be reported. kUnsupported names the library that is missing.
 Result<void> load_openssl();
 
-// The table. Loads OpenSSL where that has not been done; REQUIRES: it can be.
+// Returns the table. Loads OpenSSL if that has not been done. REQUIRES: it can be loaded.
 const OpenSsl& openssl();
 
 }  // namespace ddprun

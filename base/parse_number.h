@@ -1,4 +1,4 @@
-// parse_number(): a text that is a number as a whole. Pure; any thread.
+// parse_number(): parses a text that is a number as a whole. Pure; any thread.
 #pragma once
 
 #include <charconv>
@@ -8,7 +8,8 @@
 
 namespace ddprun {
 
-// Decimal, without a + or spaces, and within the range of Number; nullopt: the text is anything else.
+// Parses a decimal number, without + or spaces, within the range of Number. nullopt: the text
+// is anything else.
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
   Number number{};

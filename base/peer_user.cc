@@ -26,10 +26,10 @@ uid_t overflow_user() {
   return number == 0 ? kUsual : number;
 }
 
-// readlink() succeeds only for processes that this one may trace: those of the same user, or all
-// with CAP_SYS_PTRACE.
+// Returns whether this process may inspect another one. readlink() succeeds only for processes
+// that this one may trace: those of the same user, or all with CAP_SYS_PTRACE.
 bool may_look_into(pid_t process) {
-  if (process <= 0) return false;  // of a PID namespace that cannot be seen from here
+  if (process <= 0) return false;  // the peer's PID namespace is not visible from here
   const std::string program = "/proc/" + std::to_string(process) + "/exe";
   char first = 0;
   return readlink(program.c_str(), &first, 1) > 0;
@@ -40,7 +40,7 @@ bool may_look_into(pid_t process) {
 bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map) {
   constexpr std::uint64_t kAll = 0xffffffff;
   if (user != overflow) return true;
-  // inside outside count
+  // columns: inside outside count
   std::istringstream lines{std::string(uid_map)};
   std::uint64_t mapped = 0;
   for (std::uint64_t inside = 0, outside = 0, count = 0; lines >> inside >> outside >> count;) {

@@ -1,4 +1,4 @@
-// pidfd_of(): a process as a descriptor. Any thread.
+// pidfd_of(): opens a descriptor for a process. Any thread.
 #pragma once
 
 #include <sys/syscall.h>
@@ -9,8 +9,9 @@
 
 namespace ddprun {
 
-// It stands for this process even when its number has been given to another one, can be read when
-// the process has ended, and is closed on exec. Not valid: see errno; ESRCH where there is none.
+// Returns a descriptor that stands for this process even after its number was given to another
+// one. The descriptor is readable when the process has ended, and is closed on exec. Not valid:
+// errno has the reason; ESRCH if there is no such process.
 inline UniqueFd pidfd_of(pid_t pid) {
   return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
 }

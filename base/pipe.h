@@ -1,4 +1,4 @@
-// A pipe: what is written to one end is read from the other. Both are closed on exec.
+// Pipe: a pipe: bytes written to one end are read from the other. Both ends are closed on exec.
 #pragma once
 
 #include "base/result.h"
@@ -11,12 +11,12 @@ struct Pipe {
   UniqueFd write;
 };
 
-// kResource where no descriptors are left.
+// Makes a pipe. kResource: no descriptors are left.
 Result<Pipe> make_pipe();
 
-// Lets the pipe hold so many bytes, if it holds fewer now: whoever reads and writes much is woken less
-// often. What is no pipe, and one of a user who has used up what the kernel grants for pipes (64 MiB),
-// stays as it is.
+// Raises the capacity of a pipe to `bytes`, if it is smaller now, so that a process that reads
+// or writes much is woken less often. The capacity stays as it is if `descriptor` is not a
+// pipe. It also stays if the user has used up what the kernel grants for pipes (64 MiB).
 void widen_pipe(int descriptor, int bytes);
 
 }  // namespace ddprun

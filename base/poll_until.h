@@ -1,4 +1,4 @@
-// poll(2) with a deadline. Any thread.
+// poll_until(): poll(2) with a deadline. Any thread.
 #pragma once
 
 #include <poll.h>
@@ -9,8 +9,8 @@
 
 namespace ddprun {
 
-// Waits until a descriptor has an event or the deadline has passed; false: it has passed. Entries
-// with fd -1 are skipped, as by poll(2).
+// Waits until a descriptor has an event or the deadline has passed. Returns false if the
+// deadline has passed. Entries with fd -1 are skipped, as by poll(2).
 bool poll_until(std::span<pollfd> watched, TimePoint deadline);
 
 }  // namespace ddprun

@@ -10,7 +10,8 @@ std::optional<ProcessStat> process_stat(pid_t pid) {
   std::ifstream file("/proc/" + std::to_string(pid) + "/stat");
   std::string text;
   std::getline(file, text, '\0');
-  // "pid (name) state parent ...": the name may hold anything, also parentheses.
+  // The format is "pid (name) state parent ...". The name may hold any character, also
+  // parentheses.
   const std::size_t name_end = text.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   std::istringstream rest(text.substr(name_end + 1));

@@ -1,4 +1,4 @@
-// What the kernel says of a process in /proc/<pid>/stat. Any thread.
+// Reads what the kernel says of a process in /proc/<pid>/stat. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -12,10 +12,11 @@ struct ProcessStat {
   pid_t parent = 0;
 };
 
-// nullopt: there is no such process, or /proc does not tell.
+// Returns the process's state; nullopt: there is no such process, or /proc does not say.
 std::optional<ProcessStat> process_stat(pid_t pid);
 
-// The process behind a pidfd, as this one counts processes; -1 where it does not see it, or it is gone.
+// Returns the pid of a pidfd's process, in this process's PID namespace. -1: the process is not
+// visible there, or is gone.
 pid_t process_behind(int pidfd);
 
 }  // namespace ddprun

@@ -25,7 +25,7 @@
 namespace ddprun {
 namespace {
 
-// The names in a directory of /proc that are numbers.
+// Returns the names in a directory of /proc that are numbers.
 std::vector<pid_t> numbers_in(const std::string& path) {
   std::vector<pid_t> numbers;
   DIR* directory = opendir(path.c_str());
@@ -37,8 +37,8 @@ std::vector<pid_t> numbers_in(const std::string& path) {
   return numbers;
 }
 
-// Children of one process as the kernel lists them, per thread (CONFIG_PROC_CHILDREN). A child
-// belongs to the thread that made it.
+// Returns the children of one process from the kernel's lists, one for each thread
+// (CONFIG_PROC_CHILDREN). A child is in the list of the thread that made it.
 std::vector<pid_t> listed_children_of(pid_t parent) {
   std::vector<pid_t> children;
   const std::string tasks = "/proc/" + std::to_string(parent) + "/task";
@@ -57,7 +57,8 @@ std::vector<pid_t> listed_children_of(pid_t parent) {
   return children;
 }
 
-// The same for kernels without those lists: every process names its parent.
+// Returns the children of all processes, for kernels without those lists: every process names
+// its parent.
 std::map<pid_t, std::vector<pid_t>> children_by_parent() {
   std::map<pid_t, std::vector<pid_t>> children;
   for (const pid_t pid : numbers_in("/proc")) {
@@ -82,8 +83,8 @@ std::vector<pid_t> children_of(pid_t parent) {
   return kernel_lists_children() ? listed_children_of(parent) : children_by_parent()[parent];
 }
 
-// Every living descendant of `root`, parents before children. A snapshot: a process that forks
-// while it is taken may add one that is not in it.
+// Returns every living descendant of `root`, parents before children. This is a snapshot: a
+// process that forks meanwhile may add a child that is not in it.
 std::vector<pid_t> descendants_of(pid_t root) {
   std::map<pid_t, std::vector<pid_t>> scanned;
   if (!kernel_lists_children()) scanned = children_by_parent();
@@ -98,7 +99,7 @@ std::vector<pid_t> descendants_of(pid_t root) {
   return found;
 }
 
-// Whether the process lies below this one now.
+// Returns whether the process is a descendant of this one now.
 bool is_descendant(pid_t pid) {
   constexpr int kMostLooks = 10'000;
   const pid_t self = getpid();
@@ -107,7 +108,7 @@ bool is_descendant(pid_t pid) {
     const std::optional<ProcessStat> stat = process_stat(above);
     if (stat && stat->parent == self) return true;
     if (!stat && above == pid) return false;
-    // One above it has ended meanwhile: it has another parent now.
+    // A process above it has ended meanwhile, so start again: it now has another parent.
     above = stat ? stat->parent : pid;
   }
   return false;
@@ -121,9 +122,9 @@ void send(int signal, const std::vector<pid_t>& processes) {
 
 }  // namespace
 
-// A process that has ended may have given its number to one of another job since the snapshot. The
-// descriptor is opened first: if the number is a descendant's afterwards, the descriptor is that one's, or
-// that of a process which has ended.
+// Since the snapshot, a process may have ended, and its number may have gone to a process of
+// another job. So the descriptor is opened first. If the number then belongs to a descendant,
+// the descriptor stands for that descendant, or for a process that has ended.
 void signal_descendant(pid_t pid, int signal) {
   const UniqueFd process = pidfd_of(pid);
   if (!process.valid() && errno == ESRCH) return;
@@ -131,7 +132,7 @@ void signal_descendant(pid_t pid, int signal) {
   if (process.valid()) {
     syscall(SYS_pidfd_send_signal, process.get(), signal, nullptr, 0);
   } else {
-    kill(pid, signal);  // an old kernel, or no descriptor is left
+    kill(pid, signal);  // the kernel is old, or no descriptor is left
   }
 }
 
@@ -225,14 +226,15 @@ bool end_all_descendants(Duration allowed) {
   sigprocmask(SIG_BLOCK, &child_ended, &before);
   bool none_left = false;
   while (!none_left) {
-    // Kill everything there is, reap what has died; orphans of the dead become our children.
+    // Kills all descendants and reaps those that have died. Orphans of the dead become our
+    // children.
     for (const pid_t pid : descendants_of(getpid())) signal_descendant(pid, SIGKILL);
     pid_t reaped = 0;
     while ((reaped = waitpid(-1, nullptr, WNOHANG)) > 0) {
     }
     none_left = reaped < 0 && errno == ECHILD;
     if (none_left || deadline.passed()) break;
-    // Woken by the next death, or after a moment for what was born after the snapshot.
+    // Waits for the next death, but only briefly, because of children born after the snapshot.
     const Duration pause = std::min<Duration>(deadline.remaining(), std::chrono::milliseconds(50));
     const timespec timeout{0, static_cast<long>(pause.count())};
     sigtimedwait(&child_ended, nullptr, &timeout);

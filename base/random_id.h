@@ -1,4 +1,5 @@
-// Random identifiers and seeds from the kernel, for what must differ across hosts. Any thread.
+// Makes random identifiers and seeds from the kernel's random numbers, for values that must
+// differ across hosts. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -6,10 +7,11 @@
 
 namespace ddprun {
 
-// `bytes` random bytes as lower-case hex, twice as many characters.
+// Returns `bytes` random bytes as lower-case hex, which has twice as many characters.
 std::string random_hex(int bytes);
 
-// For an Rng whose sequence nobody needs to repeat: the pauses of a client.
+// Returns a seed for an Rng whose sequence need not be repeatable, such as for a client's
+// pauses.
 std::uint64_t random_seed();
 
 }  // namespace ddprun

@@ -1,4 +1,4 @@
-// read_all(): read(2) until everything is there. Any thread.
+// read_all(): repeats read(2) until all bytes are read. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -9,7 +9,8 @@
 
 namespace ddprun {
 
-// How many bytes were read: fewer than `size` at the end of the file alone. -1: see errno.
+// Returns how many bytes were read: fewer than `size` only at the end of the file. -1: errno
+// has the reason.
 inline ssize_t read_all(int fd, char* bytes, std::size_t size) {
   std::size_t done = 0;
   while (done < size) {

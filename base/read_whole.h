@@ -1,4 +1,4 @@
-// read_whole(): all of a regular file, where there is a bound to what it may hold. Any thread.
+// read_whole(): reads all of a regular file whose size is limited. Any thread.
 #pragma once
 
 #include <sys/stat.h>
@@ -12,7 +12,7 @@
 
 namespace ddprun {
 
-// How many bytes the file has. path: for the error. kCorrupt where it has more than `limit`.
+// Returns how many bytes the file has. path: for the error. kCorrupt: it has more than `limit`.
 inline Result<std::size_t> size_within(int fd, const std::string& path, std::uint64_t limit) {
   const std::string doing = "read " + path;
   struct stat status {};
@@ -25,9 +25,9 @@ inline Result<std::size_t> size_within(int fd, const std::string& path, std::uin
                         std::to_string(limit) + " is the most it can have"};
 }
 
-// From where the descriptor stands: as many bytes as the file had when it was looked at, or fewer
-// if it has shrunk since. Bytes: std::string, std::vector<char>. Errors are those of size_within(),
-// for which no memory is taken, and of the disk.
+// Reads from the descriptor's current position: as many bytes as the file had when its size was
+// read, or fewer if it has shrunk since. Bytes: std::string, std::vector<char>. Fails as
+// size_within(), before any memory is taken, or with the disk's error.
 template <class Bytes>
 Result<Bytes> read_whole(int fd, const std::string& path, std::uint64_t limit) {
   const Result<std::size_t> expected = size_within(fd, path, limit);

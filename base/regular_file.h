@@ -1,4 +1,4 @@
-// open_regular_file(): opens a file whose name others may have given to a pipe or a device. Any thread.
+// open_regular_file(): opens a file whose name may belong to a pipe or a device. Any thread.
 #pragma once
 
 #include <fcntl.h>
@@ -13,8 +13,8 @@
 
 namespace ddprun {
 
-// Opens a regular file to be read; never waits, as open() of a FIFO does. kCorrupt: it is a FIFO, a
-// directory, a socket or a device. Otherwise as open(2) fails.
+// Opens a regular file for reading; never waits, as open() of a FIFO does. kCorrupt: it is a
+// FIFO, a directory, a socket or a device. Otherwise fails as open(2).
 inline Result<UniqueFd> open_regular_file(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   // ENXIO: a socket, or a device without a driver.

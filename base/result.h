@@ -1,11 +1,12 @@
-// Result<T>: either a T or an Error. C++20 has no std::expected; this is boost::system::result.
+// Result<T>: either a T or an Error. C++20 has no std::expected, so this is
+// boost::system::result.
 //
 //   Result<int> port = parse_port(text);
 //   if (!port) return std::move(port).error().within("--master-port");
 //   use(*port);
 //
-// Expected failures travel as Results; calling value() on a failed one is a bug and ends the
-// process. Any thread.
+// Expected failures are returned as Results. Calling value() on a failed Result is a bug and
+// ends the process. Any thread.
 #pragma once
 
 #include <boost/system/result.hpp>

@@ -1,7 +1,8 @@
-// A seeded random generator whose sequence is the same on every platform.
+// Rng: a seeded random generator whose sequence is the same on every platform.
 //
-// The standard fixes std::mt19937_64 but not its distributions, so the two draws we need are here.
-// Cores get an Rng as an argument: there is no global one. One owner thread.
+// The standard specifies std::mt19937_64 but not the results of its distributions, so the two
+// draws that ddprun needs are here. Cores get an Rng as an argument: there is no global one.
+// One owner thread.
 #pragma once
 
 #include <cstdint>
@@ -17,14 +18,14 @@ class Rng {
 
   std::uint64_t next() { return engine_(); }
 
-  // Uniform in 0..bound-1. The modulo bias (below bound / 2^64) does not matter for jitter and
-  // tests.
+  // Returns a uniform number in 0..bound-1. The modulo bias (below bound / 2^64) does not
+  // matter for jitter and tests.
   std::uint64_t below(std::uint64_t bound) {
     DDPRUN_ASSERT(bound > 0, "a draw needs at least one outcome");
     return engine_() % bound;
   }
 
-  // True with the given probability, 0..1.
+  // Returns true with the given probability, 0..1.
   bool chance(double probability) {
     return static_cast<double>(engine_() >> 11) * 0x1.0p-53 < probability;
   }

@@ -17,7 +17,8 @@ Secret::Secret(std::string_view bytes) {
   });
 }
 
-// Pages of a mapping of its own: malloc's neighbours would be left out of the core, too.
+// Maps pages for this secret alone. In malloc's memory, MADV_DONTDUMP would also leave other
+// data out of the core dump.
 Secret Secret::filled(std::size_t room, const std::function<std::size_t(char*)>& fill) {
   void* pages = mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (pages == MAP_FAILED) throw std::bad_alloc();

@@ -16,18 +16,19 @@ namespace ddprun {
 class Secret {
  public:
   Secret() = default;  // empty
-  // A copy of these bytes. std::bad_alloc, here and below: there is no memory.
+  // Copies these bytes. Throws std::bad_alloc, also in the functions below, if there is no
+  // memory.
   Secret(std::string_view bytes);
   Secret(const char* text) : Secret(std::string_view(text)) {}
   Secret(const std::string& text) : Secret(std::string_view(text)) {}
-  // What `fill` writes to a place of `room` bytes. It returns how many of them count, at most
-  // `room`.
+  // Makes a Secret of what `fill` writes to a place of `room` bytes. `fill` returns how many of
+  // them count, at most `room`.
   static Secret filled(std::size_t room, const std::function<std::size_t(char*)>& fill);
 
-  // Valid as long as a copy of this Secret lives.
+  // Returns the bytes. Valid as long as a copy of this Secret lives.
   std::string_view view() const { return bytes_ ? std::string_view(bytes_.get(), size_) : ""; }
   bool empty() const { return view().empty(); }
-  // Shares the pages. REQUIRES: `part` lies within view().
+  // Returns a Secret that shares the pages. REQUIRES: `part` lies within view().
   Secret part(std::string_view part) const;
 
   friend bool operator==(const Secret& left, const Secret& right) {
@@ -36,7 +37,7 @@ class Secret {
 
  private:
   std::shared_ptr<const char> bytes_;  // owns the pages; null: empty
-  std::size_t size_ = 0;               // counts with bytes_ only, which a move resets
+  std::size_t size_ = 0;               // counts only together with bytes_, which a move resets
 };
 
 }  // namespace ddprun

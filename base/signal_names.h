@@ -1,4 +1,5 @@
-// Signals by name, for people and for workers, and those that ddprun passes on. Pure; any thread.
+// Names of signals, for people and for workers, and the signals that ddprun forwards. Pure; any
+// thread.
 #pragma once
 
 #include <array>
@@ -9,15 +10,15 @@
 
 namespace ddprun {
 
-// "SIGKILL" for 9; "signal 42" for one without a name.
+// Returns "SIGKILL" for 9; "signal 42" for one without a name.
 std::string signal_name(int signal);
 
-// "USR1", "SIGUSR1" or "10"; nullopt: there is no such signal, or it has no name here.
+// Parses "USR1", "SIGUSR1" or "10". nullopt: there is no such signal, or it has no name here.
 std::optional<int> signal_by_name(std::string_view name);
 
-// What tells a job to end: ddprun catches these and passes them on to its workers.
+// Signals that end a job: ddprun catches them and forwards them to its workers.
 inline constexpr std::array kPassedSignals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
-// What is for the workers alone, and what stops them and lets them go on.
+// Signals for the workers alone, and those that stop and continue the workers.
 inline constexpr std::array kRelayedSignals{SIGUSR1, SIGUSR2, SIGCONT, SIGTSTP};
 
 }  // namespace ddprun

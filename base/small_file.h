@@ -1,5 +1,5 @@
-// Small files and directories of the kernel and of the system: /proc, /sys, /etc. Their size is not
-// known before they are read. Nothing here throws but for want of memory; any thread.
+// Reads small files and directories of the kernel and of the system: /proc, /sys, /etc. Their
+// size is not known before they are read. Throws only if there is no memory. Any thread.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace ddprun {
 
-// Empty where the file cannot be read.
+// Returns the file's text. Empty: the file cannot be read.
 inline std::string text_of(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream text;
@@ -21,7 +21,7 @@ inline std::string text_of(const std::string& path) {
   return std::move(text).str();
 }
 
-// Without the end of the line; empty where the file cannot be read.
+// Returns the first line, without its end. Empty: the file cannot be read.
 inline std::string first_line_of(const std::string& path) {
   std::ifstream file(path);
   std::string line;
@@ -29,11 +29,11 @@ inline std::string first_line_of(const std::string& path) {
   return line;
 }
 
-// What is in a directory, in order of its names; as far as it can be read.
+// Returns the entries of a directory, sorted by name, as far as it can be read.
 inline std::vector<std::filesystem::path> entries_of(const std::filesystem::path& directory) {
   std::vector<std::filesystem::path> entries;
   std::error_code error;
-  // Not with a range-based for: its ++ throws.
+  // A range-based for would throw in its ++.
   for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
        at.increment(error)) {
     entries.push_back(at->path());

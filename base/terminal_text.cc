@@ -17,7 +17,8 @@ bool is_control_of_utf8(std::string_view text) {
 
 namespace {
 
-// Length of the escape sequence that the text begins with, as far as the text has it.
+// Returns the length of the escape sequence that the text begins with, as far as the text has
+// it.
 std::size_t escape_length(std::string_view text) {
   if (text.size() < 2) return text.size();
   if (text[1] == ']' || text[1] == 'P' || text[1] == '^' || text[1] == '_') {

@@ -1,4 +1,4 @@
-// UniqueFd owns a file descriptor and closes it. Move-only; one owner thread.
+// UniqueFd: owns a file descriptor and closes it. Move-only; one owner thread.
 #pragma once
 
 #include <unistd.h>

@@ -11,7 +11,7 @@
 namespace ddprun {
 
 std::vector<int> usable_cpus() {
-  // The kernel refuses a set that has no room for all the CPUs that the host may have.
+  // The kernel refuses a set that is too small for all CPUs that the host may have.
   constexpr std::size_t kMostSets = 64;
   std::vector<cpu_set_t> sets(1);
   std::vector<int> cpus;

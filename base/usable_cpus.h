@@ -1,11 +1,12 @@
-// The CPUs that this process may run on: the scheduler's share, not all there are. Any thread.
+// usable_cpus(): lists the CPUs that this process may run on, which may be fewer than the
+// machine has. Any thread.
 #pragma once
 
 #include <vector>
 
 namespace ddprun {
 
-// Their numbers, ascending; at least one.
+// Returns their numbers, ascending; at least one.
 std::vector<int> usable_cpus();
 
 }  // namespace ddprun

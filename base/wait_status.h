@@ -1,4 +1,4 @@
-// What waitpid(2) says of a process, as an exit code. Pure; any thread.
+// exit_code_of_status(): turns a status of waitpid(2) into an exit code. Pure; any thread.
 #pragma once
 
 #include <sys/wait.h>
@@ -7,7 +7,7 @@
 
 namespace ddprun {
 
-// Of the status of a process that has ended.
+// Returns the exit code of a process that has ended.
 inline int exit_code_of_status(int status) {
   return WIFEXITED(status) ? WEXITSTATUS(status) : exit_code_of_signal(WTERMSIG(status));
 }

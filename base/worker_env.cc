@@ -15,13 +15,14 @@ std::string reading(std::string_view name) {
   return "read environment variable " + std::string(name);
 }
 
-// Reads integers one after the other and keeps the first error, so that the list of variables below
-// reads as a list. After an error every read returns its minimum.
+// IntReader: reads integer variables one after the other and keeps the first error, so that the
+// code below is a plain list of variables. After an error every read returns its minimum.
 class IntReader {
  public:
   explicit IntReader(const EnvLookup& lookup) : lookup_(lookup) {}
 
-  // The variable in min..max; `fallback` when it is not set and there is a fallback.
+  // Returns the variable, which must be in min..max. If it is not set, returns `fallback`, if
+  // there is one.
   int read(std::string_view name, int min, int max, std::optional<int> fallback = {}) {
     if (error_) return min;
     const std::optional<std::string> text = lookup_(name);
@@ -50,7 +51,7 @@ class IntReader {
   std::optional<Error> error_;
 };
 
-// "SIGTERM,SIGINT,...", as torchrun's workers split it.
+// Returns "SIGTERM,SIGINT,...", which torchrun's workers split at the commas.
 std::string passed_signals_text() {
   std::string text;
   for (const int signal : kPassedSignals) text += (text.empty() ? "" : ",") + signal_name(signal);
@@ -130,7 +131,7 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
       static_cast<std::uint16_t>(ints.read("MASTER_PORT", 1, 65535, kDefaultMasterPort));
   env.restart_count = ints.read("TORCHELASTIC_RESTART_COUNT", 0, kMaxWorld, 0);
   env.max_restarts = ints.read("TORCHELASTIC_MAX_RESTARTS", 0, kMaxWorld, 0);
-  // A stock torchrun sets no generation: there the restart count is the nearest thing.
+  // torchrun itself sets no generation: its restart count is the nearest value.
   env.generation = Generation(ints.read("DDPRUN_GENERATION", 0, kMaxWorld, env.restart_count));
   env.lease = std::chrono::milliseconds(
       ints.read("DDPRUN_LEASE_MS", 1, std::numeric_limits<int>::max(), kDefaultLeaseMs));

@@ -1,11 +1,13 @@
-// The environment a worker is started with: written by the launcher, read by the worker library.
+// WorkerEnv: the environment with which a worker is started. The launcher writes it, and the
+// worker library reads it.
 //
-// This is the single list. The launcher builds a WorkerEnv and writes variables_of() into each
-// worker; ddprun::init() reads it back with read_worker_env(). docs/worker_environment.md explains
-// every entry of kWorkerVariables, and a test ties the page to the table. The names and values are
-// torchrun's (2.11), so PyTorch programs find what they expect; DDPRUN_* are our own.
+// This is the only list of these variables. The launcher builds a WorkerEnv and sets
+// variables_of() for each worker; ddprun::init() reads it back with read_worker_env().
+// docs/worker_environment.md explains every entry of kWorkerVariables, and a test compares the
+// page with the table. Names and values are torchrun's (2.11), so that PyTorch programs find
+// what they expect. DDPRUN_* are ddprun's own.
 //
-// Value types and, but for environment_variable(), pure functions; any thread.
+// Value types and, except for environment_variable(), pure functions; any thread.
 #pragma once
 
 #include <array>
@@ -24,16 +26,16 @@
 
 namespace ddprun {
 
-// As torchrun.
+// As torchrun's.
 inline constexpr std::uint16_t kDefaultMasterPort = 29500;
 inline constexpr const char* kDefaultJobId = "none";
 inline constexpr const char* kDefaultRole = "default";
 
-// A node that is silent for so long counts as lost, unless its service is told otherwise.
+// A node that is silent for this time counts as lost, unless its service has another value.
 inline constexpr Duration kDefaultLease = std::chrono::seconds(5);
 
-// Workers announce a checkpoint by setting this key in their generation's store, as any client of
-// it does: PyTorch's store.set("ddprun/checkpoint", step). The value is for people.
+// Workers announce a checkpoint by setting this key in their generation's store. Any client of
+// the store can do so: PyTorch's store.set("ddprun/checkpoint", step). The value is for people.
 inline constexpr std::string_view kCheckpointKey = "ddprun/checkpoint";
 
 inline constexpr std::array kWorkerVariables = std::to_array<std::string_view>({
@@ -81,38 +83,40 @@ struct WorkerEnv {
   int max_restarts = 0;
   std::string run_id = kDefaultJobId;
   std::string error_file;
-  // Empty: the worker finds what its agent has inherited, or nothing. plan_workers() always says the
-  // first one, with the inherited value where there is one.
+  // The next three variables: if empty, the worker gets the value that its agent has inherited,
+  // or none. plan_workers() always sets the first one, to the inherited value if there is one.
   std::string nccl_async_error_handling;
   std::string omp_num_threads;
   std::string cuda_visible_devices;
   Generation generation{0};
-  // The same in all generations of a job and in no other job of its id; empty: not known. It
+  // The same in all generations of a job and in no other job of its id. Empty: not known. It
   // changes if a service without --state-dir restarts and a new agent reaches it first.
   std::string submission;
   Duration lease = kDefaultLease;
   PortRange ports;
-  int checkpoint_signal = 0;  // that asks this worker to save and to leave; 0: none
-  // The file of worker pages (base/worker_page.h) and where this worker's begins; empty: there is none.
+  int checkpoint_signal = 0;  // asks this worker to save and to leave; 0: none
+  // The file of worker pages (base/worker_page.h), and where this worker's page begins. Empty:
+  // there is none.
   std::string page_file;
   std::size_t page_offset = 0;
 };
 
-// Name and value of every variable that the launcher sets, in the order of kWorkerVariables.
+// Returns name and value of every variable that the launcher sets, in the order of
+// kWorkerVariables.
 std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& env);
 
-// Where the store of the worker's generation listens.
+// Returns the address where the store of the worker's generation listens.
 HostPort store_address(const WorkerEnv& env);
 
-// Looks a variable up; nullopt when it is not set.
+// EnvLookup: returns the value of a variable; nullopt: it is not set.
 using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;
-// In this process's environment.
+// Looks a variable up in this process's environment.
 std::optional<std::string> environment_variable(std::string_view name);
 
-// What a worker reads at start. nullopt: there is no launcher (neither RANK nor WORLD_SIZE is set),
-// so the worker is a world of one. Variables that torchrun, too, does not always give (GROUP_RANK,
-// LOCAL_RANK, ...) fall back to those of a single node; kInvalidArgument names a variable that is
-// missing, not a number, or out of range.
+// Reads the variables at a worker's start. nullopt: there is no launcher, so the worker is a
+// world of one. That is so if neither RANK nor WORLD_SIZE is set. Some variables are not always
+// set by torchrun either (GROUP_RANK, LOCAL_RANK, ...). Their defaults are those of a single
+// node. kInvalidArgument names a variable that is missing, not a number, or out of range.
 Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup);
 
 }  // namespace ddprun

@@ -1,15 +1,16 @@
-// WorkerPage: what a worker shares without a system call with its agent and the other ranks of its
-// node. It writes how far it is and what collectives it is in; they read that, also of a worker
-// that is stopped, hangs or is dead. docs/hangs.md describes the bytes for programs in other
-// languages.
+// WorkerPage: the memory that a worker shares with its agent and the other ranks of its node.
+// Without a system call, the worker writes its progress and its collectives there. The readers
+// can read this even if the worker is stopped, hangs or is dead. docs/hangs.md describes the
+// bytes for programs in other languages.
 //
-// The agent makes one memory file for all its workers (base/worker_page_file.h); worker n of the
-// node finds its page at n * kWorkerPageBytes. The agent writes the first two fields before the
-// worker starts and nothing afterwards; all else begins as zero and is written by the worker. A
-// worker that has no agent makes its page itself. Readers may see a record of a call while it is
-// written: its `number` is 0 then.
+// The agent makes one memory file for all its workers (base/worker_page_file.h); worker n of
+// the node finds its page at n * kWorkerPageBytes. The agent writes the first two fields before
+// the worker starts, and nothing afterwards. All other fields begin as zero and are written by
+// the worker. A worker without an agent makes its page itself. Readers may see the record of a
+// call while it is written: its `number` is 0 then.
 //
-// Plain memory; any thread may report, one thread per group issues calls. Times are those of BootClock.
+// Plain memory; any thread may report, one thread per group issues calls. Times are those of
+// BootClock.
 #pragma once
 
 #include <algorithm>
@@ -26,7 +27,7 @@
 namespace ddprun {
 
 inline constexpr std::uint32_t kWorkerPageMagic = 0x50524444;  // "DDRP", little endian
-// A worker that was built for another one does without its page.
+// A worker that was built for another version runs without its page.
 inline constexpr std::uint32_t kWorkerPageVersion = 2;
 inline constexpr std::size_t kFlightRecords = 1024;
 inline constexpr std::size_t kFlightGroups = 128;
@@ -34,7 +35,7 @@ inline constexpr std::size_t kFlightGroupRanks = 112;
 inline constexpr std::size_t kFlightGroupNameBytes = 40;
 inline constexpr std::size_t kFlightOrigins = 256;
 inline constexpr std::size_t kFlightOriginBytes = 512;
-// Most of it is never touched, and takes no memory then.
+// Most of a page is never touched, and then takes no memory.
 inline constexpr std::size_t kWorkerPageBytes = std::size_t{260} * 1024;
 
 enum class FlightCall : std::uint8_t {
@@ -57,9 +58,9 @@ enum class FlightCall : std::uint8_t {
   kBroadcastCoalesced = 16,
 };
 
-// What the elements are: the number of PyTorch's ScalarType and 1.
+// FlightType: the type of the elements: the number of PyTorch's ScalarType plus 1.
 enum class FlightType : std::uint8_t {
-  kNone = 0,  // nobody has said, or there are none
+  kNone = 0,  // unknown, or there are no elements
   kUint8 = 1,
   kInt8 = 2,
   kInt16 = 3,
@@ -80,7 +81,7 @@ enum class FlightType : std::uint8_t {
   kUint64 = 30,
 };
 
-// How they are reduced: the number of ddprun's ReduceOp and 1.
+// FlightOp: how the elements are reduced: the number of ddprun's ReduceOp plus 1.
 enum class FlightOp : std::uint8_t {
   kNone = 0,
   kSum = 1,
@@ -94,14 +95,15 @@ enum class FlightOp : std::uint8_t {
   kPremulSum = 9,
 };
 
-// One call into a group, the flight record of PyTorch's name.
+// FlightRecord: one call into a group. The name is PyTorch's.
 struct FlightRecord {
-  std::atomic<std::uint64_t> number{0};  // of all calls of this process, from 1; 0: being written
+  // Numbers all calls of this process, from 1. 0: the record is being written.
+  std::atomic<std::uint64_t> number{0};
   std::atomic<std::uint64_t> begun_ns{0};
   std::atomic<std::uint64_t> ended_ns{0};  // 0: it is in progress
-  std::atomic<std::uint64_t> collective{
-      0};                               // the how-manyth collective of its group, from 1; a send or
-                                        // recv: how many there were before it
+  // The number of this collective in its group, from 1. For a send or recv: how many collectives
+  // came before it.
+  std::atomic<std::uint64_t> collective{0};
   std::atomic<std::uint64_t> bytes{0};  // of this rank's tensor
   std::atomic<std::uint64_t> group{0};  // 0: the world
   std::atomic<std::int32_t> peer{-1};   // root, source or destination; -1: none
@@ -110,45 +112,47 @@ struct FlightRecord {
   std::atomic<FlightType> dtype{FlightType::kNone};
   std::atomic<FlightOp> op{FlightOp::kNone};
   std::atomic<std::int32_t> tag{0};  // of a message
-  std::atomic<std::uint32_t> origin{
-      0};  // from where it was called: of FlightOrigin, from 1; 0: unknown
+  // The place from which it was called: index into WorkerPage::origins plus 1; 0: unknown.
+  std::atomic<std::uint32_t> origin{0};
 };
 static_assert(sizeof(FlightRecord) == 64);
 
-// A group of ranks, so that readers can name it. It is written once.
+// FlightGroup: a group of ranks, so that readers can name it. It is written once.
 struct FlightGroup {
   std::uint64_t id = 0;
   std::uint32_t size = 0;
-  std::uint32_t listed = 0;  // how many of `ranks` count: the first of them, where it has more
-  std::uint64_t digest = 0;  // of all ranks, in their order (flight_digest)
-  std::array<char, kFlightGroupNameBytes> name{};        // to its end, or the first 0
+  std::uint32_t listed = 0;  // valid entries of `ranks`: the first ones of a larger group
+  std::uint64_t digest = 0;  // of all ranks, in the group's order (flight_digest)
+  std::array<char, kFlightGroupNameBytes> name{};  // ends at the first 0 or at the end of the field
   std::array<std::uint32_t, kFlightGroupRanks> ranks{};  // of the world, in the group's order
 };
 static_assert(sizeof(FlightGroup) == 512);
 
-// From where calls came, in words, the innermost first, to the end or the first 0. It is written once.
+// FlightOrigin: the place from which calls were made, as text, the innermost function first. It
+// ends at the first 0 or at the end of the field. It is written once.
 using FlightOrigin = std::array<char, kFlightOriginBytes>;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 struct WorkerPage {
   std::atomic<std::uint32_t> magic{0};
   std::atomic<std::uint32_t> version{0};
-  std::atomic<std::uint64_t> reports{0};  // of steps; 0: this worker has never reported one
-  std::atomic<std::int64_t> step{0};      // the last one that was reported, if any was
-  std::atomic<std::uint64_t> activity{
-      0};  // grows whenever something was done: a call into a group ended,
-           // a checkpoint was written further, an evaluation went on
+  std::atomic<std::uint64_t> reports{0};  // number of step reports; 0: no step was reported
+  std::atomic<std::int64_t> step{0};      // the last step that was reported, if any was
+  // Grows whenever the worker made progress: a call into a group ended, or a checkpoint or an
+  // evaluation went on.
+  std::atomic<std::uint64_t> activity{0};
   std::atomic<std::uint64_t> calls{0};  // the number of the newest record
-  // Above 0: it waits for something that takes another rank long (a checkpoint, an evaluation), which
-  // says by itself that it is at work.
+  // Above 0: the worker waits while another rank does something that takes long (a checkpoint,
+  // an evaluation). That rank itself reports that it makes progress.
   std::atomic<std::uint64_t> patient{0};
-  // How many of those below were written.
+  // How many entries of `groups` and `origins` below were written.
   std::atomic<std::uint32_t> group_count{0};
   std::atomic<std::uint32_t> origin_count{0};
-  // In the world and on its node; written only in a page that its worker has made itself.
+  // The rank in the world and on the node. Written only if the worker has made its page itself.
   std::atomic<std::uint32_t> rank{0};
   std::atomic<std::uint32_t> local_rank{0};
-  // 1: the program has said that it reached its end. What ends the process afterwards undoes no work.
+  // 1: the program has reported that it reached its end. If the process fails afterwards, no
+  // work is lost.
   std::atomic<std::uint32_t> finished{0};
   std::array<std::uint32_t, 1007> spare{};
   std::array<FlightRecord, kFlightRecords> records{};
@@ -166,7 +170,7 @@ struct WorkerPage {
 };
 static_assert(sizeof(WorkerPage) == kWorkerPageBytes);
 
-// A record as it was read at one instant.
+// FlightEntry: a copy of a record, read consistently.
 struct FlightEntry {
   std::uint64_t number = 0;
   std::uint64_t begun_ns = 0;
@@ -185,11 +189,12 @@ struct FlightEntry {
   friend bool operator==(const FlightEntry&, const FlightEntry&) = default;
 };
 
-// The call of that number; nullopt: it was overwritten, or is being written.
+// Returns the call of that number. nullopt: it was overwritten, or is being written.
 inline std::optional<FlightEntry> read_record(const WorkerPage& page, std::uint64_t number) {
   const FlightRecord& record = page.record_of(number);
-  // A sequence lock without fences, which ThreadSanitizer does not know: each field is written with
-  // release and read with acquire, so that who sees one of a newer call sees that the number went, too.
+  // A sequence lock without fences, which ThreadSanitizer does not support. Each field is
+  // written with release and read with acquire. A reader that sees a field of a newer call
+  // therefore also sees that the number has changed.
   constexpr auto kAcquire = std::memory_order_acquire;
   if (record.number.load(kAcquire) != number) return std::nullopt;
   FlightEntry entry{.number = number,
@@ -209,10 +214,10 @@ inline std::optional<FlightEntry> read_record(const WorkerPage& page, std::uint6
   return entry;
 }
 
-// The oldest call that is in progress; nullopt: there is none among those that are kept.
+// Returns the oldest call in progress; nullopt: there is none among the records that are kept.
 inline std::optional<FlightEntry> oldest_in_progress(const WorkerPage& page) {
   const std::uint64_t newest = page.calls.load(std::memory_order_acquire);
-  // Counted down to 0: the worker's memory may hold anything.
+  // Counts down to 0 so that the loop ends, because the worker's memory may hold anything.
   for (std::uint64_t left = std::min<std::uint64_t>(newest, kFlightRecords); left > 0; --left) {
     const std::optional<FlightEntry> entry = read_record(page, newest - left + 1);
     if (entry && entry->ended_ns == 0) return entry;
@@ -224,7 +229,8 @@ inline std::uint64_t to_page_time(TimePoint time) {
   return static_cast<std::uint64_t>(time.time_since_epoch().count());
 }
 
-// FNV-1a over the ranks, 8 bytes each, the lowest first: of groups that are too large to list.
+// Returns FNV-1a over the ranks, 8 bytes each, the lowest byte first. It identifies groups that
+// are too large to list.
 inline std::uint64_t flight_digest(std::span<const int> ranks) {
   std::uint64_t digest = 0xcbf29ce484222325;
   for (const int rank : ranks) {
@@ -236,7 +242,7 @@ inline std::uint64_t flight_digest(std::span<const int> ranks) {
   return digest;
 }
 
-// Text of a field that ends with it, or with a 0 before.
+// Returns the text of a field, which ends at the first 0 or at the end of the field.
 template <std::size_t N>
 std::string text_in(const std::array<char, N>& field) {
   return std::string(field.begin(), std::find(field.begin(), field.end(), '\0'));

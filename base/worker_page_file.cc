@@ -20,7 +20,8 @@ WorkerPage* map_file(PagePlace place, MappedPages::Access access, std::size_t co
   return at == MAP_FAILED ? nullptr : static_cast<WorkerPage*>(at);
 }
 
-// Beyond its limit the kernel would not only refuse, but send SIGXFSZ.
+// Returns whether RLIMIT_FSIZE allows a file of this size. Beyond the limit, the kernel does
+// not only refuse: it sends SIGXFSZ.
 bool may_make_files_of(std::size_t bytes) {
   rlimit limit{};
   return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur >= bytes;

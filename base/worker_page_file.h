@@ -1,9 +1,9 @@
-// Worker pages (base/worker_page.h) as memory that processes share: an agent makes a file of those
-// of all its workers, a worker that has no agent makes one for itself, and whoever is given such a
-// file maps the pages in it. It is a memory file: no name in the file system, nothing to leave
-// behind.
+// Worker pages (base/worker_page.h) as memory that processes share. An agent makes one file for
+// the pages of all its workers; a worker without an agent makes one for itself. A process that
+// is given such a file maps the pages in it. It is a memory file: it has no name in the file
+// system and leaves nothing there.
 //
-// Owned resources, unmapped and closed with the objects. Any thread.
+// The objects own their mappings and descriptors, and unmap and close them. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,8 @@
 
 namespace ddprun {
 
-// Where a page is: in a file that somebody else holds open. file: -1: nowhere.
+// PagePlace: the place of a page in a file, which must be held open elsewhere. file: -1: no
+// place.
 struct PagePlace {
   int file = -1;
   std::size_t offset = 0;
@@ -27,15 +28,16 @@ class MappedPages {
  public:
   enum class Access { kRead, kWrite };
 
-  // `count` pages from `place` on. nullopt: there are not so many, they are of another version,
-  // cannot be mapped, or the file may yet be made smaller, which would kill whoever looks then.
+  // Maps `count` pages from `place` on. nullopt: there are fewer pages, they have another
+  // version, or they cannot be mapped. Also if the file could still be made smaller, because
+  // that would kill a process that reads it then.
   static std::optional<MappedPages> map(PagePlace place, Access access, std::size_t count = 1);
 
   MappedPages(MappedPages&& other) noexcept;
   MappedPages& operator=(MappedPages&& other) noexcept;
   ~MappedPages();
 
-  // To be written only where they were mapped for that.
+  // Returns a page. It may be written only if it was mapped with kWrite.
   WorkerPage& operator[](std::size_t index) const { return pages_[index]; }
   std::size_t count() const { return count_; }
 
@@ -52,11 +54,11 @@ struct PageFile {
   MappedPages pages;
 };
 
-// As /proc/<pid>/fd shows the file of a worker that has made its page itself.
+// The name of the file of a worker that has made its page itself, as /proc/<pid>/fd shows it.
 inline constexpr const char* kOwnPageName = "ddprun-worker";
 
-// New pages, as if nobody had ever written; the file is closed on exec and keeps its size. An error
-// of the system's.
+// Makes new pages, all zero but for magic and version. The file is closed on exec and keeps its
+// size. Fails with the system's error.
 Result<PageFile> make_page_file(const char* name, std::size_t count);
 
 }  // namespace ddprun

@@ -1,5 +1,5 @@
-// write_all() and write_until_error(): write(2) until all is written. They wait for the disk, or
-// for whoever reads. Any thread.
+// write_all() and write_until_error(): repeat write(2) until all bytes are written. They wait
+// for the disk or for the reader. Any thread.
 #pragma once
 
 #include <poll.h>
@@ -11,9 +11,9 @@
 
 namespace ddprun {
 
-// How many bytes were written; where not all were, errno says why. Somebody who shares a terminal
-// or a pipe may have made it non-blocking; that is waited for, too. write: what is called for
-// write(2).
+// Returns how many bytes were written. If not all, errno has the reason. Another process that
+// shares a terminal or a pipe may have made it non-blocking; then this waits, too. write:
+// called in place of write(2).
 template <class Write = decltype(&::write)>
 std::size_t write_until_error(int fd, std::string_view bytes, Write write = ::write) {
   std::size_t done = 0;
@@ -31,7 +31,8 @@ std::size_t write_until_error(int fd, std::string_view bytes, Write write = ::wr
   return done;
 }
 
-// False: errno says why, and some of it may have been written.
+// Returns false if not all bytes were written. errno has the reason, and some may have been
+// written.
 template <class Write = decltype(&::write)>
 bool write_all(int fd, std::string_view bytes, Write write = ::write) {
   return write_until_error(fd, bytes, write) == bytes.size();
