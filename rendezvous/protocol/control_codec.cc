@@ -10,7 +10,8 @@
 #include "rendezvous/store/core/wire_format.h"
 
 // The JSON form of every message: one to_json and one from_json per type, in the order of
-// control_message.h. Durations are milliseconds, ids plain numbers, enumerations words.
+// control_message.h. Durations are in milliseconds, ids are plain numbers, enumerators are
+// strings.
 
 namespace ddprun {
 
@@ -22,7 +23,7 @@ void refuse(const Json& json, const std::string& cause) {
 
 namespace {
 
-// --- reading fields: each names the key that is missing, of another type, or out of bounds -------
+// --- reading fields: an error names the key that is missing, of another type, or out of bounds ---
 
 struct Bounds {
   std::int64_t min;
@@ -41,7 +42,7 @@ constexpr Bounds kStep{std::numeric_limits<std::int64_t>::min(),
 
 std::int64_t integer(const Json& json, const char* key, Bounds bounds) {
   const Json& field = json.at(key);
-  // A conversion by the library would cut numbers that are too large, and fractions.
+  // A conversion by the library would truncate numbers that are too large, and fractions.
   const bool huge = field.is_number_unsigned() &&
                     field.get<std::uint64_t>() > static_cast<std::uint64_t>(bounds.max);
   if (field.is_number_integer() && !huge) {
@@ -80,7 +81,7 @@ void read(const Json& json, const char* key, std::string& text, std::size_t max_
   }
 }
 
-// For one line, whoever wrote it.
+// Makes text of any origin fit for one line.
 std::string printable(std::string text) {
   for (char& c : text) {
     if (is_control(c)) c = '?';
@@ -88,7 +89,7 @@ std::string printable(std::string text) {
   return clipped(std::move(text), kShownBytes);
 }
 
-// A list that may be missing.
+// Reads a list of addresses. A missing list stays empty.
 void read_addresses(const Json& json, const char* key, std::vector<std::string>& addresses,
                     std::size_t most) {
   if (!json.contains(key)) return;
@@ -99,15 +100,15 @@ void read_addresses(const Json& json, const char* key, std::vector<std::string>&
   }
 }
 
-// Ids, hosts, addresses, versions: what is shown beside others' words.
+// Reads an id, host, address or version, which is shown within other text.
 void read_name(const Json& json, const char* key, std::string& name) {
   json.at(key).get_to(name);
   const std::string why = why_no_name(name);
   if (!why.empty()) refuse(json, std::string(key) + " " + why);
 }
 
-// False for another protocol than ours: nothing but its number is sure to be there then, and that
-// may be any.
+// Reads the version, and returns true if the protocol is ours. Of another protocol, only the
+// protocol's number is sure to exist, and it may have any value.
 bool read_protocol(const Json& json, int& protocol, std::string& version) {
   const Json& number = json.at("protocol");
   if (number.is_number_integer() && number == kControlProtocol) {
@@ -465,7 +466,7 @@ void to_json(Json& json, const Welcome& welcome) {
           {"host", welcome.host}};
 }
 void from_json(const Json& json, Welcome& welcome) {
-  constexpr Duration kShortest = std::chrono::milliseconds(1);  // none would be an endless loop
+  constexpr Duration kShortest = std::chrono::milliseconds(1);  // zero would make an endless loop
   read_name(json, "instance", welcome.instance);
   read_ms(json, "heartbeat_interval_ms", welcome.heartbeat_interval, kShortest);
   read_ms(json, "agent_patience_ms", welcome.agent_patience, kShortest);
@@ -546,7 +547,8 @@ void to_json(Json& json, const Knock& knock) {
           {"version", knock.version},
           {"job", knock.job},
           {"nonce", knock.nonce}};
-  if (knock.method != ProofMethod::kKey) json["method"] = enum_name(kProofMethodWords, knock.method);
+  if (knock.method != ProofMethod::kKey)
+    json["method"] = enum_name(kProofMethodWords, knock.method);
 }
 void from_json(const Json& json, Knock& knock) {
   if (!read_protocol(json, knock.protocol, knock.version)) return;
@@ -590,7 +592,7 @@ constexpr std::array<const char*, std::variant_size_v<AgentMessage>> kAgentTypes
 constexpr std::array<const char*, std::variant_size_v<ServiceMessage>> kServiceTypes{
     "welcome", "refused", "silence", "heartbeat_ack", "wait",       "assignment",
     "stop",    "end",     "answer",  "pass_on",       "tell_output"};
-// The first stands for every type that is not in the list.
+// The first entry stands for every type that is not in the list.
 constexpr std::array<const char*, std::variant_size_v<AgentHandshakeMessage>> kAgentHandshakeTypes{
     "", "knock", "proof"};
 constexpr std::array<const char*, std::variant_size_v<ServiceHandshakeMessage>>

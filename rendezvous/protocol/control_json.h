@@ -1,7 +1,9 @@
-// The JSON form of the values that control messages and the journal have in common: fields and
-// bounds of docs/wire_protocol.md. Included by codecs only, because the header of nlohmann_json
-// costs seconds per unit. from_json throws Json::exception with the key that is missing, of another
-// type or out of bounds. Pure functions; any thread.
+// The JSON form of the values that control messages and the journal share. Fields and bounds are
+// those of docs/wire_protocol.md. Only codecs include this header, because that of nlohmann_json
+// adds seconds to a compilation. from_json throws Json::exception, which names the key that is
+// missing, of another type or out of bounds.
+//
+// Pure functions; any thread.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,13 +14,13 @@
 
 namespace ddprun {
 
-// Throws, for a from_json: what is wrong with the value.
+// Throws Json::exception with `cause`. A from_json calls it to reject a value.
 [[noreturn]] void refuse(const nlohmann::json& json, const std::string& cause);
 
-// Of what the other side wrote, in an error.
+// How many bytes of the peer's text an error message shows.
 inline constexpr std::size_t kShownBytes = 200;
 
-// The enumerator that a word stands for.
+// Returns the enumerator that the JSON string names. Throws Json::exception if there is none.
 template <class Enum, std::size_t N>
 Enum value_in(const EnumNames<Enum, N>& words, const nlohmann::json& json) {
   const std::string& text = json.get_ref<const std::string&>();
@@ -26,7 +28,7 @@ Enum value_in(const EnumNames<Enum, N>& words, const nlohmann::json& json) {
   refuse(json, "unknown word '" + clipped(text, kShownBytes) + "'");
 }
 
-// A field that is left out where there is no value.
+// Writes a field, which is left out if there is no value.
 template <class T>
 void put(nlohmann::json& json, const char* key, const std::optional<T>& value) {
   if (value) json[key] = *value;
@@ -36,7 +38,8 @@ void take(const nlohmann::json& json, const char* key, std::optional<T>& value) 
   if (json.contains(key)) json.at(key).get_to(value.emplace());
 }
 
-// On one line. What is no UTF-8, as strangers and workers may write, is replaced.
+// Returns the JSON on one line. Bytes that are not UTF-8 are replaced; peers and workers may
+// send some.
 std::string text_of(const nlohmann::json& json);
 
 void to_json(nlohmann::json& json, const WorkerEnd& end);

@@ -1,6 +1,8 @@
-// A failed generation as one JSON object, for whoever reads it: --report-file and status pages. Its
-// fields are in docs/verdicts.md; between agents and service the same values travel in another form
-// (control_json.h). A pure function; any thread.
+// Formats a failed generation as one JSON object, for --report-file and status pages.
+// docs/verdicts.md lists its fields. Agents and service exchange the same values in another form
+// (control_json.h).
+//
+// A pure function; any thread.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -9,7 +11,7 @@
 
 namespace ddprun {
 
-// What workers write may be no UTF-8, and is so in here, too.
+// Returns the object. What workers wrote may be invalid UTF-8; it is not replaced here.
 nlohmann::ordered_json verdict_json(const Verdict& failed);
 
 }  // namespace ddprun

@@ -1,5 +1,5 @@
-// Sets of exit codes, as --no-restart-on writes them: "2,64-78". Value types and pure functions; any
-// thread.
+// Sets of exit codes in the notation of --no-restart-on, such as "2,64-78". Value types and pure
+// functions; any thread.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@
 
 namespace ddprun {
 
-// Both ends included.
+// Both ends are included.
 struct CodeRange {
   int first = 0;
   int last = 0;
@@ -22,10 +22,11 @@ inline constexpr std::size_t kMaxCodeRanges = 64;
 
 bool contains(const CodeRanges& ranges, int code);
 
-// "2,64-78"; empty where there is none.
+// Returns the set as "2,64-78". An empty set gives an empty text.
 std::string to_text(const CodeRanges& ranges);
 
-// Codes are 1 to 255; an empty text is an empty set. kInvalidArgument says what would be right.
+// Parses a set of codes from 1 to 255. An empty text is an empty set. kInvalidArgument: the
+// error says what would be valid.
 Result<CodeRanges> parse_code_ranges(std::string_view text);
 
 }  // namespace ddprun

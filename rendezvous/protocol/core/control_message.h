@@ -1,13 +1,13 @@
-// What agents and the rendezvous service say to each other, as plain values.
+// The messages between agents and the rendezvous service, as plain values.
 //
-// The protocol is level-triggered. An agent says what IS on its node (AgentStatus), again after
-// every change and in the Hello of every connection; the service says what SHALL BE there (a
-// Directive), again whenever it changed or the agent's status does not fit it. Messages may be
-// repeated, and one that was lost with a connection is made up for by the next Hello: no side keeps
-// a history of the other.
+// The protocol is level-triggered. An agent reports the state of its node (AgentStatus) after
+// every change and in the Hello of every connection. The service sends the state that it wants
+// there (a Directive) whenever that changed or the agent's status does not match it. Messages
+// may be repeated. The next Hello replaces a message that was lost with its connection. So
+// neither side keeps a history of the other.
 //
-// rendezvous/protocol/control_codec.h turns these into JSON frames; docs/wire_protocol.md describes them.
-// Value types; any thread.
+// rendezvous/protocol/control_codec.h turns these values into JSON frames. docs/wire_protocol.md
+// describes them. Value types; any thread.
 #pragma once
 
 #include <algorithm>
@@ -35,23 +35,23 @@
 namespace ddprun {
 
 inline constexpr int kControlProtocol = 1;
-inline constexpr int kUnknownProtocol = -1;  // of a Hello whose number is none
+inline constexpr int kUnknownProtocol = -1;  // for a Hello whose protocol is not an int
 
-// What a message may say. The decoder refuses more, so that nothing behind it has to fear what a
-// stranger sends; the command line refuses it before.
+// Limits of a message. The decoder rejects larger values, so that all later code is safe from
+// peers that are not authenticated. The command line rejects them earlier.
 inline constexpr int kMaxNodes = 32767;
 inline constexpr int kMaxSlots = 65536;
 inline constexpr std::int64_t kMaxGeneration = std::int64_t{1} << 53;
 inline constexpr std::size_t kMaxNameBytes = 1024;        // ids, hosts, addresses, versions
 inline constexpr std::size_t kMaxAddresses = 256;         // of a node
 inline constexpr std::size_t kMaxPeersBytes = 800'000;    // of all addresses in an assignment
-inline constexpr std::size_t kMaxTextBytes = 64 * 1024;   // what is written for people
+inline constexpr std::size_t kMaxTextBytes = 64 * 1024;   // texts for people
 inline constexpr std::size_t kMaxPageBytes = 400 * 1024;  // of an Answer or an OutputPage
 static_assert(std::int64_t{kMaxNodes} * kMaxSlots <= std::numeric_limits<int>::max(),
               "every rank of the largest world is an int");
 
-// Why an id, a host, an address or a version is none that may be shown beside others' words; what
-// follows "it ". Empty: it is one.
+// Returns why an id, a host, an address or a version may not be shown within other text, as what
+// follows "it ". Empty: it may be shown.
 inline std::string why_no_name(std::string_view text) {
   if (text.size() > kMaxNameBytes) {
     return "is longer than " + std::to_string(kMaxNameBytes) + " bytes";
@@ -59,13 +59,13 @@ inline std::string why_no_name(std::string_view text) {
   return std::any_of(text.begin(), text.end(), is_control) ? "has a control character" : "";
 }
 
-// How many nodes a job takes. 1 <= min <= max <= kMaxNodes.
+// The number of nodes that a job takes. 1 <= min <= max <= kMaxNodes.
 struct NodeRange {
   int min = 1;
   int max = 1;
   friend bool operator==(const NodeRange&, const NodeRange&) = default;
 };
-// As --nnodes has it.
+// Returns the range in the notation of --nnodes.
 inline std::string to_text(NodeRange nodes) {
   if (nodes.min == nodes.max) return std::to_string(nodes.min);
   return std::to_string(nodes.min) + ":" + std::to_string(nodes.max);
@@ -79,37 +79,40 @@ enum class AgentPhase {
 };
 
 inline constexpr EnumNames<AgentPhase, 4> kAgentPhaseWords{{{AgentPhase::kIdle, "idle"},
-                                                        {AgentPhase::kRunning, "running"},
-                                                        {AgentPhase::kStopping, "stopping"},
-                                                        {AgentPhase::kFinished, "finished"}}};
+                                                            {AgentPhase::kRunning, "running"},
+                                                            {AgentPhase::kStopping, "stopping"},
+                                                            {AgentPhase::kFinished, "finished"}}};
 
 struct AgentStatus {
   AgentPhase phase = AgentPhase::kIdle;
-  // The last one that was started here, or the newest that a node without a part in it was told of
-  // (Wait); -1: none yet.
+  // The last generation that was started here, or a newer one without this node that a Wait
+  // named. -1: none yet.
   Generation generation{-1};
-  std::vector<WorkerEnd> ends;   // workers of `generation` that ended other than well; an excerpt
-  int more_ends = 0;             // that are not in the excerpt (keep_likeliest)
-  std::uint16_t store_port = 0;  // where this node would serve the next generation's store
-  int leaving = 0;  // signal that told this agent to end; it leaves when nothing is left
-  // Checkpoints that workers of `generation` have announced in the store that this node hosts.
+  std::vector<WorkerEnd> ends;   // workers of `generation` that failed; an excerpt
+  int more_ends = 0;             // number of ends that are not in the excerpt (keep_likeliest)
+  std::uint16_t store_port = 0;  // on which this node would serve the store of the next generation
+  int leaving = 0;  // signal that told this agent to end; it leaves when no process is left
+  // The number of checkpoints that workers of `generation` have announced in the store that this
+  // node hosts.
   std::int64_t checkpoints = 0;
   bool asked_to_save = false;  // workers of this node were asked to save and to leave
-  // The highest step that a worker of `generation` has reported; nullopt: none has.
+  // The highest step that a worker of `generation` has reported; nullopt: none.
   std::optional<std::int64_t> step = {};
-  // What the workers of `generation` were seen doing when one of them had done nothing for longer than
-  // --hang-timeout, or when the service asked (Stop::look); empty: nobody has looked.
+  // What the workers of `generation` did when an agent inspected them. It does so when a worker
+  // was inactive for longer than --hang-timeout, or when the service asks (Stop::look). Empty:
+  // they were not inspected.
   std::vector<WorkerSnapshot> snapshots = {};
-  // Workers of `generation` that had reached their end before this node was stopped. Told when the
-  // node's workers are being stopped or are gone: one that others needed may be why these failed.
+  // Workers of `generation` that had reached their end before this node was stopped. Set once
+  // the node's workers are being stopped or are gone. Others may have failed because they still
+  // needed such a worker.
   std::vector<LocalRank> left = {};
 
   friend bool operator==(const AgentStatus&, const AgentStatus&) = default;
 };
 
-// When a node that comes to a running job with room becomes part of it.
+// OnJoin: when a new node joins a running job that has room for it.
 enum class OnJoin {
-  kNow,         // everything is stopped and formed again with it, at once
+  kNow,         // at once: all workers are stopped, and a generation with the new node is formed
   kCheckpoint,  // the same, when the workers announce their next checkpoint
   kRestart,     // when the next generation is formed for another reason
 };
@@ -117,20 +120,22 @@ enum class OnJoin {
 inline constexpr EnumNames<OnJoin, 3> kOnJoinWords{
     {{OnJoin::kNow, "now"}, {OnJoin::kCheckpoint, "checkpoint"}, {OnJoin::kRestart, "restart"}}};
 
-// What a job asks for that does not say otherwise. The times are torchrun's.
+// Defaults of a job. The times are those of torchrun.
 inline constexpr Duration kDefaultJoinTimeout = std::chrono::seconds(600);
 inline constexpr Duration kDefaultLastCall = std::chrono::seconds(30);
 inline constexpr int kDefaultNodeFailures = 3;
 
-// Which restarts count, and which failures get none (rendezvous/membership/core/restart_budget.h).
+// RestartRules: which restarts use budget, and which failures are not restarted
+// (rendezvous/membership/core/restart_budget.h).
 struct RestartRules {
   Duration window{};            // zero: every restart of the job counts
   CodeRanges final_codes = {};  // at most kMaxCodeRanges
-  bool on_progress = false;  // a step beyond the last failure's makes all restarts available again
+  // A step beyond that of the last failure makes all restarts available again.
+  bool on_progress = false;
   friend bool operator==(const RestartRules&, const RestartRules&) = default;
 };
 
-// What all agents of a job must agree on.
+// JobSpec: what all agents of a job must agree on.
 struct JobSpec {
   std::string id = kDefaultJobId;
   NodeRange nodes;
@@ -139,34 +144,36 @@ struct JobSpec {
   Duration join_timeout = kDefaultJoinTimeout;
   Duration last_call = kDefaultLastCall;
   OnJoin on_join = OnJoin::kNow;
-  // A node whose workers were the first to fail in so many generations gives way to any other.
+  // A node whose workers failed first in this many generations is replaced by any other node.
   int node_failures = kDefaultNodeFailures;
 };
 
 struct NodeSpec {
   std::string agent_id;  // random, one per agent process
   std::string host;
-  int slots = 1;                 // workers it will start
-  std::optional<int> node_rank;  // --node-rank, where given
-  std::string address;           // numeric; where other nodes can reach this one
-  // Numeric: from where its workers may call, beside `address`; at most kMaxAddresses.
+  int slots = 1;                 // number of workers it will start
+  std::optional<int> node_rank;  // value of --node-rank, if given
+  std::string address;           // numeric; other nodes reach this node there
+  // Numeric addresses, besides `address`, from which its workers may connect; at most
+  // kMaxAddresses.
   std::vector<std::string> other_addresses = {};
-  bool tells_output = false;  // it understands TellOutput; those of older versions do not
-  bool tells_flight = false;  // and TellOutput::flight
+  bool tells_output = false;  // it understands TellOutput; older versions do not
+  bool tells_flight = false;  // it understands TellOutput::flight
 };
 
-// In front of why a job was not restarted although it had restarts left, in Verdict::headline.
+// Text in Verdict::headline that precedes the reason why a job with restarts left was not
+// restarted.
 inline constexpr std::string_view kNotRestarted = "; not restarted: ";
-inline constexpr std::string_view kStopped = "the job was stopped: ";  // somebody asked for it
+inline constexpr std::string_view kStopped = "the job was stopped: ";  // a user asked for it
 
-// How a generation, or the whole job, ended.
+// Verdict: how a generation, or the whole job, ended.
 struct Verdict {
   bool success = false;
   int exit_code = 0;
   std::string headline;         // one line, for people
   std::vector<WorkerEnd> ends;  // of the last generation, the first failure first; an excerpt
-  int more_ends = 0;            // that are not in the excerpt (keep_likeliest)
-  std::vector<std::string> seen = {};  // of a generation that hung: what each rank was doing
+  int more_ends = 0;            // number of ends that are not in the excerpt (keep_likeliest)
+  std::vector<std::string> seen = {};  // for a generation that hung: what each rank did
   Generation generation{-1};
   int restarts_used = 0;
   int max_restarts = 0;
@@ -174,7 +181,7 @@ struct Verdict {
   friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
-// A node's part in a generation: a Directive.
+// Assignment: a Directive that gives a node its part in a generation.
 struct Assignment {
   Generation generation{0};
   NodeRank node_rank{0};
@@ -183,12 +190,14 @@ struct Assignment {
   int world_size = 1;
   HostPort store;
   int restart_count = 0;
-  std::optional<int> restarts_left = {};  // as the budget is now; nullopt: an older service
-  std::string reason;                     // why this generation was formed
-  Duration lease = kDefaultLease;         // a node that is silent for so long counts as lost
-  // For the store's host alone, node rank 0: the addresses of all nodes of the generation.
+  // Restarts that the budget still allows; nullopt: an older service.
+  std::optional<int> restarts_left = {};
+  std::string reason;              // why this generation was formed
+  Duration lease = kDefaultLease;  // a node that is silent for this long counts as lost
+  // Only for node rank 0, which hosts the store: the addresses of all nodes of the generation.
   std::vector<std::string> peers = {};
-  // Of the generation before, where it failed: for node rank 0, and for the node that failed first.
+  // The verdict of the previous generation, if it failed. Only for node rank 0 and for the node
+  // that failed first.
   std::optional<Verdict> failure = {};
 
   friend bool operator==(const Assignment&, const Assignment&) = default;
@@ -198,57 +207,58 @@ struct Assignment {
 struct Hello {
   int protocol = kControlProtocol;
   std::string version;   // of ddprun, for people
-  std::string instance;  // of the last Welcome: which job of this id the agent belongs to
+  std::string instance;  // from the last Welcome: which job of this id the agent belongs to
   JobSpec job;
   NodeSpec node;
   AgentStatus status;
-  // The last one it was given: what a service that was restarted has forgotten.
+  // The last assignment that the agent got. A restarted service may have forgotten it.
   std::optional<Assignment> assignment;
 };
 struct Heartbeat {
   std::uint64_t number = 0;
 };
-// The last word of an agent: nothing of it is left on its node.
+// Leave: the last message of an agent. No process of it is left on its node.
 struct Leave {
-  int signal = 0;      // that told the agent to end; 0: see reason
-  std::string reason;  // in words
+  int signal = 0;      // signal that told the agent to end; 0: see reason
+  std::string reason;  // text for people
 };
 using AgentMessage = std::variant<Hello, AgentStatus, Heartbeat, Leave, UserRequest, OutputPage>;
 
 // Service to agent.
 struct Welcome {
-  std::string instance;  // this job, as distinct from earlier and later ones of the same id
+  std::string instance;  // distinguishes this job from earlier and later ones of the same id
   Duration heartbeat_interval{};
-  Duration agent_patience{};  // without an answer for this long, the agent kills its workers
-  bool embedded = false;      // the service lives in another node's agent and dies with it
+  Duration agent_patience{};  // if it gets no answer for this long, the agent kills its workers
+  bool embedded = false;      // the service runs in another node's agent and ends with it
   std::string host;           // where the service runs
 };
 struct Refused {
   std::string reason;
 };
-// Nothing will be heard of this service for a while, as it ends to be started again, or it admits
-// nobody now. The agent's patience is what it ever was; it goes on trying.
+// Silence: the service will not respond for a while, because it is being restarted or admits no
+// agents now. The agent keeps retrying; its patience does not change.
 struct Silence {
   std::string reason;
 };
 struct HeartbeatAck {
   std::uint64_t number = 0;
-  // When the agent is to send the next one, about an interval from now; zero: after the interval.
+  // When the agent must send the next heartbeat, about one interval from now. Zero: after the
+  // interval.
   Duration next{};
 };
 
-// Directives; Assignment is one, too.
+// Directives. Assignment is one, too.
 struct Wait {
   std::string reason;  // "1 of 2 nodes are here"
-  // The newest one of the job, which this node may have no part in; -1: none, or an older service.
-  // Whoever waits remembers it for a service that has forgotten.
+  // The newest generation of the job, in which this node may have no part. -1: there is none, or
+  // the service is older. A waiting node keeps it for a service that has forgotten it.
   Generation generation{-1};
 };
 struct Stop {
   Generation generation{0};
   std::string reason;
-  bool at_once = false;  // without grace: a person has asked for it
-  bool look = false;     // at what the workers do, before they are stopped: some hang
+  bool at_once = false;  // without a grace period, because a user asked for it
+  bool look = false;     // inspect the workers before they are stopped, because some hang
 };
 struct End {
   Verdict verdict;
@@ -258,7 +268,7 @@ using Directive = std::variant<Wait, Assignment, Stop, End>;
 using ServiceMessage = std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop,
                                     End, Answer, ForwardSignal, TellOutput>;
 
-// What of the service's messages says what shall be; nullopt for the others.
+// Returns the message as a Directive; nullopt if it is not one.
 inline std::optional<Directive> directive_of(const ServiceMessage& message) {
   return std::visit(
       [](const auto& one) -> std::optional<Directive> {
@@ -268,7 +278,7 @@ inline std::optional<Directive> directive_of(const ServiceMessage& message) {
       message);
 }
 
-// Why an agent of another protocol is refused.
+// Returns why an agent of another protocol is refused.
 inline std::string other_protocol(int theirs, const std::string& version) {
   const std::string ddprun = version.empty() ? "" : " (ddprun " + version + ")";
   return "this service speaks control protocol " + std::to_string(kControlProtocol) +

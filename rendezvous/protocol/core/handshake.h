@@ -1,6 +1,7 @@
-// The handshake by which an agent and the rendezvous service prove to each other who they are,
-// before either says more: with the job's key, or else by munge, which says what user speaks.
-// Without either there is none: the agent begins with its Hello.
+// ServiceHandshake, AgentHandshake: an agent and the rendezvous service prove their identities to
+// each other, before they exchange any other message. They use the key of the job. Without a key
+// they use munge, which certifies the user of the peer. With neither there is no handshake, and
+// the agent begins with its Hello.
 //
 //   agent                                          service
 //   Knock: method, protocol, version, job, nonce
@@ -9,17 +10,18 @@
 //                                                  Proven
 //   with munge: its Hello
 //
-// A proof with a key is an HMAC, one by munge a credential that only the other side's user can have
-// read. The agent proves first, so that a stranger who knocks gets nothing that a guess of the key
-// could be tried on. What is proved is bound to all that was said (rendezvous/auth/core/proof.h). The
-// handshake says who speaks; it does not hide or seal what follows.
+// A proof with a key is an HMAC. A proof by munge is a credential that only the peer's user can
+// decode. The agent proves first, so that an unknown client gets no data on which it could test
+// guesses of the key. A proof covers all fields exchanged so far (rendezvous/auth/core/proof.h).
+// The handshake authenticates the peers; it does not encrypt or sign later messages.
 //
-// A service that has keys wants them; one that has none but munge wants that; one that has neither
-// answers a Knock by munge with Open, and the agent goes on with its Hello, unless it demands proof.
+// A service that has keys requires a key. A service that has only munge requires munge. A
+// service that has neither answers a Knock by munge with Open. The agent then goes on with its
+// Hello, unless it demands proof.
 //
-// Pure machines, one of each per connection: messages in, messages out, and tasks for munge, which
-// takes its time: their outcome comes back by answered(), and until then the other side has nothing
-// to say. One owner thread each.
+// Both classes are pure state machines, one per connection. Messages go in; messages come out,
+// and tasks for munge. munge is slow: the outcome of a task comes back by answered(), and until
+// then the peer must send nothing. Each object has one owner thread.
 #pragma once
 
 #include <optional>
@@ -39,7 +41,8 @@ namespace ddprun {
 // Until a proof has been accepted, a frame has at most this many bytes.
 inline constexpr std::size_t kMaxHandshakeBytes = 4096;
 
-// The users of services, by custom of all Linux distributions, are below it, those of people above.
+// On all Linux distributions, user ids of system accounts are below this one by convention.
+// Those of people are from it on.
 inline constexpr UserId kFirstUserOfPeople{1000};
 
 enum class ProofMethod { kKey, kMunge };
@@ -56,59 +59,60 @@ struct Knock {
 struct Proof {
   std::string proof;
 };
-struct NoHandshake {};  // any other message: what is in it has not been looked at
+struct NoHandshake {};  // any other message; its contents were not read
 using AgentHandshakeMessage = std::variant<NoHandshake, Knock, Proof>;
 
 struct Challenge {
   std::string nonce;
-  std::optional<UserId> user;  // that the service runs as, where the method is munge
+  std::optional<UserId> user;  // as which the service runs, if the method is munge
 };
 struct Proven {
   std::string proof;
 };
-struct Open {};  // nothing is to be proved here
+struct Open {};  // this service requires no proof
 using ServiceHandshakeMessage =
     std::variant<NoHandshake, Refused, Silence, Challenge, Proven, Open>;
 
+// ServiceHandshake: the service's side.
 class ServiceHandshake {
  public:
-  // keys: empty for a service without any. nonce: random, of this connection alone. munge_user: the
-  // service's own, where it has munge; without keys, agents prove their user then.
+  // keys: empty if the service has none. nonce: random, for this connection only. munge_user:
+  // the user of the service, if it has munge. Without keys, agents then prove their user.
   ServiceHandshake(const Keyring& keys, std::string nonce,
                    std::optional<UserId> munge_user = std::nullopt)
       : keys_(keys), nonce_(std::move(nonce)), munge_user_(munge_user) {}
 
-  // What to do with the next message of the agent. REQUIRES: nobody was refused or put off.
+  // What to do after a message of the agent. REQUIRES: no earlier step was kRefuse or kPutOff.
   struct Step {
     enum class What {
       kAnswer,    // send `answer`
-      kRefuse,    // send `answer`, and close: a failure of the peer
-      kPutOff,    // send `answer`, and close: no fault of the peer, who may try again
-      kAskMunge,  // have `task` done, and tell its outcome to answered()
-      kPass,      // the message is no part of the handshake and is welcome
+      kRefuse,    // send `answer`, then close: the peer failed
+      kPutOff,    // send `answer`, then close: the peer did nothing wrong and may retry
+      kAskMunge,  // have munge do `task`, and pass the outcome to answered()
+      kPass,      // the message is not part of the handshake and is accepted
     };
     What what = What::kPass;
     ServiceHandshakeMessage answer = {};
     MungeTask task = {};
-    bool is_wrong_proof = false;  // of kRefuse: the peer has not what it must prove for job()
+    bool is_wrong_proof = false;  // kRefuse: the peer does not hold what it must prove for job()
   };
   Step receive(const AgentHandshakeMessage& message);
-  // REQUIRES: the last step was kAskMunge.
+  // Returns what to do after munge has done the task. REQUIRES: the last step was kAskMunge.
   Step answered(const MungeOutcome& outcome);
 
-  // What the connection goes through is called so at both ends, and what is proved is bound to it
-  // (Introduction::channel). REQUIRES: nothing was received yet.
+  // Binds the proofs to the channel that the connection uses; both ends have the same name for
+  // it (Introduction::channel). REQUIRES: nothing was received yet.
   void bind_to(std::string channel) { introduction_.channel = std::move(channel); }
 
-  // That the peer has knocked for; empty: it has not yet.
+  // Returns the job of the peer's Knock; empty before the Knock.
   const std::string& job() const { return introduction_.job; }
-  // Nothing but handshake messages is welcome yet.
+  // Returns true while only handshake messages are accepted.
   bool is_closed() const { return (!keys_.empty() || munge_user_) && state_ != State::kProven; }
-  // Whether an agent of that job may speak here.
+  // Returns true if an agent of that job may use this connection.
   bool may_join(const std::string& job) const {
     return state_ != State::kProven || job == introduction_.job;
   }
-  // Of the agent, where munge has said so.
+  // Returns the agent's user, if munge has proved it.
   std::optional<UserId> proven_user() const {
     return state_ == State::kProven ? agent_user_ : std::nullopt;
   }
@@ -139,37 +143,45 @@ class ServiceHandshake {
   std::optional<UserId> agent_user_;
 };
 
-// Whether an agent of user `own` believes that a service of user `service` is nobody's trap: its
-// own, root's, or that of a system account.
+// Returns true if an agent of user `own` trusts a service of user `service`: the same user, root
+// or a system account. Any other user might run the service as a trap.
 constexpr bool is_believable(UserId service, UserId own) {
   return service == own || service < kFirstUserOfPeople;
 }
 
+// AgentHandshake: the agent's side.
 class AgentHandshake {
  public:
-  // key: of the job. nonce: random, of this connection alone. channel: of Introduction.
+  // key: of the job. nonce: random, for this connection only. channel: of Introduction.
   AgentHandshake(Secret key, Knock knock, std::string channel = {});
-  // By munge, where there is no key.
+  // The agent's side by munge, if there is no key.
   struct ByMunge {
     UserId own;                  // the agent's user
-    bool demands_proof = false;  // an open service is not good enough
+    bool demands_proof = false;  // an open service is refused
   };
   AgentHandshake(const ByMunge& munge, Knock knock, std::string channel = {});
 
   const Knock& knock() const { return knock_; }
 
-  // What to do next, until is_over(): send the Proof, have munge do the task and tell answered(),
-  // or nothing, for a Proven and an Open. A Refused or a Silence comes back as it is, and proves
-  // nothing: anybody could say it.
-  // kProtocol: the service did not prove what it must, or says what it must not say now; nothing of
-  // it is to be believed. kUnsupported: it is not one for this node. Else: munge is in trouble here.
+  // Returns what to do next, until is_over():
+  // - Proof: send it.
+  // - MungeTask: have munge do the task and pass the outcome to answered().
+  // - Proven, Open: do nothing.
+  // - Refused, Silence: the service's message as it came. It proves nothing, because any peer
+  //   can send it.
+  //
+  // Errors:
+  // - kProtocol: the service did not prove what it must, or sent a message that is wrong now.
+  //   Nothing it sent may be trusted.
+  // - kUnsupported: this node cannot use the service.
+  // - Others: munge failed on this node.
   using Step = std::variant<Proof, Proven, Open, Refused, Silence, MungeTask>;
   Result<Step> receive(const ServiceHandshakeMessage& message);
-  // REQUIRES: the last step was a MungeTask.
+  // Returns what to do after munge has done the task. REQUIRES: the last step was a MungeTask.
   Result<Step> answered(const MungeOutcome& outcome);
 
   bool is_over() const { return state_ == State::kOver; }
-  // To be asked after each Proof, Proven and Open: the Hello is to follow now.
+  // Returns true if the Hello must follow now. Call it after each Proof, Proven and Open.
   bool is_time_for_hello() const {
     return state_ == (knock_.method == ProofMethod::kKey ? State::kAnswered : State::kOver);
   }
@@ -183,7 +195,7 @@ class AgentHandshake {
   ByMunge munge_;
   Knock knock_;
   Introduction introduction_;
-  UserId service_user_;  // that it says it runs as
+  UserId service_user_;  // as which the service claims to run
   State state_ = State::kKnocked;
 };
 

@@ -22,13 +22,13 @@ bool is_in_collective(const WorkerSnapshot& one) {
   return one.flight == FlightState::kWaiting && one.peer < 0;
 }
 
-// " of group tp0"; nothing is said of the world.
+// Returns " of group tp0"; empty for the world.
 std::string of_group(const WorkerSnapshot& one) {
   if (one.group == 0) return "";
   return " of group " + (one.group_name.empty() ? std::to_string(one.group) : one.group_name);
 }
 
-// "all_reduce of 4096 bytes (collective 57)".
+// Returns "all_reduce of 4096 bytes (collective 57)".
 std::string call_text(const WorkerSnapshot& one) {
   if (one.peer >= 0) return one.call;
   return one.call + " (collective " + std::to_string(one.collective) + of_group(one) + ")";
@@ -68,7 +68,7 @@ WorkerEnd end_of(const WorkerSnapshot& one, std::string message) {
   return end;
 }
 
-// nullptr: nobody is in one of this group.
+// Returns the snapshot in the lowest collective of this group; nullptr: no rank is in one.
 const WorkerSnapshot* earliest_of(const std::vector<WorkerSnapshot>& all, std::uint64_t group) {
   const WorkerSnapshot* earliest = nullptr;
   for (const WorkerSnapshot& one : all) {
@@ -78,17 +78,21 @@ const WorkerSnapshot* earliest_of(const std::vector<WorkerSnapshot>& all, std::u
   return earliest;
 }
 
-// As far as anybody has said; of a group whose ranks nobody knows, those that are seen in it.
-bool is_of_group(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& one, std::uint64_t group) {
+// Returns true if the rank is in the group, as far as the snapshots show. If the group's ranks
+// are unknown, only those seen in it count.
+bool is_of_group(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& one,
+                 std::uint64_t group) {
   if (group == 0 || one.group == group) return true;
   return std::any_of(all.begin(), all.end(), [&](const WorkerSnapshot& other) {
     return other.group == group && std::ranges::count(other.group_ranks, one.rank.value) > 0;
   });
 }
 
-// Whom those wait for who are in this collective, the earliest of its group that anybody waits in. How far
-// a rank is in a group that it was not seen in nobody knows: it counts as behind.
-std::vector<const WorkerSnapshot*> behind(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& waiting) {
+// Returns the ranks that block this collective, which is the earliest of its group in which a
+// rank waits. A rank that was not seen in this group counts as late, because its progress there
+// is unknown.
+std::vector<const WorkerSnapshot*> behind(const std::vector<WorkerSnapshot>& all,
+                                          const WorkerSnapshot& waiting) {
   std::vector<const WorkerSnapshot*> late;
   for (const WorkerSnapshot& one : all) {
     if (!is_of_group(all, one, waiting.group)) continue;
@@ -97,7 +101,9 @@ std::vector<const WorkerSnapshot*> behind(const std::vector<WorkerSnapshot>& all
     const bool has_begun_fewer = !is_in_collective(one) && one.collective < waiting.collective;
     if (has_record && (is_elsewhere || has_begun_fewer)) late.push_back(&one);
   }
-  const auto is_outside = [](const WorkerSnapshot* one) { return one->flight == FlightState::kOutside; };
+  const auto is_outside = [](const WorkerSnapshot* one) {
+    return one->flight == FlightState::kOutside;
+  };
   if (std::any_of(late.begin(), late.end(), is_outside)) {
     std::erase_if(late, [&](const WorkerSnapshot* one) { return !is_outside(one); });
   }
@@ -109,7 +115,8 @@ std::vector<const WorkerSnapshot*> behind(const std::vector<WorkerSnapshot>& all
   return late;
 }
 
-// What must be the same for all ranks of a collective. Of all_to_all each rank may have another share.
+// Returns what must be the same for all ranks of a collective. In all_to_all, each rank may have
+// a share of another size.
 std::string_view what_all_call(const WorkerSnapshot& one) {
   const std::string_view call = one.call;
   return call.starts_with("all_to_all") ? call.substr(0, call.find(' ')) : call;
@@ -120,7 +127,8 @@ struct Guilty {
   std::string why;  // follows "rank N hangs: "
 };
 
-// Those that make another call than most, where the ranks of one collective do not agree.
+// Returns the ranks whose call differs from the most frequent one; nullopt if all ranks of the
+// collective make the same call.
 std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& waiting) {
   std::map<std::string_view, std::vector<const WorkerSnapshot*>> by_call;
   for (const WorkerSnapshot* one : waiting) by_call[what_all_call(*one)].push_back(one);
@@ -151,7 +159,7 @@ std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& wait
   return guilty;
 }
 
-// groups: that led here; a rank waits in each for one that waits in the next.
+// groups: the groups visited so far. In each, a rank waits for one that waits in the next.
 Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& earliest,
                      std::set<std::uint64_t> groups) {
   std::vector<const WorkerSnapshot*> in_it;
@@ -213,7 +221,7 @@ Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
   return guilty;
 }
 
-// "torch.distributed.all_reduce, where ranks 0,2 have waited 60.0 s", of each call.
+// Returns "torch.distributed.all_reduce, where ranks 0,2 have waited 60.0 s", for each call.
 std::string distributed_waits(const std::vector<WorkerSnapshot>& all) {
   struct Waiting {
     Ranks ranks;
@@ -243,7 +251,7 @@ Guilty without_records(const std::vector<WorkerSnapshot>& all) {
   const bool some_wait = std::ranges::any_of(all, waits);
   const bool all_wait = std::ranges::all_of(all, waits);
   const auto is_candidate = [&](const WorkerSnapshot& one) { return all_wait || !waits(one); };
-  // Where others wait for it, a rank is behind whenever it was active last.
+  // If others wait for a rank, it is late, no matter when it was last active.
   const bool some_are_late =
       !some_wait && std::ranges::any_of(all, [](const WorkerSnapshot& one) { return one.is_late; });
   for (const WorkerSnapshot& one : all) {
@@ -268,12 +276,13 @@ Guilty without_records(const std::vector<WorkerSnapshot>& all) {
     guilty.why = "it has not come to " + distributed_waits(all);
     return guilty;
   }
-  std::erase_if(guilty.ranks, [&](const WorkerSnapshot* one) { return lowest && one->step != lowest; });
+  std::erase_if(guilty.ranks,
+                [&](const WorkerSnapshot* one) { return lowest && one->step != lowest; });
   guilty.why = "it has reported nothing for " + to_text(longest);
   return guilty;
 }
 
-// From the world's collectives on, or those of the group with the lowest number.
+// Starts from the world's collectives, or from those of the group with the lowest number.
 Guilty guilty_of(const std::vector<WorkerSnapshot>& all) {
   std::optional<std::uint64_t> group;
   bool anyone_waits = false;
@@ -291,8 +300,9 @@ void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
   const auto waits = [](const WorkerSnapshot& one) {
     return one.flight == FlightState::kWaiting || !one.waits_in.empty();
   };
-  std::stable_sort(snapshots.begin(), snapshots.end(),
-                   [&](const WorkerSnapshot& a, const WorkerSnapshot& b) { return waits(a) < waits(b); });
+  std::stable_sort(
+      snapshots.begin(), snapshots.end(),
+      [&](const WorkerSnapshot& a, const WorkerSnapshot& b) { return waits(a) < waits(b); });
   if (snapshots.size() > kSnapshotsTold) snapshots.resize(kSnapshotsTold);
   std::set<std::uint64_t> told_groups;
   for (std::size_t i = 0; i < snapshots.size(); ++i) {
@@ -324,7 +334,7 @@ std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots) 
     if (one->step) message += "; its last step was " + std::to_string(*one->step);
     ends.push_back(end_of(*one, std::move(message)));
   }
-  // They were noticed together; how long each has stood still says nothing of who was first.
+  // The ranks were noticed together. How long each was inactive does not tell which was first.
   Duration longest{};
   for (const WorkerEnd& end : ends) longest = std::max(longest, end.age);
   for (WorkerEnd& end : ends) end.age = longest;

@@ -1,5 +1,5 @@
-// HangAnalysis: what the ranks of a generation that hangs were seen doing, and which of them keep the
-// others waiting. Value types and pure functions; any thread.
+// Hang analysis: finds the ranks that keep the others waiting in a generation that hangs, from a
+// snapshot of each rank. Value types and pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 
 namespace ddprun {
 
-// What the flight record of a worker says.
+// FlightState: what the flight record of a worker says.
 enum class FlightState {
-  kUnknown,  // it keeps none: no program of ddprun's worker library
+  kUnknown,  // there is no record: the program does not use ddprun's worker library
   kOutside,  // it is in no call into its group
-  kWaiting,  // it is in one, or that has just failed
+  kWaiting,  // it is in a call, or in one that has just failed
 };
 
 inline constexpr EnumNames<FlightState, 3> kFlightStateWords{{{FlightState::kUnknown, "unknown"},
-                                                          {FlightState::kOutside, "outside"},
-                                                          {FlightState::kWaiting, "waiting"}}};
+                                                              {FlightState::kOutside, "outside"},
+                                                              {FlightState::kWaiting, "waiting"}}};
 
-// One worker, as its agent saw it.
+// WorkerSnapshot: one worker as its agent saw it.
 struct WorkerSnapshot {
   Rank rank{0};
   LocalRank local_rank{0};
@@ -33,55 +33,61 @@ struct WorkerSnapshot {
   std::string host;
   int pid = 0;
   FlightState flight = FlightState::kUnknown;
-  // The collective that it waits in, or the last one that it has begun: the how-manyth of its group.
+  // The number, within its group, of the collective that it waits in, or of the last one that it
+  // began.
   std::int64_t collective = 0;
-  std::string call;         // of kWaiting, in words: "all_reduce of 4194304 bytes"
-  int peer = -1;            // of kWaiting in a send or recv: the other one; -1: it waits for all
-  Duration waited{};        // of kWaiting: in that call; else: since something was done
-  bool is_late = false;     // nothing was done for longer than --hang-timeout
-  bool is_stopped = false;  // its process, by a signal or a debugger
-  std::optional<std::int64_t> step = {};  // the last one that it has reported
-  // That group, where it is not the world (0): its number, its name, and of one snapshot of it its ranks,
-  // where they are known.
+  std::string call;         // kWaiting: the call, as text: "all_reduce of 4194304 bytes"
+  int peer = -1;            // kWaiting in a send or recv: the peer's rank; -1: it waits for all
+  Duration waited{};        // kWaiting: time in that call; otherwise: time since its last activity
+  bool is_late = false;     // no activity for longer than --hang-timeout
+  bool is_stopped = false;  // a signal or a debugger has stopped its process
+  std::optional<std::int64_t> step = {};  // the last step that it reported
+  // The group of `collective` if it is not the world (0): its number and its name. One snapshot
+  // of each group has the group's ranks, if they are known.
   std::uint64_t group = 0;
   std::string group_name = {};
   std::vector<int> group_ranks = {};
-  // Of kUnknown: the call of torch.distributed in which it waits, by its stack; empty: none is known.
+  // kUnknown: the call of torch.distributed in which it waits, according to its stack. Empty:
+  // none is known.
   std::string waits_in = {};
-  std::string doing = {};                     // what the kernel says of it
-  std::vector<std::string> frames = {};       // where it is, the innermost last; at most kMaxFrames
+  std::string doing = {};                     // what the kernel says of the process
+  std::vector<std::string> frames = {};       // its stack, the innermost last; at most kMaxFrames
   std::vector<std::string> stderr_tail = {};  // last lines, oldest first; at most kMaxTailLines
 
   friend bool operator==(const WorkerSnapshot&, const WorkerSnapshot&) = default;
 };
 
-// A message tells of so many of a node at most, those first that are in no call.
+// A message has at most this many snapshots of a node. Those that are in no call come first.
 inline constexpr std::size_t kSnapshotsTold = 256;
-// Of one snapshot, when it is told to others.
+// Limit for each text of a snapshot in a message.
 inline constexpr std::size_t kMaxDoingBytes = 400;
-// Lines of a verdict.
+// Limit for the lines of a verdict.
 inline constexpr std::size_t kMaxSeenLines = 32;
 
-// Keeps kSnapshotsTold of them and shortens what they say.
+// Keeps the first kSnapshotsTold snapshots, those that wait in no call first, and shortens their
+// texts.
 void keep_telling(std::vector<WorkerSnapshot>& snapshots);
 
-// The ranks that keep the others waiting, as ends of kind kHung, the lowest first; at least one.
-//   - Where ranks wait in a collective that is not the same for all of them: those that make another call
-//     than most.
-//   - Where ranks wait in a collective: those that have begun fewer, and are in no call themselves;
-//     where all have come, those whose process is stopped. Of ranks that wait in another group instead,
-//     those whom they wait for.
-//   - Where ranks wait in send or recv only: those they wait for.
-//   - Where there are no records, and stacks show that some wait in torch.distributed: those that do not.
-//   - Where nobody waits, as far as records and stacks say: those whose process is stopped, else those with
-//     the lowest step.
-// Where these rules leave nobody, everybody is named. REQUIRES: there is at least one.
+// Returns the ranks that keep the others waiting, as ends of kind kHung, the lowest rank first.
+// There is at least one.
+// - Ranks wait in the same collective, but their calls differ: those whose call differs from the
+//   most frequent one.
+// - Ranks wait in a collective: those that have begun fewer and are in no call themselves. If
+//   all ranks have begun it: those whose process is stopped. If ranks wait in another group
+//   instead: those that they wait for.
+// - Ranks wait in send or recv only: those they wait for.
+// - There are no records, and stacks show that some ranks wait in torch.distributed: those that
+//   do not.
+// - No rank waits, according to records and stacks: those whose process is stopped, or else
+//   those with the lowest step.
+//
+// If these rules select no rank, all are returned. REQUIRES: there is at least one snapshot.
 std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots);
 
-// What each of them does, one line for those that do the same.
+// Returns what each rank does, one line for all ranks that do the same.
 std::vector<std::string> lines_of(const std::vector<WorkerSnapshot>& snapshots);
 
-// "0-3,7". REQUIRES: ascending.
+// Returns ranks as "0-3,7". REQUIRES: ranks are ascending.
 std::string rank_ranges(const std::vector<int>& ranks);
 
 }  // namespace ddprun

@@ -9,18 +9,18 @@
 namespace ddprun {
 namespace {
 
-// A row fits where all that it names is so.
+// A rule matches when all its conditions hold.
 struct Hint {
   std::optional<int> exit_code = {};
   std::optional<int> signal = {};
-  bool out_of_memory = false;  // the kernel killed it for want of memory, as far as one knows
-  std::string_view text = {};  // in the message or the last lines of stderr; empty: any
-  std::string_view hint;       // kSubject: the word in front of `text`
+  bool out_of_memory = false;  // the kernel killed it because memory ran out, as far as is known
+  std::string_view text = {};  // found in the message or the last lines of stderr; empty: any
+  std::string_view hint;       // kSubject stands for the word before `text`
 };
 
 constexpr std::string_view kSubject = "%";
 
-// Of several texts each.
+// Hints that several rules share.
 constexpr std::string_view kNoGpu =
     "no GPU is visible here: CUDA_VISIBLE_DEVICES, the driver (nvidia-smi), the container's --gpus";
 constexpr std::string_view kOldDriver =
@@ -34,12 +34,12 @@ constexpr std::string_view kNcclRemote =
 constexpr std::string_view kNcclUsage =
     "the ranks call NCCL differently or with what it does not take: NCCL_DEBUG=WARN tells which";
 
-// PyTorch's threads outlive the interpreter, now and then.
+// PyTorch's threads sometimes outlive the interpreter.
 constexpr std::string_view kNotDestroyed =
     "PyTorch aborts at exit now and then where a script ends without "
     "torch.distributed.destroy_process_group(): call it at the end (in C++: a std::thread was not "
     "joined)";
-// Python's fault handler has spoken already.
+// Python's fault handler has already printed its lines.
 constexpr std::string_view kBelowPython =
     "a fault in native code, below the Python lines that its fault handler has printed: ulimit -c "
     "unlimited keeps a core, gdb shows where";
@@ -59,7 +59,7 @@ constexpr std::string_view kNoStack =
 constexpr std::string_view kNoPythonStack =
     "pip install py-spy on the nodes: the next report then shows the lines of the script";
 
-// What is said is surer than what is only a code: words come first, codes last.
+// A text is stronger evidence than an exit code. So texts come first, codes last.
 constexpr std::array kHints = std::to_array<Hint>({
     // Python
     {.text = "ModuleNotFoundError: No module named",
@@ -70,7 +70,7 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.text = "is killed by signal: Killed",
      .hint = "a process of the DataLoader was killed, mostly for want of memory: fewer workers, a "
              "smaller prefetch_factor; dmesg, or the cgroup's memory.events"},
-    {.text = "Bus error",  // also of a DataLoader's process
+    {.text = "Bus error",  // also of a process of the DataLoader
      .hint = "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host"},
     {.text = "CUDA out of memory",
      .hint = "the GPU's memory is full: a smaller batch, or look for other processes on it with "
@@ -102,7 +102,7 @@ constexpr std::array kHints = std::to_array<Hint>({
              "call, compute-sanitizer which kernel"},
     {.text = "uncorrectable ECC error",
      .hint = "the GPU's memory is broken: nvidia-smi -q; take the node out of service"},
-    // NCCL calls this an invalid usage, too.
+    // NCCL also calls this an invalid usage.
     {.text = "Duplicate GPU detected",
      .hint = "two ranks use one GPU: take cuda:LOCAL_RANK, and no more workers than GPUs"},
     {.text = "unhandled cuda error", .hint = kNcclOfCuda},
@@ -116,7 +116,7 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.text = "Watchdog caught collective operation timeout",
      .hint = "a rank did not come to a collective: the ranks must call the same ones in the same "
              "order; look for the one that waits elsewhere"},
-    // Meeting
+    // Rendezvous
     // "build" in older versions, "built" in newer ones.
     {.text = "use_libuv was requested but PyTorch was buil",
      .hint = "this PyTorch has no libuv: set USE_LIBUV=0 in the environment, and give "
@@ -192,7 +192,7 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.signal = SIGXCPU, .hint = "the limit of CPU time: ulimit -t"},
 });
 
-// The line, or the message, that has the text; nullptr: none.
+// Returns the line, or the message, that contains the text; nullptr: none.
 const std::string* saying(const WorkerEnd& end, std::string_view text) {
   const auto has = [&](const std::string& line) { return line.find(text) != std::string::npos; };
   if (has(end.message)) return &end.message;
@@ -209,14 +209,14 @@ std::string word_before(const std::string& line, std::size_t at) {
 bool fits(const Hint& hint, const WorkerEnd& end) {
   if (hint.exit_code && (end.kind != EndKind::kExited || end.code != *hint.exit_code)) return false;
   if (hint.signal && (end.kind != EndKind::kSignaled || end.code != *hint.signal)) return false;
-  // What it said, or whom it blames, is more than an abort tells.
+  // For an abort, its message or the rank it blames says more than this hint.
   const bool is_told = !end.message.empty() || end.blames >= 0;
   if (hint.signal == SIGABRT && hint.text.empty() && is_told) return false;
   if (hint.out_of_memory && end.out_of_memory == OutOfMemory::kNo) return false;
   return hint.text.empty() || saying(end, hint.text) != nullptr;
 }
 
-// What would show where a rank hangs, where its stack does not.
+// Returns which tool would show where a rank hangs, if its stack does not.
 std::string_view hint_for_hang(const WorkerEnd& end) {
   const auto is_of_debugger = [](const std::string& frame) {
     return frame.find('(') != std::string::npos;

@@ -1,4 +1,5 @@
-// What a failure that is well known usually comes from, and what to do. One table; pure; any thread.
+// hint_for(): names the usual cause of a well-known failure and its remedy, from one table.
+// Pure; any thread.
 #pragma once
 
 #include <string>
@@ -7,7 +8,7 @@
 
 namespace ddprun {
 
-// One line, or empty where nothing is known of such an end.
+// Returns one line, or an empty text if nothing is known about such an end.
 std::string hint_for(const WorkerEnd& end);
 
 }  // namespace ddprun

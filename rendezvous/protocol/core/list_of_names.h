@@ -1,4 +1,4 @@
-// list_of(): names for people, of many only the first. Pure; any thread.
+// list_of(): formats names for people and shows only the first ones of many. Pure; any thread.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@ namespace ddprun {
 
 inline constexpr std::size_t kNamesShown = 5;
 
-// "a, b, c": the first kNamesShown; then "and 7 more".
+// Returns the first kNamesShown names as "a, b, c", and " and 7 more" if there are others.
 inline std::string list_of(const std::vector<std::string>& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), kNamesShown); ++i) {

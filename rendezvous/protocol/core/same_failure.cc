@@ -7,10 +7,10 @@
 namespace ddprun {
 namespace {
 
-// Ends that are not told in full have shorter words.
+// Ends that are not reported in full have shorter texts.
 constexpr std::size_t kComparedBytes = 150;
 
-// With one '#' for each number: ranks, addresses and times differ.
+// Returns the text with '#' for each number, because ranks, addresses and times differ.
 std::string words_of(const WorkerEnd& end) {
   const std::string& words =
       end.message.empty() && !end.stderr_tail.empty() ? end.stderr_tail.back() : end.message;

@@ -29,14 +29,14 @@ std::string want_of_memory(OutOfMemory evidence) {
 }
 
 constexpr int kMaxErrno = 4095;                  // Linux's MAX_ERRNO
-constexpr std::size_t kShortMessageBytes = 200;  // of an end that is not told in full
+constexpr std::size_t kShortMessageBytes = 200;  // for an end that is not reported in full
 
 std::string blame_text(const WorkerEnd& end) {
   return end.blames < 0 ? "" : " and blames rank " + std::to_string(end.blames);
 }
 
-// Of what ended after the stop, only a crash was not brought about by it: its core may have taken
-// seconds to write while its peers had ended already.
+// Returns true if the stop did not cause the end. After the stop, only a crash is the worker's
+// own: writing its core may have taken seconds, while its peers had ended already.
 bool is_own_doing(const WorkerEnd& end) {
   if (!end.after_stop) return true;
   constexpr std::array kEnding{SIGTERM, SIGKILL, SIGINT, SIGHUP, SIGQUIT};
@@ -53,7 +53,8 @@ void shorten(WorkerEnd& end, Extent extent) {
   if (!full) end.frames.clear();
   keep_last_lines(end.frames, kMaxFrames);
   keep_last_lines(end.stderr_tail, full ? kMaxTailLines : 1);
-  // Says whether it raised what the first one raised, also where there was no error file.
+  // The last line tells whether this worker raised what the first one raised, even without an
+  // error file.
   if (!full && !end.stderr_tail.empty()) {
     end.stderr_tail.back() = clipped(std::move(end.stderr_tail.back()), kShortMessageBytes);
   }
