@@ -15,7 +15,7 @@ using boost::system::error_code;
 
 namespace {
 
-// Encrypted at a time, so that a large page is not held twice.
+// Encrypts this much at a time, so that a large page is not held twice.
 constexpr std::size_t kSliceBytes = 64 * 1024;
 
 Error lost(const error_code& why) {
@@ -40,7 +40,8 @@ void Transport::read(ReadHandler then) {
   tell_reader();
 }
 
-// Something may be there already; but no handler is called from within the call that set it.
+// Bytes may be there already. They are posted, because no handler may run within the call that
+// set it.
 void Transport::tell_reader() {
   const bool is_known = broken_ || tls_->is_ended() || (on_open_ && tls_->is_open());
   if (!is_known && received_.empty()) return wait_for_bytes();
@@ -60,7 +61,7 @@ void Transport::wait_for_bytes() {
   });
 }
 
-// For calls that are made here and now.
+// Makes the socket non-blocking, for calls that must return at once.
 bool Transport::never_waits(error_code& error) {
   if (!socket_.non_blocking()) socket_.non_blocking(true, error);
   return !error;
@@ -116,7 +117,7 @@ std::size_t Transport::write_now(std::string_view plain) {
   return socket_.write_some(asio::buffer(plain), error);
 }
 
-// What TLS itself has to say goes before what the owner says.
+// Sends the messages of TLS itself before those of the owner.
 void Transport::pump() {
   if (is_sending_) return;
   owed_ += tls_->take_wire();
@@ -172,7 +173,8 @@ void Transport::close() {
     socket_.non_blocking(true, ignored);
     socket_.write_some(asio::buffer(owed_), ignored);
   }
-  socket_.shutdown(tcp::socket::shutdown_send, ignored);  // what was sent is read before the reset
+  // Lets the peer read what was sent before the reset.
+  socket_.shutdown(tcp::socket::shutdown_send, ignored);
   socket_.close(ignored);
   let_go();
 }

@@ -1,10 +1,12 @@
-// Transport: a TCP connection of the control port, with TLS on it or without.
+// Transport: a TCP connection of the control port, with or without TLS.
 //
-// It carries plain bytes to and from its owner; what TLS has to say for itself
-// (rendezvous/auth/tls_channel.h) it answers alone. One owner at a time, who may hand it on while nothing is being
-// read or written, and who has to close() or release() it: a handler that waits keeps what it holds
-// alive until then. One thread, that of the socket's io_context; handlers are called from there,
-// never from within the call that began the operation.
+// It carries plain bytes to and from its owner. It answers the messages of TLS itself
+// (rendezvous/auth/tls_channel.h) without its owner. It has one owner at a time, which may pass
+// it on while no read or write is in progress. The owner must call close() or release(): until
+// then a pending handler keeps alive what it captured.
+//
+// It runs on one thread, that of the socket's io_context. Handlers run there, and never within
+// the call that began the operation.
 #pragma once
 
 #include <array>
@@ -24,49 +26,52 @@ namespace ddprun {
 
 class Transport : public std::enable_shared_from_this<Transport> {
  public:
-  // How much of what TLS itself has to say waits for a peer who does not read.
+  // Limit for encrypted bytes that wait to be sent while the peer does not read.
   static constexpr std::size_t kMaxOwedBytes = 256 * 1024;
 
-  // kConnection: the connection is over. kProtocol: what came is no TLS, or the two sides of it
-  // cannot agree.
+  // kConnection: the connection has ended. kProtocol: the peer sent bytes that are not TLS, or
+  // the two sides found no common TLS parameters.
   using ReadHandler = std::function<void(const Result<std::string_view>& plain)>;
   using Handler = std::function<void(const Result<void>&)>;
 
   explicit Transport(boost::asio::ip::tcp::socket socket) : socket_(std::move(socket)) {}
 
-  // To be connected, and for what only a socket knows; nobody else reads, writes or closes it.
+  // Returns the socket, to connect it and to query it. No other code may read, write or close
+  // it.
   boost::asio::ip::tcp::socket& socket() { return socket_; }
 
-  // From now on TLS; come: what has been read that belongs to it. An error is read() next.
-  // REQUIRES: nothing is being read or written.
+  // Uses TLS from now on. `come` has the bytes of TLS that were read already. An error in them
+  // is returned by read(). REQUIRES: no read or write is in progress.
   void start_tls(TlsChannel channel, std::string_view come = {});
   bool is_tls() const { return tls_.has_value(); }
-  // TlsChannel::binding(), or empty without TLS. REQUIRES: something was read, or it is open.
+  // Returns TlsChannel::binding(), or an empty text without TLS. REQUIRES: TLS is off, something
+  // was read, or the handshake is over.
   std::string binding() const { return tls_ ? tls_->binding() : ""; }
 
-  // Waits until the two sides of TLS have agreed; errors are as with read(). REQUIRES: is_tls(),
-  // nothing is being read.
+  // Waits until the TLS handshake is over. Errors are those of read(). REQUIRES: is_tls(), no
+  // read is in progress.
   void open(Handler then);
-  // Waits for plain bytes, a few KiB at most; they are valid inside the handler. While it waits,
-  // without TLS, nothing has been taken from the socket: release() gives it on as it is. REQUIRES:
-  // nothing is being read.
+  // Waits for plain bytes, at most a few KiB. They are valid inside the handler. Without TLS, a
+  // waiting read has taken no bytes from the socket, so release() loses none. REQUIRES: no read
+  // is in progress.
   void read(ReadHandler then);
-  // Writes these, which stay valid until the handler is called. REQUIRES: at least one byte,
-  // nothing is being written, and with TLS something was read or it is open.
+  // Writes `plain`, which must stay valid until the handler runs. REQUIRES: there is at least
+  // one byte; no write is in progress; with TLS, something was read or the handshake is over.
   void write(std::vector<boost::asio::const_buffer> plain, Handler then);
-  // How much of it the socket has taken, without waiting; what it has not is write()'s, which also
-  // tells of trouble. Nothing with TLS. REQUIRES: nothing is being written.
+  // Writes as much as the socket takes without waiting, and returns how much that was. Pass the
+  // rest to write(), which also reports errors. With TLS it writes nothing. REQUIRES: no write
+  // is in progress.
   std::size_t write_now(std::string_view plain);
-  // Nothing is written after this; the peer is told. Reading goes on. REQUIRES: nothing is being
-  // written.
+  // Ends the direction of writing and notifies the peer. Reading goes on. REQUIRES: no write is
+  // in progress.
   void end_writing();
 
-  // Closes at once; with TLS the peer is told why, if the kernel takes that at once. Handlers that
-  // wait are let go without being called.
+  // Closes at once. With TLS it notifies the peer, if the kernel takes these bytes at once.
+  // Pending handlers are destroyed without being called.
   void close();
   bool is_open() const { return socket_.is_open(); }
-  // The same, but gives the socket to somebody who speaks something else. REQUIRES: no TLS, nothing
-  // is being written.
+  // Ends this object as close() does, but returns the open socket, for code that speaks another
+  // protocol. REQUIRES: no TLS, no write is in progress.
   boost::asio::ip::tcp::socket release();
 
  private:
@@ -82,9 +87,9 @@ class Transport : public std::enable_shared_from_this<Transport> {
 
   boost::asio::ip::tcp::socket socket_;
   std::optional<TlsChannel> tls_;
-  std::optional<Error> broken_;  // TLS is
+  std::optional<Error> broken_;  // error of the TLS channel, after which it cannot be used
   std::array<char, 4096> buffer_;
-  std::string received_;  // plain, by TLS, not read yet
+  std::string received_;  // plain bytes from TLS, not read yet
   Handler on_open_;
   ReadHandler on_read_;
   Handler on_written_;
