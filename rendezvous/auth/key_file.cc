@@ -27,7 +27,7 @@ Secret taken_from_environment() {
   return text;
 }
 
-// The file may be a pipe, whose size nobody knows before its end.
+// Reads the file in one call, because the size of a pipe is not known before its end.
 Result<Secret> contents_of(const UniqueFd& file, const std::string& doing) {
   int failed = 0;
   Secret text = Secret::filled(kMaxFileBytes + 1, [&](char* place) {
@@ -43,7 +43,7 @@ Result<Secret> contents_of(const UniqueFd& file, const std::string& doing) {
   return text;
 }
 
-// What is proved with them needs OpenSSL.
+// Parses the keys, and loads OpenSSL, because proofs need it.
 Result<Keyring> read_keys(const Secret& text) {
   Result<Keyring> keys = Keyring::parse(text);
   if (!keys) return keys;

@@ -1,5 +1,5 @@
-// Where keys come from: --rdzv-key-file, or DDPRUN_RDZV_KEY in the environment. For main threads,
-// before others are started.
+// Reads keys from --rdzv-key-file, or from DDPRUN_RDZV_KEY in the environment. For main threads,
+// before other threads start.
 #pragma once
 
 #include <string>
@@ -14,18 +14,18 @@ namespace ddprun {
 inline constexpr const char* kKeyVariable = "DDPRUN_RDZV_KEY";
 
 struct FoundKeys {
-  Keyring keys;        // empty: none was given
-  std::string remark;  // for the log; empty: nothing is odd about them
+  Keyring keys;        // empty: no key was given
+  std::string remark;  // warning for the log; empty: there is none
 };
 
-// path: of a file, which may be a pipe; empty for none, then the environment counts. The variable is taken out of the
-// environment, and wiped where this process was given it, so that no child and no reader of
-// /proc/<pid>/environ finds it there. kInvalidArgument, or the kernel's word about the file; never
-// what is in it.
+// Reads the keys from the file at `path`, which may be a pipe. If `path` is empty, reads the
+// variable. Removes the variable from the environment in both cases, and overwrites its memory,
+// so that neither a child nor a reader of /proc/<pid>/environ finds it. Errors are
+// kInvalidArgument or the kernel's error about the file. They never show the contents.
 Result<FoundKeys> find_keys(const std::string& path);
 
-// What whoever runs a service that listens there should know; empty: only those with a key can
-// join, or munge keeps users apart, or only this host can come.
+// Returns a warning for the operator of a service that listens at `listening`. Empty: there is
+// no exposure, because clients need a key, munge separates users, or only this host can connect.
 std::string exposure_of(const HostPort& listening, const Keyring& keys, const FoundMunge& munge);
 
 }  // namespace ddprun

@@ -18,7 +18,7 @@
 namespace ddprun {
 namespace {
 
-// Of munge.h, whose numbers are the library's binary interface.
+// Constants of munge.h. Their numbers are part of the library's ABI.
 constexpr int kOptionTtl = 4;
 constexpr int kOptionSocket = 8;
 constexpr int kOptionUserRestriction = 9;
@@ -35,7 +35,7 @@ constexpr int kCredentialUnauthorized = 18;
 
 using Context = void*;
 
-// Everything else is wrong with the credential.
+// Returns true if munge itself failed. All other codes mean that the credential is wrong.
 bool is_munges_trouble(int code) {
   return code == kInternal || code == kOverflow || code == kNoMemory || code == kSocketError ||
          code == kTimeout;
@@ -72,7 +72,7 @@ struct Freed {
 
 }  // namespace
 
-// --- asking ----------------------------------------------------------------------------------------
+// --- asking ------------------------------------------------------------------------------------
 
 MungeOutcome Munge::carry_out(const MungeTask& task) const {
   if (const auto* wanted = std::get_if<MakeCredential>(&task)) return make(*wanted);
@@ -81,7 +81,7 @@ MungeOutcome Munge::carry_out(const MungeTask& task) const {
 
 namespace {
 
-// A context is no thread's but the one that made it.
+// A context of libmunge, for the thread that made it only.
 template <class Functions>
 class ContextOf {
  public:
@@ -128,14 +128,14 @@ MungeOutcome Munge::make(const MakeCredential& task) const {
   const std::unique_ptr<char, Freed> credential(raw);
   if (code != kSuccess || !credential) {
     Error error = context.error("have munge make a credential", code);
-    error.kind = ErrorKind::kConnection;  // nobody else has a part in it
+    error.kind = ErrorKind::kConnection;  // no other party takes part, so munge itself failed
     return error;
   }
   return MungeAnswer{credential.get(), user_};
 }
 
-// The code counts alone: of a credential that was read before or has expired, munge tells the
-// statement and the user all the same.
+// Only the code counts. If a credential has expired or was read before, munge still returns its
+// statement and user.
 MungeOutcome Munge::read(const std::string& credential) const {
   const char* doing = "have munge read a credential";
   if (credential.empty() || credential.find('\0') != std::string::npos) {
@@ -160,7 +160,7 @@ MungeOutcome Munge::read(const std::string& credential) const {
 
 // --- finding it --------------------------------------------------------------------------------
 
-// The library stays loaded: a thread may still wait in it.
+// The library stays loaded, because a thread may still wait in it.
 FoundMunge ask_munge(const MungeOptions& options) {
   if (const Result<void> there = load_openssl(); !there) return {nullptr, there.error().message()};
   void* library = dlopen(options.library.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -1,8 +1,9 @@
-// Munge: what a Slurm cluster's nodes know each other by. libmunge.so.2 is loaded where it is, so
-// that ddprun neither needs its headers nor its presence; munged does the work.
+// Munge: authenticates users between the nodes of a Slurm cluster. It loads libmunge.so.2 at run
+// time, so that ddprun needs neither the headers nor the library. munged does the work.
 //
-// Immutable after find_munge(); any thread. Every call blocks on munged, for as long as libmunge is
-// patient with one that hangs (10 s and more): event loops use MungeDesk (rendezvous/auth/munge_desk.h).
+// It is immutable after find_munge(); any thread. Every call blocks on munged. If munged hangs,
+// it blocks for as long as libmunge waits (10 s and more). Event loops therefore use MungeDesk
+// (rendezvous/auth/munge_desk.h).
 #pragma once
 
 #include <chrono>
@@ -14,19 +15,20 @@
 
 namespace ddprun {
 
-inline constexpr const char* kNoMunge = "none";  // of --munge-socket
+inline constexpr const char* kNoMunge = "none";  // value of --munge-socket
 
-// Whether somebody has said where munged is, and so wants it.
+// Returns true if the user has named munged's socket, and so requires munge.
 inline bool is_named(const std::string& munge_socket) {
   return !munge_socket.empty() && munge_socket != kNoMunge;
 }
 
 struct MungeOptions {
-  // munged's; empty: the one that AuthInfo in slurm.conf names, else munge's own default.
+  // The socket of munged. Empty: the one that AuthInfo in slurm.conf names, or else munge's own
+  // default.
   std::string socket;
   std::string library = "libmunge.so.2";  // tests name one that does not exist
-  // Of a credential. The nonces in it keep replays out, so this is only for how far the clocks of
-  // two nodes may be apart.
+  // Lifetime of a credential. Its nonces prevent replays, so the lifetime only has to cover the
+  // difference between the clocks of two nodes.
   std::chrono::seconds lifetime{30};
 };
 
@@ -35,12 +37,13 @@ class Munge {
   Munge(const Munge&) = delete;
   Munge& operator=(const Munge&) = delete;
 
-  // Has munged do the task. kProtocol: the credential was made with another key, or altered, has
-  // expired, was read here before, or is for another user's eyes. kConnection: munged does not
-  // answer, or not as it should.
+  // Has munged do the task.
+  // - kProtocol: the credential was made with another key, was altered, has expired, was read
+  //   here before, or is for another user.
+  // - kConnection: munged does not answer, or its answer is invalid.
   MungeOutcome carry_out(const MungeTask& task) const;
 
-  // The user that munge takes this process for.
+  // Returns the user that munge takes this process for.
   UserId user() const { return user_; }
 
  private:
@@ -57,17 +60,17 @@ class Munge {
 };
 
 struct FoundMunge {
-  std::shared_ptr<const Munge> munge;  // null: it is of no use here
-  std::string why_not;                 // then: one line
+  std::shared_ptr<const Munge> munge;  // null: it cannot be used here
+  std::string why_not;                 // if munge is null: the reason, on one line
 };
 
-// Returns munged's socket as slurm.conf has it: the file that SLURM_CONF names, else /etc/slurm/slurm.conf.
-// Empty where there is no such file, or it names none.
+// Returns munged's socket according to slurm.conf, which is the file that SLURM_CONF names, or
+// else /etc/slurm/slurm.conf. Empty: there is no such file, or it names no socket.
 std::string munge_socket_of_slurm();
 
-// Munge as it is used without being asked for: usable if the library can be loaded and munged there
-// makes a credential and reads it again. Blocks for `allowed` at most; a munged that hangs counts as
-// none, and leaves a thread behind that waits for it. For main threads.
+// Returns munge for use by default. It is usable if the library can be loaded, and munged makes
+// a credential and reads it again. Blocks for at most `allowed`. A munged that hangs counts as
+// absent; a thread that waits for it stays. For main threads.
 FoundMunge find_munge(const MungeOptions& options, Duration allowed = std::chrono::seconds(1));
 
 }  // namespace ddprun

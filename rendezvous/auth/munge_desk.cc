@@ -16,14 +16,14 @@ namespace asio = boost::asio;
 struct MungeDesk::Job {
   std::uint64_t number;
   MungeTask task;
-  std::atomic<bool> is_over = false;  // nobody waits for it any more
+  std::atomic<bool> is_over = false;  // its outcome is not needed any more
 };
 
-// The thread may outlive the desk and the io_context.
+// The thread may outlive the MungeDesk and the io_context.
 struct MungeDesk::Shared {
   std::mutex mutex;
   std::condition_variable more;
-  MungeDesk* desk = nullptr;  // null: closed. Written by the loop's thread alone
+  MungeDesk* desk = nullptr;  // null: closed. Written by the loop's thread only
   std::shared_ptr<const Munge> munge;
   std::deque<std::shared_ptr<Job>> waiting;
 };
@@ -89,7 +89,7 @@ void MungeDesk::work(const std::shared_ptr<Shared>& shared) {
   }
 }
 
-// Either thread's.
+// Called on either thread.
 void MungeDesk::post_outcome(std::uint64_t number, MungeOutcome outcome) {
   asio::post(io_, [shared = shared_, number, outcome = std::move(outcome)] {
     if (shared->desk) shared->desk->close(number, outcome);
@@ -98,11 +98,11 @@ void MungeDesk::post_outcome(std::uint64_t number, MungeOutcome outcome) {
 
 void MungeDesk::close(std::uint64_t number, const MungeOutcome& outcome) {
   const auto found = open_.find(number);
-  if (found == open_.end()) return;  // its time was over
+  if (found == open_.end()) return;  // it has timed out
   found->second.job->is_over = true;
   const Handler then = std::move(found->second.then);
   open_.erase(found);
-  then(outcome);  // may end this desk
+  then(outcome);  // may destroy this MungeDesk
 }
 
 }  // namespace ddprun

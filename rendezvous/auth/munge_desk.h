@@ -1,9 +1,11 @@
-// MungeDesk: what an event loop asks of munge, which blocks. Tasks are done one after the other, on
-// a thread of the desk's own that is started with the first; outcomes come back to the loop.
+// MungeDesk: asks munge for an event loop, because calls of munge block. Tasks are done one
+// after the other, on a thread of its own that starts with the first task. Outcomes are posted
+// to the loop.
 //
-// Owned and called by the thread that runs the io_context, like the handlers it is given. A munged
-// that hangs holds up the thread, never the loop: every task has its outcome after kPatience, and
-// the desk can be destroyed at any time, the thread then ends when munge lets go of it.
+// The thread that runs the io_context owns it and calls it; handlers run there, too. A munged
+// that hangs blocks the MungeDesk's own thread, never the loop: every task has its outcome after
+// kPatience. The MungeDesk can be destroyed at any time. Its thread then ends once its call of
+// munge returns.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -22,28 +24,28 @@ namespace ddprun {
 
 class MungeDesk {
  public:
-  // Longer than libmunge takes to find out that munged is dead (2.3 s), shorter than an agent's try
-  // to connect (3 s).
+  // Longer than libmunge needs to find out that munged is dead (2.3 s). Shorter than an agent's
+  // attempt to connect (3 s).
   static constexpr Duration kPatience = std::chrono::milliseconds(2500);
-  // More tasks than that wait for nothing: the outcome is an error at once.
+  // Limit for waiting tasks. Further tasks fail at once.
   static constexpr std::size_t kMaxWaiting = 4096;
 
   using Handler = std::function<void(const MungeOutcome&)>;
 
   MungeDesk(boost::asio::io_context& io, std::shared_ptr<const Munge> munge);
-  // Handlers that were not called by then never are.
+  // Pending handlers are never called.
   ~MungeDesk();
   MungeDesk(const MungeDesk&) = delete;
   MungeDesk& operator=(const MungeDesk&) = delete;
 
   const Munge& munge() const { return *munge_; }
 
-  // Calls `then` once, from the io_context, never from within ask().
+  // Asks munge, and calls `then` once, from the io_context and never within ask().
   void ask(MungeTask task, Handler then);
 
  private:
-  struct Job;     // what the thread has of a task
-  struct Shared;  // with the thread
+  struct Job;     // the thread's part of a task
+  struct Shared;  // state shared with the thread
   struct Order {
     std::shared_ptr<Job> job;
     Handler then;

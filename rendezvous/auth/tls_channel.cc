@@ -19,7 +19,7 @@ bool is_numeric(const std::string& host) {
          inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
 }
 
-// What the peer says with an alert is said of us; here is what to do about it.
+// Returns advice for an alert. The peer's alert is about our side.
 std::string advice_on(int alert) {
   switch (alert) {
     case SSL_AD_PROTOCOL_VERSION: return " (a service that has no --rdzv-tls-cert says so)";
@@ -101,7 +101,7 @@ Result<void> TlsChannel::shake_hands() {
     if (code == SSL_ERROR_WANT_READ) return {};
     return failure(code);
   }
-  // Without it binding() would not be this connection's alone (RFC 7627).
+  // Without it, binding() would not be unique to this connection (RFC 7627).
   if (openssl().SSL_version(ssl_.get()) < TLS1_3_VERSION &&
       openssl().SSL_ctrl(ssl_.get(), SSL_CTRL_GET_EXTMS_SUPPORT, 0, nullptr) != 1) {
     return Error{.kind = ErrorKind::kProtocol,
@@ -131,8 +131,8 @@ Result<void> TlsChannel::read_plain() {
   }
 }
 
-// One line with OpenSSL's reason, and where a certificate is the trouble, with what is wrong with
-// it.
+// Returns one line with OpenSSL's reason. For a rejected certificate, it also says what is wrong
+// with it.
 Error TlsChannel::failure(int code) {
   const unsigned long first = openssl().ERR_peek_error();
   const int reason = ERR_GET_REASON(first);
@@ -168,7 +168,7 @@ void TlsChannel::send(std::string_view plain) {
   std::size_t sent = 0;
   openssl().ERR_clear_error();
   const int done = openssl().SSL_write_ex(ssl_.get(), plain.data(), plain.size(), &sent);
-  // A channel that was broken or closed swallows it: its owner is told where it reads.
+  // A broken or closed channel drops the bytes; its owner gets the error from receive().
   DDPRUN_ASSERT(done != 1 || sent == plain.size(), "what goes to memory goes there whole");
 }
 
@@ -191,7 +191,7 @@ std::string TlsChannel::binding() const {
   DDPRUN_ASSERT(is_open_, "the handshake is over before it is relied on");
   constexpr std::string_view kLabel = "EXPORTER-Channel-Binding";
   std::string bytes(32, '\0');
-  const unsigned char none = 0;  // the context: present, and empty
+  const unsigned char none = 0;  // the context is present and empty
   const int done = openssl().SSL_export_keying_material(
       ssl_.get(), reinterpret_cast<unsigned char*>(bytes.data()), bytes.size(), kLabel.data(),
       kLabel.size(), &none, 0, 1);

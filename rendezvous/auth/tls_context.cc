@@ -12,7 +12,8 @@
 namespace ddprun {
 namespace {
 
-// What the system says about a file; OpenSSL says only that something failed.
+// Returns the status of a file, or the system's error. OpenSSL would report only that something
+// failed.
 Result<struct stat> look_at(const std::string& doing, const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
@@ -21,10 +22,10 @@ Result<struct stat> look_at(const std::string& doing, const std::string& path) {
   return status;
 }
 
-// Else OpenSSL asks the terminal.
+// Refuses passphrases. Without it OpenSSL would ask on the terminal.
 int no_passphrase(char*, int, int, void*) { return 0; }
 
-// Fails where OpenSSL is not there, or its configuration on this system is wrong.
+// Fails if OpenSSL is missing, or if its configuration on this system is wrong.
 Result<ssl_ctx_st*> make_context() {
   if (Result<void> there = load_openssl(); !there) return std::move(there).error();
   openssl().ERR_clear_error();
@@ -34,10 +35,10 @@ Result<ssl_ctx_st*> make_context() {
                  .cause = take_openssl_reason("no reason is known")};
   }
   openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
-  // TLS 1.3 always has forward secrecy. Of TLS 1.2, what sends the secret under the certificate's key
-  // would let whoever gets that key later read what was recorded.
+  // TLS 1.3 always has forward secrecy. In TLS 1.2, some ciphers send the secret under the
+  // certificate's key. An attacker that gets this key later could then decrypt recorded traffic.
   openssl().SSL_CTX_set_cipher_list(context, "DEFAULT:!kRSA:!kPSK:!kRSAPSK:!kSRP");
-  // Every connection is a full handshake: what a session ticket would save is not worth a secret
+  // Every connection does a full handshake. Session tickets would save little and need a secret
   // that outlives the connection.
   openssl().SSL_CTX_set_options(context,
                                 SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
@@ -46,13 +47,14 @@ Result<ssl_ctx_st*> make_context() {
   // Most connections are idle most of the time.
   openssl().SSL_CTX_ctrl(context, SSL_CTRL_MODE, SSL_MODE_RELEASE_BUFFERS, nullptr);
   openssl().SSL_CTX_set_default_passwd_cb(context, &no_passphrase);
-  // What --rdzv-tls-ca holds is trusted, whether or not somebody else has signed it.
+  // Trusts every certificate in --rdzv-tls-ca, also one that another authority has signed.
   openssl().X509_VERIFY_PARAM_set_flags(openssl().SSL_CTX_get0_param(context),
                                         X509_V_FLAG_PARTIAL_CHAIN);
   return context;
 }
 
-// " (OpenSSL: no start line)"; a certificate that OpenSSL finds too weak, for one, is in PEM.
+// Returns " (OpenSSL: no start line)". OpenSSL's reason matters: for example, a certificate may
+// be valid PEM, but too weak.
 std::string openssl_says() { return " (OpenSSL: " + take_openssl_reason("no reason") + ")"; }
 
 Result<void> use_certificate(ssl_ctx_st* context, const std::string& path) {
@@ -62,7 +64,7 @@ Result<void> use_certificate(ssl_ctx_st* context, const std::string& path) {
   return invalid_argument("it holds no certificate in PEM" + openssl_says()).within(doing);
 }
 
-// REQUIRES: the certificate is there. The remark is about the file.
+// REQUIRES: the certificate is set. Returns a warning about the file, or an empty text.
 Result<std::string> use_key(ssl_ctx_st* context, const TlsFiles& files) {
   const std::string doing = "--rdzv-tls-key: read the key in " + files.key;
   const auto file = look_at(doing, files.key);

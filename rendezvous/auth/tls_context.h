@@ -1,8 +1,8 @@
-// TlsContext: certificate, key and authority for TLS on the control port, read from files.
+// TlsContext: certificate, key and certificate authority (CA) for TLS on the control port, read
+// from files.
 //
-// Never changed after it was made, so connections share it; who reads the files again makes a new
-// one, which counts for connections made from then on. Making one reads files and may block.
-// Any thread.
+// It is immutable, so connections share it. To read the files again, make a new one, which later
+// connections use. Making one reads files and may block. Any thread.
 #pragma once
 
 #include <memory>
@@ -10,23 +10,24 @@
 
 #include "base/result.h"
 
-// OpenSSL's SSL_CTX and SSL; base/openssl_loader.h, which has its headers, is included by tls_context.cc and tls_channel.cc alone.
+// OpenSSL's SSL_CTX and SSL. Only tls_context.cc and tls_channel.cc include
+// base/openssl_loader.h, which includes OpenSSL's headers.
 struct ssl_ctx_st;
 struct ssl_st;
 
 namespace ddprun {
 
-// --rdzv-tls-cert, --rdzv-tls-key and --rdzv-tls-ca, as given: files in PEM.
+// Values of --rdzv-tls-cert, --rdzv-tls-key and --rdzv-tls-ca: files in PEM.
 struct TlsFiles {
-  // Instead of a file with authorities, in `ca`: those that this system trusts.
+  // Value of `ca` that stands for the authorities that this system trusts.
   static constexpr const char* kSystem = "system";
 
-  std::string cert;  // the certificate, and those between it and the authority
+  std::string cert;  // the certificate and its intermediate certificates
   std::string key;   // its private key, without a passphrase
-  std::string ca;    // the authorities that the other side's certificate has to come from
+  std::string ca;    // the authorities that must have issued the peer's certificate
 
   bool is_given() const { return !cert.empty() || !key.empty() || !ca.empty(); }
-  // Whether `ca` names a file.
+  // Returns true if `ca` names a file.
   bool has_authority() const { return !ca.empty() && ca != kSystem; }
 };
 
@@ -35,25 +36,25 @@ using TlsContextPtr = std::shared_ptr<const TlsContext>;
 
 struct FoundTls {
   TlsContextPtr context;
-  std::string remark;  // for the log; empty: nothing is odd about the files
+  std::string remark;  // warning for the log; empty: there is none
 };
 
 class TlsContext {
  public:
-  // For the side that accepts. Needs cert and key; with ca it demands of whoever connects a
-  // certificate that comes from it. kInvalidArgument, or the system's word about a file: one line
-  // with the option and the file.
+  // Makes the context of the side that accepts. It needs cert and key. With ca it demands a
+  // certificate from that authority of every client. Errors are kInvalidArgument or the system's
+  // error about a file, on one line with the option and the file.
   static Result<FoundTls> for_service(const TlsFiles& files);
-  // For the side that connects. The service's certificate has to come from ca, or without it from
-  // an authority that this system trusts. cert and key, or neither: what a service that demands a
-  // certificate is shown.
+  // Makes the context of the side that connects. The service's certificate must come from ca or,
+  // without ca, from an authority that this system trusts. cert and key are optional, but only
+  // together: they are shown to a service that demands a certificate.
   static Result<FoundTls> for_agent(const TlsFiles& files);
 
   ~TlsContext();
   TlsContext(const TlsContext&) = delete;
   TlsContext& operator=(const TlsContext&) = delete;
 
-  // Whoever connects must have a certificate: nobody else gets past the TLS handshake.
+  // Returns true if every client must have a certificate. The TLS handshake fails without one.
   bool demands_certificates() const { return demands_certificates_; }
 
   // For TlsChannel.
@@ -67,8 +68,8 @@ class TlsContext {
   bool demands_certificates_ = false;
 };
 
-// What OpenSSL says of the oldest failure of this thread that it has not been asked about, and
-// forgets all of them; `otherwise` where it has nothing to say.
+// Returns OpenSSL's reason for the oldest error in the error queue of this thread, and clears
+// the queue. Returns `otherwise` if there is none.
 std::string take_openssl_reason(const std::string& otherwise);
 
 }  // namespace ddprun

@@ -1,8 +1,9 @@
-// What munge is asked to do, and what it says, as plain values: the handshake hands out tasks, its
-// shell has them done on a thread that may wait (rendezvous/auth/munge_desk.h). Value types; any thread.
+// Tasks for munge and their outcomes, as plain values. The handshake returns tasks. Its caller
+// has them done on a thread that may block (rendezvous/auth/munge_desk.h). Value types; any
+// thread.
 //
-// A credential is a text that the munged of one node has made. Every munged with the same key says
-// which user had it made, and what he stated in it.
+// A credential is a text that the munged of one node has made. Every munged with the same key
+// can tell which user had it made, and the statement in it.
 #pragma once
 
 #include <string>
@@ -15,7 +16,7 @@ namespace ddprun {
 
 struct MakeCredential {
   std::string statement;
-  UserId reader;  // no other user can have it read
+  UserId reader;  // only this user can read it
 };
 struct ReadCredential {
   std::string credential;
@@ -24,10 +25,10 @@ using MungeTask = std::variant<MakeCredential, ReadCredential>;
 
 struct MungeAnswer {
   std::string text;  // the credential that was made, or the statement of one that was read
-  UserId maker;      // of one that was read
+  UserId maker;      // of a credential that was read
 };
-// An error of kind kProtocol: munge does not vouch for that credential. Any other: munge itself is
-// in trouble, and nothing is known of the credential.
+// kProtocol: munge rejects the credential. Other errors: munge itself failed, and nothing is
+// known about the credential.
 using MungeOutcome = Result<MungeAnswer>;
 
 }  // namespace ddprun

@@ -1,10 +1,12 @@
-// FailureRate: who has failed too often of late to be told more than to try later. The service counts
-// wrong proofs by address and job, and asks after a proof has failed: the holder of a key is never
-// kept out by the failures of others.
+// FailureRate: finds clients that have failed too often recently; they only get "try later". The
+// service counts wrong proofs by address and job. It asks only after a proof has failed. So the
+// failures of others never keep out the holder of a key.
 //
-// Each address may fail kBurst times in a row, and once more per kPause from then on. An address
-// that has not failed for long is forgotten; past kAddresses of them the one is forgotten that
-// failed longest ago. A value machine without a clock; one owner thread.
+// Each address may fail kBurst times in a row, and after that once per kPause. An address that
+// has not failed for long is forgotten. With more than kAddresses of them, the one whose
+// failures expire first is forgotten.
+//
+// A value type without a clock; one owner thread.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +23,14 @@ class FailureRate {
   static constexpr Duration kPause = std::chrono::seconds(1);
   static constexpr std::size_t kAddresses = 4096;
 
-  // Somebody at that address has failed.
+  // Counts a failure of that address.
   void note(const std::string& address, TimePoint now);
-  // Whether the address has used up what it had.
+  // Returns true if the address may not fail again now.
   bool is_blocked(const std::string& address, TimePoint now) const;
 
  private:
-  // When all of its failures will have been made good: the furthest a burst can get ahead is
-  // kBurst * kPause.
+  // The time at which all failures of an address have expired. It is at most kBurst * kPause
+  // ahead.
   std::map<std::string, TimePoint> paid_at_;
 };
 

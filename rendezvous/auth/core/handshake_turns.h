@@ -1,9 +1,11 @@
-// HandshakeTurns: how many TLS handshakes an address may have begun and not completed. The first flight
-// of a handshake costs the service a signature, and its client nothing.
+// HandshakeTurns: limits how many TLS handshakes an address may have begun and not completed.
+// The first message of a handshake costs the service a signature, but costs its client nothing.
 //
-// A turn is free again when its handshake is complete, and kHold after it began: a client that
-// abandons or stalls a handshake keeps others of its address out for no longer. A value machine
-// without a clock; one owner thread.
+// A turn is free again when its handshake is complete, and at the latest kHold after it began.
+// So a client that abandons or stalls a handshake blocks others of its address for no longer
+// than that.
+//
+// A value type without a clock; one owner thread.
 #pragma once
 
 #include <algorithm>
@@ -19,15 +21,16 @@ namespace ddprun {
 
 class HandshakeTurns {
  public:
-  // 1000 handshakes a second take about half of a core. A smaller flood delays no other client of
-  // the same address, for example behind a gateway.
+  // 1000 handshakes a second take about half of a core. A smaller flood delays no other client
+  // of the same address, for example one that shares a gateway.
   static constexpr std::size_t kTurns = 1000;
   static constexpr Duration kHold = std::chrono::seconds(1);
-  // Handshakes of an address that wait for a turn, and for how long. Others are told to try later.
+  // How many handshakes of an address may wait for a turn, and for how long. Others are told to
+  // try later.
   static constexpr std::size_t kWaiting = 100;
   static constexpr Duration kWait = std::chrono::seconds(1);
 
-  // turns: of an address at once.
+  // turns: the limit for one address.
   explicit HandshakeTurns(std::size_t turns = kTurns) : most_(turns) {}
 
   // Takes a turn for a handshake that begins now. False: all turns of the address are taken.
@@ -40,7 +43,7 @@ class HandshakeTurns {
     return true;
   }
 
-  // A handshake of that address is complete.
+  // Frees a turn, because a handshake of that address is complete.
   void complete(const std::string& address) {
     const auto found = begun_.find(address);
     if (found == begun_.end() || found->second.empty()) return;
@@ -48,7 +51,7 @@ class HandshakeTurns {
     if (found->second.empty()) begun_.erase(found);
   }
 
-  // When the address has a turn again at the latest.
+  // Returns the time by which the address has a free turn.
   TimePoint free_at(const std::string& address, TimePoint now) const {
     const auto found = begun_.find(address);
     const bool is_full = found != begun_.end() && found->second.size() >= most_;
@@ -60,7 +63,8 @@ class HandshakeTurns {
  private:
   static constexpr std::size_t kAddresses = 1024;
 
-  // What is past its time bounds nobody. Others stay: they are as many as there are handshakes.
+  // Removes addresses whose turns have all expired. The others stay: there are at most as many
+  // as handshakes in progress.
   void forget_old(TimePoint now) {
     std::erase_if(begun_, [&](const auto& entry) {
       return entry.second.empty() || entry.second.back() + kHold <= now;

@@ -21,7 +21,7 @@ std::vector<std::string_view> words_of(std::string_view line) {
 
 }  // namespace
 
-// Without copies of a key anywhere but in the text.
+// Parses without copying a key out of the text's secret memory.
 Result<Keyring> Keyring::parse(const Secret& text) {
   Keyring keyring;
   int number = 0;

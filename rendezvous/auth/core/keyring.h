@@ -1,11 +1,12 @@
-// Keyring: the keys by which agents and the rendezvous service know each other.
+// Keyring: the keys by which agents and the rendezvous service authenticate each other.
 //
-// Text, as files hold it and DDPRUN_RDZV_KEY: one key to a line; lines that begin with # and empty
-// ones say nothing.
-//   KEY         for every job that has none of its own; one such line at most
-//   JOB KEY     for the job of that id alone
-// A key is one word of kMinKeyBytes or more: 32 random bytes in hexadecimal, say. The same text
-// serves the service and the agents.
+// The text of key files and of DDPRUN_RDZV_KEY has one key per line. Empty lines and lines that
+// begin with # are ignored.
+//   KEY         for every job that has no key of its own; at most one such line
+//   JOB KEY     for the job of that id only
+//
+// A key is one word of at least kMinKeyBytes, for example 32 random bytes in hexadecimal. The
+// service and the agents use the same text.
 //
 // Keys are kept out of core dumps (base/secret.h). A value type; any thread.
 #pragma once
@@ -25,11 +26,12 @@ class Keyring {
  public:
   static constexpr std::size_t kMinKeyBytes = 16;
 
-  // kInvalidArgument names the line and what is wrong with it, never what is written there.
+  // Parses such a text. kInvalidArgument: the error names the line and what is wrong, but never
+  // shows the text.
   static Result<Keyring> parse(const Secret& text);
 
   bool empty() const { return !for_all_ && by_job_.empty(); }
-  // The job's own key, else the one for every job; nullopt: neither.
+  // Returns the job's own key, or else the key for every job; nullopt: there is neither.
   std::optional<Secret> key_of(const std::string& job) const;
   const std::optional<Secret>& for_every_job() const { return for_all_; }
 

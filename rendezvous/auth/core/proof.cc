@@ -19,13 +19,13 @@ std::string hmac_hex(std::string_view key, std::string_view text) {
   return to_hex({digest.data(), size});
 }
 
-// With their lengths, so that no two lists of fields make the same text.
+// Adds a field with its length, so that different lists of fields never make the same text.
 void add(std::string& text, std::string_view field) {
   text += std::to_string(field.size()) + ":";
   text += field;
 }
 
-// All that was said, by whom and for what.
+// Returns the purpose and all exchanged fields.
 std::string text_of(std::string_view purpose, const Introduction& introduction) {
   std::string text;
   add(text, purpose);

@@ -1,6 +1,7 @@
-// Proofs that somebody holds a key, without showing it: HMAC-SHA256 (RFC 2104, FIPS 198-1) by
-// OpenSSL over everything that the two sides have said of themselves; and what they have munge put
-// its seal on instead, where there is no key. Pure functions; any thread.
+// Proofs by which a peer shows that it holds a key, without revealing the key. A proof is an
+// HMAC-SHA256 (RFC 2104, FIPS 198-1), by OpenSSL, over all fields that the two sides have
+// exchanged. Without a key, munge certifies a statement over the same fields. Pure functions; any
+// thread.
 #pragma once
 
 #include <string>
@@ -8,33 +9,36 @@
 
 namespace ddprun {
 
-inline constexpr int kNonceBytes = 16;  // random ones, written in hexadecimal
+inline constexpr int kNonceBytes = 16;  // random bytes, written in hexadecimal
 
-// What both sides of a handshake have seen. Each adds a nonce that it has never used before, so no
-// proof is ever worth anything on another connection.
+// Introduction: the fields of a handshake that both sides have seen. Each side adds a nonce that
+// it has never used before. So a proof is worthless on any other connection.
 struct Introduction {
   int protocol = 0;
   std::string version;  // of the agent's ddprun
   std::string job;
   std::string agent_nonce;
   std::string service_nonce;
-  std::string channel;  // what TLS calls this connection (TlsChannel::binding()); empty without TLS
+  // TLS's identity of this connection (TlsChannel::binding()); empty without TLS.
+  std::string channel;
 };
 
 enum class Side { kAgent, kService };
 
-// 64 hexadecimal digits. The two sides prove different things: no proof can be handed back.
+// Returns the proof, 64 hexadecimal digits. It differs between the two sides, so that a peer
+// cannot return a proof that it received.
 std::string proof_of(Side side, std::string_view key, const Introduction& introduction);
 
-// The payload of a munge credential, 64 hexadecimal digits (SHA-256): the same, without a key. Munge
-// takes a replay for new on every node but the one that has seen it before; the nonces in here tell.
+// Returns the payload of a munge credential, 64 hexadecimal digits (SHA-256): the same fields
+// without a key. munge detects a replay only on the node that has read the credential before.
+// The nonces in the payload detect it on all others.
 std::string statement_of(Side side, const Introduction& introduction);
 
-// What a reader of the service's pages shows (HTTP `Authorization: Bearer`): 64 hexadecimal digits
-// that follow from the key, and that the key does not follow from.
+// Returns the token that authorizes reading the service's pages (HTTP `Authorization: Bearer`):
+// 64 hexadecimal digits. It is derived from the key; the key cannot be derived from it.
 std::string read_token_of(std::string_view key);
 
-// Whether they are the same, in a time that does not tell where they differ.
+// Returns true if they are equal. The time does not depend on where they differ.
 bool is_same_secret(std::string_view a, std::string_view b);
 
 }  // namespace ddprun

@@ -15,7 +15,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kSpaces) + 1 - first);
 }
 
-// Returns what follows `name=` in `text`; nothing where it does not begin so.
+// Returns what follows `name=` in `text`; nullopt if `text` does not begin so.
 std::optional<std::string_view> value_of(std::string_view text, std::string_view name) {
   const std::size_t equals = text.find('=');
   if (equals == text.npos) return std::nullopt;
@@ -26,7 +26,7 @@ std::optional<std::string_view> value_of(std::string_view text, std::string_view
   return trimmed(text.substr(equals + 1));
 }
 
-// Returns the first part of `text` up to `separator`, and takes it off.
+// Removes the first part of `text`, up to `separator`, and returns it.
 std::string_view take_part(std::string_view& text, char separator) {
   const std::size_t end = std::min(text.find(separator), text.size());
   const std::string_view part = text.substr(0, end);

@@ -1,4 +1,4 @@
-// What ddprun needs of slurm.conf. Pure; any thread.
+// Reads what ddprun needs from slurm.conf. Pure; any thread.
 #pragma once
 
 #include <string>
@@ -6,9 +6,10 @@
 
 namespace ddprun {
 
-// Returns munged's socket, which slurm.conf names where it is not munge's own default:
-// `AuthInfo=socket=PATH`, perhaps with other settings behind a comma. Names are read in either case, the last
-// line counts. Empty: it names none, or no absolute path. text: the file's contents.
+// Returns the socket of munged from slurm.conf, which names it only if it is not munge's own
+// default. The line is `AuthInfo=socket=PATH`, perhaps with other settings after a comma. Names
+// are not case-sensitive, and the last line counts. Empty: there is no socket, or its path is
+// not absolute. text: the file's contents.
 std::string munge_socket_of(std::string_view text);
 
 }  // namespace ddprun
