@@ -12,12 +12,12 @@
 namespace ddprun {
 namespace {
 
-// A host that drops packets must not use up the time in which its other address would have
-// answered.
+// Timeout of one attempt. A host that drops packets must not use up the time in which its other
+// address would have answered.
 constexpr Duration kOneTry = std::chrono::seconds(10);
 
 constexpr Duration kShortestPause = std::chrono::milliseconds(1);
-// Pipelined requests are sent when so many bytes of them have gathered.
+// Pipelined requests are sent when this many bytes have gathered.
 constexpr std::size_t kQueuedBytes = 8 * 1024;
 
 Error protocol_error(std::string cause) {
@@ -40,7 +40,8 @@ Error with_times(Error&& error, const Deadline& deadline) {
 
 bool may_retry(const Deadline& deadline) { return deadline.remaining() >= kShortestPause; }
 
-// Towards the end the tries come closer, so that none of the time is given away.
+// Pauses. Near the deadline the pauses get shorter, so that the last attempt comes shortly
+// before it.
 void pause_before_retry(Backoff& backoff, const Deadline& deadline) {
   std::this_thread::sleep_for(std::min(backoff.next(), deadline.remaining() / 2));
 }
@@ -101,7 +102,8 @@ Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions opt
   }
 }
 
-// The name is resolved anew each time: the host may have come up, or moved.
+// Makes one attempt. It resolves the name again each time, because the host may have started or
+// moved.
 Result<std::unique_ptr<StoreClient>> StoreClient::try_connect(const StoreClientOptions& options,
                                                               const Deadline& deadline) {
   const auto addresses = resolve(options.address, deadline.remaining());
@@ -122,8 +124,8 @@ Result<std::unique_ptr<StoreClient>> StoreClient::try_connect(const StoreClientO
   return last;
 }
 
-// VALIDATE has no answer, so a request with one follows: which store is this? What answers neither
-// with an identity nor with what was expected is no TCPStore.
+// Sends VALIDATE, which has no answer, and then the question for the store's identity. If the
+// answer is neither an identity nor the expected value, the peer is not a TCPStore.
 Result<void> StoreClient::shake_hands(const Deadline& deadline) {
   put_handshake(queued_);
   put_request(queued_, Command::kCompareSet,
@@ -142,8 +144,8 @@ Result<void> StoreClient::shake_hands(const Deadline& deadline) {
 
 // --- a connection that breaks ---
 
-// A store lives in the memory of one process, and listens as long as it lives. So where nobody
-// listens it has ended, and where another answers, that one has other keys.
+// A store lives in the memory of one process and listens until that process ends. So if no
+// process listens, the store has ended. If another store answers, its keys are different.
 Result<void> StoreClient::be_connected(const Call& call, const Deadline& deadline) {
   if (finished_) return *finished_;
   if (!broken_) return {};
@@ -179,8 +181,8 @@ Result<void> StoreClient::go_on_with(const Call& call, StoreClient& next) {
   return {};
 }
 
-// Goes on later, with a new connection, if the store can tell that it is the same, and nothing may
-// have been lost that its caller takes for done.
+// The client may reconnect later if the store has an identity, and no request that the caller
+// takes for done may be lost.
 Error StoreClient::break_off(const Call& call, Error&& error) {
   const bool is_lost = error.kind == ErrorKind::kConnection || error.kind == ErrorKind::kSystem;
   if (!is_lost || !identity_) return finish(call, std::move(error));
@@ -216,7 +218,8 @@ Result<T> StoreClient::repeatedly(const Call& call, const Deadline& deadline, As
   if (!connected) return connected.error();
   Result<T> result = ask();
   if (!broken_) return result;
-  // Once only: it may be this request for which the store hangs up.
+  // Repeats once only, because this request may be the reason why the store closes the
+  // connection.
   const Result<void> again = be_connected(call, deadline);
   if (!again) return again.error();
   return ask();
@@ -251,7 +254,7 @@ Result<void> StoreClient::send(const Call& call, Command command,
   return {};
 }
 
-// Takes answers meanwhile: a server that cannot send does not read.
+// Takes answers meanwhile, because a server that cannot send does not read.
 Result<void> StoreClient::send_queued(Duration timeout) {
   std::string_view rest = queued_;
   const Result<std::size_t> at_once = socket_.send_some(rest);
@@ -259,7 +262,8 @@ Result<void> StoreClient::send_queued(Duration timeout) {
     queued_.clear();
     return {};
   }
-  const Deadline deadline(timeout);  // the clock is read only by who has to wait
+  // Made late, so that only a call that must wait reads the clock.
+  const Deadline deadline(timeout);
   if (!at_once) return with_times(Error(at_once.error()), deadline);
   rest.remove_prefix(*at_once);
   while (!rest.empty()) {
@@ -318,15 +322,15 @@ Result<void> StoreClient::receive(const Deadline& deadline) {
 
 template <class T>
 Result<T> StoreClient::answer(const Call& call, std::optional<T> (ReplyReader::*take)()) {
-  // What follows a first byte has mostly come with it.
+  // The bytes after a first byte have usually come with it.
   if (std::optional<T> field = answer_at_hand(take)) return std::move(*field);
   Result<T> field = answer_within(Deadline(options_.timeout), take);
   if (!field) return break_off(call, std::move(field).error());
   return field;
 }
 
-// When time is up the wait is cancelled. Its answer may be on its way just then: it comes before
-// that of the cancelling, and what we waited for is there after all.
+// Cancels the wait when its time is up. Its answer may already be on the way. It then comes
+// before the answer to the cancellation, and the wait has succeeded.
 template <class T, class Rest>
 Result<T> StoreClient::deferred_answer(const Call& call, const Deadline& deadline, Rest rest) {
   Result<std::uint8_t> first = answer_within(deadline, &ReplyReader::take_u8);
@@ -400,7 +404,7 @@ PendingGet StoreClient::get_async(std::string_view key, Duration timeout) {
   return PendingGet(this, number);
 }
 
-// What fails here is told to those who take the values.
+// An error is reported by the calls that take the values.
 void StoreClient::flush() {
   if (queued_.empty()) return;
   Result<void> sent = send_queued(options_.timeout);
@@ -446,7 +450,7 @@ Result<std::string> StoreClient::take(std::uint64_t number) {
     if (sane && slot.state == Slot::kSent) sane = receive(slot.deadline);
     if (sane) continue;
     Error error = std::move(sane).error();
-    if (error.kind == ErrorKind::kTimeout) {  // the answer will be skipped when it comes
+    if (error.kind == ErrorKind::kTimeout) {  // the late answer will be skipped
       error.doing = doing(call);
       return error;
     }
@@ -531,7 +535,8 @@ Result<std::string> StoreClient::fetch(const Call& call, std::string_view full,
       });
 }
 
-// Two round trips, as PyTorch has it: its older server hangs up when a missing key is read.
+// Uses two round trips, as PyTorch's client does. PyTorch's older server closes the connection
+// if a missing key is read.
 Result<std::string> StoreClient::wait_and_get(const Call& call, std::string_view full,
                                               const Deadline& deadline) {
   const std::array<std::string_view, 1> strings{full};
@@ -685,7 +690,7 @@ Result<std::string> StoreClient::queue_pop(std::string_view key, Duration timeou
     Result<std::optional<std::string>> value = queue_pop(key);
     if (!value) return value.error();
     if (*value) return std::move(**value);
-    // Somebody else was quicker.
+    // Another client was faster.
   }
 }
 

@@ -1,26 +1,34 @@
-// StoreClient: a connection to a generation's store, speaking the c10d TCPStore protocol (dialect
-// M, PyTorch 2.2 and newer; docs/wire_protocol.md). It works against our store and against
-// PyTorch's. The handshake finds out which; with ours a get is one round trip, gets can be
-// pipelined, and a connection that breaks can be replaced.
+// StoreClient: a connection to a generation's store. It speaks the c10d TCPStore protocol
+// (dialect M, PyTorch 2.2 and newer; docs/wire_protocol.md) and works with our store and with
+// PyTorch's. The handshake finds out which one it is. With ours, a get is one round trip, gets
+// can be pipelined, and a broken connection can be replaced.
 //
-// For worker_lib and tests. Plain sockets, no event loop and no thread of its own: a call blocks
-// its caller until the answer is there or its deadline has passed. One thread at a time may use a
-// client; make a second client for a second thread, as a blocked wait holds the connection.
+// For worker_lib and tests. It uses plain sockets, and has no event loop and no thread of its
+// own. A call blocks until the answer is there or its deadline has passed. One thread at a time
+// may use a client. A second thread needs a second client, because a blocked wait holds the
+// connection.
 //
-// Like PyTorch's client it puts "/" (and the prefix, if one is given) in front of every key, so
-// that C++ and Python workers of one job see the same keys.
+// Like PyTorch's client, it puts "/" (and the prefix, if one is given) in front of every key. So
+// C++ and Python workers of one job see the same keys.
 //
-// Errors name the key, the peer, the time waited and allowed. The client stays usable after
-// kInvalidArgument (nothing was sent: a key or value is too long), after kResource (a value that the
-// store may not send) and after the kTimeout of a wait: get, multi_get, wait, queue_pop and barrier.
-// After any other error it is finished, and every call says so again; but for this:
+// Errors name the key, the peer, and the time waited and allowed. The client stays usable after
+// these errors:
+// - kInvalidArgument: a key or value is too long; nothing was sent.
+// - kResource: the value is longer than the store may send.
+// - kTimeout of a call that waits: get, multi_get, wait, queue_pop and barrier.
 //
-// When the connection to a store of ours breaks, the client connects anew, within the deadline of
-// the call. It repeats the call, once, if that can do nothing twice: get, multi_get, wait, check,
-// num_keys, list_keys, queue_len. Other calls connect only before they send; one that was sent ends
-// with an error that says that it may or may not have been done, and the next call connects. It is
-// finished when nobody listens there any more or another store does, and when a request without an
-// answer (set, multi_set, append, queue_push) may have been lost, because no answer has come since.
+// After any other error the client is finished, and every later call returns that error again.
+// There is one exception.
+//
+// If the connection to a store of ours breaks, the client connects again, within the deadline of
+// the call. It then repeats the call once, if a repetition is harmless: get, multi_get, wait,
+// check, num_keys, list_keys, queue_len. Other calls reconnect only before they send. If such a
+// call was sent, its error says that it may or may not have been done, and the next call
+// reconnects.
+//
+// The client is finished if no process listens there any more, or if another store does. It is
+// also finished if a request without an answer (set, multi_set, append, queue_push) may be lost,
+// because no answer has come since.
 #pragma once
 
 #include <cstdint>
@@ -42,26 +50,28 @@
 namespace ddprun {
 
 struct StoreClientOptions {
-  HostPort address;    // name or numeric address; no reverse look-up is ever made
+  HostPort address;    // name or numeric address; there is never a reverse lookup
   std::string prefix;  // "group/0" makes keys "/group/0/<key>"
-  Duration connect_timeout =
-      std::chrono::seconds(300);                 // resolving, connecting with retries, handshake
-  Duration timeout = std::chrono::seconds(300);  // of a single request's answer
-  bool tries_once = false;                       // connecting: a store that is not up is not there
+  // Covers name resolution, connecting with retries, and the handshake.
+  Duration connect_timeout = std::chrono::seconds(300);
+  Duration timeout = std::chrono::seconds(300);  // for the answer to a single request
+  bool tries_once = false;  // connect only once, so that a store that is not up yet is an error
 };
 
 class StoreClient;
 
-// A value that was asked for with get_async(). One thread with its client, which outlives it.
+// PendingGet: a value that was requested by get_async(). It belongs to its client's thread, and
+// the client must outlive it.
 class PendingGet {
  public:
   PendingGet(PendingGet&& other) noexcept
       : client_(std::exchange(other.client_, nullptr)), number_(other.number_) {}
   PendingGet& operator=(PendingGet&& other) noexcept;
-  // Nobody wants the value any more.
+  // Drops the value.
   ~PendingGet();
 
-  // What get() would return, once; blocks until the deadline that was given to get_async().
+  // Returns what get() would return. May be called once. Blocks until the deadline given to
+  // get_async().
   Result<std::string> take() &&;
 
  private:
@@ -74,70 +84,75 @@ class PendingGet {
 
 class StoreClient {
  public:
-  // Connects and shakes hands; a refused connection is tried again with growing pauses (the store
-  // may not be up yet) until connect_timeout, unless only one try is wanted. kConnection: the last
-  // try's cause.
+  // Connects and does the handshake. A failed attempt is repeated with growing pauses until
+  // connect_timeout, because the store may not be up yet, unless options.tries_once is set.
+  // kConnection: the cause is that of the last attempt.
   static Result<std::unique_ptr<StoreClient>> connect(StoreClientOptions options);
 
-  // Stores or overwrites. As set, multi_set, append and queue_push have no answer in this protocol,
-  // success says that the request was sent.
+  // Stores or overwrites. In this protocol set, multi_set, append and queue_push have no answer.
+  // Success only means that the request was sent.
   Result<void> set(std::string_view key, std::string_view value);
-  // Stores all pairs at once, in their order.
+  // Stores all pairs in one request, in their order.
   Result<void> multi_set(const std::vector<std::pair<std::string, std::string>>& pairs);
-  // The value, waiting for the key to exist.
+  // Returns the value. Waits until the key exists.
   Result<std::string> get(std::string_view key, Duration timeout);
-  // The same without waiting: the value is taken later. The timeout begins now. With our store the
-  // requests of many such calls are on their way at once; they leave when some KiB of them have
-  // gathered, with flush(), with the next other call, or when a value is taken. A key that was missing
-  // when its request arrived is asked for again when its value is taken, and then waited for; so is
-  // every key of another server.
+  // Requests the value without waiting; it is taken later. The timeout begins now. With our
+  // store, many such requests can be in flight. They are sent when some KiB have gathered, by
+  // flush(), by the next other call, or when a value is taken.
+  //
+  // If the key was missing when its request arrived, it is requested again when its value is
+  // taken, which then waits. For PyTorch's store, every key is requested only then.
   PendingGet get_async(std::string_view key, Duration timeout);
-  // Sends the requests of get_async() that have not left yet.
+  // Sends the requests of get_async() that have not been sent yet.
   void flush();
-  // The values in the order of the keys, waiting for all of them to exist.
+  // Returns the values in the order of the keys. Waits until all keys exist.
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                              Duration timeout);
   // Adds to a decimal counter (missing = 0) and returns the sum.
   Result<std::int64_t> add(std::string_view key, std::int64_t delta);
-  // Waits until every key exists (or is a queue that holds something).
+  // Waits until every key exists. A queue that is not empty counts as a key.
   Result<void> wait(const std::vector<std::string>& keys, Duration timeout);
-  // Whether every key exists now.
+  // Returns true if every key exists now.
   Result<bool> check(const std::vector<std::string>& keys);
-  // Replaces `expected` by `desired`; returns what the key holds afterwards (for a missing key and
-  // a non-empty expectation: `expected`, as PyTorch's server does).
+  // Replaces `expected` by `desired`, and returns the value of the key after that. If the key is
+  // missing and `expected` is not empty, returns `expected`, as PyTorch's server does.
   Result<std::string> compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired);
-  // True if the key existed.
+  // Returns true if the key existed.
   Result<bool> delete_key(std::string_view key);
-  // Appends to the value, or makes it.
+  // Appends to the value, or creates it.
   Result<void> append(std::string_view key, std::string_view value);
-  // Keys of the whole store, whatever their prefix, and whatever PyTorch's clients count there.
+  // Returns the number of keys in the whole store, with any prefix. It includes the key by which
+  // PyTorch's clients are counted ("init/").
   Result<std::int64_t> num_keys();
-  // The keys under this client's prefix, without it. The server must know LIST_KEYS: ours, or
-  // PyTorch 2.10 and newer; others hang up.
+  // Returns the keys under this client's prefix, without the prefix. The server must support
+  // LIST_KEYS: ours, or PyTorch 2.10 and newer. Other servers close the connection.
   Result<std::vector<std::string>> list_keys();
 
-  // Queues, first in first out, apart from the values of the same name. The server must know them:
-  // ours, or PyTorch's libuv server of 2.8 and newer; others hang up.
+  // Queues are first in, first out. A queue and a value of the same name are independent. The
+  // server must support queues: ours, or PyTorch's libuv server of 2.8 and newer. Other servers
+  // close the connection.
   Result<void> queue_push(std::string_view key, std::string_view value);
-  // Takes the oldest value, if there is one.
+  // Removes and returns the oldest value; nullopt: the queue is empty.
   Result<std::optional<std::string>> queue_pop(std::string_view key);
-  // Takes the oldest value, waiting for one.
+  // Removes and returns the oldest value. Waits until there is one.
   Result<std::string> queue_pop(std::string_view key, Duration timeout);
   Result<std::int64_t> queue_len(std::string_view key);
 
-  // Waits until `world` callers have arrived at the key, this one included. A key serves once: it
-  // counts on, and stays open. The server must know BARRIER: ours, or a PyTorch newer than 2.11.
+  // Waits until `world` callers have arrived at the key, including this one. A key can be used
+  // once: its count stays, and the barrier stays open. The server must support BARRIER: ours, or
+  // a PyTorch newer than 2.11.
   Result<void> barrier(std::string_view key, std::int64_t world, Duration timeout);
 
-  // Numeric address of this host on the way to the store: what other ranks can reach us at.
+  // Returns this host's numeric address on the route to the store, at which other ranks can
+  // reach this process.
   const std::string& local_address() const { return local_address_; }
 
-  // Whether the store is one of ours, as the handshake has found out.
+  // Returns true if the store is one of ours, according to the handshake.
   bool is_ours() const { return identity_.has_value(); }
 
  private:
-  // What a call does, for its errors.
+  // Describes a call for its errors.
   struct Call {
     const char* verb;
     std::string_view key;  // the first one, as the caller wrote it
@@ -145,17 +160,17 @@ class StoreClient {
   };
 
   using Strings = std::vector<std::string>;
-  // A get_async().
+  // The state of one get_async().
   struct Slot {
     enum State : std::uint8_t {
-      kToAsk,  // when its value is taken
-      kSent,   // or queued; not answered yet
+      kToAsk,  // must be requested when its value is taken
+      kSent,   // sent or queued, and not answered yet
       kHere,
     };
     std::string key;
     Deadline deadline;
     State state = kToAsk;
-    bool is_released = false;  // its PendingGet is gone
+    bool is_released = false;  // its PendingGet was destroyed
     std::string value;
   };
   friend class PendingGet;
@@ -168,13 +183,14 @@ class StoreClient {
 
   // Connects again if the connection is broken.
   Result<void> be_connected(const Call& call, const Deadline& deadline);
-  // Takes over the connection of a client that has just been made, if it is to the same store.
+  // Takes over the connection of a new client, if it is to the same store.
   Result<void> go_on_with(const Call& call, StoreClient& next);
-  // Both complete the error. After break_off() the connection is broken, or the client finished, as
-  // the error and what was sent demand; after finish() the client is finished.
+  // Both complete the error. break_off() marks the connection as broken or the client as
+  // finished, depending on the error and on what was sent. finish() marks the client as
+  // finished.
   Error break_off(const Call& call, Error&& error);
   Error finish(const Call& call, Error&& error);
-  // No answer will come to what was sent.
+  // Forgets sent requests, because no answer to them will come.
   void forget_sent();
   // Performs a call that may be repeated.
   template <class T, class Ask>
@@ -183,28 +199,28 @@ class StoreClient {
   template <class T, class Ask>
   Result<T> once(const Call& call, Ask ask);
 
-  // Sends a request, after those that are queued.
+  // Sends a request, after the queued ones.
   Result<void> send(const Call& call, Command command, std::span<const std::string_view> strings,
                     std::int64_t number = 0);
   Result<void> send_queued(Duration timeout);
   // Performs a call that has no answer.
   Result<void> tell(const Call& call, Command command, std::span<const std::string_view> strings);
-  // Sends a request and takes the first field of its answer.
+  // Sends a request and returns the first field of its answer.
   template <class T>
   Result<T> ask(const Call& call, Command command, std::span<const std::string_view> strings,
                 std::int64_t number, std::optional<T> (ReplyReader::*take)());
-  // The next field of the answer, as one of ReplyReader's take functions reads it.
+  // Returns the next field of the answer, read by one of ReplyReader's take functions.
   template <class T>
   Result<T> answer(const Call& call, std::optional<T> (ReplyReader::*take)());
   template <class T>
   Result<T> answer_within(const Deadline& deadline, std::optional<T> (ReplyReader::*take)());
-  // The same, if it has come.
+  // Does the same, but returns nullopt if the field has not come yet.
   template <class T>
   std::optional<T> answer_at_hand(std::optional<T> (ReplyReader::*take)());
   // Waits for bytes.
   Result<void> receive(const Deadline& deadline);
-  // The answer of a WAIT, FETCH or BARRIER that was sent; `rest` makes the result of its first byte
-  // and what follows.
+  // Returns the answer to a WAIT, FETCH or BARRIER that was sent. `rest` makes the result from
+  // the first byte of the answer and the bytes that follow.
   template <class T, class Rest>
   Result<T> deferred_answer(const Call& call, const Deadline& deadline, Rest rest);
   Result<void> await_ready(const Call& call, const Deadline& deadline);
@@ -216,13 +232,13 @@ class StoreClient {
   Result<std::string> fetch(const Call& call, std::string_view full, const Deadline& deadline);
   Result<std::string> wait_and_get(const Call& call, std::string_view full,
                                    const Deadline& deadline);
-  // Nothing when a key is missing.
+  // Returns nullopt if a key is missing.
   Result<std::optional<Strings>> try_fetch(const Call& call,
                                            std::span<const std::string_view> full);
 
-  // Gives the answers that have come to the slots they are for.
+  // Assigns the answers that have come to their slots.
   Result<void> sort_answers();
-  // Moves next_answer_ to the next slot that is to be answered.
+  // Moves next_answer_ to the next slot that expects an answer.
   void skip_answered();
   bool all_answered() const;
   Result<std::string> take(std::uint64_t number);
@@ -237,18 +253,19 @@ class StoreClient {
   BlockingSocket socket_;
   std::string local_address_;
   std::string key_prefix_;
-  std::optional<std::string> identity_;  // of a store of ours
-  std::string queued_;                   // requests that have not left
+  std::optional<std::string> identity_;  // set if the store is one of ours
+  std::string queued_;                   // requests that have not been sent
   ReplyReader replies_;
-  std::optional<Error> broken_;    // the connection; a call may replace it
-  std::optional<Error> finished_;  // the client
-  std::string unconfirmed_;        // the last request without an answer, until another is answered
+  std::optional<Error> broken_;    // error of the connection; a call may replace it
+  std::optional<Error> finished_;  // error that has finished the client
+  // The last request without an answer, until another request is answered.
+  std::string unconfirmed_;
 
-  // By number: first_slot_ and those that follow.
+  // Slots are numbered from first_slot_ on.
   std::deque<Slot> slots_;
   std::uint64_t first_slot_ = 0;
-  std::uint64_t next_answer_ = 0;  // the slot for which the next answer is
-  bool value_follows_ = false;     // its first byte has been read
+  std::uint64_t next_answer_ = 0;  // the slot that the next answer is for
+  bool value_follows_ = false;     // the first byte of its answer has been read
 };
 
 }  // namespace ddprun

@@ -25,16 +25,16 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-// A connection gives way to the others after this many bytes of replies, or requests. More than this
-// and one value is never held for a client that does not read.
+// After this many bytes of replies, or this many requests, a connection yields to the others.
+// For a client that does not read, at most these bytes and one value are held.
 constexpr std::size_t kTurnBytes = 256 * 1024;
 constexpr int kTurnRequests = 256;
 
 constexpr int kLogLines = 10;
 constexpr auto kLogPeriod = std::chrono::seconds(10);
 
-// One client. Its handlers hold it alive; `closed` tells them that the server is done with it, or
-// gone.
+// One client. Its handlers keep it alive. `closed` tells them that the server has closed it or
+// is gone.
 struct Connection {
   Connection(StoreConnectionId number, tcp::socket from, const SocketAddress& address,
              const StoreServerOptions& options)
@@ -48,9 +48,9 @@ struct Connection {
   SocketAddress peer;
   RequestParser parser;
   const Request* request = nullptr;  // the one that is being performed
-  KvState::Progress progress;        // of it
+  KvState::Progress progress;        // of that request
   ByteBuffer unsent;
-  bool stalled = false;  // not served before `unsent` has been taken
+  bool stalled = false;  // not served before `unsent` has been sent
   bool closed = false;
 };
 using ConnectionPtr = std::shared_ptr<Connection>;
@@ -65,15 +65,16 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
              kLogPeriod),
         options_(options),
         state_(options.state, random_hex(kIdentityBytes / 2)) {
-    // Nobody could ask while this thread looks for it.
+    // With one CPU, polling would keep the clients on this host from running.
     if (usable_cpus().size() == 1) options_.alertness = Duration(0);
-    // Else glibc keeps small chunks that are freed in lists of their own, and when a large one is freed,
-    // joins them all at once: after a hundred thousand keys that is a stall of 12 ms. For the whole
-    // process; what a thread frees last still comes back quickly.
+    // By default, glibc keeps freed small chunks in lists of their own, and joins them all at
+    // once when a large chunk is freed. After a hundred thousand keys that takes 12 ms. This
+    // setting is for the whole process. Chunks that a thread freed last are still reused
+    // quickly.
     if (options_.owns_process) mallopt(M_MXFAST, 0);
   }
 
-  // The acceptor lives in this object and is gone with it, or with stop().
+  // The acceptor is a member; it ends with this object or at stop().
   void listen_on(UniqueFd listener) {
     acceptor_.emplace(
         io_, std::move(listener),
@@ -100,7 +101,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
                   {Refusal::kTooManyConnections,
                    "at most " + std::to_string(options_.connections) + " connections are served"});
     }
-    error_code ignored;  // a socket that is dead already says so when it is read
+    error_code ignored;  // a dead socket reports its error at the next read
     socket.non_blocking(true, ignored);
     const StoreConnectionId id(next_id_++);
     const auto connection = std::make_shared<Connection>(id, std::move(socket), peer, options_);
@@ -131,7 +132,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
  private:
-  // Empty: it may connect.
+  // Returns why the client may not connect; empty: it may.
   std::string why_not_this_user(tcp::socket& socket, const SocketAddress& peer) const {
     if (!options_.this_user_only) return "";
     if (peer.family() == AF_UNSPEC) return "its other end is gone";
@@ -146,9 +147,9 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // --- one connection: read, serve, and again ---
 
-  // Only a connection that has taken all its replies is read. So when its peer has closed its
-  // sending side, what it asked for is answered; a wait is dropped, because most likely the peer is
-  // dead, and must not be handed another's queue item.
+  // Reads only from a connection that has taken all its replies. So a client that has closed its
+  // sending side still gets its answers. But its wait is dropped: most likely the client is
+  // dead, and must not get a queue item that another client needs.
   void read(const ConnectionPtr& connection) {
     const std::span<char> space = connection->parser.space();
     connection->socket.async_read_some(
@@ -163,7 +164,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
         });
   }
 
-  // Others are served in the meantime as ever.
+  // Polls for the next request. Other clients are served as usual in the meantime.
   void stay_alert() {
     if (options_.alertness == Duration(0)) return;
     alert_until_ = BootClock::now() + options_.alertness;
@@ -182,15 +183,15 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     try {
       if (serve_turn(connection)) read(connection);
     } catch (const std::bad_alloc&) {
-      // What was being written is this connection's; the replies to others are whole.
+      // The incomplete reply is that of this connection; the replies to others are complete.
       connection->request = nullptr;
       if (!connection->closed) refuse(connection, {Refusal::kOutOfMemory, "out of memory"});
       deliver();
     }
   }
 
-  // Performs requests that have come, or a slice of one. False when the connection is closed, or goes
-  // on later.
+  // Performs requests that have come, or a slice of one. Returns false if the connection is
+  // closed or continues later.
   bool serve_turn(const ConnectionPtr& connection) {
     int requests = 0;
     while (const Request* request = next_request(connection)) {
@@ -228,7 +229,8 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     if (request.key() == options_.watched_key) options_.watched_key_set();
   }
 
-  // A MULTI_SET that has begun is performed to its end, whether its client reads, or is gone.
+  // Returns true if a MULTI_SET or a long SET has begun. It is performed to its end, even if its
+  // client does not read or is gone.
   static bool must_go_on(const ConnectionPtr& connection) {
     return connection->request && connection->progress.must_go_on();
   }
@@ -237,7 +239,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     if (connection->parser.gives_up_wait()) state_.give_up_wait(connection->id);
   }
 
-  // A client that does not take its replies gets no more of them; flush() goes on.
+  // Stops serving a client that does not take its replies; flush() resumes it.
   static bool stall(const ConnectionPtr& connection) {
     return connection->stalled = !connection->unsent.empty();
   }
@@ -246,13 +248,13 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     asio::post(io_, [weak = weak_from_this(), connection] {
       const auto self = weak.lock();
       if (!self) return;
-      self->work();  // or many who go on would leave more and more of it
+      self->work();  // otherwise many connections that continue would pile up work
       if (!connection->closed || must_go_on(connection)) self->serve(connection);
     });
     return false;
   }
 
-  // What requests have left over for later is done between the turns of the connections.
+  // Schedules deferred work between the turns of the connections.
   void work_later() {
     if (is_working_ || !state_.has_work()) return;
     is_working_ = true;
@@ -268,7 +270,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     try {
       state_.work(replies_);
     } catch (const std::bad_alloc&) {
-      // It goes on where it stopped, when others have been served.
+      // It continues there later, after other clients were served.
     }
     deliver();
   }
@@ -298,7 +300,8 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     if (!is_flushing) flush_when_writable(connection);
   }
 
-  // Takes from `bytes` what the socket takes at once. False when the connection broke.
+  // Writes what the socket takes at once and removes it from `bytes`. Returns false if the
+  // connection is broken.
   bool write(const ConnectionPtr& connection, std::string_view& bytes) {
     error_code error;
     const std::size_t sent =
@@ -356,8 +359,8 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   StoreServerOptions options_;
   KvState state_;
   Replies replies_;
-  bool is_working_ = false;  // work_later() has seen to it
-  bool is_alert_ = false;    // the loop does not sleep
+  bool is_working_ = false;  // work_later() has scheduled work
+  bool is_alert_ = false;    // the loop polls instead of sleeping
   TimePoint alert_until_;
   std::optional<TcpAcceptor> acceptor_;
   std::unordered_map<std::uint64_t, ConnectionPtr> connections_;

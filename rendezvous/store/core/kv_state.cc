@@ -13,8 +13,8 @@ constexpr std::size_t kLengthBytes = sizeof(std::uint64_t);
 // Memory that Replies keeps for the next turn.
 constexpr std::size_t kKeptReplyBytes = 256 * 1024;
 
-// The integer at the beginning of the text, as C's strtoll reads it: white space, a sign, digits,
-// and whatever follows. nullopt: there is none, or it does not fit.
+// Returns the integer at the beginning of the text, as C's strtoll reads it: white space, a
+// sign, digits, and any text after them. nullopt: there is none, or it does not fit.
 std::optional<std::int64_t> leading_integer(std::string_view text) {
   const std::size_t begin = text.find_first_not_of(" \t\n\v\f\r");
   if (begin == std::string_view::npos) return std::nullopt;
@@ -59,7 +59,7 @@ void Replies::clear() {
 std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& request,
                                        Progress& progress, Replies& replies) {
   cost_left_ = kSliceCost;
-  progress.done_ = true;  // those that are cut into slices say when they are not
+  progress.done_ = true;  // requests that are cut into slices clear it
   switch (request.command) {
     case Command::kValidate: break;
     case Command::kPing:
@@ -89,7 +89,8 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
     }
     case Command::kListKeys: return list_keys(from, progress, replies);
     case Command::kBarrier: return barrier(from, request, replies);
-    // Of L1, which nobody but C++ code could call. The key is not watched: no change is ever told.
+    // WATCH_KEY exists only in L1, and only C++ code could call it. The key is not watched:
+    // changes are never reported.
     case Command::kWatchKey: put_u8(replies.to(from), kAnswerWatching); break;
     case Command::kFetch: return fetch(from, request, progress, replies);
     case Command::kTryFetch: return try_fetch(from, request, progress, replies);
@@ -214,8 +215,8 @@ void KvState::give_back(Progress& progress) {
   progress.stores_ = false;
 }
 
-// A long value is copied in slices and stored when it is whole, where there is room for it beside
-// what it replaces.
+// Copies a long value in slices and stores it when it is complete, if there is room for it in
+// addition to the old value.
 KvState::MaybeRefusal KvState::set_one(const Request& request, Progress& progress,
                                        Replies& replies) {
   const std::string_view key = request.key(), value = request.value();
@@ -251,9 +252,10 @@ KvState::MaybeRefusal KvState::append(const Request& request, Replies& replies) 
   return std::nullopt;
 }
 
-// There must be room for all pairs as if nothing were overwritten: what the request names twice, and
-// what it finds when a pair's turn comes, need not be known in advance. The room is taken at once, and
-// given back pair by pair, against what the pair has really come to need.
+// Requires room for all pairs as if no key were overwritten. So it need not know which keys the
+// request names twice, or which exist when a pair is stored. It reserves the room at once. For
+// each stored pair, it releases the reserved bytes, because set() counts those that are really
+// needed.
 KvState::MaybeRefusal KvState::multi_set(const Request& request, Progress& progress,
                                          Replies& replies) {
   const std::vector<std::string_view>& strings = request.strings;
@@ -281,8 +283,8 @@ KvState::MaybeRefusal KvState::multi_set(const Request& request, Progress& progr
   return std::nullopt;
 }
 
-// A missing key answers with an empty value, as PyTorch's libuv server does; its other one hangs
-// up.
+// Answers a missing key with an empty value, as PyTorch's libuv server does. PyTorch's other
+// server closes the connection.
 KvState::MaybeRefusal KvState::get(StoreConnectionId from, const Request& request,
                                    Progress& progress, Replies& replies) {
   if (!progress.outgoing_) {
@@ -319,7 +321,7 @@ KvState::MaybeRefusal KvState::compare_set(StoreConnectionId from, const Request
     if (!has_room_to_set(request.key(), desired.size())) return full(request.command);
     set(request.key(), std::string(desired), replies);
   } else if (!exists) {
-    put_string(replies.to(from), expected);  // nothing is stored: PyTorch's way to say so
+    put_string(replies.to(from), expected);  // nothing is stored; PyTorch reports it this way
     return std::nullopt;
   }
   return get_at_once(from, request, replies);
@@ -379,7 +381,7 @@ KvState::MaybeRefusal KvState::multi_get(StoreConnectionId from, const Request& 
   return std::nullopt;
 }
 
-// CHECK, and then MULTI_GET.
+// Does what CHECK and then MULTI_GET would do.
 KvState::MaybeRefusal KvState::try_fetch(StoreConnectionId from, const Request& request,
                                          Progress& progress, Replies& replies) {
   if (!progress.checked_) {
@@ -393,7 +395,7 @@ KvState::MaybeRefusal KvState::try_fetch(StoreConnectionId from, const Request& 
   return multi_get(from, request, progress, replies);
 }
 
-// WAIT, and then GET.
+// Does what WAIT and then GET would do.
 KvState::MaybeRefusal KvState::fetch(StoreConnectionId from, const Request& request,
                                      Progress& progress, Replies& replies) {
   if (progress.outgoing_ || present(request.key())) {
@@ -410,8 +412,8 @@ KvState::MaybeRefusal KvState::fetch(StoreConnectionId from, const Request& requ
   return std::nullopt;
 }
 
-// Many may be answered in one turn, and none of them can be refused there: so what is too long is
-// said instead.
+// Many may be answered in one turn, and a refusal is not possible there. So the answer says if
+// the value is too long.
 void KvState::begin_fetch(std::string_view key, Progress& progress, std::string& out) {
   const Value* value = find(key);
   const std::size_t size = value ? value->size() : 0;
@@ -434,7 +436,7 @@ void KvState::answer_fetch(StoreConnectionId to, std::string_view key, Replies& 
   spend(progress.outgoing_->size() / kBytesPerStep);
 }
 
-// The reply begins with the number of keys, so all of them are collected before it can begin.
+// Collects all keys first, because the reply begins with their number.
 KvState::MaybeRefusal KvState::list_keys(StoreConnectionId from, Progress& progress,
                                          Replies& replies) {
   if (!progress.counted_) {
@@ -483,7 +485,7 @@ KvState::MaybeRefusal KvState::queue_push(const Request& request, Replies& repli
   return std::nullopt;
 }
 
-// The length before the pop, and the value if there was one.
+// Answers with the length before the pop, and with the value if there was one.
 KvState::MaybeRefusal KvState::queue_pop(StoreConnectionId from, const Request& request,
                                          Replies& replies) {
   const auto queue = queues_.find(request.key());
@@ -507,7 +509,7 @@ KvState::MaybeRefusal KvState::wait(StoreConnectionId from, const Request& reque
     const std::string_view key = request.strings[progress.next_++];
     if (present(key)) continue;
     if (!progress.ticket_) {
-      // No client does this, and the answers could not be told apart.
+      // No client does this, and the two answers could not be told apart.
       if (parked_.contains(from.value)) return waits_already(request.command);
       progress.ticket_ = begin_wait(from, request.strings.size());
     }
@@ -547,12 +549,12 @@ KvState::Wait& KvState::wait_of(Ticket ticket) {
 
 void KvState::link(Ticket ticket, std::string_view key) {
   Wait& wait = wait_of(ticket);
-  // Every allocation comes before the first link, so that a failed one leaves no half of a link.
+  // All allocations come before the first link, so that a failed one leaves no partial link.
   std::map<Ticket, std::size_t> one{{ticket, wait.missing.size()}};
   const auto place = waiting_.try_emplace(std::string(key)).first;
   place->second.key = &place->first;
   place->second.slots.merge(one);
-  if (!one.empty()) return;  // the same key twice in one WAIT
+  if (!one.empty()) return;  // the WAIT names the key twice
   wait.missing.push_back(&place->second);
   held_bytes_ += key.size() + kEntryBytes;
 }
@@ -627,7 +629,7 @@ KvState::MaybeRefusal KvState::barrier(StoreConnectionId from, const Request& re
   const std::optional<std::int64_t> arrived = sum_of(name, 1);
   if (!arrived) return no_number(request.command);
   const std::string count = std::to_string(*arrived);
-  // As if the counter were new, and the connection had to wait.
+  // Requires the room that a new counter and a waiting connection need.
   if (!fits(2 * (name.size() + kEntryBytes) + count.size())) return full(request.command);
   set(name, count, replies);
   const auto place = barriers_.find(name);
@@ -649,7 +651,7 @@ KvState::MaybeRefusal KvState::barrier(StoreConnectionId from, const Request& re
 void KvState::tell_opened(Replies& replies) {
   for (; !opened_.empty(); opened_.pop_front()) {
     const auto place = barriers_.find(opened_.front().key);
-    if (place == barriers_.end()) continue;  // nobody is left who waits for it
+    if (place == barriers_.end()) continue;  // all its waiters are gone
     Barrier& barrier = place->second;
     auto next = barrier.begin();
     while (next != barrier.end() && next->first <= opened_.front().arrived) {

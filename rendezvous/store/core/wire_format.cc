@@ -21,17 +21,18 @@ constexpr bool rules_are_by_command() {
 }
 static_assert(rules_are_by_command(), "rule_of() finds a command's rule by its value");
 
-// Offered to a read even when less is known to be missing.
+// The least room that a read gets, even if fewer bytes are known to be missing.
 constexpr std::size_t kReadBytes = 1024;
-// Offered when much is announced, but little has come.
+// The room that a read gets if much is announced, but little has come.
 constexpr std::size_t kTrustedBytes = 4096;
 
 constexpr std::uint8_t kValidateOpcode = 0;
 
-// Read at a time: what has come is scanned at once, and nobody else is served meanwhile.
+// The most that is read at a time. It is scanned at once, and no other client is served
+// meanwhile.
 constexpr std::size_t kMostReadBytes = 256 * 1024;
 
-// Room for this many strings is kept from one request to the next.
+// Room for this many strings is kept for the next request.
 constexpr std::size_t kKeptStrings = 1024;
 
 constexpr std::size_t kHandshakeBytes = 1 + sizeof(kHandshakeMagic);
@@ -50,7 +51,7 @@ void store(std::string& out, Integer value) {
   out.append(bytes, sizeof bytes);
 }
 
-// How much room to offer for `announced` bytes of which `have` are there.
+// Returns how much room to offer if `announced` bytes are expected and `have` have come.
 std::size_t room_to_offer(std::size_t announced, std::size_t have) {
   const std::size_t missing = announced > have ? announced - have : 0;
   return std::clamp(missing, kReadBytes, std::max(kTrustedBytes, have));
@@ -62,7 +63,7 @@ constexpr std::span<const Command> opcodes_of(Dialect dialect) {
   return kOpcodesL1;
 }
 
-// The index of the command, if it is there.
+// Returns the index of the command; nullopt: it is not in the table.
 constexpr std::optional<std::uint8_t> place_of(Command command, std::span<const Command> opcodes) {
   const auto place = std::find(opcodes.begin(), opcodes.end(), command);
   if (place == opcodes.end()) return std::nullopt;
@@ -131,8 +132,9 @@ const Request* RequestParser::next() {
   return &request_;
 }
 
-// The first byte of the handshake is SET in the legacy dialects, and the magic would be a key's length
-// past every limit: then a wrong magic is the likelier reading, and needs no further byte to refuse.
+// Detects the dialect. The first byte of the handshake means SET in the legacy dialects. If the
+// next bytes are not the magic and would be a key length above the limit, a wrong magic is the
+// likelier cause. It can be refused without more bytes.
 bool RequestParser::find_dialect() {
   const std::string_view bytes = buffer_.bytes();
   const std::optional<bool> legacy = begins_as_legacy(bytes);
@@ -156,9 +158,8 @@ bool RequestParser::find_dialect() {
   return true;
 }
 
-// Returns false when bytes are missing or the request is bad, and goes on from there when called
-// again: no byte of a request is looked at twice, apart from the length of a string that is not
-// whole.
+// Returns false if bytes are missing or the request is bad. The next call continues from there:
+// no byte of a request is read twice, except the length of an incomplete string.
 bool RequestParser::scan_request() {
   follow_buffer();
   if (!rule_ && !scan_opcode()) return false;
@@ -169,7 +170,7 @@ bool RequestParser::scan_request() {
   return true;
 }
 
-// The buffer moves when it grows, and the strings that have been found in it with it.
+// Adjusts the views of the found strings, because a growing buffer moves.
 void RequestParser::follow_buffer() {
   const char* base = buffer_.bytes().data();
   if (base == base_) return;
