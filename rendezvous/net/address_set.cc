@@ -34,7 +34,7 @@ std::optional<Parsed> bytes_of(const SocketAddress& address) {
   return parsed;
 }
 
-// Strictly: in the eyes of getaddrinfo 10.1 is 10.0.0.1.
+// Parses strictly: getaddrinfo would read 10.1 as 10.0.0.1.
 std::optional<Parsed> bytes_of(const std::string& text) {
   SocketAddress address;
   in_addr ipv4{};

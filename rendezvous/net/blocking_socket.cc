@@ -12,8 +12,9 @@
 namespace ddprun {
 namespace {
 
-// A receive that may wait longer than this waits in recv() and not in poll() before it: that is one
-// system call less in each round trip. recv() comes back after this time to look at the deadline.
+// A receive whose remaining time is longer than this waits in recv() instead of poll(). This
+// saves one system call in each round trip. recv() returns after this time, so that the deadline
+// can be checked.
 constexpr Duration kOneReceive = std::chrono::seconds(1);
 
 // Waits until the socket can do what `events` say, has failed, or the deadline has passed.
@@ -23,8 +24,9 @@ Result<void> await(int socket, short events, const Deadline& deadline, const cha
   return timeout_error("", what, deadline.waited(), deadline.allowed());
 }
 
-// Where nobody listens on a port of this host that the kernel also gives to outgoing connections, a
-// try can, once in some ten thousand, be given that very port, and meets itself.
+// Returns true if the socket is connected to itself. This happens if no process listens on a
+// port of this host that is in the kernel's range for outgoing connections. About once in ten
+// thousand attempts, the connecting socket gets that very port.
 bool is_connected_to_itself(int socket) {
   const SocketAddress local = local_address_of(socket);
   const SocketAddress peer = peer_address_of(socket);
@@ -121,7 +123,7 @@ Result<std::size_t> BlockingSocket::receive(std::span<char> space, const Deadlin
   for (;;) {
     const bool waits_in_recv = deadline.remaining() > kOneReceive;
     if (!waits_in_recv) {
-      // Waiting first: an answer is hardly ever there already.
+      // Waits first, because an answer is rarely there already.
       const Result<void> ready = await(socket_.get(), POLLIN, deadline, "no answer");
       if (!ready) return ready.error();
     }

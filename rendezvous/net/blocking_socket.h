@@ -1,7 +1,7 @@
 // BlockingSocket: a connected TCP socket whose every wait has a deadline.
 //
-// For clients without an event loop. A call blocks its caller until it is done or its Deadline has
-// passed; errors say what was done, with whom, and how long was waited. One thread at a time.
+// For clients without an event loop. A call blocks until it is done or its Deadline has passed.
+// Errors name the operation and the peer, and the time waited. One thread at a time.
 #pragma once
 
 #include <span>
@@ -15,44 +15,48 @@
 
 namespace ddprun {
 
-// Small messages leave at once (TCP_NODELAY), instead of waiting for the answer to the last one.
+// Sends small messages at once (TCP_NODELAY), instead of waiting for the acknowledgement of the
+// last one.
 void send_at_once(int socket);
 
-// For connections on which nothing may be said for days: they end, with an error, when the other host
-// has not answered the kernel for a minute.
+// Detects a lost peer on connections that may be idle for days. They end with an error if the
+// peer's kernel has not answered for a minute.
 void notice_when_gone(int socket);
 
 class BlockingSocket {
  public:
-  // One try to connect. The socket has TCP_NODELAY and is closed on exec.
+  // Makes one attempt to connect. The socket has TCP_NODELAY and close-on-exec.
   static Result<BlockingSocket> connect(const SocketAddress& address, const Deadline& deadline);
 
-  // Sends all of it. kTimeout: how much was sent is not known.
+  // Sends all bytes. kTimeout: it is unknown how much was sent.
   Result<void> send_all(std::string_view bytes, const Deadline& deadline);
 
-  // Sends what the socket takes now; 0 when it is full.
+  // Sends what the socket takes now, and returns its size; 0 if the socket is full.
   Result<std::size_t> send_some(std::string_view bytes);
-  // What has come already, possibly nothing. kConnection when the peer has closed.
+  // Returns the size of what has come already, possibly 0. kConnection: the peer has closed.
   Result<std::size_t> receive_now(std::span<char> space);
-  // Waits until either of the two has something to do.
+  // Waits until the socket can send or has received bytes.
   Result<void> wait_to_go_on(const Deadline& deadline);
 
-  // Waits for some bytes; at least one. kConnection when the peer has closed.
+  // Waits until there is at least one byte, and returns how many came. kConnection: the peer has
+  // closed.
   Result<std::size_t> receive(std::span<char> space, const Deadline& deadline);
 
-  // Whether the peer has closed, or sent what nobody asked for; without waiting.
+  // Returns true if the peer has closed, or has sent bytes that no request asked for. Does not
+  // wait.
   bool is_finished() const;
 
-  // Hands the socket over; it is non-blocking.
+  // Transfers the socket to the caller, as a non-blocking one.
   UniqueFd take() &&;
 
-  // This host's end.
+  // Returns the address of this host's end.
   SocketAddress local_address() const { return local_address_of(socket_.get()); }
 
  private:
   explicit BlockingSocket(UniqueFd socket) : socket_(std::move(socket)) {}
 
-  // 0: nothing has come, as long as recv() waits with these flags.
+  // Receives with these flags of recv(). Returns 0 if nothing came within the wait that the
+  // flags allow.
   Result<std::size_t> receive_with(int flags, std::span<char> space);
 
   UniqueFd socket_;

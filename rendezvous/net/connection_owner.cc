@@ -30,8 +30,8 @@ namespace {
 
 constexpr const char* kDoing = "find out whose process a local connection belongs to";
 
-// An address as sock_diag and /proc have it: four words in network order, an IPv4 address in the first
-// one, also where it is written inside an IPv6 one.
+// An address in the form of sock_diag and /proc: four words in network order. An IPv4 address is
+// in the first word, also if it was given inside an IPv6 one.
 struct RawAddress {
   bool is_v6 = false;
   std::array<std::uint32_t, 4> words{};
@@ -82,28 +82,29 @@ Error not_held() {
                .cause = "no process on this host holds its other end"};
 }
 
-// kUnsupported: this kernel cannot be asked so.
+// Asks by sock_diag. kUnsupported: this kernel does not support the question.
 Result<SocketOwner> owner_by_sock_diag(const RawAddress& peer, const RawAddress& local) {
   const auto unsupported = [](int error) {
     Error found = system_error(kDoing, error);
     found.kind = ErrorKind::kUnsupported;
     return found;
   };
-  static std::atomic<bool> has_answered{false};  // about any connection
+  static std::atomic<bool> has_answered{false};  // for any connection
   const UniqueFd netlink(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   if (!netlink.valid()) return unsupported(errno);
   const DiagRequest request = request_for(peer, local);
   if (send(netlink.get(), &request, sizeof request, 0) != ssize_t{sizeof request}) {
     return unsupported(errno);
   }
-  // The kernel has answered within send().
+  // The kernel answers within send().
   alignas(nlmsghdr) std::array<char, 4096> answer;
   const ssize_t size = recv(netlink.get(), answer.data(), answer.size(), MSG_DONTWAIT);
   if (size < ssize_t{sizeof(nlmsghdr)}) return unsupported(size < 0 ? errno : EPROTO);
   const auto* header = reinterpret_cast<const nlmsghdr*>(answer.data());
   if (header->nlmsg_type == NLMSG_ERROR) {
     const auto* failed = static_cast<const nlmsgerr*>(NLMSG_DATA(header));
-    // ENOENT is also what a kernel without the module for TCP says: then /proc is read, which takes milliseconds.
+    // A kernel without the module for TCP also answers ENOENT. In that case /proc is read, which
+    // takes milliseconds.
     if (failed->error == -ENOENT && has_answered) return not_held();
     return unsupported(-failed->error);
   }
@@ -113,9 +114,9 @@ Result<SocketOwner> owner_by_sock_diag(const RawAddress& peer, const RawAddress&
   }
   const auto* found = static_cast<const inet_diag_msg*>(NLMSG_DATA(header));
   has_answered = true;
-  // Where the connection is gone, the kernel may find a listener at its port.
+  // If the connection is gone, the kernel may find a listener at its port.
   if (found->idiag_state == TCP_LISTEN || found->id.idiag_dport != local.port) return not_held();
-  // A socket that its process has closed counts as root's, and has no inode.
+  // A socket that its process has closed has root as its user and no inode.
   if (found->idiag_inode == 0) return not_held();
   return SocketOwner{static_cast<uid_t>(found->idiag_uid), found->idiag_inode};
 }
@@ -135,8 +136,9 @@ std::string hexadecimal(const RawAddress& address, bool in_v6_table) {
   return text.data();
 }
 
-// sl local remote state queues timer retransmits uid timeout inode
-Result<SocketOwner> owner_in(const char* path, const std::string& local, const std::string& remote) {
+// Columns: sl local remote state queues timer retransmits uid timeout inode
+Result<SocketOwner> owner_in(const char* path, const std::string& local,
+                             const std::string& remote) {
   std::ifstream table(path);
   std::string line;
   while (std::getline(table, line)) {
@@ -155,7 +157,8 @@ Result<SocketOwner> owner_in(const char* path, const std::string& local, const s
 
 }  // namespace
 
-// The table is read in pieces, between which the kernel may move a connection past us.
+// Reads the table several times: it is read in pieces, and a connection may be missed if the
+// kernel moves its entry in between.
 Result<SocketOwner> owner_by_proc(const SocketAddress& peer, const SocketAddress& local) {
   constexpr int kReadings = 3;
   const RawAddress from = raw_of(peer);
@@ -189,7 +192,8 @@ bool may_see_holder(std::uint64_t inode) {
   std::error_code error;
   for (fs::directory_iterator process("/proc", error), end; !error && process != end;
        process.increment(error)) {
-    if (std::isdigit(static_cast<unsigned char>(process->path().filename().c_str()[0])) == 0) continue;
+    if (std::isdigit(static_cast<unsigned char>(process->path().filename().c_str()[0])) == 0)
+      continue;
     std::error_code hidden;
     for (fs::directory_iterator fd(process->path() / "fd", hidden); !hidden && fd != end;
          fd.increment(hidden)) {

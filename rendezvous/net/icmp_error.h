@@ -1,19 +1,20 @@
-// Whether an ICMP message ended a try to connect, and not the host that was called. A firewall that
-// rejects with icmp-port-unreachable gives ECONNREFUSED, as a host does on which nobody listens.
+// Tells whether an ICMP message, instead of the peer's host, ended an attempt to connect. A
+// firewall that rejects with icmp-port-unreachable causes ECONNREFUSED, as does a host on which
+// no process listens.
 //
 // Any thread.
 #pragma once
 
 namespace ddprun {
 
-// The kernel is to keep ICMP messages about this socket. To be called before connect(). Harmless on
-// sockets of other kinds.
+// Makes the kernel keep ICMP messages about this socket. Call it before connect(). It has no
+// effect on other kinds of sockets.
 void keep_icmp_errors(int socket);
-// It is not to keep them any more. A connection that keeps them ends with the first one.
+// Makes the kernel stop keeping them. The first ICMP message ends a connection that keeps them.
 void ignore_icmp_errors(int socket);
 
-// Whether an ICMP message about this socket has come. False, too, where the kernel is older than
-// 5.8. REQUIRES: keep_icmp_errors(socket).
+// Returns true if an ICMP message about this socket has come. Returns false on kernels older
+// than 5.8. REQUIRES: keep_icmp_errors(socket).
 bool has_icmp_error(int socket);
 
 }  // namespace ddprun

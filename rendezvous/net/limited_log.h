@@ -1,5 +1,5 @@
-// LimitedLog: lines that strangers can provoke, as many of them as LineBudget admits. One owner
-// thread; a Logger, or what the function uses, outlives it.
+// LimitedLog: limits log lines that unauthenticated peers can cause, by a LineBudget. One owner
+// thread; the Logger, or what the function uses, must outlive it.
 #pragma once
 
 #include <functional>

@@ -11,8 +11,10 @@ namespace {
 
 enum class Use {
   kListen,
-  kReserve,  // nobody else has it, nor has just had it
-  kReserveStale,  // nobody listens there: connections may have just ended, or somebody else keeps it, too
+  kReserve,  // no other process has the port, or had it a moment ago
+  // No process listens there; connections may have just ended, or another process reserves it,
+  // too.
+  kReserveStale,
 };
 
 Result<Listener> open_on(const SocketAddress& address, Use use, const std::string& doing) {
@@ -27,7 +29,7 @@ Result<Listener> open_on(const SocketAddress& address, Use use, const std::strin
   if (address.family() == AF_INET6) {
     setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
   }
-  // The kernel cuts the backlog to its somaxconn.
+  // The kernel reduces the backlog to its somaxconn.
   if (bind(socket.get(), address.get(), address.size) != 0 ||
       (use == Use::kListen && listen(socket.get(), INT_MAX) != 0)) {
     return system_error(doing, errno);
@@ -38,7 +40,7 @@ Result<Listener> open_on(const SocketAddress& address, Use use, const std::strin
                   .address = {.host = bound.host(), .port = bound.port()}};
 }
 
-// Tells the two ends of a machine without IPv6: no such sockets, or no such address.
+// Returns true for both errors of a machine without IPv6: no such sockets, or no such address.
 bool has_no_ipv6(const Error& error) {
   return error.sys_errno == EAFNOSUPPORT || error.sys_errno == EADDRNOTAVAIL;
 }

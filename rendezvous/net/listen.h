@@ -1,4 +1,4 @@
-// Listening on a TCP port, for every program of ddprun that does so. Any thread.
+// Listens on a TCP port, for every program of ddprun. Any thread.
 #pragma once
 
 #include <string>
@@ -11,23 +11,26 @@ namespace ddprun {
 
 struct Listener {
   UniqueFd socket;   // bound, listening, non-blocking, close-on-exec
-  HostPort address;  // what it is bound to, with the port that was really taken
+  HostPort address;  // the bound address, with the actual port
 };
 
-// Binds and listens, so that clients can connect from now on; they wait until somebody accepts.
-// host: a numeric address, or "*" or "" for every address of this machine (IPv6 and IPv4; IPv4
-// alone where the machine has no IPv6). port 0 takes a free one. Names are refused: what they mean
-// may change. kInvalidArgument; a port that is taken or an address of another machine: the kernel's
-// word.
+// Binds and listens. Clients can connect at once, and wait until they are accepted.
+// - host: a numeric address, or "*" or "" for every address of this machine (IPv6 and IPv4; only
+//   IPv4 if the machine has no IPv6). Names are refused with kInvalidArgument, because their
+//   meaning may change.
+// - port: 0 selects a free one.
+//
+// If the port is taken or the address is another machine's, returns the kernel's error.
 Result<Listener> listen_tcp(const HostPort& address);
 
-// The same on any free port of the range. Which one is left to chance, so that one that was given
-// back is not soon taken again by those whom its late callers did not mean.
+// Does the same on any free port of the range. The port is random, so that a released port is
+// not soon used again. Otherwise late clients of its previous owner would reach the new one.
 Result<Listener> listen_tcp(const std::string& host, PortRange ports);
 
-// Keeps a free port of the range (0-0: any) for another process of this host, which is to listen there: until the
-// socket is closed nobody is given the port who did not ask for it by number and with SO_REUSEADDR, as servers do.
-// The socket is bound, and does not listen.
+// Reserves a free port of the range (0-0: any) for another process of this host that will listen
+// there. The socket is bound and does not listen. Until it is closed, the kernel assigns the
+// port to no other process, except one that requests this port number with SO_REUSEADDR, as
+// servers do.
 Result<Listener> reserve_tcp(const std::string& host, PortRange ports);
 
 }  // namespace ddprun

@@ -42,7 +42,8 @@ Result<std::string> find_in_network(const std::string& wanted,
                           "; its addresses: " + addresses_of(own));
 }
 
-// Empty: there is no such interface, or it has no address of use.
+// Returns the interface's address. Empty: there is no such interface, or it has no usable
+// address.
 std::string find_at_interface(const std::string& wanted, const std::vector<InterfaceAddress>& own) {
   std::string found;
   for (const InterfaceAddress& one : own) {
@@ -53,8 +54,9 @@ std::string find_at_interface(const std::string& wanted, const std::vector<Inter
   return found;
 }
 
-// Connecting a datagram socket sends nothing: it has the kernel choose a way, and an address for
-// it. The destination is of a network that is kept for documents. Empty: there is no way.
+// Returns the address of the default route; empty: there is no route. Connecting a datagram
+// socket sends nothing, but makes the kernel choose a route and an address for it. The
+// destination is in a network that is reserved for documentation.
 std::string routed_address() {
   const std::optional<SocketAddress> far = numeric_address({"192.0.2.1", 9});
   const UniqueFd socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));

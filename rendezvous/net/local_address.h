@@ -1,5 +1,5 @@
-// The address by which the others are to reach this host: what somebody asked for (--local-addr),
-// and what is most likely right where nobody did. Any thread.
+// Chooses the address at which other hosts can reach this one: the one that the user wants
+// (--local-addr), or else the most likely one. Any thread.
 #pragma once
 
 #include <string>
@@ -10,17 +10,18 @@
 
 namespace ddprun {
 
-// The numeric address that is meant by
-//   a numeric address     itself, whosever it is: behind a NAT it is not this host's
+// Returns the numeric address that `wanted` names:
+//   a numeric address     itself, even if it is not this host's, as behind a NAT
 //   a network, 10.0.0.0/8 the first address of this host in it
-//   an interface, ib0     its first IPv4 address, else its first IPv6 one that works beyond its link
-//   a name                what it leads to; asks the name service, no longer than `allowed`
-// kInvalidArgument says what there is instead.
+//   an interface, ib0     its first IPv4 address, else its first non-link-local IPv6 address
+//   a name                its address; asks the name service for at most `allowed`
+// kInvalidArgument lists what exists instead.
 Result<std::string> find_local_address(const std::string& wanted,
                                        const std::vector<InterfaceAddress>& own, Duration allowed);
 
-// Where nobody says: the address on the way to other networks (the default route's); without such a
-// way the first address of an interface, IPv4 first; on a host without a network 127.0.0.1.
+// Returns the address on the route to other networks (the default route). If there is no such
+// route, returns the first address of an interface, IPv4 first. On a host without a network,
+// returns 127.0.0.1.
 std::string likely_local_address(const std::vector<InterfaceAddress>& own);
 
 }  // namespace ddprun

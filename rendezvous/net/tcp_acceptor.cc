@@ -16,7 +16,7 @@ using boost::system::error_code;
 
 namespace {
 
-// Clients taken from the backlog before others get a turn.
+// How many clients are accepted from the backlog before other handlers run.
 constexpr int kClientsPerTurn = 64;
 constexpr auto kPause = std::chrono::milliseconds(100);
 
@@ -77,7 +77,7 @@ class TcpAcceptor::Impl : public std::enable_shared_from_this<Impl> {
       } else {
         const Error error = system_error("accept a client", errno);
         if (error.kind == ErrorKind::kResource) return rest(error);
-        // Any other one is that of a client which has gone again.
+        // Any other error concerns a client that has already left.
       }
     }
     if (is_open()) await_clients();

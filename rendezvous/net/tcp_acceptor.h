@@ -1,11 +1,11 @@
-// TcpAcceptor: takes the clients of a listening socket, for every server of ddprun.
+// TcpAcceptor: accepts the clients of a listening socket, for every server of ddprun.
 //
-// Asio's own accept does not set close-on-exec, and workers are started by the process that
-// serves; so clients are taken with accept4. Several are taken from the backlog at a time, then
-// other handlers get their turn. Without descriptors or memory nobody can be taken until somebody
-// leaves: the acceptor says so and tries again after a pause.
+// It uses accept4, because Asio's own accept does not set close-on-exec, and the serving process
+// also starts workers. It accepts several clients from the backlog at a time; then other
+// handlers run. Without free descriptors or memory it cannot accept until a client leaves. It
+// reports this and retries after a pause.
 //
-// Made, used and destroyed on the thread that runs the io_context; the callbacks come from there,
+// It is made, used and destroyed on the thread that runs the io_context. Callbacks run there,
 // and may destroy the acceptor.
 #pragma once
 
@@ -28,7 +28,7 @@ struct TcpAcceptorEvents {
 
 class TcpAcceptor {
  public:
-  // listener: a socket that listens already (rendezvous/net/listen.h). Nobody is taken before open().
+  // listener: a listening socket (rendezvous/net/listen.h). No client is accepted before open().
   TcpAcceptor(boost::asio::io_context& io, UniqueFd listener, TcpAcceptorEvents events);
   // Closes the listening socket at once.
   ~TcpAcceptor();
@@ -42,7 +42,7 @@ class TcpAcceptor {
   std::shared_ptr<Impl> impl_;
 };
 
-// The protocol of a socket, as Asio wants to hear it when it takes the socket over.
+// Returns the protocol of a socket, which Asio needs to take the socket over.
 boost::asio::ip::tcp tcp_protocol_of(int socket);
 
 }  // namespace ddprun

@@ -41,7 +41,7 @@ int look_up(const HostPort& address, int flags, std::vector<SocketAddress>& foun
   return 0;
 }
 
-// Its errors do not say what was looked up.
+// Resolves a name. Its errors do not say what was looked up.
 Result<Addresses> look_up_name(const HostPort& address) {
   Addresses found;
   const int status = look_up(address, AI_ADDRCONFIG, found);

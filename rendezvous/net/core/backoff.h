@@ -1,7 +1,7 @@
-// Backoff: how long to pause before the next try. Grows to a bound, and is spread by chance, so
-// that a thousand clients of a service that has just come back do not all knock at the same moment.
+// Backoff: the pause before the next attempt. It grows to a limit, and is random, so that a
+// thousand clients of a restarted service do not connect at the same moment.
 //
-// A value machine without a clock; one owner thread.
+// A value type without a clock; one owner thread.
 #pragma once
 
 #include "base/clock.h"
@@ -13,7 +13,7 @@ struct BackoffOptions {
   Duration first = std::chrono::milliseconds(5);
   Duration longest = std::chrono::seconds(1);
   double factor = 1.6;
-  double spread = 0.5;  // a pause lies within this share of its nominal length, on both sides
+  double spread = 0.5;  // a pause differs from its nominal length by at most this share
 };
 
 class Backoff {
@@ -21,10 +21,11 @@ class Backoff {
   explicit Backoff(Rng rng, const BackoffOptions& options = {})
       : options_(options), rng_(rng), nominal_(options.first) {}
 
-  // The pause before the next try: nominally first, first * factor, ... up to longest.
+  // Returns the pause before the next attempt: nominally first, first * factor, ... up to
+  // longest.
   Duration next();
 
-  // After a success: the next pause is a first one again.
+  // Resets after a success: the next pause is the first one again.
   void reset() { nominal_ = options_.first; }
 
  private:

@@ -1,9 +1,9 @@
-// ByteBuffer: bytes come in at the end and are used up at the front.
+// ByteBuffer: bytes are appended at the end and consumed at the front.
 //
-// For the receiving and the sending side of a connection. Every byte is copied a bounded number of
-// times on the average, however the bytes are cut, and a buffer that has been emptied gives large
-// memory back. Large memory grows by realloc(), which moves its pages instead of copying them, so that
-// no single byte costs milliseconds. A value type; one owner thread.
+// For the receiving and the sending side of a connection. On average, every byte is copied a
+// bounded number of times, no matter how the bytes are split. An emptied buffer releases large
+// memory. Large memory grows by realloc(), which moves its pages instead of copying them, so
+// that no single byte costs milliseconds. A value type; one owner thread.
 #pragma once
 
 #include <algorithm>
@@ -21,14 +21,15 @@ namespace ddprun {
 
 class ByteBuffer {
  public:
-  // The bytes that are there; valid until the next call of another function.
+  // Returns the bytes in the buffer; valid until the next call of another function.
   std::string_view bytes() const { return {storage_.get() + begin_, end_ - begin_}; }
   std::size_t size() const { return end_ - begin_; }
   bool empty() const { return begin_ == end_; }
-  // Memory held, used or not.
+  // Returns the size of the memory, used or not.
   std::size_t capacity() const { return capacity_; }
 
-  // Room for `wanted` more bytes at least. What is written there counts after commit().
+  // Returns room for at least `wanted` more bytes. Bytes that are written there count after
+  // commit().
   std::span<char> space(std::size_t wanted) {
     if (capacity_ - end_ < wanted) make_room(wanted);
     return {storage_.get() + end_, capacity_ - end_};
@@ -60,7 +61,8 @@ class ByteBuffer {
   static constexpr std::size_t kKeepBytes = 64 * 1024;
 
   void make_room(std::size_t wanted) {
-    // Moving costs at most as much as was consumed since the last move; otherwise growing pays.
+    // Moves the bytes if that costs at most as much as was consumed since the last move;
+    // otherwise growing is cheaper.
     if (begin_ >= size() && capacity_ - size() >= wanted) {
       std::memmove(storage_.get(), storage_.get() + begin_, size());
       end_ = size();

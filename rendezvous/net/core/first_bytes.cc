@@ -10,7 +10,7 @@ bool is_letter(char byte) { return (byte >= 'A' && byte <= 'Z') || (byte >= 'a' 
 std::optional<ClientKind> client_kind_of(std::string_view first_bytes) {
   if (first_bytes.empty()) return std::nullopt;
   if (first_bytes[0] == kControlMagic[0]) {
-    if (first_bytes.size() < 2) return std::nullopt;  // DELETE begins so, too
+    if (first_bytes.size() < 2) return std::nullopt;  // DELETE begins with the same byte
     if (first_bytes[1] == kControlMagic[1]) return ClientKind::kAgent;
   }
   if (first_bytes[0] == '\x16') {

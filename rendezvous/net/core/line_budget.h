@@ -1,7 +1,7 @@
-// LineBudget: how often a line may be logged that strangers can provoke.
+// LineBudget: limits how often a line is logged that unauthenticated peers can cause.
 //
-// A burst of lines per period passes; the first line of a later period says how many were held
-// back. A value machine without a clock; one owner thread.
+// A number of lines per period passes. The first line of a later period tells how many were
+// suppressed. A value type without a clock; one owner thread.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@ class LineBudget {
  public:
   LineBudget(int lines, Duration period) : lines_(lines), period_(period) {}
 
-  // How many lines were held back since the last one that passed, if this one passes; nullopt if it
-  // is to be held back, too.
+  // Returns how many lines were suppressed since the last one that passed, if this one passes;
+  // nullopt: suppress this one, too.
   std::optional<std::uint64_t> admit(TimePoint now) {
     if (!begin_ || now - *begin_ >= period_) {
       begin_ = now;
