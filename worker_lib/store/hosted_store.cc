@@ -32,7 +32,7 @@ struct HostedStore::Impl {
   std::optional<StoreServer> server;
   std::thread thread;
 
-  // What `action` returns, from the server's thread.
+  // Runs `action` on the server's thread and returns its result.
   template <class T, class Action>
   T on_thread(Action action) {
     std::promise<T> done;
@@ -48,19 +48,20 @@ Result<std::unique_ptr<HostedStore>> HostedStore::start(Listener listener) {
   try {
     auto impl = std::make_unique<Impl>();
     impl->address = listener.address;
-    // The training's process, not a store's: nothing is set for all of it, and the thread sleeps
-    // when nobody asks.
-    // On loopback all ranks are on this host.
-    impl->server.emplace(impl->io, &warn, std::move(listener.socket),
-                         StoreServerOptions{.this_user_only = is_loopback_host(listener.address.host),
-                                            .alertness = Duration(0),
-                                            .owns_process = false});
+    // This is the process of a training, not of a store. So no process-wide setting is changed, and
+    // the thread sleeps while there are no requests.
+    // On loopback all ranks are on this host, so only this user's processes may connect.
+    impl->server.emplace(
+        impl->io, &warn, std::move(listener.socket),
+        StoreServerOptions{.this_user_only = is_loopback_host(listener.address.host),
+                           .alertness = Duration(0),
+                           .owns_process = false});
     impl->server->start();
     const Result<void> started =
         start_thread(impl->thread, "ddprun-store", [&io = impl->io] { io.run(); });
     if (!started) return Error(started.error()).within(doing);
     return std::unique_ptr<HostedStore>(new HostedStore(std::move(impl)));
-  } catch (const std::exception& thrown) {  // Asio, without descriptors
+  } catch (const std::exception& thrown) {  // from Asio, if there are no descriptors
     return Error{.kind = ErrorKind::kSystem, .doing = doing, .cause = thrown.what()};
   }
 }

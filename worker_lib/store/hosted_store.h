@@ -1,7 +1,7 @@
-// HostedStore: a store that this process serves to others, on a thread of its own (ddprun-store):
-// behind TcpStoreServer, and rank 0's where no launcher hosts one.
+// HostedStore: a store that this process serves to others, on a thread of its own
+// (ddprun-store). TcpStoreServer uses it, and so does rank 0 if no launcher hosts a store.
 //
-// Its owner's thread makes, asks and destroys it.
+// Its owner's thread makes, queries and destroys it.
 #pragma once
 
 #include <cstddef>
@@ -14,15 +14,15 @@ namespace ddprun {
 
 class HostedStore {
  public:
-  // Serves from now on. kSystem: no thread could be started.
+  // Starts to serve at once. kSystem: the thread could not be started.
   static Result<std::unique_ptr<HostedStore>> start(Listener listener);
-  // Closes every connection.
+  // Closes all connections.
   ~HostedStore();
   HostedStore(const HostedStore&) = delete;
   HostedStore& operator=(const HostedStore&) = delete;
 
   const HostPort& address() const;
-  // Clients that are connected now.
+  // Returns the number of clients that are connected now.
   std::size_t connections() const;
 
  private:

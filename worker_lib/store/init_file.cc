@@ -33,8 +33,8 @@ Error not_ours(const std::string& path,
                .cause = std::string(why) + "; give a path of its own"};
 }
 
-// Writes a file beside `path` that nobody knows yet. It is closed then: on NFS others see what was
-// written before. It need not outlive a loss of power.
+// Writes a file with a new name next to `path`, and returns that name. The file is closed,
+// because on NFS other hosts then see what was written. It need not survive a power failure.
 Result<std::string> write_beside(const std::string& path, const std::string& text) {
   std::string name = path + ".XXXXXX";
   const std::string doing = "write " + path;
@@ -49,7 +49,7 @@ Result<std::string> write_beside(const std::string& path, const std::string& tex
 }  // namespace
 
 Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
-  // A link, a pipe or a device that reads as nothing would be replaced otherwise.
+  // Otherwise a link, a pipe or a device that reads as empty would be replaced.
   struct stat found {};
   if (::lstat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
     return not_ours(path, "it is no regular file");
@@ -63,7 +63,8 @@ Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
   const Result<std::string> text = read_whole<std::string>(file.get(), path, kMostBytes);
   if (!text) {
     if (text.error().kind == ErrorKind::kCorrupt) return not_ours(path);
-    if (text.error().sys_errno == ESTALE) return std::optional<StoreAddress>();  // replaced, on NFS
+    // It was replaced, on NFS.
+    if (text.error().sys_errno == ESTALE) return std::optional<StoreAddress>();
     return text.error();
   }
   if (text->empty()) return std::optional<StoreAddress>();
@@ -81,7 +82,8 @@ Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
   return std::optional<StoreAddress>(std::move(note));
 }
 
-Result<PublishedAddress> PublishedAddress::publish(const std::string& path, const StoreAddress& note) {
+Result<PublishedAddress> PublishedAddress::publish(const std::string& path,
+                                                   const StoreAddress& note) {
   const Result<std::string> beside = write_beside(path, text_of(note));
   if (!beside) return beside.error();
   if (std::rename(beside->c_str(), path.c_str()) != 0) {

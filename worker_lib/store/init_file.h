@@ -1,9 +1,9 @@
-// The file of init_method file:///PATH: where rank 0's store is, for ranks that see the same file
-// system.
+// The file of init_method file:///PATH. It contains the address of rank 0's store, for ranks
+// that share a file system.
 //
-// It appears as a whole, by a rename, and holds a random token: what it says counts only where the
-// store that it names knows this token, too. So a file that a killed job has left leads nobody
-// astray. Nothing here waits for a change: on NFS nobody would tell.
+// It appears complete, by a rename, and contains a random token. Its contents are valid only if
+// the store at that address has the same token. So a file of a killed job misleads no rank. No
+// function here waits for a change of the file, because NFS does not notify of changes.
 //
 // Any thread.
 #pragma once
@@ -21,16 +21,17 @@ struct StoreAddress {
   std::string token;
 };
 
-// What the file says; nothing where it is missing or empty. kCorrupt: somebody else's file, or none
-// (a link, a pipe, a device), which must not be touched.
+// Returns the contents of the file; nullopt if it is missing or empty. kCorrupt: the file
+// belongs to another program, or is not a regular file (a link, a pipe, a device). It must not
+// be changed then.
 Result<std::optional<StoreAddress>> read_init_file(const std::string& path);
 
-// Rank 0's file, as long as the object lives. One owner thread.
+// PublishedAddress: rank 0's file, which exists as long as the object. One owner thread.
 class PublishedAddress {
  public:
-  // Replaces what is there.
+  // Writes the file, and replaces an existing one.
   static Result<PublishedAddress> publish(const std::string& path, const StoreAddress& note);
-  // Removes the file, if it still is this one.
+  // Removes the file if it is still this one.
   ~PublishedAddress();
   PublishedAddress(PublishedAddress&& other) noexcept;
   PublishedAddress& operator=(PublishedAddress&& other) = delete;
@@ -40,7 +41,7 @@ class PublishedAddress {
       : path_(std::move(path)), token_(std::move(token)) {}
 
   std::string path_;
-  std::string token_;  // empty: moved away
+  std::string token_;  // empty: the object was moved from
 };
 
 }  // namespace ddprun

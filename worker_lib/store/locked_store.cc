@@ -17,7 +17,8 @@ void LockedStore::set(const std::string& key, const std::string& value) {
   store_->set(key, value);
 }
 
-// A mutex is not fair: between two turns others get the time to take theirs.
+// Waits in short turns. A mutex is not fair, so other threads get time to lock it between two
+// turns.
 template <class Wait>
 auto LockedStore::in_turns(std::chrono::nanoseconds timeout, Wait wait) {
   const Deadline deadline(timeout);
@@ -38,7 +39,7 @@ std::string LockedStore::get(const std::string& key, std::chrono::nanoseconds ti
 }
 
 std::vector<std::string> LockedStore::multi_get(const std::vector<std::string>& keys,
-                                               std::chrono::nanoseconds timeout) {
+                                                std::chrono::nanoseconds timeout) {
   return in_turns(timeout, [&](Duration turn) { return store_->multi_get(keys, turn); });
 }
 

@@ -1,8 +1,8 @@
-// LockedStore: a Store that several threads use in turns, where the one behind it is for one thread
-// at a time: groups that meet in it are formed by one thread, and their first calls made by others.
+// LockedStore: lets several threads share a Store that only one thread at a time may use. Groups
+// that bootstrap through it are formed by one thread, and their first calls are made by others.
 //
-// Nobody waits with the turn in hand: a wait is made of short ones. Owns the store behind it
-// jointly. Any thread; failures as the store's.
+// No thread holds the lock during a long wait: a wait consists of short ones. Shares ownership
+// of the underlying store. Any thread; errors are those of that store.
 #pragma once
 
 #include <memory>

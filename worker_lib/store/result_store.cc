@@ -7,8 +7,8 @@
 namespace ddprun {
 namespace {
 
-// What `call` returns, or the Error of what it throws. Each call of a store of ours says what it
-// was doing; what a user's throws may not.
+// Returns what `call` returns, or its exception as an Error. Errors of our own stores say what
+// was being done; those of a user's store may not.
 template <class T, class Call>
 Result<T> result_of(const char* verb, const std::string& key, Call call) {
   const auto doing = [&] { return std::string(verb) + " '" + key + "' in the store"; };
@@ -45,7 +45,7 @@ Result<std::string> ResultStore::get(const std::string& key, Duration timeout) {
 }
 
 Result<std::vector<std::string>> ResultStore::multi_get(const std::vector<std::string>& keys,
-                                                       Duration timeout) {
+                                                        Duration timeout) {
   using Values = std::vector<std::string>;
   Result<Values> values =
       result_of<Values>("get", first_of(keys), [&] { return store_.multi_get(keys, timeout); });

@@ -1,7 +1,7 @@
-// ResultStore: the calls of a Store as Results, for code without exceptions. A user's Store may
-// throw anything: it ends here.
+// ResultStore: returns the results of a Store's calls as Results, for code without exceptions.
+// It catches everything that a user's Store may throw.
 //
-// Made where it is needed; the Store outlives it. Threads: as the Store's.
+// Make it where it is needed; the Store must outlive it. Thread rules are those of the Store.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What is behind connect_tcp_store(): a StoreClient as a Store. Threads: as a StoreClient.
+// Makes the Store that connect_tcp_store() returns: a StoreClient as a Store. Thread rules are
+// those of StoreClient.
 #pragma once
 
 #include <memory>

@@ -19,44 +19,46 @@
 namespace ddprun {
 namespace {
 
-// Every key of the worker library begins with it, so that PyTorch's keys in the same store are
-// others.
+// Every key of the worker library begins with it. So PyTorch's keys in the same store cannot
+// collide with ours.
 const std::string kPrefix = "ddprun/";
 const std::string kByHand = "ddprun/by-hand";
 
-// A launcher's store is up before its workers.
+// A launcher's store is running before its workers.
 constexpr Duration kPatienceWithLauncher = std::chrono::minutes(5);
-// A store that answers nothing for so long will not any more. Also the most that an end waits for
-// it.
+// A store that has not answered for this long is treated as gone. This also limits how long the
+// end of a world waits for the store.
 constexpr Duration kAnswerPatience = std::chrono::minutes(1);
-// An earlier run that still ends has so long to give its port, file or store free; so has a
-// ddp-store to come.
+// An earlier run has this much time to release its port, file or store. A ddp-store has the same
+// time to start.
 constexpr Duration kPatienceWithOthers = std::chrono::seconds(5);
-// Of one look at who has the port, or wrote the file.
+// Timeout of one check of who has the port or wrote the file.
 constexpr Duration kOneLook = std::chrono::seconds(2);
 constexpr Duration kLooksPause = std::chrono::milliseconds(50);
 constexpr Duration kLookUpPatience = std::chrono::seconds(20);
-// The file is looked at more and more seldom: it may lie on a file system that many share.
+// The file is checked less and less often, because many may share its file system.
 constexpr BackoffOptions kFilePauses{.first = std::chrono::milliseconds(10),
                                      .longest = std::chrono::seconds(1)};
 
-// Something of others is in the way, or not there yet: to be tried again for a while.
+// Returns an error that is retried for a while: the resource of another run is in the way, or
+// not there yet.
 Error in_the_way(std::string cause) {
   return Error{.kind = ErrorKind::kConnection, .cause = std::move(cause)};
 }
 
 bool is_worth_a_retry(const Error& error) { return error.kind == ErrorKind::kConnection; }
 
-// Calls `attempt` until it succeeds, fails for good, the deadline has passed, or next_pause() has
-// no pause for another try.
+// Calls `attempt` until it succeeds, fails permanently, the deadline has passed, or next_pause()
+// returns nullopt.
 template <class OperationContext, class NextPause>
-Result<void> with_patience(const Deadline& deadline, OperationContext attempt, NextPause next_pause) {
+Result<void> with_patience(const Deadline& deadline, OperationContext attempt,
+                           NextPause next_pause) {
   std::optional<Error> last;
   for (;;) {
     const Deadline look(kOneLook);
     const Result<void> done = attempt();
     if (done || !is_worth_a_retry(done.error())) return done;
-    // A try that the deadline has cut short says less than the one before.
+    // An attempt that the deadline has cut short tells less than the one before.
     if (deadline.passed() && last && !look.passed()) return *last;
     const std::optional<Duration> pause = next_pause();
     if (!pause || deadline.remaining() <= *pause) return done;
@@ -65,7 +67,8 @@ Result<void> with_patience(const Deadline& deadline, OperationContext attempt, N
   }
 }
 
-// How many worlds this process has been in, by store and rank: of a launcher's.
+// Counts the worlds that this process has been in, by store and rank. Used for a launcher's
+// store only.
 class WorldCounts {
  public:
   int of(const std::string& place) {
@@ -91,7 +94,7 @@ std::string generation_name(const WorkerEnv& env) {
   return env.run_id + "/generation-" + to_text(env.generation);
 }
 
-// --- what rank 0 says of the world
+// --- rank 0's announcement of the world
 
 struct WorldNote {
   int size = 0;
@@ -113,9 +116,10 @@ Result<WorldNote> read_note(const std::string& text) {
 
 // --- where rank 0 hosts
 
-// What rank 0 listens on so that the others can reach it at `host`: that address; for the name of
-// this host, which others may take for another address of it, all of them. Nothing: it is another
-// host.
+// Returns the address on which rank 0 must listen so that the others can reach it at `host`;
+// nullopt: `host` is another host. For an address of this host, returns that address; for a
+// loopback name, its address. For the name of this host, returns "*", because others may resolve
+// it to another of its addresses.
 Result<std::optional<std::string>> listening_host(const HostPort& address, Duration allowed) {
   const auto own = [](const SocketAddress& one) { return is_local_address(one); };
   if (const auto numeric = numeric_address(address)) {
@@ -133,8 +137,9 @@ HostPort reached_from_here(const HostPort& listening) {
   return is_any || !numeric ? HostPort{.host = "127.0.0.1", .port = listening.port} : listening;
 }
 
-// Whether a store that stands at rank 0's address is there for it: one of ours in which nobody has
-// anything but jobs that were started by hand, as ddp-store is. Any other is another job's.
+// Checks whether a store that already runs at rank 0's address may be used. It must be one of
+// ours, with keys only of jobs that were started by hand, as ddp-store is. Any other store is
+// another job's.
 Result<void> check_standing_by(StoreClient& store) {
   const Error foreign = in_the_way("the store there is another job's");
   if (!store.is_ours()) return foreign;
@@ -157,7 +162,7 @@ class WorldStore::Opening {
         deadline_(options.timeout) {}
 
   Result<Parts> open() {
-    if (options_.local_address) {  // a mistake in it is told before others see this rank
+    if (options_.local_address) {  // so that an error in it is reported before others see this rank
       Result<std::string> own = own_address();
       if (!own) return own.error();
       parts_.address = std::move(*own);
@@ -180,8 +185,8 @@ class WorldStore::Opening {
   // --- a launcher's store
 
   Result<void> open_launchers() {
-    // With a store that lives on after a restart (torchrun's does), addresses of the generation
-    // before must not be found.
+    // A store may survive a restart, as torchrun's does. Addresses of the previous generation
+    // must not be found in it.
     parts_.name = kPrefix + generation_name(plan_.env) + "/world";
     parts_.place = to_text(plan_.address) + " " + parts_.name + " " + to_text(plan_.env.rank);
     const int before = world_counts().of(parts_.place);
@@ -212,8 +217,8 @@ class WorldStore::Opening {
         with_patience(Deadline(std::min(options_.timeout, kPatienceWithOthers)), come_and_claim,
                       [] { return std::optional(kLooksPause); });
     if (!done || plan_.meet_at != MeetAt::kFile) return done;
-    Result<PublishedAddress> note =
-        PublishedAddress::publish(plan_.file, {.address = parts_.hosted->address(), .token = token_});
+    Result<PublishedAddress> note = PublishedAddress::publish(
+        plan_.file, {.address = parts_.hosted->address(), .token = token_});
     if (!note) return note.error();
     parts_.note.emplace(std::move(*note));
     return {};
@@ -255,7 +260,7 @@ class WorldStore::Opening {
     return connect(reached_from_here(parts_.hosted->address()), deadline_.remaining());
   }
 
-  // A store that somebody else serves where this rank would.
+  // Uses a store that another process serves at rank 0's address.
   Result<void> find() {
     Result<std::unique_ptr<StoreClient>> client = StoreClient::connect({.address = plan_.address,
                                                                         .prefix = kByHand,
@@ -278,7 +283,8 @@ class WorldStore::Opening {
     return host_at(std::move(*listener));
   }
 
-  // A file whose store is alive is another job's; one that a killed job has left is replaced.
+  // If the file's store is alive, the file is another job's. The file of a killed job is
+  // replaced.
   Result<void> check_file_is_free() {
     const Result<std::optional<StoreAddress>> note = read_init_file(plan_.file);
     if (!note) return note.error();
@@ -310,9 +316,8 @@ class WorldStore::Opening {
 
   // --- the others
 
-  // As long as there is time for a store that is not there or goes: rank 0 may come later, in the
-  // place of an earlier run's that still ends. Not as long for one in which this rank is not
-  // expected.
+  // Waits the whole timeout for a store that is missing or ending: rank 0 may come later, after
+  // an earlier run has ended. Waits only briefly if the store does not expect this rank.
   Result<void> open_as_other() {
     std::optional<Deadline> intruding;
     bool has_come = false;
@@ -360,7 +365,7 @@ class WorldStore::Opening {
     return error;
   }
 
-  // Connects to the store that a file names, if it is still that store.
+  // Connects to the store that the init file names, if it is still the same store.
   Result<void> come_to_note(const StoreAddress& note) {
     const Result<void> connected =
         connect(note.address, std::min(deadline_.remaining(), kOneLook), Tries::kOne);
@@ -415,8 +420,9 @@ class WorldStore::Opening {
     return found;
   }
 
-  // The address on the way to the store; but where that way does not leave the host, although the
-  // others may be elsewhere, the store is here: then the one that is likely right.
+  // Finds this rank's address: the one on the route to the store. That route may stay on this
+  // host because the store is here, while other ranks may be on other hosts. The most likely
+  // address is used then.
   Result<void> find_address() {
     Result<std::string> known = ResultStore(*parts_.store).local_address();
     if (!known) return known.error();
@@ -449,8 +455,8 @@ Result<std::unique_ptr<WorldStore>> WorldStore::open(const WorldStoreOptions& op
 
 WorldStore::~WorldStore() { release(); }
 
-// In this order: who comes between the two waits for the next rank 0. In a store that is gone there
-// is nothing to release.
+// The order matters: a rank that comes between the two calls waits for the next rank 0. If the
+// store is gone, there is nothing to release.
 void WorldStore::release() {
   if (parts_.claimed.empty()) return;
   const std::string base = std::exchange(parts_.claimed, {});
@@ -467,7 +473,7 @@ bool WorldStore::await_leave(Duration patience) {
   const bool is_first = !parts_.claimed.empty();
   release();
   if (!parts_.hosted) {
-    // A host that is gone has nothing to wait for.
+    // If the host is gone, there is nothing to wait for.
     if (!is_first && !parts_.departures.empty()) count_departures(1);
     return true;
   }
@@ -479,7 +485,7 @@ bool WorldStore::await_leave(Duration patience) {
   return true;
 }
 
-// With so many more; 0 where the store does not answer.
+// Adds `more` to the count and returns it; 0 if the store does not answer.
 std::int64_t WorldStore::count_departures(std::int64_t more) {
   const Result<std::int64_t> departures = ResultStore(*parts_.store).add(parts_.departures, more);
   return departures ? *departures : 0;

@@ -1,19 +1,20 @@
-// WorldStore: where the ranks of a world meet: the store, this rank's right to its place in it,
-// and, on rank 0 where no launcher does it, the hosting of it.
+// WorldStore: the store through which the ranks of a world find each other, and this rank's
+// claim to its place in it. If no launcher hosts the store, rank 0 does.
 //
-//   a launcher's store   is used as it is: its ranks are one generation, and it is theirs alone; those
-//                        that begin again meet under the next number
+//   a launcher's store   is used as it is: only the ranks of one generation use it; if they start
+//                        again, they use the next number
 //   any other            rank 0 hosts it (or finds it: ddp-store, a store of the program's own),
-//                        claims it for its world and says so in it; each other rank waits for that,
-//                        and takes its place. So a rank of another job, one that comes twice, and
-//                        one that begins while an earlier run still ends are told from those who
-//                        belong together.
+//                        claims it for its world and announces this in it; each other rank waits
+//                        for the announcement, and claims its place
 //
-// In a store without a launcher, under "ddprun/by-hand/<run id>/generation-<g>/":
-//   host         counts those who are rank 0 there: one
+// The claims detect ranks that do not belong to the world: a rank of another job, a rank that was
+// started twice, and one that starts while an earlier run is still ending.
+//
+// In a store without a launcher, the keys are below "ddprun/by-hand/<run id>/generation-<g>/":
+//   host         counts the ranks 0 that claimed the world: must be 1
 //   world        "<size> <token>", once rank 0 is there
-//   <token>/...  keys of this world; rank/<r> counts those who are rank r: one; left, the others that
-//                have left in good order
+//   <token>/...  keys of this world; rank/<r> counts the processes that claimed rank r: must be 1;
+//                left counts the other ranks that have left in good order
 //
 // Owner: Context, on its thread. Every wait has a deadline.
 #pragma once
@@ -34,47 +35,51 @@
 namespace ddprun {
 
 struct WorldStoreOptions {
-  StartPlan plan;                            // of a world of more than one
+  StartPlan plan;                            // for a world with more than one rank
   std::shared_ptr<Store> given;              // kGivenStore
-  std::optional<std::string> local_address;  // as find_local_address() reads it
+  std::optional<std::string> local_address;  // in the form that find_local_address() reads
   Duration timeout{};
 };
 
 class WorldStore {
  public:
-  // kConnection, kTimeout: the store or rank 0 did not come. A rank other than 0 waits for all of
-  // the timeout; rank 0 some seconds for an earlier run to end that is still there.
+  // Opens the store. kConnection, kTimeout: the store or rank 0 did not come. Ranks other than 0
+  // wait for the whole timeout. Rank 0 waits some seconds for an earlier run that has not ended
+  // yet.
   static Result<std::unique_ptr<WorldStore>> open(const WorldStoreOptions& options);
-  // Rank 0 gives the store free for another world, and ends the one that it hosts.
+  // On rank 0, releases the store for another world, and ends the store that it hosts.
   ~WorldStore();
   WorldStore(const WorldStore&) = delete;
   WorldStore& operator=(const WorldStore&) = delete;
 
   const std::shared_ptr<Store>& store() const { return parts_.store; }
-  // Unique in the store; begins every key of this world.
+  // Unique in the store; every key of this world begins with it.
   const std::string& name() const { return parts_.name; }
-  // Numeric: at which ranks on other hosts reach this one.
+  // Numeric address at which ranks on other hosts reach this one.
   const std::string& address() const { return parts_.address; }
 
-  // Everybody has found everybody: the file has done its service, and who comes next is of another world.
+  // Removes the init file. Call it when all ranks have found each other: ranks that come later
+  // belong to another world.
   void world_is_formed();
 
-  // The end in good order. Rank 0 gives the store free for another world, then waits until the others have
-  // left the one that it hosts, at most so long: true when they have, or it hosts none. They tell it so,
-  // as they may be at its door again, for the next world.
+  // Leaves in good order. Rank 0 releases the store for another world. If it hosts the store, it
+  // then waits, for at most `patience`, until the other ranks have left. Returns true if they
+  // have, or if it hosts none. The others announce their leaving in the store, because they may
+  // already have connected again for the next world.
   bool await_leave(Duration patience);
 
  private:
-  // What is held, in the order in which it is made.
+  // The resources of this rank, in the order in which they are made.
   struct Parts {
-    std::unique_ptr<HostedStore> hosted;  // null: others host it
+    std::unique_ptr<HostedStore> hosted;  // null: another process hosts it
     std::shared_ptr<Store> store;
     std::optional<PublishedAddress> note;
-    std::string claimed;      // what this rank 0 holds in the store: begins its keys
-    std::string departures;   // of a store that rank 0 hosts: the key that counts who has left
-    std::int64_t others = 0;  // that are to leave
+    std::string claimed;  // on rank 0, the prefix of the keys that it has claimed in the store
+    // If rank 0 hosts the store: the key that counts the ranks that have left.
+    std::string departures;
+    std::int64_t others = 0;  // number of ranks that must leave
     std::string name;
-    std::string place;  // of a launcher's store: what this process's worlds are counted by
+    std::string place;  // in a launcher's store: the key by which this process counts its worlds
     std::string address;
   };
   class Opening;

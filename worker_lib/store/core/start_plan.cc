@@ -12,7 +12,7 @@ namespace {
 constexpr std::string_view kMethods =
     "there are env://, tcp://HOST:PORT and file:///PATH, each also with ?rank=R&world_size=N";
 
-// An init_method, taken apart.
+// The parts of an init_method.
 struct Method {
   enum class Scheme { kEnv, kTcp, kFile };
   Scheme scheme = Scheme::kEnv;
@@ -88,7 +88,8 @@ Result<Method> read_method(std::string_view text) {
   return invalid_argument(std::string(kMethods));
 }
 
-// One number of the options and the query, where one of them has it.
+// Returns the number from the options or the query; nullopt: neither has it. It is an error if
+// both have it.
 Result<std::optional<int>> one_of(const char* name, std::optional<int> option,
                                   std::optional<int> query) {
   if (option && query) {
@@ -119,8 +120,9 @@ Result<void> check(const Place& place) {
 
 bool is_launched(const EnvLookup& lookup) { return lookup("RANK") && lookup("WORLD_SIZE"); }
 
-// The variables, with the options' rank and size over them. Where these are not the launcher's, its
-// other variables still tell of this process: its LOCAL_RANK, how it reports.
+// Reads the variables; the options' rank and size override them. If these are not the
+// launcher's, its other variables still describe this process: its LOCAL_RANK, and how it
+// reports.
 Result<WorkerEnv> read_env(const Place& place, bool is_env_method, const EnvLookup& lookup) {
   if (is_launched(lookup) && !is_env_method) {
     Result<std::optional<WorkerEnv>> env = read_worker_env(lookup);
@@ -158,8 +160,9 @@ Result<StartPlan> plan_for(const Method& method, const Place& place, bool has_st
     if (plan.address.host.empty()) {
       return invalid_argument("it is empty").within("read environment variable MASTER_ADDR");
     }
-    // As PyTorch: who says that there is an agent's store has no rank host one. Only under a
-    // launcher, whose store is another than the one that is asked for, rank 0 has to.
+    // As in PyTorch, no rank hosts a store if the environment says that an agent does. The
+    // exception is under a launcher whose store is another one than the one requested: rank 0
+    // must host that one.
     const bool is_launchers = plan.address == store_address(read) || !is_launched(lookup);
     const bool is_there = read.agent_store && is_launchers;
     plan.meet_at = is_there ? MeetAt::kAgentStore : MeetAt::kAddress;

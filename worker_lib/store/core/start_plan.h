@@ -1,13 +1,13 @@
-// How a rank begins: what init()'s options and the environment say about its place in the world and
-// about where the world meets. As torch.distributed.init_process_group has it:
+// Decides how a rank starts: its place in the world and the store of the world, from the options
+// of init() and the environment. It follows torch.distributed.init_process_group:
 //
-//   env://            RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; also where there is no method
+//   env://            RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; the default
 //   tcp://HOST:PORT   rank 0 hosts the store there
-//   file:///PATH      a file that all ranks see says where
-//   a Store           which the program has made
+//   file:///PATH      a file that all ranks share contains the address
+//   a Store           one that the program has made
 //
-// `rank` and `world_size` of the options, or ?rank=R&world_size=N behind the method, go over RANK
-// and WORLD_SIZE; all but env:// need them. A pure function; any thread.
+// `rank` and `world_size` of the options, or ?rank=R&world_size=N after the method, override
+// RANK and WORLD_SIZE. All methods except env:// require them. A pure function; any thread.
 #pragma once
 
 #include <optional>
@@ -27,23 +27,24 @@ struct StartRequest {
 };
 
 enum class MeetAt {
-  kNowhere,     // a world of one
-  kAgentStore,  // a store that is there: a launcher hosts it
+  kNowhere,     // the world has one rank
+  kAgentStore,  // a store that already exists: a launcher hosts it
   kAddress,     // rank 0 hosts the store there
-  kFile,        // rank 0 hosts a store and writes into the file where it is
+  kFile,        // rank 0 hosts a store and writes its address into the file
   kGivenStore,
 };
 
 struct StartPlan {
-  WorkerEnv env;  // with this world's rank and size
+  WorkerEnv env;  // with the rank and size of this world
   MeetAt meet_at = MeetAt::kNowhere;
   HostPort address;  // kAgentStore, kAddress
   std::string file;  // kFile
-  // The same for errors: "init_method 'tcp://node0:29500'", "MASTER_ADDR:MASTER_PORT node0:29500".
+  // The place as errors name it: "init_method 'tcp://node0:29500'", "MASTER_ADDR:MASTER_PORT
+  // node0:29500".
   std::string place;
 };
 
-// kInvalidArgument says what would be right.
+// Returns the plan. kInvalidArgument says what would be valid.
 Result<StartPlan> plan_start(const StartRequest& request, const EnvLookup& lookup);
 
 }  // namespace ddprun
