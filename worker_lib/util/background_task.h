@@ -1,11 +1,12 @@
-// BackgroundTask: does one thing at a time on a thread of its own, while the caller does something else.
+// BackgroundTask: does one task at a time on a thread of its own, while the caller does
+// something else.
 //
-//   beside.begin([&] { digest.add(piece); });
+//   task.begin([&] { digest.add(piece); });
 //   fill(next_piece);
-//   beside.join();  // what it used may change from now on
+//   task.join();  // from now on, what the task used may change
 //
-// One owner thread. The thread is started by the first begin() and ends with the object; where none
-// can be started, begin() does the work.
+// One owner thread. The first begin() starts the thread, which ends with the object. If no
+// thread can be started, begin() does the task itself.
 #pragma once
 
 #include <condition_variable>
@@ -20,12 +21,13 @@ class BackgroundTask {
  public:
   // name: of the thread, at most 15 characters.
   explicit BackgroundTask(std::string name) : name_(std::move(name)) {}
-  // Waits as join() does.
+  // Waits until the task is done, as join() does.
   ~BackgroundTask();
   BackgroundTask(const BackgroundTask&) = delete;
   BackgroundTask& operator=(const BackgroundTask&) = delete;
 
-  // After join(). The task must not throw; what it uses is its own until join().
+  // Begins a task. REQUIRES: no task is in progress. The task must not throw. The caller must
+  // not change what it uses before join().
   void begin(std::function<void()> task);
   void join();
 
@@ -35,7 +37,7 @@ class BackgroundTask {
   const std::string name_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::function<void()> task_;  // empty: nothing is being done
+  std::function<void()> task_;  // empty: no task is in progress
   bool closing_ = false;
   std::thread thread_;
 };

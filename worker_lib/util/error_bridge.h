@@ -1,5 +1,6 @@
-// How what goes wrong leaves the worker library: its Errors as the DistError that its public
-// functions throw (public_error.h), exceptions of LibTorch and the standard library as Errors.
+// Converts errors at the boundary of the worker library. Its Errors become the DistError that
+// public functions throw (public_error.h). Exceptions of LibTorch and the standard library become
+// Errors.
 //
 // Pure functions; any thread.
 #pragma once
@@ -14,20 +15,21 @@
 
 namespace ddprun {
 
-// The exception in flight as an Error; call it inside a catch block. LibTorch's backtraces are left
-// out: the message is one line.
+// Returns the exception that is being handled as an Error. REQUIRES: called inside a catch
+// block. LibTorch's backtrace is left out, so that the message is one line.
 Error error_in_flight(std::string_view doing);
 
-// Throws a DistError of this rank's own making. what: what was being done, and why it cannot be.
+// Throws a DistError that this rank itself detected. what: the operation, and why it cannot be
+// done.
 [[noreturn]] void refuse(const std::string& what,
                          DistError::Kind kind = DistError::Kind::kInvalidArgument,
                          int peer_rank = -1);
 
-// Returns the same failure with what was being done in front of its words.
+// Returns the same failure, with the operation `doing` in front of its text.
 DistError within(const DistError& failure, const std::string& doing);
 
-// Runs a public function's body: what it throws leaves as a DistError that says what was being
-// done. A DistError passes as it is.
+// Runs the body of a public function. Turns its exceptions into a DistError that names the
+// operation. A DistError passes unchanged.
 template <class Body>
 auto with_dist_errors(std::string_view doing, Body&& body) {
   try {

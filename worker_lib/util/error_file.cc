@@ -18,7 +18,7 @@
 namespace ddprun {
 namespace {
 
-// Not destroyed: an exception of a global's destructor may be the one to be told.
+// Never destroyed, because the destructor of a global may throw the exception to report.
 struct Place {
   std::string path;
   std::terminate_handler before = nullptr;
@@ -28,8 +28,8 @@ Place& place() {
   return *one;
 }
 
-// The calls that led here, the innermost last, in the form of a traceback. terminate() is called
-// where the exception was thrown, while the stack still stands.
+// Returns the call stack, the innermost call last, in the form of a traceback. terminate() is
+// called where the exception was thrown, before the stack is unwound.
 std::string callstack() {
   constexpr int kMost = 32;
   std::array<void*, kMost> addresses{};
@@ -50,7 +50,7 @@ std::string callstack() {
   return text;
 }
 
-// What is in flight, as PyTorch's @record writes it.
+// Returns the exception that is being handled, in the form of PyTorch's @record.
 nlohmann::json describe_exception() {
   ExceptionText words = exception_text();
   if (words.type.empty()) words.type = "terminate without an exception";
@@ -65,7 +65,7 @@ nlohmann::json describe_exception() {
 }
 
 void tell_and_terminate() {
-  // Two threads may fail at once, and the telling itself may.
+  // Two threads may fail at once, and writing the file may fail, too.
   static std::atomic_flag told;
   if (!told.test_and_set()) {
     try {

@@ -1,4 +1,4 @@
-// The error file: what a worker says of an exception that nobody caught, for its launcher's report
+// The error file: describes an uncaught exception of a worker, for its launcher's report
 // (TORCHELASTIC_ERROR_FILE, in the form of PyTorch's @record). Without LibTorch.
 #pragma once
 
@@ -6,9 +6,9 @@
 
 namespace ddprun {
 
-// From now on an exception that nobody catches is written to this file, with its type, its words and
-// where it was thrown, before the process ends as it would have. The first call counts; an empty
-// path means that there is nobody to tell. Any thread.
+// Makes the process write every uncaught exception to this file: its type, its text and where it
+// was thrown. Then the process ends as it would have. Only the first call counts; an empty path
+// has no effect. Any thread.
 void write_uncaught_exceptions_to(const std::string& path);
 
 }  // namespace ddprun

@@ -1,5 +1,5 @@
-// The exception in flight, for somebody in another process: its type, its words, and what a DistError
-// says beside them. Without LibTorch. Any thread.
+// Describes the exception that is being handled for another process: its type, its text, and the
+// fields of a DistError. Without LibTorch. Any thread.
 #pragma once
 
 #include <optional>
@@ -10,19 +10,19 @@
 namespace ddprun {
 
 struct ExceptionText {
-  std::string type;  // as it is written in C++; empty: nothing is in flight
-  std::string text;  // of a std::exception: what(), all of it; LibTorch adds its stack below
+  std::string type;  // the C++ name; empty: there is no exception
+  std::string text;  // of a std::exception: the whole of what(), to which LibTorch adds its stack
   std::optional<DistError::Kind> kind;  // of a DistError
   int peer_rank = -1;                   // of a DistError
 };
 
-// REQUIRES: a catch block, or std::terminate's handler.
+// Returns the description. REQUIRES: called in a catch block, or in std::terminate's handler.
 ExceptionText exception_text();
 
-// One line: "std::out_of_range: index 3 of 2".
+// Returns one line: "std::out_of_range: index 3 of 2".
 std::string one_line_of(const ExceptionText& words);
 
-// A mangled name as it is written in C++.
+// Returns the C++ form of a mangled name.
 std::string demangled(const char* name);
 
 }  // namespace ddprun

@@ -1,9 +1,9 @@
-// NcclPause: what a thread does between two looks at NCCL or CUDA, which tell nobody when they are
+// NcclPause: the pause between two polls of NCCL or CUDA, which do not notify when they are
 // done.
 //
-// Most of what is waited for is over at once, the rest takes milliseconds: first it yields, then it
-// sleeps. The sleeps are short, as a barrier wants its answer soon; a spinning thread would cost the
-// core that the program's own work may want. One wait, one thread.
+// Most waits end at once, the others take milliseconds. So it first yields, and sleeps later.
+// The sleeps are short, because a barrier needs its answer soon. A spinning thread would take a
+// core that the program may need. Use one object per wait, on one thread.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Between the Errors of the worker library and the DistError that its public functions throw, both
-// ways, without LibTorch. What LibTorch throws is error_bridge.h's part.
+// Converts the Errors of the worker library to the DistError that its public functions throw,
+// and back, without LibTorch. error_bridge.h handles exceptions of LibTorch.
 //
 // Pure functions; any thread.
 #pragma once
@@ -13,18 +13,18 @@
 
 namespace ddprun {
 
-// The public kind of an internal one. What a user cannot act upon differently shares a kind: a
-// protocol breach is a broken connection to him, a missing file or a full disk a failed system.
+// Returns the public kind of an internal one. Kinds that users handle in the same way share one:
+// a protocol error is a kConnection, a missing file or a full disk is a kSystem.
 DistError::Kind public_kind(ErrorKind kind);
 
-// what() is error.message(); rank and times are kept.
+// Converts an Error. what() is error.message(); rank and times are kept.
 DistError to_dist_error(const Error& error);
 
-// The DistError read back, so that one that passes through inner layers keeps its kind and rank.
-// Its times are in its words.
+// Converts a DistError back, so that one that passes through inner layers keeps its kind and
+// rank. Its times are part of its text.
 Error from_dist_error(const DistError& thrown, std::string_view doing);
 
-// The value, or throws the DistError of the failure.
+// Returns the value, or throws the failure as a DistError.
 template <class T>
 T value_or_throw(Result<T> result) {
   if (!result) throw to_dist_error(result.error());

@@ -7,7 +7,7 @@
 
 namespace ddprun {
 
-// These calls fail only when memory is gone or the provider is broken.
+// These calls fail only if memory runs out or OpenSSL's provider is broken.
 Sha256::Sha256() : context_(EVP_MD_CTX_new()) {
   DDPRUN_ASSERT(context_ && EVP_DigestInit_ex(context_, EVP_sha256(), nullptr) == 1,
                 "OpenSSL has SHA-256");

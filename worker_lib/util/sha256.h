@@ -1,4 +1,4 @@
-// SHA-256 of bytes that come piece by piece. OpenSSL does the work. One owner thread.
+// Sha256: the SHA-256 of bytes that come in pieces, by OpenSSL. One owner thread.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ class Sha256 {
 
   void add(const void* data, std::size_t bytes);
 
-  // 64 lower-case hexadecimal digits. Ends the digest: call it once.
+  // Returns 64 lower-case hexadecimal digits. Ends the digest: call it once.
   std::string hex();
 
  private:
