@@ -13,7 +13,7 @@
 namespace ddprun {
 namespace {
 
-// Of C++ names as the linker has them; other names stay.
+// Returns the C++ form of a linker's name. Other names stay as they are.
 std::string demangled(const char* symbol) {
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> text(
@@ -31,7 +31,7 @@ std::string in_hex(std::uintptr_t number) {
 }
 
 std::string frame_text(void* address) {
-  // A return address is behind its call, and may be in the next function already.
+  // A return address is after its call, and may already be in the next function.
   const auto at = reinterpret_cast<std::uintptr_t>(address) - 1;
   Dl_info info{};
   if (dladdr(reinterpret_cast<void*>(at), &info) == 0) return in_hex(at);
@@ -41,7 +41,8 @@ std::string frame_text(void* address) {
          in_hex(at - reinterpret_cast<std::uintptr_t>(info.dli_fbase));
 }
 
-// Behind the program's own frames are those of the C library that has called them.
+// Returns the number of frames of the program itself. The frames of the C library that called it
+// come after them.
 std::size_t end_of_program(const std::vector<std::string>& frames) {
   const auto start = std::ranges::find_if(
       frames, [](const std::string& frame) { return frame.starts_with("__libc_start_main"); });
@@ -91,7 +92,8 @@ std::string origin_text(const CallStack& stack) {
 
 std::uint32_t CallOrigins::number_of(const CallStack& stack, WorkerPage& page) {
   const std::span<void* const> shown = stack.shown();
-  // Bounded by what has a number: one that comes later is looked for again, and not kept.
+  // The map is bounded: only places with a number are kept. Later places are searched for again
+  // each time.
   const std::vector<void*> key(shown.begin(), shown.end());
   if (const auto found = numbers_.find(key); found != numbers_.end()) return found->second;
   const std::uint32_t count = page.origin_count.load(std::memory_order_relaxed);

@@ -1,7 +1,9 @@
-// From where the calls of a worker come: for flight records, where somebody has asked for it.
+// Records where in the program the calls of a worker come from: for flight records, if this was
+// requested.
 //
-// The few places of a program that call into groups are written into its page once each, as text, and
-// calls name them by number. Modules are shown as what addr2line takes: "train+0x1a2b".
+// A program has few places that call into groups. Each is written into the worker page once, as
+// text, and calls refer to it by number. Modules are shown in the form that addr2line takes:
+// "train+0x1a2b".
 #pragma once
 
 #include <array>
@@ -16,14 +18,17 @@
 
 namespace ddprun {
 
-// DDPRUN_TRACE=1, or a debug build and not DDPRUN_TRACE=0. Reads the environment.
+// Returns true if DDPRUN_TRACE=1, or in a debug build without DDPRUN_TRACE=0. Reads the
+// environment.
 bool wants_call_origins();
 
-// Where its thread is: return addresses, the innermost first. Microseconds; any thread.
+// CallStack: return addresses of its thread, the innermost first. Takes microseconds; any
+// thread.
 struct CallStack {
   static constexpr std::size_t kMaxFrames = 24;
 
-  // From the frame that `address` returns into on; all of them, where there is none such.
+  // Returns the stack from the frame with return address `address` on, or the whole stack if
+  // there is no such frame.
   static CallStack from(void* address);
   std::span<void* const> shown() const { return {frames.data(), count}; }
 
@@ -31,15 +36,17 @@ struct CallStack {
   std::size_t count = 0;
 };
 
-// "train_epoch(int) < train+0x1a2b < main", at most kFlightOriginBytes: by what the dynamic linker
-// knows of each frame, without those within ddprun but the one that was called from outside, and
-// without those of the C library that have called main, or a thread's function.
+// Returns "train_epoch(int) < train+0x1a2b < main", at most kFlightOriginBytes, with what the
+// dynamic linker knows of each frame. Frames within ddprun are left out, except the one that was
+// called from outside. Frames of the C library that called main, or a thread's function, are
+// left out, too.
 std::string origin_text(const CallStack& stack);
 
-// The numbers of the places in one page. One thread at a time.
+// CallOrigins: the numbers of the places in one page. One thread at a time.
 class CallOrigins {
  public:
-  // Writes the place into the page when it is new; 0: there is no room for it.
+  // Returns the number of the place, and writes a new place into the page. 0: the page has no
+  // room for it.
   std::uint32_t number_of(const CallStack& stack, WorkerPage& page);
 
  private:

@@ -117,7 +117,7 @@ std::uint64_t WorkerReporter::begin_call(const FlightFacts& facts) {
   const std::uint32_t origin = traces_ ? origins_.number_of(stack, *page) : 0;
   const std::uint64_t number = page->calls.load(std::memory_order_relaxed) + 1;
   FlightRecord& record = page->record_of(number);
-  constexpr auto kRelease = std::memory_order_release;  // read_record() says why
+  constexpr auto kRelease = std::memory_order_release;  // see read_record()
   record.number.store(0, std::memory_order_relaxed);
   record.begun_ns.store(to_page_time(BootClock::now()), kRelease);
   record.ended_ns.store(0, kRelease);

@@ -1,14 +1,14 @@
-// WorkerReporter: what this worker tells its agent, and the other ranks of its node, through its
-// page (base/worker_page.h): how far it is, and every call into its groups. Some tens of
-// nanoseconds each, no system call. With DDPRUN_TRACE=1, and in debug builds without
-// DDPRUN_TRACE=0, also from where each call came (worker_lib/flight/call_origin.h), which takes
-// microseconds.
+// WorkerReporter: reports the progress of this worker and its calls into groups, through its page
+// (base/worker_page.h). Its agent and the other ranks of its node read the page. A report takes
+// some tens of nanoseconds and makes no system call. With DDPRUN_TRACE=1, and in debug builds
+// without DDPRUN_TRACE=0, it also records where each call came from
+// (worker_lib/flight/call_origin.h), which takes microseconds.
 //
-// A page belongs to the process that has opened it: the child of a fork, which has a copy of the
-// reporter, reports to nobody.
+// A page belongs to the process that has opened it. The child of a fork has a copy of the
+// reporter, which reports nothing.
 //
-// Owned by the Context and by every call in flight. Any thread reports; the calls of one group
-// begin on one thread at a time, and end on any.
+// The Context and every call in flight own it. Any thread reports. The calls of one group begin
+// on one thread at a time, and end on any thread.
 #pragma once
 
 #include <cstddef>
@@ -29,52 +29,60 @@
 
 namespace ddprun {
 
-// What is said of a call when it begins; what is not known stays as it is.
+// FlightFacts: what is known of a call when it begins. Unknown fields keep their defaults.
 struct FlightFacts {
   FlightCall call = FlightCall::kNone;
-  std::uint64_t group = 0;       // as in register_group(); 0: the world
-  std::uint64_t collective = 0;  // the how-manyth of its group, from 1; a message: how many before
-  std::uint64_t bytes = 0;       // of this rank's tensor
+  std::uint64_t group = 0;  // as in register_group(); 0: the world
+  // Number of the collective within its group, from 1; for a message: the number of collectives
+  // before it.
+  std::uint64_t collective = 0;
+  std::uint64_t bytes = 0;  // size of this rank's tensor
   FlightType dtype = FlightType::kNone;
   FlightOp op = FlightOp::kNone;
-  int peer = -1;  // root, source or destination, as the world counts ranks
+  int peer = -1;  // root, source or destination, as a rank of the world
   int tag = 0;    // of a message
 };
 
-// "all_reduce of 4000 bytes (sum of float32) (collective 3)"; a message has no number.
+// Returns "all_reduce of 4000 bytes (sum of float32) (collective 3)". A message has no number.
 std::string words_of(const FlightFacts& facts);
 
 class WorkerReporter {
  public:
-  // Into the page that an agent has made for this worker; where there is none, it is of another
-  // version or cannot be opened (from a container, say), into one of its own. Where that is not to
-  // be had either, to nobody.
+  // Opens the page that the agent has made for this worker. That page may be missing, of another
+  // version, or not accessible (from a container, for example); then it makes a page of its own.
+  // If that fails, too, nothing is reported.
   static std::shared_ptr<WorkerReporter> open(const WorkerEnv& env);
-  // To nobody.
+  // Makes a reporter that reports nothing.
   WorkerReporter() : WorkerReporter(std::nullopt) {}
 
   bool has_page() const { return mapped() != nullptr; }
-  // Not in the child of a fork.
+  // Returns false in the child of a fork.
   bool is_of_this_process() const { return opened_by_.is_ours(); }
-  // Where others, who are given the file, find it; while the reporter lives.
+  // Returns where other processes that get the file find the page. Valid while the reporter
+  // lives.
   PagePlace place() const;
 
   void report_step(std::int64_t step);
   void report_activity();
-  // The program has reached its end, or (false) goes on: its Context was destroyed in good order.
+  // Reports that the program has reached its end, because its Context was destroyed in good
+  // order; false: it continues.
   void report_finished(bool finished);
-  // A long wait for another rank begins and ends; such waits may lie in each other.
+  // Mark the beginning and the end of a long wait for another rank. Such waits may be nested.
   void begin_long_wait();
   void end_long_wait();
 
-  // A group whose calls will be reported: a number that all its ranks give it, not 0, its name for
-  // people, of which kFlightGroupNameBytes are kept, and its ranks as the world counts them, in the
-  // group's order. No effect for one that is known, nor beyond kFlightGroups.
+  // Registers a group whose calls will be reported.
+  // - id: the same number on all its ranks, not 0.
+  // - name: for people; kFlightGroupNameBytes of it are kept.
+  // - ranks: ranks of the world, in the order of the group.
+  //
+  // Has no effect for a known group, nor beyond kFlightGroups.
   void register_group(std::uint64_t id, std::string_view name, std::span<const int> ranks);
 
-  // A call begins; its number, for end_call; 0: nobody is told.
+  // Records that a call begins, and returns its number for end_call; 0: nothing is reported.
   std::uint64_t begin_call(const FlightFacts& facts);
-  // It ended, well or not. No effect for a call that was overwritten since.
+  // Records that the call ended, with or without failure. Has no effect if its record was
+  // overwritten since.
   void end_call(std::uint64_t number, bool failed);
 
  private:
@@ -86,20 +94,20 @@ class WorkerReporter {
   explicit WorkerReporter(std::optional<Page> page);
   static std::optional<Page> page_of_agent(const WorkerEnv& env);
   static std::optional<Page> own_page(const WorkerEnv& env);
-  WorkerPage* mapped() const;  // null: nobody is told
+  WorkerPage* mapped() const;  // null: nothing is reported
 
   const std::optional<Page> page_;
   const ForkMark opened_by_;
-  const bool traces_;  // from where calls come
-  std::mutex mutex_;             // of begin_call and register_group: several threads may use groups
+  const bool traces_;  // records where calls come from
+  std::mutex mutex_;   // for begin_call and register_group: several threads may use groups
   CallOrigins origins_;
 };
 
-// A call in flight, to be ended once.
+// FlightTicket: a call in flight. End it once.
 struct FlightTicket {
   std::shared_ptr<WorkerReporter> reporter;
   std::uint64_t number = 0;
-  FlightFacts facts = {};  // what call it is, also where nobody is told
+  FlightFacts facts = {};  // describes the call, even if nothing is reported
 
   void end(bool failed) {
     if (reporter && number != 0) reporter->end_call(number, failed);
