@@ -1,10 +1,10 @@
-// SpawnBoard: what program, monitor and ranks of a spawn() know of each other, in memory that they
-// share.
+// SpawnBoard: what the program, the monitor and the ranks of a spawn() share, in shared memory.
 //
-// Each place has one writer, and is read when that writer's end, or a byte in a pipe, has been
-// seen: so it needs no locks. The memory is anonymous and gone with the last of the processes.
+// Each field has one writer. It is read after that writer has ended, or after a byte was
+// received from it through a pipe. So no locks are needed. The memory is anonymous and is freed
+// with the last of the processes.
 //
-// Owner: the program's SpawnContext; the others have it by the fork.
+// Owner: the program's SpawnContext. The other processes inherit it by the fork.
 #pragma once
 
 #include <sys/mman.h>
@@ -25,7 +25,7 @@
 
 namespace ddprun {
 
-// Text of a bounded length; what is longer is cut.
+// SharedText: a text of bounded length; longer text is cut.
 template <std::size_t most>
 class SharedText {
  public:
@@ -43,29 +43,29 @@ class SharedText {
 
 struct SpawnBoard {
   struct Rank {
-    // by the monitor
+    // Written by the monitor.
     pid_t pid = 0;
     int wait_status = 0;
     bool ended = false;
-    // by the rank, when it throws
+    // Written by the rank when it throws.
     bool threw = false;
     bool threw_dist_error = false;
     DistError::Kind kind = DistError::Kind::kSystem;
     int peer_rank = -1;
     SharedText<512> line;      // type and first line
-    SharedText<8000> message;  // all of it
+    SharedText<8000> message;  // the whole text
   };
 
-  // By the monitor, before its first byte: why the ranks could not be started.
+  // Written by the monitor before its first byte: why the ranks could not be started.
   SharedText<512> trouble;
   int trouble_errno = 0;
-  // By the monitor, before its end.
+  // Written by the monitor before it ends.
   bool over = false;
-  int story = -1;  // the rank that failed; -1: none
+  int story = -1;  // the rank whose failure is reported; -1: none
   bool stopped = false;
 };
 
-// The memory of a board and its ranks. Move-only.
+// SharedSpawnBoard: the memory of a board and its ranks. Move-only.
 class SharedSpawnBoard {
  public:
   static Result<SharedSpawnBoard> make(int ranks) {

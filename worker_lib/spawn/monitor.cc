@@ -29,8 +29,8 @@
 namespace ddprun {
 namespace {
 
-// What the program had open is not to stay open because of the monitor: whoever reads from it waits
-// for the end of it.
+// Closes descriptors inherited from the program. Otherwise the monitor would keep the program's
+// files and pipes open, and their readers would not see the end of file.
 void close_all_but(const std::vector<int>& kept) {
   DIR* const directory = opendir("/proc/self/fd");
   if (!directory) return;
@@ -58,7 +58,8 @@ class Monitor {
         watch_(static_cast<int>(ranks_.size()), start_.grace) {}
 
   void live() {
-    // What the program does with its children's ends is not how the monitor's are kept.
+    // The program's handling of SIGCHLD must not affect how the monitor gets the ends of its
+    // children.
     sigaction(SIGCHLD, nullptr, &childrens_ends_);
     std::signal(SIGCHLD, SIG_DFL);
     const Result<void> started = start_ranks();
@@ -135,7 +136,8 @@ class Monitor {
     poll_until(watched, watch_.next_time().value_or(BootClock::now() + kLongestTimeout));
     if (watched[0].revents != 0) {
       start_.program.reset();
-      stop(SpawnWatch::Haste::kGrace);  // they may have been told to save when it was
+      // With grace, because the ranks may have been asked to save when the program was.
+      stop(SpawnWatch::Haste::kGrace);
     }
     if (watched[1].revents != 0) take_order();
     reap();
@@ -145,7 +147,7 @@ class Monitor {
   void take_order() {
     char order = 0;
     if (read(start_.orders.read.get(), &order, 1) != 1) {
-      start_.orders.read.reset();  // the program has let go of it; its end comes by its pidfd
+      start_.orders.read.reset();  // the program has closed it; its pidfd tells when it ends
       return;
     }
     const bool at_once = order == static_cast<char>(MonitorOrder::kKill);
@@ -157,7 +159,7 @@ class Monitor {
     act(watch_.on_stop(haste, BootClock::now()));
   }
 
-  // Ranks, and orphans of theirs.
+  // Reaps ranks and the orphans of their processes.
   void reap() {
     int status = 0;
     for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
@@ -191,7 +193,7 @@ class Monitor {
   MonitorStart start_;
   const std::span<SpawnBoard::Rank> ranks_;
   SpawnWatch watch_;
-  std::vector<UniqueFd> pidfds_;  // by rank; invalid: it has ended
+  std::vector<UniqueFd> pidfds_;  // by rank; invalid: the rank has ended
   std::unique_ptr<HostedStore> store_;
   std::set<pid_t> told_;
   struct sigaction childrens_ends_ {};

@@ -4,14 +4,15 @@
 //     `- monitor ("ddp-spawn")   forks the ranks, hosts their store, outlives all that they start
 //          +- rank 0
 //          `- rank 1
-//               `- whatever it has started
+//               `- processes that it has started
 //
-// It is a child subreaper, so that nothing that ranks start can get away from it, and holds the
-// program and the ranks by their pidfds. It ends everything when a rank fails, when the program
-// asks, and when the program has ended, by SIGKILL too; when it is killed itself, the kernel kills
-// the ranks (PR_SET_PDEATHSIG), but not what they have started. What it decides is in
-// spawn/core/watch.h. It keeps all signals blocked: a Ctrl-C is for the ranks and the program,
-// whose process group it shares.
+// It is a child subreaper, so that no process that ranks start can escape it. It watches the
+// program and the ranks by their pidfds. It ends all of them when a rank fails, when the program
+// asks, and when the program has ended, even by SIGKILL. If the monitor itself is killed, the
+// kernel kills the ranks (PR_SET_PDEATHSIG), but not the processes that they have started.
+//
+// The monitor's decisions are made in worker_lib/spawn/core/watch.h. It keeps all signals blocked,
+// because a Ctrl-C is for the ranks and the program, whose process group it shares.
 #pragma once
 
 #include <signal.h>
@@ -26,23 +27,23 @@
 
 namespace ddprun {
 
-// What the program asks of its monitor, a byte in its pipe.
+// MonitorOrder: a request of the program to its monitor, one byte in a pipe.
 enum class MonitorOrder : char { kTerminate = 't', kKill = 'k' };
 
 struct MonitorStart {
   SharedSpawnBoard& board;
-  Listener listener;  // of the ranks' store
-  Pipe orders;        // of MonitorOrders
-  // One byte when the ranks have been started; its end is the monitor's.
+  Listener listener;  // for the ranks' store
+  Pipe orders;        // carries MonitorOrders
+  // Carries one byte when the ranks have been started. It closes when the monitor ends.
   Pipe answers;
   UniqueFd program;  // its pidfd
   Duration grace;
-  sigset_t signals;  // that the program had blocked: the ranks' mask
-  // A rank's work. Returns its exit code; throws nothing.
+  sigset_t signals;  // the program's signal mask before the fork, which the ranks get
+  // Does the work of a rank and returns its exit code. Must not throw.
   std::function<int(int rank)> run_rank;
 };
 
-// The life of the monitor, in a process that has just been forked with all signals blocked.
+// Runs the monitor, in a process that has just been forked with all signals blocked.
 [[noreturn]] void be_monitor(MonitorStart start) noexcept;
 
 }  // namespace ddprun

@@ -38,13 +38,13 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kStartPatience = std::chrono::minutes(1);
-// A thread that has been joined may be seen for a moment longer.
+// A joined thread may still be listed for a moment.
 constexpr Duration kThreadEndPatience = std::chrono::milliseconds(200);
 constexpr Duration kLook = std::chrono::milliseconds(1);
-// The end of a monitor that has closed its pipe.
+// Timeout for the end of a monitor that has closed its pipe.
 constexpr Duration kWardenEndPatience = std::chrono::seconds(5);
 
-// The value, or throws why spawn() cannot be.
+// Returns the value, or throws why spawn() failed.
 template <class T>
 T value_for_spawn(Result<T> result, std::string_view doing = "spawn") {
   if (!result) throw to_dist_error(std::move(result).error().within(doing));
@@ -62,7 +62,7 @@ ForkObstacles obstacles_now() {
   }
   for (const std::filesystem::path& open : entries_of("/proc/self/fd")) {
     std::error_code gone;
-    // Not /dev/nvidiactl: that is opened by NVML, too, which bears a fork.
+    // /dev/nvidiactl does not count: NVML opens it, too, and survives a fork.
     if (std::filesystem::read_symlink(open, gone) == "/dev/nvidia-uvm") obstacles.has_cuda = true;
   }
   return obstacles;
@@ -80,7 +80,7 @@ Result<void> check_can_fork_now() {
 
 // --- a rank
 
-// Whatever cannot be written is lost: nobody is left to be told.
+// Output that cannot be written is lost, because there is no way to report it.
 void flush_streams() noexcept {
   try {
     std::cout.flush();
@@ -94,7 +94,7 @@ void flush_streams() noexcept {
 void enter(Rank rank, const SpawnPlace& place) {
   const RankVariables variables = variables_of_rank(rank, place, environment_variable);
   for (const std::string& name : variables.unset) unsetenv(name.c_str());
-  // OpenMP has read its variable long ago.
+  // OpenMP has already read its variable.
   if (!environment_variable("OMP_NUM_THREADS")) at::set_num_threads(threads_of_rank(place));
   for (const auto& [name, value] : variables.set) setenv(name.c_str(), value.c_str(), 1);
 }
@@ -119,7 +119,7 @@ int run_rank(Rank rank, const SpawnPlace& place, const std::function<void(int)>&
   return exit_code;
 }
 
-// --- what has become of them
+// --- how the ranks ended
 
 SpawnError describe(int rank, std::span<const SpawnBoard::Rank> ranks) {
   const SpawnBoard::Rank& one = ranks[static_cast<std::size_t>(rank)];
@@ -143,7 +143,7 @@ SpawnError describe(int rank, std::span<const SpawnBoard::Rank> ranks) {
   return SpawnError(what, std::move(facts));
 }
 
-// Those that SIGKILL could not end, where there are some.
+// Returns a text about ranks that SIGKILL could not end; empty if there are none.
 std::string left_over(std::span<const SpawnBoard::Rank> ranks) {
   std::string text;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -159,13 +159,13 @@ std::string left_over(std::span<const SpawnBoard::Rank> ranks) {
 struct SpawnContext::Impl {
   SharedSpawnBoard board;
   Duration grace;
-  Pipe orders;  // both ends: a monitor that is gone is no broken pipe
+  Pipe orders;  // both ends, so that an order to an ended monitor causes no SIGPIPE
   UniqueFd answers;
   pid_t monitor = 0;
   UniqueFd monitor_end;  // its pidfd
   const pid_t owner = getpid();
   bool is_over = false;
-  std::exception_ptr failure = nullptr;  // once it is over
+  std::exception_ptr failure = nullptr;  // set once it is over
   bool is_told = false;
 
   void start(const std::function<void(int)>& fn, const SpawnPlace& place, Listener listener);
@@ -179,7 +179,8 @@ struct SpawnContext::Impl {
 
 namespace {
 
-// The monitor is gone, or about to be. Its status, unless somebody else has asked for it first.
+// Waits for the end of a monitor that has ended or is about to. Returns its status; nullopt:
+// other code has already waited for it.
 std::optional<int> end_of_warden(pid_t monitor, const UniqueFd& pidfd) {
   pollfd ended{pidfd.get(), POLLIN, 0};
   poll_until({&ended, 1}, BootClock::now() + kWardenEndPatience);
@@ -194,7 +195,7 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
   Pipe answering = value_for_spawn(make_pipe());
   UniqueFd program = pidfd_of(getpid());
   if (!program.valid()) throw to_dist_error(system_error("spawn: watch this process", errno));
-  flush_streams();  // else each rank would write again what is in them
+  flush_streams();  // otherwise each rank would write the buffered output again
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -206,13 +207,13 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
       return run_rank(Rank(rank), place, fn, board.ranks()[static_cast<std::size_t>(rank)]);
     };
     be_monitor({.board = board,
-               .listener = std::move(listener),
-               .orders = std::move(orders),
-               .answers = std::move(answering),
-               .program = std::move(program),
-               .grace = grace,
-               .signals = before,
-               .run_rank = run});
+                .listener = std::move(listener),
+                .orders = std::move(orders),
+                .answers = std::move(answering),
+                .program = std::move(program),
+                .grace = grace,
+                .signals = before,
+                .run_rank = run});
   }
   sigprocmask(SIG_SETMASK, &before, nullptr);
   if (monitor < 0) throw to_dist_error(system_error("spawn: fork", fork_errno));
@@ -224,7 +225,7 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
   char byte = 0;
   const bool in_time = poll_until({&answer, 1}, BootClock::now() + kStartPatience);
   if (in_time && read(answers.get(), &byte, 1) == 1) return;
-  if (!in_time) ::kill(monitor, SIGKILL);  // and the kernel the ranks
+  if (!in_time) ::kill(monitor, SIGKILL);  // the kernel then kills the ranks
   end_of_warden(monitor, monitor_end);
   is_over = true;
   const std::string trouble = board->trouble.text();
@@ -235,7 +236,7 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
   throw to_dist_error(std::move(error).within("spawn"));
 }
 
-// Whether it is over.
+// Returns true if it is over.
 bool SpawnContext::Impl::wait(Duration patience) {
   if (is_over) return true;
   pollfd ended{answers.get(), POLLIN, 0};
@@ -273,7 +274,7 @@ SpawnContext& SpawnContext::operator=(SpawnContext&& other) noexcept {
 }
 
 SpawnContext::~SpawnContext() {
-  // In a rank, or another fork, it is a copy of the program's.
+  // In a rank or another forked process this is a copy of the program's object.
   if (!impl_ || impl_->owner != getpid()) return;
   if (!impl_->wait(Duration::zero())) {
     if (!std::ranges::all_of(impl_->board.ranks(), &SpawnBoard::Rank::ended)) {
@@ -305,7 +306,7 @@ std::vector<int> SpawnContext::pids() const {
 }
 
 void SpawnContext::kill() {
-  impl_->is_told = true;  // who kills them knows
+  impl_->is_told = true;  // the caller that kills them knows their end
   if (impl_->wait(Duration::zero())) return;
   impl_->order(MonitorOrder::kKill);
   impl_->wait(kRankKillPatience + kKillPatience);
@@ -335,7 +336,7 @@ SpawnContext spawn_context(const std::function<void(int rank)>& fn, int nprocs,
       .ranks = nprocs, .store = listener.address, .cpus = static_cast<int>(usable_cpus().size())};
   auto impl = std::make_unique<SpawnContext::Impl>(
       SpawnContext::Impl{.board = value_for_spawn(SharedSpawnBoard::make(nprocs)),
-                         // So that points in time can be computed.
+                         // Limited, so that points in time can be computed.
                          .grace = std::min<Duration>(options.grace, kLongestTimeout),
                          .orders = value_for_spawn(make_pipe()),
                          .answers = {},

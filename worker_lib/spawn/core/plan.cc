@@ -7,7 +7,8 @@
 namespace ddprun {
 namespace {
 
-// Kept as they are: they tell of the host and of the user's wishes, not of a launcher's worker.
+// Inherited variables that a rank keeps: they describe the host and the user's settings, not a
+// launcher's worker.
 constexpr std::array kKept = std::to_array<std::string_view>(
     {"OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "DDPRUN_LEASE_MS", "DDPRUN_PORT_RANGE"});
 

@@ -1,5 +1,5 @@
-// What spawn() decides before it forks: whether this process can be forked, and what each rank
-// finds in its environment. Pure functions; any thread.
+// Decides before spawn() forks: whether this process can be forked, and which environment each
+// rank gets. Pure functions; any thread.
 #pragma once
 
 #include <string>
@@ -11,30 +11,31 @@
 
 namespace ddprun {
 
-// What a fork would leave behind, or break.
+// ForkObstacles: what a fork would lose or break.
 struct ForkObstacles {
-  std::vector<std::string> other_threads;  // names of the threads beside the one that forks
+  std::vector<std::string> other_threads;  // names of all threads except the forking one
   bool has_cuda = false;                   // the CUDA driver is in use
 };
 
-// kUnsupported names what is in the way and what to do.
+// Checks that the process can be forked. kUnsupported names the obstacle and the remedy.
 Result<void> check_can_fork(const ForkObstacles& obstacles);
 
 struct SpawnPlace {
   int ranks = 1;
-  HostPort store;  // of these ranks alone
-  int cpus = 1;    // that this process may run on
+  HostPort store;  // only for these ranks
+  int cpus = 1;    // number of CPUs that this process may run on
 };
 
-// The variables of one rank, in place of whatever a launcher has left in the environment.
+// RankVariables: the environment variables of one rank. They replace those that a launcher has
+// left in the environment.
 struct RankVariables {
   std::vector<std::pair<std::string, std::string>> set;
   std::vector<std::string> unset;
 };
-// inherited: this process's own environment.
+// inherited: the environment of this process.
 RankVariables variables_of_rank(Rank rank, const SpawnPlace& place, const EnvLookup& inherited);
 
-// LibTorch's threads in each rank: its share of the CPUs, at least 1.
+// Returns the number of LibTorch's threads in each rank: its share of the CPUs, at least 1.
 int threads_of_rank(const SpawnPlace& place);
 
 }  // namespace ddprun

@@ -39,7 +39,7 @@ SpawnWatch::Act SpawnWatch::on_time(TimePoint now) {
 
 std::optional<int> SpawnWatch::story() const {
   std::optional<int> told = first_failed_;
-  // As many steps as there are ranks: some may blame each other.
+  // Takes at most as many steps as there are ranks, because some may blame each other.
   for (std::size_t step = 0; told && step < ends_.size(); ++step) {
     const int peer = ends_[static_cast<std::size_t>(*told)]->end.blamed_peer;
     if (peer == first_failed_) return first_failed_;

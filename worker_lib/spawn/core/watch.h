@@ -1,18 +1,19 @@
-// SpawnWatch: what becomes of the ranks that spawn() has started, when one fails or all shall end.
+// SpawnWatch: decides when the ranks of a spawn() are ended, and which failure is reported.
 //
-//   running      nobody has failed, some have ended well
-//   terminating  one has failed, or the caller wants an end: everybody has been told (SIGTERM)
-//   killing      the grace is over, or there was none (SIGKILL)
-//   over         all have ended, or the kernel does not let go of those that are left
+//   running      no rank has failed; some may have succeeded
+//   terminating  a rank has failed, or the caller stops the ranks: all got SIGTERM
+//   killing      the grace period is over, or there was none: all got SIGKILL
+//   over         all have ended, or the kernel cannot end the remaining ones
 //
-// From running to terminating by the first failure or stop(), to killing by the grace's end, stop()
-// without grace; to over by the last end, or when kKillPatience has passed. Never back.
+// The first failure or a stop leads from running to terminating. The end of the grace period, or
+// a stop without grace, leads to killing. The last end, or the end of kRankKillPatience, leads
+// to over. No transition leads back.
 //
-// The first failure is the story, but for one that only tells of another rank's end: a rank hears
-// of a peer's death, by their connection, before the monitor does, and throws kPeerLost that names
-// it.
+// The first failure is reported, unless it only follows from the end of another rank. A rank
+// notices a peer's death by their connection before the monitor does, and throws a kPeerLost
+// that names the peer.
 //
-// A value machine; the monitor owns it.
+// A value type; the monitor owns it.
 #pragma once
 
 #include <optional>
@@ -22,13 +23,14 @@
 
 namespace ddprun {
 
-// How long SIGKILL may take to end a rank before the others' story is told without it.
+// How long SIGKILL may take to end a rank. After that, the failure is reported without that
+// rank's end.
 inline constexpr Duration kRankKillPatience = std::chrono::seconds(30);
 
 struct RankEnd {
   bool well = false;
-  int signal = 0;        // that ended it; 0: none did
-  int blamed_peer = -1;  // it says that it lost this rank; -1: no such thing
+  int signal = 0;        // that ended it; 0: none
+  int blamed_peer = -1;  // the rank that it reports as lost; -1: none
 };
 
 class SpawnWatch {
@@ -38,17 +40,19 @@ class SpawnWatch {
 
   SpawnWatch(int ranks, Duration grace);
 
-  // A rank has ended; at most once for each.
+  // Records that a rank has ended, and returns what to do. Call it at most once for each rank.
   Act on_end(int rank, const RankEnd& end, TimePoint now);
-  // The caller, or nobody, wants the ranks any more.
+  // Records that the ranks must end, because the caller asks for it or the program is gone.
+  // Returns what to do.
   Act on_stop(Haste haste, TimePoint now);
   Act on_time(TimePoint now);
 
-  // When on_time() has something to say; nullopt: never, as it stands.
+  // Returns when to call on_time(); nullopt: not needed in this state.
   std::optional<TimePoint> next_time() const { return next_; }
   bool is_over() const { return stage_ == Stage::kOver; }
 
-  // The rank whose failure is the story, once it is over; nullopt: none has failed by itself.
+  // Returns the rank whose failure is reported. REQUIRES: it is over. nullopt: no rank has
+  // failed by itself.
   std::optional<int> story() const;
   bool has_ended(int rank) const { return ends_[static_cast<std::size_t>(rank)].has_value(); }
 
@@ -57,7 +61,7 @@ class SpawnWatch {
 
   struct Ended {
     RankEnd end;
-    bool as_told = false;  // by the signal that it was sent
+    bool as_told = false;  // it ended by the signal that it was sent
   };
 
   Act terminate(TimePoint now);
@@ -70,7 +74,7 @@ class SpawnWatch {
   std::optional<TimePoint> next_;
   std::vector<std::optional<Ended>> ends_;  // by rank
   int living_;
-  std::optional<int> first_failed_;  // before anybody was told to end
+  std::optional<int> first_failed_;  // before the ranks were asked to end
 };
 
 }  // namespace ddprun
