@@ -199,7 +199,8 @@ TEST_F(FencingTokens, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
   ASSERT_TRUE(first.take(0, "first's process", "job A"));
   ASSERT_TRUE(second.take(0, "second's process", "job B"));
   EXPECT_THAT(announce(first, 10, "ten").error().message(),
-              AllOf(HasSubstr("job 'job B', generation 0"), HasSubstr(kFinalError)));
+              AllOf(HasSubstr("job 'job B' has taken the checkpoint directory"),
+                    HasSubstr(kFinalError)));
   CheckpointDirectory restarted(temporary.path());
   const Result<void> taken = restarted.take(1, "first's next process", "job A");
   ASSERT_FALSE(taken);

@@ -85,7 +85,7 @@ std::vector<std::string> code_below(const std::string& heading, const std::strin
 TEST(MixedPrecision, TheCodeOfTheDocsIsThisFiles) {
   const std::string root = DDPRUN_SOURCE_DIR;
   const std::string source =
-      testing_support::read_file(root + "/tests/worker_lib/data_parallel_precision_test.cc");
+      testing_support::read_file(root + "/tests/worker_lib/ddp/data_parallel_precision_test.cc");
   const auto code =
       code_below("## Mixed precision", testing_support::read_file(root + "/docs/ddp.md"));
   EXPECT_GT(code.size(), 30u);
