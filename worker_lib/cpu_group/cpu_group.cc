@@ -28,7 +28,7 @@ class CardExchange {
     Result<std::vector<std::string>> peers = await_cards(deadline);
     if (peers || peers.error().kind != ErrorKind::kTimeout) return peers;
     const std::vector<int> missing = missing_ranks();
-    // The last came just now, or another rank has given up a moment earlier.
+    // The last info came just now, or another rank gave up a moment earlier.
     if (missing.empty()) return store_.multi_get(keys_, kMoment);
     const std::string who = name_ranks(missing);
     tell_the_others(missing, name_rank(options_.rank.value) + " gave up: " + who +
@@ -40,7 +40,8 @@ class CardExchange {
   }
 
  private:
-  // In slices where somebody may know of a rank that has died: the store does not tell.
+  // Waits for all infos. If `fate` can report a dead rank, waits in slices: the store does not
+  // report it.
   Result<std::vector<std::string>> await_cards(const Deadline& deadline) {
     if (!options_.fate) return store_.multi_get(keys_, deadline.remaining());
     for (;;) {
@@ -53,19 +54,20 @@ class CardExchange {
     }
   }
 
-  // Those whose keys are not there.
+  // Returns the ranks whose keys are not in the store.
   std::vector<int> missing_ranks() {
     std::vector<int> ranks;
     for (int rank = 0; rank < options_.world_size; ++rank) {
       const Result<bool> is_here = store_.check({keys_[static_cast<std::size_t>(rank)]});
-      if (!is_here) break;  // what the store says next tells why
+      if (!is_here) break;  // the next error of the store has the reason
       if (!*is_here) ranks.push_back(rank);
     }
     return ranks;
   }
 
-  // Who began later would wait on for a world that cannot be whole any more, and if the store ends
-  // with this rank, would not even learn why. What cannot be told is found out by each.
+  // Ranks that began later would wait for a world that cannot be complete any more. If the store
+  // ends with this rank, they would not even learn why. If the store fails here, each rank finds
+  // out by itself.
   void tell_the_others(const std::vector<int>& missing, const std::string& reason) {
     for (const int rank : missing) {
       if (!store_.set(keys_[static_cast<std::size_t>(rank)], absent_card(reason))) return;

@@ -36,16 +36,18 @@ constexpr Duration kMoment = std::chrono::milliseconds(50);
 // --- peers ---
 
 struct PeerInfo {
-  std::string listener;  // of its node
+  std::string listener;  // name of the listener for its node
   HostPort address;
   std::string token;           // rank 0's becomes the group's
-  bool in_rank_order = false;  // what the rank wants of reductions
-  std::string checks;          // what it looks for
-  std::string page_offset;  // of its worker page, in the file that it shows its node; empty: none
-  std::string machine;      // on which it runs
+  bool in_rank_order = false;  // deterministic_across_layouts
+  std::string checks;          // CpuGroupOptions
+  // Of its worker page, in the file that it shows to its node; empty: none.
+  std::string page_offset;
+  std::string machine;      // the machine on which it runs
   std::string cpus;         // '1' for each processor that the rank may use
   std::string cache;        // bytes of a core's second-level cache; "0": unknown
-  std::string node;  // what must be equal to share memory: may hold line ends, hence the last field
+  // Ranks with equal text share memory. It may hold line ends, hence the last field.
+  std::string node;
 };
 
 std::string cpus_text(const std::vector<int>& cpus) {
@@ -97,8 +99,8 @@ Result<PeerInfo> read_peer_info(const std::string& text, int rank) {
   return info;
 }
 
-Result<std::vector<PeerInfo>> exchange_peer_info(const ExchangePeerInfo& exchange, const PeerInfo& own,
-                                         int world_size) {
+Result<std::vector<PeerInfo>> exchange_peer_info(const ExchangePeerInfo& exchange,
+                                                 const PeerInfo& own, int world_size) {
   const Result<std::vector<std::string>> texts = exchange(write_peer_info(own));
   if (!texts) return texts.error();
   std::vector<PeerInfo> peers;
@@ -122,15 +124,15 @@ Result<std::vector<PeerInfo>> exchange_peer_info(const ExchangePeerInfo& exchang
   return peers;
 }
 
-// The page that a neighbour has shown; nullopt: none that can be read.
+// Maps the page that a neighbour has shown; nullopt: there is none that can be read.
 std::optional<MappedPages> page_of(const PeerInfo& info, const UniqueFd& file) {
   const auto offset = parse_number<std::size_t>(info.page_offset);
   if (!offset) return std::nullopt;
   return MappedPages::map({.file = file.get(), .offset = *offset}, MappedPages::Access::kRead);
 }
 
-// The machines that have more ranks than processors which at least one of these may use. (Several nodes
-// may be containers of one machine.)
+// Returns the machines with more ranks than processors, counting the processors that at least
+// one of these ranks may use. (Several nodes may be containers of one machine.)
 std::set<std::string> crowded_machines(const std::vector<PeerInfo>& peers) {
   struct Machine {
     std::size_t ranks = 0;
@@ -153,7 +155,8 @@ std::set<std::string> crowded_machines(const std::vector<PeerInfo>& peers) {
 
 // --- connections between nodes ---
 
-// Whether nobody listens there any more; not where the host does not answer at once.
+// Returns whether the listener at the address has closed. Returns false if the host does not
+// answer at once.
 bool is_closed(const HostPort& address) {
   const std::optional<SocketAddress> numeric = numeric_address(address);
   if (!numeric) return false;
@@ -163,7 +166,7 @@ bool is_closed(const HostPort& address) {
 
 class Connector {
  public:
-  // fate: CpuGroupOptions.
+  // fate: see CpuGroupOptions.
   Connector(GroupParts& parts, const Deadline& deadline,
             const std::function<std::optional<Error>()>& fate)
       : parts_(parts), deadline_(deadline), fate_(fate) {}
@@ -180,8 +183,8 @@ class Connector {
           expected_.insert({link.peer, use});
           continue;
         }
-        Result<UniqueFd> socket = connect_to_peer(parts_.addresses[link.peer], parts_.token, here.rank,
-                                               link.peer, use, deadline_);
+        Result<UniqueFd> socket = connect_to_peer(parts_.addresses[link.peer], parts_.token,
+                                                  here.rank, link.peer, use, deadline_);
         if (!socket) return socket.error();
         keep(link.peer, use, std::move(*socket));
       }
@@ -199,7 +202,7 @@ class Connector {
   }
 
   Result<void> admit_expected() {
-    std::optional<int> gone;  // its listener is closed; it may have called before
+    std::optional<int> gone;  // its listener is closed; it may have connected before
     while (!expected_.empty()) {
       const TimePoint glance = BootClock::now() + (gone ? Duration::zero() : kGlanceAtOthers);
       Result<std::optional<PeerListener::AcceptedPeer>> caller = parts_.listener->admit(
@@ -215,7 +218,7 @@ class Connector {
       }
       gone.reset();
       if (expected_.erase({(*caller)->rank, (*caller)->use}) == 0)
-        continue;  // a second one is a stranger
+        continue;  // a second connection is dropped
       keep((*caller)->rank, (*caller)->use, std::move((*caller)->socket));
     }
     return {};
@@ -227,7 +230,8 @@ class Connector {
     return ranks;
   }
 
-  // Who has shown a info and does not call may have died since.
+  // Returns a rank whose listener is closed: a rank that has published its info but does not
+  // connect may have died since.
   std::optional<int> find_gone() const {
     for (const int rank : absent()) {
       if (is_closed(parts_.addresses[static_cast<std::size_t>(rank)])) return rank;
@@ -255,7 +259,7 @@ class Connector {
   std::set<std::pair<int, ConnectionUse>> expected_;
 };
 
-// --- all of it ---
+// --- everything ---
 
 Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
                                               const CpuGroupOptions& options) {
@@ -355,7 +359,8 @@ Result<std::unique_ptr<CpuGroup>> form_group(const ExchangePeerInfo& exchange,
   if (options.world_size == 1) return make_solo_group();
   Result<std::unique_ptr<CpuGroup>> group = form_shared(exchange, options);
   if (group) return group;
-  // Who is gone may have given up because of one that is known to be dead: that is the story.
+  // A peer that is gone may have given up because of a rank that is known to be dead. Report
+  // that rank.
   std::optional<Error> fate = options.fate ? options.fate() : std::nullopt;
   return (fate ? std::move(*fate) : Error(group.error())).within(doing);
 }

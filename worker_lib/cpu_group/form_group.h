@@ -1,13 +1,13 @@
-// How a CpuGroup is formed: every rank says where it can be met, hears of all others, and meets
-// them.
+// Forms a CpuGroup: every rank publishes its addresses, learns those of all other ranks, and
+// connects.
 //
-//   1  open a listener on the node (a Unix socket) and one for other nodes (a TCP port)
-//   2  exchange peers: one text of each rank, through the store
-//   3  ranks of one node meet and share a segment (node_bootstrap.h)
-//   4  ranks of different nodes connect; the higher-numbered node calls, the lower one admits
+//   1  Open a listener for the node (a Unix socket) and one for other nodes (a TCP port).
+//   2  Exchange peer infos, one text per rank, through the store.
+//   3  Ranks of one node bootstrap and share a segment (node_bootstrap.h).
+//   4  Ranks of different nodes connect: the higher-numbered node connects, the lower one accepts.
 //
-// Each rank computes the same layout from the same peers. One round through the store, one through
-// the node's listener, one connection per link.
+// Each rank computes the same layout from the same peer infos. This takes one round through the
+// store, one through the node's listener, and one connection per link.
 #pragma once
 
 #include <functional>
@@ -20,13 +20,14 @@
 
 namespace ddprun {
 
-// Publishes this rank's info and returns everyone's, by rank.
+// Publishes this rank's peer info and returns those of all ranks, by rank.
 using ExchangePeerInfo = std::function<Result<std::vector<std::string>>(const std::string& info)>;
 
 Result<std::unique_ptr<CpuGroup>> form_group(const ExchangePeerInfo& exchange,
                                              const CpuGroupOptions& options);
 
-// The info of a rank that did not come, which another one sets for all who still wait for it.
+// Returns the peer info of a rank that did not come. Another rank publishes it for all ranks
+// that still wait.
 std::string absent_card(const std::string& reason);
 
 }  // namespace ddprun

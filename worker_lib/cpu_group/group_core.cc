@@ -14,9 +14,10 @@
 namespace ddprun {
 namespace {
 
-// Of how many ranks that did not come an error tells what they do instead.
+// An error describes the state of at most this many of the ranks that did not come.
 constexpr int kMostTold = 3;
-// Used up only where nobody tells of a linked rank; where cores are short, answers take their time.
+// The wait lasts this long only if there is no report about a linked rank. Answers are slow when
+// cores are overloaded.
 constexpr Duration kAskPatience = std::chrono::milliseconds(500);
 constexpr Duration kNewsPatience = std::chrono::milliseconds(500);
 constexpr Duration kNewsInterval = std::chrono::milliseconds(1);
@@ -126,7 +127,8 @@ std::optional<Error> GroupCore::failure() const {
 
 void GroupCore::abort(const std::string& reason) { raise(ErrorKind::kStopped, -1, reason); }
 
-// Everyone tells the same story: the first failure, which is not always the one that this rank saw.
+// Returns the group's first failure, so that every rank reports the same one. It is not always
+// the failure that this rank saw.
 Error GroupCore::from_progress(const OperationContext& attempt) {
   watch_->pass_on();
   const GroupFailure failure = *progress_.failure();
@@ -159,16 +161,18 @@ void GroupCore::raise_timeout(const OperationContext& attempt) {
   raise(ErrorKind::kTimeout, first, cause);
 }
 
-// Ticks count the same steps on all ranks of the world, so whoever is behind shows.
+// Returns a text about the ranks that the operation waits for, and sets `first` to the rank to
+// blame. Ticks count the same steps on all ranks of the world, so the lowest tick shows the
+// slowest ranks.
 //
-// To blame is one who is stopped or silent, if there is any: who did not arrive, or did not send, may
-// itself wait for that one, in an earlier call.
+// Stopped and silent ranks are blamed first. A rank that did not arrive, or did not send, may
+// itself wait for such a rank in an earlier call.
 std::string GroupCore::who_is_missing(const OperationContext& attempt, int& first) const {
   const bool is_message = !attempt.omission.empty();
   const PeerWatch::Answers answers = watch_->ask(kAskPatience);
   std::set<int> present, absent, stopped, behind;  // a node may answer over several links
   const std::set<int> silent(answers.silent.begin(), answers.silent.end());
-  std::map<int, std::string> whereabouts;  // of those who are missed
+  std::map<int, std::string> whereabouts;  // of the ranks that are missed
   std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
   for (const PeerWatch::Standing& standing : answers.standings) {
     const bool is_absent = standing.entered < attempt.round;
@@ -223,7 +227,8 @@ std::string GroupCore::who_is_missing(const OperationContext& attempt, int& firs
   return text;
 }
 
-// A connection that breaks is mostly the echo of something that the watch is just learning of.
+// A broken connection is mostly the consequence of a failure that the watch is about to learn
+// of.
 bool GroupCore::await_news(int peer) const {
   const Deadline patience(kNewsPatience);
   while (!progress_.failed() && !watch_->has_left(peer) && !patience.passed()) {

@@ -1,8 +1,9 @@
-// GroupCore: what collectives and send/recv of a group have in common: where the rank is, the progress
-// and the watch, and how a wait that ended badly becomes an error, the same on every rank.
+// GroupCore: the common part of a group's collectives and messages. It has the rank's topology,
+// the SharedProgress and the PeerWatch. It turns a wait that failed into an error that is the
+// same on every rank.
 //
-// Owned by SharedGroup. The progress's progress and the mesh are for the thread that makes the group's
-// collectives; everything else is for any thread.
+// Owned by SharedGroup. Only the thread that makes the group's collectives publishes progress
+// and uses the mesh. Everything else is thread-safe.
 #pragma once
 
 #include <functional>
@@ -26,7 +27,7 @@
 
 namespace ddprun {
 
-// All that forming a group yields.
+// GroupParts: all that forming a group yields.
 struct GroupParts {
   GroupTopology here;
   std::string token;
@@ -34,7 +35,7 @@ struct GroupParts {
   Duration node_silence{};  // PeerWatch::Options
   std::shared_ptr<const ShmSegment> segment;
   std::vector<UniqueFd> lives;                    // by local index
-  std::vector<std::optional<MappedPages>> pages;  // likewise
+  std::vector<std::optional<MappedPages>> pages;  // by local index
   PeerMemory memory;
   std::unique_ptr<WakeupFds> wakeups;
   std::vector<PeerWatch::Link> links;
@@ -44,10 +45,10 @@ struct GroupParts {
   std::function<std::string(std::span<const int>)> elsewhere;  // CpuGroupOptions
 };
 
-// One call in progress.
+// OperationContext: describes one call in progress, for errors.
 struct OperationContext {
   std::function<std::string()>
-      doing;  // "all_reduce #3 of 4 f32 (sum)"; asked for when something fails
+      doing;  // "all_reduce #3 of 4 f32 (sum)"; called when something fails
   Deadline deadline;
   std::uint64_t round = 0;  // of a collective
   int partner = -1;         // of send and recv; -1: any
@@ -66,31 +67,34 @@ class GroupCore {
   const WakeupFds& wakeups() const { return *parts_.wakeups; }
   PeerListener* listener() { return parts_.listener.get(); }
 
-  // kStopped if the group is finished already; the failure if another rank has raised one
-  // meanwhile.
+  // Returns kStopped if the group is finished already, or the failure if another rank has raised
+  // one meanwhile.
   Result<void> may_begin(const OperationContext& attempt);
 
-  // What a wait that did not end well means: raises the failure, tells everyone, finishes the
-  // group. node: whose connection was closed or silent, where it was a connection.
+  // Raises the failure that the end of a wait means, reports it to all ranks, and finishes the
+  // group. node: the node whose connection was closed or silent; -1: it was no connection.
   Error fail(const OperationContext& attempt, WaitEnd end, int node = -1);
   // The same for a failure that this rank has found itself.
-  Error fail(const OperationContext& attempt, ErrorKind kind, int peer_rank, const std::string& cause);
-  // From where the ranks have come to what they are in, to be put behind a cause: ". rank 0: it is in
-  // ..., called from ..."; empty where nobody records that (DDPRUN_TRACE).
+  Error fail(const OperationContext& attempt, ErrorKind kind, int peer_rank,
+             const std::string& cause);
+  // Returns from where ranks have called the operations that they are in, as text to append to a
+  // cause: ". rank 0: it is in ..., called from ...". Empty if that is not recorded
+  // (DDPRUN_TRACE).
   std::string origins_of_calls();
 
-  // Behind a closed connection to a rank of another node: waits a little until the watch knows why. Whether
-  // the rank has left in good order; if not, the group has failed, or nobody knows.
+  // Call it after a connection to a rank of another node has closed. Waits briefly until the
+  // watch knows the reason. Returns whether the rank has left in good order. If it returns
+  // false, the group has failed, or the reason is unknown.
   bool await_news(int peer) const;
 
-  // The other ranks of this node, by local index, that are writing to tensors of others (SharedProgress::begin_work).
-  // Behind a failure: empty once, empty for ever.
+  // Returns the other ranks of this node, by local index, that are writing to tensors of others
+  // (SharedProgress::begin_work). Once it returns an empty list after a failure, it always does.
   std::vector<int> ranks_at_work() const;
 
   // See CpuGroup.
   std::vector<int> ranks_ahead(Duration patience);
 
-  // A failure that no call of this rank has met.
+  // Ends the group with a failure that no call of this rank has met.
   void raise(ErrorKind kind, int peer_rank, const std::string& cause);
 
   std::optional<Error> failure() const;
@@ -109,8 +113,8 @@ class GroupCore {
   SharedProgress progress_;
   std::unique_ptr<TcpMesh> mesh_;
   std::unique_ptr<PeerWatch> watch_;
-  mutable std::mutex finishing_;   // guards what follows
-  std::optional<Error> finished_;  // by what
+  mutable std::mutex finishing_;   // guards the members below
+  std::optional<Error> finished_;  // the error that finished the group
 };
 
 }  // namespace ddprun

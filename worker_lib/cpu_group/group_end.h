@@ -1,4 +1,4 @@
-// What a group that has ended says, whichever backend it has. Pure; any thread.
+// Texts and errors of a group that has ended, the same for every backend. Pure. Thread-safe.
 #pragma once
 
 #include <string>
@@ -7,15 +7,16 @@
 
 namespace ddprun {
 
-// Why the calls end that are in flight when their ProcessGroup goes.
+// The cause for calls that are in flight when their ProcessGroup is destroyed.
 inline constexpr const char* kGroupDestroyed = "the process group was destroyed";
 
-// What is wrong where a group was given up.
+// Returns the cause for a group that was aborted.
 inline std::string group_aborted(const std::string& reason) {
   return "the group was aborted: " + reason;
 }
 
-// What every call gets after the group's first failure, with the rank that was to blame for that.
+// Returns the error of every call after the group's first failure. It keeps the rank that was to
+// blame for that failure.
 inline Error group_finished(std::string doing, const Error& first) {
   return Error{.kind = ErrorKind::kStopped,
                .doing = std::move(doing),

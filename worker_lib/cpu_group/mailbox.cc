@@ -14,11 +14,11 @@
 namespace ddprun {
 namespace {
 
-// Until a sleeper looks again by itself.
+// A sleeping driver looks again after this time at the latest.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(200);
 // After this time a callback counts as blocked, and another thread drives.
 constexpr Duration kCallbackPatience = std::chrono::milliseconds(1);
-// What one pass moves of one peer's stream, so that all get their turn.
+// One pass moves at most this much of one peer's stream, so that all peers get their turn.
 constexpr std::size_t kBytesOfAPass = std::size_t{512} << 10;
 constexpr int kFramesOfAPass = 256;
 
@@ -31,57 +31,59 @@ std::string bytes_text(std::size_t bytes) { return std::to_string(bytes) + " B";
 struct Mailbox::Head {
   What what = What::kEager;
   std::int32_t tag = 0;
-  std::uint64_t bytes = 0;     // of the message or the part; credit: given back
-  std::uint64_t transfer = 0;  // whole, part: the receiver's; offer, request, thanks: the sender's
-  std::uint64_t receive = 0;   // request: the receiver's
+  std::uint64_t bytes = 0;  // of the message or the part; credit: the credit given back
+  // data: the receiver's number; RTS, CTS, FIN: the sender's; eager: unused.
+  std::uint64_t transfer = 0;
+  std::uint64_t receive = 0;  // CTS: the receiver's number
 };
 
 struct Mailbox::Transfer {
   bool is_send = false;
-  char* data = nullptr;  // of a send: only read
+  char* data = nullptr;  // a send only reads it
   std::size_t bytes = 0;
-  int partner = -1;  // of a receive from any source: -1
+  int partner = -1;  // -1: a receive from any source
   int tag = 0;
   Deadline deadline{Duration::zero()};
-  TransferDone done;         // one of the two
-  Answer* answer = nullptr;  // of somebody who waits
+  // Called at the end of an asynchronous transfer; a transfer has either this or `answer`.
+  TransferDone done;
+  Answer* answer = nullptr;  // set at the end of a blocking call
 
   std::uint64_t number = 0;
-  int source = -1;            // of the message that a receive has got
-  std::size_t moved = 0;      // of the bytes
-  bool is_under_way = false;  // the receiver has asked for the bytes, or is getting them
+  int source = -1;            // source of the message that a receive has got
+  std::size_t moved = 0;      // bytes moved
+  bool is_under_way = false;  // the receiver has asked for the bytes or is reading them
   std::uint64_t receive = 0;  // of a send: the receiver's number of it
-  std::optional<Error> flaw;  // what a receive ends with once the sender has been told
+  std::optional<Error> flaw;  // a receive ends with this error once the FIN has been sent
 };
 
-// One that has come, and for which there was no receive.
+// A message that came when no receive waited for it.
 struct Mailbox::Message {
   int source = -1;
   Head head;
-  std::vector<char> body;     // of a whole one
-  bool is_complete = true;    // all of the body has come
-  std::uint64_t receive = 0;  // that waits for the rest; 0: none
+  std::vector<char> body;     // of an eager message
+  bool is_complete = true;    // the whole body has come
+  std::uint64_t receive = 0;  // the receive that waits for the rest; 0: none
 };
 
 struct Mailbox::Frame {
   Head head;
   std::span<const char> bytes;
-  std::uint64_t transfer = 0;  // that it moves; 0: none
+  std::uint64_t transfer = 0;  // the transfer it belongs to; 0: none
   bool ends_it = false;
 };
 
 struct Mailbox::Peer {
   int rank = -1;
-  int local = -1;  // -1: on another node
+  int local = -1;  // local index; -1: the peer is on another node
 
   std::unique_ptr<MessageWriter> out;
   bool out_is_closed = false;
-  bool may_write = true;             // as far as is known
-  std::deque<Frame> answers;         // go first
-  std::deque<std::uint64_t> sends;   // nothing has gone yet
-  std::deque<std::uint64_t> wanted;  // parts go, in turns
-  bool part_is_next = false;         // heads and parts take turns
-  std::optional<Frame> frame;        // is going
+  bool may_write = true;             // cleared when the socket was full
+  std::deque<Frame> answers;         // CTS, FIN and credit frames; they go first
+  std::deque<std::uint64_t> sends;   // sends of which nothing has gone yet
+  std::deque<std::uint64_t> wanted;  // sends whose parts go, in turns
+  bool part_is_next = false;         // headers and parts take turns
+  std::optional<Frame> frame;        // the frame that is being written
   std::size_t frame_done = 0;
   MessageCredit credit;
 
@@ -90,9 +92,10 @@ struct Mailbox::Peer {
   bool may_read = true;
   Head head;
   std::size_t head_done = 0;
-  std::size_t bytes_left = 0;  // of what follows the head
-  std::uint64_t transfer = 0;  // that gets them,
-  std::uint64_t message = 0;   // or what is set aside; neither: nobody
+  std::size_t bytes_left = 0;  // of the bytes that follow the header
+  std::uint64_t transfer = 0;  // the receive that gets these bytes; 0: none
+  // The message set aside that gets them; if both are 0, they are dropped.
+  std::uint64_t message = 0;
   std::size_t to_give_back = 0;
 };
 
@@ -199,7 +202,7 @@ Result<Rank> Mailbox::carry_out(Transfer transfer) {
       drive(lock, [&] { return answer.has_value(); });
       call_back(lock);
     } else {
-      step();  // what goes at once needs no driver
+      step();  // bytes that can go now need no driver
       if (answer) break;
       tell_driver();
       changed_.wait(lock);
@@ -229,8 +232,8 @@ Mailbox::Lock Mailbox::enter() {
   return lock;
 }
 
-// Runs the callbacks that are due and unlocks the mutex. Leaves asynchronous transfers to a thread
-// of the mailbox, unless another thread goes on with them.
+// Runs the callbacks that are due and unlocks the mutex. Leaves asynchronous transfers to a
+// thread of the mailbox, unless another thread continues them.
 void Mailbox::leave(Lock& lock) {
   call_back(lock);
   const bool is_taken = driving_ || (active_calls_ > 0 && is_watched_);
@@ -239,23 +242,24 @@ void Mailbox::leave(Lock& lock) {
   if (wakes) work_.notify_one();
 }
 
-// Returns whether to notify a thread that waits for work. A second one is not notified before the
-// first one runs.
+// Returns whether to notify a thread that waits for work. A second thread is not notified before
+// the first one runs.
 bool Mailbox::claim_thread() {
   if (waiting_threads_ == 0 || is_thread_woken_) return false;
   return is_thread_woken_ = true;
 }
 
-// A driver that spins unlocks the mutex for callers that are counted.
+// Locks the mutex. A driver that spins unlocks the mutex when accepted_ says that a thread waits
+// here.
 void Mailbox::lock_in_turn(Lock& lock) {
   accepted_.fetch_add(1);
   lock.lock();
   accepted_.fetch_sub(1);
 }
 
-// Takes the transfer, unless the group has failed.
+// Accepts the transfer, unless the group has failed or is destroyed.
 Result<void> Mailbox::post(Transfer& posted) {
-  if (core_.progress().failed()) {  // else there is no need to put into words what this is
+  if (core_.progress().failed()) {  // the description of the transfer is built only for an error
     if (const Result<void> may = core_.may_begin(attempt_of(posted)); !may) return may.error();
   }
   if (is_over_) return destroyed(posted);
@@ -277,8 +281,8 @@ Result<void> Mailbox::post(Transfer& posted) {
 
 // --- driving ---
 
-// Starts a thread of the mailbox if all of them run callbacks: these may wait for what only another
-// thread can end.
+// Starts a thread of the mailbox if all its threads run callbacks. Callbacks may wait for a
+// transfer that only another thread can end.
 void Mailbox::ensure_thread() {
   if (free_threads_ > 0) return;
   std::thread thread;
@@ -288,12 +292,12 @@ void Mailbox::ensure_thread() {
   ++free_threads_;
 }
 
-// Drives and runs callbacks. A thread that runs a callback does both again when the callback
-// returns, so the others only watch it. Waking one of them for each callback would cost more than
-// most transfers.
+// Drives and runs callbacks. A thread that runs a callback drives again when the callback
+// returns, so the other threads only watch it. Waking one of them for each callback would cost
+// more than most transfers.
 void Mailbox::run() {
   Lock lock(mutex_);
-  std::uint64_t seen = 0;  // of next_call_
+  std::uint64_t seen = 0;  // the last value of next_call_ seen
   while (!closing_ || !ended_.empty()) {
     if (active_calls_ == 0 && !ended_.empty()) {
       --free_threads_;
@@ -308,11 +312,11 @@ void Mailbox::run() {
       watch_callbacks(lock);
     }
   }
-  work_.notify_all();  // the others may have begun to wait after ~Mailbox's notification
+  work_.notify_all();  // the other threads may have begun to wait after ~Mailbox notified them
 }
 
-// Waits for kCallbackPatience. If no callback has begun meanwhile, those that still run no longer
-// count as active.
+// Waits for kCallbackPatience. If no callback has begun meanwhile, the callbacks that still run
+// no longer count as active.
 void Mailbox::watch_callbacks(Lock& lock) {
   const std::uint64_t begun = next_call_;
   is_watched_ = true;
@@ -323,7 +327,7 @@ void Mailbox::watch_callbacks(Lock& lock) {
   active_calls_ = 0;
 }
 
-// Returns whether it was notified in time.
+// Waits until there is work, at most `patience`. Returns whether it was notified in time.
 bool Mailbox::wait_for_work(Lock& lock, std::optional<Duration> patience) {
   ++waiting_threads_;
   std::cv_status status = std::cv_status::no_timeout;
@@ -337,7 +341,7 @@ bool Mailbox::wait_for_work(Lock& lock, std::optional<Duration> patience) {
   return status == std::cv_status::no_timeout;
 }
 
-// While one thread drives. REQUIRES of all: the mutex is held.
+// Turn: marks the calling thread as the driver. REQUIRES of all members: the mutex is held.
 class Mailbox::Turn {
  public:
   explicit Turn(Mailbox& mailbox) : mailbox_(mailbox) { mailbox_.driving_ = true; }
@@ -352,8 +356,8 @@ class Mailbox::Turn {
   Mailbox& mailbox_;
 };
 
-// Returns when it is over, or when there are callbacks to call. A callback may wait for other
-// messages, which another thread moves meanwhile. REQUIRES: no thread drives.
+// Moves bytes until over() is true or callbacks are due. A callback may wait for other messages,
+// which another thread moves meanwhile. REQUIRES: no thread drives.
 template <class Over>
 void Mailbox::drive(Lock& lock, Over over) {
   const Turn turn(*this);
@@ -364,7 +368,8 @@ void Mailbox::drive(Lock& lock, Over over) {
     end_at_deadline();
     if (!moved) end_with_leavers();
     if (over() || !ended_.empty()) break;
-    // The mutex goes to whoever waits for it: a thread that unlocks and locks again would win.
+    // Hand the mutex to a waiting thread: a thread that unlocks and locks at once would win it
+    // again.
     if (accepted_.load() > 0) {
       lock.unlock();
       while (accepted_.load() > 0) sched_yield();
@@ -383,7 +388,7 @@ void Mailbox::drive(Lock& lock, Over over) {
   }
 }
 
-// That there is something new. REQUIRES: the mutex is held.
+// Wakes a sleeping driver because there is new work. REQUIRES: the mutex is held.
 void Mailbox::tell_driver() {
   if (sleeping_) core_.wakeups().notify_own();
 }
@@ -395,7 +400,7 @@ void Mailbox::sleep(Lock& lock) {
   }
   sleep_state_.state.store(state);
   if (!is_worth_a_look()) {
-    // Who owes the wakeup may have been stopped before it rang.
+    // The rank that owes the notification may have been stopped before it sent it.
     const TimePoint look_again = BootClock::now() + kLongestSleep;
     look_at_sockets(
         deadlines_.empty() ? look_again : std::min(look_again, deadlines_.begin()->first), &lock);
@@ -403,7 +408,8 @@ void Mailbox::sleep(Lock& lock) {
   sleep_state_.state.store(SleepState::kAwake);
 }
 
-// What may have come since the last look, from those who ring only when this rank sleeps.
+// Returns whether something may have come since the last look. Ranks of this node notify this
+// rank only while it sleeps.
 bool Mailbox::is_worth_a_look() const {
   if (core_.progress().failed()) return true;
   for (const auto& peer : peers_) {
@@ -413,8 +419,8 @@ bool Mailbox::is_worth_a_look() const {
   return false;
 }
 
-// Waits for the wakeup and, in a world of several nodes, the sockets. lock: let go of meanwhile;
-// null: there is no waiting.
+// Polls the wakeup fd and, with several nodes, the listener and the sockets. lock: unlocked
+// while it waits; null: it does not wait.
 void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
   if (!lock && here_.one_node()) return;
   polled_.assign(1, {core_.wakeups().own_fd(), POLLIN, 0});
@@ -427,7 +433,7 @@ void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
       polled_.push_back({peer->in->fd(), POLLIN, 0});
       watched_.push_back({peer.get()});
     }
-    // Without a frame there is nothing to write now: what is left waits for its credit.
+    // Without a frame there is nothing to write now: the rest waits for credit.
     if (peer->frame && !peer->out_is_closed) {
       polled_.push_back({peer->out->fd(), POLLOUT, 0});
       watched_.push_back({peer.get()});
@@ -456,9 +462,10 @@ void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
   }
 }
 
-// Calls the callbacks of ended transfers, without the mutex: they may start the next transfer.
-// Takes one at a time, so that another thread can call the others while one waits. An exception
-// ends the group, because the program may have missed a message. The others are still called.
+// Calls the callbacks of ended transfers without the mutex, because they may start the next
+// transfer. Takes one at a time, so that another thread can call the others while one waits. An
+// exception ends the group, because the program may have missed a message. The other callbacks
+// are still called.
 void Mailbox::call_back(Lock& lock) {
   while (!ended_.empty()) {
     Ended one = std::move(ended_.front());
@@ -488,7 +495,7 @@ void Mailbox::call_back(Lock& lock) {
 
 // --- one pass ---
 
-// Moves what can be moved now; whether that was anything.
+// Moves what can move now. Returns whether anything moved.
 bool Mailbox::step() {
   if (is_over_) return false;
   if (core_.progress().failed()) {
@@ -508,13 +515,13 @@ bool Mailbox::step() {
   return moved;
 }
 
-// The one whose time is up.
+// Ends the transfer whose deadline has passed.
 void Mailbox::end_at_deadline() {
   if (!is_over_ && !deadlines_.empty() && deadlines_.begin()->first <= BootClock::now())
     fail(*find(deadlines_.begin()->second), WaitEnd::kTimedOut);
 }
 
-// One whose partner has left. REQUIRES: a pass has just found nothing to move.
+// Ends a transfer whose partner has left. REQUIRES: a pass has just found nothing to move.
 void Mailbox::end_with_leavers() {
   if (is_over_) return;
   std::vector<bool> gone(peers_.size());
@@ -540,13 +547,13 @@ void Mailbox::end_with_leavers() {
   }
 }
 
-// Nothing more comes from it.
+// Returns whether nothing more will come from the peer.
 bool Mailbox::is_gone(Peer& peer) {
   if (peer.local >= 0) return core_.progress().has_left(peer.local) && !peer.in->has_bytes();
-  // What it has said before may come behind the news that it hears nothing any more.
+  // Bytes that the peer sent earlier may arrive after the news that it no longer reads.
   if (peer.in) return peer.in_is_closed;
   if (!peer.out_is_closed && !core_.watch().has_left(peer.rank)) return false;
-  admit();  // it may have called before
+  admit();  // it may have connected before it left
   return !peer.in;
 }
 
@@ -574,7 +581,7 @@ bool Mailbox::write(Peer& peer) {
         peer.out->write_some(head.subspan(of_head), frame.bytes.subspan(peer.frame_done - of_head));
     if (taken < 0) {
       peer.out_is_closed = true;
-      peer.may_read = true;  // once more, what it said before
+      peer.may_read = true;  // read once more: bytes that it sent before may be there
       return true;
     }
     if (taken == 0) {
@@ -636,7 +643,8 @@ void Mailbox::finish_frame(Peer& peer) {
   if (frame.ends_it) complete(transfer, transfer.flaw);
 }
 
-// To a rank of another node, with the first message. False: the group has failed.
+// Connects to a rank of another node when the first message is due. Returns false if the group
+// has failed.
 bool Mailbox::connect(Peer& peer) {
   if (peer.out) return true;
   Result<BegunConnect> call =
@@ -743,7 +751,7 @@ void Mailbox::handle(Peer& peer, const Head& head) {
   fail_all(ErrorKind::kProtocol, peer.rank, name_rank(peer.rank) + " sent what it must not send");
 }
 
-// All of the bytes that follow a head have come.
+// Runs when all bytes that follow a header have come.
 void Mailbox::finish_bytes(Peer& peer) {
   if (peer.transfer != 0) {
     Transfer& receive = *find(peer.transfer);
@@ -755,7 +763,7 @@ void Mailbox::finish_bytes(Peer& peer) {
   }
 }
 
-// A whole message whose bytes come next.
+// Accepts an eager message whose bytes come next.
 void Mailbox::take_whole(Peer& peer, Transfer& receive, const Head& head) {
   receive.source = peer.rank;
   receive.is_under_way = true;
@@ -777,7 +785,7 @@ void Mailbox::take_set_aside(Transfer& receive, std::map<MessageId, Message>::it
   }
   receive.is_under_way = true;
   message.receive = receive.number;
-  if (!message.is_complete) return;  // until it is
+  if (!message.is_complete) return;  // it waits for the rest
   give_back(peer, message.head.bytes);
   const bool fits = message.head.bytes == receive.bytes;
   if (fits) copy_bytes(receive.data, message.body.data(), receive.bytes);
@@ -794,7 +802,7 @@ void Mailbox::take_offer(Peer& peer, Transfer& receive, const Head& offer) {
       .head = {.what = What::kCts, .transfer = offer.transfer, .receive = receive.number}};
   if (offer.bytes != receive.bytes) receive.flaw = wrong_size(receive, offer.bytes);
   if (receive.flaw || offer.bytes == 0) {
-    // The receive ends when this is on its way: the sender may count on it.
+    // The receive ends when the FIN has been written, because the sender waits for the FIN.
     frame = {.head = {.what = What::kFin, .transfer = offer.transfer},
              .transfer = receive.number,
              .ends_it = true};
@@ -802,7 +810,7 @@ void Mailbox::take_offer(Peer& peer, Transfer& receive, const Head& offer) {
   peer.answers.push_back(frame);
 }
 
-// In large pieces: each is a frame.
+// Gives credit back in large amounts, because each credit frame costs a header.
 void Mailbox::give_back(Peer& peer, std::size_t bytes) {
   peer.to_give_back += MessageCredit::cost_of(bytes);
   if (peer.to_give_back < MessageCredit::kBytes / 4) return;
@@ -810,7 +818,7 @@ void Mailbox::give_back(Peer& peer, std::size_t bytes) {
   peer.to_give_back = 0;
 }
 
-// Lets those in who begin to send to this rank.
+// Accepts the connections of ranks that begin to send to this rank.
 void Mailbox::admit() {
   door_is_rung_ = false;
   PeerListener* const listener = core_.listener();
@@ -822,7 +830,7 @@ void Mailbox::admit() {
     const int rank = (*caller)->rank;
     if (rank == here_.rank || here_.on_my_node(rank)) continue;
     Peer& peer = *peers_[static_cast<std::size_t>(rank)];
-    if (peer.in) continue;  // a second one is a stranger
+    if (peer.in) continue;  // a second connection of one rank is dropped
     peer.in = read_socket(std::move((*caller)->socket));
   }
 }
@@ -861,7 +869,7 @@ Error Mailbox::wrong_size(const Transfer& receive, std::size_t sent) const {
       .within(attempt_of(receive).doing());
 }
 
-// The transfer is gone afterwards.
+// Ends the transfer and removes it from transfers_: the reference is invalid afterwards.
 void Mailbox::complete(Transfer& transfer, std::optional<Error> failure) {
   const int partner = transfer.is_send ? transfer.partner : transfer.source;
   Result<Rank> result = failure ? Result<Rank>(std::move(*failure)) : Result<Rank>(Rank(partner));
@@ -877,7 +885,7 @@ void Mailbox::complete(Transfer& transfer, std::optional<Error> failure) {
   if (transfers_.empty()) idle_.notify_all();
 }
 
-// This one is the group's failure.
+// Ends the transfer with `end`, which becomes the group's failure.
 void Mailbox::fail(Transfer& transfer, WaitEnd end) {
   const OperationContext attempt = attempt_of(transfer);
   const int node = attempt.partner < 0 ? -1 : here_.layout.node_of[attempt.partner];
@@ -895,7 +903,7 @@ void Mailbox::fail_all(ErrorKind kind, int peer_rank, const std::string& cause) 
   end_all();
 }
 
-// REQUIRES: the group has failed.
+// Ends all transfers with the group's failure. REQUIRES: the group has failed.
 void Mailbox::end_all() {
   is_over_ = true;
   while (!transfers_.empty()) {
@@ -910,7 +918,7 @@ Error Mailbox::destroyed(const Transfer& transfer) const {
           .cause = kGroupDestroyed};
 }
 
-// Of this rank alone: the group may be whole.
+// Ends all transfers of this rank only: the group may still be intact.
 void Mailbox::end_here() {
   is_over_ = true;
   while (!transfers_.empty()) {

@@ -1,31 +1,34 @@
-// Mailbox: send and recv between any two ranks of a group, blocking and not.
+// Mailbox: sends and receives messages between any two ranks of a group, blocking and
+// non-blocking.
 //
-// Two streams join a pair of ranks, one each way (message_stream.h). In them travel:
+// Two streams connect each pair of ranks, one in each direction (message_stream.h). A stream
+// carries frames. The frame types have MPI's names:
 //
-//   whole message  head and bytes at once, if it is small and the receiver's credit has room: it
-//                  is received into the buffer of a waiting receive, or set aside
-//   offer          the head of any other; its bytes stay with the sender until
-//   request        the receiver has a receive for it, then they come in
-//   part           ... parts of at most kPartBytes, straight into the receiver's buffer, in turns
-//                  with whatever else goes the same way
-//   thanks         no part is needed: the message is empty, or of another size than the receive
-//   credit      what whole messages used of it and was received
+//   eager   A message of at most kEagerBytes, while the receiver's credit lasts: header and bytes
+//           together. The receiver reads it into the buffer of a waiting receive or sets it aside.
+//   RTS     The header of any other message. Its bytes stay with the sender.
+//   CTS     The receiver has a receive for an announced message and asks for its bytes.
+//   data    A part of an announced message, at most kPartBytes. It goes straight into the buffer of
+//           the receiver. Parts alternate with the other frames of the same direction.
+//   FIN     Ends an announced message without data: it is empty, or its size differs from the
+//           receive's.
+//   credit  Gives back the credit of eager messages that have been received.
 //
-// So a receiver sets aside at most MessageCredit::kBytes, and kHeads heads, for each sender; and
-// no message waits for another one that nobody receives.
+// So a receiver sets aside at most MessageCredit::kBytes bytes and MessageCredit::kHeads headers
+// for each sender. No message waits for another message that is not received.
 //
-// Progress: whoever waits in a blocking call makes it, in its own thread, for everything in flight,
-// spinning and then asleep in poll(2). For transfers that nobody waits for there is a thread,
-// started with the first one; one thread at a time drives, and with nothing in flight nobody does.
-// What comes for no call is left in the streams.
+// Progress: A thread in a blocking call moves everything in flight. It spins first and then
+// sleeps in poll(2). The first asynchronous transfer that does not end at once starts a thread,
+// which moves transfers without a waiting call. One thread at a time moves bytes: the driver.
+// With nothing in flight there is no driver. Bytes that belong to no call stay in the streams.
 //
 // Callbacks may wait for other transfers. The thread that runs a callback drives again when the
-// callback returns. If it runs for more than 1 to 2 ms, another thread of the mailbox drives
-// meanwhile.
-// The mailbox has at most one thread more than callbacks that have run at the same time.
+// callback returns. If a callback runs for more than 1 to 2 ms, another thread of the mailbox
+// drives meanwhile. The mailbox has at most one thread more than the number of callbacks that
+// have run at the same time.
 //
-// Which receive gets which message: cpu_peers/core/message_matching.h. The group's failure ends all
-// transfers. Any thread.
+// cpu_peers/core/message_matching.h decides which receive gets which message. The group's
+// failure ends all transfers. Thread-safe.
 #pragma once
 
 #include <atomic>
@@ -57,15 +60,15 @@ namespace ddprun {
 
 class Mailbox {
  public:
-  // Longer messages are offered.
+  // Longer messages are announced (RTS).
   static constexpr std::size_t kEagerBytes = std::size_t{64} << 10;
   static constexpr std::size_t kPartBytes = std::size_t{256} << 10;
 
   explicit Mailbox(GroupCore& core);
-  // Ends with kStopped what is in flight; other ranks learn of it when this one leaves.
+  // Ends the transfers in flight with kStopped. Other ranks learn of it when this rank leaves.
   ~Mailbox();
 
-  // Waits until nothing is in flight, at most so long; whether it is so.
+  // Waits until nothing is in flight, at most `patience`. Returns whether nothing is in flight.
   bool await_idle(Duration patience);
 
   // See CpuGroup.
@@ -142,49 +145,52 @@ class Mailbox {
   void fail_all(ErrorKind kind, int peer_rank, const std::string& cause);
   void end_all();
   void end_here();
-  // What a transfer ends with when its group is destroyed.
+  // Returns the error of a transfer whose group is destroyed.
   Error destroyed(const Transfer& transfer) const;
 
   GroupCore& core_;
   const GroupTopology& here_;
   SleepState& sleep_state_;  // this rank's
 
-  std::atomic<int> accepted_ = 0;  // that want the mutex
-  std::mutex mutex_;              // guards what follows, except while the driver sleeps: watched_
-  std::condition_variable changed_;  // for blocking calls: a driver stopped, or an answer came
-  std::condition_variable work_;     // for the mailbox's threads: see run()
+  std::atomic<int> accepted_ = 0;  // number of threads that want the mutex
+  // Guards the members below; the driver uses watched_ without it while it sleeps.
+  std::mutex mutex_;
+  // Blocking calls wait for it: a driver stopped, or an answer came.
+  std::condition_variable changed_;
+  std::condition_variable work_;     // the mailbox's threads wait for it: see run()
   std::condition_variable idle_;     // nothing is in flight any more
   bool driving_ = false;
-  bool sleeping_ = false;  // the driver is
+  bool sleeping_ = false;  // the driver sleeps
   bool closing_ = false;
-  bool is_over_ = false;  // the group has failed, and all transfers have ended
+  bool is_over_ = false;  // the group has failed or is destroyed, and all transfers have ended
   std::vector<std::thread> threads_;
   int free_threads_ = 0;          // threads that run no callback
   bool is_watched_ = false;       // one of them is in watch_callbacks()
-  int waiting_threads_ = 0;       // threads in wait_for_work(),
-  bool is_thread_woken_ = false;  // of which one has been notified
+  int waiting_threads_ = 0;       // threads in wait_for_work()
+  bool is_thread_woken_ = false;  // one of them has been notified
 
-  // Callbacks are numbered as they begin. Those below first_active_call_ wait for something.
+  // Callbacks are numbered as they begin. Those below first_active_call_ count as blocked.
   std::uint64_t next_call_ = 0;
   std::uint64_t first_active_call_ = 0;
   int active_calls_ = 0;
 
-  std::vector<std::unique_ptr<Peer>> peers_;     // by rank; null at the own place
-  std::size_t first_peer_ = 0;                   // to be looked at first next time
-  std::map<std::uint64_t, Transfer> transfers_;  // not ended; by number
+  std::vector<std::unique_ptr<Peer>> peers_;     // by rank; null for this rank
+  std::size_t first_peer_ = 0;                   // the next pass starts with it
+  std::map<std::uint64_t, Transfer> transfers_;  // transfers in flight, by number
   std::set<std::pair<TimePoint, std::uint64_t>> deadlines_;
   std::uint64_t next_number_ = 1;
-  std::size_t called_back_for_ = 0;  // transfers that nobody waits for
+  std::size_t called_back_for_ = 0;  // number of asynchronous transfers in flight
   MessageMatching matching_;
   std::map<MessageId, Message> set_aside_;
-  std::deque<Ended> ended_;   // to be told
-  bool door_is_rung_ = true;  // callers may have come while the group was formed
+  std::deque<Ended> ended_;  // their callbacks are still to be called
+  // New connections may wait; true at first: they may have come while the group formed.
+  bool door_is_rung_ = true;
 
   struct Watched {
-    Peer* peer = nullptr;  // null: the listener's
+    Peer* peer = nullptr;  // null: the entry belongs to the listener
   };
   std::vector<pollfd> polled_;
-  std::vector<Watched> watched_;  // whose they are, from the second on
+  std::vector<Watched> watched_;  // owners of the entries of polled_ from the second on
 };
 
 }  // namespace ddprun

@@ -14,7 +14,8 @@
 namespace ddprun {
 namespace {
 
-// The header of a collective that carries these tensors, as far as they say it.
+// Returns the header of a collective on these tensors, with the fields that follow from their
+// sizes.
 template <class Bytes>
 CallHeader header_of(std::span<const Bytes> tensors) {
   CallHeader header{.tensors =
@@ -28,7 +29,7 @@ CallHeader header_of(std::span<const Bytes> tensors) {
   return header;
 }
 
-// The header of a collective that moves bytes, with what they are.
+// Completes the header of a collective that moves bytes with the types of its bytes.
 CallHeader in_terms(const CpuCallOptions& terms, CallHeader header) {
   header.type = terms.type;
   header.count /= size_of(terms.type);
@@ -36,7 +37,7 @@ CallHeader in_terms(const CpuCallOptions& terms, CallHeader header) {
   return header;
 }
 
-// A list with as many tensors for each rank, in their order.
+// Splits a list into one list per rank, in rank order, each with the same number of tensors.
 template <class Byte>
 std::vector<Scattered<Byte>> one_for_each_rank(std::span<const std::span<Byte>> list, int ranks) {
   std::vector<Scattered<Byte>> by_rank;
@@ -46,15 +47,15 @@ std::vector<Scattered<Byte>> one_for_each_rank(std::span<const std::span<Byte>> 
   return by_rank;
 }
 
-// Whether the collective is carried out where the tensors lie.
+// Returns whether the collective works on the tensors in the heap, in place.
 bool is_in_heap(const CallHeader& header) {
   return header.shortcut != 0 && header.kind == CallKind::kAllReduce;
 }
 
-// CallHeader::shortcut: bytes are pulled.
+// A flag of CallHeader::shortcut: the bytes are pulled.
 constexpr std::uint64_t kPulled = std::uint64_t{1} << 63;
 
-// Of every part of both lists, if all are of one size.
+// Returns the size of every part of both lists, if all have the same size.
 std::optional<std::size_t> size_of_each(std::span<const ReadableBytes> inputs,
                                         std::span<const WritableBytes> outputs) {
   const std::size_t first = inputs[0].size();
@@ -68,7 +69,7 @@ WritableBytes bytes_of(std::vector<std::uint64_t>& numbers) {
   return {reinterpret_cast<char*>(numbers.data()), numbers.size() * sizeof(std::uint64_t)};
 }
 
-// Of a rank whose call has failed, for those who still work in its tensor.
+// After a failed call, a rank waits this long for other ranks that still write to its tensor.
 constexpr Duration kWorkPatience = std::chrono::milliseconds(200);
 constexpr Duration kWorkInterval = std::chrono::microseconds(100);
 
@@ -138,7 +139,8 @@ Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job,
   return done(reduce_staged(collective, job));  // not all ranks' tensors are in the heap
 }
 
-Result<SharedGroup::Phase> SharedGroup::reduce_staged(Collective& collective, const ReduceJob& job) {
+Result<SharedGroup::Phase> SharedGroup::reduce_staged(Collective& collective,
+                                                      const ReduceJob& job) {
   if (job.kind != CallKind::kReduceScatter && InlineCollective::suits(here_, job.data.bytes())) {
     InlineReduce call(here_, job);
     return run_phase(collective, call);
@@ -151,10 +153,10 @@ Result<SharedGroup::Phase> SharedGroup::reduce_staged(Collective& collective, co
   return run_phase(collective, call);
 }
 
-// A rank whose call has failed has its tensor back, and may change it while slower ones still read it
-// and then find all that they have waited for. So what was reduced here counts only while the group
-// is whole: on one node at the end, with several before what was reduced leaves the node
-// (TcpMesh::exchange).
+// A rank whose call has failed owns its tensor again and may change it. Slower ranks may still
+// read it then, and see all that they have waited for. So the result counts only while the group
+// is intact. On one node that is checked at the end. With several nodes it is checked before
+// reduced bytes leave the node (TcpMesh::exchange).
 Result<SharedGroup::Phase> SharedGroup::reduce_in_heap(Collective& collective, const ReduceJob& job,
                                                      std::size_t place) {
   tensors_.resize(here_.local_count());
@@ -170,8 +172,8 @@ Result<SharedGroup::Phase> SharedGroup::reduce_in_heap(Collective& collective, c
   return leg;
 }
 
-// A rank that has failed has its memory back, from which others may still read: what they have read counts
-// only if the group is whole behind it.
+// A rank that has failed owns its memory again, from which other ranks may still read. The bytes
+// that they have read count only if the group is still intact afterwards.
 Result<SharedGroup::Phase> SharedGroup::only_if_whole(Collective& collective, Result<Phase> leg) {
   if (leg && *leg == Phase::kDone && progress_.failed_by_now()) {
     return core_->fail(collective.attempt, WaitEnd::kFailed);
@@ -179,13 +181,15 @@ Result<SharedGroup::Phase> SharedGroup::only_if_whole(Collective& collective, Re
   return leg;
 }
 
-// Others may still write their shares to this rank's tensor, which its owner is about to get back. Mostly they
-// see the failure within a moment. One that is stopped may go on at any time: then its mapping and this one's
-// part. Where the kernel refuses that, the late rank is ended; the group cannot be used any more.
+// Makes sure that no other rank writes to this rank's tensor, before the tensor's owner gets it
+// back. Other ranks may still be writing their shares to it; mostly they see the failure within
+// a moment. A stopped rank may continue at any time, so this rank's mapping is then separated
+// from that rank's. If the kernel refuses that, the late rank is killed: the group cannot be
+// used any more.
 //
 // REQUIRES: the group has failed.
 void SharedGroup::take_tensor_back(std::size_t place, std::size_t bytes) {
-  if (!here_.one_node()) return;  // with several they only read it
+  if (!here_.one_node()) return;  // with several nodes the others only read it
   const Deadline patience(kWorkPatience);
   bool is_refused = false;
   for (;;) {
@@ -200,8 +204,9 @@ void SharedGroup::take_tensor_back(std::size_t place, std::size_t bytes) {
   }
 }
 
-// Whether each node's leaders fold a piece of every chunk, for others. In the order of the ranks that is what
-// keeps a result from counting that was read of a failed rank's tensor: its node knows, and does not send.
+// Returns whether the leaders of each node reduce a piece of every chunk for other nodes. In
+// rank order, results depend on it: a node knows that its own rank has failed, and does not send
+// what was read from that rank's tensor.
 bool SharedGroup::every_node_folds(std::size_t bytes) const {
   if (here_.one_node() || !here_.in_rank_order) return true;
   const std::size_t shortest = std::min(bytes, here_.segment.stage_bytes / 2);
@@ -209,8 +214,9 @@ bool SharedGroup::every_node_folds(std::size_t bytes) const {
          static_cast<std::size_t>(here_.layout.lanes * here_.layout.node_count());
 }
 
-// Where the tensor of an all_reduce lies, if it lies in the heap and is worth a second meeting. Where
-// nodes have one rank each, nobody else reads it there.
+// Returns the place of an all_reduce's tensor if it lies in the heap and is large enough to risk
+// a second phase. Returns nullopt if nodes have one rank each, because no other rank reads it
+// there.
 std::optional<std::size_t> SharedGroup::place_in_heap(const ReduceJob& job) const {
   if (job.kind != CallKind::kAllReduce || job.data.bytes() < here_.tuning.in_place_bytes ||
       here_.one_rank_each() || !every_node_folds(job.data.bytes())) {
@@ -268,7 +274,8 @@ Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
   return done(leg);
 }
 
-// The way of a call with so many bytes from one rank to another. in_all: that a rank gives and gets.
+// Returns the way of a call that moves `bytes` bytes from one rank to another. in_all: the bytes
+// that a rank gives and gets.
 SharedGroup::Way SharedGroup::choose_way(PullTrial& trial, std::size_t bytes, std::size_t pieces,
                                          std::size_t in_all) const {
   const bool may_pull = pulls_ && here_.one_node() && bytes >= here_.tuning.pull_bytes &&
@@ -281,8 +288,8 @@ SharedGroup::Way SharedGroup::choose_way(PullTrial& trial, std::size_t bytes, st
           .pulls = trial.pulls(bytes)};
 }
 
-// Not done, on all ranks, where one may read less than the others, or less than it could when the group
-// was formed.
+// Returns kMixed on all ranks if a rank cannot read the memory of all others: it may be allowed
+// less than the others, or less than when the group was formed.
 Result<SharedGroup::Phase> SharedGroup::pull(Collective& collective, std::uint64_t shortcut,
                                            const Way& way, PullJob job) {
   const bool settles = way.trial && way.trial->is_last(way.bytes);
@@ -333,12 +340,12 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
   std::size_t bytes = 0;
   for (const ReadableBytes& input : inputs) bytes += input.size();
   Collective collective(in_terms(terms, {.kind = CallKind::kAllToAll}), terms.timeout);
-  // The header says no size: how much goes where is every rank's own affair.
+  // The header has no size: the sizes are known only to each rank.
   collective.attempt.doing = [&] {
     return describe(collective.header) + " of " + std::to_string(bytes) + " B";
   };
   if (const Result<void> begun = begin(collective); !begun) return begun;
-  // Most often all pairs of all ranks are of one size.
+  // In most calls all pairs of all ranks have one size.
   const std::optional<std::size_t> each = size_of_each(inputs, outputs);
   Result<Phase> leg = Phase::kDone;
   Way way;
@@ -373,7 +380,7 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
   return done(run_phase(collective, call));
 }
 
-// The tables of all pairs go round.
+// Exchanges the size tables of all ranks.
 Result<PairSizes> SharedGroup::agree_on_sizes(Collective& collective,
                                               std::span<const ReadableBytes> inputs,
                                               std::span<const WritableBytes> outputs) {
@@ -395,7 +402,7 @@ Result<PairSizes> SharedGroup::agree_on_sizes(Collective& collective,
   return sizes;
 }
 
-// What every rank has, by rank; `outputs` has room for size() times `input`.
+// Gathers `input` of every rank, by rank. `outputs` has room for size() times `input`.
 Result<void> SharedGroup::gather_all(Collective& collective, ReadableBytes input,
                                      std::span<char> outputs) {
   std::vector<Scattered<char>> by_rank;
@@ -418,7 +425,7 @@ Result<void> SharedGroup::run(const CallHeader& header, ChunkedCall& call, Durat
   if (const Result<void> begun = begin(collective); !begun) return begun;
   const Result<Phase> leg = run_phase(collective, call);
   if (!leg || *leg == Phase::kDone) return done(leg);
-  return done(run_phase(collective, call));  // others knew a shortcut
+  return done(run_phase(collective, call));  // other ranks had a shortcut
 }
 
 Result<void> SharedGroup::begin(Collective& collective) {
@@ -501,16 +508,18 @@ TcpMesh::End SharedGroup::work_in_tensors_of_others(ChunkedCall& call,
   return call.work(chunk, deadline);
 }
 
-// A leg that is carried out if all ranks have the same shortcut.
-Result<SharedGroup::Phase> SharedGroup::take_shortcut(Collective& collective, std::uint64_t shortcut,
-                                                    ChunkedCall& call, std::size_t place) {
+// Runs a phase that is carried out if all ranks have the same shortcut.
+Result<SharedGroup::Phase> SharedGroup::take_shortcut(Collective& collective,
+                                                      std::uint64_t shortcut, ChunkedCall& call,
+                                                      std::size_t place) {
   collective.header.shortcut = shortcut;
   Result<Phase> leg = run_phase(collective, call, place);
   collective.header.shortcut = 0;
   return leg;
 }
 
-// Every rank goes on from the same tick, whatever it had meant to do.
+// Ends a phase that was not carried out. Every rank continues from the same tick, whatever its
+// own call was.
 SharedGroup::Phase SharedGroup::turn_back() {
   next_arrival_ = ChunkPipeline(next_arrival_, 1, ChunkPipeline::Work::kSome).next_arrival();
   next_chunk_ += 1;
@@ -523,7 +532,7 @@ void SharedGroup::find_tensors() {
   }
 }
 
-// Waits until every rank of the world is in the collective, and compares what they call.
+// Waits until every rank of the world is in the collective, and compares their calls.
 Result<bool> SharedGroup::arrive(const CallHeader& header, ChunkedCall& call,
                                  const ChunkPipeline& pipeline, const OperationContext& attempt) {
   const WaitEnd end = progress_.wait_for_all(next_arrival_, attempt.deadline.when());
@@ -537,7 +546,7 @@ Result<bool> SharedGroup::agree_on_node(const CallHeader& header, const Operatio
       header, [&](int rank) { return progress_.call_of(rank, round_); }, attempt);
 }
 
-// call_of(rank): what it called.
+// Compares the calls of all ranks. call_of(rank): the call of a rank.
 template <class CallOf>
 Result<bool> SharedGroup::compare(const CallHeader& header, CallOf call_of,
                                   const OperationContext& attempt) {
@@ -554,10 +563,13 @@ Result<bool> SharedGroup::compare(const CallHeader& header, CallOf call_of,
   return core_->fail(attempt, error.kind, -1, error.cause + core_->origins_of_calls());
 }
 
-// The first rank of each node exchanges what its ranks arrived with, and lays it out for its neighbours.
-// The table is free for it to write: everyone has arrived, so everyone is done with the collective before.
+// Compares the calls of all nodes' ranks. The first rank of each node exchanges the arrivals of
+// its ranks with the other nodes, and writes them to a table for its neighbours. It may
+// overwrite the table: every rank has arrived, so every rank has finished the previous
+// collective.
 Result<bool> SharedGroup::agree_over_nodes(const CallHeader& header, ChunkedCall& call,
-                                           const ChunkPipeline& pipeline, const OperationContext& attempt) {
+                                           const ChunkPipeline& pipeline,
+                                           const OperationContext& attempt) {
   if (here_.local == 0) {
     const TcpMesh::End end = exchange_arrivals(call, attempt.deadline.when());
     if (end.how != WaitEnd::kReady) return core_->fail(attempt, end.how, end.node);

@@ -1,6 +1,6 @@
-// SharedGroup: a CpuGroup of two or more ranks. It checks arguments, makes a ChunkedCall for each
-// collective, or for each of its legs, and drives it through its steps; cpu_group.h has the
-// promises.
+// SharedGroup: a CpuGroup of two or more ranks. It checks arguments, makes a ChunkedCall for
+// each collective, or for each of its phases, and drives it through its steps. cpu_group.h has
+// the promises.
 #pragma once
 
 #include <memory>
@@ -21,7 +21,7 @@ class SharedGroup final : public CpuGroup {
  public:
   explicit SharedGroup(std::unique_ptr<GroupCore> core);
 
-  // Bytes that this class and its parts need in the segment.
+  // Returns the bytes that this class and its parts need in the segment.
   static SegmentNeeds segment_needs(int local_count, int world_size);
 
   int rank() const override { return here_.rank; }
@@ -33,7 +33,8 @@ class SharedGroup final : public CpuGroup {
   Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
                          const CpuCallOptions& terms) override;
   Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override;
+                          std::span<const WritableBytes> outputs,
+                          const CpuCallOptions& terms) override;
   Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
                               std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
                               const CpuCallOptions& terms) override;
@@ -42,7 +43,8 @@ class SharedGroup final : public CpuGroup {
   Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
                        const CpuCallOptions& terms) override;
   Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override;
+                          std::span<const WritableBytes> outputs,
+                          const CpuCallOptions& terms) override;
   Result<void> barrier(Duration timeout) override;
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                     Duration timeout) override;
@@ -66,8 +68,8 @@ class SharedGroup final : public CpuGroup {
   void abort(const std::string& reason) override;
 
  private:
-  // One collective: from begin() on it has a number; it is made of one or more legs,
-  // each of which is carried out in chunks, and of which all ranks make the same.
+  // Collective: one collective. It has a number from begin() on. It consists of one or more
+  // phases, each of which is carried out in chunks. All ranks make the same phases.
   struct Collective {
     Collective(const CallHeader& call, Duration timeout)
         : header(call),
@@ -89,9 +91,9 @@ class SharedGroup final : public CpuGroup {
   Result<Phase> take_shortcut(Collective& collective, std::uint64_t shortcut, ChunkedCall& call,
                             std::size_t place = 0);
   Result<Phase> only_if_whole(Collective& collective, Result<Phase> leg);
-  // What goes from rank to rank in a call, and the way for it.
+  // Way: how a call moves its bytes from rank to rank.
   struct Way {
-    PullTrial* trial = nullptr;  // that the call is part of; null: none
+    PullTrial* trial = nullptr;  // the trial that the call is part of; null: none
     std::size_t bytes = 0;
     bool pulls = false;
   };
@@ -108,10 +110,12 @@ class SharedGroup final : public CpuGroup {
   Result<void> gather_all(Collective& collective, ReadableBytes input, std::span<char> outputs);
   Result<PairSizes> agree_on_sizes(Collective& collective, std::span<const ReadableBytes> inputs,
                                    std::span<const WritableBytes> outputs);
-  Result<Phase> take_steps(const CallHeader& header, ChunkedCall& call, const OperationContext& attempt);
+  Result<Phase> take_steps(const CallHeader& header, ChunkedCall& call,
+                           const OperationContext& attempt);
   TcpMesh::End work_in_tensors_of_others(ChunkedCall& call, const ChunkedCall::Chunk& chunk,
                                          TimePoint deadline);
-  // Whether the ranks have the same shortcut; in all else they must agree.
+  // Waits until all ranks are in the phase. Returns whether they have the same shortcut; in all
+  // else they must agree.
   Result<bool> arrive(const CallHeader& header, ChunkedCall& call, const ChunkPipeline& pipeline,
                       const OperationContext& attempt);
   Result<bool> agree_on_node(const CallHeader& header, const OperationContext& attempt);
@@ -129,12 +133,12 @@ class SharedGroup final : public CpuGroup {
   ReduceScratch scratch_;
   std::vector<char*> tensors_;      // of the collective in the heap, by local index
   std::uint64_t sequence_ = 0;      // of the last collective
-  std::uint64_t round_ = 0;         // of the last leg
-  std::uint64_t next_arrival_ = 1;  // tick
-  std::size_t next_chunk_ = 0;      // number, see ChunkedCall::Chunk
-  bool pulls_ = true;               // until it turns out that not all ranks can
+  std::uint64_t round_ = 0;         // of the last phase
+  std::uint64_t next_arrival_ = 1;  // a tick
+  std::size_t next_chunk_ = 0;      // a number, see ChunkedCall::Chunk
+  bool pulls_ = true;               // cleared when it turns out that not all ranks can pull
   PullTrial gather_trial_;
-  PullTrial exchange_trial_;  // of all_to_all
+  PullTrial exchange_trial_;  // for all_to_all
 };
 
 }  // namespace ddprun

@@ -25,7 +25,8 @@ class SoloGroup final : public CpuGroup {
     require_operation(type, op);
     return done("reduce");
   }
-  Result<void> broadcast(std::span<const WritableBytes>, Rank root, const CpuCallOptions&) override {
+  Result<void> broadcast(std::span<const WritableBytes>, Rank root,
+                         const CpuCallOptions&) override {
     require_root(root, 1);
     return done("broadcast");
   }

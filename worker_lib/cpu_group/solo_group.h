@@ -1,4 +1,5 @@
-// SoloGroup: a CpuGroup of one rank. Results are copies of inputs; nothing is shared or waited for.
+// SoloGroup: a CpuGroup of one rank. Results are copies of inputs. Nothing is shared or waited
+// for.
 #pragma once
 
 #include <memory>
