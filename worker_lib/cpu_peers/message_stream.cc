@@ -17,13 +17,13 @@ namespace ddprun {
 namespace {
 
 struct RingHeader {
-  // Bytes so far, ever; moved by the sender.
+  // All bytes written so far; the sender changes it.
   alignas(kCacheLineBytes) std::atomic<std::uint64_t> written;
-  // Moved by the receiver.
+  // All bytes read so far; the receiver changes it.
   alignas(kCacheLineBytes) std::atomic<std::uint64_t> read;
 };
 
-// What both ends of a ring have in common.
+// Ring: the common part of both ends of a ring.
 class Ring {
  public:
   Ring(char* memory, std::size_t bytes, RingNeighbour other)
@@ -33,7 +33,7 @@ class Ring {
         other_(other) {}
 
  protected:
-  // Handed over in parts of this size, so that both sides copy at once.
+  // Bytes are published in parts of this size, so that both sides copy at the same time.
   static constexpr std::size_t kPart = std::size_t{64} << 10;
 
   std::size_t contiguous(std::uint64_t position, std::size_t bytes) const {
@@ -80,8 +80,8 @@ class RingWriter final : public Ring, public MessageWriter {
     return static_cast<std::ptrdiff_t>(written - start);
   }
 
-  // Sleeps until half of the ring is free: being woken for every few bytes would cost more than it
-  // brings. The reader does not stop before that.
+  // The writer sleeps until half of the ring is free: a wakeup for every few bytes would cost
+  // more than it gains. The reader does not stop before that.
   bool has_room() const override { return used() <= capacity_ / 2; }
   int fd() const override { return -1; }
 
@@ -135,7 +135,7 @@ class SocketWriter final : public MessageWriter {
     }
     return send_some(first, second);
   }
-  bool has_room() const override { return false; }  // the kernel tells
+  bool has_room() const override { return false; }  // the kernel reports it
   int fd() const override { return socket_.get(); }
 
  private:
@@ -149,15 +149,15 @@ class SocketWriter final : public MessageWriter {
   }
 
   UniqueFd socket_;
-  std::string hello_;  // what is left of it
+  std::string hello_;  // the part that has not been sent
 };
 
 class SocketReader final : public MessageReader {
  public:
   explicit SocketReader(UniqueFd socket) : socket_(std::move(socket)), ahead_(kAheadBytes) {}
 
-  // Heads are small: what comes with them is taken from the kernel at once. What is long goes where
-  // it is wanted.
+  // Headers are small: bytes that come with them are read ahead with one system call. Long reads
+  // go straight to their destination.
   std::ptrdiff_t read_some(std::span<char> to) override {
     if (begin_ == end_) {
       if (to.size() >= ahead_.size()) return receive(to);
@@ -171,7 +171,7 @@ class SocketReader final : public MessageReader {
     begin_ += part;
     return static_cast<std::ptrdiff_t>(part);
   }
-  bool has_bytes() const override { return begin_ != end_; }  // of the others the kernel tells
+  bool has_bytes() const override { return begin_ != end_; }  // the kernel reports the others
   int fd() const override { return socket_.get(); }
 
  private:
@@ -183,7 +183,7 @@ class SocketReader final : public MessageReader {
 
   UniqueFd socket_;
   std::vector<char> ahead_;
-  std::size_t begin_ = 0;  // of what was read ahead
+  std::size_t begin_ = 0;  // of the bytes that were read ahead
   std::size_t end_ = 0;
 };
 

@@ -26,7 +26,8 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kFdsPerMessage = 200;  // the kernel takes at most 253
-constexpr std::size_t kMoreStrangers = 64;   // that may stand at the listener at once, beside the ranks
+// Pending connections that may exist beyond those of the ranks.
+constexpr std::size_t kMoreStrangers = 64;
 constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr const char* kDoing = "share memory with the ranks of this node";
 
@@ -35,7 +36,7 @@ struct Hello {
   std::int32_t local = -1;
 };
 
-// What guests get instead of descriptors when nothing comes of it.
+// Refusal: sent to the other ranks instead of descriptors when the bootstrap fails.
 struct Refusal {
   std::uint32_t descriptors = 0;
   ErrorKind kind = ErrorKind::kSystem;
@@ -77,7 +78,7 @@ Result<void> send_with_fds(int socket, const void* data, std::size_t bytes, std:
   return {};
 }
 
-// One message with its descriptors. Returns its length; 0 means that the other side is gone.
+// Receives one message with its descriptors. Returns its length; 0: the other side is gone.
 Result<std::size_t> receive_with_fds(int socket, void* data, std::size_t bytes,
                                      std::vector<UniqueFd>& fds) {
   iovec part{data, bytes};
@@ -104,8 +105,8 @@ Result<std::size_t> receive_with_fds(int socket, void* data, std::size_t bytes,
   return static_cast<std::size_t>(std::max<ssize_t>(got, 0));
 }
 
-// What a rank shows of itself: its pidfd and its page. Where it has none the pidfd stands for that,
-// too, so that all show as many.
+// OwnFds: the descriptors that a rank sends of itself: its pidfd and its page. A rank without a
+// page sends the pidfd in its place, so that all ranks send the same number.
 struct OwnFds {
   UniqueFd life;
   int page = -1;
@@ -123,9 +124,9 @@ bool is_gone(const Error& error) {
          error.sys_errno == ECONNREFUSED;
 }
 
-// Tries again while the kernel says "not now": a queue is full, or this user's ranks have more
-// descriptors on their way to each other than one process may hold, which passes as they arrive. No
-// event tells when.
+// Calls `once` until it succeeds. Retries while the kernel says "not now": a queue is full, or
+// this user's ranks have more descriptors in flight than one process may hold. That ends as the
+// descriptors arrive; no event reports it.
 template <class Try>
 Result<void> try_until(const Deadline& deadline, Try once) {
   for (;;) {
@@ -154,7 +155,7 @@ Error other_user(int rank, std::optional<uid_t> user) {
                .peer_rank = rank};
 }
 
-// Whether nobody listens there any more: its rank has ended, or has given the group up.
+// Returns whether the listener is closed: its rank has ended or has given up the group.
 bool is_closed(const std::string& listener) {
   const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   socklen_t length = 0;
@@ -164,7 +165,8 @@ bool is_closed(const std::string& listener) {
          errno == ECONNREFUSED;
 }
 
-// Waits as poll_until(), but not for a rank that somebody knows to be dead. False: nothing yet.
+// Waits like poll_until(), but not for a rank that `fate` knows to be dead. Returns false if
+// nothing has happened yet.
 Result<bool> poll_for_a_while(std::span<pollfd> watched, const NodeBootstrapOptions& options) {
   const TimePoint glance = BootClock::now() + kGlanceAtOthers;
   if (poll_until(watched, std::min(options.deadline.when(), glance))) return true;
@@ -173,7 +175,7 @@ Result<bool> poll_for_a_while(std::span<pollfd> watched, const NodeBootstrapOpti
   return false;
 }
 
-// --- the first rank's side ---
+// --- the leader ---
 
 class Leader {
  public:
@@ -217,7 +219,8 @@ class Leader {
                        std::move(pages_)};
   }
 
-  // They would take this rank for the one that is gone.
+  // Sends the reason to the ranks that have connected. Otherwise they would report this rank as
+  // gone.
   void turn_guests_away(const Error& why) const {
     Refusal refusal{.kind = why.kind, .peer_rank = why.peer_rank};
     why.cause.copy(refusal.cause, sizeof refusal.cause - 1);
@@ -235,7 +238,7 @@ class Leader {
     if (!event) return event.error();
     if (!*event) return ask_after_the_missing();
     for (std::size_t i = first_guest; i < watched.size(); ++i) {
-      // A guest has nothing to say until it is answered: it is gone.
+      // A connected rank sends nothing until it is answered: an event means that it is gone.
       if (watched[i].revents != 0) {
         return lost(options_.ranks[i - first_guest], kDoing);
       }
@@ -260,7 +263,7 @@ class Leader {
     return {};
   }
 
-  // Whoever does not say the right words is turned away by closing the connection.
+  // Accepts a connection with a correct hello; closes any other.
   void admit(UniqueFd stranger) {
     Hello hello;
     std::vector<UniqueFd> fds;
@@ -292,7 +295,7 @@ class Leader {
     return {};
   }
 
-  // Who has shown a card and does not come may have died since.
+  // A rank that has published its info but does not connect may have died since.
   Result<void> ask_after_the_missing() const {
     if (options_.deadline.passed()) return nobody_came();
     for (std::size_t local = 1; local < options_.listeners.size(); ++local) {
@@ -314,15 +317,15 @@ class Leader {
 
   const NodeListener& listener_;
   const NodeBootstrapOptions& options_;
-  std::vector<UniqueFd> pending_;  // connected, but have not said hello
-  std::vector<UniqueFd> guests_;     // by local index
+  std::vector<UniqueFd> pending_;  // connected, but their hello has not come
+  std::vector<UniqueFd> guests_;   // the connected ranks, by local index
   std::vector<UniqueFd> lives_;
   std::vector<UniqueFd> wakeups_;
   std::vector<UniqueFd> pages_;
   std::size_t missing_ = 0;
 };
 
-// --- the other ranks' side ---
+// --- the other ranks ---
 
 Result<UniqueFd> knock(const std::string& name, const NodeBootstrapOptions& options) {
   UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));

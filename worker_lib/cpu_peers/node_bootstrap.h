@@ -1,17 +1,22 @@
-// How the ranks of a node come to share one segment, and hold a handle on each other's life.
+// bootstrap_node(): lets the ranks of a node share one segment, and gives each a pidfd of every
+// other.
 //
-// Every rank opens a listener (a Unix socket in the abstract namespace: it is no file and is gone with
-// its process) and tells the others its random name through the store. The node's first rank makes
-// the segment; the others knock at its listener. Descriptors travel over the socket: each rank's pidfd
-// of itself and the file of its worker page to the first rank, then the segment, everybody's pidfd,
-// wakeup and page back. A pidfd made by its own process works in every PID namespace and cannot mean
-// another process that got the same number later; no more can a page that was opened by its own.
+// Every rank opens a listener (a Unix socket in the abstract namespace: it is no file and
+// disappears with its process). It publishes the listener's random name through the store. The
+// first rank of the node, the leader, makes the segment; the other ranks connect to its
+// listener.
 //
-// Both sides look at whose process the other is (SO_PEERCRED): another user gets no segment, and can plant none.
-// The segment's seals keep whoever holds it from shrinking it.
+// Descriptors travel over these connections. Each rank sends a pidfd of itself and the file of
+// its worker page to the leader. The leader then sends the segment and all ranks' pidfds, wakeup
+// fds and pages. A pidfd made by its own process works in every PID namespace. It cannot mean
+// another process that later got the same number. The same holds for a page that its own process
+// opened.
+//
+// Both sides check the user of the other process (SO_PEERCRED): another user gets no segment and
+// cannot supply one. Seals prevent every holder of the segment from shrinking it.
 //
 //   rank 1 ──hello, own pidfd and page─────▶ rank 0     (one message each, SOCK_SEQPACKET)
-//   rank 1 ◀─segment, pidfds, wakeups, pages─ rank 0     (once all have knocked)
+//   rank 1 ◀─segment, pidfds, wakeups, pages─ rank 0    (once all have connected)
 //
 // Owner: the thread that forms the group. Every wait has the caller's deadline.
 #pragma once
@@ -28,7 +33,8 @@
 
 namespace ddprun {
 
-// Where a rank of the same node can be met. Ranks whose realms differ cannot share memory this way.
+// NodeListener: the listener of a rank for ranks of its node. Ranks with different shm_domain()
+// cannot share memory this way.
 struct NodeListener {
   UniqueFd listener;
   std::string name;
@@ -36,21 +42,22 @@ struct NodeListener {
   static Result<NodeListener> open();
 };
 
-// Text that is equal for processes that can meet through a NodeListener: the host's boot, the network
-// namespace.
+// Returns a text that is equal for processes that can connect through a NodeListener: the boot
+// id of the host and the network namespace.
 std::string shm_domain();
 
-// What processes of one kernel have in common, and no others: it shares its processors among them.
+// Returns a text that is equal for processes of one kernel and for no others. That kernel shares
+// its processors among them.
 std::string machine_id();
 
-// How often those who wait for a rank that has shown its card look whether it is still there.
+// How often a rank checks a peer that has published its info but has not connected.
 inline constexpr Duration kGlanceAtOthers = std::chrono::milliseconds(500);
 
 struct NodeBootstrapOptions {
   std::vector<int> ranks;          // of this node; the first one leads
-  std::vector<std::string> listeners;  // theirs; empty: not known
-  int local = 0;                   // this rank's place among them
-  std::string token;               // the group's secret: who does not know it is turned away
+  std::vector<std::string> listeners;  // their listeners; empty: not known
+  int local = 0;                       // this rank's local index
+  std::string token;                   // the group's secret; a connection without it is closed
   int page = -1;                   // the file of its worker page; -1: none
   std::size_t segment_bytes = 0;
   Deadline deadline;
@@ -61,12 +68,16 @@ struct NodeMembers {
   ShmSegment segment;
   std::vector<UniqueFd> lives;  // pidfds by local index; readable when the process has ended
   std::vector<UniqueFd> wakeups;  // eventfds by local index, see WakeupFds
-  std::vector<UniqueFd> pages;  // by local index; of a rank that has none something that is no page
+  std::vector<UniqueFd> pages;    // by local index; a rank without a page has another file here
 };
 
-// leader_address: the name of the first rank's listener. kPeerLost when the leader (or, for the leader, a
-// rank that had knocked, or whose listener is closed) is gone, kTimeout names who did not come, kProtocol: the
-// leader's process belongs to another user, or its segment is not sealed.
+// Shares memory and descriptors with the ranks of this node. leader_address: the name of the
+// leader's listener.
+//
+// - kPeerLost: the leader is gone. For the leader: a rank that had connected is gone, or the
+//   listener of a missing rank is closed.
+// - kTimeout names the ranks that did not come.
+// - kProtocol: the leader's process belongs to another user, or its segment is not sealed.
 Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_address,
                               const NodeBootstrapOptions& options);
 

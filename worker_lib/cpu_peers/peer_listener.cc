@@ -14,12 +14,12 @@
 namespace ddprun {
 namespace {
 
-// More than the ranks that may call, each for every use.
+// Pending connections that may exist beyond those of the group's ranks (one for each use).
 constexpr std::size_t kMoreStrangers = 64;
 constexpr std::size_t kUses = 3;
 
 struct Hello {
-  std::uint32_t magic = 0x31706464;  // "ddp1", and a check of byte order
+  std::uint32_t magic = 0x31706464;  // "ddp1"; also checks the byte order
   ConnectionUse use = ConnectionUse::kData;
   std::int32_t from = -1;
   std::int32_t to = -1;
@@ -46,8 +46,8 @@ void PeerListener::expect(std::string token, int own_rank, int world_size) {
   world_size_ = world_size;
 }
 
-Result<std::optional<PeerListener::AcceptedPeer>> PeerListener::admit(std::initializer_list<ConnectionUse> uses,
-                                                      TimePoint until) {
+Result<std::optional<PeerListener::AcceptedPeer>> PeerListener::admit(
+    std::initializer_list<ConnectionUse> uses, TimePoint until) {
   for (;;) {
     if (const Result<void> let_in = accept_pending(); !let_in) return let_in.error();
     read_pending();
@@ -67,7 +67,8 @@ Result<std::optional<PeerListener::AcceptedPeer>> PeerListener::admit(std::initi
 
 void PeerListener::watch(std::vector<pollfd>& watched) const {
   watched.push_back({listener_.socket.get(), POLLIN, 0});
-  for (const PendingConnection& stranger : pending_) watched.push_back({stranger.socket.get(), POLLIN, 0});
+  for (const PendingConnection& stranger : pending_)
+    watched.push_back({stranger.socket.get(), POLLIN, 0});
 }
 
 Result<void> PeerListener::accept_pending() {
@@ -75,7 +76,8 @@ Result<void> PeerListener::accept_pending() {
     UniqueFd socket(
         accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.valid()) {
-      // A whole job may have called since we last looked: who has said his hello is no stranger.
+      // A whole job may have connected since the last look. Read their hellos before the oldest
+      // is dropped.
       const std::size_t limit = kUses * static_cast<std::size_t>(world_size_) + kMoreStrangers;
       if (pending_.size() >= limit) read_pending();
       if (pending_.size() >= limit) pending_.pop_front();
@@ -115,8 +117,8 @@ void PeerListener::read_pending() {
   }
 }
 
-Result<UniqueFd> connect_to_peer(const HostPort& address, const std::string& token, int from, int to,
-                              ConnectionUse use, const Deadline& deadline) {
+Result<UniqueFd> connect_to_peer(const HostPort& address, const std::string& token, int from,
+                                 int to, ConnectionUse use, const Deadline& deadline) {
   const std::string doing = "connect to " + name_rank(to) + " at " + to_text(address);
   const std::optional<SocketAddress> numeric = numeric_address(address);
   if (!numeric) {
@@ -132,8 +134,8 @@ Result<UniqueFd> connect_to_peer(const HostPort& address, const std::string& tok
   return std::move(*socket).take();
 }
 
-Result<BegunConnect> begin_connect_to_peer(const HostPort& address, const std::string& token, int from,
-                                     int to, ConnectionUse use) {
+Result<BegunConnect> begin_connect_to_peer(const HostPort& address, const std::string& token,
+                                           int from, int to, ConnectionUse use) {
   const std::string doing = "connect to " + name_rank(to) + " at " + to_text(address);
   const std::optional<SocketAddress> numeric = numeric_address(address);
   if (!numeric) {
@@ -143,7 +145,7 @@ Result<BegunConnect> begin_connect_to_peer(const HostPort& address, const std::s
   UniqueFd socket(::socket(numeric->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return system_error(doing, errno);
   send_at_once(socket.get());
-  // A refusal shows with the first bytes.
+  // A refused connection is reported by the first write.
   if (connect(socket.get(), numeric->get(), numeric->size) != 0 && errno != EINPROGRESS &&
       errno != ECONNREFUSED) {
     return system_error(doing, errno);

@@ -1,8 +1,10 @@
-// How ranks of different nodes connect: a listening socket, and the hello that opens a connection.
+// PeerListener and connect_to_peer(): connect ranks of different nodes. A connection begins with
+// a hello.
 //
-// The caller connects and sends its hello at once; the kernel accepts for the other rank, which
-// looks at it when it is ready. Nothing is answered: a caller at the wrong listener is cut off. A hello
-// carries the group's token, so neither a stranger nor a rank of an older generation gets in.
+// The connecting rank sends its hello at once. The kernel accepts the connection; the other rank
+// reads the hello when it is ready. There is no answer: a connection at the wrong listener is
+// closed. A hello has the group's token, so neither an unknown process nor a rank of an older
+// generation is accepted.
 //
 // Owner: the thread that forms the group, then its mailbox.
 #pragma once
@@ -27,7 +29,7 @@ namespace ddprun {
 enum class ConnectionUse : std::uint32_t {
   kData,      // of collectives, between the leaders of a lane
   kControl,   // news of failures
-  kMessages,  // send/recv, from the caller to the called
+  kMessages,  // send/recv, from the rank that connects to the rank that listens
 };
 
 class PeerListener {
@@ -42,16 +44,17 @@ class PeerListener {
     ConnectionUse use = ConnectionUse::kData;
   };
 
-  // Who may come in, and what they must say.
+  // Sets what the hello of an accepted connection must contain.
   void expect(std::string token, int own_rank, int world_size);
 
-  // The next caller that said the right words and comes for one of these uses; waits for one until
-  // `until`, nullopt when there is none by then. Callers for other uses wait at the listener until they
-  // are asked for. Strangers are cut off: those who say something wrong, and the one who has been
-  // silent longest when too many are. Fails when there are no descriptors left.
-  Result<std::optional<AcceptedPeer>> admit(std::initializer_list<ConnectionUse> uses, TimePoint until);
+  // Returns the next connection with a correct hello for one of these uses. Waits until `until`;
+  // returns nullopt if there is none by then. Connections for other uses are kept until they are
+  // asked for. Closes connections with a wrong hello. If too many have sent no hello, closes the
+  // oldest of them. Fails when no file descriptors are left.
+  Result<std::optional<AcceptedPeer>> admit(std::initializer_list<ConnectionUse> uses,
+                                            TimePoint until);
 
-  // What to watch for callers, appended.
+  // Appends the descriptors to poll for new connections.
   void watch(std::vector<pollfd>& watched) const;
 
  private:
@@ -68,20 +71,21 @@ class PeerListener {
   std::string token_;
   int own_rank_ = -1;
   int world_size_ = 0;
-  std::deque<PendingConnection> pending_;  // have not said all of their hello
-  std::deque<AcceptedPeer> accepted_;      // have, and it was right
+  std::deque<PendingConnection> pending_;  // their hello is incomplete
+  std::deque<AcceptedPeer> accepted_;      // their hello was correct
 };
 
-// Connects to a numeric address and says hello. The socket is non-blocking, with TCP_NODELAY.
-Result<UniqueFd> connect_to_peer(const HostPort& address, const std::string& token, int from, int to,
-                              ConnectionUse use, const Deadline& deadline);
+// Connects to a numeric address and sends the hello. The socket is non-blocking, with
+// TCP_NODELAY.
+Result<UniqueFd> connect_to_peer(const HostPort& address, const std::string& token, int from,
+                                 int to, ConnectionUse use, const Deadline& deadline);
 
-// The same without waiting: the socket may still be connecting, and `hello` is yet to be said.
+// The same without waiting: the socket may still be connecting, and `hello` is still to be sent.
 struct BegunConnect {
   UniqueFd socket;
   std::string hello;
 };
-Result<BegunConnect> begin_connect_to_peer(const HostPort& address, const std::string& token, int from,
-                                     int to, ConnectionUse use);
+Result<BegunConnect> begin_connect_to_peer(const HostPort& address, const std::string& token,
+                                           int from, int to, ConnectionUse use);
 
 }  // namespace ddprun

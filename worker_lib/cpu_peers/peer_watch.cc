@@ -28,27 +28,30 @@ namespace ddprun {
 namespace {
 
 constexpr std::uint32_t kMaxBodyBytes = 1 << 20;
-// While others are asked: a rank of this node may raise a failure, which tells the progress alone.
+// Interval for checking the SharedProgress during a question: a rank of this node that raises a
+// failure writes it only there.
 constexpr Duration kLookInterval = std::chrono::milliseconds(10);
-// What waits for a peer that does not read.
+// Limit for frames that wait for a peer that does not read.
 constexpr std::size_t kMaxUnsentBytes = 1 << 20;
-// For the last words of a rank that leaves, to be acknowledged.
+// How long a leaving rank waits until its last frames are acknowledged.
 constexpr Duration kDeliveryPatience = std::chrono::seconds(1);
 constexpr Duration kDeliveryInterval = std::chrono::milliseconds(1);
-// The notes of a node of a hundred ranks.
+// Holds the notes of a node of a hundred ranks.
 constexpr int kSendBufferBytes = 256 << 10;
 
-// A node that dies or is cut off says nothing, and TCP alone would wait for it for ever. With these
-// the kernel asks a silent one five times, but not more often than every second, and ends the
-// connection with ETIMEDOUT when it has not answered for so long; what is down for less is not
-// noticed. A process that is only stopped has a kernel that answers.
+// Makes the kernel detect a silent node. A node that dies or is cut off sends nothing, and TCP
+// alone would wait for it for ever. With these options the kernel probes a silent node five
+// times, at most once a second. It ends the connection with ETIMEDOUT when the node has not
+// answered for `silence`. A shorter outage is not noticed. The kernel of a process that is only
+// stopped still answers.
 void ask_when_silent(int socket, Duration silence) {
   using std::chrono::milliseconds;
   using std::chrono::seconds;
   constexpr Duration kMostOften = seconds(1);
   const Duration interval = std::max(kMostOften, silence / 5);
   const auto set = [socket](int level, int option, int value) {
-    setsockopt(socket, level, option, &value, sizeof value);  // without it, deadlines remain
+    // Without the option, deadlines remain.
+    setsockopt(socket, level, option, &value, sizeof value);
   };
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   const int interval_seconds = static_cast<int>(interval / seconds(1));
@@ -58,13 +61,13 @@ void ask_when_silent(int socket, Duration silence) {
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(silence / milliseconds(1)));
 }
 
-// The other side waits for it before it closes the connection.
+// Acknowledges at once: the other side waits for it before it closes the connection.
 void acknowledge_now(int socket) {
   const int now = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_QUICKACK, &now, sizeof now);
 }
 
-// The state of a process that is held by a pidfd; false where /proc does not tell.
+// Returns whether the process of the pidfd is stopped; false if /proc does not say.
 bool is_stopped(int pidfd) {
   const std::optional<ProcessStat> stat = process_stat(process_behind(pidfd));
   return stat && (stat->state == 'T' || stat->state == 't');
@@ -85,7 +88,8 @@ enum class PeerWatch::News : std::uint32_t {
   kNotes,
 };
 
-// Only links: both ends run the same build on machines of one kind, which the hello has checked.
+// FrameHead: travels on links only. Both ends run the same build on machines of one kind, which
+// the hello has checked.
 struct PeerWatch::FrameHead {
   News news = News::kLeave;
   std::uint32_t body_bytes = 0;
@@ -97,7 +101,7 @@ struct PeerWatch::FrameHead {
 };
 
 namespace {
-// In front of the whereabouts in each standing that travels.
+// StandingHead: precedes the whereabouts in each standing that is sent.
 struct StandingHead {
   std::int32_t rank = -1;
   std::uint32_t stopped = 0;
@@ -106,7 +110,7 @@ struct StandingHead {
   std::uint64_t bytes = 0;
 };
 
-// In front of each note that travels.
+// NoteHead: precedes each note that is sent.
 struct NoteHead {
   std::int32_t rank = -1;
   std::uint32_t bytes = 0;
@@ -115,15 +119,15 @@ struct NoteHead {
 
 struct PeerWatch::Peer {
   int rank = -1;
-  UniqueFd socket;       // closed by the destructor only, as other threads write to it
-  bool open = true;      // for reading; the watch's thread
+  UniqueFd socket;       // only the destructor closes it, as other threads write to it
+  bool open = true;      // for reading; used by the watch's thread
   bool writable = true;  // holds speaking_
-  std::string unsent;    // frames, the first perhaps without its beginning; holds speaking_
-  std::string unread;    // the beginning of a frame; the watch's thread
+  std::string unsent;    // frames; a part of the first may have been sent; holds speaking_
+  std::string unread;    // the beginning of a frame; used by the watch's thread
 };
 
-Result<std::unique_ptr<PeerWatch>> PeerWatch::start(SharedProgress& progress, const WakeupFds& wakeups,
-                                                    Options options) {
+Result<std::unique_ptr<PeerWatch>> PeerWatch::start(SharedProgress& progress,
+                                                    const WakeupFds& wakeups, Options options) {
   UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return system_error("start the watch over other ranks", errno);
   std::unique_ptr<PeerWatch> watch(
@@ -134,7 +138,8 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::start(SharedProgress& progress, co
   return watch;
 }
 
-PeerWatch::PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options options, UniqueFd wake)
+PeerWatch::PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options options,
+                     UniqueFd wake)
     : progress_(progress),
       wakeups_(wakeups),
       rank_(options.rank),
@@ -162,7 +167,7 @@ PeerWatch::~PeerWatch() {
   thread_.join();
 }
 
-// EAGAIN: it has been woken often enough.
+// Wakes the thread. EAGAIN: enough wakeups are pending.
 void PeerWatch::wake() {
   const std::uint64_t one = 1;
   while (write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) {
@@ -210,7 +215,8 @@ void PeerWatch::run() {
 }
 
 void PeerWatch::neighbour_ended(int local) {
-  // It may have been killed after it wrote to the progress and before it woke those who wait for that.
+  // The rank may have been killed after it wrote to the SharedProgress and before it woke the
+  // ranks that wait for that.
   progress_.notify_own();
   wakeups_.notify_own();
   if (progress_.has_left(local)) return;
@@ -259,7 +265,7 @@ void PeerWatch::read_link(Peer& peer) {
                                 : " died (its connection was closed)")});
 }
 
-// False if the frame makes no sense.
+// Returns false if the frame is invalid.
 bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& body) {
   switch (head.news) {
     case News::kFailure:
@@ -269,7 +275,8 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
                 .cause = body});
       return true;
     case News::kLeave:
-      // Its links are not with all ranks here, and any may wait for a message of its.
+      // The peer's links do not reach all ranks here, and any rank may wait for a message from
+      // it.
       if (progress_.note_departure(peer.rank)) wakeups_.notify_all();
       acknowledge_now(peer.socket.get());
       return true;
@@ -351,7 +358,7 @@ std::string PeerWatch::frames_of(const std::vector<Standing>& standings) {
   return frames;
 }
 
-// Nothing if they make no sense.
+// Returns nullopt if the frames are invalid.
 std::optional<std::vector<PeerWatch::Standing>> PeerWatch::standings_in(const std::string& frames) {
   std::vector<Standing> standings;
   for (std::size_t at = 0; at < frames.size();) {
@@ -388,7 +395,7 @@ std::string PeerWatch::frames_of(const std::vector<Note>& notes) {
   return frames;
 }
 
-// Nothing if they make no sense.
+// Returns nullopt if the frames are invalid.
 std::optional<std::vector<PeerWatch::Note>> PeerWatch::notes_in(const std::string& frames,
                                                                 int world_size) {
   std::vector<Note> notes;
@@ -406,9 +413,9 @@ std::optional<std::vector<PeerWatch::Note>> PeerWatch::notes_in(const std::strin
   return notes;
 }
 
-// Links carry little, and it is read at once. Where the other side has been stopped for long, what does not fit
-// waits here. Questions and answers are left out when that is too much; a failure and the leave are not, and come
-// once each.
+// Sends a frame, or keeps it if the socket is full. Links carry little, and it is read at once.
+// Frames wait here only if the other side has been stopped for long. Questions and answers are
+// dropped when too much waits. A failure and a leave are never dropped, and come once each.
 void PeerWatch::send(Peer& peer, FrameHead head, const std::string& body) {
   const bool comes_once = head.news == News::kFailure || head.news == News::kLeave;
   if (!peer.writable || (!comes_once && peer.unsent.size() > kMaxUnsentBytes)) return;
@@ -418,7 +425,7 @@ void PeerWatch::send(Peer& peer, FrameHead head, const std::string& body) {
   peer.unsent += body;
   if (!is_first) return;
   send_unsent(peer);
-  if (!peer.unsent.empty()) wake();  // the thread watches for room
+  if (!peer.unsent.empty()) wake();  // the thread polls for room
 }
 
 void PeerWatch::send_unsent(Peer& peer) {
@@ -437,7 +444,7 @@ void PeerWatch::send_unsent(Peer& peer) {
   peer.unsent.erase(0, done);
 }
 
-// Whether the other side's kernel has all that was said, or will take no more.
+// Returns whether the other side's kernel has received all frames, or will accept no more.
 bool PeerWatch::is_delivered(Peer& peer) {
   pollfd watched{peer.socket.get(), 0, 0};
   if (::poll(&watched, 1, 0) > 0) return true;  // POLLERR, POLLHUP: the connection is gone
@@ -448,8 +455,9 @@ bool PeerWatch::is_delivered(Peer& peer) {
          (ioctl(peer.socket.get(), SIOCOUTQ, &on_its_way) != 0 || on_its_way == 0);
 }
 
-// A connection that is closed while it has unread bytes is reset, and with it goes what is still on its way: the
-// others would take a rank for dead that has left in good order. No event tells of an acknowledgement.
+// Waits until all frames are acknowledged. A connection that is closed with unread bytes is
+// reset, and bytes still in flight are lost. The others would then report a rank as dead that
+// has left in good order. No event reports an acknowledgement.
 void PeerWatch::await_delivery() {
   const Deadline patience(kDeliveryPatience);
   for (const auto& peer : peers_) {
@@ -511,7 +519,7 @@ std::vector<std::string> PeerWatch::notes(Duration patience) {
   return notes_;
 }
 
-// Several ranks of a node answer, each as it sees it: the one who was there last knows most.
+// Several ranks of a node answer, each with what it sees: the latest state is kept.
 void PeerWatch::take(Standing standing) {
   const auto known = std::ranges::find(standings_, standing.rank, &Standing::rank);
   if (known == standings_.end()) return standings_.push_back(std::move(standing));
@@ -520,8 +528,9 @@ void PeerWatch::take(Standing standing) {
   }
 }
 
-// Asks all linked ranks: one of a node is enough to tell of all of them. Returns when those are told of, the
-// group has failed, or out of patience; silent_ then has those nobody has told of.
+// Asks all linked ranks; one answer per node covers all its ranks. Returns when all have been
+// reported, the group has failed, or the patience is over. silent_ then has the ranks without a
+// report.
 void PeerWatch::put_question(News question, Duration patience,
                              std::unique_lock<std::mutex>& asking) {
   silent_.clear();
@@ -534,7 +543,7 @@ void PeerWatch::put_question(News question, Duration patience,
     for (const auto& peer : peers_) send(*peer, head, {});
   }
   const Deadline deadline(patience);
-  // Nobody asks behind a failure but for notes.
+  // After a failure, only notes are asked for.
   const auto is_over = [&] {
     return silent_.empty() || (question == News::kQuestion && progress_.failed());
   };

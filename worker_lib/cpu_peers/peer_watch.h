@@ -1,23 +1,26 @@
-// PeerWatch: a thread that knows when another rank dies, fails or leaves, and tells everyone.
+// PeerWatch: a thread that notices when another rank dies, fails or leaves, and reports it to
+// all ranks.
 //
-// It sleeps in poll(2) until something happens:
+// It sleeps in poll(2) until one of these happens:
 //
-//   a pidfd of a rank of this node    -> it died: raise it on the node's progress
-//   a control link to another node    -> its rank died (closed without a word) or its node did (no
-//                                        answer for the lease), it left, reports a failure, or asks how
-//                                        far this node's ranks are
+//   a pidfd of a rank of this node   -> the rank died: raise it on the SharedProgress
+//   a control link to another node   -> its rank died (closed without a leave) or its node did (no
+//                                       answer for the lease), it left, reports a failure, or asks
+//                                       for the state of this node's ranks
 //
-// News goes both ways: whatever fails on a node is told over every link of every rank that notices
-// it, so ranks of other nodes hear of the rank that really died before the closed connections of
-// those who then give up. The first failure is the story, on the progress as everywhere.
+// Failures are sent in both directions. Every rank that notices a failure reports it over each
+// of its links. So other nodes learn of the rank that really died before they see the closed
+// connections of ranks that gave up because of it. The first failure counts, on the
+// SharedProgress and everywhere.
 //
-// Why a thread of its own: a rank learns of a death at once, whether it waits for memory, a socket
-// or not at all, and can answer for its node while it computes; and waiting ranks need no timer.
+// It has its own thread for three reasons. A rank learns of a death at once, whether it waits
+// for memory, for a socket or not at all. It can answer for its node while it computes. Waiting
+// ranks need no timer.
 //
-// A process that forks without exec gives its child the connections, and other nodes then see them
-// closed only when the child is gone as well; ranks of the same node are not fooled.
+// A process that forks without exec gives its connections to its child. Other nodes then see
+// them closed only when the child has ended, too. Ranks of the same node are not affected.
 //
-// start(), leave() and destruction belong to the owner; the rest may be called by any thread.
+// Only the owner calls start(), leave() and the destructor. Any thread may call the rest.
 #pragma once
 
 #include <atomic>
@@ -50,48 +53,50 @@ class PeerWatch {
     int world_size = 0;
     std::vector<int> node_ranks;  // by local index
     std::vector<UniqueFd> lives;  // pidfds by local index
-    // By local index: one page of each rank that has shown it, as CpuGroupOptions::page.
+    // By local index: the page of each rank that has shown it, as in CpuGroupOptions::page.
     std::vector<std::optional<MappedPages>> pages;
     std::vector<Link> links;
-    Duration node_silence{};  // of a node, until it counts as lost
+    Duration node_silence{};  // how long a node may be silent before it counts as lost
   };
 
-  // Board and wakeups must outlive the watch. The wakeups are rung with all news that may end a wait.
-  static Result<std::unique_ptr<PeerWatch>> start(SharedProgress& progress, const WakeupFds& wakeups,
-                                                  Options options);
+  // progress and wakeups must outlive the watch. It notifies the wakeups of all news that may
+  // end a wait.
+  static Result<std::unique_ptr<PeerWatch>> start(SharedProgress& progress,
+                                                  const WakeupFds& wakeups, Options options);
   ~PeerWatch();
 
-  // Raises the failure, unless there was one before, and tells the other nodes.
+  // Raises the failure, unless there is one already, and reports it to the other nodes.
   void announce(const GroupFailure& failure);
-  // Tells the other nodes of the failure that is on the progress, once.
+  // Reports the failure on the SharedProgress to the other nodes, once.
   void pass_on();
-  // Tells everyone that this rank leaves in good order. The destructor waits, for a second at most, until the
-  // kernels of the other nodes have it.
+  // Reports to all ranks that this rank leaves in good order. The destructor waits until the
+  // kernels of the other nodes have received it, at most one second.
   void leave();
-  // Whether a rank of another node has left in good order.
+  // Returns whether a rank of another node has left in good order.
   bool has_left(int rank) const { return progress_.has_departed(rank); }
 
-  // Whether the process of a rank of this node has ended.
+  // Returns whether the process of a rank of this node has ended.
   bool has_ended(int local) const;
-  // Ends the process of a rank of this node, unless it is this one.
+  // Kills the process of a rank of this node, unless it is this process.
   void kill(int local) const;
 
-  // How far a rank is: the round it entered last, and its tick.
+  // Standing: the state of a rank: the round it entered last, and its tick.
   struct Standing {
     int rank = -1;
     bool stopped = false;  // by a signal or a debugger
     std::uint64_t entered = 0;
     std::uint64_t tick = 0;
-    std::string whereabouts;  // what its worker page says that it does; empty: it has none
+    std::string whereabouts;  // what the rank does according to its worker page; empty: it has none
   };
   struct Answers {
-    std::vector<Standing> standings;  // of this node and of those that answered, one of a rank
-    std::vector<int> silent;  // linked ranks that nobody has told of; not those that have left
+    std::vector<Standing> standings;  // of this node and of those that answered, one per rank
+    std::vector<int> silent;          // linked ranks without a report; not those that have left
   };
-  // Asks the other nodes how far their ranks are, and looks at this node's. Ends early when the group fails.
+  // Asks the other nodes for the state of their ranks, and reads that of this node's ranks. Ends
+  // early when the group fails.
   Answers ask(Duration patience);
-  // The notes of all ranks, by rank, the same way; empty: none was written, or no answer came in
-  // time. patience: zero: those of this node.
+  // Returns the notes of all ranks, by rank, in the same way. A note is empty if none was
+  // written or no answer came in time. patience: zero: only this node.
   std::vector<std::string> notes(Duration patience);
 
  private:
@@ -132,19 +137,19 @@ class PeerWatch {
   std::vector<UniqueFd> lives_;
   std::vector<std::optional<MappedPages>> pages_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  UniqueFd wake_;  // eventfd
+  UniqueFd wake_;  // an eventfd
   std::atomic<bool> stops_ = false;
 
   std::mutex speaking_;  // guards writing to links, raising, and passed_on_
   bool passed_on_ = false;
 
-  std::mutex questions_;  // one at a time
-  std::mutex asking_;     // guards what follows
+  std::mutex questions_;  // allows one question at a time
+  std::mutex asking_;     // guards the members below
   std::condition_variable answered_;
   std::uint64_t question_ = 0;
   std::vector<Standing> standings_;
   std::vector<std::string> notes_;  // by rank
-  std::vector<int> silent_;         // ranks of other nodes that nobody has told of yet
+  std::vector<int> silent_;         // ranks of other nodes without a report yet
 
   std::thread thread_;
 };

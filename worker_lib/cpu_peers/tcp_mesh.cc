@@ -15,8 +15,8 @@ namespace {
 
 enum class Moved { kNothing, kSome, kClosed };
 
-// One direction of an exchange: for each transfer, how much of it is done. Only a node's first
-// unfinished transfer may move. The first `needed` of them are to be finished.
+// Progress: one direction of an exchange, with the finished bytes of each transfer. Only a
+// node's first unfinished transfer may move. The first `needed` transfers must be finished.
 template <class Transfer>
 class Progress {
  public:
@@ -27,7 +27,7 @@ class Progress {
 
   bool finished() const { return unfinished_ == 0; }
 
-  // move(index, offset): bytes moved; 0: not now; -1: the connection is closed.
+  // move(index, offset): returns the bytes moved; 0: not now; -1: the connection is closed.
   template <class Move>
   Moved advance(Move move, int& closed_node) {
     Moved result = Moved::kNothing;
@@ -48,7 +48,7 @@ class Progress {
     return result;
   }
 
-  // visit(transfer, how much of it is done)
+  // visit(transfer, bytes done)
   template <class Visit>
   void for_each_unfinished(Visit visit) const {
     for (std::size_t i = 0; i < transfers_.size(); ++i) {
@@ -69,7 +69,8 @@ ssize_t not_now_or_closed(ssize_t moved) {
   return moved < 0 && would_block(errno) ? 0 : -1;
 }
 
-// By transfer: MSG_MORE where another one follows to the same node, which may share a packet with it.
+// Returns the flags of each transfer: MSG_MORE if another one follows to the same node, because
+// both may share a packet.
 std::vector<int> flags_of(std::span<const TcpMesh::Sending> transfers, std::size_t node_count) {
   std::vector<int> flags(transfers.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
   std::vector<bool> is_followed(node_count);
@@ -86,7 +87,8 @@ std::vector<int> flags_of(std::span<const TcpMesh::Sending> transfers, std::size
 TcpMesh::End TcpMesh::exchange(std::span<const Sending> sendings,
                                std::span<const Receiving> receivings, TimePoint deadline,
                                std::span<const Sending> ahead) {
-  // What is sent may come from tensors that are their owners' again: see SharedGroup::reduce_in_heap.
+  // The bytes to send may come from tensors that belong to their owners again: see
+  // SharedGroup::reduce_in_heap.
   if (progress_.failed_by_now()) return {WaitEnd::kFailed, -1};
   std::vector<Sending> all;
   std::span<const Sending> to_send = sendings;
@@ -121,7 +123,7 @@ TcpMesh::End TcpMesh::exchange(std::span<const Sending> sendings,
         closed_node);
     if (sent == Moved::kClosed || received == Moved::kClosed) return {WaitEnd::kLeft, closed_node};
     if (out.finished() && in.finished()) break;
-    // Also where bytes still trickle: they are no reason to stay longer.
+    // Checked also while a few bytes still come: they are no reason to continue.
     if (progress_.failed()) return {WaitEnd::kFailed, -1};
     const TimePoint now = BootClock::now();
     if (now >= deadline) return {WaitEnd::kTimedOut, -1};

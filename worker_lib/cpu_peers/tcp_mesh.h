@@ -1,7 +1,8 @@
 // TcpMesh: the data connections of one rank to the ranks of its lane on the other nodes.
 //
-// An exchange sends and receives between any of them at once, so that no order of calls can make
-// two nodes wait for each other's full buffers. Sizes are known to both sides: bytes travel bare.
+// An exchange sends to and receives from any of them at once. So no order of calls can make two
+// nodes wait for each other's full buffers. Both sides know the sizes: bytes travel without
+// headers.
 //
 // Owner: the thread that makes the group's calls.
 #pragma once
@@ -30,19 +31,21 @@ class TcpMesh {
   };
   struct End {
     WaitEnd how = WaitEnd::kReady;
-    int node = -1;  // kLeft: whose connection is closed
+    int node = -1;  // kLeft: the node whose connection is closed
   };
 
-  // sockets: by node, non-blocking; not valid for this rank's own node.
-  // spin: how long to look at sockets again and again before sleeping.
+  // sockets: by node, non-blocking; not valid for this rank's own node. spin: how long to poll
+  // the sockets repeatedly before sleeping.
   TcpMesh(std::vector<UniqueFd> sockets, SharedProgress& progress, Duration spin)
       : sockets_(std::move(sockets)), progress_(progress), spin_(spin) {}
 
-  // Several entries for one node travel in the order given. kFailed when the group's failure was
-  // raised meanwhile (noticed within kPatience), also by this rank's other threads.
+  // Sends and receives all entries. Entries for one node travel in the order given. Returns
+  // kFailed if the group's failure was raised meanwhile, also by another thread of this rank.
+  // The failure is noticed within kPatience.
   //
-  // ahead: what follows the sendings, as far as it leaves until the exchange is over; the next one sends
-  // the rest before anything else, and until then the bytes stay as they are.
+  // ahead: bytes that follow the sendings. They are sent as far as possible until the exchange
+  // is over. The next exchange sends the rest before anything else. Until then the bytes must
+  // not change.
   End exchange(std::span<const Sending> sendings, std::span<const Receiving> receivings,
                TimePoint deadline, std::span<const Sending> ahead = {});
 
@@ -52,7 +55,7 @@ class TcpMesh {
   std::vector<UniqueFd> sockets_;
   SharedProgress& progress_;
   Duration spin_;
-  std::vector<Sending> unsent_;  // of what was to go ahead
+  std::vector<Sending> unsent_;  // the rest of `ahead`
 };
 
 }  // namespace ddprun

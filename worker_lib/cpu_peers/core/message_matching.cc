@@ -54,8 +54,8 @@ MessageId MessageMatching::take(Tag& tag, std::map<int, std::deque<MessageId>>::
   return message;
 }
 
-// A program may use any number of tags, one after the other. Whose turn it was is forgotten with
-// the tag: nobody waits then.
+// Forgets a tag with nothing waiting, because a program may use any number of tags, one after
+// the other. The turn among sources is forgotten too: no receive waits then.
 void MessageMatching::forget_if_empty(std::map<int, Tag>::iterator tag) {
   const Tag& at = tag->second;
   if (at.from.empty() && at.from_any.empty() && at.waiting.empty()) tags_.erase(tag);

@@ -1,17 +1,19 @@
-// MessageMatching: which receive gets which message, and MessageCredit: what a sender may send
-// before anybody has asked for it. The pure part of send and recv; the mailbox moves the bytes.
+// MessageMatching: decides which receive gets which message. MessageCredit: limits what a sender
+// may send before the receiver asks for it. Both are the pure part of send and recv; the mailbox
+// moves the bytes.
 //
-// A message has come when its head has (its bytes may still be on their way). Rules:
+// A message has come when its header has come; its bytes may still be on their way. Rules:
 //
-//   - a message goes to the receive posted first among those that ask for its tag and for its
-//     source or any source;
-//   - a receive from one source gets what that source sent first under the tag;
-//   - a receive from any source takes turns among the sources that have something under the tag,
-//     and gets what that source sent first: whoever sends much does not keep the others waiting; a
-//     message that is first of its source waits for at most as many receives as there are other
-//     sources.
+// - A message goes to the receive that was posted first, among those for its tag and for its
+//   source or any source.
+// - A receive from one source gets the first message that this source sent under the tag.
+// - A receive from any source takes turns among the sources that have a message under the tag.
+//   It gets the first message of that source. So a source that sends much does not block the
+//   others. The first message of a source waits for at most as many receives as there are other
+//   sources.
 //
-// So messages of one (source, tag) are received in the order sent, by receives in the order posted.
+// So messages of one (source, tag) are received in the order sent, by receives in the order
+// posted.
 //
 // A value machine: no clock, no I/O. One thread at a time.
 #pragma once
@@ -29,14 +31,15 @@ using MessageId = std::uint64_t;
 
 class MessageMatching {
  public:
-  // A receive is posted; source: nullopt: any. The message it gets, if that has come; else it
-  // waits.
+  // Posts a receive; source: nullopt: any source. Returns the message it gets if that has come;
+  // otherwise the receive waits.
   std::optional<MessageId> post(ReceiveId receive, std::optional<int> source, int tag);
 
-  // A message has come. The receive that gets it; else it is set aside.
+  // Adds a message that has come. Returns the receive that gets it; if there is none, the
+  // message is set aside.
   std::optional<ReceiveId> arrive(MessageId message, int source, int tag);
 
-  // Receives that wait, and messages that are set aside.
+  // Return the number of waiting receives, and of messages set aside.
   std::size_t posted() const { return posted_; }
   std::size_t set_aside() const { return set_aside_; }
 
@@ -45,12 +48,13 @@ class MessageMatching {
     std::uint64_t turn = 0;  // grows with every receive
     ReceiveId receive = 0;
   };
-  // Receives and messages of one tag. Only one of the two has anything for a source.
+  // Tag: the receives and messages of one tag. A source has either waiting receives or waiting
+  // messages.
   struct Tag {
     std::map<int, std::deque<Posted>> from;  // by source
     std::deque<Posted> from_any;
     std::map<int, std::deque<MessageId>> waiting;  // by source; none is empty
-    int last_taken = -1;                           // the source that a receive from any took from
+    int last_taken = -1;                           // the source of the last receive from any source
   };
 
   MessageId take(Tag& tag, std::map<int, std::deque<MessageId>>::iterator source);
@@ -62,17 +66,19 @@ class MessageMatching {
   std::size_t set_aside_ = 0;
 };
 
-// How much one sender may put into the memory of one receiver that has not asked for it: whole
-// messages up to a number of bytes, and beyond that the heads of messages whose bytes wait at the
-// sender, up to a number of heads. The receiver gives back what it has taken. One thread at a time.
+// MessageCredit: how much one sender may put into the memory of one receiver that has not asked
+// for it. Eager messages may use a number of bytes. Beyond that, headers of messages whose bytes
+// stay with the sender may use a number of headers. The receiver gives back what it has
+// received. One thread at a time.
 class MessageCredit {
  public:
-  // Counted for a message of no bytes: what it costs to remember one.
+  // The cost of a message without bytes: the memory to remember it.
   static constexpr std::size_t kPerMessage = 128;
   static constexpr std::size_t kBytes = std::size_t{1} << 20;
   static constexpr std::size_t kHeads = std::size_t{1} << 16;
 
-  // Whether a whole message may go; it then counts until it is given back.
+  // Takes the credit for an eager message. Returns whether it may go; it then counts until
+  // give_back().
   bool take_message(std::size_t bytes);
   void give_back(std::size_t cost) { bytes_left_ += cost; }
 
