@@ -11,7 +11,7 @@
 namespace ddprun {
 namespace {
 
-// Who may is asked before where: no process has a page at address 1.
+// The kernel checks the permission before the address: no process has a page at address 1.
 bool may_read(pid_t pid) {
   char byte = 0;
   const iovec here{&byte, 1};
@@ -19,7 +19,8 @@ bool may_read(pid_t pid) {
   return process_vm_readv(pid, &here, 1, &there, 1, 0) == 1 || errno == EFAULT;
 }
 
-// The parts of a range, as the kernel wants them; less than all of it if there are very many.
+// Parts: the parts of a range, as the kernel takes them. If there are very many, it has only the
+// first.
 class Parts {
  public:
   template <class Byte>
@@ -46,7 +47,7 @@ PeerMemory::PeerMemory(std::span<const UniqueFd> lives) {
 
 bool PeerMemory::read(int local, const Scattered<const char>& from,
                       const Scattered<char>& to) const {
-  constexpr std::size_t kAtOnce = std::size_t{1} << 30;  // the kernel has its limits
+  constexpr std::size_t kAtOnce = std::size_t{1} << 30;  // the kernel limits the size
   for (std::size_t at = 0; at < to.bytes();) {
     const Range range{at, std::min(at + kAtOnce, to.bytes())};
     const Parts theirs(from, range);

@@ -1,8 +1,10 @@
-// PeerMemory: the private memory of the other ranks of this node, read by one copy where the kernel lets us
-// (process_vm_readv(2): the same user, and no policy against it, as in some containers).
+// PeerMemory: reads the private memory of the other ranks of this node with one copy, where the
+// kernel allows it. It uses process_vm_readv(2), which needs the same user and no policy against
+// it; some containers have such a policy.
 //
-// A rank that dies while it is read, or whose number another process has since, is told by the watch over
-// the peers, not here: what was read counts only when that has nothing to say. Any thread.
+// This class does not notice that a rank dies while it is read, or that another process has
+// since got its number. PeerWatch notices it: the bytes read count only if it reports no
+// failure. Thread-safe.
 #pragma once
 
 #include <sys/types.h>
@@ -18,13 +20,14 @@ namespace ddprun {
 class PeerMemory {
  public:
   PeerMemory() = default;
-  // lives: pidfds by local index. Tries what it is allowed.
+  // lives: pidfds by local index. Tests what the kernel allows.
   explicit PeerMemory(std::span<const UniqueFd> lives);
 
-  // Of all ranks of the node. Another rank may be allowed less.
+  // Returns whether this rank can read all ranks of the node. Another rank may be allowed less.
   bool can_be_read() const { return can_be_read_; }
 
-  // from: of the rank's address space; as many bytes as `to`. False: it cannot be read any more.
+  // Copies from the rank's address space; `from` and `to` have the same size. Returns false if
+  // the memory cannot be read any more.
   bool read(int local, const Scattered<const char>& from, const Scattered<char>& to) const;
 
  private:

@@ -9,10 +9,10 @@
 namespace ddprun {
 namespace {
 
-// What is copied before the shared pages of it go back to the system.
+// Bytes copied before their shared pages return to the system.
 constexpr std::size_t kPrivateStep = std::size_t{4} << 20;
 
-// Makes the kernel copy the pages of a private mapping: a write that changes nothing.
+// Makes the kernel copy the pages of a private mapping, by a write that changes nothing.
 void touch(char* data, std::size_t bytes, std::size_t page) {
   for (std::size_t at = 0; at < bytes; at += page) {
     __atomic_fetch_or(static_cast<volatile char*>(data + at), 0, __ATOMIC_RELAXED);
@@ -41,7 +41,7 @@ std::shared_ptr<char> SharedHeap::allocate(std::size_t bytes) {
           [heap = shared_from_this(), bytes](char* data) { heap->release(data, bytes); }};
 }
 
-// Gives the file's pages back to the system, whoever has them mapped.
+// Returns pages of the file to the system, whichever processes have mapped them.
 void SharedHeap::punch(std::size_t place, std::size_t bytes) const {
   const std::size_t offset =
       segment_->heap_offset() + static_cast<std::size_t>(local_) * each_ + place;
@@ -49,7 +49,8 @@ void SharedHeap::punch(std::size_t place, std::size_t bytes) const {
             static_cast<off_t>(bytes));
 }
 
-// The child of a fork has a copy of the pointer to memory that is still its parent's.
+// Frees a block. After a fork, the child has a copy of the pointer, but the parent still owns
+// the memory.
 void SharedHeap::release(char* data, std::size_t bytes) {
   if (!made_by_.is_ours()) return;
   const std::size_t whole = FreeRanges::in_pages(bytes);
@@ -57,13 +58,14 @@ void SharedHeap::release(char* data, std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   punch(place, whole);
   if (!is_retired_) return free_.give_back(place, bytes);
-  // Private pages go, the addresses stay taken.
+  // The private pages are freed; the addresses stay taken.
   mmap(data, whole, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
 }
 
-// In three steps. A mapping of the same part of the file, private, at another address: the kernel may refuse
-// this, and then nothing has changed. It moves over the shared one at once, so that no thread finds the
-// addresses empty. Each page is then written to: its copy has all that this process has ever written there.
+// Works in three steps. First it makes a private mapping of the same part of the file at another
+// address. The kernel may refuse that, and then nothing has changed. Then it moves this mapping
+// over the shared one in one step, so that no thread finds the addresses empty. Last, it writes
+// to each page, so that the private copy has all that this process has ever written there.
 bool SharedHeap::make_private(std::size_t place, std::size_t bytes) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   const std::size_t begin = place / page * page;
@@ -75,7 +77,8 @@ bool SharedHeap::make_private(std::size_t place, std::size_t bytes) {
   void* const aside = mmap(nullptr, end - begin, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_NORESERVE, segment_->fd(), static_cast<off_t>(offset));
   if (aside == MAP_FAILED) return false;
-  if (mremap(aside, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED, target) == MAP_FAILED) {
+  if (mremap(aside, end - begin, end - begin, MREMAP_MAYMOVE | MREMAP_FIXED, target) ==
+      MAP_FAILED) {
     munmap(aside, end - begin);
     return false;
   }

@@ -13,7 +13,7 @@
 namespace ddprun {
 namespace {
 
-// What a sleeper waits for: the tick of one rank (its local index), or of all.
+// A sleeper waits for the tick of one rank (its local index), or of all ranks.
 constexpr std::int32_t kEveryone = -1;
 
 void relax() {
@@ -24,20 +24,21 @@ void relax() {
 #endif
 }
 
-// Enough for a handful of ranks on a core to come round.
+// Enough for a few ranks on one core to run once each.
 constexpr int kYields = 8;
 // Longer than a rank works on a chunk, shorter than a time slice.
 constexpr Duration kLongYield = std::chrono::milliseconds(1);
-// Waits that do not yield after a long one: doubled each time, and shortened by each good one.
+// Number of waits without yielding after a long yield: doubled by each long one, reduced by each
+// good one.
 constexpr int kMinAbstinence = 256;
 constexpr int kMaxAbstinence = 65536;
 
-// Until a sleeper looks again by itself: whoever owes it a wake-up may have been stopped before that.
+// A sleeper looks again after this time: the rank that owes it a wakeup may have been stopped.
 constexpr Duration kLongestSleep = std::chrono::milliseconds(200);
 
 std::int32_t this_core() { return sched_getcpu() + 1; }
 
-// The failure word: everything that matters in one store. 0: no failure.
+// Packs the failure word: all important fields in one store. 0: no failure.
 std::uint64_t pack(const GroupFailure& failure, int reporter_local) {
   return (static_cast<std::uint64_t>(failure.kind) + 1) |
          static_cast<std::uint64_t>(failure.peer_rank + 1) << 8 |
@@ -51,17 +52,17 @@ struct SharedProgress::Head {
   alignas(kCacheLineBytes) std::atomic<std::uint32_t> sleepers;
 };
 
-// Lines are grouped by who reads them when: the tick by spinning peers, the call once per
-// collective, the sleep_state only by whoever finds that somebody sleeps.
+// Cache lines are grouped by reader. Spinning peers read the tick. All ranks read the call, once
+// per collective. Only a publisher that sees a sleeper reads the sleep state.
 struct SharedProgress::Block {
   alignas(2 * kCacheLineBytes) std::atomic<std::uint64_t> tick;
   std::atomic<std::uint64_t> entered;
   std::atomic<std::uint32_t> left;
   std::atomic<std::uint32_t> at_work;
-  std::atomic<std::int32_t> core;  // that the rank was last seen on, plus one
+  std::atomic<std::int32_t> core;  // the core that the rank was last seen on, plus one
   alignas(kCacheLineBytes)
       CallHeader calls[2];  // by round: the next one may begin while one is read
-  std::uint64_t places[2];  // the same
+  std::uint64_t places[2];  // by round
   alignas(kCacheLineBytes) std::atomic<std::uint32_t> wakeup;
   std::atomic<std::uint32_t> asleep;
   std::atomic<std::int32_t> wants_whom;
@@ -71,7 +72,8 @@ struct SharedProgress::Block {
   char failure_cause[GroupFailure::kMaxCauseBytes];
 };
 
-// Apart from the blocks, which those who wait look at: pages that nobody touches without notes.
+// Notes lie outside the blocks, which waiting ranks read. Without notes their pages are never
+// touched.
 struct SharedProgress::Note {
   alignas(2 * kCacheLineBytes) std::atomic<std::uint64_t> version;  // odd: being written
   std::atomic<std::uint64_t> bytes;
@@ -100,8 +102,8 @@ SharedProgress::SharedProgress(void* memory, int local_count, int local, Duratio
 
 std::uint64_t SharedProgress::tick(int local) const { return blocks_[local].tick.load(); }
 
-// Sleepers and publishers cannot miss each other: a sleeper says that it sleeps and then looks at
-// the ticks once more; a publisher stores its tick and then looks for sleepers. All of it is
+// A sleeper and a publisher cannot miss each other. A sleeper sets `asleep` and then reads the
+// ticks once more. A publisher stores its tick and then looks for sleepers. All of it is
 // sequentially consistent, so one of the two sees the other.
 void SharedProgress::publish(std::uint64_t tick) {
   blocks_[local_].core.store(this_core(), std::memory_order_relaxed);
@@ -148,10 +150,10 @@ bool SharedProgress::spin(Ready ready) {
   return false;
 }
 
-// Spinning would keep the core from the very rank that is waited for; handing the core over costs a
-// fraction of a sleep and a wake-up. But if the core then goes to somebody else who computes, it
-// comes back only after a time slice, and sleeping is better for a while: a sleeper that is woken
-// goes first.
+// Hands the core to other processes. Spinning would keep the core from the very rank that is
+// waited for; a yield costs a fraction of a sleep and a wakeup. But if another computing process
+// gets the core, it comes back only after a time slice. Then sleeping is better for a while: a
+// woken sleeper runs first.
 template <class Ready>
 bool SharedProgress::yield(Ready ready) {
   if (waits_before_yielding_ > 0) {
@@ -194,7 +196,7 @@ WaitEnd SharedProgress::wait(std::int32_t whom, std::uint64_t tick, TimePoint de
     if (ready()) {
       end = WaitEnd::kReady;
     } else if (failed() || gone()) {
-      // What the rank published before it failed or left counts, and came before: look once more.
+      // The steps that the rank published before it failed or left count: look once more.
       end = ready() ? WaitEnd::kReady : failed() ? WaitEnd::kFailed : WaitEnd::kLeft;
     } else if (BootClock::now() >= deadline) {
       end = WaitEnd::kTimedOut;
@@ -243,8 +245,8 @@ std::uint64_t SharedProgress::entered(int local) const {
   return blocks_[local].entered.load(std::memory_order_relaxed);
 }
 
-// Versions as in a sequence lock: odd while it is written. Whoever reads a word of the next note
-// synchronizes with its writer, and so sees that the version is another one.
+// Versions work as in a sequence lock: odd while the note is written. A reader that reads a word
+// of the next note synchronizes with its writer, so it sees that the version has changed.
 void SharedProgress::write_note(std::string_view note) {
   DDPRUN_ASSERT(note.size() <= kMaxNoteBytes, "there is room for a note");
   Note& mine = notes_[local_];
@@ -283,8 +285,8 @@ std::string SharedProgress::note_of(int local) const {
 bool SharedProgress::raise(const GroupFailure& failure) {
   Block& mine = blocks_[local_];
   if (failed()) return false;
-  // Ours to write until the word points to it; a rank raises once, so nobody reads what is written
-  // here.
+  // This rank owns these fields until the word points to them. A rank raises once, so no other
+  // rank reads them meanwhile.
   mine.failure_reporter = failure.reporter;
   mine.failure_cause_bytes =
       static_cast<std::uint32_t>(std::min(failure.cause.size(), GroupFailure::kMaxCauseBytes));
@@ -299,15 +301,15 @@ bool SharedProgress::raise(const GroupFailure& failure) {
 
 bool SharedProgress::failed() const { return head_->failure.load() != 0; }
 
-// What was read before a store that is sequentially consistent was read before every such load behind
-// it. (A fence would do, too, but ThreadSanitizer knows none.)
+// Reads before a sequentially consistent store come before every such load after it. (A fence
+// would do the same, but ThreadSanitizer does not support fences.)
 bool SharedProgress::failed_by_now() {
   blocks_[local_].core.store(this_core());
   return failed();
 }
 
-// The flag first, then the look: whoever raises a failure and then looks at the flag sees it, or the
-// one who set it sees the failure.
+// Sets the flag first and then reads the failure. A rank that raises a failure and then reads
+// the flag sees it set, or the rank that set it sees the failure.
 bool SharedProgress::begin_work() {
   blocks_[local_].at_work.store(1);
   if (!failed()) return true;

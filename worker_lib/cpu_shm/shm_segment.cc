@@ -14,7 +14,7 @@
 namespace ddprun {
 namespace {
 
-// Its size stays what it is, for all who have it.
+// They fix the size for all holders of the segment.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 Result<void*> map(int fd, std::size_t bytes) {
@@ -25,7 +25,8 @@ Result<void*> map(int fd, std::size_t bytes) {
   return memory;
 }
 
-// Addresses for what all ranks of a node may hold: they cost nothing, and some are always lost to gaps.
+// Returns the size of the heap. It exceeds what all ranks of a node may hold: addresses cost
+// nothing, and some are always lost to gaps.
 std::size_t heap_bytes(std::size_t behind) {
   constexpr std::size_t kMost = std::size_t{16} << 40;
   const std::size_t memory = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) *

@@ -1,14 +1,15 @@
 // ShmSegment: memory that the ranks of a node share.
 //
-// A memfd: it has no name, so nothing is left behind when its processes are killed at any instant,
-// and /dev/shm (64 MB in many containers) neither limits nor shows it. Pages are taken from the
-// system when they are first touched and count as shared memory of the job (in a container: against
-// its memory limit). It cannot be shrunk, so no other holder of the descriptor can make an access
-// fault.
+// It is a memfd without a name. So nothing is left over when its processes are killed at any
+// instant. /dev/shm (64 MB in many containers) does not limit or show it. The system supplies a
+// page when it is first touched. Pages count as shared memory of the job; in a container they
+// count against its memory limit. The segment cannot be shrunk, so no other holder of the
+// descriptor can make an access fault.
 //
-// Behind the part whose layout the ranks agree on lies the heap: addresses for tensors that all ranks
-// reach, several times the machine's memory, of which only what is used exists. Where so many addresses
-// or so long a file are not to be had (ulimit -v, ulimit -f) there is none.
+// The first part has the layout that the ranks agree on. The heap follows it: addresses for
+// tensors that all ranks reach. It is several times as large as the machine's memory, but only
+// its used pages exist. Where so many addresses or such a long file are not allowed (ulimit -v,
+// ulimit -f), there is no heap.
 //
 // An owned resource: unmapped and closed with the object. Any thread may use the memory.
 #pragma once
@@ -23,9 +24,10 @@ namespace ddprun {
 
 class ShmSegment {
  public:
-  // A new segment of zeros, with a heap where there can be one.
+  // Makes a new segment of zeros, with a heap where it is possible.
   static Result<ShmSegment> create(std::size_t bytes);
-  // Maps a segment that another process has made; kProtocol if it is shorter than `bytes` or not sealed.
+  // Maps a segment that another process has made. Returns kProtocol if it is shorter than
+  // `bytes` or not sealed.
   static Result<ShmSegment> adopt(UniqueFd memfd, std::size_t bytes);
 
   ShmSegment(ShmSegment&& other) noexcept;
@@ -34,9 +36,9 @@ class ShmSegment {
 
   char* at(std::size_t offset) const { return static_cast<char*>(memory_) + offset; }
   int fd() const { return memfd_.get(); }
-  // Empty where this process has no room for it.
+  // Returns the heap; empty if this process has no room for it.
   std::span<char> heap() const { return heap_; }
-  // Where the heap begins in the file.
+  // Returns the offset of the heap in the file.
   std::size_t heap_offset() const { return bytes_; }
 
  private:

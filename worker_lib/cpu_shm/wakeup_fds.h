@@ -1,12 +1,13 @@
-// WakeupFds: what wakes a rank of this node that sleeps in poll(2).
+// WakeupFds: wake ranks of this node that sleep in poll(2).
 //
-// The progress's futex wakes who waits for other ranks' memory only; messages come over sockets, too,
-// and one thread has to hear both. So the node's first rank makes an eventfd for every rank and
-// hands them to all when they meet. (futex_waitv cannot wait for a socket, and a second thread for
-// one of the two would cost every message a switch.) A wakeup is rung only when its rank has said
-// that it sleeps, or when something happens that concerns everybody.
+// The futex of SharedProgress only wakes ranks that wait for other ranks' memory. Messages also
+// come over sockets, and one thread has to wait for both. So the node's first rank makes an
+// eventfd for every rank and sends them to all ranks during the bootstrap. futex_waitv cannot
+// wait for a socket. A second thread for one of the two would cost every message a thread
+// switch. A rank is notified only when its SleepState says that it sleeps, or at an event that
+// concerns all ranks.
 //
-// Any thread.
+// Thread-safe.
 #pragma once
 
 #include <vector>
@@ -24,7 +25,7 @@ class WakeupFds {
   void notify_own() const { notify(own_); }
   void notify_all() const;
 
-  // Readable from when the own wakeup was rung until it is drained.
+  // Returns this rank's eventfd: readable from its notification until it is drained.
   int own_fd() const { return wakeups_[static_cast<std::size_t>(own_)].get(); }
   void drain() const;
 

@@ -1,25 +1,26 @@
-// ChunkPipeline: in which order a rank stages, works on and copies out the chunks of one
+// ChunkPipeline: the order in which a rank stages, works on and copies out the chunks of one
 // collective.
 //
-// A pure value; one owner thread. The shell asks for the next step, waits for the step's `wait`
-// tick, does what the step says, and publishes its `publish` tick.
+// A pure value; one owner thread. The caller takes the next step, waits for the step's `wait`
+// tick, carries out the step, and publishes its `publish` tick.
 //
-// Each rank of a node has one progress counter, its *tick*, that only grows. All ranks run the same
-// steps, so a tick says precisely how far a rank is, and "every rank has staged chunk i" is "every
-// rank's tick is at least T". Per chunk i:
+// Each rank of a node has one progress counter, its *tick*, that only grows. All ranks run the
+// same steps, so a tick says exactly how far a rank is. "Every rank has staged chunk i" means
+// "every rank's tick is at least T". Per chunk i:
 //
-//   stage(i)     write what the others will read into stage i mod kStages of one's own memory
-//   work(i)      once all have staged i: lanes reduce their share, talk to the other nodes
+//   stage(i)     write the bytes for other ranks into this rank's stage i mod kStages
+//   work(i)      once all have staged i: lanes reduce their share and exchange with other nodes
 //   copy_out(i)  once all have worked on i (without work: staged i): read the others' stages
 //
-// The order is stage(i), copy_out(i-2), work(i-1): a rank looks at what others made a step ago, so
-// a small skew between ranks costs no waiting. Without work it is stage(i), copy_out(i-1). Either
-// way kStages buffers are enough: when a rank may write a stage, everybody has read what was in it.
-// (The test plays random interleavings to check it, also across collectives.)
+// The order is stage(i), copy_out(i-2), work(i-1). A rank waits for steps that others made one
+// step ago, so a small skew between ranks costs no waiting. Without work the order is stage(i),
+// copy_out(i-1). In both cases kStages buffers are enough: when a rank may write a stage, all
+// ranks have read its old contents. (The test checks it with random interleavings, also across
+// collectives.)
 //
-// Ticks of a collective whose ranks arrive at tick `arrival`: stage(0) is the arrival itself;
-// arrival + 1 is left to the exchange of call headers between nodes; stage(i) = arrival + 2i for i
-// > 0; work(i) = arrival + 2i + 3. The next collective arrives at next_arrival().
+// Ticks of a collective whose ranks arrive at tick `arrival`: stage(0) is the arrival itself.
+// arrival + 1 is left to the exchange of call headers between nodes. stage(i) = arrival + 2i for
+// i > 0. work(i) = arrival + 2i + 3. The next collective arrives at next_arrival().
 #pragma once
 
 #include <cstddef>
@@ -45,7 +46,7 @@ class ChunkPipeline {
   ChunkPipeline(std::uint64_t arrival, std::size_t chunks, Work work)
       : arrival_(arrival), chunks_(chunks), work_(work) {}
 
-  // The steps in order; nothing after the last copy_out. The first is stage(0).
+  // Returns the next step; nullopt after the last copy_out. The first step is stage(0).
   std::optional<Step> next();
 
   std::uint64_t header_tick() const { return arrival_ + 1; }

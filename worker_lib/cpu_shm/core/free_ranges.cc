@@ -14,7 +14,7 @@ FreeRanges::FreeRanges(std::size_t bytes) {
 
 std::size_t FreeRanges::in_pages(std::size_t bytes) {
   const std::size_t whole = std::max<std::size_t>(bytes, 1);
-  if (whole > std::numeric_limits<std::size_t>::max() - kPage) return whole;  // fits nowhere
+  if (whole > std::numeric_limits<std::size_t>::max() - kPage) return whole;  // it fits nowhere
   return (whole + kPage - 1) / kPage * kPage;
 }
 

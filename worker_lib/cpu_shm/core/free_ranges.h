@@ -1,7 +1,7 @@
-// FreeRanges: which parts of a heap are free.
+// FreeRanges: the free parts of a heap.
 //
-// A pure value; one owner at a time. First fit from the front, in whole pages; neighbours that are
-// free become one. For few and large blocks: every operation is O(number of gaps).
+// A pure value; one owner at a time. First fit from the front, in whole pages; adjacent free
+// parts are merged. For few and large blocks: every operation is O(number of gaps).
 #pragma once
 
 #include <cstddef>
@@ -16,13 +16,14 @@ class FreeRanges {
 
   explicit FreeRanges(std::size_t bytes);
 
-  // Where a block of so many bytes lies from now on, on a page's boundary; nullopt: there is no gap
-  // for it. Blocks of no bytes get a page, so that no two are at one place.
+  // Takes a block of `bytes` bytes and returns its offset, on a page boundary; nullopt: no gap
+  // is large enough. A block of 0 bytes takes a page, so that no two blocks have the same
+  // offset.
   std::optional<std::size_t> take(std::size_t bytes);
-  // The block that take(bytes) placed there.
+  // Frees the block that take(bytes) placed at `begin`.
   void give_back(std::size_t begin, std::size_t bytes);
 
-  // What a block takes up.
+  // Returns the bytes that a block occupies.
   static std::size_t in_pages(std::size_t bytes);
 
  private:

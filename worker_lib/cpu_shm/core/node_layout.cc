@@ -59,7 +59,8 @@ std::vector<PeerLink> links_of(const NodeLayout& layout, int rank) {
   std::vector<PeerLink> links;
   for (int node = 0; node < layout.node_count(); ++node) {
     if (node == my_node) continue;
-    // Both sides walk the larger node's ranks; the smaller one's take turns, two at a time.
+    // Both sides iterate over the larger node's ranks; the smaller node's ranks take turns, two
+    // at a time.
     const int their_count = layout.local_count(node);
     const bool i_walk = std::pair(my_count, node) > std::pair(their_count, my_node);
     std::set<int> peers;  // by local index

@@ -1,6 +1,7 @@
-// How much each rank has for each other one in an all_to_all, and how that is cut.
+// PairSizes: the bytes that each rank sends to each other rank in an all_to_all, and how stages
+// are cut for them.
 //
-// Pure values and functions; any thread. The ranks compute the same from the same tables.
+// Pure values and functions; thread-safe. The ranks compute the same from the same tables.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +15,11 @@ namespace ddprun {
 
 class PairSizes {
  public:
-  // Every rank has as much for every other one.
+  // Every rank sends the same number of bytes to every rank.
   static PairSizes even(std::size_t bytes);
 
-  // What the ranks say, one after the other: the bytes they send to each rank, and then those they
-  // expect from each.
+  // tables: one table per rank, in rank order. It has the bytes that the rank sends to each
+  // rank, and then the bytes that it expects from each rank.
   static PairSizes from_tables(const std::vector<std::uint64_t>& tables, std::size_t ranks);
 
   std::size_t of(int from, int to) const {
@@ -27,7 +28,7 @@ class PairSizes {
   std::size_t largest() const { return largest_; }
   bool is_even() const { return smallest_ == largest_; }
 
-  // The first pair, by sender and then by receiver, that disagrees.
+  // Clash: the first pair, by sender and then by receiver, whose sizes differ.
   struct Clash {
     int from = -1;
     int to = -1;
@@ -46,11 +47,12 @@ class PairSizes {
   std::optional<Clash> clash_;
 };
 
-// Slots for pairs that a stage must hold: one for each rank that its owner sends to, and, where its
-// owner leads a lane, one for each pair whose bytes come from another node over that lane.
+// Returns the number of pair slots that a stage must hold. There is one for each rank that its
+// owner sends to. If the owner leads a lane, there is one for each pair whose bytes come from
+// another node over that lane.
 std::size_t pair_slots(const NodeLayout& layout);
 
-// Bytes of one slot, in whole cache lines: at least one line.
+// Returns the bytes of one slot, in whole cache lines, at least one line.
 std::size_t pair_slot_bytes(const NodeLayout& layout, std::size_t stage_bytes);
 
 }  // namespace ddprun

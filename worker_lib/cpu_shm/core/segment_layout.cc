@@ -32,8 +32,8 @@ SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_
   layout.local_count = world.local_count(node);
   layout.stage_bytes = to_pages(stage_bytes);
   const std::size_t locals = layout.local_count;
-  // 256 KiB hide the hand-over between two ranks; with very many ranks their square must stay
-  // modest.
+  // 256 KiB hide the delay of the hand-over between two ranks. With very many ranks the total,
+  // which grows with their square, must stay small.
   layout.ring_bytes = to_pages(
       std::clamp<std::size_t>((std::size_t{64} << 20) / (locals * locals), 16 << 10, 256 << 10) +
       needs.ring_header_bytes);
@@ -45,8 +45,8 @@ SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_
 }
 
 std::size_t choose_stage_bytes(const NodeLayout& world, std::size_t wanted) {
-  // Collectives that move a block for every rank need at least a line for each, and all_to_all, which
-  // needs most, for every pair of ranks that meets in a stage.
+  // Collectives that move a block for every rank need at least a cache line for each rank.
+  // all_to_all needs most: a line for every pair of ranks that uses the stage.
   return std::max<std::size_t>(wanted, kCacheLineBytes * (pair_slots(world) + 1));
 }
 
