@@ -22,8 +22,8 @@ void CmaCollective::stage(const Chunk& chunk) {
   }
 }
 
-// A rank that cannot be read may be dead, which the watch is just learning of, or have become one that may
-// not be read: then nobody takes its word for what was read, and all stage.
+// A rank that cannot be read may be dead; the watch is about to learn of that. Or reading may be
+// forbidden by now: then nothing that was read counts, and all ranks stage.
 TcpMesh::End CmaCollective::work(const Chunk& chunk, TimePoint) {
   Head& head = head_of(here_.local, chunk);
   head.could_read = read_all(chunk);
@@ -33,7 +33,8 @@ TcpMesh::End CmaCollective::work(const Chunk& chunk, TimePoint) {
 
 bool CmaCollective::read_all(const Chunk& chunk) const {
   const int count = here_.local_count();
-  // Each begins with the next one: not everybody reads the same memory at first.
+  // Each rank begins with itself and goes on with the next one, so that not all ranks read the
+  // same memory at first.
   for (int step = 0; step < count; ++step) {
     const int source = (here_.local + step) % count;
     const PullJob::Take& take = job_.takes[static_cast<std::size_t>(source)];

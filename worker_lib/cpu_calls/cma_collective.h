@@ -1,12 +1,13 @@
-// CmaCollective: an all_gather or all_to_all of long pieces on one node by a single copy: each rank says where its
-// bytes lie, takes what it needs from the others' private memory, and nobody goes on before all have.
+// CmaCollective: an all_gather or all_to_all of long pieces on one node with a single copy. Each
+// rank publishes where its bytes lie and copies what it needs from the others' private memory.
+// No rank continues before all have done so.
 //
-//   stage     the places of one's bytes
-//   work      read from those of the others (peer_memory.h), and stage whether that went well
-//   copy out  look whether all could: if not, nothing has been done, and all know it. And what all have
-//             found about pulling so far
+//   stage     write the places of this rank's bytes
+//   work      read from the places of the others (peer_memory.h), and stage whether that succeeded
+//   copy out  check whether all succeeded: if not, nothing counts as done, and all ranks know it.
+//             Also read what all ranks have found about pulling so far.
 //
-// Two meetings, but each byte is copied once instead of twice.
+// It synchronizes twice, but each byte is copied once instead of twice.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +20,16 @@
 
 namespace ddprun {
 
-// What a rank offers to and takes from each rank of its node. Lists by local index; their views must
-// outlive the call.
+// PullJob: the bytes that a rank offers to and takes from each rank of its node. Lists are by
+// local index; the memory of their views must outlive the call.
 struct PullJob {
-  std::vector<ReadableBytes> offered;  // pieces for the others to take
+  std::vector<ReadableBytes> offered;  // pieces that the others may take
   struct Take {
-    Range pieces;        // of those that the source offers
-    Scattered<char> to;  // as many bytes; none: nothing is taken
+    Range pieces;        // range of the source's offered pieces
+    Scattered<char> to;  // as many bytes; empty: nothing is taken
   };
   std::vector<Take> takes;    // by source
-  bool found_quicker = true;  // what this rank has to say of pulling (cpu_calls/core/pull_trial.h)
+  bool found_quicker = true;  // this rank's result about pulling (cpu_calls/core/pull_trial.h)
 };
 
 class CmaCollective final : public ChunkedCall {
@@ -36,7 +37,7 @@ class CmaCollective final : public ChunkedCall {
   CmaCollective(const GroupTopology& here, const PeerMemory& memory, const PullJob& job)
       : here_(here), memory_(memory), job_(job) {}
 
-  // Whether a stage has room for so many places.
+  // Returns whether a stage has room for `pieces` places.
   static bool has_room(const GroupTopology& here, std::size_t pieces);
 
   std::size_t chunks() const override { return 1; }
@@ -45,21 +46,22 @@ class CmaCollective final : public ChunkedCall {
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
 
-  // Afterwards, the same on every rank: whether all have what they take.
+  // Returns, after the call, whether all ranks have read their bytes; the same on every rank.
   bool was_possible() const { return was_possible_; }
-  // Likewise: whether all have found pulling quicker.
+  // Returns, after the call, whether all ranks have found pulling faster; the same on every
+  // rank.
   bool all_found_quicker() const { return all_found_quicker_; }
 
  private:
   bool read_all(const Chunk& chunk) const;
 
-  // Of one piece, in its rank's address space.
+  // Place: one piece, in its rank's address space.
   struct Place {
     std::uint64_t address = 0;
     std::uint64_t bytes = 0;
   };
 
-  // A rank's stage: this, and its places behind it.
+  // Head: begins a rank's stage; its places follow.
   struct Head {
     std::uint32_t could_read = 0;
     std::uint32_t found_quicker = 0;

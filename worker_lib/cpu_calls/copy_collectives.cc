@@ -18,7 +18,7 @@ std::size_t bytes_of(std::span<const std::span<Byte>> parts) {
   return bytes;
 }
 
-// A stage holds a block for every rank of a lane, and the leader's own.
+// A stage holds a block for every rank of a lane, and the leader's own block.
 std::size_t block_limit(const GroupTopology& here) {
   std::size_t longest = 0;
   for (int lane = 0; lane < here.layout.lanes; ++lane) {
@@ -280,13 +280,14 @@ char* AllToAllCall::outgoing(int from, int to, const Chunk& chunk) const {
          static_cast<std::size_t>(here_.layout.position_of[to]) * slot_;
 }
 
-// Behind the leader's own: a row for each rank of other nodes, a slot for each rank of the lane.
+// The rows follow the leader's own slots: a row per rank of other nodes, a slot per rank of the
+// lane.
 char* AllToAllCall::incoming(int from, int to, const Chunk& chunk) const {
   const NodeLayout& layout = here_.layout;
   const int lane = layout.lane_of(to);
   const Range of_lane = layout.lane_positions(lane, here_.node);
   const auto world = static_cast<std::size_t>(layout.world_size());
-  // How many ranks of other nodes have a lower number.
+  // The number of ranks of other nodes with a lower number.
   const std::vector<int>& mine = layout.nodes[here_.node];
   const auto row =
       static_cast<std::size_t>(from - (std::ranges::lower_bound(mine, from) - mine.begin()));

@@ -1,18 +1,20 @@
-// The collectives that move bytes as they are: broadcast, all_gather, gather, scatter, all_to_all,
-// and the barrier, which moves none.
+// The collectives that only move bytes: broadcast, all_gather, gather, scatter and all_to_all.
+// Also the barrier, which moves none.
 //
-// On one node each source stages its bytes and each destination copies them out: one meeting for a
-// chunk. With several nodes the leaders of the lanes carry the bytes over in between:
+// On one node each source stages its bytes and each destination copies them out: one
+// synchronization per chunk. With several nodes the leaders of the lanes carry the bytes between
+// nodes:
 //
-//   broadcast    lane w carries share w of the chunk along the chain of nodes that begins at the
-//                root's: every link carries every byte once, and chunks follow one another through
-//                the chain; few chunks for many nodes, down a tree (cpu_calls/core/relay.h)
-//   all_gather,  the leader of lane w carries the bytes of its node's ranks of that lane to every
-//   gather       other node (gather: to the root's), into its colleague's stage
-//   scatter      the leaders on the root's node carry from the root's stage what belongs to the
-//                ranks of their lane on each other node
-//   all_to_all   the leader of lane w carries what its node's ranks have for the ranks of that lane
-//                on each other node
+//   broadcast    Lane w carries share w of the chunk along the chain of nodes that begins at the
+//                root's node. Every link carries every byte once; chunks follow one another through
+//                the chain. Few chunks for many nodes go down a tree (cpu_calls/core/relay.h).
+//   all_gather,  The leader of lane w sends the bytes of its node's ranks of that lane to every
+//   gather       other node (gather: to the root's node), into the stage of that lane's leader
+//                there.
+//   scatter      The leaders on the root's node send, from the root's stage, the bytes for the
+//                ranks of their lane on each other node.
+//   all_to_all   The leader of lane w sends the bytes of its node's ranks for the ranks of that
+//                lane on each other node.
 #pragma once
 
 #include <span>
@@ -38,7 +40,7 @@ class BroadcastCall final : public ChunkedCall {
   void copy_out(const Chunk& chunk) override;
 
  private:
-  // The way of the bytes between nodes, and where this one's lie.
+  // The route of the bytes between nodes, and the place of this node's bytes.
   Relay relay() const;
   int node_at(int place) const;
   std::span<char> own_share(const Chunk& chunk) const;
@@ -50,10 +52,10 @@ class BroadcastCall final : public ChunkedCall {
   ChunkPlan plan_;
 };
 
-// all_gather (root -1) and gather.
+// GatherCall: all_gather (root -1) and gather.
 class GatherCall final : public ChunkedCall {
  public:
-  // outputs: by rank, where the result is wanted.
+  // outputs: by rank, where this rank gets the result.
   GatherCall(const GroupTopology& here, Scattered<const char> input,
              std::span<const Scattered<char>> outputs, int root);
 
@@ -66,14 +68,16 @@ class GatherCall final : public ChunkedCall {
 
  private:
   bool wants_result() const { return root_ < 0 || root_ == here_.rank; }
-  // visit(node) for the other nodes; visit(rank) for the ranks of a node that this lane's leader carries.
+  // visit(node) for the other nodes; visit(rank) for the ranks of a node that this rank's lane
+  // carries.
   template <class Visit>
   void for_each_other_node(Visit visit) const;
   template <class Visit>
   void for_each_of_lane(int node, Visit visit) const;
-  // Where the bytes of a rank lie in this node's segment.
+  // Returns the place of a rank's bytes in this node's segment.
   const char* staged(int rank, const Chunk& chunk) const;
-  // How many blocks of other ranks lie before this rank's in the stage of its lane's leader here.
+  // Returns how many blocks of other ranks lie before this rank's block in the stage of its
+  // lane's leader on this node.
   std::size_t place_of(int rank) const;
 
   const GroupTopology& here_;
@@ -85,8 +89,8 @@ class GatherCall final : public ChunkedCall {
 
 class ScatterCall final : public ChunkedCall {
  public:
-  ScatterCall(const GroupTopology& here, std::span<const ReadableBytes> inputs, WritableBytes output,
-              int root);
+  ScatterCall(const GroupTopology& here, std::span<const ReadableBytes> inputs,
+              WritableBytes output, int root);
 
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override;
@@ -103,10 +107,11 @@ class ScatterCall final : public ChunkedCall {
   ChunkPlan plan_;
 };
 
-// Every rank has something for every other one; how much may differ from pair to pair.
+// AllToAllCall: every rank has bytes for every other one; their number may differ from pair to
+// pair.
 class AllToAllCall final : public ChunkedCall {
  public:
-  // inputs[r] goes to rank r, outputs[r] comes from there; `sizes` says the same of all pairs.
+  // inputs[r] goes to rank r, outputs[r] comes from rank r; `sizes` has the sizes of all pairs.
   AllToAllCall(const GroupTopology& here, const PairSizes& sizes,
                std::span<const ReadableBytes> inputs, std::span<const WritableBytes> outputs);
 
@@ -118,8 +123,9 @@ class AllToAllCall final : public ChunkedCall {
 
  private:
   Range part(int from, int to, const Chunk& chunk) const;
-  // Where the part for a rank lies in the stage of the rank of this node that it comes from, and where
-  // in the stage of its lane's leader if it comes from another node.
+  // Return the place of the bytes from `from` for `to`. outgoing(): in the stage of `from`, a
+  // rank of this node. incoming(): in the stage of the leader of the lane of `to`, if `from` is
+  // on another node.
   char* outgoing(int from, int to, const Chunk& chunk) const;
   char* incoming(int from, int to, const Chunk& chunk) const;
 
@@ -127,7 +133,7 @@ class AllToAllCall final : public ChunkedCall {
   const PairSizes& sizes_;
   std::span<const ReadableBytes> inputs_;
   std::span<const WritableBytes> outputs_;
-  std::size_t slot_;  // bytes of a pair in a chunk at most
+  std::size_t slot_;  // bytes of one pair in a chunk, at most
 };
 
 class BarrierCall final : public ChunkedCall {

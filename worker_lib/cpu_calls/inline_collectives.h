@@ -1,9 +1,10 @@
-// Collectives over several nodes with so few bytes that these ride with the call headers: when a rank
-// knows that all have called the same, it has what they gave, and needs nobody any more.
+// InlineCollective: collectives over several nodes with so few bytes that these travel with the
+// call headers. When a rank knows that all have made the same call, it also has their bytes, and
+// needs no other rank any more.
 //
-// That is one journey between nodes, where the longer ways take another one or two behind it. Every rank
-// folds for itself, in the order of the longer way (the ranks of a node, then the nodes; or all ranks, where
-// that is asked for), so that the bits are the same.
+// That is one network step; the other algorithms need one or two more. Every rank reduces for
+// itself, in the order of those algorithms, so the bits are the same: the ranks of a node first,
+// then the nodes; or all ranks in order, if that is required.
 #pragma once
 
 #include <span>
@@ -16,7 +17,7 @@ namespace ddprun {
 
 class InlineCollective : public ChunkedCall {
  public:
-  // bytes: of a rank's own.
+  // bytes: of one rank.
   static bool suits(const GroupTopology& here, std::size_t bytes) {
     return !here.one_node() && bytes <= sizeof(Arrival::bytes);
   }
@@ -32,10 +33,11 @@ class InlineCollective : public ChunkedCall {
   const GroupTopology& here_;
 };
 
-// all_reduce and reduce.
+// InlineReduce: all_reduce and reduce.
 class InlineReduce final : public InlineCollective {
  public:
-  InlineReduce(const GroupTopology& here, const ReduceJob& job) : InlineCollective(here), job_(job) {}
+  InlineReduce(const GroupTopology& here, const ReduceJob& job)
+      : InlineCollective(here), job_(job) {}
 
   void stage(const Chunk& chunk) override;
   void copy_out(const Chunk& chunk) override;
@@ -61,10 +63,10 @@ class InlineBroadcast final : public InlineCollective {
   int root_;
 };
 
-// all_gather and gather.
+// InlineGather: all_gather and gather.
 class InlineGather final : public InlineCollective {
  public:
-  // outputs: by rank; empty where the result is not wanted.
+  // outputs: by rank; empty if this rank does not get the result.
   InlineGather(const GroupTopology& here, Scattered<const char> input,
                std::span<const Scattered<char>> outputs)
       : InlineCollective(here), input_(std::move(input)), outputs_(outputs) {}

@@ -18,13 +18,14 @@ std::size_t direct_chunk_limit(const GroupTopology& here, const ReduceJob& job) 
   return std::min(limit, here.tuning.direct_chunk_bytes / size_of(job.type));
 }
 
-// What stays where it is need not fit a stage.
+// Data that stays in place need not fit a stage.
 std::size_t longest_chunk(const GroupTopology& here, const ReduceJob& job, bool in_heap) {
   const std::size_t limit = chunk_limit(here, job);
   return in_heap && here.one_node() ? std::max(job.count(), limit) : limit;
 }
 
-// Pointers to one element range in every rank's memory; a small call should not go to the heap.
+// Sources: pointers to one element range in every rank's memory. A small call needs no heap
+// allocation.
 class Sources {
  public:
   explicit Sources(int count) {
@@ -39,18 +40,21 @@ class Sources {
   std::vector<const void*> many_;
 };
 
-// What is reduced at a time where results go past the caches, which the kernels' stores do not.
+// Bytes reduced at a time if results bypass the caches: the kernels' own stores do not bypass
+// them.
 constexpr std::size_t kStreamBlockBytes = 8192;
 
-// What is reduced in shared tensors before the next look at the progress: some hundred microseconds.
+// Bytes reduced in shared tensors before the next check for a failure: some hundred
+// microseconds.
 constexpr std::size_t kHeapBlockBytes = 1 << 20;
 
 Range in_bytes(Range elements, std::size_t element_bytes) {
   return {elements.begin * element_bytes, elements.end * element_bytes};
 }
 
-// visit(offset, input, output, bytes) for each part of `range`, in bytes, that lies in one piece: of
-// what this rank contributes to the result of `rank`, and where that result goes, null if nowhere here.
+// visit(offset, input, output, bytes) for each contiguous part of `range`, in bytes. `input` is
+// what this rank contributes to the result of `rank`. `output` is where that result goes; null:
+// not here.
 template <class Visit>
 void for_each_piece(const ReduceJob& job, int rank, bool wanted, Range range, Visit visit) {
   if (!job.by_rank()) {
@@ -100,7 +104,7 @@ void DirectReduce::copy_out(const Chunk& chunk) {
   const Range part = in_bytes(plan_.at(chunk.index), size_);
   const std::size_t block_at =
       job_.by_rank() ? static_cast<std::size_t>(here_.rank) * part.size() : 0;
-  // The result of an all_reduce lies where its input did, which has just been read.
+  // The result of an all_reduce lies where its input lay, which has just been read.
   const bool streams = job_.by_rank() && here_.streams(job_.bytes_by_rank());
   for_each_piece(job_, here_.rank, /*wanted=*/true, part,
                  [&](std::size_t offset, const char* input, char* output, std::size_t bytes) {
@@ -114,7 +118,7 @@ void DirectReduce::copy_out(const Chunk& chunk) {
                  });
 }
 
-// Of all ranks' stages `from` there, and of this rank's `input`.
+// Reduces the ranks' stages at offset `from`, and `input` for this rank.
 void DirectReduce::fold(const Chunk& chunk, std::size_t from, const char* input, std::size_t bytes,
                         char* out) {
   Sources sources(here_.local_count());
@@ -141,18 +145,19 @@ SharedReduce::SharedReduce(const GroupTopology& here, const ReduceJob& job, Redu
       accumulator_size_(size_of(accumulator_of(job.type))),
       plan_(job.count(), longest_chunk(here, job, in_heap()), elements_per_line(size_)) {}
 
-// Where each node has one rank, the order of the ranks is that of the nodes, and what a rank gives is its
-// node's fold: it travels as it is, and f16 takes half the bytes.
+// If each node has one rank, the order of the ranks is that of the nodes. The input of a rank is
+// then its node's reduction. So it travels as it is, and f16 takes half the bytes.
 bool SharedReduce::reduces_by_ranks() const {
   return here_.in_rank_order || here_.layout.world_size() == here_.layout.node_count();
 }
 
-// Whether every node that wants the result folds all of it: with that a node sends A(n-1) bytes, A of them
-// for each other node, and else (A + S)(n-1)/n for a result of S.
+// Returns whether every node that gets the result reduces all of it. A node then sends A(n-1)
+// bytes: A bytes of input to each other node. Otherwise it sends (A + S)(n-1)/n bytes for a
+// result of S bytes.
 bool SharedReduce::is_repeated() const {
   if (here_.one_node() || job_.by_rank()) return false;
-  // What is sent out of neighbours' tensors counts only behind a second look at the progress, at the second
-  // journey (SharedGroup::reduce_in_heap).
+  // Bytes sent from neighbours' tensors count only after a second check for a failure. The
+  // second exchange makes that check (SharedGroup::reduce_in_heap).
   if (in_heap() && reduces_by_ranks() && here_.in_rank_order) return false;
   const auto nodes = static_cast<std::size_t>(here_.layout.node_count());
   const auto locals = static_cast<std::size_t>(here_.layout.world_size()) / nodes;
@@ -170,7 +175,7 @@ ChunkShape SharedReduce::shape(const Chunk& chunk) const {
                        : ChunkShape::even(here_.layout, length, quantum);
 }
 
-// Whether a node folds a piece over the nodes.
+// Returns whether a node reduces a piece over the nodes.
 bool SharedReduce::is_reduced_on(int node) const {
   return !is_repeated() || job_.root < 0 || here_.layout.node_of[job_.root] == node;
 }
@@ -196,7 +201,7 @@ std::vector<SharedReduce::Stretch> SharedReduce::own_share(const Chunk& chunk) c
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
   std::vector<Stretch> stretches;
-  // `elements` of what goes to `rank`, which lie at `at` in the chunk.
+  // `elements` of what goes to `rank`; they lie at `at` in the chunk.
   const auto add = [&](int rank, bool wanted, std::size_t at, Range elements) {
     for_each_piece(job_, rank, wanted, in_bytes(elements, size_),
                    [&](std::size_t offset, const char* input, char* output, std::size_t bytes) {
@@ -218,7 +223,8 @@ std::vector<SharedReduce::Stretch> SharedReduce::own_share(const Chunk& chunk) c
   return stretches;
 }
 
-// What a rank of the node gives, where this one reads it: not for this rank's own share.
+// Returns the input of a rank of the node, where this rank reads it; not for this rank's own
+// share.
 const char* SharedReduce::input_of(const Chunk& chunk, int local, std::size_t at) const {
   return in_heap() ? tensors_[local] + (plan_.at(chunk.index).begin + at) * size_
                    : here_.stage(local, chunk.number) + at * size_;
@@ -241,8 +247,8 @@ void SharedReduce::reduce_over_node(const Chunk& chunk, const Stretch& stretch, 
        .divisor = form == ReduceForm::kWhole ? job_.divisor(here_.layout.world_size()) : 1});
 }
 
-// Into the tensors of all ranks of the node, the own one first. False: the group has failed meanwhile, and
-// those who have got their tensors back wait for this to end.
+// Reduces into the tensors of all ranks of the node, the own one first. Returns false if the
+// group has failed meanwhile: ranks that have got their tensors back wait for this to end.
 bool SharedReduce::reduce_in_heap(const Chunk& chunk, const Stretch& stretch) {
   const std::size_t step = kHeapBlockBytes / size_;
   for (std::size_t at = stretch.at.begin; at < stretch.at.end; at += step) {
@@ -280,12 +286,12 @@ TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
   return spread_pieces(chunk, share, deadline);
 }
 
-// Whether nobody else reads what this rank has staged.
+// Returns whether no other rank reads what this rank has staged.
 bool SharedReduce::is_alone() const {
   return here_.local_count() == 1 && job_.wants_result(here_.rank);
 }
 
-// visit(data, at) for each part of the range of results, within this lane's share, that lies in one piece.
+// visit(data, at) for each contiguous part of the range of results, within this lane's share.
 template <class Visit>
 void SharedReduce::for_each_result(const Chunk& chunk, std::span<const Stretch> share, Range range,
                                    Visit visit) const {
@@ -314,8 +320,8 @@ TcpMesh::End SharedReduce::reduce_by_nodes(const Chunk& chunk, std::span<const S
   return {};
 }
 
-// visit(data, at, bytes) for each part of what a rank of the node gives that lies in one piece, within
-// this lane's share.
+// visit(data, at) for each contiguous part of the input of a rank of the node, within this
+// lane's share.
 template <class Visit>
 void SharedReduce::for_each_input(const Chunk& chunk, std::span<const Stretch> share, int local,
                                   Range range, Visit visit) const {
@@ -399,7 +405,7 @@ TcpMesh::End SharedReduce::collect_pieces(const Chunk& chunk, TimePoint deadline
   scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * nodes));
   std::vector<TcpMesh::Sending> sendings;
   std::vector<TcpMesh::Receiving> receivings;
-  // Node i begins with node i+1: not everybody sends to the same one at first.
+  // Node i begins with node i+1, so that not all nodes send to the same one at first.
   for (int step = 1; step < nodes; ++step) {
     const int node = (here_.node + step) % nodes;
     const Range piece = parts.piece(here_.local, node);
@@ -440,7 +446,7 @@ void SharedReduce::reduce_over_nodes(const Chunk& chunk, std::span<const Stretch
 
 TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, std::span<const Stretch> share,
                                          TimePoint deadline) {
-  if (job_.by_rank() || is_repeated()) return {};  // a piece is already where its ranks are
+  if (job_.by_rank() || is_repeated()) return {};  // a piece is already on the node of its ranks
   const ChunkShape parts = shape(chunk);
   const int nodes = here_.layout.node_count();
   const int root_node = job_.root < 0 ? -1 : here_.layout.node_of[job_.root];
@@ -464,8 +470,8 @@ TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, std::span<const Str
 }
 
 void SharedReduce::copy_out(const Chunk& chunk) {
-  if (in_heap() && here_.one_node()) return;    // everyone has written to everyone's tensor
-  if (!here_.one_node() && is_alone()) return;  // the results have come to their place
+  if (in_heap() && here_.one_node()) return;    // every rank has written to every rank's tensor
+  if (!here_.one_node() && is_alone()) return;  // the results have arrived in place
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
   if (job_.by_rank()) {
@@ -476,7 +482,7 @@ void SharedReduce::copy_out(const Chunk& chunk) {
   }
   if (!job_.wants_result(here_.rank)) return;
   for (int lane = 0; lane < here_.layout.lanes; ++lane) {
-    if (here_.one_node() && lane == here_.local) continue;  // reduced into the output
+    if (here_.one_node() && lane == here_.local) continue;  // it was reduced into the output
     const Range share = parts.share(lane);
     job_.data.copy_from(here_.stage(lane, chunk.number) + share.begin * size_,
                         in_bytes({whole.begin + share.begin, whole.begin + share.end}, size_));

@@ -1,46 +1,49 @@
 // The collectives that reduce: all_reduce, reduce, reduce_scatter.
 //
-// SharedReduce, for all but small messages. Each rank reduces its share:
+// SharedReduce is for all but small messages. Each rank reduces its share:
 //
-//   stage     write the shares of the others into one's own stage (the own share is read where it
-//             is)
-//   work      fold the share of all ranks of the node, in the order of their ranks; the result
-//             goes to the own stage, in the place of the share that was not staged, and to the own
+//   stage     write the shares of the other ranks into the own stage (the own share is read in
+//             place)
+//   work      reduce the share over all ranks of the node, in the order of their ranks; write the
+//             result to the own stage, where the share that was not staged belongs, and to the own
 //             output
 //   copy out  read the others' results from their stages
 //
-// So each byte passes once through shared memory as input and once as result: the least there is
-// when buffers are private. With several nodes, `work` goes on between the leaders of a lane:
+// So each byte passes through shared memory once as input and once as result. That is the
+// minimum for private buffers. With several nodes, `work` continues between the leaders of a
+// lane:
 //
-//   - fold the share over the node, into accumulators;
-//   - send each node its piece of them, and fold the pieces received in the order of the nodes;
-//   - send the finished piece to every node that needs it.
+// - reduce the share over the node, into accumulators;
+// - send each node its piece of them, and reduce the received pieces in the order of the nodes;
+// - send the finished piece to every node that needs it.
 //
-// That is (n-1)/n of the buffer out of each node, twice: as few bytes as a ring, in two steps, and,
-// unlike a ring's, the order of the fold is the same for every element.
+// Each node sends (n-1)/n of the buffer, twice. That is as few bytes as in a ring, in two steps.
+// Unlike in a ring, the order of the reduction is the same for every element.
 //
-// Of few bytes each node sends all to every other one that needs the result, which folds all of it: one
-// step, and the same order.
+// For few bytes, each node sends all of them to every other node that needs the result, and that
+// node reduces all of them. This takes one step and has the same order.
 //
-// Where the order is to be that of the ranks, whatever the layout, `work` differs in its first two steps:
+// If the order must be that of the ranks for every layout, the first two steps of `work` differ:
 //
-//   - send each node its piece of what every rank of the own node gives;
-//   - fold the piece of all ranks, in their order.
+// - send each node its piece of the input of every rank of the own node;
+// - reduce the piece over all ranks, in their order.
 //
-// So the same bits come out as on one node, for as many times the bytes as a node has ranks in the first
-// step.
+// So the bits are the same as on one node. The first step sends as many times the bytes as a
+// node has ranks.
 //
-// Where the tensors of all ranks of the node lie in the segment's heap, nothing is staged: each rank
-// reads its share of all of them where they are, and, on one node, writes the result there, too:
+// If the tensors of all ranks of the node lie in the segment's heap, nothing is staged. Each
+// rank reads its share of all tensors in place and, on one node, also writes the result in
+// place:
 //
-//   work      fold the share from everybody's tensor into everybody's tensor
+//   work      reduce the share from all ranks' tensors into all ranks' tensors
 //
-// which is the least there is at all: each byte is read once and written once.
+// That is the absolute minimum: each byte is read once and written once.
 //
-// DirectReduce, on one node: each rank stages what others need, and folds all that it needs itself.
-// One meeting for a chunk instead of two. It is as good or better for small messages, for two ranks
-// (whose bytes cross once either way), and for reduce_scatter, where nobody needs what another one
-// folds. The order is the same, and so are the bits.
+// DirectReduce, on one node: each rank stages what others need, and reduces all that it needs
+// itself. A chunk takes one synchronization instead of two. It is as fast or faster for small
+// messages and for two ranks, whose bytes cross once in both algorithms. The same is true for
+// reduce_scatter, where no rank needs what another one reduces. The order is the same, and so
+// are the bits.
 #pragma once
 
 #include <span>
@@ -56,7 +59,7 @@ class DirectReduce final : public ChunkedCall {
  public:
   DirectReduce(const GroupTopology& here, const ReduceJob& job);
 
-  // Whether it is the faster one.
+  // Returns whether DirectReduce is the faster algorithm.
   static bool suits(const GroupTopology& here, const ReduceJob& job);
 
   std::size_t chunks() const override { return plan_.chunks(); }
@@ -74,16 +77,17 @@ class DirectReduce final : public ChunkedCall {
   ChunkPlan plan_;
 };
 
-// Memory that SharedReduce needs with several nodes, kept from call to call.
+// ReduceScratch: memory that SharedReduce needs with several nodes, kept from call to call.
 struct ReduceScratch {
-  std::vector<char> partial;  // this node's fold of the share, accumulators
-  std::vector<char> inbox;    // other nodes' folds, or their ranks' inputs, of this node's piece
+  std::vector<char> partial;  // this node's reduction of the share, as accumulators
+  // Other nodes' reductions, or their ranks' inputs, of this node's piece.
+  std::vector<char> inbox;
 };
 
 class SharedReduce final : public ChunkedCall {
  public:
-  // tensors: an all_reduce's, by local index, if they all lie in the heap; else empty. They are looked
-  // at when everyone has arrived.
+  // tensors: for an all_reduce the tensors by local index, if all lie in the heap; otherwise
+  // empty. They are read when every rank has arrived.
   SharedReduce(const GroupTopology& here, const ReduceJob& job, ReduceScratch& scratch,
                std::span<char* const> tensors = {});
 
@@ -95,11 +99,11 @@ class SharedReduce final : public ChunkedCall {
   void copy_out(const Chunk& chunk) override;
 
  private:
-  // A part of the share that lies in one piece in this rank's memory.
+  // Stretch: a part of the share that is contiguous in this rank's memory.
   struct Stretch {
     Range at;                     // within the chunk
     const char* input = nullptr;  // private
-    char* output = nullptr;       // private; null: the result is not for this rank
+    char* output = nullptr;       // private; null: this rank does not get the result
   };
 
   bool in_heap() const { return !tensors_.empty(); }
@@ -107,7 +111,7 @@ class SharedReduce final : public ChunkedCall {
   bool is_repeated() const;
   bool is_reduced_on(int node) const;
   ChunkShape shape(const Chunk& chunk) const;
-  // Each part of this rank's share that lies in one piece, in the order of the chunk.
+  // Returns the contiguous parts of this rank's share, in the order of the chunk.
   std::vector<Stretch> own_share(const Chunk& chunk) const;
   void reduce_over_node(const Chunk& chunk, const Stretch& stretch, ReduceForm form, char* out,
                       std::span<void* const> copies);
@@ -135,7 +139,7 @@ class SharedReduce final : public ChunkedCall {
   ReduceScratch& scratch_;
   std::span<char* const> tensors_;
   std::size_t size_;              // bytes of an element
-  std::size_t accumulator_size_;  // of a partial fold
+  std::size_t accumulator_size_;  // bytes of an element of a partial reduction
   ChunkPlan plan_;
 };
 

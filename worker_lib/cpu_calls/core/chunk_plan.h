@@ -1,12 +1,13 @@
-// How a buffer is cut into chunks, and a chunk into the parts that each rank and node works on.
+// ChunkPlan and ChunkShape: cut a buffer into chunks, and a chunk into the parts that each rank
+// and node works on.
 //
-// Pure functions of sizes and the node layout; any thread. All lengths are in elements. Cutting
-// decides only who does the work: the order of a reduction is the same for every cut.
+// Pure functions of sizes and the node layout; thread-safe. All lengths are in elements. Cuts
+// decide only which rank does the work: the order of a reduction is the same for every cut.
 //
 //   buffer   [ chunk 0 | chunk 1 | ... ]                 each fits a stage of the segment
 //   chunk    [ share of lane 0 | share of lane 1 | ... ]  reduced by the lane's ranks
-//   share    [ piece of node 0 | piece of node 1 | ... ]  reduced over the nodes by that node; or all of it
-//                                                         by every node
+//   share    [ piece of node 0 | piece of node 1 | ... ]  reduced over the nodes by that node, or
+//                                                         the whole share by every node
 #pragma once
 
 #include <cstddef>
@@ -17,12 +18,12 @@
 
 namespace ddprun {
 
-// A buffer as a sequence of near-equal chunks. An empty buffer is one empty chunk, so that every
-// collective meets its peers.
+// ChunkPlan: a buffer as a sequence of chunks of nearly equal size. An empty buffer is one empty
+// chunk, so that every collective synchronizes with its peers.
 class ChunkPlan {
  public:
-  // Chunks are multiples of `quantum` (the last one aside) and at most max_chunk long; max_chunk is
-  // at least quantum.
+  // Chunks are multiples of `quantum` (except the last one) and at most max_chunk long.
+  // max_chunk is at least quantum.
   ChunkPlan(std::size_t total, std::size_t max_chunk, std::size_t quantum);
 
   std::size_t chunks() const { return chunks_; }
@@ -34,12 +35,13 @@ class ChunkPlan {
   std::size_t quantum_;
 };
 
-// One chunk as the lanes and nodes see it. Three forms:
-//  - even: `length` elements that everyone has (all_reduce, reduce, broadcast); shares and pieces
-//    are near-equal cuts of it.
-//  - repeated: the same, but every node's piece is the whole share.
-//  - by rank: a block of `length` elements for each rank (reduce_scatter, all_gather, ...), in the
-//    order of NodeLayout's positions, so that what lane w owes to node j is one range.
+// ChunkShape: cuts one chunk for the lanes and nodes. There are three forms:
+// - even: `length` elements that every rank has (all_reduce, reduce, broadcast). Shares and
+//   pieces are cuts of it of nearly equal size.
+// - repeated: the same, but every node's piece is the whole share.
+// - by rank: a block of `length` elements for each rank (reduce_scatter, all_gather, ...), in
+//   the order of NodeLayout's positions. So the bytes that lane w carries to node j are one
+//   range.
 class ChunkShape {
  public:
   static ChunkShape even(const NodeLayout& layout, std::size_t length, std::size_t quantum) {

@@ -1,10 +1,12 @@
-// PullTrial: whether long pieces get to the other ranks of a node sooner by one copy (cpu_calls/cma_collective.h) or
-// by two through the segment. Which it is depends on the processor: with one the kernel copies twice as
-// fast as two ranks hand lines to each other, with another half as fast. So the first calls of each class
-// of sizes (a factor of two) take turns, and the rest goes the way that was quicker.
+// PullTrial: finds out whether long pieces reach the other ranks of a node faster by one copy
+// (cpu_calls/cma_collective.h) or by two copies through the segment. This depends on the
+// processor. On one, the kernel copies twice as fast as two ranks pass cache lines to each
+// other; on another, half as fast. So the first calls of each size class (a factor of two)
+// alternate between both ways. The later calls use the faster way.
 //
-// Every rank keeps one, counts the same calls, and settles a class with what all ranks have found, so all
-// choose the same. What they choose shows in no result. Pure; one owner at a time.
+// Every rank has a trial of its own and counts the same calls. It settles a class with the
+// results of all ranks, so all make the same choice. The choice never changes a result. Pure;
+// one owner at a time.
 #pragma once
 
 #include <algorithm>
@@ -18,10 +20,10 @@ namespace ddprun {
 
 class PullTrial {
  public:
-  // The first of each way meets cold memory and does not count.
+  // The first call of each way finds cold memory and does not count.
   static constexpr int kCalls = 12;
 
-  // Whether the next call with so many bytes from rank to rank is to pull.
+  // Returns whether the next call with `bytes` bytes from rank to rank must pull.
   bool pulls(std::size_t bytes) const {
     const Class& one = class_of(bytes);
     return one.calls < kCalls ? one.calls % 2 == 1 : one.settled_for_pulling;
@@ -29,17 +31,18 @@ class PullTrial {
 
   bool is_over(std::size_t bytes) const { return class_of(bytes).calls == kCalls; }
 
-  // Whether the next call with so many bytes is the one after which the class is to be settled; it pulls.
+  // Returns whether the next call with `bytes` bytes is the last one of its class's trial; it
+  // pulls.
   bool is_last(std::size_t bytes) const { return class_of(bytes).calls == kCalls - 1; }
 
-  // Whether this rank has seen pulling to be at least as quick as staging.
+  // Returns whether pulling was at least as fast as staging on this rank.
   bool is_quicker(std::size_t bytes) const {
     const Class& one = class_of(bytes);
     return one.pulled <= one.staged;
   }
 
-  // What pulls() was asked for has been done, by all ranks, and has taken this one so long. REQUIRES: the
-  // trial is not over.
+  // Records that all ranks have made the call that pulls() was asked for, and its time on this
+  // rank. REQUIRES: the trial is not over.
   void took(std::size_t bytes, Duration time) {
     Class& one = class_of(bytes);
     Duration& best = one.calls % 2 == 1 ? one.pulled : one.staged;
@@ -47,7 +50,7 @@ class PullTrial {
     ++one.calls;
   }
 
-  // After the last call of the trial.
+  // Call it after the last call of the trial.
   void settle(std::size_t bytes, bool all_are_quicker) {
     class_of(bytes).settled_for_pulling = all_are_quicker;
   }
@@ -55,7 +58,7 @@ class PullTrial {
  private:
   struct Class {
     int calls = 0;
-    Duration pulled = Duration::max();  // the best of them
+    Duration pulled = Duration::max();  // the best time
     Duration staged = Duration::max();
     bool settled_for_pulling = false;
   };

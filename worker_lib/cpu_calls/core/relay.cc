@@ -10,8 +10,8 @@ Relay relay_in_chain(int node, int nodes) {
   return relay;
 }
 
-// A node's number without its lowest bit is the one it gets from; below that bit are those it sends to,
-// the one with the most behind it first.
+// A node receives from the node whose number lacks its lowest bit. It sends to the nodes with
+// one further, lower bit; the one with the largest subtree comes first.
 Relay relay_in_tree(int node, int nodes) {
   const auto number = static_cast<unsigned>(node);
   Relay relay{.from = node == 0 ? -1 : static_cast<int>(number & (number - 1)), .to = {}};
