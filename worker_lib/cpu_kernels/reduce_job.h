@@ -1,4 +1,4 @@
-// ReduceJob: what one all_reduce, reduce or reduce_scatter has to do, however it is done.
+// ReduceJob: one all_reduce, reduce or reduce_scatter, whatever the algorithm.
 //
 // A view of the caller's memory, for one call, on the thread that makes it.
 #pragma once
@@ -12,8 +12,8 @@
 
 namespace ddprun {
 
-// What is to be reduced. all_reduce and reduce: `data`, in place. reduce_scatter: `inputs`, one for
-// each rank, and `output`.
+// all_reduce and reduce work on `data`, in place. reduce_scatter has `inputs`, one for each
+// rank, and `output`.
 struct ReduceJob {
   CallKind kind = CallKind::kAllReduce;
   ElementType type = ElementType::kF32;
@@ -23,16 +23,17 @@ struct ReduceJob {
   std::span<const Scattered<const char>> inputs;
   Scattered<char> output;
 
-  // Elements of the result.
+  // Returns the number of elements of the result.
   std::size_t count() const { return (by_rank() ? output : data).bytes() / size_of(type); }
-  // Whether each rank gets a block of its own, and not all (or the root) the whole.
+  // Returns whether each rank gets its own block; otherwise all ranks, or the root, get the
+  // whole.
   bool by_rank() const { return kind == CallKind::kReduceScatter; }
-  // Of a reduce_scatter: what this rank gives and gets.
+  // Returns the bytes that this rank gives and gets in a reduce_scatter.
   std::size_t bytes_by_rank() const { return output.bytes() * (inputs.size() + 1); }
   bool wants_result(int rank) const { return root < 0 || root == rank; }
-  // The best there is for this machine.
+  // Returns the fastest kernel that this machine supports.
   ReduceKernel kernel(ReduceForm form) const;
-  // Of a fold over all ranks, at its end.
+  // Returns the divisor at the end of a reduction over all ranks.
   double divisor(int world_size) const { return op == ReduceOp::kAvg ? world_size : 1; }
 };
 

@@ -1,5 +1,5 @@
-// What the engine's calls require of their arguments (cpu_group.h), asserted. Whoever stands above
-// the engine has checked them in its user's words: worker_lib/group/argument_check.h.
+// Assertions on the arguments of the engine's calls (cpu_group.h). The layer above the engine
+// has already checked them, with errors for its users: worker_lib/group/argument_check.h.
 #pragma once
 
 #include <cstddef>

@@ -9,24 +9,28 @@ namespace {
 constexpr std::size_t operator""_KiB(unsigned long long count) { return count << 10; }
 constexpr std::size_t operator""_MiB(unsigned long long count) { return count << 20; }
 
-// With 2, 4 and 8 ranks on two cores with 1 or 2 MiB of second-level cache each:
+// Measured with 2, 4 and 8 ranks on two cores with 1 or 2 MiB of second-level cache each:
 //
-//   spin          two ranks that run pass a step to each other in well under a microsecond; beyond this one of
-//                 them is busy elsewhere, and the core is better used by others
-//   stage         smaller ones meet too often, larger ones leave the cache before they are read; between
-//                 nodes at full speed up to a tenth quicker with twice as much, as a chunk is a journey, and
-//                 at 1 Gbit/s every size fills the wire
-//   small reduce  where 4 and 8 ranks are as quick with shares
-//   direct        an eighth of the second-level cache: a rank reads a chunk of its own, stages it, does so with
-//                 the next one, and folds the first one with the other rank's. With 1 MiB of cache 25 MiB take
-//                 a fifth less time in chunks of 128 KiB than of 256, with 2 MiB a tenth more; below 8 MiB
-//                 it is the same
-//   repeated      8 KiB take 65 us at 1 Gbit/s, about what a journey through such a network does
-//   stream        where results come sooner, a tenth with 2 MiB of second-level cache, or in half the time
-//                 where 32 MiB of third-level cache are all there is; at 100 MiB a third
-//   in place      where 4 ranks are as quick as with staging; 2 ranks gain from 4 KiB on
-//   pull          below this it gains nowhere; above, it takes from half to twice as long as staging does,
-//                 as the processor has it, hence the trial
+//   spin          Two running ranks pass a step to each other in well under a microsecond. After
+//                 a longer time one of them is busy elsewhere, and other threads use the core
+//                 better.
+//   stage         Smaller stages synchronize too often; larger ones leave the cache before they
+//                 are read. Between nodes each chunk is a network step: at full speed, twice as
+//                 much is up to a tenth faster; at 1 Gbit/s every size fills the link.
+//   small reduce  The size at which 4 and 8 ranks are as fast with shares.
+//   direct        An eighth of the second-level cache. A rank reads a chunk of its own, stages
+//                 it, does the same with the next one, and reduces the first one with the other
+//                 rank's. With 1 MiB of cache, 25 MiB take a fifth less time in chunks of
+//                 128 KiB than of 256 KiB; with 2 MiB a tenth more. Below 8 MiB there is no
+//                 difference.
+//   repeated      8 KiB take 65 us at 1 Gbit/s, about as long as a step through such a network.
+//   stream        The size from which results come sooner: by a tenth with 2 MiB of second-level
+//                 cache, in half the time if 32 MiB of third-level cache are all there is; at
+//                 100 MiB by a third.
+//   in place      The size at which 4 ranks are as fast as with staging; 2 ranks gain from 4 KiB
+//                 on.
+//   pull          Below this size it gains nowhere. Above, it takes between half and twice the
+//                 time of staging, depending on the processor, hence the trial.
 constexpr CpuTuning kChosen{.spin = std::chrono::microseconds(20),
                             .stage_bytes = 256_KiB,
                             .small_reduce_bytes = 64_KiB,
@@ -44,7 +48,8 @@ constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
 CpuTuning choose_tuning(const TuningCase& group, const TuningWish& wish) {
   CpuTuning tuning = kChosen;
-  // More ranks than cores stage more cheaply than the kernel copies, and meet twice dearly.
+  // With more ranks than cores, staging costs less than the kernel's copies, and synchronizing
+  // twice is expensive.
   if (group.is_crowded) tuning.pull_bytes = kNever;
   if (group.nodes > 1) tuning.stage_bytes = kStageBetweenNodes;
   if (group.cache_bytes > 0) {
