@@ -42,7 +42,7 @@ std::uint32_t digest_of(std::span<const std::size_t> sizes) {
 std::string describe(const CallHeader& call) {
   std::string text = name_of(call.kind);
   text += " #" + std::to_string(call.sequence);
-  // How much goes where in an all_to_all is every rank's own affair.
+  // An all_to_all has no common size: its sizes are known only to each rank.
   const bool is_barrier =
       call.kind == CallKind::kBarrier || call.kind == CallKind::kMonitoredBarrier;
   if (is_barrier) return text;

@@ -1,7 +1,8 @@
-// CallHeader: what a rank says about the collective it is in, so that ranks that disagree find out.
+// CallHeader: a rank's description of the collective it is in. With it, ranks detect that their
+// calls differ.
 //
-// It lies in shared memory and travels between nodes as it is (both are machines of one kind). Pure
-// value and functions; any thread.
+// It lies in shared memory and travels between nodes byte by byte; the machines are of one kind.
+// Pure value and functions; thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -31,28 +32,30 @@ enum class CallKind : std::uint8_t {
   kMonitoredBarrier,
 };
 
-// The most bytes of a note that a rank wants known of itself (CpuGroup::write_note).
+// Maximum size of a rank's note (CpuGroup::write_note).
 inline constexpr std::size_t kMaxNoteBytes = 2048;
 
-// Collectives that move bytes without looking at them say what these are all the same; kU8 and a
-// number of bytes where the caller did not say it, or the tensors are of several types.
+// Collectives that only move bytes also set `type`. It is kU8, with a number of bytes, if the
+// caller gave no type or the tensors have several types.
 struct CallHeader {
-  std::uint64_t sequence = 0;  // of the group's collectives, from 1
+  std::uint64_t sequence = 0;  // number of the collective in its group, from 1
   std::uint64_t count = 0;     // of all tensors together
   std::int32_t root = -1;      // -1: there is none
   CallKind kind = CallKind::kBarrier;
   ElementType type = ElementType::kU8;
-  ReduceOp op = ReduceOp::kSum;  // that the program asked for
-  std::uint8_t leg = 0;       // of a collective that is made of several rounds
-  std::uint32_t digest = 0;   // of the tensors' sizes, where there are several, and of their types, where these differ
-  std::uint16_t tensors = 1;  // that are carried as one; 65535: or more
+  ReduceOp op = ReduceOp::kSum;  // the operation that the program called
+  std::uint8_t leg = 0;          // number of the phase, in a collective of several rounds
+  // Of the tensors' sizes if there are several, and of their types if these differ.
+  std::uint32_t digest = 0;
+  std::uint16_t tensors = 1;  // number of tensors carried as one; 65535: or more
   std::uint16_t padding = 0;
-  // What the rank knows that makes a shorter way possible. Ranks may differ; then all take the longer one.
-  // all_reduce: 1: its tensor lies where the others reach it. all_to_all: 1 and the bytes of each of its
-  // pairs, if all are of one size. With the highest bit: it can pull (cpu_calls/cma_collective.h). Else 0.
+  // What the rank knows that allows a faster algorithm; 0: nothing. If ranks differ, all take
+  // the slower one. all_reduce: 1: its tensor lies where the others reach it. all_to_all: 1 plus
+  // the bytes of each of its pairs, if all have one size. The highest bit: it can pull
+  // (cpu_calls/cma_collective.h).
   std::uint64_t shortcut = 0;
 
-  // Whether the ranks do the same.
+  // Returns whether the ranks make the same call.
   friend bool operator==(const CallHeader& left, const CallHeader& right) {
     const auto what = [](const CallHeader& call) {
       return std::tie(call.sequence, call.count, call.root, call.kind, call.type, call.op, call.leg,
@@ -64,26 +67,28 @@ struct CallHeader {
 static_assert(sizeof(CallHeader) == 40 && std::has_unique_object_representations_v<CallHeader>,
               "the bytes travel: none of them is left to chance");
 
-// A rank's header as it lies in the segment and travels between nodes, and with it the bytes of a call that
-// has few of them (cpu_calls/inline_collectives.h). A line in all.
+// Arrival: a rank's header as it lies in the segment and travels between nodes, with the bytes
+// of a call that has few of them (cpu_calls/inline_collectives.h). It fills one cache line.
 struct Arrival {
   CallHeader call;
   char bytes[kCacheLineBytes - sizeof(CallHeader)] = {};
 };
 static_assert(sizeof(Arrival) == kCacheLineBytes);
 
-// Of the sizes of several tensors: lists that differ have the same one by chance of 1 in 4 billion.
+// Returns a digest of the sizes of several tensors. Different lists have the same digest with a
+// probability of 1 in 4 billion.
 std::uint32_t digest_of(std::span<const std::size_t> sizes);
 
-// "all_reduce #12 of 1048576 f32 (sum)", "broadcast #3 of 400 B in 7 tensors from rank 0".
+// Returns "all_reduce #12 of 1048576 f32 (sum)",
+// "broadcast #3 of 400 B in 7 tensors from rank 0".
 std::string describe(const CallHeader& call);
 
-// "the ranks disagree: rank 0 called barrier #3; ranks 1 and 2 called all_reduce #3 of 4 f32
-// (sum)". ranks: who called what; ascending, one for each call.
+// Returns "the ranks disagree: rank 0 called barrier #3; ranks 1 and 2 called all_reduce #3 of 4
+// f32 (sum)". ranks: the ranks of `calls`, in ascending order.
 std::string disagreement(std::span<const CallHeader> calls, std::span<const int> ranks);
 
-// kInvalidArgument with a table of who called what if the ranks' headers differ. `mine`: for the
-// first words of the error.
+// Returns kInvalidArgument with a table of all calls if the ranks' headers differ. `mine` begins
+// the error.
 Result<void> check_agreement(const CallHeader& mine, std::span<const CallHeader> by_rank);
 
 }  // namespace ddprun

@@ -1,4 +1,4 @@
-// The element types that the CPU engine knows. It knows nothing of LibTorch. Value types.
+// ElementType: the element types of the CPU engine, independent of LibTorch. Value types.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ enum class ElementType : std::uint8_t {
   kF64,
   kC64,  // two f32: real part, imaginary part
   kC128,
-  // From here on: moved, but not reduced.
+  // The following types are moved, but not reduced.
   kU16,
   kU32,
   kU64,
@@ -82,7 +82,7 @@ constexpr const char* to_text(ElementType type) {
   return "?";
 }
 
-// Whether the engine has operations for it.
+// Returns whether the engine has operations for the type.
 constexpr bool is_reducible(ElementType type) { return type <= ElementType::kC128; }
 
 constexpr bool is_floating(ElementType type) {
@@ -94,7 +94,7 @@ constexpr bool is_complex(ElementType type) {
   return type == ElementType::kC64 || type == ElementType::kC128;
 }
 
-// What partial sums are kept in, also on the way between nodes.
+// Returns the type of partial sums, also on the way between nodes.
 constexpr ElementType accumulator_of(ElementType type) {
   return type == ElementType::kF16 || type == ElementType::kBF16 ? ElementType::kF32 : type;
 }

@@ -1,4 +1,4 @@
-// How messages of the CPU engine name ranks. Pure functions; any thread.
+// The names of ranks in messages of the CPU engine. Pure functions; thread-safe.
 #pragma once
 
 #include <span>
@@ -6,10 +6,10 @@
 
 namespace ddprun {
 
-// "rank 3".
+// Returns "rank 3".
 std::string name_rank(int rank);
 
-// "rank 3", "ranks 1, 4 and 7", "ranks 0-5 and 9".
+// Returns "rank 3", "ranks 1, 4 and 7", "ranks 0-5 and 9".
 std::string name_ranks(std::span<const int> ascending);
 
 }  // namespace ddprun

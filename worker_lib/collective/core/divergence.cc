@@ -6,7 +6,7 @@
 namespace ddprun {
 namespace {
 
-// What a rank has under a name; nothing: it has not the name.
+// Ballot: the value of a rank under a name; nullopt: the rank does not have the name.
 struct Ballot {
   int rank = 0;
   std::optional<std::uint64_t> value;

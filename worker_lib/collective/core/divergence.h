@@ -1,6 +1,7 @@
-// Which ranks hold something else than the others, and in what: the vote over the hashes of all ranks.
+// Finds the ranks that hold other values than the rest, and which values: a vote over the hashes
+// of all ranks.
 //
-// Pure functions; any thread.
+// Pure functions; thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -11,36 +12,39 @@
 
 namespace ddprun {
 
-// One thing that a rank holds.
+// NamedHash: one value that a rank holds.
 struct NamedHash {
-  std::string name;  // "parameter '0.weight'"; each once on a rank
+  std::string name;  // "parameter '0.weight'"; unique on a rank
   std::uint64_t hash = 0;
 };
 
-// What a rank holds, in any order. Empty: it does not take part, as what it holds is of no account.
+// HashTable: the values of a rank, in any order. nullopt: it takes no part in the vote.
 using HashTable = std::optional<std::vector<NamedHash>>;
 
-// Ranks in ascending order.
+// Vote: ranks in ascending order.
 struct Vote {
-  std::vector<int> usual;   // have what most have; of equally many, those with the lowest rank
-  std::vector<int> others;  // have something else
+  // The ranks of the largest group; of equal groups, the one with the lowest rank.
+  std::vector<int> usual;
+  std::vector<int> others;  // all other ranks
 };
 
-// values: by rank. Never empty.
+// values: by rank, never empty.
 Vote vote(std::span<const std::uint64_t> values);
 
-// Things in which the same ranks differ from the same others.
+// Difference: values in which the same ranks differ from the same others.
 struct Difference {
   Vote ranks;
   std::vector<std::string> names;
 };
 
-// By rank. Every name has a vote of its own, for one rank may differ in one thing and another rank in
-// another; a rank that has not the name differs from those that have it. Differences and names stand in
-// the order in which the tables, taken by rank, first have them. Empty: all hold the same.
+// tables: by rank. Every name has its own vote, because one rank may differ in one value and
+// another rank in another. A rank without the name differs from those that have it. Differences
+// and names have the order in which the tables, taken by rank, first have them. Empty: all ranks
+// hold the same.
 std::vector<Difference> find_differences(std::span<const HashTable> tables);
 
-// The one rank that differs from a majority of those that take part, in everything in which they differ.
+// Returns the one rank that differs from a majority of the voters, in every difference; nullopt
+// if there is no such rank.
 std::optional<int> only_culprit(std::span<const Difference> differences);
 
 }  // namespace ddprun

@@ -1,8 +1,8 @@
-// Scattered: a sequence of bytes that lies in memory in one piece or in several: the tensors of one
-// collective, one behind the other.
+// Scattered: a sequence of bytes that lies in memory in one piece or in several: the tensors of
+// one collective, one after the other.
 //
-// A view, cheap to copy when it is one piece; the memory, and the list of pieces, must outlive it.
-// Reads and writes nothing by itself but in copy_to() and copy_from(). Any thread.
+// A view, cheap to copy when it is one piece. The memory and the list of pieces must outlive it.
+// Only copy_to() and copy_from() read and write the bytes. Thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace ddprun {
 using ReadableBytes = std::span<const char>;
 using WritableBytes = std::span<char>;
 
-// A list of one, which must outlive it.
+// Returns a list of one element, which must outlive it.
 template <class Byte>
 std::span<const std::span<Byte>> list_of(const std::span<Byte>& one) {
   return {&one, 1};
@@ -30,7 +30,7 @@ inline void copy_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
-// memcpy, or what does the same in another way.
+// memcpy, or a function with the same effect.
 using CopyBytes = void (*)(void* to, const void* from, std::size_t bytes);
 
 // Byte: char, or const char for bytes that are only read.
@@ -48,11 +48,11 @@ class Scattered {
     }
   }
   std::size_t bytes() const { return bytes_; }
-  // The one piece; empty if there are several.
+  // Returns the one piece; empty if there are several.
   std::span<Byte> whole() const { return one_; }
 
-  // visit(piece, offset, bytes) for each part of the range that lies in one piece, in their order:
-  // `piece` is where it lies, `offset` where it begins within the range.
+  // visit(piece, offset, bytes) for each contiguous part of the range, in order. `piece` points
+  // to its bytes; `offset` is where it begins within the range.
   template <class Visit>
   void for_each(Range range, Visit visit) const {
     if (many_.empty()) {
@@ -75,7 +75,7 @@ class Scattered {
     });
   }
 
-  // `from` may be where the bytes are already.
+  // `from` may already be the place of the bytes.
   void copy_from(const char* from, Range range, CopyBytes copy = copy_bytes) const
       requires(!std::is_const_v<Byte>) {
     for_each(range, [&](char* piece, std::size_t offset, std::size_t bytes) {
@@ -86,7 +86,7 @@ class Scattered {
  private:
   std::span<Byte> one_;
   std::span<const std::span<Byte>> many_;
-  std::vector<std::size_t> begins_;  // of each of the many
+  std::vector<std::size_t> begins_;  // of each piece of many_
   std::size_t bytes_ = 0;
 };
 

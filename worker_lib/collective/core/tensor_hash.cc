@@ -11,17 +11,19 @@ constexpr std::size_t kLanes = 8;
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 constexpr std::size_t kBlock = kLanes * kWord;
 
-// Odd, so that multiplying can be undone; about as many ones as zeros, nowhere regular.
+// Odd, so that the multiplication can be inverted; about as many ones as zeros, without a
+// pattern.
 constexpr std::uint64_t kFactor = 0x9fb21c651e98df25;
 constexpr std::uint64_t kStep = 0xd6e8feb86659fd93;
 
-// A product's low bits depend on low bits only, so a change at the top would stay there, and one in the
-// lane's next word could undo it. Turned and multiplied again, it is all over the lane.
+// A product's low bits depend on low bits only. So a change at the top would stay there, and one
+// in the lane's next word could cancel it. The rotation and the second product spread it over
+// the lane.
 constexpr std::uint64_t mix(std::uint64_t lane, std::uint64_t word) {
   return std::rotl((lane ^ word) * kFactor, 29) * kStep;
 }
 
-// Every bit of the argument reaches every bit of the result.
+// Every bit of the argument affects every bit of the result.
 constexpr std::uint64_t spread(std::uint64_t hash) {
   hash = (hash ^ (hash >> 32)) * kStep;
   hash = (hash ^ (hash >> 29)) * kFactor;
@@ -43,7 +45,8 @@ std::uint64_t tensor_hash(std::span<const std::byte> bytes) {
   std::size_t left = bytes.size();
   for (; left >= kBlock; at += kBlock, left -= kBlock) take_block(lanes, at);
   if (left > 0) {
-    std::array<std::byte, kBlock> rest{};  // zeros behind the end: the length tells them apart
+    // Zeros fill the block: the length distinguishes them from data.
+    std::array<std::byte, kBlock> rest{};
     std::memcpy(rest.data(), at, left);
     take_block(lanes, rest.data());
   }
