@@ -53,7 +53,7 @@ struct Plan {
   std::string address = "127.0.0.1";  // at which other nodes reach these ranks
   std::size_t longest = std::size_t{100} << 20;
   bool bind = true;
-  TuningWish tuning;
+  TuningOverrides tuning;
 };
 
 // Where the ranks of the floors meet.

@@ -97,7 +97,7 @@ class Agent {
         signals_(io_),
         guardian_alive_(io_, guards.guardian_alive.release()),
         keeper_alive_(io_, guards.keeper_alive.release()),
-        last_output_(io_, log_, logs_, console_),
+        output_drain_(io_, log_, logs_, console_),
         rendezvous_(io_, log_, config),
         store_(io_, log_, config, rendezvous_,
                [this](Generation generation) { feed(CheckpointAnnounced{generation}); }),
@@ -127,7 +127,7 @@ class Agent {
       // The keeper ends the processes that run below this one.
       trouble(std::string("broken by: ") + error.what());
       exit_code_ = to_int(ExitCode::kInternal);
-      last_output_.hurry();
+      output_drain_.hurry();
     }
     over_ = true;
     write_last_report();
@@ -136,7 +136,7 @@ class Agent {
     let_go_of_workers();
     terminal_.close();
     workers_.finish_flight_file();
-    last_output_.flush();
+    output_drain_.flush();
     if (console_.has_losses()) tell_losses();
     return exit_code_;
   }
@@ -158,7 +158,7 @@ class Agent {
       exit_code_ = to_int(rendezvous_.exit_code());
       return;
     }
-    open_desk();
+    open_control();
     rendezvous_.start();
     io_.run();
   }
@@ -294,7 +294,7 @@ class Agent {
     control_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
     // No worker failed: a user ended the job, on this node or on another one.
     const bool was_asked = exit.verdict && !exit.verdict->success && exit.verdict->ends.empty();
-    if (was_asked) last_output_.hurry();
+    if (was_asked) output_drain_.hurry();
     let_go_of_workers();
     store_.close();
     rendezvous_.leave(last_word_, [this] { io_.stop(); });
@@ -356,7 +356,7 @@ class Agent {
       lost_output_ = "output of workers was lost: what their console leads to did not take it";
       write_last_report();
     }
-    last_output_.flush();
+    output_drain_.flush();
   }
 
   void write_report(std::function<Result<void>()> write) {
@@ -412,7 +412,7 @@ class Agent {
     return {};
   }
 
-  void open_desk() {
+  void open_control() {
     control_ = std::make_unique<ControlServer>(
         io_, control_listener(),
         ControlledNode{
@@ -450,7 +450,7 @@ class Agent {
   }
 
   void stop_here(bool at_once) {
-    last_output_.hurry();
+    output_drain_.hurry();
     feed(UserSignal{SIGTERM, UserSignal::Way::kDirect});
     if (at_once) feed(UserSignal{SIGINT, UserSignal::Way::kDirect});
   }
@@ -507,7 +507,7 @@ class Agent {
   void take_signal(const TakenSignal& signal) {
     if (config_.look.live && signal.number == SIGTSTP) terminal_.leave(guardian_);
     if (signal.number == SIGCONT) terminal_.come_back();
-    if (std::ranges::count(kPassedSignals, signal.number) > 0) last_output_.hurry();
+    if (std::ranges::count(kPassedSignals, signal.number) > 0) output_drain_.hurry();
     if (signal.number == SIGINT) interrupts_.begin();
     using Way = UserSignal::Way;
     Way way = Way::kDirect;
@@ -521,7 +521,7 @@ class Agent {
       guard->async_wait(asio::posix::stream_descriptor::wait_read, [this](error_code error) {
         if (error || guard_lost_) return;
         guard_lost_ = true;
-        last_output_.hurry();
+        output_drain_.hurry();
         remove_files(config_.scratch_directory);
         remove_control_socket(config_.control_socket);
         feed(GuardianLost{});
@@ -572,7 +572,7 @@ class Agent {
   bool guard_lost_ = false;
   bool over_ = false;  // only the remaining output is left
 
-  OutputDrain last_output_;
+  OutputDrain output_drain_;
   RendezvousHandler rendezvous_;
   GenerationStore store_;
   std::unique_ptr<ControlServer> control_;  // created before the link starts

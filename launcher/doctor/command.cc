@@ -55,7 +55,7 @@ std::string meant_for_doctor(const std::vector<std::string>& arguments) {
 struct DoctorLine {
   bool help = false;
   bool json = false;
-  DoctorWish command;
+  DoctorRequest request;
 };
 
 // Removes doctor's own options and parses the rest as a command line of ddprun.
@@ -73,10 +73,10 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
       line.help = true;
     } else if (argument == kLibtorch) {
       if (i + 1 == arguments.size()) return invalid_argument("it needs a value").within(kLibtorch);
-      line.command.libtorch = arguments[++i];
+      line.request.libtorch = arguments[++i];
     } else if (argument.starts_with(std::string(kLibtorch) + "=")) {
-      line.command.libtorch = argument.substr(kLibtorch.size() + 1);
-      if (line.command.libtorch.empty())
+      line.request.libtorch = argument.substr(kLibtorch.size() + 1);
+      if (line.request.libtorch.empty())
         return invalid_argument("it needs a value").within(kLibtorch);
     } else {
       others.push_back(argument);
@@ -98,19 +98,19 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
   if (job->options.command != LaunchCommand::kRun) {
     return invalid_argument("--version, --print-config and --dry-run are not for doctor");
   }
-  line.command.options = std::move(job->options);
-  if (!has_program) line.command.options.program.clear();
+  line.request.options = std::move(job->options);
+  if (!has_program) line.request.options.program.clear();
   return line;
 }
 
 // Finds the endpoint at which the job's nodes would meet, with the keys and certificates of an
 // agent.
-Result<void> find_endpoint(DoctorWish& command) {
-  const LaunchOptions& options = command.options;
+Result<void> find_endpoint(DoctorRequest& request) {
+  const LaunchOptions& options = request.options;
   const Result<Rendezvous> plan = plan_rendezvous(options);
   if (!plan) return plan.error();
   if (plan->mode == Rendezvous::Mode::kLocal) return {};
-  EndpointWish endpoint{
+  EndpointRequest endpoint{
       .option = options.rdzv_endpoint.empty() ? "--master-addr" : "--rdzv-endpoint",
       .address = plan->meeting_point,
       .nodes = options.nodes,
@@ -126,8 +126,8 @@ Result<void> find_endpoint(DoctorWish& command) {
   if (!found) return found.error();
   endpoint.key = found->keys.key_of(options.rdzv_id).value_or(Secret());
   endpoint.key_for_all = found->keys.for_every_job().value_or(Secret());
-  command.several_nodes = options.nodes.max > 1 || !is_loopback_host(endpoint.address.host);
-  command.endpoint = std::move(endpoint);
+  request.several_nodes = options.nodes.max > 1 || !is_loopback_host(endpoint.address.host);
+  request.endpoint = std::move(endpoint);
   return {};
 }
 
@@ -172,10 +172,10 @@ int run_doctor(const std::vector<std::string>& arguments) {
     std::fputs(std::string(kHelp).c_str(), stdout);
     return to_int(ExitCode::kSuccess);
   }
-  if (const Result<void> found = find_endpoint(line->command); !found) {
+  if (const Result<void> found = find_endpoint(line->request); !found) {
     return fail(found.error(), usage_or(ExitCode::kFiles, found.error()));
   }
-  const DoctorFacts facts = collect_facts(line->command);
+  const DoctorFacts facts = collect_facts(line->request);
   const std::vector<Finding> findings = diagnose(facts);
   const std::string text =
       line->json

@@ -36,13 +36,13 @@ ConnectTry try_to_connect(const SocketAddress& address) {
   return seen;
 }
 
-ServiceAnswer ask(const EndpointWish& command, const SocketAddress& address) {
+ServiceAnswer ask(const EndpointRequest& request, const SocketAddress& address) {
   return ask_service({.address = address,
-                      .named = command.address,
-                      .job = command.job,
-                      .tls = command.tls,
-                      .key = command.key,
-                      .key_for_all = command.key_for_all});
+                      .named = request.address,
+                      .job = request.job,
+                      .tls = request.tls,
+                      .key = request.key,
+                      .key_for_all = request.key_for_all});
 }
 
 // Connects to each address, and looks up the names of both ends.
@@ -74,27 +74,27 @@ std::string source_address_towards(const SocketAddress& address) {
   return local_address_of(udp.get()).host();
 }
 
-EndpointSeen look_at_endpoint(const EndpointWish& command) {
-  EndpointSeen seen{.facts = {.option = command.option, .address = command.address}};
+EndpointSeen look_at_endpoint(const EndpointRequest& request) {
+  EndpointSeen seen{.facts = {.option = request.option, .address = request.address}};
   EndpointFacts& facts = seen.facts;
-  NamedLookUp look_up = look_up_name(command.address);
+  NamedLookUp look_up = look_up_name(request.address);
   facts.look_up = std::move(look_up.seen);
   std::vector<SocketAddress>& addresses = look_up.addresses;
   if (addresses.size() > kMostTries) addresses.resize(kMostTries);
   const auto here = std::find_if(addresses.begin(), addresses.end(), is_local_address);
   facts.is_here = here != addresses.end();
-  if (command.address.port == 0 || addresses.empty()) return seen;
+  if (request.address.port == 0 || addresses.empty()) return seen;
   try_addresses(addresses, seen);
   for (std::size_t i = 0; i < addresses.size() && !facts.service; ++i) {
     if (facts.tries[i].outcome == ConnectTry::Outcome::kConnected)
-      facts.service = ask(command, addresses[i]);
+      facts.service = ask(request, addresses[i]);
   }
   const bool is_served = facts.service &&
                          facts.service->outcome != ServiceAnswer::Outcome::kOther &&
                          facts.service->outcome != ServiceAnswer::Outcome::kSilent;
   if (facts.is_here && !is_served) {
-    const std::string host = listening_host({command.address.host, here->host()}, command.nodes);
-    facts.listening = try_to_listen({host, command.address.port});
+    const std::string host = listening_host({request.address.host, here->host()}, request.nodes);
+    facts.listening = try_to_listen({host, request.address.port});
   }
   return seen;
 }

@@ -14,7 +14,7 @@
 namespace ddprun {
 
 // How an agent of the job would connect to the endpoint.
-struct EndpointWish {
+struct EndpointRequest {
   std::string option;  // that named it
   HostPort address;
   NodeRange nodes;
@@ -32,7 +32,7 @@ struct EndpointSeen {
 // Resolves the name and connects to each of its addresses (at most four). Asks what is there. If
 // the endpoint is on this host and not served, tries to listen there. Takes about ten seconds at
 // most.
-EndpointSeen look_at_endpoint(const EndpointWish& command);
+EndpointSeen look_at_endpoint(const EndpointRequest& request);
 
 // Returns this host's address towards another, by the kernel's routes. Empty: no route. Sends
 // nothing.

@@ -104,9 +104,9 @@ std::string trouble_with_program(const LaunchOptions& options) {
   return command ? "" : command.error().message();
 }
 
-JobWish job_of(const DoctorWish& command, const GpuFacts& gpus, const MachineFacts& machine) {
-  const SlotCount& slots = command.options.slots;
-  JobWish job{.several_nodes = command.several_nodes,
+JobRequest job_of(const DoctorRequest& request, const GpuFacts& gpus, const MachineFacts& machine) {
+  const SlotCount& slots = request.options.slots;
+  JobRequest job{.several_nodes = request.several_nodes,
               .workers_here = slots.number,
               .wants_gpus = slots.kind == SlotCount::Kind::kGpus};
   const bool counts_gpus = job.wants_gpus || slots.kind == SlotCount::Kind::kAuto;
@@ -136,7 +136,7 @@ const std::string kDiskHangs = "the file system has not answered within " + to_t
 
 }  // namespace
 
-DoctorFacts collect_facts(const DoctorWish& command) {
+DoctorFacts collect_facts(const DoctorRequest& request) {
   DoctorFacts facts{.version = kVersion, .host = host_name()};
   EndpointSeen endpoint;
   std::vector<LookUp> own_names;
@@ -147,7 +147,7 @@ DoctorFacts collect_facts(const DoctorWish& command) {
       [&] {
         facts.nccl =
             unless_it_hangs<NcclFacts>(kNcclPatience, {.hangs = true},
-                                       [given = command.libtorch] { return look_at_nccl(given); });
+                                       [given = request.libtorch] { return look_at_nccl(given); });
       },
       [&] {
         facts.temporary = unless_it_hangs<Space>(
@@ -156,10 +156,10 @@ DoctorFacts collect_facts(const DoctorWish& command) {
       },
       [&] {
         facts.program_error = unless_it_hangs<std::string>(
-            kDiskPatience, command.options.program + ": " + kDiskHangs,
-            [options = command.options] { return trouble_with_program(options); });
+            kDiskPatience, request.options.program + ": " + kDiskHangs,
+            [options = request.options] { return trouble_with_program(options); });
       },
-      [&] { facts.network = look_at_network(command.options); },
+      [&] { facts.network = look_at_network(request.options); },
       [&] {
         facts.shared_memory = look_at_shared_memory();
         facts.limits = look_at_limits();
@@ -168,11 +168,11 @@ DoctorFacts collect_facts(const DoctorWish& command) {
         facts.clock = look_at_clock();
         facts.debuggers = look_at_debuggers();
       }};
-  if (command.endpoint) bodies.push_back([&] { endpoint = look_at_endpoint(*command.endpoint); });
+  if (request.endpoint) bodies.push_back([&] { endpoint = look_at_endpoint(*request.endpoint); });
   side_by_side(std::move(bodies));
   facts.names.of_addresses = merged(std::move(own_names), endpoint.names);
-  if (command.endpoint) facts.network.endpoint = std::move(endpoint.facts);
-  facts.job = job_of(command, facts.gpus, facts.machine);
+  if (request.endpoint) facts.network.endpoint = std::move(endpoint.facts);
+  facts.job = job_of(request, facts.gpus, facts.machine);
   return facts;
 }
 

@@ -12,13 +12,13 @@
 
 namespace ddprun {
 
-struct DoctorWish {
+struct DoctorRequest {
   LaunchOptions options;  // of the job; its program may be empty
-  std::optional<EndpointWish> endpoint;
+  std::optional<EndpointRequest> endpoint;
   bool several_nodes = false;
   std::string libtorch;  // given by the user; empty: search for it
 };
 
-DoctorFacts collect_facts(const DoctorWish& command);
+DoctorFacts collect_facts(const DoctorRequest& request);
 
 }  // namespace ddprun

@@ -22,7 +22,7 @@ void HangMonitor::resume() { wait(); }
 
 void HangMonitor::end() {
   timer_.cancel();
-  look_.forget();
+  inspector_.forget();
 }
 
 void HangMonitor::wait() {
@@ -47,7 +47,7 @@ void HangMonitor::look() {
       if (one.flight != FlightState::kWaiting) one.waited = watch_.idle(worker);
     }
   }
-  look_.begin(std::move(snapshots),
+  inspector_.begin(std::move(snapshots),
               [this, generation = generation_](std::vector<WorkerSnapshot> seen) {
                 boost::asio::post(io_, [this, generation, seen = std::move(seen)] {
                   events_.seen({.generation = generation, .snapshots = seen});

@@ -57,7 +57,7 @@ class HangMonitor {
   boost::asio::steady_timer timer_;
   HangWatch watch_;
   Generation generation_{-1};
-  WorkerInspector look_;
+  WorkerInspector inspector_;
 };
 
 }  // namespace ddprun

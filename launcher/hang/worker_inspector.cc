@@ -208,36 +208,36 @@ WorkerSnapshot snapshot_of(LocalRank worker, const WorkerPage* page, TimePoint n
   return seen;
 }
 
-struct WorkerInspector::Desk {
+struct WorkerInspector::Shared {
   std::mutex mutex;
   std::function<void(std::vector<WorkerSnapshot>)> done;  // null: dropped
   UniqueFd stop;                                          // eventfd: tells the thread to end
 };
 
 void WorkerInspector::forget() {
-  if (!desk_) return;
+  if (!shared_) return;
   {
-    const std::lock_guard lock(desk_->mutex);
-    desk_->done = nullptr;
+    const std::lock_guard lock(shared_->mutex);
+    shared_->done = nullptr;
   }
-  eventfd_write(desk_->stop.get(), 1);
-  desk_.reset();
+  eventfd_write(shared_->stop.get(), 1);
+  shared_.reset();
 }
 
 void WorkerInspector::begin(std::vector<WorkerSnapshot> workers,
                        std::function<void(std::vector<WorkerSnapshot>)> done) {
   forget();
-  desk_ = std::make_shared<Desk>();
-  desk_->done = std::move(done);
-  desk_->stop.reset(eventfd(0, EFD_CLOEXEC));
+  shared_ = std::make_shared<Shared>();
+  shared_->done = std::move(done);
+  shared_->stop.reset(eventfd(0, EFD_CLOEXEC));
   const auto shared = std::make_shared<std::vector<WorkerSnapshot>>(std::move(workers));
-  const auto tell = [shared, desk = desk_] {
-    const std::lock_guard lock(desk->mutex);
-    if (desk->done) desk->done(std::move(*shared));
+  const auto tell = [shared, state = shared_] {
+    const std::lock_guard lock(state->mutex);
+    if (state->done) state->done(std::move(*shared));
   };
-  const Result<void> started = start_detached_thread("ddprun-look", [shared, desk = desk_, tell] {
-    ask_about_all(*shared, Deadline(kPatience), desk->stop.get());
-    if (!is_told(desk->stop.get())) tell();
+  const Result<void> started = start_detached_thread("ddprun-look", [shared, state = shared_, tell] {
+    ask_about_all(*shared, Deadline(kPatience), state->stop.get());
+    if (!is_told(state->stop.get())) tell();
   });
   if (!started) tell();
 }

@@ -42,9 +42,9 @@ class WorkerInspector {
   void forget();
 
  private:
-  struct Desk;  // state that the thread shares with its owner
+  struct Shared;  // state that the thread shares with its owner
 
-  std::shared_ptr<Desk> desk_;  // null: no inspection, or it was dropped
+  std::shared_ptr<Shared> shared_;  // null: no inspection, or it was dropped
 };
 
 }  // namespace ddprun

@@ -64,7 +64,7 @@ std::map<std::string, std::string> known_at_start(const AgentConfig& config) {
 
 // Describes what workers get in addition to their variables. Lists only what differs from a run
 // without options.
-std::string surroundings_of(const AgentConfig& config) {
+std::string environment_text(const AgentConfig& config) {
   const LaunchOptions& options = config.options;
   std::string text;
   if (!options.directory.empty()) text += "directory: " + options.directory + "\n";
@@ -95,7 +95,7 @@ std::string dry_run_text(const AgentConfig& config) {
   for (const std::string& argument : config.command.arguments) {
     text += " " + in_shell_words(argument);
   }
-  text += "\n" + surroundings_of(config);
+  text += "\n" + environment_text(config);
   if (options.nodes.max > 1 && !options.node_rank) {
     text += "node rank: decided when the nodes meet; 0 is shown\n";
   }

@@ -33,7 +33,7 @@ Worker::~Worker() {
   }
 }
 
-Result<void> Worker::start(const WorkerSurroundings& around,
+Result<void> Worker::start(const WorkerServices& around,
                            std::function<void(std::shared_ptr<Worker>)> when_ended) {
   since_ = BootClock::now();
   const LocalRank rank = plan_.local_rank;
@@ -88,7 +88,7 @@ bool Worker::gets_stdin(const LaunchOptions& options) const {
   return options.passes_stdin && plan_.rank == Rank(0);
 }
 
-std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, ConsoleStream console,
+std::shared_ptr<WorkerOutput> Worker::watch(const WorkerServices& around, ConsoleStream console,
                                             WorkerStream& stream) {
   if (!stream.from_worker.valid()) return nullptr;
   const LaunchOptions& options = around.options;
@@ -117,7 +117,7 @@ std::shared_ptr<WorkerOutput> Worker::watch(const WorkerSurroundings& around, Co
   wanted.log = std::move(stream.log);
   const bool is_out = console == ConsoleStream::kOut;
   wanted.recent =
-      &around.desk.output(plan_.local_rank, is_out ? OutputStream::kOut : OutputStream::kErr);
+      &around.control.output(plan_.local_rank, is_out ? OutputStream::kOut : OutputStream::kErr);
   // With --pty, this stream also carries what programs write to stderr.
   if ((options.pty || console == ConsoleStream::kErr) && wanted.is_shown) {
     wanted.tracebacks.emplace(around.interrupts, plan_.rank);

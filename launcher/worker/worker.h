@@ -40,7 +40,7 @@ struct WorkerConsole {
 };
 
 // What the workers of a node share.
-struct WorkerSurroundings {
+struct WorkerServices {
   boost::asio::io_context& io;
   ConsoleWriter& console;
   const LaunchOptions& options;
@@ -50,7 +50,7 @@ struct WorkerSurroundings {
   InterruptTracebacks& interrupts;
   LogWriter& logs;
   const WorkerConsole& looks;
-  ControlServer& desk;  // keeps the workers' last output
+  ControlServer& control;  // keeps the workers' last output
 };
 
 class Worker : public std::enable_shared_from_this<Worker> {
@@ -64,7 +64,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
   // Starts the worker. Calls when_ended from the io_context once the process is reaped, unless
   // this object is destroyed earlier. The error comes from open_streams() or
   // WorkerProcess::start(). Call once.
-  Result<void> start(const WorkerSurroundings& around,
+  Result<void> start(const WorkerServices& around,
                      std::function<void(std::shared_ptr<Worker>)> when_ended);
 
   // Returns the worker as it is shown to users.
@@ -100,7 +100,7 @@ class Worker : public std::enable_shared_from_this<Worker> {
 
  private:
   bool gets_stdin(const LaunchOptions& options) const;
-  std::shared_ptr<WorkerOutput> watch(const WorkerSurroundings& around, ConsoleStream console,
+  std::shared_ptr<WorkerOutput> watch(const WorkerServices& around, ConsoleStream console,
                                       WorkerStream& stream);
 
   WorkerPlan plan_;

@@ -90,7 +90,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void hangs() {
-    if (std::exchange(troubled_, true)) return;
+    if (std::exchange(is_failing_, true)) return;
     hung_ = true;
     events_.failed({.kind = ErrorKind::kTimeout,
                       .doing = "write to " + path_,
@@ -111,11 +111,11 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
         if (!error) self->begin();
       });
     }
-    if (trouble && (!std::exchange(troubled_, true) || hung)) {
+    if (trouble && (!std::exchange(is_failing_, true) || hung)) {
       events_.failed(refused_ ? outcome.written.error() : outcome.room.error());
     }
     if (!refused_) events_.durable(number);
-    if (!trouble && std::exchange(troubled_, false)) events_.well();
+    if (!trouble && std::exchange(is_failing_, false)) events_.well();
     if (due_ && !refused_) begin();
   }
 
@@ -130,7 +130,7 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
   bool due_ = false;          // a change has been queued since the last write began
   bool writing_ = false;
   bool refused_ = false;   // the last write failed: nothing is written before the next retry
-  bool troubled_ = false;  // `failed` was called, and `well` not yet
+  bool is_failing_ = false;  // `failed` was called, and `well` not yet
   bool hung_ = false;      // `failed` was called only because the disk has not answered
   bool stopped_ = false;
   // One thread, so that writes keep their order. It may receive signals: the program's

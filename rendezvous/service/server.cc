@@ -95,10 +95,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         turn_timer_(io),
         drain_timer_(io) {
     if (kept) {
-      table_.note_safe(0);
+      table_.note_durable(0);
       writer_.emplace(io, std::move(kept->directory),
                       StateWriterEvents{
-                          .durable = [this](std::uint64_t number) { durable(number); },
+                          .durable = [this](std::uint64_t number) { on_durable(number); },
                           .failed = [this](const Error& why) { close(why); },
                           .well = [this] { open(); }});
     }
@@ -370,12 +370,12 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       serve_waiting();
     }
     session->first_bytes += bytes;
-    const std::optional<ClientKind> caller = client_kind_of(session->first_bytes);
-    if (!caller) return read(session);
+    const std::optional<ClientKind> kind = client_kind_of(session->first_bytes);
+    if (!kind) return read(session);
     const std::string first_bytes = std::exchange(session->first_bytes, {});
     session->identified = true;
     const bool is_tls = session->wire->is_tls();
-    switch (*caller) {
+    switch (*kind) {
       case ClientKind::kAgent:
         if (is_tls || !tls_) return meet_agent(session, first_bytes);
         refuse(session, Refused{"this service admits nobody without TLS: give this node "
@@ -616,9 +616,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   bool is_durable() const { return !writer_ || outbox_.durable() == last_change_; }
 
-  void durable(std::uint64_t number) {
-    table_.note_safe(number);
-    for (ServiceOutput::Send& send : outbox_.take_safe(number)) deliver(send);
+  void on_durable(std::uint64_t number) {
+    table_.note_durable(number);
+    for (ServiceOutput::Send& send : outbox_.take_durable(number)) deliver(send);
     flush_all();
     if (draining_ && is_durable()) say_farewell();
   }

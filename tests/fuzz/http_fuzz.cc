@@ -32,8 +32,8 @@ std::optional<HttpPage> page(const HttpRequest& request) {
 // Who it is, by as few bytes as are needed.
 std::optional<ClientKind> identify(std::string_view bytes) {
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
-    const std::optional<ClientKind> caller = client_kind_of(bytes.substr(0, size));
-    if (!caller) continue;
+    const std::optional<ClientKind> kind = client_kind_of(bytes.substr(0, size));
+    if (!kind) continue;
     DDPRUN_ASSERT(size <= 2, "two bytes tell");
     DDPRUN_ASSERT(client_kind_of(bytes) == caller, "more bytes change nothing");
     return caller;

@@ -201,7 +201,7 @@ class Story {
   void begin(const ServiceState& past) {
     options_.service_id = "life-" + std::to_string(++lives_);
     table_.emplace(options_, past, now_);
-    if (has_disk_) table_->note_safe(0);
+    if (has_disk_) table_->note_durable(0);
   }
 
   void make_durable() {
@@ -214,8 +214,8 @@ class Story {
     }
     unsafe_.clear();
     apply_entries(entries, image_);
-    table_->note_safe(last_change_);
-    for (const ServiceOutput::Send& send : outbox_.take_safe(last_change_)) deliver(send);
+    table_->note_durable(last_change_);
+    for (const ServiceOutput::Send& send : outbox_.take_durable(last_change_)) deliver(send);
   }
 
   void restart() {

@@ -103,13 +103,13 @@ class Chaos : public ServiceTest {
     const TimePoint deadline = in(kAllowed);
     for (;;) {
       read_reports();
-      ASSERT_FALSE(HasFailure()) << failure_attribution();
+      ASSERT_FALSE(HasFailure()) << output_tails();
       if (generation_ >= least && workers_.size() == kNodes) return;
       pollfd ready{reports_.get(), POLLIN, 0};
       ASSERT_TRUE(poll_until({&ready, 1}, deadline))
           << "of generation " << least << " or a later one; the newest is " << generation_
           << " with " << workers_.size() << " workers\n"
-          << failure_attribution();
+          << output_tails();
     }
   }
 
@@ -136,7 +136,7 @@ class Chaos : public ServiceTest {
         },
         kAllowed))
         << "generation " << generation_ << " has " << newest.size() << " workers\n"
-        << describe_processes({living.begin(), living.end()}) << failure_attribution();
+        << describe_processes({living.begin(), living.end()}) << output_tails();
   }
 
   // Workers see that there is something to read; nobody reads it.
@@ -147,7 +147,7 @@ class Chaos : public ServiceTest {
     EXPECT_EQ(living_workers(), std::set<pid_t>());
   }
 
-  std::string failure_attribution() const {
+  std::string output_tails() const {
     const auto tail = [](const std::string& text) {
       return text.substr(text.size() - std::min<std::size_t>(text.size(), 2000));
     };
@@ -179,14 +179,14 @@ class ServiceKills : public Chaos, public testing::WithParamInterface<bool> {
   void expect_taken_over() {
     const std::string line = "took over generation " + std::to_string(generation_) + ", " +
                              std::to_string(restarts_) + " of 100000 restarts used";
-    ASSERT_TRUE(service_->wait_for_err(line, kAllowed)) << line << "\n" << failure_attribution();
+    ASSERT_TRUE(service_->wait_for_err(line, kAllowed)) << line << "\n" << output_tails();
   }
   // The next generation is the next one, and costs one restart.
   void fail_one_worker(Rng& rng) {
     const std::int64_t next = generation_ + 1;
     ::kill(workers_.at(static_cast<int>(rng.below(kNodes))).pid, SIGKILL);
     ASSERT_NO_FATAL_FAILURE(wait_for_generation(next));
-    ASSERT_EQ(generation_, next) << failure_attribution();
+    ASSERT_EQ(generation_, next) << output_tails();
     ++restarts_;
     for (const auto& [rank, worker] : workers_) ASSERT_EQ(worker.restarts, restarts_) << rank;
   }
@@ -215,7 +215,7 @@ TEST_P(ServiceKills, AtRandomMomentsRestartNoWorkerAndLoseNothing) {
       ASSERT_NO_FATAL_FAILURE(fail_one_worker(rng));
     }
     read_reports();
-    ASSERT_EQ(starts_, kNodes * (1 + restarts_)) << failure_attribution();
+    ASSERT_EQ(starts_, kNodes * (1 + restarts_)) << output_tails();
   }
   expect_only_the_newest_workers();
   expect_a_good_end();
@@ -239,7 +239,7 @@ TEST_P(ServiceKills, WithTheDefaultLeaseOutagesGoUnnoticed) {
     ASSERT_NO_FATAL_FAILURE(expect_taken_over());
     let_pass(up_to(milliseconds(400), rng));
     read_reports();
-    ASSERT_EQ(starts_, kNodes) << failure_attribution();
+    ASSERT_EQ(starts_, kNodes) << output_tails();
   }
   expect_only_the_newest_workers();
   expect_a_good_end();

@@ -203,7 +203,7 @@ void ClusterSim::begin_service() {
     options.strangers_until = now_ + options.times.patience();
   }
   service_ = std::make_unique<JobTable>(options, past, now_);
-  if (keeps_state_) service_->note_safe(0);
+  if (keeps_state_) service_->note_durable(0);
   service_is_up_ = true;
   service_armed_.reset();
   if (disk_is_full_) service_->close_admission("the disk is full");
@@ -283,8 +283,8 @@ void ClusterSim::end_write(int life) {
     return;
   }
   journal_ += std::exchange(frame_, "");
-  service_->note_safe(frame_number_);
-  for (ServiceOutput::Send& send : outbox_.take_safe(frame_number_)) deliver(send);
+  service_->note_durable(frame_number_);
+  for (ServiceOutput::Send& send : outbox_.take_durable(frame_number_)) deliver(send);
   write_journal();
 }
 

@@ -60,7 +60,7 @@ struct CheckpointManager::Impl {
   CheckpointDirectory directory;
   std::function<void(std::int64_t)> announce;
   bool may_be_asked = false;  // to save and to leave
-  LateRequests wishes{group};
+  LateRequests requests{group};
   // Steps that restore() passed over: they may be damaged, and a later save may replace them.
   std::set<std::int64_t> passed_over = {};
   TimePoint last_save = BootClock::now();
@@ -433,13 +433,13 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
       return {is_time, may_be_asked && save_was_requested()};
     };
     if (asks) {
-      const std::vector<bool> wishes = impl_->wishes.last(own_wishes());
-      due = due || wishes[0];
-      done.leave = wishes[1];
+      const std::vector<bool> requests = impl_->requests.last(own_wishes());
+      due = due || requests[0];
+      done.leave = requests[1];
     }
     if (done.leave) wait();  // so that it is not skipped as busy
     const auto send_wishes = [&] {
-      if (asks && !done.leave) impl_->wishes.begin(own_wishes());
+      if (asks && !done.leave) impl_->requests.begin(own_wishes());
     };
     try {
       if (due || done.leave) done.saved = save(step, state);

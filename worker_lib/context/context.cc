@@ -54,7 +54,7 @@ ForeignBackend foreign_backend(const BackendKind& kind) {
 }
 
 BackendChoice choose(const InitOptions& options, LocalRank local_rank, const BackendFactory* nccl) {
-  BackendTopology around{
+  BackendEnvironment around{
       .gpus = nccl ? nccl->device_count() : static_cast<int>(torch::cuda::device_count()),
       .has_nccl = nccl != nullptr,
       .local_rank = local_rank,
@@ -62,7 +62,7 @@ BackendChoice choose(const InitOptions& options, LocalRank local_rank, const Bac
   for (const BackendKind& kind : options.more_backends) {
     around.foreign.push_back(foreign_backend(kind));
   }
-  BackendWish wish{.device = {}, .backend = options.backend};
+  BackendRequest wish{.device = {}, .backend = options.backend};
   if (options.device) {
     wish.device = DeviceChoice{.type = type_name(options.device->type()), .index = {}};
     if (options.device->has_index()) wish.device->index = options.device->index();
@@ -126,7 +126,7 @@ struct Context::Impl {
   torch::Device device;
   std::shared_ptr<WorkerReporter> reporter;
   std::unique_ptr<WorldStore> store;    // null in a world of one; outlives the groups
-  std::unique_ptr<WorldGroupFactory> maker;    // outlives them, too
+  std::unique_ptr<WorldGroupFactory> factory;    // outlives them, too
   const CpuGroup* peers = nullptr;      // inside the group, which may have none
   std::unique_ptr<ProcessGroup> group;  // of all ranks
 
@@ -147,7 +147,7 @@ Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& pl
   Result<std::unique_ptr<WorldStore>> found = find_store(plan, options, timeout);
   if (!found) return found.error();
   store = std::move(*found);
-  maker = std::make_unique<WorldGroupFactory>(
+  factory = std::make_unique<WorldGroupFactory>(
       WorldGroupFactoryOptions{.env = env,
                         .device = device,
                         .backends = std::move(backends),
@@ -159,7 +159,7 @@ Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& pl
                         .verify = choose_verify(options),
                         .deterministic_across_layouts = options.deterministic_across_layouts,
                         .compare_calls = options.compare_calls});
-  Result<std::unique_ptr<ProcessGroup>> formed = maker->form_world(deadline.remaining(), &peers);
+  Result<std::unique_ptr<ProcessGroup>> formed = factory->form_world(deadline.remaining(), &peers);
   if (!formed) {
     // What they were told is in the store: who did not come.
     if (store) store->await_leave(kFailedLeavePatience);
@@ -256,7 +256,7 @@ std::unique_ptr<ProcessGroup> Context::new_group(const std::vector<int>& ranks,
   }
   if (!std::ranges::binary_search(members, rank())) return nullptr;
   return with_dist_errors("new_group",
-                          [&] { return value_or_throw(impl_->maker->form(members, options)); });
+                          [&] { return value_or_throw(impl_->factory->form(members, options)); });
 }
 
 bool Context::save_requested() {

@@ -68,7 +68,7 @@ Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form_world(Duration tim
   if (!backend) return backend.error();
   world_ = *peers;
   return make_group(std::move(*backend), options_.timeout,
-                    {.name = "world", .world_ranks = std::move(bootstrap.ranks), .maker = this});
+                    {.name = "world", .world_ranks = std::move(bootstrap.ranks), .factory = this});
 }
 
 Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form(const std::vector<int>& ranks,
@@ -81,7 +81,7 @@ Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form(const std::vector<
     const std::lock_guard lock(making_);
     before = made_[of_ranks]++;
   }
-  GroupIdentity identity{.name = how.name, .world_ranks = ranks, .maker = this};
+  GroupIdentity identity{.name = how.name, .world_ranks = ranks, .factory = this};
   if (identity.name.empty()) identity.name = of_ranks;
   GroupBootstrap bootstrap{.ranks = ranks,
                   .own = static_cast<int>(std::ranges::find(ranks, world_rank()) - ranks.begin()),

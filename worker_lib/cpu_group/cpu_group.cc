@@ -13,9 +13,9 @@ namespace {
 
 constexpr Duration kMoment = std::chrono::seconds(1);
 
-class CardExchange {
+class PeerInfoExchange {
  public:
-  CardExchange(Store& store, const CpuGroupOptions& options) : store_(store), options_(options) {
+  PeerInfoExchange(Store& store, const CpuGroupOptions& options) : store_(store), options_(options) {
     for (int rank = 0; rank < options.world_size; ++rank) {
       keys_.push_back(options.name + "/card/" + std::to_string(rank));
     }
@@ -25,7 +25,7 @@ class CardExchange {
     const Deadline deadline(options_.timeout);
     const Result<void> set = store_.set(keys_[options_.rank.value], info);
     if (!set) return set.error();
-    Result<std::vector<std::string>> peers = await_cards(deadline);
+    Result<std::vector<std::string>> peers = await_peer_info(deadline);
     if (peers || peers.error().kind != ErrorKind::kTimeout) return peers;
     const std::vector<int> missing = missing_ranks();
     // The last info came just now, or another rank gave up a moment earlier.
@@ -42,7 +42,7 @@ class CardExchange {
  private:
   // Waits for all infos. If `fate` can report a dead rank, waits in slices: the store does not
   // report it.
-  Result<std::vector<std::string>> await_cards(const Deadline& deadline) {
+  Result<std::vector<std::string>> await_peer_info(const Deadline& deadline) {
     if (!options_.fate) return store_.multi_get(keys_, deadline.remaining());
     for (;;) {
       Result<std::vector<std::string>> peers =
@@ -70,7 +70,7 @@ class CardExchange {
   // out by itself.
   void tell_the_others(const std::vector<int>& missing, const std::string& reason) {
     for (const int rank : missing) {
-      if (!store_.set(keys_[static_cast<std::size_t>(rank)], absent_card(reason))) return;
+      if (!store_.set(keys_[static_cast<std::size_t>(rank)], absent_peer_info(reason))) return;
     }
   }
 
@@ -82,7 +82,7 @@ class CardExchange {
 }  // namespace
 
 Result<std::unique_ptr<CpuGroup>> CpuGroup::form(Store& store, const CpuGroupOptions& options) {
-  return form_group(CardExchange(store, options), options);
+  return form_group(PeerInfoExchange(store, options), options);
 }
 
 }  // namespace ddprun

@@ -81,7 +81,7 @@ struct CpuGroupOptions {
   // have not come to a collective by its deadline; empty: nothing. Null: there is no other
   // backend. Any thread.
   std::function<std::string(std::span<const int> ranks)> elsewhere = {};
-  TuningWish tuning{};  // for benchmarks; the same on all ranks
+  TuningOverrides tuning{};  // for benchmarks; the same on all ranks
 };
 
 // CpuCallOptions: describes a collective, apart from its buffers. A duration alone converts to

@@ -26,10 +26,10 @@
 namespace ddprun {
 namespace {
 
-constexpr const char* kCardVersion = "ddprun-cpu-5";
+constexpr const char* kPeerInfoVersion = "ddprun-cpu-5";
 constexpr const char* kRankOrder = "rank order";
 constexpr const char* kAnyOrder = "any order";
-constexpr std::string_view kAbsent = "ddprun-absent\n";  // begins an absent_card()
+constexpr std::string_view kAbsent = "ddprun-absent\n";  // begins an absent_peer_info()
 constexpr const char* kConnecting = "connect to the other nodes";
 constexpr Duration kMoment = std::chrono::milliseconds(50);
 
@@ -57,7 +57,7 @@ std::string cpus_text(const std::vector<int>& cpus) {
 }
 
 std::string write_peer_info(const PeerInfo& info) {
-  std::string text = kCardVersion;
+  std::string text = kPeerInfoVersion;
   for (const std::string& field : std::initializer_list<std::string>{
            info.listener, info.address.host, std::to_string(info.address.port), info.token,
            info.in_rank_order ? kRankOrder : kAnyOrder, info.checks, info.page_offset, info.machine,
@@ -89,7 +89,7 @@ Result<PeerInfo> read_peer_info(const std::string& text, int rank) {
   std::getline(lines, info.cache);
   std::getline(lines, info.node, '\0');
   const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(port);
-  if (version != kCardVersion || !lines || !number) {
+  if (version != kPeerInfoVersion || !lines || !number) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "read the address of " + name_rank(rank),
                  .cause = "it was not written by this version of ddprun"};
@@ -346,7 +346,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
 
 }  // namespace
 
-std::string absent_card(const std::string& reason) { return std::string(kAbsent) + reason; }
+std::string absent_peer_info(const std::string& reason) { return std::string(kAbsent) + reason; }
 
 Result<std::unique_ptr<CpuGroup>> form_group(const ExchangePeerInfo& exchange,
                                              const CpuGroupOptions& options) {

@@ -28,6 +28,6 @@ Result<std::unique_ptr<CpuGroup>> form_group(const ExchangePeerInfo& exchange,
 
 // Returns the peer info of a rank that did not come. Another rank publishes it for all ranks
 // that still wait.
-std::string absent_card(const std::string& reason);
+std::string absent_peer_info(const std::string& reason);
 
 }  // namespace ddprun

@@ -62,7 +62,7 @@ Result<void> GroupCore::may_begin(const OperationContext& attempt) {
     const std::lock_guard lock(finishing_);
     if (finished_) return group_finished(attempt.doing() + here().title, *finished_);
   }
-  if (progress_.failed()) return from_progress(attempt);
+  if (progress_.failed()) return error_of_failure(attempt);
   return {};
 }
 
@@ -73,13 +73,13 @@ Error GroupCore::fail(const OperationContext& attempt, WaitEnd end, int node) {
     case WaitEnd::kFailed:
     case WaitEnd::kReady: break;
   }
-  return from_progress(attempt);
+  return error_of_failure(attempt);
 }
 
 Error GroupCore::fail(const OperationContext& attempt, ErrorKind kind, int peer_rank,
                       const std::string& cause) {
   raise(kind, peer_rank, cause);
-  return from_progress(attempt);
+  return error_of_failure(attempt);
 }
 
 std::string GroupCore::origins_of_calls() {
@@ -129,7 +129,7 @@ void GroupCore::abort(const std::string& reason) { raise(ErrorKind::kStopped, -1
 
 // Returns the group's first failure, so that every rank reports the same one. It is not always
 // the failure that this rank saw.
-Error GroupCore::from_progress(const OperationContext& attempt) {
+Error GroupCore::error_of_failure(const OperationContext& attempt) {
   watch_->pass_on();
   const GroupFailure failure = *progress_.failure();
   const bool own = failure.reporter == here().rank;

@@ -103,7 +103,7 @@ class GroupCore {
  private:
   explicit GroupCore(GroupParts parts);
 
-  Error from_progress(const OperationContext& attempt);
+  Error error_of_failure(const OperationContext& attempt);
   Error finish(Error error);
   void raise_timeout(const OperationContext& attempt);
   void raise_departure(const OperationContext& attempt, int node);

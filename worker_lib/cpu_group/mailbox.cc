@@ -249,12 +249,12 @@ bool Mailbox::claim_thread() {
   return is_thread_woken_ = true;
 }
 
-// Locks the mutex. A driver that spins unlocks the mutex when accepted_ says that a thread waits
+// Locks the mutex. A driver that spins unlocks the mutex when lock_waiters_ says that a thread waits
 // here.
 void Mailbox::lock_in_turn(Lock& lock) {
-  accepted_.fetch_add(1);
+  lock_waiters_.fetch_add(1);
   lock.lock();
-  accepted_.fetch_sub(1);
+  lock_waiters_.fetch_sub(1);
 }
 
 // Accepts the transfer, unless the group has failed or is destroyed.
@@ -370,9 +370,9 @@ void Mailbox::drive(Lock& lock, Over over) {
     if (over() || !ended_.empty()) break;
     // Hand the mutex to a waiting thread: a thread that unlocks and locks at once would win it
     // again.
-    if (accepted_.load() > 0) {
+    if (lock_waiters_.load() > 0) {
       lock.unlock();
-      while (accepted_.load() > 0) sched_yield();
+      while (lock_waiters_.load() > 0) sched_yield();
       lock.lock();
     }
     const TimePoint now = BootClock::now();
@@ -453,7 +453,7 @@ void Mailbox::look_at_sockets(TimePoint until, Lock* lock) {
     if (polled_[i].revents == 0) continue;
     Peer* const peer = watched_[i - 1].peer;
     if (!peer) {
-      door_is_rung_ = true;
+      may_have_connections_ = true;
     } else if (polled_[i].events == POLLIN) {
       peer->may_read = true;
     } else {
@@ -502,7 +502,7 @@ bool Mailbox::step() {
     end_all();
     return false;
   }
-  if (door_is_rung_) admit();
+  if (may_have_connections_) admit();
   bool moved = false;
   const std::size_t count = peers_.size();
   first_peer_ = (first_peer_ + 1) % count;
@@ -715,7 +715,7 @@ void Mailbox::handle(Peer& peer, const Head& head) {
       const std::optional<ReceiveId> receive = matching_.arrive(id, peer.rank, head.tag);
       if (receive) {
         Transfer& matched = *find(*receive);
-        return is_eager ? take_whole(peer, matched, head) : take_offer(peer, matched, head);
+        return is_eager ? take_eager(peer, matched, head) : take_rts(peer, matched, head);
       }
       Message message{.source = peer.rank, .head = head};
       if (is_eager && head.bytes > 0) {
@@ -764,7 +764,7 @@ void Mailbox::finish_bytes(Peer& peer) {
 }
 
 // Accepts an eager message whose bytes come next.
-void Mailbox::take_whole(Peer& peer, Transfer& receive, const Head& head) {
+void Mailbox::take_eager(Peer& peer, Transfer& receive, const Head& head) {
   receive.source = peer.rank;
   receive.is_under_way = true;
   give_back(peer, head.bytes);
@@ -781,7 +781,7 @@ void Mailbox::take_set_aside(Transfer& receive, std::map<MessageId, Message>::it
   if (message.head.what == What::kRts) {
     const Head offer = message.head;
     set_aside_.erase(at);
-    return take_offer(peer, receive, offer);
+    return take_rts(peer, receive, offer);
   }
   receive.is_under_way = true;
   message.receive = receive.number;
@@ -795,7 +795,7 @@ void Mailbox::take_set_aside(Transfer& receive, std::map<MessageId, Message>::it
   complete(receive, std::move(flaw));
 }
 
-void Mailbox::take_offer(Peer& peer, Transfer& receive, const Head& offer) {
+void Mailbox::take_rts(Peer& peer, Transfer& receive, const Head& offer) {
   receive.source = peer.rank;
   receive.is_under_way = true;
   Frame frame{
@@ -820,7 +820,7 @@ void Mailbox::give_back(Peer& peer, std::size_t bytes) {
 
 // Accepts the connections of ranks that begin to send to this rank.
 void Mailbox::admit() {
-  door_is_rung_ = false;
+  may_have_connections_ = false;
   PeerListener* const listener = core_.listener();
   while (listener) {
     Result<std::optional<PeerListener::AcceptedPeer>> caller =

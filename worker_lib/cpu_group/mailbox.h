@@ -130,9 +130,9 @@ class Mailbox {
   bool read(Peer& peer);
   void handle(Peer& peer, const Head& head);
   void finish_bytes(Peer& peer);
-  void take_whole(Peer& peer, Transfer& receive, const Head& head);
+  void take_eager(Peer& peer, Transfer& receive, const Head& head);
   void take_set_aside(Transfer& receive, std::map<MessageId, Message>::iterator at);
-  void take_offer(Peer& peer, Transfer& receive, const Head& offer);
+  void take_rts(Peer& peer, Transfer& receive, const Head& offer);
   void give_back(Peer& peer, std::size_t bytes);
   void admit();
 
@@ -152,7 +152,7 @@ class Mailbox {
   const GroupTopology& here_;
   SleepState& sleep_state_;  // this rank's
 
-  std::atomic<int> accepted_ = 0;  // number of threads that want the mutex
+  std::atomic<int> lock_waiters_ = 0;  // number of threads that want the mutex
   // Guards the members below; the driver uses watched_ without it while it sleeps.
   std::mutex mutex_;
   // Blocking calls wait for it: a driver stopped, or an answer came.
@@ -184,7 +184,7 @@ class Mailbox {
   std::map<MessageId, Message> set_aside_;
   std::deque<Ended> ended_;  // their callbacks are still to be called
   // New connections may wait; true at first: they may have come while the group formed.
-  bool door_is_rung_ = true;
+  bool may_have_connections_ = true;
 
   struct Watched {
     Peer* peer = nullptr;  // null: the entry belongs to the listener

@@ -76,7 +76,7 @@ constexpr Duration kWorkInterval = std::chrono::microseconds(100);
 }  // namespace
 
 SegmentNeeds SharedGroup::segment_needs(int local_count, int world_size) {
-  return {.board_bytes = SharedProgress::bytes_for(local_count, world_size),
+  return {.progress_bytes = SharedProgress::bytes_for(local_count, world_size),
           .arrival_bytes = sizeof(Arrival),
           .ring_header_bytes = ring_header_bytes()};
 }
@@ -133,13 +133,13 @@ Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job,
   if (const Result<void> begun = begin(collective); !begun) return begun;
 
   const std::optional<std::size_t> place = place_in_heap(job);
-  const Result<Phase> leg =
+  const Result<PhaseEnd> leg =
       place ? reduce_in_heap(collective, job, *place) : reduce_staged(collective, job);
-  if (!leg || *leg == Phase::kDone) return done(leg);
+  if (!leg || *leg == PhaseEnd::kDone) return done(leg);
   return done(reduce_staged(collective, job));  // not all ranks' tensors are in the heap
 }
 
-Result<SharedGroup::Phase> SharedGroup::reduce_staged(Collective& collective,
+Result<SharedGroup::PhaseEnd> SharedGroup::reduce_staged(Collective& collective,
                                                       const ReduceJob& job) {
   if (job.kind != CallKind::kReduceScatter && InlineCollective::suits(here_, job.data.bytes())) {
     InlineReduce call(here_, job);
@@ -157,11 +157,11 @@ Result<SharedGroup::Phase> SharedGroup::reduce_staged(Collective& collective,
 // read it then, and see all that they have waited for. So the result counts only while the group
 // is intact. On one node that is checked at the end. With several nodes it is checked before
 // reduced bytes leave the node (TcpMesh::exchange).
-Result<SharedGroup::Phase> SharedGroup::reduce_in_heap(Collective& collective, const ReduceJob& job,
+Result<SharedGroup::PhaseEnd> SharedGroup::reduce_in_heap(Collective& collective, const ReduceJob& job,
                                                      std::size_t place) {
   tensors_.resize(here_.local_count());
   SharedReduce call(here_, job, scratch_, tensors_);
-  Result<Phase> leg = Phase::kMixed;
+  Result<PhaseEnd> leg = PhaseEnd::kMixed;
   try {
     leg = only_if_whole(collective, take_shortcut(collective, 1, call, place));
   } catch (...) {
@@ -174,8 +174,8 @@ Result<SharedGroup::Phase> SharedGroup::reduce_in_heap(Collective& collective, c
 
 // A rank that has failed owns its memory again, from which other ranks may still read. The bytes
 // that they have read count only if the group is still intact afterwards.
-Result<SharedGroup::Phase> SharedGroup::only_if_whole(Collective& collective, Result<Phase> leg) {
-  if (leg && *leg == Phase::kDone && progress_.failed_by_now()) {
+Result<SharedGroup::PhaseEnd> SharedGroup::only_if_whole(Collective& collective, Result<PhaseEnd> leg) {
+  if (leg && *leg == PhaseEnd::kDone && progress_.failed_by_now()) {
     return core_->fail(collective.attempt, WaitEnd::kFailed);
   }
   return leg;
@@ -259,17 +259,17 @@ Result<void> SharedGroup::all_gather(std::span<const ReadableBytes> inputs,
   Collective collective(header, terms.timeout);
   if (const Result<void> begun = begin(collective); !begun) return begun;
   const TimePoint start = way.trial ? BootClock::now() : TimePoint();
-  Result<Phase> leg = Phase::kMixed;
+  Result<PhaseEnd> leg = PhaseEnd::kMixed;
   if (way.pulls) {
     PullJob job;
     job.offered.assign(inputs.begin(), inputs.end());
     for (const Scattered<char>& to : by_rank) job.takes.push_back({{0, inputs.size()}, to});
     leg = pull(collective, kPulled, way, std::move(job));
-    if (leg && *leg == Phase::kMixed) pulls_ = false;  // not all ranks can
+    if (leg && *leg == PhaseEnd::kMixed) pulls_ = false;  // not all ranks can
   } else {
     leg = run_phase(collective, staged);
   }
-  if (leg && *leg == Phase::kMixed) return done(run_phase(collective, staged));
+  if (leg && *leg == PhaseEnd::kMixed) return done(run_phase(collective, staged));
   if (leg && way.trial) way.trial->took(way.bytes, BootClock::now() - start);
   return done(leg);
 }
@@ -290,16 +290,16 @@ SharedGroup::Way SharedGroup::choose_way(PullTrial& trial, std::size_t bytes, st
 
 // Returns kMixed on all ranks if a rank cannot read the memory of all others: it may be allowed
 // less than the others, or less than when the group was formed.
-Result<SharedGroup::Phase> SharedGroup::pull(Collective& collective, std::uint64_t shortcut,
+Result<SharedGroup::PhaseEnd> SharedGroup::pull(Collective& collective, std::uint64_t shortcut,
                                            const Way& way, PullJob job) {
   const bool settles = way.trial && way.trial->is_last(way.bytes);
   if (settles) job.found_quicker = way.trial->is_quicker(way.bytes);
   CmaCollective call(here_, core_->parts().memory, job);
-  const Result<Phase> leg = only_if_whole(collective, take_shortcut(collective, shortcut, call));
-  if (!leg || *leg == Phase::kMixed) return leg;
+  const Result<PhaseEnd> leg = only_if_whole(collective, take_shortcut(collective, shortcut, call));
+  if (!leg || *leg == PhaseEnd::kMixed) return leg;
   if (!call.was_possible()) {
     pulls_ = false;
-    return Phase::kMixed;
+    return PhaseEnd::kMixed;
   }
   if (settles) way.trial->settle(way.bytes, call.all_found_quicker());
   return leg;
@@ -347,7 +347,7 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
   if (const Result<void> begun = begin(collective); !begun) return begun;
   // In most calls all pairs of all ranks have one size.
   const std::optional<std::size_t> each = size_of_each(inputs, outputs);
-  Result<Phase> leg = Phase::kDone;
+  Result<PhaseEnd> leg = PhaseEnd::kDone;
   Way way;
   if (each) {
     way = choose_way(exchange_trial_, *each, inputs.size(), 2 * bytes);
@@ -365,9 +365,9 @@ Result<void> SharedGroup::all_to_all(std::span<const ReadableBytes> inputs,
       AllToAllCall call(here_, even, inputs, outputs);
       leg = take_shortcut(collective, *each + 1, call);
     }
-    if (leg && *leg == Phase::kDone && way.trial)
+    if (leg && *leg == PhaseEnd::kDone && way.trial)
       way.trial->took(way.bytes, BootClock::now() - start);
-    if (!leg || *leg == Phase::kDone) return done(leg);
+    if (!leg || *leg == PhaseEnd::kDone) return done(leg);
   } else {
     BarrierCall call;
     leg = take_shortcut(collective, 0, call);
@@ -423,8 +423,8 @@ Result<void> SharedGroup::barrier(Duration timeout) {
 Result<void> SharedGroup::run(const CallHeader& header, ChunkedCall& call, Duration timeout) {
   Collective collective(header, timeout);
   if (const Result<void> begun = begin(collective); !begun) return begun;
-  const Result<Phase> leg = run_phase(collective, call);
-  if (!leg || *leg == Phase::kDone) return done(leg);
+  const Result<PhaseEnd> leg = run_phase(collective, call);
+  if (!leg || *leg == PhaseEnd::kDone) return done(leg);
   return done(run_phase(collective, call));  // other ranks had a shortcut
 }
 
@@ -435,18 +435,18 @@ Result<void> SharedGroup::begin(Collective& collective) {
   return {};
 }
 
-Result<void> SharedGroup::done(const Result<Phase>& leg) {
+Result<void> SharedGroup::done(const Result<PhaseEnd>& leg) {
   if (!leg) return leg.error();
   return {};
 }
 
-Result<SharedGroup::Phase> SharedGroup::run_phase(Collective& collective, ChunkedCall& call,
+Result<SharedGroup::PhaseEnd> SharedGroup::run_phase(Collective& collective, ChunkedCall& call,
                                               std::size_t place) {
   collective.attempt.round = ++round_;
   progress_.enter(collective.header, round_, place);
   try {
-    Result<Phase> leg = take_steps(collective.header, call, collective.attempt);
-    ++collective.header.leg;
+    Result<PhaseEnd> leg = take_steps(collective.header, call, collective.attempt);
+    ++collective.header.phase;
     return leg;
   } catch (const std::exception& thrown) {  // out of memory: the others need not wait for this rank
     core_->raise(ErrorKind::kResource, rank(),
@@ -456,7 +456,7 @@ Result<SharedGroup::Phase> SharedGroup::run_phase(Collective& collective, Chunke
   }
 }
 
-Result<SharedGroup::Phase> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call,
+Result<SharedGroup::PhaseEnd> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call,
                                                  const OperationContext& attempt) {
   using Action = ChunkPipeline::Action;
   ChunkPipeline pipeline(next_arrival_, call.chunks(), call.work_mode());
@@ -493,7 +493,7 @@ Result<SharedGroup::Phase> SharedGroup::take_steps(const CallHeader& header, Chu
   }
   next_arrival_ = pipeline.next_arrival();
   next_chunk_ += call.chunks();
-  return Phase::kDone;
+  return PhaseEnd::kDone;
 }
 
 TcpMesh::End SharedGroup::work_in_tensors_of_others(ChunkedCall& call,
@@ -509,21 +509,21 @@ TcpMesh::End SharedGroup::work_in_tensors_of_others(ChunkedCall& call,
 }
 
 // Runs a phase that is carried out if all ranks have the same shortcut.
-Result<SharedGroup::Phase> SharedGroup::take_shortcut(Collective& collective,
+Result<SharedGroup::PhaseEnd> SharedGroup::take_shortcut(Collective& collective,
                                                       std::uint64_t shortcut, ChunkedCall& call,
                                                       std::size_t place) {
   collective.header.shortcut = shortcut;
-  Result<Phase> leg = run_phase(collective, call, place);
+  Result<PhaseEnd> leg = run_phase(collective, call, place);
   collective.header.shortcut = 0;
   return leg;
 }
 
 // Ends a phase that was not carried out. Every rank continues from the same tick, whatever its
 // own call was.
-SharedGroup::Phase SharedGroup::turn_back() {
+SharedGroup::PhaseEnd SharedGroup::turn_back() {
   next_arrival_ = ChunkPipeline(next_arrival_, 1, ChunkPipeline::Work::kSome).next_arrival();
   next_chunk_ += 1;
-  return Phase::kMixed;
+  return PhaseEnd::kMixed;
 }
 
 void SharedGroup::find_tensors() {

@@ -83,14 +83,14 @@ class SharedGroup final : public CpuGroup {
   Result<void> run_reduce(CallHeader header, const ReduceJob& job, const CpuCallOptions& terms);
   Result<void> run(const CallHeader& header, ChunkedCall& call, Duration timeout);
   Result<void> begin(Collective& collective);
-  enum class Phase {
+  enum class PhaseEnd {
     kDone,
     kMixed,  // nothing was done: the ranks' shortcuts differ
   };
-  Result<Phase> run_phase(Collective& collective, ChunkedCall& call, std::size_t place = 0);
-  Result<Phase> take_shortcut(Collective& collective, std::uint64_t shortcut, ChunkedCall& call,
+  Result<PhaseEnd> run_phase(Collective& collective, ChunkedCall& call, std::size_t place = 0);
+  Result<PhaseEnd> take_shortcut(Collective& collective, std::uint64_t shortcut, ChunkedCall& call,
                             std::size_t place = 0);
-  Result<Phase> only_if_whole(Collective& collective, Result<Phase> leg);
+  Result<PhaseEnd> only_if_whole(Collective& collective, Result<PhaseEnd> leg);
   // Way: how a call moves its bytes from rank to rank.
   struct Way {
     PullTrial* trial = nullptr;  // the trial that the call is part of; null: none
@@ -98,19 +98,19 @@ class SharedGroup final : public CpuGroup {
     bool pulls = false;
   };
   Way choose_way(PullTrial& trial, std::size_t bytes, std::size_t pieces, std::size_t in_all) const;
-  Result<Phase> pull(Collective& collective, std::uint64_t shortcut, const Way& way, PullJob job);
-  static Result<void> done(const Result<Phase>& leg);
+  Result<PhaseEnd> pull(Collective& collective, std::uint64_t shortcut, const Way& way, PullJob job);
+  static Result<void> done(const Result<PhaseEnd>& leg);
   Phase turn_back();
   bool every_node_folds(std::size_t bytes) const;
   std::optional<std::size_t> place_in_heap(const ReduceJob& job) const;
-  Result<Phase> reduce_in_heap(Collective& collective, const ReduceJob& job, std::size_t place);
-  Result<Phase> reduce_staged(Collective& collective, const ReduceJob& job);
+  Result<PhaseEnd> reduce_in_heap(Collective& collective, const ReduceJob& job, std::size_t place);
+  Result<PhaseEnd> reduce_staged(Collective& collective, const ReduceJob& job);
   void take_tensor_back(std::size_t place, std::size_t bytes);
   void find_tensors();
   Result<void> gather_all(Collective& collective, ReadableBytes input, std::span<char> outputs);
   Result<PairSizes> agree_on_sizes(Collective& collective, std::span<const ReadableBytes> inputs,
                                    std::span<const WritableBytes> outputs);
-  Result<Phase> take_steps(const CallHeader& header, ChunkedCall& call,
+  Result<PhaseEnd> take_steps(const CallHeader& header, ChunkedCall& call,
                            const OperationContext& attempt);
   TcpMesh::End work_in_tensors_of_others(ChunkedCall& call, const ChunkedCall::Chunk& chunk,
                                          TimePoint deadline);

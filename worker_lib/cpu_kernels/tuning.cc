@@ -46,7 +46,7 @@ constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
 }  // namespace
 
-CpuTuning choose_tuning(const TuningCase& group, const TuningWish& wish) {
+CpuTuning choose_tuning(const TuningCase& group, const TuningOverrides& wish) {
   CpuTuning tuning = kChosen;
   // With more ranks than cores, staging costs less than the kernel's copies, and synchronizing
   // twice is expensive.

@@ -42,8 +42,8 @@ struct CpuTuning {
   bool tries_pulling = true;
 };
 
-// TuningWish: values that a benchmark sets instead.
-struct TuningWish {
+// TuningOverrides: values that a benchmark sets instead.
+struct TuningOverrides {
   std::optional<Duration> spin = {};
   std::optional<std::size_t> stage_bytes = {};
   std::optional<std::size_t> small_reduce_bytes = {};
@@ -62,6 +62,6 @@ struct TuningCase {
   int nodes = 1;
   std::size_t cache_bytes = 0;  // second-level cache of a core; 0: unknown
 };
-CpuTuning choose_tuning(const TuningCase& group, const TuningWish& wish = {});
+CpuTuning choose_tuning(const TuningCase& group, const TuningOverrides& wish = {});
 
 }  // namespace ddprun

@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kFdsPerMessage = 200;  // the kernel takes at most 253
 // Pending connections that may exist beyond those of the ranks.
-constexpr std::size_t kMoreStrangers = 64;
+constexpr std::size_t kMorePending = 64;
 constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr const char* kDoing = "share memory with the ranks of this node";
 
@@ -231,7 +231,7 @@ class Leader {
 
   Result<void> wait_for_somebody() {
     std::vector<pollfd> watched{{listener_.listener.get(), POLLIN, 0}};
-    for (const UniqueFd& stranger : pending_) watched.push_back({stranger.get(), POLLIN, 0});
+    for (const UniqueFd& pending : pending_) watched.push_back({pending.get(), POLLIN, 0});
     const std::size_t first_guest = watched.size();
     for (const UniqueFd& guest : guests_) watched.push_back({guest.get(), POLLIN, 0});
     const Result<bool> event = poll_for_a_while(watched, options_);
@@ -249,31 +249,31 @@ class Leader {
       pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
     }
     if (watched[0].revents != 0) {
-      UniqueFd stranger(
+      UniqueFd pending(
           accept4(listener_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (!stranger.valid() && !would_block(errno) && errno != ECONNABORTED) {
+      if (!pending.valid() && !would_block(errno) && errno != ECONNABORTED) {
         return system_error("let the ranks of this node in", errno);
       }
-      if (!stranger.valid() || user_behind(stranger.get()) != geteuid()) return {};
-      if (pending_.size() == guests_.size() + kMoreStrangers) {
+      if (!pending.valid() || user_behind(pending.get()) != geteuid()) return {};
+      if (pending_.size() == guests_.size() + kMorePending) {
         pending_.erase(pending_.begin());
       }
-      pending_.push_back(std::move(stranger));
+      pending_.push_back(std::move(pending));
     }
     return {};
   }
 
   // Accepts a connection with a correct hello; closes any other.
-  void admit(UniqueFd stranger) {
+  void admit(UniqueFd pending) {
     Hello hello;
     std::vector<UniqueFd> fds;
-    const Result<std::size_t> got = receive_with_fds(stranger.get(), &hello, sizeof hello, fds);
+    const Result<std::size_t> got = receive_with_fds(pending.get(), &hello, sizeof hello, fds);
     const bool right =
         got && *got == sizeof hello && fds.size() == 2 && hello.local > 0 &&
         static_cast<std::size_t>(hello.local) < guests_.size() && !guests_[hello.local].valid() &&
         std::memcmp(hello.token, make_hello(options_).token, sizeof hello.token) == 0;
     if (!right) return;
-    guests_[hello.local] = std::move(stranger);
+    guests_[hello.local] = std::move(pending);
     lives_[hello.local] = std::move(fds[0]);
     pages_[hello.local] = std::move(fds[1]);
     --missing_;
@@ -416,9 +416,9 @@ std::string shm_domain() {
 
 std::string machine_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
 
-Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_address,
+Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_name,
                               const NodeBootstrapOptions& options) {
-  if (options.local != 0) return join_leader(leader_address, options);
+  if (options.local != 0) return join_leader(leader_name, options);
   return Leader(listener, options).meet();
 }
 

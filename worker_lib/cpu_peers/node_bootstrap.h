@@ -71,14 +71,14 @@ struct NodeMembers {
   std::vector<UniqueFd> pages;    // by local index; a rank without a page has another file here
 };
 
-// Shares memory and descriptors with the ranks of this node. leader_address: the name of the
+// Shares memory and descriptors with the ranks of this node. leader_name: the name of the
 // leader's listener.
 //
 // - kPeerLost: the leader is gone. For the leader: a rank that had connected is gone, or the
 //   listener of a missing rank is closed.
 // - kTimeout names the ranks that did not come.
 // - kProtocol: the leader's process belongs to another user, or its segment is not sealed.
-Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_address,
+Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_name,
                               const NodeBootstrapOptions& options);
 
 }  // namespace ddprun

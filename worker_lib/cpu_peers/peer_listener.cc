@@ -15,7 +15,7 @@ namespace ddprun {
 namespace {
 
 // Pending connections that may exist beyond those of the group's ranks (one for each use).
-constexpr std::size_t kMoreStrangers = 64;
+constexpr std::size_t kMorePending = 64;
 constexpr std::size_t kUses = 3;
 
 struct Hello {
@@ -67,8 +67,8 @@ Result<std::optional<PeerListener::AcceptedPeer>> PeerListener::admit(
 
 void PeerListener::watch(std::vector<pollfd>& watched) const {
   watched.push_back({listener_.socket.get(), POLLIN, 0});
-  for (const PendingConnection& stranger : pending_)
-    watched.push_back({stranger.socket.get(), POLLIN, 0});
+  for (const PendingConnection& pending : pending_)
+    watched.push_back({pending.socket.get(), POLLIN, 0});
 }
 
 Result<void> PeerListener::accept_pending() {
@@ -78,7 +78,7 @@ Result<void> PeerListener::accept_pending() {
     if (socket.valid()) {
       // A whole job may have connected since the last look. Read their hellos before the oldest
       // is dropped.
-      const std::size_t limit = kUses * static_cast<std::size_t>(world_size_) + kMoreStrangers;
+      const std::size_t limit = kUses * static_cast<std::size_t>(world_size_) + kMorePending;
       if (pending_.size() >= limit) read_pending();
       if (pending_.size() >= limit) pending_.pop_front();
       pending_.push_back({std::move(socket), {}});
@@ -92,18 +92,18 @@ Result<void> PeerListener::accept_pending() {
 }
 
 void PeerListener::read_pending() {
-  for (auto stranger = pending_.begin(); stranger != pending_.end();) {
+  for (auto pending = pending_.begin(); pending != pending_.end();) {
     char buffer[sizeof(Hello)];
     const ssize_t got =
-        recv(stranger->socket.get(), buffer, sizeof(Hello) - stranger->said.size(), MSG_DONTWAIT);
+        recv(pending->socket.get(), buffer, sizeof(Hello) - pending->said.size(), MSG_DONTWAIT);
     if (got < 0 && would_block(errno)) {
-      ++stranger;
+      ++pending;
       continue;
     }
-    if (got > 0) stranger->said.append(buffer, static_cast<std::size_t>(got));
-    if (got > 0 && stranger->said.size() < sizeof(Hello)) continue;
-    PendingConnection caller = std::move(*stranger);
-    stranger = pending_.erase(stranger);
+    if (got > 0) pending->said.append(buffer, static_cast<std::size_t>(got));
+    if (got > 0 && pending->said.size() < sizeof(Hello)) continue;
+    PendingConnection caller = std::move(*pending);
+    pending = pending_.erase(pending);
     if (got <= 0) continue;
     Hello hello;
     std::memcpy(static_cast<void*>(&hello), caller.said.data(), sizeof hello);

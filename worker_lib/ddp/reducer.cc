@@ -178,7 +178,7 @@ void Reducer::prepare_for_backward(std::span<const torch::Tensor> outputs) {
   const std::vector<char> reached = reachable_from(outputs, accumulators_);
   reachable_.resize(slots_.size());
   for (std::size_t i = 0; i < reached.size(); ++i) reachable_[i] |= reached[i];
-  ++followed_;
+  ++prepared_;
 }
 
 void Reducer::forward_begins() {
@@ -307,7 +307,7 @@ void Reducer::begin_pass() {
   if (recorder_ && !synchronise) recorder_->is_not_recorded();
   if (!synchronise) return;
   for (std::size_t i = 0; i < slots_.size(); ++i)
-    if (expected_.empty() ? forwards_ > 0 && followed_ == forwards_ && !reachable_[i]
+    if (expected_.empty() ? forwards_ > 0 && prepared_ == forwards_ && !reachable_[i]
                           : expected_[i] == 0)
       mark_unused(i);
   send_due();
@@ -474,7 +474,7 @@ std::int64_t Reducer::own_epoch() const {
 
 void Reducer::end_pass() {
   decision_.reset();
-  forwards_ = followed_ = 0;
+  forwards_ = prepared_ = 0;
   std::ranges::fill(reachable_, 0);
 }
 

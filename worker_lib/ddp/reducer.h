@@ -237,7 +237,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<bool> decision_;
   std::optional<bool> decision_before_;  // the last forward
   int forwards_ = 0;
-  int followed_ = 0;             // of these, whose outputs are known
+  int prepared_ = 0;             // of these, whose outputs are known
   std::vector<char> reachable_;  // from these outputs
 
   bool local_ = false;

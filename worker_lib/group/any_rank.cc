@@ -21,14 +21,14 @@ namespace {
 constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 // Not on a GPU where the cpu will do. The copy to a GPU does not wait for its stream.
-torch::Tensor as_tensor(const std::vector<bool>& wishes, const ProcessGroup& group) {
+torch::Tensor as_tensor(const std::vector<bool>& requests, const ProcessGroup& group) {
   const torch::Tensor values =
-      torch::tensor(std::vector<std::int32_t>(wishes.begin(), wishes.end()));
+      torch::tensor(std::vector<std::int32_t>(requests.begin(), requests.end()));
   if (group.takes(torch::kCPU)) return values;
-  const torch::Tensor wished =
+  const torch::Tensor requested =
       torch::empty(values.sizes(), values.options().device(group.device()));
-  wished.copy_(detail::host_tensor_for(wished).copy_(values), /*non_blocking=*/true);
-  return wished;
+  requested.copy_(detail::host_tensor_for(requested).copy_(values), /*non_blocking=*/true);
+  return requested;
 }
 
 // Returns what the call has written on a device. Uses a stream of its own, because the caller's
@@ -42,8 +42,8 @@ torch::Tensor result_on_host(const Work& work, const torch::Tensor& values) {
   return result;
 }
 
-std::vector<bool> as_wishes(const torch::Tensor& wished) {
-  const torch::Tensor of_all = wished.cpu();
+std::vector<bool> as_requests(const torch::Tensor& requested) {
+  const torch::Tensor of_all = requested.cpu();
   std::vector<bool> result;
   for (std::int64_t i = 0; i < of_all.numel(); ++i)
     result.push_back(of_all[i].item<std::int32_t>() != 0);
@@ -54,24 +54,24 @@ std::vector<bool> as_wishes(const torch::Tensor& wished) {
 
 std::vector<bool> any_rank_requests(ProcessGroup& group, const std::vector<bool>& mine) {
   if (group.size() == 1) return mine;
-  const torch::Tensor wished = as_tensor(mine, group);
-  group.all_reduce(wished, {.op = ReduceOp::kMax}).wait();
-  return as_wishes(wished);
+  const torch::Tensor requested = as_tensor(mine, group);
+  group.all_reduce(requested, {.op = ReduceOp::kMax}).wait();
+  return as_requests(requested);
 }
 
 std::vector<bool> LateRequests::last(const std::vector<bool>& mine) {
   if (group_.size() == 1) return mine;
   if (!sent_) return std::vector<bool>(mine.size());
   const Sent sent = *std::exchange(sent_, std::nullopt);
-  if (!sent.wished.is_cpu()) return as_wishes(result_on_host(sent.work, sent.wished));
+  if (!sent.requested.is_cpu()) return as_requests(result_on_host(sent.work, sent.requested));
   sent.work.wait();
-  return as_wishes(sent.wished);
+  return as_requests(sent.requested);
 }
 
 void LateRequests::begin(const std::vector<bool>& mine) {
   if (group_.size() == 1) return;
-  Sent sent{.wished = as_tensor(mine, group_), .work = {}};
-  sent.work = group_.all_reduce(sent.wished, {.op = ReduceOp::kMax, .async = true});
+  Sent sent{.requested = as_tensor(mine, group_), .work = {}};
+  sent.work = group_.all_reduce(sent.requested, {.op = ReduceOp::kMax, .async = true});
   sent_ = std::move(sent);
 }
 

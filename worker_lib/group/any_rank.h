@@ -18,7 +18,7 @@ std::vector<bool> any_rank_requests(ProcessGroup& group, const std::vector<bool>
 
 // The same without waiting: what the ranks wish in one step is known in the next one. In a world of
 // one there is nothing to wait for. On a GPU neither call waits for the caller's stream; last()
-// waits until the device has exchanged the wishes of the step before. The group must outlive it;
+// waits until the device has exchanged the requests of the step before. The group must outlive it;
 // the thread of the group's calls owns it.
 class LateRequests {
  public:
@@ -27,12 +27,12 @@ class LateRequests {
   // What any rank gave to the last begin(); of none yet, no wish. In a world of one: `mine`. Collective where a
   // begin() came before; throws as collectives do.
   std::vector<bool> last(const std::vector<bool>& mine);
-  // Sends wishes, asynchronously. Collective.
+  // Sends requests, asynchronously. Collective.
   void begin(const std::vector<bool>& mine);
 
  private:
   struct Sent {
-    torch::Tensor wished;
+    torch::Tensor requested;
     Work work;
   };
   ProcessGroup& group_;

@@ -875,7 +875,7 @@ void detail::refuse_to_read_object() {
 std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const GroupOptions& options) {
   ArgumentCheck check = check_for("split");
   const Deadline deadline(check.timeout(options.timeout, timeout_));
-  if (!identity_.maker) {
+  if (!identity_.factory) {
     refuse("split: this group is not a Context's", DistError::Kind::kUnsupported);
   }
   return with_dist_errors("split", [&]() -> std::unique_ptr<ProcessGroup> {
@@ -903,7 +903,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
     std::vector<int> ranks;
     for (const int r : members) ranks.push_back(world_ranks()[static_cast<std::size_t>(r)]);
     return value_or_throw(
-        identity_.maker->form(ranks, options, left(deadline), std::move(seed)));
+        identity_.factory->form(ranks, options, left(deadline), std::move(seed)));
   });
 }
 

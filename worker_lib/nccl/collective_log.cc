@@ -34,7 +34,7 @@ std::uint64_t chain_of(std::uint64_t before, const CallHeader& call, int place) 
   std::uint64_t chain = mixed(before, call.sequence);
   chain = mixed(chain, call.count);
   chain = mixed(chain, static_cast<std::uint64_t>(call.kind) | std::uint64_t(call.type) << 8 |
-                           std::uint64_t(call.op) << 16 | std::uint64_t(call.leg) << 24 |
+                           std::uint64_t(call.op) << 16 | std::uint64_t(call.phase) << 24 |
                            std::uint64_t(static_cast<std::uint32_t>(call.root)) << 32);
   return mixed(chain, std::uint64_t(call.digest) | std::uint64_t(call.tensors) << 32 |
                           static_cast<std::uint64_t>(place) << 48);

@@ -16,7 +16,7 @@ namespace ddprun {
 namespace {
 
 // A wait at the store ends so much later than what it waits for has become pointless.
-constexpr Duration kGlanceAtFate = std::chrono::milliseconds(200);
+constexpr Duration kAbortCheckInterval = std::chrono::milliseconds(200);
 
 // Memory is told to NCCL if its turn comes within so long; later is soon enough.
 constexpr Duration kTurnPatience = std::chrono::milliseconds(100);
@@ -186,9 +186,9 @@ Result<std::string> NcclCommunicator::await_id(Store& store, int root,
                                                const Deadline& deadline) const {
   for (;;) {
     Result<std::string> got =
-        ResultStore(store).get(id_key(root), std::min(deadline.remaining(), kGlanceAtFate));
+        ResultStore(store).get(id_key(root), std::min(deadline.remaining(), kAbortCheckInterval));
     if (got || got.error().kind != ErrorKind::kTimeout) return got;
-    if (const Result<void> fate = fate_->check(); !fate) return fate.error();
+    if (const Result<void> fate = abort_state_->check(); !fate) return fate.error();
     if (deadline.passed()) {
       return timeout_error("", "it has not come", deadline.waited(), deadline.allowed());
     }
@@ -215,8 +215,8 @@ Result<void> NcclCommunicator::init(const std::vector<NcclUniqueId>& ids,
   const Result<NcclResult> started = call_aside(call, deadline);
   if (!started) return started.error();
   {
-    const std::lock_guard lock(fate_->mutex_);
-    if (fate_->failure_) return *fate_->failure_;
+    const std::lock_guard lock(abort_state_->mutex_);
+    if (abort_state_->failure_) return *abort_state_->failure_;
     comm_ = std::exchange(aside_, nullptr)->take();
   }
   NcclCommunicator* const self[] = {this};
@@ -238,17 +238,17 @@ Result<NcclComm> NcclCommunicator::make_part(int color, int key, const Deadline&
   if (!started) return started.error();
   if (is_failure(*started)) {
     // It has not begun: whether that has spoilt this communicator is for NCCL to say.
-    if (fate_->try_enter()) {
+    if (abort_state_->try_enter()) {
       const NcclResult state = state_of(self);
-      fate_->leave();
+      abort_state_->leave();
       set_settled(self, state == NcclResult::kSuccess);
     }
     return nccl_error(*started);
   }
   const Result<void> done = settle(self, NcclResult::kInProgress, deadline);
   if (!done) return done.error();
-  const std::lock_guard lock(fate_->mutex_);
-  if (fate_->failure_) return *fate_->failure_;
+  const std::lock_guard lock(abort_state_->mutex_);
+  if (abort_state_->failure_) return *abort_state_->failure_;
   const NcclComm made = std::exchange(aside_, nullptr)->take();
   if (!made) return nccl_error(NcclResult::kInternalError);
   return made;
@@ -274,8 +274,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::split(int color, int
 }
 
 bool NcclCommunicator::is_usable() const {
-  const std::lock_guard lock(fate_->mutex_);
-  return is_settled_ && !fate_->failure_;
+  const std::lock_guard lock(abort_state_->mutex_);
+  return is_settled_ && !abort_state_->failure_;
 }
 
 // --- calls ---
@@ -283,13 +283,13 @@ bool NcclCommunicator::is_usable() const {
 // Returns when the call does, when the deadline has passed or when the group has failed. A call that
 // is given up keeps the turn, and aside_ for the abort.
 Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& deadline) {
-  if (const Result<void> mine = fate_->enter(deadline); !mine) return mine.error();
+  if (const Result<void> mine = abort_state_->enter(deadline); !mine) return mine.error();
   const auto aside = std::make_shared<Aside>();
   {
-    const std::lock_guard lock(fate_->mutex_);
+    const std::lock_guard lock(abort_state_->mutex_);
     aside_ = aside;
   }
-  const auto run = [&api = api_, device = device_, fate = fate_, aside, call = std::move(call)] {
+  const auto run = [&api = api_, device = device_, fate = abort_state_, aside, call = std::move(call)] {
     api.set_device(device);
     const NcclResult result = call(&aside->made);
     fate->leave();
@@ -300,14 +300,14 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
   const Result<void> started = start_detached_thread("ddprun-nccl-aux", run);
   if (!started) {
     {
-      const std::lock_guard lock(fate_->mutex_);
+      const std::lock_guard lock(abort_state_->mutex_);
       aside_ = nullptr;
     }
-    fate_->leave();
+    abort_state_->leave();
     return started.error();
   }
-  while (!aside->wait(std::min(deadline.remaining(), kGlanceAtFate))) {
-    if (const Result<void> good = fate_->check(); !good) return good.error();
+  while (!aside->wait(std::min(deadline.remaining(), kAbortCheckInterval))) {
+    if (const Result<void> good = abort_state_->check(); !good) return good.error();
     if (deadline.passed()) {
       return timeout_error("", "NCCL has not returned; a rank has not come, or is stuck",
                            deadline.waited(), deadline.allowed());
@@ -318,7 +318,7 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
 
 Result<void> NcclCommunicator::launch(std::span<NcclCommunicator* const> on, const Issue& issue,
                                       const Deadline& deadline) {
-  NcclAbortState& fate = *on[0]->fate_;
+  NcclAbortState& fate = *on[0]->abort_state_;
   if (const Result<void> mine = fate.enter(deadline); !mine) return mine;
   set_settled(on, false);
   const NcclResult issued = issue();
@@ -327,7 +327,7 @@ Result<void> NcclCommunicator::launch(std::span<NcclCommunicator* const> on, con
 }
 
 void NcclCommunicator::set_settled(std::span<NcclCommunicator* const> on, bool is_settled) {
-  const std::lock_guard lock(on[0]->fate_->mutex_);
+  const std::lock_guard lock(on[0]->abort_state_->mutex_);
   for (NcclCommunicator* one : on) one->is_settled_ = is_settled;
 }
 
@@ -345,7 +345,7 @@ NcclResult NcclCommunicator::state_of(std::span<NcclCommunicator* const> on) {
 // The state is asked for at least once: only then has NCCL joined the thread of the call.
 Result<void> NcclCommunicator::settle(std::span<NcclCommunicator* const> on, NcclResult result,
                                       const Deadline& deadline) {
-  NcclAbortState& fate = *on[0]->fate_;
+  NcclAbortState& fate = *on[0]->abort_state_;
   NcclPause pause;
   for (bool is_first = true; !is_failure(result); is_first = false) {
     if (!is_first) pause.take();
@@ -371,7 +371,7 @@ Result<void> NcclCommunicator::settle(std::span<NcclCommunicator* const> on, Ncc
 }
 
 NcclComm NcclCommunicator::handle() const {
-  const std::lock_guard lock(fate_->mutex_);
+  const std::lock_guard lock(abort_state_->mutex_);
   return comm_;
 }
 
@@ -387,13 +387,13 @@ NcclResult NcclCommunicator::state_now() {
 // Where another thread has the turn, that thread finds out.
 Result<void> NcclCommunicator::check() {
   {
-    const std::lock_guard lock(fate_->mutex_);
-    if (fate_->failure_) return *fate_->failure_;
+    const std::lock_guard lock(abort_state_->mutex_);
+    if (abort_state_->failure_) return *abort_state_->failure_;
     if (!comm_) return {};  // it was closed
   }
-  if (!fate_->try_enter()) return {};
+  if (!abort_state_->try_enter()) return {};
   const NcclResult state = state_now();
-  fate_->leave();
+  abort_state_->leave();
   if (!is_failure(state)) return {};
   NcclCommunicator* const self[] = {this};
   set_settled(self, false);
@@ -414,32 +414,32 @@ Error NcclCommunicator::nccl_error(NcclResult result) const {
 // --- memory ---
 
 void NcclCommunicator::enroll(void* memory, std::size_t bytes) {
-  if (!api_.comm_register || !fate_->enter(Deadline(kTurnPatience))) return;
+  if (!api_.comm_register || !abort_state_->enter(Deadline(kTurnPatience))) return;
   void* known_by = nullptr;
   const NcclComm comm = handle();
   if (comm && api_.comm_register(comm, memory, bytes, &known_by) == NcclResult::kSuccess) {
-    const std::lock_guard lock(fate_->mutex_);
+    const std::lock_guard lock(abort_state_->mutex_);
     enrolled_[memory] = known_by;
   }
-  fate_->leave();
+  abort_state_->leave();
 }
 
 bool NcclCommunicator::withdraw(void* memory) {
-  if (const Result<void> mine = fate_->enter(Deadline(kTurnPatience)); !mine) return false;
+  if (const Result<void> mine = abort_state_->enter(Deadline(kTurnPatience)); !mine) return false;
   void* known_by = nullptr;
   NcclComm comm = nullptr;
   {
-    const std::lock_guard lock(fate_->mutex_);
+    const std::lock_guard lock(abort_state_->mutex_);
     comm = comm_;
     if (auto known = enrolled_.extract(memory)) known_by = known.mapped();
   }
   if (comm && known_by) api_.comm_deregister(comm, known_by);
-  fate_->leave();
+  abort_state_->leave();
   return true;
 }
 
 void NcclCommunicator::set_captured() {
-  const std::lock_guard lock(fate_->mutex_);
+  const std::lock_guard lock(abort_state_->mutex_);
   is_captured_ = true;
 }
 

@@ -136,12 +136,12 @@ class NcclCommunicator {
   // a CUDA graph still uses is left to that graph, and to the end of the process.
   void close(const Deadline& deadline);
 
-  const std::shared_ptr<NcclAbortState>& fate() const { return fate_; }
+  const std::shared_ptr<NcclAbortState>& abort_state() const { return abort_state_; }
 
  private:
   NcclCommunicator(const NcclApi& api, std::shared_ptr<NcclAbortState> fate,
                    NcclCommunicatorOptions options, int device)
-      : api_(api), fate_(std::move(fate)), options_(std::move(options)), device_(device) {}
+      : api_(api), abort_state_(std::move(fate)), options_(std::move(options)), device_(device) {}
 
   // A call of NCCL's in a thread of its own, as it may block. Shared by that thread, the one that waits for
   // it, and an abort.
@@ -183,7 +183,7 @@ class NcclCommunicator {
                                std::shared_ptr<const void> keep);
 
   const NcclApi& api_;
-  const std::shared_ptr<NcclAbortState> fate_;  // its mutex guards what is not const
+  const std::shared_ptr<NcclAbortState> abort_state_;  // its mutex guards what is not const
   const NcclCommunicatorOptions options_;
   const int device_;
   NcclComm comm_ = nullptr;          // null before it was made and after it was freed

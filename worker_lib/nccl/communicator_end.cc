@@ -74,14 +74,14 @@ std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEndingS
   std::shared_ptr<Aside> aside;
   bool may_revoke = false;
   {
-    const std::lock_guard lock(fate_->mutex_);
+    const std::lock_guard lock(abort_state_->mutex_);
     comm = std::exchange(comm_, nullptr);
     aside = std::move(aside_);
     may_revoke = std::exchange(is_settled_, false);
     enrolled_.clear();
   }
   if (!comm && !aside) return nullptr;
-  return [&api = api_, fate = fate_, comm, aside, may_revoke, state, keep] {
+  return [&api = api_, fate = abort_state_, comm, aside, may_revoke, state, keep] {
     const bool is_free = fate->wait_until_left(kTurnPatience);
     const bool is_quiet = comm && may_revoke && is_free && is_revoked(api, comm);
     if (is_quiet) state->lower(&NcclEndingState::not_quiet);
@@ -136,8 +136,8 @@ void NcclCommunicator::close(const Deadline& deadline) {
   NcclComm comm = nullptr;
   std::map<void*, void*> known;
   {
-    const std::lock_guard lock(fate_->mutex_);
-    if (!comm_ || !is_settled_ || fate_->failure_) return;
+    const std::lock_guard lock(abort_state_->mutex_);
+    if (!comm_ || !is_settled_ || abort_state_->failure_) return;
     is_captured = is_captured_;
     comm = comm_;
     known.swap(enrolled_);
@@ -152,10 +152,10 @@ void NcclCommunicator::close(const Deadline& deadline) {
   const Result<NcclResult> begun = call_aside(finalize, patience);
   const Result<void> ended = begun ? settle(self, *begun, patience) : begun.error();
   {
-    const std::lock_guard lock(fate_->mutex_);
+    const std::lock_guard lock(abort_state_->mutex_);
     // NCCL waits for the graph, and so would an abort.
     const bool is_left = !ended && is_captured && ended.error().kind == ErrorKind::kTimeout;
-    if (fate_->failure_ || (!ended && !is_left)) return;
+    if (abort_state_->failure_ || (!ended && !is_left)) return;
     aside_ = nullptr;
     comm_ = nullptr;
     if (is_left) return;

@@ -27,10 +27,10 @@ NcclEngine::NcclEngine(const NcclApi& api, std::shared_ptr<Store> store,
       peers_(std::move(peers)),
       seed_(seed ? std::move(seed->communicator) : nullptr),
       seed_device_(seed ? seed->device : -1),
-      fate_(seed_ ? seed_->fate() : std::make_shared<NcclAbortState>()),
+      abort_state_(seed_ ? seed_->abort_state() : std::make_shared<NcclAbortState>()),
       memory_(std::make_shared<NcclMemory>(
           api, options.device.has_index() ? options.device.index() : 0, options.close_grace)) {
-  fate_->set_peers(peers_.get());
+  abort_state_->set_peers(peers_.get());
 }
 
 NcclEngine::~NcclEngine() {
@@ -46,7 +46,7 @@ NcclEngine::~NcclEngine() {
       seed_->close(deadline);
     }
   }
-  fate_->fail(Error{.kind = ErrorKind::kStopped, .cause = kGroupDestroyed});
+  abort_state_->fail(Error{.kind = ErrorKind::kStopped, .cause = kGroupDestroyed});
   stop();
   {
     const std::lock_guard lock(mutex_);
@@ -71,7 +71,7 @@ NcclEngine::~NcclEngine() {
 Result<void> NcclEngine::drain(const Deadline& deadline) {
   NcclPause pause;
   for (;;) {
-    if (const std::optional<Error> first = fate_->failure()) return *first;
+    if (const std::optional<Error> first = abort_state_->failure()) return *first;
     if (const Result<void> well = inspect(); !well) return well;
     std::shared_ptr<NcclWork> oldest;
     {
@@ -93,7 +93,7 @@ Result<void> NcclEngine::drain(const Deadline& deadline) {
 Error NcclEngine::with_cause(Error error) const {
   const bool may_be_a_death =
       error.kind == ErrorKind::kPeerLost || error.kind == ErrorKind::kSystem;
-  if (!peers_ || !may_be_a_death || error.peer_rank >= 0 || fate_->failure()) return error;
+  if (!peers_ || !may_be_a_death || error.peer_rank >= 0 || abort_state_->failure()) return error;
   const Deadline patience(kNewsPatience);
   NcclPause pause;
   while (!peers_->failure() && !patience.passed()) pause.take();
@@ -101,7 +101,7 @@ Error NcclEngine::with_cause(Error error) const {
 }
 
 void NcclEngine::end(const Error& failure, const std::shared_ptr<NcclWork>& begun) {
-  if (fate_->fail(failure) && peers_) {
+  if (abort_state_->fail(failure) && peers_) {
     const bool is_everybodys = failure.kind == ErrorKind::kInvalidArgument;
     peers_->fail(
         failure.kind, failure.peer_rank,
@@ -137,7 +137,7 @@ void NcclEngine::stop(const std::shared_ptr<NcclWork>& begun) {
   const Deadline patience(options_.stop_grace);
   for (NcclEnding& one : endings_) one.wait_until_quiet(patience.remaining());
   ending.unlock();
-  const Error first = *fate_->failure();
+  const Error first = *abort_state_->failure();
   for (const auto& work : doomed) work->fail(first);
 }
 
@@ -154,11 +154,11 @@ std::vector<NcclCommunicator*> NcclEngine::communicators() {
 // --- one call ---
 
 Result<void> NcclEngine::may_begin(const NcclCall& what) {
-  const Result<void> good = fate_->check();
+  const Result<void> good = abort_state_->check();
   if (good) return {};
   // What the peers found out while nothing was in flight is told here first.
   end(Error(good.error()).within("nccl group"));
-  return group_finished(words_of(what), *fate_->failure());
+  return group_finished(words_of(what), *abort_state_->failure());
 }
 
 Result<std::shared_ptr<NcclWork>> NcclEngine::launch(NcclIssue issue, CallOptions call) {
@@ -254,7 +254,7 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
   const Result<void> launched = put_on_stream(lane, issue, is_captured, deadline);
   if (!launched) {
     // Ranks connect in the first call, so one that has not come is found out here.
-    const bool is_late = launched.error().kind == ErrorKind::kTimeout && !fate_->failure();
+    const bool is_late = launched.error().kind == ErrorKind::kTimeout && !abort_state_->failure();
     return is_late ? deadline_passed(issue.what, deadline) : launched.error();
   }
 
@@ -263,7 +263,7 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
   if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
   const std::lock_guard lock(mutex_);
   // Whoever reported it has not seen this call, which may have been ended with the others.
-  if (const std::optional<Error> first = fate_->failure()) return *first;
+  if (const std::optional<Error> first = abort_state_->failure()) return *first;
   if (is_captured) {
     lane.captured.push_back(*taken);
   } else {
@@ -366,7 +366,7 @@ Result<std::unique_ptr<NcclCommunicator>> NcclEngine::meet(NcclCommunicatorOptio
     changed_.notify_all();
   };
   set_meeting(true);
-  auto made = NcclCommunicator::form(api_, as.world_size == 1 ? nullptr : store_.get(), fate_,
+  auto made = NcclCommunicator::form(api_, as.world_size == 1 ? nullptr : store_.get(), abort_state_,
                                      std::move(as), deadline);
   set_meeting(false);
   return made;
@@ -470,7 +470,7 @@ Result<void> NcclEngine::monitored_barrier(CallOptions call) {
 // The ranks tell each other how it went: a part that some have, and others not, is of no use to
 // anybody.
 Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, CallOptions call) {
-  if (const Result<void> good = fate_->check(); !good) {
+  if (const Result<void> good = abort_state_->check(); !good) {
     return Error(good.error()).within("nccl group");
   }
   Lane* const first = lanes_.empty() ? nullptr : lanes_[0].get();

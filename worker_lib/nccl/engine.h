@@ -172,8 +172,8 @@ class NcclEngine {
   Error deadline_passed(const NcclCall& call, const Deadline& deadline);
   std::string who_is_missing(const NcclCall& call, int& first);
   std::string whose_ends_are_missing(const NcclCall& call, int& first);
-  void show_ledger();
-  Result<void> compare_ledgers(bool was_idle);
+  void show_log();
+  Result<void> compare_logs(bool was_idle);
   std::vector<NcclCommunicator*> communicators();  // holds mutex_
   std::vector<Lane*> lanes();
   Result<void> drain(const Deadline& deadline);
@@ -185,7 +185,7 @@ class NcclEngine {
   const std::shared_ptr<CpuGroup> peers_;
   std::unique_ptr<NcclCommunicator> seed_;  // until its device is used
   int seed_device_ = -1;
-  const std::shared_ptr<NcclAbortState> fate_;
+  const std::shared_ptr<NcclAbortState> abort_state_;
   const std::shared_ptr<NcclMemory> memory_;
   std::uint64_t calls_ = 0;  // messages counted
 
@@ -207,7 +207,7 @@ class NcclEngine {
   // The watcher's.
   std::string shown_note_;
   std::uint64_t reaped_before_ = 0;
-  std::optional<DesyncDetector> ledger_watch_;  // where there is anything to compare
+  std::optional<DesyncDetector> desync_detector_;  // where there is anything to compare
   std::thread watcher_;
 };
 

@@ -36,7 +36,7 @@ void NcclEngine::watch(int device) {
   if (!is_known || current != device) api_.set_device(device);
   std::unique_lock lock(mutex_);
   if (peers_ && options_.compare_calls && options_.world_size > 1) {
-    ledger_watch_.emplace(options_.rank, BootClock::now());
+    desync_detector_.emplace(options_.rank, BootClock::now());
   }
   while (!closing_) {
     const bool was_idle = is_idle();
@@ -50,8 +50,8 @@ void NcclEngine::watch(int device) {
     lock.unlock();
     Result<void> well = inspect();
     call_back();
-    show_ledger();
-    if (well) well = compare_ledgers(was_idle);
+    show_log();
+    if (well) well = compare_logs(was_idle);
     if (!well) return end(well.error());
     lock.lock();
   }
@@ -111,7 +111,7 @@ Result<void> NcclEngine::inspect() {
     all = communicators();
   }
   // First: peers that have noticed the same have told it to this rank, too.
-  if (const Result<void> good = fate_->check(); !good) {
+  if (const Result<void> good = abort_state_->check(); !good) {
     return Error(good.error()).within("nccl group");
   }
   if (late) return deadline_passed(late->call, late->deadline);
@@ -178,7 +178,7 @@ std::string NcclEngine::whose_ends_are_missing(const NcclCall& call, int& first)
 // --- logs ---
 
 // REQUIRES: the watcher's thread.
-void NcclEngine::show_ledger() {
+void NcclEngine::show_log() {
   std::string note;
   {
     const std::lock_guard lock(mutex_);
@@ -196,15 +196,15 @@ void NcclEngine::show_ledger() {
     collective_log_.end_before(is_meeting_ || launching_ ? std::min(oldest, collective_log_.called()) : oldest);
     collective_log_.end_messages_before(oldest_call);
     shown_ = collective_log_.entered();
-    if (ledger_watch_) note = collective_log_.note();
+    if (desync_detector_) note = collective_log_.note();
   }
   if (note.empty() || note == shown_note_) return;
   peers_->write_note(note);
   shown_note_ = std::move(note);
 }
 
-Result<void> NcclEngine::compare_ledgers(bool was_idle) {
-  if (!ledger_watch_) return {};
+Result<void> NcclEngine::compare_logs(bool was_idle) {
+  if (!desync_detector_) return {};
   bool has_moved = was_idle;
   {
     const std::lock_guard lock(mutex_);
@@ -218,7 +218,7 @@ Result<void> NcclEngine::compare_ledgers(bool was_idle) {
             const std::lock_guard lock(mutex_);
             return collective_log_.awaits_unseen(notes);
           }};
-  std::optional<std::string> disagreement = ledger_watch_->look(BootClock::now(), has_moved, sight);
+  std::optional<std::string> disagreement = desync_detector_->look(BootClock::now(), has_moved, sight);
   if (!disagreement) return {};
   return Error{.kind = ErrorKind::kInvalidArgument,
                .doing = "nccl group" + options_.title,

@@ -42,7 +42,7 @@ constexpr Duration kStartPatience = std::chrono::minutes(1);
 constexpr Duration kThreadEndPatience = std::chrono::milliseconds(200);
 constexpr Duration kLook = std::chrono::milliseconds(1);
 // Timeout for the end of a monitor that has closed its pipe.
-constexpr Duration kWardenEndPatience = std::chrono::seconds(5);
+constexpr Duration kMonitorEndPatience = std::chrono::seconds(5);
 
 // Returns the value, or throws why spawn() failed.
 template <class T>
@@ -181,9 +181,9 @@ namespace {
 
 // Waits for the end of a monitor that has ended or is about to. Returns its status; nullopt:
 // other code has already waited for it.
-std::optional<int> end_of_warden(pid_t monitor, const UniqueFd& pidfd) {
+std::optional<int> end_of_monitor(pid_t monitor, const UniqueFd& pidfd) {
   pollfd ended{pidfd.get(), POLLIN, 0};
-  poll_until({&ended, 1}, BootClock::now() + kWardenEndPatience);
+  poll_until({&ended, 1}, BootClock::now() + kMonitorEndPatience);
   int status = 0;
   return waitpid(monitor, &status, WNOHANG) == monitor ? std::optional(status) : std::nullopt;
 }
@@ -226,7 +226,7 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
   const bool in_time = poll_until({&answer, 1}, BootClock::now() + kStartPatience);
   if (in_time && read(answers.get(), &byte, 1) == 1) return;
   if (!in_time) ::kill(monitor, SIGKILL);  // the kernel then kills the ranks
-  end_of_warden(monitor, monitor_end);
+  end_of_monitor(monitor, monitor_end);
   is_over = true;
   const std::string trouble = board->trouble.text();
   Error error = trouble.empty() ? Error{.cause = "the process that watches over the ranks " +
@@ -247,7 +247,7 @@ bool SpawnContext::Impl::wait(Duration patience) {
 }
 
 std::exception_ptr SpawnContext::Impl::what_became() const {
-  const std::optional<int> status = end_of_warden(monitor, monitor_end);
+  const std::optional<int> status = end_of_monitor(monitor, monitor_end);
   const std::span<const SpawnBoard::Rank> ranks = board.ranks();
   if (!board->over) {
     const bool by_signal = status && WIFSIGNALED(*status);

@@ -50,8 +50,8 @@ bool is_worth_a_retry(const Error& error) { return error.kind == ErrorKind::kCon
 
 // Calls `attempt` until it succeeds, fails permanently, the deadline has passed, or next_pause()
 // returns nullopt.
-template <class OperationContext, class NextPause>
-Result<void> with_patience(const Deadline& deadline, OperationContext attempt,
+template <class Try, class NextPause>
+Result<void> with_patience(const Deadline& deadline, Try attempt,
                            NextPause next_pause) {
   std::optional<Error> last;
   for (;;) {
@@ -289,7 +289,7 @@ class WorldStore::Opening {
     const Result<std::optional<StoreAddress>> note = read_init_file(plan_.file);
     if (!note) return note.error();
     if (!*note) return {};
-    const Result<void> alive = come_to_note(**note);
+    const Result<void> alive = come_to_address(**note);
     parts_.store.reset();
     if (!alive) return {};
     return in_the_way("another job's rank 0 is at " + to_text((*note)->address) +
@@ -353,7 +353,7 @@ class WorldStore::Opening {
     if (!note) return note.error();
     std::string cause = "rank 0 has not written the file";
     if (*note) {
-      const Result<void> there = come_to_note(**note);
+      const Result<void> there = come_to_address(**note);
       if (there) return there;
       cause = "rank 0 has not come: the file is of a job that has ended (" +
               there.error().message() + ")";
@@ -366,7 +366,7 @@ class WorldStore::Opening {
   }
 
   // Connects to the store that the init file names, if it is still the same store.
-  Result<void> come_to_note(const StoreAddress& note) {
+  Result<void> come_to_address(const StoreAddress& note) {
     const Result<void> connected =
         connect(note.address, std::min(deadline_.remaining(), kOneLook), Tries::kOne);
     if (!connected) return connected;

@@ -17,7 +17,7 @@
 namespace ddprun {
 
 // What the command line says about the job.
-struct JobWish {
+struct JobRequest {
   bool several_nodes = false;
   int workers_here = 1;
   bool wants_gpus = false;  // --nproc-per-node=gpu
@@ -238,7 +238,7 @@ struct NcclFacts {
 struct DoctorFacts {
   std::string version;  // of ddprun
   std::string host;
-  JobWish job;
+  JobRequest job;
   std::string program_error;  // empty: the program was found, or none was given
   NameFacts names;
   NetworkFacts network;

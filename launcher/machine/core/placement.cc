@@ -69,12 +69,12 @@ Cores part_of(const Cores& cores, std::size_t part, std::size_t parts) {
 
 class Placing {
  public:
-  Placing(const Machine& machine, const PlacementWish& command)
+  Placing(const Machine& machine, const PlacementRequest& request)
       : machine_(machine),
-        wish_(command),
+        request_(request),
         cores_(usable_cores(machine)),
         homes_(homes_of(cores_)),
-        seats_(static_cast<std::size_t>(command.workers)) {}
+        seats_(static_cast<std::size_t>(request.workers)) {}
 
   Result<Placement> run() {
     if (cores_.empty()) {
@@ -88,7 +88,7 @@ class Placing {
       if (seats_.size() > cores_.size()) return too_few_cores();
       divide_all();
     } else {
-      if (policy_ == BindPolicy::kGpu && wish_.policy == BindPolicy::kGpu &&
+      if (policy_ == BindPolicy::kGpu && request_.policy == BindPolicy::kGpu &&
           machine_.gpus.size() < seats_.size()) {
         return too_few_gpus();
       }
@@ -98,8 +98,8 @@ class Placing {
     }
     for (std::size_t i = 0; i < std::min(seats_.size(), machine_.gpus.size()); ++i) look_at_gpu(i);
     Placement placement;
-    placement.policy = wish_.asked;
-    if (policy_ != wish_.policy) {
+    placement.policy = request_.asked;
+    if (policy_ != request_.policy) {
       placement.policy += " (" + std::string(enum_name(kBindWords, policy_)) + ")";
     }
     placement.seats = std::move(seats_);
@@ -109,7 +109,7 @@ class Placing {
 
  private:
   BindPolicy chosen_policy() const {
-    if (wish_.policy != BindPolicy::kAuto) return wish_.policy;
+    if (request_.policy != BindPolicy::kAuto) return request_.policy;
     if (!machine_.gpus.empty()) return BindPolicy::kGpu;
     return seats_.size() < homes_.size() ? BindPolicy::kCore : BindPolicy::kNuma;
   }
@@ -220,7 +220,7 @@ class Placing {
     const std::string where = gpu.near.empty()
                                   ? "which CPUs are near it is not known"
                                   : "of CPUs " + to_text(gpu.near) + " near it none is usable";
-    remarks_.push_back(wish_.asked + ": GPU " + gpu.name + ": " + where +
+    remarks_.push_back(request_.asked + ": GPU " + gpu.name + ": " + where +
                        "; its worker is placed as if it had none");
   }
 
@@ -297,13 +297,13 @@ class Placing {
 
   void remark_on_sharing() {
     if (!crowded_) return;
-    remarks_.push_back(wish_.asked + ": " + counted(cores_.size(), "usable core") + " for " +
+    remarks_.push_back(request_.asked + ": " + counted(cores_.size(), "usable core") + " for " +
                        counted(seats_.size(), "worker") +
                        ": where a NUMA node has fewer cores than workers, they share all of it");
   }
 
   const Machine& machine_;
-  const PlacementWish& wish_;
+  const PlacementRequest& request_;
   BindPolicy policy_ = BindPolicy::kNone;
   const Cores cores_;
   std::vector<Home> homes_;
@@ -326,8 +326,8 @@ std::vector<ProcessorCore> usable_cores(const Machine& machine) {
   return cores;
 }
 
-Result<Placement> place_workers(const Machine& machine, const PlacementWish& command) {
-  return Placing(machine, command).run();
+Result<Placement> place_workers(const Machine& machine, const PlacementRequest& request) {
+  return Placing(machine, request).run();
 }
 
 std::string describe(const Placement& placement) {

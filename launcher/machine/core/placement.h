@@ -88,7 +88,7 @@ struct Placement {
   std::vector<std::string> remarks;  // facts that the user would not expect
 };
 
-struct PlacementWish {
+struct PlacementRequest {
   BindPolicy policy = BindPolicy::kNone;
   std::string asked;  // option and word, for messages: "--bind auto"
   int workers = 1;
@@ -96,7 +96,7 @@ struct PlacementWish {
 
 // Places the workers. kInvalidArgument: the machine lacks what the policy needs (cores for
 // core, GPUs for gpu); the caller adds the option's name.
-Result<Placement> place_workers(const Machine& machine, const PlacementWish& command);
+Result<Placement> place_workers(const Machine& machine, const PlacementRequest& request);
 
 // Returns the number of threads for each worker when `workers` share `cores`: at least 1.
 constexpr int threads_of_each(int cores, int workers) {

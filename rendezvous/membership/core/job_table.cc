@@ -217,7 +217,7 @@ void JobTable::see_nodes(const std::string& job_id, TimePoint now, ServiceOutput
 }
 
 void JobTable::hand_on(InquiryOutput&& from, ServiceOutput& out) {
-  for (InquiryOutput::Addressed& one : from.tells) {
+  for (InquiryOutput::AddressedRequest& one : from.tells) {
     const auto connection = connections_.find(one.agent_id);
     if (connection == connections_.end()) continue;
     out.sends.push_back({.connection = connection->second, .message = std::move(one.what)});
@@ -471,7 +471,7 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
                        ServiceOutput& out) {
   Job& job = jobs_.at(job_id);
   record(job, now, out);
-  for (Addressed& tell : from.tells) {
+  for (AddressedDirective& tell : from.tells) {
     const auto connection = connections_.find(tell.agent_id);
     if (connection == connections_.end()) continue;
     std::visit(

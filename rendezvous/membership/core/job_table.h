@@ -155,7 +155,7 @@ class JobTable {
   const std::optional<std::string>& why_closed() const { return closed_; }
   // Reports that all changes up to this number are durable; 0 at first. An ended job is
   // replaced only after its end is durable. A service without a disk never calls it.
-  void note_safe(std::uint64_t number) { durable_ = number; }
+  void note_durable(std::uint64_t number) { durable_ = number; }
   // Forgets the jobs that were begun after that change: the disk has refused them, and no
   // agent was told of them. Their agents retry. The verdicts of jobs that they have replaced
   // are not restored: an agent that was disconnected when such a verdict was sent begins a new

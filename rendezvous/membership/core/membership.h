@@ -94,8 +94,8 @@ struct MembershipOptions {
   Duration lease = kDefaultLease;  // a member is lost after this time without a message
 };
 
-// Addressed: a directive for one agent.
-struct Addressed {
+// AddressedDirective: a directive for one agent.
+struct AddressedDirective {
   std::string agent_id;
   Directive directive;
 };
@@ -117,7 +117,7 @@ struct MembershipOutput {
     std::string agent_id;
     ForwardSignal what;
   };
-  std::vector<Addressed> tells;
+  std::vector<AddressedDirective> tells;
   std::vector<PassOnTo> pass_ons;
   std::optional<Answer> answer;  // of request()
   std::vector<std::string> log;  // one line each, for the service's log

@@ -32,7 +32,7 @@ std::optional<Outbox::Send> Outbox::put(Send send) {
   return std::nullopt;
 }
 
-std::vector<Outbox::Send> Outbox::take_safe(std::uint64_t number) {
+std::vector<Outbox::Send> Outbox::take_durable(std::uint64_t number) {
   durable_ = number;
   std::vector<Send> due;
   for (auto& [connection, waiting] : waiting_) {

@@ -33,7 +33,7 @@ class Outbox {
   std::optional<Send> put(Send send);
   // Marks every change up to that number as durable. Returns the messages that may be sent
   // now, in order for each connection.
-  std::vector<Send> take_safe(std::uint64_t number);
+  std::vector<Send> take_durable(std::uint64_t number);
   // Drops the waiting messages of a connection: it is closed, or their changes will never be
   // durable.
   void forget(AgentConnectionId connection) { waiting_.erase(connection); }

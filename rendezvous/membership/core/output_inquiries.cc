@@ -160,7 +160,7 @@ InquiryOutput OutputInquiries::begin(AgentConnectionId reader, const std::string
   inquiry.request = request;
   say(inquiry, {}, out);  // tells the reader that the request is accepted
   InquiryOutput rest = see(at->first, nodes, now);
-  for (InquiryOutput::Addressed& one : rest.tells) {
+  for (InquiryOutput::AddressedRequest& one : rest.tells) {
     one.what.lines = request.lines;
     out.tells.push_back(std::move(one));
   }

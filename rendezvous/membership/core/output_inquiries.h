@@ -42,7 +42,7 @@ namespace ddprun {
 using AgentConnectionId = Id<struct AgentConnectionTag, std::uint64_t>;
 
 struct InquiryOutput {
-  struct Addressed {
+  struct AddressedRequest {
     std::string agent_id;
     TellOutput what;
   };
@@ -52,7 +52,7 @@ struct InquiryOutput {
     std::uint64_t after = 0;  // as in ServiceOutput::Send
     bool last = false;        // the inquiry is over
   };
-  std::vector<Addressed> tells;
+  std::vector<AddressedRequest> tells;
   std::vector<Said> says;
 };
 

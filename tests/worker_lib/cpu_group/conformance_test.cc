@@ -20,7 +20,7 @@ constexpr std::size_t kCounts[] = {0, 1, 7, 64, 1001, 70'001};
 // The usual choices, and others that take the engine's rarer ways from the first byte on.
 enum class Choices { kUsual, kPastCaches, kFewJourneys, kSmallStages };
 
-TuningWish wish_of(Choices choices) {
+TuningOverrides wish_of(Choices choices) {
   constexpr std::size_t kAlways = std::size_t{1} << 40;
   switch (choices) {
     case Choices::kUsual: return {};

@@ -167,7 +167,7 @@ TEST(SoloGroup, StopsWhenAborted) {
 // --- tuning ---
 
 // Sums of which no two orders give the same bits; of a private and of a shared tensor.
-std::vector<std::vector<float>> sums_of(const char* letters, const TuningWish& tuning) {
+std::vector<std::vector<float>> sums_of(const char* letters, const TuningOverrides& tuning) {
   EngineWorld world(letters, {.tuning = tuning});
   std::vector<std::vector<float>> sums(world.size());
   world.run([&](CpuGroup& group, int rank) {

@@ -20,7 +20,7 @@ namespace ddprun {
 struct WorldOptions {
   bool deterministic_across_layouts = false;
   std::vector<PagePlace> pages = {};  // by rank, see CpuGroupOptions::page
-  TuningWish tuning = {};
+  TuningOverrides tuning = {};
 };
 
 // Forms one rank's group through the store; a failure ends the test program.

@@ -42,7 +42,7 @@ class DesyncDetectorTest : public testing::Test {
                   for (std::size_t rank = 0; rank < 4; ++rank) {
                     const bool is_here = static_cast<int>(rank) / 2 == rank_ / 2;
                     if (is_here || patience > Duration::zero()) {
-                      notes[rank] = read_note(ledgers_[rank].note());
+                      notes[rank] = read_note(logs_[rank].note());
                     }
                   }
                   (patience > Duration::zero() ? asked_ : looked_).push_back(now_ - begin_);
@@ -60,7 +60,7 @@ class DesyncDetectorTest : public testing::Test {
 
   const TimePoint begin_{seconds(1000)};
   TimePoint now_ = begin_;
-  std::vector<CollectiveLog> ledgers_{4};
+  std::vector<CollectiveLog> logs_{4};
   bool waits_ = false;
   std::vector<Duration> looked_, asked_;
 
@@ -106,9 +106,9 @@ TEST_F(DesyncDetectorTest, AnotherRankAsksWhenItWaitsForAMessageOfAnotherNode) {
 
 TEST_F(DesyncDetectorTest, ADisagreementThatHoldsCallsUpIsBelievedAtOnce) {
   watch_as(0);
-  ledgers_[0].enter(kSum, 0);
-  ledgers_[1].enter(kBarrier, 0);
-  ledgers_[3].enter(kSum, 0);
+  logs_[0].enter(kSum, 0);
+  logs_[1].enter(kBarrier, 0);
+  logs_[3].enter(kSum, 0);
   EXPECT_EQ(pass(milliseconds(80), /*is_moving=*/false),
             "the ranks disagree: ranks 0 and 3 called all_reduce #1 of 4 f32 (sum); rank 1 called "
             "barrier #1; rank 2 called nothing there yet");
@@ -116,11 +116,11 @@ TEST_F(DesyncDetectorTest, ADisagreementThatHoldsCallsUpIsBelievedAtOnce) {
 
 TEST_F(DesyncDetectorTest, ADisagreementWhileCallsGetOnIsBelievedAtTheSecondLook) {
   watch_as(0);
-  ledgers_[0].enter(kSum, 0);
-  ledgers_[1].enter(kBarrier, 0);
+  logs_[0].enter(kSum, 0);
+  logs_[1].enter(kBarrier, 0);
   EXPECT_EQ(pass(milliseconds(80), /*is_moving=*/true), std::nullopt);
-  ledgers_[2].enter(kSum, 0);
-  ledgers_[3].enter(kSum, 0);
+  logs_[2].enter(kSum, 0);
+  logs_[3].enter(kSum, 0);
   EXPECT_EQ(pass(milliseconds(80), /*is_moving=*/true),
             "the ranks disagree: ranks 0, 2 and 3 called all_reduce #1 of 4 f32 (sum); rank 1 "
             "called barrier #1");
@@ -128,9 +128,9 @@ TEST_F(DesyncDetectorTest, ADisagreementWhileCallsGetOnIsBelievedAtTheSecondLook
 
 TEST_F(DesyncDetectorTest, ADisagreementBetweenNodesIsToldWithinASecondWhileCallsGetOn) {
   watch_as(0);
-  ledgers_[0].enter(kSum, 0);
-  ledgers_[1].enter(kSum, 0);
-  ledgers_[2].enter(kBarrier, 0);
+  logs_[0].enter(kSum, 0);
+  logs_[1].enter(kSum, 0);
+  logs_[2].enter(kBarrier, 0);
   EXPECT_NE(pass(seconds(1), /*is_moving=*/true), std::nullopt);
 }
 

@@ -22,13 +22,13 @@ std::string in_words(const std::vector<std::string>& names) {
   return text;
 }
 
-const ForeignBackend* find_foreign(const BackendTopology& around, std::string_view name) {
+const ForeignBackend* find_foreign(const BackendEnvironment& around, std::string_view name) {
   const auto found = std::ranges::find(around.foreign, name, &ForeignBackend::name);
   return found == around.foreign.end() ? nullptr : &*found;
 }
 
 // Whether there is such a backend and this program has it.
-Result<void> find_backend(const std::string& name, const BackendTopology& around) {
+Result<void> find_backend(const std::string& name, const BackendEnvironment& around) {
   if (name == "cpu" || find_foreign(around, name)) return {};
   if (name == "nccl") {
     if (around.has_nccl) return {};
@@ -42,7 +42,7 @@ Result<void> find_backend(const std::string& name, const BackendTopology& around
 }
 
 // The types of devices that a backend is for; cpu takes those of every other device, too.
-std::vector<std::string> types_for(const std::string& name, const BackendTopology& around) {
+std::vector<std::string> types_for(const std::string& name, const BackendEnvironment& around) {
   if (name == "nccl") return {"cuda"};
   if (const ForeignBackend* const foreign = find_foreign(around, name)) {
     return foreign->device_types;
@@ -50,13 +50,13 @@ std::vector<std::string> types_for(const std::string& name, const BackendTopolog
   return {"cpu"};
 }
 
-bool takes(const std::string& name, const std::string& type, const BackendTopology& around) {
+bool takes(const std::string& name, const std::string& type, const BackendEnvironment& around) {
   return name == "cpu" || std::ranges::count(types_for(name, around), type) > 0;
 }
 
 // "cpu:cpu,cuda:nccl"
 Result<std::vector<BackendChoice::Server>> read_list(std::string_view list,
-                                                     const BackendTopology& around) {
+                                                     const BackendEnvironment& around) {
   std::vector<BackendChoice::Server> servers;
   while (true) {
     const std::string_view one = list.substr(0, list.find(','));
@@ -83,8 +83,8 @@ Result<std::vector<BackendChoice::Server>> read_list(std::string_view list,
 }
 
 // What the program wants to be served, as far as it says so.
-Result<std::vector<BackendChoice::Server>> wanted(const BackendWish& wish,
-                                                  const BackendTopology& around) {
+Result<std::vector<BackendChoice::Server>> wanted(const BackendRequest& wish,
+                                                  const BackendEnvironment& around) {
   if (!wish.backend) {
     std::vector<BackendChoice::Server> servers{{"cpu", "cpu"}};
     // Without nccl, a GPU's tensors travel through the host.
@@ -111,7 +111,7 @@ Result<std::vector<BackendChoice::Server>> wanted(const BackendWish& wish,
 
 // The one that a rank works on if it does not say which: a GPU before the cpu, except where the one
 // backend named is that of the cpu.
-std::string default_type(const BackendWish& wish,
+std::string default_type(const BackendRequest& wish,
                          const std::vector<BackendChoice::Server>& servers) {
   const auto serves = [&](const char* type) {
     return std::ranges::count(servers, type, &BackendChoice::Server::device_type) > 0;
@@ -120,7 +120,7 @@ std::string default_type(const BackendWish& wish,
   return serves("cpu") ? "cpu" : servers.front().device_type;
 }
 
-Result<DeviceChoice> place_on_gpu(DeviceChoice device, const BackendTopology& around) {
+Result<DeviceChoice> place_on_gpu(DeviceChoice device, const BackendEnvironment& around) {
   if (around.gpus == 0) return unsupported("there is no GPU here, or no driver for it");
   if (!device.index) device.index = around.local_rank.value % around.gpus;
   if (*device.index < 0 || *device.index >= around.gpus) {
@@ -139,8 +139,8 @@ const std::string& BackendChoice::main_backend() const {
   return found->backend;
 }
 
-Result<BackendChoice> choose_backends(const BackendWish& wish,
-                                      const BackendTopology& surroundings) {
+Result<BackendChoice> choose_backends(const BackendRequest& wish,
+                                      const BackendEnvironment& surroundings) {
   Result<std::vector<BackendChoice::Server>> servers = wanted(wish, surroundings);
   if (!servers) return servers.error();
   BackendChoice choice{.device = wish.device.value_or(

@@ -31,12 +31,12 @@ struct ForeignBackend {
   std::vector<std::string> device_types;  // that it is for, the one of this rank first
 };
 
-struct BackendWish {
+struct BackendRequest {
   std::optional<DeviceChoice> device;
   std::optional<std::string> backend;
 };
 
-struct BackendTopology {
+struct BackendEnvironment {
   int gpus = 0;
   bool has_nccl = false;  // the program links it
   LocalRank local_rank{0};
@@ -59,7 +59,7 @@ struct BackendChoice {
 };
 
 // kInvalidArgument and kUnsupported say what would be right.
-Result<BackendChoice> choose_backends(const BackendWish& wish,
-                                      const BackendTopology& surroundings);
+Result<BackendChoice> choose_backends(const BackendRequest& wish,
+                                      const BackendEnvironment& surroundings);
 
 }  // namespace ddprun

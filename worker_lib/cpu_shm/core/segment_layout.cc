@@ -37,7 +37,7 @@ SegmentLayout plan_segment(const NodeLayout& world, int node, std::size_t stage_
   layout.ring_bytes = to_pages(
       std::clamp<std::size_t>((std::size_t{64} << 20) / (locals * locals), 16 << 10, 256 << 10) +
       needs.ring_header_bytes);
-  layout.arrivals = to_pages(needs.board_bytes);
+  layout.arrivals = to_pages(needs.progress_bytes);
   layout.stages = layout.arrivals + to_pages(needs.arrival_bytes * world.world_size());
   layout.rings = layout.stages + locals * ChunkPipeline::kStages * layout.stage_bytes;
   layout.total = layout.rings + locals * locals * layout.ring_bytes;

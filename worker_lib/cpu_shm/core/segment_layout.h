@@ -29,7 +29,7 @@ struct SegmentLayout {
 
 // SegmentNeeds: the sizes of fixed structures in the segment; the caller knows their types.
 struct SegmentNeeds {
-  std::size_t board_bytes = 0;
+  std::size_t progress_bytes = 0;
   std::size_t arrival_bytes = 0;      // a rank's call header and the bytes that travel with it
   std::size_t ring_header_bytes = 0;  // before the bytes of each ring
 };

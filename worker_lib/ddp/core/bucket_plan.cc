@@ -55,7 +55,7 @@ ReductionPass::ReductionPass(std::span<const BucketLayout> buckets, std::size_t 
       bucket_of_(gradient_count, kNoBucket),
       expected_(gradient_count, 1),
       arrivals_(gradient_count),
-      excused_(gradient_count),
+      marked_unused_(gradient_count),
       last_arrival_(gradient_count) {
   if (!expected.empty()) expected_.assign(expected.begin(), expected.end());
   for (std::size_t b = 0; b < buckets.size(); ++b) {
@@ -70,7 +70,7 @@ ReductionPass::ReductionPass(std::span<const BucketLayout> buckets, std::size_t 
 void ReductionPass::only_count() { only_counts_ = true; }
 
 bool ReductionPass::is_awaited(std::size_t gradient) const {
-  return arrivals_[gradient] < expected_[gradient] && !excused_[gradient];
+  return arrivals_[gradient] < expected_[gradient] && !marked_unused_[gradient];
 }
 
 // It is awaited no more.
@@ -80,7 +80,7 @@ void ReductionPass::settle(std::size_t gradient) {
 
 void ReductionPass::mark_unused(std::size_t gradient) {
   if (is_awaited(gradient)) settle(gradient);
-  excused_[gradient] = 1;
+  marked_unused_[gradient] = 1;
 }
 
 bool ReductionPass::arrive(std::size_t gradient) {

@@ -101,7 +101,7 @@ class ReductionPass {
   std::vector<std::size_t> pending_;  // per bucket: gradients that are awaited
   std::vector<int> expected_;
   std::vector<int> arrivals_;
-  std::vector<char> excused_;
+  std::vector<char> marked_unused_;
   std::vector<std::uint64_t> last_arrival_;  // in the sequence of all arrivals, from 1 on
   std::uint64_t sequence_ = 0;
   bool only_counts_ = false;

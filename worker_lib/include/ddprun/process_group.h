@@ -137,7 +137,7 @@ struct GroupIdentity {
   std::string name = "world";
   std::uint64_t id = 0;               // the same on all its ranks; 0: the world
   std::vector<int> world_ranks = {};  // by rank of the group; empty: the same
-  GroupFactory* maker = nullptr;        // for groups within it; null: it cannot be split
+  GroupFactory* factory = nullptr;        // for groups within it; null: it cannot be split
 };
 
 class ArgumentCheck;

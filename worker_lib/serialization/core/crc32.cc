@@ -67,7 +67,7 @@ __attribute__((target("pclmul,sse4.1"))) inline __m128i moved_on(__m128i value, 
 
 // Folds all blocks of 64 bytes into 16 bytes with the same remainder (V. Gopal et al., "Fast CRC
 // Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009), four at a time
-// because a multiplication takes several cycles. bytes: at least 64; takes off what it has reduced.
+// because a multiplication takes several cycles. bytes: at least 64; takes off what it has folded.
 __attribute__((target("pclmul,sse4.1"))) std::uint32_t remainder_by_folding(
     const unsigned char*& data, std::size_t& bytes, std::uint32_t remainder) {
   const __m128i by_512_bits = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);
@@ -83,9 +83,9 @@ __attribute__((target("pclmul,sse4.1"))) std::uint32_t remainder_by_folding(
       lanes[i] = _mm_xor_si128(moved_on(lanes[i], by_512_bits), load(data + 16 * i));
   for (int i = 1; i < 4; ++i)
     lanes[i] = _mm_xor_si128(moved_on(lanes[i - 1], by_128_bits), lanes[i]);
-  unsigned char reduced[16];
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(reduced), lanes[3]);
-  return remainder_by_tables(reduced, sizeof reduced, 0);
+  unsigned char folded[16];
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(folded), lanes[3]);
+  return remainder_by_tables(folded, sizeof folded, 0);
 }
 
 #endif

@@ -73,7 +73,7 @@ class MembershipFixture : public testing::Test {
 
   void take(MembershipOutput out) {
     EXPECT_TRUE(job_->is_consistent());
-    for (Addressed& tell : out.tells) told_[tell.agent_id] = std::move(tell.directive);
+    for (AddressedDirective& tell : out.tells) told_[tell.agent_id] = std::move(tell.directive);
     for (std::string& line : out.log) log_ += line + "\n";
     counted_.generations_formed += out.generations_formed;
     counted_.restarts += out.restarts;

@@ -382,7 +382,7 @@ TEST_F(JobTableTest, AJobThatTheDiskRefusedHasNeverBeen) {
 
 // Else its agents would find no verdict where the disk refuses the newcomer's job.
 TEST_F(JobTableTest, AnEndedJobIsReplacedWhenItsEndIsSafe) {
-  table_.note_safe(0);
+  table_.note_durable(0);
   receive(1, hello("j", "a"));
   const ServiceOutput ended =
       receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
@@ -391,7 +391,7 @@ TEST_F(JobTableTest, AnEndedJobIsReplacedWhenItsEndIsSafe) {
   EXPECT_TRUE(find<Silence>(too_early, 2));
   EXPECT_EQ(too_early.closes, std::vector{AgentConnectionId(2)});
   EXPECT_EQ(table_.find("j")->phase(), JobPhase::kEnded);
-  table_.note_safe(ended.changes.back().number);
+  table_.note_durable(ended.changes.back().number);
   EXPECT_TRUE(find<Assignment>(receive(3, hello("j", "b")), 3));
 }
 

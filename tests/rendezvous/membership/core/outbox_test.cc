@@ -19,7 +19,7 @@ class OutboxTest : public testing::Test {
   // "1:reason" of a directive, "1:welcome".
   std::vector<std::string> taken(std::uint64_t number) {
     std::vector<std::string> words;
-    for (const Outbox::Send& send : box_.take_safe(number)) {
+    for (const Outbox::Send& send : box_.take_durable(number)) {
       const Wait* wait = std::get_if<Wait>(&send.message);
       words.push_back(to_text(send.connection) + ":" + (wait ? wait->reason : "welcome"));
     }
@@ -64,7 +64,7 @@ TEST_F(OutboxTest, NoDirectiveGivesWayToAnAnswerNorTheOtherWayRound) {
   leaves({AgentConnectionId(1), Answer{.number = 1}, 2});
   leaves(directive(1, "older", 3));
   leaves(directive(1, "new", 3));
-  const std::vector<Outbox::Send> taken = box_.take_safe(3);
+  const std::vector<Outbox::Send> taken = box_.take_durable(3);
   ASSERT_EQ(taken.size(), 3u);
   EXPECT_TRUE(std::holds_alternative<Wait>(taken[0].message));
   EXPECT_TRUE(std::holds_alternative<Answer>(taken[1].message));
@@ -80,8 +80,8 @@ TEST_F(OutboxTest, ASignalForWorkersDoesNotOvertakeWhatStartsThem) {
   EXPECT_FALSE(leaves(signal(2)));
   EXPECT_FALSE(leaves(directive(1, "new", 3)));
   for (int i = 0; i < 100; ++i) EXPECT_FALSE(leaves(signal(3)));
-  EXPECT_TRUE(box_.take_safe(2).empty());
-  const std::vector<Outbox::Send> taken = box_.take_safe(3);
+  EXPECT_TRUE(box_.take_durable(2).empty());
+  const std::vector<Outbox::Send> taken = box_.take_durable(3);
   ASSERT_EQ(taken.size(), 1 + Outbox::kPassOns);
   EXPECT_EQ(std::get<Wait>(taken[0].message).reason, "new");
   EXPECT_EQ(std::get<ForwardSignal>(taken[1].message).signal, 2);
@@ -90,7 +90,7 @@ TEST_F(OutboxTest, ASignalForWorkersDoesNotOvertakeWhatStartsThem) {
 
 TEST_F(OutboxTest, FewAnswersWait) {
   for (int i = 0; i < 100; ++i) leaves({AgentConnectionId(1), Answer{.number = 1}, 2});
-  EXPECT_EQ(box_.take_safe(2).size(), Outbox::kAnswers);
+  EXPECT_EQ(box_.take_durable(2).size(), Outbox::kAnswers);
 }
 
 }  // namespace

@@ -43,7 +43,7 @@ class OutputInquiriesTest : public testing::Test {
     now_ = until;
   }
   void take(InquiryOutput out) {
-    for (InquiryOutput::Addressed& one : out.tells) {
+    for (InquiryOutput::AddressedRequest& one : out.tells) {
       told_.push_back(one.agent_id + " " + std::string(enum_name(kTellOutputWords, one.what.what)));
       last_told_ = one.what;
     }

@@ -10,17 +10,17 @@ using Servers = std::vector<BackendChoice::Server>;
 
 const DeviceChoice kCpu{.type = "cpu", .index = {}};
 const DeviceChoice kSomeGpu{.type = "cuda", .index = {}};
-const BackendTopology kNoGpu{.has_nccl = true};
-const BackendTopology kTwoGpus{.gpus = 2, .has_nccl = true, .local_rank = LocalRank(5)};
-const BackendTopology kTwoGpusWithoutNccl{.gpus = 2, .local_rank = LocalRank(5)};
+const BackendEnvironment kNoGpu{.has_nccl = true};
+const BackendEnvironment kTwoGpus{.gpus = 2, .has_nccl = true, .local_rank = LocalRank(5)};
+const BackendEnvironment kTwoGpusWithoutNccl{.gpus = 2, .local_rank = LocalRank(5)};
 
-BackendChoice chosen(const BackendWish& wish, const BackendTopology& around) {
+BackendChoice chosen(const BackendRequest& wish, const BackendEnvironment& around) {
   const Result<BackendChoice> choice = choose_backends(wish, around);
   EXPECT_TRUE(choice) << choice.error().message();
   return choice ? *choice : BackendChoice();
 }
 
-std::string refusal(const BackendWish& wish, const BackendTopology& around) {
+std::string refusal(const BackendRequest& wish, const BackendEnvironment& around) {
   const Result<BackendChoice> choice = choose_backends(wish, around);
   return choice ? "not refused" : choice.error().message();
 }
@@ -30,7 +30,7 @@ TEST(BackendChoice, WithoutAWordAGpuIsUsedWhereThereIsOneAndTheProgramCan) {
   EXPECT_EQ(on_gpu.device, (DeviceChoice{.type = "cuda", .index = 1}));  // 5 modulo 2
   EXPECT_EQ(on_gpu.servers, (Servers{{"cpu", "cpu"}, {"cuda", "nccl"}}));
   EXPECT_EQ(on_gpu.main_backend(), "nccl");
-  for (const BackendTopology& around : {kNoGpu, kTwoGpusWithoutNccl}) {
+  for (const BackendEnvironment& around : {kNoGpu, kTwoGpusWithoutNccl}) {
     const BackendChoice on_cpu = chosen({}, around);
     EXPECT_EQ(on_cpu.device, kCpu);
     EXPECT_EQ(on_cpu.servers, (Servers{{"cpu", "cpu"}}));
@@ -80,7 +80,7 @@ TEST(BackendChoice, AListHasOneBackendForEachTypeOfDevice) {
 }
 
 TEST(BackendChoice, ABackendOfTheProgramsOwnIsFoundByItsName) {
-  BackendTopology around = kTwoGpus;
+  BackendEnvironment around = kTwoGpus;
   around.foreign = {{.name = "mine", .device_types = {"cpu"}},
                     {.name = "theirs", .device_types = {"xpu", "cpu"}}};
   EXPECT_EQ(chosen({.device = {}, .backend = "mine"}, around).servers, (Servers{{"cpu", "mine"}}));
@@ -95,7 +95,7 @@ TEST(BackendChoice, ABackendOfTheProgramsOwnIsFoundByItsName) {
 }
 
 TEST(BackendChoice, WhatCannotBeHadIsSaid) {
-  const auto backend = [](const char* text) { return BackendWish{.device = {}, .backend = text}; };
+  const auto backend = [](const char* text) { return BackendRequest{.device = {}, .backend = text}; };
   EXPECT_EQ(refusal(backend("gloo"), kNoGpu), "there is no backend 'gloo'; there are cpu and nccl");
   EXPECT_EQ(refusal(backend(""), kNoGpu), "there is no backend ''; there are cpu and nccl");
   EXPECT_EQ(refusal(backend("cpu:gloo"), kNoGpu),

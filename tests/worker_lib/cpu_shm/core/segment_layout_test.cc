@@ -9,14 +9,14 @@
 namespace ddprun {
 namespace {
 
-constexpr SegmentNeeds kNeeds{.board_bytes = 5000, .arrival_bytes = 32, .ring_header_bytes = 128};
+constexpr SegmentNeeds kNeeds{.progress_bytes = 5000, .arrival_bytes = 32, .ring_header_bytes = 128};
 
 NodeLayout one_node(int ranks) { return make_node_layout(std::vector<std::string>(ranks, "a")); }
 
 TEST(SegmentLayout, PartsLieOnPagesOfTheirOwnAndDoNotOverlap) {
   for (const int ranks : {1, 2, 3, 8, 64}) {
     const SegmentLayout layout = plan_segment(one_node(ranks), 0, 100'000, kNeeds);
-    std::map<std::size_t, std::size_t> parts{{layout.progress, kNeeds.board_bytes},
+    std::map<std::size_t, std::size_t> parts{{layout.progress, kNeeds.progress_bytes},
                                              {layout.arrivals, kNeeds.arrival_bytes * ranks}};
     for (int from = 0; from < ranks; ++from) {
       for (std::size_t chunk = 0; chunk < ChunkPipeline::kStages; ++chunk) {
