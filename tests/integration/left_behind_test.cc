@@ -173,7 +173,9 @@ TEST_F(LeftBehind, WhatAKillOfAllGuardsLeavesTheNextStartListsAndRemoves) {
   const std::set<std::string> cgroups = run_cgroups_in(job->out());
   const Tree tree = tree_of(*job);
   const std::array guards{tree.guardian, tree.keeper, tree.agent};
-  for (const pid_t pid : guards) kill(pid, SIGKILL);
+  // Stopped first: a guard that sees another one die removes what the run has left.
+  for (const int signal : {SIGSTOP, SIGKILL})
+    for (const pid_t pid : guards) kill(pid, signal);
   // Until they are dead it is theirs.
   ASSERT_TRUE(job->wait());
   for (const pid_t pid : guards) {
