@@ -1,10 +1,10 @@
-// BackendKind: a backend of the program's own, for InitOptions::more_backends.
+// BackendKind: describes a backend that the program implements, for InitOptions::more_backends.
 //
 //   init({.backend = "cpu:cpu,xpu:mine", .more_backends = {{.name = "mine",
 //                                                           .devices = {torch::kXPU},
 //                                                           .make = make_mine}}});
 //
-// Backend (backend.h) is what it must implement.
+// The backend implements Backend (backend.h).
 #pragma once
 
 #include <torch/types.h>
@@ -19,27 +19,29 @@
 
 namespace ddprun {
 
-// What a rank of one group has to make its backend of.
+// The values from which a rank of one group makes its backend.
 struct BackendStart {
   int rank = 0;
   int size = 1;
-  torch::Device device{torch::kCPU};  // of the Context
-  // Of the world: where the ranks of the group meet, under keys that begin with `name`, which is the
-  // same on all of them and never used again. Null in a group of one. To be used during the call only.
+  torch::Device device{torch::kCPU};  // the Context's
+  // The world's store. The ranks of the group find each other there under keys that begin with
+  // `name`. The name is the same on all of them and is never used again. Null in a group of one
+  // rank. Use it only during the call.
   Store* store = nullptr;
   std::string name;
-  std::string title;  // behind what was done, in errors: " in group tp"; empty: the world
+  // Errors append it to what was done: " in group tp". Empty: the world.
+  std::string title;
   std::chrono::nanoseconds timeout{};  // of forming the group
-  // What split_off() of the group gave that this one is a part of, where this backend is the one of the
-  // Context's device.
+  // The seed that split_off() of the parent group gave, if this backend serves the Context's
+  // device.
   std::shared_ptr<void> seed = {};
 };
 
 struct BackendKind {
-  std::string name;                        // in InitOptions::backend; not "cpu" or "nccl"
+  std::string name;                        // as in InitOptions::backend; not "cpu" or "nccl"
   std::vector<torch::DeviceType> devices;  // whose tensors it carries
-  // Called by every rank of a group that is formed, on the thread that forms it; may wait for the others.
-  // What it throws ends the forming of the group; never returns null.
+  // Every rank calls it when a group is formed, on the thread that forms the group. It may wait
+  // for the other ranks. An exception ends the forming of the group. Never returns null.
   std::function<std::unique_ptr<Backend>(const BackendStart&)> make;
 };
 

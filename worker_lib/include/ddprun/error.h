@@ -1,12 +1,12 @@
 // DistError: the one exception type that ddprun's public functions throw.
 //
-// what() is one line that names the operation, with whom (rank, address, key, file), the cause, and
-// the time waited against the time allowed. A value type; any thread.
+// what() is one line that names the operation, the other side (rank, address, key, file), the
+// cause, and the time waited against the time allowed. A value type; any thread.
 #pragma once
 
 #if __cplusplus < 202002L
 #error "ddprun needs C++20: compile with -std=c++20 (CMake: set(CMAKE_CXX_STANDARD 20))"
-#include "ddprun/needs -std=c++20"  // a file that is not there: the compiler stops here
+#include "ddprun/needs -std=c++20"  // a missing file, so that the compiler stops here
 #endif
 
 #include <chrono>
@@ -19,13 +19,13 @@ namespace ddprun {
 class DistError : public std::runtime_error {
  public:
   enum class Kind {
-    kInvalidArgument,  // the caller gave something that cannot be meant
+    kInvalidArgument,  // the caller gave an invalid value
     kTimeout,          // a deadline passed
     kConnection,       // a connection could not be made, or broke
-    kPeerLost,         // another rank is dead; peer_rank() says which, where it is known
+    kPeerLost,         // another rank is dead; peer_rank() says which, if known
     kStopped,          // the group was aborted or the generation was stopped
     kCorrupt,          // stored data is damaged
-    kUnsupported,      // right, but not available here
+    kUnsupported,      // valid, but not available here
     kSystem,           // the operating system, or another library, failed
   };
 

@@ -1,5 +1,5 @@
-// Learning rates that change while a training goes on, and that checkpoints keep: LRScheduler for those
-// that follow the number of steps, ReduceLROnPlateau for those that follow a measure of success.
+// Learning rates that change during a training, and that checkpoints keep. LRScheduler follows
+// the number of steps, ReduceLROnPlateau follows a metric.
 //
 //   torch::optim::SGD optimizer(net->parameters(), 0.1);
 //   ddprun::LRScheduler schedule(
@@ -8,15 +8,16 @@
 //                                       .milestones = {5}});
 //   for (int epoch = 0; epoch < 90; ++epoch) { train(); schedule.step(); }
 //
-// Values, and the layout of the state, are those of torch.optim.lr_scheduler of PyTorch 2.11: its
-// schedulers load the state (MultiStepLR keeps the milestones that it was constructed with). Each value is
-// made from the one before, by PyTorch's formula in the same order of operations, so with the same bits; a
-// rate that the program sets by hand in between is what the next one is made from. Each parameter group
-// has its own base rate, which is what it had when the schedule was constructed.
+// Values and the layout of the state are those of torch.optim.lr_scheduler of PyTorch 2.11,
+// whose schedulers load the state. (MultiStepLR keeps the milestones that it was constructed
+// with.) Each value is computed from the previous one by PyTorch's formula, in the same order of
+// operations, so it has the same bits. If the program sets a rate by hand, the next value is
+// computed from that rate. Each parameter group has its own base rate: the rate that it had when
+// the schedule was constructed.
 //
-// A scheduler changes the optimizer when it is constructed (a warm-up begins at once) and when it steps.
-// Construct it before CheckpointManager::restore(). The thread that trains owns it; the optimizer must
-// outlive it.
+// A scheduler changes the optimizer when it is constructed (a warm-up begins at once) and when
+// it steps. Construct it before CheckpointManager::restore(). The thread that trains owns it.
+// The optimizer must outlive it.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -31,7 +32,7 @@
 
 namespace ddprun {
 
-// What a checkpoint keeps of either kind.
+// SavedScheduler: the part of either scheduler that a checkpoint saves.
 class SavedScheduler {
  public:
   SavedScheduler() = default;
@@ -39,27 +40,28 @@ class SavedScheduler {
   SavedScheduler(const SavedScheduler&) = delete;
   SavedScheduler& operator=(const SavedScheduler&) = delete;
 
-  // The name of PyTorch's class.
+  // Returns the name of PyTorch's class.
   virtual std::string class_name() const = 0;
-  // What state_dict() gives in Python. Numbers may be infinite.
+  // Returns what state_dict() gives in Python. Numbers may be infinite.
   virtual nlohmann::json state() const = 0;
-  // Continues where state() was taken, by the rules saved there. The optimizer's present rates are left
-  // alone: they are part of its own state. Throws kInvalidArgument for a state of another class or of
-  // another number of parameter groups, and if something is missing; nothing is changed then.
+  // Continues from a state(), by the rules saved there. The optimizer's present rates stay
+  // unchanged, because they are part of its own state. Throws kInvalidArgument for a state of
+  // another class or of another number of parameter groups, and if something is missing. Nothing
+  // is changed then.
   virtual void load_state(const nlohmann::json& state) = 0;
 
-  // The rate of each parameter group after the last step.
+  // Returns the rate of each parameter group after the last step.
   virtual std::vector<double> last_lr() const = 0;
 };
 
 class LRScheduler : public SavedScheduler {
  public:
-  // Throws kInvalidArgument for a rule that cannot be meant.
+  // Throws kInvalidArgument for an invalid rule.
   LRScheduler(torch::optim::Optimizer& optimizer, const LRRule& rule);
   LRScheduler(torch::optim::Optimizer& optimizer, const SequentialLR& rules);
   ~LRScheduler() override;
 
-  // The next epoch. Call it after the optimizer's step.
+  // Starts the next epoch. Call it after the optimizer's step.
   void step();
 
   std::int64_t last_epoch() const;
@@ -76,13 +78,14 @@ class LRScheduler : public SavedScheduler {
 
 class ReduceLROnPlateau : public SavedScheduler {
  public:
-  // Throws kInvalidArgument for options that cannot be meant.
+  // Throws kInvalidArgument for invalid options.
   explicit ReduceLROnPlateau(torch::optim::Optimizer& optimizer,
                              const ReduceLROnPlateauOptions& options = {});
   ~ReduceLROnPlateau() override;
 
-  // The next epoch, with its measure: the loss on the validation data, as a rule. All ranks must give the
-  // same one (an average over the ranks, from an all_reduce), or their rates part.
+  // Starts the next epoch, with its metric (usually the loss on the validation data). All ranks
+  // must give the same metric (an average over the ranks, from an all_reduce), or their rates
+  // diverge.
   void step(double metric);
 
   std::vector<double> last_lr() const override;

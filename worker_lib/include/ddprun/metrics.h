@@ -1,4 +1,4 @@
-// MetricAccumulator: what ranks count on their own, merged over all of them and weighted by
+// MetricAccumulator: merges metrics that each rank counts by itself over all ranks, weighted by
 // samples.
 //
 //   ddprun::MetricAccumulator metrics;
@@ -6,8 +6,8 @@
 //   const auto all = metrics.merged(ctx.group());
 //   if (ctx.rank() == 0) std::cout << all.mean("loss") << "\n";
 //
-// Right also where ranks have different numbers of samples, as with DistributedEvalSampler, or
-// none. One thread owns it.
+// The result is also right if ranks have different numbers of samples, as with
+// DistributedEvalSampler, or none. One thread owns it.
 #pragma once
 
 #include <map>
@@ -25,18 +25,20 @@ class MetricAccumulator {
     double count = 0;
   };
 
-  // A sum over `count` samples. Throws kInvalidArgument for a negative count.
+  // Adds a sum over `count` samples. Throws kInvalidArgument for a negative count.
   void add(const std::string& name, double sum, double count = 1);
-  // A mean over `samples` samples, as loss functions give it.
+  // Adds a mean over `samples` samples, as loss functions give it.
   void add_mean(const std::string& name, double mean, double samples) {
     add(name, mean * samples, samples);
   }
 
-  // Collective: the totals of all ranks, the same bits on each (summed in rank order). Names that
-  // some ranks have not counted are nothing there. Throws as collectives.
+  // Returns the totals of all ranks, with the same bits on each (summed in rank order).
+  // Collective. A name that a rank has not counted adds nothing for that rank. Throws as
+  // collectives.
   MetricAccumulator merged(ProcessGroup& group, std::optional<Timeout> timeout = {}) const;
 
-  // NaN where nothing was counted. Throw kInvalidArgument for a name that was never added.
+  // Return the value of a name; NaN if nothing was counted. Throw kInvalidArgument for a name
+  // that was never added.
   double mean(const std::string& name) const;
   double sum(const std::string& name) const { return total(name).sum; }
   double count(const std::string& name) const { return total(name).count; }

@@ -1,11 +1,12 @@
-// Where init() (context.h) gets the nccl backend from.
+// The source of the nccl backend for init() (context.h).
 #pragma once
 
 namespace ddprun {
 
 class BackendFactory;
 
-// Makes nccl backends. Defined in the library behind ddprun::worker_cuda. Any thread.
+// Returns the factory of nccl backends. Defined in the library of ddprun::worker_cuda. Any
+// thread.
 BackendFactory* nccl_backend_factory();
 
 }  // namespace ddprun

@@ -1,11 +1,12 @@
-// The object forms of collectives for what torch::save can write: tensors, lists of tensors, modules,
-// optimizers; and c10::IValue (numbers, texts, tuples, lists and dictionaries of those and of tensors),
-// as Python's torch.load reads it. ProcessGroup itself has them for JSON values.
+// The object forms of collectives for types that torch::save can write: tensors, lists of
+// tensors, modules, optimizers. Also for c10::IValue (numbers, strings, tuples, lists and
+// dictionaries of those and of tensors), in the format that Python's torch.load reads.
+// ProcessGroup itself has them for JSON values.
 //
-// They block, and every rank calls the same; the timeout is that of the whole exchange, by default the
-// group's. Tensors arrive on the device that they came from, as torch::load has it. Throw DistError as
-// collectives do, kInvalidArgument where this rank's value cannot be written (an undefined tensor; nothing
-// is sent then), kCorrupt where what came cannot be read as T.
+// They block, and every rank calls the same function. The timeout covers the whole exchange; the
+// default is the group's. Tensors arrive on the device that they came from, as with torch::load.
+// They throw DistError as collectives do. kInvalidArgument: this rank's value cannot be written
+// (an undefined tensor); nothing is sent then. kCorrupt: the received bytes cannot be read as T.
 #pragma once
 
 #include <torch/csrc/jit/serialization/pickle.h>
@@ -21,7 +22,7 @@
 
 namespace ddprun {
 
-// What torch::save and torch::load take, and IValue.
+// TorchObject: types that torch::save and torch::load accept, and IValue.
 template <class T>
 concept TorchObject = std::same_as<T, c10::IValue> ||
     (!std::convertible_to<T, nlohmann::json> &&
@@ -32,7 +33,7 @@ concept TorchObject = std::same_as<T, c10::IValue> ||
 
 namespace detail {
 
-// With the exception in flight as the reason, LibTorch's backtrace left out.
+// Throw DistError with the current exception as the reason, without LibTorch's backtrace.
 [[noreturn]] void refuse_to_write_object();
 [[noreturn]] void refuse_to_read_object();
 
@@ -52,7 +53,7 @@ std::string to_bytes(const T& value) {
   }
 }
 
-// value: a tensor or IValue is replaced; a module or optimizer gets what was saved.
+// value: a tensor or IValue is replaced; a module or optimizer loads the saved state.
 template <TorchObject T>
 void from_bytes(const std::string& bytes, T& value) {
   try {
@@ -77,15 +78,15 @@ std::vector<T> from_bytes(const std::vector<std::string>& list) {
 
 }  // namespace detail
 
-// Element r is rank r's value.
+// Returns a list whose element r is rank r's value.
 template <TorchObject T>
 requires std::default_initializable<T> std::vector<T> all_gather_object(
     ProcessGroup& group, const T& value, std::optional<Timeout> timeout = {}) {
   return detail::from_bytes<T>(group.all_gather_bytes(detail::to_bytes(value), timeout));
 }
 
-// The root's value on every rank. Modules and optimizers are handles: `value` itself is loaded into, and
-// must be built like the root's.
+// Returns the root's value on every rank. Modules and optimizers are handles: `value` itself is
+// loaded into, and must be built like the root's.
 template <TorchObject T>
 T broadcast_object(ProcessGroup& group, T value, int root = 0,
                    std::optional<Timeout> timeout = {}) {
@@ -96,14 +97,14 @@ T broadcast_object(ProcessGroup& group, T value, int root = 0,
   return value;
 }
 
-// On the root element r is rank r's value; elsewhere the list is empty.
+// Returns, on the root, a list whose element r is rank r's value; elsewhere an empty list.
 template <TorchObject T>
 requires std::default_initializable<T> std::vector<T> gather_object(
     ProcessGroup& group, const T& value, int root = 0, std::optional<Timeout> timeout = {}) {
   return detail::from_bytes<T>(group.gather_bytes(detail::to_bytes(value), root, timeout));
 }
 
-// The root's values[rank()]; elsewhere `values` must be empty.
+// Returns the root's values[rank()]. Elsewhere `values` must be empty.
 template <TorchObject T>
 requires std::default_initializable<T> T scatter_object(ProcessGroup& group,
                                                         const std::vector<T>& values, int root = 0,

@@ -1,8 +1,8 @@
-// The tensors in what a module's forward returns, however it is nested.
+// Collects the tensors in the result of a module's forward, at any depth.
 //
-// Understood: tensors, c10::IValue, anything with begin() and end() (vectors, arrays, maps,
+// Supported: tensors, c10::IValue, anything with begin() and end() (vectors, arrays, maps,
 // torch::OrderedDict), pairs and tuples, pointers and optionals, and nestings of these. Another
-// type is understood where a function beside it says which parts it has:
+// type is supported if a function in its namespace lists its parts:
 //
 //   struct Output { torch::Tensor logits, hidden; };
 //   template <class Visit>
@@ -11,7 +11,7 @@
 //     visit(output.hidden);
 //   }
 //
-// Else it has none. Pure functions; any thread.
+// Any other type has no tensors. Pure functions; any thread.
 #pragma once
 
 #include <ATen/core/ivalue.h>

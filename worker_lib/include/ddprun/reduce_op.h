@@ -1,15 +1,18 @@
-// What a reducing collective does with two elements. Value type.
+// ReduceOp: how a reducing collective combines two elements. Value type.
 #pragma once
 
 #include <cstdint>
 
 namespace ddprun {
 
-// kAvg is the sum divided by the number of ranks, for floating-point and complex types only. The
-// bitwise ones are for integers and bool. On bool, kSum and kMax are "or", kProduct and kMin "and", as
-// in PyTorch. Complex numbers have no order, and their product none here: kSum, kAvg and kPremulSum are
-// for them. kPremulSum, for floating-point and complex types, is the sum of what the ranks have after
-// each has multiplied its own by its factor (rounded to the dtype).
+// The operations, and the dtypes that they are for:
+// - kAvg is the sum divided by the number of ranks, for floating-point and complex types only.
+// - The bitwise ones are for integers and bool.
+// - On bool, kSum and kMax are "or", kProduct and kMin are "and", as in PyTorch.
+// - Complex types have only kSum, kAvg and kPremulSum: they have no order, and products are not
+//   supported here.
+// - kPremulSum, for floating-point and complex types, is a sum in which each rank first
+//   multiplies its own elements by its factor (rounded to the dtype).
 enum class ReduceOp : std::uint8_t {
   kSum,
   kAvg,

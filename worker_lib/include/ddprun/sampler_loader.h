@@ -1,9 +1,10 @@
-// The loader that torch::data::make_data_loader() makes for a DistributedSampler: LibTorch's, which tells the
-// sampler, too, which batches the training loop has got. sampler.h includes it.
+// The loader that torch::data::make_data_loader() makes for a DistributedSampler. It is
+// LibTorch's loader, and in addition it reports to the sampler which batches the training loop
+// has got. sampler.h includes it.
 //
-// With worker threads a pass begins with as many requests as jobs may wait (max_jobs). Then each batch that the
-// loop gets is followed by one request, and it is the oldest batch that was asked for. Without worker threads
-// there is one request for each batch, when the loop wants it.
+// With worker threads a pass begins with max_jobs requests. Then, for each batch that the loop
+// gets, the loader makes one request. The batch that the loop gets is the oldest one requested.
+// Without worker threads there is one request for each batch, when the loop wants it.
 //
 // If the dataset throws, the batch does not reach the loop, and the position stays before it. If
 // the loop catches the exception and continues, the next batch moves the position past both.
@@ -37,7 +38,7 @@ class StatelessDataLoader<Dataset, Sampler>
 
   StatelessDataLoader(Dataset dataset, Sampler sampler, DataLoaderOptions options)
       : super(options), sampler_(std::move(sampler)) {
-    // That one decides on its batches itself.
+    // A DistributedBatchSampler sets the batch size itself.
     if constexpr (!std::same_as<Sampler, ddprun::DistributedBatchSampler>)
       position().note_batch_size(this->options_.batch_size);
     for (std::size_t i = 0; i < this->options_.workers; ++i)
@@ -46,7 +47,7 @@ class StatelessDataLoader<Dataset, Sampler>
       this->main_thread_dataset_ = std::make_unique<Dataset>(std::move(dataset));
   }
 
-  // Hides the base's, to learn of batches that were not made.
+  // Hides the base's begin(), to detect batches that were not made.
   Iterator<typename Dataset::BatchType> begin() {
     using Batch = typename Dataset::BatchType;
     (void)super::begin();  // checks that no pass is in progress, and resets
@@ -102,8 +103,9 @@ class StatelessDataLoader<Dataset, Sampler>
   }
 
   Sampler sampler_;
-  std::deque<std::size_t> requested_;  // samples up to each batch that the loop has not got yet
-  bool is_filling_ = false;            // these are the requests of a pass's beginning
+  // For each batch that the loop has not got yet: samples of the pass up to its end.
+  std::deque<std::size_t> requested_;
+  bool is_filling_ = false;            // the requests at a pass's beginning are being made
 };
 
 }  // namespace torch::data

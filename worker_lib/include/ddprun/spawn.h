@@ -1,5 +1,5 @@
-// spawn(): ranks as processes of this host, from the program itself, without a launcher, as
-// torch.multiprocessing.spawn starts them.
+// spawn(): runs ranks as processes of this host, started by the program itself without a
+// launcher, as torch.multiprocessing.spawn does.
 //
 //   int main() {
 //     ddprun::spawn([](int rank) {
@@ -8,24 +8,24 @@
 //     }, 2);
 //   }
 //
-// Each rank is a fork of this process: it sees what the program had made before, captured variables
-// too, and what it changes is its own. A fork takes over one thread and leaves the others behind
-// with the locks they hold, so spawn() refuses a process that has more than one thread, or that
-// uses CUDA. Call it before the program computes.
+// Each rank is a fork of this process. It sees what the program has made before, captured
+// variables included. Its changes are its own. A fork copies only one thread; the locks that
+// other threads hold would stay locked. So spawn() refuses a process that has more than one
+// thread or that uses CUDA. Call it before the program computes.
 //
 // A rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the
-// rest of docs/worker_environment.md in its environment, so that init() and PyTorch's env:// form a
-// world of these ranks; a store is hosted for them, on a port that nobody else can have taken.
-// LibTorch gets each rank's share of the CPUs unless OMP_NUM_THREADS says otherwise. Standard input
-// is /dev/null.
+// rest of docs/worker_environment.md in its environment. So init() and PyTorch's env:// form a
+// world of these ranks. spawn() hosts a store for them, on a port that no other process can have
+// taken. LibTorch gets each rank's share of the CPUs unless OMP_NUM_THREADS says otherwise.
+// Standard input is /dev/null.
 //
-// When the function returns, or throws, the rank flushes its streams and ends with _exit(): what is
-// static is not destroyed, atexit handlers do not run (those of the program run once, in the
-// program).
+// When the function returns or throws, the rank flushes its streams and ends with _exit().
+// Static objects are not destroyed, and atexit handlers do not run (the program's handlers run
+// once, in the program).
 //
-// When a rank fails, the others get SIGTERM, and SIGKILL after a grace; what they have started is
-// ended with them. So is all of it when this process ends, by whatever. docs/start_by_hand.md says
-// more.
+// When a rank fails, the others get SIGTERM, and SIGKILL after a grace period. All processes
+// that they started are ended, too. The same happens when this process ends, whatever the
+// reason. docs/start_by_hand.md says more.
 //
 // This header needs no LibTorch.
 #pragma once
@@ -42,10 +42,12 @@
 
 namespace ddprun {
 
-// How the first rank to fail has failed; the others are its victims. what() is one line.
+// SpawnError: says how the first failed rank failed. The others failed because of it. what() is
+// one line.
 //
-// kind(), peer_rank(): of the DistError that the rank threw; kSystem where it threw another
-// exception; kPeerLost, and the rank itself, where it ended in another way.
+// kind() and peer_rank() come from the DistError that the rank threw. kind() is kSystem if the
+// rank threw another exception. If the rank ended in another way, they are kPeerLost and the
+// rank itself.
 class SpawnError : public DistError {
  public:
   struct Facts {
@@ -63,39 +65,42 @@ class SpawnError : public DistError {
 
   int rank() const noexcept { return facts_->rank; }
   int pid() const noexcept { return facts_->pid; }
-  // Both empty: it threw.
+  // Both are empty if the rank threw.
   std::optional<int> exit_code() const noexcept { return facts_->exit_code; }
   std::optional<int> signal() const noexcept { return facts_->signal; }
-  // what() of the exception, all its lines, 8000 bytes at most; empty where it did not throw one.
+  // what() of the exception with all its lines, at most 8000 bytes; empty if the rank did not
+  // throw.
   const std::string& message() const noexcept { return facts_->message; }
 
  private:
-  std::shared_ptr<const Facts> facts_;  // so that copies do not throw
+  std::shared_ptr<const Facts> facts_;  // shared, so that copies do not throw
 };
 
 struct SpawnOptions {
-  // Between SIGTERM and SIGKILL for those that are left when one has failed.
+  // Time between SIGTERM and SIGKILL for the ranks that are left when one has failed.
   std::chrono::nanoseconds grace = std::chrono::seconds(30);
 };
 
-// Ranks that run beside this process. One thread owns it.
+// SpawnContext: the ranks that run concurrently with this process. One thread owns it.
 class SpawnContext {
  public:
-  // Ends ranks that still run, as if one had failed, and says so on stderr.
+  // Ends ranks that still run, as if one had failed, and reports it on stderr.
   ~SpawnContext();
   SpawnContext(SpawnContext&&) noexcept;
   SpawnContext& operator=(SpawnContext&&) noexcept;
 
-  // Waits for the ranks' end: true when all have ended well, and nothing of them is left; false
-  // when the time is over. nullopt: as long as they take. Throws SpawnError when a rank has failed
-  // and all have ended, DistError kStopped after kill(), kSystem if the process that watches over
-  // them was killed, and they with it. Called again it says the same.
+  // Waits for the ranks to end. Returns true when all have succeeded and none of their processes
+  // is left, false when the timeout has passed. nullopt: no timeout. Throws SpawnError when a
+  // rank has failed and all have ended. Throws DistError: kStopped after kill(), kSystem if the
+  // process that monitors the ranks was killed (the ranks are killed with it). Later calls give
+  // the same result.
   bool join(std::optional<std::chrono::nanoseconds> timeout = {});
 
-  // Of rank 0, 1, ...; as long as they run. Their parent is the process that watches over them.
+  // Returns the pids of rank 0, 1, ...; valid while they run. Their parent is the process that
+  // monitors them.
   std::vector<int> pids() const;
 
-  // Ends all ranks and what they have started, at once, and returns when nothing is left.
+  // Kills all ranks and the processes that they started, and returns when none is left.
   void kill();
 
  private:
@@ -106,14 +111,14 @@ class SpawnContext {
   std::unique_ptr<Impl> impl_;
 };
 
-// Runs fn(0) ... fn(nprocs - 1) in processes of their own and returns when all have ended well.
-// Throws as SpawnContext::join(), and as spawn_context().
+// Runs fn(0) ... fn(nprocs - 1), each in its own process, and returns when all have succeeded.
+// Throws what SpawnContext::join() and spawn_context() throw.
 void spawn(const std::function<void(int rank)>& fn, int nprocs = 1,
            const SpawnOptions& options = {});
 
-// The same without waiting. Throws DistError: kInvalidArgument for no function, nprocs < 1 or a
-// grace that is negative; kUnsupported where this process has other threads, by name, or uses CUDA;
-// kSystem where the processes cannot be made.
+// The same without waiting. Throws DistError: kInvalidArgument for an empty function, nprocs < 1
+// or a negative grace; kUnsupported if this process has other threads (named in the message) or
+// uses CUDA; kSystem if the processes cannot be created.
 SpawnContext spawn_context(const std::function<void(int rank)>& fn, int nprocs = 1,
                            const SpawnOptions& options = {});
 

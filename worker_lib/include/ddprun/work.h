@@ -1,8 +1,8 @@
 // Work: the handle of a collective that was issued.
 //
-// A cheap, copyable handle on shared state; any thread may use it. Throwing a Work away without
-// waiting is safe: the collective still happens, in its turn. The end of its group waits for it, for 5 s
-// at most, unless an exception passes.
+// It is a cheap, copyable handle on shared state. Any thread may use it. A Work may be dropped
+// without waiting: the collective still happens, in its order. The destructor of its group waits
+// for it, for at most 5 s, unless an exception is propagating.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -22,30 +22,32 @@ class WorkState;
 
 class Work {
  public:
-  // A Work that is complete.
+  // Makes a Work that is complete.
   Work();
   explicit Work(std::shared_ptr<detail::WorkState> state);
 
-  // Returns when the collective is complete: its tensors hold the result (for CUDA tensors: the
-  // current stream will wait for it). Throws DistError if it failed.
+  // Returns when the collective is complete and its tensors hold the result. (For CUDA tensors:
+  // the current stream will wait for the result.) Throws DistError if the collective failed.
   void wait() const;
 
-  // The same, at most this long: kTimeout if it is not complete by then, which does not end it.
+  // The same, for at most this time. Throws kTimeout if the collective is not complete by then;
+  // this does not end the collective.
   void wait(std::chrono::nanoseconds timeout) const;
 
-  // Complete, well or badly. Never blocks.
+  // Returns whether it has succeeded or failed. Never blocks.
   bool is_completed() const;
 
-  // Of a receive that is complete: the rank that sent the message. -1 otherwise.
+  // Returns the rank that sent the message, for a receive that is complete; otherwise -1.
   int source_rank() const;
 
-  // Why it failed; null while it runs and when it succeeded.
+  // Returns the reason of the failure; null while it runs and when it has succeeded.
   std::exception_ptr exception() const;
 
-  // LibTorch's way to go on when it is over without waiting for it: work.future()->then(...). Its value is
-  // the list of tensors that the call writes on this rank, in the order of the arguments (empty for a call
-  // that was not asynchronous), its error the DistError. Callbacks run on a thread of ddprun's (on CUDA with
-  // a current stream that sees the results) and must not wait for calls of the same group.
+  // Returns LibTorch's future, to continue after completion without waiting:
+  // work.future()->then(...). Its value is the list of tensors that the call writes on this
+  // rank, in the order of the arguments. The list is empty for a call that was not asynchronous.
+  // Its error is the DistError. Callbacks run on a thread of ddprun (on CUDA with a current
+  // stream that sees the results). They must not wait for calls of the same group.
   c10::intrusive_ptr<c10::ivalue::Future> future() const;
 
  private:
@@ -53,18 +55,22 @@ class Work {
   std::shared_ptr<detail::WorkState> state_;
 };
 
-// The other side of a Work, for backends of one's own (backend.h): who carries a call out keeps it and
-// says once how the call has ended; `work()` is what the backend returns. Cheap to copy; any thread.
+// PendingWork: sets the result of a Work, for backends that a program implements (backend.h).
+// The code that carries out a call keeps it and reports once how the call has ended. The backend
+// returns `work()`. Cheap to copy; any thread.
 //
 //   PendingWork call;
-//   queue.push([=] { failed ? call.fail(DistError(DistError::Kind::kSystem, "...")) : call.complete(); });
+//   queue.push([=] {
+//     failed ? call.fail(DistError(DistError::Kind::kSystem, "...")) : call.complete();
+//   });
 //   return call.work();
 class PendingWork {
  public:
   PendingWork();
   Work work() const;
-  // source_rank: of a receive, who sent. Of complete() and fail() one is called, once: again is a broken
-  // promise that ends the program. A Work of which neither is ever called is never over.
+  // End the call. Exactly one of complete() and fail() must be called, once. A second call
+  // breaks a promise and ends the program. Without any call the Work never completes.
+  // source_rank: for a receive, the rank that sent.
   void complete(int source_rank = -1) const;
   void fail(const DistError& error) const;
 

@@ -1,23 +1,25 @@
-// ZeroRedundancyOptimizer: SGD, Adam or AdamW whose state is dealt out to the ranks.
+// ZeroRedundancyOptimizer: SGD, Adam or AdamW whose state is divided among the ranks.
 //
 //   ddprun::ZeroRedundancyOptimizer<torch::optim::AdamW> optimizer(
 //       context.group(), net->parameters(), torch::optim::AdamWOptions(1e-3));
 //
-// Every rank keeps the state (momenta, averages) of its share of the parameters only: Adam needs 8 bytes for
-// each float of the model, divided by the number of ranks here. In step() each rank updates the parameters
-// that are its own and sends them to the others. With gradients that are equal on all ranks, as DDP leaves
-// them, the parameters have the same bits as with the optimizer that it stands for.
+// Every rank keeps the state (momenta, averages) of its share of the parameters only. Adam needs
+// 8 bytes of state for each float of the model; here this is divided by the number of ranks. In
+// step() each rank updates its own parameters and sends them to the others. If gradients are
+// equal on all ranks, as DDP leaves them, the parameters have the same bits as with the plain
+// optimizer.
 //
-// It is that optimizer otherwise: all parameters are in param_groups() on every rank, so schedules, other
-// options for some parameters, zero_grad(), clipping and add_param_group() work as they do there.
-// CheckpointManager collects the state: its files are those of the plain optimizer, and restore in a world of
-// another size, and into a plain optimizer. torch::save() would write this rank's share only and is refused.
+// Otherwise it behaves as that optimizer. param_groups() has all parameters on every rank, so
+// schedules, options per group, zero_grad(), clipping and add_param_group() work as usual.
+// CheckpointManager collects the state: its files are those of the plain optimizer. They restore
+// in a world of another size, and into a plain optimizer. torch::save() would write only this
+// rank's share, and is refused.
 //
-// Method: stage 1 of Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter
-// Models", 2020; parameters are dealt out as PyTorch's class of this name does it.
+// Method: stage 1 of Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion
+// Parameter Models", 2020. Parameters are assigned to ranks as in PyTorch's class of this name.
 //
-// The thread that trains owns it. The constructor, step() and saving are collective; the group must
-// outlive it.
+// The thread that trains owns it. The constructor, step() and saving are collective. The group
+// must outlive it.
 #pragma once
 
 #include <torch/optim/adam.h>
@@ -36,7 +38,7 @@
 namespace ddprun {
 namespace detail {
 
-// What is the same for all classes of optimizers.
+// ZeroShards: the part that is the same for all classes of optimizers.
 class ZeroShards {
  public:
   explicit ZeroShards(ProcessGroup& group);
@@ -44,16 +46,16 @@ class ZeroShards {
   ZeroShards(const ZeroShards&) = delete;
   ZeroShards& operator=(const ZeroShards&) = delete;
 
-  // Deals out the parameters that are new since the last call, if any are, and compares them
+  // Assigns the parameters that are new since the last call, if there are any, and compares them
   // across the ranks.
   void deal_out(const torch::optim::Optimizer& optimizer);
-  // step_of_own sees gradients of this rank's parameters only.
+  // Steps the optimizer. While step_of_own runs, only this rank's parameters have gradients.
   torch::Tensor step(torch::optim::Optimizer& optimizer,
                      const torch::optim::Optimizer::LossClosure& closure,
                      const std::function<void()>& step_of_own);
 
   ProcessGroup& group() const;
-  // index: over all groups in order.
+  // Returns the rank that owns a parameter. index: over all groups in order.
   int owner_of(std::size_t index) const;
   [[noreturn]] static void refuse_archive();
 
@@ -62,7 +64,7 @@ class ZeroShards {
   std::unique_ptr<Impl> impl_;
 };
 
-// An optimizer with part of the state.
+// ShardedOptimizer: an optimizer that holds part of the state.
 class ShardedOptimizer {
  public:
   virtual ~ShardedOptimizer() = default;
@@ -92,8 +94,8 @@ class ZeroRedundancyOptimizer final : public Base, public detail::ShardedOptimiz
  public:
   using Options = typename detail::OptionsOf<Base>::Type;
 
-  // Throws kInvalidArgument on every rank if the ranks' parameters differ in number, shape, dtype or
-  // group, and for a parameter whose memory has gaps.
+  // Throws kInvalidArgument on every rank if the ranks' parameters differ in number, shape,
+  // dtype or group. Throws it also for a parameter whose memory has gaps.
   ZeroRedundancyOptimizer(ProcessGroup& group,
                           const std::vector<torch::optim::OptimizerParamGroup>& parameter_groups,
                           const Options& defaults)
@@ -105,14 +107,14 @@ class ZeroRedundancyOptimizer final : public Base, public detail::ShardedOptimiz
       : ZeroRedundancyOptimizer(group, {torch::optim::OptimizerParamGroup(std::move(parameters))},
                                 defaults) {}
 
-  // Every rank calls it. closure: computes the loss, with gradients, before the step; what it returns is
-  // returned. Parameters without a gradient stay as they are. Throws what the group's broadcast throws; the
-  // parameters of this rank may have been updated then.
+  // Steps all parameters; every rank calls it. closure: computes the loss, with gradients,
+  // before the step; step() returns its result. Parameters without a gradient stay unchanged.
+  // Throws what the group's broadcast throws. This rank's parameters may have been updated then.
   torch::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
     return shards_.step(*this, closure, [this] { Base::step(); });
   }
 
-  // kUnsupported.
+  // Throw kUnsupported.
   void save(torch::serialize::OutputArchive&) const override { shards_.refuse_archive(); }
   void load(torch::serialize::InputArchive&) override { shards_.refuse_archive(); }
 
