@@ -1,6 +1,6 @@
-// Which leaves an autograd graph leads to.
+// Finds the leaves that an autograd graph leads to.
 //
-// Pure functions of the graph; any thread, as long as nobody changes it.
+// Pure functions of the graph; any thread, as long as no thread changes it.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -12,11 +12,11 @@
 
 namespace ddprun {
 
-// By gradient accumulator: its index.
+// Index of a parameter by its gradient accumulator.
 using AccumulatorIndex = std::unordered_map<const torch::autograd::Node*, std::size_t>;
 
-// For each index of `accumulators`: whether a backward pass from `outputs` can reach it. Every node
-// is visited once.
+// Returns for each index of `accumulators` whether a backward pass from `outputs` can reach it.
+// Visits every node once.
 std::vector<char> reachable_from(std::span<const torch::Tensor> outputs,
                                  const AccumulatorIndex& accumulators);
 

@@ -45,7 +45,7 @@ Finish NoopHook::start(const GradBucket&, ProcessGroup&) {
   return [] {};
 }
 
-// --- what hooks carry from pass to pass ---
+// --- state of hooks from pass to pass ---
 
 HookState CommHook::state(const torch::nn::Module&) const { return {}; }
 
@@ -55,20 +55,21 @@ void CommHook::load_state(const HookState&, const torch::nn::Module&) {}
 
 namespace {
 
-// What is kept of a parameter whose gradients are compressed. Not by bucket: buckets are laid out
-// anew after the first pass, also after the first one of a run that was resumed.
+// The state of a parameter whose gradients are compressed. It is not kept by bucket, because
+// buckets are laid out anew after the first pass, also in a resumed run.
 struct OfParameter {
   torch::Tensor parameter;
+  // Position in the order of the first arrivals, which is the order of the first layout.
   std::int64_t number =
-      0;  // in the order in which they first came, which is that of the first layout
+      0;
   torch::Tensor error, last_q;
 };
 
-// A gradient that travels as the product of two thin matrices.
+// A gradient that is sent as the product of two thin matrices.
 struct Matrix {
   OfParameter* own;
   torch::Tensor gradient;
-  torch::Tensor values;  // n x m: the gradient, plus what earlier passes lost
+  torch::Tensor values;  // n x m: the gradient, plus the error of earlier passes
   torch::Tensor p;       // n x rank
   torch::Tensor q;       // m x rank
 };
@@ -79,7 +80,7 @@ torch::Tensor joined(const std::vector<torch::Tensor>& tensors, const torch::Ten
   return flat.empty() ? like.new_empty({0}) : torch::cat(flat);
 }
 
-// The inverse: the parts of `flat` into `tensors`.
+// The inverse: copies the parts of `flat` into `tensors`.
 void spread(const torch::Tensor& flat, const std::vector<torch::Tensor>& tensors) {
   std::int64_t offset = 0;
   for (const torch::Tensor& tensor : tensors) {
@@ -88,7 +89,8 @@ void spread(const torch::Tensor& flat, const std::vector<torch::Tensor>& tensors
   }
 }
 
-// The same space by columns that are orthogonal to each other and of length 1.
+// Returns a matrix whose columns span the same space, are orthogonal to each other and have
+// length 1.
 torch::Tensor orthogonalised(const torch::Tensor& matrix) {
   const bool is_short =
       matrix.scalar_type() == torch::kFloat16 || matrix.scalar_type() == torch::kBFloat16;
@@ -104,7 +106,7 @@ constexpr std::string_view kLastQ = "q ";
 
 struct PowerSgd::State {
   PowerSgdOptions options;
-  std::int64_t passes = 0;  // that have begun to send their last bucket
+  std::int64_t passes = 0;  // those that have begun to send their last bucket
   std::map<const void*, OfParameter> parameters = {};
   Compression compression = {};
 
@@ -129,7 +131,7 @@ OfParameter& PowerSgd::State::of(const torch::Tensor& parameter) {
       .first->second;
 }
 
-// The same numbers on every rank.
+// Returns the same numbers on every rank.
 torch::Tensor PowerSgd::State::first_q(const torch::Tensor& matrix, std::int64_t number,
                                        std::int64_t pass) const {
   const std::uint64_t seed = options.seed + 1'000'003 * static_cast<std::uint64_t>(number) +
@@ -159,7 +161,7 @@ std::vector<Matrix> PowerSgd::State::matrices_of(const GradBucket& bucket, std::
   return matrices;
 }
 
-// Their P are sums over the ranks.
+// Approximates the gradients. Each P is a sum over the ranks.
 void PowerSgd::State::approximate(std::vector<Matrix>& matrices, ProcessGroup& group) {
   if (matrices.empty()) return;
   std::vector<torch::Tensor> qs;
@@ -240,7 +242,7 @@ HookState PowerSgd::state(const torch::nn::Module& model) const {
   std::set<std::int64_t> found;
   for (const auto& item : model.named_parameters()) {
     const auto own = state_->parameters.find(item.value().unsafeGetTensorImpl());
-    // One that has several names is saved under the first.
+    // A parameter with several names is saved under the first.
     if (own == state_->parameters.end() || !found.insert(own->second.number).second) continue;
     numbers[item.key()] = own->second.number;
     const auto keep = [&](std::string_view what, const torch::Tensor& tensor) {
@@ -291,7 +293,7 @@ PostLocalSgd::PostLocalSgd(std::int64_t start_iteration, ProcessGroup* subgroup)
            "; it counts passes, and is at least 0");
 }
 
-// Subgroups differ between ranks.
+// The name leaves out the subgroup's ranks, because subgroups differ between ranks.
 std::string PostLocalSgd::name() const {
   return "post_local_sgd from pass " + std::to_string(start_iteration_) + " on, " +
          (subgroup_ ? "in subgroups" : "alone");

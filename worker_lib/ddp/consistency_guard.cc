@@ -20,9 +20,11 @@ using nlohmann::json;
 
 constexpr std::size_t kShown = 4;  // names, and differences, in an error
 
-std::uint64_t hash_of(const std::string& text) { return tensor_hash(std::as_bytes(std::span(text))); }
+std::uint64_t hash_of(const std::string& text) {
+  return tensor_hash(std::as_bytes(std::span(text)));
+}
 
-// "rank 1 differs from ranks 0 and 2 in parameter 'a', parameter 'b' and 3 more".
+// Returns "rank 1 differs from ranks 0 and 2 in parameter 'a', parameter 'b' and 3 more".
 std::string text_of(const Difference& difference) {
   const auto& [usual, others] = difference.ranks;
   std::string text = name_ranks(others) + (others.size() == 1 ? " differs" : " differ") + " from " +

@@ -1,14 +1,15 @@
-// ConsistencyGuard: finds out, now and then, whether all ranks still hold the same bits.
+// ConsistencyGuard: checks from time to time that all ranks still hold the same bits.
 //
-// A check has two halves. begin() hashes what this rank holds and sends one number for all of it,
-// asynchronously; settle() looks at what the ranks sent, a pass later, when it has long been there.
-// Only if it differs are the hashes of the single tensors exchanged, for the error's sake.
+// A check has two halves. begin() hashes this rank's state and sends one number for all of it,
+// asynchronously. settle() compares the numbers of the ranks a pass later, when they have long
+// arrived. Only if they differ, the ranks exchange the hashes of the single tensors, to name
+// them in the error.
 //
-// Both halves are collective. That ranks call them in the same order as everything else follows from
-// the number of synchronised backward passes, which they share: a check begins between passes k and
-// k+1, and is settled between passes k+1 and k+2, in whichever forward comes first there.
+// Both halves are collective. All ranks call them in the same order because the number of
+// synchronised backward passes, which they share, determines it. A check begins between passes k
+// and k+1. It is settled between passes k+1 and k+2, in the first forward there.
 //
-// The thread that trains owns it; the group must outlive it.
+// The thread that trains owns it. The group must outlive it.
 #pragma once
 
 #include <ATen/core/ivalue.h>
@@ -26,47 +27,47 @@
 
 namespace ddprun {
 
-// Of what an optimizer's state dict is made of: tensors, numbers, texts, and tuples, lists and
-// dicts of them.
+// Returns the hash of a value of an optimizer's state dict: tensors, numbers, strings, and
+// tuples, lists and dicts of them.
 std::uint64_t hash_of_value(const c10::IValue& value);
 
-// One number for a table.
+// Returns one number for a whole table.
 std::int64_t combined(const std::vector<NamedHash>& table);
 
-// A table for an exchange of objects, and back.
+// Convert a table for an exchange of objects, and back.
 nlohmann::json to_json(const HashTable& table);
 HashTable table_of(const nlohmann::json& value);
 
-// What an optimizer holds: options by parameter group, state by parameter unless each rank has a share of it
-// only. names: of the parameters
-// that count; one that has none is left out. kUnsupported for an optimizer that checkpoints cannot
-// hold either.
+// Returns hashes of an optimizer's content: options by parameter group, and state by parameter.
+// State that is sharded over the ranks is left out. names: of the parameters that count; one
+// without a name is left out. Throws kUnsupported for an optimizer whose state checkpoints
+// cannot hold.
 std::vector<NamedHash> hashes_of(const torch::optim::Optimizer& optimizer,
                                  const std::map<const void*, std::string>& names);
 
 class ConsistencyGuard {
  public:
-  // every: passes between checks; 0: none.
+  // every: passes between checks; 0: no checks.
   ConsistencyGuard(ProcessGroup& group, std::int64_t every, std::optional<Timeout> timeout)
       : group_(group), every_(every), timeout_(timeout) {}
 
-  // Whether a check is to begin after so many passes.
+  // Returns whether a check should begin after this number of passes.
   bool is_due(std::int64_t passes) const {
     return every_ > 0 && group_.size() > 1 && passes - last_begun_ >= every_;
   }
 
-  // own: empty if this rank is to take part in the collectives only.
+  // Begins a check. own: nullopt if this rank only takes part in the collectives.
   void begin(std::int64_t passes, HashTable own);
 
-  // Looks at the check that is under way, if there is one and a pass has come since. Throws kCorrupt
-  // on every rank, and forgets the check, if ranks differ.
+  // Compares the numbers of the pending check, if there is one and a pass has come since. If
+  // ranks differ, throws kCorrupt on every rank and drops the check.
   void settle(std::int64_t passes);
 
  private:
   struct Check {
     std::int64_t passes = 0;
     HashTable own;
-    torch::Tensor all;  // of each rank: whether it takes part, and its hash
+    torch::Tensor all;  // for each rank: whether it takes part, and its hash
     Work work;
   };
 

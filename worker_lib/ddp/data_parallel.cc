@@ -32,7 +32,7 @@ constexpr std::uint64_t kBroadcastChunkBytes = 250 << 20;
   refuse(std::string(kConstruct) + ": " + what, kind);
 }
 
-// What is not each rank's own.
+// Tensors that the ranks share: all but ignored_names.
 using NamedTensors = std::vector<std::pair<std::string, torch::Tensor>>;
 
 template <class Tensors>
@@ -70,7 +70,7 @@ std::string on_or_off(const char* option, bool is_on) {
   return "option '" + std::string(option) + (is_on ? "' on" : "' off");
 }
 
-// What must be the same on every rank: of each kind a list, in order.
+// Everything that must be the same on every rank: one list of each kind, in order.
 struct Description {
   std::vector<std::string> parameters, buffers, options;
 };
@@ -95,7 +95,8 @@ Description describe(const torch::nn::Module& module, const DataParallelOptions&
   return lines;
 }
 
-// The first difference of each rank's lines from rank 0's; empty: there is none. kind: "parameter".
+// Returns the first difference between rank 0's lines and another rank's; empty if there is
+// none. kind: "parameter".
 std::string difference_in(const std::string& kind, const std::vector<json>& of_ranks) {
   std::size_t most = 0;
   for (const json& lines : of_ranks) most = std::max(most, lines.size());
@@ -103,7 +104,8 @@ std::string difference_in(const std::string& kind, const std::vector<json>& of_r
     const json& lines = of_ranks[rank];
     return i < lines.size()
                ? lines[i].get<std::string>()
-               : "only " + std::to_string(lines.size()) + " " + kind + (lines.size() == 1 ? "" : "s");
+               : "only " + std::to_string(lines.size()) + " " + kind +
+                     (lines.size() == 1 ? "" : "s");
   };
   for (std::size_t i = 0; i < most; ++i)
     for (std::size_t rank = 1; rank < of_ranks.size(); ++rank)
@@ -113,7 +115,8 @@ std::string difference_in(const std::string& kind, const std::vector<json>& of_r
   return "";
 }
 
-// All ranks exchange a digest; only if it differs, the descriptions themselves.
+// Throws if the ranks' descriptions differ. All ranks exchange a digest; only if it differs,
+// they exchange the descriptions.
 void expect_same_everywhere(const Description& own, ProcessGroup& group,
                             std::optional<Timeout> timeout) {
   const json lines = {
@@ -132,7 +135,7 @@ void expect_same_everywhere(const Description& own, ProcessGroup& group,
   DDPRUN_ASSERT(false, "texts with different digests differ");
 }
 
-// Makes the tensors the root's, through one flat block of bytes.
+// Makes the tensors equal to the root's, through one flat block of bytes.
 void broadcast_block(std::span<const torch::Tensor> tensors, std::uint64_t bytes, int root,
                      ProcessGroup& group, std::optional<Timeout> timeout) {
   const auto flat = torch::empty({static_cast<std::int64_t>(bytes)},
@@ -163,7 +166,7 @@ void broadcast_coalesced(const std::vector<torch::Tensor>& tensors, int root, Pr
   }
 }
 
-// Weights whose layers say that their gradients are sparse.
+// Returns the weights whose layers have sparse gradients.
 std::set<const void*> sparse_weights(const torch::nn::Module& module) {
   std::set<const void*> result;
   const auto look_at = [&](const auto* layer) {
@@ -178,7 +181,7 @@ std::set<const void*> sparse_weights(const torch::nn::Module& module) {
   return result;
 }
 
-// Each parameter once, under the first of its names.
+// Returns each trainable parameter once, under its first name.
 std::vector<Reducer::Parameter> trainable(const torch::nn::Module& module,
                                           const DataParallelOptions& options) {
   const std::set<const void*> sparse = sparse_weights(module);
@@ -233,7 +236,7 @@ void expect_supported(const torch::nn::Module* module, const DataParallelOptions
                         "; a number of steps is at least 1, and 0 is for no statistics");
 }
 
-// What a rank says of the forward that it begins, inside join().
+// What a rank reports about the forward that it begins, inside join().
 struct Step {
   bool is_training = false;
   bool synchronises = false;
@@ -259,7 +262,7 @@ struct DataParallelCore::Impl {
   int no_sync_depth = 0;
   bool broadcast_due = true;
   std::optional<JoinOptions> join = {};
-  int last_to_train = 0;  // in this join(); of several in the last round, the highest rank
+  int last_to_train = 0;  // in this join(); of several ranks in the last round, the highest
 
   std::vector<Step> exchange_steps(const Step& own);
   void begin_joined_forward(const Step& own);
@@ -304,7 +307,8 @@ void DataParallelCore::Impl::broadcast_buffers_from(int root) {
                       options.timeout);
 }
 
-// What all ranks should have the same of. Each tensor once, under the first of its names.
+// Returns hashes of the state that all ranks should share. Each tensor once, under its first
+// name.
 std::vector<NamedHash> DataParallelCore::Impl::own_hashes(bool has_fresh_buffers) const {
   std::vector<NamedHash> result;
   std::map<const void*, std::string> parameters;
@@ -421,7 +425,7 @@ void DataParallelCore::leave_no_sync() noexcept {
 
 void DataParallelCore::watch_optimizer(const torch::optim::Optimizer* optimizer) {
   with_dist_errors("watch_optimizer() of DistributedDataParallel", [&] {
-    if (optimizer) (void)optimizer_class(*optimizer);  // refuses what has no description
+    if (optimizer) (void)optimizer_class(*optimizer);  // refuses unsupported classes
     impl_->watched = optimizer;
   });
 }
@@ -468,10 +472,10 @@ void DataParallelCore::begin_join(const JoinOptions& options) {
         "'divide_by_initial_world_size'");
   i.join = options;
   i.last_to_train = 0;
-  i.reducer->compare_epochs(false);  // a rank with fewer inputs may well be an epoch ahead
+  i.reducer->compare_epochs(false);  // a rank with fewer inputs may be an epoch ahead
 }
 
-// Every round is one forward of those that have inputs left.
+// Every round is one forward of the ranks that have inputs left.
 void DataParallelCore::shadow_others() {
   Impl& i = *impl_;
   with_dist_errors(kJoin, [&] {

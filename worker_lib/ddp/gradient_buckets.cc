@@ -66,7 +66,7 @@ void GradientBuckets::set_flat(int bucket, const torch::Tensor& flat) {
   if (bucket + 1 == count()) words_ = flat.narrow(0, flat.size(0) - word_count_, word_count_);
 }
 
-// Strides as AccumulateGrad would choose them.
+// Makes a place with the strides that AccumulateGrad would choose.
 torch::Tensor GradientBuckets::make_place(std::size_t gradient, const torch::Tensor& flat,
                                           std::uint64_t offset_bytes) const {
   const torch::Tensor& parameter = parameters_[gradient];
@@ -110,7 +110,7 @@ std::vector<double> GradientBuckets::numbers_in(const torch::Tensor& words) {
   return numbers;
 }
 
-// One call for each bucket, whose gradients have one dtype.
+// Makes one call for each bucket, whose gradients have one dtype.
 void GradientBuckets::multiply_first_elements(const torch::Tensor& factor) {
   firsts_.resize(layout_.size());
   for (int bucket = 0; bucket < count(); ++bucket) {

@@ -11,10 +11,11 @@
 namespace ddprun {
 namespace {
 
-// Of this thread, between begin() and end().
+// The active placement of this thread, between begin() and end().
 thread_local std::shared_ptr<GradientPlacement> current;
 
-// What is lent, by address: c10 expects that the context of a DataPtr of an allocator is its memory.
+// Lent memory by address. c10 expects that the context of an allocator's DataPtr is its memory,
+// so the lease cannot be there.
 struct Lent {
   std::mutex mutex;
   std::unordered_map<void*, std::shared_ptr<void>> leases;
@@ -25,7 +26,7 @@ Lent& lent() {
   return *all;
 }
 
-// Null: it is no lent memory.
+// Removes and returns the lease of `memory`; null if it is not lent.
 std::shared_ptr<void> take_lease(void* memory) {
   const std::lock_guard lock(lent().mutex);
   auto found = lent().leases.extract(memory);
@@ -34,7 +35,7 @@ std::shared_ptr<void> take_lease(void* memory) {
 
 using References = c10::SmallVector<const torch::Tensor*, 4>;
 
-// A view keeps what it is a view of.
+// Adds the tensors that a view refers to and keeps alive.
 void add_bases_of(const torch::Tensor& view, References& to) {
   const auto* meta = torch::autograd::impl::get_view_autograd_meta(view);
   if (!meta) return;
@@ -43,9 +44,9 @@ void add_bases_of(const torch::Tensor& view, References& to) {
     to.push_back(&meta->get_forward_view().base_);
 }
 
-// Whether a gradient that has just come is all that lies in its memory. Autograd takes over a
-// tensor that nobody else holds, but does not ask who shares its storage: it may be a view of what
-// functions that have yet to run will read.
+// Returns whether a gradient that has just come is the only tensor in its memory. Autograd
+// adopts a tensor that has no other owner, but does not check whether its storage is shared. It
+// may be a view of data that later functions will read.
 bool is_alone(const torch::Tensor& value, const torch::Tensor& computed) {
   References owners{&value};
   if (computed.defined() && computed.is_alias_of(value)) owners.push_back(&computed);
@@ -78,7 +79,7 @@ class GradientPlacement::Allocator final : public c10::Allocator {
   bool is_simple_data_ptr(const c10::DataPtr& data) const override {
     return other_.is_simple_data_ptr(data);
   }
-  // For memory that is asked for without a DataPtr (raw_allocate), lent or not.
+  // For memory that is requested without a DataPtr (raw_allocate), lent or not.
   c10::DeleterFnPtr raw_deleter() const override { return give_back; }
   void copy_data(void* to, const void* from, std::size_t bytes) const override {
     other_.copy_data(to, from, bytes);
@@ -113,7 +114,7 @@ std::shared_ptr<GradientPlacement> GradientPlacement::make(std::vector<torch::Te
   return std::shared_ptr<GradientPlacement>(new GradientPlacement(std::move(parameters)));
 }
 
-// What is lent of the old place stays so.
+// Memory lent from the old place stays lent.
 void GradientPlacement::set_place(std::size_t gradient, const torch::Tensor& place) {
   slots_[gradient].lease = std::make_shared<Lease>();
   slots_[gradient].lease->place = place;
@@ -142,7 +143,7 @@ c10::DataPtr GradientPlacement::lend(std::size_t bytes) {
   const auto found = of.find(seen.size());
   if (found == of.end()) return {};
   const Slot& slot = slots_[found->second];
-  // A gradient that is there is added to, and what is allocated now is not the gradient.
+  // If a gradient exists, autograd adds to it, and the present allocation is not the gradient.
   if (!slot.may_guess || slot.has_come || slot.parameter.grad().defined() || slot.lease->is_lent)
     return {};
   void* memory = slot.lease->place.mutable_data_ptr();
@@ -160,7 +161,7 @@ void GradientPlacement::saw(std::size_t bytes, const void* memory) {
   if (of_size != sizes_.end()) of_size->second.seen.push_back(memory);
 }
 
-// Memory may have been given back and allocated again; the last time counts.
+// Memory may have been given back and allocated again; the last allocation counts.
 void GradientPlacement::note_gradient(std::size_t gradient, const torch::Tensor& value,
                                       const torch::Tensor& computed) {
   Slot& slot = slots_[gradient];

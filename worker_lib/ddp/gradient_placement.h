@@ -1,22 +1,23 @@
-// GradientPlacement: has gradients computed where they are to lie in their buckets, so that nothing
-// is copied there.
+// GradientPlacement: makes autograd compute gradients directly in their places in buckets, so
+// that nothing is copied.
 //
-// A gradient is a tensor that some function of autograd allocates. In the first pass the placement
-// finds out which: the k-th allocation of so many bytes since the pass began. In later passes that
-// allocation gets the gradient's place in its bucket. Where the guess is wrong, the place has been
-// lent to a tensor that is something else; is_lent() says so until that one is gone, and then the
-// place must not be written to: the owner moves the bucket instead, and the guess is not repeated.
+// A gradient is a tensor that some function of autograd allocates. In the first pass the
+// placement finds out which allocation this is: the k-th one of its size since the pass began.
+// In later passes that allocation gets the gradient's place in its bucket. If the guess is
+// wrong, the place is lent to another tensor. is_lent() then returns true until that tensor is
+// gone, and the place must not be written to meanwhile. The owner moves the bucket instead, and
+// the guess is not repeated.
 //
-// LibTorch's allocator of host memory is replaced by one that passes everything on but these
-// allocations, of the thread of a pass that has begun. Only tensors on the host.
+// LibTorch's allocator of host memory is replaced by one that forwards all allocations except
+// these, which come from the thread of a pass that has begun. Only tensors on the host.
 //
 //   new_pass()
 //   begin()                 nothing is lent before, and nothing after end()
 //     note_gradient(i, ...) gradient i has come
 //   end()
 //
-// One thread at a time; begin() to end() on the thread of the backward pass. Lent memory may be given
-// back by any thread.
+// One thread at a time; begin() to end() on the thread of the backward pass. Any thread may give
+// lent memory back.
 #pragma once
 
 #include <torch/types.h>
@@ -33,27 +34,30 @@ namespace ddprun {
 
 class GradientPlacement : public std::enable_shared_from_this<GradientPlacement> {
  public:
-  // parameters: dense, on the host. Replaces LibTorch's allocator, once in a process.
+  // Makes a placement. parameters: dense, on the host. The first call in a process replaces
+  // LibTorch's allocator.
   static std::shared_ptr<GradientPlacement> make(std::vector<torch::Tensor> parameters);
 
-  // Where the gradient belongs. It keeps the memory alive as long as it is lent.
+  // Sets where the gradient belongs. The placement keeps that memory alive as long as it is
+  // lent.
   void set_place(std::size_t gradient, const torch::Tensor& place);
 
   void begin();
   void end();
   bool is_active() const;
 
-  // No gradient has come yet.
+  // Starts a pass in which no gradient has come yet.
   void new_pass();
-  // value: what .grad is now. computed: what autograd had computed, which still lives, and often is
-  // the same.
+  // Records that a gradient has come. value: the present .grad. computed: the tensor that
+  // autograd computed; it still lives, and often is the same one.
   void note_gradient(std::size_t gradient, const torch::Tensor& value,
                      const torch::Tensor& computed);
-  // A tensor that is not the gradient lies in its place, or one that is more than the gradient.
+  // Returns whether the place holds a tensor that is not the gradient, or that is more than the
+  // gradient.
   bool is_lent(std::size_t gradient) const {
     return slots_[gradient].lease->is_lent && !slots_[gradient].is_in_place;
   }
-  // It was wrong.
+  // Stops guessing for this gradient, after a wrong guess.
   void do_not_guess(std::size_t gradient) { slots_[gradient].may_guess = false; }
 
  private:
@@ -77,7 +81,7 @@ class GradientPlacement : public std::enable_shared_from_this<GradientPlacement>
   };
 
   explicit GradientPlacement(std::vector<torch::Tensor> parameters);
-  // Null: this allocation is an ordinary one.
+  // Returns the place for an allocation; null if it is an ordinary one.
   c10::DataPtr lend(std::size_t bytes);
   void saw(std::size_t bytes, const void* memory);
 

@@ -1,4 +1,4 @@
-// PyTorch's names for what statistics() says.
+// Gives the result of statistics() PyTorch's names.
 #include <nlohmann/json.hpp>
 
 #include "ddprun/data_parallel.h"

@@ -22,7 +22,7 @@ namespace {
 
 constexpr const char* kDoing = "backward pass of DistributedDataParallel";
 constexpr std::size_t kMaxNames = 10;  // in one message
-// How long a call that was ended may take to say why.
+// How long an aborted call may take to report its reason.
 constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 [[noreturn]] void refuse_pass(const std::string& what,
@@ -31,8 +31,8 @@ constexpr auto kTimeToFail = std::chrono::seconds(10);
   refuse(std::string(kDoing) + ": " + what, kind, peer_rank);
 }
 
-// Throws the failure of a collective of a pass. If the ranks made different calls, mostly after an
-// early exit from a loop, the words say where this rank is.
+// Throws the failure of a collective of a pass. If the ranks made different calls (usually after
+// an early exit from a loop), the message says where this rank is.
 [[noreturn]] void throw_from_pass(const DistError& thrown, std::int64_t pass, std::int64_t epoch) {
   if (thrown.kind() != DistError::Kind::kInvalidArgument) throw thrown;
   const bool has_epoch = epoch != detail::GroupNotes::kNoEpoch;
@@ -49,7 +49,7 @@ std::string join(const std::vector<std::string>& names) {
   return text;
 }
 
-// As the gradient of an embedding that looked up nothing.
+// Returns the gradient of an embedding that looked up nothing.
 torch::Tensor no_rows(const torch::Tensor& weight) {
   auto sizes = weight.sizes().vec();
   sizes[0] = 0;
@@ -60,11 +60,11 @@ torch::Tensor no_rows(const torch::Tensor& weight) {
 
 }  // namespace
 
-// Rides in the callback at the end of a backward pass. Autograd drops the callback uncalled when an
-// exception leaves the pass; that is how the reducer learns of it.
+// Held by the callback at the end of a backward pass. If an exception leaves the pass, autograd
+// drops the callback without calling it. The guard's destructor then tells the reducer.
 //
-// The reducer shares `is_open` with it and never owns the guard itself: the last owner runs give_up(), which locks
-// the reducer's mutex.
+// The reducer shares `is_open` with the guard and never owns the guard itself. The destructor
+// runs give_up(), which locks the reducer's mutex, so the last owner must not hold it.
 struct Reducer::PassGuard {
   explicit PassGuard(std::weak_ptr<Reducer> owner) : reducer(std::move(owner)) {}
   ~PassGuard() {
@@ -79,7 +79,7 @@ struct Reducer::PassGuard {
   const std::shared_ptr<std::atomic<bool>> is_open = std::make_shared<std::atomic<bool>>(false);
 };
 
-// On a gradient accumulator, after it has put the gradient into .grad.
+// GradientHook: runs on a gradient accumulator after it has put the gradient into .grad.
 class Reducer::GradientHook final : public torch::autograd::FunctionPostHook {
  public:
   GradientHook(Reducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
@@ -138,7 +138,7 @@ void Reducer::lay_out(std::span<const std::size_t> order) {
 }
 
 Reducer::~Reducer() {
-  if (placement_) placement_->end();  // it may be destroyed in its own pass
+  if (placement_) placement_->end();  // the reducer may be destroyed in its own pass
   for (Slot& slot : slots_) slot.accumulator->del_post_hook(slot.hook);
 }
 
@@ -150,7 +150,7 @@ void Reducer::install_hooks() {
   }
 }
 
-// --- what forwards say ---
+// --- decisions of forwards ---
 
 void Reducer::set_require_sync(bool synchronise) {
   const std::lock_guard lock(mutex_);
@@ -224,24 +224,24 @@ void Reducer::on_output() {
   placement_->begin();
 }
 
-// Whether the pass that is running adds to .grad of parameters: torch::autograd::grad does not.
+// Returns whether the running pass adds to .grad of parameters. torch::autograd::grad does not.
 bool Reducer::is_to_accumulate() const {
   const auto* chosen = torch::autograd::get_current_graph_task_exec_info();
-  if (!chosen || chosen->empty()) return true;  // everything that there is
+  if (!chosen || chosen->empty()) return true;  // all nodes of the graph
   return std::ranges::any_of(slots_, [&](const Slot& slot) {
     const auto found = chosen->find(slot.accumulator.get());
     return found != chosen->end() && found->second.needed_;
   });
 }
 
-// Whether other ranks may be in a synchronised pass, though no gradient has come here.
+// Returns whether other ranks may be in a synchronised pass, although no gradient has come here.
 bool Reducer::awaits_gradients() const {
   return is_pass_due_ && decision_.value_or(!local_) &&
          std::ranges::any_of(
              slots_, [](const Slot& slot) { return slot.parameter.tensor.requires_grad(); });
 }
 
-// computed: what the accumulator was given.
+// computed: the tensor that the accumulator received.
 void Reducer::on_gradient(std::size_t index, const torch::Tensor& computed) {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kIdle) {
@@ -250,7 +250,7 @@ void Reducer::on_gradient(std::size_t index, const torch::Tensor& computed) {
   }
   Slot& slot = slots_[index];
   const torch::Tensor& gradient = slot.parameter.tensor.grad();
-  if (!gradient.defined()) return;  // the end of the pass finds it missing
+  if (!gradient.defined()) return;  // the end of the pass reports it as missing
   slot.is_used = true;
   if (state_ == State::kLocalPass) return;
   expect_usable(slot, gradient);
@@ -286,7 +286,7 @@ void Reducer::expect_usable(const Slot& slot, const torch::Tensor& gradient) con
       DistError::Kind::kUnsupported);
 }
 
-// The pass ends with the graph task that is running now, unless an outer one is to end it.
+// The pass ends with the graph task that is running now, unless an outer pass is to end it.
 void Reducer::open_scope() {
   if (is_scope_open_ && *is_scope_open_) return;
   auto guard = std::make_shared<PassGuard>(weak_from_this());
@@ -313,7 +313,8 @@ void Reducer::begin_pass() {
   send_due();
 }
 
-// Two reducers would average a gradient while the other one writes to it.
+// Throws if a parameter belongs to two reducers: one would average a gradient while the other
+// writes to it.
 void Reducer::expect_no_other_hooks() const {
   for (const Slot& slot : slots_) {
     const auto is_ours = [](const auto& hook) {
@@ -342,17 +343,17 @@ void Reducer::mark_unused(std::size_t index) {
   contribute_without_gradient(index);
 }
 
-// A gradient that was added up, or computed, in its place is there already.
+// Copies nothing if the gradient was added up, or computed, in its place.
 void Reducer::move_into_bucket(std::size_t index, const torch::Tensor& computed) {
   torch::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
-  slots_[index].kept.reset();  // it was excused, and came after all
+  slots_[index].kept.reset();  // it was marked unused, and came after all
   if (placement_) placement_->note_gradient(index, gradient, computed);
   if (gradient.is_same(buckets_->place(index))) return;
   if (!buckets_->is_in_place(index, gradient)) place_to_write(index).copy_(gradient);
   if (options_.gradient_as_bucket_view) gradient = buckets_->place(index);
 }
 
-// Away from tensors that lie in it and are no gradients.
+// Moves the bucket away from tensors that lie in it and are not gradients.
 void Reducer::move_bucket(int bucket) {
   const auto slots = buckets_->layout()[static_cast<std::size_t>(bucket)].slots;
   std::vector<torch::Tensor> old;
@@ -369,13 +370,13 @@ void Reducer::move_bucket(int bucket) {
   }
 }
 
-// The gradient's place, which no other tensor lies in.
+// Returns the gradient's place, in which no other tensor lies.
 const torch::Tensor& Reducer::place_to_write(std::size_t index) {
   if (placement_ && placement_->is_lent(index)) move_bucket(buckets_->bucket_of(index));
   return buckets_->place(index);
 }
 
-// Before it is reduced, which writes to all of it.
+// Prepares the bucket for its reduction, which writes to all of it.
 void Reducer::vacate(int bucket) {
   if (!placement_) return;
   const auto& slots = buckets_->layout()[static_cast<std::size_t>(bucket)].slots;
@@ -384,8 +385,8 @@ void Reducer::vacate(int bucket) {
     move_bucket(bucket);
 }
 
-// Zeros, or the gradient from before this pass. That one is kept, because it is to stay as it is if
-// no rank used the parameter.
+// Contributes zeros, or the gradient from before this pass. That gradient is kept, because it
+// must stay unchanged if no rank used the parameter.
 void Reducer::contribute_without_gradient(std::size_t index) {
   Slot& slot = slots_[index];
   if (slot.parameter.is_sparse) return;
@@ -411,7 +412,7 @@ void Reducer::send(int bucket, bool async) {
     try {
       finishes_.push_back(hook_->start(bucket_for_hook(bucket), group_));
     } catch (...) {
-      // It is unknown what the hook has called, so the ranks cannot go on together.
+      // The calls that the hook has made are unknown, so the ranks cannot continue together.
       group_.abort("the communication hook '" + hook_->name() +
                    "' failed: " + one_line_of(exception_text()));
       throw;
@@ -436,7 +437,7 @@ GradBucket Reducer::bucket_for_hook(int bucket) const {
   return result;
 }
 
-// A hook sees gradients only.
+// Reduces the words separately, because a hook gets only gradients.
 void Reducer::reduce_words(bool async) {
   works_.back() = group_.all_reduce(
       buckets_->words(), {.op = ReduceOp::kAvg, .timeout = options_.timeout, .async = async});
@@ -450,15 +451,15 @@ void Reducer::wait_for_buckets() {
   }
 }
 
-// What needs the words at the end of the pass: the layout of the first one, a hook's end, gradients
-// that stay as they are, and the number of rows of sparse ones. In join() each forward waits for
-// the device anyway.
+// Some passes need the words at their end. The words decide the layout after the first pass, the
+// end of a hook, unchanged gradients, and the number of rows of sparse gradients. In join() each
+// forward waits for the device anyway.
 bool Reducer::may_look_late() const {
   return options_.looks_late && has_ready_order_ && !hook_ && !tells_used() && !has_sparse_ &&
          compares_epochs_;
 }
 
-// Averages travel, so a word that one rank sets arrives as its value over the world size.
+// Averages travel, so a word that one rank sets arrives divided by the world size.
 void Reducer::set_words(PassCode code) {
   const auto used = std::make_unique<bool[]>(slots_.size());
   for (std::size_t i = 0; i < slots_.size(); ++i) used[i] = slots_[i].is_used;
@@ -470,7 +471,7 @@ std::int64_t Reducer::own_epoch() const {
   return compares_epochs_ ? group_.notes()->epoch.load() : detail::GroupNotes::kNoEpoch;
 }
 
-// --- its end ---
+// --- end of a pass ---
 
 void Reducer::end_pass() {
   decision_.reset();
@@ -483,7 +484,7 @@ void Reducer::finish() {
   if (placement_) placement_->end();
   const bool is_due = state_ == State::kIdle && awaits_gradients();
   is_pass_due_ = false;
-  if (is_due) begin_pass();  // none will come
+  if (is_due) begin_pass();  // no gradient will come
   if (recorder_) recorder_->computed();
   const State ended = std::exchange(state_, State::kIdle);
   if (ended == State::kIdle) return;
@@ -522,7 +523,7 @@ void Reducer::shadow_pass() {
   learn_from_first_pass();
 }
 
-// The works must have been waited for.
+// REQUIRES: the works have been waited for.
 Reducer::OwnPart Reducer::take_own_part(const std::vector<std::size_t>& missing) {
   OwnPart own{.is_nested = torch::autograd::get_current_node() != nullptr,
               .epoch = own_epoch(),
@@ -532,8 +533,8 @@ Reducer::OwnPart Reducer::take_own_part(const std::vector<std::size_t>& missing)
   return own;
 }
 
-// Returns the sums of the ranks' words, of a pass that is complete everywhere; nothing where they
-// are looked at in the next pass. missing: parameters that got no gradient here.
+// Returns the sums of the ranks' words for a pass that is complete everywhere; nullopt if they
+// are read in the next pass. missing: parameters that got no gradient here.
 std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& missing) {
   set_words(missing.empty() ? PassCode::kComplete : PassCode::kMissing);
   const int last = buckets_->count() - 1;
@@ -542,11 +543,11 @@ std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& mi
       send(bucket, /*async=*/bucket != last);
     if (hook_) reduce_words(/*async=*/false);
   } catch (const DistError& thrown) {
-    wait_for_buckets();  // the failure of an earlier bucket is the first one, and says more
+    wait_for_buckets();  // throws an earlier bucket's failure, which says more
     throw_from_pass(thrown, passes_, own_epoch());
   }
   wait_for_buckets();
-  late_->settle();  // of the pass before
+  late_->settle();  // of the previous pass
   OwnPart own = take_own_part(missing);
   if (may_look_late()) {
     look_later(std::move(own));
@@ -571,8 +572,9 @@ void Reducer::look_later(OwnPart own) {
 
 // Throws unless the pass was reduced and is complete on all ranks. words: on the host.
 PassWords Reducer::look_at(const torch::Tensor& words, const OwnPart& own, Looking how) const {
-  // NCCL's calls only make the stream wait, and an abort may end a call when its last elements, the words, are
-  // reduced already. Now that the words have been read each call has ended.
+  // With NCCL, a wait only makes the stream wait, and an abort may end a call when its last
+  // elements, the words, are already reduced. The words have been read now, so each call has
+  // ended.
   for (const Work& work : own.works) work.wait(kTimeToFail);
   std::vector<double> sums = GradientBuckets::numbers_in(words);
   for (double& sum : sums) sum *= own.scale;
@@ -583,8 +585,8 @@ PassWords Reducer::look_at(const torch::Tensor& words, const OwnPart& own, Looki
   return result;
 }
 
-// Writes NaN to each gradient unless every rank's code has come and says that its pass is complete.
-// The device decides, and the host does not wait for it.
+// Writes NaN to each gradient unless every rank's code has come and is kComplete. The device
+// decides; the host does not wait for it.
 void Reducer::spoil_unless_complete(double scale) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor codes = buckets_->words().narrow(0, 0, group_.size());
@@ -594,8 +596,8 @@ void Reducer::spoil_unless_complete(double scale) {
       torch::where(is_complete, 1.0F, std::numeric_limits<float>::quiet_NaN()));
 }
 
-// A backend may say that a call is over which was ended early: NCCL's calls only make the stream wait. Then the
-// words are still this rank's own.
+// A backend may report an aborted call as complete, because with NCCL a wait only makes the
+// stream wait. Then the words are still this rank's own.
 void Reducer::expect_reduced(const PassWords& words) const {
   const std::optional<int> rank = words.missing_rank();
   if (!rank) return;
@@ -604,7 +606,7 @@ void Reducer::expect_reduced(const PassWords& words) const {
               DistError::Kind::kStopped, *rank);
 }
 
-// All ranks come here, or none.
+// Either all ranks call this, or none.
 void Reducer::finish_buckets() {
   int finished = 0;
   for (const auto& finish : std::exchange(finishes_, {})) {
@@ -620,8 +622,8 @@ void Reducer::learn_from_first_pass() {
   if (!has_ready_order_) adopt_ready_order(pass_->ready_order());
 }
 
-// All buckets hold averages. Those of parameters that this rank did not use count if another one
-// did.
+// All buckets hold averages now. A parameter that this rank did not use gets its average if
+// another rank used it.
 void Reducer::finalize_gradients(const std::optional<PassWords>& words) {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = slots_[i];
@@ -641,7 +643,7 @@ void Reducer::finalize_gradients(const std::optional<PassWords>& words) {
   }
 }
 
-// Whether no rank used the parameter.
+// Returns whether no rank used the parameter.
 bool Reducer::is_left_alone(std::size_t index, const std::optional<PassWords>& words) const {
   return tells_used() && !words->is_used(index);
 }
@@ -661,8 +663,8 @@ void Reducer::finalize_sparse(const std::optional<PassWords>& words, bool is_sha
   for (std::size_t i = 0; i < averages.size(); ++i) *gradients[i] = averages[i];
 }
 
-// The other ranks will come to all of this pass's reductions, so they are called here, too, and
-// tell them. Whoever gave the pass up has an exception in flight already.
+// The other ranks will make all reductions of this pass. So this rank makes them, too, and
+// reports kGivenUp in them. The thread that gave the pass up already has an exception in flight.
 void Reducer::give_up() noexcept {
   const std::lock_guard lock(mutex_);
   if (placement_) placement_->end();
@@ -680,21 +682,21 @@ void Reducer::give_up() noexcept {
       send(bucket, /*async=*/true);
     if (hook_) reduce_words(/*async=*/true);
     if (!options_.looks_late) return;
-    // As in reduce_rest(): a look may be a collective of all ranks.
+    // As in reduce_rest(): reading the words may be a collective of all ranks.
     wait_for_buckets();
     late_->settle();
     if (!may_look_late()) return;
     OwnPart own = take_own_part({});
-    works_ = own.works;  // the next pass waits for them, too: its stream may be another one
+    works_ = own.works;  // the next pass waits for them, too, as it may use another stream
     look_later(std::move(own));
   } catch (...) {
     state_ = State::kIdle;
-    // The group has failed, on every rank and in the next call here. Or the pass before went wrong,
-    // which the other ranks report.
+    // Either the group has failed: then every rank, and the next call here, reports it. Or the
+    // previous pass failed: then the other ranks report it.
   }
 }
 
-// Every rank has the same words and so takes the same way here.
+// Every rank has the same words, so all take the same branch here.
 void Reducer::expect_complete(const PassWords& words, const OwnPart& own, Looking how) const {
   std::vector<int> lacking;
   for (int rank = 0; rank < group_.size(); ++rank) {
@@ -764,7 +766,7 @@ void Reducer::report_missing(const OwnPart& own) const {
               "synchronised pass, unless the option 'find_unused_parameters' is on");
 }
 
-// Once, after the first pass. Gradients that lie in their places move with them.
+// Runs once, after the first pass. Gradients that lie in their places move with them.
 void Reducer::adopt_ready_order(const std::vector<std::size_t>& own_order) {
   const auto order = torch::tensor(std::vector<std::int64_t>(own_order.begin(), own_order.end()))
                          .to(group_.device());

@@ -1,41 +1,45 @@
 // Reducer: averages gradients over the ranks while backward passes run.
 //
-// Each parameter's gradient accumulator has a hook. It moves the gradient into its place in a
-// bucket and makes that place the parameter's .grad; a bucket that is complete is reduced,
-// asynchronously, while the backward pass goes on. A callback at the end of the pass waits.
+// Each parameter's gradient accumulator has a hook. The hook moves the gradient into its place
+// in a bucket and makes that place the parameter's .grad. A complete bucket is reduced
+// asynchronously while the backward pass continues. A callback at the end of the pass waits.
 //
 //      hook: gradient ready          all due buckets sent      callback: end of the pass
 //   idle ------------------> in pass --------------------+----------------------------> idle
 //     ^                                                  | the pass was given up
 //     +--------------------------------------------------+ (an exception left it)
 //
-// The callback belongs to the outermost pass that an output of the module is part of (the outputs
-// have a hook, too), so that gradients of a pass within it, as re-entrant checkpointing makes,
-// count for the outer one.
+// The callback belongs to the outermost pass that an output of the module is part of (the
+// outputs have a hook, too). So gradients of a pass within it, as re-entrant checkpointing
+// makes, count for the outer one.
 //
-// With compute_in_buckets, autograd computes gradients in their places (gradient_placement.h), so that
-// nothing is copied.
+// With compute_in_buckets, autograd computes gradients in their places (gradient_placement.h),
+// so nothing is copied.
 //
-// Bits: gradients are summed in the group's order and the sum is divided by the world size, element
-// by element (ReduceOp::kAvg); where a gradient lies in which bucket, and whether it was copied
-// there or added up there, does not matter. (PyTorch divides first, or multiplies by the
-// reciprocal. For two ranks all of it gives the same bits, but for numbers at the end of the
-// dtype's range.)
+// Bits: gradients are summed in the group's order, and the sum is divided by the world size,
+// element by element (ReduceOp::kAvg). The result does not depend on the bucket that a gradient
+// lies in, nor on whether it was copied there or added up there. (PyTorch divides first, or
+// multiplies by the reciprocal. For two ranks all of these give the same bits, except for
+// numbers at the limits of the dtype's range.)
 //
-// No quiet drift: every pass of every rank sends all buckets, complete or not, in list order. The
-// last one carries words from each rank (ddp/core/pass_words.h): a code, so that all ranks learn in the
-// same pass that one of them has gradients missing (kMissing) or gave the pass up (kGivenUp), and
-// all throw; the epoch that its sampler is in; and, where parameters may be unused, which ones it
-// used. The words also show that something was reduced at all.
+// No silent divergence: every pass of every rank sends all buckets, complete or not, in list
+// order. The last bucket carries words from each rank (ddp/core/pass_words.h):
+// - a code: all ranks learn in the same pass that one of them has gradients missing (kMissing)
+//   or gave the pass up (kGivenUp), and all throw;
+// - the epoch of the rank's sampler;
+// - if parameters may be unused, the parameters that the rank used.
+// The words also prove that the reduction happened at all.
 //
 // Late looks: on a GPU the host would wait for the device in each pass to read the words. With
-// looks_late it reads those of a pass at the end of the next one. Meanwhile the device itself
-// writes NaN to a gradient of a pass that did not complete everywhere (spoil_unless_complete()).
+// looks_late it reads the words of a pass at the end of the next one. Meanwhile the device
+// itself writes NaN to the gradients of a pass that was not complete on all ranks
+// (spoil_unless_complete()).
 //
-// The layout of the first pass is a guess, the parameters in reverse. At its end rank 0's order of
-// readiness becomes the order of all, for good.
+// The layout of the first pass is a guess: the parameters in reverse. At its end all ranks adopt
+// rank 0's order of readiness, for good.
 //
-// One pass at a time; its hooks may run on several threads. The group must outlive the reducer.
+// One pass runs at a time; its hooks may run on several threads. The group must outlive the
+// reducer.
 #pragma once
 
 #include <torch/csrc/autograd/function.h>
@@ -67,19 +71,19 @@ namespace ddprun {
 struct ReducerOptions {
   BucketCaps caps;
   std::optional<Timeout> timeout;
-  // A parameter without a gradient in a pass contributes zeros, or the gradient that it has; if no
-  // rank used it since the last synchronised pass, its gradient stays as it is.
+  // A parameter without a gradient in a pass contributes zeros, or the gradient that it already
+  // has. If no rank used it since the last synchronised pass, its gradient stays unchanged.
   bool find_unused = false;
-  // Every pass is like the first one, in which it is counted how often each gradient comes.
+  // Every pass is like the first one, which counts how often each gradient comes.
   bool static_graph = false;
-  // .grad is the gradient's place in its bucket. Otherwise it is copied there and back.
+  // .grad is the gradient's place in its bucket. If false, it is copied there and back.
   bool gradient_as_bucket_view = true;
-  // Gradients are computed in their places, as far as that is possible.
+  // Gradients are computed in their places, as far as possible.
   bool compute_in_buckets = false;
-  // The words of a pass are looked at in the next one. Not in the first pass, with a hook, with
+  // The words of a pass are read in the next one. Not in the first pass, with a hook, with
   // unused or sparse parameters, or in join(): these need the words at once.
   bool looks_late = false;
-  // Measures one synchronised pass in this many; 0: none.
+  // Measures every n-th synchronised pass; 0: none.
   std::int64_t statistics_every = 0;
 };
 
@@ -88,52 +92,54 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   struct Parameter {
     std::string name;
     torch::Tensor tensor;    // requires grad, floating-point or complex, on the group's device
-    bool is_sparse = false;  // its gradients are
+    bool is_sparse = false;  // its gradients are sparse
   };
 
-  // The same parameters, in the same order, on every rank. `parameters` is not empty.
+  // Makes a reducer. Every rank gives the same parameters, in the same order. `parameters` is
+  // not empty.
   static std::shared_ptr<Reducer> make(std::vector<Parameter> parameters, ProcessGroup& group,
                                        const ReducerOptions& options);
   ~Reducer();
 
-  // Whether the next backward pass is to be synchronised: what a forward decided. Where several
-  // forwards come before it, one that is synchronised is enough (PyTorch's rule). A pass that no
-  // forward spoke for is synchronised unless set_local(true) holds.
+  // Sets whether the next backward pass is synchronised, as a forward decided. If several
+  // forwards come before the pass, one synchronised forward is enough (PyTorch's rule). A pass
+  // without a decision is synchronised, unless set_local(true) holds.
   void set_require_sync(bool synchronise);
 
-  // The forward that decided last threw: it says nothing of the next pass.
+  // Withdraws the decision of the last forward, because that forward threw.
   void cancel_forward();
 
-  // What came out of the forward that decided last.
+  // Registers the outputs of the last forward that decided.
   void prepare_for_backward(std::span<const torch::Tensor> outputs);
 
-  // The parts of a forward, for statistics.
+  // Mark the parts of a forward, for statistics.
   void forward_begins();
   void module_begins();
 
-  // Passes without a decision stay local while this is set.
+  // While this is set, passes without a decision stay local.
   void set_local(bool local);
 
-  // Averages buckets from now on. Before the first pass, once.
+  // Makes `hook` average the buckets from now on. Call it once, before the first pass.
   void set_hook(std::shared_ptr<CommHook> hook);
   bool has_hook() const { return hook_ != nullptr; }
   bool has_begun() const { return passes_ > 0; }
-  // Whether the last pass left gradients that are this rank's own.
+  // Returns whether the last pass left gradients that were not averaged.
   bool was_local() const { return was_local_; }
-  // Synchronised passes that have begun here: between two collectives the same number on every rank.
+  // Returns the number of synchronised passes that have begun. Between two collectives it is the
+  // same on every rank.
   std::int64_t passes() const { return passes_; }
 
-  // Whether synchronised passes throw where the ranks' samplers are in different epochs.
+  // Sets whether synchronised passes throw if the ranks' samplers are in different epochs.
   void compare_epochs(bool compare);
 
-  // Sums are divided by this number, where it is not the group's size.
+  // Sums are divided by this number; nullopt: by the group's size.
   void set_divisor(std::optional<int> divisor);
 
-  // A pass of a rank that has nothing more to train on: it takes part in all that the others
-  // reduce, with zeros. Its parameters' gradients are unspecified then.
+  // Runs a pass for a rank that has no inputs left. It takes part in all reductions of the other
+  // ranks, with zeros. The gradients of its parameters are unspecified then.
   void shadow_pass();
 
-  // What it knows: of parameters, buckets, passes and times. For the thread that trains, between
+  // Adds parameters, buckets, passes and times to `to`. For the thread that trains, between
   // passes.
   void describe(DataParallelStatistics& to);
 
@@ -145,20 +151,20 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     Parameter parameter;
     std::shared_ptr<torch::autograd::Node> accumulator;  // the parameter holds it weakly only
     std::uintptr_t hook = 0;
-    torch::Tensor kept;    // the old gradient of one that this pass did not reach
+    torch::Tensor kept;    // the old gradient of a parameter that this pass did not reach
     bool is_used = false;  // since the last synchronised pass, in local passes, too
   };
 
-  // This rank's part of a pass, for whoever looks at the words of all.
+  // This rank's part of a pass, to judge the words of all ranks.
   struct OwnPart {
     std::vector<std::string> missing = {};  // parameters without a gradient
     bool is_nested = false;                 // within another backward pass
     std::int64_t epoch = 0;
     std::vector<Work> works = {};              // of the pass
-    double scale = 1;  // of the words: what makes them sums
+    double scale = 1;  // factor that makes the words sums
   };
 
-  // kAlone: without a collective, because the other ranks are elsewhere. It names less then.
+  // kAlone: without a collective, because the other ranks are elsewhere. Its messages name less.
   enum class Looking { kTogether, kAlone };
 
   Reducer(std::vector<Parameter> parameters, ProcessGroup& group, const ReducerOptions& options);
@@ -226,27 +232,30 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::shared_ptr<GradientPlacement> placement_;  // null: gradients are copied
   std::vector<Work> works_;                       // by bucket: of its last reduction
   std::shared_ptr<CommHook> hook_;
-  std::vector<std::function<void()>> finishes_;  // what the hook has begun, in order of buckets
+  std::vector<std::function<void()>> finishes_;  // of the hook's started calls, in the order of the
+                                                 // buckets
   std::optional<int> divisor_;
   bool has_ready_order_ = false;
   bool has_sparse_ = false;
   const std::shared_ptr<detail::LateChecks> late_ = std::make_shared<detail::LateChecks>();
   std::vector<int> expected_;  // static graph: arrivals of the first pass
 
-  // What forwards said about the next pass.
+  // Decisions of forwards on the next pass.
   std::optional<bool> decision_;
   std::optional<bool> decision_before_;  // the last forward
   int forwards_ = 0;
-  int prepared_ = 0;             // of these, whose outputs are known
+  int prepared_ = 0;             // forwards whose outputs are known
   std::vector<char> reachable_;  // from these outputs
 
   bool local_ = false;
   bool compares_epochs_ = true;
   enum class State { kIdle, kLocalPass, kPass } state_ = State::kIdle;
-  std::shared_ptr<const std::atomic<bool>> is_scope_open_;  // of the last guard; null before the first one
+  std::shared_ptr<const std::atomic<bool>> is_scope_open_;  // of the last guard; null before the
+                                                            // first
+  // A gradient of an output has come, in a pass that reaches the parameters.
   bool is_pass_due_ =
-      false;  // a gradient of an output has come, in a pass that goes to the parameters
-  std::int64_t passes_ = 0;  // that were synchronised
+      false;
+  std::int64_t passes_ = 0;  // synchronised ones
   bool was_local_ = false;
   std::optional<ReductionPass> pass_;
 

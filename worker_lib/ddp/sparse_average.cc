@@ -7,7 +7,7 @@
 namespace ddprun {
 namespace {
 
-// Rows at the end of the first dimension, up to `length`.
+// Returns the tensor with rows added at the end of the first dimension, up to `length`.
 torch::Tensor padded(const torch::Tensor& tensor, std::int64_t length) {
   auto sizes = tensor.sizes().vec();
   sizes[0] = length;
@@ -37,7 +37,8 @@ std::vector<torch::Tensor> average_sparse(const std::vector<torch::Tensor>& mine
   }
   const torch::Tensor own_lengths = torch::tensor(lengths).to(group.device());
   torch::Tensor all_lengths = for_all_ranks(own_lengths, world_size);
-  // Waits for the calls on the host, so that one that was ended early throws: lengths that have not come are anything.
+  // Waits on the host, so that an aborted call throws: lengths that have not arrived are
+  // uninitialized.
   const Timeout patience = timeout.value_or(group.timeout());
   group.all_gather_into_tensor(all_lengths, own_lengths, {.timeout = timeout}).wait(patience);
   all_lengths = all_lengths.cpu();
@@ -45,7 +46,7 @@ std::vector<torch::Tensor> average_sparse(const std::vector<torch::Tensor>& mine
     return all_lengths[rank][static_cast<std::int64_t>(i)].item<std::int64_t>();
   };
 
-  // Of each tensor: indices, one row for each entry, and values.
+  // For each tensor: indices, with one row for each entry, and values.
   std::vector<torch::Tensor> inputs, outputs;
   for (std::size_t i = 0; i < own.size(); ++i) {
     std::int64_t longest = 0;

@@ -65,8 +65,8 @@ void StepRecorder::computed() {
   if (record_) record_->computed(BootClock::now());
 }
 
-// Whoever ends a call wakes those who wait for it first, so the time may not be written yet, though
-// the bucket is done.
+// The thread that ends a call first wakes those that wait for it. So a bucket may be done before
+// its time is written.
 void StepRecorder::reduced() {
   if (!record_) return;
   const TimePoint now = BootClock::now();

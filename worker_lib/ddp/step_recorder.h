@@ -1,9 +1,8 @@
-// StepRecorder: takes the times of the passes that the option 'statistics_every' asks for.
+// StepRecorder: takes the times of the passes that the option 'statistics_every' selects.
 //
-// Owned by a Reducer, which has none where the option is 0, and calls it with its mutex held; what
-// it is told between steps that are recorded costs a comparison. How long a reduction took is seen
-// by whoever ends it: that thread only writes a time, into memory that it shares with this pass's
-// record.
+// A Reducer owns it (none if the option is 0) and calls it with its mutex held. Between recorded
+// steps a call costs a comparison. The thread that ends a reduction sees how long it took. That
+// thread only writes a time, into memory that it shares with this pass's record.
 #pragma once
 
 #include <atomic>
@@ -24,28 +23,29 @@ class StepRecorder {
   // every: at least 1.
   explicit StepRecorder(std::int64_t every) : every_(every) {}
 
-  // A forward in grad mode: it begins, the module's own forward begins, it is over, or has thrown.
-  // next_pass: the number of the synchronised pass that would come now.
+  // Mark a forward in grad mode: it begins, the module's own forward begins, it ends, it throws.
+  // next_pass: the number that the next synchronised pass would have.
   void forward_begins(std::int64_t next_pass);
   void module_begins();
   void forward_ends();
   void forward_fails() { forward_began_.reset(); }
 
-  // A pass: the first gradient of an output, or of a parameter, comes; it turns out to be
-  // synchronised, over the buckets that `describe` gives, or something else.
+  // Mark a pass. It begins with the first gradient of an output or of a parameter. Then it is
+  // found to be synchronised, over the buckets that `describe` returns, or not to be recorded.
   void pass_begins(std::int64_t next_pass);
   void is_not_recorded();
   void is_synchronised(std::int64_t pass,
                        const std::function<std::vector<BucketTimes>()>& describe);
 
-  // Of a synchronised one.
+  // Mark events of a synchronised pass.
   void gradient_came(int bucket);
   void sent(int bucket);
-  // `work` reduces it.
+  // Watches `work`, which reduces the bucket.
   void watch(int bucket, const Work& work);
   void done(int bucket);
   void computed();
-  // Every reduction that is watched is over; where nobody has seen yet when, it was by now.
+  // Marks that every watched reduction has ended. One whose end was not yet recorded gets the
+  // present time.
   void reduced();
   void pass_ends();
 
@@ -55,7 +55,7 @@ class StepRecorder {
  private:
   bool is_due(std::int64_t pass) const { return pass % every_ == 0; }
 
-  // By bucket, when it was seen to be done, as nanoseconds of the BootClock; 0: not yet.
+  // By bucket: when it was seen to be done, as nanoseconds of the BootClock; 0: not yet.
   using Ends = std::vector<std::atomic<Duration::rep>>;
 
   const std::int64_t every_;
@@ -64,9 +64,9 @@ class StepRecorder {
     Duration all = {}, exchange = {};
   };
   Forwards forwards_;  // since the last pass
-  Forwards before_;    // the pass that is recorded
+  Forwards before_;    // of the pass that is recorded
   std::optional<TimePoint> forward_began_;
-  Duration exchange_ = {};  // of the forward that is going on
+  Duration exchange_ = {};  // of the current forward
   std::optional<TimePoint> pass_began_;
   std::optional<StepRecord> record_;
   std::shared_ptr<Ends> ends_;

@@ -12,7 +12,7 @@ namespace {
 
 struct OpenBucket {
   BucketLayout layout;
-  std::uint64_t payload_bytes = 0;  // without padding: the caps are about what the user sees
+  std::uint64_t payload_bytes = 0;  // without padding: the caps count what the user sees
   bool is_first = true;
 };
 
@@ -40,7 +40,7 @@ std::vector<BucketLayout> plan_buckets(std::span<const PlannedGradient> gradient
   for (auto& [kind, bucket] : open)
     if (!bucket.layout.slots.empty()) rest.push_back(std::move(bucket.layout));
 
-  // Those that never reached their cap become full with their last gradient.
+  // Buckets that never reached their cap become full with their last gradient.
   std::vector<std::size_t> place(gradients.size());
   for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
   for (BucketLayout& layout : rest) closed.push_back(std::move(layout));
@@ -73,7 +73,7 @@ bool ReductionPass::is_awaited(std::size_t gradient) const {
   return arrivals_[gradient] < expected_[gradient] && !marked_unused_[gradient];
 }
 
-// It is awaited no more.
+// Counts a gradient that is no longer awaited.
 void ReductionPass::settle(std::size_t gradient) {
   if (bucket_of_[gradient] != kNoBucket) --pending_[bucket_of_[gradient]];
 }

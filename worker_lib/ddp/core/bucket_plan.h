@@ -1,9 +1,9 @@
-// How gradients are laid out in buckets, and when a bucket may be sent during a backward pass.
+// Lays out gradients in buckets, and decides when a bucket may be sent during a backward pass.
 //
-// A bucket is one flat block of memory that is reduced over all ranks with one call. plan_buckets()
-// cuts a list of gradients into buckets; ReductionPass follows one backward pass and says which
-// buckets are due. Both are functions of their arguments alone, so ranks that give the same
-// arguments send the same buckets in the same order.
+// A bucket is one flat block of memory that is reduced over all ranks with one call.
+// plan_buckets() divides a list of gradients into buckets. ReductionPass follows one backward
+// pass and says which buckets are due. Both depend on their arguments only, so ranks that give
+// the same arguments send the same buckets in the same order.
 //
 // Value types and pure functions; one owner thread.
 #pragma once
@@ -38,21 +38,21 @@ struct BucketLayout {
   std::vector<BucketSlot> slots;
 };
 
-// The next place where a slot, or what follows the last one, may begin: aligned, for kernels. What
-// lies between slots stays zero.
+// Returns the next aligned offset (for kernels) at which a slot, or the data after the last one,
+// may begin. Gaps between slots stay zero.
 constexpr std::uint64_t slot_aligned(std::uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
-// Cuts `gradients`, taken in `order` (indices, each at most once: the order in which they become
-// ready), into buckets; those that `order` leaves out lie in none. PyTorch's rule: one open bucket
-// for each kind; a gradient is added first, and then the bucket is closed if it has reached its cap,
-// so buckets overshoot and one gradient is never split. The buckets come in the order in which they
-// become full.
+// Divides `gradients`, taken in `order`, into buckets. order: the indices in the order in which
+// they become ready, each at most once. Gradients that `order` leaves out are in no bucket.
+// PyTorch's rule: there is one open bucket for each kind. A gradient is added first, and then
+// the bucket is closed if it has reached its cap. So buckets overshoot, and a gradient is never
+// split. The buckets are in the order in which they become full.
 std::vector<BucketLayout> plan_buckets(std::span<const PlannedGradient> gradients,
                                        std::span<const std::size_t> order, BucketCaps caps);
 
-// One backward pass. Buckets are due strictly in list order, because every rank must send them in
-// the same order; the last one is held back until the pass ends, because it carries what this rank
-// has to say about the whole pass.
+// ReductionPass: one backward pass. Buckets are due strictly in list order, because every rank
+// must send them in the same order. The last one is held back until the pass ends, because it
+// carries this rank's report on the whole pass.
 //
 //   per gradient:   arrive(g); while ((b = take_due()) >= 0) send(b);
 //   at the end:     while ((b = take_remaining()) >= 0) send(b);
@@ -65,29 +65,31 @@ class ReductionPass {
   ReductionPass(std::span<const BucketLayout> buckets, std::size_t gradient_count,
                 std::span<const int> expected = {});
 
-  // For a pass that finds out how often gradients come: any number is right, and nothing is due
-  // before the end.
+  // For a pass that counts how often gradients come: any number is accepted, and no bucket is
+  // due before the end.
   void only_count();
 
-  // Not awaited in this pass: its bucket may go without it.
+  // Stops waiting for the gradient in this pass. Its bucket may be sent without it.
   void mark_unused(std::size_t gradient);
 
-  // It has come. False, and nothing changes, when it had come as often as was expected, or was
-  // excused and its bucket has gone.
+  // Records that the gradient has come. Returns false and changes nothing if it has already come
+  // as often as expected, or if it was marked unused and its bucket was sent.
   bool arrive(std::size_t gradient);
 
-  // The next bucket that is due, or -1. Each is returned once.
+  // Returns the next bucket that is due, or -1. Returns each bucket once.
   int take_due();
 
-  // At the end of the pass: the buckets that are left, complete or not, the last one included; then
-  // -1.
+  // At the end of the pass: returns the remaining buckets one by one, complete or not, the last
+  // one included; then -1.
   int take_remaining();
 
-  // How often each has come.
+  // Returns how often each gradient has come.
   const std::vector<int>& arrivals() const { return arrivals_; }
-  // Gradients that came less often than expected and were not excused, in index order.
+  // Returns the gradients that came less often than expected and were not marked unused, in
+  // index order.
   std::vector<std::size_t> missing() const;
-  // Gradients in the order in which they came (the last time), then those that never did.
+  // Returns the gradients in the order in which they came (the last time), then those that never
+  // came.
   std::vector<std::size_t> ready_order() const;
 
  private:

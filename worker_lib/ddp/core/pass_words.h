@@ -1,8 +1,10 @@
-// PassWords: what the ranks say to each other at the end of a pass of DistributedDataParallel.
+// PassWords: the numbers that the ranks exchange at the end of a pass of
+// DistributedDataParallel.
 //
-// Each rank writes numbers at its own places and 0 at those of the others; the sum over the ranks holds what each one
-// has written. The sums travel with the gradients, as averages, so they may have lost bits: every number is small
-// enough that rounding brings it back from an average in bfloat16.
+// Each rank writes numbers at its own places and 0 at those of the others. So the sum over the
+// ranks holds the number of each rank. The sums travel with the gradients, as averages, so they
+// may have lost bits. Every number is so small that rounding recovers it from an average in
+// bfloat16.
 //
 //   | codes, by rank | epochs, by rank | by parameter: how many ranks used it |
 //
@@ -23,24 +25,25 @@ enum class PassCode { kComplete = 1, kMissing = 2, kGivenUp = 3 };
 
 class PassWords {
  public:
-  // parameters: for which it is told who used them; may be 0.
+  // parameters: the number of parameters with a usage count; may be 0.
   static std::size_t count(int ranks, std::size_t parameters) {
     return 2 * static_cast<std::size_t>(ranks) + parameters;
   }
 
-  // What a rank writes. epoch: negative: none that is to be compared.
+  // Returns the words that a rank writes. epoch: negative means that it is not compared.
   static std::vector<double> of_rank(int rank, int ranks, PassCode code, std::int64_t epoch,
                                      std::span<const bool> used);
 
-  // sums: over the ranks, as many as count() says.
+  // sums: over the ranks, with count() elements.
   PassWords(std::vector<double> sums, int ranks) : sums_(std::move(sums)), ranks_(ranks) {}
 
-  // The first rank whose code has not come. Where there is one the rest means nothing.
+  // Returns the first rank whose code did not arrive. If there is one, the other numbers are
+  // meaningless.
   std::optional<int> missing_rank() const;
   PassCode code(int rank) const;
-  // Whether two ranks are in epochs that differ by something else than a multiple of 30.
+  // Returns whether two ranks are in epochs whose difference is not a multiple of 30.
   bool do_epochs_differ() const;
-  // Whether any rank used the parameter.
+  // Returns whether any rank used the parameter.
   bool is_used(std::size_t parameter) const;
 
  private:

@@ -11,7 +11,7 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-constexpr std::size_t kMaxBuckets = 40;  // of which there are rows
+constexpr std::size_t kMaxBuckets = 40;  // the table shows at most this number of rows
 constexpr std::size_t kMaxLineBytes = 100;
 
 std::string in_ms(Duration time) {
@@ -31,7 +31,7 @@ std::string counted(std::size_t count, const std::string& noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-// The first column to the left, the others to the right.
+// Aligns the first column to the left, the others to the right.
 std::string aligned(const std::vector<Row>& rows) {
   std::vector<std::size_t> widths;
   for (const Row& row : rows) {
@@ -49,7 +49,7 @@ std::string aligned(const std::vector<Row>& rows) {
   return text;
 }
 
-// As many names as a line holds.
+// Lists the names that fit on a line.
 std::string list_line(const std::string& title, const std::vector<std::size_t>& indices,
                       const std::vector<std::string>& names) {
   std::string line = title;

@@ -10,7 +10,7 @@
 namespace ddprun {
 namespace {
 
-// values: at least one; their order is lost.
+// values: at least one; they are reordered.
 Duration median_of(std::vector<Duration>& values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
   std::ranges::nth_element(values, middle);
@@ -18,7 +18,7 @@ Duration median_of(std::vector<Duration>& values) {
   return (*std::max_element(values.begin(), middle) + *middle) / 2;
 }
 
-// What `of` says of each step.
+// Returns the value of `of` for each step.
 std::vector<Duration> values_of(const std::deque<StepTimes>& steps,
                                 const std::function<Duration(const StepTimes&)>& of) {
   std::vector<Duration> values;
@@ -40,7 +40,7 @@ struct Span {
   Duration begin, end;
 };
 
-// How much time these cover, and how much of it lies before `border`.
+// The time that the intervals cover, and the part of it before `border`.
 struct Cover {
   Duration all = {}, before = {};
 };

@@ -1,9 +1,9 @@
-// What a training step took, from the points in time at which something happened in it.
+// Computes the times of a training step from the points in time of its events.
 //
 //   StepRecord record(pass, began, buckets);       the first gradient of an output
-//     gradient_came(bucket, now)                   as often as that happens
-//     sent(bucket, now)                            each once
-//     computed(now)                                autograd is through
+//     gradient_came(bucket, now)                   any number of times
+//     sent(bucket, now)                            once each
+//     computed(now)                                autograd has finished
 //     done(bucket, when)                           before or after computed(), in any order
 //   statistics.add(record.end(now));
 //
@@ -23,7 +23,7 @@ namespace ddprun {
 
 class StepRecord {
  public:
-  // pass: its number. buckets: at least one; their times are of no account.
+  // pass: its number. buckets: at least one; their times are ignored.
   StepRecord(std::int64_t pass, TimePoint began, std::vector<BucketTimes> buckets);
 
   void gradient_came(std::size_t bucket, TimePoint now);
@@ -31,7 +31,7 @@ class StepRecord {
   void computed(TimePoint now);
   void done(std::size_t bucket, TimePoint when);
 
-  // The pass is over. Every bucket is done.
+  // Returns the times; the pass is over. Every bucket must be done.
   StepTimes end(TimePoint now) const;
 
  private:
@@ -45,12 +45,12 @@ class StepRecord {
   std::vector<Moments> moments_;  // by bucket
 };
 
-// The last kRecentSteps steps that were added.
+// StepStatistics: the last kRecentSteps steps that were added.
 class StepStatistics {
  public:
   void add(StepTimes step);
 
-  // Steps from now on have other buckets: the first of them makes the earlier ones be forgotten.
+  // Steps from now on have other buckets. The first of them drops the earlier ones.
   void change_buckets() { have_buckets_changed_ = true; }
 
   std::optional<StepTimes> last() const;
