@@ -17,10 +17,11 @@ using nlohmann::json;
 
 namespace {
 
-// How long a call that was ended may take to say why.
+// How long an aborted call may take to report its reason.
 constexpr auto kTimeToFail = std::chrono::seconds(10);
 
-// Not on a GPU where the cpu will do. The copy to a GPU does not wait for its stream.
+// Makes a tensor of the requests, on the CPU if the group supports that. The copy to a GPU does
+// not wait for its stream.
 torch::Tensor as_tensor(const std::vector<bool>& requests, const ProcessGroup& group) {
   const torch::Tensor values =
       torch::tensor(std::vector<std::int32_t>(requests.begin(), requests.end()));
@@ -31,14 +32,14 @@ torch::Tensor as_tensor(const std::vector<bool>& requests, const ProcessGroup& g
   return requested;
 }
 
-// Returns what the call has written on a device. Uses a stream of its own, because the caller's
-// stream may hold a whole step.
+// Returns the values that the call has written on a device. Uses a separate stream, because the
+// caller's stream may have a whole step enqueued.
 torch::Tensor result_on_host(const Work& work, const torch::Tensor& values) {
   const c10::impl::VirtualGuardImpl device(values.device().type());
   const c10::StreamGuard aside(device.getStreamFromGlobalPool(values.device()));
   work.wait();
   const torch::Tensor result = detail::HostCopy(values).wait();
-  work.wait(kTimeToFail);  // an aborted call lets the copy come, too
+  work.wait(kTimeToFail);  // throws if the call was aborted; its copy completes, too
   return result;
 }
 

@@ -1,4 +1,4 @@
-// What any rank of a group wants, or could not do, known to all of them.
+// Tells all ranks of a group about a request or a failure of any rank.
 #pragma once
 
 #include <functional>
@@ -12,22 +12,23 @@
 
 namespace ddprun {
 
-// Of each wish whether some rank has it. A collective call: one small all-reduce, none in a world of one.
-// The thread of the group's calls; throws as they do.
+// Returns for each request whether any rank has it. A collective call: one small all-reduce,
+// none in a world of one. For the thread of the group's calls; throws as they do.
 std::vector<bool> any_rank_requests(ProcessGroup& group, const std::vector<bool>& mine);
 
-// The same without waiting: what the ranks wish in one step is known in the next one. In a world of
-// one there is nothing to wait for. On a GPU neither call waits for the caller's stream; last()
-// waits until the device has exchanged the requests of the step before. The group must outlive it;
-// the thread of the group's calls owns it.
+// LateRequests: the same without waiting. The ranks learn the requests of one step in the next
+// step. A world of one has nothing to wait for. On a GPU neither call waits for the caller's
+// stream; last() waits until the device has exchanged the requests of the previous step. The
+// group must outlive it. The thread of the group's calls owns it.
 class LateRequests {
  public:
   explicit LateRequests(ProcessGroup& group) : group_(group) {}
 
-  // What any rank gave to the last begin(); of none yet, no wish. In a world of one: `mine`. Collective where a
-  // begin() came before; throws as collectives do.
+  // Returns the requests that any rank gave to the last begin(); all false if there was none. In
+  // a world of one it returns `mine`. Collective if a begin() came before; throws as collectives
+  // do.
   std::vector<bool> last(const std::vector<bool>& mine);
-  // Sends requests, asynchronously. Collective.
+  // Sends requests asynchronously. Collective.
   void begin(const std::vector<bool>& mine);
 
  private:
@@ -39,13 +40,14 @@ class LateRequests {
   std::optional<Sent> sent_;
 };
 
-// A failure for an exchange of objects; null: none. Throws it again, with whose it is in front.
+// Convert a failure for an exchange of objects (null: none), and throw it again with the text
+// `whose` before the message.
 nlohmann::json to_json_report(const std::optional<DistError>& failure);
 void throw_reported(const nlohmann::json& report, const std::string& whose = "");
 
-// Runs every rank's part. What the parts return, by rank; what the first of them threw is thrown on
-// every rank. Collective; ranks wait for each other as long as timeout says without being taken for
-// a hang.
+// Runs every rank's part and returns the results by rank. The first exception of a part is
+// thrown on every rank. Collective. The ranks wait for each other for at most `timeout`, without
+// being taken for a hang.
 std::vector<nlohmann::json> on_every_rank(ProcessGroup& group, const char* doing, Timeout timeout,
                                           const std::function<nlohmann::json()>& part);
 

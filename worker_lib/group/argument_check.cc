@@ -30,7 +30,7 @@ constexpr bool is_known_dtype(torch::ScalarType type) {
   return std::ranges::find(kKnownDtypes, type) != kKnownDtypes.end();
 }
 
-// "Bool, Byte, ... and Double".
+// Returns "Bool, Byte, ... and Double".
 std::string known_dtypes() {
   std::string text;
   for (const torch::ScalarType type : kKnownDtypes) {
@@ -44,7 +44,7 @@ std::string element(const char* name, std::size_t index) {
   return std::string(name) + "[" + std::to_string(index) + "]";
 }
 
-// The bytes a contiguous tensor lies in. const_data_ptr leaves a lazily copied tensor uncopied.
+// The memory range of a contiguous tensor. const_data_ptr does not materialize a lazy copy.
 struct Extent {
   std::uintptr_t begin;
   std::uintptr_t end;
@@ -104,8 +104,8 @@ void ArgumentCheck::tensor(const char* name, const torch::Tensor& tensor) {
     explain(name, tensor);
 }
 
-// Finds the rule that is_sound() saw broken. Apart from it, so that the quick path builds no
-// strings.
+// Finds the rule that is_sound() found broken. It is a separate function, so that the fast path
+// builds no strings.
 void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor) const {
   if (!tensor.defined()) refuse(name + " must be a tensor, but is undefined");
   if (tensor.layout() != torch::kStrided) {
@@ -324,8 +324,8 @@ void ArgumentCheck::op(ReduceOp op, double factor, const torch::Tensor& tensor) 
   };
   if (!is_reducible(element_type_of(type))) {
     refuse(std::string("op ") + to_text(op) + " cannot reduce " + c10::toString(type) +
-           ": tensors of this dtype can be moved (broadcast, all_gather, send, ...), but not reduced; "
-           "convert it");
+        ": tensors of this dtype can be moved (broadcast, all_gather, send, ...), but not reduced; "
+        "convert it");
   }
   if (factor != 1 && op != ReduceOp::kPremulSum) {
     refuse(std::string("premul_factor is for op premul_sum, not ") + to_text(op));

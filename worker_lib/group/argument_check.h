@@ -1,8 +1,8 @@
-// ArgumentCheck: what ProcessGroup demands of the arguments of a call, before anything is sent.
+// ArgumentCheck: checks the arguments of a ProcessGroup call, before anything is sent.
 //
-// One is made per call; it holds who asks and, once it has seen a tensor, the call's device. Every
-// check throws DistError kInvalidArgument that names the call, the argument, the rule and what was
-// given. Caller's thread.
+// One object is made per call. It holds the caller's name and, from the first tensor on, the
+// call's device. Every check throws DistError kInvalidArgument that names the call, the
+// argument, the rule and the given value. Caller's thread.
 #pragma once
 
 #include <torch/types.h>
@@ -19,55 +19,56 @@ namespace ddprun {
 
 class Backend;
 
-// The types of devices whose tensors a group takes.
+// DeviceTypes: the types of devices whose tensors a group accepts.
 class DeviceTypes {
  public:
   explicit DeviceTypes(const Backend& backend);
 
   bool holds(torch::DeviceType type) const { return (types_ >> static_cast<int>(type) & 1) != 0; }
-  // "cpu, the group's device", "cpu or cuda, the group's devices".
+  // Returns "cpu, the group's device" or "cpu or cuda, the group's devices".
   std::string to_text() const;
 
  private:
-  std::uint64_t types_ = 0;  // a bit for each
+  std::uint64_t types_ = 0;  // one bit for each type
 };
 
 class ArgumentCheck {
  public:
-  // call: "all_reduce". The strings are kept by pointer, and so are the devices.
+  // call: "all_reduce". The strings and the devices are kept by pointer.
   ArgumentCheck(const char* call, const DeviceTypes& devices, int rank, int size)
       : call_(call), devices_(devices), rank_(rank), size_(size) {}
 
   const char* call() const { return call_; }
 
-  // Defined, dense, contiguous, on a device of the group's, of a dtype that collectives know. All
-  // tensors of a call are on one device.
+  // The tensor is defined, dense, contiguous, on a device of the group, and of a dtype that
+  // collectives support. All tensors of a call are on one device.
   void tensor(const char* name, const torch::Tensor& tensor);
 
-  // One tensor per rank, each sound by itself and of the shape and dtype of `like`.
+  // One tensor per rank, each valid by itself and of the shape and dtype of `like`.
   void one_per_rank(const char* name, const std::vector<torch::Tensor>& list, const char* like_name,
                     const torch::Tensor& like);
 
-  // At least one tensor, each sound by itself.
+  // At least one tensor, each valid by itself.
   void list(const char* name, const std::vector<torch::Tensor>& list);
   // The same, all of one dtype.
   void list_of_one_dtype(const char* name, const std::vector<torch::Tensor>& list);
-  // One tensor per rank, each sound by itself and of the dtype of like[0], whatever its shape.
+  // One tensor per rank, each valid by itself and of the dtype of like[0]; shapes may differ.
   void one_dtype_per_rank(const char* name, const std::vector<torch::Tensor>& list,
                           const char* like_name, const std::vector<torch::Tensor>& like);
   void same_dtype(const char* name, const torch::Tensor& tensor, const char* like_name,
                   const torch::Tensor& like) const;
-  // `whole`, sound by itself, holds a part like `part` for each rank, in any shape.
+  // `whole` is valid by itself and holds a part like `part` for each rank, in any shape.
   void parts_of_all(const std::string& name, const torch::Tensor& whole,
                     const std::string& part_name, const torch::Tensor& part);
-  // The same of each one of two lists, which are equally long.
+  // The same for each pair of two lists, which must be equally long.
   void parts_of_each(const char* name, const std::vector<torch::Tensor>& wholes,
                      const char* part_name, const std::vector<torch::Tensor>& parts);
-  // Lengths of each rank's share of the first dimension: what was given, else equal ones.
+  // Returns the length of each rank's share of the first dimension: the given lengths, else
+  // equal ones.
   std::vector<std::int64_t> splits(const char* name, const std::vector<std::int64_t>& given,
                                    const char* tensor_name, const torch::Tensor& tensor) const;
 
-  // The list that only the root passes: as one_per_rank there, empty elsewhere.
+  // The list that only the root passes: as in one_per_rank there, empty elsewhere.
   void roots_list(const char* name, const std::vector<torch::Tensor>& list, const char* like_name,
                   const torch::Tensor& like, int root);
 
@@ -81,8 +82,8 @@ class ArgumentCheck {
   void apart_or_own(const char* name, const torch::Tensor& tensor, const char* list_name,
                     const std::vector<torch::Tensor>& list) const;
 
-  // No tensor that is written shares memory with one that is read, but where it is exactly this rank's
-  // share of the one in the same place.
+  // No tensor that is written shares memory with one that is read. Exception: it may be exactly
+  // this rank's share of the tensor at the same index.
   void apart_or_own_share(const char* name, const std::vector<torch::Tensor>& written,
                           const char* list_name, const std::vector<torch::Tensor>& read) const;
 
@@ -93,7 +94,7 @@ class ArgumentCheck {
   void apart(const char* name, const torch::Tensor& tensor, const char* list_name,
              const std::vector<torch::Tensor>& list) const;
 
-  // The reduction is defined for the dtype; the factor is 1 where it would not be looked at.
+  // The reduction is defined for the dtype. The factor is 1 if the reduction does not use it.
   void op(ReduceOp op, double factor, const torch::Tensor& tensor) const;
 
   // A rank of the group.
@@ -102,13 +103,13 @@ class ArgumentCheck {
   // Another rank of the group. name: "destination" or "source".
   void peer(const char* name, int peer) const;
 
-  // Another rank of the group, or kAnySource where there is one.
+  // Another rank of the group, or kAnySource if the group supports it.
   void source(const char* name, int source) const;
 
   void tag(int tag) const;
 
-  // The timeout of the call: what was asked for, else the group's; more than zero, and no longer than
-  // a backend can compute with (kLongestTimeout).
+  // Returns the timeout of the call: the requested one, else the group's. It must be above zero,
+  // and at most the longest that a backend can compute with (kLongestTimeout).
   Duration timeout(std::optional<Duration> asked, Duration of_group) const;
 
   [[noreturn]] void refuse(const std::string& why) const;

@@ -1,8 +1,8 @@
-// BackendByDevice: several backends in one group, each for the tensors of some types of devices. Calls
-// of different backends do not wait for each other; a barrier is that of the main one.
+// BackendByDevice: several backends in one group, each for the tensors of some types of devices.
+// Calls of different backends do not wait for each other. A barrier is the main backend's.
 //
-// Owned by a ProcessGroup, which has seen to it that the tensors of a call are on one device that the
-// group serves. Threads: as Backend.
+// Owned by a ProcessGroup, which has checked that the tensors of a call are on one device that
+// the group serves. Threads: as Backend.
 #pragma once
 
 #include <algorithm>

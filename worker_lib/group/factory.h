@@ -1,6 +1,6 @@
 // GroupFactory: forms groups of some ranks of the world. ProcessGroup::split() uses it.
 //
-// Any thread may form groups; the order in which they are formed is up to the program.
+// Any thread may form groups. The program decides their order.
 #pragma once
 
 #include <memory>
@@ -17,10 +17,10 @@ class GroupFactory {
  public:
   virtual ~GroupFactory() = default;
 
-  // The group of these ranks of the world, in their order; this rank is one of them. patience: for the
-  // others to come, where it is not the group's own timeout. seed: what the group that it is a part of
-  // has given for it (Backend::split_off), or null. kPeerLost as soon as the world notices that one of
-  // them is dead.
+  // Forms the group of these ranks of the world, in their order. This rank is one of them.
+  // patience: timeout for the other ranks to come, if it differs from the group's timeout. seed:
+  // what the parent group gave for it (Backend::split_off), or null. Returns kPeerLost as soon
+  // as the world notices that one of them is dead.
   virtual Result<std::unique_ptr<ProcessGroup>> form(const std::vector<int>& ranks,
                                                      const GroupOptions& how,
                                                      std::optional<Duration> patience = {},

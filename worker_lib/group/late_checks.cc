@@ -10,7 +10,7 @@
 namespace ddprun::detail {
 namespace {
 
-// Calls `call` with each element, also after an exception. Then throws the first one.
+// Calls `call` with each element, even after an exception. Then throws the first exception.
 template <class All, class Call>
 void call_for_all(const All& all, Call call) {
   std::exception_ptr first;
@@ -26,7 +26,7 @@ void call_for_all(const All& all, Call call) {
 
 }  // namespace
 
-// A copy to or from ordinary memory would wait for the stream of a GPU.
+// Pinned memory: a copy to or from pageable memory would wait for the stream of a GPU.
 torch::Tensor host_tensor_for(const torch::Tensor& on_device) {
   return torch::empty(on_device.sizes(), torch::TensorOptions(on_device.scalar_type())
                                              .pinned_memory(on_device.is_cuda()));

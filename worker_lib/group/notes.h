@@ -1,7 +1,7 @@
-// GroupNotes: what ddprun's classes that use one ProcessGroup tell each other by way of it.
+// GroupNotes: data that ddprun's classes share through the ProcessGroup that they use.
 //
-// Owned jointly by the group and by those who look at it, because samplers and layers may outlive the group.
-// Any thread.
+// Owned jointly by the group and by its readers, because samplers and layers may outlive the
+// group. Any thread.
 #pragma once
 
 #include <atomic>
@@ -15,9 +15,9 @@ namespace ddprun::detail {
 struct GroupNotes {
   static constexpr std::int64_t kNoEpoch = -1;
 
-  // What set_epoch() of a sampler that was made with the group has chosen last.
+  // The last epoch that set_epoch() chose, of a sampler that was made with the group.
   std::atomic<std::int64_t> epoch = kNoEpoch;
-  // What a checkpoint must look at first. All groups of a Context share it.
+  // Checks that a checkpoint must settle first. All groups of a Context share them.
   std::shared_ptr<LateChecksOfGroup> late_checks = std::make_shared<LateChecksOfGroup>();
   // The group has been destroyed.
   std::atomic<bool> has_ended = false;

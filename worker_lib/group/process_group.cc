@@ -18,11 +18,12 @@
 namespace ddprun {
 namespace {
 
-// How long a call that was ended may take to say why.
+// How long an aborted call may take to report its reason.
 constexpr auto kTimeToFail = std::chrono::seconds(10);
 
-// Autograd does not see what a collective writes. A higher version makes a backward pass that saved
-// the old value fail, instead of going wrong in silence. (Inference tensors have no version.)
+// Autograd does not see the writes of a collective. With a higher version, a backward pass that
+// saved the old value fails instead of silently using the new one. (Inference tensors have no
+// version.)
 void mark_written(const torch::Tensor& tensor) {
   if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
 }
@@ -31,8 +32,8 @@ void mark_written(TensorList tensors) {
   for (const torch::Tensor& tensor : tensors) mark_written(tensor);
 }
 
-// CBOR, not JSON text: numbers keep every bit (JSON has no NaN or infinity), strings need not be
-// UTF-8, binary values stay binary, and it is the shorter of the two.
+// Encodes as CBOR, not JSON text. Numbers keep every bit (JSON has no NaN or infinity), strings
+// need not be UTF-8, binary values stay binary, and CBOR is shorter.
 std::string encode(const ArgumentCheck& check, const nlohmann::json& value) {
   if (value.is_discarded())
     check.refuse("value is a discarded JSON value (the result of a failed parse)");
@@ -58,7 +59,7 @@ std::vector<nlohmann::json> decode_all(const std::vector<std::string>& texts) {
   return values;
 }
 
-// Bytes as a tensor on the host that shares their memory.
+// Returns the bytes as a tensor on the host that shares their memory.
 torch::Tensor tensor_of(const std::string& bytes) {
   return torch::from_blob(const_cast<char*>(bytes.data()),
                           {static_cast<std::int64_t>(bytes.size())}, torch::kUInt8);
@@ -69,7 +70,7 @@ std::string bytes_of(const torch::Tensor& tensor) {
   return {static_cast<const char*>(host.const_data_ptr()), host.nbytes()};
 }
 
-// The same memory as a row of elements, in parts of these lengths.
+// Returns the same memory as a flat tensor, split into parts of these lengths.
 std::vector<torch::Tensor> parts_of(const torch::Tensor& tensor,
                                     const std::vector<std::int64_t>& lengths) {
   const torch::NoGradGuard no_grad;
@@ -88,7 +89,7 @@ std::vector<torch::Tensor> equal_parts(const torch::Tensor& tensor, int count) {
       tensor, std::vector<std::int64_t>(static_cast<std::size_t>(count), tensor.numel() / count));
 }
 
-// The ranks' parts of each tensor, all of rank 0 first.
+// Returns the ranks' parts of each tensor; all parts of rank 0 come first.
 std::vector<torch::Tensor> equal_parts(const std::vector<torch::Tensor>& tensors, int count) {
   std::vector<torch::Tensor> parts(tensors.size() * static_cast<std::size_t>(count));
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -98,7 +99,7 @@ std::vector<torch::Tensor> equal_parts(const std::vector<torch::Tensor>& tensors
   return parts;
 }
 
-// Rows along the first dimension as elements.
+// Converts rows along the first dimension to elements.
 std::vector<std::int64_t> in_elements(std::vector<std::int64_t> rows, const torch::Tensor& tensor) {
   const std::int64_t each = tensor.size(0) == 0 ? 0 : tensor.numel() / tensor.size(0);
   for (std::int64_t& length : rows) length *= each;
@@ -118,15 +119,15 @@ Reduction reduction_of(const Options& options) {
   return {.op = options.op, .factor = options.premul_factor};
 }
 
-// What is left of a timeout that covers several collectives. Never nothing: a deadline that has
-// passed is for the collective to report, with the ranks it missed.
+// Returns the rest of a timeout that covers several collectives, never zero. If the deadline has
+// passed, the next collective reports it, with the ranks that are missing.
 Timeout left(const Deadline& deadline) {
   return std::max<Timeout>(deadline.remaining(), std::chrono::milliseconds(1));
 }
 
 }  // namespace
 
-// With what the flight record says of it.
+// A call with the facts for its flight record.
 struct ProcessGroup::Call {
   // peer: root, source or destination; -1: none.
   Call(const ArgumentCheck& check, FlightCall kind, TensorList tensors, int peer, CallOptions how,
@@ -134,7 +135,7 @@ struct ProcessGroup::Call {
       : name(check.call()),
         facts{.call = kind, .bytes = bytes_in(tensors), .peer = peer},
         options(how) {
-    // The numbers of PyTorch's and of ours, and one.
+    // The enum values of PyTorch and of ReduceOp, plus one.
     if (!tensors.empty()) {
       facts.dtype = static_cast<FlightType>(static_cast<int>(tensors[0].scalar_type()) + 1);
     }
@@ -145,7 +146,7 @@ struct ProcessGroup::Call {
     return facts.call == FlightCall::kSend || facts.call == FlightCall::kRecv;
   }
 
-  // What it does with tensors on this rank.
+  // Tensors that the call reads and writes on this rank.
   Call& reads(TensorList tensors) {
     read = tensors;
     return *this;
@@ -154,7 +155,7 @@ struct ProcessGroup::Call {
     written = tensors;
     return *this;
   }
-  // Behind it these hold the same on every rank.
+  // Tensors that are equal on every rank after the call.
   Call& agrees_on(TensorList tensors) {
     agreed = tensors;
     return *this;
@@ -189,8 +190,8 @@ ProcessGroup::ProcessGroup(std::unique_ptr<Backend> backend, torch::Device devic
   for (int rank = 0; rank < size(); ++rank) identity_.world_ranks.push_back(rank);
 }
 
-// The child of a fork has none of the backend's threads, and its peers would take it for its parent:
-// there it is left as it is.
+// The child of a fork has none of the backend's threads, and its peers would take it for its
+// parent. So in the child the backend is released and not destroyed.
 ProcessGroup::~ProcessGroup() {
   notes_->has_ended = true;
   if (!reporter_->is_of_this_process()) static_cast<void>(backend_.release());
@@ -227,7 +228,7 @@ FlightTicket ProcessGroup::begin(const Call& call) {
   return {reporter_, reporter_->begin_call(facts), facts};
 }
 
-// One thread at a time, where that matters.
+// Refuses a second thread, unless the backend allows this call on any thread.
 ProcessGroup::Turn ProcessGroup::take_turn(bool is_message) {
   if (is_message && backend_->sends_on_any_thread()) return {};
   if (is_called_.exchange(true, std::memory_order_acquire)) {
@@ -236,7 +237,7 @@ ProcessGroup::Turn ProcessGroup::take_turn(bool is_message) {
   return Turn(&is_called_);
 }
 
-// Blocking calls end here: with the result, or with the failure as an exception.
+// Blocking calls end here, with the result or with the failure as an exception.
 template <class Issue>
 Work ProcessGroup::carry_out(const Call& call, Issue issue) {
   const Turn turn = take_turn(call.is_message());
@@ -246,7 +247,7 @@ Work ProcessGroup::carry_out(const Call& call, Issue issue) {
   }
   if (!verify_.nan && !verify_.results) return carry_out_alone(call, call.options, issue);
 
-  // One record of it all: whoever waits in a check is in the call.
+  // One record covers everything: a rank that waits in a check counts as being in the call.
   FlightTicket ticket = begin(call);
   try {
     if (verify_.nan) expect_no_nan(call);
@@ -272,7 +273,7 @@ Work ProcessGroup::carry_out_alone(const Call& call, CallOptions options, Issue 
   Work work;
   try {
     work = issue(options);
-  } catch (...) {  // it was never begun: out of memory, say
+  } catch (...) {  // it never began (for example out of memory)
     ticket.end(/*failed=*/true);
     throw;
   }
@@ -284,8 +285,8 @@ Work ProcessGroup::carry_out_alone(const Call& call, CallOptions options, Issue 
   return work;
 }
 
-// What `mine` is on every rank, through the backend that carries the call. checking: why that is asked;
-// an error tells it, as this exchange is none of the program's.
+// Returns every rank's `mine`, exchanged through the backend that carries the call. checking:
+// the reason for the exchange. Errors name it, because the program did not call this exchange.
 std::vector<std::int64_t> ProcessGroup::values_of_all(const Call& call, const char* checking,
                                                       std::int64_t mine) {
   const TensorList tensors = call.read.empty() ? call.written : call.read;
@@ -307,12 +308,12 @@ std::vector<std::int64_t> ProcessGroup::values_of_all(const Call& call, const ch
   return values;
 }
 
-// " in group tp0"; empty: the world.
+// Returns " in group tp0"; empty for the world.
 std::string ProcessGroup::in_group() const {
   return identity_.id == 0 ? "" : " in group " + identity_.name;
 }
 
-// "all_reduce in group tp (collective 12)"; messages are not numbered.
+// Returns "all_reduce in group tp (collective 12)". Messages are not numbered.
 std::string ProcessGroup::name_of(const Call& call) const {
   const std::string name = call.name + in_group();
   return call.is_message() ? name : name + " (collective " + std::to_string(collectives_) + ")";
@@ -326,7 +327,7 @@ void ProcessGroup::refuse_nan(const Call& call, const NanFound& found) const {
          DistError::Kind::kInvalidArgument, rank());
 }
 
-// Every rank learns of a NaN that any has, so that none is left waiting.
+// Every rank learns of a NaN on any rank, so that no rank keeps waiting.
 void ProcessGroup::expect_no_nan(const Call& call) {
   const NanFound found = find_nan(call.read);
   const std::vector<std::int64_t> counts = values_of_all(call, "looking for NaN", found.count);
@@ -355,7 +356,7 @@ void ProcessGroup::expect_agreement(const Call& call) {
   refuse(name_of(call) + ": " + divergence, DistError::Kind::kCorrupt);
 }
 
-// The record of a call ends with it.
+// Makes the record of a call end with the call.
 void ProcessGroup::keep_record(const Work& work, FlightTicket ticket) {
   if (work.state_) {
     work.state_->record(std::move(ticket));
@@ -686,8 +687,8 @@ std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& oper
 
 // --- objects
 
-// Above this, and where the ranks' values are of very different sizes, padding them all to the
-// largest would cost more than one broadcast for each.
+// If values are larger than this and of very different sizes, padding all to the largest costs
+// more than one broadcast for each rank.
 constexpr std::int64_t kPaddingIsCheap = std::int64_t{64} << 10;
 
 std::vector<std::int64_t> ProcessGroup::sizes_of_all(std::size_t mine, const Deadline& deadline) {
@@ -740,7 +741,7 @@ std::string ProcessGroup::broadcast_text(const std::string& bytes, int root,
   return bytes_of(text);
 }
 
-// Every rank but the root has nothing for anybody.
+// Only the root receives data.
 std::vector<std::string> ProcessGroup::gather_text(const std::string& bytes, int root,
                                                    const Deadline& deadline) {
   const bool is_root = root == rank();
@@ -773,7 +774,7 @@ std::string ProcessGroup::scatter_text(const std::vector<std::string>& texts, in
       exchange_bytes(tensor_of(all), outgoing, incoming, deadline)[static_cast<std::size_t>(root)]);
 }
 
-// What came from each rank.
+// Returns the bytes that came from each rank.
 std::vector<torch::Tensor> ProcessGroup::exchange_bytes(const torch::Tensor& bytes,
                                                         const std::vector<std::int64_t>& outgoing,
                                                         const std::vector<std::int64_t>& incoming,
@@ -883,7 +884,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
     const torch::Tensor all = torch::empty({size(), 2}, mine.options());
     const Work gathered = all_gather_into_tensor(all, mine, {.timeout = left(deadline)});
     const torch::Tensor host = all.cpu();
-    gathered.wait(kTimeToFail);  // an aborted call lets the copy come, too
+    gathered.wait(kTimeToFail);  // throws if the call was aborted; its copy completes, too
     const auto choices = host.accessor<int, 2>();
     // Each color is passed as its first rank, so that numbers from size() on stay free for the
     // backend.
@@ -914,7 +915,7 @@ torch::Tensor ProcessGroup::shared_empty(torch::IntArrayRef sizes, torch::Scalar
   }
   return with_dist_errors("shared_empty", [&] {
     torch::Tensor tensor = backend_->shared_empty(sizes, dtype);
-    // What the cpu backend's ranks share is memory of the host, whatever device they are on.
+    // The shared memory of the cpu backend is host memory, even if the group's device is a GPU.
     if (tensor.defined() && tensor.device().type() == device_.type()) return tensor;
     return torch::empty(sizes, torch::TensorOptions(dtype).device(device_));
   });

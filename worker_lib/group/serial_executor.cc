@@ -54,7 +54,7 @@ void SerialExecutor::run() {
 
 void SerialExecutor::carry_out(Entry entry) {
   const Result<void> result = entry.call();
-  entry.call = nullptr;  // lets go of the tensors before anybody learns of the end
+  entry.call = nullptr;  // releases the tensors before a waiting thread sees the end
   unfinished_.fetch_sub(1, std::memory_order_release);
   entry.work->complete(result);
 }

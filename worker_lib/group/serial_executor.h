@@ -1,10 +1,10 @@
-// SerialExecutor: carries the asynchronous calls of one group out, one after the other, in the
-// order in which they were submitted.
+// SerialExecutor: runs the asynchronous calls of one group one after the other, in the order in
+// which they were submitted.
 //
-// Owned by a backend. One thread at a time submits; the executor's own thread runs the calls. It is
-// started by the first submit(), so that a program which only makes blocking calls has no thread of
-// ours. A caller that finds the executor idle may do its work itself, in its own thread, which
-// saves the two switches: nothing can be submitted meanwhile.
+// Owned by a backend. One thread at a time submits. The executor's own thread runs the calls.
+// The first submit() starts it, so a program that makes only blocking calls has no such thread.
+// A caller that finds the executor idle may do its work in its own thread, which saves two
+// context switches. Nothing can be submitted meanwhile.
 #pragma once
 
 #include <atomic>
@@ -26,22 +26,25 @@ class SerialExecutor {
  public:
   using Call = std::function<Result<void>()>;  // must not throw
 
-  // So many calls may wait; one more makes submit() wait for room. Each call ends by its own
-  // deadline, so that wait ends, too.
+  // Maximum number of waiting calls. If it is reached, submit() waits for room. Each call ends
+  // by its own deadline, so that wait ends, too.
   static constexpr std::size_t kMaxWaiting = 1024;
 
   // thread_name: at most 15 characters, shown by debuggers.
   explicit SerialExecutor(std::string thread_name) : thread_name_(std::move(thread_name)) {}
 
-  // Returns when every submitted call has run: make them end soon before (abort the engine).
+  // Returns when every submitted call has run. To make them end soon, abort the engine before.
   ~SerialExecutor();
 
-  // No call waits or runs. What the last one did is visible to the caller.
+  // Returns whether no call waits or runs. The effects of the last call are then visible to the
+  // caller.
   bool is_idle() const { return unfinished_.load(std::memory_order_acquire) == 0; }
-  // Waits until it is, at most so long. Nothing may be submitted meanwhile.
+  // Waits until the executor is idle, for at most `patience`. Nothing may be submitted
+  // meanwhile.
   void await_idle(Duration patience);
 
-  // Queues the call; the state completes with its result, after the call and all it holds are gone.
+  // Queues the call. The state completes with its result, after the call and everything that it
+  // holds are destroyed.
   std::shared_ptr<detail::HostWork> submit(Call call);
 
  private:
@@ -55,7 +58,7 @@ class SerialExecutor {
 
   const std::string thread_name_;
   std::mutex mutex_;
-  std::condition_variable changed_;  // an entry came, went or is over, or closing_
+  std::condition_variable changed_;  // an entry came, was taken or has finished, or closing_
   std::deque<Entry> waiting_;
   bool closing_ = false;
   std::atomic<int> unfinished_ = 0;  // waiting and running; also read without the mutex

@@ -1,4 +1,5 @@
-// What several parts say of a tensor, in one way. Pure functions; any thread.
+// Facts about tensors that several rooms print or send in the same form. Pure functions; any
+// thread.
 #pragma once
 
 #include <torch/types.h>
@@ -20,7 +21,7 @@
 
 namespace ddprun {
 
-// What << writes: "[2, 3]" of sizes or strides.
+// Returns the output of <<: "[2, 3]" for sizes or strides.
 template <class T>
 std::string text_of(const T& value) {
   std::ostringstream text;
@@ -28,7 +29,7 @@ std::string text_of(const T& value) {
   return text.str();
 }
 
-// "Float of shape [2, 3]".
+// Returns "Float of shape [2, 3]".
 inline std::string dtype_and_shape(const torch::Tensor& tensor) {
   return std::string(c10::toString(tensor.scalar_type())) + " of shape " + text_of(tensor.sizes());
 }
@@ -37,7 +38,7 @@ inline std::size_t count_of(const torch::Tensor& tensor) {
   return static_cast<std::size_t>(tensor.numel());
 }
 
-// What the CPU engine calls the dtype. REQUIRES: one that collectives know.
+// Returns the CPU engine's name for the dtype. REQUIRES: a dtype that collectives support.
 inline ElementType element_type_of(torch::ScalarType type) {
   switch (type) {
     case torch::kBool: return ElementType::kBool;
@@ -70,7 +71,7 @@ inline ElementType element_type_of(const torch::Tensor& tensor) {
   return element_type_of(tensor.scalar_type());
 }
 
-// What the bytes of the tensors of a call are: of one type, or else a digest of all their types.
+// Element type of the tensors of a call; if they have several dtypes, a digest of all of them.
 struct ContentFacts {
   ElementType type = ElementType::kU8;
   std::uint32_t types = 0;

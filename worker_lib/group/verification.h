@@ -1,5 +1,5 @@
-// What DDPRUN_VERIFY looks for in tensors, and hashes of them. Made for finding faults: tensors of other
-// devices are copied to the host. Any thread; throws what LibTorch throws.
+// Checks of DDPRUN_VERIFY on tensors, and hashes of tensors. They are for finding faults:
+// tensors of other devices are copied to the host. Any thread; throws what LibTorch throws.
 #pragma once
 
 #include <cstdint>
@@ -13,27 +13,28 @@
 
 namespace ddprun {
 
-// "1" (all), "nan", "results", "0" or nothing (neither). kInvalidArgument: anything else.
+// Parses "1" (all), "nan", "results", and "0" or an empty text (neither). Otherwise
+// kInvalidArgument.
 Result<Verify> parse_verify(const std::optional<std::string>& text);
 
-// "NaN and results", "NaN", "results" or nothing.
+// Returns "NaN and results", "NaN", "results" or an empty text.
 std::string words_of(const Verify& verify);
 
-// A NaN among the elements of a list.
+// The NaNs among the elements of a list.
 struct NanFound {
   std::int64_t count = 0;
-  std::int64_t tensor = 0;   // of the first
-  std::int64_t element = 0;  // of the first
+  std::int64_t tensor = 0;   // index of the tensor with the first NaN
+  std::int64_t element = 0;  // index of the first NaN in it
 };
 NanFound find_nan(TensorList tensors);
 
-// Of all bits of a tensor.
+// Returns a hash of all bits of a tensor.
 std::uint64_t hash_of(const torch::Tensor& tensor);
-// Of all bits of all tensors, in order.
+// Returns a hash of all bits of all tensors, in order.
 std::uint64_t digest_of(TensorList tensors);
 
-// Whose digest is not that of most others: "rank 2 has another result than ranks 0, 1 and 3"; empty if
-// all are the same.
+// Describes the ranks whose digest differs from that of most others: "rank 2 has another result
+// than ranks 0, 1 and 3". Empty if all are the same.
 std::string describe_divergence(std::span<const std::uint64_t> digests);
 
 }  // namespace ddprun

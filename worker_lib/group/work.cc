@@ -92,7 +92,7 @@ void HostWork::wait(std::optional<Duration> timeout) {
   if (!timeout) {
     completed_.wait(lock, is_over);
   } else {
-    // A Deadline's time: now plus the largest duration would lie in the past.
+    // Uses a Deadline, because now plus the largest duration would overflow into the past.
     const Deadline deadline(*timeout);
     if (!completed_.wait_for(lock, deadline.remaining(), is_over)) {
       const std::string what =

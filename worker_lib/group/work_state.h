@@ -1,8 +1,8 @@
-// What stands behind a Work: the state that the one who carries a call out shares with those who
-// wait for it.
+// WorkState: the state of a Work. The thread that carries out a call shares it with the threads
+// that wait for the call.
 //
-// Owned jointly by every Work of the call and by the backend while the call runs; it outlives the
-// backend. Any thread.
+// Owned jointly by every Work of the call and, while the call runs, by the backend. It outlives
+// the backend. Any thread.
 #pragma once
 
 #include <torch/types.h>
@@ -27,32 +27,35 @@ class WorkState {
  public:
   virtual ~WorkState() = default;
 
-  // Work::wait with and without a timeout: throws the failure, or kTimeout when `timeout` passes
-  // first.
+  // Implements Work::wait with and without a timeout. Throws the failure, or kTimeout when
+  // `timeout` passes first.
   virtual void wait(std::optional<Duration> timeout) = 0;
   virtual bool is_completed() = 0;
   virtual std::exception_ptr exception() = 0;
-  // Of a receive that is complete; -1 otherwise.
+  // Returns the sender of a receive that is complete; otherwise -1.
   virtual int source_rank() = 0;
-  // The flight record of the call, to be ended with it; at once where it is over. Call once at most.
+  // Sets the flight record of the call, which ends with the call; at once if the call has ended.
+  // Call it at most once.
   virtual void record(FlightTicket ticket) = 0;
-  // Calls `then` once, when the call is over: on the thread that finds out, or at once. `then` must not
-  // throw, nor wait for calls of the same group.
+  // Calls `then` once, when the call has ended: on the thread that detects the end, or at once.
+  // `then` must neither throw nor wait for calls of the same group.
   virtual void when_over(std::function<void()> then) = 0;
 
-  // What an asynchronous call writes, for its future. Set before anybody else has the Work.
+  // The tensors that an asynchronous call writes, for its future. Set before another thread has
+  // the Work.
   std::vector<torch::Tensor> outputs;
 };
 
-// The state of a call whose completion the host sees: complete() is called once, by whoever carried
-// it out.
+// HostWork: the state of a call whose completion the host sees. The thread that carried the call
+// out calls complete() once.
 class HostWork final : public WorkState {
  public:
   HostWork() = default;
 
-  // Ends the call, well or with an Error, and wakes all who wait. source_rank: of a receive.
+  // Ends the call with success or with an Error, and wakes all waiting threads. source_rank: for
+  // a receive.
   void complete(const Result<void>& result, int source_rank = -1);
-  // The same; failure: an exception that those who wait are to get, or null.
+  // The same. failure: the exception for the waiting threads, or null.
   void end(std::exception_ptr failure, int source_rank = -1);
 
   void wait(std::optional<Duration> timeout) override;
@@ -65,14 +68,14 @@ class HostWork final : public WorkState {
  private:
   std::mutex mutex_;
   std::condition_variable completed_;
-  std::vector<std::function<void()>> then_;  // until it is over
+  std::vector<std::function<void()>> then_;  // to call at the end
   FlightTicket ticket_;
   bool is_completed_ = false;
   int source_rank_ = -1;
   std::exception_ptr failure_;
 };
 
-// A Work that is over already: complete, or failed with the Error.
+// Returns a Work that has ended: complete, or failed with the Error.
 Work work_of(const Result<void>& result);
 
 }  // namespace detail
