@@ -17,7 +17,7 @@ Result<void> announce_checkpoint(const WorkerEnv& env, std::int64_t step) {
   if (Result<void> set = (*store)->set(kCheckpointKey, std::to_string(step)); !set) {
     return std::move(set).error().within(doing);
   }
-  // A SET has no answer: what comes behind it has one when it was carried out.
+  // A SET has no answer. The answer to the next request shows that the SET was carried out.
   const Result<bool> is_there = (*store)->check({std::string(kCheckpointKey)});
   if (!is_there) return Error(is_there.error()).within(doing);
   return {};

@@ -1,6 +1,6 @@
-// How a worker tells its launcher that a checkpoint is whole: by a key in the store of its generation
-// (docs/elastic.md). The launcher takes newcomers in then, if it was told to. Any thread; blocks for
-// kAnnouncementPatience at most, twice.
+// Announces a complete checkpoint to the launcher: the worker sets a key in the store of its
+// generation (docs/elastic.md). The launcher then admits new nodes, if it was told to. Any
+// thread. Blocks for at most kAnnouncementPatience, twice.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@ namespace ddprun {
 
 inline constexpr Duration kAnnouncementPatience = std::chrono::seconds(5);
 
-// Sets kCheckpointKey to the step in the store that the environment names, by a connection of its own.
-// Any error of the store's client: the checkpoint is as whole as it was, but nobody was told.
+// Sets kCheckpointKey to the step in the store that the environment names, through its own
+// connection. Returns any error of the store's client. After an error the checkpoint is still
+// complete, but it was not announced.
 Result<void> announce_checkpoint(const WorkerEnv& env, std::int64_t step);
 
 }  // namespace ddprun

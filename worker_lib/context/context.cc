@@ -25,10 +25,12 @@
 namespace ddprun {
 namespace {
 
-// What a rank 0 that ends allows the others, which may still need the store that it hosts.
+// How long rank 0, when it ends, waits for the others, which may still need the store that it
+// hosts.
 constexpr Duration kLeavePatience = std::chrono::minutes(1);
-constexpr Duration kSilentLeave = std::chrono::seconds(10);  // of it: before it says that it waits
-// The same where the world could not be formed: they have just been told why.
+constexpr Duration kSilentLeave = std::chrono::seconds(10);  // of this time: before it prints that
+                                                             // it waits
+// The same if the world could not be formed: the others have just read the reason.
 constexpr Duration kFailedLeavePatience = std::chrono::seconds(2);
 
 // --- device and backend
@@ -108,7 +110,7 @@ Verify choose_verify(const InitOptions& options) {
   return *said;
 }
 
-// --- meeting the others
+// --- connecting to the others
 
 Result<std::unique_ptr<WorldStore>> find_store(const StartPlan& plan, const InitOptions& options,
                                                Duration timeout) {
@@ -126,8 +128,8 @@ struct Context::Impl {
   torch::Device device;
   std::shared_ptr<WorkerReporter> reporter;
   std::unique_ptr<WorldStore> store;    // null in a world of one; outlives the groups
-  std::unique_ptr<WorldGroupFactory> factory;    // outlives them, too
-  const CpuGroup* peers = nullptr;      // inside the group, which may have none
+  std::unique_ptr<WorldGroupFactory> factory;    // outlives the groups, too
+  const CpuGroup* peers = nullptr;      // inside the group; may be null
   std::unique_ptr<ProcessGroup> group;  // of all ranks
 
   ~Impl();
@@ -161,7 +163,7 @@ Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& pl
                         .compare_calls = options.compare_calls});
   Result<std::unique_ptr<ProcessGroup>> formed = factory->form_world(deadline.remaining(), &peers);
   if (!formed) {
-    // What they were told is in the store: who did not come.
+    // The store holds the reason for the others: the ranks that did not come.
     if (store) store->await_leave(kFailedLeavePatience);
     return formed.error();
   }
@@ -170,17 +172,17 @@ Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& pl
   return {};
 }
 
-// Rank 0 ends the store that it hosts when the others have left it, too: they may still form
-// groups. It does not wait in vain where the world has failed.
+// Rank 0 ends the store that it hosts when the others have left it, too, because they may still
+// form groups. It does not wait if the world has failed.
 Context::Impl::~Impl() {
-  if (!group) return;  // it was never formed
+  if (!group) return;  // the group was never formed
   if (!reporter->is_of_this_process()) {  // a fork's child: its parent still serves the store
     static_cast<void>(store.release());
     return;
   }
   const bool is_well = !(peers && peers->failure()) && std::uncaught_exceptions() == 0;
   group.reset();  // the others see at once that this rank has left
-  // What is torn down after this, at exit, may abort the process and undoes no work.
+  // Destructors that run at exit after this may abort the process, but they undo no work.
   if (is_well) reporter->report_finished(true);
   if (!store || !is_well || store->await_leave(kSilentLeave)) return;
   TORCH_WARN("ddprun: rank 0 has ended but for the store that it hosts, and waits up to ",
@@ -260,7 +262,7 @@ std::unique_ptr<ProcessGroup> Context::new_group(const std::vector<int>& ranks,
 }
 
 bool Context::save_requested() {
-  if (!may_be_asked_to_save()) return false;  // on every rank
+  if (!may_be_asked_to_save()) return false;  // the same on every rank
   return any_rank_requests(group(), {save_was_requested()})[0];
 }
 
@@ -270,7 +272,7 @@ void Context::report_progress(std::int64_t step) { impl_->reporter->report_step(
 void Context::report_activity() { impl_->reporter->report_activity(); }
 
 std::function<void(std::int64_t)> Context::checkpoint_announcer() const {
-  // Another launcher has nobody in its store who would listen.
+  // No other launcher reads the announcement in its store.
   if (!environment_variable("DDPRUN_GENERATION")) return [](std::int64_t) {};
   return [env = impl_->env](std::int64_t step) {
     const Result<void> told = announce_checkpoint(env, step);

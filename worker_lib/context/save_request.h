@@ -1,14 +1,15 @@
-// The request to save and to leave: --checkpoint-signal of the launcher, as this process sees it. Without
-// LibTorch; the process has one.
+// The request to save and to exit (the launcher's --checkpoint-signal), as this process sees it.
+// Needs no LibTorch. The process has one.
 #pragma once
 
 namespace ddprun {
 
-// From now on the signal asks this process to save. It comes blocked from the launcher, so that one
-// that was sent before counts. The first call counts; 0: there is none. Any thread.
+// From now on the signal requests a save from this process. The launcher starts workers with the
+// signal blocked, so a signal that was sent earlier counts, too. Only the first call has an
+// effect. signal 0: none. Any thread.
 void listen_for_save_requests(int signal);
 
-// Whether it has come. Any thread.
+// Returns whether the signal has come. Any thread.
 bool save_was_requested();
 
 }  // namespace ddprun

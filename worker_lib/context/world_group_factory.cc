@@ -20,7 +20,7 @@
 namespace ddprun {
 namespace {
 
-// "0,2,3"; of very many ranks a digest, so that keys stay short.
+// Returns "0,2,3"; for very many ranks a digest, so that keys stay short.
 std::string key_of(const std::vector<int>& ranks) {
   constexpr std::size_t kLongest = 200;
   std::string text;
@@ -32,7 +32,7 @@ std::string key_of(const std::vector<int>& ranks) {
   return std::to_string(ranks.size()) + " ranks " + std::to_string(flight_digest(ranks));
 }
 
-// Of a key, for the flight record; never 0, which is the world.
+// Returns the id of a key, for the flight record; never 0, which is the world.
 std::uint64_t id_of(const std::string& key) {
   std::uint64_t digest = 0xcbf29ce484222325;
   for (const char byte : key) {
@@ -46,13 +46,14 @@ constexpr const char* kNotHere =
 
 }  // namespace
 
-// The engines of a group's backends, as long as they live, set before the first call.
+// The engines of a group's backends, while they live; set before the first call.
 struct WorldGroupFactory::Siblings {
   std::weak_ptr<CpuGroup> cpu;
   std::weak_ptr<CpuGroup> nccl;  // its peers
 };
 
-WorldGroupFactory::WorldGroupFactory(WorldGroupFactoryOptions options) : options_(std::move(options)) {
+WorldGroupFactory::WorldGroupFactory(WorldGroupFactoryOptions options)
+    : options_(std::move(options)) {
   if (options_.store) store_ = std::make_shared<LockedStore>(options_.store->store());
 }
 
@@ -113,8 +114,8 @@ std::unique_ptr<ProcessGroup> WorldGroupFactory::make_group(std::unique_ptr<Back
   return group;
 }
 
-// One backend for each name, the one of this rank's device first: its ranks meet under the group's own
-// key.
+// Forms one backend for each name. The backend of this rank's device is first, and its ranks
+// find each other under the group's own key.
 Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backends(const GroupBootstrap& bootstrap,
                                                            const CpuGroup** peers) {
   const Deadline deadline(bootstrap.timeout);
@@ -135,7 +136,7 @@ Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backends(const GroupBoo
     GroupBootstrap of_part = bootstrap;
     of_part.timeout = deadline.remaining();
     of_part.siblings = siblings;
-    if (!parts.empty()) {  // the seed is the main one's
+    if (!parts.empty()) {  // the seed is for the main backend only
       of_part.key += "/" + name;
       of_part.seed.reset();
     }
@@ -149,8 +150,8 @@ Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backends(const GroupBoo
 }
 
 Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backend(
-    const std::string& name, const std::vector<torch::DeviceType>& devices, const GroupBootstrap& bootstrap,
-    const CpuGroup** peers) {
+    const std::string& name, const std::vector<torch::DeviceType>& devices,
+    const GroupBootstrap& bootstrap, const CpuGroup** peers) {
   const auto foreign = std::ranges::find(options_.foreign, name, &BackendKind::name);
   if (foreign != options_.foreign.end()) return form_foreign(*foreign, bootstrap);
   const bool is_cpu = name == "cpu";
@@ -168,7 +169,8 @@ Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backend(
                               .name = bootstrap.key,
                               .title = bootstrap.title,
                               .compare_calls = options_.compare_calls,
-                              .elsewhere = bootstrap.siblings ? in_cpu(bootstrap.siblings) : nullptr},
+                              .elsewhere =
+                                   bootstrap.siblings ? in_cpu(bootstrap.siblings) : nullptr},
                              group, bootstrap.seed);
 }
 
@@ -192,11 +194,12 @@ Result<std::unique_ptr<Backend>> WorldGroupFactory::form_foreign(const BackendKi
   }
 }
 
-Result<std::unique_ptr<CpuGroup>> WorldGroupFactory::meet(const GroupBootstrap& bootstrap, Elsewhere elsewhere) {
+Result<std::unique_ptr<CpuGroup>> WorldGroupFactory::meet(const GroupBootstrap& bootstrap,
+                                                          Elsewhere elsewhere) {
   if (bootstrap.ranks.size() == 1) return make_solo_group();
-  // The launcher's node: two nodes of a job may be simulated on one machine. Whether processes of
-  // one node can share memory at all (same boot of the same kernel, same network namespace: not so
-  // in two containers, nor on two hosts that nobody has numbered) the engine finds out by itself.
+  // The node is the launcher's: two nodes of a job may be simulated on one machine. The engine
+  // itself finds out whether processes of one node can share memory (same boot of the same
+  // kernel, same network namespace). Two containers, or two hosts without numbers, cannot.
   const WorkerEnv& env = options_.env;
   std::function<std::optional<Error>()> fate;
   if (world_) fate = [&] { return lost_member(bootstrap); };
@@ -217,7 +220,7 @@ Result<std::unique_ptr<CpuGroup>> WorldGroupFactory::meet(const GroupBootstrap& 
                          .elsewhere = std::move(elsewhere)});
 }
 
-// For errors of nccl: ranks that have not come because their tensors are on the cpu.
+// For errors of nccl: names ranks that have not come because their tensors are on the CPU.
 WorldGroupFactory::Elsewhere WorldGroupFactory::in_cpu(std::shared_ptr<const Siblings> siblings) {
   return [siblings](std::span<const int> ranks) -> std::string {
     const std::shared_ptr<CpuGroup> cpu = siblings->cpu.lock();
@@ -232,7 +235,7 @@ WorldGroupFactory::Elsewhere WorldGroupFactory::in_cpu(std::shared_ptr<const Sib
   };
 }
 
-// For errors of the cpu backend, the other way round.
+// For errors of the cpu backend: the reverse.
 WorldGroupFactory::Elsewhere WorldGroupFactory::in_nccl(std::shared_ptr<const Siblings> siblings) {
   return [siblings](std::span<const int> ranks) -> std::string {
     const std::shared_ptr<CpuGroup> peers = siblings->nccl.lock();
@@ -242,8 +245,8 @@ WorldGroupFactory::Elsewhere WorldGroupFactory::in_nccl(std::shared_ptr<const Si
   };
 }
 
-// A member of which the world knows that it is dead. What else has ended the world's group need not keep
-// these ranks from forming theirs.
+// Returns the failure of a member that the world knows to be dead. Other failures of the world's
+// group need not keep these ranks from forming theirs.
 std::optional<Error> WorldGroupFactory::lost_member(const GroupBootstrap& bootstrap) const {
   std::optional<Error> failure = world_ ? world_->failure() : std::nullopt;
   if (!failure || failure->kind != ErrorKind::kPeerLost) return std::nullopt;

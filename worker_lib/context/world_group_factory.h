@@ -1,10 +1,12 @@
-// WorldGroupFactory: forms the groups of one world: that of all ranks, and those of some of them.
+// WorldGroupFactory: forms the groups of one world: the group of all ranks, and groups of some
+// of them.
 //
-// Members of a group meet under a name in the world's store that each of them derives by itself:
-// the group's ranks, and how many groups of the same ranks this rank has made before. So the others
-// take no part, and groups of different ranks may be formed at the same time.
+// Members of a group find each other in the world's store, under a name that each of them
+// derives by itself. It consists of the group's ranks, and of the number of groups of the same
+// ranks that this rank has made before. So other ranks take no part, and groups of different
+// ranks may be formed at the same time.
 //
-// Owned by Context; its ProcessGroups keep a pointer to it. One thread at a time forms groups.
+// Owned by Context. Its ProcessGroups keep a pointer to it. One thread at a time forms groups.
 #pragma once
 
 #include <functional>
@@ -35,23 +37,23 @@ struct WorldGroupFactoryOptions {
   WorkerEnv env;  // this rank's place in the world
   torch::Device device{torch::kCPU};
   BackendChoice backends;
-  const BackendFactory* nccl = nullptr;  // makes the nccl backends, where one is chosen
-  std::vector<BackendKind> foreign;      // likewise
+  const BackendFactory* nccl = nullptr;  // makes the nccl backends, if one is chosen
+  std::vector<BackendKind> foreign;      // backends of the program; makes the chosen ones
   WorldStore* store = nullptr;           // null in a world of one
   std::shared_ptr<WorkerReporter> reporter;
-  Duration timeout{};  // of calls that give none
+  Duration timeout{};  // default of calls
   Verify verify;
   bool deterministic_across_layouts = false;
   bool compare_calls = true;  // of nccl backends
 };
 
-// Any thread may form groups; which one comes first is up to the program.
+// Any thread may form groups; the program decides their order.
 class WorldGroupFactory : public GroupFactory {
  public:
   explicit WorldGroupFactory(WorldGroupFactoryOptions options);
 
-  // The group of all ranks. peers: gets the engine inside it, which knows whether all is well; null where
-  // there is none.
+  // Forms the group of all ranks. peers: receives the engine inside it, which knows whether the
+  // world has failed; null if there is none.
   Result<std::unique_ptr<ProcessGroup>> form_world(Duration timeout, const CpuGroup** peers);
 
   Result<std::unique_ptr<ProcessGroup>> form(const std::vector<int>& ranks, const GroupOptions& how,
@@ -63,7 +65,8 @@ class WorldGroupFactory : public GroupFactory {
 
  private:
   struct Siblings;
-  // What the members of a group meet under, and how people know it.
+  // The key under which the members of a group find each other, and the group's title for
+  // people.
   struct GroupBootstrap {
     std::vector<int> ranks;  // of the world
     int own = 0;             // this rank's place among them
@@ -75,11 +78,14 @@ class WorldGroupFactory : public GroupFactory {
     std::shared_ptr<Siblings> siblings = {};  // of a group of several backends
   };
   using Elsewhere = std::function<std::string(std::span<const int> ranks)>;  // CpuGroupOptions
-  Result<std::unique_ptr<Backend>> form_backends(const GroupBootstrap& bootstrap, const CpuGroup** peers);
+  Result<std::unique_ptr<Backend>> form_backends(const GroupBootstrap& bootstrap,
+                                                 const CpuGroup** peers);
   Result<std::unique_ptr<Backend>> form_backend(const std::string& name,
                                                 const std::vector<torch::DeviceType>& devices,
-                                                const GroupBootstrap& bootstrap, const CpuGroup** peers);
-  Result<std::unique_ptr<Backend>> form_foreign(const BackendKind& kind, const GroupBootstrap& bootstrap);
+                                                const GroupBootstrap& bootstrap,
+                                                const CpuGroup** peers);
+  Result<std::unique_ptr<Backend>> form_foreign(const BackendKind& kind,
+                                                const GroupBootstrap& bootstrap);
   Result<std::unique_ptr<CpuGroup>> meet(const GroupBootstrap& bootstrap, Elsewhere elsewhere);
   static Elsewhere in_cpu(std::shared_ptr<const Siblings> siblings);
   static Elsewhere in_nccl(std::shared_ptr<const Siblings> siblings);
@@ -88,14 +94,14 @@ class WorldGroupFactory : public GroupFactory {
                                            GroupIdentity identity) const;
 
   const WorldGroupFactoryOptions options_;
-  // Of all groups: a module may train with one of them, and a checkpoint be saved with another.
+  // Of all groups: a module may train with one group, and a checkpoint be saved with another.
   const std::shared_ptr<detail::LateChecksOfGroup> late_checks_ =
       std::make_shared<detail::LateChecksOfGroup>();
-  std::shared_ptr<Store>
-      store_;  // the world's, for the threads that use its groups; null as that is
-  const CpuGroup* world_ =
-      nullptr;         // inside the world's group, which outlives all forming; may be null
-  std::mutex making_;  // guards what follows
+  // The world's store, for the threads that use its groups; null in a world of one.
+  std::shared_ptr<Store> store_;
+  // Inside the world's group, which outlives the forming of all groups; may be null.
+  const CpuGroup* world_ = nullptr;
+  std::mutex making_;  // guards the following
   std::map<std::string, int> made_;  // groups of the same ranks
 };
 

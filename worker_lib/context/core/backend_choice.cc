@@ -27,7 +27,7 @@ const ForeignBackend* find_foreign(const BackendEnvironment& around, std::string
   return found == around.foreign.end() ? nullptr : &*found;
 }
 
-// Whether there is such a backend and this program has it.
+// Checks that the backend exists and that this program has it.
 Result<void> find_backend(const std::string& name, const BackendEnvironment& around) {
   if (name == "cpu" || find_foreign(around, name)) return {};
   if (name == "nccl") {
@@ -41,7 +41,8 @@ Result<void> find_backend(const std::string& name, const BackendEnvironment& aro
   return invalid_argument("there is no backend '" + name + "'; there are " + in_words(known));
 }
 
-// The types of devices that a backend is for; cpu takes those of every other device, too.
+// Returns the types of devices that a backend supports. cpu also accepts tensors of every other
+// device.
 std::vector<std::string> types_for(const std::string& name, const BackendEnvironment& around) {
   if (name == "nccl") return {"cuda"};
   if (const ForeignBackend* const foreign = find_foreign(around, name)) {
@@ -54,7 +55,7 @@ bool takes(const std::string& name, const std::string& type, const BackendEnviro
   return name == "cpu" || std::ranges::count(types_for(name, around), type) > 0;
 }
 
-// "cpu:cpu,cuda:nccl"
+// Parses "cpu:cpu,cuda:nccl".
 Result<std::vector<BackendChoice::Server>> read_list(std::string_view list,
                                                      const BackendEnvironment& around) {
   std::vector<BackendChoice::Server> servers;
@@ -82,12 +83,12 @@ Result<std::vector<BackendChoice::Server>> read_list(std::string_view list,
   }
 }
 
-// What the program wants to be served, as far as it says so.
+// Returns the backends that the program asks for, or the default ones.
 Result<std::vector<BackendChoice::Server>> wanted(const BackendRequest& wish,
                                                   const BackendEnvironment& around) {
   if (!wish.backend) {
     std::vector<BackendChoice::Server> servers{{"cpu", "cpu"}};
-    // Without nccl, a GPU's tensors travel through the host.
+    // Without nccl, a GPU's tensors are copied through the host.
     const bool on_gpu =
         wish.device ? wish.device->type == "cuda" : around.has_nccl && around.gpus > 0;
     if (on_gpu) servers.push_back({"cuda", around.has_nccl ? "nccl" : "cpu"});
@@ -109,8 +110,8 @@ Result<std::vector<BackendChoice::Server>> wanted(const BackendRequest& wish,
   return servers;
 }
 
-// The one that a rank works on if it does not say which: a GPU before the cpu, except where the one
-// backend named is that of the cpu.
+// Returns the device type of a rank that names none: a GPU before the CPU, unless the only named
+// backend is cpu.
 std::string default_type(const BackendRequest& wish,
                          const std::vector<BackendChoice::Server>& servers) {
   const auto serves = [&](const char* type) {

@@ -1,12 +1,11 @@
-// choose_backends(): which device a rank works on, and which backend carries the tensors of which
-// type of device. As torch.distributed has it:
+// choose_backends(): chooses the device of a rank, and the backend that carries the tensors of
+// each type of device. As in torch.distributed:
 //
-//   "nccl"               one backend, with the devices that it is for
+//   "nccl"               one backend, with the devices that it supports
 //   "cpu:cpu,cuda:nccl"  one for each type of device
 //
-// Without a word of the program: cpu for tensors on the cpu and, where there is a GPU and the
-// program can, nccl for tensors on it. Types of devices are written as LibTorch writes them. A pure
-// function; any thread.
+// Default: cpu for tensors on the CPU and, if there is a GPU and the program links nccl, nccl
+// for tensors on it. Types of devices are written as in LibTorch. A pure function; any thread.
 #pragma once
 
 #include <optional>
@@ -25,10 +24,10 @@ struct DeviceChoice {
   bool operator==(const DeviceChoice&) const = default;
 };
 
-// A backend of the program's own.
+// A backend that the program implements.
 struct ForeignBackend {
   std::string name;
-  std::vector<std::string> device_types;  // that it is for, the one of this rank first
+  std::vector<std::string> device_types;  // that it supports, this rank's first
 };
 
 struct BackendRequest {
@@ -54,11 +53,11 @@ struct BackendChoice {
   };
   std::vector<Server> servers;
 
-  // Of the device's own type.
+  // Returns the backend for the device's own type.
   const std::string& main_backend() const;
 };
 
-// kInvalidArgument and kUnsupported say what would be right.
+// Chooses. The messages of kInvalidArgument and kUnsupported name valid choices.
 Result<BackendChoice> choose_backends(const BackendRequest& wish,
                                       const BackendEnvironment& surroundings);
 
