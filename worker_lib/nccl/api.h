@@ -1,12 +1,12 @@
-// NcclApi: the one table of every NCCL and CUDA run-time function that ddprun calls.
+// NcclApi: the table of every NCCL and CUDA run-time function that ddprun calls.
 //
-// The nccl backend is written against this table and includes no header of CUDA's, so that it is
-// compiled and tested on machines without either: tests fill the table with a double, the library
-// behind ddprun::worker_cuda with the real functions (api_real.cc, which also proves with
+// The nccl backend uses only this table and includes no CUDA header. So it compiles and is
+// tested on machines without NCCL and CUDA: tests fill the table with a double. The library of
+// ddprun::worker_cuda fills it with the real functions (api_real.cc, which also proves with
 // static_assert that the numbers below are NCCL's).
 //
 // Handles are the opaque types that nccl.h and cuda_runtime_api.h declare, too. Thread rules are
-// those of the functions behind the table. Each entry does what its namesake does, unless it says
+// those of the real functions. Each entry does what its namesake does, unless its comment says
 // otherwise.
 #pragma once
 
@@ -45,12 +45,12 @@ enum class NcclType : int {
   kBfloat16 = 9,
 };
 
-// Values above are made by red_op_create_premul_sum.
+// Values above these are made by red_op_create_premul_sum.
 enum class NcclOp : int { kSum = 0, kProd = 1, kMax = 2, kMin = 3, kAvg = 4 };
 
 enum class CudaResult : int { kSuccess = 0, kNotReady = 600 };
 
-// What rank 0 makes and all ranks must name to meet in one communicator.
+// Identifies a communicator that is being formed: rank 0 makes it, and all ranks pass it.
 struct NcclUniqueId {
   std::array<char, 128> bytes;
 };
@@ -58,37 +58,39 @@ struct NcclUniqueId {
 struct NcclApi {
   // --- NCCL: communicators ---
   NcclResult (*get_unique_id)(NcclUniqueId* id);
-  // ncclCommInitRankConfig with a non-blocking communicator: it, and all that is called with it,
-  // may answer kInProgress and then wants comm_get_async_error until that says otherwise. With
-  // NCCL_COMM_BLOCKING=1 in the environment the calls block instead.
+  // ncclCommInitRankConfig with a non-blocking communicator. This call, and all calls with the
+  // communicator, may answer kInProgress. Then comm_get_async_error must be called until it
+  // answers something else. With NCCL_COMM_BLOCKING=1 in the environment the calls block
+  // instead.
   NcclResult (*comm_init_rank)(NcclComm* comm, int size, const NcclUniqueId& id, int rank);
   NcclResult (*comm_get_async_error)(NcclComm comm, NcclResult* state);
   NcclResult (*comm_finalize)(NcclComm comm);
   NcclResult (*comm_destroy)(NcclComm comm);
   NcclResult (*comm_abort)(NcclComm comm);
-  // Null where the loaded NCCL has none of them, as all entries that are said to be newer:
-  // 2.23: as comm_init_rank with as many ids as there are roots of the bootstrap.
+  // Entries with a version are null if the loaded NCCL is older.
+  // 2.23: as comm_init_rank, with one id for each root of the bootstrap.
   NcclResult (*comm_init_rank_scalable)(NcclComm* comm, int size, int rank, const NcclUniqueId* ids,
                                         int id_count);
-  // 2.18: answers kSuccess while `comm` is in progress; `part` is null, and written before `comm`
-  // is no longer in progress, also where the split has failed. -1 for a color: no part, and a
-  // crash where the split fails or is aborted (2.28.9, 2.30.7).
+  // 2.18: answers kSuccess while `comm` is in progress. `part` is null, and is written before
+  // `comm` leaves that state, even if the split failed. Color -1 gives no part, and crashes if
+  // the split fails or is aborted (2.28.9, 2.30.7).
   NcclResult (*comm_split)(NcclComm comm, int color, int key, NcclComm* part);
-  // 2.28: stops what is on the device; in progress until that is quiet. Legal only when
-  // comm_get_async_error has said kSuccess after the last call: NCCL crashes otherwise.
+  // 2.28: stops all work on the device; in progress until the device is quiet. Legal only if
+  // comm_get_async_error has answered kSuccess after the last call; otherwise NCCL crashes.
   NcclResult (*comm_revoke)(NcclComm comm);
   const char* (*get_error_string)(NcclResult result);
   const char* (*get_last_error)(NcclComm comm);  // comm may be null
 
-  // --- NCCL: memory that it can use without copies, 2.19 ---
+  // --- NCCL: memory that it can use without copies (2.19) ---
   NcclResult (*mem_alloc)(void** memory, std::size_t bytes);
   NcclResult (*mem_free)(void* memory);
   NcclResult (*comm_register)(NcclComm comm, void* memory, std::size_t bytes, void** handle);
   NcclResult (*comm_deregister)(NcclComm comm, void* handle);
 
   // --- NCCL: reductions ---
-  // The sum after this rank's values were multiplied by the scalar, one element of the type in host
-  // memory, read at once. For this communicator; may be destroyed when the calls with it are made.
+  // Makes the operation that multiplies this rank's values by the scalar and then sums. scalar:
+  // one element of the type in host memory, read at once. The operation is for this
+  // communicator. It may be destroyed as soon as the calls with it have been made.
   NcclResult (*red_op_create_premul_sum)(NcclOp* op, const void* scalar, NcclType type,
                                          NcclComm comm);
   NcclResult (*red_op_destroy)(NcclOp op, NcclComm comm);
@@ -115,28 +117,28 @@ struct NcclApi {
   CudaResult (*get_device_count)(int* count);
   CudaResult (*get_device)(int* device);
   CudaResult (*set_device)(int device);  // makes a context there
-  // Back to the device that was the current one; makes no context there. Null: set_device.
+  // Restores the device that was current before; makes no context there. Null: use set_device.
   CudaResult (*restore_device)(int device);
-  // A stream of the highest priority that does not wait for the default one.
+  // Makes a stream of the highest priority that does not wait for the default stream.
   CudaResult (*stream_create)(CudaStream* stream);
   CudaResult (*stream_destroy)(CudaStream stream);
   CudaResult (*stream_wait_event)(CudaStream stream, CudaEvent event);
-  // Whether what is put on the stream goes into a CUDA graph.
+  // Tells whether work on the stream is captured into a CUDA graph.
   CudaResult (*stream_is_capturing)(CudaStream stream, bool* is_capturing);
   CudaResult (*event_create)(CudaEvent* event);  // without timing
   CudaResult (*event_destroy)(CudaEvent event);
   CudaResult (*event_record)(CudaEvent event, CudaStream stream);
-  // Also beside captures of other threads.
+  // Works also during captures of other threads.
   CudaResult (*event_query)(CudaEvent event);
   CudaResult (*memcpy_async)(void* to, const void* from, std::size_t bytes, CudaStream stream);
   const char* (*cuda_error_string)(CudaResult result);
 
   // --- LibTorch ---
-  // The stream that this thread's kernels go to on the device.
+  // Returns the stream on which this thread launches kernels on the device.
   CudaStream (*current_stream)(int device);
 };
 
-// The real functions; in the library behind ddprun::worker_cuda only.
+// Returns the table of the real functions. Only in the library of ddprun::worker_cuda.
 const NcclApi& real_nccl_api();
 
 }  // namespace ddprun

@@ -1,4 +1,4 @@
-// The table of the real functions, in the library behind ddprun::worker_cuda.
+// The table of the real functions, in the library of ddprun::worker_cuda.
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
@@ -73,7 +73,7 @@ NcclResult comm_init_rank(NcclComm* comm, int size, const NcclUniqueId& id, int 
   return ours(ncclCommInitRankConfig(comm, size, named, rank, &config));
 }
 
-// What is newer than the oldest NCCL that we build with is looked for in the one that is loaded,
+// Functions newer than the oldest NCCL that we build with are looked up in the loaded NCCL,
 // which may also be newer than the header. The types are those of nccl.h, which do not change.
 template <class Function>
 Function* find(const char* name) {
@@ -104,7 +104,7 @@ NcclResult comm_init_rank_scalable(NcclComm* comm, int size, int rank, const Ncc
   return ours(nccl_init_rank_scalable(comm, size, rank, id_count, named.data(), &config));
 }
 
-// Without a configuration of its own the part is non-blocking, too.
+// Without a configuration the part is non-blocking, too.
 NcclResult comm_split(NcclComm comm, int color, int key, NcclComm* part) {
   return ours(nccl_split(comm, color, key, part, nullptr));
 }
@@ -129,19 +129,19 @@ NcclResult comm_get_async_error(NcclComm comm, NcclResult* state) {
   return ours(result);
 }
 
-// A query, which may wait for nothing, would end any capture that another thread has begun in the
-// usual, global mode, if this thread had not said that it knows.
+// A query could end a capture that another thread has begun in the usual, global mode. The
+// relaxed mode of this thread prevents it.
 CudaResult event_query(CudaEvent event) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
   cudaThreadExchangeStreamCaptureMode(&mode);
   const cudaError_t result = cudaEventQuery(event);
   cudaThreadExchangeStreamCaptureMode(&mode);
-  // "Not ready" stays behind as this thread's last error, and LibTorch would take it for its own.
+  // "Not ready" would stay as this thread's last error, and LibTorch would take it for its own.
   if (result == cudaErrorNotReady) static_cast<void>(cudaGetLastError());
   return ours(result);
 }
 
-// LibTorch's calls throw where they cannot report, as on a host without a driver.
+// LibTorch's functions throw if they cannot report an error, as on a host without a driver.
 template <class Call>
 CudaResult without_exceptions(const Call& call) {
   try {
@@ -245,7 +245,7 @@ const NcclApi kRealApi{
         },
 
     .get_device_count = [](int* count) { return ours(cudaGetDeviceCount(count)); },
-    // LibTorch's own: they know of a device that was restored without a context.
+    // LibTorch's functions: they know of a device that was restored without a context.
     .get_device = get_device,
     .set_device =
         [](int device) {

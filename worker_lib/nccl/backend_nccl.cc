@@ -27,7 +27,7 @@ std::vector<ReadPart> read(TensorList tensors) {
   return parts;
 }
 
-// Of a list that has as many tensors for each rank, those at `place`.
+// Returns the tensors at `place` of each rank, from a list with `each` tensors for each rank.
 std::vector<torch::Tensor> of_each_rank(TensorList list, std::size_t place, std::size_t each) {
   std::vector<torch::Tensor> tensors;
   for (std::size_t at = place; at < list.size(); at += each) tensors.push_back(list[at]);
@@ -40,7 +40,7 @@ std::vector<torch::Tensor> both(TensorList left, TensorList right) {
   return tensors;
 }
 
-// Whether the tensors lie one behind the other, as the slices of one tensor do.
+// Returns whether the tensors are consecutive in memory, as the slices of one tensor are.
 bool are_consecutive(const std::vector<torch::Tensor>& tensors) {
   for (std::size_t i = 1; i < tensors.size(); ++i) {
     const auto* end =
@@ -50,7 +50,7 @@ bool are_consecutive(const std::vector<torch::Tensor>& tensors) {
   return true;
 }
 
-// A block with room for all of them, on the caller's stream.
+// Returns a block with room for all of them, on the caller's stream.
 Result<torch::Tensor> block_for(const std::vector<torch::Tensor>& tensors) {
   try {
     return torch::empty({static_cast<std::int64_t>(tensors.size() * tensors[0].nbytes())},
@@ -72,8 +72,8 @@ NcclCall call_of(const char* name, TensorList tensors, const Reduction& how, int
   return call;
 }
 
-// What the ranks must agree in, as the cpu engine has it: what moves without being looked at is
-// bytes.
+// Returns the facts in which the ranks must agree, as in the cpu engine. Data that is only moved
+// counts as bytes.
 CallHeader header_of(CallKind kind, TensorList tensors, int root = -1) {
   CallHeader header{.root = root, .kind = kind};
   std::vector<std::size_t> sizes;
@@ -128,7 +128,7 @@ Work NcclBackend::issue(NcclIssue issue, CallOptions call) {
   return Work(std::move(*work));
 }
 
-// A call that this rank cannot begin, and the others may have begun.
+// For a call that this rank cannot begin, but that the others may have begun.
 Work NcclBackend::fail(const Error& failure) {
   engine_.end(failure);
   return detail::work_of(failure);
@@ -141,9 +141,9 @@ void NcclBackend::abort(const std::string& reason) {
 
 // --- collectives ---
 
-// calls(op), with an operation that is made for them where NCCL has none of its own. It is
-// destroyed when the next one is made, not behind the calls: the communicator may be in progress
-// then. The last one goes with the communicator.
+// Runs calls(op), with an operation made for them if NCCL has none. It is destroyed when the
+// next one is made, not after the calls, because the communicator may then be in progress. The
+// last one is destroyed with the communicator.
 template <class Calls>
 NcclResult NcclBackend::with_op(const NcclReduction& as, const NcclLaneView& lane,
                                 Calls calls) const {
@@ -155,7 +155,8 @@ NcclResult NcclBackend::with_op(const NcclReduction& as, const NcclLaneView& lan
   if (result == NcclResult::kSuccess) {
     result = api.red_op_create_premul_sum(&op, as.factor.data(), as.type, lane.comm);
   }
-  // Both are done at once; "in progress" would be taken for the calls, which were not made.
+  // Both calls complete at once. "In progress" would be attributed to the calls, which were not
+  // made.
   if (result == NcclResult::kInProgress) return NcclResult::kInternalError;
   if (result != NcclResult::kSuccess) return result;
   lane.premul_sum = op;
@@ -185,7 +186,7 @@ Work NcclBackend::all_reduce(TensorList tensors, Reduction how, CallOptions call
 Work NcclBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) {
   const Result<NcclReduction> as = nccl_reduction("reduce", how, tensor.scalar_type());
   if (!as) return detail::work_of(as.error());
-  // Only the root is written to, though all of them name the tensor as the receiver.
+  // Only the root's tensor is written, although all ranks pass theirs as the receive buffer.
   void* data = tensor.mutable_data_ptr();
   return issue({.device = device_of(tensor),
                 .what = call_of("reduce", {&tensor, 1}, how, root),
@@ -216,8 +217,7 @@ Work NcclBackend::broadcast(TensorList tensors, int root, CallOptions call) {
                call);
 }
 
-// NCCL wants one block. Outputs that lie one behind the other are one; others are copied there from
-// a block that is.
+// NCCL needs one block. Consecutive outputs are one; others are copied from a temporary block.
 Work NcclBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions call) {
   NcclIssue gather{.device = device_of(inputs[0]),
                    .what = call_of("all_gather", inputs),
@@ -279,7 +279,7 @@ Work NcclBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reductio
   return issue(std::move(scatter), call);
 }
 
-// Messages, as NCCL has no such collectives. What stays on this rank is copied.
+// Sends messages, because NCCL has no such collectives. The rank's own part is copied.
 Work NcclBackend::issue_messages(NcclIssue issue, std::vector<WrittenPart> to,
                                  std::vector<ReadPart> from, CallOptions call) {
   const auto ranks = static_cast<std::size_t>(size());
@@ -335,7 +335,7 @@ Work NcclBackend::scatter(const torch::Tensor& output, TensorList inputs, int ro
 }
 
 Work NcclBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions call) {
-  // How much goes where is every pair's own affair, in which its two ranks must agree.
+  // Each pair of ranks has its own size, on which the two must agree.
   return issue_messages(
       {.device = device_of(inputs[0]),
        .what = call_of("all_to_all", inputs),
@@ -345,7 +345,7 @@ Work NcclBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions 
       written(outputs), read(inputs), call);
 }
 
-// Reduces a byte; its Work blocks the host until that is through.
+// Reduces a byte. Its Work blocks the host until that has ended.
 Work NcclBackend::barrier(CallOptions call) {
   try {
     if (!token_.defined()) {
@@ -414,7 +414,7 @@ Work NcclBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOpt
                call);
 }
 
-// One group: NCCL starts them together.
+// One group, so that NCCL starts them together.
 std::vector<Work> NcclBackend::batch(const std::vector<P2POp>& operations, CallOptions call) {
   const auto all = [&](const Work& work) { return std::vector<Work>(operations.size(), work); };
   NcclIssue batch{.device = device_of(operations[0].tensor), .what = {.name = "batch_isend_irecv"}};

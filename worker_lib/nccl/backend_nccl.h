@@ -1,25 +1,26 @@
-// NcclBackend: the nccl backend behind a ProcessGroup, written against the table of api.h
-// only. What calls are made of; NcclEngine carries them out.
+// NcclBackend: the nccl backend of a ProcessGroup. It uses only the table of api.h. It builds
+// the calls, and NcclEngine carries them out.
 //
-// Every collective goes to a stream of the backend's own, one for each device that the rank uses:
-// it waits there for what the caller's current stream has been given so far, and Work::wait() makes
-// the caller's stream wait for it; the host waits for neither. Only a barrier's wait, and a wait
-// with a timeout, block the host, and the first call on a device, which makes a communicator.
+// Every collective runs on a stream of the backend, one for each device that the rank uses.
+// There it waits for the work that is already on the caller's current stream. Work::wait() makes
+// the caller's stream wait for the collective. The host waits for neither. Only three things
+// block the host: a barrier's wait, a wait with a timeout, and the first call on a device, which
+// makes a communicator.
 //
-// The peers are a CpuGroup of the same ranks that makes no calls: NCCL does not notice a dead rank,
-// or does not say which one; its watch does, within 1 s. Nor does NCCL notice ranks that call
-// different collectives: the engine compares what they call, beside the calls, and tells them
-// within 1 s.
+// The peers are a CpuGroup of the same ranks that makes no calls. NCCL does not notice a dead
+// rank, or does not name it; the peers' watch does so within 1 s. NCCL does not notice ranks
+// that call different collectives either. The engine compares the calls of the ranks in the
+// background and reports a difference within 1 s.
 //
-// Calls may be captured into a CUDA graph once their communicator is there, barriers excepted. A
-// captured call has no deadline, and is not watched: it runs when the graph does.
+// Calls except barriers may be captured into a CUDA graph once their communicator exists. A
+// captured call has no deadline and is not watched: it runs when the graph runs.
 //
-// What NCCL does not have is kUnsupported: int16 and bitwise reductions, receives from any source,
-// and tags other than 0 (messages of a pair of ranks arrive in the order in which they are sent, in
-// step with the collectives, so two ranks that first send and then receive wait for each other;
-// those of a batch do not).
+// Features that NCCL lacks are kUnsupported: int16 and bitwise reductions, receives from any
+// source, and tags other than 0. (Messages of a pair of ranks arrive in the order in which they
+// are sent, and in one order with the collectives. So two ranks that both send first and then
+// receive wait for each other; the messages of a batch do not.)
 //
-// Owned by a ProcessGroup. One thread at a time calls, except abort() and shared_empty(): any
+// Owned by a ProcessGroup. One thread at a time calls it, except abort() and shared_empty(): any
 // thread.
 #pragma once
 
@@ -34,7 +35,7 @@
 
 namespace ddprun {
 
-// A tensor that a call reads or writes, without the tensor.
+// Memory of a tensor that a call reads or writes, without the tensor.
 template <class Pointer>
 struct NcclPart {
   Pointer data = nullptr;
@@ -46,7 +47,8 @@ using ReadPart = NcclPart<const void*>;
 
 class NcclBackend final : public Backend {
  public:
-  // Makes no communicator. All ranks of the group make one, with the same name; see NcclEngine.
+  // Makes no communicator. All ranks of the group make a backend with the same name; see
+  // NcclEngine.
   NcclBackend(const NcclApi& api, std::shared_ptr<Store> store, const NcclBackendOptions& options,
               std::shared_ptr<CpuGroup> peers = nullptr, std::shared_ptr<NcclSeed> seed = nullptr)
       : engine_(api, std::move(store), options, std::move(peers), std::move(seed)) {}
@@ -68,13 +70,13 @@ class NcclBackend final : public Backend {
   Work scatter(const torch::Tensor& output, TensorList inputs, int root, CallOptions call) override;
   Work all_to_all(TensorList outputs, TensorList inputs, CallOptions call) override;
   Work barrier(CallOptions call) override;
-  // By the group of peers: the device is not waited for.
+  // Uses the group of peers; does not wait for the device.
   Work monitored_barrier(CallOptions call) override;
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override;
   Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override;
   std::vector<Work> batch(const std::vector<P2POp>& operations, CallOptions call) override;
   Work split_off(int color, int key, std::shared_ptr<void>* seed, CallOptions call) override;
-  // Memory of NCCL's on the group's device; undefined where there is none.
+  // Allocates NCCL memory on the group's device; undefined if there is none.
   torch::Tensor shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) override;
   void abort(const std::string& reason) override;
 
@@ -84,7 +86,7 @@ class NcclBackend final : public Backend {
   Work fail(const Error& failure);
   NcclIssue::Message send_of(const torch::Tensor& tensor, int peer) const;
   NcclIssue::Message recv_of(const torch::Tensor& tensor, int peer) const;
-  // from[r] goes to rank r, to[r] comes from it, where there are any bytes.
+  // Sends from[r] to rank r and receives to[r] from it, if there are any bytes.
   Work issue_messages(NcclIssue issue, std::vector<WrittenPart> to, std::vector<ReadPart> from,
                       CallOptions call);
   NcclResult grouped(std::size_t count, const std::function<NcclResult(std::size_t)>& call) const {
@@ -95,18 +97,18 @@ class NcclBackend final : public Backend {
 
   const std::string name_ = "nccl";
   NcclEngine engine_;
-  torch::Tensor token_;  // what barriers reduce
+  torch::Tensor token_;  // the tensor that barriers reduce
 };
 
-// Makes nccl backends: what init_with() gets from a program that is linked with
+// BackendFactory: makes nccl backends. init_with() gets it from a program that is linked with
 // ddprun::worker_cuda.
 class BackendFactory {
  public:
   explicit BackendFactory(const NcclApi& api) : api_(api) {}
 
-  // 0 where there is no GPU or no driver.
+  // Returns the number of GPUs; 0 without a GPU or a driver.
   int device_count() const;
-  // Makes the device the current one of this thread.
+  // Makes the device this thread's current one.
   Result<void> select_device(int index) const;
   // seed: what split_off() gave for this group, or null.
   std::unique_ptr<Backend> make(std::shared_ptr<Store> store, const NcclBackendOptions& options,

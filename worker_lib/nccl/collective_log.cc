@@ -10,10 +10,10 @@
 namespace ddprun {
 namespace {
 
-constexpr std::uint64_t kLookBack = 8;  // entries before the oldest one that is not over
-constexpr std::size_t kToldApart = 3;   // missing ranks whose last calls are told
+constexpr std::uint64_t kLookBack = 8;  // entries before the oldest one that has not ended
+constexpr std::size_t kToldApart = 3;   // missing ranks whose last calls are listed
 
-// Both ends run the same build on machines of one kind.
+// Both ends run the same build on machines of the same kind.
 struct NoteHead {
   std::uint64_t called = 0;
   std::uint64_t first = 1;
@@ -29,7 +29,7 @@ std::uint64_t mixed(std::uint64_t chain, std::uint64_t value) {
   return chain ^ chain >> 29;
 }
 
-// Of what must be the same, as operator== of CallHeader has it.
+// Digests the fields that must be equal, as operator== of CallHeader does.
 std::uint64_t chain_of(std::uint64_t before, const CallHeader& call, int place) {
   std::uint64_t chain = mixed(before, call.sequence);
   chain = mixed(chain, call.count);
@@ -45,7 +45,7 @@ std::string too_long_ago(const char* what, const CallHeader& seen) {
          ", which is too long ago to be told";
 }
 
-// "24 B (6 f32)".
+// Returns "24 B (6 f32)".
 std::string amount(std::uint64_t bytes, ElementType type) {
   std::string text = std::to_string(bytes) + " B";
   const std::size_t each = size_of(type);
@@ -113,7 +113,7 @@ std::uint64_t CollectiveLog::enter(CallHeader call, int place, const PairBalance
   chain_ = chain_of(chain_, call, place);
   pairs_ += of_call(called_, pairs);
   entries_.push_back({call, chain_, pairs_});
-  // While everything is over nobody trims.
+  // While all calls have ended, end_before() does not trim the entries.
   if (oldest_ == called_ && entries_.size() > kShown) entries_.pop_front();
   return called_;
 }
@@ -156,7 +156,7 @@ bool CollectiveLog::awaits_unseen(std::span<const std::optional<CallNote>> by_ra
 }
 
 std::string CollectiveLog::note() const {
-  // The last ones, but from the oldest that is not over on.
+  // The last entries, but beginning no later than the oldest call that has not ended.
   const std::uint64_t in_view = called_ - entries_.size() + 1;
   std::uint64_t first = called_ < kShown ? 1 : called_ - kShown + 1;
   first = std::min(first, oldest_ > kLookBack ? oldest_ - kLookBack : 1);
@@ -184,7 +184,8 @@ std::optional<CallNote> read_note(std::string_view note) {
   std::memcpy(&head, note.data(), sizeof head);
   if (head.count > CollectiveLog::kShown || head.messages > CollectiveLog::kShownMessages ||
       note.size() !=
-          sizeof head + head.count * sizeof(CollectiveLogEntry) + head.messages * sizeof(MessageEntry)) {
+          sizeof head + head.count * sizeof(CollectiveLogEntry) +
+               head.messages * sizeof(MessageEntry)) {
     return std::nullopt;
   }
   CallNote read{.called = head.called, .first = head.first, .entries = {}, .messages = {}};
@@ -215,7 +216,7 @@ std::optional<std::string> find_disagreement(std::span<const std::optional<CallN
     first = std::min(first, note->first);
     last = std::max(last, note->first + note->entries.size());
   }
-  bool agreed_before = first == 1;  // all ranks, up to the call before
+  bool agreed_before = first == 1;  // all ranks agreed up to the previous call
   for (std::uint64_t number = first; number < last; ++number) {
     std::vector<int> ranks;
     std::vector<int> absent;

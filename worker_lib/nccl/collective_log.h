@@ -1,17 +1,18 @@
-// CollectiveLog: a rank's book of the collectives that it has called, for calls that the ranks carry
-// out without a word between them, as NCCL's are; and what can be read from the books of all ranks.
+// CollectiveLog: records the collectives that a rank has called. It is for calls that the ranks
+// carry out without exchanging messages about them, as NCCL's. The functions below compare the
+// logs of all ranks.
 //
-// A rank shows the others a note: how many collectives it has called, and those around the oldest
-// that is not over, the latest where all are. Beside each stands a chain: a digest of all calls up
-// to it. So ranks that have a call of one number in view know whether they have called the same
-// since the beginning, however far one of them is ahead. How much goes where in an all_to_all need
-// not be the same: of that stands a balance there, of all calls up to it, which is nothing over all
-// ranks if their pairs agree.
+// A rank shows the others a note. It has the number of collectives that the rank has called. It
+// has the entries around the oldest call that has not ended, or the latest entries if all have
+// ended. Each entry has a chain: a digest of all calls up to it. So ranks whose notes share a
+// call know whether they have made the same calls since the beginning, even if one rank is far
+// ahead. The sizes of an all_to_all may differ by pair of ranks. For them each entry has a
+// balance of all calls up to it, whose sum over all ranks is zero if the pairs agree.
 //
-// Messages are counted by themselves, those of a pair of ranks one way: the log of either has
-// their sizes, and a chain of these.
+// Messages are counted separately, by pair of ranks and direction. The logs of both ends have
+// their sizes, and a chain of the sizes.
 //
-// Values and functions, pure but for read_notes(); any thread.
+// Values and functions, pure except for read_notes(); any thread.
 #pragma once
 
 #include <chrono>
@@ -43,7 +44,7 @@ struct CollectiveLogEntry {
 
 // A send or receive.
 struct MessageEntry {
-  std::uint64_t number = 0;  // of those to, or from, this peer, from 1
+  std::uint64_t number = 0;  // among those to, or from, this peer; from 1
   std::uint64_t bytes = 0;
   std::uint64_t chain = 0;
   std::int32_t peer = -1;
@@ -54,31 +55,32 @@ struct MessageEntry {
 class CollectiveLog {
  public:
   static constexpr std::size_t kShown = 20;          // entries in a note
-  static constexpr std::size_t kShownMessages = 18;  // likewise
+  static constexpr std::size_t kShownMessages = 18;  // the same for messages
 
-  // Writes a call down and returns its number, from 1. place: which of its devices the rank uses,
-  // in the order in which it came to use them. pairs: of an all_to_all.
+  // Records a call and returns its number, from 1. place: the index of the device, in the order
+  // in which the rank came to use its devices. pairs: for an all_to_all.
   std::uint64_t enter(CallHeader call, int place, const PairBalance& pairs = {});
-  // All calls before this one are over.
+  // Marks all calls before this one as ended.
   void end_before(std::uint64_t number);
 
-  // The same for a message; number and chain are filled in. call: of all calls, a batch being one.
+  // The same for a message; number and chain are filled in. call: its number among all calls,
+  // where a batch is one call.
   void enter_message(std::uint64_t call, MessageEntry message);
   void end_messages_before(std::uint64_t call);
-  // Those of a call that is not over.
+  // Returns the messages of a call that has not ended.
   std::vector<MessageEntry> messages_of(std::uint64_t call) const;
-  // Whether a message is not over whose peer's note is not there.
+  // Returns whether a message has not ended whose peer's note is missing.
   bool awaits_unseen(std::span<const std::optional<CallNote>> by_rank) const;
 
   std::uint64_t called() const { return called_; }
-  // Grows with every entry.
+  // Returns a number that grows with every entry.
   std::uint64_t entered() const { return called_ + messages_called_; }
-  // At most CpuGroup::kMaxNoteBytes.
+  // Returns the note; at most CpuGroup::kMaxNoteBytes.
   std::string note() const;
 
  private:
   std::uint64_t called_ = 0;
-  std::uint64_t oldest_ = 1;         // that is not over
+  std::uint64_t oldest_ = 1;         // that has not ended
   std::uint64_t chain_ = 0;          // of all calls
   PairBalance pairs_;                // of all calls
   std::deque<CollectiveLogEntry> entries_;  // up to the last call
@@ -88,9 +90,10 @@ class CollectiveLog {
     MessageEntry entry;
   };
   std::uint64_t messages_called_ = 0;
-  std::uint64_t messages_over_ = 0;  // those of calls before this one
+  std::uint64_t messages_over_ = 0;  // all messages of calls before this one have ended
   std::deque<Message> messages_;     // up to the last one
-  std::map<std::tuple<int, int, bool>, MessageEntry> last_messages_;  // by peer, place and way
+  std::map<std::tuple<int, int, bool>, MessageEntry> last_messages_;  // by peer, place and
+                                                                      // direction
 };
 
 struct CallNote {
@@ -102,37 +105,39 @@ struct CallNote {
   const CollectiveLogEntry* find(std::uint64_t number) const;
 };
 
-// nullopt: it is empty, or none.
+// Parses a note; nullopt if it is empty or invalid.
 std::optional<CallNote> read_note(std::string_view note);
-// Other nodes tell their notes within.
+// Timeout for notes of other nodes.
 inline constexpr Duration kNotePatience = std::chrono::milliseconds(200);
-// Those of all ranks, see CpuGroup::notes().
+// Returns the notes of all ranks; see CpuGroup::notes().
 std::vector<std::optional<CallNote>> read_notes(CpuGroup& peers, Duration patience);
 
-// How the ranks disagree, where they do: the first call, of those in view, that is not the same on
-// all ranks that have called it, as a table of who called what; or the first all_to_all, of those
-// that all ranks have in view, in which one sends what another does not await; or the first message
-// of a pair, of those that both have in view, that is not of one size.
+// Describes the first disagreement of the ranks, if there is one:
+// - a call that differs among the ranks that have called it, as a table of the ranks' calls;
+// - an all_to_all, of those in the notes of all ranks, in which one rank sends another size than
+//   its peer expects;
+// - a message of a pair, of those in the notes of both, with two sizes.
 std::optional<std::string> find_disagreement(std::span<const std::optional<CallNote>> by_rank);
 
-// Who has not called the collective of this number, and what they called last, in words; no ranks:
-// everybody has. A rank without a note has called nothing.
+// The ranks that have not called the collective of this number, and their last calls as text. No
+// ranks: all have called it. A rank without a note has called nothing.
 struct MissingRanks {
   std::vector<int> ranks;
   std::string text;
 };
 MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<CallNote>> by_rank);
 
-// Whose ends of this rank's messages have not come. A rank without a note has called nothing.
+// The ranks whose ends of this rank's messages have not come. A rank without a note has called
+// nothing.
 struct MissingEnds {
   std::vector<int> ranks;
-  bool is_sure = true;  // false: they may be out of view
+  bool is_sure = true;  // false: the ends may be older than the notes
 };
 MissingEnds find_missing_ends(std::span<const MessageEntry> messages, int own,
                               std::span<const std::optional<CallNote>> by_rank);
 
-// Which of these ranks have called what this one has not, in words: "rank 0 has called nccl
-// all_reduce #1 of 4 f32 (sum)"; empty: none has.
+// Describes which of these ranks have made calls that this one has not: "rank 0 has called nccl
+// all_reduce #1 of 4 f32 (sum)". Empty: none.
 std::string find_ahead(std::span<const int> ranks, int own,
                        std::span<const std::optional<CallNote>> by_rank);
 

@@ -15,15 +15,15 @@
 namespace ddprun {
 namespace {
 
-// A wait at the store ends so much later than what it waits for has become pointless.
+// Interval at which a wait for the store checks whether the wait has become pointless.
 constexpr Duration kAbortCheckInterval = std::chrono::milliseconds(200);
 
-// Memory is told to NCCL if its turn comes within so long; later is soon enough.
+// How long a registration of memory waits for the turn. A later registration is soon enough.
 constexpr Duration kTurnPatience = std::chrono::milliseconds(100);
 
 }  // namespace
 
-// A failure counts more than "in progress", that more than success.
+// A failure counts more than "in progress", and that more than success.
 NcclResult nccl_group(const NcclApi& api, std::size_t count,
                       const std::function<NcclResult(std::size_t)>& call) {
   if (count == 1) return call(0);
@@ -43,7 +43,7 @@ Error cuda_error(const NcclApi& api, std::string doing, CudaResult result) {
                .cause = std::string("CUDA: ") + api.cuda_error_string(result)};
 }
 
-// --- the fate of a group ---
+// --- the abort state of a group ---
 
 bool NcclAbortState::fail(const Error& failure) {
   const std::lock_guard lock(mutex_);
@@ -98,10 +98,9 @@ bool NcclAbortState::wait_until_left(Duration allowed) {
 
 // --- forming ---
 
-Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(const NcclApi& api, Store* store,
-                                                                 std::shared_ptr<NcclAbortState> fate,
-                                                                 NcclCommunicatorOptions options,
-                                                                 const Deadline& deadline) {
+Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(
+    const NcclApi& api, Store* store, std::shared_ptr<NcclAbortState> fate,
+    NcclCommunicatorOptions options, const Deadline& deadline) {
   DDPRUN_ASSERT(store || options.world_size == 1, "several ranks need a store to meet in");
   int device = 0;
   const CudaResult asked = api.get_device(&device);
@@ -114,8 +113,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(const NcclApi& 
   if (!ids) return Error(ids.error()).within(doing);
   const Result<void> ready = made->init(*ids, deadline);
   if (!ready) return Error(ready.error()).within(doing);
-  // Everybody is here, so everybody has the ids: a job that uses the store again must not find
-  // them.
+  // All ranks are here, so all have the ids. They are deleted, because a job that uses the store
+  // again must not find them.
   if (store) {
     const Result<void> deleted = made->delete_id(*store);
     if (!deleted) return Error(deleted.error()).within(doing);
@@ -123,13 +122,14 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(const NcclApi& 
   return made;
 }
 
-// About one for so many ranks: with one root, all ranks connect to that one when they bootstrap.
+// Returns the number of roots, about one for each ranks_per_root ranks. With one root, all ranks
+// connect to it when they bootstrap.
 int NcclCommunicator::roots() const {
   if (!api_.comm_init_rank_scalable || options_.world_size <= options_.ranks_per_root) return 1;
   return (options_.world_size + options_.ranks_per_root - 1) / options_.ranks_per_root;
 }
 
-// The first rank of the root's share, of shares of similar length.
+// Returns the first rank of the root's share; shares have similar lengths.
 int NcclCommunicator::rank_of_root(int root) const {
   return static_cast<int>(static_cast<std::int64_t>(options_.world_size) * root / roots());
 }
@@ -150,7 +150,8 @@ Result<std::vector<NcclUniqueId>> NcclCommunicator::exchange_ids(Store* store,
     const bool is_made = made == NcclResult::kSuccess;
     const std::string reason = is_made ? "" : nccl_error(made).cause;
     if (store) {
-      // What is not as long as an id is the reason why there is none: the others need not wait.
+      // A value whose length is not that of an id is the reason for having none. So the others
+      // need not wait.
       const Result<void> set = ResultStore(*store).set(
           id_key(root), is_made ? std::string(id.bytes.data(), id.bytes.size()) : reason);
       if (!set) return set.error();
@@ -181,7 +182,7 @@ Result<std::vector<NcclUniqueId>> NcclCommunicator::exchange_ids(Store* store,
   return ids;
 }
 
-// In slices: the store does not tell when the root dies before it has set the id.
+// Waits in slices, because the store does not tell when the root dies before it has set the id.
 Result<std::string> NcclCommunicator::await_id(Store& store, int root,
                                                const Deadline& deadline) const {
   for (;;) {
@@ -223,9 +224,9 @@ Result<void> NcclCommunicator::init(const std::vector<NcclUniqueId>& ids,
   return settle(self, *started, deadline);
 }
 
-// NCCL answers with success at once, and this communicator is in progress until the part is there.
-// A rank without a color gets a part of its own, which nobody uses: without one NCCL would crash
-// where the split fails.
+// NCCL answers with success at once, and this communicator is in progress until the part exists.
+// A rank without a color gets an unused part of its own, because with no part NCCL would crash
+// if the split fails.
 Result<NcclComm> NcclCommunicator::make_part(int color, int key, const Deadline& deadline) {
   NcclCommunicator* const self[] = {this};
   set_settled(self, false);
@@ -237,7 +238,7 @@ Result<NcclComm> NcclCommunicator::make_part(int color, int key, const Deadline&
       deadline);
   if (!started) return started.error();
   if (is_failure(*started)) {
-    // It has not begun: whether that has spoilt this communicator is for NCCL to say.
+    // The split has not begun. NCCL's state says whether this communicator is still usable.
     if (abort_state_->try_enter()) {
       const NcclResult state = state_of(self);
       abort_state_->leave();
@@ -280,8 +281,8 @@ bool NcclCommunicator::is_usable() const {
 
 // --- calls ---
 
-// Returns when the call does, when the deadline has passed or when the group has failed. A call that
-// is given up keeps the turn, and aside_ for the abort.
+// Returns when the call returns, when the deadline has passed or when the group has failed. A
+// call that is given up keeps the turn, and it keeps aside_ for the abort.
 Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& deadline) {
   if (const Result<void> mine = abort_state_->enter(deadline); !mine) return mine.error();
   const auto aside = std::make_shared<Aside>();
@@ -289,7 +290,8 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
     const std::lock_guard lock(abort_state_->mutex_);
     aside_ = aside;
   }
-  const auto run = [&api = api_, device = device_, fate = abort_state_, aside, call = std::move(call)] {
+  const auto run = [&api = api_, device = device_, fate = abort_state_, aside,
+                    call = std::move(call)] {
     api.set_device(device);
     const NcclResult result = call(&aside->made);
     fate->leave();
@@ -331,7 +333,7 @@ void NcclCommunicator::set_settled(std::span<NcclCommunicator* const> on, bool i
   for (NcclCommunicator* one : on) one->is_settled_ = is_settled;
 }
 
-// A failure counts more than "in progress", that more than success. REQUIRES: the turn.
+// A failure counts more than "in progress", and that more than success. REQUIRES: the turn.
 NcclResult NcclCommunicator::state_of(std::span<NcclCommunicator* const> on) {
   NcclResult result = NcclResult::kSuccess;
   for (NcclCommunicator* one : on) {
@@ -342,7 +344,7 @@ NcclResult NcclCommunicator::state_of(std::span<NcclCommunicator* const> on) {
   return result;
 }
 
-// The state is asked for at least once: only then has NCCL joined the thread of the call.
+// Queries the state at least once: only then has NCCL joined the thread of the call.
 Result<void> NcclCommunicator::settle(std::span<NcclCommunicator* const> on, NcclResult result,
                                       const Deadline& deadline) {
   NcclAbortState& fate = *on[0]->abort_state_;
@@ -365,7 +367,7 @@ Result<void> NcclCommunicator::settle(std::span<NcclCommunicator* const> on, Ncc
     }
     if (const Result<void> good = fate.check(); !good) return good;
   }
-  // What ends a call is told, rather than that it was ended.
+  // Reports the failure that ended a call, rather than the fact that it was ended.
   if (const std::optional<Error> first = fate.failure()) return *first;
   return on[0]->nccl_error(result);
 }
@@ -378,13 +380,13 @@ NcclComm NcclCommunicator::handle() const {
 // REQUIRES: the turn.
 NcclResult NcclCommunicator::state_now() {
   const NcclComm comm = handle();
-  if (!comm) return NcclResult::kInternalError;  // NCCL has said that it made one, and has not
+  if (!comm) return NcclResult::kInternalError;  // NCCL reported a communicator but made none
   NcclResult state = NcclResult::kSuccess;
   const NcclResult asked = api_.comm_get_async_error(comm, &state);
   return asked == NcclResult::kSuccess ? state : asked;
 }
 
-// Where another thread has the turn, that thread finds out.
+// If another thread has the turn, that thread detects the error.
 Result<void> NcclCommunicator::check() {
   {
     const std::lock_guard lock(abort_state_->mutex_);
@@ -400,8 +402,8 @@ Result<void> NcclCommunicator::check() {
   return nccl_error(state);
 }
 
-// ncclRemoteError is "a network error or a remote process exiting prematurely"; NCCL does not say
-// which.
+// ncclRemoteError is "a network error or a remote process exiting prematurely". NCCL does not
+// say which.
 Error NcclCommunicator::nccl_error(NcclResult result) const {
   std::string cause = std::string("NCCL: ") + api_.get_error_string(result);
   const char* detail = api_.get_last_error(nullptr);

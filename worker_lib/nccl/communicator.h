@@ -1,20 +1,22 @@
-// NcclCommunicator: one non-blocking NCCL communicator, from the exchange of its unique id to its
-// end; NcclAbortState: what the communicators of one group share, above all their end.
+// NcclCommunicator: one non-blocking NCCL communicator, from the exchange of its unique id to
+// its end. NcclAbortState: the state that the communicators of one group share, above all their
+// failure.
 //
-// Rank 0 makes the id and sets it in the store; the others get it with a deadline. Of very many
-// ranks several make one each, so that not all bootstrap with one, where NCCL can do that. A
-// communicator of a part of its ranks can be split off. Every call that NCCL answers with "in
-// progress" is followed until NCCL says otherwise, the deadline has passed or the group has failed.
-// The first failure that is reported ends all communicators of the group: they refuse everything
-// later with it, and can only be aborted.
+// Rank 0 makes the id and sets it in the store; the others get it with a deadline. With very
+// many ranks several of them make one id each, if NCCL supports it, so that not all bootstrap
+// with one rank. A communicator of some of its ranks can be split off. A call that NCCL answers
+// with "in progress" is polled until NCCL answers something else, the deadline has passed or the
+// group has failed. The first reported failure ends all communicators of the group. They refuse
+// every later call with it, and can only be aborted.
 //
-// NCCL never sees two of our threads at once in one group, nor any call on a communicator that was
-// given up. No lock is held while NCCL is called: a call may block, for instance with
-// NCCL_COMM_BLOCKING=1 in the environment. Instead a thread has the group's turn while it is inside
-// NCCL. Only an abort does not wait for the turn for long: it ends the call that has it.
+// Two threads of one group are never inside NCCL at once, and no call uses a communicator that
+// was given up. No lock is held while NCCL is called, because a call may block (for instance
+// with NCCL_COMM_BLOCKING=1 in the environment). Instead a thread holds the group's turn while
+// it is inside NCCL. Only an abort does not wait long for the turn: it ends the call that holds
+// it.
 //
-// Owned by an NcclEngine. One thread at a time forms, splits and launches; the rest may be called
-// from any thread, also while another one launches.
+// Owned by an NcclEngine. One thread at a time forms, splits and launches. Any thread may call
+// the rest, also while another one launches.
 #pragma once
 
 #include <condition_variable>
@@ -38,20 +40,20 @@ class Store;
 
 class NcclAbortState {
  public:
-  // Who knows when a rank dies, which NCCL does not: its failure ends every wait. May be null;
-  // outlives all calls of check().
+  // Sets the peers, which detect the death of a rank, as NCCL does not. Their failure ends every
+  // wait. May be null. They must outlive all calls of check().
   void set_peers(const CpuGroup* peers) { peers_ = peers; }
 
-  // Keeps the first failure; whether it is this one.
+  // Keeps the first failure. Returns whether it is this one.
   bool fail(const Error& failure);
   std::optional<Error> failure() const;
-  // The failure that was reported, or one that the peers have noticed.
+  // Returns the reported failure, or one that the peers have detected.
   Result<void> check() const;
 
  private:
   friend class NcclCommunicator;
 
-  // Waits for the turn and takes it. After a failure: that failure.
+  // Waits for the turn and takes it. After a failure: returns that failure.
   Result<void> enter(const Deadline& deadline);
   // Takes the turn if it is free and nothing has failed.
   bool try_enter();
@@ -59,7 +61,7 @@ class NcclAbortState {
   bool wait_until_left(Duration allowed);
 
   const CpuGroup* peers_ = nullptr;
-  mutable std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards the following
   std::condition_variable left_;
   bool is_inside_ = false;  // a thread has the turn
   std::optional<Error> failure_;
@@ -75,12 +77,12 @@ struct NcclCommunicatorOptions {
 
 struct NcclEndingState;
 
-// Communicators that are being aborted, in threads of their own.
+// NcclEnding: communicators that are being aborted, each on its own thread.
 class NcclEnding {
  public:
-  // Until nothing of theirs runs on the device any more; false: not in time.
+  // Waits until none of their work runs on the device. Returns false if that takes longer.
   bool wait_until_quiet(Duration allowed);
-  // Until NCCL has freed them.
+  // Waits until NCCL has freed them.
   bool wait_until_over(Duration allowed);
 
  private:
@@ -90,50 +92,54 @@ class NcclEnding {
 
 class NcclCommunicator {
  public:
-  // Collective. The current device is the communicator's. The store is used during the call only
-  // and may be null in a world of one.
+  // Forms a communicator; collective. It uses the current device. The store is used only during
+  // the call, and may be null in a world of one.
   static Result<std::unique_ptr<NcclCommunicator>> form(const NcclApi& api, Store* store,
                                                         std::shared_ptr<NcclAbortState> fate,
                                                         NcclCommunicatorOptions options,
                                                         const Deadline& deadline);
-  // Aborts what was not closed, and waits for that a while.
+  // Aborts the communicator if it was not closed, and waits for that for at most abort_grace.
   ~NcclCommunicator();
 
-  // Collective over all ranks of this communicator, which stays as it is: a communicator of those
-  // with the same color, in the order of their keys; null without one (color < 0). It has a fate of
-  // its own. After a failure this communicator must be aborted, unless is_usable(): NCCL keeps the
-  // failure of a split that had begun as the state of the communicator. REQUIRES: NCCL can split.
+  // Makes a communicator of the ranks with the same color, in the order of their keys; null
+  // without a color (color < 0). Collective over all ranks of this communicator, which stays as
+  // it is. The part has its own abort state. After a failure this communicator must be aborted,
+  // unless is_usable(): NCCL keeps the failure of a split that had begun as the state of the
+  // communicator. REQUIRES: can_split().
   Result<std::unique_ptr<NcclCommunicator>> split(int color, int key, const Deadline& deadline);
-  // Whether the last call that was made with it has ended well.
+  // Returns whether the last call with it succeeded.
   bool is_usable() const;
   bool can_split() const { return api_.comm_split != nullptr; }
 
-  // Runs `issue`, which makes NCCL calls on these communicators of one group, and returns when NCCL
-  // has put their work on the stream. After a failure: that failure.
+  // Runs `issue`, which makes NCCL calls on these communicators of one group. Returns when NCCL
+  // has put their work on the stream. After a failure: returns that failure.
   using Issue = std::function<NcclResult()>;
   static Result<void> launch(std::span<NcclCommunicator* const> on, const Issue& issue,
                              const Deadline& deadline);
-  // For `issue`; null when the communicator has been given up meanwhile.
+  // For `issue`: returns the handle; null if the communicator has been given up meanwhile.
   NcclComm handle() const;
 
-  // What NCCL has noticed since.
+  // Returns an asynchronous error that NCCL has detected.
   Result<void> check();
 
-  // Memory that NCCL may use directly, for as long as the communicator lives or until it is
-  // withdrawn. Nothing may be in progress. Without effect where NCCL refuses: it is only slower.
+  // Registers memory that NCCL may use directly, until withdraw() or the end of the
+  // communicator. No call may be in progress. Without effect if NCCL refuses; calls are then
+  // only slower.
   void enroll(void* memory, std::size_t bytes);
-  // False: not now; NCCL still knows the memory.
+  // Withdraws memory. Returns false if it is not possible now; NCCL then still has it
+  // registered.
   bool withdraw(void* memory);
 
-  // A call was captured into a CUDA graph. NCCL cannot free the communicator while that exists.
+  // Records that a call was captured into a CUDA graph. NCCL cannot free the communicator while
+  // that graph exists.
   void set_captured();
 
-  // After a failure: ends what NCCL still does on the stream and frees what it holds, once. `keep`
-  // lives until then: what kernels may still write to.
+  // After a failure: ends NCCL's work on the stream and frees its resources, once. `keep` lives
+  // until then; it is memory that kernels may still write to.
   static NcclEnding abort(std::span<NcclCommunicator* const> all, std::shared_ptr<const void> keep);
 
-  // Frees the communicator, at most until the deadline. Nothing is on its stream any more. One that
-  // a CUDA graph still uses is left to that graph, and to the end of the process.
+  // Frees the communicator, before the deadline. None of its work is on a stream any more. If a
+  // CUDA graph still uses it, it is left to that graph and to the end of the process.
   void close(const Deadline& deadline);
 
   const std::shared_ptr<NcclAbortState>& abort_state() const { return abort_state_; }
@@ -143,19 +149,19 @@ class NcclCommunicator {
                    NcclCommunicatorOptions options, int device)
       : api_(api), abort_state_(std::move(fate)), options_(std::move(options)), device_(device) {}
 
-  // A call of NCCL's in a thread of its own, as it may block. Shared by that thread, the one that waits for
-  // it, and an abort.
+  // An NCCL call on its own thread, because the call may block. That thread, the thread that
+  // waits for the call, and an abort share it.
   struct Aside {
     std::mutex mutex;
     std::condition_variable came;
     std::optional<NcclResult> result;
-    NcclComm made = nullptr;  // a handle, written by NCCL, also when the call is over
+    NcclComm made = nullptr;  // a handle that NCCL writes, even after the call has ended
 
-    // What NCCL has made, once. Any thread.
+    // Takes the handle that NCCL has made, once. Any thread.
     NcclComm take() {
       return __atomic_exchange_n(&made, static_cast<NcclComm>(nullptr), __ATOMIC_ACQ_REL);
     }
-    // Until the call is over.
+    // Waits until the call has ended.
     bool wait(Duration allowed) {
       std::unique_lock lock(mutex);
       return came.wait_for(lock, allowed, [this] { return result.has_value(); });
@@ -186,22 +192,23 @@ class NcclCommunicator {
   const std::shared_ptr<NcclAbortState> abort_state_;  // its mutex guards what is not const
   const NcclCommunicatorOptions options_;
   const int device_;
-  NcclComm comm_ = nullptr;          // null before it was made and after it was freed
-  bool is_settled_ = false;          // NCCL has said that its last call ended well
+  NcclComm comm_ = nullptr;          // null before it is made and after it is freed
+  bool is_settled_ = false;          // NCCL has reported the success of its last call
   bool is_captured_ = false;         // by a CUDA graph
-  std::map<void*, void*> enrolled_;  // memory, and what NCCL knows it by
-  std::shared_ptr<Aside> aside_;     // the last one: its handle may still be written
+  std::map<void*, void*> enrolled_;  // memory, with NCCL's handle for it
+  std::shared_ptr<Aside> aside_;     // the last one: NCCL may still write its handle
 };
 
 inline bool is_failure(NcclResult result) {
   return result != NcclResult::kSuccess && result != NcclResult::kInProgress;
 }
 
-// These calls as one group, so that they travel side by side; a single one needs none.
+// Makes these calls as one group, so that NCCL runs them concurrently. A single call needs no
+// group.
 NcclResult nccl_group(const NcclApi& api, std::size_t count,
                       const std::function<NcclResult(std::size_t)>& call);
 
-// A failure of the CUDA run-time.
+// Returns the Error for a failure of the CUDA run-time.
 Error cuda_error(const NcclApi& api, std::string doing, CudaResult result);
 
 }  // namespace ddprun

@@ -10,11 +10,11 @@
 namespace ddprun {
 namespace {
 
-// Of ncclCommRevoke; an abort follows anyway.
+// Timeout of ncclCommRevoke; an abort follows in any case.
 constexpr Duration kRevokePatience = std::chrono::milliseconds(500);
-// An abort waits so long for a call that another thread makes at the moment.
+// How long an abort waits for a call that another thread is making.
 constexpr Duration kTurnPatience = std::chrono::milliseconds(100);
-// A communicator that a CUDA graph has captured is given so long to be freed.
+// How long close() waits for a communicator that a CUDA graph has captured.
 constexpr Duration kGraphPatience = std::chrono::milliseconds(500);
 
 }  // namespace
@@ -46,8 +46,8 @@ bool NcclEnding::wait_until_over(Duration allowed) {
 
 namespace {
 
-// Whether nothing of the communicator's is on the device any more. NCCL may be asked for that only
-// where its last call has ended well: it would crash otherwise.
+// Revokes the communicator and returns whether none of its work is on the device any more. NCCL
+// accepts this only if its last call succeeded; otherwise it would crash.
 bool is_revoked(const NcclApi& api, NcclComm comm) {
   if (!api.comm_revoke) return false;
   NcclResult now = NcclResult::kSuccess;
@@ -65,9 +65,10 @@ bool is_revoked(const NcclApi& api, NcclComm comm) {
 
 }  // namespace
 
-// What ends this communicator, to be run without locks; null: there is nothing to end. A call that
-// another thread is stuck in ends with the abort; what it makes is freed behind it. The part of a
-// split that was given up, or has failed, must go after this communicator.
+// Returns the function that ends this communicator, to be run without locks; null if there is
+// nothing to end. The abort also ends a call in which another thread is stuck; the result of
+// that call is freed after it. The part of a split that was given up, or that failed, must be
+// freed after this communicator.
 std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEndingState>& state,
                                                std::shared_ptr<const void> keep) {
   NcclComm comm = nullptr;
@@ -98,9 +99,10 @@ std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEndingS
   };
 }
 
-// Nobody can reach them any more, so no lock is held while NCCL frees them, which can take long, or
-// for ever, when a peer is gone. A thread that is stuck in the driver is left behind: nothing can
-// end it. A communicator that was revoked is quiet before it is freed.
+// No thread can reach the communicators any more, so no lock is held while NCCL frees them. That
+// can take long, or forever when a peer is gone. A thread that is stuck in the driver is
+// abandoned, because nothing can end it. A communicator that was revoked is quiet before it is
+// freed.
 NcclEnding NcclCommunicator::abort(std::span<NcclCommunicator* const> all,
                                    std::shared_ptr<const void> keep) {
   NcclEnding ending;
@@ -124,7 +126,7 @@ NcclEnding NcclCommunicator::abort(std::span<NcclCommunicator* const> all,
       action.run();
     };
     if (start_detached_thread("ddprun-abort", on_its_device)) continue;
-    const DeviceGuard guard(action.api, action.device);  // there is no thread for it
+    const DeviceGuard guard(action.api, action.device);  // no thread could be started
     action.run();
   }
   return ending;
@@ -160,7 +162,7 @@ void NcclCommunicator::close(const Deadline& deadline) {
     comm_ = nullptr;
     if (is_left) return;
   }
-  // As bounded as an abort: the driver may be stuck.
+  // With a time limit, as for an abort: the driver may be stuck.
   const auto destroy = [&api = api_, device = device_, comm]() -> Result<bool> {
     api.set_device(device);
     api.comm_destroy(comm);

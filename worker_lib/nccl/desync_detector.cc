@@ -19,7 +19,8 @@ std::optional<std::string> DesyncDetector::look(TimePoint now, bool has_moved, c
   looked_at_ = now;
   std::vector<std::optional<CallNote>> notes = sight.read(Duration::zero());
   std::optional<std::string> seen = find_disagreement(notes);
-  if (seen || is_suspected_ || asks(now, notes, sight)) {  // a table is to say what all ranks do
+  // The message is a table of all ranks' calls, so the notes of other nodes are needed, too.
+  if (seen || is_suspected_ || asks(now, notes, sight)) {
     asked_at_ = now;
     notes = sight.read(kNotePatience);
     seen = find_disagreement(notes);

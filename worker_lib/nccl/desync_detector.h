@@ -1,19 +1,20 @@
-// DesyncDetector: when a rank reads the notes of the others (collective_log.h), and what it believes.
+// DesyncDetector: decides when a rank reads the notes of the others (collective_log.h), and when
+// it believes a disagreement.
 //
-// Those of its own node it reads every 80 ms, which costs a look at shared memory. Other nodes are
-// asked, which costs messages:
+// It reads the notes of its own node every 80 ms, which costs a look at shared memory. It asks
+// other nodes for theirs, which costs messages:
 //
-//   by the first rank of a node that shows a note    when nothing has got on for 250 ms, 4 times a
-//                                                    second; else twice a second, as NCCL may also
-//                                                    give wrong results and go on
-//   by one that waits for a message of a peer        after 500 ms, and then the more seldom the
-//   whose note it does not see                       longer it waits: nobody else of the node need
-//                                                    be at work
+//   the first rank of a node that shows a note     4 times a second when there was no progress for
+//                                                  250 ms; else twice a second, because NCCL may
+//                                                  also give wrong results and continue
+//   a rank that waits for a message of a peer      after 500 ms, then more seldom the longer it
+//   whose note it does not see                     waits: maybe no other rank of the node is
+//                                                  active
 //
-// A disagreement that is seen while calls get on is believed when the next look sees it, too: a
-// call that is new is not in the notes of all ranks yet.
+// A disagreement that is seen while calls make progress is believed only if the next look sees
+// it, too. A new call is not yet in the notes of all ranks.
 //
-// A value machine: time is an argument. One thread at a time.
+// A state machine without a clock: time is an argument. One thread at a time.
 #pragma once
 
 #include <functional>
@@ -33,13 +34,14 @@ class DesyncDetector {
       : rank_(rank), moved_at_(now), looked_at_(now), asked_at_(now) {}
 
   struct Sight {
-    // The notes of all ranks; patience: see CpuGroup::notes().
+    // Returns the notes of all ranks. patience: see CpuGroup::notes().
     std::function<std::vector<std::optional<CallNote>>(Duration patience)> read;
     // See CollectiveLog.
     std::function<bool(std::span<const std::optional<CallNote>>)> awaits_unseen;
   };
-  // To be called every few tens of milliseconds while anything is in flight. has_moved: a call has
-  // come to its end since the last time, or none was in flight. How the ranks disagree, if they do.
+  // Returns the disagreement of the ranks, if there is one. Call it every few tens of
+  // milliseconds while a call is in flight. has_moved: since the last look a call has ended, or
+  // none was in flight.
   std::optional<std::string> look(TimePoint now, bool has_moved, const Sight& sight);
 
  private:
@@ -48,8 +50,8 @@ class DesyncDetector {
 
   const int rank_;
   TimePoint moved_at_;   // when has_moved was last true
-  TimePoint looked_at_;  // at the notes of the own node
-  TimePoint asked_at_;   // for those of other nodes
+  TimePoint looked_at_;  // for notes of the own node
+  TimePoint asked_at_;   // for notes of other nodes
   bool is_suspected_ = false;
 };
 

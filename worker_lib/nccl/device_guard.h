@@ -1,6 +1,6 @@
-// DeviceGuard: the device is the current one of this thread while the guard lives: streams, events
-// and NCCL calls belong to the current device, and the caller's may be another. It makes no context
-// on the caller's device. One thread.
+// DeviceGuard: makes the device this thread's current one while the guard lives. Streams, events
+// and NCCL calls belong to the current device, and the caller's may be another. It makes no
+// context on the caller's device. One thread.
 #pragma once
 
 #include "worker_lib/nccl/api.h"

@@ -11,7 +11,7 @@
 namespace ddprun {
 namespace {
 
-// That NCCL may be ahead of the peers in noticing that one of them has died.
+// NCCL may notice the death of a rank earlier than the peers, by this time.
 constexpr Duration kNewsPatience = std::chrono::milliseconds(400);
 
 }  // namespace
@@ -66,8 +66,8 @@ NcclEngine::~NcclEngine() {
   }
 }
 
-// Until everything in flight has ended well: a blocking call returns when the stream knows of it, so a
-// program that ends may still have work there that its peers count on.
+// Waits until everything in flight has succeeded. A blocking call returns when the work is on
+// the stream. So a program that ends may still have work there that its peers need.
 Result<void> NcclEngine::drain(const Deadline& deadline) {
   NcclPause pause;
   for (;;) {
@@ -89,7 +89,8 @@ Result<void> NcclEngine::drain(const Deadline& deadline) {
   }
 }
 
-// NCCL says that a process has gone, and not which: the peers know, if a little later.
+// NCCL reports that a process has gone, but not which one. The peers know it, maybe a little
+// later.
 Error NcclEngine::with_cause(Error error) const {
   const bool may_be_a_death =
       error.kind == ErrorKind::kPeerLost || error.kind == ErrorKind::kSystem;
@@ -111,12 +112,12 @@ void NcclEngine::end(const Error& failure, const std::shared_ptr<NcclWork>& begu
   call_back();
 }
 
-// Those who wait hear of it when nothing runs any more: until then kernels may still write to the
-// tensors that they would let go of. They must not look at their events any more, either: an abort
-// lets those come. Where the abort does not return in time they hear of it all the same, and the
-// abort keeps the tensors.
+// Threads that wait get the failure when nothing runs any more. Until then kernels may still
+// write to the tensors that these threads would release. They must not query their events any
+// more either, because an abort lets the events come. If the abort does not return in time, the
+// threads get the failure anyway, and the abort keeps the tensors.
 //
-// What is called back then may make calls, which end up here.
+// Callbacks run here may make calls, which call this function again.
 void NcclEngine::stop(const std::shared_ptr<NcclWork>& begun) {
   std::unique_lock ending(ending_);
   std::vector<std::shared_ptr<NcclWork>> doomed;
@@ -129,7 +130,7 @@ void NcclEngine::stop(const std::shared_ptr<NcclWork>& begun) {
     all = communicators();
   }
   if (begun) doomed.push_back(begun);
-  // An abort that goes on may be the one of this call's communicator.
+  // An abort that is still running may be the one of this call's communicator.
   std::shared_ptr<std::vector<torch::Tensor>> keep = kept_.lock();
   if (!keep) kept_ = keep = std::make_shared<std::vector<torch::Tensor>>();
   for (const auto& work : doomed) work->doom(*keep);
@@ -156,7 +157,7 @@ std::vector<NcclCommunicator*> NcclEngine::communicators() {
 Result<void> NcclEngine::may_begin(const NcclCall& what) {
   const Result<void> good = abort_state_->check();
   if (good) return {};
-  // What the peers found out while nothing was in flight is told here first.
+  // A failure that the peers found while nothing was in flight is reported here first.
   end(Error(good.error()).within("nccl group"));
   return group_finished(words_of(what), *abort_state_->failure());
 }
@@ -183,8 +184,8 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::launch(NcclIssue issue, CallOption
   return error;
 }
 
-// Whether the caller's stream is being captured into a CUDA graph; kUnsupported where the call
-// cannot be part of one.
+// Returns whether the caller's stream is being captured into a CUDA graph; kUnsupported if the
+// call cannot be part of one.
 Result<bool> NcclEngine::is_captured(const NcclIssue& issue) {
   bool is_capturing = false;
   const CudaResult asked =
@@ -211,8 +212,8 @@ Result<bool> NcclEngine::is_captured(const NcclIssue& issue) {
   return true;
 }
 
-// Our stream first waits for what the caller's has been given; the same event then marks the end.
-// `work` is set before anything is on a stream.
+// The engine's stream first waits for the present work of the caller's stream. The same event
+// then marks the end of the call. `work` is set before anything is put on a stream.
 Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_captured,
                                                       const Deadline& deadline,
                                                       std::shared_ptr<NcclWork>& work) {
@@ -253,7 +254,7 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
 
   const Result<void> launched = put_on_stream(lane, issue, is_captured, deadline);
   if (!launched) {
-    // Ranks connect in the first call, so one that has not come is found out here.
+    // Ranks connect in the first call, so a rank that has not come is detected here.
     const bool is_late = launched.error().kind == ErrorKind::kTimeout && !abort_state_->failure();
     return is_late ? deadline_passed(issue.what, deadline) : launched.error();
   }
@@ -262,7 +263,7 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
   if (done == CudaResult::kSuccess) done = api_.event_record(event, lane.stream);
   if (done != CudaResult::kSuccess) return cuda_error(api_, "", done);
   const std::lock_guard lock(mutex_);
-  // Whoever reported it has not seen this call, which may have been ended with the others.
+  // The thread that reported the failure has not seen this call, which the abort may have ended.
   if (const std::optional<Error> first = abort_state_->failure()) return *first;
   if (is_captured) {
     lane.captured.push_back(*taken);
@@ -281,10 +282,10 @@ NcclEngine::Lane* NcclEngine::find_lane(int device) {
   return nullptr;
 }
 
-// REQUIRES: the device is the current one.
+// REQUIRES: the device is current.
 Result<NcclEngine::Lane*> NcclEngine::lane_of(int device) {
   if (seed_ && seed_device_ != device) {
-    // All ranks have it in the first place; this one does not begin there.
+    // All ranks use the seed's device first; this rank starts with another one.
     const DeviceGuard guard(api_, seed_device_);
     const int of_seed = seed_device_;
     if (const Result<Lane*> first = lane_of(of_seed); !first) return first;
@@ -301,7 +302,7 @@ Result<NcclEngine::Lane*> NcclEngine::lane_of(int device) {
   return lanes_.back().get();
 }
 
-// Makes the communicators that the call needs and that are not there yet.
+// Makes the communicators that the call needs and that do not exist yet.
 Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captured,
                               const Deadline& deadline) {
   const bool is_collective = issue.messages.empty();
@@ -331,7 +332,7 @@ Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captur
     if (!is_told) memory_->tell(*lane.communicator, lane.stream);
     return {};
   }
-  // In ascending order on all ranks, so that no circle of ranks waits for each other.
+  // In ascending order on all ranks, so that no cycle of ranks waits for each other.
   std::set<int> peers;
   for (const NcclIssue::Message& message : issue.messages) peers.insert(message.peer);
   for (const int peer : peers) {
@@ -366,8 +367,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclEngine::meet(NcclCommunicatorOptio
     changed_.notify_all();
   };
   set_meeting(true);
-  auto made = NcclCommunicator::form(api_, as.world_size == 1 ? nullptr : store_.get(), abort_state_,
-                                     std::move(as), deadline);
+  auto made = NcclCommunicator::form(api_, as.world_size == 1 ? nullptr : store_.get(),
+                                     abort_state_, std::move(as), deadline);
   set_meeting(false);
   return made;
 }
@@ -376,7 +377,7 @@ Result<void> NcclEngine::put_on_stream(Lane& lane, const NcclIssue& issue, bool 
                                        const Deadline& deadline) {
   std::vector<NcclCommunicator*> on;
   std::vector<std::function<NcclResult()>> passes;
-  // None where the communicator has been given up in this moment.
+  // kInternalError if the communicator has just been given up.
   const auto with = [](NcclCommunicator& communicator, const auto& call) {
     const NcclComm comm = communicator.handle();
     return comm ? call(comm) : NcclResult::kInternalError;
@@ -426,7 +427,7 @@ CudaResult NcclEngine::copy(const std::vector<NcclIssue::Copy>& copies, CudaStre
   return CudaResult::kSuccess;
 }
 
-// The event of a capture belongs to it for ever: it is not used again.
+// The event of a capture belongs to it forever and is not used again.
 Result<std::shared_ptr<NcclEvent>> NcclEngine::take_event(Lane& lane, bool is_captured) {
   const Result<void> reaped = reap(lane);
   if (!reaped) return reaped.error();
@@ -467,8 +468,7 @@ Result<void> NcclEngine::monitored_barrier(CallOptions call) {
 
 // --- splitting ---
 
-// The ranks tell each other how it went: a part that some have, and others not, is of no use to
-// anybody.
+// The ranks tell each other the result: a part that only some of them have is useless.
 Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, CallOptions call) {
   if (const Result<void> good = abort_state_->check(); !good) {
     return Error(good.error()).within("nccl group");
@@ -479,7 +479,7 @@ Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, Call
   }
   const Deadline deadline(call.timeout);
   const DeviceGuard guard(api_, first->device);
-  // NCCL may deadlock when it splits what has calls outstanding.
+  // NCCL may deadlock when it splits a communicator with outstanding calls.
   if (const Result<void> drained = drain(deadline); !drained) {
     const Error error = Error(drained.error()).within("split");
     end(error);

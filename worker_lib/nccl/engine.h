@@ -1,19 +1,19 @@
-// NcclEngine: carries out the calls of an NcclBackend: their streams, communicators and order, the
-// watch over what is in flight, and the end of the group.
+// NcclEngine: carries out the calls of an NcclBackend. It has their streams, communicators and
+// order, watches the calls in flight, and ends the group.
 //
-// A device that a rank uses has a lane: a stream of the engine's own, a communicator and what is in
-// flight. The communicator is made by the first collective there, with the deadline of that call;
-// that of the n-th device a rank comes to use is the n-th of the group, so all ranks must come to
-// use theirs in the same order. A message between two ranks, before there is a communicator of all,
-// makes one of the two.
+// Each device that a rank uses has a lane: a stream of the engine, a communicator and the calls
+// in flight. The first collective on a device makes the communicator, within the deadline of
+// that call. The n-th device that a rank uses gets the group's n-th communicator, so all ranks
+// must start to use their devices in the same order. A message between two ranks, before there
+// is a communicator of all ranks, makes a communicator of the two.
 //
-// A watcher thread, started by the first call, looks every 20 ms at what is in flight: a deadline
-// that has passed, an error that NCCL noticed, or a failure of the group of peers ends all
-// communicators and everything in flight with them; the peers, a CpuGroup of the same ranks, tell
-// the other ranks. Several times a second it compares the logs of the ranks (collective_log.h,
-// desync_detector.h), which they show each other as notes: ranks that disagree in what they call,
-// which NCCL does not notice, are told so. A call that NCCL does not return from has its deadline,
-// too.
+// The first call starts a watcher thread, which looks every 20 ms at the calls in flight. A
+// deadline that has passed, an error that NCCL detected, or a failure of the group of peers ends
+// all communicators and all calls in flight. The peers, a CpuGroup of the same ranks, tell the
+// other ranks. Several times a second the watcher compares the logs of the ranks
+// (collective_log.h, desync_detector.h), which the ranks show each other as notes. Ranks whose
+// calls disagree get an error, because NCCL does not notice that. A call from which NCCL does
+// not return has its deadline, too.
 //
 // Owned by an NcclBackend. One thread at a time launches and splits; end(): any thread.
 #pragma once
@@ -41,7 +41,7 @@
 
 namespace ddprun {
 
-// What a group that is split off begins with.
+// The start of a group that is split off.
 struct NcclSeed {
   int device = 0;
   std::unique_ptr<NcclCommunicator> communicator;  // of the group's ranks
@@ -50,38 +50,41 @@ struct NcclSeed {
 struct NcclBackendOptions {
   int rank = 0;
   int world_size = 1;
-  torch::Device device{torch::kCUDA, 0};  // where barriers are, and the tensors of shared_empty()
+  torch::Device device{torch::kCUDA, 0};  // for barriers and the tensors of shared_empty()
   std::string name;                       // begins every key in the store
-  std::string title;  // behind what was done, in errors: " in group tp"; empty: of the world
-  // Compare what the ranks call, beside the calls; needs peers.
+  // Errors append it to what was done: " in group tp"; empty: of the world.
+  std::string title;
+  // Compares the calls of the ranks in the background; needs peers.
   bool compare_calls = true;
   // See CpuGroupOptions.
   std::function<std::string(std::span<const int> ranks)> elsewhere = {};
-  // Of more ranks than these, several bootstrap a communicator: about one for so many.
+  // With more ranks than this, several roots bootstrap a communicator: about one root for every
+  // ranks_per_root ranks.
   int ranks_per_root = 128;
-  // The destructor gives what is in flight, and the peers' leave, so long before it aborts.
+  // How long the destructor waits for calls in flight, and for the peers' leave, before it
+  // aborts.
   Duration close_grace = std::chrono::seconds(5);
-  // An abort that does not return: whoever waits for a call hears of its failure after the first,
-  // the destructor goes on after the second.
+  // For an abort that does not return: threads that wait for a call get its failure after the
+  // first time. The destructor continues after the second.
   Duration stop_grace = std::chrono::milliseconds(800);
   Duration abort_grace = std::chrono::seconds(10);
 };
 
-// Where a call goes.
+// The lane on which a call runs.
 struct NcclLaneView {
   NcclComm comm;
   CudaStream stream;
-  std::optional<NcclOp>& premul_sum;  // the one made last for this communicator
+  std::optional<NcclOp>& premul_sum;  // the last one made for this communicator
 };
 
-// One call, in the order of the stream.
+// One call: its steps, in the order of the stream.
 struct NcclIssue {
   struct Copy {
     void* to;
     const void* from;
     std::size_t bytes;
   };
-  // A message outside of a collective: to or from a rank, which has another number in a
+  // A message outside a collective, to or from a rank. That rank has another number in a
   // communicator of two.
   struct Message {
     int peer;
@@ -94,7 +97,7 @@ struct NcclIssue {
   NcclCall what;                                               // for errors
   std::optional<CallHeader> header = {};                       // of a collective, for the log
   PairBalance pairs = {};                                      // of an all_to_all, for the log
-  std::vector<torch::Tensor> keep = {};                        // alive until the call is over
+  std::vector<torch::Tensor> keep = {};                        // alive until the call has ended
   std::vector<Copy> copies_ahead = {};                         // within the device
   std::function<NcclResult(const NcclLaneView&)> launch = {};  // of a collective
   std::vector<Message> messages = {};                          // else
@@ -104,22 +107,22 @@ struct NcclIssue {
 
 class NcclEngine {
  public:
-  // The store may be null in a world of one, and so may the peers; without them a dead rank is
-  // noticed at the deadline, and nothing is compared. seed: null: there is none.
+  // The store may be null in a world of one, and so may the peers. Without peers a dead rank is
+  // noticed only at the deadline, and calls are not compared. seed: may be null.
   NcclEngine(const NcclApi& api, std::shared_ptr<Store> store, const NcclBackendOptions& options,
              std::shared_ptr<CpuGroup> peers, std::shared_ptr<NcclSeed> seed);
-  // Waits for what is in flight and for the peers' leave, a little; then aborts.
+  // Waits for the calls in flight and for the peers' leave, up to close_grace; then aborts.
   ~NcclEngine();
 
-  // kUnsupported leaves the group usable; any other failure ends it.
+  // Launches a call. kUnsupported leaves the group usable; any other failure ends it.
   Result<std::shared_ptr<NcclWork>> launch(NcclIssue issue, CallOptions call);
-  // A barrier of the peers, in the order of the calls.
+  // Runs a barrier of the peers, in the order of the calls.
   Result<void> monitored_barrier(CallOptions call);
   // See Backend::split_off.
   Result<std::shared_ptr<NcclSeed>> split_off(int color, int key, CallOptions call);
 
-  // Ends the group with this failure, and tells the peers, unless it has ended before. begun: a call that
-  // may be on its stream, but is not in flight yet.
+  // Ends the group with this failure and tells the peers, unless it has already ended. begun: a
+  // call that may be on its stream, but is not yet in flight.
   void end(const Error& failure, const std::shared_ptr<NcclWork>& begun = nullptr);
 
   const NcclApi& api() const { return api_; }
@@ -130,17 +133,17 @@ class NcclEngine {
  private:
   struct Lane {
     int device = 0;
-    int place = 0;  // in the order in which they came to be used
+    int place = 0;  // in the order of first use
     CudaStream stream = nullptr;
     std::unique_ptr<NcclCommunicator> communicator = {};
     std::map<int, std::unique_ptr<NcclCommunicator>> pairs = {};  // by the other rank
     std::optional<NcclOp> premul_sum = {};
-    // In the order of the stream, with the events behind them.
+    // In the order of the stream, each with the event that follows it.
     std::deque<std::pair<std::shared_ptr<NcclWork>, std::shared_ptr<NcclEvent>>> in_flight = {};
-    std::vector<std::shared_ptr<NcclEvent>> free_events = {};  // those that mark nothing now
+    std::vector<std::shared_ptr<NcclEvent>> free_events = {};  // in no use now
     std::vector<std::shared_ptr<NcclEvent>> captured = {};     // by graphs
   };
-  // A call that the caller's thread is inside NCCL with.
+  // A call with which the caller's thread is inside NCCL.
   struct Launching {
     NcclCall call;
     Deadline deadline;
@@ -187,27 +190,27 @@ class NcclEngine {
   int seed_device_ = -1;
   const std::shared_ptr<NcclAbortState> abort_state_;
   const std::shared_ptr<NcclMemory> memory_;
-  std::uint64_t calls_ = 0;  // messages counted
+  std::uint64_t calls_ = 0;  // messages included
 
   std::mutex ending_;  // held while the group ends
   std::vector<NcclEnding> endings_;
-  std::weak_ptr<std::vector<torch::Tensor>> kept_;  // by aborts that are not over
+  std::weak_ptr<std::vector<torch::Tensor>> kept_;  // by aborts that have not ended
 
-  std::mutex mutex_;  // guards what follows; never held while NCCL or CUDA is called
+  std::mutex mutex_;  // guards the following; never held while NCCL or CUDA is called
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by place
   CollectiveLog collective_log_;
-  bool is_meeting_ = false;      // the caller's thread makes a communicator
+  bool is_meeting_ = false;      // the caller's thread is making a communicator
   std::optional<Launching> launching_;
-  std::uint64_t reaped_ = 0;     // calls that are over
-  NcclWork::Callbacks to_call_;  // of those: the watcher's task
-  std::uint64_t shown_ = 0;      // calls that the others can read of
+  std::uint64_t reaped_ = 0;     // calls that have ended
+  NcclWork::Callbacks to_call_;  // for those calls: the watcher runs them
+  std::uint64_t shown_ = 0;      // calls in the note that the others can read
   bool closing_ = false;
 
-  // The watcher's.
+  // Used by the watcher only.
   std::string shown_note_;
   std::uint64_t reaped_before_ = 0;
-  std::optional<DesyncDetector> desync_detector_;  // where there is anything to compare
+  std::optional<DesyncDetector> desync_detector_;  // if there is something to compare
   std::thread watcher_;
 };
 

@@ -1,5 +1,5 @@
-// The part of NcclEngine that its watcher's thread carries out: it lets go of calls that are over, and finds
-// those that have failed, are late, or do not belong together.
+// The part of NcclEngine that runs on the watcher thread. It removes calls that have ended, and
+// finds calls that have failed, are late, or do not match.
 #include <algorithm>
 #include <iterator>
 
@@ -11,7 +11,7 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kWatchInterval = std::chrono::milliseconds(20);
-// The caller's thread is left so long to find out by itself that its call has not begun in time.
+// The caller's thread gets this time to notice by itself that its call has not begun in time.
 constexpr Duration kLaunchSlack = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -29,7 +29,7 @@ bool NcclEngine::is_idle() const {
          std::ranges::all_of(lanes_, [](const auto& lane) { return lane->in_flight.empty(); });
 }
 
-// A thread begins with device 0 as its current one, where CUDA would make a context for it.
+// A thread begins with device 0 as its current one, and CUDA would make a context there.
 void NcclEngine::watch(int device) {
   int current = 0;
   const bool is_known = api_.get_device(&current) == CudaResult::kSuccess;
@@ -57,8 +57,8 @@ void NcclEngine::watch(int device) {
   }
 }
 
-// Lets go of what is over, the oldest first. Callbacks are left to the watcher: they may make calls,
-// and whoever reaps may be in the middle of one. Several threads may reap.
+// Removes calls that have ended, the oldest first. Callbacks are left to the watcher: they may
+// make calls, and the thread that reaps may be inside one. Several threads may reap.
 Result<void> NcclEngine::reap(Lane& lane) {
   for (;;) {
     std::shared_ptr<NcclWork> oldest;
@@ -91,7 +91,7 @@ void NcclEngine::call_back() {
   for (const auto& one : now) one();
 }
 
-// Finds what has failed that nobody may have noticed yet.
+// Finds failures that no thread may have noticed yet.
 Result<void> NcclEngine::inspect() {
   for (Lane* lane : lanes()) {
     const Result<void> reaped = reap(*lane);
@@ -106,11 +106,12 @@ Result<void> NcclEngine::inspect() {
         if (!late && work->deadline().passed()) late = {work->call(), work->deadline()};
       }
     }
-    const bool is_stuck = launching_ && BootClock::now() > launching_->deadline.when() + kLaunchSlack;
+    const bool is_stuck =
+        launching_ && BootClock::now() > launching_->deadline.when() + kLaunchSlack;
     if (!late && is_stuck) late = launching_;
     all = communicators();
   }
-  // First: peers that have noticed the same have told it to this rank, too.
+  // First, because peers that noticed the same failure have told this rank.
   if (const Result<void> good = abort_state_->check(); !good) {
     return Error(good.error()).within("nccl group");
   }
@@ -139,7 +140,7 @@ Error NcclEngine::deadline_passed(const NcclCall& call, const Deadline& deadline
   return error;
 }
 
-// As far as the peers' notes tell; empty: nothing is known.
+// Returns the missing ranks, as far as the peers' notes show them; empty: unknown.
 std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   if (options_.world_size == 1) return "a device is stuck, or slow";
   if (call.collective == 0) return whose_ends_are_missing(call, first);
@@ -156,7 +157,7 @@ std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   return missing.text + (known.empty() ? "" : "; " + known);
 }
 
-// Of one or more messages.
+// The same for one or more messages.
 std::string NcclEngine::whose_ends_are_missing(const NcclCall& call, int& first) {
   std::vector<MessageEntry> messages;
   {
@@ -183,17 +184,18 @@ void NcclEngine::show_log() {
   {
     const std::lock_guard lock(mutex_);
     std::uint64_t oldest = collective_log_.called() + 1;
-    std::uint64_t oldest_call = UINT64_MAX;  // messages counted
+    std::uint64_t oldest_call = UINT64_MAX;  // messages included
     for (const auto& lane : lanes_) {
       if (lane->in_flight.empty()) continue;
       oldest_call = std::min(oldest_call, lane->in_flight.front().first->call().number);
       for (const auto& [work, event] : lane->in_flight) {
         if (work->call().collective == 0) continue;
         oldest = std::min(oldest, work->call().collective);
-        break;  // those behind it are younger
+        break;  // later ones are younger
       }
     }
-    collective_log_.end_before(is_meeting_ || launching_ ? std::min(oldest, collective_log_.called()) : oldest);
+    collective_log_.end_before(
+        is_meeting_ || launching_ ? std::min(oldest, collective_log_.called()) : oldest);
     collective_log_.end_messages_before(oldest_call);
     shown_ = collective_log_.entered();
     if (desync_detector_) note = collective_log_.note();
@@ -218,7 +220,8 @@ Result<void> NcclEngine::compare_logs(bool was_idle) {
             const std::lock_guard lock(mutex_);
             return collective_log_.awaits_unseen(notes);
           }};
-  std::optional<std::string> disagreement = desync_detector_->look(BootClock::now(), has_moved, sight);
+  std::optional<std::string> disagreement =
+      desync_detector_->look(BootClock::now(), has_moved, sight);
   if (!disagreement) return {};
   return Error{.kind = ErrorKind::kInvalidArgument,
                .doing = "nccl group" + options_.title,

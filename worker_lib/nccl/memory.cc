@@ -13,7 +13,8 @@ namespace ddprun {
 std::shared_ptr<void> NcclMemory::allocate(std::size_t bytes) {
   if (!api_.mem_alloc || !api_.mem_free || bytes == 0) return nullptr;
   const DeviceGuard guard(api_, device_);
-  // Where a CUDA graph is captured, LibTorch's allocator knows how, and an allocation would spoil it.
+  // While a CUDA graph is captured, an allocation here would break the capture; LibTorch's
+  // allocator can do it.
   bool is_capturing = true;
   const CudaStream home = api_.current_stream(device_);
   const CudaResult asked = api_.stream_is_capturing(home, &is_capturing);
@@ -48,14 +49,15 @@ void NcclMemory::let_go(void* memory) {
     has_news_ = true;
     --marking_;
     marked_.notify_all();
-    if (!is_over_) return;  // tell() goes on
+    if (!is_over_) return;  // tell() does the rest
     block = here;
     blocks_.erase(memory);
   }
   free(memory, block);
 }
 
-// An event on each stream; none where one cannot be made, or a stream is captured.
+// Records an event on each stream. Returns none if one cannot be made, or if a stream is
+// captured.
 std::vector<CudaEvent> NcclMemory::mark(const std::vector<CudaStream>& streams) const {
   std::vector<CudaEvent> events;
   for (const CudaStream stream : streams) {
@@ -105,12 +107,12 @@ void NcclMemory::tell(NcclCommunicator& communicator, CudaStream stream) {
   if (is_news) has_news_ = true;
 }
 
-// Those that are in use stay, and are freed when they are let go of.
+// Memory in use stays, and is freed when its tensor releases it.
 void NcclMemory::end() {
   std::map<void*, Block> left;
   {
     std::unique_lock lock(mutex_);
-    group_stream_ = nullptr;  // it is destroyed behind this
+    group_stream_ = nullptr;  // it is destroyed after this
     marked_.wait(lock, [this] { return marking_ == 0; });
     is_over_ = true;
     for (auto at = blocks_.begin(); at != blocks_.end();) {
@@ -129,7 +131,7 @@ bool NcclMemory::have_passed(const std::vector<CudaEvent>& events) const {
   });
 }
 
-// Kept, which is better than to pull it from under a kernel, where its streams do not pass.
+// If the streams do not pass in time, the memory is kept, because a kernel may still use it.
 void NcclMemory::free(void* memory, const Block& block) {
   if (block.left.empty()) return;
   const Deadline deadline(grace_);

@@ -1,15 +1,16 @@
 // NcclMemory: device memory that NCCL uses without copies, for the tensors of shared_empty().
 //
-// It comes from ncclMemAlloc, and the communicators of its device are told of it (ncclCommRegister)
-// before their next call. A tensor may outlive the group. What is let go of is freed when three
-// streams have passed what they had been given until then: the one that was current at the
-// allocation, the one that is current for the thread that lets go, and the group's own. Who uses the
-// memory on yet another stream makes one of these wait for it first, as with record_stream() of
-// LibTorch's own memory. It is withdrawn from the communicators before. Memory that is let go of while a CUDA graph is
-// captured is kept until the process ends: the graph may use it.
+// It comes from ncclMemAlloc, and it is registered with the communicators of its device
+// (ncclCommRegister) before their next call. A tensor may outlive the group. Released memory is
+// freed when three streams have passed all work that they had at the release. These are the
+// stream that was current at the allocation, the current stream of the releasing thread, and the
+// group's own. Code that uses the memory on yet another stream must make one of these wait for
+// it first, as with record_stream() of LibTorch's own memory. The memory is withdrawn from the
+// communicators before it is freed. Memory that is released while a CUDA graph is captured is
+// kept until the process ends, because the graph may use it.
 //
-// Owned jointly by an NcclEngine and the tensors. allocate(), and letting go: any thread; the rest
-// belongs to the engine: tell() to the thread that makes its calls.
+// Owned jointly by an NcclEngine and the tensors. Any thread may allocate and release. The rest
+// is for the engine; tell() is for the thread that makes its calls.
 #pragma once
 
 #include <atomic>
@@ -30,22 +31,23 @@ class NcclCommunicator;
 
 class NcclMemory : public std::enable_shared_from_this<NcclMemory> {
  public:
-  // grace: how long letting go waits for the stream when the group is gone.
+  // grace: how long a release waits for the streams when the group is gone.
   NcclMemory(const NcclApi& api, int device, Duration grace)
       : api_(api), device_(device), grace_(grace) {}
 
   int device() const { return device_; }
 
-  // Null where NCCL or the device has none, and while the current stream is captured. The pointer keeps
-  // the memory.
+  // Returns memory; null if NCCL or the device has none, and while the current stream is
+  // captured. The pointer keeps the memory alive.
   std::shared_ptr<void> allocate(std::size_t bytes);
 
-  // Whether tell() has something to do.
+  // Returns whether tell() has something to do.
   bool has_news() const { return has_news_.load(std::memory_order_relaxed); }
-  // Tells the communicator, with which nothing is in progress, of what is new and of what is let go
-  // of, and frees that. stream: the one that the communicator's calls are put on.
+  // Registers new memory with the communicator, withdraws released memory from it, and frees
+  // that. No call of the communicator may be in progress. stream: the stream of the
+  // communicator's calls.
   void tell(NcclCommunicator& communicator, CudaStream stream);
-  // There is no communicator any more, and its stream has nothing to do.
+  // Called when there is no communicator any more and its stream is idle.
   void end();
 
  private:
@@ -53,8 +55,8 @@ class NcclMemory : public std::enable_shared_from_this<NcclMemory> {
     std::size_t bytes = 0;
     bool is_told = false;
     CudaStream home = nullptr;         // current at the allocation
-    bool is_left = false;              // by its tensor
-    std::vector<CudaEvent> left = {};  // recorded then; none: it must be kept
+    bool is_left = false;              // its tensor has released it
+    std::vector<CudaEvent> left = {};  // recorded at the release; none: the memory must be kept
   };
   void let_go(void* memory);
   std::vector<CudaEvent> mark(const std::vector<CudaStream>& streams) const;
@@ -66,7 +68,7 @@ class NcclMemory : public std::enable_shared_from_this<NcclMemory> {
   const int device_;
   const Duration grace_;
   std::atomic<bool> has_news_ = false;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the following
   std::map<void*, Block> blocks_;
   CudaStream group_stream_ = nullptr;
   int marking_ = 0;  // threads that use the streams

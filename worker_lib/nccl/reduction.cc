@@ -5,7 +5,8 @@
 namespace ddprun {
 namespace {
 
-// The type to reduce as; nullopt where NCCL has none. Complex numbers are pairs of real ones.
+// Returns the type to reduce as; nullopt if NCCL has none. Complex numbers are pairs of real
+// ones.
 std::optional<NcclType> reducible_type(torch::ScalarType type) {
   switch (type) {
     case torch::kBool:
@@ -23,7 +24,7 @@ std::optional<NcclType> reducible_type(torch::ScalarType type) {
   }
 }
 
-// On bool, which travels as the bytes 0 and 1, "or" is the maximum and "and" the minimum.
+// A bool travels as the byte 0 or 1, so "or" is the maximum and "and" the minimum.
 std::optional<NcclOp> nccl_op(ReduceOp op, torch::ScalarType type) {
   const bool is_bool = type == torch::kBool;
   switch (op) {
@@ -32,7 +33,7 @@ std::optional<NcclOp> nccl_op(ReduceOp op, torch::ScalarType type) {
     case ReduceOp::kMin: return NcclOp::kMin;
     case ReduceOp::kMax: return NcclOp::kMax;
     case ReduceOp::kAvg: return NcclOp::kAvg;
-    case ReduceOp::kPremulSum: return NcclOp::kSum;  // another one is made of it
+    case ReduceOp::kPremulSum: return NcclOp::kSum;  // the premultiplied operation is made from it
     case ReduceOp::kBitAnd: return is_bool ? std::optional(NcclOp::kMin) : std::nullopt;
     case ReduceOp::kBitOr: return is_bool ? std::optional(NcclOp::kMax) : std::nullopt;
     case ReduceOp::kBitXor: return std::nullopt;

@@ -1,4 +1,4 @@
-// What NCCL calls a reduction. Pure functions; any thread.
+// Maps reductions to NCCL's types and operations. Pure functions; any thread.
 #pragma once
 
 #include <torch/types.h>
@@ -16,10 +16,10 @@ struct NcclReduction {
   NcclOp op = NcclOp::kSum;
   int values = 1;                   // of the type in an element: a complex number has two
   std::array<char, 8> factor = {};  // one value of the type
-  bool is_premul = false;           // `op` is to be made from the factor
+  bool is_premul = false;           // `op` must be made from the factor
 };
 
-// kUnsupported where NCCL has none.
+// Returns NCCL's reduction; kUnsupported if there is none.
 Result<NcclReduction> nccl_reduction(const char* call, const Reduction& how,
                                      torch::ScalarType type);
 

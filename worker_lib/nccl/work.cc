@@ -49,10 +49,10 @@ void NcclWork::wait(std::optional<Duration> timeout) {
   }
 }
 
-// Whether the current stream waits now. The caller's stream is the one that allocated the tensors,
-// or has been told of it: once that stream waits for the call, memory that is let go of is not
-// handed out again too early. On another stream it would be, so there the tensors are kept until
-// the call is seen to be over.
+// Makes the current stream wait, and returns whether it waits now. The caller's stream allocated
+// the tensors, or was told of them. Once that stream waits for the call, released memory is not
+// reused too early. On another stream it could be, so there the tensors are kept until the call
+// has been seen to end.
 bool NcclWork::wait_on_stream() {
   std::shared_ptr<NcclEvent> event;
   {
@@ -66,14 +66,14 @@ bool NcclWork::wait_on_stream() {
   if (waits != CudaResult::kSuccess) {
     throw to_dist_error(cuda_error(stream_.api, "wait for " + to_text(call_), waits));
   }
-  std::vector<torch::Tensor> done_with;  // let go of without the lock
+  std::vector<torch::Tensor> done_with;  // released without the lock
   const std::lock_guard lock(mutex_);
   if (is_doomed_ || failure_) return false;
   if (current == stream_.caller) done_with.swap(keep_);
   return true;
 }
 
-// Outside of the capture there is nothing to wait for: whoever runs the graph waits for that.
+// Outside the capture there is nothing to wait for: the program waits for the graph itself.
 void NcclWork::join_capture() {
   const DeviceGuard guard(stream_.api, stream_.device);
   const CudaStream current = stream_.api.current_stream(stream_.device);
@@ -94,8 +94,9 @@ Result<bool> NcclWork::poll() {
   return is_over;
 }
 
-// The query may block in the driver, and would then keep those from ending the call who have given up
-// on it. An event that comes after doom() may have come because of the abort.
+// Queries the event without the lock. The query may block in the driver, and would then keep
+// other threads from ending the call after they have given it up. An event that comes after
+// doom() may have come because of the abort.
 Result<bool> NcclWork::poll(Callbacks& then) {
   std::shared_ptr<NcclEvent> event;
   {
@@ -108,7 +109,7 @@ Result<bool> NcclWork::poll(Callbacks& then) {
     const DeviceGuard guard(stream_.api, stream_.device);
     seen = stream_.api.event_query(event->get());
   }
-  std::vector<torch::Tensor> done_with;  // let go of without the lock
+  std::vector<torch::Tensor> done_with;  // released without the lock
   const std::lock_guard lock(mutex_);
   if (!is_over_ && !is_doomed_ && seen != CudaResult::kNotReady) {
     const bool has_come = seen == CudaResult::kSuccess;
@@ -121,7 +122,7 @@ Result<bool> NcclWork::poll(Callbacks& then) {
 }
 
 void NcclWork::when_over(std::function<void()> then) {
-  if (stream_.is_captured) join_capture();  // so that what it does is captured behind the call
+  if (stream_.is_captured) join_capture();  // so that the work of `then` is captured after the call
   {
     const std::lock_guard lock(mutex_);
     if (!is_over_) return then_.push_back(std::move(then));
@@ -160,7 +161,7 @@ void NcclWork::doom(std::vector<torch::Tensor>& keep) {
 
 void NcclWork::fail(const Error& failure) {
   Callbacks then;
-  std::vector<torch::Tensor> done_with;       // let go of without the lock,
+  std::vector<torch::Tensor> done_with;       // released without the lock,
   std::shared_ptr<NcclEvent> no_longer_used;  // as CUDA is called then
   {
     const std::lock_guard lock(mutex_);
@@ -171,8 +172,8 @@ void NcclWork::fail(const Error& failure) {
   for (const auto& one : then) one();
 }
 
-// then: gets what is to be called when the mutex is free. keep_ is left to the caller. REQUIRES: mutex_ is
-// held.
+// Ends the call. then: receives the callbacks, to run when the mutex is free. keep_ is left to
+// the caller. REQUIRES: mutex_ is held.
 void NcclWork::finish(std::optional<Error> failure, Callbacks& then) {
   std::ranges::move(std::exchange(then_, {}), std::back_inserter(then));
   is_over_ = true;

@@ -1,12 +1,12 @@
-// NcclWork: one call of the nccl backend in flight on its stream; what stands behind its Work.
+// NcclWork: one call of the nccl backend in flight on its stream; the state of its Work.
 //
-// Completed when the event behind the call has come, as seen by whoever looks first: the watcher or
-// a thread that waits. From then on, and after a failure, it touches neither event nor stream: it
-// may outlive the backend. Any thread.
+// The call has completed when the event after it has come, as seen by the first thread that
+// looks: the watcher or a thread that waits. From then on, and after a failure, the work uses
+// neither event nor stream. So it may outlive the backend. Any thread.
 //
-// A call that was captured into a CUDA graph runs when the graph does, which nobody tells: for the
-// host it is over at once. Its event belongs to the capture, and is never looked at; wait() joins
-// the current stream to it while that stream is captured.
+// A call that was captured into a CUDA graph runs when the graph runs, which cannot be observed
+// here. For the host it has ended at once. Its event belongs to the capture and is never
+// queried. wait() joins the current stream to it while that stream is captured.
 #pragma once
 
 #include <torch/types.h>
@@ -26,10 +26,10 @@
 
 namespace ddprun {
 
-// What was called, to be put into words only when it fails.
+// The description of a call; turned into text only when the call fails.
 struct NcclCall {
   const char* name;
-  std::uint64_t number = 0;      // of the call in its group, messages counted, from 1
+  std::uint64_t number = 0;      // of the call in its group, messages included, from 1
   std::uint64_t collective = 0;  // of the collective in its group, from 1; 0: a message
   std::int64_t elements = 0;
   torch::ScalarType type = torch::kUInt8;
@@ -41,8 +41,8 @@ struct NcclCall {
 // "nccl all_reduce #12 of 1000 Float (sum)", "nccl call 17, send of 1000 Float, peer 2".
 std::string to_text(const NcclCall& call);
 
-// A CUDA event of a device. Shared, because no lock is held while it is asked for: a thread may
-// still ask when the call is over for the others. api outlives it.
+// NcclEvent: a CUDA event of a device. Shared, because no lock is held while it is queried: a
+// thread may still query it when the call has ended for the others. api outlives it.
 class NcclEvent {
  public:
   static Result<std::shared_ptr<NcclEvent>> make(const NcclApi& api, int device);
@@ -68,12 +68,12 @@ class NcclWork final : public detail::WorkState {
     kAlways,     // a barrier: wait() blocks the host
   };
 
-  // What it needs to look at the event; api outlives it.
+  // Needed to query the event. api outlives it.
   struct Stream {
     const NcclApi& api;
     int device;
     CudaStream caller;                 // the current stream at the time of the call
-    std::shared_ptr<NcclEvent> event;  // recorded behind the call; let go of when that is over
+    std::shared_ptr<NcclEvent> event;  // recorded after the call; released when that has ended
     bool is_captured = false;
   };
 
@@ -94,17 +94,18 @@ class NcclWork final : public detail::WorkState {
   void when_over(std::function<void()> then) override;
 
   bool has_succeeded();
-  // Looks whether the call is over. The Error is what it failed with.
+  // Checks whether the call has ended. Returns its failure as the Error.
   Result<bool> poll();
-  // The same; what is to be called when it is over is put behind `then`, for the caller to call without
-  // locks.
+  // The same. Appends the callbacks of a call that has ended to `then`; the caller runs them
+  // without locks.
   using Callbacks = std::vector<std::function<void()>>;
   Result<bool> poll(Callbacks& then);
 
-  // From now on only fail() ends it: its communicator is being aborted, which lets the event come
-  // though the call was not carried out. keep: gets its tensors, to which a kernel may still write.
+  // From now on only fail() ends the call: its communicator is being aborted, and then the event
+  // comes although the call was not carried out. keep: receives the call's tensors, because a
+  // kernel may still write to them.
   void doom(std::vector<torch::Tensor>& keep);
-  // Ends it, if it is not over.
+  // Ends the call, if it has not ended.
   void fail(const Error& failure);
 
   const NcclCall& call() const { return call_; }
@@ -119,16 +120,16 @@ class NcclWork final : public detail::WorkState {
   const Deadline deadline_;
   Stream stream_;  // its event is guarded by mutex_
   const HostWait host_wait_;
-  std::mutex mutex_;  // guards what follows; never held while CUDA is called
+  std::mutex mutex_;  // guards the following; never held while CUDA is called
   std::vector<torch::Tensor> keep_;
   bool is_doomed_ = false;
   bool is_over_;
   std::optional<Error> failure_;
   std::vector<FlightTicket> tickets_;  // a batch has several
-  Callbacks then_;                     // until it is over
+  Callbacks then_;                     // to call at the end
 };
 
-// One message of a batch: over when the batch is.
+// NcclBatchPart: one message of a batch; it ends when the batch ends.
 class NcclBatchPart final : public detail::WorkState {
  public:
   NcclBatchPart(std::shared_ptr<NcclWork> batch, int source)

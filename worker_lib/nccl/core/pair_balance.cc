@@ -3,7 +3,7 @@
 namespace ddprun {
 namespace {
 
-// SplitMix64, and odd, so that it can be divided by.
+// SplitMix64, made odd, so that it has an inverse.
 std::uint64_t weight(std::uint64_t of) {
   of += 0x9e3779b97f4a7c15u;
   of = (of ^ of >> 30) * 0xbf58476d1ce4e5b9u;
@@ -15,8 +15,8 @@ std::uint64_t sender_weight(std::size_t rank) { return weight(3 * std::uint64_t{
 std::uint64_t receiver_weight(std::size_t rank) { return weight(3 * std::uint64_t{rank} + 1); }
 std::uint64_t call_weight(std::uint64_t number) { return weight(3 * number + 2); }
 
-// Of an odd number modulo 2^64: each step of Newton's doubles the bits that are right, of which an
-// odd number has three to begin with.
+// Returns the inverse of an odd number modulo 2^64. Each Newton step doubles the number of
+// correct bits. An odd number is its own inverse in its lowest three bits.
 std::uint64_t inverse(std::uint64_t odd) {
   std::uint64_t result = odd;
   for (int i = 0; i < 5; ++i) result *= 2 - odd * result;
