@@ -14,7 +14,7 @@
 namespace ddprun {
 namespace {
 
-// A call into the engine seldom has more tensors than these, and then goes to no heap for them.
+// An engine call seldom has more tensors than this, and then allocates no heap memory for them.
 using WritableList = c10::SmallVector<WritableBytes, 8>;
 using ReadableList = c10::SmallVector<ReadableBytes, 8>;
 
@@ -45,7 +45,8 @@ std::span<const Bytes> view(const c10::SmallVector<Bytes, 8>& list) {
 
 TensorList list_of(const torch::Tensor& one) { return {&one, 1}; }
 
-// The engine has sums. What is to be multiplied first is: in place where the result goes anyway.
+// The engine has sums. A premultiplication is done before, in place if the result goes there
+// anyway.
 ReduceOp engine_op(const Reduction& how) {
   return how.op == ReduceOp::kPremulSum ? ReduceOp::kSum : how.op;
 }
@@ -68,12 +69,12 @@ bool needs_products(const Reduction& how) {
   return how.op == ReduceOp::kPremulSum && how.factor != 1;
 }
 
-// Autograd is told of a call by ProcessGroup, and would refuse inference tensors outside of their
-// mode, which is not that of the thread that carries asynchronous calls out.
+// ProcessGroup tells autograd of a call. Here autograd would refuse inference tensors, because
+// the thread of the asynchronous calls is not in inference mode.
 using WithoutAutograd = at::AutoDispatchBelowADInplaceOrView;
 
-// Complex numbers as pairs: LibTorch would multiply with the complex number factor + 0i, which makes NaN of
-// an infinite part.
+// Complex numbers are multiplied as pairs. LibTorch would multiply with the complex number
+// factor + 0i, which makes NaN of an infinite part.
 torch::Tensor parts_of(const torch::Tensor& tensor) {
   return tensor.is_complex() ? torch::view_as_real(tensor) : tensor;
 }
@@ -106,7 +107,7 @@ void complete(detail::HostWork& work, const Result<Rank>& received) {
   }
 }
 
-// LibTorch throws when it cannot hand out the memory of a lazily copied tensor.
+// LibTorch throws when it cannot provide the memory of a lazily copied tensor.
 template <class Get>
 auto with_memory(Get get) -> Result<decltype(get())> {
   try {
@@ -122,8 +123,9 @@ CpuBackend::CpuBackend(std::shared_ptr<CpuGroup> group, std::vector<torch::Devic
                        Duration close_grace)
     : devices_(std::move(devices)), close_grace_(close_grace), group_(std::move(group)) {}
 
-// Who drops a Work and leaves has issued the call all the same: the others are, or will be, in it. An
-// exception that passes is news that they should not wait for.
+// A rank that drops a Work and leaves has still issued the call: the others are in it, or will
+// be. If an exception is propagating, the others should not wait for it, so this rank leaves at
+// once.
 CpuBackend::~CpuBackend() {
   if (std::uncaught_exceptions() == 0) {
     const Deadline grace(close_grace_);
@@ -137,8 +139,8 @@ bool CpuBackend::takes(torch::DeviceType type) const {
   return std::ranges::find(devices_, type) != devices_.end();
 }
 
-// Blocking calls with nothing before them run in the caller's thread: two thread switches would
-// cost ten times the collective itself. The closures of the others keep the tensors alive.
+// Blocking calls with nothing before them run on the caller's thread: two thread switches would
+// cost ten times the collective itself. The closures of the other calls keep the tensors alive.
 template <class EngineCall>
 Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read, StagedUse use,
                            EngineCall engine_call) {
@@ -146,7 +148,7 @@ Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read
                            TensorList writes, TensorList reads, Duration timeout) -> Result<void> {
     try {
       return engine_call(*group, writes, reads, timeout);
-    } catch (...) {  // LibTorch, handing out the memory of a lazily copied tensor
+    } catch (...) {  // LibTorch could not provide the memory of a lazily copied tensor
       return error_in_flight("reach the memory of a tensor");
     }
   };
@@ -163,8 +165,9 @@ Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read
   }));
 }
 
-// A failure on the way to the engine leaves the other ranks in the call: it ends the group, as theirs
-// would. What is behind another call is fetched in its turn, as it may be that one's result.
+// A failure on the way to the engine leaves the other ranks in the call. So it ends the group,
+// as a failure on their side would. A call after another one is fetched in its turn, because it
+// may read that call's result.
 template <class EngineCall>
 Work CpuBackend::carry_out_staged(CallOptions call, TensorList written, TensorList read,
                                   StagedUse use, EngineCall engine_call) {
@@ -288,7 +291,7 @@ Work CpuBackend::barrier(CallOptions call) {
   });
 }
 
-// Messages go beside the collectives: the group carries them out, each when it can.
+// Messages run concurrently with collectives: the group carries out each when it can.
 Work CpuBackend::send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) {
   if (!tensor.is_cpu()) {
     const Deadline deadline(call.timeout);
@@ -305,7 +308,7 @@ Work CpuBackend::send(const torch::Tensor& tensor, int destination, int tag, Cal
   auto work = std::make_shared<detail::HostWork>();
   group_->start_send(*data, tensor.nbytes(), Rank(destination), tag, call.timeout,
                      [work, kept = tensor](const Result<Rank>& sent) mutable {
-                       kept.reset();  // before anybody learns of the end
+                       kept.reset();  // before any thread sees the end
                        work->complete(sent ? Result<void>() : sent.error());
                      });
   return Work(std::move(work));
@@ -346,7 +349,7 @@ Work CpuBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOpti
   }
 }
 
-// `end` completes the work.
+// Receives; `end` completes the work.
 template <class End>
 Work CpuBackend::recv_on_host(const torch::Tensor& tensor, int source, int tag, CallOptions call,
                               const std::shared_ptr<detail::HostWork>& work, End end) {
@@ -360,7 +363,7 @@ Work CpuBackend::recv_on_host(const torch::Tensor& tensor, int source, int tag, 
   } else {
     group_->start_recv(*data, tensor.nbytes(), from, tag, call.timeout,
                        [end, kept = tensor](const Result<Rank>& received) mutable {
-                         kept.reset();  // before anybody learns of the end
+                         kept.reset();  // before any thread sees the end
                          end(received);
                        });
   }

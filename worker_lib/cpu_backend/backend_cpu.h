@@ -1,9 +1,10 @@
-// CpuBackend: the cpu backend behind a ProcessGroup. It hands tensors' memory to a CpuGroup, which
-// does the work, and carries asynchronous collectives out on a thread of its own; messages have the
-// group's. Tensors of other devices are staged (device_staging.h): Work::wait() makes the caller's current
-// stream wait for the results; a send blocks until its tensor is on the host.
+// CpuBackend: the cpu backend of a ProcessGroup. It passes the tensors' memory to a CpuGroup,
+// which does the work. Asynchronous collectives run on the backend's own thread; messages run on
+// the group's. Tensors of other devices are staged (device_staging.h): Work::wait() makes the
+// caller's current stream wait for the results, and a send blocks until its tensor is on the
+// host.
 //
-// Owned by a ProcessGroup. One thread at a time calls, except abort(): any thread.
+// Owned by a ProcessGroup. One thread at a time calls it, except abort(): any thread.
 #pragma once
 
 #include <memory>
@@ -20,12 +21,13 @@ namespace ddprun {
 
 class CpuBackend final : public Backend {
  public:
-  // devices: the types of those whose tensors it is to take.
+  // devices: the types of devices whose tensors it accepts.
   explicit CpuBackend(std::shared_ptr<CpuGroup> group,
                       std::vector<torch::DeviceType> devices = {torch::kCPU},
                       Duration close_grace = std::chrono::seconds(5));
-  // Waits for collectives and messages in progress, at most close_grace and not while an exception passes; ends
-  // what is left with kStopped. Other ranks that wait for such a message learn that this one has left.
+  // Waits for collectives and messages in progress, for at most close_grace. Does not wait while
+  // an exception is propagating. Ends the rest with kStopped. Other ranks that wait for such a
+  // message learn that this rank has left.
   ~CpuBackend() override;
 
   const std::string& name() const override { return name_; }
@@ -53,7 +55,7 @@ class CpuBackend final : public Backend {
   void abort(const std::string& reason) override { group_->abort(reason); }
 
  private:
-  // engine_call(group, written, read, timeout), now or in its turn.
+  // Runs engine_call(group, written, read, timeout), now or in its turn.
   template <class EngineCall>
   Work carry_out(CallOptions call, TensorList written, TensorList read, StagedUse use,
                  EngineCall engine_call);
@@ -70,7 +72,7 @@ class CpuBackend final : public Backend {
   const std::vector<torch::DeviceType> devices_;
   const Duration close_grace_;
   const std::shared_ptr<CpuGroup> group_;
-  SerialExecutor executor_{"ddprun-group"};  // ends before the group it works on
+  SerialExecutor executor_{"ddprun-group"};  // ends before the group that it uses
 };
 
 }  // namespace ddprun

@@ -12,15 +12,16 @@
 namespace ddprun {
 namespace {
 
-// Of one piece: long enough that the start of a copy and a collective weigh little, short enough that
-// the first and the last piece, which nothing overlaps, do, too.
+// Size of one piece. It is so long that the start of a copy and of a collective costs little in
+// comparison. It is so short that the first and the last piece, which overlap with nothing, cost
+// little, too.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
 c10::impl::VirtualGuardImpl streams_of(torch::Device device) {
   return c10::impl::VirtualGuardImpl(device.type());
 }
 
-// Collectives are not recorded by autograd, and ProcessGroup has counted what is written.
+// Autograd does not record collectives, and ProcessGroup has marked the written tensors.
 using WithoutAutograd = at::AutoDispatchBelowADInplaceOrView;
 
 torch::Tensor room_on_host(const torch::Tensor& tensor) {
@@ -35,7 +36,7 @@ void copy_all(const std::vector<torch::Tensor>& to, const std::vector<torch::Ten
   }
 }
 
-// Its memory is not given to others before the stream is through with it.
+// Their memory is not reused before the stream has finished with it.
 void keep_for(const c10::Stream& stream, const std::vector<torch::Tensor>& tensors) {
   for (const torch::Tensor& one : tensors) {
     streams_of(stream.device()).recordDataPtrOnStream(one.storage().data_ptr(), stream);
@@ -63,7 +64,7 @@ StagedCall::StagedCall(TensorList written, TensorList read, StagedUse use)
 }
 
 void StagedCall::cut_into_pieces(TensorList written, TensorList read) {
-  std::vector<torch::Tensor> hosts;  // of what is written
+  std::vector<torch::Tensor> hosts;  // of the written tensors
   std::vector<std::size_t> sizes;
   std::size_t element = 1;
   for (const torch::Tensor& one : written) {
@@ -129,7 +130,7 @@ Result<void> StagedCall::await_read(const CpuGroup& group, const Deadline& deadl
   return await_piece(pieces_.front(), group, deadline);
 }
 
-// Devices tell nobody when they are done.
+// Polls, because devices send no notification when they are done.
 Result<void> StagedCall::await_piece(const Piece& piece, const CpuGroup& group,
                                      const Deadline& deadline) const {
   NcclPause pause;
@@ -163,7 +164,7 @@ void StagedCall::end() {
 }
 
 void StagedCall::hold_back_current_stream() const {
-  // Recording is over: block() only reads.
+  // Recording has ended, so block() only reads.
   results_->block(streams_of(device_).getStream(device_));
 }
 

@@ -1,5 +1,5 @@
-// plan_pieces(): how a list of tensors is cut into pieces that travel one after the other. Pure; any
-// thread.
+// plan_pieces(): splits a list of tensors into pieces that are sent one after the other. Pure;
+// any thread.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,9 @@ struct TensorPart {
 };
 using Piece = std::vector<TensorPart>;
 
-// sizes: elements of each tensor. Every piece but the last holds max_piece elements, in the order of the
-// list; empty tensors are in the piece of what is next to them. At least one piece.
+// Splits the list. sizes: elements of each tensor. Every piece except the last holds max_piece
+// elements, in the order of the list. An empty tensor is in the piece of its neighbour. Returns
+// at least one piece.
 std::vector<Piece> plan_pieces(std::span<const std::size_t> sizes, std::size_t max_piece);
 
 }  // namespace ddprun
