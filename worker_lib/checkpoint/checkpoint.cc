@@ -33,12 +33,13 @@ constexpr const char* kSaving = "save a checkpoint";
 constexpr const char* kWaiting = "wait until checkpoints are written";
 constexpr const char* kRestoring = "restore a checkpoint";
 
-// Where all ranks come out the same, one of them says it.
+// Warns on rank 0 only, for warnings that are the same on all ranks.
 void warn(const ProcessGroup& group, const std::string& text) {
   if (group.rank() == 0) TORCH_WARN(text);
 }
 
-// One for this process, whose managers share the directories that they have taken.
+// Returns the owner name of this process. Its managers share the directories that they have
+// taken.
 const std::string& own_name() {
   static const std::string name = random_hex(8);
   return name;
@@ -47,11 +48,11 @@ const std::string& own_name() {
 }  // namespace
 
 struct CheckpointManager::Impl {
-  // What is written of one save: nothing that the training goes on changing.
+  // The data of one save, independent of all that the training goes on changing.
   struct Saving {
     CheckpointManifest manifest;
     c10::IValue contents;
-    std::string data_name;  // of shards: what their names are made of
+    std::string data_name;  // of shards: the base of their names
   };
 
   ProcessGroup& group;
@@ -59,31 +60,32 @@ struct CheckpointManager::Impl {
   CheckpointOptions options;
   CheckpointDirectory directory;
   std::function<void(std::int64_t)> announce;
-  bool may_be_asked = false;  // to save and to leave
+  bool may_be_asked = false;  // to save and to exit
   LateRequests requests{group};
-  // Steps that restore() passed over: they may be damaged, and a later save may replace them.
+  // Steps that restore() skipped: they may be damaged, and a later save may replace them.
   std::set<std::int64_t> passed_over = {};
   TimePoint last_save = BootClock::now();
   PositionWatch watch = {};
   bool was_told_to_leave = false;
   bool was_warned_of_leave = false;
-  // Of the threads that write shards, who tell each other what they have written; null: there are
-  // no shards.
+  // The group of the threads that write shards, which tell each other what they have written.
+  // Null: no shards.
   std::unique_ptr<ProcessGroup> writers = {};
 
-  // On rank 0, and on all ranks where there are shards. The writer's thread has the directory and
-  // passed_over while `writing` is not complete.
+  // On rank 0, and with shards on all ranks. While `writing` is not complete, the writer's
+  // thread owns the directory and passed_over.
   StateSnapshot snapshot = {};
-  std::shared_ptr<detail::HostWork> writing = {};  // until its end was told
+  std::shared_ptr<detail::HostWork> writing = {};  // until its result was reported
   std::atomic<bool> is_waited_for = false;
   SerialExecutor writer{"ddprun-ckpt"};  // the last member, so that it ends first
 
   ~Impl();
 
   bool would_skip() const { return options.skip_when_busy && !writer.is_idle(); }
-  // Rank 0's part of save(): false if the writer is busy and need not be waited for.
+  // Rank 0's part of save(). Returns false if the writer is busy and options.skip_when_busy is
+  // set.
   bool begin_save(const TrainingState& state, const CheckpointFacts& facts);
-  // Every rank's part of it where there are shards.
+  // Every rank's part of save() with shards.
   bool save_share(const TrainingState& state, const GatheredState& gathered);
   CheckpointManifest manifest_of(const TrainingState& state, std::int64_t step) const;
   void hand_to_writer(Saving saving);
@@ -92,13 +94,13 @@ struct CheckpointManager::Impl {
   void write_contents(const Saving& saving, AtomicFile& file);
   Result<void> announce_shards(CheckpointManifest manifest, const std::vector<json>& reports);
   void announced(std::int64_t step);
-  // Waits for the writer, and throws what went wrong with what it wrote.
+  // Waits for the writer, and throws its failure.
   void settle();
   void settle_everywhere();
   void retire(std::int64_t step);
   std::vector<RatedStep> rated(const std::vector<std::int64_t>& steps) const;
   void expect_no_later_step(std::int64_t step) const;
-  // Runs rank 0's part of a call; its result, or what it threw, on every rank.
+  // Runs rank 0's part of a call. Returns its result, or throws its exception, on every rank.
   bool on_rank_0(const char* doing, const std::function<bool()>& part);
 };
 
@@ -118,7 +120,7 @@ void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
   const std::string doing = "save step " + std::to_string(step);
   for (const std::int64_t other : value_or_throw(directory.steps())) {
     if (other <= step || passed_over.contains(other) || does_not_count(other)) continue;
-    // If another run has taken the directory since, the step may be its own.
+    // If another run has taken the directory since, the step may belong to that run.
     (void)value_or_throw(directory.hold(doing + " in " + directory.path()));
     refuse(doing + ": " + directory.path() + " holds a checkpoint of step " +
            std::to_string(other) +
@@ -150,8 +152,8 @@ bool CheckpointManager::Impl::begin_save(const TrainingState& state, const Check
   return true;
 }
 
-// Nothing is handed to a writer before every rank has got so far: a writer waits for those of the
-// other ranks.
+// Nothing is given to a writer before every rank has come this far, because a writer waits for
+// the writers of the other ranks.
 bool CheckpointManager::Impl::save_share(const TrainingState& state,
                                          const GatheredState& gathered) {
   const std::int64_t step = gathered.facts.step;
@@ -206,7 +208,8 @@ void CheckpointManager::Impl::settle_everywhere() {
 void CheckpointManager::Impl::write_contents(const Saving& saving, AtomicFile& file) {
   write_pickle(saving.contents, [&](const void* data, std::size_t size) {
     file.write(data, size);
-    // A training that hangs must not look alive because its checkpoint is being written.
+    // A hung training must not look alive only because its checkpoint is being written. So this
+    // reports activity only if a call waits for the write.
     if (is_waited_for) group.report_activity();
   });
 }
@@ -221,8 +224,8 @@ Result<void> CheckpointManager::Impl::write(const Saving& saving) try {
   return error_in_flight(kSaving);
 }
 
-// Each writer tells rank 0's what it has written; that one announces all of it, or nothing, and
-// tells the others which.
+// Each writer reports its file to rank 0's writer. That one announces all files or none, and
+// reports the result to the others.
 Result<void> CheckpointManager::Impl::write_share(const Saving& saving) try {
   const std::string name = shard_name(saving.data_name, group.rank());
   const auto write_shard = [&]() -> Result<WrittenFile> {
@@ -270,9 +273,9 @@ void CheckpointManager::Impl::announced(std::int64_t step) {
   if (announce) announce(step);
 }
 
-// Removes what the new checkpoint makes superfluous, and what does not count. What is beyond the reader's
-// bounds may be whole: it stays, and takes no place among those that are kept. That it cannot be
-// removed does not undo the save, and the next one tries again.
+// Removes checkpoints that the new one makes superfluous, and those that do not count. A
+// checkpoint beyond the reader's bounds may be complete: it stays, and does not count among
+// those that are kept. A failed removal does not fail the save; the next save tries again.
 void CheckpointManager::Impl::retire(std::int64_t step) {
   const Result<ClaimLock> mine = directory.hold("remove old checkpoints");
   const auto steps = directory.steps();
@@ -372,10 +375,10 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
   if (options.read_only) return;
   const auto begin = [&]() -> json {
     if (group.rank() != 0) return nullptr;
-    // Before anything of the job that has it is removed.
+    // Before any file of the job that has the directory is removed.
     value_or_throw(make_durable_directory(options.directory));
     value_or_throw(impl_->directory.take(generation, own_name(), job));
-    // After the claim: before it, files that look unneeded may belong to a running job.
+    // After the claim, because before it, files that look unneeded may belong to a running job.
     value_or_throw(impl_->directory.prepare());
     return to_json(impl_->directory.own_claim());
   };
@@ -417,16 +420,16 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
     bool due = options.every_steps > 0 && step % options.every_steps == 0;
     const bool goes_on = impl_->was_told_to_leave;
     if (goes_on && !std::exchange(impl_->was_warned_of_leave, true))
-      warn(
-          impl_->group,
-          "the training continues after maybe_save() returned `leave` (--checkpoint-signal): ddprun "
-          "will exit with 75, as if the job were to be started again; leave the loop and return 0 when "
-          "maybe_save(...).leave is true");
+      warn(impl_->group,
+      "the training continues after maybe_save() returned `leave` (--checkpoint-signal): ddprun "
+      "will exit with 75, as if the job were to be started again; leave the loop and return 0 when "
+      "maybe_save(...).leave is true");
     const bool may_be_asked = impl_->may_be_asked && !goes_on;
     MaybeSaved done;
     const bool asks = options.every.count() > 0 || may_be_asked;
     const auto own_wishes = [&]() -> std::vector<bool> {
-      // Rank 0's clock counts: others may have started later. What would be skipped stays due.
+      // Rank 0's clock decides, because other ranks may have started later. A save that would be
+      // skipped stays due.
       const bool is_time = options.every.count() > 0 && impl_->group.rank() == 0 &&
                            BootClock::now() - impl_->last_save >= options.every &&
                            !impl_->would_skip();
@@ -437,18 +440,18 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
       due = due || requests[0];
       done.leave = requests[1];
     }
-    if (done.leave) wait();  // so that it is not skipped as busy
+    if (done.leave) wait();  // so that the save is not skipped as busy
     const auto send_wishes = [&] {
       if (asks && !done.leave) impl_->requests.begin(own_wishes());
     };
     try {
       if (due || done.leave) done.saved = save(step, state);
     } catch (const DistError&) {
-      send_wishes();  // all ranks do, also where the save failed on one of them only
+      send_wishes();  // as all ranks do, even if the save failed on one only
       throw;
     }
     if (done.leave) wait();
-    send_wishes();  // of the state after a save
+    send_wishes();  // after the save, whose time they depend on
     done.leave = done.leave || goes_on;
     impl_->was_told_to_leave = done.leave;
     return done;
@@ -499,11 +502,12 @@ Restored CheckpointManager::restore(TrainingState& state) {
     const ExtraNames extra =
         impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse;
     fill(state, contents_of(*found), found->file, impl_->group, extra, result.remarks);
-    // They are about passes that the restored state replaces.
+    // The late checks are about passes that the restored state replaces.
     impl_->group.notes()->late_checks->forget(impl_->group.world_ranks());
     const TrainingPosition position = position_of(state, result.step);
     impl_->watch.restored(position);
-    if (const auto contradiction = epoch_contradiction(position); contradiction && state.has_position) {
+    if (const auto contradiction = epoch_contradiction(position);
+        contradiction && state.has_position) {
       result.remarks.push_back(result.file + ": " + *contradiction);
       warn(impl_->group, std::string(kRestoring) + ": " + result.remarks.back());
     }

@@ -1,5 +1,5 @@
-// ddprun-ckpt: what is in a directory of checkpoints, or in a file of torch.save, and whether it is
-// whole; makes one file of shards. Needs no LibTorch.
+// ddprun-ckpt: shows and verifies a directory of checkpoints or a file of torch.save; merges
+// shards into one file. Needs no LibTorch.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -31,7 +31,7 @@ namespace fs = std::filesystem;
 constexpr const char* kName = "ddprun-ckpt";
 constexpr std::size_t kShown = 40;  // entries of one dict or list
 
-// Makes text of files fit for a terminal: no escape sequences, not even colours.
+// Makes the text of a file safe for a terminal: no escape sequences, not even colours.
 std::string plain(std::string text) {
   std::ranges::replace(text, '\x1b', '?');
   return terminal_line(text);
@@ -60,7 +60,7 @@ std::string size_text(std::uint64_t bytes) {
   return text;
 }
 
-// What is wrong with its files, but for their bytes; empty: nothing.
+// Returns what is wrong with the files, without reading their bytes; empty: nothing.
 std::string quick_look(const CheckpointDirectory& directory, const CheckpointManifest& manifest) {
   for (const WrittenFile& file : manifest.files) {
     std::error_code failed;
@@ -79,14 +79,14 @@ std::uint64_t bytes_of(const CheckpointManifest& manifest) {
   return bytes;
 }
 
-// "step-000000000002.pt", "step-000000000002.shard-0000.pt and 3 more shards".
+// Returns "step-000000000002.pt" or "step-000000000002.shard-0000.pt and 3 more shards".
 std::string files_text(const CheckpointManifest& manifest) {
   const std::size_t more = manifest.files.size() - 1;
   return manifest.files.front().name +
          (more > 0 ? " and " + std::to_string(more) + " more shard" + (more > 1 ? "s" : "") : "");
 }
 
-// kFiles, and says why, where the path is no directory that can be read.
+// Lists the steps. Prints the reason and returns kFiles if the path is not a readable directory.
 ExitCode steps_of(const CheckpointDirectory& directory, std::vector<std::int64_t>& steps) {
   std::error_code failed;
   if (!fs::is_directory(directory.path(), failed)) {
@@ -102,7 +102,7 @@ ExitCode steps_of(const CheckpointDirectory& directory, std::vector<std::int64_t
   return ExitCode::kSuccess;
 }
 
-// What is beyond the reader's bounds may be whole.
+// A checkpoint beyond the reader's bounds may be complete.
 const char* word_for(const Error& error) {
   return is_beyond_reader(error) ? "not read" : "damaged";
 }
@@ -146,17 +146,16 @@ std::optional<std::string> contents(const std::string& path) {
   return std::nullopt;
 }
 
-// A file of torch.save, or the shards that are one together, and what it says. The bytes stay where
-// they are.
+// A file of torch.save, or the shards that form one, and its contents. The bytes must not move.
 struct Opened {
   std::string name;  // the first file's
   std::uint64_t bytes = 0;
   std::vector<std::vector<char>> shards;  // bytes of each
   std::string file;                       // bytes of the one file
-  MergedArchive merged;                   // crcs: of shards only
+  MergedArchive merged;                   // crcs: for shards only
 };
 
-// Says what is wrong with it.
+// Opens a file; prints what is wrong with it.
 ExitCode open_file(const std::string& path, Opened& opened) {
   std::optional<std::string> bytes = contents(path);
   if (!bytes) return ExitCode::kFiles;
@@ -177,7 +176,7 @@ ExitCode damaged(const std::string& path, const Error& error) {
   return error.kind == ErrorKind::kSystem ? ExitCode::kFiles : ExitCode::kUnwell;
 }
 
-// Every byte is compared with its SHA-256.
+// Opens a checkpoint. Compares every byte with its SHA-256.
 ExitCode open_checkpoint(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
                          Opened& opened) {
   opened.name = directory.path_of(manifest.files.front().name);
@@ -204,7 +203,7 @@ ExitCode open_checkpoint(const CheckpointDirectory& directory, const CheckpointM
   return ExitCode::kSuccess;
 }
 
-// The checkpoint of a step, or the newest whole one.
+// Finds the checkpoint of a step, or the newest complete one.
 ExitCode find_checkpoint(const CheckpointDirectory& directory, std::optional<std::int64_t> wanted,
                          CheckpointManifest& manifest) {
   std::vector<std::int64_t> steps;

@@ -30,7 +30,7 @@ PickleDict to_dict(const HookState& state, const std::string& name) {
   return dict;
 }
 
-// What a rank compares with its own; nothing where both say the same.
+// Throws if the file's entry differs from this run's text.
 void expect_same(const c10::IValue& top, const char* key, const std::string& own, const char* noun,
                  const std::string& file) {
   const std::string saved = as_text(entry_of(top, key, file), key, file);
@@ -40,7 +40,7 @@ void expect_same(const c10::IValue& top, const char* key, const std::string& own
 }
 
 void expect_same_data(const c10::IValue& top, const std::string& own, const std::string& file) {
-  const auto data = find_entry(top, "data");  // files of earlier versions have none
+  const auto data = find_entry(top, "data");  // files of earlier versions have no such entry
   if (!data || own.empty()) return;
   const std::string saved = as_text(*data, "data", file);
   if (!saved.empty() && saved != own)
@@ -57,7 +57,7 @@ void fill_generators(const c10::IValue& top, const std::string& file, const Proc
     for (const c10::IValue& of_rank : rng)
       if (const auto state_there = find_entry(of_rank, own.key))
         saved.push_back(as_tensor(*state_there, own.key, file));
-    if (saved.empty()) {  // saved by ranks without a GPU
+    if (saved.empty()) {  // ranks without a GPU saved it
       remarks.push_back(file + " has no " + own.key + " generators: those stay as they are");
       continue;
     }
@@ -65,8 +65,8 @@ void fill_generators(const c10::IValue& top, const std::string& file, const Proc
   }
 }
 
-// Of a communication hook. That only one side has one is not an error: compression may begin, or
-// end, in the middle of a training.
+// Fills a communication hook. It is not an error if only one side has one: compression may begin
+// or end in the middle of a training.
 void fill_hook(TrainingState& state, const c10::IValue& top, const RankView& view,
                const std::string& file, std::vector<std::string>& remarks) {
   const auto saved = find_entry(top, "comm_hook");
@@ -113,7 +113,7 @@ std::vector<RankGenerator> generators_of(const ProcessGroup& group) {
 
 namespace {
 
-// Of shards 1, 2 ... that is all.
+// For shards 1, 2 ... this is all.
 PickleDict tensors_of_share(const TrainingState& state, const ShardAssignment* share) {
   PickleDict top = make_string_dict();
   if (state.model)
@@ -131,7 +131,7 @@ PickleDict tensors_of_share(const TrainingState& state, const ShardAssignment* s
   return top;
 }
 
-// What TrainingState names, by name. Of shards all of it is shard 0's.
+// Adds the named objects of TrainingState, by name. With shards all of them are in shard 0.
 void add_named_parts(PickleDict& top, const TrainingState& state, const CheckpointFacts& facts) {
   PickleDict models = make_string_dict(), optimizers = make_string_dict(),
              classes = make_string_dict(), schedules = make_string_dict(),
@@ -255,8 +255,8 @@ PickleDict list_in(const c10::IValue& top, const char* key, const std::string& f
   return found ? as_dict(*found, key, file) : make_string_dict();
 }
 
-// Compares the names of one list of TrainingState with the file's. Names that only the file has are
-// refused, or added to `extra`.
+// Compares the names of one list of TrainingState with the file's. Names that only the file has
+// are refused, or added to `extra`.
 template <class Part>
 void expect_same_names(const c10::IValue& top, const char* key,
                        const std::map<std::string, Part>& own, const std::string& file,
@@ -280,7 +280,7 @@ void expect_same_names(const c10::IValue& top, const char* key,
                                      "CheckpointOptions::read_only)"));
 }
 
-// Refuses what another training has saved, as far as names and classes tell.
+// Refuses the state of another training, as far as names and classes show it.
 void expect_fitting(const TrainingState& state, const c10::IValue& top, const std::string& file,
                     ExtraNames extra, std::vector<std::string>& remarks) {
   if (state.optimizer)

@@ -19,7 +19,7 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kMaxClaimBytes = std::size_t{16} << 20;  // that is written
+constexpr std::size_t kMaxClaimBytes = std::size_t{16} << 20;  // maximum that is written
 constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
 constexpr JsonBounds kMaxShape{.depth = 8, .values = std::size_t{4} << 20};
 constexpr Duration kLockPatience = std::chrono::seconds(10);

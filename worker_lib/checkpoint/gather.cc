@@ -28,9 +28,9 @@ std::optional<SamplerPosition> position_of(const DistributedSampler* sampler) {
   return SamplerPosition{.epoch = state.at("epoch"), .position = state.at("position")};
 }
 
-// Returns the generators of every rank, and whether all ranks have the same of what they may have
-// of their own (as a hash). Throws on every rank if they are not at the same position, or if one
-// has failed.
+// Returns the generators of every rank, and whether all ranks are equal (by hash) in the state
+// that may differ. Throws on every rank if they are not at the same position, or if one has
+// failed.
 std::pair<std::vector<PickleDict>, bool> exchange(ProcessGroup& group,
                                                   const TrainingPosition& position,
                                                   std::int64_t own_hash, Timeout timeout,
@@ -50,7 +50,8 @@ std::pair<std::vector<PickleDict>, bool> exchange(ProcessGroup& group,
   try {
     group.all_gather(all, own);
   } catch (const DistError& thrown) {
-    // The other ranks may be elsewhere, after an early exit from a loop: say where this one is.
+    // After an early exit from a loop the other ranks may be elsewhere, so the message says
+    // where this rank is.
     throw within(thrown, std::string(kSaving) + " of step " + std::to_string(position.step) +
                              " in epoch " + std::to_string(position.epoch));
   }
@@ -101,7 +102,7 @@ GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
   std::optional<DistError> failure;
   TrainingPosition position{.step = options.step, .epoch = state.epoch, .sampler = {}};
   try {
-    // What the last passes have left on a device may say that the state is of no use.
+    // Late checks of the last passes on a device may show that the state is unusable.
     with_dist_errors(kSaving, [&] { group.notes()->late_checks->settle(group.world_ranks()); });
     position = position_of(state, options.step);
     expect_sound_names(state);

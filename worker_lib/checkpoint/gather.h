@@ -1,5 +1,5 @@
-// What the ranks tell each other before a save: whether they are at the same position, their random
-// generators, and what each has of its own.
+// Data that the ranks exchange before a save: their positions, which must be equal, their random
+// generators, and the state that differs by rank.
 //
 // Free functions; the thread of the group's calls. Failures throw DistError.
 #pragma once
@@ -17,17 +17,18 @@ TrainingPosition position_of(const TrainingState& state, std::int64_t step);
 
 struct GatheredState {
   CheckpointFacts facts;
-  PickleDict own;  // of this rank, what differs from rank 0's
+  PickleDict own;  // this rank's differences from rank 0
 };
 
 struct GatherOptions {
   std::int64_t step = 0;
   std::int64_t generation = 0;
-  bool is_sharded = false;  // then each rank writes what it has of its own
-  Timeout timeout{0};       // for the ranks' own parts of the state
+  bool is_sharded = false;  // each rank then writes its own differences
+  Timeout timeout{0};       // for the ranks' exchange of their own state
 };
 
-// Collective. Throws on every rank if the ranks are not at the same position, or if one has failed.
+// Collective. Throws on every rank if the ranks are not at the same position, or if one has
+// failed.
 GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
                               const GatherOptions& options);
 

@@ -23,9 +23,10 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kBufferBytes = 4 << 20;  // what the disk takes at its full speed
-// Of a manifest that is read. What is written stays far below (kMaxManifestBytes), so that no version
-// writes what it, or one with somewhat smaller bounds, could not read.
+constexpr std::size_t kBufferBytes = 4 << 20;  // enough for the disk's full speed
+// Maximum size of a manifest that is read. Written manifests are far smaller
+// (kMaxManifestBytes). So no version writes a manifest that it, or a version with somewhat
+// smaller bounds, could not read.
 constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
 constexpr JsonBounds kMaxShape{.depth = 16, .values = std::size_t{4} << 20};
 constexpr const char* kSelfDigest = "manifest_sha256";
@@ -34,14 +35,14 @@ Error corrupt(const std::string& path, std::string cause) {
   return {.kind = ErrorKind::kCorrupt, .doing = "read " + path, .cause = std::move(cause)};
 }
 
-// A file that is perhaps whole, and more than this program reads.
+// The error for a file that may be complete, but exceeds the bounds of this program.
 Error beyond_reader(const std::string& path, std::string cause) {
   return {.kind = ErrorKind::kResource,
           .doing = "read " + path,
           .cause = std::move(cause) + ", the most that this program reads; it is left as it is"};
 }
 
-// kResource: it exceeds the reader's bounds.
+// Reads a manifest. kResource: it exceeds the reader's bounds.
 Result<std::string> read_manifest_text(const std::string& path) {
   const Result<UniqueFd> fd = open_regular_file(path);
   if (!fd) return fd.error();
@@ -58,7 +59,7 @@ struct DigestedBytes {
   std::string sha256;
 };
 
-// A large file is read and digested at the same time: one takes about as long as the other.
+// Reads and digests a large file at the same time: each takes about as long as the other.
 Result<DigestedBytes> read_and_digest(const std::string& path, std::uint64_t limit) {
   const Result<UniqueFd> fd = open_regular_file(path);
   if (!fd) return fd.error();
@@ -88,7 +89,8 @@ Result<DigestedBytes> read_and_digest(const std::string& path, std::uint64_t lim
   return result;
 }
 
-// The document with its own digest in it. nlohmann::json sorts keys: one text for one manifest.
+// Returns the document with its own digest in it. nlohmann::json sorts keys, so a manifest has
+// exactly one text.
 std::string encode(const CheckpointManifest& manifest) {
   nlohmann::json document{{"format", manifest.format},         {"step", manifest.step},
                           {"epoch", manifest.epoch},           {"generation", manifest.generation},
@@ -104,7 +106,7 @@ std::string encode(const CheckpointManifest& manifest) {
   return document.dump(1) + "\n";
 }
 
-// Null unless `text` is exactly what encode() makes of some document, unknown keys included.
+// Returns null unless `text` is exactly the encode() of some document, unknown keys included.
 nlohmann::json whole_document(const std::string& text) {
   nlohmann::json document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!document.is_object() || document.dump(1) + "\n" != text) return nullptr;
@@ -170,7 +172,8 @@ Result<CheckpointManifest> decode(const std::string& path, const std::string& te
     throw WrongField{"its 'world_size' is " + std::to_string(world_size) + ", which no world has"};
   constexpr auto kAny = std::numeric_limits<std::int64_t>::min();
   CheckpointManifest manifest{.step = integer(document, "step"),
-                              .epoch = integer(document, "epoch", kAny),  // programs may count from -1
+                              // Programs may count epochs from -1.
+                              .epoch = integer(document, "epoch", kAny),
                               .generation = integer(document, "generation", kAny),
                               .world_size = static_cast<int>(world_size)};
   if (const auto metric = document.find("metric"); metric != document.end()) {
@@ -234,15 +237,15 @@ Result<void> CheckpointDirectory::remove_leftovers() {
   const std::vector<std::string> unneeded = leftovers(*all, named_by);
   is_untidy_ = !unneeded.empty();
   if (!is_untidy_) return {};
-  // That nobody needs them must be on the disk before they are gone: whoever wrote the manifest in
-  // which they are not named any more may have been killed before its directory was safe.
+  // The directory must be durable before unneeded files are removed. The run that wrote the
+  // manifest without their names may have been killed before it fsynced the directory.
   if (Result<void> flushed = flush_directory(path_); !flushed) return flushed;
   Result<void> removed = remove(unneeded);
   is_untidy_ = !removed;
   return removed;
 }
 
-// Where another run has the directory, what is left in it is that one's affair.
+// If another run has the directory, the files in it are left to that run.
 void CheckpointDirectory::tidy() {
   if (const Result<ClaimLock> lock = hold("tidy " + path_)) (void)remove_leftovers();
 }
@@ -261,14 +264,14 @@ Result<void> CheckpointDirectory::take(std::int64_t generation, const std::strin
     return not_displaced;
   const Result<std::vector<std::string>> all = names();
   if (!all) return Error(all.error()).within(doing);
-  for (const std::string& name : *all)  // of a kill within the next lines
+  for (const std::string& name : *all)  // left by a kill within the next lines
     if (name.starts_with(".claim.json.")) (void)remove({name});
   std::map<std::int64_t, std::string> present;
   std::int64_t highest = last->number;
   for (const std::int64_t step : announced_steps(*all)) {
     const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step);
     if (!checkpoint && !is_passed_over(checkpoint.error()))
-      return Error(checkpoint.error()).within(doing);  // it may be whole
+      return Error(checkpoint.error()).within(doing);  // it may be complete
     if (!checkpoint && is_beyond_reader(checkpoint.error())) present.emplace(step, kUnreadIdentity);
     if (!checkpoint) continue;
     present.emplace(step, checkpoint->identity);
@@ -291,7 +294,7 @@ Result<void> CheckpointDirectory::expect_not_displaced(std::int64_t generation,
   return taken_by_another_job(last->job, job);
 }
 
-// The path stands last: ddprun looks for kFinalError in lines of which it keeps kMaxTailLineBytes.
+// The path is last: ddprun looks for kFinalError in lines of which it keeps kMaxTailLineBytes.
 Error CheckpointDirectory::taken_by_another_job(const std::string& other,
                                                 const std::string& own) const {
   return {.kind = ErrorKind::kStopped,
@@ -341,7 +344,8 @@ Result<WrittenFile> CheckpointDirectory::write_data(
   if (!lock) return lock.error();
   Result<WrittenFile> written = data.commit();
   if (!written) return written;
-  // Before a manifest names it: the manifest may replace one whose file is there.
+  // The data must be durable before a manifest names it, because the manifest may replace one
+  // whose file is there.
   if (const Result<void> flushed = flush_directory(path_); !flushed) {
     discard({name});
     return flushed.error();
@@ -387,8 +391,8 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
     return lock.error();
   }
   const bool replaces = ::access(path_of(name).c_str(), F_OK) == 0;
-  // Data of the manifest that is replaced. remove_leftovers() keeps all data of a step of which a
-  // manifest was set aside.
+  // Data of the replaced manifest. If a manifest of the step was set aside, remove_leftovers()
+  // keeps all data of that step.
   std::set<std::string> replaced;
   if (replaces)
     if (const auto old = read_manifest(manifest.step))
@@ -402,8 +406,9 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest man
     return flush_directory(path_);
   }();
   if (announced) (void)remove({replaced.begin(), replaced.end()});
-  // What failed may have left files, and had the step a checkpoint before, then its data file is
-  // nobody's now. What cannot be removed, the next prepare() or announce() tries again.
+  // A failure may have left files. If the step had a checkpoint before, its data file is now
+  // unneeded. The next prepare() or announce() tries again to remove files that cannot be
+  // removed now.
   if (!announced || replaces || is_untidy_) (void)remove_leftovers();
   if (!announced) return announced.error();
   return AnnouncedCheckpoint{manifest, sha256_hex(text)};

@@ -37,7 +37,7 @@ PickleDict buffers_of(const torch::nn::Module& model) {
   return result;
 }
 
-// Reads "section/key", the names of hashes.
+// Splits "section/key", the names of hashes.
 std::pair<std::string, std::string> split(const std::string& name) {
   const std::size_t slash = name.find('/');
   return {name.substr(0, slash), name.substr(slash + 1)};
@@ -179,7 +179,7 @@ PickleDict RankView::averaged_section(const std::string& key, const PickleDict& 
       by_name[as_text(entry.key(), key, file_)].push_back(as_tensor(entry.value(), key, file_));
   PickleDict result = make_string_dict();
   for (auto& [name, tensors] : by_name) {
-    // A rank without counts as zeros.
+    // A rank without the tensor counts as zeros.
     while (static_cast<int>(tensors.size()) < saved_world_)
       tensors.push_back(torch::zeros_like(tensors[0]));
     result.insert(name, average(tensors));
@@ -225,7 +225,7 @@ void load_gradients(torch::nn::Module& model, const PickleDict& gradients,
              dtype_and_shape(saved) + " in the file, the parameter is " +
              dtype_and_shape(parameter));
     if (gradient.defined() && gradient.layout() == torch::kStrided)
-      gradient.copy_(saved);  // it may lie in a bucket
+      gradient.copy_(saved);  // it may be a view of a bucket
     else
       gradient =
           torch::empty_like(parameter, parameter.options().requires_grad(false)).copy_(saved);

@@ -1,22 +1,24 @@
-// What of a training's state each rank has of its own, in a checkpoint that is rank 0's otherwise:
-// buffers that no rank broadcasts, parameters and optimizer state of ranks that drift apart on
-// purpose, what a communication hook carries, gradients in the middle of an accumulation.
+// The state that differs by rank, in a checkpoint that otherwise holds rank 0's state. Such
+// state can be buffers that are not broadcast, or parameters and optimizer state of ranks that
+// drift apart on purpose. It can also be the state of a communication hook, or gradients in the
+// middle of an accumulation.
 //
 // In the file:
 //
 //   "ranks": [{}, {"model": {name: tensor}, "optimizer": {i: {...}}, "comm_hook": {name: tensor},
 //                  "gradients": {name: tensor}}, ...]
 //
-// What TrainingState names has sections "models", "optimizers" and "tensors", with keys "NAME/ENTRY" (of
-// tensors "NAME"); gradients of named models have such keys in "gradients".
+// Objects that TrainingState names have the sections "models", "optimizers" and "tensors", with
+// keys "NAME/ENTRY" (for tensors "NAME"). Gradients of named models have such keys in
+// "gradients".
 //
-// Element r is rank r's: sections with what is not equal, bit for bit, to rank 0's, which stands
-// under the file's other keys. None: rank 0 has it and this rank has not. Where nothing differs the
-// key is missing.
+// Element r is rank r's. It has sections with the entries that are not equal, bit for bit, to
+// rank 0's, which are under the file's other keys. None: rank 0 has the entry and this rank does
+// not. If nothing differs the key "ranks" is missing.
 //
-// The ranks find out by hashes (one number of each rank, and a table only if these differ), so that
-// what is equal on all of them is neither sent nor written twice. Free functions; the thread of the
-// group's calls.
+// The ranks compare hashes (one number of each rank, and a table only if the numbers differ). So
+// state that is equal on all ranks is neither sent nor written twice. Free functions; the thread
+// of the group's calls.
 #pragma once
 
 #include <optional>
@@ -29,33 +31,34 @@
 
 namespace ddprun {
 
-// Whether the ranks may have other parameters than rank 0.
+// Returns whether ranks may have other parameters than rank 0.
 bool may_differ_anywhere(const TrainingState& state);
 
-// Sections of what may differ from rank to rank; tensors share memory with the live ones where
-// those are on the CPU. kUnsupported: a sparse gradient.
+// Returns sections of the state that may differ by rank. Tensors share memory with the live ones
+// if those are on the CPU. kUnsupported: a sparse gradient.
 PickleDict own_state(const TrainingState& state);
 
-// Of every entry of the sections.
+// Returns a hash of every entry of the sections.
 std::vector<NamedHash> hashes_of(const PickleDict& own);
 
-// The entries that are not rank 0's.
+// Returns the entries that differ from rank 0's.
 PickleDict differences(const PickleDict& own, const std::vector<NamedHash>& of_rank_0);
 
-// A checkpoint as one rank of a world of so many sees it.
+// RankView: a checkpoint as one rank of a world of this size sees it.
 class RankView {
  public:
-  // top: of the file `file`.
+  // top: the contents of `file`.
   RankView(const c10::IValue& top, int rank, int world_size, std::string file);
 
-  // The world that saved has as many ranks: each gets what it had.
+  // The world that saved has the same size: each rank gets its own state back.
   bool is_same_world() const { return saved_world_ == world_size_; }
   bool has_own() const { return !ranks_.empty(); }
 
-  // The section of this rank, whose rank 0 has `of_rank_0`. In a world of another size rank 0's.
+  // Returns this rank's section, if rank 0's is `of_rank_0`. In a world of another size it is
+  // rank 0's.
   PickleDict section(const std::string& key, const PickleDict& of_rank_0) const;
-  // The same of tensors that are sums in the making; in a world of another size their average over
-  // the ranks that there were, so that the average over the ranks stays what it was.
+  // The same for tensors that are partial sums. In a world of another size it is the average
+  // over the saved ranks, so that the average over the ranks stays the same.
   PickleDict averaged_section(const std::string& key, const PickleDict& of_rank_0) const;
 
  private:
@@ -68,16 +71,16 @@ class RankView {
   std::vector<c10::IValue> ranks_;
 };
 
-// The entries of a named part in a section that holds those of all: "NAME/ENTRY".
+// Entries of one named object in a section that holds all of them: "NAME/ENTRY".
 void add_named(PickleDict& section, const std::string& name, const PickleDict& entries);
 PickleDict part_named(const PickleDict& section, const std::string& name);
 
-// Gradients by name of the parameter.
+// Returns gradients by the name of the parameter.
 PickleDict gradients_of(const torch::nn::Module& model);
-// Of all models of the state.
+// Returns the gradients of all models of the state.
 PickleDict gradients_of(const TrainingState& state);
-// Every parameter gets the gradient that the dict has for it, or none. Throws kInvalidArgument that
-// names `file`.
+// Gives every parameter the gradient that the dict has for it, or none. Throws kInvalidArgument
+// that names `file`.
 void load_gradients(torch::nn::Module& model, const PickleDict& gradients, const std::string& file);
 
 }  // namespace ddprun

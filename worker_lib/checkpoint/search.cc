@@ -15,8 +15,8 @@ using nlohmann::json;
 
 constexpr const char* kRestoring = "restore a checkpoint";
 
-// What one rank found within a bound. A failure is not a damaged checkpoint: something is wrong
-// with the disk or the rights, and what cannot be read now may be whole.
+// The result of one rank within a bound. A failure is not a damaged checkpoint: the disk or the
+// permissions are at fault, and a checkpoint that cannot be read now may be complete.
 struct Search {
   std::optional<LoadedCheckpoint> found;
   std::vector<std::string> skipped;
@@ -65,10 +65,10 @@ Search search(const CheckpointDirectory& directory, std::int64_t bound) {
 
 }  // namespace
 
-// Rounds of: every rank says what it can read, until all say the same. Each round lowers the bound,
-// so there are at most as many as checkpoints. Nothing is agreed upon only where nobody has any: to
-// start anew because one host lacks a mount would cost the whole run, and its checkpoints at the
-// next save.
+// In each round every rank reports its newest readable checkpoint, until all report the same
+// one. Each round lowers the bound, so there are at most as many rounds as checkpoints. The
+// result is empty only if no rank has any. Starting anew because one host lacks a mount would
+// cost the whole run, and at the next save its checkpoints, too.
 std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
                                             const CheckpointDirectory& directory, Timeout timeout,
                                             std::vector<std::string>& skipped) {
@@ -92,7 +92,7 @@ std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
         somebody_reads =
             "rank " + std::to_string(rank) + " can read " + report.at("file").get<std::string>();
       candidates.push_back({report.at("step"), report.at("identity")});
-      // Ranks that share a directory say the same; it is said once.
+      // Ranks that share a directory report the same lines; each line is kept once.
       for (const std::string line : report.at("skipped"))
         if (std::ranges::find(skipped, line) == skipped.end()) skipped.push_back(line);
     }
@@ -114,7 +114,7 @@ std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
   }
 }
 
-// The SHA-256 of the manifest vouches for the bytes.
+// The SHA-256 of the manifest has verified the bytes.
 c10::IValue contents_of(const LoadedCheckpoint& checkpoint) {
   const std::string& file = checkpoint.file;
   if (!is_sharded(checkpoint.manifest))

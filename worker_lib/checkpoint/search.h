@@ -1,4 +1,5 @@
-// Which checkpoint the ranks restore: the newest one that all of them can read whole.
+// Finds the checkpoint that the ranks restore: the newest one that all of them can read
+// completely.
 //
 // Free functions; the thread of the group's calls. Failures throw DistError.
 #pragma once
@@ -14,7 +15,7 @@
 
 namespace ddprun {
 
-// A checkpoint whose bytes are in memory and known to be right.
+// A checkpoint whose bytes are in memory and have been verified.
 struct LoadedCheckpoint {
   CheckpointManifest manifest;
   std::string identity;
@@ -22,16 +23,16 @@ struct LoadedCheckpoint {
   std::vector<std::vector<char>> bytes;  // of each file
 };
 
-// Collective; the same on every rank. skipped: a line for each newer one that was passed over.
-// Nothing where no rank has any; kSystem where a file cannot be read for another reason than
-// damage, and where the ranks have none in common. timeout: how long the ranks wait for each
-// other's disks.
+// Returns the checkpoint, the same on every rank; nullopt if no rank has any. Collective.
+// skipped: one line for each newer checkpoint that was skipped. Throws kSystem if a file cannot
+// be read for another reason than damage. Throws it also if the ranks have no checkpoint in
+// common. timeout: how long the ranks wait for each other's disks.
 std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
                                             const CheckpointDirectory& directory, Timeout timeout,
                                             std::vector<std::string>& skipped);
 
-// What it holds, of shards what they hold together. Throws kCorrupt or kUnsupported, naming the
-// file.
+// Returns the contents; of shards the merged contents. Throws kCorrupt or kUnsupported, with the
+// name of the file.
 c10::IValue contents_of(const LoadedCheckpoint& checkpoint);
 
 }  // namespace ddprun

@@ -12,7 +12,7 @@ ShardAssignment::ShardAssignment(const TrainingState& state, int rank, int world
     : rank_(rank), world_size_(world_size) {
   ShardOwners owners(ranks_are_equal ? world_size : 1);
   if (state.model) {
-    // Names of what shares memory, in the order of the first.
+    // Names of tensors that share memory, in the order of the first.
     std::vector<std::vector<std::string>> units;
     std::vector<std::int64_t> bytes;
     std::map<const void*, std::size_t> unit_of;

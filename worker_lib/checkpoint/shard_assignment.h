@@ -1,11 +1,11 @@
-// Which rank writes what of a state that is the same on all ranks, when each writes its share
-// (CheckpointOptions::sharded).
+// ShardAssignment: assigns to each rank its part of a state that is the same on all ranks, when
+// each rank writes its share (CheckpointOptions::sharded).
 //
-// Parameters and the optimizer's states go, the largest first, to the rank that has the fewest
-// bytes so far; every rank comes to the same result by itself. Tensors that share memory stay
-// together, so that they share it in the file. Buffers are rank 0's, and so is everything where
-// ranks may differ in it: the file has rank 0's version. States that an optimizer has dealt out to
-// the ranks are written where they are.
+// Parameters and the optimizer's states are assigned in order of size, largest first, to the
+// rank that has the fewest bytes so far. Every rank computes the same result by itself. Tensors
+// that share memory stay together, so that they share it in the file. Buffers are rank 0's, and
+// so is all state that may differ by rank: the file has rank 0's version. States that an
+// optimizer has sharded over the ranks are written by the ranks that hold them.
 //
 // A value; any thread.
 #pragma once
@@ -25,7 +25,7 @@ class ShardAssignment {
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
-  // Of the model, by name.
+  // Returns whether this rank writes the model's tensor of this name.
   bool has_tensor(const std::string& name) const {
     const auto owner = owner_of_tensor_.find(name);
     return rank_ == (owner == owner_of_tensor_.end() ? 0 : owner->second);
@@ -36,7 +36,7 @@ class ShardAssignment {
  private:
   int rank_;
   int world_size_;
-  std::map<std::string, int> owner_of_tensor_;  // others are rank 0's
+  std::map<std::string, int> owner_of_tensor_;  // all others are rank 0's
   std::vector<int> owner_of_state_;
 };
 

@@ -5,14 +5,14 @@
 namespace ddprun {
 namespace {
 
-// The layout of a tensor that fills its memory without gaps, in whatever order of dimensions.
+// Returns whether a tensor fills its memory without gaps, in any order of dimensions.
 bool is_dense(const torch::Tensor& tensor) { return tensor.is_non_overlapping_and_dense(); }
 
 bool same_layout(const torch::Tensor& a, const torch::Tensor& b) {
   return a.dtype() == b.dtype() && a.sizes() == b.sizes() && a.strides() == b.strides();
 }
 
-// Nobody but the tree holds it, nor its memory.
+// Returns whether the tree is the only owner of the tensor and of its memory.
 bool is_private(const torch::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
@@ -59,7 +59,7 @@ torch::Tensor StateSnapshot::copy(const torch::Tensor& tensor) {
   const torch::Tensor plain = is_dense(tensor) ? tensor : tensor.contiguous();
   if (!buffer.defined() || !same_layout(buffer, plain))
     buffer = torch::empty_strided(plain.sizes(), plain.strides(), plain.options());
-  // Past the caches: the training needs them, and nobody reads the copy soon.
+  // Bypasses the caches: the training needs them, and the copy is not read soon.
   stream_bytes(buffer.mutable_data_ptr(), plain.const_data_ptr(), plain.nbytes());
   copies_[tensor.const_data_ptr()].emplace_back(tensor, buffer);
   return buffer;

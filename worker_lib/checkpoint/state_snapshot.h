@@ -1,9 +1,10 @@
-// StateSnapshot: a training's state as it was at one moment, so that it can be written while the
-// training goes on.
+// StateSnapshot: a training's state at one moment, so that it can be written while the training
+// continues.
 //
-// What take() returns shares no memory with what the program goes on changing: tensors that anybody
-// else holds are copied, into memory that is kept for the next time, so that a snapshot costs one
-// memcpy of the state; those that were made for it (from a GPU, of a slice) are taken as they are.
+// The result of take() shares no memory with tensors that the program goes on changing. Tensors
+// with other owners are copied, into memory that is kept for the next snapshot. So a snapshot
+// costs one memcpy of the state. Tensors that were made for the snapshot (from a GPU, from a
+// slice) are used as they are.
 //
 // One owner thread. Holds as much memory as the state has. Throws what LibTorch throws (memory).
 #pragma once
@@ -18,18 +19,19 @@ namespace ddprun {
 
 class StateSnapshot {
  public:
-  // A tree of dicts, lists, tuples and tensors in the CPU's memory. What is returned is to be gone before the
-  // next call: that writes into the same memory.
+  // Copies a tree of dicts, lists, tuples and tensors in CPU memory. The result must be
+  // destroyed before the next call, which writes into the same memory.
   c10::IValue take(const c10::IValue& live);
 
  private:
   c10::IValue copy(const c10::IValue& value);
   torch::Tensor copy(const torch::Tensor& tensor);
 
-  // In the order of the last tree, which is that of the next one as a rule.
+  // In the order of the last tree, which is usually that of the next one, too.
   std::vector<torch::Tensor> buffers_;
   std::size_t next_ = 0;
-  // Of this tree: what is in it twice (tied weights) is copied once, and stays one.
+  // Of this tree: a tensor that appears twice (tied weights) is copied once and stays one
+  // tensor.
   std::map<const void*, std::vector<std::pair<torch::Tensor, torch::Tensor>>> copies_;
 };
 

@@ -5,7 +5,8 @@
 
 namespace ddprun {
 
-// A number above the claim's: the claim's file is older than the directory (a restored backup).
+// If the manifest's number is above the claim's, the claim's file is older than the directory (a
+// restored backup).
 bool counts(const FencingToken& claim, const CheckpointManifest& manifest,
             const std::string& identity) {
   if (claim.number == 0 || manifest.claim >= claim.number) return true;
@@ -32,7 +33,7 @@ FencingToken next_claim(const FencingToken& last, std::int64_t generation, std::
   std::erase_if(next.displaced, [&](const DisplacedJob& displaced) {
     return displaced.job == job || displaced.job == last.job;
   });
-  // A job that is not known may be the same one.
+  // An unknown job may be the same one.
   if (!job.empty() && !last.job.empty() && last.job != job)
     next.displaced.push_back({last.job, last.generation});
   if (next.displaced.size() > kMaxDisplaced) next.displaced.erase(next.displaced.begin());

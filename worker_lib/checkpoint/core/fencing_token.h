@@ -1,15 +1,15 @@
-// Whose a directory of checkpoints is: the last run that took it.
+// FencingToken: the owner of a directory of checkpoints, which is the last run that took it.
 //
 // Each run (each generation of a job, each start by hand) takes the directory before it reads or
-// writes it, by a claim with the next number and a list of the checkpoints that are there. From
-// that instant a manifest counts if it bears the number of the claim or is on the list. So what a
-// rank 0 that was cut off writes later is recognised without a lock: it bears an older number, and
-// nobody has accepted it.
+// writes it. For that it writes a claim with the next number and a list of the checkpoints that
+// are there. From then on a manifest counts if it has the number of the claim, or if it is on
+// the list. So the later writes of a rank 0 that was cut off are recognised without a lock. They
+// have an older number, and no claim has accepted them.
 //
-// What this version cannot read because of its own bounds is on the list, too, by its step alone.
-// At such a step any manifest counts, whatever its number.
+// Checkpoints that this version cannot read because of its own bounds are on the list, too, by
+// step only. At such a step any manifest counts, whatever its number.
 //
-// Plain values; any thread. fencing_token.h above the core has the file.
+// Plain values; any thread. fencing_token.h outside the core has the file.
 #pragma once
 
 #include <cstdint>
@@ -22,15 +22,15 @@
 
 namespace ddprun {
 
-// A job that has lost the directory to another job.
+// DisplacedJob: a job that has lost the directory to another job.
 struct DisplacedJob {
   std::string job;
-  std::int64_t generation = 0;  // its last one that had the directory
+  std::int64_t generation = 0;  // the last one that had the directory
   bool operator==(const DisplacedJob&) const = default;
 };
 
 struct FencingToken {
-  std::int64_t number = 0;  // from 1; 0: nobody has taken the directory
+  std::int64_t number = 0;  // from 1; 0: the directory has not been taken
   std::int64_t generation = 0;
   std::string owner;                             // of a process, random
   std::map<std::int64_t, std::string> accepted;  // by step: identity of the manifest
@@ -43,17 +43,18 @@ inline constexpr std::size_t kMaxDisplaced = 64;
 // the directory was taken. A version with larger bounds accepts the manifest of that step.
 inline constexpr std::string_view kUnreadIdentity = "unread";
 
-// Whether the checkpoint was announced by the owner, or before it came.
+// Returns whether the owner announced the checkpoint, or accepted it when it took the directory.
 bool counts(const FencingToken& claim, const CheckpointManifest& manifest,
             const std::string& identity);
 
-// Whether the generation of `job` is a restart of one that lost the directory to another job, which
-// has it since. It must not take the directory back: the two would take it from each other at every
-// restart. A job that is submitted again has another name, or begins with a generation that is not
-// later, and may.
+// Returns whether the generation of `job` is a restart of one that lost the directory to another
+// job, which still has it. It must not take the directory back, or the two jobs would take it
+// from each other at every restart. A job that is submitted again may take it: it has another
+// name, or begins with a generation that is not later.
 bool is_displaced(const FencingToken& claim, const std::string& job, std::int64_t generation);
 
-// The claim of a run that comes after `last`. present: the checkpoints that count. job: empty: not known.
+// Returns the claim of a run that comes after `last`. present: the checkpoints that count. job:
+// empty: not known.
 FencingToken next_claim(const FencingToken& last, std::int64_t generation, std::string owner,
                            std::map<std::int64_t, std::string> present,
                            const std::string& job = "");

@@ -1,4 +1,5 @@
-// json_bounds(): how deep and how large a JSON text is, seen before a parser takes memory and stack for it.
+// Checks how deep and how large a JSON text is, before a parser allocates memory and stack for
+// it.
 //
 // Pure; any thread.
 #pragma once
@@ -11,12 +12,12 @@
 namespace ddprun {
 
 struct JsonBounds {
-  std::size_t depth = 0;   // of objects and arrays within each other
-  std::size_t values = 0;  // objects, arrays and everything in them
+  std::size_t depth = 0;   // of nested objects and arrays
+  std::size_t values = 0;  // objects, arrays and all values in them
 };
 
-// Says which bound the text exceeds; nullopt: none. Reads the text once and does not check its syntax:
-// the parser of a text within the bounds needs memory for `values` values at most.
+// Returns the bound that the text exceeds; nullopt: none. Reads the text once and does not check
+// its syntax. For a text within the bounds, the parser needs memory for at most `values` values.
 std::optional<std::string> beyond_bounds(std::string_view text, const JsonBounds& bounds);
 
 }  // namespace ddprun

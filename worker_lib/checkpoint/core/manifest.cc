@@ -31,7 +31,7 @@ bool take_suffix(std::string_view& text, std::string_view suffix) {
   return true;
 }
 
-// Decimal digits and nothing else.
+// Parses decimal digits and nothing else.
 std::optional<std::int64_t> number(std::string_view text) {
   return text.starts_with('-') ? std::nullopt : parse_number<std::int64_t>(text);
 }
@@ -61,7 +61,7 @@ std::string shard_name(std::string_view data_name, int shard) {
 std::optional<CheckpointFileName> parse_file_name(std::string_view name) {
   using Kind = CheckpointFileName::Kind;
   const bool temporary = take_suffix(name, kTemporarySuffix);
-  if (temporary) name = name.substr(0, name.rfind('.'));  // the unique part; npos leaves all
+  if (temporary) name = name.substr(0, name.rfind('.'));  // drops the unique part; npos keeps all
   const bool manifest = take_suffix(name, kManifestSuffix);
   if (!manifest && !take_suffix(name, kDataSuffix)) return std::nullopt;
   if (!name.starts_with(kPrefix)) return std::nullopt;
@@ -149,7 +149,7 @@ std::vector<std::string> leftovers(std::span<const std::string> names,
 
 namespace {
 
-// Those with a metric, best first; of equals the newest first.
+// Returns the steps with a metric, best first; equal ones newest first.
 std::vector<RatedStep> by_metric(std::span<const RatedStep> steps, Better better) {
   std::vector<RatedStep> rated;
   for (const RatedStep& step : steps)

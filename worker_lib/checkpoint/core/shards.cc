@@ -45,7 +45,7 @@ class Merger {
   }
 
  private:
-  // Copies a shard's tree behind what is there.
+  // Appends a copy of a shard's tree.
   void take(std::size_t s) {
     const StateArchive& shard = shards_[s];
     PickleTree& tree = result_.archive.tree;

@@ -8,7 +8,7 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kLongestText = 60;  // of a string's bytes
+constexpr std::size_t kLongestText = 60;  // in bytes of a string
 
 std::string shortest(double value) {
   std::array<char, 32> text;
@@ -16,7 +16,7 @@ std::string shortest(double value) {
   return {text.data(), end};
 }
 
-// In quotes, without what a terminal would obey.
+// Returns the text in quotes, without characters that a terminal interprets.
 std::string quoted(std::string_view text) {
   std::string shown = "'";
   for (const char c : text.substr(0, kLongestText))
@@ -108,7 +108,8 @@ class Printer {
   const PickleTree& tree_;
   const std::size_t most_;
   std::vector<std::string> lines_;
-  std::unordered_map<std::string, std::string> owners_;  // of storages, by key
+  std::unordered_map<std::string, std::string> owners_;  // names of the first tensor of each
+                                                         // storage, by key
 };
 
 }  // namespace

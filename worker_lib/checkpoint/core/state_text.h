@@ -1,5 +1,5 @@
-// What a file of torch.save holds, for people: one line for each value, those within a dict or a list
-// set in.
+// Prints the contents of a file of torch.save for people: one line for each value; values in a
+// dict or a list are indented.
 //
 //   model: dict of 2
 //     0.weight: float32 [32, 6], 768 bytes
@@ -17,7 +17,7 @@
 
 namespace ddprun {
 
-// most: entries of one dict or list that are shown; 0: all.
+// most: the number of entries of one dict or list that are shown; 0: all.
 std::vector<std::string> to_lines(const PickleTree& tree, std::size_t most = 0);
 
 }  // namespace ddprun
