@@ -16,8 +16,8 @@
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kBufferBytes = 4 << 20;  // what the disk takes at its full speed
-constexpr std::size_t kAlignment = 4096;  // of memory, place and size of what is written directly
+constexpr std::size_t kBufferBytes = 4 << 20;  // enough for the disk's full speed
+constexpr std::size_t kAlignment = 4096;  // of memory, position and size of direct writes
 
 ssize_t write_file(int fd, const void* data, std::size_t bytes) {
   return file_calls().write(fd, data, bytes);
@@ -69,7 +69,7 @@ void AtomicFile::write(const void* data, std::size_t bytes) {
 void AtomicFile::put_out() {
   join();
   if (failure_) return;
-  if (!leaving_) {  // the first
+  if (!leaving_) {  // the first buffer
     leaving_ = make_buffer();
     set_direct(true);
   }
@@ -99,13 +99,13 @@ bool AtomicFile::put_out(std::string_view piece) {
         uninterrupted([&] { return write_file(fd_.get(), piece.data(), piece.size()); });
     if (count == static_cast<ssize_t>(piece.size())) return true;
     if (count < 0 && errno != EINVAL) return false;
-    // The file system does not do it, or not from where a short write ended.
+    // The file system does not support direct writes, or not from where a short write ended.
     set_direct(false);
     piece.remove_prefix(static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
   }
   if (!write_all(fd_.get(), piece, write_file)) return false;
-  // The disk begins now, rather than when fsync() waits for it. Where it cannot, fsync() does it
-  // all.
+  // Starts the disk now, and not only when fsync() waits for it. If this is not possible,
+  // fsync() does it all.
   if (leaving_) ::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
   return true;
 }
@@ -116,12 +116,12 @@ void AtomicFile::put_on_disk() {
   if (!failure_) {
     const std::string_view rest(filling_.get(), std::exchange(filled_, 0));
     digest_.add(rest.data(), rest.size());
-    if (is_direct_) set_direct(false);  // no whole block
+    if (is_direct_) set_direct(false);  // the rest is not a whole block
     if (!put_out(rest)) fail(errno);
   }
   FileCalls& calls = file_calls();
   if (!failure_ && uninterrupted([&] { return calls.fsync(fd_.get()); }) != 0) fail(errno);
-  // Interrupted, it is closed all the same, and what it held is on the disk.
+  // If close() is interrupted, the file is closed nevertheless, and its data is on the disk.
   if (!failure_ && calls.close(fd_.release()) != 0 && errno != EINTR) fail(errno);
 }
 

@@ -1,11 +1,11 @@
-// AtomicFile: a file that appears under its name when it is complete and on the disk, or not at all. The first
-// failure is kept, later writes do nothing, and commit() reports it.
+// AtomicFile: a file that appears under its name either complete and durable, or not at all. The
+// first failure is kept, later writes do nothing, and commit() reports the failure.
 //
-// A large one is written past the page cache, which would take half as much of the processors as
-// the digest does, and push out what the training has there. Three things go on at once: the caller
-// fills one buffer, while the one before it is written by one thread and digested by another.
+// A large file is written past the page cache. The cache would cost half as much processor time
+// as the digest, and would evict the training's data. Three things happen at once: the caller
+// fills one buffer, while one thread writes the previous buffer and another thread digests it.
 //
-// What changes files goes through base/file_calls.h. One thread at a time.
+// Calls that change files go through base/file_calls.h. One thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace ddprun {
 
 class AtomicFile {
  public:
-  // Opens `path`'s temporary name; writes nothing under `path` yet.
+  // Opens the temporary name of `path`; writes nothing under `path` yet.
   explicit AtomicFile(std::string path);
   // Removes the temporary file unless it was committed.
   ~AtomicFile();
@@ -35,10 +35,10 @@ class AtomicFile {
 
   void write(const void* data, std::size_t bytes);
 
-  // Flushes, fsyncs, renames; the directory is the caller's to fsync. Returns the size and SHA-256
-  // of what was written, under the file's name without its directory.
+  // Flushes, fsyncs and renames; the caller must fsync the directory. Returns the size and
+  // SHA-256 of the written data, with the file's name without its directory.
   Result<WrittenFile> commit();
-  // The first half of commit(), which takes long: all but the rename.
+  // The first, slow half of commit(): everything except the rename.
   void put_on_disk();
 
  private:
@@ -63,7 +63,7 @@ class AtomicFile {
   Sha256 digest_;
   std::optional<Error> failure_;
   bool committed_ = false;
-  // The disk's thread has these between begin() and join().
+  // The disk's thread uses these between begin() and join().
   bool is_direct_ = false;
   int disk_errno_ = 0;
   BackgroundTask digesting_{"ddprun-digest"};

@@ -85,7 +85,7 @@ constexpr std::array kDtypes = std::to_array<DtypeName>({
     {"float8_e5m2fnuz", torch::kFloat8_e5m2fnuz},
 });
 
-// A tree of the archive as LibTorch's values. Depth and size are what PickleTree promises.
+// Converts a tree of the archive to LibTorch's values. PickleTree guarantees its depth and size.
 struct Conversion {
   const StateArchive& archive;
   ArchiveTensors& tensors;
@@ -181,7 +181,7 @@ void write_pickle(const c10::IValue& top, const WritePiece& write) {
     record("data/" + std::to_string(index++),
            {static_cast<const char*>(storage.data()), storage.nbytes()});
   }
-  record("version", "3\n");  // of the format, which PyTorch asks for
+  record("version", "3\n");  // of the format; PyTorch requires it
   frame(zip.finish());
 }
 
@@ -228,7 +228,7 @@ c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std:
 
 c10::IValue from_json(const nlohmann::json& value) {
   try {
-    (void)value.dump();  // checks that all text is UTF-8
+    (void)value.dump();  // throws unless all text is UTF-8
   } catch (const nlohmann::json::exception& invalid) {
     refuse(std::string("save a JSON value: ") + invalid.what());
   }
@@ -298,7 +298,8 @@ torch::Tensor as_tensor(const c10::IValue& value, const std::string& what,
 
 namespace {
 
-// Module.state_dict() in Python: of each module its parameters, its buffers, then its children.
+// The order of Module.state_dict() in Python: of each module its parameters, its buffers, then
+// its children.
 void add_tensors_of(const torch::nn::Module& module, const std::string& prefix,
                     std::vector<std::pair<std::string, torch::Tensor>>& result) {
   for (const auto& item : module.named_parameters(/*recurse=*/false))
@@ -342,7 +343,7 @@ PickleDict module_state(const torch::nn::Module& module,
 
 namespace {
 
-// "'a', 'b' and 3 more"
+// Makes "'a', 'b' and 3 more".
 class Names {
  public:
   void add(const std::string& name) {
@@ -360,7 +361,8 @@ class Names {
   std::size_t count_ = 0;
 };
 
-// The first tensors that are not as the module's, each with what it is and what it should be.
+// Returns the first tensors that differ from the module's, each with its form and the expected
+// form.
 std::string mismatches(const std::vector<std::pair<std::string, torch::Tensor>>& own,
                        const StateDict& state, const std::string& whose) {
   constexpr std::size_t kMaxShown = 4;

@@ -16,11 +16,12 @@ using torch::optim::Optimizer;
 using torch::optim::OptimizerOptions;
 using torch::optim::OptimizerParamState;
 
-// A count that Python, too, keeps as an integer; the others are tensors there.
+// A count that is an integer in Python, too. Other counts are tensors there.
 struct Count {
   std::int64_t& value;
 };
-// Tensors of LBFGS, which treats all parameters as one vector: such vectors, and single numbers.
+// Tensors of LBFGS, which treats all parameters as one vector: Flat is such a vector, Number a
+// single number.
 struct Flat {
   torch::Tensor& value;
 };
@@ -34,8 +35,8 @@ struct NumberList {
   std::deque<torch::Tensor>& value;
 };
 
-// Each optimizer's fields under Python's names, once, for both directions: the visitor gets a name
-// and a reference.
+// Each optimizer's fields under Python's names, once for both directions: the visitor gets a
+// name and a reference.
 template <class Options, class Visitor>
 void visit_adam_options(Options& o, Visitor&& visit) {
   visit("lr", o.lr());
@@ -166,8 +167,8 @@ struct OfAdadelta {
   }
 };
 
-// Its state belongs to the first parameter, in Python and in C++. "al" is left out: both fill it
-// before they read it, and make it where it is missing.
+// LBFGS's state belongs to the first parameter, in Python and in C++. "al" is left out: both
+// fill it before they read it, and create it if it is missing.
 struct Lbfgs {
   using Class = torch::optim::LBFGS;
   using Options = torch::optim::LBFGSOptions;
@@ -187,7 +188,7 @@ struct Lbfgs {
   static void visit_state(State& s, Visitor&& visit) {
     visit("func_evals", Count{s.func_evals()});
     visit("n_iter", Count{s.n_iter()});
-    if (s.n_iter() == 0) return;  // it has no more in Python
+    if (s.n_iter() == 0) return;  // Python has no more fields then
     visit("t", s.t());
     visit("prev_loss", s.prev_loss());
     visit("d", Flat{s.d()});
@@ -197,7 +198,7 @@ struct Lbfgs {
     visit("old_stps", FlatList{s.old_stps()});
     visit("ro", NumberList{s.ro()});
   }
-  // LibTorch's loop over the history trusts its lengths.
+  // LibTorch's loop over the history trusts these lengths.
   static void expect_whole(const State& s, const Options& o, const std::string& file) {
     const std::size_t size = s.ro().size();
     if (s.old_dirs().size() != size || s.old_stps().size() != size ||
@@ -234,8 +235,8 @@ struct Writer {
   void operator()(const char* key, const std::tuple<double, double>& value) {
     dict.insert(key, c10::ivalue::Tuple::create(std::get<0>(value), std::get<1>(value)));
   }
-  // Python counts steps in a float32 tensor. Past 2^24 steps that is rounded, where Adam's bias
-  // correction has long been 1.
+  // Python counts steps in a float32 tensor. Beyond 2^24 steps the count is rounded, but there
+  // Adam's bias correction has long been 1.
   void operator()(const char* key, std::int64_t value) {
     dict.insert(key, torch::tensor(static_cast<float>(value)));
   }
@@ -266,13 +267,13 @@ struct Writer {
 struct Reader {
   const c10::IValue& dict;
   const std::string& file;
-  torch::Tensor parameter;        // what state tensors belong to
-  std::int64_t all_elements = 0;  // of the optimizer's parameters together
+  torch::Tensor parameter;        // that the state tensors belong to
+  std::int64_t all_elements = 0;  // of all the optimizer's parameters
 
   c10::IValue operator[](const char* key) const { return entry_of(dict, key, file); }
 
-  // Python's numbers may be a tensor of one element as well: a count of steps is as a rule, a
-  // learning rate can be.
+  // Python's number may also be a tensor of one element: a count of steps usually is, a learning
+  // rate can be.
   double number(const char* key) const {
     const c10::IValue found = (*this)[key];
     const bool is_tensor = found.isTensor() && found.toTensor().numel() == 1;
@@ -301,8 +302,8 @@ struct Reader {
   }
   void operator()(const char* key, torch::Tensor& value) const {
     value.reset();
-    if (!as_dict(dict, "state", file).contains(key)) return;  // amsgrad and the like are off
-    if ((*this)[key].isNone()) return;  // so Python's SGD says that it has none yet
+    if (!as_dict(dict, "state", file).contains(key)) return;  // amsgrad and similar options are off
+    if ((*this)[key].isNone()) return;  // Python's SGD has no value yet
     const torch::Tensor saved = as_tensor((*this)[key], key, file);
     if (saved.sizes() != parameter.sizes())
       refuse("restore the optimizer from " + file + ": '" + key +
@@ -386,7 +387,7 @@ PickleDict saved_state(const Optimizer& optimizer, const std::function<bool(std:
       ++index;
       if (keeps && !keeps(static_cast<std::size_t>(index))) continue;
       const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
-      if (found == optimizer.state().end()) continue;  // it had no gradient yet
+      if (found == optimizer.state().end()) continue;  // the parameter had no gradient yet
       Writer writer;
       D::visit_state(static_cast<typename D::State&>(*found->second), writer);
       if (writer.dict.size() > 0) result.insert(index, writer.dict);
@@ -412,7 +413,7 @@ void load_groups(Optimizer& optimizer, const c10::IValue& saved, const std::stri
   }
 }
 
-// Whether this rank keeps the state of a parameter.
+// Returns whether this rank keeps the state of a parameter.
 bool is_own(const Optimizer& optimizer, std::size_t index) {
   const auto* sharded = dynamic_cast<const detail::ShardedOptimizer*>(&optimizer);
   if (!sharded) return true;
@@ -475,7 +476,7 @@ std::optional<PickleDict> gather_optimizer_states(const Optimizer& optimizer) {
   const PickleDict own = optimizer_state(optimizer).at("state").toGenericDict();
   const auto all = gather_values(group, own, "the optimizer's state");
   if (group.rank() != 0) return own;
-  std::map<std::int64_t, c10::IValue> in_order;  // as in a plain optimizer's
+  std::map<std::int64_t, c10::IValue> in_order;  // as in a plain optimizer
   for (const c10::IValue& theirs : all)
     for (const auto& entry : theirs.toGenericDict())
       in_order.emplace(entry.key().toInt(), entry.value());

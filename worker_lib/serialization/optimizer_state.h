@@ -1,10 +1,12 @@
-// An optimizer's state as the dict that Python's optimizer of the same name loads, and back.
+// Converts an optimizer's state to the dict that Python's optimizer of the same name loads, and
+// back.
 //
 //   {"state": {i: {...}}, "param_groups": [{"params": [i, ...], "lr": ..., ...}]}
 //
-// i counts the parameters over all groups in order. C++ keys its state by pointer, and keeps some
-// counts as integers that Python keeps as tensors; both are translated here. SGD, Adam, AdamW,
-// RMSprop, Adagrad, Adadelta (ours) and LBFGS; the others are refused by name (kUnsupported).
+// i counts the parameters over all groups in order. C++ keys its state by pointer, and keeps
+// some counts as integers that are tensors in Python; both are translated here. Supported: SGD,
+// Adam, AdamW, RMSprop, Adagrad, Adadelta (ours) and LBFGS. Others are refused by name
+// (kUnsupported).
 //
 // Free functions; the optimizer's owner thread calls them.
 #pragma once
@@ -20,25 +22,25 @@
 
 namespace ddprun {
 
-// "SGD", "Adam", ...: Python's name of the class. It is not in the state, neither Python's nor
-// ours.
+// Returns Python's name of the class: "SGD", "Adam", ... The name is in neither Python's nor our
+// state.
 std::string optimizer_class(const torch::optim::Optimizer& optimizer);
 
-// Of an optimizer whose state is dealt out to the ranks: this rank's share of it.
-// keeps: whether the state of the i-th parameter is wanted; empty: all are.
+// Returns the state. Of an optimizer whose state is sharded over the ranks: this rank's share.
+// keeps: selects the i-th parameter's state; empty: all.
 PickleDict optimizer_state(const torch::optim::Optimizer& optimizer,
                            const std::function<bool(std::size_t)>& keeps = {});
 
-// The rank that has the state of each parameter, if the state is dealt out to the ranks.
+// Returns the rank that has the state of each parameter, if the state is sharded over the ranks.
 std::optional<std::vector<int>> owners_of_states(const torch::optim::Optimizer& optimizer);
 
-// The entry "state" of all ranks together, on rank 0, if the optimizer's state is dealt out to the ranks; this
-// is a collective call then. Nothing otherwise.
+// Returns the entry "state" of all ranks together, on rank 0, if the optimizer's state is
+// sharded over the ranks. The call is then collective. Otherwise nullopt.
 std::optional<PickleDict> gather_optimizer_states(const torch::optim::Optimizer& optimizer);
 
-// `state` must come from an optimizer of the same class. Of an optimizer whose state is dealt out each rank takes
-// its share. Throws kInvalidArgument, naming `file`,
-// when it belongs to other parameters, kCorrupt when a field is missing.
+// Loads a state of an optimizer of the same class. If the optimizer's state is sharded, each
+// rank takes its share. Throws kInvalidArgument, with the name of `file`, if the state belongs
+// to other parameters, and kCorrupt if a field is missing.
 void load_optimizer_state(torch::optim::Optimizer& optimizer, const c10::IValue& state,
                           const std::string& file);
 

@@ -32,7 +32,7 @@ struct OpenFile {
 };
 
 std::unique_ptr<OpenFile> open_file(const std::string& path) {
-  // A pipe without a writer must not hold us up; it is empty then.
+  // A pipe without a writer must not block this process; it is read as empty.
   const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) throw to_dist_error(system_error("open " + path, errno));
   auto file = std::make_unique<OpenFile>();

@@ -11,7 +11,7 @@
 namespace ddprun {
 namespace {
 
-// Little-endian.
+// Appends little-endian.
 void append(std::string& text, std::uint64_t number, std::size_t bytes) {
   for (std::size_t i = 0; i < bytes; ++i) text += static_cast<char>((number >> (8 * i)) & 0xff);
 }
@@ -41,7 +41,7 @@ class Pickler {
  public:
   explicit Pickler(const PickleTree& tree) : tree_(tree) {}
 
-  // Nothing, or what cannot be written.
+  // Returns an empty text, or what cannot be written.
   std::string run() {
     text_ = "\x80\x02";
     value(tree_[tree_.top]);
@@ -50,7 +50,7 @@ class Pickler {
   }
 
   const std::string& text() const { return text_; }
-  // Keys of storages in the tree, by their new numbers.
+  // Returns the keys of the tree's storages, by their new numbers.
   const std::vector<std::string>& storages() const { return storages_; }
 
  private:

@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint32_t kPolynomial = 0xedb88320;  // bit 31 is x^0
 constexpr std::size_t kSlices = 8;
 
-// tables[k][b]: the remainder of byte b with k bytes of zeros behind it.
+// tables[k][b]: the remainder of byte b followed by k bytes of zeros.
 using Tables = std::array<std::array<std::uint32_t, 256>, kSlices>;
 
 constexpr Tables make_tables() {
@@ -35,7 +35,7 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables = make_tables();
 
-// Without the inversions at both ends.
+// Computes the remainder without the inversions at both ends.
 std::uint32_t remainder_by_tables(const unsigned char* data, std::size_t bytes,
                                   std::uint32_t remainder) {
   for (; bytes >= kSlices; bytes -= kSlices, data += kSlices) {
@@ -58,16 +58,17 @@ bool multiplies_without_carry() {
   return result;
 }
 
-// 16 bytes moved on by as many bits as the factors are for: x^(n+32) and x^(n-32) modulo the
-// polynomial, reflected.
+// Moves 16 bytes on by the number of bits n of the factors, which are x^(n+32) and x^(n-32)
+// modulo the polynomial, reflected.
 __attribute__((target("pclmul,sse4.1"))) inline __m128i moved_on(__m128i value, __m128i factors) {
   return _mm_xor_si128(_mm_clmulepi64_si128(value, factors, 0x00),
                        _mm_clmulepi64_si128(value, factors, 0x11));
 }
 
 // Folds all blocks of 64 bytes into 16 bytes with the same remainder (V. Gopal et al., "Fast CRC
-// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009), four at a time
-// because a multiplication takes several cycles. bytes: at least 64; takes off what it has folded.
+// Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel, 2009). It works on
+// four lanes at a time, because a multiplication takes several cycles. bytes: at least 64; the
+// function advances data and bytes past what it has reduced.
 __attribute__((target("pclmul,sse4.1"))) std::uint32_t remainder_by_folding(
     const unsigned char*& data, std::size_t& bytes, std::uint32_t remainder) {
   const __m128i by_512_bits = _mm_set_epi64x(0x1c6e41596, 0x154442bd4);

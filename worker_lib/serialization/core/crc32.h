@@ -1,6 +1,6 @@
-// CRC-32 as zip archives have it (of ISO 3309, reflected), by the processor's carry-less
-// multiplication where it has one: 15 times as fast as by tables, so that it costs next to nothing
-// beside a disk. Pure; any thread.
+// CRC-32 of zip archives (ISO 3309, reflected). It uses the processor's carry-less
+// multiplication if there is one, which is 15 times as fast as tables. So it costs almost
+// nothing compared with a disk. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,11 @@
 
 namespace ddprun {
 
-// Of what gave `so_far` and these bytes behind it. It begins with 0.
+// Returns the CRC of the earlier bytes, whose CRC is `so_far`, followed by these bytes. Start
+// with 0.
 std::uint32_t crc32(std::string_view bytes, std::uint32_t so_far = 0);
 
-// By tables alone, what other processors do.
+// The same with tables only, for other processors.
 std::uint32_t crc32_by_tables(std::string_view bytes, std::uint32_t so_far = 0);
 
 }  // namespace ddprun

@@ -1,10 +1,11 @@
-// What a pickle of torch.save says, as a tree of plain values. No Python object is ever made of it.
+// The contents of a pickle of torch.save, as a tree of plain values. No Python object is ever
+// made of it.
 //
-// The nodes lie in one vector and refer to each other by number, so that a tree of any depth is
-// destroyed without recursion. A node that the pickle refers to more than once is there once: a
-// PickleTree is a graph without cycles, at most kMaxPickleDepth deep, and at most
-// max_pickle_nodes() in size even if every shared node is counted each time that it is met. So
-// walking it by recursion is safe.
+// The nodes are in one vector and refer to each other by number, so that a tree of any depth is
+// destroyed without recursion. A node that the pickle refers to more than once exists once. So a
+// PickleTree is a graph without cycles. It is at most kMaxPickleDepth deep, and has at most
+// max_pickle_nodes() nodes even if every shared node is counted each time that it is met. So a
+// recursive walk is safe.
 //
 // Plain values; any thread.
 #pragma once
@@ -21,11 +22,11 @@ namespace ddprun {
 
 inline constexpr std::size_t kMaxPickleDepth = 100;
 inline constexpr std::size_t kMaxPickleNodes = std::size_t{1} << 22;  // of a small pickle
-// A byte of a pickle makes at most 3 nodes and items, unless it copies what was there before.
+// A byte of a pickle makes at most 3 nodes and items, unless it copies earlier ones.
 inline constexpr std::size_t kPickleNodesPerByte = 4;
 
-// Returns the bound for a pickle of so many bytes. It grows with them, so that what can be written
-// can be read, up to the range of PickleNodeId.
+// Returns the bound for a pickle of this size. It grows with the size, so that everything that
+// can be written can be read, up to the range of PickleNodeId.
 constexpr std::size_t max_pickle_nodes(std::size_t bytes) {
   constexpr std::size_t kMost = std::numeric_limits<std::uint32_t>::max();
   if (bytes > kMost / kPickleNodesPerByte) return kMost;
@@ -45,8 +46,8 @@ struct PickleStorage {
   std::int64_t bytes = 0;
 };
 
-// A tensor as a view of its storage. Every element lies within the storage's bytes; sizes and their
-// product are in the range of int64.
+// A tensor as a view of its storage. Every element lies within the storage's bytes. Sizes and
+// their product are in the range of int64.
 struct PickleTensor {
   PickleStorage storage;
   PickleDtype dtype;
@@ -60,7 +61,7 @@ enum class PickleKind {
   kNone,
   kBool,        // integer: 0 or 1
   kInteger,     // integer
-  kBigInteger,  // text: two's complement, little-endian; it does not fit into 64 bits
+  kBigInteger,  // text: two's complement, little-endian; too large for 64 bits
   kDouble,      // real
   kString,      // text, in UTF-8
   kBytes,       // text
@@ -68,12 +69,12 @@ enum class PickleKind {
   kTuple,       // items; a torch.Size is one too
   kSet,         // items
   kDict,    // items: key, value, key, value, ... in the order of insertion; an OrderedDict is one
-  kTensor,  // integer: which of PickleTree::tensors; a Parameter is one
+  kTensor,  // integer: index into PickleTree::tensors; a Parameter is one
   kDtype,   // text: "float32"
   kDevice,  // text: "cuda:0"
 };
 
-// "a list": for messages.
+// Returns "a list" and the like, for messages.
 std::string_view to_text(PickleKind kind);
 
 using PickleNodeId = std::uint32_t;
@@ -92,7 +93,8 @@ struct PickleTree {
   PickleNodeId top = 0;
 
   const PickleNode& operator[](PickleNodeId id) const { return nodes[id]; }
-  // The value of a dict under a string; nullptr: it has none, or the node is no dict.
+  // Returns the value of a dict under a string; nullptr if there is none, or if the node is no
+  // dict.
   const PickleNode* find(const PickleNode& dict, std::string_view key) const;
 };
 

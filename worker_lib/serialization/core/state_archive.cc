@@ -17,7 +17,7 @@ const ZipRecord* find(const StateArchive& archive, const std::string& name) {
   return found == archive.records.end() ? nullptr : &*found;
 }
 
-// Finds every storage that the tree's tensors need, with as many bytes as the pickle says.
+// Finds every storage that the tree's tensors need, with the size that the pickle gives.
 Result<void> find_storages(StateArchive& archive) {
   std::unordered_map<std::string_view, std::string_view> by_name;
   for (const ZipRecord& record : archive.records) by_name[record.name] = record.bytes;
@@ -35,7 +35,7 @@ Result<void> find_storages(StateArchive& archive) {
   return {};
 }
 
-// What torch.save wrote before PyTorch 1.6 begins with a pickle of this number.
+// Before PyTorch 1.6, files of torch.save began with a pickle of this number.
 bool is_older_format(std::string_view file) {
   return file.starts_with(
       "\x80\x02\x8a\nl\xfc\x9c"

@@ -1,5 +1,5 @@
-// A file of torch.save as a value: the zip archive's records, what its pickle says, and the bytes of
-// its storages.
+// StateArchive: a file of torch.save as a value: the zip archive's records, the contents of its
+// pickle, and the bytes of its storages.
 //
 //   PREFIX/data.pkl       the pickle
 //   PREFIX/data/KEY       one storage each
@@ -20,19 +20,19 @@
 
 namespace ddprun {
 
-// Whether the CRC of every record is compared with its bytes. Not needed for bytes that a SHA-256 vouches for.
+// Whether the CRC of every record is checked. Not needed for bytes that a SHA-256 has verified.
 enum class RecordCrcs { kCheck, kTrust };
 
 struct StateArchive {
   PickleTree tree;
   std::vector<ZipRecord> records;
   std::string prefix;  // "archive/"
-  // The storages that `tree` refers to, by key: each has as many bytes as the tree says.
+  // The storages that `tree` refers to, by key. Each has the size that the tree gives.
   std::unordered_map<std::string, std::string_view> storages;
 };
 
-// kCorrupt: damaged; kUnsupported: big-endian, older than the zip format (PyTorch 1.5), TorchScript,
-// or of what unpickle() does not allow. The message says which.
+// Reads a file. kCorrupt: damaged. kUnsupported: big-endian, older than the zip format (PyTorch
+// 1.5), TorchScript, or with contents that unpickle() does not allow. The message says which.
 Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs);
 
 }  // namespace ddprun

@@ -12,7 +12,7 @@
 namespace ddprun {
 namespace {
 
-// --- names that mean something ---------------------------------------------------------------------
+// --- known names ---
 
 constexpr std::array kDtypes = std::to_array<PickleDtype>({
     {"float32", 4},        {"float64", 8},         {"float16", 2},     {"bfloat16", 2},
@@ -23,10 +23,10 @@ constexpr std::array kDtypes = std::to_array<PickleDtype>({
     {"float8_e8m0fnu", 1},
 });
 
-// Before _rebuild_tensor_v3 the class of the storage said the dtype.
+// Before _rebuild_tensor_v3 the class of the storage determined the dtype.
 struct StorageClass {
   std::string_view name;
-  std::string_view dtype;  // empty: of bytes, the tensor says its dtype
+  std::string_view dtype;  // empty: untyped bytes; the tensor has its dtype
 };
 constexpr std::array kStorageClasses = std::to_array<StorageClass>({
     {"torch FloatStorage", "float32"},
@@ -65,7 +65,7 @@ struct GlobalName {
   std::string_view name;
   Global global;
 };
-// "__builtin__" is what protocol 2 calls "builtins".
+// "__builtin__" is protocol 2's name for "builtins".
 constexpr std::array kGlobals = std::to_array<GlobalName>({
     {"collections OrderedDict", Global::kOrderedDict},
     {"torch._utils _rebuild_tensor_v2", Global::kRebuildTensorV2},
@@ -92,8 +92,8 @@ const PickleDtype* find_dtype(std::string_view name) {
 constexpr std::size_t kMaxDimensions = 64;
 constexpr std::size_t kMaxIntegerBytes = 1024;
 constexpr std::size_t kMaxShownText = 100;
-constexpr std::size_t kBytesPerValue = 16;  // of texts that are copied
-constexpr std::size_t kMaxKeyNodes = 64;    // a key of tuples is compared as a text
+constexpr std::size_t kBytesPerValue = 16;  // of copied texts
+constexpr std::size_t kMaxKeyNodes = 64;    // a key with tuples is compared as a text
 constexpr std::size_t kMaxNameBytes = 200;  // of a global, or the key of a storage
 
 bool is_utf8(std::string_view text) {
@@ -119,21 +119,22 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
-// A text of the file for a message: printable, and not too long.
+// Returns a text of the file for a message: printable and short.
 std::string shown(std::string_view text) {
   std::string result;
   for (const char c : text.substr(0, kMaxShownText)) result += c >= ' ' && c < 0x7f ? c : '?';
   return text.size() > kMaxShownText ? result + "..." : result;
 }
 
-// Names are "module name" while they are looked up: a module's name may have dots.
+// Names are looked up as "module name", because a module's name may have dots.
 std::string dotted(std::string_view name) {
   std::string result = shown(name);
   std::ranges::replace(result, ' ', '.');
   return result;
 }
 
-// Whether every element of the view lies in a storage of so many elements. Nothing overflows.
+// Returns whether every element of the view lies in a storage of this many elements. Nothing
+// overflows.
 bool lies_within(const PickleTensor& tensor, std::int64_t storage_elements) {
   if (tensor.offset < 0 || tensor.offset > storage_elements) return false;
   for (const std::int64_t size : tensor.sizes)
@@ -155,9 +156,9 @@ bool has_countable_elements(const std::vector<std::int64_t>& sizes) {
   return true;
 }
 
-// --- the stack machine ------------------------------------------------------------------------------
+// --- the stack machine ---
 
-// Thrown within this file only: an opcode's work is many calls deep, and each may fail.
+// Thrown within this file only, because an opcode's work is many calls deep and each may fail.
 struct Refused {
   ErrorKind kind;
   std::string why;
@@ -167,12 +168,13 @@ struct Refused {
   throw Refused{ErrorKind::kUnsupported, std::move(why)};
 }
 
-// What stands on the stack: a value of the tree, or what only a pickle's own calls may take.
+// An entry of the stack: a value of the tree, or an object that only a pickle's own calls
+// accept.
 struct Entry {
   enum class What { kValue, kMark, kGlobal, kStorageClass, kStorage };
   What what = What::kValue;
-  // kValue: a node; kGlobal: a Global; kStorageClass: which of kStorageClasses; kStorage: which of
-  // storages_.
+  // kValue: a node. kGlobal: a Global. kStorageClass: an index into kStorageClasses. kStorage:
+  // an index into storages_.
   std::uint32_t index = 0;
 };
 using What = Entry::What;
@@ -183,8 +185,8 @@ struct Storage {
   std::int64_t elements = 0;
 };
 
-// What lies in and under a node of the tree. size counts a shared node each time that it is met; 0:
-// it was not walked yet.
+// The extent of a node's subtree. size counts a shared node each time that it is met; 0: not yet
+// walked.
 struct Extent {
   std::size_t size = 0;
   std::size_t height = 0;
@@ -209,7 +211,7 @@ class Machine {
   }
 
  private:
-  // Performs one opcode; false: it was the last.
+  // Performs one opcode. Returns false if it was the last.
   bool step() {
     opcode_at_ = all_.size() - left_.size();
     const unsigned char opcode = static_cast<unsigned char>(take(1)[0]);
@@ -279,7 +281,7 @@ class Machine {
     return number;
   }
 
-  // A length is checked where it is used, by take().
+  // take() checks a length when it is used.
   std::uint64_t take_length(std::size_t bytes) { return take_number(bytes); }
 
   std::string_view take_line() {
@@ -296,7 +298,7 @@ class Machine {
     return true;
   }
 
-  // Where a frame ends does not matter here: it was made for reading ahead.
+  // The end of a frame is ignored: frames exist only for reading ahead.
   bool frame() {
     if (take_length(8) > left_.size()) corrupt("the pickle is cut off");
     return true;
@@ -309,7 +311,7 @@ class Machine {
     return true;
   }
 
-  // Counts what a byte of the input can make many of: a value that the memo has can be copied again
+  // Counts values of which one input byte can make many: a value in the memo can be copied again
   // and again.
   void charge(std::size_t values) {
     charged_ += values;
@@ -347,7 +349,8 @@ class Machine {
     return push(PickleNode{.kind = PickleKind::kDouble, .real = std::bit_cast<double>(bits)});
   }
 
-  // Two's complement of any length; bytes that only repeat the sign are dropped.
+  // Pushes a two's complement integer of any length. Bytes that only repeat the sign are
+  // dropped.
   bool push_long(std::string_view bytes) {
     if (bytes.size() > kMaxIntegerBytes)
       unsupported("an integer of " + std::to_string(bytes.size()) + " bytes, " +
@@ -374,7 +377,7 @@ class Machine {
     return stack_.back();
   }
 
-  // The number of a node for a place in the tree.
+  // Returns the number of a node for a place in the tree.
   PickleNodeId value(Entry entry) {
     if (entry.what == What::kValue) return entry.index;
     // _rebuild_from_type_v2 has a function and a class among its arguments.
@@ -433,7 +436,7 @@ class Machine {
     return push(found->second);
   }
 
-  // --- names, and what they mean ---
+  // --- names and their meanings ---
 
   bool global() {
     const std::string_view module = take_line();
@@ -461,14 +464,14 @@ class Machine {
                 ", which is not allowed: only tensors and plain data are read, no code is run");
   }
 
-  // The entry that a number stands for where value() made one of a name.
+  // Returns the entry of a number; if value() made the node from a name, the name's entry.
   Entry entry_of(PickleNodeId id) const {
     const PickleNode& it = tree_.nodes[id];
     return it.kind == kName ? names_[static_cast<std::size_t>(it.integer)]
                             : Entry{What::kValue, id};
   }
 
-  // The arguments of a call. A copy: what is pushed moves the nodes.
+  // Returns the arguments of a call. A copy, because a push moves the nodes.
   std::vector<Entry> arguments(PickleNodeId tuple, std::size_t least, std::size_t most) const {
     const PickleNode& it = tree_.nodes[tuple];
     if (it.kind != PickleKind::kTuple || it.items.size() < least || it.items.size() > most)
@@ -486,7 +489,8 @@ class Machine {
     return text;
   }
 
-  // ("storage", class, key, location, elements). The location does not matter: it is read to the CPU.
+  // ("storage", class, key, location, elements). The location is ignored: the storage is read to
+  // the CPU.
   bool persistent() {
     const Entry id = pop();
     node(id, PickleKind::kTuple);
@@ -557,7 +561,7 @@ class Machine {
     if (has_dtype != storage.dtype.empty())
       corrupt("a tensor and a storage that do not fit together");
     tensor.dtype = *find_dtype(has_dtype ? node(parts[6], PickleKind::kDtype).text : storage.dtype);
-    // Views that show the conjugate or the negative of what is stored.
+    // Views that show the conjugate or the negative of the stored values.
     const std::size_t plain = has_dtype ? 7 : 6;
     if (parts.size() > plain && !is_none(parts[plain]) &&
         !node(parts[plain], PickleKind::kDict).items.empty())
@@ -585,7 +589,7 @@ class Machine {
                     .integer = static_cast<std::int64_t>(tree_.tensors.size() - 1)});
   }
 
-  // (function, class, its arguments, attributes): a tensor with attributes, which are left out.
+  // (function, class, its arguments, attributes): a tensor with attributes, which are dropped.
   void rebuild_from_type(const std::vector<Entry>& parts) {
     const auto is = [](Entry entry, Global global) {
       return entry.what == What::kGlobal && static_cast<Global>(entry.index) == global;
@@ -633,7 +637,7 @@ class Machine {
       const auto first = static_cast<unsigned char>(text[i]);
       if (first < 0x80) {
         bytes += text[i];
-      } else if (first <= 0xc3) {  // two bytes, below U+0100; is_utf8() was true
+      } else if (first <= 0xc3) {  // two bytes, below U+0100; is_utf8() has returned true
         bytes += static_cast<char>(((first & 3) << 6) | (text[++i] & 0x3f));
       } else {
         corrupt("bytes that are none in latin1");
@@ -642,7 +646,8 @@ class Machine {
     push_text(PickleKind::kBytes, bytes);
   }
 
-  // Attributes of an OrderedDict (_metadata of a state dict): checked like everything, and left out.
+  // Attributes of an OrderedDict (_metadata of a state dict): checked like everything, and
+  // dropped.
   bool build() {
     (void)pop();
     if (top().what != What::kValue || tree_.nodes[top().index].kind != PickleKind::kDict)
@@ -662,7 +667,8 @@ class Machine {
     return false;
   }
 
-  // Refuses what PickleTree promises not to have. What was met before is not walked again.
+  // Refuses what PickleTree guarantees not to have. Nodes that were met before are not walked
+  // again.
   Extent check_tree(PickleNodeId id, std::size_t depth) {
     const PickleNode& it = tree_.nodes[id];
     if (it.kind == kName) corrupt("a name stands where a value should");
@@ -726,7 +732,7 @@ class Machine {
     corrupt("a key is " + std::string(to_text(it.kind)));
   }
 
-  // The kind of nodes that hold a name's place until a call takes them; none is in a finished tree.
+  // The kind of nodes that hold a name until a call takes it. A finished tree has none.
   static constexpr PickleKind kName = static_cast<PickleKind>(-1);
   static constexpr std::size_t kOpen = std::numeric_limits<std::size_t>::max();
 

@@ -1,14 +1,15 @@
 // unpickle(): reads the pickle of a file that torch.save wrote (protocols 2 to 5), without ever
-// running what it names.
+// running code that it names.
 //
-// A pickle is a program for a stack machine, which may call anything that it can import. This one
-// knows the few names that torch.save uses for plain data and tensors, gives each a fixed meaning,
-// and refuses every other by its name: there is no way from a name in a file to code. What it allows
-// is what torch.load allows with weights_only=True, less sparse and quantized tensors.
+// A pickle is a program for a stack machine that may call anything it can import. This unpickler
+// knows the few names that torch.save uses for plain data and tensors, and gives each a fixed
+// meaning. It refuses every other name, so no name in a file leads to code. It allows what
+// torch.load allows with weights_only=True, except sparse and quantized tensors.
 //
-// For hostile input: memory is in proportion to the input (max_pickle_nodes()); nothing is
-// taken on a length's word alone; depth is bounded; no tensor reaches beyond its storage (whether the storage
-// has as many bytes as it says is for who reads the archive). Pure; any thread.
+// It is safe for hostile input. Memory is proportional to the input (max_pickle_nodes()), and a
+// length in the input alone never causes an allocation. Depth is bounded. No tensor reaches
+// beyond its storage (the reader of the archive must check that the storage has the given size).
+// Pure; any thread.
 #pragma once
 
 #include <string_view>
@@ -18,8 +19,8 @@
 
 namespace ddprun {
 
-// kCorrupt: the pickle is damaged; kUnsupported: it is whole, but of what is not allowed or not
-// known here. Both say at which byte, and what.
+// kCorrupt: the pickle is damaged. kUnsupported: it is complete, but has contents that are not
+// allowed or not known. Both messages give the byte position and the content.
 Result<PickleTree> unpickle(std::string_view pickle);
 
 }  // namespace ddprun

@@ -1,4 +1,4 @@
-// WrittenFile: the name, size and SHA-256 of a file as it was written. temporary_name(): its name
+// WrittenFile: the name, size and SHA-256 of a file that was written. temporary_name(): its name
 // until it is complete. Values and pure functions; any thread.
 #pragma once
 
@@ -17,8 +17,9 @@ struct WrittenFile {
 
 inline constexpr std::string_view kTemporarySuffix = ".tmp";
 
-// Returns the name under which a file is written before it is renamed to `name`. `unique` (hexadecimal)
-// keeps two processes apart that write the same file, such as a rank 0 of an older generation.
+// Returns the name under which a file is written before it is renamed to `name`. `unique`
+// (hexadecimal) distinguishes two processes that write the same file, such as a rank 0 of an
+// older generation.
 std::string temporary_name(std::string_view name, std::string_view unique);
 
 }  // namespace ddprun

@@ -28,7 +28,7 @@ Error unsupported(std::string cause) {
       .kind = ErrorKind::kUnsupported, .doing = "read the zip archive", .cause = std::move(cause)};
 }
 
-// A part of the archive that was checked to have the bytes that are asked for.
+// A part of the archive; its size was checked to hold the fields that are read.
 class Fields {
  public:
   explicit Fields(std::string_view bytes) : bytes_(bytes) {}
@@ -48,7 +48,7 @@ class Fields {
   std::string_view bytes_;
 };
 
-// Nullopt: it reaches beyond the archive.
+// Returns a part; nullopt if it reaches beyond the archive.
 std::optional<std::string_view> part(std::string_view archive, std::uint64_t at,
                                      std::uint64_t bytes) {
   if (at > archive.size() || bytes > archive.size() - at) return std::nullopt;
@@ -61,7 +61,7 @@ struct Directory {
   std::uint64_t entries = 0;
 };
 
-// The end record is last, behind it at most a comment.
+// Finds the end record. It is last; only a comment may follow it.
 Result<Directory> find_directory(std::string_view archive) {
   if (archive.size() < kEndBytes) return corrupt("it is too short for one");
   const std::size_t last = archive.size() - kEndBytes;
@@ -83,7 +83,7 @@ Result<Directory> find_directory(std::string_view archive) {
   return corrupt("it has no end: it is no zip archive, or cut off");
 }
 
-// Replaces the values that did not fit into 32 bits by those in the zip64 extra field.
+// Replaces values that did not fit into 32 bits by those in the zip64 extra field.
 bool take_zip64(std::string_view extra, std::uint64_t& size, std::uint64_t& stored,
                 std::uint64_t& header_at) {
   if (size != kMax32 && stored != kMax32 && header_at != kMax32) return true;
@@ -108,7 +108,7 @@ bool take_zip64(std::string_view extra, std::uint64_t& size, std::uint64_t& stor
 
 std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
 
-// Takes one entry off `entries`.
+// Removes one entry from the front of `entries` and returns its record.
 Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries) {
   if (entries.size() < kEntryBytes || !Fields(entries).is("PK\1\2"))
     return corrupt("its directory is damaged");

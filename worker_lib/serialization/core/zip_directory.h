@@ -1,8 +1,10 @@
-// The records of a zip archive as torch.save and LibTorch write it: stored, never compressed.
+// Reads the records of a zip archive as torch.save and LibTorch write it: stored, never
+// compressed.
 //
-// Why not LibTorch's own reader: it neither checks a record's CRC nor tells it, takes memory on a hostile
-// directory's word, and a tool for people would start LibTorch to list names. What torch.save writes
-// of the format (zip64 included) is one page: PKWARE's APPNOTE.TXT, 4.3.
+// LibTorch's own reader is not used for three reasons. It neither checks a record's CRC nor
+// returns it. It allocates memory for sizes in a hostile directory. And a tool for people would
+// have to start LibTorch to list names. The part of the format that torch.save writes (zip64
+// included) takes one page: PKWARE's APPNOTE.TXT, 4.3.
 //
 // Pure; any thread.
 #pragma once
@@ -20,16 +22,15 @@ namespace ddprun {
 struct ZipRecord {
   std::string name;
   std::string_view bytes;  // in the archive
-  std::uint32_t crc = 0;   // that the directory says
+  std::uint32_t crc = 0;   // as the directory gives it
 };
 
-// The records in the directory's order; they refer into `archive`. No two overlap, none reaches
-// beyond the archive, none has another's name.
-// kCorrupt: the archive is damaged or cut off; kUnsupported: it is whole, but compressed, encrypted
-// or in several files.
+// Returns the records in the directory's order; they refer into `archive`. No two overlap, none
+// reaches beyond the archive, and all names differ. kCorrupt: the archive is damaged or cut off.
+// kUnsupported: it is complete, but compressed, encrypted or in several files.
 Result<std::vector<ZipRecord>> read_zip(std::string_view archive);
 
-// Whether the record's bytes are those that its CRC-32 was made of.
+// Returns whether the record's bytes match its CRC-32.
 bool has_right_crc(const ZipRecord& record);
 
 }  // namespace ddprun

@@ -12,7 +12,7 @@ constexpr std::size_t kLocalBytes = 30;
 constexpr std::size_t kExtraHeadBytes = 4;
 constexpr std::uint64_t kMax16 = 0xffff, kMax32 = 0xffffffff;
 constexpr std::uint16_t kPlainVersion = 20, kZip64Version = 45;
-// Sizes and CRC behind the record; names are UTF-8.
+// Sizes and CRC follow the record; names are UTF-8.
 constexpr std::uint16_t kFlags = 0x0808;
 constexpr std::uint16_t kStored = 0;
 constexpr std::uint16_t kZip64Extra = 1;
@@ -26,7 +26,7 @@ void add64(std::string& text, std::uint64_t value) { add(text, value, 8); }
 
 bool is_large(std::uint64_t bytes) { return bytes >= kMax32; }
 
-// What both headers begin with.
+// Adds the common start of both headers.
 void add_facts(std::string& text, bool needs_zip64) {
   add16(text, needs_zip64 ? kZip64Version : kPlainVersion);
   add16(text, kFlags);
@@ -47,13 +47,13 @@ std::string ZipWriter::begin(std::string name, std::uint64_t bytes) {
   }
   const std::uint64_t unpadded = at_ + kLocalBytes + name.size() + extra.size() + kExtraHeadBytes;
   const std::size_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
-  extra += "FB";  // as LibTorch marks it
+  extra += "FB";  // LibTorch's mark for padding
   add16(extra, padding);
   extra.append(padding, 'Z');
 
   std::string header = "PK\3\4";
   add_facts(header, is_large(bytes));
-  add32(header, 0);  // the CRC comes behind, and with it
+  add32(header, 0);  // the CRC follows the record, and so do
   add32(header, 0);  // the sizes
   add32(header, 0);
   add16(header, name.size());
@@ -87,8 +87,8 @@ std::string ZipWriter::finish() const {
       if (far) add64(extra, record.at);
     }
     text += "PK\1\2";
-    add16(text,
-          large || far ? kZip64Version : kPlainVersion);  // made by; then what it takes to read
+    // The version that made it, then the version needed to read it.
+    add16(text, large || far ? kZip64Version : kPlainVersion);
     add_facts(text, large || far);
     add32(text, record.crc);
     for (int i = 0; i < 2; ++i) add32(text, std::min(record.bytes, kMax32));
@@ -101,7 +101,8 @@ std::string ZipWriter::finish() const {
     add32(text, std::min(record.at, kMax32));
     text += record.name + extra;
   }
-  // The end with 64 bits is written in any case, as LibTorch does: one form, read by every test.
+  // The 64-bit end record is always written, as LibTorch does. So there is one form, which every
+  // test reads.
   const std::uint64_t directory_bytes = text.size();
   text += "PK\6\6";
   add64(text, 44);  // bytes that follow
