@@ -29,8 +29,8 @@ AdadeltaOptions& options_of(OptimizerParamGroup& group) {
   return static_cast<AdadeltaOptions&>(group.options());
 }
 
-// The operations of PyTorch's loop over single tensors, in its order: other ones that mean the same
-// round differently.
+// Makes the operations of PyTorch's loop over single tensors, in its order. Other,
+// mathematically equal operations would round differently.
 void update(Tensor parameter, AdadeltaParamState& state, const AdadeltaOptions& options) {
   Tensor gradient = parameter.grad();
   Tensor square_avg = state.square_avg(), acc_delta = state.acc_delta();
@@ -54,7 +54,7 @@ void update(Tensor parameter, AdadeltaParamState& state, const AdadeltaOptions& 
 
 AdadeltaOptions::AdadeltaOptions(double lr) : lr_(lr) {}
 
-// LibTorch's macros bring its own includes and names.
+// LibTorch's macros need LibTorch's own includes and names.
 void AdadeltaOptions::serialize(torch::serialize::OutputArchive& archive) const {
   _TORCH_OPTIM_SERIALIZE_TORCH_ARG(lr);
   _TORCH_OPTIM_SERIALIZE_TORCH_ARG(rho);

@@ -23,7 +23,7 @@ void set_rates(Optimizer& optimizer, const std::vector<double>& rates) {
   for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
 }
 
-// change(rate, index of the group) for each group's rate.
+// Replaces each group's rate by change(rate, index of the group).
 template <class Change>
 void change_rates(Optimizer& optimizer, Change change) {
   std::vector<double> rates = rates_of(optimizer);
@@ -42,7 +42,7 @@ void expect_groups(const std::string& doing, std::size_t expected, const Optimiz
            " parameter groups, the optimizer has " + std::to_string(groups));
 }
 
-// Reads a saved state; names what is missing or wrong.
+// Reader: reads a saved state; its errors name what is missing or wrong.
 class Reader {
  public:
   Reader(const json& state, std::string class_name)
@@ -56,7 +56,7 @@ class Reader {
       refuse(doing_ + ": '" + key + "' is " + at(key).dump());
     }
   }
-  // One rate for each group of the optimizer.
+  // Returns one rate for each group of the optimizer.
   std::vector<double> rates(const char* key, const Optimizer& optimizer) const {
     auto rates = get<std::vector<double>>(key);
     expect_groups(doing_, rates.size(), optimizer);
@@ -75,7 +75,8 @@ class Reader {
   const std::string doing_;
 };
 
-// Names, and the fields that PyTorch's classes keep beside those of every schedule.
+// The names of PyTorch's classes, and the fields that they have in addition to those of every
+// schedule.
 std::string name_of(const LRRule& rule) {
   static constexpr const char* kNames[] = {"StepLR", "MultiStepLR", "CosineAnnealingLR",
                                            "LinearLR"};
@@ -87,7 +88,7 @@ struct FieldsOf {
   json operator()(const StepLR& rule) const {
     return {{"step_size", rule.step_size}, {"gamma", rule.gamma}};
   }
-  // Not "milestones", which is a Counter in Python, and no Counter comes out of JSON.
+  // Not "milestones", which is a Counter in Python. JSON cannot hold a Counter.
   json operator()(const MultiStepLR& rule) const {
     return {{"milestone_list", rule.milestones}, {"gamma", rule.gamma}};
   }
@@ -121,10 +122,10 @@ struct Read {
 }  // namespace
 
 struct LRScheduler::Impl {
-  // One rule, and where it stands.
+  // One rule and its position.
   struct Part {
     LRRule rule;
-    std::int64_t last_epoch = 0;  // -1: its turn has not come
+    std::int64_t last_epoch = 0;  // -1: it has not begun
     std::int64_t step_count = 1;  // Python's, which also counts the constructor
     std::vector<double> last_lr = {};
   };
@@ -203,8 +204,8 @@ LRScheduler::LRScheduler(Optimizer& optimizer, const LRRule& rule)
 LRScheduler::LRScheduler(Optimizer& optimizer, const SequentialLR& rules)
     : impl_(new Impl{optimizer, rates_of(optimizer), {}, true, rules.milestones}) {
   expect_no_fault("SequentialLR", fault_of(rules));
-  // As in Python each schedule is constructed on what the one before has left, and then only the first
-  // begins; of the others the state shows it until their turn comes.
+  // As in Python, each schedule is constructed on the result of the previous one, and then only
+  // the first begins. The state shows the others as constructed until they begin.
   for (const LRRule& rule : rules.schedules)
     impl_->begin(impl_->parts.emplace_back(Impl::Part{.rule = rule, .last_epoch = -1}));
   set_rates(optimizer, impl_->base_lrs);
@@ -260,7 +261,7 @@ void LRScheduler::load_state(const json& state) {
   impl_ = std::move(loaded);
 }
 
-// --- ReduceLROnPlateau ----------------------------------------------------------------------------
+// --- ReduceLROnPlateau ---
 
 namespace {
 
@@ -354,7 +355,7 @@ void ReduceLROnPlateau::load_state(const json& state) {
   options.min_lr = from.rates("min_lrs", loaded->optimizer);
   from.expect_no_fault(fault_of(options));
   loaded->has_one_min_lr = !from.at("default_min_lr").is_null();
-  // Text has no infinite numbers: where the state has been one, "nothing yet" is null.
+  // JSON text has no infinite numbers. In such a state "nothing yet" is null.
   loaded->watch.best = from.at("best").is_null() ? worst_of(options) : from.get<double>("best");
   loaded->watch.cooldown_counter = from.get<std::int64_t>("cooldown_counter");
   loaded->watch.num_bad_epochs = from.get<std::int64_t>("num_bad_epochs");

@@ -22,7 +22,7 @@ std::string describe(const torch::Tensor& parameter) {
   return text.str();
 }
 
-// One line for each parameter.
+// Returns one line for each parameter.
 std::vector<std::string> describe(const torch::optim::Optimizer& optimizer) {
   std::vector<std::string> lines;
   for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g)
@@ -44,13 +44,14 @@ void expect_equal(const std::vector<std::string>& own, const std::vector<std::st
   }
 }
 
-// The elements of a tensor without gaps in the order of memory: what is the same on every rank.
+// Returns the elements of a tensor without gaps, in the order of memory, which is the same on
+// every rank.
 torch::Tensor flat_view(const torch::Tensor& parameter) {
   return parameter.detach().as_strided({parameter.numel()}, {1}, parameter.storage_offset());
 }
 
-// Takes the gradients of some parameters away, for as long as it lives: an optimizer passes over
-// parameters that have none.
+// WithoutGradients: removes the gradients of some parameters while it lives. An optimizer skips
+// parameters without a gradient.
 class WithoutGradients {
  public:
   explicit WithoutGradients(std::vector<torch::Tensor> parameters)

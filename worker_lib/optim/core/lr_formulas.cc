@@ -19,7 +19,7 @@ std::string needs(const char* field, double value, const char* range) {
   return needs(field, std::to_string(value), range);
 }
 
-// What each rule does.
+// Finds the fault of each rule.
 struct Fault {
   std::string operator()(const StepLR& rule) const {
     return rule.step_size < 1 ? needs("step_size", rule.step_size, "at least 1") : "";
@@ -65,7 +65,7 @@ struct Next {
   double operator()(const MultiStepLR& rule) const { return at_milestones(rule, epoch, lr); }
   double operator()(const CosineAnnealingLR& rule) const {
     const auto e = static_cast<double>(epoch), t_max = static_cast<double>(rule.t_max);
-    // After a minimum the quotient below would be 0 / 0.
+    // After a minimum, the quotient below would be 0 / 0.
     if ((epoch - 1 - rule.t_max) % (2 * rule.t_max) == 0)
       return lr + (base_lr - rule.eta_min) * (1 - std::cos(kPi / t_max)) / 2;
     return (1 + std::cos(kPi * e / t_max)) / (1 + std::cos(kPi * (e - 1) / t_max)) *

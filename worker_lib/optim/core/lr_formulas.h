@@ -1,8 +1,8 @@
-// The arithmetic of learning-rate schedules: the next rate from the present one.
+// The arithmetic of learning-rate schedules: computes the next rate from the present one.
 //
-// The formulas are those of torch.optim.lr_scheduler of PyTorch 2.11, each operation in the same
-// order, so that every bit is the same. They go from one epoch to the next; what the program changed
-// in between stays in.
+// The formulas are those of torch.optim.lr_scheduler of PyTorch 2.11, with each operation in the
+// same order, so that every bit is the same. They go from one epoch to the next, so a rate that
+// the program has changed in between stays changed.
 //
 // Pure functions and a value type; any thread.
 #pragma once
@@ -15,21 +15,22 @@
 
 namespace ddprun {
 
-// Why a rule cannot be meant, in words that name the field; empty: it can.
+// Returns why a rule is invalid, with the name of the field; empty: it is valid.
 std::string fault_of(const LRRule& rule);
 std::string fault_of(const SequentialLR& rules);
 std::string fault_of(const ReduceLROnPlateauOptions& options);
 
-// The rate of epoch 0, from the one that the group was given.
+// Returns the rate of epoch 0, from the group's given rate.
 double first_lr(const LRRule& rule, double lr);
 
-// The rate of `epoch`, at least 1, from that of the epoch before. base_lr: what the group was given.
+// Returns the rate of `epoch`, at least 1, from that of the previous epoch. base_lr: the group's
+// given rate.
 double next_lr(const LRRule& rule, std::int64_t epoch, double lr, double base_lr);
 
-// The rate with which a rule that follows another begins its epoch 0.
+// Returns the rate with which a rule that follows another one begins its epoch 0.
 double restarted_lr(const LRRule& rule, double base_lr);
 
-// What ReduceLROnPlateau keeps between epochs.
+// PlateauWatch: the state of ReduceLROnPlateau between epochs.
 struct PlateauWatch {
   double best;
   std::int64_t num_bad_epochs = 0;
@@ -37,7 +38,7 @@ struct PlateauWatch {
 
   explicit PlateauWatch(const ReduceLROnPlateauOptions& options);
 
-  // One epoch. Returns whether the rates are to be reduced.
+  // Counts one epoch. Returns whether the rates must be reduced.
   bool judge(const ReduceLROnPlateauOptions& options, double metric);
 };
 
