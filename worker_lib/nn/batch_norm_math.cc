@@ -15,20 +15,22 @@ namespace {
 
 using torch::Tensor;
 
-// --- by planes ------------------------------------------------------------------------------------
+// --- by planes ---
 
-constexpr std::int64_t kShortestPlane = 16;  // below, a call for each plane costs more than it does
-constexpr std::int64_t kElementsOfThread = 1 << 15;  // that are worth a thread
+// Below this length, the call for each plane would cost more than the plane itself.
+constexpr std::int64_t kShortestPlane = 16;
+constexpr std::int64_t kElementsOfThread = 1 << 15;  // below this a thread is not worth it
 
-// [N, C, plane], contiguous.
+// The planes of a contiguous tensor [N, C, plane].
 struct Planes {
   explicit Planes(const Tensor& tensor)
       : batch(tensor.size(0)),
         channels(tensor.size(1)),
         length(tensor.numel() / std::max<std::int64_t>(1, batch * channels)) {}
 
-  // use(channel, offset of a plane) for the planes of a channel, in the order of the batch. A channel
-  // is one thread's, so that its sums have the same bits for any number of threads.
+  // Calls use(channel, offset of a plane) for the planes of a channel, in the order of the
+  // batch. One thread handles a whole channel, so its sums have the same bits for any number of
+  // threads.
   template <class Use>
   void for_each(Use use) const {
     const std::int64_t of_channel = std::max<std::int64_t>(1, batch * length);
@@ -51,7 +53,7 @@ bool has_planes(const Tensor& input) {
          Planes(input).length >= kShortestPlane;
 }
 
-// use(T()) with the tensor's type, one of those that has_planes() accepts.
+// Calls use(T()) with the tensor's type, one of those that has_planes() accepts.
 template <class Use>
 void with_type(const Tensor& tensor, Use use) {
   if (tensor.scalar_type() == torch::kFloat32)
@@ -67,8 +69,8 @@ Moments moments_of_planes(const Tensor& input) {
   with_type(input, [&](auto type) {
     using T = decltype(type);
     const T* x = input.const_data_ptr<T>();
-    // Seen from a value of its own, a channel's variance loses no more digits than the count has: the
-    // mean is no further away than sqrt(count) standard deviations.
+    // The shift is one of the channel's values. The mean is at most sqrt(count) standard
+    // deviations away from it. So the variance loses no more digits than the count has.
     for (std::size_t c = 0; c < channels; ++c)
       shift[c] = static_cast<double>(x[c * planes.count()]);
     planes.for_each([&](std::int64_t channel, std::int64_t offset) {
@@ -86,14 +88,13 @@ Moments moments_of_planes(const Tensor& input) {
   return result;
 }
 
-// --- by blocks ------------------------------------------------------------------------------------
+// --- by blocks ---
 
-// On a CPU, blocks of a size that stays in a core's cache, so that the wider type costs no memory
-// traffic.
+// On a CPU a block fits a core's cache, so that the wider type causes no memory traffic.
 constexpr std::int64_t kBlockElements = 1 << 16;
 constexpr std::int64_t kDeviceBlockElements = 1 << 24;
 
-// use(first, rows) for each block of rows of the batch; none for an empty tensor.
+// Calls use(first, rows) for each block of rows of the batch; never for an empty tensor.
 template <class Use>
 void for_each_block(const Tensor& tensor, Use use) {
   if (tensor.numel() == 0) return;
@@ -104,21 +105,21 @@ void for_each_block(const Tensor& tensor, Use use) {
     use(first, std::min(rows, tensor.size(0) - first));
 }
 
-// All dimensions but that of the channels.
+// Returns all dimensions except that of the channels.
 std::vector<std::int64_t> reduced_dimensions(const Tensor& tensor) {
   std::vector<std::int64_t> dimensions = {0};
   for (std::int64_t i = 2; i < tensor.dim(); ++i) dimensions.push_back(i);
   return dimensions;
 }
 
-// One value for each channel, to broadcast over the tensor.
+// Returns one value for each channel, in a shape that broadcasts over the tensor.
 Tensor along_channels(const Tensor& values, const Tensor& tensor) {
   std::vector<std::int64_t> shape(static_cast<std::size_t>(tensor.dim()), 1);
   shape[1] = values.numel();
   return values.view(shape);
 }
 
-// In the dtype that is computed in.
+// Returns rows in the dtype of the computation.
 Tensor wide_rows(const Tensor& tensor, std::int64_t first, std::int64_t rows,
                  torch::ScalarType type) {
   return tensor.narrow(0, first, rows).to(type);

@@ -22,14 +22,15 @@ namespace {
 
 using torch::Tensor;
 
-// For a call that was ended to hear why.
+// How long an aborted call may take to report its reason.
 constexpr auto kTimeToFail = std::chrono::seconds(10);
 
-// What a rank's forward records, so which collectives its backward pass can take part in. None is 0: a rank whose
-// number has not come shows that nothing was exchanged.
+// What a rank's forward records, and so which collectives its backward pass can take part in. No
+// value is 0: a rank whose number did not come shows that nothing was exchanged.
 enum class Recorded { kNothing = 1, kParameters, kInput };
 
-// What all ranks agree on in a forward; the backward pass uses it again, when the group may have ended.
+// The values on which all ranks agree in a forward. The backward pass uses them again, when the
+// group may have ended.
 struct Normalization : torch::CustomClassHolder {
   explicit Normalization(const detail::BatchNormParts& parts)
       : name(parts.name), group(parts.group), checks(parts.checks) {}
@@ -42,8 +43,9 @@ struct Normalization : torch::CustomClassHolder {
   bool exchanges = false;  // the backward pass has a collective
 };
 
-// The values of a call have been read. NCCL's calls only make the stream wait, and an abort may end
-// a call when the last values are there already. The call knows why it ended, or will in a moment.
+// Throws if a call whose values have been read was aborted. With NCCL a wait only makes the
+// stream wait, and an abort may end a call when the last values have already come. The call
+// knows why it ended, or will know in a moment.
 void expect_success(const Work& work) { work.wait(kTimeToFail); }
 
 [[noreturn]] void refuse_unexchanged(const std::string& doing) {
@@ -55,7 +57,8 @@ Tensor or_nan(const Tensor& is_right, const Tensor& values) {
   return torch::where(is_right, values, std::numeric_limits<double>::quiet_NaN());
 }
 
-// Sums over the ranks, [2, C]. Each rank adds 1 to one more value, which shows that all of them took part.
+// Returns the sums over the ranks, [2, C]. Each rank adds 1 to one more value, which shows that
+// all of them took part.
 Tensor exchanged(const Normalization& all, const Tensor& own) {
   const std::string doing = "backward pass of " + all.name;
   ProcessGroup& group = all.group.get(doing);
@@ -76,11 +79,11 @@ Tensor exchanged(const Normalization& all, const Tensor& own) {
   return sums;
 }
 
-// y = (x - mean) * invstd * weight + bias; its derivative after x is
+// y = (x - mean) * invstd * weight + bias. Its derivative with respect to x is
 // invstd * weight * (g - mean of g - (x - mean) * invstd^2 * mean of g (x - mean)).
 class Normalize : public torch::autograd::Function<Normalize> {
  public:
-  // Optional, because autograd takes no undefined tensors.
+  // Optional, because autograd accepts no undefined tensors.
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& input,
                         const std::optional<Tensor>& weight_or_none,
                         const std::optional<Tensor>& bias_or_none,
@@ -133,7 +136,8 @@ Recorded recorded_by(const Tensor& input, const detail::BatchNormParts& parts) {
   return any ? Recorded::kParameters : Recorded::kNothing;
 }
 
-// Every rank has the same rows, and so decides the same.
+// Returns whether the backward pass exchanges input gradients. Every rank has the same rows, and
+// so decides the same.
 bool agree_on_exchange(const std::string& doing, std::span<const Recorded> of_ranks) {
   const auto nothing = std::ranges::find(of_ranks, Recorded::kNothing);
   const auto something =
@@ -154,12 +158,12 @@ Tensor row_of(const Moments& own, Recorded recorded) {
   return torch::tensor(row, torch::kFloat64);
 }
 
-// Every rank's row: means, squares, count, what it recorded. Zeros where nothing has come.
+// Every rank's row: means, squares, count, and what it recorded. Zeros if nothing has come.
 struct GatheredRows {
   Tensor rows;
   Work work;
 
-  // Count, and what it recorded.
+  // Returns the count, and what the rank recorded.
   Tensor numbers() const { return rows.narrow(1, rows.size(1) - 2, 2); }
 };
 
@@ -169,7 +173,8 @@ GatheredRows gather_rows(const Tensor& mine, ProcessGroup& group) {
   return all;
 }
 
-// Throws what the ranks refuse together. numbers: on the CPU. Whether the backward pass has a collective.
+// Returns whether the backward pass has a collective. Throws the errors that the ranks find
+// together. numbers: on the CPU.
 bool expect_sound(const std::string& doing, const Tensor& numbers, const Work& work) {
   double count = 0;
   std::vector<Recorded> recorded;
@@ -186,7 +191,7 @@ bool expect_sound(const std::string& doing, const Tensor& numbers, const Work& w
   return agree_on_exchange(doing, recorded);
 }
 
-// is_right: without dimensions; where it is false nothing changes.
+// is_right: a tensor without dimensions; if it is false nothing changes.
 void update_running_statistics(const detail::BatchNormParts& parts, const Tensor& mean,
                                const Tensor& unbiased_variance, const Tensor& is_right) {
   if (!parts.running_mean.defined()) return;
@@ -203,7 +208,8 @@ void update_running_statistics(const detail::BatchNormParts& parts, const Tensor
   update(parts.running_var, unbiased_variance);
 }
 
-// Collective. The moments of all ranks' batches; refuses what cannot be normalized, on every rank.
+// Returns the moments of all ranks' batches; collective. Refuses, on every rank, batches that
+// cannot be normalized.
 c10::intrusive_ptr<Normalization> normalization_of(const std::string& doing, const Tensor& input,
                                                    const detail::BatchNormParts& parts) {
   const Recorded own = recorded_by(input, parts);
@@ -227,9 +233,9 @@ c10::intrusive_ptr<Normalization> normalization_of(const std::string& doing, con
   return result;
 }
 
-// The same on another device, without waiting for it. The host sees the ranks' numbers in the next forward; until
-// then NaN says that something is wrong. The backward pass always has a collective, because the host does not know
-// whether another rank needs it.
+// The same on another device, without waiting for it. The host reads the ranks' numbers in the
+// next forward. Until then a NaN shows an error. The backward pass always has a collective,
+// because the host does not know yet whether another rank needs it.
 c10::intrusive_ptr<Normalization> normalization_on_device(const std::string& doing,
                                                           const Tensor& input,
                                                           const detail::BatchNormParts& parts) {
@@ -242,7 +248,8 @@ c10::intrusive_ptr<Normalization> normalization_on_device(const std::string& doi
     expect_sound(doing, on_host, work);
   });
   const CombinedMoments total = combined_moments(all.rows);
-  const Tensor has_come = (all.numbers().select(1, 1) >= static_cast<double>(Recorded::kNothing)).all();
+  const Tensor has_come =
+      (all.numbers().select(1, 1) >= static_cast<double>(Recorded::kNothing)).all();
   const Tensor is_right = has_come.logical_and(total.count >= 2);
   auto result = c10::make_intrusive<Normalization>(parts);
   result->exchanges = true;
@@ -262,7 +269,7 @@ void expect_normalizable(const std::string& doing, const Tensor& input,
            std::to_string(std::max<std::int64_t>(1, parts.options.num_features())) + " channels");
 }
 
-// --- conversion ---------------------------------------------------------------------------------
+// --- conversion ---
 
 using Converted = std::map<const torch::nn::Module*, torch::nn::AnyModule>;
 
@@ -282,7 +289,7 @@ bool is_batch_norm(const torch::nn::Module& module) {
          dynamic_cast<const torch::nn::BatchNorm3dImpl*>(&module);
 }
 
-// The entry through which `parent` calls its child, where it is one that can be written to: that of a
+// Returns the entry through which `parent` calls its child, if it can be replaced: that of a
 // Sequential, or of a class derived from it.
 torch::nn::AnyModule* entry_for(torch::nn::Module& parent, const torch::nn::Module& child) {
   auto* sequential = dynamic_cast<torch::nn::SequentialImpl*>(&parent);
@@ -297,7 +304,7 @@ std::string path_to(const std::string& parent, const std::string& child) {
   return parent.empty() ? child : parent + "." + child;
 }
 
-// "'head.bn' in Block" of every layer that is held by something else than a Sequential.
+// Lists "'head.bn' in Block" for every layer that is held by something else than a Sequential.
 void find_stuck(torch::nn::Module& module, const std::string& path,
                 std::vector<std::string>& stuck) {
   for (const auto& child : module.named_children()) {
@@ -308,7 +315,8 @@ void find_stuck(torch::nn::Module& module, const std::string& path,
   }
 }
 
-// REQUIRES: no layer is stuck. One that stands in several places becomes one new layer in all of them.
+// REQUIRES: every layer can be replaced. A layer in several places becomes one new layer in all
+// of them.
 std::size_t replace_below(torch::nn::Module& module, ProcessGroup& group, Converted& converted) {
   using namespace torch::nn;
   std::size_t count = 0;

@@ -5,7 +5,7 @@ namespace {
 
 constexpr std::size_t kLanes = 8;
 
-// term(i, a, b) gives two terms of the element i; adds their sums.
+// Adds the sums of two terms of each element. term(i, a, b) adds those of element i.
 template <class Term>
 void add_in_lanes(std::size_t count, double& sum_a, double& sum_b, Term term) {
   double a[kLanes] = {}, b[kLanes] = {};

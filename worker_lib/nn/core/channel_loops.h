@@ -1,8 +1,7 @@
-// The inner loops of batch normalization over one plane: values of one channel that lie one behind the
-// other.
+// The inner loops of batch normalization over one plane: consecutive values of one channel.
 //
-// All arithmetic is float64, results are rounded to T (float or double) once. Sums run in a fixed number
-// of lanes, in which compilers use vector registers without changing any bit.
+// All arithmetic is float64; results are rounded to T (float or double) once. Sums run in a
+// fixed number of lanes, for which compilers can use vector registers without changing any bit.
 //
 // Pure functions; any thread.
 #pragma once
@@ -11,7 +10,7 @@
 
 namespace ddprun {
 
-// Adds sum of (x - shift), and of (x - shift)^2.
+// Adds the sums of (x - shift) and of (x - shift)^2.
 template <class T>
 void add_moments(const T* x, std::size_t count, double shift, double& sum, double& squares);
 
@@ -19,7 +18,7 @@ void add_moments(const T* x, std::size_t count, double shift, double& sum, doubl
 template <class T>
 void normalize_plane(const T* x, T* y, std::size_t count, double mean, double scale, double bias);
 
-// Adds sum of g, and of g * (x - mean).
+// Adds the sums of g and of g * (x - mean).
 template <class T>
 void add_gradient_sums(const T* g, const T* x, std::size_t count, double mean, double& sum,
                        double& product);

@@ -1,11 +1,10 @@
-// Moments: how many values each channel has, their mean, and the sum of their squared distances from
-// it, put together from the moments of parts.
+// Moments: the number of values of each channel, their mean, and the sum of their squared
+// distances from it, merged from the moments of parts.
 //
-// The parts may be of any sizes, empty ones too. The result depends on the order in which they are
-// merged, in the last bits only; who merges the same parts in the same order has the same bits.
-// Method: Chan, Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample
-// Variances", 1979. It subtracts nothing large from something large, so that values far from zero
-// lose no digits.
+// The parts may have any sizes, and may be empty. The result depends on the order of the merges,
+// in the last bits only. The same parts in the same order give the same bits. Method: Chan,
+// Golub, LeVeque, "Updating Formulae and a Pairwise Algorithm for Computing Sample Variances",
+// 1979. It never subtracts two large numbers, so values far from zero lose no digits.
 //
 // Value type; any thread.
 #pragma once
@@ -21,12 +20,12 @@ class Moments {
   explicit Moments(std::size_t channels) : mean_(channels), squares_(channels) {}
 
   // Adds a part that has `count` values in each channel. REQUIRES: as many means and squares as
-  // there are channels. Those of an empty part are not looked at.
+  // there are channels. Those of an empty part are not read.
   void merge(double count, std::span<const double> mean, std::span<const double> squares);
 
   double count() const { return count_; }
   const std::vector<double>& mean() const { return mean_; }
-  // Sums of squared distances: the variance is squares() / count().
+  // Returns the sums of squared distances: the variance is squares() / count().
   const std::vector<double>& squares() const { return squares_; }
 
  private:
