@@ -56,31 +56,31 @@ at::Generator generator_of(std::int64_t seed, std::int64_t epoch) {
 
 }  // namespace
 
-// The list of an epoch is what `order` says, or the dataset as it is. Positions are entries of it, of
-// the whole world.
+// The list of an epoch is the result of `order`, or the dataset in its own order. Positions are
+// list entries of the whole world.
 struct DistributedSampler::State {
   DistributedSamplerOptions options;
   Shard whole;                   // an epoch from its beginning
-  nlohmann::json identity = {};  // what the list depends on, but for the epoch
+  nlohmann::json identity = {};  // what the list depends on, except the epoch
   std::function<torch::Tensor(std::int64_t epoch, std::size_t size)> order = {};
 
-  // What set_epoch() and load_state() chose; reset() turns it into a pass.
+  // The choice of set_epoch() or load_state(); reset() makes a pass of it.
   std::int64_t epoch = 0;
   std::size_t start = 0;
-  // The pass that loaders draw from.
+  // The pass from which loaders draw.
   enum class Pass { kNone, kOfAnotherEpoch, kOfThisEpoch } pass = Pass::kNone;
   ShardOrder shard = ShardOrder(whole);
-  torch::Tensor list = {};     // undefined: the dataset as it is
+  torch::Tensor list = {};     // undefined: the dataset's own order
   std::size_t handed_out = 0;  // of this rank, by next()
-  std::size_t reached = 0;     // of this rank: that the loop has got
-  // The loader of this pass.
-  bool is_ahead = false;  // asks for samples before the loop wants them
+  std::size_t reached = 0;     // of this rank: those that the loop has got
+  // Facts about the loader of this pass.
+  bool is_ahead = false;  // requests samples before the loop wants them
   bool is_in_order = true;
   bool is_announced = false;  // by a loader, whose reset() comes next
-  std::size_t requested = 0;  // handed out up to the last batch that it asked for ahead of the loop
+  std::size_t requested = 0;  // handed out up to the loader's last request ahead of the loop
   std::size_t last_batch = 0;  // handed out by the last next()
-  std::size_t missed = 0;      // of it, as the dataset failed to make the batch
-  // Samples of a rank's batch, and of all ranks' where the loaded state was saved; 0: not known.
+  std::size_t missed = 0;      // of it, because the dataset failed to make the batch
+  // Samples in a rank's batch, and in the global batch of the loaded state; 0: not known.
   std::size_t batch_size = 0;
   std::size_t saved_global_batch = 0;
 
@@ -181,8 +181,8 @@ nlohmann::json DistributedSampler::state() const {
   const State& s = *state_;
   if (!s.is_in_order && s.pass == State::Pass::kOfThisEpoch && s.reached != s.requested)
     refuse("DistributedSampler: the loader has " + std::to_string(s.requested - s.reached) +
-               " samples on the way and enforce_ordering(false), so that no position says which ones the "
-               "training loop has got; use enforce_ordering(true), or save between epochs",
+        " samples on the way and enforce_ordering(false), so that no position says which ones the "
+        "training loop has got; use enforce_ordering(true), or save between epochs",
            DistError::Kind::kUnsupported);
   nlohmann::json state = s.identity;
   state["epoch"] = s.epoch;
@@ -202,12 +202,12 @@ void DistributedSampler::load_state(const nlohmann::json& saved) {
   const std::size_t world_size = count(saved, "world_size");
   const std::size_t position = count(saved, "position");
   const std::size_t entries = s.whole.dataset_size;
-  // The last samples of an epoch may be its first ones again, once for each rank at the most.
+  // The last samples of an epoch may be its first ones again, at most once for each rank.
   if (position >= entries + std::max<std::size_t>(world_size, 1))
     refuse_sampler("the saved state has position " + std::to_string(position) + "; a world of " +
                    std::to_string(world_size) + " deals " + std::to_string(entries) +
                    " samples, and some again to fill up");
-  if (s.batch_size == 0 && saved.contains("batch_size"))  // else restore() has remarked on it
+  if (s.batch_size == 0 && saved.contains("batch_size"))  // else restore() has added a remark
     s.saved_global_batch = count(saved, "batch_size") * world_size;
   const bool is_other_world = world_size != s.whole.world_size;
   s.choose(static_cast<std::int64_t>(epoch),
@@ -225,8 +225,8 @@ void DistributedSampler::reset(std::optional<std::size_t> new_size) {
     s.start = 0;
   }
   Shard rest = s.whole;
-  rest.begin =
-      std::exchange(s.start, 0);  // a second pass over the same epoch begins at its beginning
+  // A second pass over the same epoch begins at its beginning.
+  rest.begin = std::exchange(s.start, 0);
   s.shard = ShardOrder(rest);
   s.handed_out = s.reached = s.requested = s.missed = 0;
   if (!std::exchange(s.is_announced, false)) {  // a pass without a loader
@@ -268,14 +268,14 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   });
 }
 
-// --- drawn by weight ---
+// --- weighted samples ---
 
 namespace {
 
 torch::Tensor checked_weights(const std::vector<double>& weights, std::size_t samples,
                               bool replacement) {
   constexpr const char* kName = "DistributedWeightedSampler: ";
-  constexpr std::size_t kMostWeights = std::size_t{1} << 24;  // of torch::multinomial
+  constexpr std::size_t kMostWeights = std::size_t{1} << 24;  // the limit of torch::multinomial
   if (weights.size() > kMostWeights)
     refuse(kName + std::to_string(weights.size()) + " weights; at most 2^24 are possible");
   double sum = 0;
