@@ -303,8 +303,8 @@ Error CheckpointDirectory::taken_by_another_job(const std::string& other,
                    ": give each job a directory of its own, or end one of the two jobs (if '" +
                    other + "' has ended, submit this job, '" + own +
                    "', again or remove .claim.json); a run that only restores sets the option "
-                   "'read_only': " +
-                   path_};
+                   "'read_only' (the directory is " +
+                   path_ + ")"};
 }
 
 Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {

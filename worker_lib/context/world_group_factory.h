@@ -6,7 +6,7 @@
 // ranks that this rank has made before. So other ranks take no part, and groups of different
 // ranks may be formed at the same time.
 //
-// Owned by Context. Its ProcessGroups keep a pointer to it. One thread at a time forms groups.
+// Owned by Context. Its ProcessGroups keep a pointer to it. Any thread may form groups.
 #pragma once
 
 #include <functional>

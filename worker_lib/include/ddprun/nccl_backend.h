@@ -5,8 +5,10 @@ namespace ddprun {
 
 class BackendFactory;
 
-// Returns the factory of nccl backends. Defined in the library of ddprun::worker_cuda. Any
-// thread.
+#ifdef DDPRUN_WORKER_CUDA
+// Returns the factory of nccl backends. Defined in the library of ddprun::worker_cuda, which also
+// defines the macro. Any thread.
 BackendFactory* nccl_backend_factory();
+#endif
 
 }  // namespace ddprun
