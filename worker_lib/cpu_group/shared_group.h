@@ -100,7 +100,7 @@ class SharedGroup final : public CpuGroup {
   Way choose_way(PullTrial& trial, std::size_t bytes, std::size_t pieces, std::size_t in_all) const;
   Result<PhaseEnd> pull(Collective& collective, std::uint64_t shortcut, const Way& way, PullJob job);
   static Result<void> done(const Result<PhaseEnd>& leg);
-  Phase turn_back();
+  PhaseEnd turn_back();
   bool every_node_folds(std::size_t bytes) const;
   std::optional<std::size_t> place_in_heap(const ReduceJob& job) const;
   Result<PhaseEnd> reduce_in_heap(Collective& collective, const ReduceJob& job, std::size_t place);
