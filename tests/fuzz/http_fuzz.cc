@@ -35,8 +35,8 @@ std::optional<ClientKind> identify(std::string_view bytes) {
     const std::optional<ClientKind> kind = client_kind_of(bytes.substr(0, size));
     if (!kind) continue;
     DDPRUN_ASSERT(size <= 2, "two bytes tell");
-    DDPRUN_ASSERT(client_kind_of(bytes) == caller, "more bytes change nothing");
-    return caller;
+    DDPRUN_ASSERT(client_kind_of(bytes) == kind, "more bytes change nothing");
+    return kind;
   }
   DDPRUN_ASSERT(bytes.size() < 2, "two bytes tell");
   return std::nullopt;
