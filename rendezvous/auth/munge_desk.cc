@@ -14,6 +14,10 @@ namespace ddprun {
 namespace asio = boost::asio;
 
 struct MungeDesk::Job {
+  // For clang before 16, which does not initialize aggregates in parentheses.
+  Job(std::uint64_t its_number, MungeTask its_task)
+      : number(its_number), task(std::move(its_task)) {}
+
   std::uint64_t number;
   MungeTask task;
   std::atomic<bool> is_over = false;  // its outcome is not needed any more
