@@ -22,10 +22,10 @@ namespace {
 using testing_support::eventually;
 using testing_support::TemporaryDirectory;
 
-// An agent without guardian and keeper, in a process of its own.
+// RunningAgent: an agent without guardian and keeper, in its own process.
 class RunningAgent {
  public:
-  // said: the file for what it says on stderr.
+  // said: the path of the file that gets the agent's stderr.
   RunningAgent(const AgentConfig& config, const std::string& said) {
     const pid_t test = getpid();
     pid_ = fork();
@@ -59,8 +59,8 @@ class RunningAgent {
   std::optional<int> status_;
 };
 
-// A traced process that stops on its way out is what comes nearest to one in a system call that
-// nothing interrupts: SIGKILL does not end it.
+// The worker is a traced process that stops while it exits. SIGKILL does not end it then. This
+// is the closest substitute for a process in an uninterruptible system call.
 TEST(Agent, LeavesAWorkerThatCannotBeKilled) {
   const TemporaryDirectory directory;
   AgentConfig config;
@@ -85,7 +85,7 @@ TEST(Agent, LeavesAWorkerThatCannotBeKilled) {
   if (status) {
     EXPECT_TRUE(WIFEXITED(*status) && WEXITSTATUS(*status) == 70) << *status;
   }
-  // It stops before each signal, too; the last stop is the way out.
+  // The worker also stops before each signal. The last stop is that of its exit.
   while (waitpid(worker, nullptr, __WALL | WNOHANG) == worker) {
     ptrace(PTRACE_DETACH, worker, nullptr, nullptr);
   }

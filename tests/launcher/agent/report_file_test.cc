@@ -94,7 +94,7 @@ TEST_F(ReportFileTest, AProgramThatIsNotThereIsAFailureOfTheStart) {
   EXPECT_EQ(read()["exit_code_of"], "ddprun");
 }
 
-// Several nodes may have one file system, or one each.
+// Several nodes may share one file system, or each may have its own.
 TEST_F(ReportFileTest, BelongsToWhoWroteItLastUntilTheEndIsTold) {
   ReportFile other(path_, "job1", "node1");
   EXPECT_FALSE(other.is_anothers(false)) << "there is none";
@@ -128,7 +128,8 @@ TEST_F(ReportFileTest, WhatCannotBeWrittenIsNamed) {
   EXPECT_THAT(begun.error().message(), HasSubstr("No such file or directory"));
 }
 
-// It is written beside its place and moved there: a user who may do that would lose /dev/null.
+// The report is written to a new file, which is then renamed to the final path. A user with
+// enough rights would lose /dev/null by that.
 TEST_F(ReportFileTest, ADeviceOrALinkIsNotReplaced) {
   for (const char* place : {"/dev/null", "/dev/full"}) {
     std::filesystem::create_symlink(place, directory_ / "link");

@@ -7,7 +7,7 @@
 namespace ddprun {
 namespace {
 
-// A file system with cgroups as a test wants them.
+// DoctorCgroups: a file system with the cgroups that a test needs.
 class DoctorCgroups : public testing::Test {
  protected:
   CgroupFacts look() const { return read_cgroup_limits(root_.path()); }
@@ -39,7 +39,7 @@ TEST_F(DoctorCgroups, ReadsLimitsOfTheFirstVersion) {
               "31 23 0:27 / /cg/memory rw - cgroup cgroup rw,memory\n"
               "32 23 0:28 / /cg/cpu rw - cgroup cgroup rw,cpu,cpuacct\n");
   root_.write("/cg/memory/job/memory.limit_in_bytes", "1048576\n");
-  root_.write("/cg/memory/memory.limit_in_bytes", "9223372036854771712\n");  // none
+  root_.write("/cg/memory/memory.limit_in_bytes", "9223372036854771712\n");  // means: no limit
   root_.write("/cg/cpu/job/cpu.cfs_quota_us", "50000\n");
   root_.write("/cg/cpu/job/cpu.cfs_period_us", "100000\n");
   root_.write("/cg/cpu/cpu.cfs_quota_us", "-1\n");
@@ -50,7 +50,8 @@ TEST_F(DoctorCgroups, ReadsLimitsOfTheFirstVersion) {
   EXPECT_FALSE(facts.pids_max);
 }
 
-// A container whose own cgroup is at the mount point, under the name that it has outside.
+// In this container, its cgroup is mounted at the mount point itself. /proc/self/cgroup has the
+// path that the cgroup has outside of the container.
 TEST_F(DoctorCgroups, FindsOursWhereAPartOfTheHierarchyIsMounted) {
   root_.write("/proc/self/cgroup", "0::/docker/abc\n");
   root_.write("/proc/self/mountinfo", "30 23 0:26 /docker/abc /cg ro - cgroup2 cgroup2 ro\n");

@@ -55,7 +55,7 @@ TEST(FlightFileTest, AFullDiskCostsTheFileAndKeepsNoPartOfIt) {
   EXPECT_THAT(listing(directory / "disk"), testing::IsEmpty());
 }
 
-// A disk that hangs: nobody opens the other end of the pipe.
+// A FIFO whose other end is never opened acts like a disk that hangs.
 TEST(FlightFileTest, NobodyWaitsForADiskThatHangs) {
   const TemporaryDirectory directory;
   ASSERT_EQ(mkfifo((directory / "flight.json.new").c_str(), 0600), 0);
@@ -67,7 +67,7 @@ TEST(FlightFileTest, NobodyWaitsForADiskThatHangs) {
   const TimePoint begun = BootClock::now();
   EXPECT_FALSE(file.finish());
   EXPECT_GE(BootClock::now() - begun, FlightFile::kPatience);
-  // It goes on where the disk does.
+  // The write continues when the disk does.
   EXPECT_TRUE(eventually([&] {
     static_cast<void>(read_file(directory / "flight.json.new"));
     return bool(file.finish());

@@ -40,7 +40,7 @@ RankFlight full_flight(int rank) {
 TEST(FlightJson, LinesArePutTogetherToWhatTheyWere) {
   const std::vector<RankFlight> flights{full_flight(0), flight_of(1), full_flight(2)};
   FlightCollector collector;
-  // Those of two ranks at a time, as of two nodes.
+  // The lines of rank 2 come first, as if from another node.
   const auto second = flight_lines(flights[2]);
   EXPECT_THAT(second, SizeIs(3));
   for (const auto& line : second) EXPECT_TRUE(collector.take(line));
@@ -90,7 +90,7 @@ TEST(FlightJson, ATraceHasAProcessForEachRankAndARowForEachGroup) {
   add_waiting(first, 2);
   name_group(first, 7, "tp0", {0});
   RankFlight second = flight_of(1);
-  second.boot_ns = 5 * kSecond;  // of a host that was started later
+  second.boot_ns = 5 * kSecond;  // from a host that was booted later
   add_call(second, 1).begun_ns = 4 * kSecond;
   second.calls[0].ended_ns = 5 * kSecond;
   const json trace = json::parse(chrome_trace({first, second}));
@@ -107,7 +107,7 @@ TEST(FlightJson, ATraceHasAProcessForEachRankAndARowForEachGroup) {
   EXPECT_EQ(calls[0]["name"], "all_reduce");
   EXPECT_EQ(calls[0]["args"]["bytes"], 4096);
   EXPECT_DOUBLE_EQ(calls[0]["dur"], 1e6);
-  // It began 990 s before its page was read, at 2'000'000 s.
+  // The call began 990 s before its page was read, at 2'000'000 s.
   EXPECT_DOUBLE_EQ(calls[0]["ts"], (2e6 - 990) * 1e6);
   EXPECT_NE(calls[1]["tid"], calls[0]["tid"]);
   EXPECT_EQ(calls[2]["ph"], "B");
@@ -119,7 +119,7 @@ TEST(FlightJson, ATraceHasAProcessForEachRankAndARowForEachGroup) {
 
 TEST(FlightJson, CallsThatOverlapHaveRowsOfTheirOwn) {
   RankFlight flight = flight_of(0);
-  add_call(flight, 1).ended_ns = 25 * kSecond;  // the second begins at 20 s, the third at 30 s
+  add_call(flight, 1).ended_ns = 25 * kSecond;  // the second call begins at 20 s, the third at 30 s
   add_call(flight, 2);
   add_call(flight, 3);
   std::vector<int> rows;

@@ -85,7 +85,7 @@ TEST_F(ControlPlaceTest, ADirectoryThatIsNotTheUsersAloneIsNotUsed) {
   ASSERT_FALSE(listener);
   EXPECT_THAT(listener.error().message(), HasSubstr("others than its user may enter it"));
   std::filesystem::remove(home());
-  // Where somebody else could have put it.
+  // Another user could have put a symbolic link there.
   std::filesystem::create_directory(directory_ / "trap");
   chmod((directory_ / "trap").c_str(), 0700);
   std::filesystem::create_symlink(directory_ / "trap", home());
@@ -109,7 +109,7 @@ TEST_F(ControlPlaceTest, WhatADeadProcessHasLeftIsRemoved) {
   ASSERT_GT(child, 0);
   const std::string path = control_socket_path("job", child);
   { const Result<UniqueFd> listener = listen_for_control(path); }
-  // Also while its parent has not noticed.
+  // This also holds while the parent has not reaped the process.
   siginfo_t ended{};
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT), 0);
   EXPECT_EQ(here(path), 0u);

@@ -25,7 +25,7 @@ class RunCgroup : public testing::Test {
   }
   void TearDown() override { EXPECT_TRUE(!run_ || remove_cgroup(run_->path)); }
 
-  // A process in the group that ignores what can be ignored.
+  // Starts a process in the group that ignores all signals that a process can ignore.
   pid_t sleeper_in(const std::string& cgroup) const {
     const UniqueFd directory(open(cgroup.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     Result<ClonedChild> child = start_sharing_memory(

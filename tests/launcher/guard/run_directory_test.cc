@@ -45,7 +45,7 @@ TEST(RunDirectory, WhatAKilledRunHadOnlyBegunIsAbandoned) {
   EXPECT_EQ(abandoned_in(base.path()).size(), 1u);
 }
 
-// People call directories ddprun_models, too.
+// Users also have directories with names such as ddprun_models.
 TEST(RunDirectory, WhatDdprunHasNotMadeIsNotAbandonedWhateverItsName) {
   const TemporaryDirectory base;
   for (const char* name : {"ddprun_models", ".ddprun.config"}) {

@@ -1,4 +1,4 @@
-// What the agent reads of pages that workers may have spoilt.
+// Tests how the agent reads pages that workers may have corrupted.
 #include "launcher/hang/worker_pages.h"
 
 #include <fcntl.h>
@@ -26,7 +26,7 @@ TEST(WorkerPages, CannotBeMadeSmallerByAWorker) {
   EXPECT_EQ(errno, EPERM);
 }
 
-// A program that writes past its own memory may write anything there.
+// A program that writes out of bounds may write anything into the page.
 TEST(WorkerPages, NonsenseIsReadInBoundedTimeAndWithinBounds) {
   const auto pages = WorkerPages::make(1);
   ASSERT_TRUE(pages);

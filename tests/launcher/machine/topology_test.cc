@@ -13,14 +13,14 @@ namespace {
 
 using testing::HasSubstr;
 
-// Without hwloc on this host, or in this build, there is nothing to be tried.
+// Skips the test if this host or this build has no hwloc.
 #define SKIP_WITHOUT_HWLOC(found)                                \
   if (!found && found.error().kind == ErrorKind::kUnsupported) { \
     GTEST_SKIP() << "no hwloc: " << found.error().message();     \
   }                                                              \
   ASSERT_TRUE(found)
 
-// hwloc's own variables, for the length of a test.
+// HwlocVariable: sets an environment variable of hwloc for the length of a test.
 class HwlocVariable {
  public:
   HwlocVariable(const char* name, const std::string& value) : name_(name) {

@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using testing_support::ChildProcess;
 using testing_support::TemporaryDirectory;
 
-// What bash offers for the last of these words.
+// Returns what bash offers as completions of the last of these words.
 std::vector<std::string> offered(const std::vector<std::string>& words) {
   const TemporaryDirectory directory;
   std::ofstream(directory / "train.py") << "";
@@ -56,7 +56,8 @@ TEST(BashCompletion, OffersNothingOfItsOwnBehindTheProgramOrForAFreeValue) {
   EXPECT_THAT(offered({"--max-restarts", "=", "3", "--stand"}), Contains("--standalone"));
 }
 
-// zsh reads the quoting; its own _arguments is replaced by one that shows what it is given.
+// zsh parses the quoting. A test function that prints its arguments replaces zsh's own
+// _arguments.
 TEST(ZshCompletion, GivesArgumentsASpecForEveryOption) {
   const TemporaryDirectory directory;
   std::ofstream(directory / "complete.zsh")

@@ -20,7 +20,7 @@ TEST(Help, NamesEveryOptionWithAnExampleAndEveryExitCode) {
   std::string help = help_text();
   std::istringstream lines(help);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
-  // A long example may stand on two lines.
+  // A long example may be broken over two lines.
   help = std::regex_replace(help, std::regex("\\s+"), " ");
   for (const OptionSpec& option : option_table()) {
     EXPECT_THAT(help, HasSubstr("--" + option.name));
@@ -35,7 +35,7 @@ TEST(Help, NamesEveryOptionWithAnExampleAndEveryExitCode) {
   }
 }
 
-// What roff would take for a request or an escape of its own.
+// The page must not contain text that roff reads as a request or an escape.
 TEST(ManPage, HasEveryOptionAndNothingThatRoffMisreads) {
   const std::string page = man_page();
   EXPECT_TRUE(page.starts_with(".TH DDPRUN 1 "));

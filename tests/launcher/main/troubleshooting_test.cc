@@ -1,4 +1,4 @@
-// docs/troubleshooting.md: what it quotes of ddprun's own words is what the programs say.
+// Tests docs/troubleshooting.md: the messages that it quotes are those that the programs print.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using testing_support::read_file;
 using testing_support::TableRow;
 
-// The sources' string literals as one text: those that follow each other are one.
+// Returns all string literals of the sources as one text. Adjacent literals are joined.
 std::string all_words() {
   std::string words = read_file(DDPRUN_SOURCE_DIR "/tests/data/bad_inputs.golden");
   for (const char* part : {"base", "launcher", "rendezvous", "worker_lib"}) {
@@ -32,7 +32,7 @@ std::string all_words() {
   return std::regex_replace(words, seam, "");
 }
 
-// What stands in backticks, or between other marks: "a `b` and `c`" is {b, c}.
+// Returns the quotes in a cell, between backticks or another mark: "a `b` and `c`" gives {b, c}.
 std::vector<std::string> quotes_in(const std::string& cell, char mark = '`') {
   std::vector<std::string> quotes;
   std::size_t at = cell.find(mark);
@@ -45,7 +45,8 @@ std::vector<std::string> quotes_in(const std::string& cell, char mark = '`') {
   return quotes;
 }
 
-// Between its "...", numbers and signals, without the spaces at their ends.
+// Splits a quote at each "...", number and signal name. Returns the pieces without spaces at
+// their ends.
 std::vector<std::string> pieces_of(const std::string& quote) {
   static const std::regex variable("\\.\\.\\.|\\bSIG[A-Z0-9]+|\\b[0-9.]+\\b");
   std::vector<std::string> pieces;
@@ -59,9 +60,10 @@ std::vector<std::string> pieces_of(const std::string& quote) {
   return pieces;
 }
 
-// As one literal, or put together of two.
+// Returns whether a message contains the piece, as one literal or as the end of one and the
+// beginning of another.
 bool is_said(const std::string& piece, const std::string& words) {
-  constexpr std::size_t kLeast = 5;  // of letters that tell something
+  constexpr std::size_t kLeast = 5;  // characters of the shortest part that is significant
   const auto occurs = [&](const std::string& text) {
     return words.find(text) != std::string::npos;
   };
@@ -88,7 +90,8 @@ TEST(Troubleshooting, QuotesWhatTheProgramsSay) {
   EXPECT_GT(found, 100u);
 }
 
-// What others say in a worker's lines has a hint; beside a quote of ddprun's it is part of that.
+// A line that another program prints must have a hint. This does not apply to a row that also
+// quotes ddprun.
 TEST(Troubleshooting, WhatOthersSayHasAHint) {
   std::size_t found = 0;
   for (const TableRow& row :

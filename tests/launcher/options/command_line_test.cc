@@ -183,7 +183,7 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_THAT(options.remarks, testing::IsEmpty()) << "options that do no harm warn at no start";
 }
 
-// As an unset variable leaves it in a script.
+// A script passes an empty value if a variable is unset.
 TEST(CommandLine, AnEmptyValueIsOneAndNotTheNextArgument) {
   for (const char* name : {"--rdzv-conf=", "--rdzv_conf=", "--rdzv-endpoint=", "--log-dir="}) {
     const LaunchOptions options = parse({name, "./train", "--rdzv-conf=", "x"});
@@ -200,7 +200,7 @@ TEST(CommandLine, AnEmptyValueIsOneAndNotTheNextArgument) {
   }
 }
 
-// argparse does it for torchrun; ddprun's own options are written in full.
+// argparse accepts such prefixes for torchrun. ddprun's own options must be written in full.
 TEST(CommandLine, TheBeginningOfOneOfTorchrunsOptionsIsTakenForIt) {
   EXPECT_TRUE(parse({"--stand", "p"}).standalone);
   EXPECT_EQ(parse({"--nproc-per=3", "p"}).slots.number, 3);
@@ -307,7 +307,8 @@ TEST(CommandLine, HelpAndVersionNeedNoProgram) {
   EXPECT_EQ(parse_command_line({"--version"})->options.command, LaunchCommand::kVersion);
 }
 
-// By its own name, whatever the others give: a file of which nothing is needed.
+// ConfigOfTest: a config file. This file has its own class because it needs none of the other
+// test files.
 class ConfigOfTest {
  public:
   explicit ConfigOfTest(const std::string& text) : path_(directory_.path() + "/job.json") {
@@ -362,7 +363,7 @@ TEST(CommandLine, AWrongValueInTheFileIsNamedWithTheFile) {
 TEST(CommandLine, EveryExampleOfHelpIsTaken) {
   for (const OptionSpec& option : option_table()) {
     const std::string& example = option.example;
-    if (option.name == "config") continue;  // there is no such file
+    if (option.name == "config") continue;  // the file of the example does not exist
     std::istringstream words(example);
     Arguments arguments{std::istream_iterator<std::string>(words), {}};
     const Arguments::difference_type own = arguments.front().find('=') != std::string::npos ? 1 : 2;

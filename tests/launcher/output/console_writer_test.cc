@@ -58,7 +58,7 @@ class ConsoleWriterTest : public testing::Test {
   std::optional<ConsoleWriter> writer_;
 };
 
-// A line.
+// A single line of 2 MiB.
 const std::string kMoreThanAPipeHolds = std::string(2 << 20, 'x') + "\n";
 
 TEST_F(ConsoleWriterTest, GoesAwayWhileItsReaderHasStopped) {
@@ -69,7 +69,7 @@ TEST_F(ConsoleWriterTest, GoesAwayWhileItsReaderHasStopped) {
   EXPECT_EQ(all.wait_for(std::chrono::seconds(0)), std::future_status::timeout);
   writer_.reset();
   EXPECT_THROW(all.get(), std::future_error) << "nobody is called any more";
-  reader_.reset();  // lets the thread that is left behind end
+  reader_.reset();  // ends the detached thread of the writer
   std::ignore = pipe_.release();
 }
 
@@ -114,7 +114,7 @@ TEST_F(ConsoleWriterTest, StreamsThatLeadToTheSamePipeKeepTheirOrder) {
             "o 1\ne 2\no 1\ne 2\no 1\ne 2\no 10%\r\ne 3\n");
 }
 
-// A file on a disk that is full, as far as a file can be made too large.
+// ConsoleWriterDiskTest: the console is a file. A limit on the file size acts like a full disk.
 class ConsoleWriterDiskTest : public testing::Test {
  protected:
   ConsoleWriterDiskTest() {

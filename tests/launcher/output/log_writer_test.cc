@@ -86,7 +86,7 @@ TEST_F(LogWriterTest, AFullFileBecomesDotOneAndTheOneBeforeGoes) {
   EXPECT_TRUE(before.ends_with("x\n")) << "cut at a line's end";
   EXPECT_TRUE(last.starts_with("line "));
   EXPECT_FALSE(std::filesystem::exists(path_ + ".2"));
-  // They follow each other without a gap.
+  // The two files have consecutive lines.
   EXPECT_EQ(std::stoi(last.substr(5, 4)),
             std::stoi(before.substr(before.rfind("line ") + 5, 4)) + 1);
 }
@@ -104,7 +104,7 @@ TEST_F(LogWriterTest, ADiskWithoutRoomIsSaidOnceAndTheFileSaysWhatIsMissing) {
     ASSERT_TRUE(flush());
     EXPECT_EQ(warnings().size(), 1u);
   }
-  logs_->end(*file);  // it is tried once more
+  logs_->end(*file);  // retries the write once more
   ASSERT_TRUE(flush());
   EXPECT_THAT(read_file(path_),
               HasSubstr("[ddprun: 9000 bytes are missing here: File too large]\n"));
@@ -137,7 +137,7 @@ TEST_F(LogWriterTest, WhatCannotBeMadeIsNamed) {
   EXPECT_THAT(warnings()[0], HasSubstr("log file " + path_ + ": Is a directory"));
 }
 
-// A pipe that nobody reads is a disk that has stopped.
+// A FIFO that nobody reads acts like a disk that has stopped.
 TEST_F(LogWriterTest, ADiskThatHasStoppedMakesWorkersWaitAndThenDropsAndCounts) {
   std::filesystem::create_directories(std::filesystem::path(path_).parent_path());
   ASSERT_EQ(mkfifo(path_.c_str(), 0600), 0);

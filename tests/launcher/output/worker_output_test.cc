@@ -27,7 +27,7 @@ class WorkerOutputTest : public testing::Test {
         WorkerOutputOptions{.stream = ConsoleStream::kErr, .keeps_tail = true});
   }
 
-  // A thread that is writing outlives its ConsoleWriter, and must not outlive null_.
+  // A thread of the ConsoleWriter that is writing outlives it, and must not outlive null_.
   void TearDown() override {
     std::atomic<bool> flushed = false;
     console_->when_flushed([&] { flushed = true; });
@@ -50,7 +50,7 @@ TEST_F(WorkerOutputTest, DrainingEndsAlsoWhileSomebodyWritesWithoutEnd) {
   });
   EXPECT_TRUE(testing_support::eventually([&] { return writes >= 8; }));
   for (int i = 0; i < 100; ++i) output_->drain();
-  output_->finish();  // closes the pipe: the other end breaks
+  output_->finish();  // closes the pipe, which breaks it for the writer
   grandchild.join();
   EXPECT_FALSE(output_->tail().empty());
 }

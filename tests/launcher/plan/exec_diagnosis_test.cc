@@ -67,7 +67,7 @@ TEST_F(ExecDiagnosis, SaysWhatIsInTheWay) {
   EXPECT_EQ(trouble("./folder"), "it is a directory");
   write("plain", "x", 0644);
   EXPECT_THAT(trouble("./plain"), HasSubstr("it is not executable; chmod +x"));
-  if (geteuid() == 0) return;  // whom no folder is closed to
+  if (geteuid() == 0) return;  // root can enter every directory
   write("closed/train", "#!/bin/sh\n");
   ASSERT_EQ(chmod((directory_ / "closed").c_str(), 0), 0);
   EXPECT_THAT(trouble("closed/train"), HasSubstr("/closed may not be entered"));

@@ -11,7 +11,7 @@
 namespace ddprun {
 namespace {
 
-// On a thread of its own, whose CPUs nobody misses.
+// Runs `body` on its own thread, so that the test's thread keeps its CPUs.
 void in_a_thread(const std::function<void()>& body) { std::thread(body).join(); }
 
 TEST(CpuAffinity, IsTakenByTheThread) {

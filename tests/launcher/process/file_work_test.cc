@@ -34,7 +34,7 @@ class FileWorkTest : public testing::Test {
     const std::lock_guard lock(disk_->mutex);
     return disk_->written;
   }
-  // A call that ends when disk_answers_ is set.
+  // Starts a call that ends when disk_answers_ is set. The call times out.
   void stall() {
     const Result<void> late =
         files_.run<void>("read", [answers = disk_answers_.get_future().share()]() -> Result<void> {

@@ -15,7 +15,8 @@ using testing::HasSubstr;
 using testing::Not;
 using namespace testing_support;
 
-// Also so that every other test changes one thing.
+// Each of the other tests changes one fact of a healthy host. So a healthy host must have no
+// findings.
 TEST(Doctor, FindsNothingWrongWithAHealthyHost) {
   for (const DoctorFacts& facts : {healthy_facts(), facts_with_endpoint()}) {
     EXPECT_THAT(diagnose(facts),
@@ -27,7 +28,7 @@ TEST(Doctor, FindsNothingWrongWithAHealthyHost) {
 }
 
 TEST(Doctor, SaysOfEveryFindingBesideOkWhatItDoesAndWhatToDo) {
-  DoctorFacts facts;  // of a host that has nothing
+  DoctorFacts facts;  // a host that has nothing
   facts.shared_memory.why_missing = "No such file or directory";
   facts.names.servers = {{.address = "10.0.0.53", .outcome = NameServer::Outcome::kSilent}};
   int bad = 0;

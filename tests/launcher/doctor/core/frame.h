@@ -1,5 +1,5 @@
-// What tests of doctor's checks begin with: facts of a host on which all is well, and what a check
-// finds in them.
+// The basis for tests of doctor's checks: facts of a healthy host, and functions that return
+// what a check finds in given facts.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -41,7 +41,8 @@ inline DoctorFacts healthy_facts() {
   return facts;
 }
 
-// With an endpoint on another host, where a service of the same version answers.
+// Returns healthy facts with an endpoint on another host. A service of the same version answers
+// there.
 inline DoctorFacts facts_with_endpoint() {
   using std::chrono::milliseconds;
   DoctorFacts facts = healthy_facts();
@@ -64,7 +65,8 @@ inline DoctorFacts facts_with_endpoint() {
   return facts;
 }
 
-// What the check has found; one with the level kOk and no words where it has no object.
+// Returns the finding of this check. If the check does not apply, returns one with level kOk and
+// without texts.
 inline Finding finding_of(const DoctorFacts& facts, std::string_view id) {
   for (const Finding& one : diagnose(facts)) {
     if (one.id == id) return one;

@@ -100,7 +100,7 @@ TEST(DoctorOpenFiles, SaysHowFarTheUserCanRaiseThem) {
 
 TEST(DoctorProcesses, CountsWhatIsLeftOfTheUsersAndTheCgroups) {
   DoctorFacts facts = healthy_facts();
-  facts.job.workers_here = 2;  // 128 wanted
+  facts.job.workers_here = 2;  // the check wants room for 128 processes
   facts.limits.own_processes = 1000;
   const auto level = [&](std::uint64_t limit) {
     facts.limits.processes.soft = limit;

@@ -10,7 +10,7 @@ using testing::HasSubstr;
 using testing::Not;
 using namespace testing_support;
 
-// --- names ------------------------------------------------------------------------------------------
+// --- names ---
 
 TEST(DoctorHostName, HasToResolve) {
   DoctorFacts facts = healthy_facts();
@@ -98,7 +98,7 @@ TEST(DoctorAddressNames, AreAskedForByPyTorchAndMayNotBeSilent) {
               AllOf(HasSubstr("'::ffff:10.0.0.1 NAME' in /etc/hosts"), HasSubstr("RES_OPTIONS")));
 }
 
-// --- the endpoint -----------------------------------------------------------------------------------
+// --- the endpoint ---
 
 TEST(DoctorEndpoint, HasToResolve) {
   DoctorFacts facts = facts_with_endpoint();
@@ -168,11 +168,11 @@ TEST(DoctorService, OfAnotherVersionIsAWarning) {
   DoctorFacts facts = facts_with_endpoint();
   facts.network.endpoint->service->version = "1.2.4";
   EXPECT_EQ(level_of(facts, "service"), Level::kWarning);
-  facts.network.endpoint->service->version = "";  // its page is not for us
+  facts.network.endpoint->service->version = "";  // the service does not say its version
   EXPECT_EQ(level_of(facts, "service"), Level::kOk);
 }
 
-// --- addresses --------------------------------------------------------------------------------------
+// --- addresses ---
 
 TEST(DoctorSourceAddress, NotesThatThereIsAnotherNetwork) {
   DoctorFacts facts = facts_with_endpoint();
@@ -222,7 +222,7 @@ TEST(DoctorInterfaceVariables, HaveToNameAnInterface) {
   EXPECT_EQ(level("NCCL_SOCKET_IFNAME", "bond"), Level::kProblem);
 }
 
-// --- ports ------------------------------------------------------------------------------------------
+// --- ports ---
 
 TEST(DoctorEndpointPort, HasToBeFreeWhereThisHostIsToListen) {
   DoctorFacts facts = facts_with_endpoint();

@@ -21,7 +21,7 @@ using testing_support::kSecond;
 using testing_support::name_group;
 using Kind = FlightFinding::Kind;
 
-// Ranks that have all made `calls` collectives of the world.
+// Returns ranks that have all made `calls` collectives of the world.
 std::vector<RankFlight> world_of(int ranks, int calls) {
   std::vector<RankFlight> flights;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -96,7 +96,7 @@ TEST(FlightCompare, ACallThatIsNotTheSameForAllIsAMismatch) {
   for (const auto& [change, words] : changes) {
     std::vector<RankFlight> flights = world_of(3, 4);
     change(flights[1].calls[2]);
-    flights[1].calls[3].bytes = 1;  // what follows is of the first
+    flights[1].calls[3].bytes = 1;  // comes from the first mismatch
     const auto findings = compare_flights(flights);
     ASSERT_THAT(kinds_of(findings), ElementsAre(Kind::kMismatch)) << words;
     EXPECT_EQ(findings[0].collective, 3u);
@@ -197,7 +197,7 @@ TEST(FlightCompare, GroupsAreNamedAsFarAsTheyAreKnown) {
   EXPECT_EQ(group_text(flights, 9), "group 9");
 }
 
-// A program that all ranks run, in groups that all of them or half of them are in, with one fault.
+// All ranks run one random program, in groups of all ranks or of half of them. It has one fault.
 TEST(FlightCompare, FindsTheOneFaultOfRandomPrograms) {
   Rng rng(testing_support::test_seed(1));
   for (int round = 0; round < 300; ++round) {
@@ -240,7 +240,7 @@ TEST(FlightCompare, FindsTheOneFaultOfRandomPrograms) {
   }
 }
 
-// What a program that writes past its own memory leaves.
+// A program that writes out of bounds can leave such records.
 TEST(FlightCompare, NonsenseIsComparedInBoundedTime) {
   Rng rng(testing_support::test_seed(1));
   for (int round = 0; round < 50; ++round) {

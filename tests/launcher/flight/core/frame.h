@@ -1,4 +1,4 @@
-// Flight records by hand.
+// Builds flight records for tests.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace ddprun::testing_support {
 inline constexpr std::uint64_t kSecond = 1'000'000'000;
 inline constexpr std::uint64_t kNow = 1000 * kSecond;
 
-// A rank that lives and has made no call.
+// Returns the record of a rank that lives and has made no call.
 inline RankFlight flight_of(int rank) {
   return {.rank = Rank(rank),
           .local_rank = LocalRank(rank),
@@ -24,7 +24,7 @@ inline RankFlight flight_of(int rank) {
           .wall_ns = 2'000'000 * static_cast<std::int64_t>(kSecond)};
 }
 
-// The next call of the rank, an all_reduce of 4096 bytes that took a second.
+// Adds the next call of the rank: an all_reduce of 4096 bytes that took one second.
 inline FlightEntry& add_call(RankFlight& flight, std::uint64_t collective,
                              std::uint64_t group = 0) {
   const std::uint64_t number = ++flight.call_count;
@@ -40,7 +40,7 @@ inline FlightEntry& add_call(RankFlight& flight, std::uint64_t collective,
   return flight.calls.back();
 }
 
-// One that goes on for five seconds.
+// As add_call(), for a call that has been in progress for five seconds.
 inline FlightEntry& add_waiting(RankFlight& flight, std::uint64_t collective,
                                 std::uint64_t group = 0) {
   FlightEntry& call = add_call(flight, collective, group);

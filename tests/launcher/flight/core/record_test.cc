@@ -12,7 +12,7 @@ namespace {
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-// Call n of the page, in progress.
+// Writes call `number` into the page, as a call in progress.
 void put_call(WorkerPage& page, std::uint64_t number) {
   FlightRecord& record = page.record_of(number);
   record.begun_ns = number;

@@ -12,7 +12,7 @@ class HangWatchTest : public testing::Test {
  protected:
   HangWatchTest() { watch_.begin(2, now_); }
 
-  // Looks as often as one should for so long; whether one hung in the last look.
+  // Checks at the normal period for this long. Returns whether a worker hung in the last check.
   bool live(Duration time) {
     bool hangs = false;
     for (const TimePoint end = now_ + time; now_ < end;) {
@@ -85,7 +85,7 @@ TEST_F(HangWatchTest, WhoHasEndedDoesNotHang) {
 TEST_F(HangWatchTest, TheWatchersOwnAbsenceIsNoHang) {
   first_->reports = 1;
   live(seconds(2));
-  now_ += seconds(3600);  // the agent was stopped, or the machine
+  now_ += seconds(3600);  // the agent or the machine was stopped
   EXPECT_FALSE(watch_.look({first_, second_}, now_));
   EXPECT_FALSE(live(seconds(5)));
 }

@@ -16,12 +16,13 @@ using testing::IsEmpty;
 struct Shape {
   int packages = 1;
   int nodes = 1;   // NUMA nodes of each package
-  int caches = 1;  // of each NUMA node
-  int cores = 1;   // of each cache
+  int caches = 1;  // caches of each NUMA node
+  int cores = 1;   // cores of each cache
   int threads = 1;
 };
 
-// CPUs are numbered as Linux does on most machines: first one thread of every core, then the others.
+// Returns a machine with this shape. The CPUs are numbered as Linux numbers them on most
+// machines: first one thread of every core, then the other threads.
 Machine machine_of(const Shape& shape) {
   Machine machine;
   const int total = shape.packages * shape.nodes * shape.caches * shape.cores;
@@ -61,12 +62,12 @@ std::vector<int> threads_of(const Placement& placement) {
   return threads;
 }
 
-// --- one line for each machine, policy and number of workers
+// --- one line for each machine, policy and number of workers ---
 
 struct Row {
   const char* name;
   Shape shape;
-  const char* usable;  // empty: all
+  const char* usable;  // empty: all CPUs
   std::vector<int> gpu_nodes;
   BindPolicy policy;
   int workers;
@@ -77,8 +78,8 @@ struct Row {
 
 using P = BindPolicy;
 const Shape kOneCore{};
-const Shape kLaptop{.cores = 4, .threads = 2};                                        // 0-7
-const Shape kTwoSockets{.packages = 2, .cores = 4};                                   // 0-7
+const Shape kLaptop{.cores = 4, .threads = 2};                                        // CPUs 0-7
+const Shape kTwoSockets{.packages = 2, .cores = 4};                                   // CPUs 0-7
 const Shape kEpyc{.packages = 2, .nodes = 4, .caches = 2, .cores = 2, .threads = 2};  // 0-63
 
 const Row kRows[] = {
@@ -271,9 +272,9 @@ TEST(Placement, Table) {
   }
 }
 
-// --- what holds for every machine
+// --- what holds for every machine ---
 
-// Shapes, parts of cpusets and GPUs of all kinds.
+// Calls `check` for machines of many shapes, with partial cpusets and different numbers of GPUs.
 template <class Check>
 void for_many_machines(Check&& check) {
   for (const int packages : {1, 2}) {
@@ -337,7 +338,7 @@ TEST(Placement, MoreWorkersThanCoresAreNeverLeftWithoutACpu) {
   });
 }
 
-// --- words
+// --- messages ---
 
 TEST(Placement, CoreSaysHowManyWorkersThereIsRoomFor) {
   const Result<Placement> placed = place(machine_of(kLaptop), P::kCore, 5);

@@ -103,7 +103,7 @@ TEST(ParseOnJoin, TakesOneOfThreeWords) {
   EXPECT_FALSE(parse_on_join(""));
 }
 
-// --- plan_rendezvous
+// --- plan_rendezvous ---
 
 LaunchOptions with(NodeRange nodes, const std::string& endpoint = "") {
   LaunchOptions options;
@@ -119,7 +119,7 @@ TEST(PlanRendezvous, OneNodeNeedsNothing) {
   const Rendezvous plan = *plan_rendezvous(standalone);
   EXPECT_EQ(plan.mode, Rendezvous::Mode::kLocal);
   EXPECT_EQ(plan.remarks.size(), 1u) << "the endpoint is not ignored in silence";
-  // As torchrun, which says nothing of them.
+  // torchrun ignores these options too, without a remark.
   standalone = with({1, 1});
   standalone.standalone = true;
   standalone.rdzv_backend = "etcd";
@@ -186,7 +186,7 @@ TEST(PlanRendezvous, ReadsTimesFromTheConfAndRemarksOnWhatDoesNothing) {
   EXPECT_EQ(plan.remarks.size(), 1u);
 }
 
-// As torchrun does.
+// torchrun also ignores unknown keys.
 TEST(PlanRendezvous, RemarksOnceOnAllUnknownKeysOfTheConf) {
   LaunchOptions options = with({2, 4}, "node0");
   options.rdzv_conf = {{"joint_timeout", "7"}, {"use_agent_store", "1"}};
@@ -253,7 +253,7 @@ TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
 
 TEST(ListeningHost, OnlyLoopbackThatWasWrittenKeepsTheOthersOut) {
   const NodeRange two{2, 2};
-  // Debian's /etc/hosts gives a host's own name 127.0.1.1.
+  // Debian's /etc/hosts maps a host's own name to 127.0.1.1.
   EXPECT_EQ(listening_host({"node0", "127.0.1.1"}, two), "*");
   EXPECT_EQ(listening_host({"node0", "10.0.0.7"}, two), "*");
   EXPECT_EQ(listening_host({"127.example.org", "127.0.1.1"}, two), "*");

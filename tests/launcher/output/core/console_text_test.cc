@@ -10,7 +10,7 @@
 namespace ddprun {
 namespace {
 
-// Two sources, each with a splitter of its own, on one stream.
+// TwoSources: two sources on one stream, each with its own splitter.
 class TwoSources {
  public:
   TwoSources() {
@@ -22,7 +22,7 @@ class TwoSources {
       text_.add(sources_[who], piece, end, out_);
     });
   }
-  // Passes on what is unfinished, as for somebody who looks.
+  // Passes on the unfinished rest of a source, as the console does so that its reader sees it.
   void show_rest(std::size_t who) {
     if (splitters_[who].rest().empty()) return;
     text_.add(sources_[who], splitters_[who].rest(), PieceEnd::kCut, out_);
@@ -173,8 +173,9 @@ TEST(ConsoleText, TheLastLineOfWhoIsGoneIsEnded) {
   EXPECT_EQ(two.out(), "[0] part\n[1] 50%\r\n[0] more\n") << "but nobody overwrites it";
 }
 
-// Whatever comes in whatever order: a line that ends with \n holds bytes of one source only, and without
-// prefixes and the ends that were put between, every byte of a source is there in its order.
+// Holds for any order of writes:
+// - A line that ends with \n has bytes of only one source.
+// - No letter of a source is lost or added.
 TEST(ConsoleText, NeverMixesSourcesForRandomStories) {
   Rng rng(11);
   for (int round = 0; round < 3000; ++round) {

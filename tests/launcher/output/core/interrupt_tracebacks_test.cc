@@ -9,7 +9,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-// What the console gets of this text.
+// Returns what the filter passes to the console for this text.
 std::string show(TracebackFilter& filter, const std::string& text) {
   std::string shown;
   for (std::size_t at = 0; at < text.size();) {
@@ -20,7 +20,7 @@ std::string show(TracebackFilter& filter, const std::string& text) {
   return shown;
 }
 
-// The same, when that was all it wrote.
+// As show(), for a process that ends after this text.
 std::string whole(TracebackFilter& filter, const std::string& text) {
   std::string shown = show(filter, text);
   return shown += filter.finish();

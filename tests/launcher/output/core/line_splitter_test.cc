@@ -14,7 +14,7 @@ constexpr PieceEnd kLines = PieceEnd::kLines;
 constexpr PieceEnd kReturn = PieceEnd::kReturn;
 constexpr PieceEnd kCut = PieceEnd::kCut;
 
-// Feeds `text` in chunks of `size` and returns the pieces, the flushed rest included.
+// Feeds `text` in chunks of `size` bytes. Returns the pieces, including the flushed rest.
 Pieces split(const std::string& text, std::size_t size) {
   LineSplitter splitter;
   Pieces pieces;

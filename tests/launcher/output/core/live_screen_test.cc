@@ -14,7 +14,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_support::ScreenModel;
 
-// A screen of 20 x 6 with two sources.
+// LiveScreenTest: a screen of 20 x 6 characters with two sources.
 class LiveScreenTest : public testing::Test {
  protected:
   LiveScreenTest() {
@@ -26,7 +26,7 @@ class LiveScreenTest : public testing::Test {
   void write(std::size_t who, std::string_view piece, PieceEnd end) {
     screen_.add(sources_[who], piece, end);
   }
-  // What the terminal shows now.
+  // Returns what the terminal shows now.
   std::vector<std::string> lines() {
     OutputBuffer bytes;
     screen_.take(bytes);
@@ -129,8 +129,8 @@ TEST_F(LiveScreenTest, WholeLinesLoseOnlyWhatIsNoText) {
   EXPECT_THAT(last_, HasSubstr("[0]  b1Ac\x1b[0m")) << "the worker has cleared its own row";
 }
 
-// As tqdm draws them: each refresh of the lower one goes down, writes, and goes up again, in writes of its
-// own. The other rank's lines stay whole and keep their prefix.
+// Draws bars as tqdm does. A refresh of the lower bar moves down, writes, and moves up again,
+// each in its own write. The other rank's lines must stay complete and keep their prefix.
 TEST_F(LiveScreenTest, NestedBarsStayInTheirRows) {
   screen_.set_status("status");
   write(0, "\rrun 0/2", PieceEnd::kReturn);
@@ -186,7 +186,7 @@ TEST_F(LiveScreenTest, WhatStandsInTheRowOfWhoIsGoneBecomesALine) {
   screen_.show_rest(sources_[1], "last words");
   lines();
   screen_.finish(sources_[0]);
-  write(1, "last words", PieceEnd::kCut);  // as the splitter flushes it
+  write(1, "last words", PieceEnd::kCut);  // an unfinished line, flushed by the splitter
   screen_.finish(sources_[1]);
   EXPECT_THAT(lines(), ElementsAre("[0] 99%", "[1] last words", "status"));
 }

@@ -13,7 +13,8 @@ namespace {
 
 using testing::ElementsAre;
 
-// The files that a stream becomes, in order; its bytes come in chunks.
+// Returns the files that the rotation makes of a stream, in order. The stream comes in chunks of
+// this many bytes.
 std::vector<std::string> files_of(const std::string& text, std::uint64_t max_bytes,
                                   std::size_t chunk) {
   LogRotation rotation(max_bytes);

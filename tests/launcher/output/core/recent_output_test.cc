@@ -28,7 +28,7 @@ TEST(RecentOutput, IsBoundedAndBeginsWithAWholeLine) {
   EXPECT_GT(output.last_lines(100'000).size(), RecentOutput::kKept / 2);
   EXPECT_TRUE(output.last_lines(100'000).starts_with("line "));
   EXPECT_TRUE(all.ends_with(output.last_lines(100'000)));
-  // All at once: the same end.
+  // Adding everything at once gives the same end.
   RecentOutput large;
   large.add(all);
   EXPECT_EQ(large.last_lines(50), output.last_lines(50));

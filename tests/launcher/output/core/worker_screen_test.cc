@@ -11,7 +11,7 @@ using testing::IsEmpty;
 
 class WorkerScreenTest : public testing::Test {
  protected:
-  // Byte by byte where `whole` is false: reads of a pipe may end anywhere.
+  // Feeds byte by byte unless `whole` is true, because reads of a pipe may end anywhere.
   void feed(std::string_view bytes, bool whole = false) {
     const auto commit = [this](std::string_view line) { done_.emplace_back(line); };
     if (whole) return screen_.feed(bytes, commit);
@@ -44,7 +44,8 @@ TEST_F(WorkerScreenTest, ABarIsOverwrittenFromTheLeft) {
   EXPECT_THAT(rows(), ElementsAre("y"));
 }
 
-// tqdm's moves, of two and three bars; the last closes without a trace.
+// These are tqdm's cursor movements for two and three bars. The last bar closes and leaves no
+// trace.
 TEST_F(WorkerScreenTest, NestedBarsKeepTheirRows) {
   feed("\rrun 0/2");
   feed("\n\repoch 0/3\x1b[A");
@@ -75,7 +76,7 @@ TEST_F(WorkerScreenTest, APlainLineBelowAllEndsTheBars) {
   EXPECT_TRUE(screen_.is_empty()) << "it no longer goes up";
 }
 
-// As rich draws its live displays.
+// rich draws its live displays like this.
 TEST_F(WorkerScreenTest, AFrameThatIsDrawnOverReplacesTheOneBefore) {
   feed("\rone 0\r\ntwo 0");
   for (const char* n : {"1", "2", "3"}) {

@@ -9,7 +9,8 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 
-// Two packages with a NUMA node of four cores each, two threads a core, two caches a node.
+// Returns a machine of two packages. Each has one NUMA node of four cores, with two threads per
+// core and two caches.
 Machine two_sockets() {
   Machine machine;
   for (int i = 0; i < 8; ++i) {

@@ -5,7 +5,7 @@
 namespace ddprun {
 namespace {
 
-// What is said to `ddprun [-m] words...`; empty: nothing.
+// Returns the message for `ddprun [-m] words...`; empty: there is none.
 std::string said(std::vector<std::string> words, bool module = false) {
   LaunchOptions options;
   options.module = module;
@@ -55,7 +55,7 @@ TEST(NestedLauncher, LeavesEveryOtherProgramAlone) {
   EXPECT_EQ(said({"train.py", "torchrun"}), "");
   EXPECT_EQ(said({"./torchrun_like"}), "");
   EXPECT_EQ(said({"package.train", "torch.distributed.run"}, true), "");
-  EXPECT_EQ(said({"torchrun"}, true), "");  // a module of that name
+  EXPECT_EQ(said({"torchrun"}, true), "");  // a module with that name
   EXPECT_EQ(said({"python", "train.py", "-m", "torch.distributed.run"}), "");
   EXPECT_EQ(said({"python", "-m", "package.train", "torchrun"}), "");
   EXPECT_EQ(said({"python", "-c", "import torch"}), "");

@@ -1,5 +1,6 @@
-// Random scripts: a node of simulated processes under a Supervisor, with everything that can come from
-// the service, the user and the kernel in any order. What the header promises is looked at after each step.
+// Random tests of Supervisor. A node of simulated processes runs under it. Events of the
+// service, the user and the kernel come in random order. After each step the test checks what
+// the header promises.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -58,7 +59,7 @@ class Node {
     }
   }
 
-  // Nothing more comes from outside but the verdict: the agent has to end.
+  // Sends the verdict; after that only the node's own events come. The agent must end.
   void come_to_an_end() {
     answer_look();
     give(End{Verdict{.success = false, .exit_code = 9}});
@@ -152,7 +153,8 @@ class Node {
     }
   }
 
-  // The first user's signal, verdict or loss decides.
+  // The first event that ends the job decides the exit code: a signal of the user, a verdict, or
+  // the loss of the service.
   void expect_code_of(const SupervisorEvent& event) {
     if (expected_code_ || checkpoint_signal_ != 0) return;
     if (const auto* signal = std::get_if<UserSignal>(&event)) {
@@ -187,7 +189,7 @@ class Node {
   }
   UserSignal a_signal() {
     constexpr std::array kSignals{SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
-    // Most are such as end nothing, or little would be tried after the first.
+    // Most signals are such that end nothing. Otherwise little would happen after the first one.
     const std::size_t which = rng_.chance(0.8) ? 3 + rng_.below(4) : rng_.below(3);
     return {kSignals[which], static_cast<UserSignal::Way>(rng_.below(3))};
   }
@@ -230,7 +232,7 @@ class Node {
       give(WorkersEnded{{end_of(workers_.begin()->first, EndKind::kExited, 0)}});
     }
   }
-  // All of them, where SIGKILL makes them; TreeEmpty comes with the last.
+  // All processes end if SIGKILL was sent. TreeEmpty comes with the last one.
   void descendants_end() {
     if (killed_ || (told_to_end_ && rng_.chance(0.7))) {
       WorkersEnded ended;
@@ -278,11 +280,11 @@ class Node {
   const int checkpoint_signal_;
   Supervisor supervisor_;
   TimePoint now_ = TimePoint(seconds(1000));
-  int generation_ = -1;  // the newest that was started
+  int generation_ = -1;  // the newest one that was started
   std::int64_t told_generation_ = -1;
   int pid_ = 1000;
-  std::map<int, int> workers_;  // that live: local rank to pid
-  int descendants_ = 0;         // of workers, that live
+  std::map<int, int> workers_;  // the living ones: local rank to pid
+  int descendants_ = 0;         // living descendants of workers
   bool told_to_end_ = false;    // in this generation
   bool killed_ = false;
   bool looking_ = false;

@@ -499,7 +499,7 @@ TEST_F(SupervisorTest, ACheckpointOfAnotherGenerationIsNone) {
   EXPECT_EQ(status().checkpoints, 0) << "it was on its way when 1 began";
 }
 
-// --- signals that end nothing
+// --- signals that end nothing ---
 
 TEST_F(SupervisorTest, WhatIsForTheWorkersIsRelayedWhileTheyRun) {
   step(UserSignal{SIGUSR1});
@@ -544,7 +544,7 @@ TEST_F(SupervisorTest, WhatSlurmHasSentToTheWorkersIsNotSentAgain) {
   EXPECT_EQ(exit_->code, 143);
 }
 
-// --- --checkpoint-signal
+// --- --checkpoint-signal ---
 
 class CheckpointSignalTest : public SupervisorTest {
  protected:
@@ -644,7 +644,7 @@ TEST_F(CheckpointSignalTest, WhereNothingRunsTheNodeLeavesAtOnce) {
   EXPECT_THAT(said(), HasSubstr("SIGUSR1: nothing runs that could save; this node leaves the job"));
 }
 
-// --- what a person asks for ---
+// --- requests of a user ---
 
 TEST_F(SupervisorTest, AStopAtOnceTakesTheGraceAway) {
   run();

@@ -52,7 +52,7 @@ TEST(FailureReport, TellsTheFirstFailureItsLastLinesAndWhatTheOthersAre) {
       "exit code 137 (128 + 9, SIGKILL)\n");
 }
 
-// What is true of whole generations that are followed by another one, too.
+// This also holds for a generation that another one follows.
 TEST(FailureReport, NamesAllThatMayHaveBeenTheFirst) {
   Verdict verdict{.success = false, .exit_code = 3, .headline = "h"};
   verdict.generation = Generation(1);
