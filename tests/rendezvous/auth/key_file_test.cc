@@ -1,4 +1,5 @@
-// Where keys come from, and where they must not be found any more.
+// Tests the sources of keys, and that the keys are not left in places where others could read
+// them.
 #include "rendezvous/auth/key_file.h"
 
 #include <gmock/gmock.h>

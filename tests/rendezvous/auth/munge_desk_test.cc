@@ -1,4 +1,4 @@
-// The desk at which an event loop asks munge, with one that hangs, too.
+// Tests MungeDesk, through which an event loop asks munge, also with a munged that hangs.
 #include "rendezvous/auth/munge_desk.h"
 
 #include <gmock/gmock.h>
@@ -69,7 +69,7 @@ TEST_F(MungeDeskTest, AMungedThatHangsHoldsNobodyUpForLongerThanItsPatience) {
 
 TEST_F(MungeDeskTest, HasRoomForSoManyTasks) {
   munged_->hang();
-  for (std::size_t i = 0; i < MungeDesk::kMaxWaiting + 2; ++i) ask("a");  // one is being done
+  for (std::size_t i = 0; i < MungeDesk::kMaxWaiting + 2; ++i) ask("a");  // one is running
   ASSERT_TRUE(eventually_on(io_, [&] { return !outcomes_.empty(); }));
   EXPECT_EQ(outcomes_[0].error().kind, ErrorKind::kResource) << outcomes_[0].error().message();
 }

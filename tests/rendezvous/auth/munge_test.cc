@@ -1,4 +1,4 @@
-// Munge, with munged daemons of the test's own.
+// Tests Munge with munged daemons that belong to the test.
 #include "rendezvous/auth/munge.h"
 
 #include <gmock/gmock.h>
@@ -32,7 +32,7 @@ class MungeTest : public testing::Test {
     EXPECT_TRUE(made) << made.error().message();
     return made ? made->text : "";
   }
-  // Why it is not vouched for.
+  // Returns the reason why munged does not vouch for the credential.
   static std::string refusal(const MungeOutcome& read) {
     if (read) return "it was";
     EXPECT_EQ(read.error().kind, ErrorKind::kProtocol);

@@ -1,5 +1,5 @@
-// The TLS of one connection, both ends of it in one thread: who is believed, and what a stranger
-// can do.
+// Tests the TLS of one connection with both ends in one thread: which peers are trusted, and
+// what a peer without a certificate can do.
 #include "rendezvous/auth/tls_channel.h"
 
 #include <gmock/gmock.h>
@@ -44,7 +44,8 @@ class TlsChannelTest : public testing::Test {
       if (!taken) error = taken.error().message();
     }
   }
-  // Carries what each says to the other, in pieces of so many bytes, until nobody says more.
+  // Transfers what each side sends to the other, in pieces of `step` bytes, until both are
+  // silent.
   static void talk(Ends& ends, std::size_t step = 4096) {
     for (int i = 0; i < 6; ++i) {
       carry(ends.agent, ends.service, step, ends.service_error);
@@ -120,7 +121,7 @@ TEST_F(TlsChannelTest, AnExpiredCertificateIsNotAccepted) {
   EXPECT_THAT(ends.agent_error, HasSubstr("certificate has expired"));
 }
 
-// With TLS 1.3 an agent hears of it after its own handshake is over.
+// With TLS 1.3 an agent learns this only after its own handshake has ended.
 TEST_F(TlsChannelTest, WhoDemandsACertificateSaysSo) {
   const TlsContextPtr mutual = service_context(ours_.issue("service"), ours_.ca_file());
   EXPECT_TRUE(meet(agent_context(ours_.ca_file(), ours_.issue("node")), mutual).are_open());
@@ -169,7 +170,7 @@ TEST_F(TlsChannelTest, GarbageAfterTheHandshakeBreaksItToo) {
   EXPECT_EQ(ends.service.take_plain(), "");
 }
 
-// A handshake record of the largest length, never ended, again and again.
+// The stranger sends a handshake record of the largest length and never ends it.
 TEST_F(TlsChannelTest, AStrangerCannotSendMuch) {
   TlsChannel service = TlsChannel::service(service_);
   std::size_t sent = 0;
@@ -201,7 +202,7 @@ TEST_F(TlsChannelTest, AGoodbyeIsTold) {
   EXPECT_EQ(ends.agent_error, "");
 }
 
-// With the extended master secret, which OpenSSL always offers.
+// This needs the extended master secret, which OpenSSL always offers.
 TEST_F(TlsChannelTest, Tls12IsGoodEnough) {
   SSL_CTX_set_max_proto_version(agent_->get(), TLS1_2_VERSION);
   const Ends ends = meet(agent_, service_);
@@ -212,7 +213,7 @@ TEST_F(TlsChannelTest, Tls12IsGoodEnough) {
   EXPECT_FALSE(meet(agent_, service_).are_open());
 }
 
-// Of a cipher without it the other side has to be willing, and it is not.
+// Both sides must accept a cipher without forward secrecy. One side does not.
 TEST_F(TlsChannelTest, Tls12WithoutForwardSecrecyIsRefusedByEitherSide) {
   for (const bool of_agent : {true, false}) {
     const TlsContextPtr agent = agent_context(ours_.ca_file());
@@ -221,7 +222,8 @@ TEST_F(TlsChannelTest, Tls12WithoutForwardSecrecyIsRefusedByEitherSide) {
     ssl_ctx_st* const willing = (of_agent ? agent : service)->get();
     ASSERT_EQ(SSL_CTX_set_cipher_list(willing, "AES128-GCM-SHA256:AES256-GCM-SHA384"), 1);
     EXPECT_FALSE(meet(agent, service).are_open()) << of_agent;
-    // With the certificates of this test it is that, and nothing else.
+    // If both accept such a cipher, the handshake succeeds. So the missing forward secrecy was
+    // the only reason.
     ssl_ctx_st* const other = (of_agent ? service : agent)->get();
     ASSERT_EQ(SSL_CTX_set_cipher_list(other, "AES128-GCM-SHA256:AES256-GCM-SHA384"), 1);
     EXPECT_TRUE(meet(agent, service).are_open()) << of_agent;

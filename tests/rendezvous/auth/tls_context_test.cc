@@ -1,4 +1,4 @@
-// Files for TLS: what is taken, and what is said about those that are not.
+// Tests which TLS files are accepted, and the messages for those that are not.
 #include "rendezvous/auth/tls_context.h"
 
 #include <gmock/gmock.h>

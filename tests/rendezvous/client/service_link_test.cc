@@ -1,4 +1,4 @@
-// An agent's link to a real service, with a name service that the test plays.
+// Tests an agent's link to a real service. The test itself plays the name service.
 #include "rendezvous/client/service_link.h"
 
 #include <gmock/gmock.h>
@@ -80,7 +80,7 @@ TEST_F(ServiceLinkTest, AnAddressThatWorkedIsUsedWhileTheNameServiceIsSilent) {
   EXPECT_TRUE(link_.is_directed()) << link_.trouble;
 }
 
-// A service of a later version may say what this one does not know.
+// A service of a later version may send messages that this version does not know.
 TEST_F(ServiceLinkTest, AMessageOfATypeItDoesNotKnowIsPassedOver) {
   using boost::asio::ip::tcp;
   tcp::acceptor acceptor(link_.io, {boost::asio::ip::address_v4::loopback(), 0});
@@ -118,7 +118,7 @@ TEST_F(ServiceLinkTest, ALookUpThatEndsAfterItsLinkHarmsNobody) {
   EXPECT_EQ(link_.directives, 0);
 }
 
-// --- keys --------------------------------------------------------------------------------------------
+// --- keys ---
 
 class ServiceLinkWithAKey : public ServiceLinkTest {
  protected:
@@ -169,7 +169,7 @@ TEST_F(ServiceLinkWithAKey, AStrangerInTheServicesPlaceEndsNothing) {
   EXPECT_TRUE(link_.is_directed()) << link_.trouble;
 }
 
-// --- TLS ---------------------------------------------------------------------------------------------
+// --- TLS ---
 
 using testing_support::Authority;
 using testing_support::IssuedFiles;
@@ -188,7 +188,7 @@ class ServiceLinkWithTls : public ServiceLinkTest {
     options.tls_files = files;
     make_link(std::move(options));
   }
-  // Why an agent that was never welcomed gives up at once.
+  // Returns the reason for which an agent that was never welcomed gives up at once.
   std::string gives_up(const TlsFiles& files, const std::string& host = "127.0.0.1") {
     link_.trouble.clear();
     make_link_with(files, "", host);
@@ -267,7 +267,7 @@ TEST_F(ServiceLinkWithTls, AStrangerInTheServicesPlaceEndsNothing) {
   give_service(plain_tls_);
   make_link_with(knows_us_);
   ASSERT_TRUE(joins()) << link_.trouble;
-  restart_service();  // without TLS, and then with a certificate of somebody else's
+  restart_service();  // without TLS; later with another authority's certificate
   ASSERT_TRUE(service_has_logged("it speaks TLS"));
   const IssuedFiles stranger = theirs_.issue("stranger");
   give_service({.cert = stranger.cert, .key = stranger.key, .ca = {}});
@@ -282,7 +282,7 @@ TEST_F(ServiceLinkWithTls, ReadsItsFilesAgainForTheNextConnection) {
   const IssuedFiles node = ours_.issue("node");
   make_link_with({.cert = node.cert, .key = node.key, .ca = ours_.ca_file()});
   ASSERT_TRUE(joins()) << link_.trouble;
-  // The authority is a new one, and so is everything that it signs.
+  // The authority is new, and so are all certificates that it signs.
   const Authority renewed(directory_.path(), "ours");
   renewed.issue("node");
   renewed.issue("service");

@@ -1,4 +1,4 @@
-// HTTP on real sockets, and clients that are no friends of it.
+// Tests HTTP on real sockets, also with hostile clients.
 #include "rendezvous/http/entry.h"
 
 #include <gmock/gmock.h>
@@ -30,10 +30,11 @@ constexpr std::string_view kGet = "GET /page HTTP/1.1\r\nHost: here\r\n\r\n";
 constexpr std::string_view kGetLarge = "GET /large HTTP/1.1\r\nHost: here\r\n\r\n";
 constexpr std::size_t kLarge = 1 << 20;
 
-// An acceptor in front of the entry, which in ddprun is the rendezvous service.
+// Server: an acceptor that hands connections to the entry. In ddprun the rendezvous service does
+// this.
 class Server {
  public:
-  // tls: null for http, else https.
+  // tls: nullptr for http, otherwise for https.
   Server(boost::asio::io_context& io, UniqueFd listener, const HttpLimits& limits,
          const TlsContextPtr& tls)
       : entry_(&page, limits),
@@ -76,7 +77,7 @@ class RunningHttp : public testing_support::RunningServer<Server> {
 
 std::string receive_all(RawTcpClient& client) { return client.receive(4 * kLarge); }
 
-// One answer with a short body, on a connection that stays open.
+// Receives one answer with a short body. The connection stays open.
 std::string receive_one(RawTcpClient& client) { return client.receive_through("hello\n"); }
 
 TEST(HttpEntry, AnswersSeveralRequestsOnOneConnection) {
@@ -124,7 +125,7 @@ TEST(HttpEntry, IsHttpsOverTls) {
   EXPECT_TRUE(client.channel().is_ended()) << "the end is said, not cut off";
 }
 
-// --- what is bounded ---
+// --- limits ---
 
 TEST(HttpEntry, TheNumberOfRequestsOfAConnection) {
   RunningHttp http({.requests = 2});

@@ -75,7 +75,7 @@ TEST_F(HttpExchangeTest, AnswersRequestsThatCameTogetherInTheirOrder) {
   EXPECT_FALSE(exchange_.next());
 }
 
-// --- what ends the connection ---
+// --- requests that end the connection ---
 
 TEST_F(HttpExchangeTest, OtherMethodsAre405) {
   for (const char* method : {"POST", "PUT", "DELETE", "OPTIONS", "CONNECT", "TRACE", "BREW"}) {

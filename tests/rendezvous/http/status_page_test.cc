@@ -114,7 +114,7 @@ TEST_F(StatusPageTest, AJobIsBoundedWhateverItsWorkersHaveSaid) {
     for (int rank = 0; rank < 64; ++rank) {
       WorkerEnd end{.kind = EndKind::kExited, .code = 1, .rank = Rank(rank)};
       end.host = "node0";
-      end.message = std::string(kMaxMessageBytes, '\x01');  // six bytes each in JSON
+      end.message = std::string(kMaxMessageBytes, '\x01');  // JSON needs six bytes for each
       end.stderr_tail.assign(kMaxTailLines, std::string(kMaxTailLineBytes, '\x01'));
       end.frames.assign(kMaxFrames, std::string(kMaxTailLineBytes, '\x01'));
       status.ends.push_back(end);
@@ -133,7 +133,7 @@ TEST_F(StatusPageTest, TellsNothingThatCouldTakeAnAgentsPlace) {
   EXPECT_THAT(page(), Not(HasSubstr("s-1"))) << "the instance";
 }
 
-// --- what strangers choose ---
+// --- names that clients choose ---
 
 TEST_F(StatusPageTest, IsJsonWhateverNamesAre) {
   join(1, "a\"b\\\n\xff", "h\xff\"\x01");
@@ -142,7 +142,7 @@ TEST_F(StatusPageTest, IsJsonWhateverNamesAre) {
 
 TEST_F(StatusPageTest, IsBoundedHoweverManyJobsThereAre) {
   constexpr int kJobs = 3000;
-  const std::string name(kMaxNameBytes - 10, '\x01');  // six bytes each in JSON
+  const std::string name(kMaxNameBytes - 10, '\x01');  // JSON needs six bytes for each
   for (int i = 0; i < kJobs; ++i) {
     join(static_cast<std::uint64_t>(i) + 1, std::to_string(i) + name, std::to_string(i) + name);
   }

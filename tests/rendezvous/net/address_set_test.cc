@@ -1,4 +1,4 @@
-// Networks and sets of addresses, IPv4 and IPv6.
+// Tests networks and sets of addresses, IPv4 and IPv6.
 #include "rendezvous/net/address_set.h"
 
 #include <gmock/gmock.h>

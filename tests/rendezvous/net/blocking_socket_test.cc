@@ -57,7 +57,7 @@ TEST(BlockingSocket, ReceivingEndsAtTheDeadline) {
   EXPECT_EQ(*got.error().allowed, 20ms);
 }
 
-// It begins to wait in another way than it ends.
+// A long receive waits in recv() first, and in poll() near its deadline.
 TEST(BlockingSocket, ReceivingEndsAtALongDeadlineToo) {
   Pair pair = connected_pair();
   char space[16];
@@ -118,7 +118,8 @@ TEST(BlockingSocket, SaysThatNobodyListens) {
   EXPECT_THAT(refused.error().message(), HasSubstr("Connection refused"));
 }
 
-// The kernel gives even ports to those who connect; sooner or later the one that is connected to.
+// The kernel gives even port numbers to clients. Sooner or later it picks the destination port
+// itself.
 TEST(BlockingSocket, NeverMeetsItself) {
   std::optional<SocketAddress> address;
   for (std::uint16_t port = 40000; !address; port += 2) {

@@ -22,12 +22,13 @@ namespace {
 
 constexpr uid_t kStranger = 54321;
 
-// Starts a process that connects to the listener, says `bytes`, and tells by its exit status if it
-// was answered (0) or closed (1). user: whom it becomes first; nullopt: it stays this one.
+// Starts a process that connects to the listener and sends `bytes`. Its exit status is 0 if it
+// got an answer, and 1 if the connection was closed. user: the user that it becomes first;
+// nullopt: the same user.
 pid_t caller(const SocketAddress& to, const std::string& bytes, std::optional<uid_t> user = {}) {
   const pid_t child = fork();
   if (child != 0) return child;
-  alarm(20);  // whatever becomes of the test
+  alarm(20);  // ends this process whatever happens to the test
   if (user && setuid(*user) != 0) _exit(2);
   const int s = socket(to.family(), SOCK_STREAM, 0);
   if (connect(s, to.get(), to.size) != 0) _exit(3);
@@ -55,7 +56,7 @@ class ConnectionOwner : public testing::TestWithParam<const char*> {
     const auto listener = listen_tcp({GetParam(), 0});
     if (!listener) GTEST_SKIP() << listener.error().message();
     listener_ = UniqueFd(dup(listener->socket.get()));
-    ASSERT_EQ(fcntl(listener_.get(), F_SETFL, 0), 0);  // accept() waits
+    ASSERT_EQ(fcntl(listener_.get(), F_SETFL, 0), 0);  // accept() blocks
     address_ = local_address_of(listener_.get());
   }
   UniqueFd accept_one() {
@@ -97,7 +98,7 @@ TEST_P(ConnectionOwner, IsAnotherUserWhereItIsOne) {
   EXPECT_EQ(status_of(child), 1);
 }
 
-// The kernel counts a socket that its process has closed as root's.
+// After a process has closed its socket, the kernel reports root as the owner.
 TEST_P(ConnectionOwner, IsNobodyWhereTheProcessIsGone) {
   std::optional<testing_support::RawTcpClient> own(std::in_place, address_.port(), GetParam());
   const UniqueFd accepted = accept_one();
@@ -107,7 +108,7 @@ TEST_P(ConnectionOwner, IsNobodyWhereTheProcessIsGone) {
   }
 }
 
-// In a user namespace without ids every user is called 65534, this one, too.
+// In a user namespace without ids, every user has the id 65534, this process's user too.
 TEST_P(ConnectionOwner, IsNotThisUserBecauseNeitherHasAnId) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   const pid_t other = caller(address_, "", kStranger);
@@ -116,7 +117,7 @@ TEST_P(ConnectionOwner, IsNotThisUserBecauseNeitherHasAnId) {
   const pid_t child = fork();
   if (child == 0) {
     if (unshare(CLONE_NEWUSER) != 0) _exit(77);
-    const pid_t own = caller(address_, "");  // another process, which this one may look into
+    const pid_t own = caller(address_, "");  // a process that this one may inspect
     UniqueFd accepted_own = accept_one();
     const Result<uid_t> mine = owner_of_connection(peer_, local_);
     const bool is_mine = mine && *mine == geteuid();
@@ -134,7 +135,7 @@ TEST_P(ConnectionOwner, IsNotThisUserBecauseNeitherHasAnId) {
 
 INSTANTIATE_TEST_SUITE_P(OnLoopback, ConnectionOwner, testing::Values("127.0.0.1", "::1"));
 
-// --- a store for this user's processes only ---
+// --- a store for the processes of this user only ---
 
 class PrivateStore : public testing::Test {
  protected:
@@ -153,7 +154,7 @@ class PrivateStore : public testing::Test {
   std::string said_;
 };
 
-// PING with its nonce: docs/wire_protocol.md.
+// A PING with its nonce, as in docs/wire_protocol.md.
 const std::string kPing("\x0d\x01\x02\x03\x04", 5);
 
 TEST_F(PrivateStore, ServesThisUserAndClosesTheConnectionsOfOthers) {

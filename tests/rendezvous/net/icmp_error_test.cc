@@ -1,5 +1,5 @@
-// A try to connect that is refused by a host, and one that a firewall rejects by ICMP. The firewall
-// is this test: it answers a SYN that nobody else answers.
+// Tests two failures to connect: a host refuses, or a firewall rejects by ICMP. The test itself
+// is the firewall: it answers a SYN that nothing else answers.
 #include "rendezvous/net/icmp_error.h"
 
 #include <fcntl.h>
@@ -41,7 +41,7 @@ int connect_to(int socket, const sockaddr_in& address) {
   return ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
 }
 
-// A port that is bound; who listens there with a full queue answers no SYN.
+// FullListener: a bound port. After fill() it listens with a full queue, and answers no SYN.
 class FullListener {
  public:
   FullListener() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -112,7 +112,7 @@ int error_of(int socket) {
 }
 
 TEST(IcmpError, AHostThatRefusesGivesNone) {
-  const FullListener silent;  // nobody listens
+  const FullListener silent;  // nothing listens
   const UniqueFd caller(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   keep_icmp_errors(caller.get());
   EXPECT_EQ(connect_to(caller.get(), at(silent.port())), -1);
@@ -120,7 +120,7 @@ TEST(IcmpError, AHostThatRefusesGivesNone) {
   EXPECT_FALSE(has_icmp_error(caller.get()));
 }
 
-// Before 5.8 the kernel does not keep what ICMP says of a try to connect.
+// Before 5.8, the kernel does not keep ICMP errors of an attempt to connect.
 bool is_kernel_before_5_8() {
   utsname system{};
   int major = 0, minor = 0;

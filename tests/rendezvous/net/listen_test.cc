@@ -110,7 +110,7 @@ TEST(ListenTcp, TheSocketDoesNotBlockAndIsClosedOnExec) {
 }
 
 TEST(ListenTcp, FindsTheFreePortsOfARangeAndSaysWhenThereIsNoneLeft) {
-  // Three ports in a row that are free now, as far as that can be known.
+  // Finds three consecutive ports that were free a moment ago.
   std::vector<Listener> listeners;
   const auto take_all = [&](PortRange ports) {
     listeners.clear();

@@ -17,7 +17,7 @@ using testing::Not;
 
 using std::chrono::seconds;
 
-// What a disk would hold of a service's changes.
+// Returns what a disk would hold of a service's changes.
 JournalImage image_of(const ServiceState& state) {
   JournalImage image;
   const auto keep = [&](const StateChange& change) {
@@ -151,8 +151,9 @@ TEST(StateCodec, ANewerVersionIsRefusedAsSuch) {
   EXPECT_EQ(decoded.error().kind, ErrorKind::kUnsupported);
 }
 
-// Random agents of a few jobs; the service is killed after every message, and what a new one knows
-// is what was there, but for what agents repeat.
+// RandomService: a service with random agents of a few jobs. After every step, a service that
+// starts from the journal must know the current state. It may lack only what agents repeat. Some
+// writes end in a crash of the service.
 class RandomService {
  public:
   explicit RandomService(std::uint64_t seed) : rng_(seed) {}
@@ -175,7 +176,7 @@ class RandomService {
     }
   }
 
-  // What a service would know that were started now.
+  // Expects that a service that was started now would know the current state.
   void expect_kept(std::uint64_t seed) const {
     const auto reading = read_journal(journal_);
     ASSERT_TRUE(reading) << seed;
@@ -193,9 +194,10 @@ class RandomService {
       EXPECT_EQ(then.reason, now.reason) << seed;
       EXPECT_EQ(then.ending.has_value(), now.ending.has_value()) << seed;
       EXPECT_EQ(then.verdict.has_value(), now.verdict.has_value()) << seed;
-      // Nodes that come one by one while a job is recalled are taken down when that is over.
+      // Nodes that come back one by one while a job is recalled are written when the recall
+      // ends.
       if (job->landmark().places == 0) continue;
-      // One that is gone may be kept for longer than needed: it is awaited for a lease.
+      // A node that is gone may be kept longer than needed: the service waits one lease for it.
       EXPECT_TRUE(then.phase == JobPhase::kForming || then.places.size() == now.places.size())
           << seed;
       for (const Place& place : now.places) {
@@ -206,7 +208,8 @@ class RandomService {
     }
   }
 
-  // Killed while it writes: the disk has all that was acknowledged, and some of the rest.
+  // Kills the service during a write. The disk has all that was acknowledged, and a part of the
+  // rest.
   void crash() {
     const std::size_t torn = acknowledged_ + rng_.below(journal_.size() - acknowledged_ + 1);
     const auto reading = read_journal(std::string_view(journal_).substr(0, torn));
@@ -275,7 +278,7 @@ class RandomService {
       generations_ += changed && changed->record.state.phase == JobPhase::kRunning ? 1 : 0;
     }
     if (!entries.empty()) journal_ += journal_frame(entries);
-    // Killed before the write was finished: nothing of the answer leaves.
+    // The service was killed before the write ended, so no message leaves.
     if (!entries.empty() && rng_.chance(0.2)) return crash();
     acknowledged_ = journal_.size();
     for (ServiceOutput::Send& send : out.sends) {

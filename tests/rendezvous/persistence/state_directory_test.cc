@@ -118,7 +118,7 @@ TEST_F(StateDirectoryTest, StaysSmallWhateverIsWrittenToIt) {
   EXPECT_FALSE(std::filesystem::exists(path_ + "/journal.new"));
 }
 
-// The disk is full after every number of bytes that a write may have left there.
+// The disk is full after each possible number of bytes that a write may have left there.
 TEST_F(StateDirectoryTest, AFullDiskLosesNothingAndIsWrittenWhenThereIsRoom) {
   const std::size_t frame = journal_frame(std::vector<JournalEntry>{{"a", "second"}}).size();
   for (std::size_t room = 0; room < frame; ++room) {

@@ -98,7 +98,7 @@ TEST_F(StateWriterTest, NothingIsSafeBehindAChangeThatIsTooLargeToBeWritten) {
   ASSERT_TRUE(eventually([&] { return BootClock::now() > later; }));
   EXPECT_EQ(durable_, 0u) << "it was never written";
   EXPECT_EQ(recoveries_, 0);
-  writer_->keep(3, begun(3));  // what stands in its place
+  writer_->keep(3, begun(3));  // replaces the change that was too large
   ASSERT_TRUE(eventually([&] { return recoveries_ == 1; }));
   EXPECT_EQ(durable_, 3u);
   writer_.reset();
@@ -129,7 +129,7 @@ TEST_F(StateWriterTest, NothingIsCalledBackWhenItIsGone) {
   ASSERT_TRUE(eventually([&] { return troubles_ == 1; })) << "the write is under way";
   const int calls = calls_;
   hung.release();
-  writer_.reset();  // the write has come to its end, and has said so
+  writer_.reset();  // the write has ended and has posted its result
   io_.restart();
   io_.run();
   EXPECT_EQ(calls_, calls);

@@ -34,10 +34,10 @@ WorkerEnd some_end() {
   return end;
 }
 
-// The JSON inside a frame.
+// Returns the JSON of a frame.
 std::string body(const Result<std::string>& frame) { return frame->substr(kControlHeaderBytes); }
 
-// A hello as a stranger may write it: right, but for one field.
+// Returns a hello with one field replaced. A stranger may send such a hello.
 std::string hello_with(const std::string& path, const nlohmann::json& value) {
   Hello hello;
   hello.node.agent_id = "x";
@@ -277,7 +277,7 @@ TEST(ControlCodec, WhatEarlierVersionsDidNotSayIsAsItWasThen) {
   EXPECT_EQ(back.assignment->lease, kDefaultLease);
 }
 
-// So that those behind can pass over what a later version says, and over nothing else.
+// So a receiver can skip a message type of a later version, and nothing else.
 TEST(ControlCodec, ATypeThatItDoesNotKnowIsAnErrorOfItsOwn) {
   const auto later = decode_service_message(R"({"type":"fireworks","at":"midnight"})");
   ASSERT_FALSE(later);
@@ -313,7 +313,7 @@ TEST(ControlCodec, RefusesNumbersThatNobodyMeans) {
       {"/job/min_nodes", -1},
       {"/job/max_nodes", 0},
       {"/job/max_nodes", kMaxNodes + 1},
-      {"/job/max_nodes", (std::int64_t{1} << 32) + 1},  // 1, if it were cut
+      {"/job/max_nodes", (std::int64_t{1} << 32) + 1},  // 1, if it were truncated
       {"/job/max_restarts", -1},
       {"/job/join_timeout_ms", -1},
       {"/job/join_timeout_ms", kHuge},
@@ -376,7 +376,7 @@ TEST(ControlCodec, TheHandshakeIsWhatWasMeant) {
   EXPECT_EQ(std::get<Challenge>(challenge.value()).nonce, "n");
   const auto proven = decode_service_handshake(body(encode(ServiceHandshakeMessage(Proven{"p"}))));
   EXPECT_EQ(std::get<Proven>(proven.value()).proof, "p");
-  // What the service refuses is the same message at any time.
+  // The service refuses with the same message at any time.
   const auto refused = decode_service_handshake(body(encode(ServiceMessage(Refused{"why"}))));
   EXPECT_EQ(std::get<Refused>(refused.value()).reason, "why");
 }
@@ -423,9 +423,10 @@ TEST(ControlCodec, WhatFitsIntoNoFrameIsAnError) {
   EXPECT_THAT(frame.error().message(), HasSubstr("refused"));
 }
 
-// keep_likeliest() bounds what an agent or the service tells of a failure; its worst case fits.
+// keep_likeliest() bounds what an agent or the service reports of a failure. The longest report
+// fits.
 TEST(ControlCodec, TheLongestTaleOfAFailureFitsIntoAFrame) {
-  const std::string awkward(3000, '\x01');  // six bytes each in JSON
+  const std::string awkward(3000, '\x01');  // JSON needs six bytes for each
   WorkerEnd end = some_end();
   end.after_stop = false;
   end.host = std::string(3000, '"');  // a name

@@ -1,4 +1,5 @@
-// What a service manager hears: on a real datagram socket, of the function and of a daemon.
+// Tests what a service manager receives from the function and from a daemon, on a real datagram
+// socket.
 #include "rendezvous/service/sd_notify.h"
 
 #include <gmock/gmock.h>
@@ -29,7 +30,7 @@ using testing_support::ChildProcess;
 using testing_support::program;
 using testing_support::TemporaryDirectory;
 
-// A service manager: a socket, and the variable that names it.
+// Manager: plays a service manager: its socket, and the variable that names the socket.
 class Manager {
  public:
   // name: a path, or "@" and an abstract name.

@@ -1,4 +1,5 @@
-// The rendezvous service where munge says who agents are: who is let in, and what is tried on it.
+// Tests the rendezvous service with munge as the proof of identity: which agents are admitted,
+// and which attacks fail.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -37,7 +38,7 @@ class OpenServer : public testing::Test {
   void TearDown() override {
     if (munged_) munged_->go_on();
   }
-  // An agent's link, with munge.
+  // Makes an agent's link that uses munge.
   void make_link(bool demands_proof = false) {
     RemoteLinkOptions options;
     options.address = {"127.0.0.1", service_.port()};
@@ -63,7 +64,7 @@ class ServerWithMunge : public OpenServer {
             {.version = "v", .job = "job", .nonce = random_hex(kNonceBytes)}};
   }
 
-  // Knocks, and has munge do what the challenge asks for: the credential.
+  // Sends a knock and lets munge do what the challenge asks for. Returns the credential.
   static std::string knock(RawTcpClient& client, AgentHandshake& agent, const Munge& munge) {
     say(client, agent.knock());
     const auto task = agent.receive(next_handshake(client));
@@ -85,7 +86,8 @@ TEST_F(ServerWithMunge, WhoProvesHisUserJoins) {
   service_.on_thread([&] { EXPECT_TRUE(service_.server().jobs().find("job")); });
 }
 
-// What somebody has overheard: on this service munged has seen it, on another node it has not.
+// An eavesdropper could replay a credential. The munged of this service has already seen it, but
+// the munged of another node has not.
 TEST_F(ServerWithMunge, ACredentialThatIsSentAgainIsWorthNothing) {
   AgentHandshake agent = an_agent();
   RawTcpClient first(service_.port());
@@ -157,7 +159,7 @@ TEST_F(ServerWithMunge, WhileMungedHangsTheServiceAnswersOthersAndPutsNewcomersO
   EXPECT_TRUE(client.is_closed());
 }
 
-// --- with an agent's link ----------------------------------------------------------------------------
+// --- with an agent's link ---
 
 TEST_F(ServerWithMunge, BothProveThemselvesAndTheJobIsItsUsers) {
   make_link(true);

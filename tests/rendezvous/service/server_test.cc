@@ -1,4 +1,4 @@
-// The rendezvous service on a real socket, and agents that are no friends of it.
+// Tests the rendezvous service on a real socket, also with hostile agents.
 #include "rendezvous/service/server.h"
 
 #include <gmock/gmock.h>
@@ -43,7 +43,7 @@ using testing_support::TemporaryDirectory;
 
 class ServerTest : public testing::Test {
  protected:
-  // Waits: a page that was made a moment ago may be shown again.
+  // Waits for the line, because the service may return a page that it made a moment ago.
   bool metrics_have(const std::string& line) {
     return eventually([&] {
       const std::string page = http_get(service_.port(), "/metrics").body;
@@ -54,7 +54,8 @@ class ServerTest : public testing::Test {
   testing_support::RunningService service_;
 };
 
-// What was proved for one job is not asked again for another on the same connection.
+// A connection proves itself for one job, and is not asked again for another job. So a client
+// that is not an agent may send only one request.
 TEST_F(ServerTest, WhoIsNoAgentAsksOnce) {
   RawTcpClient agent(service_.port());
   Hello hello = hello_of("j", "a");
@@ -122,7 +123,8 @@ TEST_F(ServerTest, ATideOfAgentsThatAreRefusedLeavesFewLines) {
 TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
   constexpr int kNodes = 10;
   constexpr int kSlots = 100;
-  // These agents send no heartbeats, and a sanitizer may need more than a lease for all of this.
+  // These agents send no heartbeats. With a sanitizer the test may take longer than a normal
+  // lease.
   ServiceOptions patient{.service_id = "s"};
   patient.times.lease = std::chrono::minutes(2);
   testing_support::RunningService service(patient);
@@ -138,7 +140,7 @@ TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
     RawTcpClient& agent = *agents[static_cast<std::size_t>(node)];
     const auto assignment = await<Assignment>(agent);
     ASSERT_TRUE(assignment);
-    // As an agent would that clips nothing.
+    // An agent that does not shorten its texts would send this.
     AgentStatus status{.phase = AgentPhase::kIdle, .generation = assignment->generation};
     for (int i = 0; i < kSlots; ++i) {
       WorkerEnd end{.kind = EndKind::kSignaled, .code = SIGSEGV};
@@ -160,7 +162,7 @@ TEST_F(ServerTest, AFailureOfAThousandWorkersIsTold) {
   }
 }
 
-// --- keys and strangers ----------------------------------------------------------------------------
+// --- keys and strangers ---
 
 constexpr const char* kKey = "0123456789abcdef";
 
@@ -241,7 +243,7 @@ TEST_F(ServerWithAKey, AfterManyWrongProofsTheNextAreToldToTryLaterAndTheKeyOpen
     EXPECT_THAT(reason_of(try_wrong("127.0.0.1")), HasSubstr("is not the key"));
   }
   auto later = try_wrong("127.0.0.1");
-  // On a slow machine some of the first have been forgotten by now.
+  // On a slow machine some of the first failures are already forgotten.
   for (int i = 0; i < 10 * FailureRate::kBurst && !std::holds_alternative<Silence>(later); ++i)
     later = try_wrong("127.0.0.1");
   ASSERT_TRUE(std::holds_alternative<Silence>(later));
@@ -252,7 +254,7 @@ TEST_F(ServerWithAKey, AfterManyWrongProofsTheNextAreToldToTryLaterAndTheKeyOpen
   RawTcpClient of_another_job(service_.port());
   EXPECT_THAT(reason_of(prove(of_another_job, kKey, "own")), HasSubstr("is not the key"));
   EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
-  // Of all those who failed only some have a line.
+  // The log has a line for only some of the failures.
   const auto lines = service_.log_lines();
   const auto is_about_failure = [](const std::string& line) {
     return line.find("is not the key") != std::string::npos;
@@ -300,13 +302,15 @@ TEST_F(ServerTest, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {
   say(greedy, hello_of("greedy", "b"));
   std::string beats;
   for (std::uint64_t i = 0; i < 1000; ++i) beats += *encode(AgentMessage(Heartbeat{i}));
-  // Far more answers than the kernel and the service hold for somebody who does not read.
+  // These are far more answers than the kernel and the service hold for a client that does not
+  // read.
   EXPECT_TRUE(greedy.send_until_closed(beats, 1000));
   say(friendly, Heartbeat{1});
   EXPECT_TRUE(await<HeartbeatAck>(friendly));
 }
 
-// The second connection of PyTorch up to 2.0 is silent, and its thread spins when it is closed.
+// The second connection of PyTorch up to 2.0 is silent. Its thread busy-loops when that is
+// closed.
 TEST(ServerOfASharedPort, KeepsWhoIsSilentAndEndsWhoBeginsAHelloAndNeverEndsIt) {
   using namespace std::literals;
   testing_support::RunningService service({.hello_timeout = 50ms, .service_id = "s"});
@@ -319,7 +323,7 @@ TEST(ServerOfASharedPort, KeepsWhoIsSilentAndEndsWhoBeginsAHelloAndNeverEndsIt) 
   });
   RawTcpClient silent(service.port()), half_an_agent(service.port());
   half_an_agent.send(kControlMagic.substr(0, 1));
-  EXPECT_TRUE(half_an_agent.is_closed());  // so the silent one's time is up, too
+  EXPECT_TRUE(half_an_agent.is_closed());  // so the silent one's time is over, too
   testing_support::RawStoreClient other(service);
   EXPECT_EQ(other.add("n", 1), 1);
   silent.send(testing_support::handshake());
@@ -332,7 +336,7 @@ TEST(ServerOfASharedPort, KeepsWhoIsSilentAndEndsWhoBeginsAHelloAndNeverEndsIt) 
   EXPECT_EQ(store_log, "");
 }
 
-// --- seen from outside ---
+// --- what outside observers see ---
 
 TEST_F(ServerTest, AnswersHttpOnThePortOfTheAgents) {
   RawTcpClient agent(service_.port());
@@ -425,7 +429,8 @@ TEST_F(ServerTest, AStoreOnTheSamePortIsServedAndShown) {
 }
 
 TEST_F(ServerTest, MeasuresHowLateItsLoopComesToItsWork) {
-  // Held up for longer than the timer's second: a value past half a second, whenever it was due.
+  // The loop is held up for longer than the timer's period of one second. So one value is above
+  // half a second, wherever in its period the timer was.
   service_.on_thread([] { testing_support::let_pass(std::chrono::milliseconds(1700)); });
   EXPECT_TRUE(eventually([&] {
     const std::string page = http_get(service_.port(), "/metrics").body;
@@ -477,13 +482,14 @@ class DurableServerTest : public testing::Test {
                      KeptState{std::move(*directory), std::move(*state)});
   }
 
-  // The agent's job ends while nothing can be written. False: nobody noticed.
+  // Ends the agent's job while nothing can be written. Returns false if the service has not
+  // noticed.
   bool finish_without_room(RawTcpClient& agent) {
     say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
     return testing_support::eventually(
         [&] { return service_->has_logged("nothing new is admitted"); });
   }
-  // False: it takes longer than a test waits.
+  // Returns false if it takes longer than a test waits.
   bool drain() {
     std::promise<void> drained;
     service_->on_thread([&] { service_->server().drain([&] { drained.set_value(); }); });
@@ -552,7 +558,7 @@ TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers
   EXPECT_EQ(assignment->restart_count, 0) << "what was refused has never been";
 }
 
-// A job that has to change while there is no room waits for it, and then goes on.
+// A job that has to change while the disk is full waits until there is room, and then continues.
 TEST_F(DurableServerTest, NothingIsToldThatIsNotSafe) {
   start();
   RawTcpClient agent(service_->port());
@@ -568,7 +574,7 @@ TEST_F(DurableServerTest, NothingIsToldThatIsNotSafe) {
   EXPECT_TRUE(await<End>(agent));
 }
 
-// However often an agent repeats itself, it is told once.
+// However often an agent repeats its status, the other one gets the directive once.
 TEST_F(DurableServerTest, OfWhatWaitsForTheDiskAnAgentGetsTheNewest) {
   start();
   RawTcpClient fails(service_->port());
@@ -618,7 +624,7 @@ TEST_F(DurableServerTest, DrainingWritesTellsEveryoneAndListensNoMore) {
   RawTcpClient agent(service_->port());
   say(agent, hello_of("j", "a"));
   ASSERT_TRUE(await<Assignment>(agent));
-  // One that comes in the same moment: nothing of its job is on the disk yet.
+  // Another agent comes at the same moment. Nothing of its job is on the disk yet.
   std::promise<void> drained;
   service_->on_thread([&] {
     RendezvousServer& server = service_->server();

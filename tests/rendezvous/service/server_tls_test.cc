@@ -1,4 +1,5 @@
-// The rendezvous service with TLS on a real socket: who gets in, and strangers of all kinds.
+// Tests the rendezvous service with TLS on a real socket: which clients are admitted, and
+// strangers of all kinds.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +36,7 @@ using testing_support::say;
 using testing_support::TemporaryDirectory;
 
 constexpr const char* kKey = "0123456789abcdef";
-constexpr std::size_t kTurns = 100;  // of a service, so that a test has taken them within a moment
+constexpr std::size_t kTurns = 100;  // turns of a service: few, so that a test can soon take all
 
 class ServerWithTls : public testing::Test {
  protected:
@@ -78,7 +79,7 @@ TEST_F(ServerWithTls, AnAgentJoinsThroughItByteByByteToo) {
   }
 }
 
-// The verdict with all their last words is near the largest frame there is.
+// A verdict with the last output of all workers is nearly as large as the largest frame.
 TEST_F(ServerWithTls, LargeFramesPassBothWays) {
   RawTlsClient client(service_.port(), agent());
   say(client, hello_of("large", "a"));
@@ -149,7 +150,7 @@ TEST_F(ServerWithTls, AKeyIsProvedForTheConnectionThatItIsProvedOn) {
   };
   RawTlsClient honest(service_.port(), agent());
   EXPECT_TRUE(std::holds_alternative<Proven>(prove(honest.channel().binding(), honest)));
-  // What somebody in the middle passes on was made for his own connection to the agent.
+  // A man in the middle forwards a proof. It was made for their own connection to the agent.
   RawTlsClient middle(service_.port(), agent()), other(service_.port(), agent());
   EXPECT_TRUE(std::holds_alternative<Refused>(prove(other.channel().binding(), middle)));
   RawTlsClient without(service_.port(), agent());
@@ -169,7 +170,7 @@ TEST_F(ServerWithTls, HandshakesThatAreAbandonedWaitForTheirTurnAndOthersDoNotWa
   const TimePoint begun = BootClock::now();
   for (const auto& one : abandoned) one->send(bytes);
   EXPECT_EQ(http_get(service_.port(), "/healthz").status, 200);
-  // On a slow machine the first turns are over before the last hello comes.
+  // On a slow machine the first turns end before the last hello is sent.
   const bool is_burst = BootClock::now() - begun < HandshakeTurns::kHold / 2;
   std::size_t put_off = 0;
   for (const auto& one : abandoned) {
@@ -185,7 +186,7 @@ TEST_F(ServerWithTls, HandshakesThatAreAbandonedWaitForTheirTurnAndOthersDoNotWa
   EXPECT_EQ(status_over_tls("/healthz"), 200);
 }
 
-// They may be behind one gateway, or on one host.
+// Many clients may share one gateway or one host.
 TEST(HandshakeTurnsOfAService, AFloodOfAbandonedHandshakesKeepsOutNobodyOfItsAddress) {
   const TemporaryDirectory directory;
   const Authority ours(directory.path(), "ours");
@@ -196,7 +197,7 @@ TEST(HandshakeTurnsOfAService, AFloodOfAbandonedHandshakesKeepsOutNobodyOfItsAdd
       TlsContext::for_agent({.cert = {}, .key = {}, .ca = ours.ca_file()})->context;
   const std::string hello = TlsChannel::agent(agent, "localhost").take_wire();
   std::vector<std::unique_ptr<RawTcpClient>> abandoned;
-  // A caller's hello waits while those of others come after it.
+  // This client's hello waits while hellos of others arrive after it.
   RawTcpClient caller(service.port());
   for (int i = 0; i < 300; ++i) {
     abandoned.push_back(std::make_unique<RawTcpClient>(service.port()));
@@ -208,7 +209,7 @@ TEST(HandshakeTurnsOfAService, AFloodOfAbandonedHandshakesKeepsOutNobodyOfItsAdd
   EXPECT_NE(answer, kTryLater);
 }
 
-// An agent does not take it for another program's answer.
+// The agent must not take the alert for the answer of another program.
 TEST(TlsChannelOfAgent, ReadsThatItIsToTryLater) {
   const TemporaryDirectory directory;
   const Authority ours(directory.path(), "ours");
@@ -235,7 +236,8 @@ TEST(TlsChannelOfAgent, IsPutOffHoweverTheAlertIsCutAndByNoOtherAlert) {
   EXPECT_EQ(other.error().kind, ErrorKind::kProtocol);
 }
 
-// Its own alert, or one that anybody has sent, is the end of a handshake and says nothing of load.
+// For the service, such an alert of a client ends the handshake and says nothing of load. Anyone
+// can send it.
 TEST_F(ServerWithTls, AClientThatSaysTryLaterIsAFailedHandshake) {
   TlsChannel service = TlsChannel::service(
       TlsContext::for_service({.cert = own_.cert, .key = own_.key, .ca = {}})->context);
@@ -303,7 +305,7 @@ TEST_F(ServerWithTls, WhoDoesNotReadIsClosedAndTheOthersLiveOn) {
   EXPECT_TRUE(await<HeartbeatAck>(friendly));
 }
 
-// --- deadlines, and services without -----------------------------------------------------------------
+// --- deadlines, and services without TLS ---
 
 class ServerInAHurry : public ServerWithTls {
  protected:

@@ -38,7 +38,7 @@ ClientPtr client_of(std::uint16_t port, const std::string& prefix = "") {
           .value());
 }
 
-// A server that does what a test tells it to: with each connection in turn, on its own thread.
+// ScriptedServer: runs the test's script with each connection in turn, on its own thread.
 class ScriptedServer {
  public:
   using Script = std::function<void(int socket, int number)>;
@@ -77,12 +77,13 @@ void write_bytes(int socket, std::string_view bytes) {
   ASSERT_EQ(send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL),
             static_cast<ssize_t>(bytes.size()));
 }
-// The bytes of a request whose only field is this key.
+// Returns the number of bytes of a request whose only field is this key.
 std::size_t request_of(std::string_view key) { return 1 + 8 + 1 + key.size(); }
 
 const std::string kIdentity(kIdentityBytes, 'a');
 
-// What our client sends first, and what a store of this identity, or PyTorch's, says to it.
+// Does the handshake: reads what our client sends first, and answers as a store with this
+// identity. By default it answers as PyTorch's store.
 void shake_hands(int socket, std::string_view identity = kNoIdentity) {
   read_bytes(socket, 5 + 1 + 8 + kIdentityKey.size() + 2 * (8 + kNoIdentity.size()));
   write_bytes(socket, string_reply(identity));
@@ -220,7 +221,7 @@ TEST(StoreClient, PutsItsPrefixInFrontOfEveryKey) {
   EXPECT_EQ(*inner->num_keys(), 3);
 }
 
-// --- in one round trip ---
+// --- one round trip ---
 
 std::uint64_t requests(RunningStore& store, Command command) {
   return store.counters().requests[static_cast<std::size_t>(command)];
@@ -264,7 +265,7 @@ TEST(StoreClient, GetsFromOtherServersAsPyTorchDoes) {
 TEST(StoreClient, AValueThatCrossesTheCancellingCounts) {
   ScriptedServer server([](int socket, int) {
     shake_hands(socket, kIdentity);
-    read_bytes(socket, request_of("k"));  // FETCH, answered only when it is given up
+    read_bytes(socket, request_of("k"));  // FETCH, answered only after it is cancelled
     read_bytes(socket, 1);                // CANCEL_WAIT
     write_bytes(socket, "\0"s + string_reply("v") + "\x01");
     read_bytes(socket, 1);  // GETNUMKEYS
@@ -308,7 +309,7 @@ TEST(StoreClient, TakesPipelinedValuesInAnyOrderAmongOtherCalls) {
   for (int i = kCount - 1; i >= 0; i -= 2) {
     EXPECT_EQ(*std::move(pending[i]).take(), "v" + std::to_string(i));
   }
-  pending.clear();  // the other half is not wanted
+  pending.clear();  // drops the other half unread
   EXPECT_EQ(*std::move(*std::make_unique<PendingGet>(client->get_async("0", 10s))).take(), "v0");
   EXPECT_EQ(requests(store, Command::kTryFetch), kCount + 1u);
 }
@@ -321,7 +322,7 @@ TEST(StoreClient, FlushSendsWhatIsPipelined) {
   EXPECT_TRUE(eventually([&] { return requests(store, Command::kTryFetch) == 1; }));
 }
 
-// Neither side reads before the other does, if the client does not.
+// If the client does not read while it sends, both sides wait for each other for ever.
 TEST(StoreClient, PipelinesMoreThanTheConnectionHolds) {
   RunningStore store;
   const ClientPtr client = client_of(store.port());
@@ -418,7 +419,7 @@ TEST(StoreClient, RepeatsPipelinedGetsOnANewConnection) {
   EXPECT_EQ(*std::move(a).take(), "a");
 }
 
-// It may be this very request for which the store hangs up.
+// This very request may be the reason why the store closes the connection.
 TEST(StoreClient, RepeatsNoMoreThanOnce) {
   std::atomic<int> connections = 0;
   ScriptedServer server([&](int socket, int) {
@@ -524,7 +525,7 @@ TEST(StoreClient, DoesNotConnectAgainToOtherServers) {
 
 TEST(StoreClient, ConnectsAgainOnlyAsLongAsTheCallMayTake) {
   ScriptedServer server([](int socket, int number) {
-    if (number > 0) return read_to_the_end(socket);  // says nothing
+    if (number > 0) return read_to_the_end(socket);  // sends nothing
     shake_hands(socket, kIdentity);
   });
   const ClientPtr client = client_of(server.port());
@@ -576,7 +577,7 @@ TEST(StoreClient, AWaitWithoutTimeFindsWhatIsThere) {
 TEST(StoreClient, AnAnswerThatCrossesTheCancellingCounts) {
   ScriptedServer server([](int socket, int) {
     shake_hands(socket);
-    read_bytes(socket, 1 + 8 + 8 + 2);  // WAIT, answered only when it is given up
+    read_bytes(socket, 1 + 8 + 8 + 2);  // WAIT, answered only after it is cancelled
     read_bytes(socket, 1);              // CANCEL_WAIT
     write_bytes(socket, "\x00\x01"sv);
     read_bytes(socket, 1);  // GETNUMKEYS
@@ -588,7 +589,7 @@ TEST(StoreClient, AnAnswerThatCrossesTheCancellingCounts) {
   EXPECT_EQ(*client->num_keys(), 7);
 }
 
-// --- what ends a client ---
+// --- errors that end a client ---
 
 TEST(StoreClient, WhatIsTooLongIsRefusedBeforeItIsSent) {
   RunningStore store;
@@ -696,7 +697,7 @@ TEST(StoreClient, ConnectsOverIpv6) {
 TEST(StoreClient, TriesAgainUntilTheStoreIsUp) {
   const HeldPort port;
   std::thread connecting([&] { EXPECT_EQ(*client_of(port.port())->add("n", 1), 1); });
-  testing_support::let_pass(50ms);  // for which the client is refused
+  testing_support::let_pass(50ms);  // meanwhile the client is refused
   RunningStore store({}, RunningStore::Start::kNow, {"127.0.0.1", port.port()});
   connecting.join();
 }

@@ -1,5 +1,5 @@
-// What the store does at the edges of its protocol, one row each: the bytes that go over sockets,
-// and the bytes that come back. docs/wire_protocol.md, "Where there was a choice", in action.
+// Tests what the store does at the edges of its protocol. Each row has the bytes that are sent
+// and the bytes that come back. See docs/wire_protocol.md, "Where there was a choice".
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,12 +50,13 @@ std::string l2(Command command, std::vector<std::string_view> strings = {},
   return in(Dialect::kL2, command, std::move(strings), number);
 }
 
-// One thing that a client does, and what it then reads.
+// Step: the bytes that a client sends, and the bytes that it then reads.
 struct Step {
-  char client;  // a client is made when its letter comes first; its connection begins with nothing
+  // The first step with a letter makes the client. Its connection begins with no bytes.
+  char client;
   std::string sends;
   std::string reads;
-  // How many connections wait afterwards: the step is over when it is so many.
+  // The number of connections that wait afterwards. The step ends when this number is reached.
   std::size_t waiting = 0;
   enum { kStaysOpen, kIsClosed } then = kStaysOpen;
 };
@@ -209,7 +210,7 @@ const std::vector<Edge>& edges() {
   return all;
 }
 
-// pieces: how many bytes go into one send.
+// Plays the steps of an edge. piece_bytes: the number of bytes in one send.
 void play(const Edge& edge, std::size_t piece_bytes) {
   SCOPED_TRACE(edge.name);
   RunningStore store;
@@ -271,7 +272,8 @@ TEST(StoreEdges, LegacyClientsAreReadAsL2WhenTheStoreIsToldSo) {
   EXPECT_EQ(store.counters().waiting, 1u) << "L2 can say CANCEL_WAIT, so it keeps its wait";
 }
 
-// PyTorch up to 2.0 opens two connections; the thread that watches the second spins when it closes.
+// PyTorch up to 2.0 opens two connections. The thread that watches the second one busy-loops
+// when it closes.
 TEST(StoreEdges, TheSilentSecondConnectionOfALegacyClientStays) {
   RunningStore store;
   RawStoreClient first(store, Dialect::kL1);

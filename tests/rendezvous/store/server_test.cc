@@ -110,7 +110,7 @@ TEST(StoreServer, SleepsAgainSoonAfterARequest) {
   }));
 }
 
-// --- what only harms its own connection ---
+// --- errors that end only their own connection ---
 
 struct BadBytes {
   const char* name;
@@ -191,7 +191,7 @@ TEST(StoreServer, AReaderThatNeverReadsIsNotServedAndHarmsNobody) {
   constexpr int kGets = 1000;
   for (int i = 0; i < kGets; ++i) many += request(Command::kGet, {"big"});
   slow.send(many);
-  // The sockets take a few megabytes; then nothing moves any more but the answers to the other.
+  // The sockets hold a few megabytes. After that only the other client gets answers.
   std::uint64_t before_the_others = 0;
   ASSERT_TRUE(eventually([&] {
     const std::uint64_t last = before_the_others;
@@ -251,7 +251,7 @@ TEST(StoreServer, AGreedyReaderGetsEverythingAndDoesNotKeepTheOthersWaiting) {
 }
 
 TEST(StoreServer, AClientThatAsksForALotAtOnceIsServedInTurnWithTheOthers) {
-  // More than a turn's replies, from requests that fit into one read.
+  // These requests fit into one read, but their replies exceed one turn.
   constexpr std::size_t kGets = 150;
   RunningStore store({}, RunningStore::Start::kLater);
   std::string much = handshake() + request(Command::kSet, {"big", std::string(2000, 'v')});
@@ -264,7 +264,7 @@ TEST(StoreServer, AClientThatAsksForALotAtOnceIsServedInTurnWithTheOthers) {
   EXPECT_EQ(greedy.receive(kGets * 2008 + 8).substr(kGets * 2008), i64(2));
 }
 
-// More than a slice of keys, but no more bytes than a socket takes while nobody reads.
+// The keys need more than one slice. Their bytes fit into a socket whose peer does not read.
 constexpr std::size_t kManyKeys = 5000;
 
 std::string long_request(Command command) {
@@ -462,7 +462,7 @@ TEST(StoreServer, MayGoWithoutRunningTheLoopAgain) {
   EXPECT_TRUE(io.stopped()) << "nothing is left to do";
 }
 
-// --- connections that somebody else has accepted ---
+// --- connections that another listener has accepted ---
 
 TEST(StoreServer, AdoptsAConnectionWithTheBytesThatWereRead) {
   RunningStore store;
@@ -493,7 +493,7 @@ struct SocketFlags {
   int delayed = 0;    // Nagle's algorithm is on
 };
 
-// Of the TCP sockets of this process whose own port is `port`.
+// Counts the TCP sockets of this process whose local port is `port`.
 SocketFlags sockets_at(std::uint16_t port) {
   SocketFlags flags;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {

@@ -1,4 +1,4 @@
-// Those who fail too often.
+// Tests FailureRate: an address that fails too often is blocked.
 #include "rendezvous/auth/core/failure_rate.h"
 
 #include <gtest/gtest.h>

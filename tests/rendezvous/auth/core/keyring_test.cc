@@ -1,4 +1,4 @@
-// The text of keys, and whose they are.
+// Tests Keyring: the text format of keys, and the job that each key belongs to.
 #include "rendezvous/auth/core/keyring.h"
 
 #include <gmock/gmock.h>

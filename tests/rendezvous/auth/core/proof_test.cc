@@ -1,4 +1,4 @@
-// Proofs and tokens.
+// Tests proofs and tokens.
 #include "rendezvous/auth/core/proof.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@ namespace {
 constexpr const char* kKey = "0123456789abcdef";
 constexpr const char* kOtherKey = "fedcba9876543210";
 
-// The digests are those of Python's hmac module over the text that proof.cc describes.
+// The digests were computed with Python's hmac module over the text that proof.cc describes.
 TEST(Proof, IsAnHmacOverEverythingThatWasSaid) {
   const Introduction introduction{1, "0.1", "job", "aa", "bb"};
   EXPECT_EQ(proof_of(Side::kAgent, kKey, introduction),
@@ -28,7 +28,7 @@ TEST(Proof, DiffersWithEveryPartOfIt) {
   others[0].protocol = 2;
   others[1].version = "0.2";
   others[2].job = "jo";
-  others[3].agent_nonce = "aab";  // what moves from one field to the next is seen, too
+  others[3].agent_nonce = "aab";  // the border between two fields counts, too
   others[3].service_nonce = "b";
   others[4].service_nonce = "ba";
   others[5].channel = "x";

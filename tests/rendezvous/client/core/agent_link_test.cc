@@ -51,7 +51,7 @@ class AgentLinkTest : public testing::Test {
     take(link_->received(welcome_, now_));
   }
 
-  // Lets time pass tick by tick; `answers`: every heartbeat is acknowledged at once.
+  // Lets time pass tick by tick. `answers`: every heartbeat is acknowledged at once.
   void pass(Duration time, bool answers) {
     const TimePoint end = now_ + time;
     while (link_->deadline() && *link_->deadline() <= end) {
@@ -129,7 +129,8 @@ TEST_F(AgentLinkTest, SaysNothingOfAServiceThatComesBack) {
   EXPECT_TRUE(delivered_.empty()) << "ServiceLost says it";
 }
 
-// Its Hello is on the way, and does not say it: workers that have ended meanwhile would run for ever.
+// The Hello that is already on the way does not have the change. Without a status message,
+// workers that have ended meanwhile would count as running for ever.
 TEST_F(AgentLinkTest, WhatChangesBeforeItsWelcomeIsSaidAfterIt) {
   take(link_->start(now_));
   take(link_->connected(now_));
@@ -202,11 +203,12 @@ TEST_F(AgentLinkTest, BeatsWithoutBeingAskedWhereNoAnswerComes) {
   EXPECT_EQ(*link_->deadline() - now_, seconds(1));
 }
 
-// The clock of the lease starts when the answered message was sent, not when the answer came.
+// The lease is counted from when the acknowledged message was sent, not from when its answer
+// came.
 TEST_F(AgentLinkTest, ALateAnswerDoesNotStretchTheLease) {
   bring_up();
   const TimePoint sent_at = now_ + seconds(1);
-  pass(seconds(1), false);  // heartbeat 1 goes out
+  pass(seconds(1), false);  // heartbeat 1 is sent
   now_ += milliseconds(2500);
   take(link_->received(HeartbeatAck{1}, now_));
   pass(sent_at + seconds(4) - now_ - milliseconds(1), false);
@@ -226,7 +228,8 @@ TEST_F(AgentLinkTest, AShortOutageGoesUnnoticed) {
   EXPECT_EQ(lost_count_, 0);
 }
 
-// A cut, or a host that was stopped for a while, looks the same as an agent that is gone.
+// A cut network, or a host that was stopped for a while, looks the same as an agent that has
+// ended.
 TEST_F(AgentLinkTest, AnEmbeddedServiceThatIsSilentIsTriedUntilTheJoinTimeout) {
   bring_up(true);
   pass(seconds(5), false);
@@ -283,7 +286,7 @@ TEST_F(AgentLinkTest, OnlyRefusalsInARowSayThatAnEmbeddedServiceIsGone) {
   EXPECT_FALSE(lost_->for_good);
 }
 
-// A daemon may be started again.
+// The daemon may be restarted.
 TEST_F(AgentLinkTest, ADaemonThatRefusesConnectionsIsTriedUntilTheJoinTimeout) {
   bring_up(false);
   take(link_->disconnected("End of file", now_));
@@ -317,11 +320,12 @@ TEST_F(AgentLinkTest, ATryThatHangsIsEndedAndMadeAgain) {
   EXPECT_EQ(closes_, 1);
   EXPECT_EQ(connects_, 2);
   take(link_->connected(now_));
-  pass(milliseconds(3100), false);  // connected, but nobody says welcome
+  pass(milliseconds(3100), false);  // connected, but no welcome arrives
   EXPECT_EQ(closes_, 2);
 }
 
-// A dead first name server costs five seconds a query, more than a try to connect is allowed.
+// A dead first name server costs five seconds per query. That is longer than one attempt to
+// connect may take.
 TEST_F(AgentLinkTest, ASlowNameServiceIsWaitedForUntilTheJoinDeadline) {
   name_service_answers_ = false;
   take(link_->start(now_));
@@ -374,7 +378,7 @@ TEST_F(TakenPort, ByAProgramThatSaysNothingIsNoService) {
   expect_that_another_program_has_it();
 }
 
-// A service closes connections early, too, when it is overrun.
+// A service that is overloaded closes connections early, too.
 TEST_F(TakenPort, ByAProgramThatClosesConnectionsIsTriedForSeconds) {
   while (lost_count_ == 0 && now_ < begun_ + seconds(20)) {
     take(link_->connected(now_));
@@ -386,7 +390,8 @@ TEST_F(TakenPort, ByAProgramThatClosesConnectionsIsTriedForSeconds) {
   expect_that_another_program_has_it();
 }
 
-// What had the port has ended: a service that is started again, or an agent of an earlier job.
+// The program that had the port has ended. It was a service that is being restarted, or an agent
+// of an earlier job.
 TEST_F(TakenPort, ByAProgramThatIsGoneNowIsTriedUntilTheJoinDeadline) {
   while (lost_count_ == 0 && now_ < begun_ + seconds(20)) {
     take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused));
@@ -398,7 +403,7 @@ TEST_F(TakenPort, ByAProgramThatIsGoneNowIsTriedUntilTheJoinDeadline) {
   EXPECT_EQ(lost_count_, 0);
 }
 
-// So that the agent can take the port; else it would wait for a service that nobody starts.
+// Then the agent can take the port. Otherwise it would wait for a service that is never started.
 TEST_F(TakenPort, ByAProgramThatIsGoneNowIsToldWithEachRefusal) {
   take(link_->connected(now_));
   take(link_->disconnected("Connection reset by peer", now_));
@@ -417,7 +422,7 @@ TEST_F(TakenPort, ByAProgramThatIsGoneNowIsToldWithEachRefusal) {
   EXPECT_EQ(refused_for_.back(), Duration(0));
 }
 
-// A program that says so for ever is no service.
+// A program that puts connections off for ever is not a service.
 TEST_F(TakenPort, ByAServiceThatPutsItOffIsTriedForAMinute) {
   while (lost_count_ == 0 && now_ < begun_ + 2 * AgentLink::kPutOffFor) {
     take(link_->connected(now_));
@@ -429,7 +434,8 @@ TEST_F(TakenPort, ByAServiceThatPutsItOffIsTriedForAMinute) {
   expect_that_another_program_has_it();
 }
 
-// A daemon on the agent's own host that is stopped for a while still listens, and is a service.
+// The daemon on the agent's own host was stopped for a while. It still listens, and it is a
+// service.
 TEST_F(AgentLinkTest, WhoHasSaidWelcomeOnceIsAServiceHoweverLongItIsSilent) {
   AgentLinkOptions options;
   options.service = "node0:29400";
@@ -442,7 +448,7 @@ TEST_F(AgentLinkTest, WhoHasSaidWelcomeOnceIsAServiceHoweverLongItIsSilent) {
   for (int i = 0; i < 2 * AgentLink::kMaxDeafTries; ++i) {
     next_try();
     take(link_->connected(now_));
-    pass(seconds(3), false);  // the kernel accepts, nobody answers
+    pass(seconds(3), false);  // the kernel accepts, but nothing answers
   }
   next_try();
   take(link_->connected(now_));
@@ -455,7 +461,8 @@ TEST_F(AgentLinkTest, WhoHasSaidWelcomeOnceIsAServiceHoweverLongItIsSilent) {
   EXPECT_EQ(lost_count_, 1);
 }
 
-// The service ends to be started again: an outage as any other, but announced.
+// The service ends in order to be restarted. This is an outage like any other, but it was
+// announced.
 TEST_F(AgentLinkTest, ASilenceChangesNothingButWhatIsSaid) {
   bring_up();
   take(link_->received(Silence{"it is started again"}, now_));
@@ -470,7 +477,7 @@ TEST_F(AgentLinkTest, ASilenceChangesNothingButWhatIsSaid) {
   EXPECT_THAT(lost_->reason, HasSubstr("it is started again"));
 }
 
-// It has no room for its state, and says so instead of a Welcome.
+// The service's disk is full. It says so instead of sending a Welcome.
 TEST_F(AgentLinkTest, WhoSaysThatItAdmitsNobodyNowIsTriedUntilTheJoinDeadline) {
   AgentLinkOptions options;
   options.service = "node0:29400";
@@ -509,7 +516,7 @@ TEST_F(AgentLinkTest, WithoutTlsItEndsOnlyWhereNobodyHasSpokenYet) {
   take(link_->without_tls("the certificate has expired", now_));
   EXPECT_EQ(lost_count_, 0) << "whoever is in the service's place ends nothing";
 
-  SetUp();  // another agent, which has never been welcomed
+  SetUp();  // another agent, which was never welcomed
   take(link_->start(now_));
   take(link_->connected(now_));
   take(link_->without_tls("the certificate has expired", now_));

@@ -18,7 +18,7 @@ using std::chrono::seconds;
 using testing_support::table_rows;
 using testing_support::TableRow;
 
-// The page, read by the rules of the text format 0.0.4.
+// ParsedPage: the page, parsed by the rules of Prometheus's text format 0.0.4.
 class ParsedPage {
  public:
   explicit ParsedPage(const std::string& page) {
@@ -27,7 +27,7 @@ class ParsedPage {
     for (std::string line; std::getline(lines, line);) take(line);
   }
 
-  // By name and labels, as they stand there.
+  // Maps the name and labels, as written on the page, to the value.
   const std::map<std::string, std::string>& samples() const { return samples_; }
   const std::map<std::string, std::string>& types() const { return types_; }
   std::string value(const std::string& series) const {
@@ -170,7 +170,7 @@ TEST_F(MetricsPageTest, LagIsAHistogramInSeconds) {
   EXPECT_EQ(seen.value(lag + "_sum"), "60.251");
 }
 
-// --- what strangers choose ---
+// --- names that clients choose ---
 
 TEST_F(MetricsPageTest, JobIdsAreEscaped) {
   hello(1, "a\"b\\c\nd\te {}é", "a");
@@ -185,7 +185,7 @@ TEST_F(MetricsPageTest, WhatIsNoUtf8InAJobIdIsReplaced) {
 TEST_F(MetricsPageTest, TwoJobsThatWouldLookAlikeAreListedOnce) {
   hello(1, "x\xfe", "a");
   hello(2, "x\xff", "b");
-  const ParsedPage seen = page();  // fails if a series stands there twice
+  const ParsedPage seen = page();  // fails if the page has a series twice
   EXPECT_EQ(seen.value("ddprun_job_members{job=\"x?\"}"), "1");
   EXPECT_EQ(seen.value("ddprun_jobs_not_listed"), "1");
 }

@@ -1,4 +1,5 @@
-// Jobs that grow and shrink: who joins when, whom a spare replaces, who is missed.
+// Tests jobs that grow and shrink: when a node joins, which node a spare replaces, and which
+// nodes are missing.
 #include "tests/rendezvous/membership/core/fixture.h"
 
 namespace ddprun {
@@ -19,7 +20,7 @@ class ElasticTest : public testing_support::MembershipFixture {
             .last_call = Duration(0),
             .on_join = on_join};
   }
-  // A job of 1:2 nodes runs on a.
+  // Starts a job of 1:2 nodes that runs on node a.
   void run_on_one(OnJoin on_join) {
     start(spec({1, 2}, on_join));
     join("a");
@@ -47,7 +48,7 @@ class ElasticTest : public testing_support::MembershipFixture {
   }
 };
 
-// --- who joins when ---
+// --- when nodes join ---
 
 TEST_F(ElasticTest, OnJoinCheckpointANewcomerWaitsForTheNextAnnouncement) {
   run_on_one(OnJoin::kCheckpoint);
@@ -73,7 +74,7 @@ TEST_F(ElasticTest, ACheckpointForWhichNobodyWaitsChangesNothing) {
   EXPECT_FALSE(told<Stop>("a"));
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
   join("b");
-  join("spare");  // there is room for one of them
+  join("spare");  // only one of them has a place
   announce("a", 3);
   say("a", AgentPhase::kIdle, 0);
   say("a", AgentPhase::kRunning, 1);
@@ -112,7 +113,7 @@ TEST_F(ElasticTest, WhatWasAnnouncedBeforeTheServiceWasRestartedIsNoNewCheckpoin
   EXPECT_TRUE(told<Stop>("a"));
 }
 
-// It was cut off, and still ends what it ran when the checkpoint is announced.
+// Node b was cut off. It is still ending its old workers when the checkpoint is announced.
 TEST_F(ElasticTest, ANodeThatIsNotReadyAtTheCheckpointWaitsForTheNext) {
   run_on_one(OnJoin::kCheckpoint);
   Hello late = hello("b");
@@ -262,7 +263,7 @@ TEST_F(ElasticTest, TheVerdictNamesTheNodeThatFailedAgainAndAgain) {
               HasSubstr("the workers of a were the first to fail in 3 generations"));
 }
 
-// --- too few ---
+// --- too few nodes ---
 
 TEST_F(ElasticTest, BelowMinTheJobWaitsThenFailsAndSaysWhoWasThereAndWhoWasMissing) {
   JobSpec patient = spec({2, 3});

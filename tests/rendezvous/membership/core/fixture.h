@@ -1,4 +1,5 @@
-// What the tests of Membership share: one job and its agents, driven by hand. For one test at a time.
+// MembershipFixture: the base of Membership's tests: one job and its agents, which the test
+// drives by hand. One test at a time.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -15,7 +16,7 @@
 
 namespace ddprun::testing_support {
 
-// What was told to whom last is in told_.
+// told_ has the last directive that each agent was sent.
 class MembershipFixture : public testing::Test {
  protected:
   void start(NodeRange nodes, int max_restarts = 0) {
@@ -39,7 +40,7 @@ class MembershipFixture : public testing::Test {
     hello.status.store_port = 4000;
     return hello;
   }
-  // Of a node that has run something.
+  // Returns the hello of a node that has already run a generation.
   Hello hello_again(const std::string& host, AgentPhase phase, int generation,
                     std::vector<WorkerEnd> ends = {}) {
     Hello again = hello(host);
@@ -62,7 +63,7 @@ class MembershipFixture : public testing::Test {
   }
 
   void pass(Duration time) {
-    // Everybody who is connected sends heartbeats; only silent ones lose their lease.
+    // Every host in beating_ sends heartbeats. Only the others lose their lease.
     const TimePoint end = now_ + time;
     while (now_ < end) {
       now_ += std::min<Duration>(std::chrono::seconds(1), end - now_);
@@ -86,14 +87,14 @@ class MembershipFixture : public testing::Test {
     return found == told_.end() ? nullptr : std::get_if<T>(&found->second);
   }
 
-  // Everybody is heard; nobody does anything.
+  // Lets time pass in which every member is heard and does nothing.
   void live(Duration time) {
     now_ += time;
     for (const auto& [id, member] : job_->members()) job_->heard(id, now_);
   }
 
-  // One worker on each of these nodes, which runs for a while; `guilty` fails first, the others are
-  // its victims.
+  // Lets one worker on each of these nodes run for a while. Then the worker of `guilty` fails
+  // first, and the others are its victims.
   void fail(const std::vector<std::string>& hosts, const std::string& guilty,
             Duration lived = RestartBudget::kQuick) {
     const int generation = static_cast<int>(job_->generation().value);
@@ -123,7 +124,7 @@ class MembershipFixture : public testing::Test {
   std::vector<std::string> beating_;
   std::map<std::string, Directive> told_;
   std::string log_;
-  MembershipOutput counted_;  // the sums of what happened
+  MembershipOutput counted_;  // the sums over all outputs
 };
 
 }  // namespace ddprun::testing_support

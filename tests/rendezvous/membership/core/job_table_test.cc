@@ -90,7 +90,8 @@ TEST_F(JobTableTest, AnswersHeartbeatsWithTheirNumber) {
   EXPECT_EQ(find<HeartbeatAck>(out, 1)->number, 7u);
 }
 
-// A thousand agents that each beat at a moment of its own cost three times as much.
+// If each of a thousand agents sent its heartbeats at its own time, they would cost three times
+// as much.
 TEST_F(JobTableTest, AsksAllAgentsForHeartbeatsAtTheSameFewMoments) {
   const Duration interval = ServiceOptions().times.heartbeat();
   const Duration grid = interval / ServiceOptions::kBeatTimes;
@@ -109,12 +110,12 @@ TEST_F(JobTableTest, ASecondConnectionOfAnAgentReplacesTheFirst) {
   receive(1, hello("j", "a"));
   const ServiceOutput out = receive(2, hello("j", "a"));
   EXPECT_EQ(out.closes, std::vector{AgentConnectionId(1)});
-  leave(1);  // the shell reports the close; the agent is still there
+  leave(1);  // the server reports the close; the agent is still there
   EXPECT_FALSE(table_.is_idle());
   EXPECT_TRUE(find<HeartbeatAck>(receive(2, Heartbeat{1}), 2));
 }
 
-// Its place was taken by another job of that id, which nobody waits for any more either.
+// Another job with that id took the job's place. No node waits for that job any more either.
 TEST_F(JobTableTest, WhoComesBackToAJobThatIsForgottenDoesNotBeginItAnew) {
   const ServiceOutput first = receive(1, hello("j", "a"));
   const std::string instance = find<Welcome>(first, 1)->instance;
@@ -206,7 +207,7 @@ TEST_F(JobTableTest, ARefusedAgentRecallsNothing) {
   EXPECT_TRUE(find<Assignment>(receive(3, newcomer), 3)) << "nobody else is waited for";
 }
 
-// The service was restarted; newcomers may be faster than those who were there before.
+// The service was restarted. New nodes may connect before those that were there earlier.
 TEST_F(JobTableTest, AJobOfTheServicesEarlierLifeIsRecalled) {
   Hello newcomer = hello("j", "new");
   newcomer.job.nodes = {2, 2};
@@ -225,7 +226,8 @@ TEST_F(JobTableTest, AJobOfTheServicesEarlierLifeIsRecalled) {
   EXPECT_EQ(table_.find("j")->phase(), JobPhase::kRunning);
   EXPECT_EQ(table_.find("j")->generation(), Generation(4));
 
-  // And once only: who comes when that job has ended is no part of the next one of its id.
+  // This happens only once. A node that comes back after that job ended does not belong to the
+  // next job of its id.
   for (const std::uint64_t connection : {2, 3}) {
     receive(connection, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(4)});
   }
@@ -234,9 +236,9 @@ TEST_F(JobTableTest, AJobOfTheServicesEarlierLifeIsRecalled) {
   EXPECT_TRUE(find<Refused>(back(6, "c", 0), 6));
 }
 
-// --- what outlives the service ---
+// --- what survives the service ---
 
-// What is sent must not leave before what it tells of is safe.
+// A message must not leave before the change that it reports is durable.
 TEST_F(JobTableTest, WhatTellsOfAChangeNamesIt) {
   const ServiceOutput first = receive(1, hello("j", "a"));
   ASSERT_EQ(first.changes.size(), 2u);
@@ -335,7 +337,8 @@ TEST_F(RestoredTableTest, EndedJobsKeepTheirOrderOverLivesOfTheService) {
   EXPECT_EQ(shown, "cbkazm");
 }
 
-// A service that kept nothing may have had an earlier life: its agents get time to come back.
+// A service without kept state may have run before. It gives agents of that run time to come
+// back.
 TEST_F(JobTableTest, NoJobIsBegunWithoutThoseAnEarlierLifeMayHaveWelcomed) {
   const Duration patience = seconds(4);
   table_ = JobTable(ServiceOptions{.service_id = "new", .strangers_until = now_ + patience});
@@ -380,7 +383,7 @@ TEST_F(JobTableTest, AJobThatTheDiskRefusedHasNeverBeen) {
   EXPECT_EQ(find<Assignment>(again, 3)->restart_count, 0);
 }
 
-// Else its agents would find no verdict where the disk refuses the newcomer's job.
+// Otherwise its agents would find no verdict if the disk refuses the newcomer's job.
 TEST_F(JobTableTest, AnEndedJobIsReplacedWhenItsEndIsSafe) {
   table_.note_durable(0);
   receive(1, hello("j", "a"));
@@ -395,7 +398,7 @@ TEST_F(JobTableTest, AnEndedJobIsReplacedWhenItsEndIsSafe) {
   EXPECT_TRUE(find<Assignment>(receive(3, hello("j", "b")), 3));
 }
 
-// Its agents may have been cut off by the same trouble, and have little patience left.
+// The same outage may have cut off its other agents, whose patience may soon end.
 TEST_F(JobTableTest, AKnownAgentIsWelcomedWhateverItsJobWaitsFor) {
   Hello first = hello("j", "a");
   first.job.nodes = {1, 2};
@@ -426,7 +429,7 @@ TEST_F(JobTableTest, AConnectionSaysHelloOnce) {
 TEST_F(JobTableTest, AnAgentWhoseJobIsForgottenIsToldSo) {
   receive(1, hello("j", "a"));
   receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
-  receive(1, Leave{});  // and it stays connected
+  receive(1, Leave{});  // the agent stays connected
   for (std::size_t i = 0; i < JobTable::kEndedJobsKept + 10; ++i) {
     const std::string name = "j" + std::to_string(i);
     receive(i + 2, hello(name, "a" + std::to_string(i)));
@@ -486,7 +489,7 @@ TEST_F(JobTableTest, CountsOfAJobOutliveIt) {
   EXPECT_FALSE(table_.has_agent(AgentConnectionId(1)));
 }
 
-// Or whoever may say hello could fill the table with jobs that nobody waits for.
+// Otherwise anyone who may send a hello could fill the table with jobs that no node waits for.
 TEST_F(JobTableTest, AJobThatAllHaveLeftBeforeItBeganIsForgottenAfterALease) {
   Hello patient = hello("j", "a");
   patient.job.nodes = {2, 2};
@@ -505,7 +508,7 @@ TEST_F(JobTableTest, AJobThatAllHaveLeftBeforeItBeganIsForgottenAfterALease) {
   EXPECT_EQ(std::get<JobForgotten>(out.changes[0].what).id, "j");
   EXPECT_FALSE(table_.find("j"));
   EXPECT_EQ(table_.deadline(), std::nullopt);
-  patient.instance = instance;  // it was only cut off
+  patient.instance = instance;  // the agent was only cut off
   EXPECT_EQ(find<Welcome>(receive(2, patient), 2)->instance, instance);
 }
 
@@ -531,7 +534,7 @@ TEST_F(JobTableTest, AJobThatHasBegunIsNotForgottenWithItsAgents) {
   EXPECT_TRUE(table_.find("j"));
 }
 
-// --- whose job it is ---------------------------------------------------------------------------------
+// --- the user that owns a job ---
 
 class OwnedJobTest : public JobTableTest {
  protected:
@@ -546,7 +549,7 @@ class OwnedJobTest : public JobTableTest {
     first.job.nodes = {2, 2};
     return first;
   }
-  // nullptr: it was let in.
+  // Returns nullptr if the agent was admitted.
   static const Refused* refusal(const ServiceOutput& out, std::uint64_t connection) {
     return find<Refused>(out, connection);
   }

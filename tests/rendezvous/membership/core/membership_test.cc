@@ -168,7 +168,7 @@ TEST_F(MembershipTest, TheBudgetIsTheJobsAndItsEndIsTheFirstFailuresCode) {
   for (int generation = 0; generation < 2; ++generation) {
     say("a", AgentPhase::kRunning, generation);
     say("b", AgentPhase::kRunning, generation);
-    // Another node fails each time: the budget is counted once for the job.
+    // Another node fails each time. The budget is counted once for the whole job.
     const std::string guilty = generation == 0 ? "a" : "b";
     const std::string other = generation == 0 ? "b" : "a";
     say(guilty, AgentPhase::kIdle, generation, {killed(generation)});
@@ -421,7 +421,7 @@ TEST_F(MembershipTest, ASignalToOneNodeEndsAJobOfFixedSizeEverywhere) {
   leaving.leaving = SIGTERM;
   take(job_->status("id-b", leaving, now_));
   ASSERT_TRUE(told<Stop>("a"));
-  // What the stop of b does to a's workers is no failure.
+  // The workers of a end because b leaves. This is not a failure.
   say("a", AgentPhase::kIdle, 0, {killed(0)});
   take(job_->left("id-b", Leave{SIGTERM, ""}, now_));
   ASSERT_TRUE(told<End>("a"));
@@ -445,7 +445,7 @@ TEST_F(MembershipTest, ASignalToOneNodeLetsAnElasticJobGoOnWithoutIt) {
   EXPECT_EQ(told<Assignment>("a")->world_size, 1);
 }
 
-// Found by job_table_fuzz: agents refused what they were told then, and a service that was restarted
+// job_table_fuzz found this. Agents refused the message with the long text. A restarted service
 // refused its own journal.
 TEST_F(MembershipTest, ALongFarewellIsShortenedBeforeItIsToldToOthersOrKept) {
   start({2, 2});
@@ -483,7 +483,7 @@ TEST_F(MembershipTest, AFinishedNodeRunsAgainWhenAnotherFails) {
   EXPECT_EQ(told<Assignment>("a")->generation, Generation(1));
 }
 
-// --- what an agent says may be anything that a codec lets through ---
+// --- an agent's status may have any value that the codec accepts ---
 
 TEST_F(MembershipTest, AGenerationThatNoServiceHasBegunIsNotBelieved) {
   start({1, 1}, 0);
@@ -523,7 +523,7 @@ TEST_F(MembershipTest, WhatItKeepsOfAnEndFitsIntoMessages) {
   EXPECT_LE(verdict.exit_code, 255);
 }
 
-// --- what is seen from outside ---
+// --- what outside observers see ---
 
 TEST_F(MembershipTest, KeepsItsLogLinesAsEventsWithTheirTimes) {
   start({1, 1}, 1);
@@ -571,7 +571,7 @@ TEST_F(MembershipTest, SaysWhatHappenedForThoseWhoCount) {
   EXPECT_EQ(counted_.restarts, 1) << "the budget was used up";
 }
 
-// --- restarts: what RestartBudget decides is done
+// --- restarts: Membership does what RestartBudget decides ---
 
 TEST_F(MembershipTest, AfterQuickFailuresTheNextGenerationIsFormedWhenThePauseIsOver) {
   start({2, 2}, 9);

@@ -69,8 +69,10 @@ TEST(OrderNodes, PrefersWhoHasNotFailed) {
   EXPECT_EQ(order_nodes({bad, failed(newcomer("spare"), 3)}, 1), (Order{0})) << "or who was in it";
 }
 
-// Over random histories: a permutation without gaps, veterans below n stay, and nobody is left out
-// while there is room.
+// Holds for random histories:
+// - The order is a permutation without gaps.
+// - A veteran whose rank is below n keeps it.
+// - No node is left out while there is room.
 TEST(OrderNodes, KeepsEveryVeteranWhoseRankExistsInItsPlace) {
   Rng rng(7);
   for (int round = 0; round < 2000; ++round) {

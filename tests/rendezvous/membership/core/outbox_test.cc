@@ -1,4 +1,4 @@
-// What waits until it is safe, and what leaves when it is.
+// Tests Outbox: messages wait until the change that they report is durable; then they leave.
 #include "rendezvous/membership/core/outbox.h"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,8 @@ class OutboxTest : public testing::Test {
     return {AgentConnectionId(connection), Wait{reason}, after};
   }
   bool leaves(Outbox::Send send) { return box_.put(std::move(send)).has_value(); }
-  // "1:reason" of a directive, "1:welcome".
+  // Returns what leaves once change `number` is durable, as "1:reason" for a Wait or
+  // "1:welcome".
   std::vector<std::string> taken(std::uint64_t number) {
     std::vector<std::string> words;
     for (const Outbox::Send& send : box_.take_durable(number)) {

@@ -203,7 +203,7 @@ TEST_F(OutputInquiriesTest, OneWhoIsLateIsShownFromThenOnWhileItIsFollowed) {
   EXPECT_EQ(read_, "1\n");
 }
 
-// kTurns pages of every node at most wait for a reader, however many nodes there are.
+// At most kTurns pages wait for a reader, however many nodes there are.
 TEST_F(OutputInquiriesTest, NobodyIsGivenATurnForAReaderWhoDoesNotRead) {
   std::vector<OutputInquiries::Node> nodes;
   for (int i = 0; i < 100; ++i) nodes.push_back(node(std::to_string(i)));
@@ -267,7 +267,7 @@ TEST_F(OutputInquiriesTest, ThereAreOnlySoMany) {
   EXPECT_TRUE(inquiries_.has_room("another"));
 }
 
-// What a liar says costs the others nothing, and the table no more than it has.
+// Wrong messages do not affect the other nodes, and cost the table no additional memory.
 TEST_F(OutputInquiriesTest, ALiarChangesNothing) {
   begin({node("a"), node("b")});
   tell("c", {.lines = "not asked\n"});

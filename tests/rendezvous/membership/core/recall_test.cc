@@ -1,4 +1,5 @@
-// A job goes on in another life of its service: without any memory of it, and with its state.
+// Tests that a job continues when its service is restarted, without kept state and with kept
+// state.
 #include "tests/rendezvous/membership/core/fixture.h"
 
 namespace ddprun {
@@ -11,11 +12,11 @@ using MembershipTest = testing_support::MembershipFixture;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// --- a job that had an earlier life, in a service that was killed ---
+// --- the service was killed and kept no state ---
 
 class RecallTest : public MembershipTest {
  protected:
-  // A new service knows nothing; the agents still do.
+  // Starts a new service, which knows nothing. The agents still know the job.
   void restart_service(NodeRange nodes, int max_restarts) {
     start(nodes, max_restarts);
     job_->expect_past(now_ + seconds(5));
@@ -34,7 +35,7 @@ class RecallTest : public MembershipTest {
                                  .reason = "restart 2 of 3: earlier"};
     take(job_->joined(back, false, now_));
   }
-  // The only node of its generation.
+  // Brings back a node that was the only one of its generation.
   void come_back_alone(const std::string& host, AgentPhase phase, int generation) {
     Hello back = hello_again(host, phase, generation);
     back.assignment = Assignment{.generation = Generation(generation),
@@ -47,7 +48,7 @@ class RecallTest : public MembershipTest {
 
 TEST_F(RecallTest, NoMoreBudgetIsUsedThanThereIsWhateverAnAgentSays) {
   restart_service({2, 2}, 1);
-  come_back("a", 0, AgentPhase::kRunning, 7);  // says that 2 were used
+  come_back("a", 0, AgentPhase::kRunning, 7);  // this agent says that 2 were used
   EXPECT_EQ(job_->restarts_used(), 1);
 }
 
@@ -67,10 +68,10 @@ TEST_F(RecallTest, ARunningGenerationIsTakenOverWhenAllItsNodesHaveCome) {
   EXPECT_EQ(told<End>("a")->verdict.restarts_used, 2);
 }
 
-// It was replaced by a spare, which may still run the generation after its own.
+// A spare replaced node a. The spare may still run the generation after that of a.
 TEST_F(RecallTest, ANodeThatWasReplacedDoesNotBeginAgainWhatAnotherMayStillRun) {
   restart_service({1, 1}, 3);
-  Hello replaced = hello_again("a", AgentPhase::kIdle, 8);  // told of 8 while it waited
+  Hello replaced = hello_again("a", AgentPhase::kIdle, 8);  // told of generation 8 while it waited
   replaced.assignment = Assignment{.generation = Generation(7), .node_count = 1, .world_size = 1};
   take(job_->joined(replaced, false, now_));
   EXPECT_TRUE(told<Wait>("a"));
@@ -109,7 +110,8 @@ TEST_F(RecallTest, AFailureDuringTheOutageUsesBudget) {
   EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
 }
 
-// Its agent was ending the other workers when it came back, and said what had happened after that.
+// The agent of b was ending its other workers when it came back. It reported the failure after
+// that.
 TEST_F(RecallTest, AFailureDuringTheOutageThatIsToldLateUsesBudget) {
   restart_service({2, 2}, 3);
   come_back("a", 0, AgentPhase::kIdle, 7);
@@ -120,7 +122,7 @@ TEST_F(RecallTest, AFailureDuringTheOutageThatIsToldLateUsesBudget) {
   EXPECT_EQ(told<Assignment>("a")->restart_count, 3);
 }
 
-// Agents say so once: this one said it to nobody.
+// An agent reports a hang once. This agent reported it while there was no service.
 TEST_F(RecallTest, AHangThatBeganDuringTheOutageIsEnded) {
   restart_service({2, 2}, 3);
   Hello back = hello_again("a", AgentPhase::kRunning, 7);
@@ -149,8 +151,8 @@ TEST_F(RecallTest, AnOutageThatTheAgentsDidNotSitOutUsesNone) {
   EXPECT_EQ(told<Assignment>("b")->restart_count, 2);
 }
 
-// The patience of a's agent ended first. Rank 1 on b lost its peer and exited before that of b's
-// did.
+// The agent of a lost patience first. Then rank 1 on b lost its peer. It exited before the agent
+// of b lost patience.
 TEST_F(RecallTest, AWorkerThatNoticedWhatTheOutageDidToOthersIsNotBlamed) {
   WorkerEnd stopped = killed(0, seconds(3));
   stopped.after_stop = true;
@@ -167,7 +169,8 @@ TEST_F(RecallTest, AWorkerThatNoticedWhatTheOutageDidToOthersIsNotBlamed) {
   }
 }
 
-// It exited before any agent had ended workers, or a signal that no agent sent has killed it.
+// The worker exited before any agent had ended workers, or was killed by a signal that no agent
+// sent.
 TEST_F(RecallTest, AWorkersOwnFailureDuringTheOutageUsesBudget) {
   WorkerEnd stopped = killed(0, seconds(3));
   stopped.after_stop = true;
@@ -182,7 +185,7 @@ TEST_F(RecallTest, AWorkersOwnFailureDuringTheOutageUsesBudget) {
   }
 }
 
-// An agent of an older generation came first, without workers.
+// An agent of an older generation came first. It had no workers.
 TEST_F(RecallTest, AGenerationThatWasTakenOverIsNotJudgedAsRecalled) {
   JobSpec spec;
   spec.id = "job";
@@ -199,7 +202,7 @@ TEST_F(RecallTest, AGenerationThatWasTakenOverIsNotJudgedAsRecalled) {
   join("d");
   ASSERT_TRUE(told<Stop>("a"));
   EXPECT_EQ(told<Stop>("a")->reason, "a node joined");
-  // It exited before its agent heard of the stop.
+  // The worker exited before its agent received the stop.
   say("a", AgentPhase::kIdle, 7, {{.kind = EndKind::kExited, .code = 1}});
   say("b", AgentPhase::kIdle, 7);
   ASSERT_TRUE(told<Assignment>("d"));
@@ -251,11 +254,11 @@ TEST_F(RecallTest, AJobThatIsToldToEndWhileItIsRecalledEnds) {
   EXPECT_EQ(told<End>("b")->verdict.exit_code, 143);
 }
 
-// --- a job whose state was kept ---
+// --- the service was killed and kept its state ---
 
 class RestoredTest : public MembershipTest {
  protected:
-  // The service is killed, and another one goes on with what was kept.
+  // Kills the service. Another one continues with the kept state.
   void restart_service() {
     const JobState kept = job_->state(now_);
     now_ += seconds(2);
@@ -267,7 +270,7 @@ class RestoredTest : public MembershipTest {
                  std::vector<WorkerEnd> ends = {}) {
     take(job_->joined(hello_again(host, phase, generation, std::move(ends)), false, now_));
   }
-  // Generation 1 of 2 nodes runs, and has used one restart of `max_restarts`.
+  // Runs generation 1 on 2 nodes. One restart of `max_restarts` is used.
   void run_second_generation(NodeRange nodes, int max_restarts) {
     start(nodes, max_restarts);
     join("a");
@@ -280,7 +283,7 @@ class RestoredTest : public MembershipTest {
   }
 };
 
-// Of a hang the first node to say so knows its own workers only; what the others say comes later.
+// The first node that reports a hang knows only its own workers. The other nodes report later.
 TEST_F(RestoredTest, AHangIsJudgedByWhatAllNodesHaveSeen) {
   const WorkerSnapshot waits{
       .rank = Rank(0), .flight = FlightState::kWaiting, .collective = 57, .call = "barrier"};
@@ -320,7 +323,8 @@ TEST_F(RestoredTest, GoesOnWhereItWasWithItsGenerationAndItsBudget) {
   EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
 }
 
-// Killed when the assignment was safe and one node had been told: the other one is told now.
+// The service was killed when the assignment was durable and only one node had received it. The
+// other node gets it now.
 TEST_F(RestoredTest, WhoWasNotToldOfTheGenerationYetIsToldNow) {
   start({2, 2});
   join("a");
@@ -334,7 +338,7 @@ TEST_F(RestoredTest, WhoWasNotToldOfTheGenerationYetIsToldNow) {
   EXPECT_EQ(job_->phase(), JobPhase::kRunning);
 }
 
-// The node that failed first is gone; what it said is not.
+// The node that failed first is gone. Its report is still known.
 TEST_F(RestoredTest, AFailureThatWasKnownUsesBudgetAndKeepsItsStory) {
   run_second_generation({1, 2}, 3);
   say("a", AgentPhase::kStopping, 1, {killed(0)});
@@ -409,7 +413,7 @@ TEST_F(RestoredTest, ANodeThatDoesNotComeBackIsLostAndNamed) {
   EXPECT_EQ(told<Assignment>("a")->restart_count, 2);
 }
 
-// As after a loss of power in the whole room: other agents go on with the job.
+// This happens when the power fails in the whole room. Other agents continue the job.
 TEST_F(RestoredTest, AGenerationOfWhichNobodyComesBackUsesNoBudget) {
   run_second_generation({2, 2}, 3);
   restart_service();
@@ -450,7 +454,7 @@ TEST_F(RestoredTest, AVerdictIsToldToWhoComesLate) {
   EXPECT_TRUE(told<End>("b")->verdict.success);
 }
 
-// Nobody knows who else had been admitted before the first generation.
+// The service does not know which other nodes were admitted before the first generation.
 TEST_F(RestoredTest, AJobThatNeverRanWaitsForThoseOnTheirWayBack) {
   start({1, 3});
   join("a");

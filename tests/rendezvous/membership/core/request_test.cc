@@ -1,4 +1,5 @@
-// What a person asks of a running job: Membership::request(), and how JobTable hands it on.
+// Tests the requests of users for a running job: Membership::request(), and how JobTable
+// forwards them.
 #include <gmock/gmock.h>
 
 #include "base/exit_codes.h"
@@ -42,7 +43,7 @@ TEST_F(MembershipRequestTest, ARestartIsANewGenerationAndUsesNoBudget) {
   ASSERT_TRUE(told<Stop>("node0") && told<Stop>("node1"));
   EXPECT_EQ(told<Stop>("node0")->reason, "restart asked for by ada on node0");
   EXPECT_FALSE(told<Stop>("node0")->at_once);
-  // The workers' ends are victims.
+  // Worker ends after a requested stop are victims.
   WorkerEnd end = killed(0);
   end.after_stop = true;
   say("node0", AgentPhase::kIdle, 0, {end});
@@ -169,7 +170,7 @@ TEST_F(MembershipRequestTest, OfFailedGenerationsAnExcerptIsKept) {
   EXPECT_TRUE(newest.ends[1].stderr_tail.empty());
 }
 
-// --- the way through the table ---
+// --- requests through the table ---
 
 class RequestTableTest : public testing::Test {
  protected:
@@ -264,7 +265,7 @@ TEST_F(RequestTableTest, AnAgentAsksForItsOwnJobAlone) {
   EXPECT_FALSE(sends<Answer>(out, 1)[0].last) << "its connection stays";
 }
 
-// --- what workers write ---
+// --- output of workers ---
 
 class OutputRequestTest : public RequestTableTest {
  protected:
@@ -328,7 +329,7 @@ TEST_F(OutputRequestTest, IsAskedForOnceOnAConnection) {
   EXPECT_TRUE(sends<TellOutput>(second, 1).empty());
   const ServiceOutput gone = table_.disconnected(AgentConnectionId(9), now_);
   EXPECT_EQ(sends<TellOutput>(gone, 1).size(), 1u) << "the only one is ended";
-  // Nothing is left of it that would be told something.
+  // Nothing of the inquiry is left, so its reader gets no more messages.
   receive(1, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
   const ServiceOutput end =
       receive(2, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
@@ -342,7 +343,7 @@ TEST_F(OutputRequestTest, FollowsIntoTheNextGenerationAndToTheEnd) {
   const auto asked = std::get<TellOutput>(sends<TellOutput>(out, 1)[0].message);
   receive(1, OutputPage{.inquiry = asked.inquiry});
   receive(2, OutputPage{.inquiry = asked.inquiry});
-  // The second node is lost, and another comes in its place.
+  // The second node is lost, and another one takes its place.
   out = receive(
       2, AgentStatus{.phase = AgentPhase::kRunning, .generation = Generation(0), .leaving = 0});
   out = table_.disconnected(AgentConnectionId(2), now_);

@@ -73,7 +73,7 @@ TEST(RestartBudget, WordsOfAUsersProgramAreNoFinalError) {
   WorkerEnd said = killed(6), printed = exited(1), nested = exited(1);
   said.message = "std::runtime_error: " + words;
   printed.stderr_tail = {words};
-  // The last words of a ddprun that this one has started.
+  // This is the last line of a nested ddprun.
   nested.stderr_tail = {"ddprun: error: not restarted: its error says that a restart would fail in "
                         "the same way"};
   for (const WorkerEnd& end : {said, printed, nested})
@@ -87,7 +87,7 @@ TEST(RestartBudget, AFinalCodeEndsTheJobWhateverIsLeft) {
   EXPECT_FALSE(decision.restart);
   EXPECT_EQ(decision.why_not, "exit code 64 is one of --no-restart-on");
   EXPECT_FALSE(budget.decide(killed(9), kLong, std::nullopt, kStart).restart) << "128+9";
-  // A lost node has no exit code: 68 is ours.
+  // A lost node has no exit code of a worker: 68 is ddprun's own.
   EXPECT_TRUE(budget.decide({.kind = EndKind::kNodeLost}, kLong, std::nullopt, kStart).restart);
 }
 

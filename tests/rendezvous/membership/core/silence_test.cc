@@ -15,7 +15,7 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
 
-// Three nodes; the service lives in the agent of node0.
+// MembershipSilence: a job of three nodes. The service runs in the agent of node0.
 class MembershipSilence : public testing_support::MembershipFixture {
  protected:
   void SetUp() override {
@@ -27,7 +27,7 @@ class MembershipSilence : public testing_support::MembershipFixture {
     live(seconds(30));
   }
 
-  // Its agent has lost its patience; it comes back.
+  // Brings back a node whose agent has lost patience and ended its workers.
   void come_back(const std::string& host, std::vector<WorkerEnd> ends = {}) {
     take(job_->joined(hello_again(host, AgentPhase::kIdle, 0, std::move(ends)), false, now_));
   }
@@ -41,7 +41,7 @@ class MembershipSilence : public testing_support::MembershipFixture {
     return end;
   }
 
-  // What generation 1 was begun for.
+  // Returns the reason for which generation 1 was begun.
   std::string reason() {
     const Assignment* next = told<Assignment>("node0");
     return next && next->generation == Generation(1) ? next->reason : "generation 1 was not formed";
@@ -50,7 +50,7 @@ class MembershipSilence : public testing_support::MembershipFixture {
 
 TEST_F(MembershipSilence, ACutOffNodeIsBlamedRatherThanWhoNoticedItFirst) {
   job_->disconnected("id-node2");
-  now_ += milliseconds(4500);  // of node2; the others are heard
+  now_ += milliseconds(4500);  // node2 is silent; the others are heard
   job_->heard("id-node0", now_);
   job_->heard("id-node1", now_);
   say("node1", AgentPhase::kIdle, 0, {failed(1, "node1", milliseconds(50))});
@@ -108,7 +108,7 @@ TEST_F(MembershipSilence, AServiceThatDidNotRunTakesNoLeaseAndUsesNoRestart) {
 TEST_F(MembershipSilence, AWorkerThatFailedBeforeTheOutageTookEffectIsCounted) {
   now_ += seconds(30);
   job_->was_held_up(seconds(30), now_);
-  come_back("node2");  // before the guilty one
+  come_back("node2");  // comes before the guilty one
   say("node0", AgentPhase::kIdle, 0);
   come_back("node1", {failed(1, "node1", seconds(29))});
   EXPECT_THAT(reason(), HasSubstr("restart 1 of 3: rank 1 (local rank 0 on node1)"));
@@ -148,7 +148,7 @@ TEST_F(MembershipSilence, LongAfterAnOutageANodeThatIsCutOffIsBlamedAgain) {
   EXPECT_THAT(reason(), HasSubstr("node 2 (node2) was lost: it was cut off"));
 }
 
-// The service stops again and again: only the first restart in ten minutes is free.
+// The service stops repeatedly. Only the first restart in ten minutes is free.
 TEST_F(MembershipSilence, AServiceThatDoesNotRunAgainAndAgainUsesRestarts) {
   int generation = 0;
   const auto outage = [&] {
@@ -179,7 +179,7 @@ TEST_F(MembershipSilence, AServiceThatDoesNotRunAgainAndAgainUsesRestarts) {
   EXPECT_EQ(job_->verdict()->exit_code, to_int(ExitCode::kNodeLost));
 }
 
-// A ddp-rendezvous runs on no node of the job: none is named.
+// ddp-rendezvous does not run on a node of the job, so no node is blamed.
 TEST_F(MembershipSilence, ASeparateServiceThatDoesNotRunAgainIsNamedAndNoNode) {
   start({2, 2}, 0);
   join("node1");
@@ -201,7 +201,7 @@ TEST_F(MembershipSilence, ASeparateServiceThatDoesNotRunAgainIsNamedAndNoNode) {
 }
 
 TEST_F(MembershipSilence, AHostIsNotHereAndMissingAtOnce) {
-  // A new agent of node2 comes before the old one's lease runs out.
+  // A new agent of node2 comes before the lease of the old one ends.
   job_->disconnected("id-node2");
   Hello again = hello("node2");
   again.node.agent_id = "id-node2-again";

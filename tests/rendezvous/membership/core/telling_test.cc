@@ -1,4 +1,4 @@
-// What each member is told (membership_telling.cc).
+// Tests what each member is told (rendezvous/membership/core/telling.cc).
 #include "tests/rendezvous/membership/core/fixture.h"
 
 namespace ddprun {
@@ -9,7 +9,7 @@ using testing::HasSubstr;
 using MembershipTellingTest = testing_support::MembershipFixture;
 using std::chrono::seconds;
 
-// --- who may call the store's host ---
+// --- the peers that may connect to the store's host ---
 
 class PeersTest : public MembershipTellingTest {
  protected:
@@ -70,7 +70,7 @@ TEST_F(PeersTest, WhenNotAllFitEachNodeHasItsFirst) {
 TEST_F(MembershipTellingTest, TheStoresHostIsReachableFromOtherNodes) {
   start({2, 2});
   job_->set_service_address("10.0.0.9");
-  job_->set_service_address("127.0.1.1");  // as an agent beside the service sees it
+  job_->set_service_address("127.0.1.1");  // seen by an agent on the service's host
   Hello host = hello("a");
   host.node.address = "127.0.0.1";  // it reached the service through loopback
   take(job_->joined(host, true, now_));
@@ -79,7 +79,7 @@ TEST_F(MembershipTellingTest, TheStoresHostIsReachableFromOtherNodes) {
   EXPECT_EQ(told<Assignment>("b")->store.host, "10.0.0.9");
 }
 
-// --- what has happened, and why nothing does ---
+// --- reports of failures, and reasons to wait ---
 
 TEST_F(MembershipTellingTest, WhatFailedIsToldToTheFirstNodeAndToTheOneThatFailed) {
   start({3, 3}, 9);

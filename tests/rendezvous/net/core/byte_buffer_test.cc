@@ -24,7 +24,7 @@ TEST(ByteBuffer, GivesBackWhatWentIn) {
   }
 }
 
-// Moving all that is there for every few bytes would take minutes.
+// If each small operation moved all bytes, this test would take minutes.
 TEST(ByteBuffer, HoldsLittleMoreThanItsBytesAndMovesThemSeldom) {
   ByteBuffer buffer;
   buffer.append(std::string(16 << 20, 'x'));

@@ -20,7 +20,7 @@ TEST(FirstBytes, TellAgentsHttpAndTheStoresClientsApart) {
   EXPECT_EQ(client_kind_of("\x16\x03\x01"), ClientKind::kTls);
 }
 
-// An agent's magic may come byte by byte, and so may DELETE.
+// An agent's magic may arrive byte by byte, and so may DELETE.
 TEST(FirstBytes, OneByteOfTheMagicDoesNotTellYet) {
   EXPECT_EQ(client_kind_of(""), std::nullopt);
   EXPECT_EQ(client_kind_of("D"), std::nullopt);

@@ -13,7 +13,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// A journal of a few writes, and what was acknowledged after each.
+// Written: a journal of a few writes, and the image that was acknowledged after each.
 struct Written {
   std::string bytes = journal_snapshot({});
   std::vector<std::size_t> ends{bytes.size()};
@@ -25,7 +25,7 @@ struct Written {
     images.push_back(images.back());
     apply_entries(entries, images.back());
   }
-  // How many writes lie before this offset as a whole.
+  // Returns how many writes are complete before this offset.
   std::size_t whole_writes(std::size_t offset) const {
     std::size_t count = 0;
     while (count + 1 < ends.size() && ends[count + 1] <= offset) ++count;
@@ -59,7 +59,7 @@ TEST(Journal, ASnapshotSaysTheSame) {
   EXPECT_EQ(reading->image, image);
 }
 
-// Killed, or without power, at any moment of a write.
+// The process was killed, or the power failed, at any moment of a write.
 TEST(Journal, ATornTailIsCutAtEveryPosition) {
   const Written written = some_writes();
   for (std::size_t cut = written.ends[0]; cut <= written.bytes.size(); ++cut) {
@@ -67,7 +67,7 @@ TEST(Journal, ATornTailIsCutAtEveryPosition) {
       const std::string bytes = written.bytes.substr(0, cut) + garbage;
       const auto reading = read_journal(bytes);
       ASSERT_TRUE(reading) << cut << ": " << reading.error().message();
-      // Garbage may happen to be what was to be written.
+      // The garbage may by chance equal the bytes that should follow.
       const auto same =
           std::mismatch(bytes.begin(), bytes.end(), written.bytes.begin(), written.bytes.end());
       const std::size_t whole =
@@ -85,7 +85,7 @@ TEST(Journal, ACutHeaderIsRefused) {
   }
 }
 
-// Whatever byte is flipped, and however: never a state that was not acknowledged once.
+// For every changed byte: the result is never a state that was not acknowledged.
 TEST(Journal, AFlippedByteIsRefusedOrCutNeverBelieved) {
   const Written written = some_writes();
   for (std::size_t at = 0; at < written.bytes.size(); ++at) {
@@ -121,7 +121,7 @@ TEST(Journal, AnotherVersionIsRefusedAsSuch) {
   EXPECT_EQ(reading.error().kind, ErrorKind::kUnsupported);
 }
 
-// The length of a frame is believed only as far as there are bytes.
+// The reader must not reserve memory for a frame length beyond the bytes that are there.
 TEST(Journal, AHugeLengthTakesNoMemory) {
   std::string bytes = journal_snapshot({});
   bytes += std::string(

@@ -24,7 +24,7 @@ TEST(CodeRanges, WhatIsNoneIsNamed) {
   for (const char* text :
        {"0", "256", "-1", "x", "2,", ",2", "3-2", "2-", "64-300", "1 2", "2;3"}) {
     const Result<CodeRanges> ranges = parse_code_ranges(text);
-    // A comma at the end is like none.
+    // A comma at the end is ignored.
     EXPECT_EQ(static_cast<bool>(ranges), std::string_view(text) == "2,") << text;
   }
   EXPECT_EQ(parse_code_ranges("2,x").error().cause,

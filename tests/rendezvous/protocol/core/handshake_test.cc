@@ -1,4 +1,4 @@
-// The handshake, from both sides.
+// Tests both sides of the handshake.
 #include "rendezvous/protocol/core/handshake.h"
 
 #include <gmock/gmock.h>
@@ -60,7 +60,7 @@ TEST_F(HandshakeTest, AProofIsWorthNothingOnAnotherConnection) {
   EXPECT_EQ(again.receive(std::get<Proof>(*proof)).what, What::kRefuse);
 }
 
-// Somebody in between has a TLS connection with either side, and hands on what they say.
+// A man in the middle has a TLS connection with each side, and forwards what they send.
 TEST_F(HandshakeTest, AProofIsWorthNothingOnAnotherTlsConnection) {
   AgentHandshake agent(kKey, knock(), "channel of the agent");
   service_.bind_to("channel of the service");
@@ -152,12 +152,13 @@ TEST_F(HandshakeTest, ARefusalIsHandedOn) {
   EXPECT_EQ(std::get<Refused>(*refused).reason, "why");
 }
 
-// --- by munge --------------------------------------------------------------------------------------
+// --- by munge ---
 
 constexpr UserId kServiceUser{64};
 constexpr UserId kAgentUser{1000};
 
-// A munged that every side has: a credential names its maker and its reader.
+// MungeHandshakeTest: simulates a munged that both sides can ask. A credential names its maker
+// and its reader.
 class MungeHandshakeTest : public HandshakeTest {
  protected:
   static MungeOutcome munge(const MungeTask& task, UserId own) {
@@ -177,14 +178,14 @@ class MungeHandshakeTest : public HandshakeTest {
   static Error munged_is_dead() {
     return {.kind = ErrorKind::kConnection, .doing = "ask munge", .cause = "no munged"};
   }
-  // The Proof of an agent that was challenged so.
+  // Returns the Proof of an agent for this challenge.
   static std::string proof_for(AgentHandshake& agent, const ServiceHandshakeMessage& challenge,
                                UserId own = kAgentUser) {
     const auto task = agent.receive(challenge);
     const auto proof = agent.answered(munge(std::get<MungeTask>(task.value()), own));
     return std::get<Proof>(proof.value()).proof;
   }
-  // What the service says when it has read it.
+  // Returns the service's step after munge has read the proof.
   static ServiceHandshake::Step read(ServiceHandshake& service, const std::string& proof) {
     const ServiceHandshake::Step step = service.receive(Proof{proof});
     EXPECT_EQ(step.what, What::kAskMunge);

@@ -64,7 +64,7 @@ TEST(HangAnalysis, WhoIsOutsideOfALaterOneHasComeAndIsNotNamed) {
 
 TEST(HangAnalysis, TheEarliestCollectiveIsTheOneThatCounts) {
   EXPECT_THAT(named({in_collective(0, 58), in_collective(1, 57), outside(2, 56)}), ElementsAre(2));
-  // Rank 1 hangs in 57, which 0 has left: nobody else is behind.
+  // Rank 1 hangs in collective 57, which rank 0 has left. No other rank is late.
   EXPECT_THAT(named({in_collective(0, 58), in_collective(1, 57)}), ElementsAre(1));
 }
 
@@ -90,8 +90,8 @@ TEST(HangAnalysis, WhereAllHaveComeTheOneThatIsStoppedIsNamed) {
 }
 
 TEST(HangAnalysis, WhoMakesAnotherCallThanMostIsNamed) {
-  std::vector<WorkerSnapshot> all{in_collective(0, 57), in_collective(1, 57), in_collective(2, 57, 61),
-                            outside(3, 56)};
+  std::vector<WorkerSnapshot> all{in_collective(0, 57), in_collective(1, 57),
+                                  in_collective(2, 57, 61), outside(3, 56)};
   all[1].call = "all_gather of 4194304 bytes";
   const std::vector<WorkerEnd> ends = hung_ranks(all);
   ASSERT_EQ(ends.size(), 1u);
@@ -130,11 +130,11 @@ TEST(HangAnalysis, WhoIsNotOfAGroupIsNotAwaitedThere) {
 }
 
 TEST(HangAnalysis, CollectivesOfDifferentGroupsAreNotCompared) {
-  // Rank 1 waits in its group's first for rank 2, and the world waits for both.
+  // Rank 1 waits for rank 2 in the first collective of their group. The world waits for both.
   EXPECT_THAT(named({in_collective(0, 50), in_group(in_collective(1, 1), 9, {1, 2}),
                      in_group(outside(2, 0), 9, {}), in_collective(3, 50)}),
               ElementsAre(2));
-  // All wait: the way leads to the stopped one.
+  // All wait. The chain of waiting ranks leads to the stopped one.
   WorkerSnapshot stopped = in_group(in_collective(2, 1), 9, {});
   stopped.is_stopped = true;
   EXPECT_THAT(named({in_collective(0, 50), in_group(in_collective(1, 1), 9, {1, 2}), stopped}),
@@ -180,7 +180,8 @@ TEST(HangAnalysis, WithoutRecordsTheLowestStepIsNamed) {
   EXPECT_THAT(named({without_record(0, 9), without_record(1, 8), without_record(2, 8)}),
               ElementsAre(1, 2));
   EXPECT_THAT(named({without_record(0, 9, false), without_record(1, 9)}), ElementsAre(1));
-  EXPECT_THAT(named({WorkerSnapshot{.rank = Rank(0)}, WorkerSnapshot{.rank = Rank(1)}}), ElementsAre(0, 1));
+  EXPECT_THAT(named({WorkerSnapshot{.rank = Rank(0)}, WorkerSnapshot{.rank = Rank(1)}}),
+              ElementsAre(0, 1));
 }
 
 TEST(HangAnalysis, RanksThatDoTheSameShareALine) {

@@ -23,12 +23,13 @@ constexpr std::size_t kEntry = KvState::kEntryBytes;
 const std::string kReady = u8(0);
 const std::string kNothing;
 
-// A store whose clients are numbers. Replies to others than the one that asks wait in `mail`.
+// Store: a KvState whose clients are numbers. mail() returns replies to clients that did not ask
+// just now.
 class Store {
  public:
   explicit Store(const KvLimits& limits = {}) : state_(limits, "who I am") {}
 
-  // The bytes that the asking client gets for this request.
+  // Makes the request and returns the bytes that the asking client gets.
   std::string ask(std::uint64_t client, Command command, std::vector<std::string> strings = {},
                   std::int64_t number = 0) {
     Request request;
@@ -50,7 +51,7 @@ class Store {
     return mail(client);
   }
 
-  // Does what was left over.
+  // Does the work that was left over.
   void work() {
     while (state_.has_work()) {
       Replies replies;
@@ -60,7 +61,7 @@ class Store {
     }
   }
 
-  // Takes what has come for a client that did not ask.
+  // Takes the bytes that have arrived for a client that did not ask.
   std::string mail(std::uint64_t client) { return std::exchange(mail_[client], {}); }
 
   void set(const std::string& key, const std::string& value) {
@@ -73,7 +74,7 @@ class Store {
   void push(const std::string& key, const std::string& value) {
     ask(99, Command::kQueuePush, {key, value});
   }
-  // Starts a wait that must not be answered yet.
+  // Starts a wait, and expects that it is not answered yet.
   void park(std::uint64_t client, std::vector<std::string> keys) {
     EXPECT_EQ(ask(client, Command::kWait, std::move(keys)), kNothing);
     EXPECT_EQ(last_refusal, "");
@@ -89,7 +90,7 @@ class Store {
   std::optional<Refusal::Kind> last_kind;
   int slices = 0;
   std::function<void()> between_slices;
-  bool leaves_work = false;  // to a later request
+  bool leaves_work = false;  // leaves it to a later request
 
  private:
   void sort(const Replies& replies) {
@@ -348,7 +349,7 @@ TEST(KvState, WaitOnAFilledQueueAndAMissingKeyIsAnsweredWhenTheKeyComes) {
   EXPECT_EQ(store.mail(1), kReady);
 }
 
-// PyTorch's libuv server keeps a stale entry and answers the second wait here.
+// PyTorch's libuv server keeps a stale entry here and answers the second wait.
 TEST(KvState, WhoWasWokenByAPushIsNotWokenByTheNextOneForAnotherWait) {
   Store store;
   store.park(1, {"q"});
@@ -567,7 +568,7 @@ TEST(KvState, AFetchIsHeldAsAWaitIs) {
   EXPECT_EQ(store.last_kind, Refusal::kHeldLimit);
 }
 
-// Thousands wait, so that the last of them are told when the key has gone again.
+// Thousands of clients wait. So the key is deleted before the last of them get their answer.
 TEST(KvState, AFetchWhoseKeyHasGoneBeforeItIsToldWaitsForTheNext) {
   constexpr std::uint64_t kFirst = 1000, kLast = 3000;
   Store store;
@@ -637,7 +638,7 @@ TEST(KvState, ALongTryFetchIsCutIntoSlicesAndGoesOnWhenKeysAreDeletedMeanwhile) 
   }
   store.slices = 0;
   int slice = 0;
-  // When all have been found to be there.
+  // This is after the first pass, which has found that all keys exist.
   store.between_slices = [&] {
     if (++slice == 9) store.ask(2, Command::kDeleteKey, {"999"});
   };
@@ -872,7 +873,7 @@ TEST(KvState, AKeyCountsWhetherItComesBeforeOrAfterAWaitHasLookedAtIt) {
   for (const bool in_order : {true, false}) {
     Store store;
     std::size_t next = 0;
-    // Some from the front, which have been looked at, and some from the back, which have not.
+    // Keys at the front have already been checked by the wait, keys at the back have not.
     store.between_slices = [&] {
       const auto between = std::exchange(store.between_slices, nullptr);
       for (int i = 0; i < 100 && next < kMany; ++i, ++next) {
@@ -894,7 +895,8 @@ TEST(KvState, AKeyCountsWhetherItComesBeforeOrAfterAWaitHasLookedAtIt) {
   }
 }
 
-// The second entry of the key must not be taken for another wait, whoever came in between.
+// The second entry of the key must not count as another wait, even if another client's wait came
+// in between.
 TEST(KvState, AKeyNamedTwiceFarApartIsOneKeyForAQueue) {
   Store store;
   std::vector<std::string> keys = many_keys("there", kMany);
@@ -1017,7 +1019,8 @@ TEST(KvState, TheWaitersOfOneKeyAreToldInSlices) {
   store.between_slices = [&] {
     store.between_slices = nullptr;
     told_at_once = kMany - store.state().parked_count();
-    // Who cancels now is not told any more, and what the key becomes does not matter.
+    // A client that cancels now gets no answer. For the others it does not matter what happens
+    // to the key.
     EXPECT_EQ(store.ask(1000 + kMany - 1, Command::kCancelWait), u8(1));
     store.ask(99, Command::kDeleteKey, {"k"});
     store.park(1, {"k"});
@@ -1211,7 +1214,7 @@ TEST(Replies, JoinsWhatFollowsForOneConnection) {
 
 // --- against a model that is too simple to be wrong ---
 
-// Who waits is found by looking at everybody, in order of arrival.
+// Model: finds the waiting clients by a search through all of them, in order of arrival.
 class Model {
  public:
   struct Wait {
@@ -1224,7 +1227,7 @@ class Model {
     return std::any_of(waits_.begin(), waits_.end(),
                        [&](const Wait& wait) { return wait.client == client; });
   }
-  // All return who is answered.
+  // All of these functions return the clients that are answered.
   std::multiset<std::uint64_t> wait(std::uint64_t client, const std::vector<std::string>& keys) {
     std::set<std::string> missing;
     for (const std::string& key : keys) {
@@ -1276,7 +1279,7 @@ TEST_P(KvStateRandom, WakesWhomTheModelWakes) {
   Store store;
   Model model;
   constexpr std::uint64_t kClients = 8;
-  std::set<std::uint64_t> fetching;  // whose last wait is a FETCH
+  std::set<std::uint64_t> fetching;  // clients whose last wait is a FETCH
   const auto some_key = [&] { return std::string(1, static_cast<char>('a' + rng.below(6))); };
   for (int step = 0; step < 3000; ++step) {
     const std::uint64_t client = rng.below(kClients);
@@ -1326,7 +1329,7 @@ TEST_P(KvStateRandom, WakesWhomTheModelWakes) {
     for (std::uint64_t other = 0; other < kClients; ++other) {
       const std::string got = other == client ? own : store.mail(other);
       if (fetching.contains(other) && !got.empty()) {
-        // The item of a queue is not fetched.
+        // A FETCH does not return the item of a queue.
         ASSERT_TRUE(got == bytes_fetched("v") || got == bytes_fetched("")) << "step " << step;
         answered.insert(other);
         continue;
@@ -1339,7 +1342,7 @@ TEST_P(KvStateRandom, WakesWhomTheModelWakes) {
   }
 }
 
-// Holds the same in the plainest way, and counts all of it anew.
+// HeldModel: holds the same data in the simplest way, and counts all of it again each time.
 struct HeldModel {
   std::map<std::string, std::string> values;
   std::map<std::string, std::deque<std::string>> queues;
@@ -1358,7 +1361,7 @@ struct HeldModel {
     return sum;
   }
   bool exists(const std::string& key) { return values.contains(key) || !queues[key].empty(); }
-  // Nobody waits for it any more.
+  // Ends the waits for this key.
   void appeared(const std::string& key) {
     for (auto& [client, keys] : waits) keys.erase(key);
     std::erase_if(waits, [](const auto& wait) { return wait.second.empty(); });
@@ -1382,7 +1385,7 @@ TEST_P(KvStateRandom, HoldsWhatTheModelCountsAndNeverMoreThanAllowed) {
   for (int step = 0; step < 5000; ++step) {
     const std::uint64_t client = rng.below(4);
     const std::string key = some_key(), value = some_value();
-    HeldModel next = model;  // what is held if the request is not refused
+    HeldModel next = model;  // the state if the request is not refused
     const auto ask = [&](Command command, std::vector<std::string> strings,
                          std::int64_t number = 0) {
       store.ask(client, command, std::move(strings), number);
@@ -1397,7 +1400,7 @@ TEST_P(KvStateRandom, HoldsWhatTheModelCountsAndNeverMoreThanAllowed) {
         ask(Command::kAppend, {key, value});
         break;
       case 2: {
-        // Only where the counter is short enough to be one.
+        // Skips values that are not a short number.
         const std::string held = model.values.contains(key) ? model.values[key] : "0";
         if (held.empty() || held.size() > 15) continue;
         next.set(key, std::to_string(std::stoll(held) + 95));
@@ -1418,7 +1421,7 @@ TEST_P(KvStateRandom, HoldsWhatTheModelCountsAndNeverMoreThanAllowed) {
         break;
       }
       case 5: {
-        // The oldest waiter is not known here: nobody waits for the keys of queues.
+        // This model does not know the oldest waiter. So no client waits for the keys of queues.
         const std::string queue = "queue" + key;
         next.queues[queue].push_back(value);
         ask(Command::kQueuePush, {queue, value});

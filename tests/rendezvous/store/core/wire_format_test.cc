@@ -55,7 +55,7 @@ std::string error_of(const RequestParser& parser) {
 
 bool has(Dialect dialect, Command command) { return opcode_of(dialect, command).has_value(); }
 
-// One request of every kind, as a client may send them.
+// Sample: a request of some kind, as a client may send it.
 struct Sample {
   std::string bytes;
   Parsed parsed;
@@ -108,7 +108,7 @@ std::vector<Parsed> all_parsed(Dialect dialect) {
   return parsed;
 }
 
-// What a parser says about these bytes after a good handshake.
+// Returns the parser's error for these bytes after a good handshake.
 std::string error_after(const std::string& bytes, const RequestLimits& limits = {}) {
   RequestParser parser(limits);
   parser.feed(handshake() + bytes);
@@ -123,7 +123,7 @@ TEST(WireFormat, EncodesTheCapturedBytesOfPyTorch) {
   EXPECT_EQ(request(Command::kBarrier, {"/b"}, 1), "\x12\x02\0\0\0\0\0\0\0/b\x01\0\0\0\0\0\0\0"s);
 }
 
-// Another number would be another command to a server of another version.
+// These numbers must not change: a server of another version would take them for other commands.
 TEST(WireFormat, OurOwnCommandsKeepTheirNumbers) {
   EXPECT_EQ(request(Command::kFetch, {"/k"}), "\x80\x02\0\0\0\0\0\0\0/k"s);
   EXPECT_EQ(request(Command::kTryFetch, {"/k"}), "\x81\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0/k"s);
@@ -231,7 +231,8 @@ TEST_P(EveryDialect, GivesARequestOnlyWhenItIsWhole) {
 
 TEST_P(EveryDialect, RefusesEveryUnknownOpcode) {
   const std::string before = opening(dialect()) + request(Command::kGet, {"k"}, 0, dialect());
-  // An L1 connection turns to L2 first, so what L2 does not have is unknown to it.
+  // An L1 connection switches to L2 first. So the unknown opcodes are those that L2 does not
+  // have.
   const Dialect last = dialect() == Dialect::kL1 ? Dialect::kL2 : dialect();
   for (int opcode = 0; opcode < 256; ++opcode) {
     if (command_of(last, static_cast<std::uint8_t>(opcode))) continue;
@@ -270,7 +271,8 @@ TEST(RequestParser, ReadsManyPipelinedRequestsInOneChunk) {
   EXPECT_EQ(parser.next(), nullptr);
 }
 
-// Looking at all keys again for each byte would take hours here, and moving them minutes.
+// If the parser checked all keys again for each byte, this test would take hours. If it moved
+// them, it would take minutes.
 TEST(RequestParser, ReadsAListOfTheMostKeysByteByByte) {
   const RequestLimits limits;
   const std::vector<std::string_view> keys(limits.keys, "k");
