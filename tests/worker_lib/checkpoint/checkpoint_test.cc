@@ -29,14 +29,14 @@ using testing_support::TemporaryDirectory;
 using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
 
-// Without the claim and its lock.
+// Returns the files of the directory without the claim and its lock.
 std::vector<std::string> listing(const std::string& path) {
   std::vector<std::string> names = testing_support::listing(path);
   std::erase_if(names, [](const std::string& name) { return name.starts_with('.'); });
   return names;
 }
 
-// Everything that a training has.
+// Training: everything that a training run has.
 struct Training {
   Training(int rank, int world)
       : sampler(100, {.seed = 3, .rank = rank, .world_size = world}),
@@ -75,7 +75,7 @@ class CheckpointTest : public testing::Test {
     return directory_ / name;
   }
 
-  // A world of `size` saves these steps, one after the other.
+  // Saves these steps in a world of `size` ranks, one after the other.
   void save_steps(const std::vector<int>& steps, int size = 1) {
     ThreadWorld(size).run([&](ProcessGroup& group) {
       CheckpointManager manager(group, 0, options_);
@@ -184,7 +184,7 @@ TEST_F(CheckpointTest, WhatWasPassedOverIsGoneAfterTheNextSave) {
   save_steps({10, 20, 30});
   flip_a_bit(file(30, ".pt"));
   flip_a_bit(file(20, ".json"));
-  save_steps({15});  // restores 10
+  save_steps({15});  // restores step 10
   EXPECT_THAT(listing(directory_.path()),
               ElementsAre("step-000000000010.json", "step-000000000010.pt",
                           "step-000000000015.json", "step-000000000015.pt"));
@@ -219,7 +219,7 @@ TEST_F(CheckpointTest, AFailedWriteThrowsOnEveryRankNamingTheFile) {
     manager.save(1, training.state);
     manager.wait();
     if (group.rank() == 0) {
-      // Its temporary name cannot be made where the directory is none.
+      // The temporary file cannot be created if a plain file takes the place of the directory.
       fs::rename(directory_.path(), directory_.path() + ".away");
       std::ofstream(directory_.path()) << "a file";
     }
@@ -249,7 +249,7 @@ TEST_F(CheckpointTest, AWriteThatFailsInTheBackgroundIsThrownByTheNextCallOnEver
       group.barrier();
       manager.save(2, training.state);
       EXPECT_DIST_ERROR(manager.wait(), Kind::kSystem, name_of_the_file);
-      manager.wait();  // it was said
+      manager.wait();  // the failure was already reported
       manager.save(3, training.state);
       EXPECT_DIST_ERROR(manager.save(4, training.state), Kind::kSystem, name_of_the_file);
       CheckpointOptions options = options_;
@@ -269,7 +269,7 @@ TEST_F(CheckpointTest, AWriteThatFailsInTheBackgroundIsThrownByTheNextCallOnEver
 
 TEST_F(CheckpointTest, RanksRestoreTheNewestThatAllCanRead) {
   save_steps({1, 2, 3}, 2);
-  // Rank 1 sees a directory of its own, where step 3 is damaged.
+  // Rank 1 sees another directory, in which step 3 is damaged.
   const TemporaryDirectory other;
   fs::copy(directory_.path(), other.path(), fs::copy_options::recursive);
   flip_a_bit(other / "step-000000000003.pt");
@@ -338,7 +338,7 @@ TEST_F(CheckpointTest, RanksWithNothingInCommonDoNotStartAnew) {
 
 TEST_F(CheckpointTest, WhatCannotBeReadIsAnErrorOnEveryRankAndIsNotPassedOver) {
   save_steps({1, 2}, 2);
-  // A link to itself in the file's place: open() fails, for root as well.
+  // A link to itself takes the place of the file. So open() fails, even for root.
   fs::remove(file(2, ".pt"));
   fs::create_symlink(file(2, ".pt"), file(2, ".pt"));
   ThreadWorld(2).run([&](ProcessGroup& group) {
@@ -372,7 +372,7 @@ TEST_F(CheckpointTest, AWorldOfAnotherSizeGoesOn) {
                   testing::ElementsAre(
                       AllOf(HasSubstr(file(3, ".pt")),
                             HasSubstr("a world of 2, this one has " + std::to_string(world))),
-                      HasSubstr("all take rank 0's buffers")));  // BatchNorm's
+                      HasSubstr("all take rank 0's buffers")));  // the buffers of BatchNorm
     });
   ThreadWorld(2).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options_);
@@ -425,7 +425,7 @@ TEST_F(CheckpointTest, AnotherScheduleIsAClearError) {
   });
 }
 
-// A plateau that has seen nothing yet has an infinite number in its state.
+// A plateau scheduler that has seen no metric yet has an infinite number in its state.
 TEST_F(CheckpointTest, SchedulesGoOnWhereTheyWere) {
   ThreadWorld(2).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options_);
@@ -468,7 +468,8 @@ TEST_F(CheckpointTest, SchedulesGoOnWhereTheyWere) {
   });
 }
 
-// The writer's thread is held up where it tells that a checkpoint is whole.
+// HeldWriter: stops the writer's thread when the thread announces that a checkpoint is
+// complete.
 class HeldWriter {
  public:
   std::function<void(std::int64_t)> announce() {
@@ -525,7 +526,7 @@ TEST_F(CheckpointTest, ASaveWaitsForTheLastOne) {
   EXPECT_TRUE(fs::exists(file(2, ".json")));
 }
 
-// Large enough that writing takes longer than changing it.
+// The state is so large that writing it takes longer than changing it.
 TEST_F(CheckpointTest, WhatIsWrittenIsTheStateAtTheCallAndNotALaterOne) {
   ThreadWorld(1).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options_);
@@ -687,7 +688,8 @@ TEST_F(CheckpointTest, ARankZeroThatWasCutOffCannotAnnounceAnyMore) {
   EXPECT_EQ(restore_alone().step, 15);
 }
 
-// The later run has taken the directory and saved a later step: that is the reason, not the step.
+// The later run has taken the directory and saved a later step. The error must name the taken
+// directory as the reason, not the step.
 TEST_F(CheckpointTest, ARunThatWasCutOffIsToldSoAlsoWhereTheLaterOneIsAhead) {
   ThreadWorld(2).run([&](ProcessGroup& group) {
     Training training(group.rank(), 2);
@@ -704,8 +706,8 @@ TEST_F(CheckpointTest, ARunThatWasCutOffIsToldSoAlsoWhereTheLaterOneIsAhead) {
   });
 }
 
-// Without locks its manifest may slip through. Neither is it restored, nor does it keep the later
-// run from saving, nor does it stay.
+// Without locks, its manifest may get through. Such a manifest is not restored, does not keep
+// the later run from saving, and does not stay.
 TEST_F(CheckpointTest, WhatARankZeroThatWasCutOffAnnouncesLateDoesNotCount) {
   const auto slip_through = [&](std::int64_t step) {
     CheckpointDirectory blind(directory_.path());

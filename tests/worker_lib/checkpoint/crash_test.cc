@@ -1,5 +1,5 @@
-// A whole CheckpointManager when a call of its writer fails, when it is killed, and when the power
-// goes. faults_test does the same to the directory alone, more thoroughly.
+// Tests a whole CheckpointManager: a call of its writer fails, its process is killed, or the
+// power fails. faults_test does the same with the directory alone, more thoroughly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -30,7 +30,7 @@ using testing_support::RecordedDisk;
 using testing_support::TemporaryDirectory;
 using testing_support::ThreadWorld;
 
-// A model whose weights are all the number of its last step.
+// Training: a model whose weights all have the number of the last step as their value.
 class Training {
  public:
   explicit Training(std::int64_t width = 8)
@@ -115,7 +115,7 @@ TEST(CheckpointCrash, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsRestored) 
   constexpr int kRounds = 500;
   for (int round = 0; round < kRounds; ++round) {
     KilledChild child([&](const KilledChild::Tell& tell) {
-      // Else nearly all kills come while it waits for the disk.
+      // With fsync, nearly all kills would come while the child waits for the disk.
       FilesWithoutFsync quick;
       std::optional<ScopedFileCalls> scope;
       if (round % 5 != 0) scope.emplace(quick);
@@ -124,7 +124,7 @@ TEST(CheckpointCrash, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsRestored) 
         Training training(128);
         manager.restore(training.state());
         for (std::int64_t step = newest + 1;; ++step) {
-          manager.save(step, training.at(step));  // after it has waited for the one before
+          manager.save(step, training.at(step));  // waits for the save of the step before
           tell(step - 1);
         }
       });
@@ -139,7 +139,8 @@ TEST(CheckpointCrash, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsRestored) 
       Training training(128);
       const Restored restored = manager.restore(training.state());
       EXPECT_GE(restored.step, told);
-      EXPECT_LE(restored.step, told + 2);  // being written, and announced before it could tell
+      // One is being written, one was announced but not yet reported.
+      EXPECT_LE(restored.step, told + 2);
       EXPECT_TRUE(training.is_at(restored.step)) << restored.step;
       EXPECT_THAT(restored.skipped, IsEmpty());
       newest = restored.step;
@@ -157,7 +158,7 @@ TEST(CheckpointCrash, WhereverThePowerGoesWhatWasAnnouncedIsRestored) {
   Rng rng(seed);
   const TemporaryDirectory root;
   RecordedDisk disk(root.path());
-  std::vector<std::size_t> calls_of;  // until wait() returned, by step
+  std::vector<std::size_t> calls_of;  // calls until wait() returned, by step
   {
     const ScopedFileCalls scope(disk);
     for (int run = 0; run < 2; ++run)
@@ -177,7 +178,7 @@ TEST(CheckpointCrash, WhereverThePowerGoesWhatWasAnnouncedIsRestored) {
   }
   ASSERT_EQ(calls_of.size(), 7u);
 
-  std::map<RecordedDisk::Image, std::int64_t> restored_from;  // many are the same
+  std::map<RecordedDisk::Image, std::int64_t> restored_from;  // many images are equal
   FilesWithoutFsync quick;
   const ScopedFileCalls scope(quick);
   ThreadWorld(1).run([&](ProcessGroup& group) {

@@ -1,4 +1,4 @@
-// What changes files goes wrong: each call fails once, and the power goes after each of them.
+// Tests failures of file operations: each call fails once, and the power fails after each call.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +38,8 @@ std::string random_bytes(std::uint64_t seed, std::size_t count) {
   return text;
 }
 
-// In pieces, so that what is large takes several calls of write().
+// Announces a checkpoint whose data comes in pieces, so that large data takes several calls of
+// write().
 Result<void> announce(CheckpointDirectory& directory, std::int64_t step, const std::string& data) {
   constexpr std::size_t kPieceBytes = 700 << 10;
   const Result<AnnouncedCheckpoint> announced = directory.announce(
@@ -60,13 +61,14 @@ Result<std::string> load(const CheckpointDirectory& directory, std::int64_t step
 
 // --- calls that fail -----------------------------------------------------------------------------
 
-// What is done to a directory of the steps 1 and 2.
+// Story: an operation on a directory that holds steps 1 and 2.
 struct Story {
   const char* name;
-  std::size_t bytes;  // of what is saved in it
-  // The call that fails is told of in any case. Else what comes after the announcement is not.
+  std::size_t bytes;  // size of the data that is saved
+  // True if a failure of any call is reported. Otherwise failures after the announcement are
+  // not.
   bool is_all_told;
-  bool is_start;  // nothing is saved where it fails
+  bool is_start;  // the story saves nothing if it fails
   Result<void> (*tell)(CheckpointDirectory& directory, const std::string& data);
 };
 
@@ -102,13 +104,15 @@ constexpr FileFault kFaults[] = {{.sys_errno = EIO},
                                  {.sys_errno = 0},
                                  {.sys_errno = EIO, .is_lasting = true}};
 
-// The rest of a short write is written, and what a signal interrupted is done again.
+// Returns true if the save must succeed in spite of the fault. The rest of a short write is
+// written, and a call that a signal interrupted is repeated, except rename() and unlink().
 bool is_borne(const FileFault& fault, const std::string& call) {
   const bool may_have_happened = call.starts_with("rename") || call.starts_with("unlink");
   return fault.sys_errno == 0 || (fault.sys_errno == EINTR && !may_have_happened);
 }
 
-// False if the story has no such call.
+// Runs a story with a fault and checks the outcome. Returns false if the story has no such
+// call.
 bool tell(const Story& story, const std::string& third, const FileFault& fault) {
   const TemporaryDirectory temporary;
   CheckpointDirectory directory(temporary.path());
@@ -174,9 +178,10 @@ TEST(CheckpointFaults, WhateverCallFailsWhatWasThereStaysTheErrorNamesItAndTheNe
   }
 }
 
-// --- power ---------------------------------------------------------------------------------------
+// --- power loss ----------------------------------------------------------------------------------
 
-// A run of saves on a disk, killed at some moment or not, and what it may count on.
+// SavingRun: a run that saves on a recorded disk. It may be killed. It knows which saves must
+// survive.
 class SavingRun {
  public:
   explicit SavingRun(RecordedDisk& disk, std::string path)
@@ -190,8 +195,8 @@ class SavingRun {
       promises_.push_back({disk_.calls(), static_cast<int>(saves_.size()) - 1});
   }
 
-  // Which save is the newest whole one in this directory, -1 for none. Damaged ones are passed
-  // over; one that loads as something that was never saved is a failure.
+  // Returns the newest complete save in this directory, or -1 for none. Passes over damaged
+  // ones. The test fails if a checkpoint loads with data that was never saved.
   int newest_in(const CheckpointDirectory& directory) const {
     for (const std::int64_t step : *directory.steps()) {
       const Result<std::string> data = load(directory, step);
@@ -206,7 +211,7 @@ class SavingRun {
     return save < 0 ? 0 : saves_[static_cast<std::size_t>(save)].step;
   }
 
-  // The newest save that was announced by then.
+  // Returns the newest save that was announced within the first `calls` calls, or -1.
   int promised_after(std::size_t calls) const {
     int promised = -1;
     for (const Promise& promise : promises_)
@@ -238,8 +243,8 @@ void tell_first_part(SavingRun& run) {
   (void)run.directory().forget(1);
 }
 
-// What a restarted job does: it finds the newest, saves the same step once more, a later one, and
-// forgets what is older.
+// Does what a restarted job does: it finds the newest step, saves it again, saves a later step,
+// and removes what is older.
 void tell_second_part(SavingRun& run, std::size_t calls_at_kill) {
   EXPECT_TRUE(run.directory().prepare());
   const int found = run.newest_in(run.directory());
@@ -251,11 +256,12 @@ void tell_second_part(SavingRun& run, std::size_t calls_at_kill) {
     if (old < step + 1) (void)run.directory().forget(old);
 }
 
-// The power goes after each call from `first` on: whatever the disk holds then, the newest that was
-// announced or a later one is found, and the next run goes on. Returns how many disks there were.
+// Loses the power after each call from `first` on. Whatever the disk then holds, the newest
+// announced save or a later one must be found, and the next run must work. Returns the number
+// of different disks.
 int lose_power_after_each_call(const RecordedDisk& disk, const SavingRun& run, std::size_t first,
                                Rng& rng) {
-  std::map<RecordedDisk::Image, int> newest_in;  // many are the same
+  std::map<RecordedDisk::Image, int> newest_in;  // many images are equal
   for (std::size_t calls = first; calls <= disk.calls(); ++calls) {
     for (const RecordedDisk::Image& image : disk.images_after(calls, rng)) {
       const auto [found, is_new] = newest_in.try_emplace(image, -1);
@@ -295,7 +301,8 @@ TEST(CheckpointFaults, WhereverThePowerGoesWhatWasAnnouncedIsThere) {
   EXPECT_GT(lose_power_after_each_call(disk, run, 0, rng), 80) << "there were disks of many kinds";
 }
 
-// A kill loses nothing of what was written, but it leaves the disk where no run would by itself.
+// A kill loses no written data. But it leaves the disk in states that an undisturbed run never
+// leaves.
 TEST(CheckpointFaults, WhereverThePowerGoesAfterAKillWhatWasAnnouncedIsThere) {
   const std::uint64_t seed = testing_support::test_seed(20260102);
   SCOPED_TRACE(testing_support::seed_text(seed));

@@ -1,5 +1,5 @@
-// Runs that take a directory of checkpoints from one another, and one that was cut off and does not
-// know it.
+// Tests runs that take a checkpoint directory from one another, and a run that was cut off and
+// does not know it.
 #include "worker_lib/checkpoint/fencing_token.h"
 
 #include <gmock/gmock.h>
@@ -80,7 +80,7 @@ TEST_F(FencingTokens, ARunThatWasCutOffCanAnnounceNothing) {
   EXPECT_FALSE(old_run_.hold("remove old checkpoints"));
 }
 
-// It has written its data when the new run comes, and is about to announce it.
+// The old run has written its data and is about to announce it when the new run comes.
 TEST_F(FencingTokens, NotEvenWhatItHasOnTheDiskAlready) {
   const auto written =
       old_run_.write_data("step-000000000020.pt", [](AtomicFile& file) { file.write("x", 1); });
@@ -93,12 +93,13 @@ TEST_F(FencingTokens, NotEvenWhatItHasOnTheDiskAlready) {
   EXPECT_THAT(checkpoint_files(temporary_.path()), IsEmpty());
 }
 
-// Its manifest is written while the new run's own of the same step is: it must not replace that
-// one.
+// The old run writes its manifest while the new run writes its own for the same step. The old
+// one must not replace the new one.
 TEST_F(FencingTokens, TheNewRunsCheckpointOfTheSameStepStays) {
   ASSERT_TRUE(old_run_.announce({.step = 20}, [&](AtomicFile& file) {
     file.write("old", 3);
-    // Nothing was there yet; the claim is taken while the data is written.
+    // Nothing else happens in this save. In the next one, the directory is taken during the
+    // write.
   }));
   bool is_taken = false;
   const auto late = old_run_.announce({.step = 30}, [&](AtomicFile& file) {
@@ -114,11 +115,11 @@ TEST_F(FencingTokens, TheNewRunsCheckpointOfTheSameStepStays) {
   EXPECT_EQ(std::string(data->begin(), data->end()), "new");
 }
 
-// Without locks a manifest may slip through between the look at the claim and the rename.
+// Without locks, a manifest may get through between the check of the claim and the rename.
 TEST_F(FencingTokens, AManifestThatSlipsThroughDoesNotCount) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   ASSERT_TRUE(new_run_.take(1, "new"));
-  CheckpointDirectory blind(temporary_.path());  // asks nobody
+  CheckpointDirectory blind(temporary_.path());  // does not check the claim
   ASSERT_TRUE(announce(blind, 20, "late"));
   ASSERT_TRUE(announce(blind, 10, "another ten"));
   for (const std::int64_t step : {10, 20}) {
@@ -156,7 +157,7 @@ TEST_F(FencingTokens, ADamagedClaimIsReplacedByOneWithAHigherNumberThanAnyManife
 }
 
 TEST_F(FencingTokens, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
-  // A link to itself: open() fails, for root as well.
+  // A link to itself: open() fails, even for root.
   fs::create_symlink("step-000000000010.json", temporary_ / "step-000000000010.json");
   const Result<void> taken = new_run_.take(1, "new");
   ASSERT_FALSE(taken);
@@ -164,8 +165,8 @@ TEST_F(FencingTokens, TheDirectoryIsNotTakenWhileAManifestCannotBeRead) {
               AllOf(HasSubstr("take the directory"), HasSubstr("step-000000000010.json")));
 }
 
-// The manifest exceeds the bounds of the version that takes the directory, but not those of a later
-// one: here the same file, too deep in the meantime.
+// The manifest exceeds the bounds of the version that takes the directory, but not those of a
+// later version. Here it is the same file, which is nested too deeply for a while.
 TEST_F(FencingTokens, WhatThisVersionCannotReadCountsForALaterOne) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   ASSERT_TRUE(announce(old_run_, 20, "twenty"));
@@ -181,7 +182,8 @@ TEST_F(FencingTokens, WhatThisVersionCannotReadCountsForALaterOne) {
   EXPECT_TRUE(third.read_manifest(10));
 }
 
-// Where the lock does not exist, or has run out: the old run is stopped between its look and the removal.
+// The lock may be missing or may have expired. Then the old run may be stopped between its
+// check and the removal.
 TEST_F(FencingTokens, ARunThatWasCutOffRemovesNothing) {
   ASSERT_TRUE(announce(old_run_, 10, "ten"));
   const Result<ClaimLock> lock = old_run_.hold("remove old checkpoints");
@@ -217,7 +219,7 @@ TEST_F(FencingTokens, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
   EXPECT_FALSE(second_restarted.take(2, "second's last process", "job B"));
 }
 
-// ddprun keeps kMaxTailLineBytes of a line that a program prints.
+// ddprun keeps kMaxTailLineBytes of each line that a program prints.
 TEST_F(FencingTokens, TheWordsThatForbidARestartAreNotCutOffByALongPath) {
   fs::path directory = temporary_.path();
   for (int i = 0; i < 10; ++i) directory /= std::string(200, 'x');

@@ -32,7 +32,7 @@ using testing_support::listing;
 using testing_support::read_file;
 using testing_support::TemporaryDirectory;
 
-// What step N's data file holds in these tests.
+// Returns the contents of the data file of a step in these tests.
 std::string payload(std::int64_t step, std::size_t bytes = 3000) {
   Rng rng(static_cast<std::uint64_t>(step));
   std::string text(bytes, '\0');
@@ -50,7 +50,7 @@ void overwrite(const std::string& path, const std::string& text) {
   std::ofstream(path, std::ios::binary | std::ios::trunc) << text;
 }
 
-// Nothing when the checkpoint of `step` is whole, else why it is not.
+// Returns why the checkpoint of `step` is not whole, or an empty text if it is whole.
 std::string damage(const CheckpointDirectory& directory, std::int64_t step) {
   const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
   if (!checkpoint) return checkpoint.error().message();
@@ -72,7 +72,7 @@ class CheckpointIo : public testing::Test {
 };
 
 TEST_F(CheckpointIo, ReadsBackWhatWasAnnounced) {
-  // Larger than the write buffer, in pieces of awkward sizes.
+  // The data is larger than the write buffer, and comes in pieces of irregular sizes.
   const std::string data = payload(1, (3 << 20) + 17);
   const auto written = directory_.announce(
       {.step = 5, .epoch = 1, .generation = 2, .world_size = 3}, [&](AtomicFile& file) {
@@ -115,8 +115,8 @@ TEST_F(CheckpointIo, WhatWasWrittenMayChangeAtOnce) {
   EXPECT_EQ(damage(directory_, 5), "");
 }
 
-// Whole buffers, one byte less and one more, with and without a file system that writes past its
-// cache.
+// Tests whole buffers, one byte less and one byte more. File systems with and without direct
+// writes (O_DIRECT) are tested, and short writes.
 TEST_F(CheckpointIo, FilesOfAnySizeAreWholeOnAnyFileSystem) {
   struct OnlyThroughTheCache : FileCalls {
     ssize_t write(int fd, const void* data, std::size_t bytes) override {
@@ -209,7 +209,7 @@ TEST_F(CheckpointIo, AManifestOfAnotherStepIsRefused) {
   EXPECT_THAT(damage(directory_, 6), HasSubstr("it is the manifest of step 5"));
 }
 
-// Somebody who computes the digest anew still cannot make us read a file elsewhere, or too much.
+// A forged manifest with a correct digest must not make us read another file, or too much data.
 TEST_F(CheckpointIo, AForgedManifestIsReadWithCare) {
   ASSERT_TRUE(announce(directory_, 5, "x"));
   const std::string path = directory_.path_of("step-000000000005.json");
@@ -244,7 +244,8 @@ TEST_F(CheckpointIo, FieldsOfTheWrongTypeAreNamedInOneLine) {
       const std::string name(field);
       if (name == "/metric" && value.is_number()) continue;
       if (value.is_string() && (name == "/model" || name == "/data")) continue;
-      if (value == -1 && (name == "/epoch" || name == "/generation")) continue;  // some count from -1
+      // Some programs count from -1.
+      if (value == -1 && (name == "/epoch" || name == "/generation")) continue;
       nlohmann::json document = original;
       document.erase("manifest_sha256");
       document[nlohmann::json::json_pointer(field)] = value;
@@ -257,7 +258,7 @@ TEST_F(CheckpointIo, FieldsOfTheWrongTypeAreNamedInOneLine) {
     }
 }
 
-// A megabyte of "[" would take the parser's stack.
+// A parser would overflow its stack on a megabyte of "[".
 TEST_F(CheckpointIo, AManifestBeyondTheReadersBoundsIsNotCalledDamaged) {
   ASSERT_TRUE(announce(directory_, 5, "x"));
   const std::string path = directory_.path_of("step-000000000006.json");
@@ -292,7 +293,8 @@ TEST_F(CheckpointIo, ASaveOfTheSameStepSetsAsideWhatIsBeyondTheReadersBounds) {
   EXPECT_FALSE(fs::exists(directory_.path_of("step-000000000005-2.pt"))) << "of the first save";
 }
 
-// A disk that fails when a manifest is to be replaced, as a kill just before that.
+// NoNewManifest: a disk that fails when a manifest is replaced. A kill just before has the same
+// effect.
 struct NoNewManifest : FileCalls {
   int rename(const char* from, const char* to) override {
     if (!std::string_view(to).ends_with(".json")) return FileCalls::rename(from, to);
@@ -387,7 +389,8 @@ TEST_F(CheckpointIo, ADirectoryThatIsAFileIsNamed) {
   EXPECT_FALSE(directory.steps());
 }
 
-// What a child does that saves one checkpoint after the other and tells each that was announced.
+// Saves one checkpoint after the other, in a child process, and reports each one that was
+// announced.
 void save_for_ever(const std::string& path, std::int64_t first_step,
                    const KilledChild::Tell& tell) {
   CheckpointDirectory directory(path);
@@ -407,7 +410,7 @@ TEST_F(CheckpointIo, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsWhole) {
   int interrupted = 0;
   for (int round = 0; round < 500; ++round) {
     KilledChild saver([&](const KilledChild::Tell& tell) {
-      // Else nearly all kills come while it waits for the disk.
+      // With fsync, nearly all kills would come while the child waits for the disk.
       FilesWithoutFsync quick;
       std::optional<ScopedFileCalls> scope;
       if (round % 5 != 0) scope.emplace(quick);
@@ -424,7 +427,7 @@ TEST_F(CheckpointIo, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsWhole) {
     for (const std::int64_t step : steps) ASSERT_EQ(damage(directory_, step), "") << step;
     const std::int64_t found = steps.empty() ? 0 : steps.front();
     ASSERT_GE(found, told);
-    ASSERT_LE(found, told + 1);  // announced, and killed before it could tell
+    ASSERT_LE(found, told + 1);  // announced, but killed before the report
     if (found > 0) {
       const auto data = directory_.read_data(directory_.read_manifest(found)->manifest);
       ASSERT_EQ(std::string(data->begin(), data->end()), payload(found, 20000));
@@ -452,7 +455,7 @@ TEST_F(CheckpointIo, AFullDiskLeavesTheEarlierCheckpointsAsTheyWere) {
   EXPECT_THAT(last.error().message(), HasSubstr("No space left on device"));
   EXPECT_EQ(*directory.steps()->begin(), step - 1);
   for (const std::int64_t whole : *directory.steps()) EXPECT_EQ(damage(directory, whole), "");
-  // No temporary file keeps the space.
+  // No temporary file takes up space.
   for (const std::string& name : listing(directory.path()))
     EXPECT_THAT(name, Not(HasSubstr(".tmp")));
   ASSERT_TRUE(directory.forget(1));
@@ -460,7 +463,7 @@ TEST_F(CheckpointIo, AFullDiskLeavesTheEarlierCheckpointsAsTheyWere) {
 }
 
 TEST_F(CheckpointIo, AFullDiskAtTheManifestLeavesNoTrace) {
-  // One inode for the root, one for the data file, none for the manifest.
+  // The disk has an inode for the root and one for the data file, but none for the manifest.
   const testing_support::SmallDisk disk(temporary_ / "disk", "size=256k,nr_inodes=2");
   if (!disk.mounted()) GTEST_SKIP() << "mounting a small tmpfs needs root: " << strerror(errno);
   CheckpointDirectory directory(temporary_ / "disk");

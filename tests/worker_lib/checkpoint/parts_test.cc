@@ -1,5 +1,6 @@
-// TrainingState's named lists, as GANs, averaged weights and reinforcement learning use them, and what save()
-// and restore() say of a training that cannot be resumed as it is.
+// Tests TrainingState's named lists, as GANs, averaged weights and reinforcement learning use
+// them. Also tests what save() and restore() say about a training run that cannot be resumed as
+// it is.
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,7 +37,7 @@ using testing_support::TemporaryDirectory;
 using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
 
-// Two networks with an optimizer each, a schedule, and tensors of the program's own.
+// Gan: two networks with an optimizer each, a schedule, and tensors of the program.
 struct Gan {
   explicit Gan(int rank = 0, double lr = 0.01)
       : generator(torch::nn::Linear(2, 3), torch::nn::BatchNorm1d(3)),
@@ -269,7 +270,7 @@ TEST_F(CheckpointParts, AnUndefinedTensorTakesTheShapeThatWasSaved) {
 
 // --- what cannot be resumed as it is ---
 
-// Collects LibTorch's warnings of the threads that have a guard of it.
+// Warnings: collects LibTorch's warnings from threads that hold a guard for it.
 class Warnings final : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -396,7 +397,7 @@ TEST_F(PositionWarnings, AnotherBatchSizeIsRemarkedOn) {
   });
 }
 
-// One example after the other.
+// Numbers: a dataset whose i-th example is i.
 class Numbers : public torch::data::datasets::Dataset<Numbers, int> {
  public:
   int get(std::size_t index) override { return static_cast<int>(index); }
@@ -422,7 +423,8 @@ TEST_F(PositionWarnings, AnotherBatchSizeOfTheLoaderIsRemarkedOn) {
   });
 }
 
-// The signal stays in this process: only contexts that may be asked look at it.
+// The request stays set in this process after the test. Only contexts that may be asked to save
+// look at it.
 TEST_F(PositionWarnings, ATrainingThatGoesOnWhenToldToLeaveIsWarnedOnceAndSavesNoMore) {
   ASSERT_EQ(setenv("DDPRUN_CHECKPOINT_SIGNAL", std::to_string(SIGUSR2).c_str(), 1), 0);
   Context context = init_with({.device = torch::kCPU,
@@ -489,7 +491,8 @@ TEST_F(CheckpointParts, WhatIsBeyondTheReadersBoundsIsPassedOverAndStays) {
   EXPECT_FALSE(fs::exists(directory_ / "step-000000000004.json"));
 }
 
-// Each entry of the file in turn as something else: an error in one line, never LibTorch's assertion.
+// Each entry of the file in turn gets another type. The error is one line, never an assertion
+// of LibTorch.
 TEST_F(CheckpointParts, EntriesOfTheWrongTypeAreNamed) {
   DistributedSampler sampler(100, DistributedSamplerOptions{});
   torch::nn::Linear net(2, 2);

@@ -1,5 +1,5 @@
-// What ranks have of their own, through a save and a restore: runs that were killed and resumed
-// must end with the bits of one that was not.
+// Tests that a save and a restore keep the state that each rank has of its own. A run that was
+// killed and resumed must end with the bits of a run that was not.
 #include "worker_lib/checkpoint/rank_state.h"
 
 #include <gmock/gmock.h>
@@ -37,7 +37,7 @@ torch::nn::Sequential make_normed_mlp() {
   return result;
 }
 
-// How a training is made; what varies between the tests.
+// Setting: how a training run is made, as far as the tests differ.
 struct Setting {
   torch::nn::Sequential (*net)() = make_mlp;
   DataParallelOptions options = {.first_bucket_bytes = 100, .bucket_bytes = 300};
@@ -47,7 +47,7 @@ struct Setting {
   RanksDiffer ranks_differ = RanksDiffer::kInBuffers;
 };
 
-// One rank's training.
+// Training: one rank's training run.
 struct Training {
   Training(const Setting& of, ProcessGroup& its_group)
       : setting(of), group(its_group), net(of.net()), model(net, group, of.options) {
@@ -62,7 +62,7 @@ struct Training {
     if (of.averaging_period) state.averager = &averager.emplace(*of.averaging_period);
   }
 
-  // One of the passes of a step, which is done with the last one.
+  // Runs one pass of a step. The last pass of a step completes it.
   void pass(int number) {
     const int of_step = number % setting.accumulated;
     if (of_step == 0) optimizer.zero_grad();
@@ -95,8 +95,9 @@ struct Training {
 
 class RankState : public testing::Test {
  protected:
-  // Whether `total` passes without and with a kill after `killed_at` of them end with the same bits
-  // on every rank. keeps: the checkpoint has what ranks have of their own.
+  // Runs `total` passes once without a kill and once with a kill after `killed_at` passes.
+  // Returns whether both end with the same bits on every rank. keeps: the checkpoint has the
+  // ranks' own state.
   bool ends_the_same(const Setting& setting, int killed_at, int total, bool keeps) {
     const bool is_within = killed_at % setting.accumulated != 0;
     std::atomic<bool> all_same = true;
@@ -137,7 +138,7 @@ class RankState : public testing::Test {
   void expect_to_resume(const Setting& setting, int killed_at, int total) {
     EXPECT_TRUE(ends_the_same(setting, killed_at, total, /*keeps=*/true)) << killed_at;
   }
-  // So that a test of the above can fail.
+  // Checks that the test above can fail: without the ranks' own state the bits must differ.
   void expect_to_need_its_own(const Setting& setting, int killed_at, int total) {
     EXPECT_FALSE(ends_the_same(setting, killed_at, total, /*keeps=*/false)) << killed_at;
   }
@@ -266,7 +267,7 @@ TEST_F(RankState, ASparseGradientIsRefusedByName) {
   });
 }
 
-// Two ranks save, three restore.
+// Two ranks save, three ranks restore.
 TEST_F(RankState, AWorldOfAnotherSizeTakesRankZerosAndTheAverageOfSums) {
   const auto gradient = [](int rank) { return torch::full({2, 3}, 1.0f + 2 * rank); };
   ThreadWorld(2).run([&](ProcessGroup& group) {

@@ -1,4 +1,4 @@
-// Checkpoints of which each rank writes its share.
+// Tests checkpoints of which each rank writes its share.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -34,7 +34,7 @@ torch::nn::Sequential make_net() {
                                torch::nn::Linear(20, 5));
 }
 
-// The same on every rank.
+// Sets the same values on every rank.
 template <class Optimizer>
 void fill_with_numbers(torch::nn::Sequential& net, Optimizer& optimizer) {
   const torch::NoGradGuard no_grad;
@@ -51,7 +51,7 @@ bool equal(const c10::IValue& a, const c10::IValue& b);
 
 bool equal_dicts(const PickleDict& a, const PickleDict& b) {
   if (a.size() != b.size()) return false;
-  auto other = b.begin();  // in order
+  auto other = b.begin();  // the order counts
   for (const auto& entry : a) {
     if (!equal(entry.key(), other->key()) || !equal(entry.value(), other->value())) return false;
     ++other;
@@ -59,7 +59,7 @@ bool equal_dicts(const PickleDict& a, const PickleDict& b) {
   return true;
 }
 
-// Tensors bit for bit, dicts with their order.
+// Compares tensors bit for bit, and dicts including their order.
 bool equal(const c10::IValue& a, const c10::IValue& b) {
   if (a.isTensor())
     return b.isTensor() && a.toTensor().dtype() == b.toTensor().dtype() &&
@@ -95,7 +95,7 @@ class ShardedCheckpoint : public testing::Test {
     std::erase_if(names, [](const std::string& name) { return name.starts_with('.'); });
     return names;
   }
-  // A world saves these steps; the weights are filled with numbers.
+  // Saves these steps in a world of `size` ranks. The weights are filled with numbers.
   void save_steps(const std::vector<int>& steps, int size = 2) {
     in_a_world_of(size, [&](Context& context) {
       auto net = make_net();
@@ -188,7 +188,8 @@ TEST_F(ShardedCheckpoint, TheLastKAreKeptAndWhatAKilledSaveLeftIsRemoved) {
                           "step-000000000005.json"));
 }
 
-// A limit for the whole process: shard 0, which has the small things as well, is the larger one.
+// The limit applies to the whole process. Shard 0 also has the small entries, so it is the
+// larger one and only its write fails.
 TEST_F(ShardedCheckpoint, AWriteThatFailsOnOneRankIsThrownOnAllNamingTheFile) {
   for (const bool asynchronous : {true, false}) {
     const std::string path = directory_ / (asynchronous ? "a" : "s");
@@ -242,8 +243,9 @@ TEST_F(ShardedCheckpoint, WhatRanksHaveOfTheirOwnComesBack) {
   });
 }
 
-// The one file that `merge` makes has the entries of one that was written by rank 0, in their
-// order. checkpoint_tool_test has the tool; here is what restore() puts together, in the same way.
+// The file that `merge` makes has the same entries, in the same order, as a file that rank 0
+// writes. checkpoint_tool_test tests the tool. This test checks what restore() puts together in
+// the same way.
 TEST_F(ShardedCheckpoint, OfAZeroOptimizerIsThatOfAPlainOne) {
   const TemporaryDirectory plain;
   in_a_world_of(2, [&](Context& context) {

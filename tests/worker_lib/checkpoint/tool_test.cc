@@ -1,4 +1,4 @@
-// ddprun-ckpt, the program, on checkpoints and files that are whole, damaged, or none.
+// Tests the program ddprun-ckpt on checkpoints and files that are whole, damaged or missing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -50,7 +50,8 @@ class CheckpointTool : public testing::Test {
       for (const int step : steps) manager.save(step, state);
     });
   }
-  // By two ranks, each its share; and the same state by rank 0, into plain_.
+  // Saves these steps from two ranks, each its share. Rank 0 also saves the state of the last
+  // step into plain_.
   void save_shards(const std::vector<int>& steps) {
     in_a_world_of(2, [&](Context& context) {
       const int rank = context.rank();
@@ -165,7 +166,7 @@ TEST_F(CheckpointTool, MergesShardsIntoTheFileThatOneRankWouldHaveWritten) {
   EXPECT_EQ(lines_of(merged), lines_of(plain));
   EXPECT_EQ(lines_of(run_), lines_of(plain));
   EXPECT_EQ(run({"verify", merged}).code, 0) << "its CRCs";
-  // Every byte of every tensor.
+  // Compares every byte of every tensor.
   const auto one = read_pickle(read_file(merged), merged);
   const auto other = read_pickle(read_file(plain), plain);
   EXPECT_EQ(hash_of_value(one), hash_of_value(other));

@@ -1,5 +1,6 @@
-// init_with() as far as one process can see: the environment, the choice of device and backend,
-// worlds of one, and ranks that do not come. Worlds of several are in worker_processes_test.
+// Tests init_with() as far as one process can: the environment, the choice of device and
+// backend, worlds of one, and missing ranks. Worlds of several ranks are in
+// worker_processes_test.cc.
 #include "ddprun/context.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +39,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing_support::dist_error_of;
 
-constexpr const char* kNobodysPort = "1";  // tcpmux
+constexpr const char* kNobodysPort = "1";  // tcpmux: nothing listens there
 
 long count_threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
@@ -75,7 +76,7 @@ TEST(Context, AWorldOfOneHasNoThreadsAndItsCollectivesAreCopies) {
   EXPECT_EQ(count_threads(), threads);
 }
 
-// torch_cuda costs every start 0.1 s and 350 MB.
+// Loading torch_cuda costs 0.1 s at every start, and 350 MB.
 TEST(Context, AProgramForTheCpuDoesNotLoadTheCudaPartOfLibTorch) {
   const std::string loaded = testing_support::read_file("/proc/self/maps");
   EXPECT_THAT(loaded, HasSubstr("libtorch_cpu"));
@@ -175,11 +176,11 @@ TEST(Context, WithoutAGpuAProgramForGpusRunsOnTheCpu) {
   EXPECT_EQ(context.group().backend_name(), "cpu");
 }
 
-// --- backends of the program's own
+// --- backends that the program brings
 
 BackendKind recording_kind(BackendRecord& record) {
   return {.name = "mine", .devices = {torch::kPrivateUse1}, .make = [&](const BackendStart& start) {
-            EXPECT_EQ(start.store, nullptr);  // of a world of one
+            EXPECT_EQ(start.store, nullptr);  // a world of one has none
             return std::make_unique<RecordingBackend>(record, start.rank, start.size,
                                                       start.device.type());
           }};
@@ -219,7 +220,7 @@ TEST(Context, EachTensorGoesToTheBackendOfItsDevice) {
                           "scatter [2] root 0 in 5.0 s", "all_to_all [2] of [2] in 5.0 s",
                           "barrier in 5.0 s", "monitored_barrier in 5.0 s"));
   record.calls.clear();
-  EXPECT_EQ(group.all_gather_object({{"a", 1}})[0].at("a"), 1);  // on the host
+  EXPECT_EQ(group.all_gather_object({{"a", 1}})[0].at("a"), 1);  // runs on the host
   EXPECT_THAT(record.calls, IsEmpty());
   group.abort("enough");
   EXPECT_EQ(record.aborted, "enough");
@@ -239,7 +240,7 @@ TEST(Context, ABackendOfTheProgramsOwnMayBeTheOnlyOne) {
   }
 }
 
-// As of a call that was aborted while a stream waited for it.
+// The colors are wrong, as after a call that was aborted while a stream waited for it.
 TEST(Context, ASplitWhoseColorsDidNotComeIsRefused) {
   const ScopedEnvironment none({});
   BackendRecord record;
@@ -329,7 +330,8 @@ TEST(Context, WhatToVerifyIsTheOptionElseTheEnvironments) {
                "results and 0");
 }
 
-// Nobody serves a store, so the group is never formed; until then the double sees the order of calls.
+// No store is served, so the group is never formed. Until then the double records the order of
+// calls.
 TEST(Context, TheDeviceIsLocalRankModuloDevicesAndCurrentBeforeAnythingElse) {
   const ScopedEnvironment launched({{"RANK", "5"},
                                     {"WORLD_SIZE", "6"},
@@ -348,7 +350,7 @@ TEST(Context, TheDeviceIsLocalRankModuloDevicesAndCurrentBeforeAnythingElse) {
   NcclDouble::api().set_device(0);
 }
 
-// --- others that are not there
+// --- missing peers
 
 TEST(Context, ByHandItNamesRank0WhoseStoreItWaitsFor) {
   for (const std::string host : {"127.0.0.1", "::1"}) {
@@ -400,7 +402,7 @@ TEST(Context, ItsKeysBeginWithItsOwnPrefixAndNameTheGeneration) {
   EXPECT_THAT(*keys, testing::Each(testing::StartsWith("ddprun/job/generation-3/")));
 }
 
-// --- ranks that are threads: each says its place itself
+// --- ranks that are threads: each states its own rank
 
 void sum_over(const InitOptions& options) {
   Context context = init_with(options, nullptr);
@@ -446,7 +448,8 @@ TEST(Context, AStoreThatPyTorchServesIsUsedWhereItIsSaidToBeThere) {
   });
 }
 
-// Rank 0's context is the first to end; what it hosts goes on until the others have ended.
+// Rank 0's context is the first to end. The store that it hosts stays until the others have
+// ended.
 TEST(Context, TheStoreOutlivesRank0sGroupAsLongAsItIsNeeded) {
   const ScopedEnvironment none({});
   const testing_support::HeldPort port;
@@ -463,7 +466,7 @@ TEST(Context, TheStoreOutlivesRank0sGroupAsLongAsItIsNeeded) {
       return;
     }
     ASSERT_TRUE(testing_support::eventually([&] { return is_rank0_leaving.load(); }));
-    testing_support::let_pass(milliseconds(100));  // in which it would end if it did not wait
+    testing_support::let_pass(milliseconds(100));  // it would end in this time if it did not wait
     const auto store = connect_tcp_store({.port = port.port()});
     store->set("k", "v");
     EXPECT_EQ(store->get("k", seconds(20)), "v");
@@ -471,7 +474,7 @@ TEST(Context, TheStoreOutlivesRank0sGroupAsLongAsItIsNeeded) {
   EXPECT_TRUE(listen_tcp(HostPort{"127.0.0.1", port.port()})) << "somebody has the port";
 }
 
-// The others are done with a world that has failed, whatever they do next.
+// The other ranks need nothing more from a world that has failed.
 TEST(Context, Rank0DoesNotWaitWhereTheGroupHasFailed) {
   const ScopedEnvironment none({});
   const testing_support::HeldPort port;

@@ -1,4 +1,5 @@
-// Groups of some of a world's ranks, which are threads here, each with a Context of its own.
+// Tests groups of some ranks of a world. The ranks are threads here, each with its own
+// Context.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -71,7 +72,7 @@ TEST(NewGroup, OfTheSameRanksAreDifferentGroups) {
   in_a_world_of(2, [](Context& context) {
     const auto first = context.new_group({0, 1}, {.name = "first"});
     const auto second = context.new_group({0, 1}, {.name = "second"});
-    // In another order on each rank: the groups do not wait for each other.
+    // The order differs between the ranks: the groups do not wait for each other.
     std::vector<Work> works;
     const Tensor a = torch::ones({3});
     const Tensor b = torch::full({3}, 2.0);
@@ -138,7 +139,7 @@ TEST(NewGroup, WrongRanksAreRefusedByName) {
   });
 }
 
-// What a child's exit code says of what it did.
+// Returns the exit code of a child. Kills a child that does not end in time.
 int code_of(pid_t child) {
   int status = -1;
   const bool ended =
@@ -155,7 +156,7 @@ TEST(Fork, TheChildIsInNoGroupAndLeavesNone) {
     auto part = context.new_group({0, 1});
     const Tensor tensor = torch::ones({3});
     const int other = 1 - context.rank();
-    // Also behind calls that have threads.
+    // The fork also works after calls that use threads.
     std::vector<Work> works{context.group().all_reduce(tensor, {.async = true}),
                             context.group().irecv(torch::empty({1}), other),
                             context.group().isend(torch::empty({1}), other)};
@@ -196,7 +197,7 @@ TEST(Split, RanksOfAColorAreAGroupInTheOrderOfTheirKeys) {
     }
     EXPECT_EQ(part->world_ranks()[static_cast<std::size_t>(part->rank())], rank);
 
-    // A part can be parted.
+    // A part can be split again.
     const auto half = part->split(part->rank() == 0 ? 7 : -1);
     EXPECT_EQ(half != nullptr, part->rank() == 0);
     if (half) {
@@ -213,7 +214,7 @@ TEST(Split, OfAWorldOfOneNeedsNobody) {
   });
 }
 
-// The nccl backend gives a rank without a color one that nobody else has.
+// The nccl backend gives a rank without a color one that no other rank has.
 TEST(Split, AColorMayBeAnyNumber) {
   NcclDoubleWorld world;
   BackendFactory factory(NcclDouble::api());
@@ -229,7 +230,7 @@ TEST(Split, AColorMayBeAnyNumber) {
     const auto sum_on = [&host](ProcessGroup& of) {
       of.all_reduce(on_device(0, host), {.async = true}).wait(seconds(5));
     };
-    sum_on(group);  // it has a communicator now, which can be split
+    sum_on(group);  // now it has a communicator, which can be split
     const auto part = group.split(rank == 0 ? std::numeric_limits<int>::max() - 1 : -1);
     EXPECT_EQ(part != nullptr, rank == 0);
     if (part) sum_on(*part);

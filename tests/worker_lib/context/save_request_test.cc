@@ -8,7 +8,7 @@
 namespace ddprun {
 namespace {
 
-// Each in a process of its own: there is one request, and one signal.
+// Runs each body in its own process: a process has one request and one signal.
 template <class Body>
 void in_a_child(Body body) {
   EXPECT_EXIT(
@@ -32,7 +32,7 @@ TEST(SaveRequest, ComesWithTheSignal) {
 
 TEST(SaveRequest, ThatCameBeforeAnybodyListenedCounts) {
   in_a_child([] {
-    sigset_t blocked;  // as the launcher starts its workers
+    sigset_t blocked;  // blocked, as the launcher starts its workers
     sigemptyset(&blocked);
     sigaddset(&blocked, SIGUSR2);
     pthread_sigmask(SIG_BLOCK, &blocked, nullptr);

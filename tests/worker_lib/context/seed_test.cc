@@ -9,7 +9,7 @@
 namespace ddprun {
 namespace {
 
-// The ranks are threads, which share LibTorch's generator: one draws at a time.
+// The ranks are threads that share LibTorch's generator: one draws at a time.
 TEST(ContextSeed, GivesEachRankNumbersOfItsOwnTheSameInEveryRun) {
   std::mutex mutex;
   std::vector<torch::Tensor> drawn(2);

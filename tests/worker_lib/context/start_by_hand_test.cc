@@ -1,6 +1,6 @@
-// Ranks that somebody starts by hand: as processes, without a launcher and without a store that
-// stands by. What each rank does is in worker_main.cc; how they meet in detail is in
-// world_store_test.
+// Tests ranks that a user starts by hand: as processes, without a launcher and without a
+// running store. What each rank does is in worker_main.cc. The details of the bootstrap are in
+// tests/worker_lib/store/world_store_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -52,7 +52,7 @@ class StartByHand : public testing::Test {
     EXPECT_TRUE(listen_tcp(HostPort{"127.0.0.1", port_.port()})) << "somebody has the port";
   }
 
-  // A rank that plays; timeout_s: of meeting, and of each collective.
+  // Starts a rank that runs `play`. timeout_s: of the bootstrap, and of each collective.
   Process start(Method method, const std::string& play, int rank, int size, int timeout_s = 30) {
     ChildProcess::Options options;
     options.variables = {mark_.variable(), {"OMP_NUM_THREADS", "1"}};
@@ -95,7 +95,7 @@ class StartByHand : public testing::Test {
     return failure_in(rank->out());
   }
 
-  // What rank 0 is told when rank 1 of two plays something else than to come to a sum.
+  // Returns rank 0's error if rank 1 of two runs `play` instead of a sum.
   std::string told_of_rank_1(const std::string& play) {
     std::vector<Process> ranks = start_all(Method::kFile, play, 2);
     const WorkerFailure failure = expect_failure(ranks[0]);
@@ -107,8 +107,8 @@ class StartByHand : public testing::Test {
   const testing_support::TestMark mark_;
   const testing_support::TemporaryDirectory directory_;
   const HeldPort port_;
-  Variables variables_;  // that all ranks are given
-  Arguments wrapper_;    // in which they run
+  Variables variables_;  // variables of all ranks
+  Arguments wrapper_;    // the command that wraps each rank
 };
 
 class StartByEveryMethod : public StartByHand, public testing::WithParamInterface<Method> {};
@@ -125,7 +125,7 @@ TEST_P(StartByEveryMethod, OneTwoAndThreeRanksMeetInAnyOrder) {
   }
 }
 
-// The next job begins in the moment in which the last one has ended, or has been killed.
+// The next job begins at the moment in which the last one has ended, or has been killed.
 TEST_P(StartByEveryMethod, TheSamePlaceServesAgainAtOnce) {
   for (int round = 0; round < 3; ++round) {
     std::vector<Process> ranks = start_all(GetParam(), "small", 2);
@@ -137,7 +137,7 @@ TEST_P(StartByEveryMethod, TheSamePlaceServesAgainAtOnce) {
   }
 }
 
-// They are killed before they have met: a file stays.
+// Rank 0 is killed before the ranks have met: a file stays.
 TEST_P(StartByEveryMethod, WhatAKilledRank0HasLeftDisturbsNobody) {
   Process lonely = start(GetParam(), "sum", 0, 2);
   const auto is_up = [&] {
@@ -203,7 +203,7 @@ std::string name_of(const testing::TestParamInfo<Method>& info) {
 INSTANTIATE_TEST_SUITE_P(Methods, StartByEveryMethod,
                          testing::Values(Method::kEnv, Method::kTcp, Method::kFile), name_of);
 
-// The inodes of the process's memory that has this name.
+// Returns the inodes of the process's memory mappings that have this name.
 std::vector<std::string> memory_of(const ChildProcess& process, const std::string& name) {
   std::istringstream maps(
       testing_support::read_file("/proc/" + std::to_string(process.pid()) + "/maps"));
@@ -245,7 +245,8 @@ TEST_F(StartByHand, ADeadlineSaysWhatTheRankThatDidNotComeDoesInstead) {
                     HasSubstr(". rank 1: it has done step 1; it is in no call since ")));
 }
 
-// As in containers that share the host's network, each rank is process 1 and knows no other.
+// Each rank is process 1 and sees no other rank, as in containers that share the host's
+// network.
 TEST_F(StartByHand, ThatIsSaidAlsoOfARankInAnotherPidNamespace) {
   wrapper_ = {"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"};
   if (geteuid() != 0) wrapper_.insert(wrapper_.end(), {"--user", "--map-root-user"});
@@ -288,7 +289,7 @@ TEST_F(StartByHand, ASecondJobAtThePortIsToldSoAndTheFirstGoesOn) {
   EXPECT_TRUE(eventually([&] { return first[0]->out().size() > steps + 20; }));
 }
 
-// As was advised before rank 0 could host: it still does.
+// This was the advice before rank 0 could host the store. It still works.
 TEST_F(StartByHand, ADdpStoreThatStandsByIsUsed) {
   const RunningDdpStore store;
   for (int run = 0; run < 2; ++run) {

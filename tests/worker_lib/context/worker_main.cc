@@ -1,5 +1,5 @@
-// worker_test_rank PLAY [INIT_METHOD [TIMEOUT_S]]: what the workers of worker_processes_test and
-// start_by_hand_test do, by the name given.
+// worker_test_rank PLAY [INIT_METHOD [TIMEOUT_S]]: the workers of worker_processes_test.cc and
+// start_by_hand_test.cc. PLAY names what the worker does.
 #include <ddprun/context.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -31,7 +31,8 @@ int report(const DistError& failure) {
   return kFailedAsExpected;
 }
 
-// One step of training, as far as collectives go, says "." when it is over; until something fails.
+// Repeats one step of training, as far as its collectives, and prints "." after each, until
+// one fails.
 int step_until_failure(Context& context, std::int64_t elements, bool async) {
   ProcessGroup& group = context.group();
   const torch::Tensor gradients = torch::empty({elements});
@@ -55,7 +56,7 @@ int step_until_failure(Context& context, std::int64_t elements, bool async) {
   }
 }
 
-// The same with barriers that name who is missing.
+// Does the same with barriers that name the missing ranks.
 int monitored_barriers(Context& context) {
   try {
     while (true) {
@@ -75,14 +76,14 @@ int sum(Context& context) {
   return 0;
 }
 
-// Works that nobody waits for, and a group that goes while they run.
+// Starts works that are never awaited, and destroys their group while they run.
 int leave_in_flight(Context& context) {
   const torch::Tensor x = torch::ones({1 << 20});
   for (int i = 0; i < 20; ++i) context.group().all_reduce(x, {.async = true});
   return 0;  // the context is destroyed on return
 }
 
-// Rank 0 leaves the others waiting in a collective and ends well.
+// Rank 0 leaves the others waiting in a collective, and ends with success.
 int leave_early(Context& context) {
   context.group().barrier();
   if (context.rank() == 0) return 0;
@@ -95,7 +96,7 @@ int leave_early(Context& context) {
   return 1;
 }
 
-// Rank 1 does something else than come to the second sum, for which the others wait half a second.
+// Rank 1 calls `instead` and misses the second sum. The others wait half a second for it.
 int stay_away(Context& context,
               const std::function<void(ProcessGroup&, const torch::Tensor&)>& instead) {
   const torch::Tensor x = torch::ones({4});
@@ -123,7 +124,7 @@ int disagree(Context& context) {
   return 1;
 }
 
-// Rank 1 dies where the others form a group with it.
+// Rank 1 dies while the others form a group with it.
 int form_with_the_dead(Context& context) {
   context.group().barrier();
   if (context.rank() == 1) {
@@ -139,7 +140,8 @@ int form_with_the_dead(Context& context) {
   return 1;
 }
 
-// Rank 1 of the first generation dies between two collectives; the next generation does its sum.
+// Rank 1 of the first generation dies between two collectives. The next generation computes
+// its sum.
 int die_once(Context& context) {
   say("ready in generation " + std::to_string(context.generation()));
   context.group().barrier();
@@ -147,7 +149,7 @@ int die_once(Context& context) {
   return sum(context);
 }
 
-// Rank 1 of the first generation does not come to the fourth sum. `async`: the others wait for a Work.
+// Rank 1 of the first generation misses the fourth sum. `async`: the others wait for a Work.
 int hang(Context& context, bool async) {
   for (int step = 1; step <= 5; ++step) {
     const bool stays_away = context.generation() == 0 && context.rank() == 1 && step == 4;
@@ -159,7 +161,7 @@ int hang(Context& context, bool async) {
   return 0;
 }
 
-// Rank 0 works alone for three times as long as a --hang-timeout of a second.
+// Rank 0 works alone for three seconds: three times a --hang-timeout of one second.
 int work_alone(Context& context) {
   context.report_progress(1);
   if (context.rank() == 0) {

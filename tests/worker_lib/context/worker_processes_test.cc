@@ -1,5 +1,6 @@
-// Workers as real processes over the cpu backend: whole runs, and runs from which one is killed
-// from outside at a random moment. What each worker does is in worker_main.cc.
+// Tests workers as real processes over the cpu backend: whole runs, and runs in which one
+// worker is killed from outside at a random moment. What each worker does is in
+// worker_main.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +47,8 @@ TEST(Workers, OfTwoNodesReduceTogether) {
   }
 }
 
-// Kills one of three at a step that a seed chooses, and looks at what the others say of it.
+// Kills one of three workers at a step that a seed chooses, and checks the errors of the
+// others.
 void kill_one(const std::string& name, std::uint64_t seed) {
   SCOPED_TRACE(name + ", " + testing_support::seed_text(seed));
   Rng rng(seed);
@@ -81,7 +83,7 @@ TEST(Workers, AKilledOneIsNamedByTheOthersWithinASecond) {
 TEST(Workers, AStoppedOneIsNamedByAMonitoredBarrierWhenItsTimeIsUp) {
   constexpr int kVictim = 1;
   std::vector<std::string> command = play("monitored_barriers");
-  command.insert(command.end(), {"env://", "2"});  // a deadline of 2 s
+  command.insert(command.end(), {"env://", "2"});  // a timeout of 2 s
   WorkerCluster cluster({.command = command, .per_node = 3});
   ASSERT_TRUE(eventually([&] { return cluster.output(kVictim).size() > 20; }));
   const TimePoint stopped = BootClock::now();
@@ -130,7 +132,7 @@ TEST(Workers, OneThatDiesInsteadOfFormingAGroupIsNamedLongBeforeTheDeadline) {
     EXPECT_EQ(failure.kind, DistError::Kind::kPeerLost) << failure.what;
     EXPECT_EQ(failure.peer, 1) << failure.what;
     EXPECT_THAT(failure.what, HasSubstr("form group 0,1,2"));
-    EXPECT_LT(failure.time - killed, seconds(2)) << failure.what;  // of 30
+    EXPECT_LT(failure.time - killed, seconds(2)) << failure.what;  // the timeout is 30 s
   }
 }
 

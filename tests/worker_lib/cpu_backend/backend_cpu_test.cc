@@ -1,5 +1,6 @@
-// How the cpu backend hands calls to its engine, against an engine that is told when to go on; that
-// collectives are right is tested in backend_conformance_test.
+// Tests how the cpu backend passes calls to its engine. The engine is a double that the test
+// lets continue. The results of collectives are tested in
+// tests/worker_lib/group/backend_conformance_test.cc.
 #include "worker_lib/cpu_backend/backend_cpu.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::ElementsAre;
 
-// What a GatedGroup was asked, shared with the test.
+// The calls that a GatedGroup received, shared with the test.
 struct EngineRecord {
   std::mutex mutex;
   std::condition_variable changed;
@@ -41,7 +42,7 @@ struct EngineRecord {
   }
 };
 
-// Rank 0 of 2: writes calls down, and carries nothing out.
+// Rank 0 of 2. It records calls and carries out none.
 class GatedGroup final : public CpuGroup {
  public:
   explicit GatedGroup(EngineRecord& record) : record_(record) {}
@@ -64,7 +65,8 @@ class GatedGroup final : public CpuGroup {
     return note("broadcast" + text_of(tensors) + " from " + to_text(root), terms.timeout);
   }
   Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override {
+                          std::span<const WritableBytes> outputs,
+                          const CpuCallOptions& terms) override {
     return note("all_gather" + text_of(inputs) + " to" + text_of(outputs), terms.timeout);
   }
   Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
@@ -83,7 +85,8 @@ class GatedGroup final : public CpuGroup {
     return note("scatter" + text_of(inputs) + " from " + to_text(root), terms.timeout);
   }
   Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override {
+                          std::span<const WritableBytes> outputs,
+                          const CpuCallOptions& terms) override {
     return note("all_to_all" + text_of(inputs) + " to" + text_of(outputs), terms.timeout);
   }
   Result<void> barrier(Duration timeout) override { return note("barrier", timeout); }
@@ -130,7 +133,7 @@ class GatedGroup final : public CpuGroup {
   }
 
  private:
-  // " [24 8]": bytes of each.
+  // Returns the bytes of each: " [24 8]".
   template <class Bytes>
   static std::string text_of(std::span<const Bytes> list) {
     std::string text = " [";
@@ -213,7 +216,7 @@ TEST_F(CpuBackendTest, EveryDtypeHasItsElementType) {
   }
 }
 
-// Part by part: an infinite part makes no NaN of the other one.
+// The parts are multiplied separately: an infinite part does not make the other part a NaN.
 TEST_F(CpuBackendTest, ComplexNumbersAreMultipliedPartByPart) {
   const Reduction halves{.op = ReduceOp::kPremulSum, .factor = 0.5};
   const double infinite = std::numeric_limits<double>::infinity();
@@ -228,7 +231,7 @@ TEST_F(CpuBackendTest, ComplexNumbersAreMultipliedPartByPart) {
   EXPECT_TRUE(torch::equal(read, values(1, -infinite)));
 }
 
-// The engine has no such operation. What is only read must not change.
+// The engine has no such operation, so the backend multiplies first. Inputs must not change.
 TEST_F(CpuBackendTest, ValuesAreMultipliedBeforeTheirSumIsMade) {
   const Reduction halves{.op = ReduceOp::kPremulSum, .factor = 0.5};
   const torch::Tensor ones = torch::ones({2});

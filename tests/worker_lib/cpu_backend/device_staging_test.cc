@@ -1,5 +1,5 @@
-// Tensors of another device on the cpu backend: the same results as for tensors on the host, in the order
-// of the streams.
+// Tests tensors of another device on the cpu backend: the results are those of tensors on the
+// host, in the order of the streams.
 #include "worker_lib/cpu_backend/device_staging.h"
 
 #include <gmock/gmock.h>
@@ -61,7 +61,7 @@ Tensor sum_of_all(const ProcessGroup& group, std::int64_t elements) {
   return torch::arange(elements, torch::kFloat32) * (n * (n + 1) / 2);
 }
 
-// One piece; several and a rest; exactly two; nothing.
+// One piece; several pieces and a rest; exactly two pieces; one element; none.
 constexpr std::array<std::int64_t, 5> kSizes{5, (9 << 18) + 7, 2 << 20, 1, 0};
 
 TEST(DeviceStaging, TheGroupTakesTheDevicesTensorsAndTheHosts) {
@@ -221,7 +221,7 @@ TEST(DeviceStaging, CallsInFlightKeepTheirOrderAndAWorkMayBeThrownAway) {
     for (int i = 0; i < 20; ++i) tensors.push_back(put(ranks_own(group, 1000 + i)));
     std::vector<Work> works;
     for (const Tensor& one : tensors) works.push_back(group.all_reduce(one, {.async = true}));
-    // Nobody waits for these, nor keeps their tensors.
+    // No code waits for these works, or keeps their tensors.
     for (int i = 0; i < 20; ++i) group.all_reduce(put(ranks_own(group, 1 << 16)), {.async = true});
     for (const Work& work : works) work.wait();
     for (const Tensor& one : tensors) {
@@ -233,7 +233,8 @@ TEST(DeviceStaging, CallsInFlightKeepTheirOrderAndAWorkMayBeThrownAway) {
 
 TEST(DeviceStaging, ACallInFlightReadsTheResultsOfTheOnesBeforeIt) {
   in_a_world_of(2, [](ProcessGroup& group) {
-    // Long: its copy to the device is still on its way when the next call begins.
+    // The tensor is long: its copy to the device is still in progress when the next call
+    // begins.
     const Tensor tensor = put(ranks_own(group, 3 << 20));
     const Tensor copy = put(torch::zeros({3 << 20}));
     std::vector<Work> works;

@@ -1,4 +1,4 @@
-// Long all_gathers and all_to_alls by a single copy, and what happens where not all ranks can.
+// Tests long all_gathers and all_to_alls by a single copy, also if not all ranks can do it.
 #include "worker_lib/cpu_calls/cma_collective.h"
 
 #include <gmock/gmock.h>
@@ -26,7 +26,7 @@ constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
 
 using Bytes = std::vector<char>;
 
-// What rank `from` has for rank `to`.
+// Returns the data that rank `from` sends to rank `to`.
 Bytes piece(int from, int to, std::size_t bytes) {
   Bytes data(bytes);
   for (std::size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(from * 7 + to * 31 + i % 251);
@@ -44,7 +44,7 @@ void expect_right_results(CpuGroup& group, std::size_t bytes) {
   ASSERT_TRUE(group.all_to_all(readable_each(inputs), writable_each(outputs), kTimeout));
   EXPECT_TRUE(outputs == expected) << bytes << " on " << rank;
 
-  // A list of two tensors, gathered into one piece for each rank and another one.
+  // Gathers a list of two tensors. Each rank's data go into one piece and another one.
   const Bytes own = piece(rank, 0, bytes);
   const std::size_t cut = bytes / 3;
   std::vector<Bytes> gathered(group.size(), Bytes(bytes));
@@ -84,7 +84,7 @@ TEST_P(Pull, WhereOneRankCannotAllStage) {
   });
 }
 
-// Some of these calls are staged and some pull, as core/pull_trial.h has it.
+// Some of these calls are staged, and some pull, as core/pull_trial.h defines.
 TEST_P(Pull, TheRanksTryBothWaysTogetherAndSettle) {
   EngineWorld world(GetParam(), {.tuning = {.pull_bytes = 0, .tries_pulling = true}});
   world.run([](CpuGroup& group, int) {
@@ -94,7 +94,7 @@ TEST_P(Pull, TheRanksTryBothWaysTogetherAndSettle) {
   });
 }
 
-// Memory that its owner reads and writes as any other, and nobody else, not even the kernel.
+// Memory that its owner can read and write as usual. No other process can, nor can the kernel.
 class SecretMemory {
  public:
   explicit SecretMemory(std::size_t bytes) : bytes_(bytes) {
@@ -123,7 +123,7 @@ TEST_P(Pull, WhereATensorCannotBeReadAllStageAndGoOn) {
   std::ranges::copy(piece(1, 0, kBytes), secret.bytes().begin());
   EngineWorld world(GetParam(), {.tuning = {.pull_bytes = 0}});
   world.run([&](CpuGroup& group, int rank) {
-    expect_right_results(group, 1000);  // they pull
+    expect_right_results(group, 1000);  // this call pulls
     const Bytes mine = piece(rank, 0, kBytes);
     const ReadableBytes input = rank == 1 ? ReadableBytes(secret.bytes()) : readable(mine);
     for (int round = 0; round < 2; ++round) {

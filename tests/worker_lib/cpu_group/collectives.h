@@ -1,5 +1,5 @@
-// What cpu_test_rank (rank_main.cc) can call, and how much of it: for tests that go through all of
-// that.
+// The collectives and sizes that cpu_test_rank (rank_main.cc) can run, for tests that go
+// through all of them.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ inline constexpr const char* kCollectives[] = {
     "scatter",    "all_to_all",      "barrier",           "all_to_all_uneven",
     "send_recv",  "any_source",      "isend_irecv"};
 
-// By what the engine does with them: all at once; in one chunk; in more chunks than it has stages;
-// more than the whole segment holds.
+// The sizes differ in how the engine handles them: all at once; in one chunk; in more chunks
+// than it has stages; more than the whole segment holds.
 inline constexpr const char* kSizes[] = {"tiny", "chunk", "chunks", "segment"};
 
 inline std::size_t bytes_of(const std::string& size, const std::string& letters) {

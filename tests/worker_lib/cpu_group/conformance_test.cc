@@ -1,5 +1,5 @@
-// Every collective on every layout, against the plain reference: ranks are threads, each with a
-// group of its own; nodes are simulated. Sums are compared bit for bit.
+// Tests every collective on every layout against the plain reference. Ranks are threads, each
+// with its own group; nodes are simulated. Sums are compared bit for bit.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -14,10 +14,10 @@ namespace ddprun {
 namespace {
 
 constexpr Duration kTimeout = std::chrono::seconds(30);
-// Nothing, one, odd ones, a few lines, more than one stage holds.
+// No element, one, odd numbers, a few cache lines, more than a stage holds.
 constexpr std::size_t kCounts[] = {0, 1, 7, 64, 1001, 70'001};
 
-// The usual choices, and others that take the engine's rarer ways from the first byte on.
+// The usual choices, and others that use the engine's rarer paths from the first byte on.
 enum class Choices { kUsual, kPastCaches, kFewJourneys, kSmallStages };
 
 TuningOverrides wish_of(Choices choices) {
@@ -201,8 +201,8 @@ TEST_P(CpuGroupConformance, ScatterGivesEachRankItsBlockOfTheRoots) {
   }
 }
 
-// A copy of `data` where the ranks of the node reach it; where there is no such memory (a world of one)
-// an ordinary one.
+// Returns a copy of `data` in memory that the ranks of the node share. If there is no such
+// memory (a world of one), the copy is in ordinary memory.
 std::shared_ptr<char> in_shared_memory(CpuGroup& group, const Bytes& data) {
   std::shared_ptr<char> memory = group.shared_memory(data.size());
   if (!memory) memory.reset(new char[data.size()], std::default_delete<char[]>());
@@ -210,7 +210,7 @@ std::shared_ptr<char> in_shared_memory(CpuGroup& group, const Bytes& data) {
   return memory;
 }
 
-// Below and above the size from which on nothing is staged; with more than a stage holds.
+// The sizes are below and above the size from which on nothing is staged. Some exceed a stage.
 TEST_P(CpuGroupConformance, SharedTensorsAreReducedToTheSameBits) {
   for (const ElementType type : {ElementType::kF32, ElementType::kF16, ElementType::kI64}) {
     for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax}) {
@@ -230,7 +230,8 @@ TEST_P(CpuGroupConformance, SharedTensorsAreReducedToTheSameBits) {
   }
 }
 
-// Some ranks' tensors are shared and the others' are not, another set of them in each round.
+// The tensors of some ranks are shared and those of the others are not; the set changes each
+// round.
 TEST_P(CpuGroupConformance, SharedAndPrivateTensorsMayMeet) {
   const std::size_t count = 100'003;
   const std::vector<Bytes> inputs = random_inputs(ElementType::kF32, count);
@@ -249,7 +250,7 @@ TEST_P(CpuGroupConformance, SharedAndPrivateTensorsMayMeet) {
   });
 }
 
-// Sizes of a list: with nothing, one element, and more than a stage among them.
+// The sizes of a list. Among them are none, one element, and more than a stage.
 constexpr std::size_t kListSizes[] = {0, 1, 3, 70'001, 0, 17, 40'000, 2};
 
 std::vector<Bytes> cut_into(const Bytes& all, std::size_t element_bytes) {
@@ -330,7 +331,7 @@ TEST_P(CpuGroupConformance, ListsAreGatheredAndScatteredAsIfTheyWereOneTensor) {
   });
 }
 
-// Cut points of a buffer: pieces of any length, also of none.
+// Returns the cut points of a buffer. The pieces have any length, also zero.
 std::vector<std::size_t> random_cuts(Rng& rng, std::size_t count) {
   std::vector<std::size_t> cuts{0, count};
   for (int i = 0; i < 4; ++i) cuts.push_back(rng.below(count + 1));
@@ -338,8 +339,8 @@ std::vector<std::size_t> random_cuts(Rng& rng, std::size_t count) {
   return cuts;
 }
 
-// However a buffer is cut into calls or into a list, wherever it lies and whoever comes late: the sum
-// has the same bits.
+// A sum has the same bits however a buffer is cut into calls or into a list, wherever it lies
+// in memory, and whichever rank is late.
 TEST_P(CpuGroupConformance, NeitherCutsNorDelaysShowInTheBitsOfASum) {
   for (const ElementType type :
        {ElementType::kF16, ElementType::kBF16, ElementType::kF32, ElementType::kF64}) {
@@ -383,7 +384,8 @@ TEST_P(CpuGroupConformance, NeitherCutsNorDelaysShowInTheBitsOfASum) {
   }
 }
 
-// What rank `from` has for rank `to`: another number of bytes for each pair.
+// Returns the data that rank `from` sends to rank `to`: each pair has a different number of
+// bytes.
 Bytes between(int from, int to, std::size_t step) {
   const std::size_t bytes = static_cast<std::size_t>((3 * from + to) % 5) * step;
   return Bytes(bytes, static_cast<char>(17 * from + to));
@@ -421,7 +423,7 @@ TEST_P(CpuGroupConformance, AllToAllOfEvenShares) {
   }
 }
 
-// Nobody is let out of a barrier before everyone is in.
+// No rank leaves a barrier before every rank has entered it.
 TEST_P(CpuGroupConformance, BarrierLetsNobodyPassBeforeAllHaveCome) {
   std::atomic<int> entered{0};
   world_.run([&](CpuGroup& group, int) {
@@ -433,7 +435,8 @@ TEST_P(CpuGroupConformance, BarrierLetsNobodyPassBeforeAllHaveCome) {
   });
 }
 
-// Small and large ones of all kinds behind one another: stages are used again across collectives.
+// Small and large collectives of all kinds follow each other, so stages are reused across
+// collectives.
 TEST_P(CpuGroupConformance, RandomSequencesOfCollectivesDoNotDisturbEachOther) {
   Rng script(7);
   std::vector<std::function<void(CpuGroup&, int)>> calls;

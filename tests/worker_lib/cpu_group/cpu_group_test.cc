@@ -1,4 +1,5 @@
-// What a group promises beyond right results: errors that tell, and groups that end together.
+// Tests the promises of a group other than right results: errors that explain, and groups that
+// end together.
 #include "worker_lib/cpu_group/cpu_group.h"
 
 #include <fcntl.h>
@@ -49,7 +50,9 @@ Result<void> sum_one(CpuGroup& group, Duration timeout = kPatience) {
 
 // --- forming ---
 
-// Two ranks that do not want the same: `want` is asked for by rank 1; what each is told holds its words.
+// Forms a group of two ranks with different options: only rank 1 has those that `want` sets.
+// Expects an error on both. told_0, told_1: text that the error of rank 0, or rank 1,
+// contains.
 void expect_no_group(const std::function<void(CpuGroupOptions&)>& want, const std::string& told_0,
                      const std::string& told_1) {
   testing_support::RunningStore store;
@@ -96,7 +99,7 @@ class CpuGroupLateComer : public testing::TestWithParam<const char*> {
   testing_support::RunningStore store_;
 };
 
-// All cards are there, and somebody who has shown one is not.
+// All peer infos are there, but a rank that has published one is gone.
 TEST_P(CpuGroupLateComer, IsToldWhoIsGone) {
   why_not(1, milliseconds(20));
   const Error error = why_not(0, kPatience);
@@ -166,7 +169,8 @@ TEST(SoloGroup, StopsWhenAborted) {
 
 // --- tuning ---
 
-// Sums of which no two orders give the same bits; of a private and of a shared tensor.
+// Returns sums for which no two orders give the same bits, of a private and of a shared
+// tensor.
 std::vector<std::vector<float>> sums_of(const char* letters, const TuningOverrides& tuning) {
   EngineWorld world(letters, {.tuning = tuning});
   std::vector<std::vector<float>> sums(world.size());
@@ -337,7 +341,7 @@ TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
       done.wait();
       Result<void> late = sum_one(group);
       if (late && std::string_view(GetParam()) != "aaa") {
-        // Between nodes, what the others gave may be there before the word that they gave up.
+        // Between nodes, the others' data may arrive before the message that they gave up.
         late = group.barrier(kPatience);
         first_failure = "barrier #3: ";
       }
@@ -358,7 +362,8 @@ TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
   });
 }
 
-// Of a rank that has been in a recv for 90 s, behind another one's, as an agent makes them.
+// Returns pages as an agent makes them. The second one is of a rank that has been in a recv
+// for 90 s. The first one is of another rank.
 PageFile pages_with_a_rank_in_recv() {
   PageFile made = *make_page_file("pages", 2);
   FlightRecord& record = made.pages[1].record_of(1);
@@ -404,7 +409,7 @@ TEST_P(CpuGroupEnd, AMessageThatDoesNotComeSaysWhatItsSenderDoesInstead) {
   });
 }
 
-// A closed descriptor's number is soon another file's.
+// A closed descriptor's number is soon reused for another file.
 TEST_P(CpuGroupEnd, APageIsReadFromTheFileThatItsRankHasShown) {
   PageFile made = pages_with_a_rank_in_recv();
   EngineWorld world(GetParam(), {.pages = {{}, {}, {made.file.get(), kWorkerPageBytes}}});
@@ -428,7 +433,7 @@ TEST_P(CpuGroupEnd, AbortEndsTheCallInProgressAndTellsTheOthers) {
   world.run([&](CpuGroup& group, int rank) {
     EXPECT_TRUE(group.barrier(kPatience));
     if (rank == 1) {
-      // The ranks wait for each other in a barrier that rank 1 does not enter, or are about to.
+      // The ranks wait for each other in a barrier that rank 1 does not enter, or soon will.
       group.abort("the supervisor said so");
       EXPECT_THAT(group.barrier(kPatience).error().message(),
                   HasSubstr("barrier #2: the group was aborted: the supervisor said so"));
@@ -469,7 +474,7 @@ TEST_P(CpuGroupEnd, ARankThatLeavesIsNamedByThoseWhoStillNeedIt) {
   });
 }
 
-// The last to need something gets it, however fast the others are gone.
+// The last rank that needs data gets it, however early the other ranks leave.
 TEST_P(CpuGroupEnd, LeavingAfterTheLastCollectiveDisturbsNobody) {
   for (int trial = 0; trial < 10; ++trial) {
     EngineWorld world(GetParam());
@@ -511,9 +516,9 @@ TEST(CpuGroup, RanksOfAllNodesThatAreAheadAreKnown) {
   EXPECT_TRUE(world.group(2).ranks_ahead(kPatience).empty());
 }
 
-// --- what travels ahead, where nodes have one rank each ---
+// --- data that is sent ahead, if each node has one rank ---
 
-// What has come to sockets of this process, and was not read yet: of the socket that has most of it.
+// Returns the largest number of unread bytes among the connected sockets of this process.
 int most_unread() {
   int most = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
@@ -529,7 +534,7 @@ int most_unread() {
 
 using Call = std::function<Result<void>(CpuGroup&)>;
 
-// Of calls in which rank 0 has something for rank 1, with so many bytes for it.
+// Returns calls in which rank 0 sends data to rank 1, of the size of data[0].
 std::map<std::string, Call> calls_for_rank_1(std::vector<std::vector<float>>& data) {
   const auto sum = [&](auto call) {
     return [&, call](CpuGroup& group) { return call(group, list_of(writable(data[0]))); };
@@ -584,7 +589,8 @@ TEST(CpuGroupAhead, TheFirstChunkIsThereBeforeItsReceiverHasCalledAnything) {
   }
 }
 
-// What has come is not taken for a header, and what has not does not keep its sender from learning it.
+// The receiver does not take data that arrived ahead for a header. Data that has not arrived
+// does not keep its sender from learning of the disagreement.
 TEST(CpuGroupAhead, WhoHasSentAheadToARankThatCallsSomethingElseLearnsIt) {
   for (const std::size_t count : {std::size_t{2000}, std::size_t{1'000'000}}) {
     std::vector<std::vector<float>> data(3, std::vector<float>(count, 1));

@@ -1,5 +1,6 @@
-// Two ranks on each of two hosts (network namespaces) in every collective at once, each in a world of
-// its own, when the cable between the hosts is cut. Each rank checks every result (rank_main.cc).
+// Runs two ranks on each of two hosts (network namespaces) in every collective at once, then
+// cuts the cable between the hosts. Each collective has its own world. Each rank checks every
+// result (rank_main.cc).
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -33,7 +34,7 @@ class CutCable : public testing::Test {
     cluster_ = std::make_unique<NetnsCluster>(2);
   }
 
-  // A world of every collective, each in another size than the one before.
+  // Starts a world for each collective. Each has another size than the one before.
   void start(Duration timeout) {
     int port = 29500;
     std::size_t turn = 0;
@@ -55,7 +56,7 @@ class CutCable : public testing::Test {
     }
   }
 
-  // Every rank ends so, with a rank of the other host's to blame.
+  // Expects that every rank ends with this error, and blames a rank of the other host.
   void expect_end(const std::string& kind, const std::string& words, TimePoint limit) {
     for (auto& [collective, world] : ranks_) {
       for (int rank = 0; rank < 4; ++rank) {

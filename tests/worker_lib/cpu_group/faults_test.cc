@@ -1,10 +1,10 @@
-// The fault matrix: every collective in every size on several layouts, with a rank that is killed, or
-// stopped, at a random moment. Ranks are processes (rank_main.cc) that call one collective again and
-// again and check every result.
+// The fault matrix: every collective in every size on several layouts, with a rank that is
+// killed or stopped at a random moment. Ranks are processes (rank_main.cc) that call one
+// collective repeatedly and check every result.
 //
-// By default each collective meets each fault once on each layout, in one size. DDPRUN_FAULT_ROUNDS=n
-// plays all sizes, n times; DDPRUN_FAULT_CELL=text plays only what has the text in its name, as
-// "aabb/reduce/chunk/killed".
+// By default each collective meets each fault once on each layout, in one size.
+// DDPRUN_FAULT_ROUNDS=n runs all sizes, n times. DDPRUN_FAULT_CELL=text runs only the cells
+// whose name contains the text, such as "aabb/reduce/chunk/killed".
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -69,7 +69,8 @@ class ProcessWorld {
   std::vector<std::unique_ptr<ChildProcess>> ranks_;
 };
 
-// Files: directories there are those of ddprun's runs, other tests' perhaps.
+// Returns files only. Directories with such names belong to runs of ddprun, perhaps of other
+// tests.
 std::vector<std::string> segments_of_ours() {
   std::vector<std::string> entries;
   std::error_code there_is_none;
@@ -100,7 +101,7 @@ struct Cell {
 
 bool has_sizes(const std::string& collective) { return collective != "barrier"; }
 
-// The layouts that all sizes are played on, and some more.
+// The first layouts run with all sizes, the rest do not.
 constexpr const char* kLayouts[] = {"aaa", "aabb", "abc", "aa", "aab"};
 constexpr std::size_t kLayoutsOfAllSizes = 3;
 
@@ -136,15 +137,15 @@ constexpr int kSlowness = 4;
 #else
 constexpr int kSlowness = 1;
 #endif
-constexpr Duration kLimit = kSlowness * seconds(1);  // for what happens within a second
-// Much longer than any call takes, also where many worlds share few cores.
+constexpr Duration kLimit = kSlowness * seconds(1);  // for events that must happen within a second
+// Much longer than any call takes, even if many worlds share few cores.
 constexpr Duration kDeadline = kSlowness * seconds(2);
-constexpr Duration kPatience = kSlowness * seconds(2);  // to ask, tell and end when time is up
+constexpr Duration kPatience = kSlowness * seconds(2);  // to ask, report and end after the deadline
 constexpr Duration kForever = seconds(30);
 
 using Words = testing::Matcher<const std::string&>;
 
-// What a rank says when its call has failed.
+// Expects that the rank reports this failure of its call, in this period.
 void expect_end(ChildProcess& rank, const Words& expected, TimePoint from, TimePoint to) {
   const auto line = rank.line();
   const TimePoint now = BootClock::now();
@@ -154,7 +155,7 @@ void expect_end(ChildProcess& rank, const Words& expected, TimePoint from, TimeP
   EXPECT_LT(now, to) << "too late: " << *line;
 }
 
-// And when it has destroyed its group.
+// Expects that the rank has destroyed its group, and exits without a leak.
 void expect_clean_exit(ChildProcess& rank) {
   EXPECT_EQ(rank.line(), "open 0") << "it leaks descriptors";
   EXPECT_EQ(rank.wait(), 0) << rank.err();
@@ -179,7 +180,7 @@ void play(const Cell& cell, Rng& rng) {
       expect_end(world.at(rank), StartsWith("end peer lost " + whom + " "), then, then + kLimit);
       continue;
     }
-    // Of a node that is stopped as a whole nobody can tell why it is silent.
+    // If a whole node is stopped, no rank can tell why it is silent.
     const bool is_alone = std::ranges::count(cell.letters, cell.letters[victim]) == 1;
     const Words what = is_alone ? Words(HasSubstr("rank " + whom + " does not answer"))
                                 : Words(AllOf(HasSubstr("rank " + whom + " is stopped"),
@@ -192,7 +193,7 @@ void play(const Cell& cell, Rng& rng) {
   }
 }
 
-// Plays the cells, so many at a time, until some have failed.
+// Runs the cells, `at_a_time` of them in parallel, until some have failed.
 void play_all(std::vector<Cell> cells, int at_a_time) {
   if (const char* wanted = std::getenv("DDPRUN_FAULT_CELL")) {
     std::erase_if(cells, [&](const Cell& c) { return c.name().find(wanted) == std::string::npos; });
@@ -226,7 +227,7 @@ TEST(CpuGroupFaults, AKilledRankIsNamedByAllOthersWithinASecondAndNothingIsLeft)
   play_all(cells_of(Fault::kKilled), 2);
 }
 
-// Those who wait for a deadline need no core meanwhile.
+// Ranks that wait for a deadline need no core meanwhile, so many cells can run in parallel.
 TEST(CpuGroupFaults, AStoppedRankIsNamedByAllOthersWhenTimeIsUp) {
   play_all(cells_of(Fault::kStopped), 16);
 }

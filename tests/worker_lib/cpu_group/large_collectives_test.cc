@@ -1,4 +1,5 @@
-// Collectives and messages of more than 4 GiB, which need 14 GiB of memory and many seconds.
+// Tests collectives and messages of more than 4 GiB. They need 14 GiB of memory and many
+// seconds.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -13,7 +14,7 @@ namespace {
 constexpr std::size_t kBytes = (std::size_t{4} << 30) + 1'000'003;
 constexpr Duration kTimeout = std::chrono::minutes(5);
 
-// MemAvailable of /proc/meminfo.
+// Returns MemAvailable of /proc/meminfo, in bytes.
 std::size_t available_memory() {
   std::ifstream info("/proc/meminfo");
   std::string key;
@@ -23,7 +24,7 @@ std::size_t available_memory() {
   return kib << 10;
 }
 
-// What a rank has at a place: another thing at places 4 GiB apart.
+// Returns the byte of a rank at an index. Bytes that are 4 GiB apart differ.
 char mark(int rank, std::size_t at) {
   return static_cast<char>(static_cast<std::size_t>(rank + 1) * (1 + at % 11 + (at >> 32)));
 }
@@ -44,7 +45,8 @@ class LargeCollectives : public testing::TestWithParam<const char*> {
     return data;
   }
 
-  // Whether got[i] is what `expected` says of begin + i: at both ends, around 4 GiB, and at random.
+  // Checks that got[i] is what `expected` returns for begin + i: at both ends, around 4 GiB,
+  // and at random indices.
   template <class Expected>
   static void check(std::span<const char> got, std::size_t begin, Expected expected) {
     std::vector<std::size_t> places;
@@ -85,7 +87,8 @@ TEST_P(LargeCollectives, Broadcast) {
   });
 }
 
-// The blocks of both ranks together are more than 4 GiB, and end beyond.
+// The blocks of both ranks together are more than 4 GiB: the second one ends beyond this
+// limit.
 constexpr std::size_t kBlock = kBytes / 2 + 1;
 
 TEST_P(LargeCollectives, AllGather) {
@@ -113,7 +116,7 @@ TEST_P(LargeCollectives, ReduceScatter) {
   });
 }
 
-// Rank 0 has more than 4 GiB for rank 1, and little comes back.
+// Rank 0 sends more than 4 GiB to rank 1, and little comes back.
 TEST_P(LargeCollectives, AllToAll) {
   run([](CpuGroup& group, int rank) {
     const auto bytes = [](int from, int to) { return from == 0 && to == 1 ? kBytes : 1001; };

@@ -1,5 +1,6 @@
-// After an error a tensor is the caller's alone: a rank that was stopped in the middle of an all_reduce, and
-// goes on later, changes none that its neighbours have been given back.
+// After an error, a tensor belongs to its caller alone. A rank may be stopped in the middle of
+// an all_reduce and continue later. Then it must not change tensors that its neighbours have
+// got back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -17,7 +18,7 @@
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 namespace {
-// Allocations of so many bytes by this thread fail; 0: none.
+// Allocations of exactly this size by this thread fail. 0: none.
 thread_local std::size_t fails_for_bytes = 0;
 }  // namespace
 
@@ -42,7 +43,7 @@ using testing_support::program;
 
 constexpr std::size_t kBytes = std::size_t{8} << 20;
 
-// Sanitizers have an operator new of their own.
+// Sanitizers replace operator new themselves.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(CpuGroupException, InTheMiddleOfACollectiveEndsItForTheOthers) {
   EngineWorld world("aa");
@@ -53,7 +54,7 @@ TEST(CpuGroupException, InTheMiddleOfACollectiveEndsItForTheOthers) {
                               ReduceOp::kSum, kPatience);
     };
     if (rank == 1) {
-      fails_for_bytes = sizeof(void*);  // the list of the other tensor, in the fold
+      fails_for_bytes = sizeof(void*);  // the list of the other tensor, in the reduction
       EXPECT_THROW(static_cast<void>(all_reduce()), std::bad_alloc);
       fails_for_bytes = 0;
       return;
@@ -66,7 +67,7 @@ TEST(CpuGroupException, InTheMiddleOfACollectiveEndsItForTheOthers) {
 }
 #endif
 
-// Rank 0 is this test, rank 1 a process that stops in the middle of its first all_reduce.
+// Rank 0 is this test. Rank 1 is a process that stops in the middle of its first all_reduce.
 class LateWriter : public testing::Test {
  protected:
   LateWriter()
@@ -115,7 +116,7 @@ TEST_F(LateWriter, GetsNoMemoryThatIsGivenOutAfterTheError) {
   EXPECT_EQ(late_.wait(), 0) << late_.err();
 }
 
-// Sanitizers need more private memory by themselves.
+// Sanitizers need more private memory themselves.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST_F(LateWriter, IsKilledBeforeTheErrorIsReturnedWhereThereAreNoPrivatePages) {
   rlimit before{};

@@ -1,5 +1,5 @@
-// Messages between pairs of ranks, which are threads here; as processes that are killed and
-// stopped: faults_test.
+// Tests messages between pairs of ranks, which are threads here. faults_test.cc tests them
+// between processes that are killed and stopped.
 #include "worker_lib/cpu_group/mailbox.h"
 
 #include <gmock/gmock.h>
@@ -33,10 +33,10 @@ using testing_support::test_seed;
 
 using Numbers = std::vector<int>;
 
-// What transfers in flight have come to.
+// Collects the results of transfers in flight.
 class Transfers {
  public:
-  // The `done` of the next one.
+  // Returns the `done` callback of the next transfer.
   TransferDone next() {
     const std::lock_guard lock(mutex_);
     const std::size_t index = results_.size();
@@ -50,7 +50,8 @@ class Transfers {
     };
   }
 
-  // All of them; fails where one has not ended in time.
+  // Waits for all transfers and returns their results. Fails the test if one has not ended in
+  // time.
   std::vector<Result<Rank>> wait() {
     std::unique_lock lock(mutex_);
     EXPECT_TRUE(changed_.wait_for(lock, kPatience, [&] { return ended_ == results_.size(); }));
@@ -218,7 +219,7 @@ TEST_P(CpuGroupMessages, FromARankThatHasLeftCountIfTheyWereSent) {
   });
 }
 
-// Of three ranks a node, each has links to two of the other one's.
+// A node has three ranks. Each has links to two ranks of the other node.
 TEST(CpuGroupMessagesBetweenNodes, OfARankThatHasLeftAreAwaitedByNobody) {
   for (const int leaver : {3, 4, 5}) {
     EngineWorld world("aaabbb");
@@ -299,7 +300,7 @@ TEST_P(CpuGroupMessagesOfThree, ToOneRankDoNotWaitForThoseToAnother) {
 TEST_P(CpuGroupMessages, ReceivesOfOneTagGetThemInTheOrderPosted) {
   world_.run([](CpuGroup& group, int rank) {
     if (rank > 1) return;
-    // Of sizes on both sides of what goes at once.
+    // The sizes lie on both sides of the largest eager message.
     const std::size_t counts[] = {1, 100'000, 0, 16'000, 17'000, 2};
     std::vector<Numbers> data;
     for (const std::size_t count : counts) data.push_back(numbers(rank == 0 ? count : 0, 7));
@@ -353,7 +354,7 @@ TEST_P(CpuGroupMessagesOfThree, FromAnySourceSayWhoseTheyAreAndTakeTurns) {
     constexpr int kMany = 40;
     if (rank == 0) {
       char end = 0;
-      // What came before these has been set aside.
+      // Messages that came before these have been set aside.
       EXPECT_TRUE(group.recv(&end, 1, Rank(1), 9, kPatience));
       EXPECT_TRUE(group.recv(&end, 1, Rank(2), 9, kPatience));
       std::vector<int> sources;
@@ -502,7 +503,8 @@ TEST_P(CpuGroupMessages, InFlightEndWithTheirGroupAndEverybodyLearnsOfIt) {
   });
 }
 
-// Two receives end at the same time on rank 0; the callback of one waits for that of the other.
+// Lets two receives end at the same time on rank 0. The callback of one waits for that of the
+// other.
 void let_a_callback_wait_for_another(CpuGroup& group, int rank) {
   int first = 1, second = 2;
   Transfers transfers;
@@ -528,7 +530,7 @@ void let_a_callback_wait_for_another(CpuGroup& group, int rank) {
   transfers.expect_all_well();
 }
 
-// Two threads of the mailbox are there then: one watches the callback, the other waits.
+// The mailbox then has two threads: one watches the callback, the other waits.
 TEST_P(CpuGroupMessages, EndWithTheirGroupAlsoWhereACallbackTakesItsTime) {
   world_.run([&](CpuGroup& group, int rank) {
     let_a_callback_wait_for_another(group, rank);
@@ -581,14 +583,15 @@ TEST_P(CpuGroupMessages, MayBeWaitedForByWhoIsCalledBackForAnother) {
                      [&, done = transfers.next()](const Result<Rank>&) {
                        done(group.recv(&second, 4, Rank(1), 2, milliseconds(5000)));
                      });
-    // Another thread drives, or waits for the one that calls back.
+    // Another thread drives the transfers, or waits for the thread that runs the callback.
     EXPECT_EQ(group.recv(&third, 4, Rank(1), 3, seconds(1)).error().kind, ErrorKind::kTimeout);
     transfers.expect_all_well();
     EXPECT_EQ(first + second, 3);
   });
 }
 
-// Receives message `tag` of rank 1. The callback does the same with the next one, up to `last`.
+// Receives message `tag` of rank 1. Its callback receives the next one, and so on up to
+// `last`.
 Result<Rank> receive_in_callbacks(CpuGroup& group, int tag, int last) {
   struct Receive {
     int value = 0;
@@ -621,7 +624,7 @@ TEST_P(CpuGroupMessages, MayBeStartedAndWaitedForByWhoIsCalledBackForAnother) {
   });
 }
 
-// Both may end in one pass of the driver.
+// Both receives may end in one pass of the driver.
 TEST_P(CpuGroupMessages, MayBeAwaitedInCallbacksOfOthersThatEndAtTheSameTime) {
   constexpr int kRounds = 100;
   world_.run([](CpuGroup& group, int rank) {
@@ -687,8 +690,8 @@ TEST_P(CpuGroupMessages, AwaitedFromAnySourceOutlastAllButTheLastOther) {
 
 // --- everything at once ---
 
-// Every rank draws the same messages; the k-th of a pair and tag has contents of its own. Tags from
-// kAnyTags on are received from any source, and have one size each.
+// A random plan of messages. Every rank draws the same one. The k-th message of a pair and tag
+// has its own contents. Tags from kAnyTags on are received from any source; each has one size.
 class RandomMessages {
  public:
   static constexpr int kTags = 4, kAnyTags = 3;
@@ -696,7 +699,7 @@ class RandomMessages {
   struct One {
     int from, to, tag;
     std::size_t bytes;
-    int number;  // of the pair and tag
+    int number;  // counts the messages of this pair and tag
   };
 
   RandomMessages(std::uint64_t seed, int ranks, int count) {
@@ -773,7 +776,8 @@ class RandomRank {
   void check() {
     sending_.expect_all_well();
     const auto results = receiving_.wait();
-    std::map<int, std::vector<std::vector<char>>> left;  // of the tags from any source, by source
+    // The messages received from any source, by source.
+    std::map<int, std::vector<std::vector<char>>> left;
     for (const auto& one : receives_) {
       if (one.tag >= RandomMessages::kAnyTags)
         left[one.from].push_back(RandomMessages::contents(one));

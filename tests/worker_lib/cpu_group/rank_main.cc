@@ -1,17 +1,18 @@
-// cpu_test_rank: one rank of a world, as a process of its own, for tests that kill and stop ranks and
-// cut cables.
+// cpu_test_rank: one rank of a world as its own process, for tests that kill ranks, stop ranks
+// and cut cables.
 //
 //   cpu_test_rank STORE LETTERS RANK COLLECTIVE BYTES TIMEOUT_MS [ADDRESS]
 //
-// STORE: host:port. BYTES: about how much a rank has, in all. ADDRESS: at which the others reach it.
+// STORE: host:port. BYTES: about the bytes of a rank's data, in all. ADDRESS: at which the
+// other ranks reach it.
 //
-// Forms the group, passes a barrier, says "ready", and then calls one collective again and again,
-// checking every result, until a call fails. Then it says
+// It forms the group, passes a barrier, and prints "ready". Then it calls one collective
+// repeatedly and checks every result, until a call fails. Then it prints
 //
-//   end KIND PEER_RANK MESSAGE     (or "wrong ..." when a result was not what it must be)
+//   end KIND PEER_RANK MESSAGE     (or "wrong ..." if a result was wrong)
 //
-// destroys the group, and says "open N" with the descriptors that are left beyond those it began
-// with.
+// Last, it destroys the group and prints "open N". N is the number of descriptors that are
+// open beyond those at the start.
 #include <sys/mman.h>
 
 #include <condition_variable>
@@ -44,7 +45,8 @@ using Numbers = std::vector<std::int32_t>;
 constexpr std::size_t kPage = 4096;
 char* page_to_stop_at = nullptr;
 
-// The next access to the page of these data stops this process; later ones do not.
+// Stops this process at the next access to the page of these data. Later accesses do not stop
+// it.
 void stop_when_touched(char* data) {
   page_to_stop_at = data - reinterpret_cast<std::uintptr_t>(data) % kPage;
   struct sigaction stop {};
@@ -67,7 +69,7 @@ class Scenarios {
   Scenarios(CpuGroup& group, std::size_t bytes, Duration timeout)
       : group_(group), count_(bytes / sizeof(std::int32_t)), timeout_(timeout) {}
 
-  // One call of the collective, and whether its result is right.
+  // Runs one call of the collective, and returns whether its result is right.
   Result<void> call(const std::string& name, int round) {
     round_ = round;
     if (name == "all_reduce") return all_reduce();
@@ -93,10 +95,10 @@ class Scenarios {
  private:
   int n() const { return group_.size(); }
   int root() const { return round_ % n(); }
-  // Of a rank's block for each rank.
+  // The number of elements in a rank's block for each rank.
   std::size_t share() const { return count_ / n(); }
 
-  // What a rank has in this round: every rank, every round and every place something else.
+  // Returns a rank's data in this round. They differ by rank, by round and by index.
   Numbers of(int rank, std::size_t count) const {
     Numbers numbers(count);
     for (std::size_t i = 0; i < count; ++i) numbers[i] = 1000 * rank + round_ + period(i);
@@ -127,7 +129,7 @@ class Scenarios {
     return checked(sum_up(list_of(writable(data))), data, sum(count_));
   }
 
-  // Many tensors as one.
+  // Reduces many tensors as one.
   Result<void> all_reduce_list() {
     constexpr std::size_t kTensors = 20;
     std::vector<Numbers> tensors;
@@ -146,7 +148,7 @@ class Scenarios {
     const std::span<std::int32_t> data(reinterpret_cast<std::int32_t*>(shared_.get()), count_);
     std::ranges::copy(mine, data.begin());
     const auto result = sum_up(list_of(WritableBytes(shared_.get(), bytes)));
-    if (!result) {  // it is ours again: no neighbour may believe it, and none may write to it
+    if (!result) {  // it is ours again: neighbours must neither reduce nor write it
       std::ranges::fill(data, -1);
       testing_support::let_pass(std::chrono::milliseconds(3));
       if (std::ranges::count(data, -1) != std::ssize(data)) wrong("data after the failure");
@@ -154,15 +156,15 @@ class Scenarios {
     return checked(result, data, sum(count_));
   }
 
-  // An all_reduce in the middle of which this rank stops: it has begun to write to the others' tensors. It
-  // goes on with SIGCONT.
+  // An all_reduce in which this rank stops after it has begun to write to the others' tensors.
+  // It continues at SIGCONT.
   Result<void> late_writer() {
     const std::size_t bytes = count_ * sizeof(std::int32_t);
     shared_ = group_.shared_memory(bytes);
     const std::span<std::int32_t> data(reinterpret_cast<std::int32_t*>(shared_.get()), count_);
     std::ranges::copy(of(group_.rank(), count_), data.begin());
     if (const Result<void> met = group_.barrier(timeout_); !met) return met;
-    stop_when_touched(shared_.get() + bytes / n() * group_.rank());  // the share that this rank folds
+    stop_when_touched(shared_.get() + bytes / n() * group_.rank());  // this rank reduces this share
     return sum_up(list_of(WritableBytes(shared_.get(), bytes)));
   }
 
@@ -179,7 +181,7 @@ class Scenarios {
     return checked(result, data, of(root(), count_));
   }
 
-  // Blocks of all ranks, one behind the other.
+  // Returns the blocks of all ranks, in order.
   template <class Byte>
   std::vector<std::span<Byte>> blocks(std::span<Byte> all) const {
     std::vector<std::span<Byte>> result;
@@ -233,7 +235,8 @@ class Scenarios {
     return checked(result, output, of(group_.rank(), share()));
   }
 
-  // Every rank sends what it sends to everybody; with `is_uneven` each gets more than the one before.
+  // Every rank sends to every rank. With `is_uneven` each rank gets more than the rank before
+  // it.
   Result<void> all_to_all(bool is_uneven) {
     std::vector<Numbers> sent, got, expected;
     for (int rank = 0; rank < n(); ++rank) {
@@ -246,7 +249,7 @@ class Scenarios {
     return result;
   }
 
-  // Around the ring; rank 0 begins, so that each waits for the one before it.
+  // Sends around the ring. Rank 0 begins, and each rank waits for the one before it.
   Result<void> send_recv() {
     const Rank next((group_.rank() + 1) % n());
     const Rank before((group_.rank() + n() - 1) % n());
@@ -267,7 +270,7 @@ class Scenarios {
     return checked(second, got, of(before.value, count_));
   }
 
-  // Transfers in flight, and the first failure among them.
+  // Collects transfers in flight, and the first failure among them.
   class Flight {
    public:
     TransferDone one() {
@@ -285,7 +288,8 @@ class Scenarios {
    private:
     void land(const Result<Rank>& result) {
       const std::lock_guard lock(mutex_);
-      // One that came when the group had failed may be told before those that failed with it.
+      // A transfer that began after the group had failed may end before those that failed with
+      // the group.
       const bool is_first = !failure_ || failure_->kind == ErrorKind::kStopped;
       if (!result && is_first) failure_ = result.error();
       --in_flight_;
@@ -298,7 +302,7 @@ class Scenarios {
     std::optional<Error> failure_;
   };
 
-  // Everybody to everybody at once.
+  // Every rank sends to every rank at once.
   Result<void> isend_irecv() {
     const Numbers mine = of(group_.rank(), share());
     std::vector<Numbers> got(n(), Numbers(share()));
@@ -316,7 +320,7 @@ class Scenarios {
     return result;
   }
 
-  // The same, received from whoever has sent.
+  // Does the same, but receives from any source.
   Result<void> any_source() {
     const Numbers mine = of(group_.rank(), share());
     Numbers got(share());
@@ -333,7 +337,7 @@ class Scenarios {
       result = from ? checked({}, got, of(from->value, share())) : Result<void>(from.error());
     }
     const Result<void> sent = flight.wait();
-    return sent ? result : sent;  // what failed first; a receive may have come too late for it
+    return sent ? result : sent;  // returns the first failure; a receive may have started after it
   }
 
   CpuGroup& group_;

@@ -1,4 +1,5 @@
-// CpuGroupOptions::deterministic_across_layouts: whatever the layout, reductions give the bits of one node.
+// Tests CpuGroupOptions::deterministic_across_layouts: on every layout, reductions give the
+// bits of one node.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -13,7 +14,7 @@ namespace {
 
 constexpr Duration kTimeout = std::chrono::seconds(60);
 
-// Of all letters in one, as if there were one node.
+// Returns the layout that has all ranks on one node.
 std::string on_one_node(const std::string& letters) { return std::string(letters.size(), 'a'); }
 
 std::vector<Bytes> random_inputs(Rng& rng, int size, ElementType type, std::size_t count) {
@@ -56,7 +57,7 @@ TEST_P(RankOrder, AListOfManyChunksGivesTheBitsOfOneNode) {
       reference_reduction(on_one_node(world_.letters()), inputs, ElementType::kF32, ReduceOp::kSum);
   world_.run([&](CpuGroup& group, int rank) {
     Bytes data = inputs[rank];
-    // Cut where no share and no piece ends.
+    // The list is cut at places where no share and no piece ends.
     const std::vector<WritableBytes> list{{data.data(), 400'004},
                                           {data.data() + 400'004, 12},
                                           {data.data() + 400'016, data.size() - 400'016}};
@@ -104,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(Layouts, RankOrder,
                                          "aaabbbcc", "abbbbccc", "baab"),
                          [](const auto& of_test) { return std::string(of_test.param); });
 
-// Or the tests above would show nothing.
+// Layouts differ without the option; otherwise the tests above would show nothing.
 TEST(RankOrderOff, LayoutsGiveBitsOfTheirOwn) {
   Rng rng(7);
   const auto inputs = random_inputs(rng, 4, ElementType::kF32, 5003);

@@ -47,7 +47,7 @@ std::uint16_t encode(float value) {
   std::frexp(magnitude, &exponent);
   exponent = std::max(exponent - 1, 1 - kBias);
   const double units = std::nearbyint(std::ldexp(magnitude, Format::kMantissaBits - exponent));
-  // A carry out of the mantissa runs into the exponent, which is what rounding up means.
+  // A carry out of the mantissa runs into the exponent. This is correct rounding up.
   const auto code = static_cast<std::int64_t>(units) +
                     (static_cast<std::int64_t>(exponent + kBias - 1) << Format::kMantissaBits);
   return static_cast<std::uint16_t>(sign | std::min<std::int64_t>(code, kInfinity));
@@ -101,7 +101,7 @@ Bytes repeat(Bytes bytes, std::size_t size) {
   return bytes;
 }
 
-// The documented order: over the ranks of each node, then over the nodes.
+// Reduces in the documented order: over the ranks of each node, then over the nodes.
 template <class Element, class Accumulator, class Decode, class Encode>
 Bytes reduce(const std::string& letters, const std::vector<Bytes>& by_rank, ReduceOp op,
              Decode decode_one, Encode encode_one) {

@@ -1,5 +1,5 @@
-// What a reduction must give, bit for bit: written from docs/collectives.md, as plainly as
-// possible, and sharing no code with the engine.
+// Computes the exact bits that a reduction must give. It follows docs/collectives.md as
+// plainly as possible, and shares no code with the engine.
 #pragma once
 
 #include <cstddef>
@@ -23,16 +23,16 @@ inline constexpr ElementType kElementTypes[] = {
 
 bool is_defined(ElementType type, ReduceOp op);
 
-// Random elements: floats of very different sizes, so that the order of a sum shows, and some
-// zeros; integers of any value. Long buffers repeat themselves with a period that no cut of a
-// buffer falls in step with, so that their reference needs one period only.
+// Returns random elements. Floats have very different sizes, so that the order of a sum shows,
+// and some are zero. Integers have any value. Long buffers repeat with a period. No cut of a
+// buffer falls on a multiple of it, so one period is enough for the reference.
 inline constexpr std::size_t kPeriod = 10'007;
 Bytes random_elements(Rng& rng, ElementType type, std::size_t count);
 
-// The bits of the f16 or bf16 that is nearest to a value, ties to even.
+// Returns the bits of the f16 or bf16 that is nearest to a value, ties to even.
 std::uint16_t round_by_arithmetic(ElementType type, float value);
 
-// letters: the world's layout. by_rank: what each rank contributes.
+// letters: the layout of the world. by_rank: the input of each rank.
 Bytes reference_reduction(const std::string& letters, const std::vector<Bytes>& by_rank,
                           ElementType type, ReduceOp op);
 

@@ -1,8 +1,9 @@
-// Worlds for tests: a real store on a thread of this process, and groups whose ranks are threads.
+// Makes worlds for tests: a real store on a thread of this process, and groups whose ranks are
+// threads.
 //
-// A world is written as letters, one for each rank: "aab" has ranks 0 and 1 on one node and rank 2
-// on another (simulated: nodes are what the ranks say they are, so the traffic goes over loopback
-// TCP).
+// A world is written as letters, one for each rank: "aab" has ranks 0 and 1 on one node and
+// rank 2 on another. Nodes are simulated: each rank states its node. So traffic between nodes
+// goes over loopback TCP.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +17,18 @@
 
 namespace ddprun {
 
-// What all ranks of a world want of it.
+// The options that all ranks of a world share.
 struct WorldOptions {
   bool deterministic_across_layouts = false;
   std::vector<PagePlace> pages = {};  // by rank, see CpuGroupOptions::page
   TuningOverrides tuning = {};
 };
 
-// Forms one rank's group through the store; a failure ends the test program.
+// Forms one rank's group through the store. A failure ends the test program.
 std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string& letters, int rank,
                                     const std::string& name, const WorldOptions& options = {});
 
-// All of a container, as the engine takes it.
+// Returns all bytes of a container, as the engine takes them.
 template <class Container>
 WritableBytes writable(Container& all) {
   return {reinterpret_cast<char*>(all.data()), all.size() * sizeof(all[0])};
@@ -56,7 +57,7 @@ class EngineWorld {
   int size() const { return static_cast<int>(letters_.size()); }
   const std::string& letters() const { return letters_; }
   CpuGroup& group(int rank) { return *groups_[rank]; }
-  // The group of one rank is gone afterwards.
+  // Destroys the group of one rank.
   void destroy(int rank) { groups_[rank].reset(); }
 
   // Calls body once for each rank, each on its own thread, and waits for all of them.
@@ -68,7 +69,7 @@ class EngineWorld {
   std::vector<std::unique_ptr<CpuGroup>> groups_;
 };
 
-// The layouts that the conformance suite runs over.
+// The layouts on which the conformance suite runs.
 inline constexpr const char* kLayouts[] = {
     "a",    "aa",  "aaa",  "aaaa", "aaaaaaaa", "ab",       "aab",      "abb",     "aabb",
     "abab", "abc", "aabc", "abcc", "abcd",     "aaaabbbb", "aaabbbcc", "abbbbccc"};

@@ -61,7 +61,8 @@ TEST(ReduceKernels, EveryCloneGivesTheReferencesBitsForEveryTypeAndOperation) {
             inputs.push_back(random_elements(rng, type, count));
           const Bytes expected = reference_reduction(std::string(sources, 'a'), inputs, type, op);
           for (const InstructionSet set : sets_of_this_machine()) {
-            ASSERT_EQ(fold(inputs, type, op, ReduceForm::kWhole, set, count, size_of(type)), expected)
+            ASSERT_EQ(fold(inputs, type, op, ReduceForm::kWhole, set, count, size_of(type)),
+                      expected)
                 << to_text(type) << " " << to_text(op) << " of " << sources << " x " << count
                 << ", set " << static_cast<int>(set);
           }
@@ -81,11 +82,11 @@ TEST(ReduceKernels, AFoldInTwoFormsIsTheFoldOfANodeAndThenOfNodes) {
     for (const InstructionSet set : sets_of_this_machine()) {
       const Bytes first = fold({inputs[0], inputs[1], inputs[2]}, type, ReduceOp::kSum,
                                ReduceForm::kPartial, set, count, wide);
-      const Bytes second =
-          fold({inputs[3], inputs[4]}, type, ReduceOp::kSum, ReduceForm::kPartial, set, count, wide);
-      EXPECT_EQ(
-          fold({first, second}, type, ReduceOp::kSum, ReduceForm::kFinish, set, count, size_of(type)),
-          reference_reduction("aaabb", inputs, type, ReduceOp::kSum));
+      const Bytes second = fold({inputs[3], inputs[4]}, type, ReduceOp::kSum, ReduceForm::kPartial,
+                                set, count, wide);
+      EXPECT_EQ(fold({first, second}, type, ReduceOp::kSum, ReduceForm::kFinish, set, count,
+                     size_of(type)),
+                reference_reduction("aaabb", inputs, type, ReduceOp::kSum));
     }
   }
 }
@@ -107,8 +108,8 @@ TEST(ReduceKernels, TheOutputMayBeOneOfTheSources) {
   }
 }
 
-// Every f16 and bf16 value, through a fold of one source: what comes out is what went in (a NaN
-// quiet).
+// Every f16 and bf16 value goes through a reduction of one source, and comes out unchanged (a
+// NaN becomes quiet).
 TEST(ReduceKernels, AllSixteenBitValuesSurviveTheWayThroughF32) {
   for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
     std::vector<std::uint16_t> all(65536);
@@ -131,7 +132,7 @@ TEST(ReduceKernels, AllSixteenBitValuesSurviveTheWayThroughF32) {
   }
 }
 
-// f32 values around every boundary between two f16 (bf16) values, rounded by every clone alike.
+// Every clone rounds f32 values around each boundary between two f16 (bf16) values alike.
 TEST(ReduceKernels, RoundingToSixteenBitsIsToNearestEvenAndEqualInEveryClone) {
   for (const ElementType type : {ElementType::kF16, ElementType::kBF16}) {
     std::vector<float> values;
@@ -172,7 +173,7 @@ TEST(ReduceKernels, MinAndMaxHandNanOnFromAnyPlace) {
   }
 }
 
-// The promise of the kAvg of two ranks: the same bits as the sum of halves, but for overflow and
+// The kAvg of two ranks promises the bits of the sum of halves, except for overflow and
 // subnormal numbers.
 TEST(ReduceKernels, TheAverageOfTwoIsTheSumOfTheirHalves) {
   Rng rng(4);
@@ -190,8 +191,8 @@ TEST(ReduceKernels, TheAverageOfTwoIsTheSumOfTheirHalves) {
   }
 }
 
-// Of the calling thread, until it is gone: no subnormal numbers, where the processor has a switch
-// for that, and rounding upwards.
+// Changes the arithmetic of the calling thread until this object is destroyed. It rounds
+// upwards. If the processor allows it, there are no subnormal numbers.
 class OddArithmetic {
  public:
   OddArithmetic() {

@@ -1,4 +1,4 @@
-// Who gets in when a group is formed: the ranks of the group, and nobody else.
+// Tests which connections are admitted when a group is formed: only those of its ranks.
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -59,7 +59,7 @@ TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAr
   const UniqueFd silent = knock_as_a_stranger(listener->name, "");
   const UniqueFd wrong = knock_as_a_stranger(listener->name, "let me in");
   const UniqueFd no_pidfd = knock_as_a_stranger(listener->name, std::string(68, '\0'));
-  const PageFile page = *make_page_file("page", 1);  // of rank 1 alone
+  const PageFile page = *make_page_file("page", 1);  // the page of rank 1 alone
   const auto shown_page = [](const NodeMembers& members, std::size_t local) {
     return MappedPages::map({.file = members.pages.at(local).get()}, MappedPages::Access::kRead)
         .has_value();
@@ -92,7 +92,8 @@ TEST(NodeMeeting, RanksShareMemoryAndHoldEachOthersLivesAndPagesWhileStrangersAr
 
 TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
   const auto listener = NodeListener::open();
-  const auto members = bootstrap_node(*listener, listener->name, meeting(0, "secret", milliseconds(50)));
+  const auto members =
+      bootstrap_node(*listener, listener->name, meeting(0, "secret", milliseconds(50)));
   ASSERT_FALSE(members);
   EXPECT_EQ(members.error().kind, ErrorKind::kTimeout);
   EXPECT_THAT(members.error().message(), HasSubstr("ranks 4 and 9 did not come"));
@@ -100,8 +101,9 @@ TEST(NodeMeeting, TheFirstRankNamesThoseWhoDidNotCome) {
 
 TEST(NodeMeeting, ARankWithTheWrongTokenGetsNothing) {
   const auto listener = NodeListener::open();
-  std::thread leader(
-      [&] { EXPECT_FALSE(bootstrap_node(*listener, listener->name, meeting(0, "secret", seconds(2)))); });
+  std::thread leader([&] {
+    EXPECT_FALSE(bootstrap_node(*listener, listener->name, meeting(0, "secret", seconds(2))));
+  });
   const auto members = bootstrap_node(*listener, listener->name, meeting(1, "guess"));
   EXPECT_EQ(members.error().kind, ErrorKind::kPeerLost);
   EXPECT_EQ(members.error().peer_rank, 3);
@@ -135,7 +137,7 @@ TEST(NodeMeeting, AGuestLearnsOfAnotherThatIsGone) {
   guest.join();
 }
 
-// A rank's own words, as another program may forge them.
+// The hello message of a rank, as another program may forge it.
 struct RanksHello {
   char token[64] = "secret";
   std::int32_t local = 1;
@@ -159,7 +161,8 @@ bool say_hello(int socket, const RanksHello& hello) {
   return sendmsg(socket, &message, MSG_NOSIGNAL) == sizeof hello;
 }
 
-// Waits for a message; its descriptors are closed. Its bytes; 0: the connection is closed.
+// Waits for a message and closes its descriptors. Returns its bytes; 0: the connection is
+// closed.
 ssize_t receive_and_close(int socket) {
   std::uint32_t word = 0;
   iovec part{&word, sizeof word};
@@ -185,7 +188,8 @@ TEST(NodeMeeting, AllRanksOfAWideNodeMayConnectBeforeAnyOfThemSpeaks) {
   constexpr int kRanks = 80;
   const auto listener = NodeListener::open();
   std::vector<UniqueFd> guests;
-  for (int local = 1; local < kRanks; ++local) guests.push_back(knock_as_a_stranger(listener->name, ""));
+  for (int local = 1; local < kRanks; ++local)
+    guests.push_back(knock_as_a_stranger(listener->name, ""));
   const UniqueFd last = knock_as_a_stranger(listener->name, "let me in");
   std::thread leader([&] {
     NodeBootstrapOptions options = meeting(0, "secret");
@@ -204,7 +208,7 @@ TEST(NodeMeeting, AllRanksOfAWideNodeMayConnectBeforeAnyOfThemSpeaks) {
   leader.join();
 }
 
-// What `body` returns in a process of another user.
+// Runs `body` in a process of another user. was_right() returns the result of `body`.
 class AnotherUser {
  public:
   static constexpr uid_t kUser = 65534;
@@ -239,8 +243,9 @@ TEST(NodeMeeting, AnotherUserWhoKnowsTheTokenGetsNothing) {
   EXPECT_TRUE(thief.was_right());
   std::vector<std::thread> guests;
   for (const int local : {1, 2}) {
-    guests.emplace_back(
-        [&, local] { EXPECT_TRUE(bootstrap_node(*other_listener, listener->name, meeting(local, "secret"))); });
+    guests.emplace_back([&, local] {
+      EXPECT_TRUE(bootstrap_node(*other_listener, listener->name, meeting(local, "secret")));
+    });
   }
   for (std::thread& guest : guests) guest.join();
   leader.join();
@@ -301,8 +306,8 @@ std::optional<PeerListener::AcceptedPeer> admit(PeerListener& listener, Duration
 
 TEST(PeerListener, AdmitsARankOfTheGroup) {
   PeerListener listener = open_door();
-  const auto socket =
-      connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kControl, Deadline(seconds(5)));
+  const auto socket = connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kControl,
+                                      Deadline(seconds(5)));
   ASSERT_TRUE(socket) << socket.error().message();
   const auto caller = admit(listener, seconds(5));
   ASSERT_TRUE(caller);
@@ -345,8 +350,8 @@ TEST(PeerListener, SilentStrangersDoNotKeepARankOut) {
     silent.push_back(
         *BlockingSocket::connect(*numeric_address(listener.address()), Deadline(seconds(5))));
   }
-  const auto socket =
-      connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kData, Deadline(seconds(5)));
+  const auto socket = connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kData,
+                                      Deadline(seconds(5)));
   ASSERT_TRUE(socket);
   const auto caller = admit(listener, seconds(5));
   ASSERT_TRUE(caller);
@@ -359,15 +364,17 @@ TEST(PeerListener, AHundredRanksMayCallBeforeAnyIsHeard) {
   std::vector<UniqueFd> calls;
   for (int rank = 1; rank <= 100; ++rank)
     for (const ConnectionUse use : {ConnectionUse::kControl, ConnectionUse::kData})
-      calls.push_back(*connect_to_peer(listener.address(), "secret", rank, 0, use, Deadline(seconds(5))));
+      calls.push_back(
+          *connect_to_peer(listener.address(), "secret", rank, 0, use, Deadline(seconds(5))));
   for (std::size_t i = 0; i < calls.size(); ++i) ASSERT_TRUE(admit(listener, seconds(5))) << i;
 }
 
 TEST(PeerListener, WhoComesWithAMessageWaitsUntilMessagesAreAskedFor) {
-  // A rank that has met all its peers may send before the receiver has met all of its own.
+  // A rank that has connected to all its peers may send before the receiver has connected to
+  // all of its own peers.
   PeerListener listener = open_door();
-  const auto socket =
-      connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kMessages, Deadline(seconds(5)));
+  const auto socket = connect_to_peer(listener.address(), "secret", 2, 5, ConnectionUse::kMessages,
+                                      Deadline(seconds(5)));
   ASSERT_TRUE(socket);
   EXPECT_FALSE(admit(listener, milliseconds(50)));
   const auto caller = listener.admit({ConnectionUse::kMessages}, in(seconds(5)));

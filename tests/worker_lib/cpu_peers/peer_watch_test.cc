@@ -1,4 +1,4 @@
-// PeerWatch of a rank, the other end of whose link is this test.
+// Tests the PeerWatch of a rank. This test is the other end of its link.
 #include "worker_lib/cpu_peers/peer_watch.h"
 
 #include <arpa/inet.h>
@@ -26,7 +26,7 @@ using std::chrono::seconds;
 using testing_support::eventually;
 using testing_support::let_pass;
 
-// What travels, see peer_watch.cc.
+// The messages of the link, see peer_watch.cc.
 enum class News : std::uint32_t { kFailure, kLeave, kQuestion, kAnswer, kNotesQuestion, kNotes };
 struct FrameHead {
   News news = News::kLeave;
@@ -70,7 +70,7 @@ class PeerWatchTest : public testing::Test {
     return std::make_unique<WakeupFds>(std::move(wakeups), 0);
   }
 
-  // Asks for notes, and reads none, until the link is full.
+  // Asks for notes and reads none, until the link is full.
   void fill_the_link() {
     progress_.write_note(std::string(SharedProgress::kMaxNoteBytes, 'x'));
     const FrameHead question{.news = News::kNotesQuestion};
@@ -82,10 +82,10 @@ class PeerWatchTest : public testing::Test {
       pollfd watched{link_.get(), POLLOUT, 0};
       return poll(&watched, 1, 0) == 0;
     }));
-    let_pass(milliseconds(100));  // it goes on answering; a full link is not seen from here
+    let_pass(milliseconds(100));  // it still answers; this test cannot see that the link is full
   }
 
-  // Reads until a frame of these news is there. Whether one came.
+  // Reads until a frame of this kind arrives. Returns whether one came.
   bool hears(News news, std::string* body = nullptr) {
     std::string heard;
     char buffer[65536];
@@ -114,7 +114,7 @@ class PeerWatchTest : public testing::Test {
   SharedProgress progress_{memory_.get(), 1, 0, Duration::zero()};
   std::unique_ptr<WakeupFds> wakeups_ = one_bell();
   UniqueFd here_;
-  UniqueFd link_;  // the rank's end, to look at
+  UniqueFd link_;  // the rank's end, for the test to inspect
   std::unique_ptr<PeerWatch> watch_;
 };
 
@@ -131,7 +131,7 @@ TEST_F(PeerWatchTest, APeerHearsOfALeaveAlsoWhereItSaysMoreThanTheLeaverReads) {
   watch_->leave();
   link_ = UniqueFd();
   auto gone = std::async(std::launch::async, [&] { watch_.reset(); });
-  // Unread when the connection is closed, which then is reset.
+  // These frames are unread when the connection is closed, which then is reset.
   const FrameHead late{.news = News::kAnswer};
   auto talk = std::async(std::launch::async, [&] {
     while (gone.wait_for(milliseconds(1)) != std::future_status::ready) {

@@ -1,4 +1,4 @@
-// TcpMesh between two nodes, the other of which is this test.
+// Tests TcpMesh between two nodes. This test is the other node.
 #include "worker_lib/cpu_peers/tcp_mesh.h"
 
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ class TcpMeshTest : public testing::Test {
 
 TEST_F(TcpMeshTest, WhatGoesAheadFollowsAndIsFinishedByTheNextExchange) {
   const std::string first = "first", more = "more", last = "last";
-  const std::string long_one(8 << 20, 'x');  // no socket holds that
+  const std::string long_one(8 << 20, 'x');  // more than any socket buffer holds
   std::string told(4, '\0');
   say("told");
   const TcpMesh::Sending sending{1, first.data(), first.size()};
@@ -88,7 +88,8 @@ TEST_F(TcpMeshTest, ADeadlineCountsAlsoWhileBytesTrickle) {
   const UniqueFd peer(fds[1]);
   std::vector<UniqueFd> sockets(2);
   sockets[1] = UniqueFd(fds[0]);
-  TcpMesh spinning(std::move(sockets), progress_, std::chrono::seconds(1));  // from byte to byte
+  // It spins longer than the time between two bytes.
+  TcpMesh spinning(std::move(sockets), progress_, std::chrono::seconds(1));
   std::atomic<bool> is_over = false;
   std::thread trickle([&] {
     while (!is_over) {

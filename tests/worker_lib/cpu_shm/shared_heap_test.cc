@@ -78,7 +78,7 @@ TEST(SharedHeap, MemoryExistsWhenItIsUsedAndGoesBackWithTheLastPointer) {
   EXPECT_LT(bytes_taken(*segment), before + kMiB);
   std::fill_n(block.get(), 8 * kMiB, 'x');
   EXPECT_GE(bytes_taken(*segment), before + 8 * kMiB);
-  heap.reset();  // the block keeps it
+  heap.reset();  // the block keeps the heap alive
   EXPECT_EQ(block.get()[8 * kMiB - 1], 'x');
   block.reset();
   EXPECT_LT(bytes_taken(*segment), before + kMiB);
@@ -107,7 +107,7 @@ TEST(SharedHeap, MemoryThatWasMadePrivateKeepsItsContentsAndIsOutOfReachOfOthers
   const std::size_t place = *first->place_of(block.get(), bytes);
   std::fill_n(block.get(), bytes, 'x');
   const std::size_t taken = bytes_taken(*segment);
-  // Another process has a mapping of its own; here it is another one of this process.
+  // Another process has its own mapping. Here the second mapping is in this process, too.
   void* const mapping = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, segment->fd(),
                              static_cast<off_t>(segment->heap_offset() + place));
   ASSERT_NE(mapping, MAP_FAILED);
@@ -133,7 +133,7 @@ TEST(SharedHeap, WithALimitOfFileSizesThereIsASegmentWithoutHeap) {
   EXPECT_FALSE(heap->place_of(&before, 1));
 }
 
-// Sanitizers take more addresses than that by themselves.
+// Sanitizers need more address space than that themselves.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(SharedHeap, WithALimitOfAddressesAWorldDoesWithoutHeap) {
   rlimit before{};

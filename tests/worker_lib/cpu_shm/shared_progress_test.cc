@@ -23,7 +23,7 @@ using std::chrono::seconds;
 using testing_support::in;
 using testing_support::kPatience;
 
-// The boards of all ranks of a node on one piece of memory.
+// The shared progress of all ranks of a node, in one block of memory.
 class Boards {
  public:
   explicit Boards(int ranks, Duration spin = Duration::zero()) {
@@ -46,7 +46,7 @@ class Boards {
   std::vector<SharedProgress> boards_;
 };
 
-// A lost wake-up would let a rank sleep until its deadline.
+// Lets all ranks step together. A lost wake-up would let a rank sleep until its deadline.
 void march(int ranks, std::uint64_t steps, Duration spin) {
   Boards boards(ranks, spin);
   std::vector<std::thread> threads;
@@ -85,7 +85,8 @@ TEST(SharedProgress, ASleeperIsWokenByTheRankItWaitsFor) {
   sleeper.join();
 }
 
-// Where the tick of a rank lies, found by what it publishes.
+// Finds the tick of a rank in the memory: it is the place of the value that the rank
+// publishes.
 std::atomic<std::uint64_t>& place_of_tick(Boards& boards, int local) {
   constexpr std::uint64_t kMark = 0x5EED'0000'0000'0001;
   boards[local].publish(kMark);
@@ -96,7 +97,8 @@ std::atomic<std::uint64_t>& place_of_tick(Boards& boards, int local) {
   return *reinterpret_cast<std::atomic<std::uint64_t>*>(place);
 }
 
-// It was killed, or stopped, after it stored its tick, and before it woke who waits for that.
+// A rank that was killed, or stopped, after it stored its tick and before it woke the waiting
+// rank.
 class OwedWakeUp {
  public:
   OwedWakeUp() : tick_(place_of_tick(boards_, 1)), wanted_(tick_.load() + 1) {
@@ -211,7 +213,7 @@ TEST(SharedProgress, ANoteIsReadWholeWhileItIsWritten) {
   const TimePoint end = in(kPatience);
   while (whole < 2000 && BootClock::now() < end) {
     const std::string note = boards[0].note_of(1);
-    if (note.empty()) continue;  // it kept changing
+    if (note.empty()) continue;  // the note changed during each try
     ++whole;
     ASSERT_EQ(note, std::string(note.size(), static_cast<char>('a' + (note.size() - 1) % 26)));
   }

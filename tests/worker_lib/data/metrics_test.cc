@@ -27,7 +27,7 @@ TEST(MetricAccumulator, WeighsByWhatEveryRankHasCounted) {
     EXPECT_EQ(all.sum("loss"), 10.0);
     EXPECT_EQ(all.count("loss"), 5.0);
     EXPECT_TRUE(std::isnan(all.mean("seconds")));
-    EXPECT_EQ(metrics.totals().size(), 1u);  // what it was
+    EXPECT_EQ(metrics.totals().size(), 1u);  // unchanged
   });
 }
 

@@ -17,7 +17,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using Kind = DistError::Kind;
 
-// A dataset whose i-th example is i.
+// Numbers: a dataset whose i-th example is i.
 class Numbers : public torch::data::datasets::Dataset<Numbers, std::size_t> {
  public:
   explicit Numbers(std::size_t size) : size_(size) {}
@@ -113,7 +113,7 @@ TEST(DistributedSampler, ANewEpochChosenInThePassWaitsForTheNextOne) {
   sampler.set_epoch(1);
   for (const std::size_t index : drain(sampler)) seen.push_back(index);
   EXPECT_EQ(seen, one_pass(undisturbed));
-  EXPECT_EQ(sampler.state().at("position"), 0);  // of epoch 1, which has not begun
+  EXPECT_EQ(sampler.state().at("position"), 0);  // in epoch 1, which has not begun
 }
 
 TEST(DistributedSampler, AResumedEpochGoesOnWithTheNextSample) {
@@ -131,7 +131,7 @@ TEST(DistributedSampler, AResumedEpochGoesOnWithTheNextSample) {
       seen.insert(seen.end(), batch->begin(), batch->end());
     }
     after.load_state(json::parse(before.state().dump()));
-    after.set_epoch(2);  // what a training loop does before each epoch
+    after.set_epoch(2);  // as a training loop does before each epoch
     for (const std::size_t index : one_pass(after, 4)) seen.push_back(index);
     EXPECT_EQ(seen, expected) << "after " << batches << " batches";
     EXPECT_EQ(one_pass(after, 4), expected) << "the pass after the resumed one is a whole one";
@@ -173,7 +173,7 @@ TEST(DistributedSampler, WithLoaderThreadsThePositionIsWhatTheLoopGot) {
   json saved;
   for (auto& batch : *loader) {
     sampler.delivered(batch.size());
-    if (!saved.is_null()) continue;  // a loader with threads wants to be drained
+    if (!saved.is_null()) continue;  // a loader with threads must be emptied
     seen.insert(seen.end(), batch.begin(), batch.end());
     if (seen.size() == 20) saved = sampler.state();
   }
@@ -184,8 +184,8 @@ TEST(DistributedSampler, WithLoaderThreadsThePositionIsWhatTheLoopGot) {
   EXPECT_EQ(seen, one_pass(whole));
 }
 
-// Breaks out of a pass after each number of batches; what the loop got and what a sampler that resumes there deals
-// must be the epoch, once each.
+// Leaves a pass after each possible number of batches. The loop's samples, followed by the
+// samples of a sampler that resumes there, must be the whole epoch with each sample once.
 template <class Sampler, class Make>
 void expect_nothing_lost(const Make& make, const torch::data::DataLoaderOptions& options,
                          std::size_t batches) {
@@ -219,7 +219,8 @@ TEST(DistributedSampler, ALoaderWithThreadsNeedsNoOptionForThePosition) {
       options.workers(workers);
       if (workers > 0) options.max_jobs(jobs);
       expect_nothing_lost<DistributedSampler>(
-          [] { return DistributedSampler(64, {.seed = 4, .rank = 1, .world_size = 2}); }, options, 8);
+          [] { return DistributedSampler(64, {.seed = 4, .rank = 1, .world_size = 2}); }, options,
+          8);
     }
 }
 
@@ -239,7 +240,7 @@ TEST(DistributedSampler, NeitherDoLoadersOfTheOtherSamplers) {
       options, 7);
 }
 
-// Fails to make the batch with one of its examples.
+// Damaged: a dataset that fails to return one of its examples.
 class Damaged : public torch::data::datasets::Dataset<Damaged, std::size_t> {
  public:
   Damaged(std::size_t size, std::size_t bad, bool is_exception)
@@ -294,7 +295,7 @@ TEST(DistributedSampler, KnowsTheBatchSizeOfItsLoader) {
   DistributedBatchSampler whole_batches(64, {.batch_size = 5});
   const auto other = torch::data::make_data_loader(Numbers(64), whole_batches, 9);
   EXPECT_EQ(whole_batches.state().at("batch_size"), 5);
-  // Loaders that are made after the state was loaded.
+  // Here the loaders are made after the state was loaded.
   const auto warning_of = [&](DistributedSampler& one, std::size_t batch) {
     one.load_state(sampler.state());
     testing::internal::CaptureStderr();
@@ -318,7 +319,7 @@ TEST(DistributedSampler, ALoaderInAnyOrderHasNoPositionInThePass) {
     EXPECT_EQ(batch.size(), 5u);
   }
   EXPECT_EQ(got, 6u);
-  EXPECT_EQ(sampler.state().at("position"), 30);  // all that was asked for has come
+  EXPECT_EQ(sampler.state().at("position"), 30);  // all requested samples have arrived
   sampler.set_epoch(1);
   EXPECT_EQ(sampler.state().at("position"), 0);
 }
@@ -405,11 +406,11 @@ TEST(DistributedSampler, AWorldOfAnotherSizeDealsWhatIsLeft) {
     state = deal(three, 1);  // 14
     EXPECT_EQ(state.at("position"), 14);
     auto two = world_of(2, json::parse(state.dump()), drop_last);
-    state = deal(two, 100);  // the other 9, one of them left out or one more to fill up
+    state = deal(two, 100);  // the other 9: one is left out, or one is repeated to be even
     EXPECT_EQ(state.at("position"), drop_last ? 22 : 24);
     EXPECT_EQ(seen.size(), drop_last ? 22u : 24u);
     EXPECT_EQ(std::set(seen.begin(), seen.end()).size(), drop_last ? 22u : 23u);
-    // Everything is dealt; the pass behind it is a whole one.
+    // All samples have been dealt. The next pass is a whole one.
     auto five = world_of(5, state, drop_last);
     EXPECT_EQ(five[0].next(3).has_value(), false);
     five[0].reset();
@@ -425,7 +426,7 @@ TEST(DistributedWeightedSampler, DrawsWhatPyTorchsDrawsAndDealsItInTurn) {
     for (const int world : {1, 3}) {
       const std::vector<std::size_t> drawn = one.at("drawn");
       for (int rank = 0; rank < world; ++rank) {
-        // seed + epoch is what counts.
+        // Only the sum of seed and epoch matters.
         DistributedWeightedSampler sampler(
             one.at("weights"), one.at("samples"),
             {.seed = one.at("seed").get<std::int64_t>() - (one.at("seed") == 0 ? 0 : 1),
@@ -484,11 +485,11 @@ TEST(DistributedBatchSampler, GivesEveryRankAsManyBatchesWhateverTheLoaderAsksFo
       std::vector<std::size_t> sizes;
       for (auto& batch : *loader) sizes.push_back(batch.size());
       EXPECT_EQ(sizes.size(), sampler.batches());
-      EXPECT_EQ(sizes.size(), drop ? 4u : 5u);  // 17 samples a rank
+      EXPECT_EQ(sizes.size(), drop ? 4u : 5u);  // each rank has 17 samples
       for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(sizes[i], 4u);
     }
   }
-  // What is dropped is not dealt.
+  // Samples that are dropped are not dealt.
   DistributedBatchSampler dropping(10, {.batch_size = 4, .drop_last_batch = true});
   while (dropping.next()) continue;
   EXPECT_EQ(dropping.state().at("position"), 8);

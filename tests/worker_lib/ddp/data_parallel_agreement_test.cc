@@ -1,5 +1,5 @@
-// What the ranks' words at the end of a pass prove: that gradients were reduced at all, and that all ranks are in
-// the same epoch.
+// Tests what the ranks' words at the end of a pass prove: the gradients were reduced at all,
+// and all ranks are in the same epoch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -27,7 +27,7 @@ void pass(AnyModel& model, const ProcessGroup& group, int step = 0) {
   loss_of(model(input_of(group.rank(), step)), group.rank(), step).backward();
 }
 
-// --- a backend whose calls are over and have carried nothing
+// --- a backend whose calls end without moving any values
 
 void expect_unreduced_pass_to_throw(const DataParallelOptions& options, bool has_hook) {
   run_with_ends(2, [&](ProcessGroup& group, bool& has_ended) {
@@ -59,7 +59,7 @@ TEST(DataParallelWords, NorDoesOneWithAHookOrWithUnusedParameters) {
   expect_unreduced_pass_to_throw({.static_graph = true}, false);
 }
 
-// Buckets are sums then, not averages.
+// In a join, buckets hold sums instead of averages.
 TEST(DataParallelWords, NorDoesOneInAJoin) {
   run_with_ends(2, [](ProcessGroup& group, bool& has_ended) {
     Model model(make_mlp(), group);
@@ -77,7 +77,7 @@ TEST(DataParallelWords, NorDoesOneInAJoin) {
 
 // --- epochs
 
-// A rank leaves its first epoch after one batch, the other one after two.
+// One rank leaves its first epoch after one batch, the other after two.
 TEST(DataParallelEpochs, ARankThatLeavesItsLoopEarlyIsNoticedInTheNextPass) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     auto net = make_mlp();
@@ -100,7 +100,7 @@ TEST(DataParallelEpochs, ARankThatLeavesItsLoopEarlyIsNoticedInTheNextPass) {
     EXPECT_DIST_ERROR(train(), Kind::kInvalidArgument,
                       HasSubstr("rank 1 is in epoch 0, rank 0 is in epoch 1"));
     EXPECT_EQ(steps, 1);
-    group.barrier();  // it goes on
+    group.barrier();  // the group still works
   });
 }
 
@@ -111,7 +111,7 @@ TEST(DataParallelEpochs, ThatAreEqualOrUnknownAreNoError) {
     DistributedSampler sampler(9, group);
     pass(model, group);
     if (group.rank() != 1) sampler.set_epoch(4);
-    pass(model, group);  // rank 1 has chosen none
+    pass(model, group);  // rank 1 has not set an epoch
     sampler.set_epoch(5);
     pass(model, group);
     DistributedSampler without_group(9, {.rank = group.rank(), .world_size = 3});

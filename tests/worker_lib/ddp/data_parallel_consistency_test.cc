@@ -1,4 +1,4 @@
-// The checks of DistributedDataParallel that all ranks still hold the same bits.
+// Tests the checks of DistributedDataParallel that all ranks hold the same bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -22,7 +22,7 @@ using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
 using Model = DistributedDataParallel<torch::nn::Sequential>;
 
-// A rank that trains, step by step.
+// Trainer: a rank that trains, step by step.
 struct Trainer {
   ProcessGroup& group;
   torch::nn::Sequential net = make_mlp();
@@ -42,7 +42,8 @@ struct Trainer {
     optimizer.step();
     ++steps;
   }
-  // The step of this rank's first forward that throws.
+  // Runs steps until `count` are done. Returns the error of the first forward that throws, if
+  // any.
   std::optional<DistError> error_within(int count) {
     try {
       while (steps < count) step();
@@ -59,13 +60,14 @@ DataParallelOptions every(std::int64_t count) {
   return options;
 }
 
-// The least change that there is, in the middle of a tensor.
+// Makes the smallest possible change, in the middle of the tensor.
 void flip_lowest_bit(const torch::Tensor& tensor) {
   auto* bytes = static_cast<std::uint8_t*>(tensor.data_ptr());
   bytes[tensor.nbytes() / 2 / 4 * 4] ^= 1;
 }
 
-// The exchange of one check: a flag and a number from each rank.
+// Returns the number of checks in the world. One check exchanges a flag and a number from each
+// rank.
 std::ptrdiff_t checks_in(const ThreadWorld& world) {
   return std::ranges::count_if(world.calls(), [](const ThreadWorld::Call& call) {
     return call.name == "all_gather" && call.bytes == 16;
@@ -119,7 +121,8 @@ TEST(DataParallelConsistency, OneBitIsEnoughAndEveryRankNamesWhoHasIt) {
                   AllOf(HasSubstr(c.words),
                         HasSubstr("the same after step 2, and no more after step 3 (option "
                                   "'check_consistency_every' 1)")));
-      EXPECT_EQ(trainer.steps, 4);  // nobody waits for the check, which costs a step
+      // The check runs in the background, so its error comes one step later.
+      EXPECT_EQ(trainer.steps, 4);
     });
 }
 
@@ -162,7 +165,7 @@ TEST(DataParallelConsistency, TheGroupGoesOn) {
     const torch::Tensor parameter = trainer.net->named_parameters()["2.weight"];
     if (group.rank() == 1) flip_lowest_bit(parameter);
     ASSERT_TRUE(trainer.error_within(5));
-    ASSERT_TRUE(trainer.error_within(5));  // it still differs
+    ASSERT_TRUE(trainer.error_within(5));  // the parameter still differs
     group.broadcast(parameter.detach());
     EXPECT_FALSE(trainer.error_within(9));
   });
@@ -227,7 +230,7 @@ TEST(DataParallelConsistency, AnOptimizerThatIsNotWatchedIsNot) {
   });
 }
 
-// --- when
+// --- when checks run
 
 TEST(DataParallelConsistency, PassesInNoSyncAreNoSteps) {
   ThreadWorld world(2);
@@ -260,7 +263,7 @@ TEST(DataParallelConsistency, WithAccumulationTheErrorComesInASynchronisedForwar
   });
 }
 
-// Neither the first half of a check nor the second depends on how often a rank calls forward.
+// Neither half of a check depends on how often a rank calls forward.
 TEST(DataParallelConsistency, ARankMayCallForwardAloneInBetween) {
   ThreadWorld world(2);
   world.run([](ProcessGroup& group) {
@@ -285,7 +288,7 @@ TEST(DataParallelConsistency, EvaluationChecksNothing) {
   });
 }
 
-// --- what
+// --- what is compared
 
 struct NetWithBuffer : torch::nn::Module {
   torch::nn::Linear layer = register_module("layer", torch::nn::Linear(5, 2));
@@ -334,7 +337,8 @@ TEST(DataParallelConsistency, InAJoinTheRanksThatTrainAreCompared) {
     const auto errors = ThreadWorld(3).errors([&](ProcessGroup& group) {
       Trainer trainer(group, every(1));
       auto& options = trainer.optimizer.param_groups()[0].options();
-      static_cast<torch::optim::SGDOptions&>(options).momentum(0);  // of unequal length otherwise
+      // Momentum would differ between the ranks, which take different numbers of steps.
+      static_cast<torch::optim::SGDOptions&>(options).momentum(0);
       trainer.model.join([&] {
         for (int step = 0; step < (group.rank() == 0 ? 2 : 8); ++step) {
           if (diverges && step == 4 && group.rank() == 2)
@@ -342,7 +346,7 @@ TEST(DataParallelConsistency, InAJoinTheRanksThatTrainAreCompared) {
           trainer.step();
         }
       });
-      // All have the parameters of the one that trained longest.
+      // All ranks have the parameters of the rank that trained longest.
       EXPECT_FALSE(trainer.error_within(trainer.steps + 3));
     });
     EXPECT_THAT(errors, Each(diverges ? testing::Matcher<std::string>(HasSubstr(

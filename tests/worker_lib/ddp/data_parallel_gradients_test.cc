@@ -1,4 +1,5 @@
-// Where gradients live, of which kinds they may be, and what the rest of LibTorch does to them.
+// Tests where gradients lie, which kinds of gradients are possible, and what the rest of
+// LibTorch does to them.
 #include <c10/core/CPUAllocator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +33,7 @@ TEST(DataParallelGradients, StayInTheirBucketsWhateverClearsThem) {
     auto net = make_mlp();
     DistributedDataParallel model(net, group, {.first_bucket_bytes = 100, .bucket_bytes = 300});
     torch::optim::SGD optimizer(net->parameters(), 0.0);
-    backward(model, group);  // after it the buckets are laid out for good
+    backward(model, group);  // after this pass the bucket layout is final
     const auto home = places(*net);
     const auto expect_home_after = [&](const std::function<void()>& clear) {
       clear();
@@ -77,8 +78,9 @@ TEST(DataParallelGradients, OutliveTheWrapper) {
   });
 }
 
-// Every optimizer and clipping work on gradients that lie in buckets, and end with the bits that
-// the averaged gradients give without DistributedDataParallel.
+// DataParallelOptimizers: every optimizer, and gradient clipping, works on gradients that lie
+// in buckets. The resulting bits equal those of the averaged gradients without
+// DistributedDataParallel.
 class DataParallelOptimizers : public testing::TestWithParam<int> {
  protected:
   static std::unique_ptr<Optimizer> make(const Tensors& parameters) {
@@ -97,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DataParallelOptimizers, testing::Range(0, 5));
 
 TEST_P(DataParallelOptimizers, TakeTheStepsThatTheAverageAsksFor) {
   constexpr int kSteps = 5;
-  // One process that computes both ranks' gradients itself.
+  // One process computes the gradients of both ranks itself.
   auto alone = make_mlp();
   const auto own_optimizer = make(alone->parameters());
   for (int step = 0; step < kSteps; ++step) {
@@ -188,7 +190,8 @@ TEST(DataParallelGradients, KeepTheStridesOfTheirParameters) {
     std::vector<Tensors> local;
     for (std::uint64_t rank = 0; rank < 2; ++rank) {
       alone->zero_grad();
-      alone(data(rank, {2, 3, 5, 5})).sum().backward();  // does not depend on the weights
+      // The gradient does not depend on the weights.
+      alone(data(rank, {2, 3, 5, 5})).sum().backward();
       local.push_back({alone->weight.grad().clone()});
     }
     EXPECT_TRUE(torch::allclose(net->weight.grad(), averaged(local)[0], 1e-5, 1e-5));
@@ -213,13 +216,13 @@ TEST(DataParallelGradients, OfASharedParameterAreReducedOnce) {
     DistributedDataParallel model(net, group);
     model(torch::ones({1, 2})).sum().backward();
   });
-  // 4 elements in a slot of 16, and two words of each rank.
+  // 4 elements in a slot of 16, and two words from each rank.
   EXPECT_THAT(sizes_of(world, "all_reduce"), testing::ElementsAre(20 * 4));
 }
 
-// --- computed in their places
+// --- gradients computed in their places
 
-// Where gradients lie when autograd has made them, before anything could copy them.
+// FreshGradients: where gradients lie when autograd has made them, before they could be copied.
 class FreshGradients {
  public:
   explicit FreshGradients(torch::nn::Module& net) : places_(net.parameters().size()) {
@@ -250,13 +253,14 @@ TEST(DataParallelGradients, AreComputedInTheirBuckets) {
       EXPECT_EQ(fresh.places(), places(*net)) << step;
       expect_same(gradients_of(*net), averaged(local_gradients(2, step)));
     }
-    // One that is there is added to.
+    // Autograd adds to a gradient that exists, so the new one is not computed in its place.
     backward(model, group, 3);
     EXPECT_NE(fresh.places(), places(*net));
   });
 }
 
-// In its backward pass it makes tensors of the sizes of gradients, which stay.
+// Greedy: an identity. Its backward pass makes tensors of the sizes of gradients and keeps
+// them.
 struct Greedy : torch::autograd::Function<Greedy> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                Tensors* made, const Tensors* like) {
@@ -273,7 +277,8 @@ struct Greedy : torch::autograd::Function<Greedy> {
   }
 };
 
-// Memory that is asked for without a tensor around it, of a gradient's size.
+// RawUser: an identity. Its backward pass allocates memory of a gradient's size without a
+// tensor.
 struct RawUser : torch::autograd::Function<RawUser> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                std::int64_t bytes) {
@@ -291,8 +296,8 @@ struct RawUser : torch::autograd::Function<RawUser> {
   }
 };
 
-// The MLP with Greedy behind its second layer, where the gradients of the third one are there and the
-// others are not.
+// GreedyMlp: the MLP with Greedy after its second layer. When Greedy's backward pass runs, the
+// gradients of the third layer exist and those of the other layers do not.
 struct GreedyMlp : torch::nn::Module {
   GreedyMlp() { register_module("layers", layers); }
   torch::Tensor forward(const torch::Tensor& x, bool is_greedy) {
@@ -330,7 +335,7 @@ TEST(DataParallelGradients, DoNoHarmToWhatTookTheirPlaces) {
           EXPECT_TRUE((one == 7).all().item<bool>()) << step;
         homes.insert(places(*net)[0]);
       }
-      // The guess was wrong once, and was not made again.
+      // The guess was wrong once on rank 0, and was not made again.
       EXPECT_EQ(homes.size(), group.rank() == 0 ? 2u : 1u);
     });
 }
@@ -356,8 +361,9 @@ struct SquareImpl : torch::nn::Module {
 };
 TORCH_MODULE(Square);
 
-// A gradient of the input's, of the size of a parameter's, is the program's own: it stays what it is through the
-// passes in which this rank answers the others.
+// A gradient of the input may have the size of a parameter's gradient. It belongs to the
+// program, so it must not change in the passes in which this rank answers the collectives of
+// the others.
 TEST(DataParallelGradients, OfOtherTensorsSurviveTheEndOfAJoin) {
   for (const bool computed_in_buckets : {true, false})
     ThreadWorld(2).run([&](ProcessGroup& group) {
@@ -403,7 +409,7 @@ TEST(DataParallelGradients, ThatAHookKeepsStayLocal) {
   });
 }
 
-// Runs `look` on the gradient that comes by.
+// Look: an identity. Its backward pass calls `look` with the gradient.
 struct Look : torch::autograd::Function<Look> {
   using Action = std::function<void(const torch::Tensor&)>;
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
@@ -417,8 +423,8 @@ struct Look : torch::autograd::Function<Look> {
   }
 };
 
-// A position embedding over one sequence: its gradient is a view of what goes on to the layer
-// below.
+// EmbeddedImpl: adds a position embedding to one sequence. The embedding's gradient is a view
+// of the gradient that goes on to the layer below.
 struct EmbeddedImpl : torch::nn::Module {
   EmbeddedImpl() {
     register_module("below", below);
@@ -444,7 +450,8 @@ TEST(DataParallelGradients, ThatAreViewsOfWhatOtherLayersNeedAreNotReducedUnderT
       net->zero_grad();
       const torch::Tensor factors = data(static_cast<std::uint64_t>(group.rank()), {6, 4});
       const std::size_t before = sizes_of(world, "all_reduce").size();
-      // From the second pass on the bucket of `positions` goes first, and must get through here.
+      // From the second pass on, the bucket of `positions` is sent first. Its reduction must
+      // complete here.
       const Look::Action look = [&](const torch::Tensor& gradient) {
         const bool is_through = step == 0 || testing_support::eventually([&] {
                                   return sizes_of(world, "all_reduce").size() > before;
@@ -464,7 +471,7 @@ TEST(DataParallelGradients, MayHaveTheSizeOfMemoryThatNoTensorHolds) {
     const auto net = std::make_shared<GreedyMlp>();
     DistributedDataParallel model(net, group, {.compute_gradients_in_buckets = true});
     const auto bytes = static_cast<std::int64_t>(net->like[0].nbytes());
-    // Behind the second layer, as Greedy is.
+    // RawUser comes after the second layer, as Greedy does.
     for (int step = 0; step < 4; ++step) {
       net->zero_grad();
       net->raw_bytes = step > 1 ? bytes : 0;

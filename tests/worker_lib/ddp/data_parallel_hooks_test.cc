@@ -1,4 +1,4 @@
-// Communication hooks, and ranks with different numbers of inputs.
+// Tests communication hooks, and ranks with different numbers of inputs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -25,7 +25,8 @@ void pass(Model& model, const ProcessGroup& group, int step = 0) {
 
 // --- hooks
 
-// What a hook leads to in each of three passes.
+// Runs three passes with a hook on each rank, and calls `check` with the gradients of each
+// pass.
 void expect_gradients(int world,
                       const std::function<std::shared_ptr<CommHook>(ProcessGroup&)>& make,
                       const std::function<void(const Tensors&, int step, int rank)>& check) {
@@ -51,7 +52,7 @@ TEST(CommHooks, OfAllReduceMakeTheAverageThatThereIsWithoutThem) {
         });
 }
 
-// The sum of what each rank's gradients are in 16 bits, rounded once.
+// The expected value is the sum of the ranks' gradients in 16 bits, rounded once.
 TEST(CommHooks, Of16BitsRoundWhatTravels) {
   const auto expect = [](std::shared_ptr<CommHook> (*make)(), torch::ScalarType type) {
     expect_gradients(
@@ -81,7 +82,7 @@ TEST(CommHooks, OfNothingLeaveGradientsLocal) {
       });
 }
 
-// Records what it is given.
+// Recorder: a hook that records the buckets that it receives.
 class Recorder : public CommHook {
  public:
   explicit Recorder(std::string name = "recorder") : name_(std::move(name)) {}
@@ -183,8 +184,8 @@ TEST(CommHooks, ThatThrowEndTheGroupOnEveryRank) {
 // --- PowerSGD
 
 TEST(PowerSgd, OfAMatrixOfItsRankIsExact) {
-  // Gradients of a layer without bias for one input row are of rank 1 on each rank, so their sum over two
-  // ranks is of rank 2.
+  // For one input row, the gradient of a layer without bias has rank 1 on each process. So the
+  // sum over two processes has rank 2.
   ThreadWorld(2).run([](ProcessGroup& group) {
     torch::nn::Linear net(torch::nn::LinearOptions(40, 30).bias(false));
     DistributedDataParallel model(net, group);
@@ -200,14 +201,14 @@ TEST(PowerSgd, OfAMatrixOfItsRankIsExact) {
       const torch::Tensor expected = (local(0, step) + local(1, step)) / 2;
       EXPECT_TRUE(torch::allclose(net->weight.grad(), expected, 1e-3, 1e-4)) << step;
     }
-    // Two passes of 30 x 40, then three of (30 + 40) x 2.
+    // Two passes send 30 x 40 elements, then three send (30 + 40) x 2.
     EXPECT_EQ(hook->compression().before, 5u * 1200 * 4);
     EXPECT_EQ(hook->compression().after, (2u * 1200 + 3 * 140) * 4);
   });
 }
 
-// With error feedback nothing is lost for good: over many passes of the same gradient the sum of
-// what came out nears the sum of what went in.
+// With error feedback nothing is lost in the long run. Over many passes of the same gradient,
+// the sum of the results approaches the sum of the inputs.
 TEST(PowerSgd, FeedsBackWhatItLost) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     torch::nn::Linear net(30, 20);
@@ -263,7 +264,7 @@ TEST(LocalSgd, AveragesGradientsAtFirstAndParametersNowAndThen) {
       averager.average_parameters(net->parameters(), group);
       apart.push_back(differ());
     }
-    // Steps 0 and 1 are synchronised; parameters are averaged after steps 3 and 5.
+    // Gradients are synchronised in steps 0 and 1. Parameters are averaged after steps 3 and 5.
     EXPECT_THAT(apart, ElementsAre(false, false, false, false, true, true, true, false, true, true,
                                    true, false));
   });
@@ -271,7 +272,7 @@ TEST(LocalSgd, AveragesGradientsAtFirstAndParametersNowAndThen) {
 
 TEST(LocalSgd, WithinSubgroupsAveragesThere) {
   ThreadWorld(1).run([](ProcessGroup& group) {
-    // A subgroup of one is the rank itself.
+    // A subgroup of one rank holds only the rank itself.
     auto net = make_mlp();
     Model model(net, group, kSmall);
     model.register_comm_hook(std::make_shared<PostLocalSgd>(0, &group));
@@ -285,7 +286,7 @@ TEST(LocalSgd, WithinSubgroupsAveragesThere) {
 
 // --- join
 
-// One weight, whose gradient is rank + 1.
+// OneWeightImpl: a module with one weight, whose gradient is rank + 1.
 struct OneWeightImpl : torch::nn::Module {
   OneWeightImpl() {
     weight = register_parameter("weight", torch::zeros({1}));
@@ -299,7 +300,8 @@ struct OneWeightImpl : torch::nn::Module {
 };
 TORCH_MODULE(OneWeight);
 
-// Gradients that each rank sees when rank r has inputs[r] inputs; then the weight after SGD and the buffer.
+// Runs a join in which rank r has inputs[r] inputs. Returns for each rank the gradients that it
+// saw, then the weight after SGD and the buffer.
 std::vector<std::vector<float>> joined(const std::vector<int>& inputs, const JoinOptions& options) {
   return on_each_rank(static_cast<int>(inputs.size()), [&](ProcessGroup& group) {
     OneWeight net;
@@ -322,7 +324,7 @@ std::vector<std::vector<float>> joined(const std::vector<int>& inputs, const Joi
   });
 }
 
-// PyTorch 2.11's numbers for 2 and 4 inputs.
+// PyTorch 2.11 gives these numbers for 2 and 4 inputs.
 TEST(Join, ARankWithoutInputsCountsAsZeros) {
   EXPECT_THAT(joined({2, 4}, {}),
               ElementsAre(ElementsAre(1.5, 1.5, -5, 4), ElementsAre(1.5, 1.5, 1, 1, -5, 4)));
@@ -353,7 +355,7 @@ TEST(Join, MayBeRepeatedAndLeavesOrdinaryPassesAlone) {
   });
 }
 
-// What a rank shadows says nothing of its own graph.
+// A shadow pass says nothing about the rank's own graph.
 TEST(Join, ARankThatHadNoInputsInTheFirstPassMayHaveSomeLaterInAStaticGraph) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     auto net = make_mlp();
@@ -385,7 +387,7 @@ TEST(Join, CanEndAllWhenTheFirstHasNoInputs) {
     } catch (const DistError& error) {
       EXPECT_EQ(error.kind(), Kind::kStopped);
       EXPECT_EQ(steps, 2);
-      group.barrier();  // the group goes on
+      group.barrier();  // the group still works
       throw;
     }
   });

@@ -1,4 +1,5 @@
-// Passes whose words are looked at in the next pass, as on a GPU. Here on tensors of the CPU.
+// Tests passes whose words are read in the next pass, as on a GPU. Here the tensors are on the
+// CPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -25,7 +26,7 @@ using Kind = DistError::Kind;
 
 constexpr const char* kWhere = "backward pass of DistributedDataParallel";
 
-// A net on a GPU, on the CPU.
+// LateNet: a net on the CPU whose reducer reads words late, as on a GPU.
 struct LateNet {
   explicit LateNet(ProcessGroup& group_, BucketCaps caps = {.first_bytes = 100, .bytes = 300},
                    bool as_views = true)
@@ -40,14 +41,14 @@ struct LateNet {
   void pass(int step = 0) {
     loss_of(net->forward(input_of(group.rank(), step)), group.rank(), step).backward();
   }
-  // One in which the last layer of rank 1 gets no gradient.
+  // Runs a pass in which the last layer of rank 1 gets no gradient.
   void pass_with_a_missing_gradient() {
     const torch::Tensor hidden = net[2]->as<torch::nn::Linear>()->forward(
         net[0]->as<torch::nn::Linear>()->forward(input_of(group.rank())));
     if (group.rank() == 1) return hidden.sum().backward();
     net[4]->as<torch::nn::Linear>()->forward(hidden).sum().backward();
   }
-  // One in which a hook of rank 1 throws.
+  // Runs a pass in which a hook of rank 1 throws.
   void pass_with_an_exception_on_rank_1() {
     torch::Tensor hidden = net[0]->as<torch::nn::Linear>()->forward(input_of(group.rank()));
     if (group.rank() == 1)
@@ -134,7 +135,7 @@ TEST(DataParallelLate, AMissingGradientIsNamedInTheNextPassWhichIsNotThePassThat
     EXPECT_DIST_ERROR(late.pass(), Kind::kInvalidArgument,
                       HasSubstr("rank 1 got no gradient for '4.weight', '4.bias'"));
     late.net->zero_grad();
-    late.pass(1);  // it goes on
+    late.pass(1);  // the reducer still works
     expect_same(gradients_of(*late.net), averaged(local_gradients(2, 1)));
   });
 }
@@ -158,7 +159,8 @@ TEST(DataParallelLate, AnExceptionThatLeavesAPassIsToldInTheNextOneOnEveryRank) 
   });
 }
 
-// The look at the pass before is a collective, which the rank with the exception takes part in.
+// Reading the words of the pass before is a collective. The rank with the exception takes part
+// in it.
 TEST(DataParallelLate, APassWithAnExceptionOnOneRankStillNamesTheMissingGradientOfThePassBefore) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     LateNet late(group);
@@ -177,7 +179,7 @@ TEST(DataParallelLate, APassWithAnExceptionOnOneRankStillNamesTheMissingGradient
   });
 }
 
-// They are averages, of different epochs.
+// The gradients are averages, but of different epochs.
 TEST(DataParallelLate, EpochsThatDifferAreToldInTheNextPass) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     LateNet late(group);
@@ -255,7 +257,8 @@ TEST(DataParallelLate, ACheckpointManagerOfANewGroupLooksAtPassesOfTheWorld) {
   });
 }
 
-// The others must not be waited for, and look together in the next pass.
+// The save must not wait for the other ranks. All ranks read the words together in the next
+// pass.
 TEST(DataParallelLate, ASaveOfSomeRanksLooksAloneAndTheNextPassStillThrowsOnAll) {
   testing_support::TemporaryDirectory folder;
   in_a_world_of(2, [&](Context& context) {
@@ -283,7 +286,8 @@ TEST(DataParallelLate, ASaveOfSomeRanksLooksAloneAndTheNextPassStillThrowsOnAll)
   });
 }
 
-// It would find no other pass to be told in, if it were the last one.
+// Such a pass throws at once, because it may be the last one: then no later pass could report
+// it.
 TEST(DataParallelLate, TheFirstPassAndPassesInAJoinThrowThemselves) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     LateNet late(group);

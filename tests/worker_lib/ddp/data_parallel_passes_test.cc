@@ -1,4 +1,4 @@
-// Which backward passes are synchronised, and what happens to those that cannot be.
+// Tests which backward passes are synchronised, and what happens to passes that cannot be.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -37,8 +37,8 @@ torch::Tensor loss(Model& model, const ProcessGroup& group, int step = 0) {
 // Small buckets, so that there are several.
 constexpr DataParallelOptions kSmall{.first_bucket_bytes = 100, .bucket_bytes = 300};
 
-// Two ranks run `passes`; their gradients must then be `expected`, bit for bit, and so must those
-// of one more, ordinary, step.
+// Runs `passes` on two ranks. Then their gradients must equal `expected` bit for bit. The
+// gradients of one more, ordinary step must be right, too.
 void expect_gradients(const std::function<void(Model&, ProcessGroup&)>& passes,
                       const Tensors& expected) {
   const Tensors next = averaged(local_gradients(2, 7));
@@ -59,10 +59,12 @@ const Tensors& average_of_step(int step) {
   return steps[static_cast<std::size_t>(step)];
 }
 
-// The sum that autograd makes: what came later is added to what was there, and the result divided.
+// Returns what autograd accumulates in two steps: the later gradient is added to the earlier
+// one, and the sum is divided.
 Tensors average_of_both_steps() { return averaged(local_gradients(2, 0) + local_gradients(2, 1)); }
 
-// A gradient that is synchronised on top of an average: (average + local) / 2, over both ranks.
+// Returns the result of synchronising a gradient that is added to an average: (average + local)
+// / 2, summed over both ranks.
 Tensors average_on_top(const Tensors& base, int step) {
   const auto local = local_gradients(2, step);
   return averaged({base + local[0], base + local[1]});
@@ -99,7 +101,7 @@ TEST(DataParallelPasses, TheFirstPassAfterNoSyncAveragesTheWholeSum) {
 TEST(DataParallelPasses, AccumulationWorksInPlaceAsWell) {
   expect_gradients(
       [](Model& model, ProcessGroup& group) {
-        loss(model, group, 3).backward();  // the gradients now lie in the buckets
+        loss(model, group, 3).backward();  // now the gradients lie in the buckets
         model->zero_grad(/*set_to_none=*/false);
         {
           const auto quiet = model.no_sync();
@@ -145,7 +147,7 @@ TEST(DataParallelPasses, AQuietForwardDoesNotMakeAnEarlierOnesPassLocal) {
       average_of_step(0));
 }
 
-// --- odd orders of calls
+// --- unusual orders of calls
 
 TEST(DataParallelPasses, TwoPassesWithoutZeroingAddUp) {
   expect_gradients(
@@ -157,7 +159,7 @@ TEST(DataParallelPasses, TwoPassesWithoutZeroingAddUp) {
 }
 
 TEST(DataParallelPasses, OnePassOverTwoForwardsIsSynchronised) {
-  // Autograd adds the later forward's part first.
+  // Autograd adds the gradient of the later forward first.
   const auto later_first = averaged(local_gradients(2, 1) + local_gradients(2, 0));
   expect_gradients(
       [](Model& model, ProcessGroup& group) {
@@ -167,7 +169,7 @@ TEST(DataParallelPasses, OnePassOverTwoForwardsIsSynchronised) {
       later_first);
 }
 
-// PyTorch leaves the second pass local, and says nothing.
+// PyTorch leaves the second pass local without an error.
 TEST(DataParallelPasses, TwoPassesOverTwoForwardsAreBothSynchronised) {
   expect_gradients(
       [](Model& model, ProcessGroup& group) {
@@ -178,7 +180,7 @@ TEST(DataParallelPasses, TwoPassesOverTwoForwardsAreBothSynchronised) {
       average_on_top(average_of_step(0), 1));
 }
 
-// PyTorch leaves the second pass local, and says nothing.
+// PyTorch leaves the second pass local without an error.
 TEST(DataParallelPasses, ASecondPassOverARetainedGraphIsSynchronised) {
   expect_gradients(
       [](Model& model, ProcessGroup& group) {
@@ -211,7 +213,7 @@ TEST(DataParallelPasses, AForwardWithoutABackwardPassDisturbsNothing) {
       average_of_step(0));
 }
 
-// PyTorch's is local here, and says nothing.
+// PyTorch leaves this pass local without an error.
 TEST(DataParallelPasses, APassOverTheModulesOwnForwardIsSynchronised) {
   expect_gradients(
       [](Model& model, ProcessGroup& group) {
@@ -262,14 +264,15 @@ TEST(DataParallelPasses, ALayerThatIsUsedTwiceIsReducedOnce) {
 
 // --- passes that cannot be synchronised
 
-// Both ranks run `pass` and fail with these words; the step after it is right again.
+// Runs `pass` on both ranks. It must fail with these words, and the step after it must be
+// right.
 void expect_failure(const std::function<void(Model&, ProcessGroup&)>& pass,
                     const std::vector<testing::Matcher<std::string>>& words) {
   ThreadWorld world(2);
   world.run([&](ProcessGroup& group) {
     auto net = make_mlp();
     Model model(net, group, kSmall);
-    for (const int step : {0, 1}) {  // before and after the buckets were laid out anew
+    for (const int step : {0, 1}) {  // before and after the buckets are laid out anew
       try {
         pass(model, group);
         ADD_FAILURE() << "nothing was thrown on rank " << group.rank();
@@ -292,7 +295,7 @@ torch::nn::LinearImpl& linear(Model& model, std::size_t layer) {
   return *(*model)[layer]->as<torch::nn::Linear>();
 }
 
-// A loss that depends on the first layer only.
+// Returns a loss that depends only on the first layer.
 torch::Tensor early_loss(Model& model, const ProcessGroup& group) {
   model(input_of(group.rank()));
   return linear(model, 0).forward(input_of(group.rank())).sum();
@@ -352,7 +355,7 @@ TEST(DataParallelPasses, AnExceptionBeforeTheFirstGradientReachesAll) {
       {HasSubstr("an exception left it on rank 1"), HasSubstr("user code")});
 }
 
-// torch::autograd::grad is no pass, and no other rank hears of it.
+// torch::autograd::grad is no synchronised pass, so other ranks do not learn of its exception.
 TEST(DataParallelPasses, AnExceptionInAutogradGradStaysOnItsRank) {
   expect_gradients(
       [](Model& model, ProcessGroup& group) {
@@ -371,7 +374,7 @@ TEST(DataParallelPasses, AnExceptionInAutogradGradStaysOnItsRank) {
       average_of_step(0));
 }
 
-// LibTorch gives a parameter another gradient accumulator then, without the hooks of this one.
+// LibTorch then gives the parameter a new gradient accumulator, without the reducer's hook.
 TEST(DataParallelPasses, ParametersWhoseDtypeChangedSinceConstructionAreNamed) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     auto net = make_mlp();
@@ -387,7 +390,7 @@ TEST(DataParallelPasses, ParametersWhoseDtypeChangedSinceConstructionAreNamed) {
   });
 }
 
-// As for gradients of the input alone.
+// Such a pass reaches no parameter, like a pass for the gradients of the input only.
 TEST(DataParallelPasses, APassOverAModuleThatIsFrozenForAWhileIsNone) {
   expect_gradients(
       [](Model& model, ProcessGroup& group) {
@@ -407,7 +410,7 @@ TEST(DataParallelPasses, AForwardThatThrowsDecidesNothing) {
   world.run([&](ProcessGroup& group) {
     auto net = make_mlp();
     Model model(net, group);
-    EXPECT_THROW(model(torch::ones({4, 6})), c10::Error);  // 5 are right
+    EXPECT_THROW(model(torch::ones({4, 6})), c10::Error);  // the module takes 5 features
     const auto quiet = model.no_sync();
     loss(model, group, 0).backward();
     expect_same(gradients_of(*net), local[static_cast<std::size_t>(group.rank())]);
@@ -432,7 +435,7 @@ TEST(DataParallelPasses, OverTwoModelsOfOneGroupAreBothSynchronised) {
   });
 }
 
-// Each would average gradients while the other writes to them.
+// Each model would average gradients while the other one writes to them.
 TEST(DataParallelPasses, OverParametersOfTwoModelsAreRefused) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     auto net = make_mlp();
@@ -446,7 +449,7 @@ TEST(DataParallelPasses, OverParametersOfTwoModelsAreRefused) {
     net->zero_grad();
     loss(model, group).backward();
     expect_same(gradients_of(*net), average_of_step(0));
-    model = Model(net, group, kSmall);  // for a moment there are two
+    model = Model(net, group, kSmall);  // for a moment there are two models
     net->zero_grad();
     loss(model, group).backward();
     expect_same(gradients_of(*net), average_of_step(0));
@@ -490,7 +493,7 @@ TEST(DataParallelPasses, ARefusalOnOneRankReachesAll) {
       {HasSubstr("create_graph is not supported"), HasSubstr("an exception left it on rank 0")});
 }
 
-// Runs `inner` in the middle of the backward pass, as re-entrant checkpointing does.
+// Reentrant: runs `inner` in the middle of the backward pass, as re-entrant checkpointing does.
 struct Reentrant : torch::autograd::Function<Reentrant> {
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
                                std::function<void()>* inner) {
@@ -524,7 +527,7 @@ TEST(DataParallelPasses, AGradientThatComesTwiceInOnePassIsRefused) {
           torch::AutoGradMode on(true);
           linear(model, 4).forward(data(1, {1, 8})).sum().backward();
         };
-        // The last layer's gradients come before the inner pass adds to them.
+        // The gradients of the last layer come first; then the inner pass adds to them.
         const torch::Tensor hidden =
             linear(model, 2).forward(torch::tanh(linear(model, 0).forward(input_of(group.rank()))));
         linear(model, 4).forward(Reentrant::apply(hidden, &inner)).sum().backward();
@@ -533,7 +536,7 @@ TEST(DataParallelPasses, AGradientThatComesTwiceInOnePassIsRefused) {
 }
 
 // Every inner pass delivers all gradients, so each is a synchronised pass of its own. PyTorch
-// leaves all but the first local, and says nothing.
+// leaves all but the first local, without an error.
 TEST(DataParallelPasses, APassWithinAnotherThatReachesAllParametersIsSynchronised) {
   expect_gradients(
       [](Model& model, ProcessGroup& group) {
@@ -556,7 +559,7 @@ TEST(DataParallelPasses, ALostRankIsNamedByTheOthers) {
     auto net = make_mlp();
     Model model(net, group, kSmall);
     const torch::Tensor of_step = loss(model, group);
-    if (group.rank() == 2) return;  // its group goes with it
+    if (group.rank() == 2) return;  // this destroys its group
     const DistError lost = dist_error_of([&] { of_step.backward(); });
     EXPECT_EQ(lost.kind(), Kind::kPeerLost);
     EXPECT_EQ(lost.peer_rank(), 2);
@@ -567,13 +570,14 @@ TEST(DataParallelPasses, ALostRankIsNamedByTheOthers) {
 
 class Buffers : public testing::Test {
  protected:
-  // Whether each of these forwards began with a broadcast.
+  // Runs the forwards and returns for each of them whether it began with a broadcast: 'B' or
+  // '-'.
   std::string broadcasts(const std::string& forwards, DataParallelOptions options = {}) {
     ThreadWorld world(2);
     std::string result;
     world.run([&](ProcessGroup& group) {
       torch::nn::BatchNorm1d net(3);
-      net->options.momentum(0);  // the forward itself leaves the mean alone
+      net->options.momentum(0);  // so that the forward itself does not change the mean
       DistributedDataParallel model(net, group, options);
       for (const char kind : forwards) {
         net->running_mean.fill_(group.rank());
@@ -590,7 +594,7 @@ class Buffers : public testing::Test {
   }
 };
 
-// s: synchronising forward, n: no_grad, e: no_grad in eval mode, q: in no_sync.
+// s: synchronised forward; n: in no_grad; e: in no_grad and eval mode; q: in no_sync.
 TEST_F(Buffers, AreBroadcastWhenTheForwardBeforeWasASynchronisingOne) {
   EXPECT_EQ(broadcasts("sss"), "BBB");
   EXPECT_EQ(broadcasts("snnss"), "BB--B");

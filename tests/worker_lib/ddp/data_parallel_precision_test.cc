@@ -1,5 +1,5 @@
-// Mixed precision: parameters of 16 bits, autocast, scaled losses. docs/ddp.md has the section
-// whose code is here, too.
+// Tests mixed precision: parameters of 16 bits, autocast, scaled losses. The code of the
+// section in docs/ddp.md is a part of this file.
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using testing::ElementsAre;
 using testing_support::ThreadWorld;
 using Model = DistributedDataParallel<torch::nn::Sequential>;
 
-// The idiom of docs/ddp.md.
+// The class that docs/ddp.md shows.
 class Autocast {
  public:
   explicit Autocast(torch::DeviceType device, torch::ScalarType dtype = torch::kBFloat16)
@@ -67,7 +67,7 @@ struct LossScale {
   }
 };
 
-// The lines between a heading and the next one that are code.
+// Returns the lines of code between a heading and the next one.
 std::vector<std::string> code_below(const std::string& heading, const std::string& page) {
   std::istringstream lines(page.substr(page.find("\n" + heading + "\n") + heading.size() + 2));
   std::vector<std::string> code;
@@ -149,7 +149,7 @@ TEST_P(ShortParameters, AreAveragedInF32AndRoundedOnce) {
   });
 }
 
-// f32 layers around a bf16 one.
+// SandwichImpl: f32 layers around a bf16 layer.
 struct SandwichImpl : torch::nn::Module {
   SandwichImpl() {
     register_module("below", below);
@@ -254,7 +254,7 @@ TEST_P(AutocastModels, HaveGradientsOfTheParametersDtypeWhichAreTheAverage) {
   });
 }
 
-// Its statistics stay f32, its output has the dtype of what comes in.
+// The statistics stay f32. The output has the dtype of the input.
 TEST(MixedPrecision, BuffersAndSyncBatchNormWorkUnderAutocast) {
   const auto results = on_each_rank(2, [](ProcessGroup& group) {
     torch::manual_seed(1);
@@ -275,7 +275,7 @@ TEST(MixedPrecision, BuffersAndSyncBatchNormWorkUnderAutocast) {
 
 // --- scaled losses
 
-// A step of the docs: `poison` takes the place of this rank's loss.
+// Runs a step as in docs/ddp.md. `poison` multiplies this rank's loss.
 bool scaled_step(Model& model, torch::optim::Optimizer& optimizer, LossScale& scaler, int rank,
                  int step, double poison) {
   const torch::Tensor input = input_of(rank, step);
@@ -318,7 +318,7 @@ TEST(MixedPrecision, AStepThatOverflowedOnOneRankIsSkippedOnAll) {
   expect_same(results[0], results[1]);
 }
 
-// The scale is a power of two, so that it leaves no trace.
+// The scale is a power of two, so it does not change the bits of the result.
 TEST(MixedPrecision, TheScaleLeavesNoTrace) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     Tensors ends[2];

@@ -1,4 +1,5 @@
-// What statistics() says of real passes. The arithmetic has its tests in core/step_statistics_test.
+// Tests what statistics() returns for real passes. core/step_statistics_test tests the
+// arithmetic.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -24,7 +25,7 @@ void train(Model& model, const ProcessGroup& group, int step = 0) {
   loss_of(model(input_of(group.rank(), step)), group.rank(), step).backward();
 }
 
-// Lets time pass on the clock that statistics use.
+// Waits at least this long on the clock that statistics use. Returns the time that has passed.
 Duration spend(Duration at_least) {
   const TimePoint began = BootClock::now();
   while (BootClock::now() - began < at_least) {
@@ -72,7 +73,7 @@ TEST(DataParallelStatistics, SayWhatIsThereAlsoWithoutTheOption) {
   });
 }
 
-// The strings that PyTorch 2.11 gives for this net.
+// PyTorch 2.11 gives these strings for this net.
 TEST(DataParallelStatistics, HavePyTorchsNames) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     torch::nn::Sequential net{torch::nn::Linear(5, 16), torch::nn::Tanh(),
@@ -184,7 +185,7 @@ TEST_P(WaysToReduce, EveryStepIsRecordedAndAddsUp) {
       }
     }
     const DataParallelStatistics statistics = model.statistics();
-    EXPECT_EQ(statistics.recent.steps, 3u);  // the first had other buckets
+    EXPECT_EQ(statistics.recent.steps, 3u);  // the first step had other buckets
     EXPECT_LE(statistics.recent.backward.min, statistics.last->backward);
     EXPECT_GE(statistics.recent.backward.max, statistics.last->backward);
     EXPECT_GT(statistics.buckets.size(), 1u);
@@ -205,7 +206,7 @@ TEST(DataParallelStatistics, TheTimeOfASlowLayerIsComputingThatHidesCommunicatio
       EXPECT_GE(last.compute, *spent);
       EXPECT_GE(*spent, kLong);
       EXPECT_GT(last.overlap, Duration());
-      // Sent before the layer began: what it takes is no part of it.
+      // The bucket was sent before the layer began, so the layer's time is not part of its own.
       EXPECT_LE(last.buckets[0].sent, last.compute - *spent);
       EXPECT_GE(last.buckets.back().sent, last.compute);
     }
@@ -223,13 +224,13 @@ TEST(DataParallelStatistics, OfABucketThatWaitsForThoseBeforeItSayWhenItWasReady
     middle.weight.register_hook([](const torch::Tensor&) { spend(kLong); });
     loss.backward();
     const StepTimes last = *model.statistics().last;
-    // By bucket: 4.bias, 4.weight, 2.bias, 2.weight, 0.bias, 0.weight.
+    // The order of the buckets: 4.bias, 4.weight, 2.bias, 2.weight, 0.bias, 0.weight.
     EXPECT_GE(last.buckets[3].ready - last.buckets[1].ready, kLong);
     EXPECT_GE(last.buckets[4].sent, last.buckets[3].sent);
   });
 }
 
-// A forward that takes time.
+// SlowImpl: a module whose forward takes the given time.
 struct SlowImpl : torch::nn::Module {
   SlowImpl() { weight = register_parameter("weight", torch::ones({2})); }
   torch::Tensor forward(Duration at_least) {
@@ -394,7 +395,8 @@ TEST(StepRecorder, KnowsWhenAReductionEndedBeforeAnybodyWaitedForIt) {
   EXPECT_EQ(step.exposed, Duration());
 }
 
-// The thread that ends it wakes those who wait first.
+// The thread that ends a reduction first wakes the waiting threads. Only then does it record
+// the time.
 TEST(StepRecorder, TakesTheEndOfTheWaitWhereNobodyHasSaidWhenAReductionEnded) {
   const auto reduction = std::make_shared<detail::HostWork>();
   Duration waiting = {};
@@ -403,7 +405,7 @@ TEST(StepRecorder, TakesTheEndOfTheWaitWhereNobodyHasSaidWhenAReductionEnded) {
     recorder.computed();
     waiting = spend(kLong);
   });
-  reduction->complete({});  // too late to matter
+  reduction->complete({});  // too late to count
   EXPECT_GE(step.buckets[0].done, step.compute + waiting);
   EXPECT_GE(step.exposed, waiting);
 }

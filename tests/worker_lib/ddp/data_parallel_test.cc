@@ -26,7 +26,7 @@ using Kind = DistError::Kind;
 TEST(DataParallelConstruction, ParametersAndBuffersBecomeRankZeros) {
   const auto results = on_each_rank(2, [](ProcessGroup& group) {
     torch::nn::Sequential net{torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4)};
-    net->parameters()[1].set_requires_grad(false);  // frozen ones, too
+    net->parameters()[1].set_requires_grad(false);  // frozen parameters, too
     {
       torch::NoGradGuard no_grad;
       for (torch::Tensor& p : net->parameters()) p.fill_(group.rank() + 1);
@@ -43,7 +43,7 @@ TEST(DataParallelConstruction, ParametersAndBuffersBecomeRankZeros) {
   }
 }
 
-// Every rank must throw the same words.
+// Expects that every rank throws the same words.
 template <class Make>
 void expect_refused(Make make, const std::string& words, DataParallelOptions options = {}) {
   ThreadWorld(2).run([&](ProcessGroup& group) {
@@ -95,7 +95,7 @@ TEST(DataParallelConstruction, DifferencesThatPyTorchMissesAreNoticed) {
             torch::nn::BatchNormOptions(2).track_running_stats(rank == 0));
       },
       "rank 0 has buffer 'running_mean' Float of shape [2] where rank 1 has only 0 buffers");
-  // The rest is not compared line by line with things of another kind.
+  // If one rank has more parameters, the others are not compared with its buffers.
   expect_refused(
       [](int rank) {
         torch::nn::Sequential net{torch::nn::Linear(2, 2)};
@@ -174,7 +174,7 @@ TEST(DataParallel, IsCalledLikeTheModuleWhateverItsSignature) {
   });
 }
 
-// Forwards of every kind, each with the gradient `factor`.
+// ManyWaysImpl: forwards with many kinds of results, each with the gradient `factor`.
 struct ManyWaysImpl : torch::nn::Module {
   ManyWaysImpl() { weight = register_parameter("weight", torch::ones({2})); }
   void forward(torch::Tensor& result, double factor) { result = weight * factor; }
@@ -219,8 +219,8 @@ TEST(DataParallel, PassesArgumentsAndResultsOnAsTheyAre) {
 class DataParallelWorlds : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Sizes, DataParallelWorlds, testing::Values(1, 2, 3));
 
-// Bits do not depend on bucket sizes, nor on whether a gradient was copied into its bucket or added
-// up there.
+// The bits depend neither on bucket sizes nor on whether a gradient was copied into its bucket
+// or added up there.
 TEST_P(DataParallelWorlds, GradientsAreTheAverageInEveryLayoutAndOnBothPaths) {
   const int size = GetParam();
   const Tensors expected = averaged(local_gradients(size));
@@ -251,9 +251,10 @@ TEST(DataParallel, BucketsFollowTheOrderInWhichGradientsBecameReady) {
     for (int pass = 0; pass < 2; ++pass)
       loss_of(model(input_of(group.rank())), group.rank()).backward();
   });
-  // float32 elements: weights 80, 128, 16, biases 16, 8, 2, each slot rounded up to 16. Backwards
-  // the bias of the last layer is ready first, then its weight, and so on. The first bucket holds 2
-  // of them; the last one also carries two words of each rank.
+  // The elements are float32. The weights have 80, 128 and 16, the biases 16, 8 and 2. Each
+  // slot is rounded up to 16. In the backward pass the bias of the last layer is ready first,
+  // then its weight, and so on. The first bucket holds 2 of them. The last bucket also carries
+  // two words of each rank.
   EXPECT_THAT(sizes_of(world, "all_reduce"), ElementsAre(64, (16 + 16 + 128 + 16 + 80 + 4) * 4, 64,
                                                          (16 + 16 + 128 + 16 + 80 + 4) * 4));
 }
@@ -265,8 +266,8 @@ TEST(DataParallel, ReductionsBeginWhileTheBackwardPassGoesOn) {
     auto net = make_mlp();
     DistributedDataParallel model(net, group, {.first_bucket_bytes = 1, .bucket_bytes = 1});
     for (int pass = 0; pass < 2; ++pass) {
-      // The first layer's input gradient comes late; by then the last layer's bucket must get
-      // through, although no rank's pass can end before this hook returns.
+      // The gradient of the first layer's input comes late. By then the reduction of the last
+      // layer's bucket must complete, although no rank's pass can end before this hook returns.
       torch::Tensor leaf = input_of(group.rank()).requires_grad_();
       const std::size_t before = sizes_of(world, "all_reduce").size();
       torch::Tensor output = model(leaf);

@@ -1,5 +1,5 @@
-// Passes that do not reach every parameter once: unused parameters, static graphs, passes within
-// passes. And what a forward may return.
+// Tests passes that do not reach every parameter exactly once: unused parameters, static
+// graphs, passes within passes. Also tests what a forward may return.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
 
-// Three layers side by side, of which a forward uses those that are named.
+// BranchesImpl: three parallel layers. A forward uses those that are named.
 struct BranchesImpl : torch::nn::Module {
   BranchesImpl() {
     std::uint64_t seed = 200;
@@ -48,7 +48,7 @@ torch::Tensor sum_of(const BranchesImpl::Output& output) {
 
 torch::Tensor branch_input(int rank, int step = 0) { return data(300 + rank + 10 * step, {2, 3}); }
 
-// Gradient of each parameter, zeros where there is none.
+// Returns the gradient of each parameter, and zeros where there is none.
 Tensors local_branches(int rank, const std::string& used, int step = 0) {
   Branches net;
   if (!used.empty()) sum_of(net->forward(branch_input(rank, step), used)).backward();
@@ -97,7 +97,7 @@ TEST(UnusedParameters, OfAllRanksKeepTheGradientsThatTheyHave) {
         step(model, group, "ac", number);
         EXPECT_FALSE(weight.grad().defined());
       }
-      // In its place, and elsewhere; different on each rank.
+      // The gradient lies first in its place and then elsewhere. It differs on each rank.
       step(model, group, "b", 3);
       weight.mutable_grad().fill_(10 + group.rank());
       step(model, group, "a", 4);
@@ -108,7 +108,7 @@ TEST(UnusedParameters, OfAllRanksKeepTheGradientsThatTheyHave) {
     });
 }
 
-// PyTorch's example: 10 here, 10 + 2 there, makes 11.
+// PyTorch's example: 10 on one rank and 10 + 2 on the other make 11.
 TEST(UnusedParameters, ContributeTheGradientThatTheyHave) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     Branches net;
@@ -165,7 +165,7 @@ TEST(UnusedParameters, HoldUpNoBucket) {
   world.run([&](ProcessGroup& group) {
     Branches net;
     BranchesModel model(net, group, small_buckets(/*find_unused=*/true));
-    step(model, group, "abc", 0);  // the order is known: c first
+    step(model, group, "abc", 0);  // now the order is known: c comes first
     group.barrier();
     const std::size_t before = sizes_of(world, "all_reduce").size();
     torch::Tensor leaf = branch_input(group.rank()).requires_grad_();
@@ -187,7 +187,8 @@ TEST(UnusedParameters, ThatAreUsedBesideTheForwardCountUntilTheirBucketHasGone) 
     Branches net;
     BranchesModel model(net, group, small_buckets(/*find_unused=*/true));
     step(model, group, "abc", 0);
-    // Nothing that forward returned leads to c, whose bucket is the first; its gradient comes last.
+    // No output of forward leads to c. Its bucket is the first one, and its gradient comes
+    // last.
     const torch::Tensor beside = net->layers.at("c")(branch_input(group.rank())).square().sum();
     (beside + sum_of(model(branch_input(group.rank()), "ab"))).backward();
   });
@@ -263,7 +264,7 @@ TEST(StaticGraph, AParameterThatWasUnusedAtFirstMayNotComeLater) {
     try {
       step(model, group, group.rank() == 0 ? "abc" : "ab", 2);
     } catch (const DistError&) {
-      group.barrier();  // rank 0 stays until rank 1 has heard of it
+      group.barrier();  // rank 0 stays until rank 1 has learned of the failure
       throw;
     }
   });
@@ -273,7 +274,8 @@ TEST(StaticGraph, AParameterThatWasUnusedAtFirstMayNotComeLater) {
 
 // --- passes within passes
 
-// Computes `layer(x)` without a graph, and again in the backward pass: re-entrant checkpointing.
+// Checkpoint: re-entrant checkpointing. Computes `layer(x)` without a graph, and again in the
+// backward pass.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   using Layer = std::function<torch::Tensor(torch::Tensor)>;
   static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
@@ -291,7 +293,7 @@ struct Checkpoint : torch::autograd::Function<Checkpoint> {
   }
 };
 
-// `times` passes through one inner layer, each checkpointed.
+// CheckpointedImpl: `times` passes through one inner layer, each of them checkpointed.
 struct CheckpointedImpl : torch::nn::Module {
   CheckpointedImpl() {
     std::uint64_t seed = 400;
@@ -320,7 +322,7 @@ Tensors local_checkpointed(int rank, int times, int number) {
   return gradients_of(*net);
 }
 
-// Runs passes with `times` inner passes each; every one is to be the average.
+// Runs passes with `times` inner passes each. The gradients of every pass must be the average.
 void expect_checkpointed(int times, bool static_graph) {
   ThreadWorld(2).run([&](ProcessGroup& group) {
     Checkpointed net;
@@ -334,13 +336,13 @@ void expect_checkpointed(int times, bool static_graph) {
   });
 }
 
-// PyTorch's DDP needs static_graph for it, or throws.
+// PyTorch's DDP needs static_graph for this, or it throws.
 TEST(PassesWithinPasses, OfLayersThatAreUsedOnceAreSynchronised) {
   expect_checkpointed(1, /*static_graph=*/false);
 }
 
-// PyTorch's DDP says nothing, and leaves the second inner pass's part local, where all gradients come in
-// the first.
+// PyTorch's DDP reports no error. If all gradients come in the first inner pass, it leaves the
+// contribution of the second one local.
 TEST(PassesWithinPasses, OfALayerThatIsUsedSeveralTimesAreSynchronisedInAStaticGraph) {
   expect_checkpointed(2, /*static_graph=*/true);
   expect_checkpointed(3, /*static_graph=*/true);
@@ -477,7 +479,7 @@ TEST(SparseGradients, ThatNoLayerAnnouncedAreRefusedOnEveryRank) {
   });
 }
 
-// --- names that are ignored
+// --- ignored names
 
 TEST(IgnoredNames, AreEachRanksOwn) {
   ThreadWorld(2).run([](ProcessGroup& group) {

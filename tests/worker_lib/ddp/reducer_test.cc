@@ -1,4 +1,4 @@
-// The reducer's passes when several threads run backward passes at the same time.
+// Tests the reducer when several threads run backward passes at the same time.
 #include "worker_lib/ddp/reducer.h"
 
 #include <gtest/gtest.h>
@@ -22,10 +22,10 @@ using testing_support::kPatience;
 using testing_support::ThreadWorld;
 
 constexpr int kPasses = 20'000;
-constexpr auto kLongEnough = std::chrono::seconds(3);  // for fewer, on a slow machine
+constexpr auto kLongEnough = std::chrono::seconds(3);  // a slow machine runs fewer passes
 
-// Runs a backward pass from an output that the reducer follows. It reaches no parameter. fails: an
-// exception leaves the pass, so that the reducer gives it up.
+// Runs a backward pass from an output that the reducer follows. The pass reaches no parameter.
+// fails: an exception leaves the pass, so the reducer gives it up.
 void run_pass(Reducer& reducer, bool fails) {
   const torch::Tensor input = torch::ones({1}, torch::requires_grad());
   const torch::Tensor output = input * 2;
@@ -38,8 +38,9 @@ void run_pass(Reducer& reducer, bool fails) {
   }
 }
 
-// The thread that drops a pass's last reference gives it up, and locks the reducer for that. A
-// thread that has locked the reducer to look at the pass must never hold the last reference.
+// The thread that drops a pass's last reference gives the pass up, and it locks the reducer for
+// that. So a thread that has locked the reducer to look at the pass must never hold the last
+// reference.
 TEST(Reducer, APassIsGivenUpWhileAnotherThreadLooksAtIt) {
   ThreadWorld(1).run([](ProcessGroup& group) {
     const auto parameter = torch::ones({1}, torch::requires_grad());

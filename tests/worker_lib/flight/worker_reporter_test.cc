@@ -18,7 +18,7 @@
 namespace ddprun {
 namespace {
 
-// What an agent makes for two workers; this one is the second.
+// Sets up the pages that an agent makes for two workers. The test is the second worker.
 class WorkerReporterTest : public testing::Test {
  protected:
   WorkerReporterTest() {
@@ -209,7 +209,7 @@ TEST_F(WorkerReporterTest, LongWaitsMayLieInEachOther) {
   EXPECT_EQ(pages_[1].patient, 0u);
 }
 
-// What it reports is in a page of its own, which says who it is.
+// Expects that the worker reports into its own page, and that the page names the worker.
 void expect_own_page(const WorkerEnv& env, const char* why) {
   const auto reporter = WorkerReporter::open(env);
   ASSERT_TRUE(reporter->has_page()) << why;

@@ -27,7 +27,7 @@ TEST(LateRequests, AreKnownInTheNextCallAndNoRankWaitsForAnother) {
     }
     EXPECT_THAT(wishes.last({false, true}), ElementsAre(true, false));
     EXPECT_THAT(wishes.last({true, true}), ElementsAre(false, false)) << "each is said once";
-    wishes.begin({false, true});  // the last one of a run is not asked for
+    wishes.begin({false, true});  // the requests of the last step are never read
   });
 }
 

@@ -1,5 +1,5 @@
-// The conformance suite (backend_conformance.h) without a GPU: the cpu backend, with tensors on the
-// host and on a device of the tests' own, and the nccl backend on its double.
+// Runs the conformance suite (backend_conformance.h) without a GPU. The cpu backend is tested
+// with tensors on the host and on the QueueDevice, the nccl backend on its double.
 // conformance_processes_test starts this program once for each rank of a world instead.
 #include "tests/worker_lib/support/backend_conformance.h"
 

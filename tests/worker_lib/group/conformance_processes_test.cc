@@ -1,4 +1,4 @@
-// The conformance suite on the cpu backend with ranks as processes.
+// Runs the conformance suite on the cpu backend with one process for each rank.
 #include "tests/worker_lib/support/conformance_processes.h"
 
 #include "tests/support/program.h"
@@ -6,7 +6,8 @@
 namespace ddprun {
 namespace {
 
-// One letter for each rank, one for each node: tests/worker_lib/cpu_group/world.h.
+// The parameter has one letter for each rank, which names its node
+// (tests/worker_lib/cpu_group/world.h).
 class ConformanceOfProcesses : public testing::TestWithParam<const char*> {};
 
 TEST_P(ConformanceOfProcesses, PassesOnEveryRank) {

@@ -1,6 +1,6 @@
-// Ranks that call what does not belong together: every one of them learns who called what, within a
-// second, whatever the calls are and in whichever point they differ. On the cpu backend; and on
-// nccl, against the double, what NCCL lets pass or hangs in.
+// Tests ranks whose calls do not match. Every rank learns within a second which rank called
+// what, whatever the calls are and wherever they differ. The tests run on the cpu backend. For
+// nccl they run on the double, with the calls that NCCL accepts or hangs in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -34,7 +34,7 @@ using torch::Tensor;
 
 using CallOfRank = std::function<void(ProcessGroup&)>;
 
-// Rank 1 makes another call than ranks 0 and 2.
+// Disagreement: rank 1 makes another call than ranks 0 and 2.
 struct Disagreement {
   std::string name;
   CallOfRank call, other;
@@ -168,7 +168,7 @@ TEST_P(RanksDisagree, AllLearnWhoCalledWhatWithinASecond) {
 INSTANTIATE_TEST_SUITE_P(, RanksDisagree, testing::ValuesIn(disagreements()),
                          [](const auto& one) { return one.param.name; });
 
-// --- nccl: sizes that do not belong together
+// --- nccl: sizes that do not match
 
 class NcclSizes : public testing::Test {
  protected:
@@ -177,8 +177,9 @@ class NcclSizes : public testing::Test {
 
 class NcclSizesInWorld : public NcclSizes, public testing::WithParamInterface<int> {
  protected:
-  // All ranks make the call, in which they disagree, though the parts of some are over soon. They
-  // are in a barrier then, but for rank 0, which hears of it at its next call.
+  // Runs a call in which the ranks disagree, and expects that every rank throws `told` within a
+  // second. The call may end early on some ranks. Then they wait in a barrier. Rank 0 first
+  // waits until all others have the error, and gets it at its next call.
   void expect_told(const CallOfRank& call, const std::string& told) {
     const int size = GetParam();
     world_.cuda.let_ranks_disagree();
@@ -205,12 +206,13 @@ class NcclSizesInWorld : public NcclSizes, public testing::WithParamInterface<in
 INSTANTIATE_TEST_SUITE_P(, NcclSizesInWorld, testing::Values(2, 3, 4),
                          testing::PrintToStringParamName());
 
-// Of the rows that go from one rank to another.
+// Rows: the number of rows that go from one rank to another.
 using Rows = std::function<std::int64_t(int from, int to)>;
 
 std::int64_t uneven(int from, int to) { return (2 * from + 3 * to) % 5; }
 
-// Rank 1 awaits so many rows more, or less, from rank 0 than that one sends.
+// Returns the numbers of rows of uneven(), but rank 1 expects `rows` more rows from rank 0 than
+// rank 0 sends. `rows` may be negative.
 Rows with_fault(std::int64_t rows) {
   return [=](int from, int to) { return uneven(from, to) + (from == 0 && to == 1 ? rows : 0); };
 }
@@ -245,7 +247,7 @@ TEST_P(NcclSizesInWorld, UnevenSplitsThatAgreeGoThroughHoweverLateARankIs) {
     ProcessGroup group(world_.ranks.make(rank, size), torch::kCPU, kPatience);
     group.barrier();
     for (const CallOfRank& call : {exchange(uneven, uneven), exchange_single(uneven, uneven)}) {
-      // The others' ledgers are compared meanwhile, on all nodes.
+      // Meanwhile the collective logs of the other ranks are compared, on all nodes.
       if (rank == 0) testing_support::let_pass(std::chrono::milliseconds(300));
       call(group);
       group.barrier();
@@ -263,7 +265,7 @@ TEST_P(NcclSizesInWorld, MoreThanIsAwaitedInAnAllToAllSingleIsTold) {
               "all_to_all #2 of f32: rank 0 sends rank 1 24 B (6 f32) more than rank 1 awaits");
 }
 
-// NCCL gives rank 1 the beginning and goes on.
+// NCCL gives rank 1 the beginning of the data and goes on.
 TEST_F(NcclSizes, WhatNcclLetsPassIsToldWhileCallsGetOn) {
   world_.cuda.let_ranks_disagree();
   std::barrier over(2);
@@ -285,7 +287,7 @@ TEST_F(NcclSizes, WhatNcclLetsPassIsToldWhileCallsGetOn) {
 
 // --- nccl: messages
 
-// What two ranks do, after a barrier of all.
+// Runs these calls on two ranks, after a barrier of all ranks. Both must throw `told`.
 void exchange_messages(NcclDoubleWorld& world, int size, int low, int high,
                        const CallOfRank& of_low, const CallOfRank& of_high,
                        const std::string& told) {
@@ -298,7 +300,7 @@ void exchange_messages(NcclDoubleWorld& world, int size, int low, int high,
     if (rank == low || rank == high) {
       const DistError error = dist_error_of([&] {
         (rank == low ? of_low : of_high)(group);
-        // Whose own part is over hears of it at a later call.
+        // A rank whose own part is over gets the error at a later call.
         while (BootClock::now() - begin < std::chrono::seconds(5)) {
           testing_support::let_pass(std::chrono::milliseconds(20));
           group.send(torch::ones({1}), rank == low ? high : low);
@@ -335,7 +337,7 @@ TEST_F(NcclSizes, AMessageOfMoreThanIsReceivedIsToldWhileCallsGetOn) {
       "rank 0's send #2 to rank 1 is of 800 B, rank 1's recv #2 from rank 0 of 400 B");
 }
 
-// Ranks 1 and 3 are on two nodes, whose first ranks are at rest.
+// Ranks 1 and 3 are on two nodes. The first ranks of these nodes make no calls.
 TEST_F(NcclSizes, AMessageBetweenNodesIsToldThoughTheirFirstRanksAreAtRest) {
   exchange_messages(
       world_, 4, 1, 3, recv_from(3, {4, 200}), send_to(1, {4, 100}),
@@ -354,7 +356,8 @@ TEST_F(NcclSizes, AMessageOfABatchIsTold) {
       "rank 1's send #1 to rank 0 is of 200 B, rank 0's recv #1 from rank 1 of 400 B");
 }
 
-// Sends far ahead of the receives, sizes of all kinds, batches in another order, collectives between.
+// Tests sends far ahead of their receives, sizes of all kinds, batches in another order, and
+// collectives between messages.
 TEST_F(NcclSizes, MessagesThatBelongTogetherGoThroughHoweverLateTheyAreReceived) {
   run_ranks(2, [&](int rank) {
     ProcessGroup group(world_.ranks.make(rank, 2), torch::kCPU, kPatience);
@@ -377,7 +380,7 @@ TEST_F(NcclSizes, MessagesThatBelongTogetherGoThroughHoweverLateTheyAreReceived)
   });
 }
 
-// --- several backends: a call with a tensor of another device goes to another one
+// --- several backends: a call with a tensor of another device uses another backend
 
 TEST(BackendsByDevice, ADeadlineTellsThatAMissingRankIsInTheOtherBackend) {
   const ScopedEnvironment none({});

@@ -1,4 +1,5 @@
-// Copies to the host that nothing waits for, on a device whose streams run when they get to it.
+// Tests copies to the host that nothing waits for, on a device whose streams run at any later
+// time.
 #include "worker_lib/group/late_checks.h"
 
 #include <gmock/gmock.h>
@@ -34,7 +35,7 @@ TEST(LateChecks, CopyWhatTheStreamHoldsThenAndWaitForNothing) {
   std::vector<int> seen;
   checks.add(values, [&](const Tensor& on_host) { seen.push_back(on_host[1].item<int>()); });
   const Tensor later = torch::tensor({3, 4});
-  values.copy_(later, /*non_blocking=*/true);  // behind it
+  values.copy_(later, /*non_blocking=*/true);  // after the copy for the check
   EXPECT_THAT(seen, ElementsAre());
   std::future<void> settled = std::async(std::launch::async, [&] { checks.settle(); });
   EXPECT_EQ(settled.wait_for(milliseconds(30)), std::future_status::timeout);
@@ -56,7 +57,7 @@ TEST(LateChecks, OfAGroupAreSettledInTheirOrderAsLongAsTheyExist) {
     return checks;
   };
   const auto first = make(1);
-  make(2);  // it ends at once
+  make(2);  // its checks are destroyed at once
   const auto third = make(3);
   all.settle({0});
   EXPECT_THAT(seen, ElementsAre(1, 3));
@@ -103,7 +104,7 @@ TEST(LateChecks, OfRanksThatAreNotAllPresentAreLookedAtAloneAndStay) {
   EXPECT_EQ(seen, "alone together ");
 }
 
-// As the nccl backend alone: no tensors of the CPU.
+// The group takes no tensors of the CPU, like a group that has only the nccl backend.
 TEST(LateRequests, OfAGroupOfADeviceWaitForNoStream) {
   const torch::Device device = QueueDevice::install();
   testing_support::RunningStore store;
@@ -114,13 +115,13 @@ TEST(LateRequests, OfAGroupOfADeviceWaitForNoStream) {
                        device, kPatience);
     ASSERT_FALSE(group.takes(torch::kCPU));
     LateRequests wishes(group);
-    QueueDevice::close_stream();  // begin() does not wait for it
+    QueueDevice::close_stream();  // begin() does not wait for the stream
     wishes.begin({rank == 0, false});
     QueueDevice::open_stream();
     EXPECT_THAT(wishes.last({false, false}), ElementsAre(true, false));
     wishes.begin({false, rank == 1});
-    group.barrier();  // the wishes have been exchanged
-    QueueDevice::close_stream();  // nor does last()
+    group.barrier();              // now the requests have been exchanged
+    QueueDevice::close_stream();  // last() does not wait for it, either
     EXPECT_THAT(wishes.last({false, false}), ElementsAre(false, true));
     QueueDevice::open_stream();
     QueueDevice::drain();

@@ -1,5 +1,5 @@
-// What ProcessGroup itself does: it checks, fills in and passes on. What comes out of collectives
-// is tested over real backends (backend_conformance_test).
+// Tests what ProcessGroup itself does: it checks arguments, fills in options and passes calls
+// on. backend_conformance_test tests the results of collectives, over real backends.
 #include "ddprun/process_group.h"
 
 #include <gmock/gmock.h>
@@ -24,7 +24,7 @@ using testing::HasSubstr;
 using testing_support::dist_error_of;
 using torch::Tensor;
 
-// Rank 1 of 3.
+// ProcessGroupTest: the group of rank 1 of 3.
 class ProcessGroupTest : public testing::Test {
  protected:
   BackendRecord record_;
@@ -137,7 +137,7 @@ class VerifyTest : public testing::Test {
                                        torch::kCPU, seconds(60), nullptr, GroupIdentity(), verify);
     return *group_;
   }
-  // The other ranks have what this rank has, but for this one.
+  // Gives all ranks the values of this rank, except rank `other`.
   void let_differ(std::size_t other) {
     record_.gather = [other](TensorList outputs, TensorList inputs) {
       for (std::size_t r = 0; r < outputs.size(); ++r) {
@@ -154,7 +154,7 @@ class VerifyTest : public testing::Test {
 TEST_F(VerifyTest, AResultThatDiffersIsKnownByItsCallAndItsRank) {
   ProcessGroup& group = this->group({.results = true});
   const Tensor tensor = torch::ones({5});
-  let_differ(3);  // nobody
+  let_differ(3);  // no rank has this number
   group.all_reduce(tensor);
   group.broadcast(tensor);
   EXPECT_THAT(record_.calls,
@@ -208,14 +208,14 @@ TEST_F(VerifyTest, ANanOfThisRankIsNamedBeforeAnythingIsSent) {
                "first in tensor 1 at element 4; nothing was sent");
   EXPECT_EQ(failure.peer_rank(), 1);
   EXPECT_THAT(record_.calls, ElementsAre("all_gather [1 1 1] of [1] in 60.0 s"));
-  group.all_gather(three(), torch::ones({2}));  // the group goes on
+  group.all_gather(three(), torch::ones({2}));  // the group still works
   EXPECT_THAT(dist_error_of([&] { group.send(tensor, 0); }).what(), HasSubstr("send: what this"));
   EXPECT_THAT(dist_error_of([&] {
                 group.batch_isend_irecv({{P2POp::Kind::kSend, tensor, 2, 1}});
               }).what(),
               HasSubstr("batch_isend_irecv: what this"));
-  group.recv(tensor, 0);                 // only written
-  group.broadcast(tensor, {.root = 0});  // likewise
+  group.recv(tensor, 0);                 // recv only writes the tensor
+  group.broadcast(tensor, {.root = 0});  // so does broadcast on this rank
   group.all_reduce(torch::ones({1}, torch::kInt32));
 }
 
@@ -321,7 +321,7 @@ TEST_F(ProcessGroupTest, ASecondThreadIsRefused) {
     second.join();
   };
   group_.all_reduce(tensor);
-  group_.barrier();  // it is free again
+  group_.barrier();  // the group is free again
   group_.send(tensor, 0);
   EXPECT_EQ(record_.calls.size(), 3u);
 }
@@ -349,7 +349,7 @@ TEST_F(ProcessGroupTest, AGroupOfNoContextCannotBeSplit) {
 // --- wrong arguments
 
 struct WrongCall {
-  std::string message;  // all of it, as the user sees it
+  std::string message;  // the whole message, as the user sees it
   std::function<void(ProcessGroup&)> call;
 };
 
@@ -605,7 +605,7 @@ TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
            }}});
 }
 
-// --- what is right, though one might doubt it
+// --- unusual calls that are allowed
 
 TEST_F(ProcessGroupTest, TheOwnShareMayBeTheSameMemory) {
   const std::vector<Tensor> list = three();

@@ -45,7 +45,7 @@ TEST(Verification, KnowsNanInEveryFloatingDtype) {
     EXPECT_EQ(find_nan(Tensors{torch::ones({3}).to(type)}).count, 0) << type;
   }
   EXPECT_EQ(find_nan({}).count, 0);
-  EXPECT_EQ(find_nan(Tensors{torch::full({2}, 1 / 0.0)}).count, 0);  // infinity is a number here
+  EXPECT_EQ(find_nan(Tensors{torch::full({2}, 1 / 0.0)}).count, 0);  // infinity counts as a number
 }
 
 TEST(Verification, EveryBitCountsInADigest) {

@@ -98,7 +98,8 @@ TEST(Work, AFutureOfACompleteWorkIsEmpty) {
   EXPECT_TRUE(future->value().toTensorVector().empty());
 }
 
-// The state keeps what is to be called, which keeps the state: until it is over.
+// The state keeps the function that it will call, and the function keeps the state. The end of
+// the call breaks this cycle.
 TEST(Work, AFutureLetsGoOfTheWorkWhenItIsOver) {
   auto state = std::make_shared<detail::HostWork>();
   const std::weak_ptr<detail::HostWork> seen = state;
@@ -183,7 +184,7 @@ TEST(SerialExecutor, AFullQueueMakesTheCallerWaitForRoom) {
       ++submitted;
     }
   });
-  // One call runs, kMaxWaiting wait: the caller gets no further.
+  // One call runs and kMaxWaiting calls wait, so the caller must wait.
   EXPECT_TRUE(
       testing_support::eventually([&] { return submitted >= SerialExecutor::kMaxWaiting; }));
   EXPECT_EQ(caller.wait_for(milliseconds(20)), std::future_status::timeout);

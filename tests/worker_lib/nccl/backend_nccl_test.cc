@@ -1,5 +1,5 @@
-// How the nccl backend uses NCCL and CUDA, against the double of both; that its collectives are
-// right is tested in backend_conformance_test.
+// Tests how the nccl backend uses NCCL and CUDA, against the double of both. The results of
+// its collectives are tested in tests/worker_lib/group/backend_conformance_test.cc.
 #include "worker_lib/nccl/backend_nccl.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ TEST(NcclBackend, ACallWaitsForTheCallersStreamAndMarksItsEnd) {
   const auto backend = world_of_one();
   backend->barrier(kCall).wait(seconds(30));  // makes the communicator
   const std::size_t before = cuda.calls().size();
-  // Closed, so that the call is not over yet when the wait comes.
+  // The stream is closed, so that the call is not over yet when the wait begins.
   cuda.close_stream();
   const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
   work.wait();
@@ -79,7 +79,7 @@ TEST(NcclBackend, WaitingBlocksTheCallersStreamAndNotTheHost) {
     backend.barrier(kCall).wait(seconds(30));  // makes the communicator
     if (rank == 0) {
       const Work work = backend.all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
-      work.wait();  // rank 1 has not come yet
+      work.wait();  // rank 1 has not called all_reduce yet
       EXPECT_FALSE(cuda.is_stream_idle());
       issued.count_down();
     } else {
@@ -157,7 +157,7 @@ TEST(NcclBackend, WhatIsCalledWhenACallIsOverIsNotCalledInTheMiddleOfAnother) {
       is_called = true;
     });
     cuda.open_stream();
-    // Most likely the first to see that the other one is over.
+    // This call is most likely the first to see that the other one is over.
     backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
     EXPECT_TRUE(eventually([&] { return is_called.load(); }));
   }
@@ -236,7 +236,7 @@ TEST(NcclBackend, AFailureOfAnyCallEndsTheGroup) {
     const Work work =
         backend->all_gather(list_of_one(torch::zeros({4})), list_of_one(torch::ones({4})), kCall);
     if (call == "memcpy_async") {
-      // A world of one has its outputs in one block: nothing was copied.
+      // With a world of one, the outputs are one block, so nothing was copied.
       work.wait(seconds(30));
       backend->gather(list_of_one(torch::zeros({4})), torch::ones({4}), 0, kCall);
     }
@@ -262,7 +262,7 @@ TEST(NcclBackend, ACallThatThereIsNoMemoryForEndsTheGroup) {
   NcclDouble cuda;
   NcclBackend backend(NcclDouble::api(), nullptr,
                       {.rank = 1, .world_size = 4, .device = torch::kCPU});
-  // Four of them overflow, and they do not lie one behind the other.
+  // Four of these tensors overflow the size, and they are not contiguous with each other.
   float memory = 0;
   const auto huge = [&memory] { return torch::from_blob(&memory, {std::int64_t{1} << 59}); };
   const std::vector<Tensor> outputs{huge(), huge(), huge(), huge()};
@@ -313,7 +313,7 @@ TEST(NcclBackend, ItsDestructorDoesNotWaitForAnAbortThatHangs) {
   EXPECT_EQ(failure_of(work).kind(), DistError::Kind::kStopped);
   cuda.open_stream();
   cuda.let_abort_return();
-  // The thread that was left behind uses the double until then.
+  // The abandoned thread uses the double until then.
   EXPECT_TRUE(eventually([&] { return cuda.count("comm_abort returned") == 1; }));
 }
 

@@ -1,5 +1,5 @@
-// What the tests of the nccl backend on the double share: calls, and a fixture for each version of
-// NCCL.
+// Shared parts of the tests that run the nccl backend on the double: calls, and a fixture for
+// each version of NCCL.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,7 +30,7 @@ class NcclOfAVersion : public testing::TestWithParam<NcclVersion> {
   NcclDouble& cuda_ = world_.cuda;
 };
 
-// For INSTANTIATE_TEST_SUITE_P: the versions, and the names of the tests.
+// The arguments of INSTANTIATE_TEST_SUITE_P: the versions, and the names of the tests.
 inline auto nccl_versions() {
   return testing::Values(NcclVersion::k2_28_9, NcclVersion::k2_30_7, NcclVersion::k2_31_2);
 }

@@ -101,7 +101,7 @@ TEST(CollectiveLog, CallsOnDevicesThatDoNotBelongTogetherDiffer) {
                         "that do not belong together"));
 }
 
-// --- all_to_all: what ranks send each other, and what they await, [from][to] in bytes
+// --- all_to_all: the bytes that ranks send, and that receivers expect; [from][to]
 
 using Table = std::vector<std::vector<std::size_t>>;
 
@@ -115,7 +115,7 @@ void exchange(CollectiveLog& log, std::size_t rank, const Table& sent, const Tab
   log.enter(kExchange, 0, balance_of(static_cast<int>(rank), sent[rank], in));
 }
 
-// Each of three ranks has called two others before.
+// Returns the logs of three ranks; each has made two other calls before.
 std::vector<CollectiveLog> after_exchange(const Table& sent, const Table& awaited) {
   std::vector<CollectiveLog> logs(3, with_calls(2));
   for (std::size_t rank = 0; rank < 3; ++rank) exchange(logs[rank], rank, sent, awaited);
@@ -197,7 +197,7 @@ TEST(CollectiveLog, AnAllToAllThatIsOutOfViewIsStillNoticed) {
   }
   EXPECT_THAT(find_disagreement(notes_of(logs)).value_or(""),
               StartsWith("the ranks disagree in an all_to_all up to barrier #"));
-  // One whose first entries in view are others cannot tell which it was, either.
+  // A log whose first visible entries are different cannot tell which call it was, either.
   for (int i = 0; i < 5; ++i) logs[1].end_before(logs[1].enter(kBarrier, 0));
   EXPECT_THAT(find_disagreement(notes_of(logs)).value_or(""),
               StartsWith("the ranks disagree in an all_to_all up to barrier #"));
@@ -217,7 +217,8 @@ TEST(CollectiveLog, AnotherCallThanAnAllToAllIsToldFirst) {
 
 // --- messages
 
-// Of a world of two: what log 0 sends to 1, and what that one receives from it. Each is a call.
+// In a world of two: records in log 0 a message to rank 1, or in log 1 its receive. Each is a
+// call.
 void send(std::vector<CollectiveLog>& logs, std::uint64_t call, std::uint64_t bytes) {
   logs[0].enter_message(call, {.bytes = bytes, .peer = 1, .is_send = 1});
 }
@@ -274,7 +275,7 @@ TEST(CollectiveLog, MessagesOfOtherPairsWaysAndDevicesDoNotBelongTogether) {
   logs[0].enter_message(1, {.bytes = 16, .peer = 2, .is_send = 1});
   logs[0].enter_message(1, {.bytes = 24, .peer = 1});
   logs[0].enter_message(2, {.bytes = 32, .peer = 1, .place = 1, .is_send = 1});
-  // A batch may have them in another order.
+  // A batch may list the same messages in another order.
   logs[1].enter_message(1, {.bytes = 32, .peer = 0, .place = 1});
   logs[1].enter_message(1, {.bytes = 24, .peer = 0, .is_send = 1});
   logs[1].enter_message(1, {.bytes = 8, .peer = 0});
@@ -305,14 +306,14 @@ TEST(CollectiveLog, WhoseEndsOfMessagesHaveNotComeIsTold) {
   logs[0].enter_message(6, {.bytes = 8, .peer = 3, .is_send = 1});
   const std::vector<MessageEntry> messages = logs[0].messages_of(5);
   EXPECT_EQ(messages.size(), 3U);
-  // Rank 1 receives, and sends to another device; rank 2 is ahead.
+  // Rank 1 receives, and sends to another device. Rank 2 is ahead.
   logs[1].enter_message(1, {.bytes = 8, .peer = 0});
   logs[1].enter_message(1, {.bytes = 8, .peer = 0, .place = 1, .is_send = 1});
   for (int i = 0; i < 2; ++i) logs[2].enter_message(1, {.bytes = 8, .peer = 0, .is_send = 1});
   const MissingEnds missing = find_missing_ends(messages, 0, notes_of(logs));
   EXPECT_THAT(missing.ranks, ElementsAre(1, 3));
   EXPECT_TRUE(missing.is_sure);
-  // What rank 3 has for rank 0 may be behind what its note shows.
+  // Rank 3's message for rank 0 may be older than all that its note shows.
   for (int i = 0; i < 100; ++i) logs[3].enter_message(1, {.bytes = 8, .peer = 1, .is_send = 1});
   EXPECT_FALSE(find_missing_ends(messages, 0, notes_of(logs)).is_sure);
 }

@@ -1,5 +1,6 @@
-// How the nccl backend splits its communicator, and how a communicator ends that has not formed, is in
-// progress, blocks, or is used by a CUDA graph: against the double of NCCL.
+// Tests how the nccl backend splits its communicator, against the double of NCCL. Also tests
+// how a communicator ends that has not formed, is in progress, blocks, or is used by a CUDA
+// graph.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -55,7 +56,7 @@ TEST_P(NcclParts, APartBeginsWithACommunicatorThatIsSplitOff) {
   run_ranks(4, [&](int rank) {
     const auto all = world_.ranks.make(rank, 4);
     sum_on(*all, torch::ones({4})).wait(seconds(30));
-    // Rank 3 is in no part; the others are put in order backwards.
+    // Rank 3 is in no part. The keys put the others in reverse order.
     std::shared_ptr<void> seed;
     all->split_off(rank == 3 ? -1 : 5, -rank, &seed, kCall).wait();
     ASSERT_EQ(seed != nullptr, rank != 3);
@@ -67,7 +68,7 @@ TEST_P(NcclParts, APartBeginsWithACommunicatorThatIsSplitOff) {
       const Tensor tensor = torch::full({4}, static_cast<float>(rank));
       part.broadcast(list_of_one(tensor), 0, kCall).wait(seconds(30));
       EXPECT_EQ(tensor[0].item<float>(), 2);
-      // The group that it is of goes on beside it.
+      // The parent group keeps working.
       sum_on(part, tensor).wait(seconds(30));
     }
     sum_on(*all, torch::ones({4})).wait(seconds(30));
@@ -189,7 +190,7 @@ TEST_P(NcclParts, RanksWithoutAPartMakeOneThatIsClosedAgain) {
   EXPECT_EQ(cuda_.count("comm_abort"), 0);
 }
 
-// NCCL would crash: see NcclDoubleRules.ASplitWithoutAColorThatIsAbortedCrashes.
+// NCCL would crash here: see NcclDoubleRules.ASplitWithoutAColorThatIsAbortedCrashes.
 TEST_P(NcclParts, ASplitOfARankWithoutAColorMayBeAborted) {
   run_ranks(2, [&](int rank) {
     const auto all = world_.ranks.make(rank, 2);
@@ -217,7 +218,7 @@ TEST_P(NcclParts, ASplitThatFailsInProgressEndsTheGroupOnAllRanks) {
     EXPECT_THAT(error.what(), HasSubstr("a failure that was planned"));
     EXPECT_EQ(seed, nullptr);
     over.arrive_and_wait();
-    // NCCL keeps the failure as the state of the parent: nothing can be called with it any more.
+    // NCCL keeps the failure as the state of the parent: no later call on it can succeed.
     EXPECT_THAT(failure_of(sum_on(*all, torch::ones({4}))).what(),
                 HasSubstr("a failure that was planned"));
   });
@@ -278,7 +279,8 @@ TEST_P(NcclParts, ACommunicatorThatHasFailedIsAbortedAndNotRevoked) {
   EXPECT_EQ(cuda_.count("comm_abort"), 1);
 }
 
-// Rank 1 comes to form the communicator, and not to the first collective, in which ranks connect.
+// Rank 1 forms the communicator, but does not call the first collective, in which ranks
+// connect.
 TEST_P(NcclParts, TheFirstCallNamesTheRanksThatDoNotConnect) { miss_the_first_collective(world_); }
 
 // --- NCCL_COMM_BLOCKING=1
@@ -380,7 +382,7 @@ TEST_P(NcclParts, ASharedTensorThatAnotherThreadLetsGoOfIsKeptUntilItsOwnStreamH
   const auto backend = world_.ranks.make(0, 1);
   sum_on(*backend, torch::ones({4})).wait(seconds(30));
   Tensor tensor = backend->shared_empty({4}, torch::kFloat32);
-  cuda_.close_stream();  // the stream that the tensor is used on has something to do
+  cuda_.close_stream();  // the stream that the tensor is used on is busy
   std::thread other([gone = std::move(tensor), &backend]() mutable {
     gone.reset();
     sum_on(*backend, torch::ones({4})).wait(seconds(30));

@@ -16,11 +16,11 @@ using testing::Le;
 constexpr CallHeader kSum{.count = 4, .kind = CallKind::kAllReduce, .type = ElementType::kF32};
 constexpr CallHeader kBarrier{.kind = CallKind::kBarrier};
 
-// A world of four ranks on two nodes of two; what one of them does as time passes, in steps of the
-// watcher's.
+// A world of four ranks on two nodes of two. It runs the detector of one rank as time passes, in
+// steps of the detector.
 class DesyncDetectorTest : public testing::Test {
  protected:
-  // rank: whose watch it is.
+  // rank: the rank that the detector belongs to.
   void watch_as(int rank) {
     rank_ = rank;
     watch_.emplace(rank, now_);
@@ -51,7 +51,7 @@ class DesyncDetectorTest : public testing::Test {
             .awaits_unseen = [this](auto) { return waits_; }};
   }
 
-  // Between the questions.
+  // Returns the times between the questions.
   std::vector<Duration> pauses() const {
     std::vector<Duration> pauses;
     for (std::size_t i = 1; i < asked_.size(); ++i) pauses.push_back(asked_[i] - asked_[i - 1]);

@@ -16,8 +16,8 @@ namespace {
 
 std::atomic<NcclDouble*> the_double = nullptr;
 
-// Hands out tensors' memory as a stream's allocator does: what is let go of is not used again
-// before the streams have passed, which here is when the double ends.
+// Allocates the memory of tensors like the allocator of a stream: freed memory is not used
+// again before the streams have passed. Here this means until the double ends.
 class StreamAllocator final : public c10::Allocator {
  public:
   static void install() {
@@ -222,7 +222,8 @@ std::set<int> NcclDouble::contexts() {
   return contexts_;
 }
 
-// A call of the CUDA run-time makes a context on the current device, which for a new thread is 0.
+// Makes a context on the current device, as a call of the CUDA run-time does. For a new thread
+// the current device is 0.
 void NcclDouble::touch_context() { contexts_.insert(double_device()); }
 
 std::optional<int> NcclDouble::planned_failure(const std::string& call) {

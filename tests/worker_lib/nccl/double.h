@@ -1,24 +1,29 @@
-// NcclDouble: NCCL and the CUDA run-time as far as NcclApi knows them, in one process and on the
-// host.
+// NcclDouble: a test double for NCCL and the CUDA run-time. It has the functions that NcclApi
+// lists, and runs in one process on the host.
 //
-// Ranks are threads. "Device memory" is ordinary memory; a stream is a queue whose entries run, in
-// order and when what they wait for is there, inside whichever call comes next. Collectives compute
-// real results once every rank's has reached the front of its stream, so a hang is one here, too.
+// Ranks are threads. "Device memory" is ordinary memory. A stream is a queue. Its entries run
+// in order, each when the things it waits for are there. They run inside the next call of any
+// thread. A collective computes real results once every rank's entry has reached the front of
+// its stream. So a hang with NCCL is a hang here, too.
 //
-// Its behaviour was read from the sources of NCCL 2.28.9 and 2.30.7; each rule in
-// double_communicators.cc names the function that it was read from. Where both agree, only the
-// function is named. A call that NCCL refuses, or in which NCCL reads freed or missing memory, is
-// reported as a test failure ("breach").
+// The behaviour was read from the sources of NCCL 2.28.9 and 2.30.7. Each rule in
+// double_communicators.cc names the function that it was read from. Where both versions agree,
+// only the function is named. If NCCL refuses a call, or reads freed or missing memory in it,
+// the double reports the call as a test failure ("breach").
 //
-// Of CUDA it knows which devices have a context, and of CUDA graphs: no query of an event of a
-// capture, no wait for it outside, no communicator or memory made in one, and every stream joined
-// before it ends. Everything that was made must be freed.
+// Of CUDA, the double knows which devices have a context, and the rules of CUDA graphs:
+// - no query of an event of a capture, and no wait for it outside the capture;
+// - no communicator and no memory made in a capture;
+// - every stream joined before the capture ends.
 //
-// Files: double.cc (what a test arranges and asks), double_communicators.cc (life of a
+// Everything that was made must be freed.
+//
+// Files: double.cc (what a test sets up and asks), double_communicators.cc (life of a
 // communicator), double_streams.cc (streams, collectives, messages), double_table.cc (the
-// table), double_state.h (what they share).
+// table), double_state.h (shared by these files).
 //
-// One lives at a time, because the table's functions have no argument for it. Any thread.
+// At most one double exists at a time, because the table's functions have no argument for it.
+// Any thread.
 #pragma once
 
 #include <condition_variable>
@@ -38,77 +43,84 @@
 
 namespace ddprun {
 
-// k2_31_2 differs by one rule: a communicator that was shrunk with ABORT is released by abort only.
-// Its source was not at hand. That of 2.31.0a7 has the functions of communicators as 2.30.7 has
-// them, and nccl.h of 2.31.2 and 2.32.3 declares what ddprun calls as 2.30.7's does.
+// k2_31_2 differs by one rule: only abort releases a communicator that was shrunk with ABORT.
+// The source of 2.31.2 was not at hand. In the source of 2.31.0a7, the functions of
+// communicators equal those of 2.30.7. In nccl.h of 2.31.2 and 2.32.3, the declarations that
+// ddprun uses equal those of 2.30.7.
 enum class NcclVersion { k2_28_9, k2_30_7, k2_31_2 };
-const char* to_name(NcclVersion version);  // of a test: "2_28_9"
+const char* to_name(NcclVersion version);  // the version in a test's name: "2_28_9"
 
 class NcclDouble {
  public:
   explicit NcclDouble(NcclVersion version = NcclVersion::k2_30_7);
-  // Reports what was not freed.
+  // Reports everything that was not freed.
   ~NcclDouble();
 
   static const NcclApi& api();
-  // The table of a library that has none of what is newer than 2.14.
+  // Returns the table of a library that has no function newer than 2.14.
   static const NcclApi& old_api();
 
-  // --- what ddprun does not call, but NCCL can do ---
+  // --- calls that NCCL has and ddprun does not make ---
   static NcclResult comm_shrink(NcclComm comm, std::span<const int> exclude, NcclComm* part,
                                 bool with_abort);
-  // comm: null on a rank that is new. kInvalidUsage where the version has none (before 2.29).
+  // comm: null on a new rank. Returns kInvalidUsage if the version has no comm_grow (before
+  // 2.29).
   static NcclResult comm_grow(NcclComm comm, int size, const NcclUniqueId* id, int rank,
                               NcclComm* grown);
 
-  // --- what a test arranges ---
+  // --- what a test sets up ---
   void set_device_count(int count);
-  // Every call on a communicator is "in progress" until it was asked about so often.
+  // Lets every call on a communicator be "in progress" until its state was asked this many
+  // times.
   void set_rounds_in_progress(int rounds);
-  // NCCL_COMM_BLOCKING=1: communicators that are made from now on block.
+  // Acts as NCCL_COMM_BLOCKING=1: communicators that are made from now on block.
   void set_blocking();
-  // The named table entry fails once, the next time it is called: "event_record", "all_reduce".
+  // Lets the named table entry fail once, the next time it is called: "event_record",
+  // "all_reduce".
   void fail_next(const std::string& call, NcclResult result);
   void fail_next(const std::string& call, CudaResult result);
-  // The same, but the call itself succeeds: the job that it leaves in progress fails.
+  // Does the same, but the call itself succeeds: the job that it leaves in progress fails.
   void fail_job_of_next(const std::string& call, NcclResult result);
-  // What NCCL notices about this rank's communicators from now on.
+  // Sets the asynchronous error that NCCL reports for this rank's communicators from now on.
   void set_async_error(int rank, NcclResult error);
-  // comm_abort, and comm_destroy, do not return until let_abort_return().
+  // Lets comm_abort and comm_destroy block until let_abort_return().
   void make_abort_hang();
   void let_abort_return();
-  // event_query does not return until let_event_query_return().
+  // Lets event_query block until let_event_query_return().
   void make_event_query_hang();
   void let_event_query_return();
-  // The calling thread's stream gets an entry that stays until open_stream().
+  // Puts an entry on the calling thread's stream that stays until open_stream().
   void close_stream();
   void open_stream();
-  // Collectives that differ between ranks are no breach: they hang, as NCCL's may. Nor are messages
-  // of another size than is received: a receive of more hangs, one of less gets the beginning.
+  // Allows ranks to call different collectives. They are no breach then: they hang, as NCCL's
+  // may. The same goes for messages whose sizes differ. A receive of more bytes than were sent
+  // hangs. A receive of fewer bytes gets the beginning.
   void let_ranks_disagree();
-  // What is put on the calling thread's stream, and on those that wait for it, goes into a graph,
-  // which exists until the next one, until destroy_graph(), or until the double ends.
+  // Begins a capture: entries that are put on the calling thread's stream, and on streams that
+  // wait for it, go into a graph. The graph exists until the next one, until destroy_graph(),
+  // or until the double ends.
   void begin_capture();
   void end_capture();
   void destroy_graph();
-  // Runs what was captured last, on the calling thread's stream.
+  // Runs the latest captured graph on the calling thread's stream.
   void replay();
 
   // --- what a test asks ---
-  // The calls of all threads in order, without queries; "all_reduce", "stream_wait_event".
+  // Returns the calls of all threads in order, without queries: "all_reduce",
+  // "stream_wait_event".
   std::vector<std::string> calls();
   int count(const std::string& call);
-  // Whether everything on the calling thread's stream is done.
+  // Returns whether everything on the calling thread's stream is done.
   bool is_stream_idle();
-  // The device of the calling thread.
+  // Returns the device of the calling thread.
   static int current_device();
-  // Devices on which some thread has made a CUDA context.
+  // Returns the devices on which some thread has made a CUDA context.
   std::set<int> contexts();
-  // Blocks that this double's mem_alloc made and that still exist.
+  // Returns the number of existing blocks that this double's mem_alloc made.
   int memory_count();
-  // Blocks that communicators know.
+  // Returns the number of blocks that are registered with communicators.
   int registered_count();
-  // Breaches are kept for take_breaches() instead of failing the test, from now on.
+  // Keeps breaches for take_breaches() from now on, instead of failing the test.
   void expect_breaches();
   std::vector<std::string> take_breaches();
 
@@ -132,7 +144,7 @@ class NcclDouble {
   CudaResult cuda(const std::string& call, const std::function<void()>& action);
   void touch_context();
 
-  // double_communicators.cc; all need mutex_, which `lock` holds.
+  // In double_communicators.cc; all need mutex_, which `lock` holds.
   static Group& own_group();
   Comm& at(NcclComm handle, const std::string& call);
   Comm& add_comm(Clique& clique, int rank, int device);
@@ -160,7 +172,7 @@ class NcclDouble {
   bool run_jobs();
   void end_job(Job& job);
 
-  // double_streams.cc; all need mutex_.
+  // In double_streams.cc; all need mutex_.
   Stream& own_stream();
   void pump();
   bool advance(Stream& stream);
@@ -177,7 +189,7 @@ class NcclDouble {
 
   const NcclVersion version_;
   const std::size_t blocks_before_;  // left by earlier doubles
-  std::mutex mutex_;                 // guards what follows
+  std::mutex mutex_;                 // guards the members below
   std::condition_variable changed_;
   std::vector<std::string> calls_;
   std::map<std::string, int> planned_failures_;
@@ -190,7 +202,7 @@ class NcclDouble {
   bool abort_hangs_ = false;
   bool event_query_hangs_ = false;
   bool may_disagree_ = false;
-  std::unique_ptr<Capture> capture_;  // the one that goes on, or the last one
+  std::unique_ptr<Capture> capture_;  // the open one, or the last one
   std::uint64_t ids_ = 0;
   std::map<std::uint64_t, std::unique_ptr<Clique>> cliques_;
   std::vector<std::unique_ptr<Comm>> comms_;

@@ -1,5 +1,5 @@
-// The part of NcclDouble that is NCCL's: what a call on a communicator returns, what state it leaves
-// behind, and when it is illegal. Sources: src/init.cc, src/group.cc, src/enqueue.cc.
+// The NCCL part of NcclDouble: what a call on a communicator returns, which state it leaves,
+// and when it is illegal. Sources: src/init.cc, src/group.cc, src/enqueue.cc.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -41,8 +41,9 @@ NcclDouble::Comm& NcclDouble::add_comm(Clique& clique, int rank, int device) {
 
 // --- state
 
-// ncclCommGetAsyncError: the communicator's own result, else what its proxy has noticed. Only where
-// that is success is the job of the last call joined and forgotten.
+// ncclCommGetAsyncError: returns the communicator's own result, or if that is success, what
+// its proxy has noticed. Only if both are success, the job of the last call is joined and
+// forgotten.
 NcclResult NcclDouble::read_state(Comm& comm) {
   pump();
   NcclResult state = comm.async_result;
@@ -54,8 +55,8 @@ NcclResult NcclDouble::read_state(Comm& comm) {
   return state;
 }
 
-// ncclCommEnsureReady: a call on a communicator that is in progress is refused; an error that the
-// communicator has is the answer to every later call.
+// ncclCommEnsureReady: refuses a call on a communicator that is in progress. If the
+// communicator has an error, every later call returns that error.
 NcclResult NcclDouble::ensure_ready(Comm& comm, const std::string& call) {
   const NcclResult state = read_state(comm);
   if (state != NcclResult::kInProgress) return state;
@@ -63,14 +64,14 @@ NcclResult NcclDouble::ensure_ready(Comm& comm, const std::string& call) {
   return NcclResult::kInvalidArgument;
 }
 
-// ncclGroupErrCheck: an error within a group is the result of the group.
+// ncclGroupErrCheck: makes an error within a group the result of the group.
 NcclResult NcclDouble::group_error(NcclResult result) {
   if (own_group().depth > 0 && is_failure(result)) own_group().error = result;
   return result;
 }
 
-// ncclGroupEndInternal, for a job: the communicators are in progress, and a thread of NCCL's carries
-// it out (non-blocking), or the caller does (blocking).
+// ncclGroupEndInternal, for a job: the communicators are in progress. If they do not block, a
+// thread of NCCL's runs the job. If they block, the caller runs it.
 NcclResult NcclDouble::run(Lock& lock, const std::string& call, std::shared_ptr<Job> job) {
   const auto planned_failure = planned_job_failures_.extract(call);
   if (planned_failure) job->result = planned_failure.mapped();
@@ -92,8 +93,8 @@ NcclResult NcclDouble::run(Lock& lock, const std::string& call, std::shared_ptr<
   return job->result;
 }
 
-// groupLaunch: the work is put on the streams at its end, then the communicators' state is set;
-// groupCleanup sets it where the job has failed, and it stays.
+// groupLaunch: puts the work on the streams at the end of the job, then sets the state of the
+// communicators. If the job has failed, groupCleanup sets the state, and it stays.
 void NcclDouble::end_job(Job& job) {
   job.is_done = true;
   if (job.finish) job.finish(job.result);
@@ -121,8 +122,8 @@ bool NcclDouble::run_jobs() {
 
 // --- collectives and groups
 
-// ncclEnqueueCheck: a revoked communicator is refused before anything else. Every other failure of
-// the call is a failure of the group, and stays on the communicator (label fail).
+// ncclEnqueueCheck: refuses a revoked communicator before anything else. Every other failure
+// of the call is a failure of the group, and stays on the communicator (label fail).
 NcclResult NcclDouble::issue(const std::string& call, NcclComm handle,
                              const std::function<NcclResult(Comm&, Group&)>& add) {
   Lock lock(mutex_);
@@ -146,8 +147,8 @@ NcclResult NcclDouble::issue(const std::string& call, NcclComm handle,
   return comm.is_blocking ? result : read_state(comm);
 }
 
-// ncclGroupEndInternal, for collectives and messages. A first collective connects the ranks
-// (ncclCollPreconnectFunc), so it is in progress until all have called one.
+// ncclGroupEndInternal, for collectives and messages. The first collective connects the ranks
+// (ncclCollPreconnectFunc), so it is in progress until all ranks have called one.
 NcclResult NcclDouble::end_group(Lock& lock) {
   Group group = std::exchange(own_group(), {});
   if (is_failure(group.error)) {
@@ -193,9 +194,9 @@ NcclDouble::Clique* NcclDouble::clique_of(std::span<const NcclUniqueId> ids) {
   return &clique;
 }
 
-// ncclCommInitRankDev and ncclCommInitRankConfig: the handle is written at once, before anything is
-// waited for, and NULL where the call itself fails. A job that fails leaves the handle, with the
-// failure as its state. The result is the state.
+// ncclCommInitRankDev and ncclCommInitRankConfig: write the handle at once, before they wait
+// for anything. If the call itself fails, the handle is NULL. If the job fails, the handle
+// stays, with the failure as its state. They return the state.
 NcclResult NcclDouble::init(const std::string& call, NcclComm* comm, int size, int rank,
                             std::span<const NcclUniqueId> ids) {
   Lock lock(mutex_);
@@ -221,15 +222,16 @@ NcclResult NcclDouble::init(const std::string& call, NcclComm* comm, int size, i
   return made.is_blocking ? ended : read_state(made);
 }
 
-// ncclCommInitChildComm: nothing is left behind where the call itself fails. ncclCommSplit drops
-// "in progress" from its result (macro NCCLCHECK): it returns success, the parent is in progress,
-// the part's handle is NULL until ncclCommInitRankFunc writes it. A rank without a color takes part.
+// ncclCommInitChildComm: leaves nothing if the call itself fails. ncclCommSplit drops "in
+// progress" from its result (macro NCCLCHECK): it returns success, and the parent is in
+// progress. The part's handle is NULL until ncclCommInitRankFunc writes it. A rank without a
+// color takes part.
 NcclResult NcclDouble::split(NcclComm handle, int color, int key, NcclComm* part) {
   Lock lock(mutex_);
   Comm& parent = at(handle, "comm_split");
   if (const auto failure = planned_failure("comm_split")) return planned(failure);
   if (color < -1) breach("comm_split with a color that is none");
-  // The user guide: calls outstanding on the parent may deadlock with the split.
+  // NCCL's user guide: outstanding calls on the parent may deadlock with the split.
   if (has_outstanding(parent)) breach("comm_split with calls outstanding");
   const NcclResult ready = ensure_ready(parent, "comm_split");
   if (is_failure(ready)) return ready;
@@ -260,9 +262,10 @@ NcclResult NcclDouble::divide(Lock& lock, const std::string& call, Comm& parent,
   return parent.is_blocking ? ended : NcclResult::kSuccess;
 }
 
-// ncclCommInitRankFunc, labels exit and fail: the handle is written also where the split has failed.
-// The state of such a part says success, so the parent's must be asked. Without a color there is no
-// part, and a failure writes to a null pointer: the process dies.
+// ncclCommInitRankFunc, labels exit and fail: writes the handle even if the split has failed.
+// The state of such a part says success, so the caller must ask for the parent's state.
+// Without a color there is no part. A failure then writes to a null pointer, and the process
+// dies.
 void NcclDouble::write_part(Comm& parent, std::size_t number, NcclComm* part, NcclResult result) {
   Clique::Split& split = parent.clique->splits[number];
   const auto [own_color, own_key] = split.asked.at(parent.rank);
@@ -297,8 +300,8 @@ void NcclDouble::write_part(Comm& parent, std::size_t number, NcclComm* part, Nc
   __atomic_store_n(part, reinterpret_cast<NcclComm>(made), __ATOMIC_RELEASE);
 }
 
-// ncclCommShrink: as a split, among those that are not excluded; NCCL_SHRINK_ABORT first ends what
-// the parent has on the device.
+// ncclCommShrink: acts as a split among the ranks that are not excluded. NCCL_SHRINK_ABORT
+// first ends the parent's work on the device.
 NcclResult NcclDouble::shrink(NcclComm handle, std::span<const int> exclude, NcclComm* part,
                               bool with_abort) {
   Lock lock(mutex_);
@@ -320,9 +323,9 @@ NcclResult NcclDouble::shrink(NcclComm handle, std::span<const int> exclude, Ncc
                 static_cast<std::size_t>(parent.clique->size) - exclude.size(), part);
 }
 
-// ncclCommGrow, since 2.29: the grown communicator's handle is written at once and is in progress;
-// the parent is not. Returns success. Here every rank names the id; with NCCL the new ones and one
-// old one do.
+// ncclCommGrow, since 2.29: writes the handle of the grown communicator at once. That
+// communicator is in progress, the parent is not. Returns success. Here every rank passes the
+// id; with NCCL, the new ranks and one old rank pass it.
 NcclResult NcclDouble::grow(NcclComm handle, int size, const NcclUniqueId* id, int rank,
                             NcclComm* grown) {
   Lock lock(mutex_);
@@ -362,10 +365,11 @@ NcclResult NcclDouble::grow(NcclComm handle, int size, const NcclUniqueId* id, i
 
 // --- the end
 
-// ncclCommRevoke: refused after finalize, destroy and another revoke. It then joins and frees the job
-// of the last call (ncclCommEnsureReady with the abort flag) and does not forget it, so the last
-// call must have been seen to succeed; commRevokeAsync reads resources that only a communicator has
-// that was formed. Sets finalizeCalled: only destroy and abort may follow, and splits.
+// ncclCommRevoke: is refused after finalize, destroy and another revoke. It then joins and
+// frees the job of the last call (ncclCommEnsureReady with the abort flag), but keeps the
+// pointer. So the caller must have seen the last call succeed. commRevokeAsync reads resources
+// that only a formed communicator has. Sets finalizeCalled: only destroy, abort and splits may
+// follow.
 NcclResult NcclDouble::revoke(NcclComm handle) {
   Lock lock(mutex_);
   Comm& comm = at(handle, "comm_revoke");
@@ -391,9 +395,9 @@ NcclResult NcclDouble::revoke(NcclComm handle) {
   return comm.is_blocking ? ended : read_state(comm);
 }
 
-// ncclCommFinalize and commDestroySync: in progress until its work is done on the device and no
-// graph that it was captured into exists. The peers are not waited for. What refuses it stays as
-// its state.
+// ncclCommFinalize and commDestroySync: are in progress until the communicator's work on the
+// device is done and no graph that captured it exists. They do not wait for the peers. If the
+// call is refused, the reason stays as the communicator's state.
 NcclResult NcclDouble::finalize(NcclComm handle) {
   Lock lock(mutex_);
   Comm& comm = at(handle, "comm_finalize");
@@ -419,8 +423,9 @@ NcclResult NcclDouble::finalize(NcclComm handle) {
   return comm.is_blocking ? ended : read_state(comm);
 }
 
-// ncclCommDestroy: always blocks (ncclAsyncLaunch: destroyFlag). Of a communicator that has failed or
-// is in progress it returns the error and leaves this thread's group open: only abort ends that.
+// ncclCommDestroy: always blocks (ncclAsyncLaunch: destroyFlag). If the communicator has
+// failed or is in progress, it returns the error and leaves this thread's group open. Only
+// abort ends that.
 NcclResult NcclDouble::destroy(NcclComm handle) {
   Lock lock(mutex_);
   changed_.wait(lock, [this] { return !abort_hangs_; });
@@ -442,11 +447,11 @@ NcclResult NcclDouble::destroy(NcclComm handle) {
   return NcclResult::kSuccess;
 }
 
-// ncclCommAbort: legal in every state, once. Sets the abort flags, which ends kernels and lets the
-// job of the last call fail, joins that, and frees the communicator. It writes to the flags of a
-// part whose split failed (childAbortFlag), so that goes after its parent. Where it was neither
-// revoked nor its finalize is done, it waits for graphs that it was captured into
-// (commDestroySync).
+// ncclCommAbort: is legal in every state, once. It sets the abort flags, which ends kernels
+// and lets the job of the last call fail. It joins that job, and frees the communicator. It
+// writes to the flags of a part whose split failed (childAbortFlag), so such a part must be
+// aborted after its parent. If the communicator was not revoked and its finalize is not done,
+// abort waits for the graphs that captured it (commDestroySync).
 NcclResult NcclDouble::abort(NcclComm handle) {
   Lock lock(mutex_);
   calls_.push_back("comm_abort");
@@ -478,7 +483,7 @@ NcclResult NcclDouble::abort(NcclComm handle) {
 
 void NcclDouble::report_left_communicators() {
   for (const auto& comm : comms_) {
-    // What a graph uses may be left to it.
+    // A communicator that a graph uses may be left to the graph.
     if (!comm->is_gone && !is_in_graph(*comm)) {
       breach("a communicator was neither destroyed nor aborted");
     }

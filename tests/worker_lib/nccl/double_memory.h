@@ -1,4 +1,4 @@
-// What of NcclDouble outlives it, or belongs to a thread.
+// The state of NcclDouble that outlives it, or that belongs to a thread.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace ddprun {
 
-// Blocks of mem_alloc: tensors in them may outlive the double.
+// The blocks of mem_alloc. Tensors in them may outlive the double.
 struct NcclDoubleMemory {
   std::mutex mutex;
   std::map<void*, std::size_t> blocks;
@@ -18,7 +18,7 @@ inline NcclDoubleMemory& double_memory() {
   return the_memory;
 }
 
-// The device that is the calling thread's current one.
+// Returns the current device of the calling thread.
 inline int& double_device() {
   thread_local int the_device = 0;
   return the_device;

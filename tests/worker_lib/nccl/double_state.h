@@ -1,4 +1,5 @@
-// What the files of NcclDouble share: its communicators, jobs, streams and their entries.
+// State that the files of NcclDouble share: its communicators, jobs, streams and their
+// entries.
 #pragma once
 
 #include <tuple>
@@ -9,9 +10,9 @@ namespace ddprun {
 
 struct NcclDouble::Event {
   int device = 0;
-  int recorded = 0;          // times put on a stream
-  int reached = 0;           // times come to the front of it
-  bool is_captured = false;  // it was recorded last in a capture
+  int recorded = 0;          // times it was put on a stream
+  int reached = 0;           // times it came to the front of its stream
+  bool is_captured = false;  // it was last recorded in a capture
   bool is_destroyed = false;
 };
 
@@ -23,12 +24,12 @@ struct NcclDouble::Collective {
   NcclType type = NcclType::kUint8;
   NcclOp op = NcclOp::kSum;
   int root = -1;
-  double factor = 1;  // of this rank's values, before they are reduced
+  double factor = 1;  // multiplies this rank's values before they are reduced
   bool is_premul = false;
   Comm* comm = nullptr;
   std::size_t number = 0;
   bool is_there = false;
-  bool is_odd = false;  // another rank's differs
+  bool is_odd = false;  // another rank's collective differs
 
   auto signature() const { return std::tie(kind, count, type, op, root, is_premul); }
 };
@@ -41,7 +42,7 @@ struct NcclDouble::Message {
   Comm* comm = nullptr;
   bool is_there = false;  // at the front of its stream
   bool is_done = false;
-  bool is_odd = false;  // it got less than it waits for
+  bool is_odd = false;  // fewer bytes came than it waits for
 };
 
 struct NcclDouble::Entry {
@@ -60,12 +61,12 @@ struct NcclDouble::Stream {
   std::deque<Entry> entries;
 };
 
-// A graph of one chain: calls in the order in which they were made, which the waits between the
-// streams of a capture allow.
+// A graph of one chain: calls in the order in which they were made. The waits between the
+// streams of a capture allow this order.
 struct NcclDouble::Capture {
   Stream* origin = nullptr;
   bool is_open = true;
-  std::set<Stream*> unjoined;              // have something that the origin does not wait for
+  std::set<Stream*> unjoined;              // streams with work that the origin does not wait for
   std::map<Event*, std::set<Stream*>> of;  // the streams that an event of the capture stands for
   std::vector<Entry> entries;
 };
@@ -74,8 +75,8 @@ struct NcclDouble::Capture {
 struct NcclDouble::Clique {
   struct Split {
     std::map<int, std::pair<int, int>> asked;  // by rank: color and key
-    std::size_t expected = 0;                  // ranks that must ask
-    std::map<int, Clique*> parts;              // by color, once all have asked
+    std::size_t expected = 0;                  // number of ranks that must ask
+    std::map<int, Clique*> parts;              // by color, set once all have asked
   };
 
   int size = 0;
@@ -83,17 +84,18 @@ struct NcclDouble::Clique {
   std::vector<Split> splits;
   std::map<int, Comm*> members;
   std::map<std::size_t, std::vector<std::shared_ptr<Collective>>> collectives;  // by number
-  std::vector<std::shared_ptr<Message>> messages;                               // at the front
+  std::vector<std::shared_ptr<Message>> messages;  // those at the front
 };
 
-// What a thread of NCCL's does after the call that began it has returned: NCCL's ncclGroupJob.
+// The work of an NCCL thread after the call that started it has returned: NCCL's ncclGroupJob.
 struct NcclDouble::Job {
   enum class Kind { kInit, kLaunch, kSplit, kFinalize, kRevoke } kind;
-  std::vector<Comm*> comms;         // whose state it sets
-  std::function<bool()> is_ready;   // whether those that it waits for have come
+  std::vector<Comm*> comms;        // the job sets their state
+  std::function<bool()> is_ready;  // returns whether the ranks that it waits for have come
   std::function<void(NcclResult)> finish = {};
-  std::vector<std::pair<Stream*, Entry>> launches = {};  // put on their streams at its end
-  bool is_without_part = false;     // a split with no color
+  // Put on their streams at the end of the job.
+  std::vector<std::pair<Stream*, Entry>> launches = {};
+  bool is_without_part = false;  // a split without a color
   int rounds_left = 0;
   NcclResult result = NcclResult::kSuccess;
   bool is_done = false;
@@ -112,7 +114,7 @@ struct NcclDouble::Comm {
   Clique* clique = nullptr;
   int rank = 0;
   int device = 0;
-  std::size_t issued = 0;                                // collectives
+  std::size_t issued = 0;                                // number of collectives
   NcclResult async_result = NcclResult::kSuccess;        // ncclComm::asyncResult
   NcclResult noticed = NcclResult::kSuccess;             // ncclProxyState::asyncResult
   std::shared_ptr<Job> job = {};                         // ncclComm::groupJob, until it is joined
@@ -123,11 +125,11 @@ struct NcclDouble::Comm {
   bool is_shrunk_with_abort = false;
   bool is_gone = false;
   bool was_aborted = false;
-  int callers_inside = 0;             // threads that block in a call on it
-  Comm* failed_parent = nullptr;      // of a part whose split failed
-  std::size_t splits = 0;             // that this rank has called: ncclComm::splitCount
-  std::map<void*, void*> registered = {};  // handles are the memory's own addresses
-  std::map<NcclOp, double> premul_sums = {};  // that were made, and their factors
+  int callers_inside = 0;         // number of threads that block in a call on it
+  Comm* failed_parent = nullptr;  // set in a part whose split failed
+  std::size_t splits = 0;  // number of splits that this rank has called: ncclComm::splitCount
+  std::map<void*, void*> registered = {};     // each handle is the memory's own address
+  std::map<NcclOp, double> premul_sums = {};  // existing operations, and their factors
 };
 
 }  // namespace ddprun

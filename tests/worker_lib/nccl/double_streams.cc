@@ -1,4 +1,4 @@
-// The part of NcclDouble that runs: streams, collectives, messages, captures.
+// The part of NcclDouble that runs work: streams, collectives, messages, captures.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ torch::Tensor reduced(const std::vector<torch::Tensor>& inputs, NcclOp op) {
 
 }  // namespace
 
-// What goes into a capture does not run.
+// Adds an entry to a stream. During a capture the entry goes into the graph and does not run.
 void NcclDouble::put(Stream& stream, Entry entry) {
   if (!stream.is_capturing) {
     stream.entries.push_back(std::move(entry));
@@ -59,7 +59,7 @@ bool NcclDouble::advance(Stream& stream) {
   return true;
 }
 
-// Whether the entry at the front of a stream is done.
+// Returns whether the entry at the front of a stream is done.
 bool NcclDouble::step(Entry& entry) {
   switch (entry.kind) {
     case Entry::Kind::kRecord: entry.event->reached = entry.version; return true;
@@ -80,7 +80,7 @@ bool NcclDouble::step(Entry& entry) {
   return false;
 }
 
-// Runs the collective when the last rank has come to it.
+// Runs the collective when the last rank has come to it. Returns whether it has run.
 bool NcclDouble::arrive(Collective& collective) {
   collective.is_there = true;
   Clique& clique = *collective.comm->clique;
@@ -136,8 +136,8 @@ bool NcclDouble::pass(Message& message) {
   return message.is_done;
 }
 
-// ArgsCheck: the root and the operation. Collectives that differ between ranks are not noticed by
-// NCCL: they hang, or worse.
+// ArgsCheck: checks the root and the operation. NCCL does not notice that collectives differ
+// between ranks: they hang, or worse.
 NcclResult NcclDouble::add_collective(Comm& comm, Group& group, CudaStream handle,
                                       Collective collective) {
   auto& stream = *reinterpret_cast<Stream*>(handle);
@@ -159,7 +159,8 @@ NcclResult NcclDouble::add_collective(Comm& comm, Group& group, CudaStream handl
   return NcclResult::kSuccess;
 }
 
-// Gives it its place among those of the communicator, and compares it with the other ranks'.
+// Numbers the collective among those of its communicator, and compares it with the other
+// ranks'.
 void NcclDouble::number(Collective& collective) {
   Comm& comm = *collective.comm;
   collective.number = comm.issued++;
@@ -182,7 +183,8 @@ void NcclDouble::number(Collective& collective) {
   }
 }
 
-// Messages of one group are one entry: they wait for nothing but their other ends.
+// Adds a message to its group. The messages of one group are one entry. They wait for their
+// other ends only.
 NcclResult NcclDouble::add_message(Comm& comm, Group& group, CudaStream handle, Message message) {
   auto& stream = *reinterpret_cast<Stream*>(handle);
   message.comm = &comm;
@@ -223,7 +225,7 @@ bool NcclDouble::is_in_graph(const Comm& comm) const {
          });
 }
 
-// A kernel that is stopped ends: what waits behind it on the stream goes on.
+// Stops the kernels of a communicator. Later entries of their streams go on.
 void NcclDouble::stop_kernels(Comm& comm) {
   for (const auto& stream : streams_) {
     for (Entry& entry : stream->entries) {
@@ -264,7 +266,7 @@ void NcclDouble::destroy_graph() {
 void NcclDouble::replay() {
   const std::lock_guard lock(mutex_);
   for (Entry entry : capture_->entries) {
-    if (entry.collective) {  // the next one of the communicator each time
+    if (entry.collective) {  // each replay is the next collective of the communicator
       const auto again = std::make_shared<Collective>(*entry.collective);
       number(*again);
       again->comm->clique->collectives[again->number][static_cast<std::size_t>(again->comm->rank)] =

@@ -1,4 +1,4 @@
-// The tables of functions that stand in for NCCL's and CUDA's.
+// The tables of functions that replace NCCL's and CUDA's.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -73,7 +73,8 @@ struct NcclDoubleTable {
     const std::lock_guard lock(self().mutex_);
     self().calls_.push_back("mem_free");
     const std::lock_guard all(double_memory().mutex);
-    if (double_memory().blocks.erase(memory) == 0) self().breach("mem_free of what was not allocated");
+    if (double_memory().blocks.erase(memory) == 0)
+      self().breach("mem_free of what was not allocated");
     for (const auto& comm : self().comms_) {
       if (comm->registered.contains(memory)) self().breach("mem_free of registered memory");
     }
@@ -81,8 +82,8 @@ struct NcclDoubleTable {
     return NcclResult::kSuccess;
   }
 
-  // ncclCommRegister: leaves no job behind. That memory is registered twice is legal, and would be
-  // an oversight of ours.
+  // ncclCommRegister: leaves no job. Registering the same memory twice is legal. If ddprun did
+  // it, that would be a mistake.
   static NcclResult comm_register(NcclComm handle, void* memory, std::size_t bytes, void** known) {
     return at_once("comm_register", handle, false, [&](Comm& comm) {
       const std::lock_guard all(double_memory().mutex);
@@ -97,7 +98,8 @@ struct NcclDoubleTable {
     });
   }
 
-  // ncclCommDeregister asks for no state: it is legal on a communicator that has failed.
+  // ncclCommDeregister: does not check the state, so it is legal on a communicator that has
+  // failed.
   static NcclResult comm_deregister(NcclComm handle, void* known) {
     return at_once("comm_deregister", handle, false, [&](Comm& comm) {
       if (comm.registered.erase(known) == 0) self().breach("comm_deregister of what is not known");
@@ -111,7 +113,7 @@ struct NcclDoubleTable {
     return NcclResult::kSuccess;
   }
 
-  // ncclGroupEndInternal: kInvalidUsage without a group.
+  // ncclGroupEndInternal: returns kInvalidUsage without a group.
   static NcclResult group_end() {
     NcclDouble::Lock lock(self().mutex_);
     self().calls_.push_back("group_end");
@@ -123,7 +125,7 @@ struct NcclDoubleTable {
     return self().end_group(lock);
   }
 
-  // A call that leaves nothing in progress, and no error behind where it fails.
+  // Runs a call that leaves nothing in progress, and leaves no error if it fails.
   static NcclResult at_once(const char* call, NcclComm handle, bool must_be_ready,
                             const std::function<void(Comm&)>& action) {
     const std::lock_guard lock(self().mutex_);
@@ -148,7 +150,7 @@ struct NcclDoubleTable {
     });
   }
 
-  // ncclRedOpDestroy: asks for no state.
+  // ncclRedOpDestroy: does not check the state.
   static NcclResult red_op_destroy(NcclOp op, NcclComm handle) {
     return at_once("red_op_destroy", handle, false, [&](Comm& comm) {
       if (comm.premul_sums.erase(op) == 0) self().breach("an operation was destroyed twice");
@@ -195,7 +197,7 @@ struct NcclDoubleTable {
     });
   }
 
-  // A stream that waits for an event of a capture is captured, too.
+  // Adds a stream that waits for an event of a capture to that capture.
   static void join(Stream& waiting, Event& event) {
     NcclDouble::Capture& capture = *self().capture_;
     if (!capture.is_open) return self().breach("wait for an event of a capture that is over");
@@ -211,7 +213,8 @@ struct NcclDoubleTable {
     const std::lock_guard lock(self().mutex_);
     const auto planned = self().planned_failures_.extract("stream_is_capturing");
     if (planned) return static_cast<CudaResult>(planned.mapped());
-    // A tensor may outlive the double that it was made with, and names its streams when it ends.
+    // A tensor may outlive the double that it was made with. It names its streams when it is
+    // freed.
     const auto known = std::ranges::find(self().streams_, reinterpret_cast<Stream*>(stream),
                                          &std::unique_ptr<Stream>::get);
     if (known == self().streams_.end()) return kInvalidHandle;
@@ -255,13 +258,13 @@ struct NcclDoubleTable {
     });
   }
 
-  // Since CUDA 12 it makes a context.
+  // Sets the device. Since CUDA 12 this makes a context.
   static CudaResult set_device(int device) {
     double_device() = device;
     return self().cuda("set_device", [] {});
   }
 
-  // c10::cuda::MaybeSetDevice: makes none.
+  // c10::cuda::MaybeSetDevice: sets the device and makes no context.
   static CudaResult restore_device(int device) {
     double_device() = device;
     return CudaResult::kSuccess;

@@ -1,5 +1,6 @@
-// The rules of the double, as they were read from NCCL's source; double_communicators.cc names
-// the functions. What NCCL calls illegal must be found, or the other tests prove nothing.
+// Tests the rules of the double, as they were read from NCCL's source. double_communicators.cc
+// names the functions. The double must find what NCCL calls illegal, or the other tests prove
+// nothing.
 #include "tests/worker_lib/nccl/double.h"
 
 #include <gmock/gmock.h>
@@ -230,7 +231,8 @@ TEST_P(NcclDoubleRules, ABlockingInitReturnsWhenAllHaveComeOrItIsAborted) {
   cuda_.set_blocking();
   NcclComm first = nullptr;
   ASSERT_EQ(nccl_.get_unique_id(&id_), NcclResult::kSuccess);
-  std::thread stuck([&] { EXPECT_NE(nccl_.comm_init_rank(&first, 2, id_, 0), NcclResult::kSuccess); });
+  std::thread stuck(
+      [&] { EXPECT_NE(nccl_.comm_init_rank(&first, 2, id_, 0), NcclResult::kSuccess); });
   EXPECT_TRUE(eventually([&] { return __atomic_load_n(&first, __ATOMIC_ACQUIRE) != nullptr; }));
   nccl_.comm_abort(first);
   stuck.join();

@@ -1,4 +1,4 @@
-// NCCL's types as LibTorch's, for NcclDouble.
+// Maps NCCL's types to LibTorch's, for NcclDouble.
 #pragma once
 
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
-// How the nccl backend makes its communicators, finds out that ranks disagree or do not come, and
-// ends: against the double of NCCL, ranks as threads.
+// Tests how the nccl backend makes its communicators, how it finds ranks that disagree or are
+// missing, and how it ends. Against the double of NCCL; ranks are threads.
 #include "worker_lib/nccl/engine.h"
 
 #include <gmock/gmock.h>
@@ -53,7 +53,7 @@ TEST_P(NcclGroups, ARankMayUseSeveralDevices) {
     const auto backend = world_.ranks.make(rank, 2);
     const Tensor first = torch::full({4}, rank + 1.0F);
     const Tensor second = torch::full({4}, 10.0F * (rank + 1));
-    // Rank 0 has devices 0 and 1, rank 1 has 2 and 3.
+    // Rank 0 has devices 0 and 1; rank 1 has 2 and 3.
     for (int i = 0; i < 2; ++i) {
       const Work one = sum_on(*backend, on_device(2 * rank, first));
       const Work other = sum_on(*backend, on_device(2 * rank + 1, second));
@@ -89,7 +89,8 @@ TEST_P(NcclGroups, AMessageBeforeTheFirstCollectiveNeedsItsTwoRanksOnly) {
   run_ranks(4, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 4);
     const Tensor tensor = torch::full({4}, static_cast<float>(rank));
-    // A ring: each pair makes a communicator, and no circle of ranks waits for each other.
+    // A ring: each pair makes a communicator, and the ranks do not wait for each other in a
+    // circle.
     const Tensor got = torch::zeros({4});
     if (rank < 3) {
       const std::vector<Work> works =
@@ -100,7 +101,7 @@ TEST_P(NcclGroups, AMessageBeforeTheFirstCollectiveNeedsItsTwoRanksOnly) {
       EXPECT_EQ(got[0].item<float>(), static_cast<float>((rank + 2) % 3));
       EXPECT_EQ(works[1].source_rank(), (rank + 2) % 3);
     }
-    // Rank 3 comes now; messages go by the communicator of all from here on.
+    // Rank 3 arrives now. From here on, messages use the communicator of all ranks.
     sum_on(*backend, tensor).wait(seconds(30));
     if (rank == 3) backend->send(tensor, 0, 0, kCall).wait(seconds(30));
     if (rank == 0) backend->recv(got, 3, 0, kCall).wait(seconds(30));
@@ -211,7 +212,7 @@ TEST_P(NcclGroups, ADeadlineNamesWhoHasNotComeAndWhatTheyCalledLast) {
                     "come (rank 1 called last all_reduce #1 of 4 f32 (sum))"));
     }
     over.arrive_and_wait();
-    // Rank 1 hears of it at its next call.
+    // Rank 1 learns of the failure at its next call.
     const DistError next = failure_of(sum_on(*backend, torch::ones({4})));
     EXPECT_EQ(next.kind(), DistError::Kind::kStopped);
     EXPECT_THAT(next.what(), HasSubstr("rank 1 has not come"));
@@ -248,7 +249,7 @@ TEST_P(NcclGroups, EveryRankIsToldWhoCalledWhatWhenTheyDisagree) {
     const auto backend = world_.ranks.make(rank, 4);
     sum_on(*backend, torch::ones({4})).wait(seconds(30));
     const TimePoint start = BootClock::now();
-    // Several in flight; ranks 0 to 2 are in a collective, rank 3 is in none.
+    // Several calls are in flight. Ranks 0 to 2 are in a collective, rank 3 is in none.
     cuda_.let_ranks_disagree();
     if (rank < 3) {
       std::vector<Work> works;
@@ -441,7 +442,7 @@ TEST_P(NcclGroups, CallsAreCapturedIntoAGraphAndRunWithIt) {
     const Tensor input = torch::ones({4});
     const Tensor output = torch::zeros({4});
     cuda_.begin_capture();
-    // Its deadline would have passed long before the graph runs.
+    // The call's deadline would have passed long before the graph runs.
     const Work work = backend->all_gather(list_of_one(output), list_of_one(input),
                                           {.timeout = milliseconds(1), .async = true});
     work.wait();
@@ -455,7 +456,7 @@ TEST_P(NcclGroups, CallsAreCapturedIntoAGraphAndRunWithIt) {
       cuda_.replay();
       EXPECT_EQ(output[0].item<float>(), i);
     }
-    // Calls outside go on as before.
+    // Calls outside the graph still work.
     sum_on(*backend, warm).wait(seconds(30));
   });
   EXPECT_EQ(cuda_.count("comm_abort"), 0);

@@ -1,7 +1,7 @@
-// The conformance suite (backend_conformance.h) with tensors on a GPU: the nccl backend on the real
-// NCCL, with one rank and, where NCCL can (2.30), with several on one GPU, as threads and as
-// processes; and the cpu backend, which carries a GPU's tensors through the host. Without a GPU all
-// of it is skipped.
+// Runs the conformance suite (backend_conformance.h) with tensors on a GPU. The nccl backend
+// uses the real NCCL with one rank. If NCCL allows several ranks on one GPU (2.30), it also
+// runs with several, as threads and as processes. The cpu backend carries the GPU's tensors
+// through the host. Without a GPU the whole suite is skipped.
 #include <c10/cuda/CUDAFunctions.h>
 
 #include "tests/worker_lib/support/backend_conformance.h"
@@ -49,7 +49,7 @@ BackendUnderTest cpu() {
 INSTANTIATE_TEST_SUITE_P(, BackendConformance, testing::Values(nccl(), cpu()), name_of_backend);
 INSTANTIATE_TEST_SUITE_P(, ObjectConformance, testing::Values(nccl(), cpu()), name_of_backend);
 
-// Each process has a context of its own on the GPU, which they take turns to use.
+// Each process has its own context on the GPU, and the processes take turns to use it.
 class NcclOfProcesses : public testing::TestWithParam<const char*> {};
 
 TEST_P(NcclOfProcesses, PassesTheSuiteOnEveryRank) {

@@ -1,6 +1,6 @@
-// What only a GPU shows of the nccl backend: how a program gets it, kernels that an abort ends,
-// splits, CUDA graphs; and, where NCCL can (2.30), several ranks on one GPU that disagree or stay
-// away. What every backend does is in gpu_conformance_test.
+// Tests of the nccl backend that need a GPU: how a program gets the backend, kernels that an
+// abort ends, splits, CUDA graphs. If NCCL allows several ranks on one GPU (2.30), also ranks
+// that disagree or are missing. What every backend does is tested in gpu_conformance_test.cc.
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAGraph.h>
 #include <c10/cuda/CUDAStream.h>
@@ -146,7 +146,7 @@ TEST_F(NcclRanksOnOneGpu, ThatDisagreeAreTold) {
   std::latch over(2);
   run_ranks_on_gpu(2, [&](int rank) {
     const Tensor tensor = filled(1, rank == 0 ? 1 << 22 : 1 << 21);
-    const auto backend = ranks_.make(rank, 2);  // all have their memory
+    const auto backend = ranks_.make(rank, 2);  // all ranks have allocated their memory
     backend->barrier(kCall).wait(seconds(60));
     const TimePoint start = BootClock::now();
     const Work work = backend->all_reduce(list_of_one(tensor), {ReduceOp::kSum}, kCall);

@@ -1,4 +1,4 @@
-// Backends of nccl groups for tests: a store, and ranks that are threads.
+// Makes backends of nccl groups for tests: a store, and ranks that are threads.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@ class NcclRanks {
  public:
   NcclRanks(const NcclApi& api, torch::Device device) : api_(api), device_(device) {}
 
-  // The options' rank, world and device are filled in. Every two ranks are a node: what crosses
-  // nodes is tested, too.
+  // Fills in the options' rank, world and device. Every two ranks are a node, so traffic
+  // between nodes is tested, too.
   std::unique_ptr<NcclBackend> make(int rank, int size, NcclBackendOptions options = {}) {
     complete(rank, size, options);
     const auto store = connect();
@@ -29,7 +29,7 @@ class NcclRanks {
     return std::make_unique<NcclBackend>(api_, store, options, std::move(peers));
   }
 
-  // Without a group of peers.
+  // Makes a backend without a group of peers.
   std::unique_ptr<NcclBackend> make_alone(int rank, int size, NcclBackendOptions options = {}) {
     complete(rank, size, options);
     return std::make_unique<NcclBackend>(api_, connect(), options);

@@ -1,5 +1,5 @@
-// The real NCCL, as far as a machine without a GPU can go: making and exchanging unique ids, and
-// saying that there is no GPU. Tests that need one are in nccl_gpu_test.
+// Tests the real NCCL as far as a machine without a GPU allows: it makes and exchanges unique
+// ids, and reports that there is no GPU. Tests that need a GPU are in gpu_test.cc.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,14 +26,14 @@ using testing_support::run_ranks;
 
 using IdBytes = std::array<char, 128>;
 
-// The ids with which init was called.
+// The ids that were passed to init.
 struct SeenIds {
   std::mutex mutex;
   std::vector<IdBytes> ids;
 };
 SeenIds seen;
 
-// The real table up to the first call that needs a GPU.
+// Returns the real table, with doubles from the first call on that needs a GPU.
 NcclApi real_until_init() {
   NcclApi api = real_nccl_api();
   api.get_device = [](int* device) {
@@ -73,7 +73,7 @@ TEST(RealNccl, EveryRankBeginsItsCommunicatorWithTheIdOfRankZero) {
   EXPECT_NE(seen.ids[0], IdBytes{});
 }
 
-// The library that the tests run with is one that has them all.
+// Checks that the library of the tests has all newer functions.
 TEST(RealNccl, WhatIsNewerThanTheOldestNcclIsFoundInTheLoadedOne) {
   const NcclApi& api = real_nccl_api();
   EXPECT_NE(api.comm_init_rank_scalable, nullptr);
@@ -87,7 +87,7 @@ TEST(RealNccl, WhatIsNewerThanTheOldestNcclIsFoundInTheLoadedOne) {
 
 TEST(RealNccl, AProgramForGpusRunsOnTheCpuWhereThereIsNoGpu) {
   const ScopedEnvironment none({});
-  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // as good as none, where there is one
+  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // hides the GPUs, if there are any
   ASSERT_EQ(nccl_backend_factory()->device_count(), 0);
   EXPECT_EQ(init().group().backend_name(), "cpu");
   EXPECT_DIST_ERROR(init({.backend = "nccl"}), DistError::Kind::kUnsupported,

@@ -1,4 +1,4 @@
-// Nccl groups on the double for tests.
+// Makes nccl groups on the double, for tests.
 #pragma once
 
 #include <torch/torch.h>
@@ -16,8 +16,8 @@ struct NcclDoubleWorld {
   NcclRanks old_ranks{NcclDouble::old_api(), torch::kCPU};
 };
 
-// The same memory as a tensor of a CUDA device: made by hand, as LibTorch would ask CUDA. The other
-// one must outlive it.
+// Returns the same memory as a tensor of a CUDA device. It is made by hand, because LibTorch
+// would ask CUDA. `host` must outlive it.
 inline torch::Tensor on_device(int device, const torch::Tensor& host) {
   c10::DataPtr data(host.mutable_data_ptr(), torch::Device(torch::kCUDA, device));
   c10::Storage storage(c10::Storage::use_byte_size_t(), host.nbytes(), std::move(data));

@@ -1,5 +1,6 @@
-// SyncBatchNorm as it works on a GPU: nothing waits for the device, errors come one forward later. Here on tensors of
-// the CPU. And what it does when its group has ended, or its calls carried nothing.
+// Tests SyncBatchNorm as it works on a GPU: nothing waits for the device, and errors come one
+// forward later. Here the tensors are on the CPU. Also tests groups that have ended, and calls
+// that carried no values.
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -23,7 +24,7 @@ using torch::Tensor;
 using torch::nn::BatchNormOptions;
 using Kind = DistError::Kind;
 
-// A layer of a GPU, on the CPU.
+// DeviceLayer: a layer on the CPU that works as on a GPU.
 struct DeviceLayer {
   DeviceLayer(std::int64_t channels, ProcessGroup& group_, BatchNormOptions options_)
       : options(options_),
@@ -52,10 +53,12 @@ struct DeviceLayer {
 };
 
 double largest(const Tensor& a, const Tensor& b) {
-  return a.numel() == 0 ? 0 : (a.to(torch::kFloat64) - b.to(torch::kFloat64)).abs().max().item<double>();
+  return a.numel() == 0
+             ? 0
+             : (a.to(torch::kFloat64) - b.to(torch::kFloat64)).abs().max().item<double>();
 }
 
-// Rows of the whole batch by rank; a rank has none.
+// Each rank's rows of the whole batch. Rank 1 has none.
 constexpr std::int64_t kFirst[] = {0, 5, 5}, kRows[] = {5, 0, 3};
 
 void expect_like_plain(const BatchNormOptions& options, torch::Dtype dtype, double tolerance) {
@@ -74,7 +77,8 @@ void expect_like_plain(const BatchNormOptions& options, torch::Dtype dtype, doub
       const auto part = [&](const Tensor& t) {
         return t.narrow(0, kFirst[group.rank()], kRows[group.rank()]);
       };
-      Tensor all = whole.to(torch::kFloat64, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
+      Tensor all =
+          whole.to(torch::kFloat64, /*non_blocking=*/false, /*copy=*/true).requires_grad_();
       const Tensor expected = plain->forward(all);
       plain->zero_grad();
       expected.backward(gradient.to(torch::kFloat64));
@@ -87,7 +91,8 @@ void expect_like_plain(const BatchNormOptions& options, torch::Dtype dtype, doub
       EXPECT_LE(largest(output.detach(), part(expected.detach())), tolerance);
       EXPECT_LE(largest(input.grad(), part(all.grad())), tolerance);
       if (layer.plain->weight.defined()) {
-        Tensor of_weight = layer.plain->weight.grad().clone(), of_bias = layer.plain->bias.grad().clone();
+        Tensor of_weight = layer.plain->weight.grad().clone(),
+               of_bias = layer.plain->bias.grad().clone();
         group.all_reduce_coalesced({of_weight, of_bias});
         EXPECT_LE(largest(of_weight, plain->weight.grad()), 100 * tolerance);
         EXPECT_LE(largest(of_bias, plain->bias.grad()), 100 * tolerance);
@@ -95,7 +100,8 @@ void expect_like_plain(const BatchNormOptions& options, torch::Dtype dtype, doub
       if (plain->running_mean.defined()) {
         EXPECT_LE(largest(layer.plain->running_mean, plain->running_mean), tolerance);
         EXPECT_LE(largest(layer.plain->running_var, plain->running_var), tolerance);
-        EXPECT_EQ(layer.plain->num_batches_tracked.item<std::int64_t>(), static_cast<std::int64_t>(step) + 1);
+        EXPECT_EQ(layer.plain->num_batches_tracked.item<std::int64_t>(),
+                  static_cast<std::int64_t>(step) + 1);
       }
     }
   });
@@ -110,7 +116,7 @@ TEST(SyncBatchNormOnADevice, IsBatchNormOverTheWholeBatch) {
                     5e-6);
 }
 
-// What reads a value, or makes a tensor of the host's numbers, waits for a GPU.
+// An operation that reads a value, or makes a tensor from numbers of the host, waits for a GPU.
 TEST(SyncBatchNormOnADevice, WaitsForNothing) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     DeviceLayer layer(3, group);
@@ -141,7 +147,7 @@ TEST(SyncBatchNormOnADevice, WhatIsRefusedIsNaNAndThrownInTheNextForward) {
     EXPECT_TRUE(torch::equal(layer.plain->running_var, torch::ones(3)));
     EXPECT_DIST_ERROR(layer.forward(torch::ones({2, 3, 2, 2})), Kind::kInvalidArgument,
                       HasSubstr("the batches of all ranks have 1 values for each channel"));
-    layer.forward(torch::ones({2, 3, 2, 2}));  // it goes on
+    layer.forward(torch::ones({2, 3, 2, 2}));  // the layer still works
     {
       const torch::AutoGradMode mode(group.rank() == 0);
       layer.forward(torch::ones({2, 3, 2, 2}));
@@ -151,7 +157,7 @@ TEST(SyncBatchNormOnADevice, WhatIsRefusedIsNaNAndThrownInTheNextForward) {
   });
 }
 
-// --- calls that are over and have carried nothing
+// --- calls that end without any values
 
 TEST(SyncBatchNormOnADevice, CallsThatCarriedNothingGiveNaNAndThrowInTheNextForward) {
   run_with_ends(2, [](ProcessGroup& group, bool& has_ended) {
@@ -226,8 +232,9 @@ TEST(SyncBatchNorm, OutlivesItsGroup) {
     const Tensor input = data(static_cast<std::uint64_t>(group.rank()), {2, 3, 2, 2});
     return of_rank->forward(input.clone().requires_grad_()).square().sum();
   });
-  EXPECT_DIST_ERROR(losses[0].backward(), Kind::kStopped,
-                    HasSubstr("backward pass of SyncBatchNorm2d: the group that the layer was made with"));
+  EXPECT_DIST_ERROR(
+      losses[0].backward(), Kind::kStopped,
+      HasSubstr("backward pass of SyncBatchNorm2d: the group that the layer was made with"));
 }
 
 }  // namespace

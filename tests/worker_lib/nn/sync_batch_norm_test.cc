@@ -40,7 +40,7 @@ double largest_difference(const Tensor& a, const Tensor& b) {
       .item<double>();
 }
 
-// A layer with the parameters of a plain one.
+// Returns a layer with the parameters of a plain one.
 template <class Sync, class Plain>
 Sync twin_of(const Plain& plain, ProcessGroup& group) {
   Sync sync(plain->options, group);
@@ -54,12 +54,12 @@ Sync twin_of(const Plain& plain, ProcessGroup& group) {
 
 // --- what is refused
 
-// On every rank of a world of two.
+// Expects that forward fails with these words on both ranks of a world of two.
 template <class Body>
 void expect_refused(Body forward, Kind kind, const std::string& words) {
   ThreadWorld(2).run([&](ProcessGroup& group) {
     EXPECT_DIST_ERROR(forward(group), kind, HasSubstr(words));
-    group.barrier();  // it goes on
+    group.barrier();  // the group still works
   });
 }
 
@@ -134,7 +134,7 @@ TEST(SyncBatchNorm, AnInputChangedBeforeTheBackwardPassIsNoticed) {
   });
 }
 
-// --- the vectors
+// --- PyTorch's vectors
 
 struct Step {
   Tensor output, of_input, of_weight, of_bias;
@@ -216,11 +216,11 @@ TEST(SyncBatchNorm, EveryVectorOfPyTorchOverTheWholeBatch) {
 
 // --- against plain batch norm over the whole batch, in float64
 
-// A rank's rows of the whole batch.
+// Share: the rows of the whole batch that a rank has.
 struct Share {
   std::int64_t first, rows;
 };
-constexpr Share kShares[] = {{0, 5}, {5, 0}, {5, 1}};  // a rank without any among them
+constexpr Share kShares[] = {{0, 5}, {5, 0}, {5, 1}};  // one rank has none
 
 struct Case {
   std::string name;
@@ -234,7 +234,8 @@ void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 class SyncBatchNormAccuracy : public testing::TestWithParam<Case> {};
 
-// What a rank got and what it should have got, in float64.
+// Comparison: the largest differences between a rank's results and the expected ones, in
+// float64.
 struct Comparison {
   double output, of_input, of_weight, of_bias, running;
 };
@@ -290,9 +291,9 @@ TEST_P(SyncBatchNormAccuracy, IsThatOfTheDtype) {
   });
 }
 
-// Rounded once: half a unit in the last place of values up to 8 is 2.4e-7 in float32, 1.6e-2 in
-// bfloat16. The large shapes take several blocks. Far from zero, the input itself is what was
-// rounded; what is made of it is not less exact.
+// Results are rounded once. Half a unit in the last place of values up to 8 is 2.4e-7 in
+// float32 and 1.6e-2 in bfloat16. The large shapes take several blocks. Far from zero, the
+// rounding of the input matters; the computation is not less exact.
 INSTANTIATE_TEST_SUITE_P(
     All, SyncBatchNormAccuracy,
     testing::Values(Case{"Double2d", {6, 4}, 0, torch::kFloat64, 1e-13},
@@ -326,7 +327,7 @@ TEST(SyncBatchNorm, RunningStatisticsHaveTheSameBitsOnEveryRank) {
   for (const Tensors& of_rank : results) expect_same(of_rank, results[0]);
 }
 
-// That of sum() is one value, expanded to the shape.
+// For example, the gradient of sum() is one value that is expanded to the shape.
 TEST(SyncBatchNorm, AGradientOfAnotherLayoutIsTakenForWhatItIs) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     SyncBatchNorm2d layer(3, group);
@@ -451,7 +452,7 @@ TEST(SyncBatchNorm, LooksLikeBatchNormToTheRestOfLibTorch) {
   });
 }
 
-// --- in a training
+// --- in a training run
 
 struct Net {
   torch::nn::Sequential layers;
@@ -502,7 +503,8 @@ Net train_a_rank(ProcessGroup& group, ProcessGroup& statistics, std::size_t buck
   return net;
 }
 
-// Small buckets, so that they and the layers' collectives alternate on the one group.
+// The buckets are small, so that their collectives and those of the layers alternate in one
+// group.
 TEST(SyncBatchNorm, UnderDataParallelTheRanksTrainLikeOneProcessOnTheWholeBatch) {
   constexpr int kSteps = 6;
   Net whole = make_net(torch::nn::AnyModule(torch::nn::BatchNorm2d(4)),
@@ -548,14 +550,14 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-// A Sequential that may stand in another one.
+// InnerImpl: a Sequential that may be a member of another one.
 struct InnerImpl : torch::nn::SequentialImpl {
   using SequentialImpl::SequentialImpl;
   Tensor forward(const Tensor& x) { return SequentialImpl::forward(x); }
 };
 TORCH_MODULE(Inner);
 
-// Also one with a member that is not called through its list.
+// MixedImpl: a Sequential that has a member outside its list, too.
 struct MixedImpl : torch::nn::SequentialImpl {
   MixedImpl() : SequentialImpl(torch::nn::BatchNorm1d(3)) { register_module("last", last); }
   Tensor forward(const Tensor& x) { return last(SequentialImpl::forward(x)); }

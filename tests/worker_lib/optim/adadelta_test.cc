@@ -38,7 +38,7 @@ TEST(Adadelta, SparseGradientsAreRefused) {
   EXPECT_DIST_ERROR(optimizer.step(), Kind::kUnsupported, HasSubstr("sparse(false)"));
 }
 
-// The same numbers as gradient() in tests/data/adadelta_vectors.py.
+// Returns the same numbers as gradient() in tests/data/adadelta_vectors.py.
 Tensor gradient(int step, int index, const Tensor& like) {
   const Tensor whole = (torch::arange(like.numel()) * 7 + step * 13 + index * 5) % 11 - 5;
   return (whole / 8).view(like.sizes()).to(like.scalar_type());
@@ -68,8 +68,9 @@ void do_step(torch::optim::Optimizer& optimizer, Tensors& parameters, int step) 
   optimizer.step();
 }
 
-// PyTorch's own square roots differ by processor in the last bits, which the steps make more of; that
-// its bits are ours on one machine is tested by optimizers_test.py.
+// The test has a tolerance. PyTorch's square roots differ between processors in the last bits,
+// and each step makes the difference larger. optimizers_test.py tests that our bits equal
+// PyTorch's on one machine.
 TEST(Adadelta, HasPyTorchsWeightsAfterEveryStep) {
   std::ifstream file(DDPRUN_SOURCE_DIR "/tests/data/adadelta-vectors.json");
   const json vectors = json::parse(file);

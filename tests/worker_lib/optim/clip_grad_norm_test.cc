@@ -45,7 +45,7 @@ TEST(ClipGradNorm, MixedDtypesSparseOnesAndMissingOnes) {
   const torch::Tensor twice = torch::zeros(1, torch::kFloat64), sparse = torch::zeros({3, 1});
   half.mutable_grad() = torch::full(2, 2, torch::kBFloat16);
   twice.mutable_grad() = torch::full(1, 1, torch::kFloat64);
-  // One row twice: 3 + 1 = 4.
+  // The same row appears twice: 3 + 1 = 4.
   sparse.mutable_grad() =
       torch::sparse_coo_tensor(torch::tensor({{1, 1}}), torch::tensor({{3.0F}, {1.0F}}), {3, 1});
   const torch::Tensor norm = clip_grad_norm_({half, none, twice, sparse}, 2.5);

@@ -136,7 +136,7 @@ ReduceLROnPlateauOptions plateau_of(const json& rule) {
           .eps = rule.at("eps")};
 }
 
-// Either kind of scheduler.
+// Scheduler: a scheduler of either kind.
 struct Scheduler {
   Scheduler(torch::optim::Optimizer& optimizer, const json& one) {
     const json& rule = one.at("rule");
@@ -168,7 +168,7 @@ class LRVectors : public testing::Test {
     return json::parse(file);
   }
 
-  // Epochs first to last of a case; whether all rates are PyTorch's, bit for bit.
+  // Runs epochs `first` to `last` of a case. All rates must be PyTorch's, bit for bit.
   static void expect_rates(const json& one, torch::optim::Optimizer& optimizer,
                            Scheduler& scheduler, std::size_t first, std::size_t last) {
     for (std::size_t epoch = first; epoch <= last; ++epoch) {
@@ -184,7 +184,7 @@ class LRVectors : public testing::Test {
     }
   }
 
-  // As lr_vectors.py writes it.
+  // Returns the state in the form that lr_vectors.py writes.
   static json plain(json state) {
     state.erase("milestone_list");
     if (state.contains("_schedulers"))
@@ -214,7 +214,8 @@ TEST_F(LRVectors, TheStateInTheMiddleIsPyTorchsStateDict) {
   }
 }
 
-// Into one with other fields, which those of the state replace, through text.
+// The state goes through text into a scheduler with other fields, and the state's fields
+// replace them.
 TEST_F(LRVectors, ARestoredSchedulerGoesOnWithTheSameBits) {
   const json all = vectors();
   for (const json& one : all.at("cases")) {

@@ -27,7 +27,8 @@ using torch::optim::SGDOptions;
 using Kind = DistError::Kind;
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
-// Weights and biases are groups of their own; the biases have another learning rate.
+// Returns the parameters in two groups, weights and biases. The biases have another learning
+// rate.
 Groups groups_of(torch::nn::Module& net,
                  std::unique_ptr<torch::optim::OptimizerOptions> of_biases) {
   std::vector<torch::Tensor> weights, biases;
@@ -38,7 +39,8 @@ Groups groups_of(torch::nn::Module& net,
   return groups;
 }
 
-// Gradients that depend on the step only, and so are equal on all ranks. The last bias gets none.
+// Sets gradients that depend only on the step, so all ranks have the same. The last bias gets
+// none.
 void set_gradients(torch::nn::Module& net, int step) {
   auto parameters = net.parameters();
   for (std::size_t i = 0; i + 1 < parameters.size(); ++i)
@@ -94,7 +96,8 @@ TEST(ZeroOptimizer, EachRankKeepsItsShareOfTheStateAndTogetherTheyHaveAll) {
     auto net = make_mlp();
     ZeroRedundancyOptimizer<Adam> optimizer(group, net->parameters(), AdamOptions(0.01));
     train(*net, optimizer, 0, 2);
-    // 5x16, 16, 16x8, 8, 8x2 and 2, which has no gradient: 128 | 80 | 16, 16, 8, 2.
+    // The parameters have 5x16, 16, 16x8, 8, 8x2 and 2 elements; the last one has no gradient.
+    // The ranks own 128 | 80 | 16, 16, 8, 2.
     EXPECT_EQ(optimizer.state().size(), group.rank() < 2 ? 1U : 3U);
     auto count = torch::tensor({static_cast<std::int64_t>(optimizer.state().size())});
     group.all_reduce(count);
@@ -159,7 +162,8 @@ TEST(ZeroOptimizer, AClosureIsCalledWithGradientsOn) {
   });
 }
 
-// With DDP, whose gradients are views of buckets, and whose guard looks at the optimizer.
+// With DDP the gradients are views of buckets, and DDP's consistency check compares the
+// optimizer.
 TEST(ZeroOptimizer, TrainsUnderDistributedDataParallel) {
   const auto weights = [](bool sharded) {
     std::vector<Tensors> of_rank(2);
@@ -214,7 +218,7 @@ TEST(ZeroOptimizer, ACheckpointIsWholeAndGoesOnInAnyWorldWithOrWithoutShares) {
         CheckpointManager manager(group, 0, {.directory = directory.path()});
         TrainingState state{.model = net.ptr().get(), .optimizer = optimizer.get()};
         EXPECT_EQ(manager.restore(state).step, 3);
-        EXPECT_EQ(optimizer->state().size() < 5, sharded && size > 1);  // no more than its share
+        EXPECT_EQ(optimizer->state().size() < 5, sharded && size > 1);  // at most its share
         train(*net, *optimizer, 3, 6);
         expect_same_bits(net->parameters(), expected);
       });

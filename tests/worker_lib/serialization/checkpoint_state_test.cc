@@ -33,7 +33,7 @@ TEST(CheckpointState, JsonComesBackAsItWas) {
   top.insert("extra", from_json(value));
   const json back = to_json(entry_of(through_a_file(top), "extra", "f.pt"));
   EXPECT_EQ(back, value);
-  EXPECT_EQ(back.dump(), value.dump());  // 3.0 is still no integer
+  EXPECT_EQ(back.dump(), value.dump());  // 3.0 has not become an integer
 }
 
 TEST(CheckpointState, JsonThatNoPickleHoldsIsRefused) {
@@ -76,7 +76,7 @@ TEST(CheckpointState, WhatIsNoArchiveIsCorruptAndNamed) {
                     HasSubstr("read dir/f.pt: "));
 }
 
-// What a state dict of some tensors is in a file.
+// Returns the file of a state dict with two tensors.
 std::vector<char> small_file() {
   auto top = make_string_dict();
   top.insert("a", torch::arange(6, torch::kFloat32).view({2, 3}));
@@ -90,7 +90,7 @@ TEST(CheckpointState, AFileThatIsCutOffAnywhereIsRefused) {
     EXPECT_THROW(read_pickle({whole.data(), bytes}, "f.pt"), DistError) << bytes;
 }
 
-// A bit may be one that nobody reads (a date, padding): then nothing has changed.
+// A flipped bit may lie where nothing reads it (a date, padding). Then the values are the same.
 TEST(CheckpointState, NoFlippedBitChangesWhatIsRead) {
   std::vector<char> bytes = small_file();
   const c10::IValue whole = read_pickle(text_of(bytes), "f.pt");
@@ -156,7 +156,7 @@ torch::nn::Sequential make_net(std::int64_t hidden = 4) {
 
 TEST(CheckpointState, AModuleComesBackWithItsBuffers) {
   auto saved = make_net(), loaded = make_net();
-  saved->forward(torch::randn({8, 3}));  // moves the running statistics
+  saved->forward(torch::randn({8, 3}));  // changes the running statistics
   const torch::Tensor weight = loaded->parameters()[0];
   load_module_state(*loaded, through_a_file(module_state(*saved)), "f.pt");
   EXPECT_TRUE(weight.is_same(loaded->parameters()[0])) << "the optimizer knows this tensor";
@@ -200,7 +200,7 @@ TEST(GeneratorOfRank, IsItsOwnOrFollowsFromTheFirst) {
   EXPECT_FALSE(torch::equal(third, generator_of_rank(saved, 3)));
   EXPECT_FALSE(torch::equal(third, saved[0]));
   EXPECT_FALSE(torch::equal(third, generator_of_rank({seeded(3), seeded(2)}, 2)));
-  at::detail::createCPUGenerator(0).set_state(third);  // it is one
+  at::detail::createCPUGenerator(0).set_state(third);  // the state is valid
 }
 
 TEST(ModelHash, IsThatOfNamesDtypesAndShapes) {

@@ -14,8 +14,8 @@ namespace {
 using testing::HasSubstr;
 using Kind = DistError::Kind;
 
-// A net, an optimizer over it, and steps with fixed gradients. The second layer's bias never gets a
-// gradient, and each layer is a parameter group.
+// Training: a net, an optimizer for it, and steps with fixed gradients. The second layer's bias
+// never gets a gradient. Each layer is a parameter group.
 struct Training {
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
   using Make = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
@@ -51,7 +51,7 @@ Training::Make maker(Options options) {
 struct Case {
   std::string name;
   Training::Make make;
-  Training::Make make_other;  // with other options, which the saved ones must replace
+  Training::Make make_other;  // with other options, which the saved options must replace
 };
 
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
@@ -108,7 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
              maker<Adadelta>(AdadeltaOptions(0.3).maximize(true))}),
     [](const auto& instance) { return instance.param.name; });
 
-// LBFGS has no groups, and needs a closure.
+// LBFGS has no parameter groups and needs a closure.
 struct LbfgsTraining {
   explicit LbfgsTraining(const LBFGSOptions& options)
       : optimizer({parameters[0], parameters[1]}, options) {}
@@ -150,7 +150,8 @@ TEST(LbfgsState, AResumedOptimizerEndsWithTheSameBits) {
     }
 }
 
-// Python keeps H_diag as a number after the first iteration, and t sometimes as a tensor; "al" is there.
+// PyTorch in Python keeps H_diag as a number after the first iteration, and sometimes t as a
+// tensor. It also writes "al".
 TEST(LbfgsState, PythonsMixOfNumbersAndTensorsIsRead) {
   const auto options = LBFGSOptions(0.1).max_iter(1);
   LbfgsTraining saved(options), read(options);

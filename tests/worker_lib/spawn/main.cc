@@ -1,7 +1,7 @@
-// What spawn_test runs as a program of its own, because it is about the program:
+// The program that spawn_test.cc runs to test what concerns the whole program:
 //
 //   spawn_test_program sum          ranks print the sum of their numbers
-//   spawn_test_program streams      what is buffered, what is static, what atexit has
+//   spawn_test_program streams      buffered output, static objects, and atexit handlers
 //   spawn_test_program stay         two ranks that have a child each stay until they are ended
 //   spawn_test_program save         two ranks that save something when they are told to end
 //   spawn_test_program leave        as stay, and the program ends without its destructors
@@ -20,7 +20,7 @@
 namespace {
 
 void say(const std::string& line) {
-  // In one piece: ranks share the stream.
+  // One write for the whole line, because ranks share the stream.
   if (write(STDOUT_FILENO, line.data(), line.size()) < 0) std::abort();
 }
 

@@ -1,6 +1,6 @@
-// spawn() with real processes. What is about the program itself (its streams, its end, its threads)
-// is played by main.cc. Ranks cannot tell GoogleTest what they find: they throw, or write
-// into memory that they share with the test.
+// Tests spawn() with real processes. main.cc has the tests that concern the program itself
+// (its streams, its end, its threads). Ranks cannot report failures to GoogleTest. They throw,
+// or write into memory that they share with the test.
 #include "ddprun/spawn.h"
 
 #include <gmock/gmock.h>
@@ -66,7 +66,7 @@ class SharedNumbers {
   for (;;) pause();
 }
 
-// Nothing of it is left, not even to be reaped.
+// Returns whether the process is gone, also as a zombie.
 bool is_gone(int pid) { return ::kill(pid, 0) != 0 && errno == ESRCH; }
 
 SpawnError spawn_error_of(const std::function<void(int)>& fn, int ranks,
@@ -80,7 +80,7 @@ SpawnError spawn_error_of(const std::function<void(int)>& fn, int ranks,
   return {"", {}};
 }
 
-// --- what is refused
+// --- invalid arguments
 
 TEST(Spawn, RefusesNoFunctionNoRanksAndANegativeGrace) {
   const auto nothing = [](int) {};
@@ -116,7 +116,7 @@ TEST(SpawnProgram, RefusesAfterTensorOperationsHaveStartedThreads) {
 }
 
 TEST(Spawn, WhatCannotBeMadeIsSaid) {
-  // A limit of this process that a descriptor more than it has open is beyond.
+  // A limit of this process that leaves no room for another descriptor.
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
   const rlimit tight{.rlim_cur = static_cast<rlim_t>(entries_of("/proc/self/fd").size()),
@@ -174,7 +174,7 @@ TEST(Spawn, DeathByASignalIsNamed) {
           if (rank == 0) stay();
           const rlimit no_core{};
           setrlimit(RLIMIT_CORE, &no_core);
-          std::signal(signal, SIG_DFL);  // sanitizers have theirs
+          std::signal(signal, SIG_DFL);  // sanitizers install their own handlers
           raise(signal);
         },
         2);
@@ -211,7 +211,7 @@ TEST(Spawn, TheOthersAreToldToEndAndThoseThatDoNotAreKilled) {
         sigwait(&term, &signal);
         told[rank] = signal;
         if (rank == 1) throw std::runtime_error("because it was told");
-        stay();  // rank 2 clings
+        stay();  // rank 2 ignores the request
       },
       3, {.grace = milliseconds(300)});
   EXPECT_THAT(error.what(), HasSubstr("rank 0 of 3 threw std::runtime_error: first"));
@@ -219,7 +219,7 @@ TEST(Spawn, TheOthersAreToldToEndAndThoseThatDoNotAreKilled) {
   EXPECT_EQ(told[2], SIGTERM);
 }
 
-// Rank 0 hears of it by its connection, and often ends first.
+// Rank 0 learns of the death through its connection, and often ends first.
 TEST(Spawn, TheRankThatDiedIsTheStoryNotTheOneThatLostIt) {
   for (int round = 0; round < 3; ++round) {
     const SpawnError error = spawn_error_of(
@@ -234,7 +234,7 @@ TEST(Spawn, TheRankThatDiedIsTheStoryNotTheOneThatLostIt) {
   }
 }
 
-// A process that a rank has started and nobody of its kin waits for.
+// Starts a daemon from a rank. No process of the rank waits for it.
 int start_daemon() {
   const Pipe told = make_pipe().value();
   if (fork() == 0) {
@@ -305,7 +305,7 @@ TEST(Spawn, RanksHaveTheirShareOfTheCpusAsThreads) {
   setenv("OMP_NUM_THREADS", "3", 1);
   spawn([&](int rank) { threads[rank] = at::get_num_threads(); }, 2);
   unsetenv("OMP_NUM_THREADS");
-  EXPECT_EQ(threads[1], before);  // what this process has: it has read the variable itself
+  EXPECT_EQ(threads[1], before);  // the value of this process, which has read the variable itself
   EXPECT_EQ(at::get_num_threads(), before);
 }
 
@@ -474,7 +474,7 @@ TEST(SpawnProgram, RunsUnderDdprun) {
   EXPECT_EQ(times(job.out(), "sum 3\n"), 4) << job.out();
 }
 
-// The program ends in every way, and nothing is left.
+// Ends the program in every way, and checks that no process is left.
 class EndOfTheProgram : public testing::Test {
  protected:
   void TearDown() override {

@@ -16,7 +16,7 @@ namespace {
 using std::chrono::milliseconds;
 using testing_support::kPatience;
 
-// Counts who is inside at once.
+// WatchedStore: a store that fails the test if two threads are in it at the same time.
 class WatchedStore final : public Store {
   template <class Call>
   auto alone(Call call) {

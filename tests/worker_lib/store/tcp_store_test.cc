@@ -1,4 +1,4 @@
-// <ddprun/store.h> as its users meet it, and how the library calls a Store of theirs.
+// Tests <ddprun/store.h> as its users see it, and how the library calls a Store of a user.
 #include "worker_lib/store/tcp_store.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
-// Worlds that meet without a launcher, their ranks as threads; as processes they are in
-// start_by_hand_test.
+// Tests worlds that form without a launcher, with threads as ranks. start_by_hand_test tests
+// them with processes.
 #include "worker_lib/store/world_store.h"
 
 #include <gmock/gmock.h>
@@ -86,7 +86,7 @@ Result<std::unique_ptr<CpuGroup>> form(WorldStore& world, const WorldStoreOption
                                          .timeout = options.timeout});
 }
 
-// All there is to it: opens, forms the group, sums, leaves.
+// Runs one rank: opens the store, forms the group, makes one sum and leaves.
 void take_part(const WorldStoreOptions& options) {
   const auto world = open(options);
   auto group = form(*world, options);
@@ -102,11 +102,11 @@ void take_part(const WorldStoreOptions& options) {
   EXPECT_TRUE(world->await_leave(kPatience));
 }
 
-// --- worlds that meet
+// --- worlds that form
 
 TEST(WorldStore, Rank0HostsAtTheAddressForAnyNumberOfRanks) {
   const HeldPort port;
-  for (const int size : {2, 3, 2}) {  // one directly after the other at the same port
+  for (const int size : {2, 3, 2}) {  // directly one after the other, at the same port
     testing_support::run_ranks(
         size, [&](int rank) { take_part(at(port, {.rank = rank, .size = size})); });
   }
@@ -121,7 +121,7 @@ TEST(WorldStore, RanksMayComeInAnyOrder) {
       const auto turn = std::ranges::find(order, rank) - order.begin();
       ASSERT_TRUE(eventually([&] { return next >= turn; }));
       std::thread go_on([&] {
-        testing_support::let_pass(milliseconds(20));  // the others are to come when this one waits
+        testing_support::let_pass(milliseconds(20));  // the others must come while this rank waits
         ++next;
       });
       take_part(at(port, {.rank = rank, .size = 3}));
@@ -130,7 +130,7 @@ TEST(WorldStore, RanksMayComeInAnyOrder) {
   }
 }
 
-// Of several processes, each of which begins again when it has ended: none waits for the others in between.
+// Each rank begins again as soon as it has ended. No rank waits for the others in between.
 TEST(WorldStore, RanksBeginAgainAtOnce) {
   const HeldPort port;
   const TemporaryDirectory directory;
@@ -149,7 +149,7 @@ TEST(WorldStore, RanksBeginAgainAtOnce) {
   });
 }
 
-// Nor does one count that did not come about, or was in another store.
+// An attempt that failed, or that was in another store, does not count.
 TEST(WorldStore, ARankThatHasTriedInVainMeetsTheOthersAllTheSame) {
   const RunningStore store, another;
   const auto in = [](const RunningStore& one, const RankOf& place) {
@@ -200,7 +200,7 @@ TEST(WorldStore, TheAddressForTheOthersCanBeGiven) {
   EXPECT_THAT(error_of(options).message(), HasSubstr("InitOptions::local_address: 'nonsense!'"));
 }
 
-// --- a store that stands there
+// --- a store that runs already
 
 TEST(WorldStore, Rank0UsesAStoreOfOursThatStandsByAgainAndAgain) {
   RunningStore standing;
@@ -247,7 +247,7 @@ TEST(WorldStore, Rank0WaitsALittleForAnEarlierRunToEnd) {
   ends.join();
 }
 
-// --- others in the way
+// --- other jobs at the same address
 
 TEST(WorldStore, ASecondRank0IsToldThatThereIsOne) {
   const HeldPort port;
@@ -298,7 +298,7 @@ TEST(WorldStore, ARankThatFindsAnEarlierRunWaitsForItsOwn) {
   next.join();
 }
 
-// --- others that do not come
+// --- ranks that do not come
 
 TEST(WorldStore, WithoutRank0TheOthersNameIt) {
   const HeldPort port;
@@ -369,7 +369,7 @@ TEST(WorldStore, TheHostWaitsUntilTheOthersHaveLeft) {
   EXPECT_FALSE(host->await_leave(milliseconds(20)));
   std::thread leaves([&] {
     testing_support::let_pass(milliseconds(100));
-    ResultStore(*guest->store()).set("k", "v").value();  // it is still served
+    ResultStore(*guest->store()).set("k", "v").value();  // the host still serves the store
     guest.reset();
   });
   EXPECT_TRUE(host->await_leave(kPatience));
@@ -381,7 +381,7 @@ TEST(WorldStore, NothingIsLeftOfTheHost) {
     const std::filesystem::directory_iterator tasks("/proc/self/task");
     return std::distance(begin(tasks), end(tasks));
   };
-  std::thread([] {}).join();  // ThreadSanitizer has one of its own from the first one on
+  std::thread([] {}).join();  // with the first thread, ThreadSanitizer starts one of its own
   const auto threads = count_threads();
   const HeldPort port;
   open(at(port, {}));

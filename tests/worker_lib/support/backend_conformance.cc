@@ -36,7 +36,7 @@ const std::vector<torch::ScalarType> kAllDtypes{
 
 }  // namespace
 
-// --- the frame ---
+// --- worlds and backends ---
 
 std::optional<ProcessRank> ProcessRank::of_environment() {
   const char* const given = std::getenv("DDPRUN_CONFORMANCE_RANK");
@@ -171,7 +171,8 @@ bool has_fractions(torch::ScalarType type) {
   return torch::isFloatingType(type) || torch::isComplexType(type);
 }
 
-// What rank r contributes: 0 to 3, so that sums and products are exact in every dtype.
+// Returns what rank r contributes: numbers from 0 to 3, so that sums and products are exact in
+// every dtype.
 Tensor input_of(int rank, torch::ScalarType type, std::int64_t count = 37) {
   const Tensor numbers = ((torch::arange(count, torch::kInt64) * 7 + rank * 5) % 4).to(type);
   if (!torch::isComplexType(type)) return numbers;
@@ -208,7 +209,8 @@ Tensor reduced(const Tensors& inputs, ReduceOp op) {
   return result.to(type);
 }
 
-// Sums are exact; an average of three is rounded, by each in its own way.
+// Compares a result with the expected one. Sums are exact. An average of three ranks is
+// rounded, and each dtype and backend rounds it in its own way, so fractions have a tolerance.
 void expect_equal(const Tensor& there, const Tensor& expected, const std::string& what) {
   const Tensor result = there.cpu();
   const auto wide = torch::kComplexDouble;
@@ -254,7 +256,7 @@ TEST_P(BackendConformance, AllReduceKnowsEveryDtypeAndReduction) {
   });
 }
 
-// Each rank has a factor of its own.
+// Each rank has its own factor.
 TEST_P(BackendConformance, PremulSumMultipliesWhatEachRankHas) {
   in_every_world([&](ProcessGroup& group) {
     for (const torch::ScalarType type : {torch::kFloat16, torch::kBFloat16, torch::kFloat32,
@@ -290,7 +292,8 @@ const std::vector<torch::ScalarType> kMovedDtypes{
     torch::kFloat8_e5m2,    torch::kFloat8_e4m3fn,   torch::kFloat8_e5m2fnuz,
     torch::kFloat8_e4m3fnuz, torch::kFloat8_e8m0fnu};
 
-// Every bit pattern of a byte, from another one on for each rank and partner.
+// Returns every bit pattern of a byte. `from` and `to` shift the start, so each rank and each
+// pair of ranks has different contents.
 Tensor bytes_as(torch::ScalarType type, int from, int to = 0) {
   return ((torch::arange(256, torch::kInt64) + 7 * from + 50 * to) % 256)
       .to(torch::kUInt8)
@@ -352,7 +355,7 @@ TEST_P(BackendConformance, CoalescedCallsDoForEachTensorWhatASingleOneDoes) {
     const Tensors sums = put(list_of(group.rank(), torch::kInt32));
     group.all_reduce_coalesced(sums);
     const Tensors copies = put(list_of(group.rank(), torch::kFloat64));
-    copies[0].set_data(put(get(copies[0]).to(torch::kUInt8)));  // of mixed dtypes
+    copies[0].set_data(put(get(copies[0]).to(torch::kUInt8)));  // mixed dtypes
     group.broadcast_coalesced(copies, {.root = group.size() - 1});
     Tensors together, shares;
     for (const std::int64_t count : counts) {
@@ -378,7 +381,7 @@ TEST_P(BackendConformance, CoalescedCallsDoForEachTensorWhatASingleOneDoes) {
 
 TEST_P(BackendConformance, AllToAllGivesEveryPairItsOwn) {
   in_every_world([&](ProcessGroup& group) {
-    // Rank r has r + d + 1 rows of the number 10 r + d for rank d, but none for rank 0 from rank 1.
+    // Rank r has r + d + 1 rows of the number 10 r + d for rank d. Rank 1 has none for rank 0.
     const auto between = [](int from, int to) {
       const std::int64_t rows = from == 1 && to == 0 ? 0 : from + to + 1;
       return torch::full({rows, 3}, 10 * from + to, torch::kInt64);
@@ -437,7 +440,7 @@ TEST_P(BackendConformance, SharedTensorsAreReducedLikeOthersAndOutliveTheGroup) 
       ASSERT_EQ(tensors.back().device(), group.device());
     }
     if (group.rank() == 0) kept = tensors.back();
-    // On a GPU that they share, ranks must not map memory while another's kernels wait for them.
+    // If ranks share a GPU, no rank may map memory while kernels of another rank wait for it.
     world_->meet(group.rank());
     for (const Tensor& tensor : tensors) {
       tensor.copy_(torch::full(tensor.sizes(), group.rank() + 1, torch::kFloat64));
@@ -532,10 +535,10 @@ TEST_P(BackendConformance, AllGatherWorksInPlace) {
   });
 }
 
-// As PyTorch allows: of one tensor, of a list, of several tensors in one call.
+// Tests the forms that PyTorch allows: one tensor, a list, and several tensors in one call.
 TEST_P(BackendConformance, ReduceScatterMayWriteToItsOwnShare) {
   in_every_world([&](ProcessGroup& group) {
-    constexpr std::int64_t kCount = 100'000;  // more than a chunk, where there are several
+    constexpr std::int64_t kCount = 100'000;  // more than one chunk, for backends that use chunks
     const auto share = [](int from, int to) {
       return input_of(from + 10 * to, torch::kInt32, kCount);
     };
@@ -644,7 +647,7 @@ TEST_P(BackendConformance, GatherAndScatterWorkInPlaceOnTheRoot) {
 
 TEST_P(BackendConformance, MessagesOfAPairArriveInOrder) {
   in_every_world_of_several([&](ProcessGroup& group) {
-    // Around the ring; rank 0 begins.
+    // Messages go around the ring; rank 0 begins.
     const int next = (group.rank() + 1) % group.size();
     const int previous = (group.rank() + group.size() - 1) % group.size();
     for (int i = 0; i < 5; ++i) {
@@ -746,7 +749,8 @@ TEST_P(BackendConformance, NobodyLeavesABarrierBeforeTheLastHasCome) {
 
 TEST_P(BackendConformance, AsynchronousCallsRunInTheOrderInWhichTheyWereIssued) {
   in_every_world([&](ProcessGroup& group) {
-    // Each step needs the one before: x -> sum -> the root's -> sum again.
+    // Each call needs the result of the call before it: maximum, average, then the root's
+    // value.
     const Tensor x = put(torch::full({1000}, static_cast<double>(group.rank() + 1)));
     std::vector<Work> works;
     for (int i = 0; i < 20; ++i) {
@@ -755,7 +759,7 @@ TEST_P(BackendConformance, AsynchronousCallsRunInTheOrderInWhichTheyWereIssued) 
       works.push_back(group.broadcast(x, {.root = group.size() - 1, .async = true}));
     }
     const Tensor y = put(torch::ones({4}));
-    group.all_reduce(y);  // a blocking one takes its turn behind them
+    group.all_reduce(y);  // a blocking call runs after the asynchronous ones
     synchronize();
     EXPECT_TRUE(torch::equal(get(y), torch::full({4}, static_cast<double>(group.size()))));
     for (const Work& work : works) {
@@ -779,7 +783,7 @@ TEST_P(BackendConformance, AWorkThatNobodyWaitsForIsCarriedOutAllTheSame) {
 TEST_P(BackendConformance, AfterAbortEveryCallSaysWhyItIsOver) {
   in_every_world([&](ProcessGroup& group) {
     group.barrier();
-    world_->meet(group.rank());  // an abort ends what other ranks have not finished
+    world_->meet(group.rank());  // an abort would end a barrier that other ranks have not finished
     group.abort("enough");
     for (int i = 0; i < 2; ++i) {
       EXPECT_DIST_ERROR(group.barrier(), DistError::Kind::kStopped, HasSubstr("enough"));
@@ -803,8 +807,8 @@ TEST_P(BackendConformance, ARankThatStaysAwayIsATimeoutAndTheEndOfTheGroup) {
 TEST_P(BackendConformance, DestroyingAGroupEndsWhatIsInFlight) {
   in_every_world_of_several([&](std::unique_ptr<ProcessGroup>& group) {
     const int rank = group->rank();
-    group->barrier();    // nccl's first call waits for all
-    world_->meet(rank);  // all are out of it
+    group->barrier();    // the first call of nccl waits for all ranks
+    world_->meet(rank);  // all ranks have left the barrier
     if (rank == 0) {
       std::vector<Work> works;
       for (int i = 0; i < 5; ++i) {
@@ -853,7 +857,8 @@ TEST_P(ObjectConformance, ObjectsTravelWithEveryBit) {
 
 TEST_P(ObjectConformance, BytesOfAnySizeTravel) {
   in_every_world([&](ProcessGroup& group) {
-    // One rank has much more than the others, so that padding is avoided; and nothing at all.
+    // Rank 0 has much more than the others, so the exchange must not pad all to the largest
+    // size. The sizes include 0.
     for (const std::size_t size : {std::size_t{0}, std::size_t{1}, std::size_t{1'000'000}}) {
       const auto of = [&](int rank) {
         return std::string(rank == 0 ? size : size / 1000, static_cast<char>('a' + rank));
@@ -886,7 +891,7 @@ TEST_P(ObjectConformance, WhatTorchSavesTravels) {
     EXPECT_EQ(gathered.size(), group.rank() == root ? all.size() : 0U);
     EXPECT_TRUE(torch::equal(get(scatter_object(group, gathered, root)), get(mine)));
 
-    // A module gets the root's parameters.
+    // A module receives the root's parameters.
     torch::nn::Linear linear(3, 2);
     broadcast_object(group, linear, root);
     const Tensor weight = put(linear->weight.detach().clone());

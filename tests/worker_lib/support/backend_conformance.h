@@ -1,12 +1,13 @@
-// What every backend must do, through ProcessGroup, against results computed in place: each
-// collective, dtype and reduction, in worlds of several sizes and layouts. The tests are in
-// backend_conformance.cc; a program that links them puts backends under test:
+// Backend conformance: what every backend must do, tested through ProcessGroup. The tests
+// compare each collective, dtype and reduction with results that they compute themselves. They
+// run in worlds of several sizes and layouts. backend_conformance.cc holds the tests. A program
+// that links them names the backends to test:
 //
 //   INSTANTIATE_TEST_SUITE_P(, BackendConformance, testing::Values(...), name_of_backend);
 //
-// Ranks are threads, unless DDPRUN_CONFORMANCE_RANK says which one this process is: then each rank
-// of a world is a process that goes through the whole suite (conformance_processes.h). Tests make
-// tensors on the host, put() them on the world's device and get() the results back.
+// By default ranks are threads. If DDPRUN_CONFORMANCE_RANK is set, this process is one rank,
+// and each rank of a world is a process that runs the whole suite (conformance_processes.h).
+// Tests make tensors on the host, put() them on the world's device and get() the results back.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -33,8 +34,9 @@
 
 namespace ddprun {
 
-// The one rank that this process is, where ranks are processes: DDPRUN_CONFORMANCE_RANK holds its
-// world's letters (tests/worker_lib/cpu_group/world.h), its rank, and the port of a store.
+// ProcessRank: the rank that this process is, when ranks are processes. DDPRUN_CONFORMANCE_RANK
+// holds the letters of its world (tests/worker_lib/cpu_group/world.h), its rank and the port of
+// a store.
 struct ProcessRank {
   std::string letters;
   int rank = 0;
@@ -43,24 +45,28 @@ struct ProcessRank {
   static std::optional<ProcessRank> of_environment();
 };
 
-// One world, one letter for each rank. Any thread, but what names a rank: that rank's.
+// World: a world with one letter for each rank. Any thread may call it. A function that takes a
+// rank must be called on the thread of that rank.
 class World {
  public:
   World(std::string letters, torch::Device device);
   virtual ~World() = default;
 
-  // The first that a rank's thread calls.
+  // Forms the group of a rank. A rank's thread must call this first.
   std::unique_ptr<ProcessGroup> form(int rank);
 
-  // Returns when every rank of the world is here. REQUIRES: the ranks meet equally often.
+  // Waits until every rank of the world has called this. REQUIRES: all ranks call it equally
+  // often.
   void meet(int rank);
-  // How often the world's ranks have called this so far.
+  // Counts a call and returns how often the world's ranks have called this so far. counted()
+  // only returns the number.
   std::int64_t count() { return store()->add(unique_name() + "/count", 1); }
   std::int64_t counted() { return store()->add(unique_name() + "/count", 0); }
 
-  // Waits for the calling thread's stream, where a look at a tensor does not.
+  // Waits for the calling thread's stream, on devices where reading a tensor does not wait for
+  // it.
   virtual void synchronize() {}
-  // Waits for everything that the device was given, also where no stream waits for it.
+  // Waits for all work of the device, including work that no stream waits for.
   virtual void drain() {}
 
   const std::string letters;
@@ -68,12 +74,13 @@ class World {
   const torch::Device device;
 
  protected:
-  // Worlds of all tests may share a store; each rank makes the same worlds.
+  // Returns a name for this world. All tests may share one store, and each rank makes the same
+  // worlds.
   std::string unique_name() const;
   std::unique_ptr<CpuGroup> form_cpu_group(int rank, Store& store) const;
 
  private:
-  // Makes the calling thread the rank's, where that takes anything.
+  // Prepares the calling thread to be the rank's, if the device needs that.
   virtual void begin(int /*rank*/) {}
   virtual std::unique_ptr<Backend> form_backend(int rank, std::shared_ptr<Store> store) = 0;
 
@@ -115,13 +122,13 @@ struct BackendUnderTest {
   std::vector<torch::ScalarType> reducible;
   bool has_bitwise;
   bool has_tags;
-  // Why there is no world of so many ranks on this machine; empty: there is.
+  // Returns why this machine cannot have a world of `ranks` ranks, or an empty text if it can.
   std::function<std::string(int ranks)> why_not = {};
 
   friend void PrintTo(const BackendUnderTest& backend, std::ostream* out) { *out << backend.name; }
 };
 
-// What the two backends have, whatever their worlds are like.
+// Return what holds for the two backends with every kind of world.
 BackendUnderTest cpu_under_test(std::string name, std::vector<std::string> layouts);
 BackendUnderTest nccl_under_test(std::string name, std::vector<std::string> layouts);
 
@@ -133,8 +140,8 @@ class BackendConformance : public testing::TestWithParam<BackendUnderTest> {
  protected:
   void SetUp() override;
 
-  // body(group) on every rank of each world; a body may take the std::unique_ptr of it. Where there
-  // is no such world the test is skipped.
+  // Runs body(group) on every rank of each world. A body may instead take the group's
+  // std::unique_ptr. Skips the test if this machine can have none of the worlds.
   template <class Body>
   void in_every_world(Body body) {
     in_worlds_from(1, body);
@@ -147,22 +154,22 @@ class BackendConformance : public testing::TestWithParam<BackendUnderTest> {
   torch::Tensor put(const torch::Tensor& host) const { return host.to(world_->device); }
   std::vector<torch::Tensor> put(const std::vector<torch::Tensor>& hosts) const;
   static torch::Tensor get(const torch::Tensor& tensor) { return tensor.cpu(); }
-  // Before a test looks at results.
+  // Waits for the stream. Call it before the test reads results.
   void synchronize() { world_->synchronize(); }
 
-  std::unique_ptr<World> world_;  // of in_every_world; null where there was none
+  std::unique_ptr<World> world_;  // of in_every_world; null if there was none
 
  private:
   static std::string why_not_of(std::size_t ranks);
-  // The worlds of so many ranks or more; says which of them there cannot be, and skips the test
-  // where none is left.
+  // Returns the worlds of at least `size` ranks. Prints which of them this machine cannot have,
+  // and skips the test if none is left.
   std::vector<std::string> worlds_from(std::size_t size);
 
   template <class Body>
   void in_worlds_from(std::size_t size, Body body) {
     for (const std::string& letters : worlds_from(size)) {
       SCOPED_TRACE("world " + letters);
-      world_.reset();  // there may be one at a time
+      world_.reset();  // at most one may exist at a time
       world_ = GetParam().make_world(letters);
       const auto play = [&](int rank) {
         auto group = world_->form(rank);
@@ -181,8 +188,8 @@ class BackendConformance : public testing::TestWithParam<BackendUnderTest> {
   }
 };
 
-// Objects are read on the host between two collectives, which the NCCL double's streams do not know
-// of.
+// ObjectConformance: the tests of objects, as a suite of its own. Objects are read on the host
+// between two collectives, and the streams of the NCCL double do not know of such reads.
 class ObjectConformance : public BackendConformance {};
 
 }  // namespace ddprun

@@ -1,5 +1,5 @@
-// Runs the conformance suite (backend_conformance.h) with ranks as processes: each rank is a
-// process that goes through the whole suite, and they meet in each of its tests.
+// Runs the conformance suite (backend_conformance.h) with one process for each rank. Each
+// process runs the whole suite, and the processes form a world in each test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,8 +13,9 @@
 
 namespace ddprun::testing_support {
 
-// The program holds the suite; the filter names one backend's tests of both test suites. The
-// letters are the world's, one for each rank.
+// Runs `program` once for each rank and expects that all of them pass. `program` contains the
+// suite. `filter` selects the tests of one backend in both test suites. `letters` names the
+// world, with one letter for each rank. Each process may take `allowed`.
 inline void expect_suite_passes_in_processes(const std::string& program, const std::string& filter,
                                              const std::string& letters, Duration allowed) {
   RunningStore store;

@@ -1,7 +1,7 @@
-// EndedBackend: the cpu backend until it is told to end. From then on its calls end as calls of
-// NCCL that are aborted while a stream waits for them: complete at once, and they carry nothing;
-// or, where the abort comes when the values have come, they carry all, and only a wait with a
-// timeout says that they have failed.
+// EndedBackend: the cpu backend until the test ends it. From then on its collectives behave as
+// NCCL calls that are aborted while a stream waits for them. Such a call is complete at once
+// and carries no values. If the abort comes after the values (End::kBehindTheValues), the call
+// carries all values, and only a wait with a timeout reports the failure.
 //
 //   run_with_ends(2, [](ProcessGroup& group, bool& has_ended) { ... has_ended = true; ... });
 #pragma once
@@ -23,7 +23,7 @@ namespace ddprun::testing_support {
 
 enum class End { kBeforeTheValues, kBehindTheValues };
 
-// Of a call that was aborted behind its values.
+// FailedBehindItsValues: the state of a call that was aborted after its values had arrived.
 class FailedBehindItsValues final : public detail::WorkState {
  public:
   void wait(std::optional<Duration> timeout) override {
@@ -38,7 +38,7 @@ class FailedBehindItsValues final : public detail::WorkState {
 
 class EndedBackend final : public Backend {
  public:
-  // has_ended: looked at in each call.
+  // has_ended: read in each call.
   EndedBackend(std::unique_ptr<Backend> backend, const bool& has_ended, End how)
       : backend_(std::move(backend)), has_ended_(has_ended), how_(how) {}
 
@@ -99,7 +99,7 @@ class EndedBackend final : public Backend {
   const End how_;
 };
 
-// Each rank is a thread.
+// Runs `rank_body` on each rank of a world whose backends are EndedBackends. Ranks are threads.
 inline void run_with_ends(int size,
                           const std::function<void(ProcessGroup&, bool& has_ended)>& rank_body,
                           End how = End::kBeforeTheValues) {

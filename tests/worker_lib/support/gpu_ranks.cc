@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMostRanks = 8;
 
-// Before main(): CUDA and NCCL read these once.
+// Set before main(), because CUDA and NCCL read these variables only once.
 [[maybe_unused]] const bool kIsEnvironmentSet = [] {
   const auto set = [](const char* name, const char* value) { setenv(name, value, 0); };
   set("NCCL_MULTI_RANK_GPU_ENABLE", "1");
@@ -27,8 +27,9 @@ constexpr std::size_t kMostRanks = 8;
   return true;
 }();
 
-// Of a priority that neither NCCL's streams have nor those of the backends: a hardware queue is of
-// one priority. The same ones every time, as the allocator's memory belongs to a stream.
+// Returns the stream of a rank. Its priority differs from that of the streams of NCCL and of
+// the backends, because a hardware queue has one priority. A rank always gets the same stream,
+// because the allocator's memory belongs to a stream.
 c10::cuda::CUDAStream stream_of(int rank) {
   static const std::vector<c10::cuda::CUDAStream> streams = [] {
     std::vector<c10::cuda::CUDAStream> made;
@@ -57,10 +58,11 @@ void prepare_gpu_for(int ranks) {
   std::vector<torch::Tensor> room;
   for (int rank = 0; rank < ranks; ++rank) {
     const c10::cuda::CUDAStreamGuard guard(stream_of(rank));
-    // Tensors of up to 1 MiB lie in segments of 2 MiB, longer ones in segments of 20 MiB.
+    // The allocator puts tensors of up to 1 MiB into segments of 2 MiB, larger ones into
+    // segments of 20 MiB.
     for (int i = 0; i < 16; ++i) room.push_back(torch::empty({1 << 20}, bytes.device(kFirstGpu)));
     for (int i = 0; i < 2; ++i) room.push_back(torch::empty({9 << 20}, bytes.device(kFirstGpu)));
-    // On the host: what item() copies a number to.
+    // Host memory: item() copies a number into it.
     for (int i = 0; i < 4; ++i) room.push_back(torch::empty({8}, bytes.pinned_memory(true)));
   }
   c10::cuda::device_synchronize();

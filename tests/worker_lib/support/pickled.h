@@ -1,4 +1,4 @@
-// Checkpoint contents through memory, as if through a file.
+// Writes and reads checkpoint contents in memory instead of a file.
 #pragma once
 
 #include <string_view>
@@ -21,7 +21,7 @@ inline std::string_view text_of(const std::vector<char>& bytes) {
   return {bytes.data(), bytes.size()};
 }
 
-// The file is called "f.pt" in errors.
+// Writes and reads back a value. Errors name the file "f.pt".
 inline c10::IValue through_a_file(const c10::IValue& top) {
   return read_pickle(text_of(pickled(top)), "f.pt");
 }

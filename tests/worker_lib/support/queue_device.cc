@@ -25,7 +25,7 @@ namespace {
 constexpr torch::DeviceType kType = torch::kPrivateUse1;
 const torch::Device kDevice(kType, 0);
 
-// A stream: what it is given is done in order, on a thread of its own.
+// Queue: a stream. It runs its tasks in order, on its own thread.
 class Queue {
  public:
   Queue() : thread_([this] { run(); }) {}
@@ -70,10 +70,11 @@ class Queue {
   std::condition_variable changed_;
   std::deque<std::function<void()>> tasks_;
   bool is_open_ = true;
-  std::thread thread_;  // behind what it uses
+  std::thread thread_;  // last: it uses the members above
 };
 
-// Marks of one event, counted.
+// Event: counts how often it was recorded and how many of those records its streams have
+// reached.
 struct Event {
   std::mutex mutex;
   std::condition_variable changed;
@@ -86,14 +87,15 @@ EventHandle& handle_of(void* event) { return *static_cast<EventHandle*>(event); 
 
 constexpr std::size_t kDefaultStreams = 8;
 constexpr std::size_t kPoolStreams = 7;
-thread_local c10::StreamId tl_current = -1;  // -1: this thread has none yet
+thread_local c10::StreamId tl_current = -1;  // -1: this thread has no stream yet
 
 struct Device {
   std::array<Queue, kDefaultStreams + kPoolStreams> streams;
   std::mutex mutex;
   std::size_t given_default = 0;
-  std::size_t given = 0;                             // of the pool
-  std::map<void*, std::set<c10::StreamId>> used_on;  // memory, besides the stream it was made on
+  std::size_t given = 0;  // from the pool
+  // By memory: the streams that were recorded as its users.
+  std::map<void*, std::set<c10::StreamId>> used_on;
 };
 
 Device& device() {
@@ -101,7 +103,8 @@ Device& device() {
   return the_device;
 }
 
-// Each thread has a default stream of its own, as a process would: ranks are threads here.
+// Returns the calling thread's current stream. Each thread starts with a default stream of its
+// own, as a process would, because ranks are threads here.
 c10::StreamId& current() {
   if (tl_current < 0) {
     const std::lock_guard lock(device().mutex);
@@ -121,7 +124,7 @@ void free_memory(void* memory) {
     users = std::move(device().used_on[memory]);
     device().used_on.erase(memory);
   }
-  // Behind the last of them.
+  // The memory is freed after the last of these streams has reached this point.
   const auto left = std::make_shared<std::atomic<std::size_t>>(users.size());
   if (users.empty()) std::free(memory);
   for (const c10::StreamId id : users) {
@@ -215,7 +218,8 @@ torch::Tensor empty_strided(torch::IntArrayRef sizes, torch::IntArrayRef,
   return empty(sizes, dtype, layout, where, pinned, {});
 }
 
-// Memory on the host is kept until the copy is done, as pinned memory is; memory of the device is not.
+// Copies on the current stream. Host memory is kept alive until the copy is done, as pinned
+// memory is. Memory of the device is not kept.
 torch::Tensor& copy(torch::Tensor& to, const torch::Tensor& from, bool non_blocking) {
   void* const destination = to.mutable_data_ptr();
   const void* const source = from.const_data_ptr();

@@ -1,9 +1,10 @@
-// QueueDevice: a device of LibTorch's for machines that have none. Its memory is ordinary memory, its
-// streams are threads that carry out one thing after the other, whenever they get to it; so what does not
-// wait for a stream reads too early here, too. Memory that is freed is gone at once, except for streams
-// that were named to it.
+// QueueDevice: a LibTorch device for machines without a GPU. Its memory is ordinary memory. Its
+// streams are threads that run their tasks in order, at any later time. So code that does not
+// wait for a stream reads too early on this device, too. Memory is freed at once, unless other
+// streams were recorded as its users; then it is freed after their tasks.
 //
-// Tensors are on torch::kPrivateUse1, which knows no operations but copies and views. Any thread.
+// Tensors are on torch::kPrivateUse1, which has no operations except copies and views. Any
+// thread.
 #pragma once
 
 #include <torch/types.h>
@@ -12,17 +13,17 @@ namespace ddprun {
 
 class QueueDevice {
  public:
-  // The device that LibTorch then has; call before anything else.
+  // Creates the device and returns it. Call it before anything else.
   static torch::Device install();
 
-  // A copy there and back, which waits for the calling thread's current stream.
+  // Copy to the device and back. Both wait for the calling thread's current stream.
   static torch::Tensor put(const torch::Tensor& host);
   static torch::Tensor get(const torch::Tensor& device);
 
   // Waits for all streams.
   static void drain();
 
-  // The calling thread's current stream does nothing more until open_stream() is called.
+  // Stops the calling thread's current stream until open_stream() is called.
   static void close_stream();
   static void open_stream();
 };

@@ -1,5 +1,5 @@
-// A Backend that carries nothing out: it writes down what ProcessGroup asks of it. For tests of
-// what ProcessGroup checks, fills in and passes on.
+// RecordingBackend: a Backend that runs nothing and records the calls that ProcessGroup makes.
+// For tests of what ProcessGroup checks, fills in and passes on.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,15 +15,16 @@
 
 namespace ddprun {
 
-// What a RecordingBackend was asked; shared with the test, as the ProcessGroup owns the backend.
+// BackendRecord: what a RecordingBackend was asked to do. The test keeps it, because the
+// ProcessGroup owns the backend.
 struct BackendRecord {
   std::vector<std::string> calls;        // "reduce avg root 1 async in 5.0 s"
   Result<void> result;                   // of every call
-  std::vector<Work> works;               // of the next calls, instead
-  std::string aborted;                   // the reason, once
-  std::function<void()> during = [] {};  // in the middle of the next call
+  std::vector<Work> works;               // of the next calls, instead of `result`
+  std::string aborted;                   // the reason of the abort
+  std::function<void()> during = [] {};  // runs once, during the next call
   bool sends_on_any_thread = false;
-  // What every all_gather does with its tensors.
+  // Runs in every all_gather, with its tensors.
   std::function<void(TensorList outputs, TensorList inputs)> gather = [](TensorList, TensorList) {};
 };
 
@@ -85,7 +86,7 @@ class RecordingBackend final : public Backend {
   void abort(const std::string& reason) override { record_.aborted = reason; }
 
  private:
-  // "[2 2 0]": elements of each.
+  // Returns the number of elements of each tensor, such as "[2 2 0]".
   static std::string list_text(TensorList tensors) {
     std::string text = "[";
     for (const torch::Tensor& one : tensors) {

@@ -1,4 +1,4 @@
-// Every reduction there is, for tests that go through all of them.
+// All reductions, for tests that try each of them.
 #pragma once
 
 #include "ddprun/reduce_op.h"

@@ -1,4 +1,4 @@
-// Environment variables of this process, for the time of a test. One thread.
+// ScopedEnvironment: environment variables of this process while it exists. One thread.
 #pragma once
 
 #include <cstdlib>
@@ -12,7 +12,7 @@ namespace ddprun {
 
 class ScopedEnvironment {
  public:
-  // No variable of a launcher is set but these.
+  // Unsets all variables of the launcher, then sets `variables`.
   explicit ScopedEnvironment(const std::map<std::string, std::string>& variables) {
     for (const std::string_view name : kWorkerVariables) unsetenv(std::string(name).c_str());
     for (const auto& [name, value] : variables) {

@@ -1,5 +1,5 @@
 // What the tests of DistributedDataParallel share: a small net with fixed weights, data that
-// depends on rank and step only, and the gradients to expect, computed without any communication.
+// depends only on rank and step, and the expected gradients, computed without communication.
 #pragma once
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -16,13 +16,13 @@ namespace ddprun {
 
 using Tensors = std::vector<torch::Tensor>;
 
-// The same for the same seed, in whichever thread.
+// Returns random numbers that depend only on the seed, on any thread.
 inline torch::Tensor data(std::uint64_t seed, std::vector<std::int64_t> sizes,
                           torch::Dtype dtype = torch::kFloat32) {
   return torch::randn(sizes, at::detail::createCPUGenerator(seed), torch::dtype(dtype));
 }
 
-// Bit for bit, -0 and NaN included.
+// Returns true if both tensors have the same bits, including -0 and NaN.
 inline bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.sizes() != b.sizes() || a.dtype() != b.dtype()) return false;
   const torch::Tensor x = a.detach().contiguous(), y = b.detach().contiguous();
@@ -38,7 +38,7 @@ inline torch::nn::Sequential make_mlp() {
   return net;
 }
 
-// Rank r's loss of one step.
+// Returns rank r's loss of one step.
 inline torch::Tensor loss_of(const torch::Tensor& output, int rank, int step = 0) {
   return (output * data(1000 + rank + 10 * step, output.sizes().vec())).sum();
 }
@@ -50,7 +50,7 @@ inline Tensors gradients_of(torch::nn::Module& net) {
   return result;
 }
 
-// What the ranks' gradients are without any communication, for one step.
+// Returns the gradients that each rank computes in one step, without communication.
 inline std::vector<Tensors> local_gradients(int world, int step = 0) {
   std::vector<Tensors> result;
   for (int rank = 0; rank < world; ++rank) {
@@ -61,7 +61,7 @@ inline std::vector<Tensors> local_gradients(int world, int step = 0) {
   return result;
 }
 
-// (g0 + g1 + ...) / W, in rank order.
+// Returns (g0 + g1 + ...) / W, summed in rank order.
 inline Tensors averaged(const std::vector<Tensors>& by_rank) {
   Tensors result;
   for (std::size_t i = 0; i < by_rank[0].size(); ++i) {
@@ -78,7 +78,7 @@ inline void expect_same(const Tensors& a, const Tensors& b) {
     EXPECT_TRUE(same_bits(a[i], b[i])) << "tensor " << i << ":\n" << a[i] << "\n" << b[i];
 }
 
-// Runs `rank_body` in a world and returns what each rank returned.
+// Runs `rank_body` on each rank of a world and returns the results by rank.
 template <class Body>
 auto on_each_rank(int size, Body rank_body) {
   testing_support::ThreadWorld world(size);

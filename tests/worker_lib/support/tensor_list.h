@@ -1,11 +1,11 @@
-// Lists of one tensor, as backends take them.
+// Makes lists of one tensor, the form that backends take.
 #pragma once
 
 #include "ddprun/backend.h"
 
 namespace ddprun {
 
-// `tensor` must outlive it.
+// Returns a list of one tensor. `tensor` must outlive the list.
 inline TensorList list_of_one(const torch::Tensor& tensor) { return {&tensor, 1}; }
 
 }  // namespace ddprun

@@ -7,7 +7,7 @@ namespace {
 
 TEST(BackgroundTask, DoesOneThingAfterTheOtherOnOneThreadOfItsOwn) {
   BackgroundTask beside("test");
-  beside.join();  // nothing is being done
+  beside.join();  // nothing runs
   std::thread::id first, second;
   beside.begin([&] { first = std::this_thread::get_id(); });
   beside.join();

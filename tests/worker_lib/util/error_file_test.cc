@@ -19,7 +19,7 @@ using nlohmann::json;
 using testing_support::read_file;
 using testing_support::TemporaryDirectory;
 
-// A thread is where nothing catches, not even GoogleTest.
+// Throws in a new thread, because there nothing catches the exception, not even GoogleTest.
 template <class Exception>
 [[noreturn]] void fail_with(const std::string& path, const Exception& exception) {
   write_uncaught_exceptions_to(path);

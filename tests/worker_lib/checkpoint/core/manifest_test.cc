@@ -91,7 +91,7 @@ TEST(CheckpointManifest, AnnouncedStepsAreThoseWithAManifestNewestFirst) {
 TEST(CheckpointManifest, LeftoversAreTemporaryFilesAndDataThatNoManifestNames) {
   const std::vector<std::string> names{
       "step-000000000001.json",      "step-000000000001.pt",  // whole
-      "step-000000000001-2.pt",                               // an earlier try of step 1
+      "step-000000000001-2.pt",                               // an earlier attempt of step 1
       "step-000000000002.pt",                                 // killed before the manifest
       "step-000000000003.pt.1f.tmp", "step-000000000003.json.2e.tmp", "README"};
   EXPECT_THAT(leftovers(names, {{1, {"step-000000000001.pt"}}}),

@@ -11,7 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A shard, by hand: texts stand for tensors.
+// Shard: a shard that the test builds itself. Texts stand for tensors.
 struct Shard {
   PickleNodeId add(PickleNode node) {
     archive.tree.nodes.push_back(std::move(node));
@@ -34,7 +34,8 @@ struct Shard {
   StateArchive archive;
 };
 
-// Of two: shard 0 has tensor a and state 1, shard 1 tensors b and c and state 0.
+// Returns two shards. Shard 0 has tensor a and state 1. Shard 1 has tensors b and c and state
+// 0.
 std::vector<StateArchive> two_shards(std::int64_t second_number = 1, bool has_b = true) {
   Shard first, second;
   first.archive.tree.top = first.dict(

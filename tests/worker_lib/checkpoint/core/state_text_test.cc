@@ -8,7 +8,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Nodes by hand: each call returns the number of the node that it adds.
+// TreeMaker: builds a tree of nodes. Each call returns the number of the node that it adds.
 class TreeMaker {
  public:
   PickleNodeId add(PickleNode node) {
@@ -67,7 +67,7 @@ TEST(StateText, ShowsNoMoreThanIsAskedFor) {
   EXPECT_EQ(make.lines(list).size(), 6u);
 }
 
-// A file must not speak to the terminal, nor fill it.
+// A file must not control the terminal, nor fill it with text.
 TEST(StateText, ShowsTextsAsTextsOnly) {
   TreeMaker make;
   const auto dict = make.of(PickleKind::kDict,

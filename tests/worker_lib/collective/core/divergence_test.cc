@@ -31,7 +31,7 @@ TEST(Divergence, TheMajorityIsUsual) {
   }
 }
 
-// "a1 b2": the thing a with hash 1, b with 2. "-": takes no part.
+// Parses "a1 b2": the thing a with hash 1, b with 2. "-": the rank takes no part.
 HashTable table(const std::string& text) {
   if (text == "-") return std::nullopt;
   std::vector<NamedHash> result;
@@ -40,7 +40,7 @@ HashTable table(const std::string& text) {
   return result;
 }
 
-// "1|0 2: a b; ...": rank 1 differs from ranks 0 and 2 in a and b.
+// Returns, for example, "1|0 2: a b; ...": rank 1 differs from ranks 0 and 2 in a and b.
 std::string text_of(const std::vector<Difference>& differences) {
   const auto joined = [](const auto& items, auto text) {
     std::string result;
@@ -65,18 +65,19 @@ TEST(Divergence, NamesRanksAndThings) {
   for (const Case& c : {
            Case{{"a1 b2", "a1 b2"}, "", {}},
            Case{{"a1 b2", "b2 a1"}, "", {}},
-           Case{{"a1 b2", "a1 b3"}, "1|0: b", {}},  // of two, nobody knows which one is right
+           // With two ranks, it is unknown which one is right.
+           Case{{"a1 b2", "a1 b3"}, "1|0: b", {}},
            Case{{"a1 b2", "a1 b3", "a1 b2"}, "1|0 2: b", 1},
            Case{{"a9 b9", "a1 b2", "a1 b2"}, "0|1 2: a b", 0},
-           // Each thing has a vote of its own.
+           // Each thing is voted on separately.
            Case{{"a1 b2 c3", "a2 b2 c4", "a1 b3 c3"}, "1|0 2: a c; 2|0 1: b", {}},
            Case{{"a1 b1", "a2 b1", "a3 b2"}, "1 2|0: a; 2|0 1: b", {}},
            Case{{"a1", "a2", "a3"}, "1 2|0: a", {}},
-           // What is missing differs.
+           // A missing thing differs.
            Case{{"a1", "a1 b1", "a1 b1"}, "0|1 2: b", 0},
            Case{{"a1", "a1 b1", "a1"}, "1|0 2: b", 1},
            Case{{"", "a1"}, "1|0: a", {}},
-           // Those that take no part have no vote.
+           // Ranks that take no part have no vote.
            Case{{"-", "a1", "a1"}, "", {}},
            Case{{"a1", "-", "a2", "a2"}, "0|2 3: a", 0},
            Case{{"-", "-", "a1"}, "", {}},

@@ -8,7 +8,7 @@ namespace ddprun {
 namespace {
 
 TEST(Range, IsCutIntoPartsThatAreMultiplesOfTheQuantum) {
-  // 10 elements in quanta of 4: two whole quanta and a rest.
+  // 10 elements in quanta of 4 are two whole quanta and a rest.
   EXPECT_EQ(cut({0, 10}, 2, 0, 4), (Range{0, 8}));
   EXPECT_EQ(cut({0, 10}, 2, 1, 4), (Range{8, 10}));
   EXPECT_EQ(cut({100, 110}, 2, 1, 4), (Range{108, 110}));

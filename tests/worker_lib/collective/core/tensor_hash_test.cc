@@ -26,7 +26,8 @@ TEST(TensorHash, IsTheSameForTheSameBytesWhereverTheyLie) {
   }
 }
 
-// Blocks of 64 bytes, words and what is left over: every place in all of them.
+// The sizes have blocks of 64 bytes, words, and remaining bytes; the test flips every bit of
+// them.
 TEST(TensorHash, EveryBitCounts) {
   for (const std::size_t size : {1, 7, 8, 9, 63, 64, 65, 200}) {
     auto bytes = random_bytes(size);
@@ -40,7 +41,7 @@ TEST(TensorHash, EveryBitCounts) {
   }
 }
 
-// Signs are the top bits of words, which a product alone would not carry any further.
+// Signs are the top bits of words. A product alone would not carry them any further.
 TEST(TensorHash, TwoSignsInOneLaneDoNotCancelOut) {
   std::vector<double> numbers(64, 1.0);
   std::set<std::uint64_t> seen{tensor_hash(std::as_bytes(std::span(numbers)))};
@@ -99,7 +100,7 @@ TEST(TensorHash, AFlippedBitTurnsAboutHalfOfTheHash) {
   EXPECT_NEAR(turned / (256.0 * 8), 32, 0.5);
 }
 
-// The ranks of one job may run different builds of ddprun only if this number stays.
+// The ranks of one job may run different builds of ddprun only if this number never changes.
 TEST(TensorHash, StaysAsItIs) {
   std::vector<std::uint64_t> words(20);
   for (std::size_t i = 0; i < words.size(); ++i) words[i] = i * i;

@@ -95,7 +95,9 @@ TEST(BackendChoice, ABackendOfTheProgramsOwnIsFoundByItsName) {
 }
 
 TEST(BackendChoice, WhatCannotBeHadIsSaid) {
-  const auto backend = [](const char* text) { return BackendRequest{.device = {}, .backend = text}; };
+  const auto backend = [](const char* text) {
+    return BackendRequest{.device = {}, .backend = text};
+  };
   EXPECT_EQ(refusal(backend("gloo"), kNoGpu), "there is no backend 'gloo'; there are cpu and nccl");
   EXPECT_EQ(refusal(backend(""), kNoGpu), "there is no backend ''; there are cpu and nccl");
   EXPECT_EQ(refusal(backend("cpu:gloo"), kNoGpu),

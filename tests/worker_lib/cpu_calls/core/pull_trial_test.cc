@@ -11,7 +11,8 @@ using std::chrono::microseconds;
 
 constexpr std::size_t kBytes = 100'000;
 
-// A trial of ranks for which pulling and staging take so long; returns what they settle on.
+// Runs a trial of ranks for which pulling and staging take these times. Returns whether they
+// settle on pulling.
 bool settled(const std::vector<std::pair<Duration, Duration>>& pulled_and_staged) {
   std::vector<PullTrial> ranks(pulled_and_staged.size());
   for (int call = 0; call < PullTrial::kCalls; ++call) {
@@ -49,7 +50,8 @@ TEST(PullTrial, OneRankThatIsSlowerByPullingIsEnoughToStage) {
 
 TEST(PullTrial, TheFirstCallOfEachWayAndDisturbedOnesDoNotCount) {
   PullTrial trial;
-  // Pulling takes 5 us, staging 7; one of each is disturbed, and the first two are quicker than any later.
+  // Pulling takes 5 us, staging 7 us. One of each is disturbed, and the first two are quicker
+  // than any later one.
   const std::vector<int> times{1, 2, 7, 5, 900, 800, 7, 5, 7, 5, 7};
   for (const int time : times) trial.took(kBytes, microseconds(time));
   EXPECT_TRUE(trial.is_last(kBytes));

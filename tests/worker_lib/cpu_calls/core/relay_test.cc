@@ -36,7 +36,7 @@ TEST(Relay, EveryNodeIsReachedOnceByTheOneItWaitsFor) {
       }
       for (int node = 0; node < nodes; ++node) {
         EXPECT_EQ(relay_of(node, nodes).from, served_by[node]) << node << " of " << nodes;
-        // Nearer to the root: whoever waits, waits for somebody who is served.
+        // The source is nearer to the root: each waiting node waits for a node that is served.
         EXPECT_LT(relay_of(node, nodes).from, node);
       }
     }

@@ -72,7 +72,7 @@ TEST(MessageMatching, ReceivesFromAnySourceTakeTurnsAmongTheSources) {
   EXPECT_THAT(got, ElementsAre(100, 200, 300, 101, 102, 103));
 }
 
-// What the rules say, word by word, with two lists.
+// A reference that follows the rules of matching literally, with two lists.
 class Naive {
  public:
   std::optional<MessageId> post(ReceiveId receive, std::optional<int> source, int tag) {

@@ -74,7 +74,7 @@ struct Call {
   Work work;
 };
 
-// What lies in each rank's stages: the number of the chunk, and how far it is.
+// The content of one stage: the number of the chunk, and how far it is.
 struct StageContent {
   std::size_t chunk = ~std::size_t{0};
   bool worked_on = false;
@@ -85,11 +85,12 @@ class Node {
   Node(int ranks, int lanes, std::vector<Call> calls)
       : calls_(std::move(calls)), lanes_(lanes), players_(ranks), stages_(ranks) {}
 
-  // Lets random ranks do one thing each until all are through; false: nobody can.
+  // Lets random ranks take one step each until all have finished. Returns false if no rank can
+  // go on.
   bool play(Rng& rng) {
     for (std::size_t stuck = 0; !finished();) {
       const std::size_t rank = rng.below(players_.size());
-      // Some ranks run ahead for a while, to reach the ends of what waiting allows.
+      // Some ranks run ahead for a while, to reach the limits of what waiting allows.
       const std::size_t turns = rng.chance(0.2) ? 1 + rng.below(30) : 1;
       bool moved = false;
       for (std::size_t i = 0; i < turns; ++i) moved = advance(rank) || moved;

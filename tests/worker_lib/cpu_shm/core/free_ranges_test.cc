@@ -40,7 +40,7 @@ TEST(FreeRanges, WhatIsGivenBackIsOneGapAgain) {
   EXPECT_EQ(heap.take(3 * kPage), 0u);
 }
 
-// Against a page by page account.
+// Compares with a list of single pages.
 TEST(FreeRanges, RandomBlocksNeverOverlapAndNothingIsLost) {
   Rng rng(5);
   constexpr std::size_t kPages = 64;

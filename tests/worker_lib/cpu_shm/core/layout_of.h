@@ -1,4 +1,4 @@
-// Node layouts in short.
+// Writes node layouts as letters.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace ddprun {
 
-// "aab": ranks 0 and 1 on one node, rank 2 on another.
+// Returns the layout of "aab": ranks 0 and 1 on one node, rank 2 on another.
 inline NodeLayout layout_of(const std::string& letters) {
   std::vector<std::string> nodes;
   for (const char letter : letters) nodes.emplace_back(1, letter);

@@ -59,7 +59,7 @@ TEST(NodeLayout, RandomLayoutsAreConsistentAndTheirLinksMutual) {
       const std::size_t position = layout.position_of[rank];
       ASSERT_TRUE(group.begin <= position && position < group.end) << letters;
 
-      std::map<int, int> reached;  // by node: its ranks that are linked
+      std::map<int, int> reached;  // by node: the number of its linked ranks
       for (const PeerLink& link : links_of(layout, rank)) {
         ASSERT_NE(layout.node_of[link.peer], layout.node_of[rank]);
         ++reached[layout.node_of[link.peer]];

@@ -38,7 +38,8 @@ TEST(PairSizes, TheFirstPairThatDisagreesIsNamed) {
 
 TEST(PairSlots, AreOneForEachRankOnOneNode) { EXPECT_EQ(pair_slots(layout_of("aaa")), 3u); }
 
-// "aab": lane 0 alone. Its leader on a takes what b has for two ranks; on b what two have for one.
+// "aab" has lane 0 alone. Its leader on a receives the data of one rank for two; on b, of two
+// for one.
 TEST(PairSlots, HaveRoomForWhatComesFromOtherNodes) {
   EXPECT_EQ(pair_slots(layout_of("aab")), 3u + 2u);
   EXPECT_EQ(pair_slots(layout_of("aabb")), 4u + 2u);

@@ -9,7 +9,8 @@
 namespace ddprun {
 namespace {
 
-constexpr SegmentNeeds kNeeds{.progress_bytes = 5000, .arrival_bytes = 32, .ring_header_bytes = 128};
+constexpr SegmentNeeds kNeeds{
+    .progress_bytes = 5000, .arrival_bytes = 32, .ring_header_bytes = 128};
 
 NodeLayout one_node(int ranks) { return make_node_layout(std::vector<std::string>(ranks, "a")); }
 

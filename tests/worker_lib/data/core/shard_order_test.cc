@@ -43,7 +43,8 @@ TEST(ShardOrder, DropLastLeavesNothingOfADatasetSmallerThanTheWorld) {
 }
 
 TEST(ShardOrder, AnotherWorldGoesOnWhereTheOneBeforeEnded) {
-  // Of 10 entries a world of 3 has dealt 6; two ranks share the other 4, three fill up.
+  // A world of 3 has dealt 6 of 10 entries. Two ranks share the other 4. Three ranks repeat
+  // entries, so that each has the same number.
   EXPECT_THAT(positions({.dataset_size = 10, .world_size = 2, .rank = 1, .begin = 6}),
               ElementsAre(7, 9));
   EXPECT_THAT(positions({.dataset_size = 10, .world_size = 3, .rank = 2, .begin = 6}),
@@ -51,12 +52,13 @@ TEST(ShardOrder, AnotherWorldGoesOnWhereTheOneBeforeEnded) {
   EXPECT_THAT(
       positions({.dataset_size = 10, .world_size = 3, .rank = 2, .drop_last = true, .begin = 6}),
       ElementsAre(8));
-  // Behind the end, because the last world had filled up.
+  // The position is after the end, because the last world repeated entries.
   EXPECT_THAT(positions({.dataset_size = 10, .world_size = 3, .rank = 0, .begin = 12}), IsEmpty());
 }
 
-// One epoch of a training whose world is killed at random moments, comes back with any size, and
-// goes on from its last checkpoint: counts what the final weights have seen.
+// DealtHistory: one epoch of a training run. The world is killed at random moments, comes back
+// with any size, and resumes from its last checkpoint. The history counts the entries that the
+// final weights have seen.
 class DealtHistory {
  public:
   static constexpr std::size_t kLargestWorld = 9;
@@ -68,7 +70,8 @@ class DealtHistory {
     while (!is_over_) live_once();
   }
 
-  // Every entry once; only at the end were entries repeated, or left out.
+  // Expects that every entry was seen once. Only at the end may entries be repeated or left
+  // out.
   void check() const {
     const std::size_t repeated = dealt_ > list_ ? dealt_ - list_ : 0;
     for (std::size_t entry = 0; entry < list_; ++entry) {
@@ -82,7 +85,7 @@ class DealtHistory {
   int kills() const { return kills_; }
 
  private:
-  // From the last checkpoint to a kill, or to the end of the epoch.
+  // Runs from the last checkpoint to a kill, or to the end of the epoch.
   void live_once() {
     last_world_ = 1 + random_() % kLargestWorld;
     std::vector<ShardOrder> ranks;

@@ -33,8 +33,8 @@ TEST(BucketPlan, ClosesABucketAfterTheGradientThatReachesTheCap) {
               ElementsAre(ElementsAre(0, 1), ElementsAre(2, 3, 4), ElementsAre(5)));
 }
 
-// Six 600x600 Linears, taken from the last layer on, bias before weight: the buckets that PyTorch
-// 2.11 reports after its rebuild.
+// Six 600x600 Linears, from the last layer on, bias before weight. PyTorch 2.11 reports these
+// buckets after its rebuild.
 TEST(BucketPlan, GivesPyTorchsBucketsForSixLinears) {
   std::vector<PlannedGradient> gradients;
   for (int layer = 0; layer < 6; ++layer) {

@@ -10,9 +10,10 @@
 namespace ddprun {
 namespace {
 
-// As bfloat16 keeps it: 8 bits, rounded.
+// Returns the value as bfloat16 stores it: rounded to 8 significant bits.
 double in_16_bits(double value) {
-  const auto bits = (std::bit_cast<std::uint32_t>(static_cast<float>(value)) + 0x7fffu) & 0xffff0000u;
+  const auto bits =
+      (std::bit_cast<std::uint32_t>(static_cast<float>(value)) + 0x7fffu) & 0xffff0000u;
   return static_cast<double>(std::bit_cast<float>(bits));
 }
 
@@ -20,7 +21,8 @@ PassWords sum_of(const std::vector<std::vector<double>>& ranks) {
   std::vector<double> sums(ranks[0].size());
   const auto size = static_cast<double>(ranks.size());
   for (const auto& words : ranks)
-    for (std::size_t i = 0; i < words.size(); ++i) sums[i] += in_16_bits(words[i] * in_16_bits(1 / size));
+    for (std::size_t i = 0; i < words.size(); ++i)
+      sums[i] += in_16_bits(words[i] * in_16_bits(1 / size));
   for (double& sum : sums) sum = in_16_bits(sum) * size;
   return {sums, static_cast<int>(ranks.size())};
 }

@@ -1,4 +1,4 @@
-// statistics().table(), word for word.
+// Tests the exact text of statistics().table().
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@ using std::chrono::microseconds;
 using testing::HasSubstr;
 using testing::Not;
 
-// Of a pass of two buckets, in microseconds.
+// Returns the statistics of a pass with two buckets. Times are in microseconds.
 DataParallelStatistics example() {
   DataParallelStatistics of{.rank = 1,
                             .world_size = 4,

@@ -13,7 +13,7 @@ using testing::IsEmpty;
 
 TimePoint at(int ms) { return TimePoint(milliseconds(ms)); }
 
-// A record of so many buckets whose pass began at 100 ms.
+// Returns a record with this number of buckets, of a pass that began at 100 ms.
 StepRecord record_of(std::size_t buckets) {
   return {3, at(100), std::vector<BucketTimes>(buckets, {.gradients = 2, .bytes = 80})};
 }
@@ -46,8 +46,8 @@ TEST(StepRecord, ABucketToWhichNothingCameIsReadyWhenItIsSent) {
 }
 
 struct WayCase {
-  std::vector<std::pair<int, int>>
-      buckets;  // sent, done; the pass began at 100 and computed to 130
+  // When each bucket was sent and done. The pass began at 100 and computed until 130.
+  std::vector<std::pair<int, int>> buckets;
   int communication, overlap, exposed;
 };
 
@@ -55,11 +55,12 @@ class Ways : public testing::TestWithParam<WayCase> {};
 INSTANTIATE_TEST_SUITE_P(
     StepRecord, Ways,
     testing::Values(WayCase{{{110, 120}}, 10, 10, 0},   // before the end of computing
-                    WayCase{{{130, 150}}, 20, 0, 20},   // behind it
+                    WayCase{{{130, 150}}, 20, 0, 20},   // after it
                     WayCase{{{120, 150}}, 30, 10, 20},  // across it
                     WayCase{
                         {{105, 110}, {120, 150}}, 35, 15, 20},  // the time between is not counted
-                    WayCase{{{105, 125}, {110, 140}}, 35, 25, 10},  // nor twice what lies in both
+                    // Overlapping time is not counted twice.
+                    WayCase{{{105, 125}, {110, 140}}, 35, 25, 10},
                     WayCase{{{105, 140}, {110, 120}}, 35, 25, 10},
                     WayCase{{{105, 110}, {110, 130}, {130, 131}}, 26, 25, 1},
                     WayCase{{{130, 130}}, 0, 0, 0}));
@@ -118,7 +119,7 @@ TEST(StepStatistics, SummariseEachTime) {
         &summary.communication, &summary.overlap, &summary.exposed})
     expect_spread(*spread, 2, 4, 5, 9);
   EXPECT_EQ(summary.buckets[0].done, milliseconds(4));
-  statistics.add(step_of(5));  // an even number: between 4 and 5
+  statistics.add(step_of(5));  // an even number of steps: between 4 and 5
   summary = statistics.summary();
   expect_spread(summary.backward, 2, 4.5, 5, 9);
   EXPECT_EQ(summary.buckets[0].ready, Duration(4'500'000));

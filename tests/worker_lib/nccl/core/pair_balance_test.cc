@@ -7,7 +7,7 @@
 namespace ddprun {
 namespace {
 
-// Who sends whom how much, [from][to]; and what the receivers await, also [from][to].
+// The bytes that ranks send, [from][to]; also the bytes that the receivers expect, [from][to].
 using Table = std::vector<std::vector<std::size_t>>;
 
 PairBalance sum_of(const Table& sent, const Table& awaited, std::uint64_t call = 1) {
@@ -66,7 +66,7 @@ TEST(PairBalance, AReceiverWhoseSplitsAreWrongIsFound) {
   awaited[0][2] += 8;
   awaited[1][2] += 4;
   EXPECT_EQ(excess(sent, awaited), (PairExcess{-1, 2, -12}));
-  awaited[3][2] -= 12;  // as its tensor is as long as it should be
+  awaited[3][2] -= 12;  // so that its tensor has the right length
   EXPECT_EQ(excess(sent, awaited), (PairExcess{-1, 2, 0}));
 }
 

@@ -10,7 +10,7 @@ namespace {
 template <class T>
 class ChannelLoops : public testing::Test {
  protected:
-  // Whole eighths: sums of their products are exact in float64, in any order.
+  // Returns whole eighths. Sums of their products are exact in float64, in any order.
   static std::vector<T> eighths(std::size_t count, std::size_t seed) {
     std::vector<T> values;
     for (std::size_t i = 0; i < count; ++i)
@@ -21,7 +21,7 @@ class ChannelLoops : public testing::Test {
 using Types = testing::Types<float, double>;
 TYPED_TEST_SUITE(ChannelLoops, Types);
 
-// Around the number of lanes, nothing and one value among them.
+// Numbers around the number of lanes, and also 0 and 1.
 constexpr std::size_t kCounts[] = {0, 1, 2, 7, 8, 9, 15, 16, 17, 1000, 1003};
 
 TYPED_TEST(ChannelLoops, SumsTakeEveryElementOnceAndAddToWhatIsThere) {
@@ -45,7 +45,7 @@ TYPED_TEST(ChannelLoops, SumsTakeEveryElementOnceAndAddToWhatIsThere) {
   }
 }
 
-// The element behind the end stays as it is.
+// The element after the end must not change.
 TYPED_TEST(ChannelLoops, ResultsAreRoundedOnce) {
   for (const std::size_t count : kCounts) {
     const auto x = this->eighths(count, 1), g = this->eighths(count, 2);
@@ -63,7 +63,7 @@ TYPED_TEST(ChannelLoops, ResultsAreRoundedOnce) {
   }
 }
 
-// In float the sum of a million ones and a bit would have lost the bit.
+// A float sum of a million ones and one small value would lose the small value.
 TEST(ChannelLoopsOfFloat, SumsAreFloat64) {
   std::vector<float> x(1 << 20, 1.0F);
   x.push_back(0x1p-20F);

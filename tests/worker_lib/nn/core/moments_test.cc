@@ -16,7 +16,7 @@ struct Part {
   double count, mean, squares;
 };
 
-// In long double and two passes.
+// Computes the moments in long double and in two passes.
 Part moments_of(const std::vector<double>& values) {
   long double sum = 0, squares = 0;
   for (const double value : values) sum += value;
@@ -64,7 +64,8 @@ TEST(Moments, PartsOfOneValueEachGiveTheVariance) {
   EXPECT_THAT(moments.squares(), ElementsAre(DoubleEq(32)));  // the variance is 4
 }
 
-// Values of spread 1 around 1e8: their squares have no digit left for it.
+// The values have a spread of 1 around 1e8. In float64 their squares have no digits left for
+// it.
 TEST(Moments, ValuesFarFromZeroKeepTheirSpread) {
   for (unsigned seed = 0; seed < 100; ++seed) {
     std::mt19937 random(seed);

@@ -50,7 +50,7 @@ TEST(LRRules, WhatCanBeMeantHasNoFault) {
   EXPECT_EQ(fault_of(Plateau{}), "");
 }
 
-// Going from epoch to epoch must end where the closed form of the rate at that epoch is.
+// Expects that stepping from epoch to epoch gives the rate of the closed form.
 void expect_closed_form(const LRRule& rule, const std::function<double(double epoch)>& factor) {
   constexpr double kBase = 0.1;
   double lr = first_lr(rule, kBase);
@@ -76,7 +76,7 @@ TEST(LRFormulas, StepsAddUpToTheClosedForm) {
                      [](double epoch) { return 0.2 + 0.7 * std::min(epoch, 20.0) / 20; });
 }
 
-// Epochs, from 1, at which the watch asks for a reduction.
+// Returns the epochs, counted from 1, at which the watch asks for a reduction.
 std::vector<int> reductions(const Plateau& options, const std::vector<double>& metrics) {
   PlateauWatch watch(options);
   std::vector<int> result;
@@ -91,7 +91,7 @@ TEST(PlateauWatch, ReducesAfterMoreBadEpochsThanItIsPatient) {
 }
 
 TEST(PlateauWatch, ImprovementsWithinTheThresholdDoNotCount) {
-  const std::vector<double> falling = {1, 0.95, 0.9, 0.85};  // 5 % each
+  const std::vector<double> falling = {1, 0.95, 0.9, 0.85};  // by 5 % of the first value each time
   EXPECT_THAT(reductions({.patience = 1, .threshold = 0.2}, falling), ElementsAre(3));
   EXPECT_THAT(reductions({.patience = 1, .threshold = 0.01}, falling), ElementsAre());
   EXPECT_THAT(

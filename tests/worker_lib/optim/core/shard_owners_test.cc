@@ -45,8 +45,8 @@ TEST(ShardOwners, MoreRanksThanParametersAndNoParameters) {
   EXPECT_THAT(alone.owners(), Each(0));
 }
 
-// Graham's bound for this order: no rank has more than 4/3 of what the best partition gives it, which is at
-// least an equal share and the largest parameter.
+// Graham's bound for this order: no rank has more than 4/3 of its part in the best partition.
+// That part is at least an equal share and at least the largest parameter.
 TEST(ShardOwners, NoRankHasMuchMoreThanItsShare) {
   Rng rng(testing_support::test_seed(20261124));
   for (int round = 0; round < 300; ++round) {
@@ -58,7 +58,7 @@ TEST(ShardOwners, NoRankHasMuchMoreThanItsShare) {
     const std::int64_t all = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
     EXPECT_EQ(std::accumulate(owners.elements().begin(), owners.elements().end(), std::int64_t{0}),
               all);
-    // Greedy in any order stays below the equal share and one parameter more.
+    // A greedy assignment in any order stays below the equal share plus one parameter.
     EXPECT_LE(*std::ranges::max_element(owners.elements()),
               all / world + 1 + *std::ranges::max_element(sizes));
   }

@@ -12,7 +12,7 @@ namespace {
 
 using testing::HasSubstr;
 
-// Builds trees.
+// Tree: builds a pickle tree.
 struct Tree {
   PickleNodeId add(PickleNode node) {
     archive.tree.nodes.push_back(std::move(node));

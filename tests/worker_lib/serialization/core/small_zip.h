@@ -1,4 +1,4 @@
-// A zip archive of stored records, made by hand: for tests that damage it.
+// SmallZip: a zip archive of stored records, made by hand, for tests that damage it.
 #pragma once
 
 #include <boost/crc.hpp>
@@ -17,7 +17,7 @@ struct SmallZip {
   static std::string number(std::uint64_t value, int bytes) {
     std::string result;
     for (int i = 0; i < bytes; ++i)
-      result += static_cast<char>(i < 8 ? value >> (8 * i) : 0);  // more than a number has are zeros
+      result += static_cast<char>(i < 8 ? value >> (8 * i) : 0);  // bytes beyond the number are 0
     return result;
   }
 
@@ -26,7 +26,7 @@ struct SmallZip {
     for (const auto& [name, bytes] : records) {
       boost::crc_32_type crc;
       crc.process_bytes(bytes.data(), bytes.size());
-      // What both headers say of it.
+      // The fields that both headers of the record share.
       const std::string common = number(static_cast<std::uint64_t>(flags), 2) +
                                  number(static_cast<std::uint64_t>(method), 2) + number(0, 4) +
                                  number(crc.checksum(), 4) + number(bytes.size(), 4) +

@@ -11,7 +11,7 @@ namespace {
 using namespace std::string_literals;
 using testing::HasSubstr;
 
-// A tensor of two floats in the storage "0".
+// A pickle of a tensor with two floats in the storage "0".
 const std::string kPickle =
     "\x80\x02"
     "ctorch._utils\n_rebuild_tensor_v2\n((X\x07\0\0\0storagectorch\nFloatStorage\n"
@@ -63,7 +63,7 @@ TEST(StateArchive, AlteredBytesAreFoundByTheirCrc) {
 }
 
 TEST(StateArchive, GivesTheTreeAndTheBytesOfItsStorages) {
-  SmallZip without_order = small_file();  // as older files are
+  SmallZip without_order = small_file();  // older files have no byte order
   without_order.records.erase(without_order.records.begin() + 1);
   for (const SmallZip& zip : {small_file(), without_order}) {
     const std::string file = zip.archive();

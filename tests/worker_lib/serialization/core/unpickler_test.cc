@@ -36,7 +36,7 @@ std::string tuple(const std::vector<std::int64_t>& values) {
   for (const std::int64_t value : values) result += wide(value);
   return result + "t";
 }
-// A tensor of 8 floats in its storage.
+// Returns the pickle of a tensor whose storage has 8 floats.
 std::string tensor(std::int64_t offset, const std::vector<std::int64_t>& sizes,
                    const std::vector<std::int64_t>& strides) {
   return "ctorch._utils\n_rebuild_tensor_v2\n(" + storage("FloatStorage", 8) + wide(offset) +
@@ -85,7 +85,7 @@ TEST(Unpickler, DepthAndSizeAreBounded) {
   std::string tuples = ")";
   for (int i = 0; i < 200'000; ++i) tuples += '\x85';
   expect_refused(pickled(tuples), ErrorKind::kUnsupported, "nested deeper than 100");
-  // Each list holds the one before twice: 2^60 values in 400 bytes.
+  // Each list holds the list before it twice: 2^60 values in 400 bytes.
   std::string doubling = "]q\x01"s;
   for (int i = 0; i < 60; ++i)
     doubling += "]"s +
@@ -93,7 +93,7 @@ TEST(Unpickler, DepthAndSizeAreBounded) {
                 "eq\x01"s;
   expect_refused(pickled("(" + doubling + "t"), ErrorKind::kUnsupported, "values");
   expect_refused(pickled("]q\x01h\x01"s + "a"), ErrorKind::kCorrupt, "contains itself");
-  // Many sets are made of one long list.
+  // Many sets are made from one long list.
   std::string list = "](";
   for (int i = 0; i < 10'000; ++i) list += "M" + bytes_of(static_cast<std::uint64_t>(i), 2);
   list += "eq\x01"s;
@@ -101,7 +101,7 @@ TEST(Unpickler, DepthAndSizeAreBounded) {
   expect_refused(pickled("(" + list + "t"), ErrorKind::kUnsupported, "values");
 }
 
-// So that what is written can be read, however many values it has.
+// A file that can be written must also be readable, however many values it has.
 TEST(Unpickler, ALargerPickleMayHaveMoreValues) {
   constexpr std::size_t kValues = kMaxPickleNodes + 10;
   const auto tree = unpickle(pickled("](" + std::string(kValues, 'N') + "e"));
@@ -194,7 +194,7 @@ TEST(Unpickler, IntegersOfAnyLengthAreKeptExactly) {
 }
 
 TEST(Unpickler, AStateDictOfPython) {
-  // An OrderedDict with _metadata, two tensors of one storage, and a Parameter.
+  // The dict is an OrderedDict with _metadata, two tensors of one storage, and a Parameter.
   const std::string dict = "ccollections\nOrderedDict\n)R(" + text("w") +
                            tensor(0, {2, 4}, {4, 1}) + text("p") +
                            "ctorch._utils\n_rebuild_parameter\n" + tensor(4, {4}, {1}) +

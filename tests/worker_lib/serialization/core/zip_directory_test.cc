@@ -17,7 +17,7 @@ void expect_refused(const std::string& archive, ErrorKind kind, const std::strin
   EXPECT_THAT(records.error().message(), HasSubstr(words));
 }
 
-// With the bytes at the last place where `before` stands replaced.
+// Returns the archive with `after` written over the last occurrence of `before`.
 std::string altered(std::string archive, const std::string& before, const std::string& after) {
   const std::size_t at = archive.rfind(before);
   EXPECT_NE(at, std::string::npos);
@@ -45,7 +45,7 @@ TEST(ZipDirectory, NoRecordReachesBeyondTheFileOrOverAnother) {
   };
   expect_refused(altered(whole, sizes(4), sizes(4000)), ErrorKind::kCorrupt,
                  "record 'a/y' reaches beyond the end");
-  // The first record, in the directory: so long that it covers the second.
+  // In the directory, the first record gets a size that makes it cover the second record.
   std::string covering = whole;
   covering.replace(covering.find(sizes(4), covering.find("PK\1\2")), 8, sizes(45));
   expect_refused(covering, ErrorKind::kCorrupt, "two of its records lie one over the other");
@@ -74,15 +74,16 @@ TEST(ZipDirectory, RecordsComeInTheirOrderWithTheirBytes) {
   }
 }
 
-// As a file of more than 4 GiB says it: nothing fits into its 32 bits.
+// The archive has the form of one larger than 4 GiB: its sizes and offsets do not use the
+// 32-bit fields.
 TEST(ZipDirectory, SizesAndPlacesOf64Bits) {
   const auto number = SmallZip::number;
   const std::string plain = SmallZip{{{"a/x", "1234"}}}.archive();
   const std::size_t directory_at = plain.find("PK\1\2"), end_at = plain.find("PK\5\6");
   std::string entry = plain.substr(directory_at, end_at - directory_at);
   entry.replace(20, 8, std::string(8, '\xff'));  // both sizes
-  entry.replace(30, 2, number(28, 2));           // bytes of the extra field
-  entry.replace(42, 4, std::string(4, '\xff'));  // where it lies
+  entry.replace(30, 2, number(28, 2));           // length of the extra field
+  entry.replace(42, 4, std::string(4, '\xff'));  // offset of the record
   entry += number(1, 2) + number(24, 2) + number(4, 8) + number(4, 8) + number(0, 8);
   const std::size_t end64_at = directory_at + entry.size();
   const auto archive = [&](std::size_t at) {

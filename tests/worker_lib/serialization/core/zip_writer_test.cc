@@ -58,7 +58,7 @@ TEST(ZipWriter, MoreRecordsThan16Bits) {
   EXPECT_EQ(read->size(), 70000u);
 }
 
-// A file with holes, of which no more is in memory than what is looked at.
+// The file has holes, so only the parts that are read take memory.
 TEST(ZipWriter, RecordsBeyond4GiB) {
   constexpr std::uint64_t kLarge = (std::uint64_t{5} << 30) + 3;
   const testing_support::TemporaryDirectory temporary;

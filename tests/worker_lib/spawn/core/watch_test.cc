@@ -26,7 +26,7 @@ TEST(SpawnWatch, IsOverWithoutAStoryWhenAllHaveEndedWell) {
   SpawnWatch watch(2, kGrace);
   EXPECT_EQ(watch.on_end(1, kWell, at(1)), Act::kNothing);
   EXPECT_FALSE(watch.is_over());
-  EXPECT_EQ(watch.next_time(), std::nullopt);  // the others may take as long as they like
+  EXPECT_EQ(watch.next_time(), std::nullopt);  // the other rank may take any time
   EXPECT_EQ(watch.on_end(0, kWell, at(1000)), Act::kNothing);
   EXPECT_TRUE(watch.is_over());
   EXPECT_EQ(watch.story(), std::nullopt);
@@ -50,7 +50,7 @@ TEST(SpawnWatch, TellsTheOthersWhenOneFailsAndKillsThemWhenTheGraceIsOver) {
 TEST(SpawnWatch, AFailureAfterOthersHaveEndedWellIsTheStory) {
   SpawnWatch watch(2, kGrace);
   watch.on_end(0, kWell, at(1));
-  EXPECT_EQ(watch.on_end(1, kThrew, at(2)), Act::kNothing);  // nobody is left to be told
+  EXPECT_EQ(watch.on_end(1, kThrew, at(2)), Act::kNothing);  // no rank is left to be told
   EXPECT_TRUE(watch.is_over());
   EXPECT_EQ(watch.story(), 1);
 }
@@ -58,7 +58,7 @@ TEST(SpawnWatch, AFailureAfterOthersHaveEndedWellIsTheStory) {
 TEST(SpawnWatch, TheFirstFailureIsTheStory) {
   SpawnWatch watch(3, kGrace);
   watch.on_end(2, kThrew, at(1));
-  watch.on_end(0, kCrashed, at(1));  // in its handler of SIGTERM, say
+  watch.on_end(0, kCrashed, at(1));  // for example in its handler of SIGTERM
   watch.on_end(1, kWell, at(1));
   EXPECT_EQ(watch.story(), 2);
 }
@@ -67,7 +67,7 @@ TEST(SpawnWatch, ARankThatOnlyLostAPeerIsNotTheStoryWhereThePeerHasFailed) {
   SpawnWatch watch(3, kGrace);
   watch.on_end(0, lost(2), at(1));
   watch.on_end(2, lost(1), at(1));
-  watch.on_end(1, kKilled, at(1));  // nobody has killed yet: somebody else did
+  watch.on_end(1, kKilled, at(1));  // the watch has killed no rank yet: another process did it
   EXPECT_EQ(watch.story(), 1);
 }
 
@@ -101,7 +101,7 @@ TEST(SpawnWatch, AStopTellsAndKillsAndIsNobodysFailure) {
   EXPECT_EQ(watch.on_stop(Haste::kGrace, at(1)), Act::kTerminate);
   EXPECT_EQ(watch.on_stop(Haste::kGrace, at(2)), Act::kNothing);
   EXPECT_EQ(watch.next_time(), at(31));
-  watch.on_end(0, kThrew, at(3));  // because it was told
+  watch.on_end(0, kThrew, at(3));  // because it was told to end
   EXPECT_EQ(watch.on_time(at(31)), Act::kKill);
   watch.on_end(1, kKilled, at(31));
   EXPECT_EQ(watch.story(), std::nullopt);
