@@ -1,7 +1,9 @@
-// What ddprun, ddp-rendezvous and ddp-store say to bad input, word for word, against
-// tests/data/bad_inputs.golden. Each case below is run, and the file has those cases and no others.
+// Tests the exact answers of ddprun, ddp-rendezvous and ddp-store to bad input, against
+// tests/data/bad_inputs.golden. Each case below is run. The file has those cases and no
+// others.
 //
-// DDPRUN_WRITE_GOLDEN=1 in the environment writes the file anew; read the difference.
+// If DDPRUN_WRITE_GOLDEN=1 is in the environment, the test writes the file again. Read the
+// difference then.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -27,7 +29,7 @@ using std::chrono::seconds;
 
 constexpr const char* kGolden = DDPRUN_SOURCE_DIR "/tests/data/bad_inputs.golden";
 
-constexpr const char* kJob = "train-bad-inputs";  // of the cases for a running job
+constexpr const char* kJob = "train-bad-inputs";  // the job of the cases that need a running one
 
 constexpr const char* kHead =
     R"(# What bad input is answered with: the command as it is typed, what comes on standard error, and
@@ -36,7 +38,7 @@ constexpr const char* kHead =
 # UID, RANDOM, TIME, and WHY for the words of other libraries; $NAME is the command line's variable.
 )";
 
-// How many lines an answer has.
+// The number of lines of an answer.
 enum class Lines { kOne, kSeveral };
 
 class BadInputs : public LauncherTest {
@@ -114,11 +116,12 @@ class BadInputs : public LauncherTest {
         joined({program(arguments.front())}, {arguments.begin() + 1, arguments.end()}),
         environment(variables()));
   }
-  // A variable of the command lines of the cases.
+  // Adds a variable of the command lines of the cases.
   void add_place(const std::string& name, const std::string& value) {
     places_.emplace_back(name, value);
   }
-  // A service of the cases: where it listens is the variable `name` of their command lines.
+  // Starts a service for the cases. The variable `name` of their command lines has its
+  // address.
   std::unique_ptr<ChildProcess> serve(const std::string& name, const Arguments& arguments) {
     auto service = started(joined(arguments, {"--listen=127.0.0.1:0"}));
     add_place(name, listening_address(*service));
@@ -130,15 +133,15 @@ class BadInputs : public LauncherTest {
     EXPECT_EQ(service.wait(), 0) << service.err();
   }
 
-  // A start says what it has cleared up after runs of others that were killed altogether, and
-  // commands list all jobs of this user.
+  // Removes lines that depend on other runs. At its start ddprun reports leftovers of runs
+  // that were killed altogether, and it removes them. Commands list all jobs of this user.
   static std::string without_others(const std::string& words) {
     static const std::regex removed("ddprun: removed .* killed with all its guards\n");
     static const std::regex job("  job '(?!" + std::string(kJob) + "').*\n");
     return std::regex_replace(std::regex_replace(words, removed, ""), job, "");
   }
 
-  // What differs from run to run, as a word.
+  // Replaces text that differs between runs by a fixed word.
   std::string in_general(std::string text) const {
     for (const auto& [name, value] : places_) {
       const std::string word = "$" + name;
@@ -173,7 +176,7 @@ class BadInputs : public LauncherTest {
     return text;
   }
 
-  // Runs the cases and writes down what they are answered with.
+  // Runs the cases and records the answers.
   void section(const std::string& title, const std::string& commands) {
     section(title, Lines::kOne, commands);
   }
@@ -184,7 +187,7 @@ class BadInputs : public LauncherTest {
       if (command.empty()) continue;
       SCOPED_TRACE(command);
       ChildProcess child({"sh", "-c", command}, environment(variables()));
-      // The machine's resolver may take its time over a name that nobody has.
+      // The machine's resolver may take long for a name that does not exist.
       const std::optional<int> code = child.wait(seconds(40));
       ASSERT_TRUE(code) << "it has not ended: " << child.err();
       const bool is_documented = std::ranges::any_of(
@@ -201,7 +204,7 @@ class BadInputs : public LauncherTest {
     }
   }
 
-  // The cases of such a text, by their command.
+  // Returns the cases of such a text, by their command.
   static std::map<std::string, std::string> cases_of(const std::string& text) {
     std::map<std::string, std::string> cases;
     std::string* answer = nullptr;
@@ -599,7 +602,7 @@ ddp-store --listen=127.0.0.1:0 --store-allow=everybody
   }
 
  private:
-  Variables places_;  // of the services, by the name of their variable
+  Variables places_;  // addresses of the services, by the name of their variable
   std::string now_;
 };
 

@@ -1,5 +1,5 @@
-// --bind, --gpu-visibility and OMP_NUM_THREADS: what real workers find, on this host's CPUs; and on
-// machines that this host is not, what --show-binding draws.
+// Tests --bind, --gpu-visibility and OMP_NUM_THREADS: the CPUs and variables of real workers
+// on this host. Also tests what --show-binding draws for other machines.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ using testing::ContainsRegex;
 using testing::HasSubstr;
 using testing::Not;
 
-// One line of each worker.
+// A line of shell. It prints one line for each worker.
 const char* const kTell =
     "echo cpus=$(grep Cpus_allowed_list /proc/self/status | cut -f2) omp=$OMP_NUM_THREADS";
 
@@ -27,7 +27,8 @@ CpuSet ours() {
   return {usable.begin(), usable.end()};
 }
 
-// Each core once, by the text with which the kernel names its threads.
+// Returns the number of cores. Each core counts once, by the text with which the kernel lists
+// its threads.
 int cores_of(const CpuSet& cpus) {
   std::set<std::string> cores;
   for (const int cpu : cpus) {
@@ -50,14 +51,14 @@ class BindingTest : public LauncherTest {
     }
   }
 
-  // ddprun on one CPU alone.
+  // Starts ddprun on one CPU alone.
   std::unique_ptr<ChildProcess> start_on(int cpu, const Arguments& arguments) const {
     return std::make_unique<ChildProcess>(
         joined({"taskset", "-c", std::to_string(cpu), program("ddprun")}, arguments),
         environment());
   }
 
-  // What the workers told, by rank.
+  // The lines that the workers printed, by rank.
   struct Told {
     CpuSet cpus;
     std::string threads;
@@ -217,7 +218,7 @@ TEST_F(BindingTest, AMachineThatThisOneIsNotCanOnlyBeDrawn) {
   EXPECT_EQ(lines_of(job->err()).size(), 1u);
 }
 
-// --- GPUs, by a driver's library of the tests' own
+// --- GPUs, with a double of the driver's library
 
 const Variables kTwoGpus{
     {"LD_LIBRARY_PATH", NVML_DOUBLE_DIR},

@@ -1,5 +1,6 @@
-// PyTorch's own C++ client, c10d::TCPStore, against ddp-store, and the same calls against PyTorch's own servers:
-// the transcripts must be equal. What is known to differ, store_stories.py lists; no story here meets it.
+// Tests PyTorch's own C++ client, c10d::TCPStore, against ddp-store, and makes the same calls
+// against PyTorch's own servers. The transcripts must be equal. store_stories.py lists the
+// known differences; no story here meets one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -28,7 +29,7 @@ constexpr std::chrono::milliseconds kShort = 60ms;
 
 Bytes bytes(std::string_view text) { return {text.begin(), text.end()}; }
 
-// --- what came back, in words ---
+// --- results as text ---
 
 std::string words(const std::string& text) {
   if (text.size() <= 60) return "'" + text + "'";
@@ -65,16 +66,18 @@ std::string words(const c10::Error& error) {
 
 // --- transcripts ---
 
-// What was called, by anyone, so that a test can ask whether anything was left out.
+// Returns the names of all calls made by any client, so that a test can find calls that are
+// missing.
 std::set<std::string>& called() {
   static std::set<std::string> called;
   return called;
 }
 
-// One client: what it was asked, and what came of it. Store: the class through which it is seen.
+// One client: records its calls and their results. Store: the class through which it is
+// called.
 template <class Store>
 struct Told {
-  // what: the call as it stands in the source.
+  // what: the text of the call in the source.
   template <class Call>
   void tell(const std::string& what, Call call) {
     called().insert(what.substr(0, what.find('(')));
@@ -167,7 +170,7 @@ void counters(std::uint16_t port, Lines& lines) {
     DDPRUN_TELL(store, add("text", 1));
     DDPRUN_TELL(store, get("text"));
   }
-  for (const std::string text : {"abc", "", "-"}) {  // ends the client that adds to it
+  for (const std::string text : {"abc", "", "-"}) {  // each ends the client that adds to it
     const auto other = connect(client_of(port));
     Told<c10d::Store> bad{*other, lines};
     DDPRUN_TELL(bad, set("text", text));
@@ -220,7 +223,7 @@ void waits(std::uint16_t port, Lines& lines) {
   DDPRUN_TELL(store, multiGet({"k", "missing"}));
   DDPRUN_TELL(store, setTimeout(kWait));
   DDPRUN_TELL(store, get("k"));
-  // Set while it is waited for, or just before.
+  // The key is set during the wait, or just before it.
   for (const std::string key : {"later", "and later"}) {
     std::thread setter([&] { other->set(key, bytes("v")); });
     DDPRUN_TELL(store, wait({"k", key}));
@@ -290,7 +293,7 @@ void clones(std::uint16_t port, Lines& lines) {
   DDPRUN_TELL(store, get("k"));
 }
 
-// What c10d::TCPStore has beyond c10d::Store.
+// The methods that c10d::TCPStore adds to c10d::Store.
 void own_methods(std::uint16_t port, Lines& lines) {
   c10d::TCPStoreOptions options = client_of(port);
   options.numWorkers = 1;
@@ -308,7 +311,7 @@ void own_methods(std::uint16_t port, Lines& lines) {
 
 // --- the tests ---
 
-// A story told to ddp-store and to PyTorch's server.
+// Runs a story against ddp-store and against PyTorch's server, and expects equal transcripts.
 void expect_equal(void (*story)(std::uint16_t, Lines&), bool use_libuv) {
   c10d::TCPStoreOptions options = client_of(0);
   options.isServer = true;
@@ -331,19 +334,19 @@ TEST(C10dStore, TheClientGetsWhatPyTorchsServerAnswers) {
   expect_equal(queues, true);
 }
 
-// Which knows no queues.
+// The older server has no queues.
 TEST(C10dStore, TheClientGetsWhatPyTorchsOlderServerAnswers) {
   for (const auto story : kStoriesOfAll) expect_equal(story, false);
 }
 
-// Names of the functions that a class of the header has and others may call.
+// Returns the names of the public functions of a class in the header.
 std::set<std::string> public_functions(const std::string& header, const std::string& name) {
   std::string text = testing_support::read_file(C10D_INCLUDE_DIR "/" + header);
   text = std::regex_replace(text, std::regex("//[^\n]*|/\\*[^*]*\\*/"), "");
   text.erase(0, text.find("class TORCH_API " + name + " "));
   text.erase(std::min(text.find(" private:"), text.find(" protected:")));
   std::set<std::string> names;
-  // At the beginning of a declaration, so not in what it does.
+  // The name must stand at the beginning of a declaration, not in a function's body.
   const std::regex declaration(R"(\n  [^\s(][^({;=]*?\b(\w+)\()");
   for (std::sregex_iterator found(text.begin(), text.end(), declaration), end; found != end;
        ++found) {

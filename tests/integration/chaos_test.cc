@@ -1,6 +1,6 @@
-// Twenty agents with real workers, while ddp-rendezvous or agents are killed at random moments, over
-// and over. chaos_worker, the worker, checks its own place; here is checked what all of them are
-// together. DDPRUN_CHAOS_ROUNDS says how many kills there are.
+// Runs twenty agents with real workers, and kills ddp-rendezvous or agents at random moments,
+// repeatedly. chaos_worker, the worker, checks its own rank and generation. This test checks
+// all workers together. DDPRUN_CHAOS_ROUNDS is the number of kills.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 constexpr int kNodes = 20;
-constexpr Duration kAllowed = seconds(60);  // twenty agents on a machine that does other things
+constexpr Duration kAllowed = seconds(60);  // twenty agents on a busy machine
 
 std::uint64_t rounds(std::uint64_t unless_given) {
   return number_from("DDPRUN_CHAOS_ROUNDS", unless_given);
@@ -50,7 +50,8 @@ class Chaos : public ServiceTest {
     ServiceTest::TearDown();
   }
 
-  // Open on both sides, so that it is there as long as this test is.
+  // Makes a FIFO. It is open for reading and writing, so it stays usable as long as this test
+  // runs.
   UniqueFd make_fifo(const std::string& name) const {
     const std::string path = directory_ / name;
     EXPECT_EQ(::mkfifo(path.c_str(), 0600), 0) << path;
@@ -66,7 +67,7 @@ class Chaos : public ServiceTest {
     for (int i = 0; i < kNodes; ++i) agents_.push_back(start_agent());
   }
 
-  // What workers have said since the last look.
+  // Reads what the workers have reported since the last call.
   void read_reports() {
     std::array<char, 4096> buffer;
     for (ssize_t size; (size = ::read(reports_.get(), buffer.data(), buffer.size())) > 0;) {
@@ -98,7 +99,7 @@ class Chaos : public ServiceTest {
     EXPECT_TRUE(worker.rank >= 0 && worker.rank < kNodes) << line;
   }
 
-  // Until every rank of this generation, or of a later one, has started.
+  // Waits until every rank of this generation, or of a later one, has started.
   void wait_for_generation(std::int64_t least) {
     const TimePoint deadline = in(kAllowed);
     for (;;) {
@@ -122,8 +123,9 @@ class Chaos : public ServiceTest {
     }
     return found;
   }
-  // Of everything that was ever started, the workers of the newest generation live, and no others.
-  // An agent that the machine has kept waiting for too long may begin another one meanwhile.
+  // Expects that of all workers ever started, those of the newest generation live, and no
+  // others. An agent that was delayed too long by the machine may begin another generation
+  // meanwhile.
   void expect_only_the_newest_workers() {
     std::set<pid_t> living, newest;
     EXPECT_TRUE(eventually(
@@ -139,7 +141,7 @@ class Chaos : public ServiceTest {
         << describe_processes({living.begin(), living.end()}) << output_tails();
   }
 
-  // Workers see that there is something to read; nobody reads it.
+  // Ends the job: makes the FIFO readable, which the workers see. No worker reads it.
   void expect_a_good_end() {
     EXPECT_EQ(::write(go_.get(), "\n", 1), 1);
     for (const auto& agent : agents_) EXPECT_EQ(agent->wait(kAllowed), 0) << agent->err();
@@ -157,9 +159,9 @@ class Chaos : public ServiceTest {
   }
 
   std::vector<std::unique_ptr<ChildProcess>> agents_;
-  std::int64_t generation_ = -1;   // the newest that a worker has started in
-  std::map<int, Worker> workers_;  // of it, by rank
-  int starts_ = 0;                 // of workers, in all generations
+  std::int64_t generation_ = -1;   // the newest one in which a worker has started
+  std::map<int, Worker> workers_;  // workers of that generation, by rank
+  int starts_ = 0;                 // number of workers started, in all generations
 
  private:
   UniqueFd reports_;
@@ -175,13 +177,15 @@ class ServiceKills : public Chaos, public testing::WithParamInterface<bool> {
     Chaos::SetUp();
     if (!GetParam()) state_.clear();
   }
-  // All twenty nodes have come back to it, and what has happened is known.
+  // Expects that all twenty nodes have come back to the service, and that it knows the job's
+  // history.
   void expect_taken_over() {
     const std::string line = "took over generation " + std::to_string(generation_) + ", " +
                              std::to_string(restarts_) + " of 100000 restarts used";
     ASSERT_TRUE(service_->wait_for_err(line, kAllowed)) << line << "\n" << output_tails();
   }
-  // The next generation is the next one, and costs one restart.
+  // Kills one worker. Expects that the generation number grows by one, and one restart is
+  // used.
   void fail_one_worker(Rng& rng) {
     const std::int64_t next = generation_ + 1;
     ::kill(workers_.at(static_cast<int>(rng.below(kNodes))).pid, SIGKILL);
@@ -201,7 +205,7 @@ TEST_P(ServiceKills, AtRandomMomentsRestartNoWorkerAndLoseNothing) {
   ASSERT_NO_FATAL_FAILURE(start_service());
   start_agents();
   ASSERT_NO_FATAL_FAILURE(wait_for_generation(0));
-  ASSERT_NO_FATAL_FAILURE(fail_one_worker(rng));  // some budget is used, which is not to be lost
+  ASSERT_NO_FATAL_FAILURE(fail_one_worker(rng));  // this uses some budget, which must not be lost
   const std::uint64_t count = rounds(5);
   for (std::uint64_t round = 0; round < count; ++round) {
     SCOPED_TRACE("round " + std::to_string(round));
@@ -209,7 +213,7 @@ TEST_P(ServiceKills, AtRandomMomentsRestartNoWorkerAndLoseNothing) {
     ASSERT_NO_FATAL_FAILURE(kill_service());
     let_pass(up_to(milliseconds(300), rng));
     ASSERT_NO_FATAL_FAILURE(start_service());
-    // Sometimes there is a need for the service between two kills.
+    // Sometimes the job needs the service between two kills.
     if (rng.chance(0.1) || round == count - 1) {
       ASSERT_NO_FATAL_FAILURE(expect_taken_over());
       ASSERT_NO_FATAL_FAILURE(fail_one_worker(rng));
@@ -221,8 +225,8 @@ TEST_P(ServiceKills, AtRandomMomentsRestartNoWorkerAndLoseNothing) {
   expect_a_good_end();
   EXPECT_EQ(starts_, kNodes * (1 + restarts_));
 }
-// With the lease that everybody has who asks for no other: the service is back within the agents'
-// patience, and has heard of all when it is killed again.
+// The lease is the default. The service is back within the agents' patience. It has heard from
+// all agents when it is killed again.
 TEST_P(ServiceKills, WithTheDefaultLeaseOutagesGoUnnoticed) {
   const std::uint64_t seed = test_seed(20261124);
   SCOPED_TRACE(seed_text(seed));
@@ -253,8 +257,8 @@ INSTANTIATE_TEST_SUITE_P(Of, ServiceKills, testing::Bool(), [](const auto& one) 
 
 class AgentKills : public Chaos {
  protected:
-  // A node's end, as far as it can come from within: two of its three guards at once. Another node
-  // takes its place.
+  // Kills a node as far as this is possible from within: two of its three guards at once.
+  // Another node replaces it.
   void replace_one_node(Rng& rng) {
     auto& job = agents_[rng.below(kNodes)];
     if (kill_guards(tree_of(*job), {rng.below(3)}) < 2) job->signal(SIGKILL);
@@ -263,7 +267,7 @@ class AgentKills : public Chaos {
     if (old->err().find(": starting") == std::string::npos) ++killed_early_;
   }
 
-  int killed_early_ = 0;  // nodes that had not had a worker yet
+  int killed_early_ = 0;  // number of nodes that were killed before they had a worker
 };
 
 TEST_F(AgentKills, AtRandomMomentsLeaveTheRanksRightAndNoWorker) {
@@ -279,7 +283,7 @@ TEST_F(AgentKills, AtRandomMomentsLeaveTheRanksRightAndNoWorker) {
     SCOPED_TRACE("after " + std::to_string(kills) + " kills");
     let_pass(up_to(milliseconds(200), rng));
     const std::int64_t before = generation_;
-    // Sometimes another one is killed while the job is formed again.
+    // Sometimes another node is killed while the job forms again.
     do {
       ASSERT_NO_FATAL_FAILURE(replace_one_node(rng));
       ++kills;

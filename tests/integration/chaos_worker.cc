@@ -1,12 +1,14 @@
-// The worker of chaos_test: makes sure of its place, says that it has started, and waits for the end.
+// The worker of chaos_test: checks its rank and generation, reports its start, and waits for
+// the end.
 //
 //   chaos_worker DIRECTORY
 //
-// What goes wrong is one line of DIRECTORY/reports, a FIFO, "violation" and what it is; what goes well
-// is "started GENERATION RANK WORLD_SIZE RESTARTS PID". It ends with 0 when DIRECTORY/go, a FIFO that
-// nobody reads, has something to read. Beside them it leaves
-//   rank-R   locked as long as a worker of rank R lives, with the newest generation that rank was in
-//   newest   the newest generation that any worker was in
+// It writes one line to DIRECTORY/reports, a FIFO. A failure is "violation" and a description.
+// A success is "started GENERATION RANK WORLD_SIZE RESTARTS PID". It ends with 0 when
+// DIRECTORY/go becomes readable. This is a FIFO that no process reads. It also leaves these
+// files:
+//   rank-R   locked as long as a worker of rank R lives; has the newest generation of that rank
+//   newest   the newest generation of any worker
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/file.h>
@@ -30,7 +32,7 @@ std::string directory;
 
 void report(const std::string& line) {
   const UniqueFd reports(::open((directory + "/reports").c_str(), O_WRONLY | O_CLOEXEC));
-  const std::string text = line + "\n";  // shorter than PIPE_BUF: never mixed with another's
+  const std::string text = line + "\n";  // shorter than PIPE_BUF: never mixed with another line
   if (::write(reports.get(), text.data(), text.size()) < 0) std::perror("chaos_worker: reports");
 }
 
@@ -45,8 +47,9 @@ UniqueFd lock(const std::string& name, int how) {
   return file;
 }
 
-// The number in a file that we have locked; a new file has none. Of one width, so that it is
-// overwritten by one call: whoever is killed leaves the old one or the new one.
+// Returns the number in a file that this process has locked. A new file has none. The number
+// has a fixed width, so one call overwrites it. A process that is killed leaves the old number
+// or the new one.
 std::optional<std::int64_t> number_in(const UniqueFd& file) {
   std::array<char, 20> text;
   if (::pread(file.get(), text.data(), text.size(), 0) != ssize_t{text.size()}) return std::nullopt;
@@ -76,7 +79,7 @@ int main(int argc, char** argv) {
               std::to_string(env.node_count));
   }
 
-  // Held to the end of this process.
+  // The lock is held until the end of this process.
   const UniqueFd place = lock("rank-" + to_text(env.rank), LOCK_EX | LOCK_NB);
   if (!place.valid()) violation(me + "another worker of this rank lives");
   if (const auto last = number_in(place); last && *last >= env.generation.value) {

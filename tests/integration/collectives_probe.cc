@@ -1,5 +1,5 @@
-// collectives_probe DIRECTORY: makes the calls that in.RANK there lists, and leaves what it got as
-// ours.RANK, for gloo_equality_test.py, which has PyTorch's gloo make the same.
+// collectives_probe DIRECTORY: makes the calls that DIRECTORY/in.RANK lists, and writes the
+// results to ours.RANK there. gloo_equality_test.py makes the same calls with PyTorch's gloo.
 //
 // A call is a tuple (name, op, root, premul factor, inputs, outputs): two lists of tensors.
 #include <torch/torch.h>
@@ -22,7 +22,7 @@ ReduceOp op_called(const std::string& name) {
   for (int op = 0; op <= static_cast<int>(ReduceOp::kPremulSum); ++op) {
     if (name == to_text(static_cast<ReduceOp>(op))) return static_cast<ReduceOp>(op);
   }
-  return ReduceOp::kSum;  // of a call that reduces nothing
+  return ReduceOp::kSum;  // for a call that reduces nothing
 }
 
 Tensors tensors_of(const c10::IValue& list) {
@@ -37,7 +37,7 @@ std::vector<std::int64_t> rows_of(const Tensors& list) {
   return rows;
 }
 
-// What the call leaves on this rank.
+// Makes the call. Returns its results on this rank.
 Tensors make(ProcessGroup& group, const std::vector<c10::IValue>& call) {
   const std::string name = call[0].toStringRef();
   const ReduceOp op = op_called(call[1].toStringRef());

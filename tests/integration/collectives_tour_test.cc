@@ -1,4 +1,4 @@
-// The example collectives_tour under 2 and 3 ranks.
+// Tests the example collectives_tour with 2 and 3 ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
-// The frame of tests of `ddprun status`, `logs`, `stop`, `restart` and `signal`: the real binary, jobs that
-// run, and a runtime directory in which no socket may stay.
+// The fixture of tests of `ddprun status`, `logs`, `stop`, `restart` and `signal`: the real
+// binary, running jobs, and a runtime directory in which no socket may stay.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -58,7 +58,7 @@ class ControlTest : public MeetingTest {
     const int code = command->wait().value_or(-1);
     return {code, command->out(), command->err()};
   }
-  // A job of two workers that run until they are let go.
+  // Starts a job of two workers that run until let_go().
   std::unique_ptr<ChildProcess> running_job(const std::string& id,
                                             const Arguments& options = {}) const {
     auto job = launch_shell(joined({"--nproc-per-node=2", "--rdzv-id=" + id}, options),
@@ -69,7 +69,7 @@ class ControlTest : public MeetingTest {
   }
   std::vector<std::string> socket_files() const {
     std::vector<std::string> found;
-    std::error_code gone;  // the last job takes the directory with it, also in this moment
+    std::error_code gone;  // the last job removes the directory, perhaps at this moment
     for (const auto& entry : std::filesystem::directory_iterator(sockets(), gone)) {
       found.push_back(entry.path());
     }
@@ -84,7 +84,7 @@ class ControlTest : public MeetingTest {
         << std::strerror(errno) << " " << address.sun_path;
     return fd;
   }
-  // What the agent answers to these bytes, until it closes.
+  // Sends these bytes to the agent. Returns its answer, up to the end of the connection.
   static std::string answer_to(const UniqueFd& fd, const std::string& bytes) {
     EXPECT_EQ(send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL),
               static_cast<ssize_t>(bytes.size()));
@@ -100,7 +100,7 @@ class ControlTest : public MeetingTest {
   }
 };
 
-// Through a ddp-rendezvous.
+// The fixture of tests that reach jobs through a ddp-rendezvous.
 class ControlByServiceTest : public ControlTest {
  protected:
   void start_service(const Arguments& options = {}, Variables more = {}) {

@@ -1,4 +1,4 @@
-// `ddprun logs`: the real binary, on jobs that run.
+// Tests `ddprun logs`: the real binary, on running jobs.
 
 #include <gmock/gmock.h>
 #include <poll.h>
@@ -81,7 +81,7 @@ TEST_F(ControlTest, ASlowReaderLosesLinesAndNeverStallsTheWorkers) {
                               "\n";
   ASSERT_EQ(send(slow.get(), request.data(), request.size(), 0),
             static_cast<ssize_t>(request.size()));
-  // It is admitted when it has had its first answer.
+  // The reader is admitted once it has received its first answer.
   pollfd readable{slow.get(), POLLIN, 0};
   ASSERT_EQ(poll(&readable, 1, 10'000), 1);
   let_go();
@@ -100,7 +100,7 @@ TEST_F(ControlTest, ASlowReaderLosesLinesAndNeverStallsTheWorkers) {
 
 class LogsByServiceTest : public ControlByServiceTest {
  protected:
-  // Two nodes with one rank each.
+  // Starts two nodes with one rank each.
   void begin_nodes(const std::string& script) {
     for (std::unique_ptr<ChildProcess>* node : {&one_, &two_}) {
       *node = launch(
@@ -111,7 +111,7 @@ class LogsByServiceTest : public ControlByServiceTest {
     begin_nodes(until_go_after(script + "; echo rank $RANK is up"));
     ASSERT_TRUE(one_->wait_for_out("is up") && two_->wait_for_out("is up")) << one_->err();
   }
-  // The node of this rank.
+  // Returns the node of this rank.
   ChildProcess& node_of(int rank) const {
     const std::string words = "rank " + std::to_string(rank) + " is up";
     return one_->out().find(words) != std::string::npos ? *one_ : *two_;
@@ -124,7 +124,7 @@ class LogsByServiceTest : public ControlByServiceTest {
     EXPECT_EQ(one_->wait(), 0) << one_->err();
     EXPECT_EQ(two_->wait(), 0) << two_->err();
   }
-  // Of a process, the most that it has ever had.
+  // Returns the peak memory of a process, in KiB.
   static long peak_kib(pid_t pid) {
     std::ifstream status("/proc/" + std::to_string(pid) + "/status");
     for (std::string line; std::getline(status, line);) {
@@ -208,7 +208,7 @@ TEST_F(LogsByServiceTest, NamesANodeThatDoesNotAnswerAndShowsTheOthers) {
   EXPECT_EQ(late->wait(), 0) << late->err();
 }
 
-// More than may read at a time.
+// More readers than may read at a time.
 TEST_F(LogsByServiceTest, AReaderWhoIsKilledIsForgotten) {
   start_service();
   begin_until_go("true");
@@ -245,7 +245,8 @@ TEST_F(LogsByServiceTest, AReaderWhoHasStoppedCostsLittleAndHoldsNobodyUp) {
   EXPECT_THAT(reader->err(), HasSubstr("ended with exit code 0"));
 }
 
-// More than the service keeps, and less than the agents do: nothing is lost, whoever is how fast.
+// More output than the service keeps, and less than the agents keep: no reader loses any, at
+// any speed.
 TEST_F(LogsByServiceTest, AReaderWhoReadsGetsAllOfIt) {
   start_service();
   begin_nodes("echo rank $RANK is up; until [ -e flood ]; do sleep 0.05; done; " +

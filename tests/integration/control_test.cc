@@ -1,4 +1,4 @@
-// `ddprun status`, `stop`, `restart` and `signal`: the real binary, on jobs that run.
+// Tests `ddprun status`, `stop`, `restart` and `signal`: the real binary, on running jobs.
 
 #include <gmock/gmock.h>
 #include <grp.h>
@@ -253,7 +253,7 @@ TEST_F(ControlTest, TheSocketIsTheUsersAlone) {
 TEST_F(ControlTest, AnotherUserIsNotHeard) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
   auto job = running_job("train");
-  // Even where the file system would let him in.
+  // The user is refused even if the file system allows the access.
   std::filesystem::permissions(directory_.path(), std::filesystem::perms(0755));
   std::filesystem::permissions(runtime(), std::filesystem::perms(0755));
   std::filesystem::permissions(sockets(), std::filesystem::perms(0755));
@@ -271,7 +271,7 @@ TEST_F(ControlTest, AnotherUserIsNotHeard) {
   pollfd readable{fd.get(), POLLIN, 0};
   ASSERT_EQ(poll(&readable, 1, 10'000), 1);
   EXPECT_EQ(recv(fd.get(), &byte, 1, 0), 0) << "it is closed without a word";
-  // Nor is a directory used that others may enter.
+  // A directory that others may enter is not used, either.
   EXPECT_EQ(told({"status"}).code, to_int(ExitCode::kNoJob));
   std::filesystem::permissions(sockets(), std::filesystem::perms(0700));
   EXPECT_EQ(told({"status"}).code, 0);
@@ -299,7 +299,8 @@ TEST_F(ControlTest, WhatAllGuardsHaveLeftIsRemovedByWhoeverLists) {
   EXPECT_EQ(told({"status"}).code, to_int(ExitCode::kNoJob));
   EXPECT_TRUE(socket_files().empty());
   remove_what_an_early_kill_left();
-  // The control group is for the next start to remove, which says so: not in another test.
+  // The next start removes the control group and reports it. It must not be the start of
+  // another test.
   EXPECT_EQ(launch({"true"})->wait(), 0);
 }
 
@@ -320,7 +321,7 @@ TEST_F(ControlTest, NonsenseIsAnsweredInOneLineAndSilenceHoldsNobodyUp) {
 }
 
 TEST_F(ControlTest, AJobRunsWhereNoSocketCanBeMade) {
-  // A directory of this user in which nobody makes a directory.
+  // A directory of this user in which no directory can be made.
   std::filesystem::remove(runtime());
   std::filesystem::create_directory_symlink("/proc/self", runtime());
   auto job = running_job("train", {"--verbose"});
@@ -339,7 +340,8 @@ TEST_F(ControlTest, AnotherPlaceIsUsedAndFoundWhereTheDirectoryCannotBe) {
   std::ofstream(sockets()) << "a file, where the directory would be";
   auto job = running_job("train");
   EXPECT_EQ(told({"status"}).code, 0);
-  EXPECT_THAT(job->err(), HasSubstr(sockets() + " is not used for the socket of ddprun's commands: "));
+  EXPECT_THAT(job->err(),
+              HasSubstr(sockets() + " is not used for the socket of ddprun's commands: "));
   let_go();
   EXPECT_EQ(job->wait(), 0) << job->err();
   std::filesystem::remove_all(runtime());

@@ -1,11 +1,19 @@
-"""Ranks of PyTorch's DistributedDataParallel over gloo, and as many of ours (ddp_probe), from the same weights on
-the same data. Two ranks with SGD: the same weights, buffers and optimizer state, bit for bit. With AdamW, which
-LibTorch itself computes a little differently than Python, and with four ranks, whose gradients gloo sums in another
-order: weights and buffers within 1e-6 of each tensor's greatest value (running means: of the spread of what they are
-means of), the optimizer's running averages of gradients, which are sums that nearly cancel by then, within 1e-4. Ours come as checkpoints, which PyTorch reads as they are. Then train_digits'
-checkpoint, read and used by PyTorch.
+"""Compares PyTorch's DistributedDataParallel over gloo with ours (ddp_probe).
 
-argv: the folder of the programs, the sources. With a third word: a rank of PyTorch's side, which saves there.
+Both have the same number of ranks, and start from the same weights on the same data.
+
+- Two ranks with SGD: the same weights, buffers and optimizer state, bit for bit.
+- AdamW, which LibTorch itself computes a little differently than Python, and four ranks, whose
+  gradients gloo sums in another order: weights and buffers are within 1e-6 of each tensor's
+  greatest value. For running means this is the spread of the values that they average. The
+  optimizer's running averages of gradients are sums that nearly cancel by then. They are
+  within 1e-4.
+
+Our results are checkpoints, which PyTorch reads unchanged. Last, PyTorch reads and uses a
+checkpoint of train_digits.
+
+argv: the folder of the programs, the sources. With a third argument: a rank of PyTorch's side,
+which saves there.
 """
 import os
 import pathlib
@@ -24,7 +32,7 @@ STEPS = 50
 
 
 def formula(phase: float, sizes: list[int]) -> torch.Tensor:
-    """The same numbers as formula() in ddp_probe.cc."""
+    """Returns the numbers of formula() in ddp_probe.cc."""
     count = torch.Size(sizes).numel()
     return (torch.arange(count, dtype=torch.float64) * 0.7 + phase).sin().float().reshape(sizes)
 
@@ -108,7 +116,7 @@ def train(name: str, optimizer_name: str) -> dict:
 
 
 def trainings() -> list[tuple[str, str]]:
-    """AdamW does not take sparse gradients."""
+    """Returns all pairs; AdamW does not take sparse gradients."""
     return [(optimizer, name) for optimizer in ("SGD", "AdamW") for name in CASES
             if (optimizer, name) != ("AdamW", "sparse")]
 
@@ -140,7 +148,10 @@ def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
 
 
 def distance(ours: dict, theirs: dict, key: str) -> float:
-    """The greatest difference, as a part of the greatest value; of a mean, of the values: they may nearly cancel."""
+    """Returns the greatest difference, relative to the greatest value.
+
+    For a mean it is relative to the spread of the averaged values, because these may nearly
+    cancel."""
     is_mean = key.endswith("running_mean")
     values = theirs[key.replace("running_mean", "running_var")].sqrt() if is_mean else theirs[key].abs()
     greatest = values.double().max().item()
@@ -201,7 +212,7 @@ def use_checkpoint_of_train_digits(binaries: pathlib.Path, sources: pathlib.Path
 
     checkpoint = newest(work / "digits")
     net = Net()
-    net.load_state_dict(checkpoint["model"])  # strict: the same names
+    net.load_state_dict(checkpoint["model"])  # strict: the names must be the same
     torch.optim.SGD(net.parameters(), lr=1).load_state_dict(checkpoint["optimizer"])
     accuracy = ddp_digits.accuracy(net, ddp_digits.read_digits(sources / "examples/data/digits", "t10k"))
     said = re.search(r"final accuracy ([\d.]+) %", output)[1]

@@ -1,6 +1,6 @@
-// ddp_probe DIRECTORY: trains small nets on made-up data, and leaves the state of each as a
-// checkpoint in DIRECTORY/OPTIMIZER/NET, for ddp_equality_test.py, which does the same with
-// PyTorch's DistributedDataParallel. Both sides compute weights and data by the same formula.
+// ddp_probe DIRECTORY: trains small nets on synthetic data, and writes the state of each as a
+// checkpoint to DIRECTORY/OPTIMIZER/NET. ddp_equality_test.py does the same with PyTorch's
+// DistributedDataParallel. Both sides compute weights and data by the same formula.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -11,14 +11,14 @@ namespace {
 
 constexpr int kSteps = 50;
 
-// The same numbers as formula() in ddp_equality_test.py, without a random generator.
+// Returns the numbers of formula() in ddp_equality_test.py, without a random generator.
 torch::Tensor formula(double phase, std::vector<std::int64_t> sizes) {
   const torch::Tensor numbers =
       torch::arange(c10::multiply_integers(sizes), torch::kFloat64).mul(0.7).add(phase).sin();
   return numbers.to(torch::kFloat32).reshape(sizes);
 }
 
-// The part of the step's data that a rank has.
+// A rank's part of the data of a step.
 struct Place {
   int step;
   int rank;
@@ -40,7 +40,8 @@ struct Mlp final : Net {
                                torch::nn::Linear(32, 3)};
 };
 
-// Without biases in front of batch norms: their gradients are nothing but rounding errors.
+// The convolutions in front of batch norms have no biases: their gradients would be rounding
+// errors.
 struct ConvNet final : Net {
   ConvNet() { register_module("layers", layers); }
   static torch::nn::Conv2d conv(int from, int to) {
@@ -87,7 +88,7 @@ struct Branches final : Net {
 struct Case {
   std::string name;
   std::shared_ptr<Net> net;
-  int parts = 1;  // forward and backward passes of a step; all but the last in no_sync()
+  int parts = 1;  // passes (forward and backward) in a step; all but the last in no_sync()
   bool find_unused = false;
   bool is_sparse = false;
 };
@@ -117,7 +118,7 @@ void train(ddprun::Context& ctx, const Case& of, const std::string& optimizer_na
     for (torch::Tensor& parameter : of.net->parameters())
       parameter.copy_(formula(phase++, parameter.sizes().vec()) * 0.3);
   }
-  // Small buckets, so that there are several; they must not show in the bits.
+  // The buckets are small, so that there are several. This must not change the bits.
   ddprun::DistributedDataParallel model(
       of.net, ctx.group(),
       {.first_bucket_bytes = 256, .bucket_bytes = 1024, .find_unused_parameters = of.find_unused});
@@ -151,7 +152,7 @@ int main(int argc, char** argv) {
   auto ctx = ddprun::init();
   for (const std::string optimizer : {"SGD", "AdamW"})
     for (const Case& of : cases()) {
-      if (of.is_sparse && optimizer == "AdamW") continue;  // which it does not support
+      if (of.is_sparse && optimizer == "AdamW") continue;  // AdamW does not support it
       const auto directory = std::filesystem::path(argv[1]) / optimizer / of.name;
       if (ctx.rank() == 0) std::filesystem::create_directories(directory);
       train(ctx, of, optimizer, directory);

@@ -1,4 +1,5 @@
-// The program ddp-store as its users meet it: command line, output, signals, scarce resources.
+// Tests the program ddp-store as its users see it: command line, output, signals, scarce
+// resources.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -135,7 +136,8 @@ TEST(DdpStore, ReadsLegacyClientsAsItIsTold) {
   const std::string get = request(Command::kGet, {"k"}, 0, Dialect::kL2);
   for (const auto& [options, answer] : std::vector<std::pair<std::string, std::string>>{
            {"--legacy-dialect l2", "\1\0\0\0\0\0\0\0v"s},
-           {"--legacy-dialect l1", "\0\0\0\0\0\0\0\0"s},  // to DELETE_KEY: there was none
+           // The answer to DELETE_KEY: there was no such key.
+           {"--legacy-dialect l1", "\0\0\0\0\0\0\0\0"s},
            {"", "\0\0\0\0\0\0\0\0"s}}) {
     RunningProgram store("true", "127.0.0.1", options);
     RawTcpClient client(store.port);
@@ -176,7 +178,7 @@ TEST(DdpStore, SaysItsLimitsAndTheirDefaultsAsTheDocumentationDoes) {
 
 TEST(DdpStore, OutlivesTheReaderOfItsLog) {
   Pipe ends = make_pipe().value();
-  // The shell opens it by its name in this process: it is closed on exec.
+  // The shell opens it by its name in this process, because it is closed on exec.
   RunningProgram store("exec 2>/proc/" + std::to_string(getpid()) + "/fd/" +
                        std::to_string(ends.write.get()));
   ends.write.reset();
@@ -220,7 +222,7 @@ TEST(DdpStore, WithoutMemoryItEndsOnlyTheConnectionThatAsksForIt) {
   EXPECT_TRUE(refused) << "800 MiB went into 100";
   EXPECT_TRUE(store.process.wait_for_err("out of memory")) << store.process.err();
   EXPECT_EQ(*modest->add("n", 1), 1);
-  // To read a large value would be to ask for memory, too.
+  // Reading a large value would need memory, too.
   EXPECT_EQ(*modest->get("small", 10s), "value");
 }
 

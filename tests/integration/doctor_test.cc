@@ -1,5 +1,5 @@
-// ddprun doctor on hosts that are ill: each test has a network, a host name, /etc/hosts,
-// /etc/resolv.conf and /dev/shm of its own, in namespaces that end with it.
+// Tests ddprun doctor on hosts with faults. Each test has its own network, host name,
+// /etc/hosts, /etc/resolv.conf and /dev/shm, in namespaces that end with the test.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +26,8 @@ using testing::Not;
 using testing::StartsWith;
 using namespace testing_support;
 
-// Packets to these go out and nobody answers: their neighbour is known, and does not exist.
+// Packets to these addresses are sent and never answered. The neighbour entry is set, but no
+// such host exists.
 constexpr const char* kSilentServer = "10.77.3.53";
 constexpr const char* kSilentHost = "10.77.3.99";
 
@@ -35,7 +36,7 @@ struct Diagnosis {
   Duration took{};
   std::string out;
   std::string err;
-  nlohmann::json json;  // null where it is none
+  nlohmann::json json;  // null if the output is not JSON
 
   nlohmann::json finding(const std::string& id) const {
     if (!json.is_object()) return nullptr;
@@ -88,7 +89,7 @@ class DoctorTest : public testing::Test {
         options);
   }
 
-  // before: a line of shell that makes the host ill.
+  // before: a line of shell that causes the fault.
   Diagnosis diagnose(const std::string& arguments, const std::string& before = "true") const {
     const Deadline clock(kPatience);
     const auto doctor = on_host(before + "\n" + program("ddprun") + " doctor " + arguments);
@@ -102,7 +103,7 @@ class DoctorTest : public testing::Test {
     return found;
   }
 
-  // A line of shell that starts a server and waits until it listens.
+  // Returns a line of shell that starts a server and waits until it listens.
   std::string serving(const std::string& command) const {
     return command +
            " >server.log 2>&1 &\nuntil grep -q 'listening on' server.log; do sleep 0.02; done";
@@ -257,7 +258,7 @@ TEST_F(DoctorTest, TellsAFreePortOfThisHostFromASilentHost) {
 }
 
 TEST_F(DoctorTest, LooksAtWhatTheJobOfACommandLineNeeds) {
-  // Options as people write them: with = or without, and shortened as torchrun takes it.
+  // The options are as users write them: with = or without, and shortened as torchrun allows.
   const Diagnosis found = diagnose(
       "--nnodes=2 --rdzv-endpoint=localhost --local-addr=10.9.0.0/16 --port-range 29500-29501 "
       "--nproc 2 --json ./missing --json-of-its-own");
@@ -293,7 +294,7 @@ TEST_F(DoctorTest, SeesGpusTheirDriverAndWhatLibTorchWants) {
                                     kWithFakeDriver + std::string("well CUDA_VISIBLE_DEVICES="));
   EXPECT_THAT(hidden.seen("gpus"), HasSubstr("of these 0 by CUDA_VISIBLE_DEVICES="));
   EXPECT_EQ(hidden.level("gpus"), "problem");
-  // As CUDA reads it: nothing after what is not there.
+  // As in CUDA: no device counts after the first one that does not exist.
   const Diagnosis partly =
       diagnose("--json", kWithFakeDriver + std::string("well CUDA_VISIBLE_DEVICES=1,7,0"));
   EXPECT_THAT(partly.seen("gpus"), HasSubstr("of these 1 by CUDA_VISIBLE_DEVICES=1,7,0"));
@@ -315,7 +316,8 @@ TEST_F(DoctorTest, LeavesNothingBehind) {
   EXPECT_EQ(host->out(), "1\n") << "the head of an empty table";
 }
 
-// --- the command line; nothing is looked at ---------------------------------------------------------
+// --- the command line; nothing is checked
+// ----------------------------------------------------------
 
 struct Spoken {
   int exit_code = -1;

@@ -1,6 +1,6 @@
-// A driver's library and an NCCL of a test's own: what of libnvidia-ml.so.1 and libnccl.so.2 ddprun
-// calls. FAKE_DRIVER says how the driver is: "well" (two GPUs, one without persistence mode, CUDA
-// 12.8), "mismatch" or "hangs".
+// Doubles of a driver's library and of an NCCL: the functions of libnvidia-ml.so.1 and
+// libnccl.so.2 that ddprun calls. FAKE_DRIVER sets the state of the driver: "well" (two GPUs,
+// one without persistence mode, CUDA 12.8), "mismatch" or "hangs".
 #include <unistd.h>
 
 #include <cstdio>

@@ -1,5 +1,5 @@
-// `ddprun flight` on real processes: what each rank is in, also of one that is stopped; and what is left of
-// one that was killed.
+// Tests `ddprun flight` on real processes: the call of each rank, also of a stopped rank, and
+// the record that a killed rank leaves.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +28,7 @@ class FlightTest : public ControlByServiceTest {
   json flight(const Arguments& more = {}) const {
     return told(joined({"flight", "--json"}, more)).object();
   }
-  // Once all its ranks have made so many calls.
+  // Returns the flight record once all ranks have made this number of calls.
   json flight_after(std::size_t calls) const {
     json seen;
     EXPECT_TRUE(eventually([&] {
@@ -169,11 +169,11 @@ TEST_F(FlightTest, TheServiceTellsOfAllNodes) {
   second->wait();
 }
 
-// --- ranks that ddprun has not started
+// --- ranks that ddprun did not start
 
 class FlightOfProcesses : public FlightTest {
  protected:
-  // Rank `rank` of two.
+  // Starts rank `rank` of two.
   std::unique_ptr<ChildProcess> rank(int rank, const std::string& plays) const {
     return std::make_unique<ChildProcess>(
         Arguments{program("hang_worker"), plays},
@@ -190,7 +190,7 @@ TEST_F(FlightOfProcesses, WhatEachRankIsInIsToldAlsoOfOneThatIsStopped) {
   ASSERT_TRUE(first->wait_for_out("ready") && second->wait_for_out("ready")) << first->err();
   const std::string pids = "--pid=" + pid_of(second) + "," + pid_of(first);
   json seen;
-  EXPECT_TRUE(eventually([&] {  // it says so, and stops itself then
+  EXPECT_TRUE(eventually([&] {  // it reports its call, and then stops itself
     seen = flight({pids});
     return seen.contains("ranks") && seen["ranks"].size() == 2 && seen["ranks"][1]["stopped"];
   })) << seen.dump(2);

@@ -1,15 +1,18 @@
-"""The results of our collectives (collectives_probe) and of PyTorch's gloo, on the same random inputs, for every
-collective, operation and dtype, in worlds of 2, 3 and 4 ranks. Where gloo has no such thing, the reference is computed
-here, and what it was for is printed.
+"""Compares the results of our collectives (collectives_probe) with those of PyTorch's gloo.
 
-Bools, integers, minima, maxima, and what is only moved: equal in every bit. Floating-point sums and products, with the
-unit roundoff u of the dtype: each of n-1 roundings in any order adds an error of at most u S, where S is the sum of the
-magnitudes (of a product: its magnitude), so two orders differ by at most 2 (n-1) u S. f16 and bf16, which we accumulate
-in f32: as near to the exact result as gloo's but for one rounding, and not farther from it than one rounding of an f32
-sum.
+The inputs are random and the same for both. The test covers every collective, operation and
+dtype, in worlds of 2, 3 and 4 ranks. If gloo lacks a call, the test computes the reference
+itself, and prints for which calls it did.
 
-argv: the folder of the programs. With a second word: a rank of gloo's side, which works in that folder.
-DDPRUN_TEST_SEED gives other inputs.
+- Bools, integers, minima, maxima and moved data are equal in every bit.
+- Floating-point sums and products have the unit roundoff u of the dtype. Each of n-1 roundings
+  in any order adds an error of at most u S. S is the sum of the magnitudes (of a product: its
+  magnitude). So two orders differ by at most 2 (n-1) u S.
+- We accumulate f16 and bf16 in f32. Our result is as near to the exact result as gloo's,
+  except for one rounding. It is not farther from it than one rounding of an f32 sum.
+
+argv: the folder of the programs. With a second argument: a rank of gloo's side, which works in
+that folder. DDPRUN_TEST_SEED changes the inputs.
 """
 import collections
 import os
@@ -32,7 +35,7 @@ DTYPES = [torch.bool] + INTEGERS + FLOATS + COMPLEX
 OPS = ["sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"]
 REDUCING = ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"]
 MOVING = ["broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter", "all_to_all", "all_to_all_single"]
-FACTORS = [0.5, 3.0, -1.25, 0.1]  # of premul_sum, by rank
+FACTORS = [0.5, 3.0, -1.25, 0.1]  # for premul_sum, by rank
 
 Case = collections.namedtuple("Case", "index call op dtype count root")
 
@@ -61,7 +64,7 @@ def cases(world: int) -> list[Case]:
 
 
 def numbers(seed: int, case: Case, rank: int, part: int, count: int) -> torch.Tensor:
-    """What a rank contributes, or the part of it that is for one rank."""
+    """Returns the data that a rank contributes, or the part of them that is for one rank."""
     random = torch.Generator().manual_seed(seed * 1_000_003 + case.index * 64 + rank * 8 + part)
     if case.dtype in COMPLEX:
         real = torch.float32 if case.dtype == torch.complex64 else torch.float64
@@ -73,14 +76,14 @@ def numbers(seed: int, case: Case, rank: int, part: int, count: int) -> torch.Te
 
 
 def floats(random: torch.Generator, sizes: tuple) -> torch.Tensor:
-    """Of both signs and different magnitudes, so that the order of a sum shows."""
+    """Returns values of both signs and different magnitudes, so that the order of a sum shows."""
     mantissa = 1 + torch.rand(sizes, generator=random, dtype=torch.float64)
     sign = torch.randint(0, 2, sizes, generator=random) * 2 - 1
     return torch.ldexp(sign * mantissa, torch.randint(-4, 4, sizes, generator=random))
 
 
 def rows(case: Case, sender: int, receiver: int) -> int:
-    """Of an all_to_all."""
+    """Returns the number of rows from sender to receiver in an all_to_all."""
     return (sender + 2 * receiver) % 4 * case.count // 2
 
 
@@ -94,7 +97,7 @@ def inputs(seed: int, case: Case, rank: int, world: int) -> list[torch.Tensor]:
 
 
 def outputs(case: Case, rank: int, world: int) -> list[torch.Tensor]:
-    """Room for what comes."""
+    """Returns tensors for the results."""
     if case.call in ("all_to_all", "all_to_all_single"):
         sizes = [rows(case, sender, rank) for sender in range(world)]
     elif case.call == "all_gather" or case.call == "gather" and rank == case.root:
@@ -153,12 +156,12 @@ def gloo_rank(folder: pathlib.Path) -> None:
         try:
             results.append(by_gloo(case, rank, inputs(seed, case, rank, world), outputs(case, rank, world)))
         except (RuntimeError, ValueError, NotImplementedError) as error:
-            results.append(str(error).splitlines()[0])  # gloo has no such thing
+            results.append(str(error).splitlines()[0])  # gloo has no such call
     torch.save(results, folder / f"theirs.{rank}")
     dist.destroy_process_group()
 
 
-# --- what must be ---
+# --- the expected results ---
 
 def moved(seed: int, case: Case, rank: int, world: int) -> list[torch.Tensor]:
     def of(sender: int) -> list[torch.Tensor]:
@@ -181,14 +184,18 @@ def moved(seed: int, case: Case, rank: int, world: int) -> list[torch.Tensor]:
 
 
 def as_numbers(tensor: torch.Tensor) -> torch.Tensor:
-    """Complex ones as pairs; bools as 0 and 1, whatever gloo, which adds their bytes, has made of them."""
+    """Returns complex tensors as pairs, and bools as 0 and 1.
+
+    gloo adds the bytes of bools, so that they may have other values."""
     if tensor.is_complex():
         return torch.view_as_real(tensor)
     return tensor.view(torch.uint8).ne(0) if tensor.dtype == torch.bool else tensor
 
 
 def folded(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
-    """In int64, whose lower bits are those of the sums and products of every smaller type, or float64."""
+    """Reduces in int64 or float64.
+
+    The lower bits of an int64 are those of the sums and products of every smaller type."""
     result = tensors[0]
     for one in tensors[1:]:
         result = {"sum": torch.add, "avg": torch.add, "premul_sum": torch.add, "product": torch.mul, "min": torch.minimum,
@@ -198,7 +205,7 @@ def folded(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def check_reduced(case: Case, given: list[torch.Tensor], ours: torch.Tensor, theirs: torch.Tensor | None) -> None:
-    """given: what each rank contributes; theirs: None where gloo has no such thing."""
+    """given: the contribution of each rank. theirs: None if gloo has no such call."""
     given, ours = [as_numbers(one) for one in given], as_numbers(ours)
     theirs = None if theirs is None else as_numbers(theirs)
     world, dtype = len(given), ours.dtype
@@ -262,7 +269,7 @@ def compare(binaries: pathlib.Path, folder: pathlib.Path, world: int, seed: int,
     run(binaries, world, seed, __file__, binaries, folder)
     with_gloo = 0
     for rank in range(world):
-        # Both were written just now; LibTorch's has names of types in it.
+        # Both files were written just now; LibTorch's has names of types in it.
         ours = torch.load(folder / f"ours.{rank}", weights_only=False)
         theirs = torch.load(folder / f"theirs.{rank}")
         for case in cases(world):

@@ -1,5 +1,5 @@
-// --hang-timeout and --restart-on-progress on real processes: ranks that keep the others waiting are
-// found, named, and started again.
+// Tests --hang-timeout and --restart-on-progress on real processes: ranks that keep the others
+// waiting are found, named, and restarted.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -65,7 +65,7 @@ TEST_F(HangTest, WithoutARestartTheJobEndsWithACodeOfItsOwn) {
   EXPECT_THAT(job->err(), HasSubstr("rank 1 (local rank 1 on "));
 }
 
-// It is in the same page that a worker says that its work is done.
+// A worker reports in the same page that its work is done.
 TEST_F(HangTest, ACrashWhenTheWorkIsDoneUsesNoRestartAndStopsNobody) {
   auto job = play("1:crash", {"--nproc-per-node=2", "--max-restarts=1"});
   EXPECT_EQ(job->wait(), 128 + SIGABRT) << job->err();
@@ -126,7 +126,8 @@ TEST_F(HangTest, EveryNodeIsLookedAtBeforeAnyIsStopped) {
       << "the node where it hangs tells it in full";
 }
 
-// The agent that embeds the service lives on until the others have heard the end, without workers to look at.
+// The agent with the embedded service lives until the other agents have received the end. It
+// has no workers to inspect then.
 TEST_F(HangTest, NobodyHangsWhoseWorkersSlurmHasEnded) {
   const HeldPort held;
   const auto node = [&](int rank) {
@@ -139,7 +140,8 @@ TEST_F(HangTest, NobodyHangsWhoseWorkersSlurmHasEnded) {
                      "-c",
                      "echo $$ > worker.$RANK; exec sleep 1000"};
   };
-  // Whoever has this name, and is above, is Slurm's step manager, which signals agent and workers.
+  // The ancestor process with this name counts as Slurm's step manager, which signals agent
+  // and workers.
   std::filesystem::create_symlink("/bin/sh", directory_ / "slurmstepd");
   const std::string step =
       "\"$@\" & until [ -e go ]; do sleep 0.02; done; kill -TERM $(cat signalled); wait $!";
@@ -161,7 +163,8 @@ TEST_F(HangTest, NobodyHangsWhoseWorkersSlurmHasEnded) {
   second.wait();
 }
 
-// In the place of gdb, which may not be there: it gets the worker's pid, in a wrapper that waits for it.
+// Replaces gdb, which may not be installed. It gets the worker's pid, in a wrapper that waits
+// for it.
 TEST_F(HangTest, WhereTheWorkerIsIsAskedOfADebugger) {
   const std::string debugger =
       directory_.write("gdb",
@@ -190,7 +193,8 @@ TEST_F(HangTest, StatusTellsStepsOfWorkers) {
   EXPECT_EQ(job->wait(), 143);
 }
 
-// Each generation gets one step further than the one before and fails there; the budget is one.
+// Each generation gets one step further than the one before, and fails there. The budget is
+// one.
 TEST_F(HangTest, ProgressBetweenFailuresMakesRestartsAvailableAgain) {
   const std::string script =
       "import mmap, os, struct, sys\n"

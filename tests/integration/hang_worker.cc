@@ -1,10 +1,11 @@
-// The worker of hang_test: a rank that takes part in collectives as far as its page shows them.
+// The worker of hang_test: a rank that takes part in collectives only as far as its page
+// shows.
 //
 //   hang_worker PLAY
 //
-// PLAY is a list of RANK:WHAT for generation 0; a rank that is not in it, and every rank of a later
-// generation, does its steps and ends well. WHAT:
-//   load      reports step 7, and then sleeps without having come to the next collective
+// PLAY is a list of RANK:WHAT for generation 0. A rank that is not in it does its steps and
+// succeeds. So does every rank of a later generation. WHAT:
+//   load      reports step 7, and then sleeps outside the next collective
 //   wait      the same, but waits in that collective
 //   other     the same, but in another collective than the others
 //   stop      the same as load, and stops itself by SIGSTOP
@@ -12,8 +13,8 @@
 //   silent    reports no step and does nothing
 //   late      reports nothing for longer than any timeout, but is in a long wait
 //   crash     reports that its Context was destroyed in good order, and aborts
-// All of them wait for each other in front of that, by files in the directory they run in.
-// A rank that hangs says "ready" first, and ends at SIGTERM.
+// All ranks wait for each other before that, by files in their working directory. A rank that
+// hangs prints "ready" first, and ends at SIGTERM.
 #include <unistd.h>
 
 #include <csignal>
@@ -84,7 +85,8 @@ int main(int argc, char** argv) {
     reporter->end_call(reporter->begin_call(all_reduce(++collective)),
                        /*failed=*/false);
   }
-  // Who reports first is not late because others have only just been started.
+  // The ranks wait for each other, so that the first to report is not late because others
+  // start later.
   if (first && !all_have_begun(**env)) return 4;
   if (play != "silent") reporter->report_step(7);
   if (play.empty()) return 0;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Checks that programs are hardened: hardening_test.py PROGRAM...
 
-Each program must have full RELRO, stack protectors, fortified libc calls and the C++ library's assertions. Prints one
-line for each protection that a program lacks.
+Each program must have full RELRO, stack protectors, fortified libc calls and the C++ library's
+assertions. Prints one line for each protection that a program lacks.
 """
 import pathlib
 import re
@@ -21,7 +21,8 @@ def missing_protections(program):
         "binding of all symbols at start (-z now)": re.search(r"BIND_NOW|FLAGS_1.*NOW", dynamic),
         "stack protectors (-fstack-protector-strong)": re.search(r"__stack_chk_fail", symbols),
         "fortified calls (_FORTIFY_SOURCE)": re.search(r"__(mem\w+|str\w+|read|recv|s?v?n?printf)_chk@", symbols),
-        # The words of an assertion in std::vector or std::string are left where the symbol was stripped.
+        # If the symbol was stripped, the texts of assertions in std::vector or std::string
+        # remain.
         "assertions of the C++ library (_GLIBCXX_ASSERTIONS)": re.search(r"__glibcxx_assert_fail", symbols) or
         re.search(rb"__n < this->size\(\)|__pos <= size\(\)", pathlib.Path(program).read_bytes()),
     }

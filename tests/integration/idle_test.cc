@@ -1,4 +1,4 @@
-// What ddprun itself costs while its workers work: nothing, or close to it.
+// Tests the cost of ddprun itself while its workers work: nothing, or close to it.
 
 #include <gtest/gtest.h>
 #include <sys/types.h>
@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::seconds;
 
-// The number behind a name in a file of /proc: "VmRSS:   6396 kB".
+// Returns the number after a name in a file of /proc: "VmRSS:   6396 kB".
 std::int64_t number_in(const std::string& file, const std::string& name) {
   for (const std::string& line : lines_of(read_file(file))) {
     if (line.starts_with(name + ":")) return std::stoll(line.substr(name.size() + 1));
@@ -33,7 +33,7 @@ std::vector<pid_t> guards_of(const ChildProcess& job) {
   return {tree.guardian, tree.keeper, tree.agent};
 }
 
-// How often these processes' threads have begun to run because something happened.
+// Returns the number of times that the threads of these processes have woken up for an event.
 std::int64_t wake_ups(const std::vector<pid_t>& pids) {
   std::int64_t sum = 0;
   for (const pid_t pid : pids) {
@@ -45,8 +45,8 @@ std::int64_t wake_ups(const std::vector<pid_t>& pids) {
   return sum;
 }
 
-// Whether there is a stretch of time with no more wake-ups: what the start has left to do comes to an end,
-// and on a busy machine what is one wake-up is sometimes two.
+// Returns whether some stretch of time has no more wake-ups than this. The remaining work of
+// the start ends at some time. On a busy machine one wake-up sometimes becomes two.
 bool wakes_up_at_most(std::int64_t count, const std::vector<pid_t>& pids, Duration stretch) {
   for (int i = 0; i < 6; ++i) {
     const std::int64_t before = wake_ups(pids);
@@ -58,7 +58,7 @@ bool wakes_up_at_most(std::int64_t count, const std::vector<pid_t>& pids, Durati
 
 class IdleTest : public ServiceTest {
  protected:
-  // Eight workers that say that they run, and then do nothing.
+  // Starts eight workers that report that they run, and then do nothing.
   std::unique_ptr<ChildProcess> start_eight(const Arguments& options) const {
     auto job = start_shell(joined(options, {"--nproc-per-node=8", "--no-python"}),
                            "touch here.$RANK; exec sleep 1000");
@@ -88,8 +88,8 @@ TEST_F(IdleTest, LookingForHangsTakesAWakeUpASecondAtMost) {
   stop(*job);
 }
 
-// One of the heartbeat's time; its answer comes while the agent is awake, where the machine has a core
-// for the service.
+// One wake-up sends the heartbeat. Its answer arrives while the agent is still awake, if the
+// machine has a core for the service.
 TEST_F(IdleTest, ALeaseTakesAWakeUpOrTwoASecond) {
   service_flags_ = {};  // with the default lease
   ASSERT_NO_FATAL_FAILURE(start_service());
@@ -98,7 +98,7 @@ TEST_F(IdleTest, ALeaseTakesAWakeUpOrTwoASecond) {
   stop(*job);
 }
 
-// Workers' memory is what a machine has its memory for.
+// The machine's memory is for the workers.
 TEST_F(IdleTest, GuardsAndAgentHaveTwelveMegabytesTogether) {
   const auto job = start_eight({"--standalone"});
   const auto resident = [&] {

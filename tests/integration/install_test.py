@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Checks that cmake --install works after scripts/quickstart: install_test.py SOURCE_DIR BUILD_DIR
+"""Checks that cmake --install works after scripts/quickstart: install_test.py SOURCE_DIR
+BUILD_DIR
 
-The targets that scripts/quickstart builds must make every file that the install takes from the build tree. Where a
-file is missing, the install must end before it writes anything. Nothing is built here.
+The targets that scripts/quickstart builds must make every file that the install takes from the
+build tree. If a file is missing, the install must end before it writes anything. Nothing is
+built here.
 """
 import pathlib
 import re
@@ -20,7 +22,7 @@ def installed_files(build):
     """Returns the built files that the install copies, relative to the build tree."""
     text = (build / "cmake_install.cmake").read_text()
     files = re.findall(r'TYPE (?:EXECUTABLE|STATIC_LIBRARY|FILE) FILES "([^"]+)"', text)
-    # What configuring has written (package files, the unit) exists without a build.
+    # Files that the configuration writes (package files, the unit) exist without a build.
     return {str(pathlib.Path(f).relative_to(build)) for f in files
             if f.startswith(f"{build}/") and re.search(r"/bin/|\.a$|/printed/", f)}
 

@@ -1,5 +1,5 @@
-// ddprun and ddp-rendezvous with keys, as whole programs: who is let in, who is not, and where the
-// key must not be found.
+// Tests ddprun and ddp-rendezvous with keys, as whole programs: which connections are
+// admitted, which are refused, and where the key must not be found.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,9 +30,9 @@ using testing::Not;
 constexpr const char* kKey = "0123456789abcdef-of-the-test";
 constexpr const char* kWrongKey = "fedcba9876543210-of-the-test";
 
-// Whether the text is in memory that a core dump of the process would hold; also where the
-// program's file is mapped, which a core dump leaves out. nullopt: the memory of the process cannot
-// be read.
+// Returns whether the text is in memory that a core dump of the process would hold. Also
+// searches memory where the program's file is mapped, which a core dump leaves out. nullopt:
+// the memory of the process cannot be read.
 std::optional<bool> is_in_memory(pid_t pid, const std::string& text) {
   const std::string process = "/proc/" + std::to_string(pid);
   const UniqueFd memory(open((process + "/mem").c_str(), O_RDONLY | O_CLOEXEC));

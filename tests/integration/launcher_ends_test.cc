@@ -1,5 +1,5 @@
-// What ends ddprun before its time: signals, a reader that has stopped, kill -9 of its own
-// processes, a machine that is short of what it needs. Nothing is left behind.
+// Tests early ends of ddprun: signals, a reader that has stopped, kill -9 of its own
+// processes, and scarce resources. Nothing may be left.
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
@@ -55,7 +55,7 @@ TEST_F(LauncherTest, ASecondCtrlCEndsStubbornWorkersAtOnce) {
   EXPECT_EQ(job->wait(seconds(5)), 130);
 }
 
-// Whether a process has read every signal that was sent to it.
+// Returns whether a process has taken every signal that was sent to it.
 bool has_taken_its_signals(pid_t pid) {
   const std::string status = read_file("/proc/" + std::to_string(pid) + "/status");
   return status.find("ShdPnd:\t0000000000000000") != std::string::npos;
@@ -77,9 +77,9 @@ TEST_F(LauncherTest, ASigintToTheWholeGroupOfProcessesIsOne) {
   EXPECT_THAT(job->err(), Not(HasSubstr("second SIGINT")));
 }
 
-// --- a reader of the output who has stopped
+// --- a reader of the output that has stopped
 
-// ddprun with its output in a pipe that the test holds and does not read.
+// Runs ddprun with its output in a pipe that the test holds and does not read.
 class StoppedReader : public LauncherTest {
  protected:
   void start_job(const std::string& script) {
@@ -100,7 +100,7 @@ class StoppedReader : public LauncherTest {
 };
 
 TEST_F(StoppedReader, DoesNotKeepAJobThatIsToldToEnd) {
-  // When this much, more than a MiB, has been taken from the worker, the pipe to the reader is full.
+  // After this output of the worker, more than a MiB, the pipe to the reader is full.
   start_job("yes | head -n 750000; touch begun; exec yes");
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "begun"); }));
   job_->signal(SIGTERM);
@@ -118,7 +118,7 @@ TEST_F(StoppedReader, IsWaitedForByAJobThatHasEndedUntilSomebodyWantsItGone) {
 }
 
 TEST_F(LauncherTest, WhatAnEndingWorkerStartsAndLeavesIsToldToEndAsWell) {
-  // The shell stays until its child is no shell any more, which could swallow the signal.
+  // The shell waits until its child has become `sleep`: a shell could swallow the signal.
   auto job =
       start_shell({},
                   "trap 'sleep 1000 & until grep -q sleep /proc/$!/comm; do :; done; exit 0' TERM; "
@@ -141,7 +141,7 @@ TEST_F(LauncherTest, ASignalAtAnyMomentOfTheStartLeavesNothing) {
   }
 }
 
-// As programs leave it that never wait for their children.
+// Programs that never wait for their children leave SIGCHLD ignored.
 TEST_F(LauncherTest, AnInheritedIgnoreOfSigchldIsNoMatter) {
   ChildProcess job({"python3", "-c",
                     "import os, signal; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv('" +
@@ -166,7 +166,8 @@ TEST_F(LauncherTest, UnderNohupAHangupIsIgnored) {
 
 class KillTest : public LauncherTest, public testing::WithParamInterface<std::string> {};
 
-// Workers with a child that has left their session, lost its parent and ignores every signal.
+// Workers with a child that has left their session, has lost its parent and ignores every
+// signal.
 constexpr const char* kClingingWorker =
     "setsid sh -c \"trap '' TERM HUP INT; (setsid sh -c 'echo ready; exec sleep 1000' &); sleep "
     "1000\" & wait";
@@ -211,7 +212,7 @@ TEST_F(LauncherTest, KillsOfDdprunAtRandomMomentsLeaveNothing) {
         "setsid sleep 1000 & sleep 0.0$((RANK + 1)); [ $RANK = 0 ] && exit 2; exec sleep 1000");
     let_pass(up_to(milliseconds(120), rng));
     const std::uint64_t one = rng.below(3);
-    std::set<std::uint64_t> spared{one};  // left to clear up
+    std::set<std::uint64_t> spared{one};  // it stays to clear up
     if (rng.chance(0.5)) spared.insert((one + 2) % 3);
     if (kill_guards(tree_of(*job), spared) == 0) job->signal(SIGTERM);
     ASSERT_TRUE(job->wait());
@@ -223,13 +224,13 @@ TEST_F(LauncherTest, KillsOfDdprunAtRandomMomentsLeaveNothing) {
   }
 }
 
-// --- a machine that is short of something
+// --- scarce resources
 
-// Wherever it begins to be missed, there is a line that says so, a documented code, and nothing
-// left behind.
+// At every limit, one line names the shortage, the exit code is documented, and nothing is
+// left.
 class Shortage : public LauncherTest {
  protected:
-  // Whether the job ran at all.
+  // Returns whether the job ran at all.
   bool run(const Arguments& limited, const std::string& shown,
            const std::string& ddprun = program("ddprun")) {
     ChildProcess job(
@@ -253,7 +254,7 @@ TEST_F(Shortage, OfDescriptors) {
   for (int limit = 6; first_enough == 0; ++limit) {
     ASSERT_LT(limit, 100);
     const std::string shown = "ulimit -n " + std::to_string(limit);
-    // What ctest leaves open would take a part of them.
+    // Descriptors that ctest leaves open would count towards the limit.
     if (run({"sh", "-c", "exec 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-; " + shown + "; exec \"$@\"",
              "sh"},
             shown))
@@ -267,9 +268,9 @@ TEST_F(Shortage, OfProcesses) {
   if (geteuid() != 0) GTEST_SKIP() << "another user's limit needs root";
   std::filesystem::permissions(tmp(), std::filesystem::perms::all);
   std::filesystem::permissions(directory_.path(), std::filesystem::perms::all);
-  // A user that has no other process: the limit counts per user.
+  // A user without other processes, because the limit counts per user.
   const std::string user = std::to_string(500'000'000 + getpid());
-  // The folder that was built in may be closed to other users, as /root is.
+  // The build folder may be closed to other users, as /root is.
   const std::string ddprun = directory_ / "ddprun";
   std::filesystem::copy_file(program("ddprun"), ddprun);
   int first_enough = 0;

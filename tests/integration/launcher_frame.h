@@ -1,5 +1,5 @@
-// The frame of tests that run ddprun on this host: the real binary, real workers, and nothing left
-// behind when a test ends.
+// The fixture of tests that run ddprun on this host: the real binary and real workers. Nothing
+// may be left when a test ends.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,7 +36,7 @@ inline std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// What a failing test says about processes that it did not expect.
+// Describes processes that a test did not expect, for its failure message.
 inline std::string describe_processes(const std::vector<pid_t>& pids) {
   std::string text;
   for (const pid_t pid : pids) {
@@ -48,7 +48,8 @@ inline std::string describe_processes(const std::vector<pid_t>& pids) {
   return text;
 }
 
-// Every test's processes carry a mark in their environment; none may be left when the test ends.
+// The processes of each test have a mark in their environment. None may be left when the test
+// ends.
 class LauncherTest : public testing::Test {
  protected:
   void SetUp() override { std::filesystem::create_directory(tmp()); }
@@ -58,12 +59,12 @@ class LauncherTest : public testing::Test {
     EXPECT_TRUE(std::filesystem::is_empty(tmp())) << "temporary files were left behind";
   }
 
-  // Where ddprun puts what it removes at its end.
+  // The directory for files that ddprun removes at its end.
   std::string tmp() const { return directory_ / "tmp"; }
 
   std::vector<pid_t> left_behind() const { return mark_.processes(); }
 
-  // A guardian that is killed while it starts may leave the directory it has just made.
+  // Removes the directory that a guardian has just made, if it was killed during its start.
   void remove_what_an_early_kill_left() const {
     for (const auto& entry : std::filesystem::directory_iterator(tmp())) {
       std::filesystem::remove_all(entry.path());
@@ -82,13 +83,13 @@ class LauncherTest : public testing::Test {
     return std::make_unique<ChildProcess>(joined({program("ddprun")}, arguments),
                                           environment(std::move(more)));
   }
-  // Workers that run a line of shell.
+  // Starts workers that run a line of shell.
   std::unique_ptr<ChildProcess> start_shell(const Arguments& options, const std::string& script,
                                             Variables more = {}) const {
     return start(joined(options, {"sh", "-c", script}), std::move(more));
   }
 
-  // In a worker's line of shell: waits for let_go(). Everything here runs in directory_.
+  // A worker's line of shell that waits for let_go(). Everything here runs in directory_.
   static constexpr std::string_view kUntilGo = "until [ -e go ]; do sleep 0.02; done";
   static std::string until_go_after(const std::string& script) {
     return script + "; " + std::string(kUntilGo);
@@ -99,7 +100,7 @@ class LauncherTest : public testing::Test {
   const TemporaryDirectory directory_;
 };
 
-// The processes of ddprun on this node: the guardian is the one we started.
+// The processes of ddprun on this node. The guardian is the one that the test started.
 struct Tree {
   pid_t guardian;
   pid_t keeper;
@@ -116,8 +117,8 @@ inline Tree tree_of(const ChildProcess& job) {
   return tree;
 }
 
-// Kills those of guardian (0), keeper (1) and agent (2) that are not spared. Returns how many: a job
-// that has only just been started may have no others than the guardian yet.
+// Kills guardian (0), keeper (1) and agent (2), except those that are spared. Returns the
+// number of killed processes. A job that was just started may have a guardian only.
 inline int kill_guards(const Tree& tree, const std::set<std::uint64_t>& spared) {
   const std::array<pid_t, 3> guards{tree.guardian, tree.keeper, tree.agent};
   int killed = 0;

@@ -1,4 +1,4 @@
-// What becomes of workers' output: pipes, log files, full disks, formats.
+// Tests the handling of workers' output: pipes, log files, full disks, formats.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,14 +21,14 @@ using std::chrono::seconds;
 
 class LauncherOutputTest : public LauncherTest {
  protected:
-  // Of the only run below `logs`.
+  // Returns the directory of the only run below `logs`.
   std::string run_directory(const std::string& logs) const {
     for (const auto& entry : std::filesystem::directory_iterator(directory_ / logs)) {
       return entry.path();
     }
     return "";
   }
-  // Its streams lead where the shell's redirection says.
+  // Starts ddprun with the stream redirections of a shell.
   std::unique_ptr<ChildProcess> start_redirected(const std::string& redirection,
                                                  const Arguments& arguments) const {
     return std::make_unique<ChildProcess>(
@@ -57,7 +57,7 @@ TEST_F(LauncherOutputTest, AProgressBarIsPassedOnAtOnceWithThePrefixInFrontOfEac
   EXPECT_EQ(job->out(), "[rank 0] 10%\r[rank 0] 20%\r\n");
 }
 
-// As tqdm draws them.
+// The updates look like those of tqdm.
 TEST_F(LauncherOutputTest, AnUpdateThatBeginsWithItsReturnIsPassedOnAtOnceAndWhole) {
   auto job = start_shell(
       {"--nproc-per-node=2"},
@@ -154,7 +154,7 @@ TEST_F(LauncherOutputTest, LogFilesRotateAtLineEndsRedirectedAndTeed) {
 TEST_F(LauncherOutputTest, AFullDiskUnderTheLogsKillsAndStallsNobody) {
   const SmallDisk disk(directory_ / "disk", "size=256k");
   ASSERT_TRUE(disk.mounted()) << "this test needs root, for a mount";
-  // Python would end with an exception where its own write fails.
+  // Python would end with an exception if its own write failed.
   auto job = start_shell({"--nproc-per-node=2", "--log-dir=disk", "-r", "0:1", "-t", "1:1"},
                          "seq 1 200000 && echo $RANK is well >&2");
   ASSERT_EQ(job->wait(seconds(60)), 0) << job->err();
@@ -198,7 +198,7 @@ TEST_F(LauncherOutputTest, ALimitOfFileSizesIsAsAFullDisk) {
   EXPECT_THAT(job.err(), HasSubstr("standard output: File too large"));
 }
 
-// No file of ddprun's own takes their place.
+// No file of ddprun may take the descriptors of closed standard streams.
 TEST_F(LauncherOutputTest, StandardStreamsMayBeClosed) {
   auto job = start_redirected("<&- >&- 2>&-", {"--nproc-per-node=2", "--max-restarts=1", "sh", "-c",
                                                "echo out; echo err >&2; touch ran.$RANK"});
@@ -312,7 +312,7 @@ TEST_F(LauncherOutputTest, WithPtyWorkersHaveATerminalOfTheirOwn) {
               HasSubstr("\nerr\npartial"));
 }
 
-// What Python says, which need not be there.
+// The script prints what Python would print; Python need not be installed.
 TEST_F(LauncherOutputTest, WithPtyAnInterruptOfAllShowsOneTraceback) {
   auto job =
       start_shell({"--nproc-per-node=3", "--pty"},

@@ -1,4 +1,4 @@
-// What ddprun tells about itself without starting anything.
+// Tests what ddprun prints about itself without starting anything.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,7 +47,7 @@ TEST_F(LauncherTest, PrintConfigNamesAWrongValueAsAStartWould) {
   EXPECT_EQ(shown->out(), "");
 }
 
-// The variables are those that a worker of the same command line then has.
+// The variables are those of a worker of the same command line.
 TEST_F(LauncherTest, ADryRunPrintsTheEnvironmentThatWorkersWouldHaveAndStartsNothing) {
   const Arguments line{"--nproc-per-node=2", "--rdzv-id=j", "--max-restarts=3", "--umask=027"};
   auto dry = start(joined({"--dry-run"}, line, {"sh", "-c", "touch started-$RANK"}));

@@ -1,4 +1,5 @@
-// ddprun on a terminal that people look at: a pseudo terminal, and a model of what it shows.
+// Tests ddprun on a terminal that people look at: a pseudo terminal, and a model of its
+// screen.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +29,7 @@ class LauncherTerminalTest : public LauncherTest {
     options.terminal = {kColumns, kRows};
     job_ = std::make_unique<ChildProcess>(joined({program("ddprun")}, arguments), options);
   }
-  // What its terminal has shown so far.
+  // Returns what the terminal has shown until now.
   std::vector<std::string> lines() const { return model().lines(); }
   bool shows(const testing::Matcher<const std::vector<std::string>&>& expected) const {
     return eventually([&] { return testing::Matches(expected)(lines()); });
@@ -72,7 +73,7 @@ TEST_F(LauncherTerminalTest, TheStatusFollowsTimeAndRestarts) {
   ASSERT_EQ(job_->wait(), 0);
 }
 
-// Lines scroll by above the area, which is drawn anew with them.
+// Lines scroll above the status area, which is drawn again with them.
 TEST_F(LauncherTerminalTest, TheStatusIsRightAsSoonAsAWorkerSaysAnything) {
   start_job({"--nproc-per-node=2", "sh", "-c", until_go_after("echo here")});
   const auto after_the_line = [&] {

@@ -1,4 +1,4 @@
-// ddprun as a user meets it: output, environment, failures, bad input.
+// Tests ddprun as a user sees it: output, environment, failures, bad input.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -52,7 +52,7 @@ TEST_F(LauncherTest, ASingleWorkerSpeaksWithoutAPrefixAndItsLastLineNeedsNoEnd) 
 TEST_F(LauncherTest, LinesOfManyWorkersNeverMix) {
   constexpr int kWorkers = 6;
   constexpr int kLines = 3000;
-  // Written in pieces, so that lines are cut on their way.
+  // The script writes in pieces, so that lines are cut on their way.
   auto job =
       start_shell({"--nproc-per-node=" + std::to_string(kWorkers)},
                   "i=0; while [ $i -lt 3000 ]; do printf 'begin %s' $RANK; printf ' middle %s' $i; "
@@ -75,8 +75,8 @@ TEST_F(LauncherTest, LinesOfManyWorkersNeverMix) {
 }
 
 TEST_F(LauncherTest, AWorkerWritesToAReaderThatIsSlowAndLosesNothing) {
-  // 20 MB into a pipe that is read only after a while: the workers wait, ddprun's memory stays
-  // small.
+  // 20 MB go into a pipe that is read only after a while. The workers wait, and ddprun's
+  // memory stays small.
   const std::string fifo = directory_ / "fifo";
   ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
   ChildProcess job({"sh", "-c",
@@ -111,7 +111,7 @@ TEST_F(LauncherTest, RedirectsAndTeesIntoTorchrunsLayout) {
   EXPECT_FALSE(std::filesystem::exists(runs[0] / "attempt_0/1/stderr.log"));
 }
 
-// --- what a worker finds
+// --- the environment of a worker
 
 TEST_F(LauncherTest, WorkersFindTheirPlaceInTheEnvironmentAndAStoreThatAnswers) {
   auto job = start_shell(
@@ -132,7 +132,7 @@ TEST_F(LauncherTest, WorkersFindTheirPlaceInTheEnvironmentAndAStoreThatAnswers) 
 TEST_F(LauncherTest, ThePortRangeHoldsForTheStoreAndIsToldToWorkers) {
   const Result<Listener> listener = listen_tcp("127.0.0.1", PortRange{20000, 29000});
   ASSERT_TRUE(listener);
-  const int port = listener->address.port;  // the first of the range is taken
+  const int port = listener->address.port;  // the first port of the range is taken
   const std::string range = std::to_string(port) + "-" + std::to_string(port + 5);
   auto job = start_shell({"--port-range=" + range}, "echo $MASTER_PORT $DDPRUN_PORT_RANGE");
   ASSERT_EQ(job->wait(), 0) << job->err();
@@ -150,11 +150,13 @@ TEST_F(LauncherTest, ThePortRangeHoldsForTheStoreAndIsToldToWorkers) {
 }
 
 TEST_F(LauncherTest, AWorkerStartsClean) {
-  // Its own session, default signals, stdin at its end, and no descriptor of ours.
+  // The worker has its own session, default signals, stdin at its end, and no descriptor of
+  // ddprun.
   auto job = start_shell(
       {},
       "cat; ls /proc/$$/fd; "  // no pipe, or the shell itself may still hold an end of it
-      // By the shell itself: while a shell forks for grep, its own signals are blocked.
+      // The shell itself reads the file: while a shell forks for grep, its own signals are
+      // blocked.
       "while read -r line; do case $line in Sig[BI]*) echo \"$line\";; esac; done "
       "< /proc/$$/status; "
       "[ $(ps -o sid= -p $$) = $$ ] && echo own session");
@@ -276,8 +278,9 @@ TEST_F(LauncherTest, AJobThatRecoversEndsWell) {
 }
 
 TEST_F(LauncherTest, KillsFromOutsideAtAnyTimeAreSurvivedAndNoGenerationOverlapsTheNext) {
-  // Each pause after a quick failure is twice as long as the one before, so there are few. Each worker
-  // leaves a file while it lives; a later generation must find none of an earlier one.
+  // Each pause after a quick failure is twice as long as the one before, so there are few
+  // failures. Each worker leaves a file while it lives. A later generation must find no file
+  // of an earlier one.
   auto job =
       start_shell({"--nproc-per-node=3", "--max-restarts=6"},
                   "for f in alive.*; do case $f in alive.$DDPRUN_GENERATION.*|'alive.*') ;; *) "
@@ -390,7 +393,8 @@ TEST_F(LauncherTest, ATemplateGivenAsOptionIsThePrefixOfTee) {
   EXPECT_THAT(job->out(), HasSubstr("<trainer 0 0 " + std::string(host) + "> line\n"));
 }
 
-// Workers that ignore SIGTERM are killed after this time; the default is longer than the test waits.
+// Workers that ignore SIGTERM are killed after this time. The default is longer than the test
+// waits.
 TEST_F(LauncherTest, TorchrunsShutdownTimeoutIsTheTimeUntilSigkill) {
   for (const auto& [options, variables] :
        {std::pair<Arguments, Variables>{{"--shutdown-timeout=0.2"}, {}},
@@ -467,7 +471,7 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
   };
   for (const BadInput& bad : cases) {
     auto job = start(bad.arguments);
-    // The machine's resolver may take its time over a name that nobody has.
+    // The machine's resolver may take long for a name that does not exist.
     EXPECT_EQ(job->wait(seconds(40)), bad.code) << bad.named << "\n" << job->err();
     EXPECT_EQ(job->out(), "");
     EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
@@ -491,7 +495,7 @@ TEST_F(LauncherTest, AnEndpointTakenBySomethingElseIsNamed) {
   store.wait();
 }
 
-// Bound, and nobody listens; listen_tcp() does not share it.
+// A port that is bound but has no listener. listen_tcp() does not share it.
 class LauncherAndATakenPort : public LauncherTest {
  protected:
   LauncherAndATakenPort() : taken_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -509,7 +513,7 @@ TEST_F(LauncherAndATakenPort, WhereNobodyAnswersIsNamedAtOnce) {
   EXPECT_THAT(job->err(), HasSubstr("is taken by something that is no rendezvous service"));
 }
 
-// By an agent of an earlier job, say.
+// For example, an agent of an earlier job had the port.
 TEST_F(LauncherAndATakenPort, ThatIsGivenBackSoonIsTaken) {
   auto job = start({"--verbose", endpoint_, "true"});
   ASSERT_TRUE(job->wait_for_err("refuses connections; trying again")) << job->err();
@@ -517,7 +521,8 @@ TEST_F(LauncherAndATakenPort, ThatIsGivenBackSoonIsTaken) {
   EXPECT_EQ(job->wait(), 0) << job->err();
 }
 
-// It accepts a connection, and is gone before it has left as many without an answer as name it.
+// The other program accepts a connection. It is gone before it has left enough connections
+// unanswered for ddprun to name it.
 TEST_F(LauncherAndATakenPort, ThatIsGivenBackAfterAConnectionIsTaken) {
   ASSERT_EQ(listen(taken_.get(), 1), 0);
   auto job = start({endpoint_, "true"});

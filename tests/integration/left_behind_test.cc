@@ -1,5 +1,6 @@
-// Nothing is left behind: random workers that cling, random ends of them and of ddprun's own
-// processes, and then a look at /proc, at the files, at the control groups and at the store's port.
+// Tests that nothing is left. Random workers resist their end, and they and ddprun's own
+// processes are ended at random. Then the test checks /proc, files, control groups and the
+// store's port.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,7 +35,7 @@ constexpr int kKeeper = 1;
 constexpr int kAgent = 2;
 constexpr int kWorker = 3;
 
-// What a worker does; each says where it is first.
+// The actions of workers. Each prints where it is first.
 constexpr std::array kWorkers{
     "exec sleep 1000",
     "trap '' TERM INT HUP; while :; do sleep 0.05; done",
@@ -49,7 +50,7 @@ constexpr std::array kWorkers{
     "exec 9> shared.$RANK; setsid sleep 1000 & exec sleep 1000",
 };
 
-// What the test does to it. Without an entry: it ends by itself or is told to.
+// How the test ends a job. Without an entry, the job ends by itself or on request.
 struct Ending {
   const char* name;
   std::vector<int> killed;
@@ -75,13 +76,15 @@ const std::vector<Ending>& endings() {
 
 class LeftBehind : public LauncherTest {
  protected:
-  // The next start removes what a kill of all its guards, or of one that had only just begun, left.
+  // Starts ddprun again. It removes what is left after a kill of all guards, or of a guard
+  // that had just begun.
   void start_once_more() const {
     auto next = start({"true"});
     EXPECT_EQ(next->wait(), 0) << next->err();
   }
 
-  // Every process of a run of ours has shown the directory of its control group, if it has one.
+  // Returns the control groups of a run. Each process of the run has printed its group's
+  // directory, if it has one.
   static std::set<std::string> run_cgroups_in(const std::string& out) {
     std::set<std::string> found;
     const std::string own = own_cgroup_directory();
@@ -145,7 +148,7 @@ TEST_F(LeftBehind, AHundredRandomScenariosLeaveNothing) {
     auto job = start_shell({"--nproc-per-node=" + workers, "--shutdown-grace=0.2",
                             "--max-restarts=" + std::to_string(rng.below(3))},
                            script + "esac");
-    // Half of them while they start.
+    // Half of them are killed while they start.
     let_pass(up_to(milliseconds(rng.chance(0.5) ? 20 : 250), rng));
     const Tree tree = tree_of(*job);
     const std::array pids{tree.guardian, tree.keeper, tree.agent, tree.worker};
@@ -173,10 +176,10 @@ TEST_F(LeftBehind, WhatAKillOfAllGuardsLeavesTheNextStartListsAndRemoves) {
   const std::set<std::string> cgroups = run_cgroups_in(job->out());
   const Tree tree = tree_of(*job);
   const std::array guards{tree.guardian, tree.keeper, tree.agent};
-  // Stopped first: a guard that sees another one die removes what the run has left.
+  // They are stopped first: a guard that sees another one die removes the run's files.
   for (const int signal : {SIGSTOP, SIGKILL})
     for (const pid_t pid : guards) kill(pid, signal);
-  // Until they are dead it is theirs.
+  // The run's files belong to the guards until those are dead.
   ASSERT_TRUE(job->wait());
   for (const pid_t pid : guards) {
     ASSERT_TRUE(eventually([&] {
@@ -185,7 +188,7 @@ TEST_F(LeftBehind, WhatAKillOfAllGuardsLeavesTheNextStartListsAndRemoves) {
     }));
   }
   std::vector<std::string> files = listing(tmp());
-  // Beside the directory of its socket.
+  // Leaves out the directory of the job's socket.
   std::erase_if(files, [](const std::string& name) { return !name.starts_with("ddprun_"); });
   ASSERT_EQ(files.size(), 1u);
   auto next = start({"sh", "-c", "sleep 0.3"});
@@ -193,10 +196,10 @@ TEST_F(LeftBehind, WhatAKillOfAllGuardsLeavesTheNextStartListsAndRemoves) {
   EXPECT_THAT(next->err(), HasSubstr("removed " + tmp() + "/" + files.front()));
   EXPECT_TRUE(std::filesystem::is_empty(tmp()));
   for (const std::string& cgroup : cgroups) {
-    // By this start, or by that of another test that has seen it first.
+    // This start has removed it, or the start of another test that has seen it first.
     EXPECT_FALSE(std::filesystem::exists(cgroup));
   }
-  if (cgroups.empty()) {  // nobody can end the workers' own children
+  if (cgroups.empty()) {  // no process can end the workers' own children
     for (const pid_t pid : left_behind()) kill(pid, SIGKILL);
   }
   EXPECT_TRUE(eventually([&] { return left_behind().empty(); }, seconds(5)))
@@ -214,7 +217,7 @@ TEST_F(LeftBehind, WithoutTmpdirNoFileIsLeftEither) {
   EXPECT_FALSE(std::filesystem::exists(run)) << run;
 }
 
-// --- as the first process of a PID namespace, as containers have it
+// --- ddprun as the first process of a PID namespace, as in containers
 
 class FirstProcess : public LeftBehind {
  protected:
@@ -258,7 +261,7 @@ TEST_F(FirstProcess, ReapsWhatLostItsParent) {
       "while [ $i -lt 100 ]; do ps -A -o stat= | grep -q sleep || true; i=$((i+1)); "
       "[ \"$(ps -A -o comm= | grep -c sleep)\" = 0 ] && break; sleep 0.05; done; "
       "ps -A -o stat= | grep -c Z");
-  // grep's own status when it counts none is 1.
+  // grep exits with 1 if it counts none.
   EXPECT_EQ(job->wait(), 1) << job->err();
   EXPECT_EQ(job->out(), "0\n");
 }

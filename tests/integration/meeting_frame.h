@@ -1,4 +1,5 @@
-// The frame of tests where nodes of this host meet: at a ddp-rendezvous, or at one of themselves.
+// The fixture of tests in which nodes of this host form a job: with a ddp-rendezvous, or with
+// a service in one of them.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,20 +22,20 @@ class MeetingTest : public LauncherTest {
     return std::make_unique<ChildProcess>(joined({program("ddp-rendezvous")}, options),
                                           environment(std::move(more)));
   }
-  // Ends it as its user would, and well.
+  // Ends the service as its user would. Expects success.
   static void end(ChildProcess& service) {
     service.signal(SIGTERM);
     EXPECT_EQ(service.wait(), 0) << service.err();
   }
 
-  // ddprun's arguments for one of two nodes of a job whose workers run a line of shell. Of options
-  // that are given twice the later one counts.
+  // Returns ddprun's arguments for one of two nodes of a job whose workers run a line of
+  // shell. If an option is given twice, the later one counts.
   static Arguments node(const std::string& endpoint, const Arguments& options,
                         const std::string& script) {
     return joined({"--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--nnodes=2"}, options,
                   {"sh", "-c", script});
   }
-  // A node that fails at once: its exit code, and the one line that it says.
+  // Starts a node that fails at once. Returns its exit code and the one line that it prints.
   std::pair<int, std::string> failure_of_node(const Arguments& options) const {
     const HeldPort held;
     auto job = start(node(held.endpoint(), options, "true"));

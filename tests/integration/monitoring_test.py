@@ -1,7 +1,7 @@
-"""The service's pages, read by others' code: Prometheus' own client library and Python's. argv[1] is the folder of
-the programs.
+"""Reads the service's pages with Prometheus' own client library and with Python's.
 
-A job with an awkward id runs at ddp-rendezvous and fails once; then its metrics, status and health are read.
+argv[1]: the folder of the programs. A job with an awkward id runs at ddp-rendezvous and fails
+once. Then the test reads its metrics, status and health.
 """
 import collections
 import json
@@ -21,7 +21,7 @@ JOB = 'a "job"\\with all of it, é'
 
 
 def get(address: str, path: str) -> tuple[int, str, str]:
-    """Status, content type and text of a page."""
+    """Returns status, content type and text of a page."""
     try:
         with urllib.request.urlopen(f"http://{address}{path}", timeout=PATIENCE) as reply:
             return reply.status, reply.headers["Content-Type"], reply.read().decode()
@@ -43,7 +43,7 @@ def families(text: str) -> dict:
 
 
 def value(text: str, name: str, **labels: str) -> float:
-    """Of one sample; the parser knows a counter a_total as the family a."""
+    """Returns the value of one sample; the parser names a counter a_total as the family a."""
     for family in families(text).values():
         for sample in family.samples:
             if sample.name == name and sample.labels == labels:
@@ -52,7 +52,7 @@ def value(text: str, name: str, **labels: str) -> float:
 
 
 def check_form(text: str) -> None:
-    """What `promtool check metrics` wants beside what can be parsed."""
+    """Checks what `promtool check metrics` requires of a page that can be parsed."""
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
         assert (kind == "counter") == name.endswith("_total"), f"{name} is a {kind}"
         assert re.fullmatch(r"[a-z][a-z0-9_]*", name), name

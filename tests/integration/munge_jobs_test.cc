@@ -1,5 +1,5 @@
-// ddprun and ddp-rendezvous with munge, as whole programs: jobs that meet by it, and users, clusters
-// and daemons that are not what they should be. With a munged of the test's own.
+// Tests ddprun and ddp-rendezvous with munge, as whole programs: jobs that form by it, and
+// wrong users, clusters and daemons. The test has its own munged.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,8 +54,8 @@ TEST_F(MungeJobs, NodesMeetWithNoOtherSetUp) {
   EXPECT_THAT(service->err(), Not(HasSubstr("ANYONE")));
 }
 
-// The service shows a certificate, nodes have none: who they are is munge's word, bound to their
-// connections.
+// The service shows a certificate, and the nodes have none. munge proves the identity of the
+// nodes, and its proof is bound to their connections.
 TEST_F(MungeJobs, NodesThatMeetOverTlsAreKnownByIt) {
   const Authority ours(directory_.path(), "ours");
   const IssuedFiles own = ours.issue("service");
@@ -147,7 +147,7 @@ TEST_F(MungeJobs, WhoDemandsProofDoesNotRunWithoutIt) {
   EXPECT_THAT(service->err(), HasSubstr("--require-auth: ANYONE who can reach"));
 }
 
-// Two users: root, and nobody, whose number is that of a person.
+// Two users: root and `nobody`. The uid of `nobody` is in the range of people's uids.
 class MungeUsers : public MungeJobs {
  protected:
   static constexpr const char* kNobody = "65534";

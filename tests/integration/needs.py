@@ -1,4 +1,4 @@
-"""What a test in Python needs of its python; without it the test is skipped, and says so."""
+"""Requirements of a Python test. If one is missing, the test is skipped and prints the reason."""
 import importlib.util
 import sys
 
@@ -10,6 +10,6 @@ def skip(reason: str) -> None:
 
 
 def module(name: str, remedy: str = "") -> None:
-    """Skips the test where there is no such module."""
+    """Skips the test if there is no such module."""
     if importlib.util.find_spec(name) is None:
         skip(f"this python has no {name}{remedy}")

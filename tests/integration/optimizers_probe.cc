@@ -1,6 +1,7 @@
-// optimizers_probe DIRECTORY: trains a small net with one optimizer and one learning-rate schedule after the
-// other, and leaves a checkpoint of the middle and of the end of each, for optimizers_test.py, which goes on from
-// the middle with PyTorch's. Both sides compute weights and data by the same formula.
+// optimizers_probe DIRECTORY: trains a small net with each pair of an optimizer and a
+// learning-rate schedule. It writes a checkpoint of the middle and of the end of each
+// training. optimizers_test.py continues from the middle with PyTorch's. Both sides compute
+// weights and data by the same formula.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -12,7 +13,7 @@ namespace {
 
 constexpr int kMiddle = 6, kEnd = 12;
 
-// The same numbers as formula() in optimizers_test.py, without a random generator.
+// Returns the numbers of formula() in optimizers_test.py, without a random generator.
 torch::Tensor formula(double phase, std::vector<std::int64_t> sizes) {
   const torch::Tensor numbers =
       torch::arange(c10::multiply_integers(sizes), torch::kFloat64).mul(0.7).add(phase).sin();

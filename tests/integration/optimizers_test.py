@@ -1,6 +1,8 @@
-"""Checkpoints that optimizers_probe leaves in the middle of its trainings, continued by PyTorch: its optimizers and
-learning-rate schedulers load the states as they are, and end with the weights and rates with which the probe ends,
-bit for bit. (LBFGS without a line search: LibTorch's and PyTorch's differ by some 1e-6 also from the start.)
+"""Continues trainings of optimizers_probe with PyTorch, from checkpoints of their middle.
+
+PyTorch's optimizers and learning-rate schedulers load the states unchanged. They end with the
+weights and rates of the probe's end, bit for bit. (LBFGS without a line search: LibTorch's and
+PyTorch's results differ by some 1e-6 from the start, too.)
 
 argv: the folder of the programs.
 """
@@ -19,12 +21,13 @@ MIDDLE, END = 6, 12
 
 
 def formula(phase: float, sizes: list[int]) -> torch.Tensor:
-    """The same numbers as formula() in optimizers_probe.cc."""
+    """Returns the numbers of formula() in optimizers_probe.cc."""
     count = torch.Size(sizes).numel()
     return (torch.arange(count, dtype=torch.float64) * 0.7 + phase).sin().float().reshape(sizes)
 
 
-# As in the probe; what a state brings along has other values here, which the state must replace.
+# As in the probe. Values that a state contains are different here, and the state must replace
+# them.
 SCHEDULERS = {
     "StepLR": lambda opt: lr_scheduler.StepLR(opt, 99),
     "MultiStepLR": lambda opt: lr_scheduler.MultiStepLR(opt, [3, 8, 8], gamma=0.9),

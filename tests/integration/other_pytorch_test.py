@@ -1,9 +1,12 @@
-"""Clients of other versions of PyTorch against ddp-store: argv[1] is the folder of the programs, argv[2] a folder for
-virtual environments of 5 GB, which are thrown away again.
+"""Tests clients of other versions of PyTorch against ddp-store.
 
-2.0 and 2.1 speak the dialects L1 and L2; 2.14 is the first here whose clients have a barrier. In each environment the
-stories of store_stories.py are told to ddp-store and to that version's own servers, and process groups meet in
-ddp-store. Where pip cannot install a version, the test is skipped.
+argv[1]: the folder of the programs. argv[2]: a folder for virtual environments of 5 GB, which
+are removed at the end.
+
+2.0 and 2.1 speak the dialects L1 and L2. 2.14 is the first version here whose clients have a
+barrier. In each environment the stories of store_stories.py run against ddp-store and against
+that version's own servers, and process groups form through ddp-store. If pip cannot install a
+version, the test is skipped.
 """
 import os
 import pathlib
@@ -16,7 +19,7 @@ import needs
 
 # Version -> options of ddp-store for its dialect.
 VERSIONS = {"2.0.1": [], "2.1.2": ["--legacy-dialect", "l2"], "2.14.1": []}
-PYTHONS = ["3.11", "3.10"]  # that all versions have wheels for
+PYTHONS = ["3.11", "3.10"]  # all versions have wheels for them
 HERE = pathlib.Path(__file__).resolve().parent
 INSTALL_PATIENCE = 1500  # seconds
 PATIENCE = 200
@@ -27,7 +30,7 @@ class Skip(Exception):
 
 
 def common_python() -> str:
-    """One that all versions can be installed into."""
+    """Returns a Python into which all versions can be installed."""
     for program in [sys.executable, *(f"python{version}" for version in PYTHONS)]:
         if shutil.which(program):
             asked = subprocess.run([program, "-c", "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"],
@@ -38,10 +41,11 @@ def common_python() -> str:
 
 
 def install(version: str, folder: pathlib.Path) -> pathlib.Path:
-    """The environment's python."""
+    """Makes the environment and returns its python."""
     subprocess.run([common_python(), "-m", "venv", folder], check=True, timeout=PATIENCE)
     python = folder / "bin/python3"
-    # The old wheels load CUDA's libraries even where no GPU is; so everything they ask for is installed.
+    # The old wheels load CUDA's libraries even without a GPU, so all their requirements are
+    # installed.
     try:
         done = subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
                                f"torch=={version}", "numpy<2"],
@@ -66,7 +70,7 @@ def check(version: str, options: list[str], binaries: str, folder: pathlib.Path)
     print(f"--- torch {version}", flush=True)
     told = run(python, HERE / "store_transcripts.py", binaries, *options)
     assert f"equal for PyTorch {version}" in told, told
-    # These need no option: a process group does nothing in which L1 and L2 differ.
+    # These tests need no option: a process group uses nothing in which L1 and L2 differ.
     tested = run(python, HERE / "pytorch_groups_test.py", binaries,
                  "ProcessGroups.test_objects", "ProcessGroups.test_a_rank_that_misses_the_barrier_is_named")
     assert "Ran 2 tests" in tested, tested

@@ -1,6 +1,7 @@
-// A training as third parties write it, after pytorch/examples' cpp/mnist: a plain loop over epochs
-// that begins at 1, and LibTorch's data loader with worker threads. What was added for ddprun is
-// marked with (*). The switches add mistakes that such programs make when they are converted.
+// A training as third parties write it, after pytorch/examples' cpp/mnist: a plain loop over
+// epochs that begins at 1, and LibTorch's data loader with worker threads. Lines that were
+// added for ddprun are marked with (*). The switches add mistakes that such programs make when
+// they are converted.
 //
 //   ddprun --standalone --nproc-per-node=2 plain_loop_worker --checkpoint-dir=run1
 #include <signal.h>
@@ -37,7 +38,7 @@ struct Options : examples::TrainingOptions {
   }
 };
 
-// One digit at a time, as LibTorch's MNIST gives them.
+// One digit at a time, like LibTorch's MNIST.
 class Images : public torch::data::Dataset<Images> {
  public:
   explicit Images(const examples::Digits& digits) : digits_(digits) {}
@@ -99,7 +100,8 @@ void train(const Options& options) {
   for (auto& epoch = options.own_epoch ? own_epoch : state.epoch; epoch <= options.epochs;
        ++epoch) {
     sampler.set_epoch(epoch);  // (*)
-    // One for each epoch: LibTorch's loader refuses a second loop after one that was left early.
+    // A loader for each epoch: LibTorch's loader refuses a second loop after one that was left
+    // early.
     auto loader = torch::data::make_data_loader(
         Images(digits)
             .map(torch::data::transforms::Normalize<>(0.3, 0.35))

@@ -1,4 +1,5 @@
-// --hang-timeout with Python programs: which rank is blamed, by the stacks that py-spy shows.
+// Tests --hang-timeout with Python programs: which rank is blamed, by the stacks that py-spy
+// shows.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,8 +16,8 @@ namespace {
 using nlohmann::json;
 using testing::HasSubstr;
 
-// A Python program that reports step 1 and sleeps; py-spy, which may not be there, by a script that shows
-// rank 0 in torch.distributed.
+// The fixture has a Python program that reports step 1 and sleeps. A script replaces py-spy,
+// which may not be installed. It shows rank 0 in torch.distributed.
 class PythonHangTest : public LauncherTest {
  protected:
   PythonHangTest() {

@@ -1,6 +1,7 @@
-"""Programs in Python under ddprun, as their users know them from torchrun: argv[1] is the folder of the programs.
+"""Tests programs in Python under ddprun, as their users know them from torchrun.
 
-Every story's processes carry a mark in their environment, and none may be left when it ends.
+argv[1]: the folder of the programs. The processes of each story have a mark in their
+environment. None may be left when the story ends.
 """
 import os
 import pathlib
@@ -17,12 +18,14 @@ import venv
 
 import needs
 
-PATIENCE = 240.0  # seconds for one job, on a machine that has much else to do
+PATIENCE = 240.0  # seconds for one job, on a busy machine
 NO_LIBUV = "use_libuv was requested but PyTorch was built without libuv support"
 
 
 class Job:
-    """ddprun with these words, in its folder; python is this one unless the environment says otherwise."""
+    """Runs ddprun with these arguments in its folder.
+
+    python is the one that runs this test, unless the environment sets another one."""
 
     def __init__(self, folder: pathlib.Path, words: list, env: dict | None = None, program: pathlib.Path | None = None):
         self.mark = f"DDPRUN_TEST_MARK={uuid.uuid4()}"
@@ -35,7 +38,8 @@ class Job:
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
 
     def read_until(self, pattern: str, times: int = 1) -> None:
-        """Until so many lines match. A line is whole, so what is read is never more than there is."""
+        """Reads until this number of lines match. Lines come whole, so it never reads beyond
+        the end."""
         deadline = time.monotonic() + PATIENCE
         while len(re.findall(pattern, self.output, re.MULTILINE)) < times:
             ready = select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))[0]
@@ -45,7 +49,8 @@ class Job:
             self.output += more
 
     def end(self, code: int) -> str:
-        """Waits for the end; returns all that was said, when the exit code is this and nothing is left."""
+        """Waits for the end. Returns all output. The exit code must be this one, and no
+        process may be left."""
         try:
             rest, _ = self.process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -64,7 +69,7 @@ class Job:
                 if entry.name.isdigit() and self.mark in (entry / "environ").read_text(errors="replace").split("\0"):
                     found.append(f"{entry.name} {(entry / 'cmdline').read_text()!r}")
             except OSError:
-                continue  # it ended meanwhile
+                continue  # the process has ended meanwhile
         return found
 
 
@@ -75,7 +80,7 @@ def write(folder: pathlib.Path, name: str, text: str) -> pathlib.Path:
     return file
 
 
-# --- how a program is started --------------------------------------------------------------------------------
+# --- how a program is started ---------------------------------------------------------------------
 
 
 def a_module_is_run_as_python_runs_it(folder: pathlib.Path) -> None:
@@ -88,7 +93,7 @@ def a_module_is_run_as_python_runs_it(folder: pathlib.Path) -> None:
 
 
 def output_is_not_buffered(folder: pathlib.Path) -> None:
-    """A print without a flush comes while the program runs, as with torchrun's python -u."""
+    """A print without a flush appears while the program runs, as with torchrun's python -u."""
     script = write(folder, "train.py", """
         import os, sys
         print("half done", os.environ.get("PYTHONUNBUFFERED"), file=sys.stdout)
@@ -102,7 +107,7 @@ def output_is_not_buffered(folder: pathlib.Path) -> None:
 
 
 def the_python_is_the_one_that_torchrun_would_take(folder: pathlib.Path) -> None:
-    """PYTHON_EXEC, else that of the environment in which this ddprun is installed, else that of PATH."""
+    """The order is PYTHON_EXEC, the environment in which this ddprun is installed, PATH."""
     installed, active = folder / "installed", folder / "active"
     for environment in (installed, active):
         venv.create(environment)
@@ -133,7 +138,7 @@ def ddprun_below_torchrun_says_so(folder: pathlib.Path) -> None:
     assert "\nrank 0 of 1\n" in said, said
 
 
-# --- Ctrl-C -----------------------------------------------------------------------------------------------------
+# --- Ctrl-C ---------------------------------------------------------------------------------------
 
 
 def ctrl_c_shows_one_traceback(folder: pathlib.Path) -> None:
@@ -157,7 +162,7 @@ def ctrl_c_shows_one_traceback(folder: pathlib.Path) -> None:
     assert len(logs) == 8 and all(log.endswith("KeyboardInterrupt\n") for log in logs), logs
 
 
-# --- programs with processes of their own ------------------------------------------------------------------------
+# --- programs with processes of their own ---------------------------------------------------------
 
 SPAWNS = """
     import os, signal, sys, time
@@ -201,7 +206,7 @@ def children_of_torch_multiprocessing(folder: pathlib.Path) -> None:
     script = write(folder, "spawns.py", SPAWNS)
     said = Job(folder, [script, "join"]).end(0)
     assert len(re.findall("^child [01]$", said, re.MULTILINE)) == 2, said
-    # A worker that is killed leaves children that left its session and do not mind SIGTERM.
+    # A killed worker leaves children that have left its session and ignore SIGTERM.
     job = Job(folder, ["--nproc-per-node=2", "--shutdown-grace=1", script, "stay"])
     job.read_until("child [01]$", times=4)
     job.read_until(r"\[rank 1\] spawned \d+$")
@@ -222,10 +227,10 @@ def data_loaders_with_workers(folder: pathlib.Path) -> None:
     assert len(re.findall("^.*KeyboardInterrupt:? ?$", said, re.MULTILINE)) == 1, said
 
 
-# --- a PyTorch without libuv ----------------------------------------------------------------------------------------
+# --- a PyTorch without libuv ----------------------------------------------------------------------
 
-# As far as its store shows: its clients ask for libuv, too, unless they are told not to; and with an agent's store
-# PyTorch does not tell them.
+# Only its store shows that this PyTorch has no libuv. Its clients ask for libuv, too, unless
+# they are told not to. With an agent's store PyTorch does not tell them.
 MEETS = f"""
     import os, signal, sys
     import torch, torch.distributed as dist
@@ -249,11 +254,11 @@ def the_store_of_rank_0_needs_no_libuv(folder: pathlib.Path) -> None:
     script = write(folder, "meets.py", MEETS)
     said = Job(folder, ["--nproc-per-node=2", script, "never"], {"USE_LIBUV": "0"}).end(1)
     assert NO_LIBUV in said, said
-    # Rank 0 is killed once: the next one serves on another port.
+    # Rank 0 is killed once. Its successor serves on another port.
     command = ["--nproc-per-node=2", "--max-restarts=1", "--worker-store=rank0", script, "00"]
     said = Job(folder, command, {"USE_LIBUV": "0"}).end(0)
     assert said.count("sum 2 False\n") >= 3 and "after 1 of 1 restarts" in said, said
-    # torchrun's own name for it.
+    # torchrun's own name for the option.
     told = {"USE_LIBUV": "0", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
     said = Job(folder, ["--nproc-per-node=2", script, "never"], told).end(0)
     assert said.count("sum 2 False\n") == 2, said

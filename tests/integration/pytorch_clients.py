@@ -1,4 +1,5 @@
-"""For tests with PyTorch's own store clients: servers to connect to, and clients whose calls are written down.
+"""Helpers of tests with PyTorch's own store clients: servers, and clients whose calls are
+recorded.
 
 Works with every PyTorch from 1.13 on.
 """
@@ -16,25 +17,27 @@ import time
 import warnings
 import zlib
 
-# Before torch is imported, which reads these: import this module first.
+# Before the import of torch, which reads these variables: import this module first.
 os.environ["PYTHONWARNINGS"] = "ignore"
-os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # a wait that times out is not worth a stack trace here
-# PyTorch asks for the name of each address it meets: a name server that is slow must not cost 5 s each.
+os.environ["TORCH_CPP_LOG_LEVEL"] = "FATAL"  # no stack trace when a wait times out
+# PyTorch asks for the name of each address that it uses. A slow name server must not cost 5 s
+# each.
 os.environ["RES_OPTIONS"] = "timeout:1 attempts:1"
 warnings.simplefilter("ignore")
 import torch
 import torch.distributed as dist
 
 WAIT = datetime.timedelta(seconds=20)
-A_WHILE = datetime.timedelta(seconds=1)  # for a wake that may come or not
+A_WHILE = datetime.timedelta(seconds=1)  # for a wait that may be woken or not
 SHORT = datetime.timedelta(milliseconds=60)
 DURATIONS = {WAIT: "WAIT", A_WHILE: "A_WHILE", SHORT: "SHORT"}
 
-# Workers and PyTorch's servers are processes; torch is imported once, by the process they fork from.
+# Workers and PyTorch's servers are processes. The process that they fork from imports torch
+# once.
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["torch", "torch.distributed"])
 
-# From 2.4 on; 2.1 to 2.3 know the option, but not the server.
+# PyTorch has this server from 2.4 on; 2.1 to 2.3 know the option, but not the server.
 HAS_LIBUV = "use_libuv: bool = True" in dist.TCPStore.__init__.__doc__
 
 
@@ -42,7 +45,7 @@ HAS_LIBUV = "use_libuv: bool = True" in dist.TCPStore.__init__.__doc__
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has now."""
+    """Returns a port of the loopback address that no process uses now."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
@@ -50,7 +53,8 @@ def free_port() -> int:
 
 @contextlib.contextmanager
 def ddp_store(binaries, *options):
-    """Yields the process, its port beside it; at the end it must leave cleanly."""
+    """Yields the process, with its port as an attribute. At the end the process must exit
+    cleanly."""
     server = subprocess.Popen(
         [os.path.join(binaries, "ddp-store"), "--listen", "127.0.0.1:0", *options],
         stdout=subprocess.PIPE,
@@ -79,7 +83,7 @@ def serve_pytorch(pipe, options):
 
 @contextlib.contextmanager
 def pytorch_store(use_libuv=None):
-    """Yields the port. use_libuv: None is what this PyTorch takes by itself."""
+    """Yields the port. use_libuv: None means the default of this PyTorch."""
     ours, theirs = processes.Pipe()
     options = {} if use_libuv is None else {"use_libuv": use_libuv}
     server = processes.Process(target=serve_pytorch, args=(theirs, options), daemon=True)
@@ -103,7 +107,7 @@ LOST = f"{getattr(dist, 'DistNetworkError', RuntimeError).__name__}: the connect
 
 
 def in_words(value):
-    """Equal for equal values, and not too long to read."""
+    """Returns a text that is equal for equal values, and not too long to read."""
     if isinstance(value, dist.Store):
         return f"a {type(value).__name__}"
     if isinstance(value, (bytes, str)) and len(value) > 60:
@@ -117,7 +121,9 @@ def in_words(value):
 
 
 def complaint(error):
-    """An exception without addresses, stack traces, and the many ways in which a socket notices its end."""
+    """Returns the text of an exception without addresses and stack traces.
+
+    The many errors of a socket whose connection ended become one."""
     text = str(error).split("\n")[0].split(" Exception raised from")[0]
     text = re.sub(r"SocketImpl\(.*?\]:\d+\)", "SOCKET", text)
     if re.search("Connection reset by peer|Connection was likely closed|Broken pipe", text):
@@ -128,12 +134,14 @@ def complaint(error):
 
 
 class Told:
-    """A store whose every call is written down. What ends in _ is the Told's own."""
+    """A store whose every call is recorded. Names that end in _ are methods of Told itself."""
 
-    answered = collections.defaultdict(set)  # class name -> what was called or read by anyone, and well
+    # Class name -> members that any client has used with success.
+    answered = collections.defaultdict(set)
 
     def __init__(self, store, lines, name):
-        """lines: of all stores by their names. Each has its own, because several threads may write."""
+        """lines: of all stores, by their names. Each store has its own, because several
+        threads may write."""
         self.untold_, self._lines, self._name = store, lines, name
 
     def __getattr__(self, method):
@@ -146,11 +154,11 @@ class Told:
         return call
 
     def read_(self, attribute):
-        """Of an attribute that is no method."""
+        """Records the value of an attribute that is not a method."""
         return self._write(attribute, attribute, lambda found: found)
 
     def equals_(self, attribute, value):
-        """For a value that each server has its own of."""
+        """Records whether an attribute has this value, which differs between servers."""
         return self._write(f"{attribute} is as it should be", attribute, lambda found: found == value)
 
     def _write(self, what, member, use):
@@ -161,10 +169,10 @@ class Told:
             try:
                 result = use(getattr(self.untold_, member))
                 Told.answered[type(self.untold_).__name__].add(member)
-                if member == "list_keys":  # has no order
+                if member == "list_keys":  # it has no order
                     result = sorted(result)
                 came = in_words(result)
-            except Exception as error:  # whatever the client raises is part of its behaviour
+            except Exception as error:  # every exception of the client is part of its behaviour
                 came = complaint(error)
         self._lines[self._name].append(f"{self._name}.{what} -> {came}")
         if isinstance(result, dist.Store):
@@ -172,12 +180,15 @@ class Told:
         return result
 
     def within_(self, prefix):
-        """A PrefixStore over this one."""
+        """Returns a PrefixStore over this one."""
         return Told(dist.PrefixStore(prefix, self.untold_), self._lines, f"{self._name}[{prefix!r}]")
 
     def waits_in_(self, method, *arguments):
-        """A thread that is in the call. Returns when it waits for the server's answer: its request has been
-        sent. What the server is asked after that, it is asked later."""
+        """Starts a thread that makes the call, and returns when the thread waits for the
+        server's answer.
+
+        Its request has been sent then. Later requests of other clients reach the server after
+        it."""
         thread = threading.Thread(target=getattr(self, method), args=arguments)
         thread.start()
         deadline = time.monotonic() + WAIT.total_seconds()
@@ -187,7 +198,8 @@ class Told:
 
 
 POLL = {"x86_64": {"7", "271"}, "aarch64": {"73"}}[os.uname().machine]  # numbers of poll and ppoll
-RECEIVE = {"x86_64": "45", "aarch64": "207"}[os.uname().machine]  # of recvfrom: PyTorch 2.0 waits in there
+# The number of recvfrom, in which PyTorch 2.0 waits.
+RECEIVE = {"x86_64": "45", "aarch64": "207"}[os.uname().machine]
 
 
 def is_in_poll(thread):
@@ -195,11 +207,11 @@ def is_in_poll(thread):
         with open(f"/proc/self/task/{thread.native_id}/syscall") as state:
             return state.read().split()[0] in POLL | {RECEIVE}
     except FileNotFoundError:
-        return False  # it has ended meanwhile
+        return False  # the thread has ended meanwhile
 
 
 class Clients:
-    """Of one server."""
+    """The clients of one server."""
 
     def __init__(self, port):
         self.port = port

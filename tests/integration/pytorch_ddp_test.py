@@ -1,7 +1,8 @@
-"""PyTorch's own DistributedDataParallel under ddprun: argv[1] is the folder of the programs, argv[2] the sources.
+"""Tests PyTorch's own DistributedDataParallel under ddprun.
 
-Ten jobs of examples/ddp_digits.py, each with one rank killed from outside at a random moment of its run,
-from the first import to the last step. Each must end well, with the weights of an undisturbed run.
+argv[1]: the folder of the programs. argv[2]: the sources. Ten jobs run examples/ddp_digits.py.
+In each, one rank is killed from outside at a random moment, from the first import to the last
+step. Each job must succeed, with the weights of an undisturbed run.
 """
 import os
 import pathlib
@@ -20,8 +21,10 @@ PATIENCE = 120.0  # seconds for one job
 
 
 def workers_of(job: str) -> dict[int, int]:
-    """Process ids of the job's workers by rank. Their environment tells; so does that of what they start, but
-    a worker is the one that leads its session."""
+    """Returns the process ids of the job's workers by rank.
+
+    The environment names the job. Children of a worker have the same environment, but only a
+    worker leads its session."""
     found = {}
     for folder in pathlib.Path("/proc").iterdir():
         try:
@@ -29,7 +32,7 @@ def workers_of(job: str) -> dict[int, int]:
             if folder.name.isdigit() and variables.get("TORCHELASTIC_RUN_ID") == job and os.getsid(int(folder.name)) == int(folder.name):
                 found[int(variables["RANK"])] = int(folder.name)
         except (OSError, UnicodeDecodeError):
-            continue  # it ended meanwhile
+            continue  # the process has ended meanwhile
     return found
 
 
@@ -65,7 +68,8 @@ def main() -> None:
         for attempt in range(TRIES):
             job = f"killed-{seed}-{attempt}"
             process = start(binaries, sources, job, work)
-            # While it starts, or in one of its epochs but the last; then a little later.
+            # The kill comes during the start, or in one of the epochs except the last; then a
+            # little later.
             epoch = chance.choice([0, 0, 0, 1, 2, 3, 4])
             before = ""
             while epoch and f"epoch {epoch:2}" not in before:
@@ -74,14 +78,15 @@ def main() -> None:
                 before += line
             time.sleep(chance.uniform(0, 0.05 if epoch else 3))
             victim = None
-            while victim is None:  # between two generations there is none
+            while victim is None:  # between two generations there is no victim
                 assert process.poll() is None, f"attempt {attempt} ended before its kill:\n{before}"
                 victim = workers_of(job).get(chance.randrange(2))
             os.kill(victim, signal.SIGKILL)
             output = before + output_of(process)
             assert f"pid {victim}) was killed by SIGKILL" in output, output
-            # One restart is enough. PyTorch 2.11 itself aborts now and then while it shuts down ("terminate called
-            # without an active exception"), which costs another one.
+            # One restart is enough. PyTorch 2.11 itself aborts now and then while it shuts
+            # down ("terminate called without an active exception"). This costs another
+            # restart.
             assert re.search("ended well after [12] of 3 restarts", output), output
             assert (work / f"{job}.sha256").read_text() == digest, f"attempt {attempt}: other weights:\n{output}"
             resumed += "resumed at step" in output

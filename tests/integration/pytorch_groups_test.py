@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's process groups over gloo that meet in ddp-store, as its users use them.
+"""Tests PyTorch's process groups over gloo that form through ddp-store, as its users use them.
 
     pytorch_groups_test.py BIN_DIR [unittest arguments]
 
@@ -23,13 +23,13 @@ import pytorch_clients
 import torch
 from pytorch_clients import WAIT, connect, dist, processes, pytorch_store
 
-# What a rank needs is imported before it is forked. A PyTorch that has less of it passes over that.
+# Imports of a rank happen before it is forked. A PyTorch that lacks some of them skips those.
 processes.set_forkserver_preload(
     ["torch", "torch.distributed.checkpoint", "torch.distributed.device_mesh", "torch.distributed.tensor"]
 )
 
 BIN = ""  # given on the command line
-PATIENCE = 60  # seconds for what the slowest rank does
+PATIENCE = 60  # seconds, for the work of the slowest rank
 SHORT = datetime.timedelta(seconds=1)
 
 
@@ -37,7 +37,7 @@ def ddp_store():
     return pytorch_clients.ddp_store(BIN)
 
 
-# --- what a rank does in its process group; returns what the test looks at ---
+# --- the work of a rank in its process group; returns the values that the test checks ---
 
 
 def reduce_in_groups(rank, world):
@@ -72,7 +72,7 @@ def exchange_objects(rank, world):
 
 
 def miss_a_barrier(rank, world):
-    """The last but one does not come until the others have given up."""
+    """The last but one rank misses the barrier until the others have given up."""
     missing = world - 2
     if rank != missing:
         try:
@@ -131,7 +131,7 @@ def run_rank(rank, world, port, environment, work, arguments, pipe):
             dist.set_debug_level_from_env()
         dist.init_process_group("gloo", timeout=WAIT)
         pipe.send((None, work(rank, world, *arguments)))
-        pipe.recv()  # nobody leaves before all are done
+        pipe.recv()  # no rank leaves before all are done
         dist.destroy_process_group()
     except Exception:
         pipe.send((traceback.format_exc(), None))
@@ -145,7 +145,8 @@ class ProcessGroups(unittest.TestCase):
     maxDiff = None
 
     def run_world(self, world, port, work, *arguments, meanwhile=None, **environment):
-        """What each rank returned. meanwhile() is called when all have, and none has left."""
+        """Returns the result of each rank. Calls meanwhile() when all have returned and none
+        has left."""
         with contextlib.ExitStack() as ends:
             pipes, ranks = [], []
             for rank in range(world):
@@ -181,7 +182,7 @@ class ProcessGroups(unittest.TestCase):
             self.assertEqual(three, [last_even if rank % 2 == 0 else float(rank)])
 
     def reduced_and_keys(self, world, port, **environment):
-        """The keys that the group has left in the store."""
+        """Returns the keys that the group has left in the store."""
         keys = []
         results = self.run_world(
             world,
@@ -194,7 +195,7 @@ class ProcessGroups(unittest.TestCase):
         return keys
 
     def same_keys(self, world, key="default_pg/0//cpu//0/0", **environment):
-        """key: one that is only there if what the environment asks for was done."""
+        """key: a key that exists only if the settings in the environment took effect."""
         with ddp_store() as ours, pytorch_store() as theirs:
             got = self.reduced_and_keys(world, ours.port, **environment)
             expected = self.reduced_and_keys(world, theirs, **environment)

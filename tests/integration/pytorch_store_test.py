@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""PyTorch's own TCPStore client against ddp-store, and the same calls against PyTorch's own servers.
+"""Tests PyTorch's own TCPStore client against ddp-store and against PyTorch's own servers.
 
     pytorch_store_test.py BIN_DIR [unittest arguments]
 
-What the servers answer must be equal; where PyTorch's own two differ, docs/wire_protocol.md says what ours
-does, and store_stories.py, which has the calls, lists it. Also ddprun's C++ client against PyTorch's
-servers. Needs torch; exits with 77 (skipped) without it.
+The answers of the servers must be equal. If PyTorch's own two servers differ,
+docs/wire_protocol.md states what ours does, and store_stories.py, which has the calls, lists
+it. Also tests ddprun's C++ client against PyTorch's servers. Needs torch; exits with 77
+(skipped) without it.
 """
 
 import os
@@ -31,7 +32,7 @@ def ddp_store():
     return pytorch_clients.ddp_store(BIN)
 
 
-# What the stores have and no story tells, with the reason.
+# Members of the stores that no story uses, with the reason.
 NOT_TOLD = {"_pybind11_conduit_v1_": "of pybind11, which hands objects from one module to another"}
 
 
@@ -43,7 +44,7 @@ class SameAsPyTorchsServers(unittest.TestCase):
                 self.assertFalse(found, "\n".join(found))
 
     def test_the_stories_call_everything_that_is_public(self):
-        """And with success: a call that always raises proves nothing."""
+        """Only calls that succeed count: a call that always raises proves nothing."""
         Told.answered.clear()
         for story in STORIES:
             with ddp_store() as server:
@@ -133,7 +134,7 @@ class OurClient(unittest.TestCase):
         )
         self.assertEqual(done.returncode, 0, done.stderr)
 
-        def without_counts(lines):  # torchrun has keys of its own in there
+        def without_counts(lines):  # torchrun adds its own keys to these counts
             return [line for line in lines if not line.startswith("num_keys")]
 
         with ddp_store() as ours:

@@ -1,6 +1,6 @@
-// A training that is killed over and over, from outside and wherever it is, ends with the bits of one that
-// nothing disturbed. Under the real ddprun; same_bits_worker is the training, and says where it is.
-// DDPRUN_SAME_BITS_KILLS says how many kills there are.
+// Tests that a training ends with the same bits if it is killed repeatedly, from outside and
+// at any point. It runs under the real ddprun. same_bits_worker is the training and reports
+// its phase. DDPRUN_SAME_BITS_KILLS is the number of kills.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ struct Setting {
   }
 };
 
-// What a kill can hit: phases of the training's thread, and what goes on beside it.
+// The targets of kills: phases of the training thread, and work that runs at the same time.
 const std::string kWriting = "writing";  // a save that is copied, but not announced
 const std::vector<std::string> kTargets{"start-up",   "forward", "backward", "optimizer",
                                         "collective", "saving",  kWriting};
@@ -50,7 +50,7 @@ class SameBits : public LauncherTest {
   std::unique_ptr<ChildProcess> start_training(const Setting& setting, const std::string& name,
                                                Arguments options, bool saves = true) {
     const std::string phases = directory_ / (name + ".phases");
-    std::filesystem::remove(phases);  // of the one before of this name
+    std::filesystem::remove(phases);  // of an earlier training of this name
     phases_ = std::make_unique<PhaseFile>(phases);
     Arguments worker{program("same_bits_worker"), setting.optimizer, std::to_string(epochs_),
                      digest_file(name), phases};
@@ -63,29 +63,31 @@ class SameBits : public LauncherTest {
   std::string checkpoints(const std::string& name) const { return directory_ / (name + ".run"); }
   std::string digest(const std::string& name) const { return first_line_of(digest_file(name)); }
 
-  // Saves nothing, so that it also shows what saving does to a training: nothing.
+  // This training saves nothing. So the test also shows that saving does not change a
+  // training.
   void train_undisturbed(const Setting& setting) {
     auto job = start_training(setting, "undisturbed", {}, /*saves=*/false);
     ASSERT_EQ(job->wait(kAllowed), 0) << job->err();
     ASSERT_THAT(digest("undisturbed"), testing::MatchesRegex("[0-9a-f]{64} 0x1.*"));
   }
 
-  // The checkpoint of the last save that rank 0 of the generation began is not announced yet.
+  // Returns whether the checkpoint of rank 0's last save of the generation is not announced
+  // yet.
   bool is_writing(const std::string& name, const PhaseSlot& rank_0) const {
     const std::int64_t step = rank_0.saved_step;
     return step > 0 && rank_0.phase != Phase::kSaving &&
            ::access((checkpoints(name) + "/" + manifest_name(step)).c_str(), F_OK) != 0;
   }
 
-  // In one training, which is as long as they need.
+  // All kills happen in one training, which is long enough for them.
   const std::uint64_t planned_ = number_from("DDPRUN_SAME_BITS_KILLS", 20);
   const std::uint64_t epochs_ = planned_ * kStepsForAKill / kStepsOfAnEpoch;
-  std::unique_ptr<PhaseFile> phases_;  // of the training that was started last
+  std::unique_ptr<PhaseFile> phases_;  // of the latest training
 };
 
-// --- workers --------------------------------------------------------------------------------------
+// --- workers -------------------------------------------------------------------------------------
 
-// Kills within one training, and where they hit.
+// Kills workers of one training, and records in which phase.
 class WorkerKills : public SameBits, public testing::WithParamInterface<Setting> {
  protected:
   void start_job() {
@@ -94,13 +96,13 @@ class WorkerKills : public SameBits, public testing::WithParamInterface<Setting>
   }
 
   void wait_for_start() const {
-    // The first generation starts without a word.
+    // The first generation starts without a message.
     const std::string said =
         generation_ == 0 ? "" : "generation " + std::to_string(generation_) + ": starting";
     ASSERT_TRUE(job_->wait_for_err(said, kAllowed)) << job_->err();
   }
 
-  // Kills a rank, or all; target empty: at any moment.
+  // Kills a rank, or all. target empty: at any moment.
   void kill_workers(const std::string& target, Rng& rng) {
     if (generation_ == kKillsOfAJob) {
       ASSERT_NO_FATAL_FAILURE(replace_job(rng));
@@ -109,7 +111,7 @@ class WorkerKills : public SameBits, public testing::WithParamInterface<Setting>
     const auto ranks = static_cast<std::size_t>(GetParam().ranks);
     const std::vector<JobWorker> workers = workers_of(mark_, ranks);
     ASSERT_EQ(workers.size(), ranks) << job_->err();
-    const std::size_t whom = rng.below(ranks + 1);  // one of them, or all
+    const std::size_t whom = rng.below(ranks + 1);  // one rank, or all of them
     const bool all = whom == ranks;
     const std::size_t watched = target == kWriting ? 0 : whom % ranks;
     const PhaseSlot& slot = phases_->slot(generation_, watched);
@@ -131,8 +133,9 @@ class WorkerKills : public SameBits, public testing::WithParamInterface<Setting>
     ++kills_;
   }
 
-  // kill -9 of what the user started, and the same command again. ddprun makes pauses between failures that
-  // come in quick succession, each twice as long as the one before; a new job begins without one.
+  // Kills the process that the user started (kill -9), and runs the same command again. After
+  // failures in quick succession ddprun pauses, each time twice as long as before. A new job
+  // begins without a pause.
   void replace_job(Rng& rng) {
     ASSERT_NO_FATAL_FAILURE(wait_for_start());
     if (rng.chance(0.3)) {
@@ -150,7 +153,7 @@ class WorkerKills : public SameBits, public testing::WithParamInterface<Setting>
     ASSERT_NO_FATAL_FAILURE(start_job());
   }
 
-  // What is over within microseconds may be missed; the place of death is what counts.
+  // A phase that ends within microseconds may be missed. The place of death is what counts.
   void wait_for_target(const std::string& target, const PhaseSlot& slot, Rng& rng) const {
     if (target.empty()) return let_pass(up_to(milliseconds(40), rng));
     const TimePoint deadline = in(seconds(5));
@@ -184,8 +187,8 @@ class WorkerKills : public SameBits, public testing::WithParamInterface<Setting>
 
   static constexpr std::size_t kMoreKills = 10, kKillsOfAJob = 2;
   std::unique_ptr<ChildProcess> job_;
-  std::size_t generation_ = 0;  // of the job
-  std::size_t kills_ = 0;       // of workers, in all jobs
+  std::size_t generation_ = 0;  // of the current job
+  std::size_t kills_ = 0;       // number of killed workers, in all jobs
   std::map<std::string, int> hits_;
 };
 
@@ -197,7 +200,7 @@ TEST_P(WorkerKills, EndWithTheBitsOfAnUndisturbedTraining) {
   ASSERT_NO_FATAL_FAILURE(train_undisturbed(GetParam()));
 
   ASSERT_NO_FATAL_FAILURE(start_job());
-  // Half of the kills at any moment, the others aimed at each target in turn.
+  // Half of the kills are at any moment. The others are aimed at each target in turn.
   while (kills_ < planned_) {
     const std::string target = kills_ % 2 == 0 ? "" : kTargets[kills_ / 2 % kTargets.size()];
     ASSERT_NO_FATAL_FAILURE(kill_workers(target, rng)) << hits_text();
@@ -221,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(Of, WorkerKills,
                                   (one.param.optimizer == "sgd" ? "MomentumSgd" : "Adam");
                          });
 
-// --- leaving on request ---------------------------------------------------------------------------
+// --- leaving on request --------------------------------------------------------------------------
 
 TEST_F(SameBits, AskedToSaveAndLeaveTwiceATrainingEndsWithTheBitsOfAnUndisturbedOne) {
   const Setting setting{3, "sgd"};

@@ -1,11 +1,13 @@
-// A training in which everything depends on what came before: a shuffled order, images moved at random,
-// dropout, batch norm, clipped gradients, momentum or Adam's averages, a cosine schedule, and a running mean
-// of the loss that the program keeps itself. What a restart forgets, or does twice, is seen in the digest.
+// A training in which everything depends on the past: a shuffled order, images moved at
+// random, dropout, batch norm, clipped gradients, momentum or Adam's averages, a cosine
+// schedule, and a running mean of the loss that the program keeps itself. If a restart forgets
+// or repeats anything, the digest differs.
 //
 //   same_bits_worker OPTIMIZER EPOCHS DIGEST_FILE PHASES [CHECKPOINTS]
 //
-// OPTIMIZER: sgd; or adam, whose batches come from a loader with a thread. Rank 0 writes the digest at the end.
-// PHASES: file in which it says where it is (training_phases.h). CHECKPOINTS: directory; without it nothing is
+// OPTIMIZER: sgd or adam. With adam the batches come from a loader with a thread. DIGEST_FILE:
+// rank 0 writes the digest to it at the end. PHASES: the file in which the worker writes its
+// phase (training_phases.h). CHECKPOINTS: the directory of checkpoints; without it nothing is
 // saved.
 #include <cmath>
 #include <cstdio>
@@ -22,11 +24,12 @@ using ddprun::testing_support::Phase;
 using ddprun::testing_support::PhaseFile;
 using ddprun::testing_support::PhaseSlot;
 
-constexpr std::int64_t kImages = 720;  // of a global batch of 24: 30 steps in an epoch
+constexpr std::int64_t kImages = 720;  // with a global batch of 24: 30 steps in an epoch
 constexpr std::int64_t kGlobalBatch = 24;
-constexpr std::int64_t kEverySteps = 7;  // which divides neither an epoch nor the whole
+constexpr std::int64_t kEverySteps = 7;  // divides neither an epoch nor the whole training
 
-// Odd numbers of channels and features: gradients begin at odd places in DDP's buckets.
+// The numbers of channels and features are odd: gradients begin at odd offsets in DDP's
+// buckets.
 torch::nn::Sequential make_net() {
   using namespace torch::nn;
   return Sequential(Conv2d(Conv2dOptions(1, 7, 3).padding(1)), BatchNorm2d(7), ReLU(), MaxPool2d(2),
@@ -73,7 +76,7 @@ class Training {
     if (ctx_.rank() == 0) std::printf("resumed at step %lld\n", static_cast<long long>(step_));
   }
 
-  // Whether it came to its end, and was not asked to leave.
+  // Returns whether the training came to its end, and was not asked to leave.
   bool run() {
     const auto loader = torch::data::make_data_loader(
         digits_, sampler_, torch::data::DataLoaderOptions(per_rank()).workers(is_adam_ ? 1 : 0));
@@ -99,7 +102,7 @@ class Training {
  private:
   std::size_t per_rank() const { return ddprun::per_rank(kGlobalBatch, ctx_.world_size()); }
 
-  // Whether ddprun asks the job to leave.
+  // Returns whether ddprun asks the job to leave.
   bool save_or_leave() {
     if (step_ % kEverySteps == 0) {
       place_.saved_step = step_;

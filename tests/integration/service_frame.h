@@ -1,5 +1,4 @@
-// The frame of tests whose ddp-rendezvous is killed, or told to end, and is started again at its
-// address.
+// The fixture of tests that kill or end ddp-rendezvous, and start it again at its address.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +20,8 @@ class ServiceTest : public MeetingTest {
     MeetingTest::TearDown();
   }
 
-  // With a past it need not wait for agents that it might not know of, although its port is known.
+  // Gives the state directory a past. Then the service need not wait for agents that it might
+  // not know of, although its port is known.
   void give_directory_a_past() {
     ASSERT_NO_FATAL_FAILURE(start_service());
     end(*service_);
@@ -33,7 +33,7 @@ class ServiceTest : public MeetingTest {
     return options;
   }
   void start_service() { use_service(start_rendezvous(service_options())); }
-  // For a process that has been started in another way.
+  // Uses a service process that was started in another way.
   void use_service(std::unique_ptr<ChildProcess> process) {
     service_ = std::move(process);
     const std::string asked = std::exchange(address_, listening_address(*service_));
@@ -46,10 +46,11 @@ class ServiceTest : public MeetingTest {
   }
 
   static constexpr const char* kAnyPort = "127.0.0.1:0";
-  const HeldPort port_;  // while no service has it, nobody else may get it
+  const HeldPort port_;  // keeps the port reserved while no service uses it
   std::string address_ = kAnyPort;
-  std::string state_ = directory_ / "state";  // empty: it forgets
-  // A lease that no load of the machine uses up; its agents' patience is as much longer.
+  std::string state_ = directory_ / "state";  // if empty, the service keeps no state
+  // A lease that is longer than any delay of a busy machine. The agents' patience grows with
+  // it.
   Arguments service_flags_{"--lease=60"};
   std::unique_ptr<ChildProcess> service_;
 };

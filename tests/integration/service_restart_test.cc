@@ -1,4 +1,4 @@
-// ddp-rendezvous is killed, told to end, or out of disk space under running jobs.
+// Tests that ddp-rendezvous is killed, ended, or out of disk space while jobs run.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -36,7 +36,7 @@ class ServiceRestart : public ServiceTest {
                        "--max-restarts=" + std::to_string(restarts), "--rdzv-id=" + job},
                       script));
   }
-  // A worker that says which generation it is of, and ends well when it is told to go.
+  // Returns the script of a worker that prints its generation, and succeeds after let_go().
   static std::string waits_for_go() {
     return until_go_after("echo started $TORCHELASTIC_RESTART_COUNT pid $$");
   }
@@ -61,7 +61,7 @@ TEST_F(ServiceRestart, ARunningJobIsTakenOverByARestartedService) {
   }
 }
 
-// The same workers, the same generation, and the budget that was used stays used.
+// The workers and the generation stay the same, and the used budget stays used.
 TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   give_directory_a_past();
   start_service();
@@ -71,7 +71,7 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   const auto two = agent(script, 2, 2);
   ASSERT_TRUE(one->wait_for_out("started 1")) << one->err();
   ASSERT_TRUE(two->wait_for_out("started 1")) << two->err();
-  // Its agent's line is read from another pipe, and may come later than the worker's.
+  // The agent's line is read from another pipe, and may come later than the worker's.
   ASSERT_TRUE(one->wait_for_err("generation 1: starting")) << one->err();
   const std::string out_before = one->out();
   const std::string err_before = one->err();
@@ -83,7 +83,7 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   EXPECT_EQ(one->out(), out_before);
   EXPECT_EQ(one->err(), err_before) << "not even its agent had anything to say";
 
-  // The workers fail now, and may do so once more: the generation after that is the last one.
+  // The workers fail now, and may fail once more: the generation after that is the last one.
   let_go();
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_EQ(two->wait(), 0) << two->err();
@@ -93,7 +93,8 @@ TEST_F(ServiceRestart, WithAStateDirectoryNothingIsForgottenAndNobodyNotices) {
   }
 }
 
-// Killed at any moment, over and over, while the job fails until its budget is used up.
+// The service is killed at any moment, repeatedly, while the job fails until its budget is
+// used up.
 TEST_F(ServiceRestart, KilledAtRandomMomentsItCountsEveryRestartOnce) {
   const std::uint64_t seed = test_seed(20261121);
   SCOPED_TRACE(seed_text(seed));
@@ -104,7 +105,8 @@ TEST_F(ServiceRestart, KilledAtRandomMomentsItCountsEveryRestartOnce) {
   const std::string script = "echo started $TORCHELASTIC_RESTART_COUNT.; sleep 0.1; exit 3";
   const auto one = agent(script, 2, kRestarts);
   const auto two = agent(script, 2, kRestarts);
-  // An agent of the service's own host that finds nobody there at first would be the service itself.
+  // An agent on the service's host that finds no service at first would run the service
+  // itself.
   ASSERT_TRUE(one->wait_for_out("started 0.")) << one->err();
   ASSERT_TRUE(two->wait_for_out("started 0.")) << two->err();
   int kills = 0;
@@ -116,7 +118,7 @@ TEST_F(ServiceRestart, KilledAtRandomMomentsItCountsEveryRestartOnce) {
   EXPECT_EQ(one->exit_code(), 3) << one->err();
   EXPECT_EQ(two->wait(), 3) << two->err();
   EXPECT_GT(kills, 0);
-  // A node that was on its way back may have missed a generation that the other one saw fail.
+  // A node that was reconnecting may have missed a generation that the other one saw fail.
   for (int restart = 0; restart <= kRestarts; ++restart) {
     const std::string line = "started " + std::to_string(restart) + ".";
     EXPECT_LE(count(one->out(), line), 1u) << one->out();
@@ -143,17 +145,17 @@ TEST_F(ServiceRestart, ToldToEndItTellsItsAgentsAndAnotherOneGoesOn) {
   EXPECT_EQ(idle->wait(), 128 + SIGTERM);
 }
 
-// A write is under way that does not come to its end.
+// The fixture has a write in progress that never ends.
 class ServiceWithAHungDisk : public ServiceRestart {
  protected:
   void SetUp() override {
     ServiceRestart::SetUp();
     give_directory_a_past();
     hung_.emplace(state_ + "/journal.new");
-    const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // which the service inherits
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);  // the service inherits it
     start_service();
     std::signal(SIGXFSZ, handler);
-    // What cannot be appended makes it rewrite the journal.
+    // If an append fails, the service rewrites the journal.
     const rlimit limit{20, 20};
     ASSERT_EQ(::prlimit(service_->pid(), RLIMIT_FSIZE, &limit, nullptr), 0);
     newcomer_ = agent("true", 1);
@@ -222,7 +224,7 @@ TEST_F(ServiceRestart, ADamagedJournalIsRefusedWithItsOffsetAndWhatToDo) {
   start_service();
 }
 
-// A disk of its own, in a mount namespace of the service's own; the test reaches it through /proc.
+// The service has its own disk in its own mount namespace. The test reaches it through /proc.
 TEST_F(ServiceRestart, AFullDiskAdmitsNothingNewHarmsNothingThatRunsAndPasses) {
   const std::string disk = directory_ / "disk";
   std::filesystem::create_directory(disk);
@@ -251,7 +253,7 @@ TEST_F(ServiceRestart, AFullDiskAdmitsNothingNewHarmsNothingThatRunsAndPasses) {
   ASSERT_TRUE(newcomer->wait_for_err("No space left on device")) << newcomer->err();
   ASSERT_TRUE(service_->wait_for_err("nothing new is admitted until")) << service_->err();
 
-  // What runs is served to its end, a restart included.
+  // Running jobs are served to their end, including a restart.
   let_go();
   EXPECT_EQ(running->wait(), 0) << running->err();
   EXPECT_EQ(count(running->out(), "started"), 1u);

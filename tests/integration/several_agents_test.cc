@@ -1,4 +1,5 @@
-// Several agents on this host: they meet at a service, or one of them serves.
+// Tests several agents on this host. They form a job at a service, or one of them runs the
+// service.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -158,7 +159,7 @@ TEST_F(TwoAgents, AnElasticJobGoesOnWithoutAKilledNode) {
   EXPECT_THAT(a->err(), HasSubstr("was lost"));
 }
 
-// Any client of the store may say it: `store.set("ddprun/checkpoint", step)` in Python.
+// Any client of the store may announce it: `store.set("ddprun/checkpoint", step)` in Python.
 TEST_F(TwoAgents, ANewcomerJoinsWhenTheWorkersAnnounceACheckpoint) {
   const std::string endpoint = start_service();
   const std::string script =
@@ -182,7 +183,7 @@ TEST_F(TwoAgents, ANewcomerJoinsWhenTheWorkersAnnounceACheckpoint) {
   let_go();
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
-  // No restart was used: the second generation of an attempt does not replace the logs of the
+  // No restart was used. The second generation of an attempt does not replace the logs of the
   // first.
   std::multiset<std::string> attempts;
   for (const auto& node : std::filesystem::directory_iterator(logs)) {
@@ -191,7 +192,7 @@ TEST_F(TwoAgents, ANewcomerJoinsWhenTheWorkersAnnounceACheckpoint) {
   EXPECT_THAT(attempts, testing::UnorderedElementsAre("attempt_0", "attempt_0", "attempt_0.g1"));
 }
 
-// On one file system for all nodes each has a directory of its own, which says whose it is.
+// If the nodes share a file system, each has its own directory, which names its host and node.
 TEST_F(TwoAgents, LogsOfSeveralNodesInOneDirectoryNameTheirHostAndNode) {
   const std::string endpoint = start_service();
   const std::string logs = directory_ / "logs";
@@ -255,7 +256,8 @@ TEST_F(TwoAgents, AnOutageOfTheServiceBelowTheAgentsPatienceGoesUnnoticed) {
   EXPECT_THAT(a->err(), Not(HasSubstr("has not answered")));
 }
 
-// A service that says all it has to say at once: an agent reads it in one piece.
+// The service of the test sends all its messages at once, so that the agent reads them in one
+// piece.
 TEST_F(LauncherTest, AStopThatComesWithItsAssignmentFindsWorkersThatCouldNotBeStarted) {
   std::ofstream(directory_ / "broken") << "no program at all";
   std::filesystem::permissions(directory_ / "broken", std::filesystem::perms::owner_all);
@@ -263,7 +265,7 @@ TEST_F(LauncherTest, AStopThatComesWithItsAssignmentFindsWorkersThatCouldNotBeSt
   ASSERT_TRUE(service);
   auto job = start({"--rdzv-endpoint=" + to_text(service->address), "./broken"});
   UniqueFd agent;
-  // Until a hello comes.
+  // Waits until a hello comes.
   for (char byte = 0; !agent.valid() || recv(agent.get(), &byte, 1, MSG_PEEK) != 1;) {
     pollfd ready{service->socket.get(), POLLIN, 0};
     ASSERT_EQ(poll_until({&ready, 1}, in(kPatience)), 1) << job->err();

@@ -1,5 +1,6 @@
-// SeveralHosts: the frame of tests with hosts in network namespaces: ddprun on each, the service on
-// one of them or on a host of its own, and nothing left behind when a test ends.
+// SeveralHosts: the fixture of tests with hosts in network namespaces. ddprun runs on each
+// host. The service runs on one of them or on its own host. Nothing may be left when a test
+// ends.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -30,19 +31,20 @@ class SeveralHosts : public testing::Test {
     EXPECT_TRUE(eventually([&] { return mark_.processes().empty(); }));
   }
 
-  // The service runs on the last host, which has no part in the job.
+  // Makes the hosts. The service runs on the last host, which has no part in the job.
   void start_hosts(int nodes, bool with_service) {
     cluster_ = std::make_unique<NetnsCluster>(nodes + (with_service ? 1 : 0));
     endpoint_ = NetnsCluster::name(0) + ":29400";
     if (!with_service) return;
-    // A new port: on one that agents may know from before, it would wait for them first.
+    // The port is new: on a port that agents may know from before, the service would wait for
+    // them first.
     service_ = cluster_->start(nodes, {program("ddp-rendezvous"), "--listen", "*:0"});
     const auto address = parse_host_port(listening_address(*service_));
     ASSERT_TRUE(address) << service_->err();
     endpoint_ = to_text(HostPort{NetnsCluster::name(nodes), address->port});
   }
 
-  // ddprun on a node, with these options and this worker.
+  // Starts ddprun on a node, with these options and this worker.
   ChildProcess& start_node(int node, const Arguments& options, const Arguments& worker) {
     jobs_[node] = start_process(
         node, joined({program("ddprun"), "--rdzv-endpoint=" + endpoint_, "--rdzv-id=job"}, options,
@@ -67,7 +69,7 @@ class SeveralHosts : public testing::Test {
   }
 
   const TestMark mark_;
-  // All hosts share it: one that loses its power leaves its temporary files.
+  // All hosts share it. A host that loses its power leaves its temporary files.
   const TemporaryDirectory scratch_;
   std::unique_ptr<NetnsCluster> cluster_;
   std::unique_ptr<ChildProcess> service_;

@@ -1,5 +1,6 @@
-// Two and three hosts in network namespaces: workers killed, nodes killed in turn, a cable cut. The
-// workers here are shell scripts; those of worker_lib are in several_hosts_worker_test.cc.
+// Tests two and three hosts in network namespaces: workers killed, nodes killed in turn, a
+// cable cut. The workers here are shell scripts. Workers of worker_lib are in
+// several_hosts_worker_test.cc.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -28,7 +29,8 @@ using testing_support::SeveralHosts;
 using testing_support::test_seed;
 using testing_support::up_to;
 
-// Says where it is and stays until its generation is the one in which the job may end.
+// Returns the script of a worker that prints its rank and store, and stays until a generation
+// in which the job may end.
 std::string stay_until(int generation) {
   return "echo gen $DDPRUN_GENERATION rank $RANK of $WORLD_SIZE store $MASTER_ADDR; [ "
          "$DDPRUN_GENERATION -ge " +
@@ -43,7 +45,7 @@ TEST_F(SeveralHosts, MeetAtAHostThatStartsTheServiceInAnyOrder) {
       start_node(0, {"--nnodes=2"}, "sleep 0.2; echo rank $RANK store $MASTER_ADDR");
   EXPECT_EQ(zero.wait(), 0) << zero.err();
   EXPECT_EQ(one.wait(), 0) << one.err();
-  // Host names order the ranks, and the store's address is one that others reach.
+  // Host names order the ranks. The store's address is one that other hosts reach.
   EXPECT_THAT(zero.out(), HasSubstr("rank 0 store " + NetnsCluster::address(0)));
   EXPECT_THAT(one.out(), HasSubstr("rank 1 store " + NetnsCluster::address(0)));
 }
@@ -79,10 +81,11 @@ TEST_F(SeveralHosts, ReachEachOtherByTheAddressThatWasAskedFor) {
   }
 }
 
-// The store's protocol knows no keys.
+// The store's protocol has no keys, so the store checks addresses.
 TEST_F(SeveralHosts, AStoreAdmitsTheJobsOwnHostsAndThoseItIsToldTo) {
   const auto is_admitted = [&](int node, const std::string& port) {
-    // Who is not admitted is closed; who is, hears nothing before it asks.
+    // A connection that is not admitted is closed. An admitted one receives nothing before it
+    // asks.
     auto caller = cluster_->start(node, {"bash", "-c",
                                          "exec 3<>/dev/tcp/" + NetnsCluster::address(0) + "/" +
                                              port + "; read -t 2 -u 3; [ $? -gt 128 ]"});
@@ -164,7 +167,8 @@ TEST_F(SeveralHosts, ACrashedHostIsReplacedByANewOneOfTheSameName) {
   EXPECT_THAT(jobs_[1]->out(), HasSubstr("gen 1 rank 1 of 2")) << "others keep theirs";
 }
 
-// A host that is down is silent, as if its cable were cut. One that runs refuses connections.
+// A host that is down does not answer, as if its cable were cut. A host that runs refuses
+// connections.
 TEST_F(SeveralHosts, LosingTheHostOfAnEmbeddedServiceEndsTheJobEverywhereWith67) {
   for (const bool crash : {true, false}) {
     start_hosts(3, false);
@@ -189,7 +193,7 @@ TEST_F(SeveralHosts, LosingTheHostOfAnEmbeddedServiceEndsTheJobEverywhereWith67)
   }
 }
 
-// DDPRUN_OUTAGE_SECONDS says how long the outages last.
+// DDPRUN_OUTAGE_SECONDS is the length of the outages.
 class EmbeddedServiceOutage : public SeveralHosts {
  protected:
   static seconds outage() {
@@ -253,11 +257,11 @@ TEST_F(SeveralHosts, ACutOfTwoSecondsIsNotNoticed) {
   SCOPED_TRACE(seed_text(seed));
   Rng rng(seed);
   for (int cut = 0; cut < 3; ++cut) {
-    let_pass(up_to(seconds(1), rng));  // anywhere between two heartbeats
+    let_pass(up_to(seconds(1), rng));  // at any time between two heartbeats
     cluster_->cut(1);
     let_pass(seconds(2));
     cluster_->heal(1);
-    let_pass(seconds(3));  // what it has broken shows within the patience
+    let_pass(seconds(3));  // failures of the cut show within the agents' patience
   }
   for (int node = 0; node < 2; ++node)
     EXPECT_EQ(cluster_->start(node, {"touch", "/dev/shm/go"})->wait(), 0);
@@ -271,7 +275,8 @@ TEST_F(SeveralHosts, ACutOfTwoSecondsIsNotNoticed) {
 TEST_F(SeveralHosts, ACutCableEndsTheWorkersBehindItBeforeTheOthersGoOn) {
   start_hosts(3, true);
   const Arguments options{"--nnodes=2:3", "--max-restarts=3"};
-  // Generation 1 is without the cut node; when it is back the job forms again, as generation 2.
+  // Generation 1 is without the cut node. When it is back the job forms again, as generation
+  // 2.
   for (int node = 0; node < 3; ++node) start_node(node, options, stay_until(2));
   for (int node = 0; node < 3; ++node) ASSERT_TRUE(jobs_[node]->wait_for_out("gen 0"));
   auto workers = cluster_->start(

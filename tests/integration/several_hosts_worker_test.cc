@@ -1,5 +1,6 @@
-// Workers of ours on several hosts: what the engine itself notices, and training under ddprun that
-// ends with the same bits after a killed worker, a killed node and a cut cable.
+// Tests workers of worker_lib on several hosts: the failures that the engine itself notices,
+// and training under ddprun. The training ends with the same bits after a killed worker, a
+// killed node and a cut cable.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,8 +27,8 @@ using testing_support::program;
 using testing_support::SeveralHosts;
 using testing_support::WorkerFailure;
 
-// Two ranks on each of two nodes, started by hand: no agent watches them, rank 0 hosts the store,
-// and nobody says which ranks share a node.
+// Two ranks on each of two nodes, started by hand. No agent watches them. Rank 0 hosts the
+// store. The environment does not say which ranks share a node.
 class RanksWithoutAgents : public SeveralHosts {
  protected:
   void start_ranks(const std::string& play, const std::string& init_method = "env://",
@@ -40,7 +41,7 @@ class RanksWithoutAgents : public SeveralHosts {
                       const std::string& master) {
     for (int rank = 0; rank < 4; ++rank) {
       ChildProcess::Options environment;
-      environment.variables = {{"RANK", std::to_string(rank)},  // by which it is found
+      environment.variables = {{"RANK", std::to_string(rank)},  // the test finds the process by it
                                {"MASTER_ADDR", master},
                                {"DDPRUN_PORT_RANGE", "20000-20009"},
                                {"OMP_NUM_THREADS", "1"}};
@@ -60,7 +61,7 @@ class RanksWithoutAgents : public SeveralHosts {
     }
   }
 
-  // Waits for the rank's end, and returns what it says of it.
+  // Waits for the rank's end. Returns the failure that it reports.
   WorkerFailure expect_lost(int rank, const std::vector<int>& peers, const std::string& words) {
     EXPECT_EQ(ranks_[rank]->wait(), testing_support::kFailedAsExpected) << ranks_[rank]->err();
     const WorkerFailure failure = failure_in(ranks_[rank]->out());
@@ -90,7 +91,7 @@ TEST_F(RanksWithoutAgents, ListenWithinThePortRangeOnly) {
          lines >> state >> receive >> send >> local;) {
       std::getline(lines, rest);
       const int port = std::stoi(local.substr(local.rfind(':') + 1));
-      if (port == 29500) continue;  // the store's
+      if (port == 29500) continue;  // the store's port
       EXPECT_TRUE(port >= 20000 && port <= 20009) << local;
       ++doors;
     }
@@ -98,8 +99,8 @@ TEST_F(RanksWithoutAgents, ListenWithinThePortRangeOnly) {
   }
 }
 
-// A node's own name leads to its loopback, as Debian has it: the others must hear of another
-// address.
+// A node's own name resolves to its loopback address, as on Debian. The other ranks must get
+// another address.
 TEST_F(RanksWithoutAgents, MeetByTheNameOfRank0sHost) {
   start_ranks("sum", "env://", NetnsCluster::name(0));
   ASSERT_FALSE(HasFatalFailure());
@@ -135,7 +136,8 @@ TEST_F(RanksWithoutAgents, ACutCableIsNoticedByAllWithinTheLease) {
 TEST_F(RanksWithoutAgents, AKilledOneIsNamedOnEveryHostWithinASecond) {
   start_ranks("large");
   ASSERT_FALSE(HasFatalFailure());
-  // By its rank: with a process that enters the host first, which forks in any order, time would run.
+  // Finds the process by its rank, from outside the host. A process that first enters the host,
+  // and forks in any order, would take time that the test measures.
   std::vector<pid_t> rank3 = testing_support::processes_with("RANK", "3");
   std::erase_if(rank3, [](pid_t pid) {
     return first_line_of("/proc/" + std::to_string(pid) + "/comm") !=
@@ -161,7 +163,7 @@ TEST_F(RanksWithoutAgents, AShortOutageIsNotNoticed) {
       << ranks_[0]->out().substr(steps > 200 ? steps - 200 : 0);
 }
 
-// Training of two nodes with two workers each; the service has a host of its own.
+// Training of two nodes with two workers each. The service has its own host.
 class Training : public SeveralHosts {
  protected:
   void SetUp() override {
@@ -223,8 +225,8 @@ TEST_F(Training, EndsWithTheSameBitsAfterAKilledWorkerAKilledNodeAndACutCable) {
   start("cut cable");
   await_epoch(3);
   cluster_->cut(1);
-  // The workers may notice before the service's lease is over, which is as long. They do not count:
-  // the node is blamed, and one restart used.
+  // The workers may notice before the service's lease ends, which is as long as their timeout.
+  // Their failures do not count: the node is blamed, and one restart is used.
   ASSERT_TRUE(jobs_[0]->wait_for_err("waiting: 1 of 2 nodes here: node0; missing: node1"))
       << jobs_[0]->err();
   cluster_->heal(1);

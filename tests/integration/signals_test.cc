@@ -1,4 +1,5 @@
-// Signals that end nothing, and the one that asks for a checkpoint: real processes.
+// Tests signals that end nothing, and the signal that asks for a checkpoint, with real
+// processes.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -33,8 +34,8 @@ TEST_F(LauncherTest, SignalsForTheWorkersReachThemAndEndNothing) {
   EXPECT_EQ(job->wait(), 0) << job->err();
 }
 
-// A worker that waits for let_go() and starts nothing: a shell that is stopped between its vfork and the
-// other's exec is not seen as stopped.
+// A worker that waits for let_go() and starts no process. A shell that is stopped between its
+// vfork and the child's exec does not show as stopped.
 constexpr const char* kWaits = R"(
 import os, time
 print("ready", flush=True)
@@ -64,7 +65,7 @@ TEST_F(LauncherTest, AStoppedJobCanBeToldToEnd) {
   EXPECT_EQ(job->wait(), 143);
 }
 
-// Of a program without ddprun's library: it takes the signal when it is ready for it.
+// A program without ddprun's library. It takes the signal when it is ready for it.
 constexpr const char* kSaves = R"(
 import os, signal, sys, time
 asked = []
@@ -81,7 +82,8 @@ TEST_F(LauncherTest, AskedToSaveWorkersThatEndWellMakeTheJobOneToBeStartedAgain)
   auto job =
       start({"--nproc-per-node=2", "--checkpoint-signal=USR1", "--max-restarts=3", "saves.py"});
   ASSERT_TRUE(eventually([&] { return first_child_of(tree_of(*job).keeper) > 0; }));
-  // Before anybody listens, and twice: it is one request, and not lost.
+  // The request comes before the program listens, and twice. It is one request, and it is not
+  // lost.
   ASSERT_TRUE(eventually([&] { return tree_of(*job).worker > 0; }));
   job->signal(SIGUSR1);
   ASSERT_TRUE(job->wait_for_err("asked to save and to leave"));
@@ -92,7 +94,8 @@ TEST_F(LauncherTest, AskedToSaveWorkersThatEndWellMakeTheJobOneToBeStartedAgain)
   EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-1"));
 }
 
-// A restart must not forget it: who is to be preempted has to save, and who asked is not asked again.
+// A restart must not forget the request: a job that is to be preempted has to save. The sender
+// does not ask again.
 TEST_F(LauncherTest, ARequestToSaveHoldsForTheGenerationAfterAFailure) {
   const std::string fails_first =
       directory_.write("fails_first.py",
@@ -110,7 +113,7 @@ TEST_F(LauncherTest, ARequestToSaveHoldsForTheGenerationAfterAFailure) {
   EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-1"));
 }
 
-// A preemptor takes one node of two; both have to be started again.
+// A preemptor takes one node of two. Both have to be started again.
 TEST_F(LauncherTest, ARequestToSaveThatOneNodeGetsCountsForTheJob) {
   const HeldPort held;
   const std::string saves =

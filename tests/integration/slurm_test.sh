@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The sbatch script of examples/slurm, unchanged, on a real Slurm of two nodes: once with a worker killed,
-# once requeued in the middle. Its nodes know each other by munge, as on every Slurm cluster. Needs root, the
-# packages slurm-wlm and munge, and the testbed's folder in DDPRUN_TESTBED. Exit code 77: skipped, with the
-# reason.
+# Runs the sbatch script of examples/slurm, unchanged, on a real Slurm of two nodes: once with
+# a killed worker, once requeued in the middle. The nodes authenticate each other by munge, as
+# on every Slurm cluster. Needs root, the packages slurm-wlm and munge, and the testbed's
+# folder in DDPRUN_TESTBED. Exit code 77: skipped, with the reason.
 #
 #   slurm_test.sh SOURCE_DIR BIN_DIR
 set -uo pipefail
@@ -26,7 +26,8 @@ finish() {
   rm -rf "$work"
 }
 trap finish EXIT
-# Each node has its own munged there; with a munge that is not used the job does not run at all.
+# Each node has its own munged at this socket. If munge is not used, the job does not run at
+# all.
 export PET_MUNGE_SOCKET=$NC_STATE/local/munge.socket PET_REQUIRE_AUTH=1
 slurm-cluster up 2 || { echo "slurm-cluster did not come up"; exit 1; }
 cd "$work" || exit 1
@@ -37,7 +38,7 @@ check() { # text, command...
   shift
   if "$@"; then echo "ok: $text"; else echo "FAILED: $text"; failures=$((failures + 1)); fi
 }
-# Waits until the log of the job has the pattern.
+# Waits until the log of the job matches the pattern.
 await() {
   local i
   for ((i = 0; i < 600; i++)); do

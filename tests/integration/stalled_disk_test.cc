@@ -1,4 +1,4 @@
-// Logs, error files and the report on a file system that stops answering for a while.
+// Tests logs, error files and the report on a file system that stops answering for a while.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ class StalledDisk : public MeetingTest {
   }
 };
 
-// With a lease of 4 s a stall that held up the agent's loop would cost the node's workers.
+// With a lease of 4 s, a stall that blocked the agent's loop would cost the node's workers.
 TEST_F(StalledDisk, AFailureARestartAndItsWorkersOutliveAStall) {
   auto service = start_rendezvous({"--listen=127.0.0.1:0", "--lease=4"});
   const std::string endpoint = listening_address(*service);

@@ -1,9 +1,9 @@
-// What state_file_test.py asks the C++ side to do:
+// The C++ side of state_file_test.py:
 //
-//   state_file_probe begin DIR      trains each case for kBegun steps, leaves DIR/CASE/step-...pt
+//   state_file_probe begin DIR      trains each case for kBegun steps, writes DIR/CASE/step-...pt
 //   state_file_probe go-on DIR      loads DIR/CASE.pt, trains on, prints "CASE LOSS" for each step
-//   state_file_probe write DIR      leaves DIR/CASE.pt, a state dict
-//   state_file_probe read FILE...   prints what load_state_dict() makes of each, or its error
+//   state_file_probe write DIR      writes DIR/CASE.pt, a state dict
+//   state_file_probe read FILE...   prints what load_state_dict() returns for each, or its error
 //
 // A case is a model and an optimizer. Both sides compute weights and data by the same formula.
 #include <torch/torch.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr int kBegun = 10;
 constexpr int kMore = 20;
 
-// The same numbers as formula() in state_file_test.py, without a random generator.
+// Returns the numbers of formula() in state_file_test.py, without a random generator.
 torch::Tensor formula(double phase, std::vector<std::int64_t> sizes) {
   const torch::Tensor numbers =
       torch::arange(c10::multiply_integers(sizes), torch::kFloat64).mul(0.7).add(phase).sin();
@@ -120,7 +120,8 @@ void go_on(const std::string& directory) {
   }
 }
 
-// "name dtype sizes strides storage bytes", the storage by the name of the first that uses it.
+// Prints "name dtype sizes strides storage bytes". The name of the first tensor in a storage
+// names it.
 void show(const std::string& file) try {
   const ddprun::StateDict state = ddprun::load_state_dict(file);
   std::map<const void*, std::string> first;
@@ -164,7 +165,8 @@ int main(int argc, char** argv) {
       show(argv[i]);
     }
   } else {
-    std::fprintf(stderr, "usage: state_file_probe begin|begin-shards|go-on|write DIR, read FILE...\n");
+    std::fprintf(stderr,
+                 "usage: state_file_probe begin|begin-shards|go-on|write DIR, read FILE...\n");
     return 2;
   }
 }

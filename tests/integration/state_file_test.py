@@ -1,6 +1,10 @@
-"""Files that Python and C++ share, both ways, against the real torch.load and torch.save: state dicts of every
-kind that torch.save writes; trainings that one side began and the other goes on with, whose losses must be those
-of going on where it was begun; and what C++ must refuse, by name.
+"""Tests files that Python and C++ share, both ways, against the real torch.load and
+torch.save.
+
+- State dicts of every kind that torch.save writes.
+- Trainings that one side begins and the other continues. The losses must be those of
+  continuing on the side that began.
+- Files that C++ must refuse, with their name in the error.
 
 argv: the folder of the programs.
 """
@@ -28,12 +32,13 @@ OPTIMIZERS = {
 }
 CASES = {"mlp": ["sgd", "momentum", "adam", "amsgrad", "adamw", "rmsprop", "adagrad"],
          "conv": ["momentum", "adam"], "embedding": ["momentum", "adagrad"]}
-# C++ and Python round alike in SGD; the others form their averages by other operations.
+# In SGD, C++ and Python round alike. The other optimizers compute their averages by other
+# operations.
 TOLERANCE = {"sgd": 0, "momentum": 0}
 
 
 def formula(phase: float, sizes: list[int]) -> torch.Tensor:
-    """The same numbers as formula() in state_file_probe.cc."""
+    """Returns the numbers of formula() in state_file_probe.cc."""
     count = torch.Size(sizes).numel()
     return (torch.arange(count, dtype=torch.float64) * 0.7 + phase).sin().float().reshape(sizes)
 
@@ -81,7 +86,7 @@ def cases():
 
 
 def check_losses(binaries: pathlib.Path, directory: pathlib.Path, expected: dict) -> None:
-    """C++ goes on from the files in the directory; its losses against Python's."""
+    """Continues in C++ from the files in the directory. Compares the losses with Python's."""
     losses = collections.defaultdict(list)
     for line in probe(binaries, "go-on", directory):
         name, loss = line.split()
@@ -91,7 +96,7 @@ def check_losses(binaries: pathlib.Path, directory: pathlib.Path, expected: dict
         assert len(ours) == MORE and len(set(ours)) > MORE // 2, (name, ours)
         tolerance = TOLERANCE.get(name.split("-")[1], 2e-5)
         for step, (ours_here, theirs) in enumerate(zip(ours, expected[name])):
-            # Nine digits say a float exactly.
+            # Nine digits represent a float exactly.
             assert abs(ours_here - float(f"{theirs:.9g}")) <= tolerance * abs(theirs), (name, step, ours_here, theirs)
 
 
@@ -113,7 +118,7 @@ def python_goes_on(binaries: pathlib.Path, work: pathlib.Path) -> None:
 
 
 def python_reads_merged_shards(binaries: pathlib.Path, work: pathlib.Path) -> None:
-    """Two ranks write their shares; merged they are what rank 0 alone writes."""
+    """Two ranks write their shards. Merged, they equal the file that rank 0 alone writes."""
     probe(binaries, "begin-shards", work / "shards", ranks=2)
     probe(binaries, "begin", work / "plain", ranks=2)
     for name, model, optimizer_name in cases():
@@ -161,7 +166,7 @@ def python_reads_state_dicts(binaries: pathlib.Path, work: pathlib.Path) -> None
         make_model(model)[0].load_state_dict(state, strict=True)
 
 
-# What C++ calls the dtypes.
+# C++ names of the dtypes.
 NAMES = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
          torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
          torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
@@ -170,7 +175,7 @@ NAMES = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half",
 
 
 def described(state: dict) -> list[str]:
-    """The lines that the probe prints of it."""
+    """Returns the lines that the probe prints for this state."""
     first, lines = {}, []
     for name, tensor in state.items():
         of_storage = first.setdefault(tensor.untyped_storage().data_ptr(), name)
@@ -183,7 +188,7 @@ def described(state: dict) -> list[str]:
 
 
 def files_of_python(work: pathlib.Path):
-    """Pairs of a file's contents, and the state dict that C++ must find in it."""
+    """Yields pairs of a file's contents and the state dict that C++ must find in it."""
     net = make_model("conv")[0]
     plain = net.state_dict()
     assert hasattr(plain, "_metadata")

@@ -1,9 +1,9 @@
-// Drives StoreClient over every operation and prints what came back, for pytorch_store_test.py,
-// which compares what our server and PyTorch's answer.
+// Calls every operation of StoreClient and prints the results. pytorch_store_test.py compares
+// the answers of our server and PyTorch's.
 //
 //   store_client_probe HOST:PORT [queues] [list_keys] [barrier]
 //
-// The words name what the server knows beyond the operations that all servers have.
+// The words name operations of the server beyond those that all servers have.
 #include <iostream>
 #include <set>
 #include <string>

@@ -1,7 +1,7 @@
-"""Stories: what clients of PyTorch's ask a store, call by call, and what is known to come out differently.
+"""Stories: calls of PyTorch's clients to a store, and the known differences of the results.
 
-A story is told to clients of a server; store_transcripts.py compares what came of it. What a version of PyTorch
-does not have is written down as that.
+A story runs with the clients of a server. store_transcripts.py compares the results. If a
+version of PyTorch lacks a call, the transcript says so.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from pytorch_clients import A_WHILE, LOST, SHORT, WAIT, Told, dist
 
 
 def needs(method):
-    """For a story that means nothing in a version of PyTorch without the method."""
+    """Marks a story that is meaningless in a version of PyTorch without the method."""
 
     def only_with(story):
         @functools.wraps(story)
@@ -51,7 +51,7 @@ def values(clients):
     store.get("largest")
     store.set("k" * 8191, "of the longest key")
     store.get("k" * 8191)
-    store.set("k", 1)  # refused by the client
+    store.set("k", 1)  # the client refuses it
     store.get("k")
 
 
@@ -73,7 +73,7 @@ def counters(clients):
     store.add("least", -1)
     store.get("least")
     store.add("n", 2**63 - 1)
-    store.add("n", 2**63)  # refused by the client
+    store.add("n", 2**63)  # the client refuses it
 
 
 def compare_set(clients):
@@ -129,7 +129,7 @@ def keys(clients):
     store.multi_get(["m1", "m1"])
     store.multi_get([])
     store.multi_set([], [])
-    store.multi_set(["m1", "m2"], ["of one"])  # refused by the client
+    store.multi_set(["m1", "m2"], ["of one"])  # the client refuses it
     store.multi_get(["m1", "m2"])
     store.num_keys()
     store.list_keys()
@@ -206,7 +206,7 @@ def queues(clients):
 
 @needs("queue_push")
 def queues_of_the_older_client(clients):
-    """It refuses them itself, whatever the server."""
+    """The client itself refuses these calls with every server."""
     store = clients.connect(use_libuv=False)
     store.read_("libuvBackend")
     store.queue_push("q", "one")
@@ -283,12 +283,12 @@ def clones(clients):
     store.get("k")
     another = other.clone()
     waiter = another.waits_in_("wait", ["comes later"], WAIT)
-    store.set("comes later", "v")  # not held up by the clone that waits
+    store.set("comes later", "v")  # the waiting clone does not delay it
     waiter.join()
 
 
 def barriers(clients):
-    """Not in PyTorch 2.11: its clients and servers learnt it later."""
+    """PyTorch 2.11 has none: its clients and servers got them later."""
     store = clients.connect()
     store.barrier("alone", 1)
     store.barrier("alone", 1)
@@ -308,7 +308,7 @@ def barriers(clients):
 
 
 def wakes(clients):
-    """One waits, the other creates the key, in every way there is."""
+    """One client waits, the other creates the key, in every possible way."""
     waiting, creating = clients.connect("waiting"), clients.connect("creating")
     ways = {
         "set": lambda key: creating.set(key, "v"),
@@ -319,9 +319,10 @@ def wakes(clients):
     }
     for method, create in ways.items():
         if hasattr(dist.TCPStore, method):
-            enough = A_WHILE if method == "compare_set" else WAIT  # which does not wake with all servers
+            # With some servers compare_set does not wake the waiter.
+            enough = A_WHILE if method == "compare_set" else WAIT
             waiter = waiting.waits_in_("wait", [f"by {method}"], enough)
-            creating.num_keys()  # when this is answered, the server knows of the wait
+            creating.num_keys()  # after this answer the server knows of the wait
             create(f"by {method}")
             waiter.join()
     waiter = waiting.waits_in_("wait", ["one", "two"])
@@ -352,7 +353,7 @@ def wakes_of_queues(clients):
 
 
 def compare_set_that_stores_nothing(clients):
-    """The key is still missing: nobody who waits for it may go on."""
+    """The key is still missing: no client that waits for it may continue."""
     waiting, creating = clients.connect("waiting"), clients.connect("creating")
     waiter = waiting.waits_in_("wait", ["k"], A_WHILE)
     creating.num_keys()
@@ -363,7 +364,7 @@ def compare_set_that_stores_nothing(clients):
 
 @needs("queue_push")
 def queue_and_key(clients):
-    """One wait for a queue that has items and a key that comes later."""
+    """One wait is for a queue that has items, and a key that comes later."""
     waiting, creating = clients.connect("waiting"), clients.connect("creating")
     creating.queue_push("q", "item")
     waiter = waiting.waits_in_("wait", ["q", "k"], A_WHILE)
@@ -374,7 +375,7 @@ def queue_and_key(clients):
 
 
 def refusals(clients):
-    """Each ends the client that did it, and no other."""
+    """Each refused call ends the client that made it, and no other."""
     good = clients.connect("good")
     for text in ("abc", "", "-", "+-3", " ", str(2**63)):
         bad = clients.connect(f"adds to {text!r}")
@@ -385,11 +386,11 @@ def refusals(clients):
 
 
 def limits(clients):
-    """What is too long ends the client that sends it, and no other."""
+    """Data that are too long end the client that sends them, and no other."""
     good = clients.connect("good")
     for name, key, value in (("key", "k" * 8192, ""), ("value", "k", "v" * ((8 << 20) + 1))):
         bad = clients.connect(name)
-        with contextlib.suppress(RuntimeError):  # it may hear of it now, or with the next call
+        with contextlib.suppress(RuntimeError):  # it may see the end now, or at the next call
             bad.untold_.set(key, value)
         bad.num_keys()
         good.num_keys()
@@ -411,7 +412,7 @@ def several(clients):
 
 
 def workers(clients):
-    """The client of rank 0 waits for the others; all count themselves in the key init/."""
+    """The client of rank 0 waits for the others. All count themselves in the key init/."""
 
     def join(wait_for_workers):
         return dist.TCPStore(
@@ -452,10 +453,10 @@ STORIES = [
 ]
 
 
-# --- what must be equal, and what must not ---
+# --- calls that must be equal, and calls that must not ---
 
-# The sections are those of the reference for the protocol, which docs/wire_protocol.md restates as rules.
-# PyTorch's server -> stories that its own clients cannot tell to it.
+# The sections are those of the protocol's reference, which docs/wire_protocol.md restates as
+# rules. PyTorch's server -> stories that its own clients cannot run against it.
 NOT_TOLD = {
     "poll": {
         queues: "section 4: the older server closes the connection of a QUEUE_PUSH or QUEUE_LEN",
@@ -465,7 +466,7 @@ NOT_TOLD = {
     },
     "libuv": {},
 }
-# PyTorch's server -> story -> [(how a line of theirs begins, the line of ours, why)].
+# PyTorch's server -> story -> [(beginning of a line of theirs, the line of ours, reason)].
 DIFFERENCES = {
     "libuv": {
         compare_set_that_stores_nothing: [

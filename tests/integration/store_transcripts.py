@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Tells every story of store_stories.py to a ddp-store and to this PyTorch's own servers, and compares.
+"""Runs every story of store_stories.py against a ddp-store and this PyTorch's own servers.
 
     store_transcripts.py BIN_DIR [options of ddp-store...]
 
-prints what differs and ends with 1, or says that all is equal. pytorch_store_test.py is the test with the
-PyTorch of the build; other_pytorch_test.py runs this program with others.
+It compares the results. It prints the differences and exits with 1, or reports that all is
+equal. pytorch_store_test.py is the test with the PyTorch of the build. other_pytorch_test.py
+runs this program with other versions.
 """
 
 import difflib
@@ -15,7 +16,7 @@ from store_stories import DIFFERENCES, NOT_TOLD, STORIES
 
 
 def servers():
-    """The kinds of server that this PyTorch has, and the option that chooses each."""
+    """Returns the kinds of server that this PyTorch has, and the option that chooses each."""
     return {"libuv": True, "poll": False} if HAS_LIBUV else {"poll": None}
 
 
@@ -26,7 +27,8 @@ def tell(story, port):
 
 
 def as_ours(story, kind, theirs):
-    """Their transcript with the lines of DIFFERENCES replaced; each must be there."""
+    """Returns their transcript with the lines of DIFFERENCES replaced. Each of these must be
+    there."""
     lines = list(theirs)
     for beginning, replacement, _ in DIFFERENCES[kind].get(story, []):
         places = [i for i, line in enumerate(lines) if line.startswith(beginning)]
@@ -37,7 +39,8 @@ def as_ours(story, kind, theirs):
 
 
 def differences(story, binaries, *options):
-    """What a ddp-store with these options does otherwise than PyTorch's own servers: lines of a diff."""
+    """Returns how a ddp-store with these options differs from PyTorch's own servers: lines of
+    a diff."""
     with ddp_store(binaries, *options) as store:
         ours = tell(story, store.port)
     found = []

@@ -1,4 +1,4 @@
-// ddprun and ddp-rendezvous with TLS, as whole programs.
+// Tests ddprun and ddp-rendezvous with TLS, as whole programs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -135,7 +135,7 @@ TEST_F(Tls, CertificatesAreReadAgainAtSighup) {
     return RawTlsClient(parse_host_port(endpoint)->port, context).is_open();
   };
   EXPECT_TRUE(is_believed());
-  const IssuedFiles other = theirs_.issue("service");  // in the place of ours
+  const IssuedFiles other = theirs_.issue("service");  // replaces ours
   ASSERT_EQ(other.cert, service_files_.cert);
   EXPECT_TRUE(is_believed()) << "nothing is read before it is told";
   service->signal(SIGHUP);

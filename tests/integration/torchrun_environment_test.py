@@ -1,8 +1,10 @@
-"""What a worker finds in its environment is the same under torchrun and under ddprun, mode by mode.
+"""Checks that a worker's environment is the same under torchrun and under ddprun, mode by
+mode.
 
-argv[1] is the folder of the programs. Each mode runs `env` as the workers of both. Names must be equal, and
-so must values, but for those that MAY_DIFFER lists, with the reason; docs/worker_environment.md is for people.
-TORCHELASTIC_RESTART_COUNT is the same as long as there is one node: with several, torchrun counts for each.
+argv[1]: the folder of the programs. Each mode runs `env` as the workers of both. The names
+must be equal. The values must be equal, too, except those that MAY_DIFFER lists, with the
+reason. docs/worker_environment.md is the page for people. TORCHELASTIC_RESTART_COUNT is the
+same with one node: with several, torchrun counts for each node.
 """
 import contextlib
 import os
@@ -22,7 +24,7 @@ import needs
 PATIENCE = 60  # seconds for one launcher
 # Only ddprun's workers have them.
 OURS = "DDPRUN_"
-# Both launchers get this environment and what the mode adds; nothing of whoever runs the test.
+# Both launchers get this environment and the variables of the mode, and nothing of the user's.
 CLEAN = {"PATH": os.environ["PATH"], "HOME": "/", "LANG": "C.UTF-8"}
 
 
@@ -39,7 +41,7 @@ def place_of_error_file(text: str) -> str | None:
     return found and found[0]
 
 
-# Variable: (what of the value must be there, and be the same; why the rest differs).
+# Variable: (the part of the value that must exist and be the same, why the rest differs).
 MAY_DIFFER: dict[str, tuple[Callable[[str], object], str]] = {
     "MASTER_ADDR": (address, "torchrun says the host's full name, ddprun an address, where nobody has said one"),
     "MASTER_PORT": (port, "a free port, where nobody has said one"),
@@ -47,15 +49,18 @@ MAY_DIFFER: dict[str, tuple[Callable[[str], object], str]] = {
     "TORCHELASTIC_ERROR_FILE": (place_of_error_file, "both make a directory of their own, below --log-dir where given"),
     "OMP_NUM_THREADS": (str.isdigit, "torchrun says 1; ddprun's is in docs/worker_environment.md"),
 }
-# What ddprun may say where torchrun says nothing.
+# Variables that ddprun may set if torchrun does not.
 MAY_BE_MORE = {"OMP_NUM_THREADS": "torchrun leaves the only worker of a node what its libraries think"}
-# In every mode that does not say otherwise.
+# These may differ in every mode that does not state otherwise.
 USUALLY = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "OMP_NUM_THREADS"}
 
 
 class Mode:
-    """nodes: arguments of each node's launcher. equal: what must not differ here although it usually may;
-    differs: what may although it usually must not. attempts: how often the two workers are started."""
+    """A mode in which both launchers run.
+
+    nodes: arguments of each node's launcher. equal: variables that must not differ here
+    although they usually may. differs: variables that may differ although they usually must
+    not. attempts: how often the two workers are started."""
 
     def __init__(self, *nodes: list[str], env: dict[str, str] | None = None, equal: set[str] = frozenset(),
                  differs: set[str] = frozenset(), attempts: int = 1):
@@ -64,7 +69,8 @@ class Mode:
 
 
 def modes(number: int) -> dict[str, Mode]:
-    """Port `number` is free and may be used by one launcher after the other; LOGS stands for a directory of its own."""
+    """Port `number` is free, and one launcher after the other may use it. LOGS stands for a
+    directory."""
     standalone = {"TORCHELASTIC_RUN_ID"}
     where = {"MASTER_ADDR", "MASTER_PORT"}
     two = "--nproc-per-node=2"
@@ -101,8 +107,8 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-# Writes what it finds into <folder>/<attempt>.<rank>. Until they have been started often enough, rank 0 fails, once
-# rank 1 has written, too.
+# Writes the environment into <folder>/<attempt>.<rank>. Rank 0 fails once rank 1 has written,
+# too, until the workers have been started often enough.
 WORKER = """
 env -0 >"$1/$TORCHELASTIC_RESTART_COUNT.$RANK"
 test "$TORCHELASTIC_RESTART_COUNT" -ge "$2" && exit 0
@@ -111,7 +117,8 @@ if test "$RANK" = 1; then echo written >"$1/fifo"; else read -r _ <"$1/fifo"; ex
 
 
 def start_torchrun(arguments: list[str], env: dict[str, str], log: pathlib.Path) -> int:
-    """A fork that goes on as torchrun: importing PyTorch once is enough for all modes."""
+    """Forks a process that continues as torchrun: one import of PyTorch is enough for all
+    modes."""
     child = os.fork()
     if child != 0:
         return child
@@ -141,7 +148,8 @@ def start_ddprun(ddprun: pathlib.Path, arguments: list[str], env: dict[str, str]
 
 
 def exit_code_of(pid: int) -> int:
-    """Waits for the process; kills it when patience is over, which the code then says."""
+    """Waits for the process and returns its exit code. Kills it after the timeout; the code
+    then shows it."""
     end = os.pidfd_open(pid)
     if not select.select([end], [], [], PATIENCE)[0]:
         os.kill(pid, signal.SIGKILL)
@@ -150,7 +158,7 @@ def exit_code_of(pid: int) -> int:
 
 
 def environments(mode: Mode, start: Callable, folder: pathlib.Path) -> dict[str, dict[str, str]]:
-    """What each worker of the mode found, by attempt and rank."""
+    """Returns the environment of each worker of the mode, by attempt and rank."""
     folder.mkdir()
     os.mkfifo(folder / "fifo")
     logs = str(folder / "logs")

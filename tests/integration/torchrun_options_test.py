@@ -1,6 +1,6 @@
-"""Every option of PyTorch's torchrun is known to ddprun, and to docs/torchrun.md.
+"""Checks that ddprun, and docs/torchrun.md, know every option of PyTorch's torchrun.
 
-argv[1] is the folder of the programs, argv[2] that of the sources.
+argv[1]: the folder of the programs. argv[2]: the folder of the sources.
 """
 import pathlib
 import subprocess
@@ -8,13 +8,14 @@ import sys
 
 import needs
 
-# Where "1" cannot be meant.
+# The values of options for which "1" is not valid.
 VALUES = {"--start-method": "spawn", "--event-log-handler": "null", "--logs-specs": "default", "--rdzv-conf": "",
           "--numa-binding": "node", "--signals-to-handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
 
 
 def answer_to(ddprun: pathlib.Path, *options: str) -> str:
-    """What ddprun says to these options; it lacks a program, so it never starts anything."""
+    """Returns ddprun's answer to these options. A program is missing, so it never starts
+    anything."""
     result = subprocess.run([ddprun, *options], capture_output=True, text=True, timeout=20, check=False)
     assert result.returncode == 2, (options, result)
     return result.stderr

@@ -1,7 +1,7 @@
-"""Workers of ours under the stock torchrun: argv[1] is the folder of the programs.
+"""Tests workers of worker_lib under the stock torchrun. argv[1]: the folder of the programs.
 
-Rank 1 of the first generation kills itself; torchrun starts both again, on the same store, which still
-holds the addresses of the dead.
+Rank 1 of the first generation kills itself. torchrun starts both ranks again, on the same
+store. The store still has the addresses of the dead ranks.
 """
 import subprocess
 import sys

@@ -1,6 +1,7 @@
-// Where each worker of a training is just now, in a file that workers and their test map: so that a test can
-// kill at a certain point, and sees afterwards where the killed ones really died. A worker has a slot for each
-// generation; what a killed one wrote last stays.
+// The current phase of each worker of a training, in a file that the workers and their test
+// map. So a test can kill a worker in a certain phase, and can see later in which phase it
+// really died. A worker has a slot for each generation. The last values of a killed worker
+// stay.
 #pragma once
 
 #include <fcntl.h>
@@ -18,8 +19,9 @@
 
 namespace ddprun::testing_support {
 
-// What the training thread does. Backward: gradients are averaged in it. Collective: a call of the
-// program's own. Saving: until the state is copied; what comes after that is slot.saved_step.
+// The phase of the training thread. Backward includes averaging the gradients. Collective: a
+// call of the program's own. Saving: until the state is copied; slot.saved_step shows what
+// comes after that.
 enum class Phase : std::int32_t {
   kLoading,  // before main()
   kJoining,
@@ -38,7 +40,7 @@ inline constexpr std::array<std::string_view, 9> kPhaseNames{"loading",    "join
 struct PhaseSlot {
   std::atomic<Phase> phase;
   std::atomic<std::int64_t> steps;       // done in this generation
-  std::atomic<std::int64_t> saved_step;  // that the last save is of; it may still be being written
+  std::atomic<std::int64_t> saved_step;  // step of the last save, which may still be in progress
 };
 static_assert(std::atomic<std::int64_t>::is_always_lock_free, "it is shared by processes");
 
@@ -46,7 +48,7 @@ class PhaseFile {
  public:
   static constexpr std::size_t kGenerations = 256, kRanks = 4;
 
-  // Makes the file where it is missing; a new one is all zeros. Throws std::runtime_error.
+  // Makes the file if it is missing. A new file is all zeros. Throws std::runtime_error.
   explicit PhaseFile(const std::string& path) {
     const UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (::ftruncate(file.get(), kBytes) == 0)

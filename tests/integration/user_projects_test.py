@@ -1,8 +1,11 @@
 #!/usr/bin/env python3
-"""Checks how projects of users build ddprun in: user_projects_test.py SOURCE_DIR BUILD_DIR TORCH_DIR CXX
+"""Checks how users' projects use ddprun: user_projects_test.py SOURCE_DIR BUILD_DIR TORCH_DIR
+CXX
 
-A plain compiler command with the installed pkg-config file; a project that brings ddprun along with FetchContent and
-has targets named like ddprun's examples; and two mistakes, each of which must be told in one clear line.
+- A plain compiler command with the installed pkg-config file.
+- A project that includes ddprun with FetchContent and has targets named like ddprun's
+  examples.
+- Two mistakes. Each must be reported in one clear line.
 """
 import pathlib
 import shlex

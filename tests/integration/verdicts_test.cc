@@ -1,4 +1,4 @@
-// What ddprun tells of failures: on the terminal, and in the file of --report-file.
+// Tests ddprun's reports of failures: on the terminal, and in the file of --report-file.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -69,7 +69,7 @@ TEST_F(VerdictTest, AWorkersErrorFileSaysWhatAndWhere) {
 }
 
 TEST_F(VerdictTest, WhoNamesTheRankThatIsGoneIsItsVictim) {
-  // Rank 0 sees rank 1's end, and is itself seen to end before it.
+  // Rank 0 sees rank 1's end, but ddprun sees rank 0 end before rank 1.
   auto job = start_shell({"--nproc-per-node=2", "--report-file=report.json"},
                          "if [ $RANK = 0 ]; then until [ -e up ]; do sleep 0.02; done; "
                          "echo 'rank 1 closed its connection' >&2; exit 9; fi; "
@@ -149,7 +149,7 @@ TEST_F(VerdictTest, ACrashThatTookLongerThanItsVictimIsFirst) {
   EXPECT_EQ(failed["victims"][0]["victim_of_rank"], 1);
 }
 
-// Whether this machine writes cores is what the kernel says of the same program without ddprun.
+// The same program without ddprun shows whether this machine writes cores.
 TEST_F(VerdictTest, SaysWhetherACoreWasDumped) {
   const std::string crash = "ulimit -c $(ulimit -H -c); kill -SEGV $$";
   const pid_t reference = fork();
@@ -171,7 +171,7 @@ TEST_F(VerdictTest, SaysWhetherACoreWasDumped) {
   EXPECT_EQ(report()["failed_generations"][0]["first"][0]["core_dumped"], false);
 }
 
-// A control group (v1) of the test's own.
+// A control group (v1) of the test itself.
 class OwnGroup {
  public:
   OwnGroup(const std::string& controller, const std::string& name)
@@ -215,7 +215,7 @@ TEST_F(VerdictTest, AWorkerThatTheKernelKilledForWantOfMemoryIsTold) {
   EXPECT_THAT(job->err(), HasSubstr("hint: give it more memory"));
 }
 
-// A process in a frozen group takes no signal, as one in an uninterruptible system call.
+// A process in a frozen group takes no signal, like one in an uninterruptible system call.
 TEST_F(VerdictTest, WhatCannotBeKilledIsReportedAndTheNodeLeaves) {
   const OwnGroup group("freezer", "ddprun_test");
   if (!group.is_there()) GTEST_SKIP() << "no control group (v1) that freezes can be made here";
@@ -225,7 +225,7 @@ TEST_F(VerdictTest, WhatCannotBeKilledIsReportedAndTheNodeLeaves) {
                       std::string(kUntilGo) + "; exit 3");
   ASSERT_TRUE(eventually([&] { return !read_file(directory_ / "pid1").empty(); }));
   const pid_t frozen = std::stoi(read_file(directory_ / "pid1"));
-  // The shell tells its pid before it becomes what the report is to name.
+  // The shell prints its pid before it becomes the program that the report must name.
   const std::string name_of_frozen = "/proc/" + std::to_string(frozen) + "/comm";
   ASSERT_TRUE(eventually([&] { return read_file(name_of_frozen) == "sleep\n"; }));
   ASSERT_TRUE(group.write("cgroup.procs", std::to_string(frozen)));
@@ -293,7 +293,7 @@ TEST_F(VerdictTest, AReportThatCannotBeWrittenIsSaidBeforeAnythingStarts) {
 
 class NodesVerdictTest : public ServiceTest {
  protected:
-  // The nodes' reports are report0.json and report1.json.
+  // Starts two nodes. Their reports are report0.json and report1.json.
   void begin_nodes(const std::string& script) {
     service_flags_ = {"--lease=1"};
     ASSERT_NO_FATAL_FAILURE(start_service());
@@ -333,7 +333,7 @@ TEST_F(NodesVerdictTest, ARankOfAnotherNodeThatLeavesEarlyWithCode0IsTheFirstFai
   EXPECT_EQ(report_of(0)["failed_generations"][0]["victims"][0]["victim_of_rank"], 1);
 }
 
-// Who would have written it is gone.
+// The node that would have written the report is gone.
 TEST_F(NodesVerdictTest, TheLossOfTheFirstNodeIsReportedByTheOther) {
   begin_nodes("echo up; exec sleep 1000");
   ASSERT_TRUE(nodes_[0]->wait_for_out("up") && nodes_[1]->wait_for_out("up"));

@@ -1,6 +1,8 @@
-"""What wheel_test.py runs under a root that has nearly nothing: argv[1] is the wheel, argv[2] its version.
+"""The program that wheel_test.py runs under a nearly empty root: argv[1] is the wheel, argv[2]
+its version.
 
-Installs the wheel and uses its programs: a job of two workers, and one of two nodes that meet at ddp-rendezvous.
+Installs the wheel and uses its programs: a job of two workers, and a job of two nodes that
+meet at ddp-rendezvous.
 """
 import os
 import pathlib
@@ -46,7 +48,7 @@ def main() -> None:
     both = {f"[rank {rank}] {rank}/2 {sys.prefix}" for rank in (0, 1)}
     assert set(output_of("ddprun", "--nproc-per-node=2", str(script)).splitlines()) == both
 
-    # Two nodes, on loopback, with a key, for which OpenSSL is loaded.
+    # Two nodes on the loopback address. They use a key, for which OpenSSL is loaded.
     os.environ["DDPRUN_RDZV_KEY"] = "a-key-of-sixteen-letters"
     service = subprocess.Popen(["ddp-rendezvous", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
     try:

@@ -1,11 +1,13 @@
-"""The wheel of `pip install .`: what is inside, what its programs need, and that they run where nothing else is.
+"""Tests the wheel of `pip install .`: its contents, its requirements, and that its programs
+run alone.
 
-argv: the folder of the sources, one to build in (kept, so that the next build is quick), the C++ compiler, and
-what more CMake is told (-DNAME=VALUE ...).
+argv: the folder of the sources, a build folder (kept, so that the next build is quick), the
+C++ compiler, and more options of CMake (-DNAME=VALUE ...).
 
-It is installed and run under a root that has a Python and the libraries that Python and the programs are linked
-with, file by file, and nothing else: no compiler, no header, no Boost, no PyTorch. wheel_probe.py is what runs
-there. Nothing is downloaded: scikit-build-core is the one of this python.
+The wheel is installed and run under a root that has a Python and the libraries that Python and
+the programs are linked with, file by file. Nothing else is there: no compiler, no header, no
+Boost, no PyTorch. wheel_probe.py runs there. Nothing is downloaded: scikit-build-core is the
+one of this python.
 """
 import os
 import pathlib
@@ -23,7 +25,7 @@ import needs
 
 PROGRAMS = {"ddprun", "ddp-rendezvous", "ddp-store"}
 DATA = {"man/man1/ddprun.1", "bash-completion/completions/ddprun", "zsh/site-functions/_ddprun"}
-# What every glibc system has. OpenSSL is loaded when there are keys, hwloc when workers are bound.
+# Libraries of every glibc system. OpenSSL is loaded for keys, hwloc to bind workers.
 ALLOWED = re.compile(r"linux-(vdso|gate)\.so\.1|ld-linux[\w-]*\.so\.\d|(libc|libm|libdl|librt|libpthread)\.so\.\d")
 
 
@@ -59,8 +61,9 @@ def check_contents(wheel: pathlib.Path, sources: pathlib.Path) -> str:
 
 
 def libraries_of(files: list) -> dict[str, str]:
-    """What the dynamic linker loads for them, by name; an empty path: it is no file."""
-    # Of several files ldd fails where one is static.
+    """Returns the libraries that the dynamic linker loads for the files, by name; an empty
+    path: no file."""
+    # With several files, ldd fails if one is static.
     listing = subprocess.run(["ldd", *files], text=True, capture_output=True, check=False).stdout
     assert "not found" not in listing, listing
     found = {}
@@ -80,7 +83,9 @@ def check_libraries(installed: pathlib.Path) -> None:
 
 
 def small_root(environment: pathlib.Path) -> list[str]:
-    """What stands in it, at the same place as here: devices, this Python, and every library that any of it loads."""
+    """Returns the contents of the root, at the same paths as here.
+
+    These are devices, this Python, and every library that any of it loads."""
     standard = pathlib.Path(sysconfig.get_path("stdlib"))
     python = pathlib.Path(sys.executable).resolve()
     loaded = [python, *standard.glob("lib-dynload/*.so"), *(environment / "bin" / name for name in PROGRAMS)]
@@ -90,7 +95,8 @@ def small_root(environment: pathlib.Path) -> list[str]:
             *(file for file in ("/etc/hosts", "/etc/nsswitch.conf") if os.path.exists(file))]
 
 
-# $1: an empty folder; $2: how many places follow, which are bound below it; then a command to run there.
+# $1: an empty folder. $2: the number of paths that follow, which are bound below it. Then a
+# command to run there.
 MAKE_ROOT = """
 set -e
 root=$1 places=$2
@@ -111,7 +117,7 @@ exec chroot "$root" "$@"
 def main() -> None:
     needs.module("scikit_build_core", ": scripts/setup --tests")
     sources, folder, compiler, *definitions = sys.argv[1:]
-    # Nothing of it outlives the test, even where that is killed.
+    # No part of it outlives the test, even if the test is killed.
     unshare = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     if os.geteuid() != 0:
         unshare.append("--map-root-user")
@@ -129,7 +135,7 @@ def main() -> None:
         check_libraries(environment / "bin")
         hardening_test = pathlib.Path(__file__).parent / "hardening_test.py"
         run(sys.executable, hardening_test, *(environment / "bin" / name for name in sorted(PROGRAMS)))
-        # Once more where it is to run.
+        # The wheel is installed once more, in the place where its programs are to run.
         places = small_root(environment)
         run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "ddprun")
         assert not any((environment / "bin" / name).exists() for name in PROGRAMS)

@@ -1,4 +1,5 @@
-// --hang-timeout with programs of the worker library: what their collectives leave in the flight record.
+// Tests --hang-timeout with programs of the worker library: their collectives in the flight
+// record.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

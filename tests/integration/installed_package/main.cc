@@ -13,7 +13,7 @@ int main() {
   ddprun::DistributedDataParallel model(net, ctx.group());
   model(x).sum().backward();
   std::cout << "digest " << ddprun::digest_of(*net) << "\n";
-  const ddprun::PendingWork call;  // what a backend of the user's own answers with
+  const ddprun::PendingWork call;  // the answer of a backend that the user wrote
   call.complete();
   call.work().wait();
   std::cout << "sum " << x.sum().item<int>() << " over " << ctx.world_size() << " rank(s)\n";

@@ -1,6 +1,6 @@
-# Installs ddprun from BUILD_DIR, builds the project beside this file against it with COMPONENT
-# (worker or worker_cuda), outside the tree, and runs its program. With EXPECT_MISSING: asking for the
-# component must fail with that text.
+# Installs ddprun from BUILD_DIR. Then builds the project in this folder against it with
+# COMPONENT (worker or worker_cuda), outside the tree, and runs its program. With
+# EXPECT_MISSING: the request for the component must fail with that text.
 execute_process(COMMAND mktemp -d -t ddprun-package-XXXXXX OUTPUT_VARIABLE work
                 OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 file(COPY ${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt ${CMAKE_CURRENT_LIST_DIR}/main.cc
@@ -26,7 +26,7 @@ foreach(printed man/man1/ddprun.1 bash-completion/completions/ddprun zsh/site-fu
   endif()
 endforeach()
 
-# What ddprun needs only for itself is hidden from the user's project.
+# Packages that ddprun needs only for itself are hidden from the user's project.
 foreach(package Boost CLI11 fmt GTest spdlog)
   list(APPEND options -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
 endforeach()
@@ -42,7 +42,7 @@ run("configure" "${expected}"
   -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_BUILD_TYPE=Release
   ${options})
 if(NOT EXPECT_MISSING)
-  # The folder has another name each time, which ccache should not mind.
+  # The folder has another name each time. ccache is told to ignore it.
   run("build" "train" ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${work} CCACHE_NOHASHDIR=1
       ${CMAKE_COMMAND} --build ${work}/build)
   run("run" "sum 3 over 1 rank(s)" ${CMAKE_COMMAND} -E env --unset=RANK --unset=WORLD_SIZE
