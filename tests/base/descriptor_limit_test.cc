@@ -9,7 +9,7 @@
 namespace ddprun {
 namespace {
 
-// How many descriptors the kernel's table has room for.
+// Returns the number of descriptors that the kernel's table has room for.
 std::size_t room() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {

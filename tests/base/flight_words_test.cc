@@ -85,7 +85,7 @@ TEST(FlightWords, WhereARankIsIsWhatItsPageSays) {
       "2.0 s");
 }
 
-// The page is another process's memory.
+// The page is memory of another process, which may write anything there.
 TEST(FlightWords, APageOfNonsenseIsReadWithinBounds) {
   const auto page = std::make_unique<WorkerPage>();
   page->calls = ~std::uint64_t{0};

@@ -28,7 +28,7 @@ TEST(NamesOneUser, WhereEveryUserHasAnIdOrTheIdIsNotTheOverflowId) {
 
 class UserBehind : public testing::Test {
  protected:
-  // At a name in the abstract namespace that the kernel chooses.
+  // Listens at a name in the abstract namespace that the kernel chooses.
   void SetUp() override {
     sockaddr_un any{.sun_family = AF_UNIX, .sun_path = {}};
     ASSERT_TRUE(listener_.valid());
@@ -54,12 +54,12 @@ TEST_F(UserBehind, IsThisUserOnBothSidesOfItsOwnConnection) {
   EXPECT_EQ(user_behind(accepted().get()), geteuid());
 }
 
-// In a user namespace without ids every user is called 65534, this one, too.
+// In a user namespace without ids, every user has the id 65534, this process's user too.
 TEST_F(UserBehind, IsNotThisUserBecauseNeitherHasAnId) {
   if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   const pid_t other = fork();
   if (other == 0) {
-    alarm(20);  // whatever becomes of the test
+    alarm(20);  // ends this process whatever happens to the test
     const bool is_other = setresuid(kStranger, kStranger, kStranger) == 0;
     const UniqueFd connection = is_other ? connected() : UniqueFd();
     char byte = 0;

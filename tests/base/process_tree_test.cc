@@ -9,7 +9,7 @@
 namespace ddprun {
 namespace {
 
-// A process that waits to be signalled.
+// Starts a process that waits for a signal.
 pid_t start_child() {
   const pid_t pid = fork();
   if (pid == 0) {
@@ -27,13 +27,13 @@ TEST(SignalDescendant, ReachesAChild) {
   EXPECT_EQ(WTERMSIG(status), SIGKILL);
 }
 
-// As a number is that was given to a process of another job after the snapshot.
+// The kernel may have given the process id to a process of another job after the snapshot.
 TEST(SignalDescendant, LeavesAProcessAloneThatIsNotBelow) {
   const pid_t sibling = start_child();
   ASSERT_GT(sibling, 0);
   const pid_t other = fork();
   if (other == 0) {
-    signal_descendant(sibling, SIGKILL);  // its parent's child, not its own
+    signal_descendant(sibling, SIGKILL);  // it is a child of this process's parent
     _exit(kill(sibling, 0) == 0 ? 0 : 1);
   }
   int status = 0;

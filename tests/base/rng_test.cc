@@ -9,7 +9,7 @@ namespace {
 
 TEST(Rng, TheSameSeedGivesTheSameDrawsOnEveryPlatform) {
   Rng rng(42);
-  // The first outputs of the standard's mt19937_64 for this seed.
+  // These are the first outputs of the C++ standard's mt19937_64 for this seed.
   EXPECT_EQ(rng.next(), 13930160852258120406ULL);
   EXPECT_EQ(rng.next(), 11788048577503494824ULL);
 }

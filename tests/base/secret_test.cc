@@ -12,7 +12,7 @@
 namespace ddprun {
 namespace {
 
-// The VmFlags of the mapping that holds the byte.
+// Returns the VmFlags line of the mapping that contains the byte.
 std::string flags_at(const char* byte) {
   std::ifstream maps("/proc/self/smaps");
   bool is_here = false;
@@ -54,7 +54,7 @@ TEST(Secret, IsEmptyWhereItWasMovedFrom) {
   Secret from("key");
   const Secret to = std::move(from);
   EXPECT_EQ(to.view(), "key");
-  EXPECT_TRUE(from.empty());  // NOLINT(bugprone-use-after-move): that is tested
+  EXPECT_TRUE(from.empty());  // NOLINT(bugprone-use-after-move): this is tested
   EXPECT_EQ(from.view(), "");
 }
 

@@ -61,7 +61,7 @@ TEST(WorkerPageFile, WhatIsNoPageIsNotMapped) {
   EXPECT_TRUE(is_page({.file = file}));
 }
 
-// Whoever looks into such a file when it becomes shorter is killed by SIGBUS.
+// SIGBUS kills a process that reads such a file after the file became shorter.
 TEST(WorkerPageFile, WhatCouldBeMadeSmallerIsNotMapped) {
   const UniqueFd loose(memfd_create("pages", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   ASSERT_EQ(ftruncate(loose.get(), kWorkerPageBytes), 0);

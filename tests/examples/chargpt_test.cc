@@ -1,5 +1,5 @@
-// The example chargpt as real processes: what it learns, the same steps with any number of workers,
-// the same bits when it goes on, and what it refuses.
+// Tests the example chargpt with real processes: it learns, takes the same steps with any
+// number of workers, and has the same bits when it is resumed. Also tests what it refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -59,23 +59,24 @@ std::vector<nlohmann::json> metrics_of(int workers, const Arguments& options) {
   return all;
 }
 
-// From ln 59, a guess among the text's characters, or thereabouts.
+// The loss starts at about ln 59, which is a guess among the characters of the text.
 TEST(Chargpt, LearnsToWriteLikeTheText) {
   const std::string output = output_of(1, {"--steps=300", "--eval-every=150", "--sample=80"});
   EXPECT_LT(number_after(output, "step 150  loss "), 3.0) << output;
   const std::string last = output.substr(output.find("step 300  loss "));
   EXPECT_LT(number_after(last, "step 300  loss "), 2.5) << output;
   EXPECT_LT(number_after(last, "val_loss "), 2.45) << output;
-  // The sample lies between the last step and the digest, and is of the text's characters.
+  // The sample lies between the last step and the digest, and consists of characters of the
+  // text.
   const std::size_t begin = last.find('\n') + 1, end = last.find("\nsha256 ");
   ASSERT_NE(end, std::string::npos) << output;
   const std::string sample = last.substr(begin, end - begin);
   EXPECT_GE(sample.size(), 80u);
   EXPECT_GE(std::ranges::count(sample, ' '), 5) << sample;
-  EXPECT_EQ(output.find('\r'), std::string::npos);  // no bar where there is no terminal
+  EXPECT_EQ(output.find('\r'), std::string::npos);  // without a terminal there is no progress bar
 }
 
-// 600 of 8,840 blocks in a step: the fifteenth begins another epoch.
+// A step takes 600 of 8,840 blocks, so step 15 begins another epoch.
 TEST(Chargpt, AnyNumberOfWorkersTakesTheSameSteps) {
   const Arguments options{"--steps=18", "--batch-size=600", "--eval-every=6"};
   const std::vector<nlohmann::json> alone = metrics_of(1, options);
@@ -92,7 +93,7 @@ TEST(Chargpt, AnyNumberOfWorkersTakesTheSameSteps) {
   }
 }
 
-// Step 14 is the last of its epoch.
+// Step 14 is the last step of its epoch.
 TEST(Chargpt, GoesOnWithinAnEpochAndBehindOneWithTheSameBits) {
   const Arguments options{"--batch-size=600", "--lr-decay-steps=16", "--checkpoint-every=7"};
   const std::string expected = digest_after(output_of(2, joined(options, {"--steps=16"})));
@@ -105,7 +106,7 @@ TEST(Chargpt, GoesOnWithinAnEpochAndBehindOneWithTheSameBits) {
   }
   EXPECT_THAT(output, HasSubstr("resumed at step 14 from "));
   EXPECT_EQ(digest_after(output), expected);
-  // Nothing is left to do.
+  // No steps are left to do.
   EXPECT_EQ(digest_after(output_of(2, joined(options, {"--steps=16", checkpoints}))), expected);
 }
 
@@ -132,7 +133,7 @@ TEST(Chargpt, LeavesWhenItIsAskedToAndGoesOnWithTheSameBits) {
 TEST(Chargpt, MeasuresWhereTheTimeGoes) {
   const std::string output = output_of(2, {"--breakdown", "--steps=20", "--warmup=3"});
   EXPECT_THAT(output, Not(HasSubstr("val_loss")));
-  // The last line, behind ddprun's name of the rank.
+  // The last line, after the name of the rank that ddprun puts before it.
   const std::string last = output.substr(output.rfind('\n', output.size() - 2) + 1);
   const nlohmann::json measured = nlohmann::json::parse(last.substr(last.find('{')));
   double step_ms = 0;
@@ -191,7 +192,7 @@ TEST(Chargpt, ABatchThatDoesNotDivideByTheWorkersIsRefused) {
   EXPECT_THAT(job.err(), HasSubstr("a batch of 7 does not divide among 2 ranks; 6 and 8 do"));
 }
 
-// The same characters in another order.
+// The other text has the same characters in another order.
 TEST(Chargpt, ACheckpointOfAnotherTextIsRefused) {
   const TemporaryDirectory directory;
   const std::string checkpoints = "--checkpoint-dir=" + directory / "run";

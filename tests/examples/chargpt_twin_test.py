@@ -15,7 +15,7 @@ BIN = pathlib.Path(sys.argv.pop())
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = ["--data", ROOT / "tests/data/chargpt.txt", "--block=16", "--layers=2", "--heads=2", "--width=32",
         "--lr-warmup=5", "--lr=0.01", "--batch-size=600"]
-STEPS = ["--steps=18", "--eval-every=3"]  # the fifteenth begins another epoch
+STEPS = ["--steps=18", "--eval-every=3"]  # step 15 begins another epoch
 
 
 class Twin(unittest.TestCase):
@@ -27,7 +27,8 @@ class Twin(unittest.TestCase):
     def output_of(self, program, workers, options):
         command = [program, *TINY, *options]
         if workers > 1:
-            # PyTorch 2.11 aborts now and then while it shuts down ("terminate called without an active exception").
+            # PyTorch 2.11 sometimes aborts while it shuts down ("terminate called without an
+            # active exception").
             restarts = 3 if program.suffix == ".py" else 0
             command = [BIN / "ddprun", "--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}",
                        *command]
@@ -49,7 +50,7 @@ class Twin(unittest.TestCase):
         file.unlink(missing_ok=True)
         run(workers, *STEPS, f"--metrics={file}", *options)
         lines = [json.loads(line) for line in file.read_text().splitlines()]
-        return lines[-6:]  # a job that was started again has taken its steps twice
+        return lines[-6:]  # a job that was restarted has taken its steps twice
 
     def expect_same_losses(self, ours, theirs):
         self.assertEqual([line["step"] for line in ours], [3, 6, 9, 12, 15, 18])
@@ -59,7 +60,8 @@ class Twin(unittest.TestCase):
             for name in ("loss", "val_loss"):
                 self.assertAlmostEqual(mine[name], other[name], delta=1e-5, msg=f"{name} of step {mine['step']}")
 
-    # The weights are of another seed than the runs, which would draw the same ones.
+    # The weights come from another seed than the runs use. With the same seed the runs would
+    # draw the same weights.
     def weights_of(self, run):
         file = self.folder / "weights.pt"
         run(1, "--seed=5", "--steps=1", "--save-init", file)

@@ -1,4 +1,4 @@
-// The example data_parallel on the CPU, as on a host without GPUs.
+// Tests the example data_parallel on the CPU, as on a host without GPUs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

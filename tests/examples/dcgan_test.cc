@@ -1,4 +1,5 @@
-// The example dcgan as real processes: the same bits after kills, and what lies in its checkpoint.
+// Tests the example dcgan with real processes: the same bits after kills, and the contents of
+// its checkpoint.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -48,7 +49,7 @@ TEST(Dcgan, EndsWithTheSameBitsWhenAWorkerWasKilled) {
                                 HasSubstr("discriminator"), HasSubstr("fixed_noise")));
 }
 
-// The first ends with the reason, and is not restarted.
+// The first job ends with the reason and is not restarted.
 TEST(Dcgan, TheSecondOfTwoJobsInOneDirectoryHasIt) {
   const TemporaryDirectory directory;
   const auto start = [&](const std::string& epochs) {

@@ -1,4 +1,4 @@
-// The example elastic with agents that come and are killed, on this host.
+// Tests the example elastic with agents that join and are killed, on this host.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,7 +41,7 @@ TEST_F(Elastic, GoesOnWithEveryImageOnceWhileNodesComeAndAreKilled) {
   const std::string endpoint = listening_address(*service);
   auto first = start_node(endpoint);
   ASSERT_TRUE(first->wait_for_out("epoch  1  world 1 ")) << first->err();
-  // It does not train on while the next one starts.
+  // The first node must not continue its training while the second one starts.
   const pid_t worker = tree_of(*first).worker;
   ASSERT_EQ(kill(worker, SIGSTOP), 0);
   auto second = start_node(endpoint);
@@ -50,7 +50,8 @@ TEST_F(Elastic, GoesOnWithEveryImageOnceWhileNodesComeAndAreKilled) {
   ASSERT_EQ(kill(worker, SIGCONT), 0);
   ASSERT_TRUE(first->wait_for_out("world of 2, before of 1: goes on with step "))
       << first->out() << first->err();
-  // The first of them may have been whole when the two came, so two more have checkpoints of theirs.
+  // The first epoch's checkpoint may have been complete before the world of two began. The next
+  // two epochs have checkpoints of the world of two.
   ASSERT_TRUE(eventually([&] { return lines_with(first->out(), "  world 2 ") >= 3; }))
       << first->out() << first->err();
   kill(tree_of(*second).agent, SIGKILL);
@@ -60,7 +61,7 @@ TEST_F(Elastic, GoesOnWithEveryImageOnceWhileNodesComeAndAreKilled) {
   EXPECT_NE(second->wait(), 0);
   end(*service);
 
-  // Of an epoch that was reported twice, because the kill came between, the later one counts.
+  // The kill may cause an epoch to be reported twice. Then the later report counts.
   std::map<int, std::string> epochs;
   for (const std::string& line : lines_of(first->out())) {
     const std::size_t at = line.find("epoch ");
@@ -70,7 +71,7 @@ TEST_F(Elastic, GoesOnWithEveryImageOnceWhileNodesComeAndAreKilled) {
   ASSERT_EQ(epochs.size(), static_cast<std::size_t>(kEpochs)) << first->out();
   for (const auto& [epoch, line] : epochs) {
     EXPECT_THAT(line, HasSubstr("  1437 of 1437 images, "));
-    // What fills up a deal that two do not divide.
+    // Images are repeated if two workers cannot divide them evenly.
     EXPECT_LE(number_after(line, "images, "), 2) << line;
   }
   EXPECT_GE(number_after(epochs[kEpochs], "test accuracy "), 90);

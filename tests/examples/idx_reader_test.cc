@@ -20,7 +20,7 @@ const std::string kDigits = DDPRUN_SOURCE_DIR "/examples/data/digits/";
 
 class IdxReader : public testing::Test {
  protected:
-  // The message with which these bytes are refused.
+  // Returns the message with which read_idx() refuses these bytes, or "read" if it reads them.
   std::string refusal(const std::string& bytes) {
     const std::string path = directory_ / "x-ubyte";
     std::ofstream(path, std::ios::binary | std::ios::trunc) << bytes;
@@ -33,7 +33,7 @@ class IdxReader : public testing::Test {
     return "read";
   }
 
-  // 2 x 3 bytes.
+  // A file of 2 x 3 bytes.
   const std::string good_ =
       "\0\0\x08\x02\0\0\0\x02\0\0\0\x03"
       "abcdef"s;
@@ -115,7 +115,7 @@ TEST_F(IdxReader, RefusesSizesThatOverflowBesideAnEmptyOne) {
               HasSubstr("the sizes multiply to more than 2^40"));
 }
 
-// A small file that unpacks to much: only what the sizes ask for is unpacked.
+// A small file may unpack to a large one. Only as much is unpacked as the sizes in it need.
 TEST_F(IdxReader, UnpacksNoMoreThanTheSizesSay) {
   EXPECT_THAT(refusal(packed(good_ + std::string(50 << 20, 'x'))),
               AllOf(HasSubstr("at offset 18"), HasSubstr("the file goes on")));

@@ -1,4 +1,5 @@
-// The example mnist_convnet as real processes: what it learns, and the same bits when it goes on.
+// Tests the example mnist_convnet with real processes: it learns, and has the same bits when it
+// is resumed.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -38,7 +39,7 @@ TEST(MnistConvnet, LearnsTheDigitsWithTwoWorkers) {
   ASSERT_NE(last, std::string::npos) << output;
   EXPECT_GE(number_after(output.substr(last), "accuracy "), 0.97) << output;
   EXPECT_GT(number_after(output, "speed-up of 2 workers over 1: "), 0);
-  EXPECT_EQ(output.find('\r'), std::string::npos);  // no bar where there is no terminal
+  EXPECT_EQ(output.find('\r'), std::string::npos);  // without a terminal there is no progress bar
 }
 
 TEST(MnistConvnet, GoesOnAfterTheLastEpochWithTheSameBits) {

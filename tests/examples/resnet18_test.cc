@@ -1,5 +1,5 @@
-// The example resnet18 as real processes: what it learns, that averaging by hand gives the same
-// bits, and that it goes on. resnet18_test.py has PyTorch's side.
+// Tests the example resnet18 with real processes: it learns, averaging by hand gives the same
+// bits, and it can be resumed. resnet18_test.py compares it with PyTorch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,10 +47,10 @@ double loss_of_epoch(const std::string& text, int epoch) {
 TEST(Resnet18, LearnsTheDigitsWhicheverWayGradientsAreAveraged) {
   const std::string by_ddp = output_of(2, {"--epochs=2"});
   EXPECT_GT(loss_of_epoch(by_ddp, 1), loss_of_epoch(by_ddp, 2));
-  // Guessing gives 0.1. After two epochs of width 4 the accuracy depends on the processor's kernels: 0.63 with AVX2,
-  // 0.48 with AVX-512.
+  // A guess gives 0.1. After two epochs of width 4 the accuracy depends on the processor's
+  // kernels: 0.63 with AVX2, 0.48 with AVX-512.
   EXPECT_GE(number_after(by_ddp.substr(by_ddp.find("epoch  2")), "accuracy "), 0.3) << by_ddp;
-  EXPECT_EQ(by_ddp.find('\r'), std::string::npos);  // no bar where there is no terminal
+  EXPECT_EQ(by_ddp.find('\r'), std::string::npos);  // without a terminal there is no progress bar
   for (const char* by_hand : {"after", "hooks"})
     EXPECT_EQ(digest_after(output_of(2, {"--epochs=2", std::string("--averaging=") + by_hand})),
               digest_after(by_ddp))
@@ -100,7 +100,7 @@ TEST(Resnet18, GoesOnAfterTheLastEpochWithTheSameBits) {
   for (std::string line; std::getline(metrics, line);) lines.push_back(nlohmann::json::parse(line));
   ASSERT_EQ(lines.size(), 2U);
   EXPECT_EQ(lines[1]["epoch"], 2);
-  EXPECT_EQ(lines[1]["step"], 44);  // 1437 images are 22 full batches for each of two
+  EXPECT_EQ(lines[1]["step"], 44);  // 1437 images are 22 full batches for each of two workers
   EXPECT_LT(lines[1]["loss"], lines[0]["loss"]);
 }
 

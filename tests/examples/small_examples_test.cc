@@ -1,5 +1,5 @@
-// The examples that show one thing each, as real processes: average_gradients, accumulate,
-// unused_parameters, uneven_inputs.
+// Tests the examples that show one thing each, with real processes: average_gradients,
+// accumulate, unused_parameters, uneven_inputs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -35,7 +35,7 @@ struct Ended {
   std::string output;
 };
 
-// One for each rank.
+// Runs an example and returns one result for each rank.
 std::vector<Ended> results(const std::string& example, int ranks, const Arguments& options = {}) {
   WorkerCluster cluster({.command = joined({program(example)}, options), .per_node = ranks});
   EXPECT_TRUE(cluster.wait_for_all(seconds(60)));
@@ -45,7 +45,7 @@ std::vector<Ended> results(const std::string& example, int ranks, const Argument
   return all;
 }
 
-// What each rank printed; all must end well.
+// Returns what each rank printed. All ranks must succeed.
 std::vector<std::string> outputs(const std::string& example, int ranks,
                                  const Arguments& options = {}) {
   std::vector<std::string> texts;
@@ -69,7 +69,7 @@ double loss_of_epoch(const std::string& text, int epoch) {
   return number_after(text, "epoch  " + std::to_string(epoch) + "  loss ");
 }
 
-// From ln 10, a guess among ten digits, or thereabouts.
+// Expects that the loss falls. It starts at about ln 10, which is a guess among ten digits.
 void expect_loss_falls(const std::string& text, double at_the_end) {
   EXPECT_LT(loss_of_epoch(text, 1), 2.4);
   for (int epoch = 2; epoch <= kEpochs; ++epoch)
@@ -85,8 +85,8 @@ TEST(AverageGradients, EveryWorkerEndsWithTheSameWeights) {
   }
 }
 
-// The two get the images that the one gets in the same step, and one twice in each epoch, so that
-// their numbers are equal.
+// Two workers get the images that one worker gets in the same step. One image is repeated in
+// each epoch, so that both workers have the same number.
 TEST(AverageGradients, TwoWorkersLearnWhatOneLearnsWithBatchesOfTwiceTheSize) {
   const std::string one = outputs("average_gradients", 1, {"--batch-size=32"})[0];
   const std::string two = outputs("average_gradients", 2, {"--batch-size=16"})[0];
@@ -99,7 +99,7 @@ TEST(AverageGradients, EndsWithTheBitsOfDistributedDataParallel) {
             digest_after(outputs("accumulate", 2, {"--parts=1"})[0], "sha256 "));
 }
 
-// 5 does not divide 32: the last part is smaller than the others.
+// 5 does not divide 32, so the last part is smaller than the others.
 TEST(Accumulate, PartsAreApartFromWholeBatchesByRoundingOnly) {
   for (const auto& [ranks, parts] : std::vector<std::pair<int, std::string>>{{1, "5"}, {2, "4"}}) {
     const std::string text = outputs("accumulate", ranks, {"--parts=" + parts})[0];
@@ -111,7 +111,7 @@ TEST(Accumulate, PartsAreApartFromWholeBatchesByRoundingOnly) {
   }
 }
 
-// 1437 images are 23 batches of 32 for each of two, 45 for one.
+// 1437 images are 23 batches of 32 for each of two workers, and 45 batches for one worker.
 TEST(UnusedParameters, AllWorkersHaveTheGradientOfABranchThatOneOfThemTook) {
   const std::vector<std::string> texts = outputs("unused_parameters", 2);
   expect_same_weights(texts);

@@ -1,4 +1,4 @@
-// The example spawn as a real process that starts its own ranks.
+// Tests the example spawn with a real process that starts its own ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -17,7 +17,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 using Part = Blocks::Part;
 
-// What this throws, without a line's end.
+// Returns the message that `action` throws. It must be one line.
 template <class Action>
 std::string refusal_of(const Action& action) {
   try {
@@ -70,7 +70,8 @@ TEST_F(TextData, TheDigestIsTheFiles) {
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
 }
 
-// The first and the last character of each length, and what lies between them and the next one.
+// Reads the first and the last character of each encoded length. Refuses the byte sequences
+// between these ranges.
 TEST_F(TextData, EveryCharacterThatThereIsCanBeReadAndNoOther) {
   for (const std::string good :
        {"\x01", "\x7f", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
@@ -92,7 +93,7 @@ TEST_F(TextData, EveryCharacterThatThereIsCanBeReadAndNoOther) {
 }
 
 TEST_F(TextData, ACutFileIsRefusedAtItsEndUnlessACharacterEndsThere) {
-  const std::string whole = "a€é😀";  // ends of characters at 1, 4, 6, 10
+  const std::string whole = "a€é😀";  // characters end at 1, 4, 6 and 10
   for (const std::size_t size : {1, 4, 6, 10})
     EXPECT_EQ(text_of(whole.substr(0, size)).path(), path_);
   for (const std::size_t size : {2, 3, 5, 7, 8, 9})
@@ -107,13 +108,14 @@ TEST_F(TextData, WhatIsNoTextIsNamed) {
             "read /nowhere/text: No such file or directory");
   EXPECT_EQ(refusal_of([&] { Text(directory_.path()); }),
             "read " + directory_.path() + ": at offset 0: Is a directory");
-  // Opens, and cannot be read.
+  // The file can be opened, but not be read.
   EXPECT_EQ(refusal_of([] { Text("/proc/self/mem"); }),
             "read /proc/self/mem: at offset 0: Input/output error");
 }
 
 TEST_F(TextData, TrainingBlocksBeginAtEveryCharacter) {
-  const Text text = text_of("abcdefghijklmnopqrst");  // 18 to train on, 2 to validate
+  // 18 characters for training, 2 for validation.
+  const Text text = text_of("abcdefghijklmnopqrst");
   Blocks blocks(text, Part::kTraining, 4);
   EXPECT_EQ(*blocks.size(), 14u);
   const torch::data::Example<> batch = blocks.get_batch(std::vector<std::size_t>{13, 0});

@@ -1,4 +1,5 @@
-// The example train_digits as real processes: accuracy, kills, and the same bits after them.
+// Tests the example train_digits with real processes: its accuracy, kills, and the same bits
+// after them.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -45,20 +46,20 @@ constexpr int kKilled = 128 + SIGKILL;
 
 Arguments command(const Arguments& options) { return joined({program("train_digits")}, options); }
 
-// A job of some ranks, started again after every failure, as a launcher does it.
+// Job: a job of several ranks. A test starts it again after every failure, as a launcher does.
 class Job {
  public:
   Job(int ranks, Arguments options) : ranks_(ranks), options_(std::move(options)) {
     options_.push_back("--digest-file=" + digest_file());
   }
 
-  // Keeps checkpoints, every `steps` steps.
+  // Keeps a checkpoint every `steps` steps.
   void keep_checkpoints(int steps) {
     options_.push_back("--checkpoint-dir=" + directory_ / "checkpoints");
     options_.push_back("--checkpoint-every=" + std::to_string(steps));
   }
 
-  // One generation, undisturbed. Its output is rank 0's.
+  // Runs one generation undisturbed. Afterwards output() is that of rank 0.
   void run() {
     start();
     finish();
@@ -70,8 +71,9 @@ class Job {
         .command = command(options_), .per_node = ranks_, .generation = generation_++});
   }
 
-  // Kills one rank, or all, when the generations have executed so many steps and `delay` is over,
-  // and stops the others, as a launcher does: while the world still forms, they could not know.
+  // Waits until all generations together have executed `executed` steps, and then for `delay`.
+  // Kills one rank or all, and stops the others, as a launcher does. While the world still
+  // forms, the others could not notice the loss.
   void kill_at(std::int64_t executed, Duration delay, int rank_or_all) {
     ASSERT_TRUE(eventually([&] { return executed_steps() >= executed; })) << output(0);
     let_pass(delay);
@@ -81,12 +83,12 @@ class Job {
     await_the_end();
   }
 
-  // In all generations so far.
+  // Returns the number of steps that all generations so far have executed.
   std::int64_t executed_steps() const {
     return std::atoll(first_line_of(directory_ / "checkpoints/executed-steps").c_str());
   }
 
-  // The others notice by themselves that a rank is lost.
+  // Waits until all ranks have ended. The others notice by themselves that a rank is lost.
   void await_the_end() {
     ASSERT_TRUE(cluster_->wait_for_all(kPatience));
     output_ = cluster_->output(0);
@@ -143,8 +145,8 @@ TEST(TrainDigits, AWorkerThatKillsItselfIsMadeUpForWithTheSameBits) {
   EXPECT_EQ(crashed.digest(), undisturbed.digest());
 }
 
-// Intervals that do not divide the epoch; kills of one rank or of all at random instants, from
-// outside.
+// The intervals do not divide the epoch. One rank or all ranks are killed from outside, at
+// random times.
 class RandomKills : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, RandomKills, testing::Values(2, 3));
 
@@ -169,13 +171,14 @@ TEST_P(RandomKills, TheKilledJobEndsWithTheBitsOfTheUndisturbedOne) {
   const double steps = number_after(killed.output(), "\nsteps ");
   const double executed = number_after(killed.output(), "executed in all generations ");
   EXPECT_GE(executed, steps);
-  // What was done since the last save, and since the one before that was still being written.
+  // A kill repeats the steps since the last save. If that save was still being written, the
+  // steps since the save before it are repeated, too.
   EXPECT_LE(executed, steps + kKills * 2 * 7);
   EXPECT_THAT(killed.output(), HasSubstr("resumed at step "));
   EXPECT_EQ(killed.digest(), undisturbed.digest());
 }
 
-// The whole way: ddprun stops and restarts the others.
+// Tests all parts together: ddprun stops and restarts the other workers.
 TEST(TrainDigitsUnderDdprun, EndsWithTheSameBitsAfterKillsFromOutside) {
   const TemporaryDirectory directory;
   const TestMark mark;
@@ -226,7 +229,7 @@ TEST(TrainDigits, ADamagedCheckpointIsPassedOverInWords) {
   job.keep_checkpoints(10);
   job.run();
   const std::string digest = job.digest();
-  // Steps 10, 20 and 23 are there.
+  // Now there are checkpoints of steps 10, 20 and 23.
   const auto newest = std::filesystem::path(job.digest_file()).parent_path() / "checkpoints" /
                       "step-000000000023.pt";
   std::filesystem::resize_file(newest, std::filesystem::file_size(newest) - 1);
@@ -235,7 +238,7 @@ TEST(TrainDigits, ADamagedCheckpointIsPassedOverInWords) {
   EXPECT_EQ(job.digest(), digest);
 }
 
-// One worker that is refused: its exit code and what it said.
+// Runs one worker whose options are refused. Returns its exit code and its output.
 std::pair<int, std::string> alone(const Arguments& options) {
   WorkerCluster cluster({.command = command(options), .per_node = 1});
   EXPECT_TRUE(cluster.wait_for_all(kPatience));

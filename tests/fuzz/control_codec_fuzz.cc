@@ -1,6 +1,6 @@
-// Fuzzes the control protocol's frames and every decoder of its messages, with the bytes of one
-// connection, and with the same bytes as the JSON of one frame: so a fuzzer need not get a length
-// right to reach the decoders.
+// Fuzzes the frames of the control protocol and every decoder of its messages. The input is
+// taken as the bytes of one connection, and also as the JSON of one frame. So the fuzzer reaches
+// the decoders without a correct frame length.
 //
 //   scripts/build fuzz control_codec_fuzz
 //   build/fuzz/bin/control_codec_fuzz -max_total_time=60 tests/fuzz/corpus/control_codec
@@ -18,9 +18,9 @@
 namespace ddprun {
 namespace {
 
-// A cause is for one line of a log, whoever made it necessary.
+// The cause of an error must fit one line of a log, whatever the peer sent.
 constexpr std::size_t kMaxCauseBytes = 256;
-// What a message may gain when it is written again: fields that may be missing.
+// The bytes that a message may gain when it is encoded again: optional fields that were missing.
 constexpr std::size_t kOptionalBytes = 2048;
 
 void check_refusal(const Error& error) {
@@ -33,7 +33,7 @@ void check_refusal(const Error& error) {
                 "and in one line");
 }
 
-// Messages are compared as what is written of them; not all of them can be compared otherwise.
+// Compares messages by their encodings, because not all message types can be compared directly.
 template <class Message>
 void check_message(std::string_view json, Result<Message> (*decode)(std::string_view)) {
   const Result<Message> message = decode(json);

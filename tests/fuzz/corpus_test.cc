@@ -1,4 +1,4 @@
-// Replays a fuzz target's corpus, so that what a fuzzer has found stays found without a fuzzer.
+// Replays the corpus of a fuzz target. So every build tests the inputs that a fuzzer has found.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -17,7 +17,8 @@ TEST(FuzzCorpus, DDPRUN_FUZZ_TARGET) {
   for (const auto& entry : std::filesystem::directory_iterator(DDPRUN_FUZZ_CORPUS)) {
     SCOPED_TRACE(entry.path());
     const std::string text = ddprun::testing_support::read_file(entry.path());
-    // Memory of its very size: AddressSanitizer sees who reads beyond it.
+    // This memory has exactly the size of the input. So AddressSanitizer detects reads beyond
+    // its end.
     const std::vector<char> bytes(text.begin(), text.end());
     EXPECT_EQ(
         LLVMFuzzerTestOneInput(reinterpret_cast<const std::uint8_t*>(bytes.data()), bytes.size()),

@@ -1,11 +1,11 @@
-// Inputs of fuzz targets that are read as text: one thing that happens to a line. Pure functions.
+// Helpers for fuzz targets whose input is text with one event per line. Pure functions.
 #pragma once
 
 #include <string_view>
 
 namespace ddprun {
 
-// Takes the first line off `text`, and returns it without its end.
+// Removes the first line from `text` and returns it without its line end.
 inline std::string_view take_line(std::string_view& text) {
   const std::string_view line = text.substr(0, text.find('\n'));
   text.remove_prefix(line.size());

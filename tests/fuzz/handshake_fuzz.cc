@@ -1,10 +1,11 @@
-// Fuzzes both sides of the handshake with messages of a stranger, one to a line, as JSON. Each line
-// goes to a service and to an agent. No fuzzer guesses a proof, so words stand for those there are:
+// Fuzzes both sides of the handshake. The input has one JSON message of a stranger per line.
+// Each line goes to a service and to an agent. A fuzzer cannot guess a proof, so words stand for
+// the proofs:
 //
 //   $AGENT    what an agent with the key would prove here
 //   $SERVICE  what a service with the key would prove here
 //   $OTHER    what an agent with the key has proved on another connection
-//   $BACK     what the agent has just proved itself
+//   $BACK     what the agent itself has just proved
 //   $NONCE    the service's nonce
 //
 //   scripts/build fuzz handshake_fuzz
@@ -33,7 +34,8 @@ std::string body_of(const Result<std::string>& frame) {
   return frame->substr(kControlHeaderBytes);
 }
 
-// A service's side, and what must be true of it by its own words and the keys alone.
+// CheckedService: the service's side. It checks what must hold, using only the messages and the
+// keys.
 class CheckedService {
  public:
   explicit CheckedService(const Keyring& keys)
@@ -70,7 +72,7 @@ class CheckedService {
     }
   }
 
-  // What the agent would prove that knocked; empty before.
+  // Returns the proof that the agent that knocked would send here; empty before a challenge.
   std::string proof_here() const { return challenged_ ? proof_with(kServiceNonce) : ""; }
   std::string proof_elsewhere() const { return challenged_ ? proof_with("another") : ""; }
 
@@ -93,7 +95,7 @@ class CheckedService {
   bool refused_ = false;
 };
 
-// The same for an agent's side.
+// CheckedAgent: the agent's side, checked in the same way.
 class CheckedAgent {
  public:
   CheckedAgent() : handshake_(kKey, {.version = "1", .job = "its-job", .nonce = "agent's"}) {
@@ -119,9 +121,9 @@ class CheckedAgent {
     }
   }
 
-  // What it has proved itself; empty before.
+  // Returns the proof that the agent has sent; empty before.
   const std::string& proof() const { return proof_; }
-  // What a service with its key would prove; empty before it has been asked.
+  // Returns the proof that a service with its key would send; empty before a challenge.
   std::string service_proof() const {
     if (!nonce_) return "";
     const Knock& knock = handshake_.knock();

@@ -1,5 +1,5 @@
-// Fuzzes what stands in front of the service's port: who is calling, and HTTP as HttpExchange
-// understands it, with the bytes of one connection.
+// Fuzzes the first steps at the service's port: the detection of the client's kind, and HTTP as
+// HttpExchange reads it. The input is the bytes of one connection.
 //
 //   scripts/build fuzz http_fuzz
 //   build/fuzz/bin/http_fuzz -max_total_time=60 tests/fuzz/corpus/http
@@ -18,7 +18,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kRequests = 5;
-// As many as Transport reads at a time.
+// The number of bytes that Transport reads at a time.
 constexpr std::size_t kPieceBytes = 4096;
 
 std::optional<HttpPage> page(const HttpRequest& request) {
@@ -29,7 +29,8 @@ std::optional<HttpPage> page(const HttpRequest& request) {
   return std::nullopt;
 }
 
-// Who it is, by as few bytes as are needed.
+// Returns the client's kind by the fewest bytes that tell it, at most two. Checks that more bytes
+// do not change it.
 std::optional<ClientKind> identify(std::string_view bytes) {
   for (std::size_t size = 0; size <= bytes.size(); ++size) {
     const std::optional<ClientKind> kind = client_kind_of(bytes.substr(0, size));
@@ -42,7 +43,7 @@ std::optional<ClientKind> identify(std::string_view bytes) {
   return std::nullopt;
 }
 
-// Everything that is answered.
+// Returns all answers of a connection.
 std::string converse(std::string_view bytes, std::size_t piece_bytes) {
   static const std::set<int> kStatuses{200, 400, 404, 405, 431, 503};
   HttpExchange exchange(page, kRequests);

@@ -1,23 +1,23 @@
-// Fuzzes the rendezvous service behind its codec: a real JobTable, agents that say anything that
-// the decoder lets through, time, disconnections, a disk, and restarts of the service. One thing
-// that happens to a line:
+// Fuzzes the rendezvous service from its codec on: a real JobTable and agents that send anything
+// that the decoder accepts. Time passes, connections end, the disk stores or refuses changes, and
+// the service restarts. Each line of the input is one event:
 //
-//   3h{...}  connection 3 says Hello: an honest one, with the JSON merged into it
+//   3h{...}  connection 3 sends a Hello: an honest one, with the JSON merged into it
 //   3s{...}  an AgentStatus, 3b{...} a Heartbeat, 3l{...} a Leave, 3q{...} a UserRequest,
 //            3o{...} an OutputPage: likewise
-//   3d       everything that was said on connection 3 has left
-//   3x       connection 3 is gone; what comes next on it is a new one. 9 is a local agent
-//   +500     so many ms pass
+//   3d       everything that was sent to connection 3 has left
+//   3x       connection 3 ends; the next event on it opens a new one. 9 is a local agent
+//   +500     500 ms pass
 //   c, o     admission is closed; is open again
-//   w        what has changed so far is safe on the disk
-//   t        what was begun since is taken back
-//   r        the service is killed, and goes on from what is safe
+//   w        all changes so far are durable
+//   t        jobs that began after the last durable change are taken back
+//   r        the service is killed, and continues from the durable state
 //
-// Each story is told twice: of a service with a disk, and of one without, which knows nothing of its
-// earlier life.
+// Each story runs twice: with a service that has a disk, and with one that has none. The second
+// one knows nothing of its earlier life.
 //
-// An agent is honest about what it was told last. In the JSON the text "#5000" is so many letters:
-// a fuzzer's inputs are short, and bounds are not.
+// An agent is honest about what it was told last. In the JSON the text "#5000" means 5000
+// letters, because a fuzzer's inputs are short and some limits are large.
 //
 //   scripts/build fuzz job_table_fuzz
 //   build/fuzz/bin/job_table_fuzz -max_total_time=60 tests/fuzz/corpus/job_table
@@ -48,7 +48,7 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kSlots = 10;
 constexpr std::size_t kLocalSlot = 9;
-// A clock of a host: it has been up for a while, and will not be for more than some years.
+// The clock of a host that has been up for a while and will be up for at most some years.
 constexpr TimePoint kStart{std::chrono::hours(1)};
 constexpr Duration kLongestStory = std::chrono::hours(24 * 365 * 10);
 constexpr int kTicksAtOnce = 20;
@@ -70,7 +70,7 @@ void expand_texts(Json& json, std::size_t& left) {
   json = std::string(std::min(length, kLongestText), 'x');
 }
 
-// As a liar sends it.
+// Returns the message as a dishonest agent sends it: with the patch merged in.
 std::string merged(const AgentMessage& message, const Json& patch) {
   Json json = Json::parse(encode(message)->substr(kControlHeaderBytes));
   json.merge_patch(patch);
@@ -111,8 +111,8 @@ class Story {
 
  private:
   struct Slot {
-    AgentConnectionId connection;  // 0: none is open
-    // What the agent at its end was told.
+    AgentConnectionId connection;  // 0: no open connection
+    // What the agent of this connection was told.
     std::string instance;
     std::optional<Assignment> assignment;
     std::int64_t generation = -1;
@@ -124,7 +124,7 @@ class Story {
     if (what == 'd') return perform(table_->all_sent(slot.connection, now_));
     std::optional<AgentMessage> message = plain(index, what);
     if (!message) return;
-    // What cannot be merged in leaves an honest message, which needs no decoder.
+    // A patch that is not a JSON object leaves the honest message, which needs no decoder.
     const Json patch = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (patch.is_object()) {
       const Result<AgentMessage> decoded = decode_agent_message(merged(*message, patch));
@@ -140,7 +140,7 @@ class Story {
                             *message, now_));
   }
 
-  // What an honest agent would say.
+  // Returns the message that an honest agent would send.
   std::optional<AgentMessage> plain(std::size_t index, char what) const {
     const Slot& slot = slots_[index];
     const std::string name = "node" + std::to_string(index);
@@ -179,7 +179,7 @@ class Story {
     slot.connection = {};
   }
 
-  // As a shell does: at each deadline, at its time.
+  // Calls tick() at each deadline, at its time, as the server does.
   void pass_time(std::string_view digits) {
     std::int64_t ms = 0;
     std::from_chars(digits.data(), digits.data() + digits.size(), ms);
@@ -209,7 +209,7 @@ class Story {
     std::vector<JournalEntry> entries;
     for (const ServiceOutput::Change& change : unsafe_) {
       entries.push_back(to_entry(change.what));
-      // A byte that a journal must not contain.
+      // 0xff is a byte that a journal must not contain.
       DDPRUN_ASSERT(entries.back().value.find('\xff') == std::string::npos, "it is text");
     }
     unsafe_.clear();
@@ -269,7 +269,7 @@ class Story {
     }
   }
 
-  // --- what is true after everything that happens ---
+  // --- what must hold after every event ---
 
   void check() const {
     std::set<std::string> ids;
@@ -306,7 +306,7 @@ class Story {
   std::uint64_t connections_ = 0;
   int lives_ = 0;
   std::uint64_t last_change_ = 0;  // of this life
-  Outbox outbox_;                  // what waits for the disk
+  Outbox outbox_;                  // messages that wait for the disk
   std::vector<ServiceOutput::Change> unsafe_;
   JournalImage image_;  // what is on the disk
 };

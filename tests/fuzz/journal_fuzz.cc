@@ -1,4 +1,4 @@
-// Fuzzes the reading of a journal with the bytes of a file.
+// Fuzzes the reading of a journal. The input is the bytes of the file.
 //
 //   scripts/build fuzz journal_fuzz
 //   build/fuzz/bin/journal_fuzz -max_total_time=60 tests/fuzz/corpus/journal

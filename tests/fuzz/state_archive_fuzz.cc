@@ -1,6 +1,7 @@
-// Fuzzes what reads files of torch.save: the input is taken as a file (its CRCs are not asked for: a
-// fuzzer would not guess them) and as the pickle in one. What was read is walked by recursion, as
-// its readers do, and every tensor is checked against its storage once more.
+// Fuzzes the reading of files of torch.save. The input is taken as a file, and also as the
+// pickle of one. The file's CRCs are not checked, because a fuzzer would not guess them. The
+// result is walked recursively, as its readers do. Every tensor is checked against its storage
+// again.
 //
 //   scripts/build fuzz state_archive_fuzz
 //   build/fuzz/bin/state_archive_fuzz -max_total_time=60 tests/fuzz/corpus/state_archive
@@ -18,7 +19,8 @@
 namespace ddprun {
 namespace {
 
-// bound: max_pickle_nodes() of the pickle.
+// Returns the number of nodes from `node` on, and checks them. bound: max_pickle_nodes() of the
+// pickle.
 std::size_t walk(const PickleTree& tree, const PickleNode& node, std::size_t depth,
                  std::size_t bound) {
   DDPRUN_ASSERT(depth <= kMaxPickleDepth, "a tree is no deeper than it promises");
@@ -32,7 +34,7 @@ std::size_t walk(const PickleTree& tree, const PickleNode& node, std::size_t dep
   return count;
 }
 
-// Computed in another way than the unpickler does.
+// Checks that the tensor lies within its storage, by another computation than the unpickler's.
 void check_extent(const PickleTensor& tensor) {
   DDPRUN_ASSERT(tensor.offset >= 0 && tensor.sizes.size() == tensor.strides.size(),
                 "it has a place");

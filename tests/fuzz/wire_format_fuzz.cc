@@ -1,4 +1,4 @@
-// Fuzzes the store's parser and state with the bytes of one connection, of any dialect.
+// Fuzzes the store's parser and state. The input is the bytes of one connection, of any dialect.
 //
 //   scripts/build fuzz wire_format_fuzz
 //   build/fuzz/bin/wire_format_fuzz -max_total_time=60 tests/fuzz/corpus/wire_format
@@ -16,13 +16,13 @@
 namespace ddprun {
 namespace {
 
-// Small, so that inputs of a few bytes reach every limit.
+// Small limits, so that inputs of a few bytes reach all of them.
 constexpr RequestLimits kLimits{
     .key_bytes = 16, .value_bytes = 64, .keys = 8, .request_bytes = 256};
 constexpr KvLimits kKvLimits{.reply_bytes = 512, .held_bytes = 2048};
 
 struct Outcome {
-  std::string encoded;  // the requests, written again
+  std::string encoded;  // the requests, encoded again
   std::string error;
 
   bool operator==(const Outcome&) const = default;
@@ -51,7 +51,7 @@ Outcome parse(std::string_view bytes, std::size_t piece_bytes, Dialect legacy) {
   return outcome;
 }
 
-// Several connections, so that they wake each other.
+// Gives the requests to several connections in turn, so that they wake each other.
 void serve(std::string_view bytes, Dialect legacy) {
   constexpr std::uint64_t kConnections = 4;
   RequestParser parser(kLimits, legacy);

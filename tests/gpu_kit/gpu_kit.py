@@ -19,7 +19,7 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-SECONDS = 500  # for all parts
+SECONDS = 500  # for all parts together
 NO_GPU = "no GPU"
 ASK_TORCH = """
 import json, sys, torch, platform
@@ -62,7 +62,7 @@ def run(command, seconds, environment):
         try:
             code = process.wait(seconds)
         except subprocess.TimeoutExpired:
-            process.terminate()  # a launcher ends its workers
+            process.terminate()  # so that a launcher ends its workers
             try:
                 process.wait(3)
             except subprocess.TimeoutExpired:
@@ -236,7 +236,7 @@ class Kit:
         else:
             try:
                 body(record, min(seconds, left, self.options.limit))
-            except Exception as error:  # a part that cannot be run must not end the rest
+            except Exception as error:  # a part that cannot run must not end the others
                 record.update(status="failed", found=[f"{type(error).__name__}: {error}"])
         record["seconds"] = time.monotonic() - start
         self.parts.append(record)
@@ -413,7 +413,7 @@ def main():
     options.out = options.out.resolve()
     options.out.mkdir(parents=True, exist_ok=True)
     kit = Kit(options)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))  # what has been written stays
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(124))  # the reports that were written stay
     try:
         kit.run_all()
     finally:

@@ -45,7 +45,7 @@ def main():
             assert part(report, "NCCL is loaded")["status"] == "passed", done.stdout
             for name in ("SyncBatchNorm", "overhead of a step", "samples/s of resnet18"):
                 assert part(report, name)["status"] == "no GPU", done.stdout
-            # What this small kit lacks is a failure of its part, and the rest goes on.
+            # A part whose program is not in this small kit fails. The other parts still run.
             assert "is not in this kit" in part(report, "conformance, nccl")["found"][0], done.stdout
             assert done.returncode == 1 and report["parts"][-1]["name"].startswith("conformance, cpu"), done.stdout
             print("without a GPU: every part says so, and a part that fails does not end the rest")
@@ -53,7 +53,7 @@ def main():
         names = ["SyncBatchNorm", "a pass that went wrong", "overhead of a step",
                  "checkpoints with the generators of CUDA", "DDP equality with PyTorch's, 2 ranks"]
         done, report, page = run_kit(kit, work / "cpu", "--cpu", *[f"--part={name}" for name in names])
-        # NCCL takes a GPU for one rank: two ranks need two of them, or no GPU at all.
+        # NCCL older than 2.30 allows one rank per GPU. Then two ranks need two GPUs, or no GPU.
         statuses = {one["name"]: one["status"] for one in report["parts"]}
         of_two_ranks = statuses.pop("DDP equality with PyTorch's, 2 ranks")
         told = done.stdout + page

@@ -1,12 +1,17 @@
-// A rank of what the GPU kit measures and compares (docs/testing.md). Runs on the CPU where there is no GPU.
+// A rank of the GPU kit's measurements and comparisons (docs/testing.md). Without a GPU it runs
+// on the CPU.
 //
-//   gpu_probe sync_batch_norm      SyncBatchNorm over the ranks' halves against batch norm over the whole batch
-//   gpu_probe checkpoint DIR       a restore brings back the generators' state: the CPU's and the GPU's
-//   gpu_probe ddp FILE             trains a net on made-up data, as ddp_twin.py does with PyTorch; rank 0 writes FILE
-//   gpu_probe late_checks          what a pass that went wrong leaves, and which pass tells it
-//   gpu_probe overhead             what DistributedDataParallel adds to a step
+//   gpu_probe sync_batch_norm   compares SyncBatchNorm over the ranks' halves with batch norm over
+//                               the whole batch
+//   gpu_probe checkpoint DIR    checks that a restore brings back the state of the random
+//                               generators of the CPU and the GPU
+//   gpu_probe ddp FILE          trains a net on synthetic data, as ddp_twin.py does with PyTorch;
+//                               rank 0 writes FILE
+//   gpu_probe late_checks       checks what a failed pass leaves, and which pass reports it
+//   gpu_probe overhead          measures what DistributedDataParallel adds to a step
 //
-// Rank 0's last line is JSON: {"device": "cuda:0", "ranks": 2, ...}. Exit code 1: what was compared differs.
+// The last line of rank 0 is JSON: {"device": "cuda:0", "ranks": 2, ...}. Exit code 1: the
+// compared values differ.
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -22,14 +27,14 @@ namespace {
 using nlohmann::json;
 using torch::Tensor;
 
-// The same numbers as formula() in ddp_twin.py, without a random generator.
+// Returns the same numbers as formula() in ddp_twin.py, without a random generator.
 Tensor formula(double phase, std::vector<std::int64_t> sizes, torch::Device device) {
   const Tensor numbers =
       torch::arange(c10::multiply_integers(sizes), torch::kFloat64).mul(0.7).add(phase).sin();
   return numbers.to(torch::kFloat32).reshape(sizes).to(device);
 }
 
-// The greatest difference, as a part of the greatest value.
+// Returns the largest difference, relative to the largest value of b.
 double distance(const Tensor& a, const Tensor& b) {
   const Tensor difference = (a.to(torch::kFloat64) - b.to(torch::kFloat64)).abs().max();
   return difference.item<double>() / std::max(b.abs().max().item<double>(), 1e-30);
@@ -138,7 +143,7 @@ json overhead(ddprun::Context& ctx) {
     const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
     return took.count() / steps;
   };
-  // waiting: each pass waits for the device.
+  // In `waiting`, each pass waits for the device.
   std::vector<double> plain, with, waiting;
   for (int round = 0; round < kRounds; ++round) {
     plain.push_back(us_of_step(net));
@@ -156,7 +161,8 @@ json overhead(ddprun::Context& ctx) {
           {"good", true}};
 }
 
-// A pass in which the last rank has no gradient for a layer, and the one behind it.
+// Makes a pass in which the last rank has no gradient for a layer, and then another pass. The CPU
+// must report the error in the first one, a GPU in the second one.
 json late_checks(ddprun::Context& ctx) {
   torch::nn::Sequential net{torch::nn::Linear(4, 4), torch::nn::Linear(4, 4)};
   net->to(ctx.device());

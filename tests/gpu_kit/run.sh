@@ -1,9 +1,12 @@
 #!/usr/bin/env bash
 # Runs the GPU kit on this machine: ./run.sh [--out DIR] [--cpu] [--part NAME]...
 #
-# Ends within 9 minutes, and leaves DIR/report.json and DIR/report.md (DIR: results beside this file), whatever fails.
-# PYTHON names the python that has PyTorch (default: python3). --cpu tries the trainings on the CPU where there is no
-# GPU. Exit code: 0 all good, 1 something failed, 2 nothing could be run, 3 the programs do not fit this machine.
+# Ends within 9 minutes. Writes DIR/report.json and DIR/report.md, whatever fails. The default for
+# DIR is the folder results next to this file. PYTHON names the python that has PyTorch (default:
+# python3). --cpu tries the trainings on the CPU if there is no GPU.
+#
+# Exit codes: 0: nothing failed. 1: something failed. 2: nothing could be run. 3: the programs do
+# not fit this machine.
 set -u
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 python=${PYTHON:-python3}
@@ -19,7 +22,7 @@ mkdir -p "$out" || exit 2
 rm -f "$out/report.json" "$out/report.md"
 timeout -k 5 525 "$python" "$here/gpu_kit.py" "${arguments[@]}"
 code=$?
-# The runner writes both files after each part. They are missing only where it could not begin.
+# The runner writes both files after each part. They are missing only if it could not start.
 if [ ! -s "$out/report.json" ] || [ ! -s "$out/report.md" ]; then
   why="$python could not run gpu_kit.py (exit code $code); name a python 3.9 or newer that has PyTorch in PYTHON"
   printf '{"verdict": "not run", "why": "%s", "parts": []}\n' "$why" >"$out/report.json"

@@ -1,5 +1,6 @@
-// A training: which of two spirals does a point lie on? before.cc is an ordinary one, after.cc has any number of
-// workers and survives their loss. README.md shows what the difference is.
+// Trains a net to tell on which of two spirals a point lies. before.cc is an ordinary training.
+// after.cc runs with any number of workers and survives their loss. README.md shows the
+// difference.
 #include <torch/torch.h>
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// What the README promises a newcomer: after.cc is before.cc but for the lines that it shows, at most twelve, and
-// what these buy is true.
+// Tests what the README promises a newcomer. after.cc differs from before.cc only in the lines
+// that the README shows, at most twelve. It does what the README says of these lines.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ using testing::HasSubstr;
 
 const std::string kSource = DDPRUN_SOURCE_DIR;
 
-// The difference as the README has it: without names, times and numbers of lines.
+// Returns the difference in the README's form: without file names, times and line numbers.
 std::vector<std::string> difference() {
   ChildProcess diff(
       {"diff", "-U1", kSource + "/tests/readme/before.cc", kSource + "/tests/readme/after.cc"});
@@ -53,7 +53,8 @@ TEST_F(ReadmeTraining, IsOneWithoutThem) {
   EXPECT_TRUE(std::filesystem::exists(directory_ / "net.pt"));
 }
 
-// Two jobs in directories of their own, one of which loses a worker: their nets are the same, byte for byte.
+// Two jobs run in their own directories, and one of them loses a worker. Their nets must be the
+// same, byte for byte.
 TEST_F(ReadmeTraining, OfTwoWorkersThatLosesOneEndsWithTheSameBits) {
   const auto start_in = [&](const std::string& name) {
     ChildProcess::Options options = environment();

@@ -16,7 +16,7 @@ constexpr std::size_t kTraceLines = 200;
 constexpr Duration kFaultTime = seconds(240);
 constexpr Duration kFaultTimeOfManyAgents = seconds(60);
 constexpr int kManyAgents = 200;
-constexpr Duration kMeetingTime = seconds(60);  // for which workers try to meet
+constexpr Duration kMeetingTime = seconds(60);  // how long workers try to meet
 constexpr const char* kJob = "job";
 }  // namespace
 
@@ -25,8 +25,8 @@ struct ClusterSim::Worker {
   Rank rank;
   bool alive = false;
   bool stubborn = false;
-  bool met = false;             // all the others, in the store
-  StoreSim::Client client = 0;  // its connection to the store of store_port; 0: none
+  bool met = false;             // it has met all others in the store
+  StoreSim::Client client = 0;  // its connection to the store at store_port; 0: none
   std::uint16_t store_port = 0;
 };
 
@@ -35,7 +35,7 @@ struct ClusterSim::Connection {
   std::size_t node = 0;
   std::uint64_t agent = 0;
   bool open = true;
-  bool lingers = false;  // closed, and what is under way to the service arrives late
+  bool lingers = false;  // closed, but messages on their way to the service arrive late
   std::deque<AgentMessage> to_service;
   std::deque<ServiceMessage> to_agent;
   bool pumping_service = false;
@@ -58,20 +58,20 @@ struct ClusterSim::Agent {
   std::vector<Worker> workers;
   std::shared_ptr<Connection> connection;
   std::optional<TimePoint> armed;
-  std::uint16_t store_port = 0;  // of the store that it serves, or would serve next
+  std::uint16_t store_port = 0;  // of the store that it serves now, or next
   bool exited = false;
 };
 
 struct ClusterSim::Node {
   std::string name;
   int slots = 1;
-  bool cut_up = false;    // nothing reaches the service
-  bool cut_down = false;  // nothing comes from it
+  bool cut_up = false;    // the service receives nothing from the node
+  bool cut_down = false;  // the node receives nothing from the service
   bool slow = false;
   std::unique_ptr<Agent> agent;
 
   bool cut() const { return cut_up || cut_down; }
-  std::vector<std::unique_ptr<Agent>> graves;  // late events may still name them
+  std::vector<std::unique_ptr<Agent>> graves;  // ended agents, which late events may still name
 };
 
 ClusterSim::ClusterSim(std::uint64_t seed) : rng_(seed) {
@@ -122,7 +122,8 @@ SimResult ClusterSim::run() {
     at(between(0, 3000), [this, i] { start_agent(i); });
   }
   at(between(1000, 5000), [this] { inject_faults(); });
-  // A bound on liveness: after the last fault a join timeout, a last call, and a few runs.
+  // Limits how long the job may run after the last fault: a join timeout, a last call, and a few
+  // runs.
   const TimePoint must_end = faults_until_ + seconds(900);
   while (!events_.empty() && result_.violation.empty()) {
     const Event event = events_.top();
@@ -149,7 +150,7 @@ SimResult ClusterSim::run() {
   return result_;
 }
 
-// --- plumbing
+// --- plumbing ---
 
 void ClusterSim::at(Duration delay, std::function<void()> what) {
   events_.push({now_ + delay, next_order_++, std::move(what)});
@@ -179,13 +180,13 @@ ClusterSim::Agent* ClusterSim::find(std::uint64_t serial) {
   return agent && agent->serial == serial ? agent : nullptr;
 }
 
-// How late something comes to its turn on the node, which is busy with something else.
+// Returns how late the node handles something, because it is busy with other work.
 Duration ClusterSim::lateness(const Node& node) {
-  // Less than what an agent's patience is shorter than its lease.
+  // This is less than the difference between an agent's lease and its patience.
   return node.slow ? between(50, 750) : Duration(0);
 }
 
-// --- the service
+// --- the service ---
 
 void ClusterSim::begin_service() {
   const bool is_first = life_ == 0;
@@ -210,14 +211,15 @@ void ClusterSim::begin_service() {
   arm_service();
   if (is_first) restarts_before_ = 0;
   if (is_first || keeps_state_) return;
-  // It may give a number again that its earlier life gave to a node which is cut off now.
+  // This service may use a generation number that its earlier life gave to a node that is cut
+  // off now.
   ranks_.clear();
   restarts_.clear();
   restarts_before_.reset();
 }
 
 void ClusterSim::restart_service() {
-  // One inside an agent ends with it, for good.
+  // A service inside an agent ends with the agent, for good.
   if (!service_is_up_ || is_embedded_ || job_is_over()) return;
   note("the service is killed");
   ++life_;
@@ -238,7 +240,7 @@ void ClusterSim::restart_service() {
   });
 }
 
-// As the service's timer does, as long as there is anything to come.
+// Calls the service's pulse() as its timer does, as long as any event may come.
 void ClusterSim::pulse() {
   const bool all_gone = std::all_of(nodes_.begin(), nodes_.end(), [](const Node& node) {
     return !node.agent || node.agent->exited;
@@ -249,7 +251,7 @@ void ClusterSim::pulse() {
   at(service_->pulse_period(), [this] { pulse(); });
 }
 
-// Its process is stopped: what is said to it waits, and so do its own deadlines.
+// Stops the service's process for a while. Messages to it wait, and its own deadlines wait too.
 void ClusterSim::hold_up_service() {
   if (!service_runs()) return;
   saw(Happening::kServiceHeldUp);
@@ -268,7 +270,7 @@ void ClusterSim::write_journal() {
   if (is_slow) saw(Happening::kSlowDisk);
   const Duration duration = between(0, is_slow ? 1500 : 5);
   at(duration, [this, life] { end_write(life); });
-  // The moment at which a kill can do most harm.
+  // A kill does the most harm at this moment.
   if (now_ < faults_until_ && rng_.chance(0.05)) {
     at(between(0, 5), [this, life] {
       if (life == life_) restart_service();
@@ -304,20 +306,21 @@ void ClusterSim::fill_disk() {
   });
 }
 
-// --- agents
+// --- agents ---
 
 bool ClusterSim::has_ended() const {
   const Membership* job = service_->find(kJob);
   return over_ || (job && job->phase() == JobPhase::kEnded);
 }
 
-// What is not safe may yet never have been.
+// Returns whether the job has ended for good. An end that is not durable yet may still be lost.
 bool ClusterSim::job_is_over() {
   over_ = has_ended() && (over_ || !keeps_state_ || outbox_.durable() == last_change_);
   return over_;
 }
 
-// A new agent would now begin a new job of the same id; the simulation is of one.
+// Ends the agents that were never welcomed. They would now begin a new job of the same id, but
+// the simulation is of one job.
 void ClusterSim::dismiss_strangers() {
   for (Node& node : nodes_) {
     if (!node.agent || node.agent->exited || !node.agent->link.instance().empty()) continue;
@@ -359,7 +362,7 @@ void ClusterSim::kill_agent(std::size_t index) {
   agent.exited = exited_ = true;
   close_store(agent);
   const std::uint64_t serial = agent.serial;
-  // The guardian ends what is left, a moment later.
+  // The guardian ends the remaining workers a moment later.
   at(between(0, 50), [this, serial, index] {
     for (auto& grave : nodes_[index].graves) {
       if (grave->serial == serial) bury(*grave);
@@ -396,7 +399,7 @@ void ClusterSim::take(Agent& agent, LinkActions actions) {
     if (agent.exited) return;
     if (std::holds_alternative<LinkLookUp>(action)) {
       const std::uint64_t serial = agent.serial;
-      at(between(0, rng_.chance(0.1) ? 8000 : 1), [this, serial] {  // a slow name server
+      at(between(0, rng_.chance(0.1) ? 8000 : 1), [this, serial] {  // sometimes a slow name server
         Agent* waiting = find(serial);
         if (!waiting || waiting->exited) return;
         take(*waiting, waiting->link.looked_up(now_));
@@ -471,7 +474,7 @@ void ClusterSim::take(Agent& agent, SupervisorActions actions) {
   if (!agent.exited) check_tree(agent);
 }
 
-// --- workers
+// --- workers ---
 
 void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
   if (!alive_.empty() && alive_.begin()->first < assignment.generation) {
@@ -479,14 +482,15 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
             " while a worker of generation " + to_text(alive_.begin()->first) + " is alive");
   }
   check_reason(assignment);
-  // Counted here, not taken from the membership's own count. A service that was restarted begins
-  // with what those who came back knew.
-  // "restart 1 of 3: ...", not "restart asked for by ...", which uses no budget.
+  // The test counts restarts itself instead of using the membership's count. A restarted service
+  // begins with what the returning agents knew. Only "restart 1 of 3: ..." uses budget; "restart
+  // asked for by ..." uses none.
   const bool is_restart =
       assignment.reason.starts_with("restart ") && std::isdigit(assignment.reason[8]) != 0;
   if (!restarts_before_) restarts_before_ = assignment.restart_count - (is_restart ? 1 : 0);
   if (is_restart) restarts_.insert(assignment.generation);
-  // How many a window allows, restart_budget_test says; a service without its past forgets them.
+  // restart_budget_test checks how many restarts a window allows. A service without kept state
+  // forgets them.
   const bool has_window = job_.restart_rules.window > Duration(0);
   if (!has_window && *restarts_before_ + static_cast<int>(restarts_.size()) > job_.max_restarts) {
     violate("more restarts than the budget");
@@ -524,7 +528,8 @@ void ClusterSim::start_workers(Agent& agent, const Assignment& assignment) {
     if (!calm && (is_broken || rng_.chance(crash_rate_))) {
       saw(Happening::kWorkerCrash);
       const bool by_signal = rng_.chance(0.5);
-      // Often before everybody has said that it runs: then much is under way at once.
+      // Often this is before all agents have reported that they run. Then many messages are on
+      // their way.
       const int latest = rng_.chance(0.3) ? 300 : is_broken ? 10000 : 60000;
       later(between(10, latest), by_signal ? EndKind::kSignaled : EndKind::kExited,
             by_signal ? SIGSEGV : 3);
@@ -555,7 +560,8 @@ void ClusterSim::end_worker(std::uint64_t serial, int local_rank, EndKind kind, 
   arm(*agent);
 }
 
-// Its work is done; before it has met the others it has not begun.
+// Ends the worker with success at this time. A worker that has not met the others yet has not
+// begun its work, so it ends later.
 void ClusterSim::finish_later(std::uint64_t serial, int local_rank, Generation generation,
                               Duration when) {
   at(when, [=, this] {
@@ -574,8 +580,8 @@ ClusterSim::Worker* ClusterSim::find_worker(std::uint64_t serial, int local_rank
   return worker.alive && worker.generation == generation ? &worker : nullptr;
 }
 
-// A worker tries to reach the store of its generation, and waits there for the others; every wait
-// ends with an answer, with the store, or when time is up.
+// Lets a worker connect to the store of its generation and wait there for the others. Every wait
+// ends with an answer, with the end of the store, or at its deadline.
 void ClusterSim::meet(std::uint64_t serial, int local_rank, Generation generation,
                       std::uint16_t store_port, TimePoint until) {
   Worker* worker = find_worker(serial, local_rank, generation);
@@ -599,7 +605,8 @@ void ClusterSim::meet(std::uint64_t serial, int local_rank, Generation generatio
     const auto client = clients_.find(met);
     if (client == clients_.end()) return violate("the store answers a worker that is gone");
     const auto& [agent, rank, of] = client->second;
-    // One whose agent has just been killed still hears it, and then is ended by the guardian.
+    // A worker whose agent was just killed still gets the answer. The guardian ends it after
+    // that.
     if (Worker* other = find_worker(agent, rank, of)) other->met = true;
   }
   if (!store.violation().empty()) violate(store.violation());
@@ -616,7 +623,7 @@ void ClusterSim::hang_up(Worker& worker) {
   worker.client = 0;
 }
 
-// It is gone with its generation; the next one would have another port.
+// Ends the store together with its generation. The next one gets another port.
 void ClusterSim::close_store(Agent& agent) {
   stores_.erase(agent.store_port);
   agent.store_port = next_port_ = next_port_ == 65535 ? 1 : next_port_ + 1;
@@ -628,9 +635,10 @@ AgentStatus ClusterSim::status_of(const Agent& agent) const {
   return status;
 }
 
-// A generation that is said to have ended well has: no older one's word counts for it.
+// Checks a success verdict: all workers of that generation must have succeeded. Workers of older
+// generations do not count.
 void ClusterSim::check_success(const Verdict& verdict) {
-  if (!verdict.success || (life_ > 0 && !keeps_state_)) return;  // numbers may come again
+  if (!verdict.success || (life_ > 0 && !keeps_state_)) return;  // numbers may be reused
   const auto ranks = ranks_.find(verdict.generation);
   if (ranks == ranks_.end()) return violate("a generation that nobody ran ended well");
   const int world_size = ranks->second.empty() ? 0 : ranks->second.rbegin()->second;
@@ -640,7 +648,7 @@ void ClusterSim::check_success(const Verdict& verdict) {
           " workers have");
 }
 
-// What each agent believes, and its workers do.
+// Writes to the trace what each agent believes and what its workers do.
 void ClusterSim::note_who_is_left() {
   for (const Node& node : nodes_) {
     if (!node.agent || node.agent->exited) continue;
@@ -655,7 +663,7 @@ void ClusterSim::note_who_is_left() {
   }
 }
 
-// What the kernel does when nobody is left to watch them.
+// Ends an agent's workers, as the kernel does when no process watches them any more.
 void ClusterSim::bury(Agent& agent) {
   for (Worker& worker : agent.workers) {
     if (worker.alive && --alive_[worker.generation] == 0) alive_.erase(worker.generation);
@@ -683,7 +691,7 @@ void ClusterSim::announce_later(std::uint64_t serial, Generation generation) {
   });
 }
 
-// Whether it was allowed to end the last generation for what it says.
+// Checks that the service was allowed to end the last generation for the reason that it gives.
 void ClusterSim::check_reason(const Assignment& assignment) {
   if (assignment.node_count < job_.nodes.min || assignment.node_count > job_.nodes.max) {
     violate("a generation of " + std::to_string(assignment.node_count) + " nodes");
@@ -694,7 +702,8 @@ void ClusterSim::check_reason(const Assignment& assignment) {
     case OnJoin::kRestart: return violate("a node joined, but not with a restart");
     case OnJoin::kCheckpoint: break;
   }
-  // Generations that were formed and told to nobody have no workers that could announce anything.
+  // All earlier generations count here, not only the last one. A generation that no agent was
+  // told of has no workers that could announce a checkpoint.
   const auto next = announced_.lower_bound(assignment.generation);
   const bool announced = next != announced_.begin() && std::prev(next)->second > 0;
   if (!announced) violate("a node joined, but no checkpoint was announced");
@@ -741,14 +750,14 @@ void ClusterSim::check_ranks(const Assignment& assignment, int slots) {
   if (complete && expected != assignment.world_size) violate("ranks do not fill the world");
 }
 
-// --- network
+// --- network ---
 
 void ClusterSim::connect(Agent& agent) {
   const std::uint64_t serial = agent.serial;
   at(between(0, 30), [this, serial] {
     Agent* connecting = find(serial);
     if (!connecting || connecting->exited) return;
-    if (nodes_[connecting->node].cut()) return;  // the try hangs until the link ends it
+    if (nodes_[connecting->node].cut()) return;  // the attempt hangs until the link ends it
     if (!service_is_up_) {
       take(*connecting,
            connecting->link.disconnected("Connection refused", now_, LinkFailure::kRefused));
@@ -766,7 +775,7 @@ void ClusterSim::connect(Agent& agent) {
   });
 }
 
-// What is written to a connection that has just broken is lost.
+// Sends a message to the service. A message to a connection that has just broken is lost.
 void ClusterSim::send(Agent& agent, const AgentMessage& message) {
   if (!agent.connection) return;
   agent.connection->to_service.push_back(message);
@@ -779,8 +788,8 @@ void ClusterSim::close(const std::shared_ptr<Connection>& connection, const std:
   const AgentConnectionId id = connection->id;
   for (std::size_t i = connection->to_agent.size(); i > 0; --i) saw(Happening::kLostMessage);
   connection->to_agent.clear();
-  // A cut cable carries no FIN: the service then only has its lease. A slow one carries it, and what
-  // was sent before it, when the agent may be here again.
+  // A cut cable carries no FIN. Then the service has only the lease. A slow cable delivers the
+  // earlier messages and the FIN late, when the agent may have connected again.
   const int life = life_;
   connection->lingers = !nodes_[connection->node].cut_up && why != "service killed" &&
                         !connection->to_service.empty() && rng_.chance(0.3);
@@ -836,7 +845,7 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
     busy = false;
     if (!connection->open) return;
     const Node& node = nodes_[connection->node];
-    if (to_service ? node.cut_up || !service_runs() : node.cut_down) {  // TCP tries again
+    if (to_service ? node.cut_up || !service_runs() : node.cut_down) {  // TCP retries
       busy = true;
       at(milliseconds(200), [this, connection, to_service] {
         (to_service ? connection->pumping_service : connection->pumping_agent) = false;
@@ -854,7 +863,7 @@ void ClusterSim::pump(const std::shared_ptr<Connection>& connection, bool to_ser
         saw(Happening::kRepeatedMessage);
         take(service_->receive({.connection = connection->id}, message, now_));
       }
-      if (!beats) arm_service();  // a heartbeat only moves deadlines back
+      if (!beats) arm_service();  // a heartbeat only moves deadlines to later times
     } else {
       if (connection->to_agent.empty()) return;
       const ServiceMessage message = std::move(connection->to_agent.front());
@@ -927,11 +936,11 @@ void ClusterSim::arm_service() {
   });
 }
 
-// --- faults
+// --- faults ---
 
 void ClusterSim::inject_faults() {
   if (now_ > faults_until_) return heal();
-  // A large cluster is hit in many places at once.
+  // A large cluster gets faults in many places at once.
   for (std::size_t i = 0; i <= nodes_.size() / 50; ++i) inject_fault();
   at(between(200, 20000), [this] { inject_faults(); });
 }
@@ -971,7 +980,7 @@ void ClusterSim::inject_fault() {
   }
 }
 
-// What its user asks an agent for goes to the service; it may be lost with the connection.
+// Sends a user's request through the node's agent. It may be lost with the connection.
 void ClusterSim::ask_for_restart(Node& node) {
   if (!node.agent || node.agent->exited || !node.agent->link.is_up()) return;
   UserRequest request{.what = UserRequest::What::kRestart, .by = "a user on " + node.name};

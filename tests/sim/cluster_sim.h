@@ -1,28 +1,38 @@
-// ClusterSim: the real JobTable, AgentLink, Supervisor and KvState cores of a whole cluster, wired to a
-// simulated clock, network and process table. One seed decides everything that happens, so a
-// failure replays. One seed in eight is a cluster of 200 agents or more, one in 200 has 1,000.
+// ClusterSim: a whole simulated cluster. It connects the real JobTable, AgentLink, Supervisor
+// and KvState cores to a simulated clock, network and process table. One seed decides everything
+// that happens, so a failure can be replayed. One seed in eight is a cluster of 200 agents or
+// more. One in 200 has 1,000.
 //
-// Faults: workers that crash, hang, ignore SIGTERM, and nodes where they crash always; agents that are
-// killed (their workers die with them) and come back as new agents or never; agents that are slow;
-// cables that are cut, both ways or one, and healed; connections that are reset, with what was under
-// way lost, or arriving late, behind the next connection's first words; messages that come twice;
-// slow messages and name servers; a service that is stopped for a while, as if it lived in an agent or by
-// itself; a service that is killed and comes back, in one half of the seeds
-// knowing nothing, in the other with the journal it wrote, whose last write may be torn; its disk,
-// which may be slow or full. Jobs are of fixed size or elastic, with spares, with every --on-join, and
-// with workers that announce checkpoints. After every event the invariants of membership.h and
-// supervisor.h are checked, at a cost that does not grow with the cluster:
-//   - no worker of generation g+1 starts while one of g or older is alive anywhere;
-//   - ranks of a generation are 0..n-1, each once, on MIN to MAX nodes;
-//   - restarts never exceed the budget; generations only grow;
-//   - nobody's joining ends a generation that --on-join protects from it;
-//   - with a journal all of this holds over every life of the service, and no generation has two
-//     sets of ranks;
-//   - all agents that leave with a verdict leave with the same code, and with success only where every
-//     worker of the last generation has ended well;
-//   - workers reach the store of their own generation only, which counts each once, and every wait there
-//     ends with an answer, a deadline, or the store.
-// When the faults have stopped, the job must end within a bounded time.
+// Faults:
+// - Workers crash, hang or ignore SIGTERM. On some nodes they always crash.
+// - Agents are killed, and their workers die with them. Such an agent comes back as a new agent
+//   or never. Other agents are slow.
+// - Cables are cut, both ways or one way, and are healed.
+// - Connections are reset. The messages on their way are lost, or arrive after the first
+//   messages of the next connection.
+// - Messages arrive twice. Messages and name servers are slow.
+// - The service is stopped for a while, embedded in an agent or by itself.
+// - The service is killed and comes back. In one half of the seeds it knows nothing. In the
+//   other half it has its journal, whose last write may be torn.
+// - The disk of the service is slow or full.
+//
+// Jobs have a fixed size or are elastic. They have spares, every --on-join, and workers that
+// announce checkpoints.
+//
+// After every event the invariants of membership.h and supervisor.h are checked. The cost of
+// this does not grow with the cluster. The invariants:
+// - No worker of generation g+1 starts while one of g or older is alive anywhere.
+// - Ranks of a generation are 0..n-1, each once, on MIN to MAX nodes.
+// - Restarts never exceed the budget; generation numbers only grow.
+// - A node that joins never ends a generation that --on-join protects from it.
+// - With a journal, all of this holds over every life of the service, and no generation has two
+//   sets of ranks.
+// - All agents that leave with a verdict leave with the same code. The verdict is success only
+//   if every worker of the last generation has succeeded.
+// - Workers reach only the store of their own generation, which counts each worker once. Every
+//   wait there ends with an answer, at a deadline, or with the store.
+//
+// After the last fault, the job must end within a bounded time.
 #pragma once
 
 #include <array>
@@ -48,8 +58,8 @@
 
 namespace ddprun::sim {
 
-// What was injected, and what had to come of it: a run of many seeds that lacks one of these proves
-// less than it seems to.
+// Happening: a fault that was injected, or a result that it must have had. If a run of many
+// seeds lacks one of these, it proves less than it seems to.
 enum class Happening {
   kWorkerCrash,
   kStubbornWorker,
@@ -119,7 +129,7 @@ class Happenings {
 };
 
 struct SimResult {
-  std::string violation;  // empty: all is well
+  std::string violation;  // empty: no invariant was violated
   std::string trace;      // the last events
   Happenings seen;
   int generations = 0;
@@ -131,7 +141,7 @@ class ClusterSim {
   explicit ClusterSim(std::uint64_t seed);
   ~ClusterSim();
 
-  // Runs to the end of the job, or to a violation.
+  // Runs until the job ends or an invariant is violated.
   SimResult run();
 
  private:
@@ -214,23 +224,23 @@ class ClusterSim {
   std::priority_queue<Event> events_;
   std::unique_ptr<JobTable> service_;
   bool service_is_up_ = false;
-  bool is_embedded_ = false;  // says the service
-  TimePoint held_up_until_;   // its process is stopped
-  bool over_ = false;  // the job has ended; a stranger on the way may begin another
+  bool is_embedded_ = false;  // what the service is told of itself
+  TimePoint held_up_until_;   // until then the service's process is stopped
+  bool over_ = false;  // the job has ended; a late stranger may begin another one
   std::optional<TimePoint> service_armed_;
   bool keeps_state_ = false;
-  std::string journal_ = journal_snapshot({});  // what the disk has for sure
-  std::string frame_;                           // being written
-  std::uint64_t frame_number_ = 0;              // of its last change
+  std::string journal_ = journal_snapshot({});  // what is durable on the disk
+  std::string frame_;                           // the frame that is being written
+  std::uint64_t frame_number_ = 0;              // the number of its last change
   std::vector<JournalEntry> unwritten_;
   std::uint64_t last_change_ = 0;
   Outbox outbox_;
   bool disk_is_full_ = false;
   JobSpec job_;
   std::vector<Node> nodes_;
-  std::unordered_map<std::uint64_t, std::size_t> node_of_;  // by an agent's serial
-  std::map<Generation, int> alive_;                         // workers, by generation
-  std::map<Generation, int> ended_well_;                    // workers, by generation
+  std::unordered_map<std::uint64_t, std::size_t> node_of_;  // by an agent's serial number
+  std::map<Generation, int> alive_;                         // living workers, by generation
+  std::map<Generation, int> ended_well_;                    // workers that succeeded, by generation
   std::map<std::uint16_t, StoreSim> stores_;                // by port
   std::uint16_t next_port_ = 0;
   struct ClientOf {
@@ -243,11 +253,11 @@ class ClusterSim {
   std::map<Generation, int> announced_;  // checkpoints, by generation
   int broken_ = -1;                      // the node where workers always crash
   int life_ = 0;                         // of the service
-  bool exited_ = false;                  // an agent has, since this was looked at
+  bool exited_ = false;                  // an agent has exited since the last check
   std::map<AgentConnectionId, std::shared_ptr<Connection>> connections_;
   std::map<Generation, std::map<int, int>> ranks_;  // first rank -> end of the block
-  std::optional<int> restarts_before_;              // in earlier lives of the service
-  std::set<Generation> restarts_;                   // in this one
+  std::optional<int> restarts_before_;              // used in earlier lives of the service
+  std::set<Generation> restarts_;                   // used in this life
   std::deque<std::string> trace_;
   double crash_rate_ = 0;
   SimResult result_;

@@ -11,14 +11,15 @@
 namespace ddprun::sim {
 namespace {
 
-// One # for each doubling.
+// Returns one # for each doubling.
 std::string bar(int count) {
   std::string text;
   for (; count > 0; count /= 2) text += '#';
   return text;
 }
 
-// DDPRUN_SIM_SEED replays one seed with its trace; DDPRUN_SIM_SEEDS sets how many are run.
+// DDPRUN_SIM_SEED replays one seed and prints its trace. DDPRUN_SIM_SEEDS sets the number of
+// seeds.
 TEST(ClusterSim, HoldsItsInvariantsAndEndsForEverySeed) {
   const bool replay = std::getenv("DDPRUN_SIM_SEED") != nullptr;
   const std::uint64_t first = testing_support::number_from("DDPRUN_SIM_SEED", 0);

@@ -1,7 +1,8 @@
-// StoreSim: the store of one generation in the simulation. The real KvState; its clients are workers
-// that meet: each adds itself to a counter and waits for a key, which the last one sets.
+// StoreSim: the store of one generation in the simulation, with the real KvState. Its clients
+// are workers that meet. Each worker adds itself to a counter and waits for a key. The last one
+// sets the key.
 //
-// Owned by ClusterSim, which decides who reaches it, and when.
+// ClusterSim owns it, and decides which workers reach it and when.
 #pragma once
 
 #include <cstdint>
@@ -21,14 +22,15 @@ class StoreSim {
   StoreSim(std::size_t node, Generation generation, int world_size)
       : node(node), generation(generation), world_size(world_size) {}
 
-  // A worker has connected and says that it is here. Returns whose wait has ended with that.
+  // Adds a worker that has just connected. Returns the clients whose wait has ended with that.
   std::vector<Client> arrive(Client client);
-  // Its connection is closed.
+  // Closes the client's connection.
   void leave(Client client);
-  // A worker announces a checkpoint. True: the store's host has seen it.
+  // Announces a checkpoint of a worker. Returns true if the store's host has seen it.
   bool announce(Client client, std::string_view key);
 
-  // What must never be: more arrivals than workers, a wait that nobody has or that nobody knows.
+  // Returns an invariant that was violated; empty: none. There must be no more arrivals than
+  // workers, and the parked waits must be those of the waiting clients.
   const std::string& violation() const { return violation_; }
 
   const std::size_t node;
@@ -36,7 +38,8 @@ class StoreSim {
   const int world_size;
 
  private:
-  // Performs the request to its end; returns what is answered to others, and to the client.
+  // Performs the request to its end. Returns the answer to the client, and adds the clients that
+  // get other answers to `others`.
   std::string ask(Client client, const Request& request, std::vector<Client>& others);
 
   KvState kv_;

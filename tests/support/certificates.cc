@@ -17,7 +17,7 @@ namespace {
 using Key = std::shared_ptr<EVP_PKEY>;
 using Certificate = std::shared_ptr<X509>;
 
-// P-256, which takes no time to make.
+// Returns a P-256 key, which is fast to make.
 Key make_key() {
   EVP_PKEY* key = nullptr;
   EVP_PKEY_CTX* context = EVP_PKEY_CTX_new_id(EVP_PKEY_EC, nullptr);
@@ -45,7 +45,8 @@ void extend(X509* certificate, int what, const std::string& value) {
   X509_EXTENSION_free(extension);
 }
 
-// Signed by the authority, or by its own key where there is none yet.
+// Order: what a certificate shall contain. Without an issuer the certificate is signed by its
+// own key.
 struct Order {
   std::string subject;
   X509* issuer = nullptr;

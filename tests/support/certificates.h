@@ -1,4 +1,4 @@
-// Certificates for tests, made when a test runs: authorities, and what they sign, as files in PEM.
+// Authorities and the certificates that they sign, as PEM files. They are made when a test runs.
 // Any thread.
 #pragma once
 
@@ -12,27 +12,30 @@ struct x509_st;
 
 namespace ddprun::testing_support {
 
-// Where what was issued lies. The key can be read by its owner alone.
+// IssuedFiles: the paths of an issued certificate and its key. Only the owner can read the key
+// file.
 struct IssuedFiles {
   std::string cert;
   std::string key;
 };
 
 struct CertificateOptions {
-  // Who it is for, as OpenSSL writes it; for a service the name or address of its endpoint.
+  // The names that the certificate is valid for, in OpenSSL's notation. For a service: the host
+  // name or address of its endpoint.
   std::string names = "DNS:localhost,IP:127.0.0.1,IP:::1";
-  // From now; in the past: it has expired.
+  // Counted from now. If negative, the certificate has expired.
   Duration valid_for = std::chrono::hours(1);
-  bool rsa = false;  // else P-256
+  bool rsa = false;  // false: P-256
 };
 
-// An authority whose certificate is DIR/NAME.ca.
+// Authority: a certificate authority that issues certificates. Its own certificate is
+// DIR/NAME.ca.
 class Authority {
  public:
   Authority(std::string directory, std::string name);
 
   std::string ca_file() const { return directory_ + "/" + name_ + ".ca"; }
-  // DIR/FILE.crt and DIR/FILE.key; those of an earlier call are replaced.
+  // Issues DIR/FILE.crt and DIR/FILE.key. Replaces the files of an earlier call.
   IssuedFiles issue(const std::string& file, const CertificateOptions& options = {}) const;
 
  private:

@@ -37,7 +37,7 @@ void set_size(int terminal, ChildProcess::Options::Size size) {
   EXPECT_EQ(ioctl(terminal, TIOCSWINSZ, &wanted), 0) << strerror(errno);
 }
 
-// The terminal's two ends.
+// Opens a pseudo-terminal of this size and returns its two ends.
 Pipe open_terminal(ChildProcess::Options::Size size) {
   Pipe ends;
   ends.read.reset(posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC));
@@ -151,7 +151,8 @@ std::optional<int> ChildProcess::wait(Duration allowed) {
   int status = 0;
   waitpid(pid_, &status, 0);
   exit_code_ = exit_code_of_status(status);
-  // What it wrote last may still be in the pipes; what its children hold open is not waited for.
+  // The last output may still be in the pipes. Children of the process may keep the pipes open,
+  // so the wait is limited.
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::milliseconds(500),
                     [this] { return out_closed_ && err_closed_; });

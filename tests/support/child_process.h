@@ -1,9 +1,10 @@
-// ChildProcess: a program that a test starts, reads, signals and waits for. Every wait has a
-// deadline; what still runs when the object goes away, or when the test itself is killed, is
-// killed.
+// ChildProcess: a program that a test starts, reads, signals and waits for.
 //
-// The output is read by a thread of its own, so that the program never waits for the test. The
-// test's thread calls everything.
+// Every wait has a deadline. The destructor kills the program if it still runs. The kernel kills
+// it if the test itself is killed.
+//
+// The test's thread calls everything. A thread of this class reads the output, so that the
+// program never waits for the test.
 #pragma once
 
 #include <sys/types.h>
@@ -34,12 +35,12 @@ inline Arguments joined(Arguments first, const Arguments& second, const Argument
 class ChildProcess {
  public:
   struct Options {
-    std::vector<std::pair<std::string, std::string>> variables;  // over the test's own
-    std::string directory;                                       // to run in
-    bool own_session = false;  // so that a test can signal the whole group of it
-    std::string input;         // file that is its standard input; empty: the test's own
-    // Its three streams are a terminal of this size, the controlling one of its session; what it
-    // writes is out().
+    std::vector<std::pair<std::string, std::string>> variables;  // override the test's own
+    std::string directory;                                       // the working directory
+    bool own_session = false;  // the test can then signal its whole process group
+    std::string input;         // the file used as standard input; empty: the test's own
+    // Makes the three streams a terminal of this size, which is the controlling terminal of the
+    // program's session. out() returns what the program writes to it.
     struct Size {
       int columns = 0;
       int rows = 0;
@@ -47,7 +48,7 @@ class ChildProcess {
     std::optional<Size> terminal;
   };
 
-  // argv[0] is looked up in PATH.
+  // Starts the program. argv[0] is looked up in PATH.
   explicit ChildProcess(Arguments argv) : ChildProcess(std::move(argv), Options()) {}
   ChildProcess(Arguments argv, Options options);
   ~ChildProcess();
@@ -55,25 +56,27 @@ class ChildProcess {
   pid_t pid() const { return pid_; }
   void signal(int number) const;
 
-  // REQUIRES: it has a terminal. What somebody types there; and another size of it.
+  // Types the text at the terminal; changes the terminal's size. REQUIRES: the program has a
+  // terminal.
   void type(const std::string& text) const;
   void resize(Options::Size size) const;
 
-  // What was written so far.
+  // Return what was written to stdout and stderr so far.
   std::string out() const;
   std::string err() const;
-  // Waits until stdout (or stderr) contains the text; false when the time is over or the program
-  // has closed the stream without saying it.
+  // Wait until stdout (or stderr) contains the text. Return false if the time is over or if the
+  // program closes the stream first.
   bool wait_for_out(const std::string& text, Duration allowed = kPatience);
   bool wait_for_err(const std::string& text, Duration allowed = kPatience);
 
-  // The next line of stdout that line() has not returned yet; nothing when the program closes the
-  // stream, or the time is over, before its end.
+  // Returns the next line of stdout that line() has not returned yet. Returns nullopt if the
+  // program closes the stream, or the time is over, before the line ends.
   std::optional<std::string> line(Duration allowed = kPatience);
 
-  // Waits for the end: the exit code, 128+n for signal n; nullopt when the time is over.
+  // Waits until the program ends. Returns its exit code, or 128+n if signal n ended it. nullopt:
+  // the time is over.
   std::optional<int> wait(Duration allowed = kPatience);
-  // What wait() has found.
+  // Returns the result of the last wait().
   std::optional<int> exit_code() const { return exit_code_; }
 
  private:
@@ -91,22 +94,22 @@ class ChildProcess {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::string out_;
-  std::size_t next_line_ = 0;  // in out_
+  std::size_t next_line_ = 0;  // where line() continues in out_
   std::string err_;
   bool out_closed_ = false;
   bool err_closed_ = false;
   std::thread reader_;
 };
 
-// The address in "...: listening on ADDRESS", the line of a service that is ready; empty: it has
-// not said it.
+// Returns the address in the line "...: listening on ADDRESS", which a service prints when it is
+// ready. Fails the test if the line is missing.
 std::string listening_address(ChildProcess& service);
 
-// The child that a process has had the longest; -1: none.
+// Returns the oldest child of a process; -1: it has none.
 pid_t first_child_of(pid_t parent);
 
-// Processes whose environment has this variable set to this value: how a test finds what its
-// workers have left behind, whoever their parent is by now.
+// Returns the processes whose environment has this variable with this value. A test finds with
+// it the processes that its workers left running, whatever their parent is by now.
 std::vector<pid_t> processes_with(const std::string& variable, const std::string& value);
 
 }  // namespace ddprun::testing_support

@@ -1,4 +1,4 @@
-// A client of a store that listens on this machine.
+// client_of(): connects a StoreClient to a store on this machine.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace ddprun::testing_support {
 
-// options: all but the address.
+// Returns a client of the store at this port. options.address is ignored.
 inline Result<std::unique_ptr<StoreClient>> client_of(std::uint16_t port,
                                                       StoreClientOptions options = {}) {
   options.address = {"127.0.0.1", port};

@@ -1,5 +1,5 @@
-// in_a_world_of(): Contexts on the cpu backend whose ranks are threads of this process. Their groups
-// can be split. For tests of what needs a Context.
+// in_a_world_of(): Contexts on the cpu backend whose ranks are threads of this process, for
+// tests that need a Context. The groups of these Contexts can be split.
 #pragma once
 
 #include <ATen/Parallel.h>
@@ -13,7 +13,7 @@
 
 namespace ddprun::testing_support {
 
-// Runs body(context) on every rank, and waits for the others at its end.
+// Runs body(context) on every rank. A barrier at the end makes each rank wait for the others.
 template <class Body>
 void in_a_world_of(int size, Body body) {
   const auto store = std::make_shared<MapStore>();

@@ -1,5 +1,8 @@
-// Control frames by hand: what a test's own agent says to a service, and hears. Client is a
-// RawTcpClient or a RawTlsClient; whatever waits here ends as its receive() does.
+// Control frames for tests that act as an agent: the frames that they send to a service and the
+// frames that they receive.
+//
+// Client is RawTcpClient or RawTlsClient. Each function that waits has the timeout of
+// Client::receive().
 #pragma once
 
 #include <optional>
@@ -13,7 +16,8 @@
 
 namespace ddprun::testing_support {
 
-// Whatever it says: also what no encoder would write.
+// Returns a frame with this text, whether or not it is valid JSON. So a test can send frames
+// that no encoder would write.
 inline std::string frame_of(std::string_view json) {
   std::string frame(kControlMagic);
   put_u32(frame, static_cast<std::uint32_t>(json.size()));
@@ -29,7 +33,7 @@ void say(Client& client, const AgentHandshakeMessage& message) {
   client.send(*encode(message));
 }
 
-// The JSON of the next frame; empty where the connection has ended instead.
+// Returns the JSON of the next frame; empty if the connection ends first.
 template <class Client>
 std::string next_frame(Client& client) {
   const std::string header = client.receive(kControlHeaderBytes);
@@ -37,7 +41,7 @@ std::string next_frame(Client& client) {
   return client.receive(get_u32(std::string_view(header).substr(kControlMagic.size())));
 }
 
-// The next message of the service; a Refused where there is none that could be read.
+// Returns the next message of the service. Returns a Refused if no message can be read.
 template <class Client>
 ServiceMessage next_message(Client& client) {
   const auto message = decode_service_message(next_frame(client));
@@ -45,7 +49,8 @@ ServiceMessage next_message(Client& client) {
   return *message;
 }
 
-// The next one of this type; nullopt where the service ends the connection before it.
+// Returns the next message of this type and drops those before it. nullopt: the connection ends
+// first, or the service refuses.
 template <class T, class Client>
 std::optional<T> await(Client& client) {
   while (true) {
@@ -55,7 +60,8 @@ std::optional<T> await(Client& client) {
   }
 }
 
-// The service's next part of a handshake; NoHandshake where it says something else, or nothing.
+// Returns the service's next handshake message. NoHandshake: there is none, or the message is
+// another one.
 template <class Client>
 ServiceHandshakeMessage next_handshake(Client& client) {
   const auto message = decode_service_handshake(next_frame(client));
@@ -63,8 +69,8 @@ ServiceHandshakeMessage next_handshake(Client& client) {
   return *message;
 }
 
-// Knocks with the key and proves it; what the service says to the proof. channel: the TLS connection's
-// binding; empty without TLS.
+// Sends a knock and proves that this client has the key. Returns the service's answer to the
+// proof. channel: the channel binding of the TLS connection; empty without TLS.
 template <class Client>
 ServiceHandshakeMessage prove(Client& client, const std::string& key, const std::string& job,
                               const std::string& channel = "") {

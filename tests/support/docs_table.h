@@ -1,5 +1,5 @@
-// The tables of docs/, for tests that compare a page with the code: the same rows in both, no more
-// and no fewer.
+// Reads the tables of docs/, for tests that compare a page with the code. Both must have exactly
+// the same rows.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace ddprun::testing_support {
 
 using TableRow = std::vector<std::string>;
 
-// The cells of a line "| a | b |", without the spaces around them.
+// Returns the cells of a line "| a | b |" without the spaces around them.
 inline TableRow cells_of(const std::string& line) {
   TableRow cells;
   std::istringstream text(line.substr(1));
@@ -28,11 +28,12 @@ inline TableRow cells_of(const std::string& line) {
   return cells;
 }
 
-// The rows of the table that has all these columns, and of each row those columns.
+// Returns the rows of the table that has all these columns. Each returned row has only these
+// columns. Fails the test if there is no such table or it has no rows.
 inline std::vector<TableRow> table_rows(const std::string& page, const TableRow& columns) {
   std::vector<TableRow> rows;
   std::istringstream lines(read_file(DDPRUN_SOURCE_DIR "/docs/" + page));
-  std::vector<std::size_t> places;  // of the columns; empty: not in that table
+  std::vector<std::size_t> places;  // of the columns; empty: the line is outside the table
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with('|')) {
       places.clear();

@@ -1,4 +1,4 @@
-// How a test waits: for a condition, with a deadline, always.
+// How a test waits: for a condition, and always with a deadline.
 #pragma once
 
 #include <chrono>
@@ -9,18 +9,19 @@ namespace ddprun::testing_support {
 
 inline constexpr Duration kPatience = std::chrono::seconds(20);
 
-// Time that passes because it must: the moment of a random fault, the length of an outage. Never a
-// guess at how long something takes.
+// Lets time pass that must pass: until the moment of a random fault, or for the length of an
+// outage. Never use it to guess how long something takes.
 inline void let_pass(Duration duration) {
   timespec left = to_timespec(duration);
   while (nanosleep(&left, &left) != 0) {
   }
 }
 
-// The point in time so far from now.
+// Returns the point in time this long after now.
 inline TimePoint in(Duration duration) { return BootClock::now() + duration; }
 
-// Waits until the condition holds; false when the time is over. Looks again every few milliseconds.
+// Waits until the condition holds. Returns false if the time is over. Checks the condition every
+// few milliseconds.
 template <class Condition>
 bool eventually(Condition&& condition, Duration allowed = kPatience) {
   const TimePoint deadline = in(allowed);
@@ -31,14 +32,15 @@ bool eventually(Condition&& condition, Duration allowed = kPatience) {
   return true;
 }
 
-// The same for what an io_context of the test's own thread brings about: lets its loop turn.
+// As eventually(), for a condition that handlers of an io_context make true. Runs the io_context
+// on the calling thread while it waits.
 template <class IoContext, class Condition>
 bool eventually_on(IoContext& io, Condition&& condition, Duration allowed = kPatience) {
   const TimePoint deadline = in(allowed);
   while (!condition()) {
     if (BootClock::now() > deadline) return false;
     if (io.run_one_for(std::chrono::milliseconds(100)) > 0 || !io.stopped()) continue;
-    io.restart();  // it had nothing to do
+    io.restart();  // it had no work left
     let_pass(std::chrono::milliseconds(2));
   }
   return true;

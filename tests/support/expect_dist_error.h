@@ -1,4 +1,4 @@
-// Statements that throw a DistError.
+// Checks for statements that throw a DistError.
 #pragma once
 
 #include <gmock/gmock.h>
@@ -8,7 +8,8 @@
 
 namespace ddprun::testing_support {
 
-// What the action throws; fails the test where it throws nothing. Exceptions of other types pass.
+// Returns the DistError that the action throws. Fails the test if it throws nothing. Exceptions
+// of other types pass through.
 template <class Action>
 DistError dist_error_of(const Action& action, const char* name = "it") {
   try {
@@ -22,7 +23,8 @@ DistError dist_error_of(const Action& action, const char* name = "it") {
 
 }  // namespace ddprun::testing_support
 
-// A statement throws a DistError of one kind, with words that a matcher accepts.
+// Expects that the statement throws a DistError of this kind, with a message that the matcher
+// accepts.
 #define EXPECT_DIST_ERROR(statement, expected_kind, words)                                        \
   do {                                                                                            \
     const ::ddprun::DistError error_ =                                                            \

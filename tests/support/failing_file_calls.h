@@ -1,8 +1,10 @@
-// FailingFileCalls: the real file calls, but for fsync, one of which fails. A test tells a story
-// again and again and lets another call of it fail each time, until a story ends without having met
-// the fault.
+// FailingFileCalls: the real file calls, of which one fails. fsync does nothing unless it is the
+// call that fails.
 //
-// One thread at a time, as what is tested has it.
+// A test repeats the same story (a sequence of file calls) and lets a later call fail each time.
+// It stops when a story ends without reaching the fault.
+//
+// One thread at a time, as the tested code requires.
 #pragma once
 
 #include <cerrno>
@@ -13,16 +15,16 @@
 namespace ddprun::testing_support {
 
 struct FileFault {
-  int call = 0;             // which one, counted from 0
-  int sys_errno = 0;        // what it fails with; 0: it is a write that writes only half
-  bool is_lasting = false;  // so do all after it
+  int call = 0;             // the number of the call that fails, from 0
+  int sys_errno = 0;        // the error of the call; 0: a write that writes only half
+  bool is_lasting = false;  // all later calls fail too
 };
 
 class FailingFileCalls : public FileCalls {
  public:
   explicit FailingFileCalls(const FileFault& fault) : fault_(fault) {}
 
-  // "rename /tmp/x", empty if the story had no such call.
+  // Returns the call that failed, such as "rename /tmp/x". Empty if the story had no such call.
   const std::string& met() const { return met_; }
   void heal() { healed_ = true; }
 
@@ -37,7 +39,7 @@ class FailingFileCalls : public FileCalls {
   int fsync(int) override { return fails("fsync", "") ? -1 : 0; }
   int close(int fd) override {
     const bool failed = fails("close", "");
-    const int result = FileCalls::close(fd);  // it is gone in any case
+    const int result = FileCalls::close(fd);  // the descriptor is closed in any case
     if (failed) errno = fault_.sys_errno;
     return failed ? -1 : result;
   }

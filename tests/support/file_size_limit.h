@@ -1,5 +1,5 @@
-// FileSizeLimit: as long as it lives, files of this process cannot grow beyond a size, as on a full
-// disk, but without a mount and without root. The test program's thread; one at a time.
+// FileSizeLimit: while it lives, files of this process cannot grow beyond a size. This acts like
+// a full disk, but needs no mount and no root. The test program's thread; one object at a time.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@ namespace ddprun::testing_support {
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(std::size_t bytes) {
-    old_handler_ = std::signal(SIGXFSZ, SIG_IGN);  // so that write(2) fails with EFBIG
+    old_handler_ = std::signal(SIGXFSZ, SIG_IGN);  // then write(2) fails with EFBIG
     EXPECT_EQ(::getrlimit(RLIMIT_FSIZE, &old_), 0);
     rlimit limit = old_;
     limit.rlim_cur = bytes;

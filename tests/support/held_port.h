@@ -1,6 +1,8 @@
-// HeldPort: a free port of 127.0.0.1 that nobody else is given while this object lives, for a
-// program that is told where to listen: bound, but not listening, and shared with whoever sets
-// SO_REUSEADDR as listen_tcp() does. One owner thread.
+// HeldPort: a free port of 127.0.0.1 that no other process gets while this object lives. It is
+// for a program that is told where to listen.
+//
+// The port is bound, but not listening. A socket that sets SO_REUSEADDR, as listen_tcp() does,
+// can still bind it. One owner thread.
 #pragma once
 
 #include <arpa/inet.h>

@@ -1,4 +1,4 @@
-// hello_of(): what an agent says first, in tests of whoever listens.
+// hello_of(): the first message of an agent, for tests of code that receives it.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace ddprun::testing_support {
 
-// Of a node with one worker, whose host is called as its agent is.
+// Returns the Hello of a node with one worker. The host's name is the agent's id.
 inline Hello hello_of(const std::string& job, const std::string& agent, NodeRange nodes = {}) {
   Hello hello;
   hello.job.id = job;

@@ -1,4 +1,4 @@
-// host_has_ipv6(): whether tests of IPv6 can run here.
+// host_has_ipv6(): returns whether tests of IPv6 can run on this machine.
 #pragma once
 
 #include "rendezvous/net/listen.h"

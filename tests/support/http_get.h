@@ -1,4 +1,5 @@
-// What a server on loopback answers to a GET, for tests that look at its pages.
+// http_get(): sends a GET to a server on loopback and returns the answer, for tests of its
+// pages.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@ struct HttpReply {
   std::string body;
 };
 
-// On a connection that is used for nothing else: a RawTcpClient or a RawTlsClient. authorization: of
-// the field of that name; empty: none.
+// Sends the GET on a connection that is used for nothing else: a RawTcpClient or a RawTlsClient.
+// authorization: the value of the Authorization field; empty: no such field.
 template <class Client>
 HttpReply http_get(Client& client, const std::string& path, const std::string& authorization = "") {
   constexpr std::size_t kMore = 16 << 20;

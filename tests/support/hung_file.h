@@ -1,5 +1,7 @@
-// HungFile: a file whose writer waits, as on a disk that hangs: a FIFO that is full. What is written
-// to it must not be longer than a pipe. Any process may write; the test's thread calls everything.
+// HungFile: a file on which a writer blocks, as on a disk that hangs. It is a full FIFO. A text
+// that is written to it must fit a pipe.
+//
+// Any process may write; the test's thread calls everything.
 #pragma once
 
 #include <fcntl.h>
@@ -27,7 +29,7 @@ class HungFile {
   HungFile(const HungFile&) = delete;
   HungFile& operator=(const HungFile&) = delete;
 
-  // Who waits for it goes on.
+  // Lets the blocked writers continue.
   void release() {
     std::array<char, 4096> page;
     while (::read(pipe_.get(), page.data(), page.size()) > 0) {

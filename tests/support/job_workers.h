@@ -1,4 +1,4 @@
-// The workers of a job under ddprun, for tests that kill some of them. One thread.
+// Finds the workers of a job under ddprun, for tests that kill some of them. One thread.
 #pragma once
 
 #include <sys/syscall.h>
@@ -18,14 +18,15 @@
 
 namespace ddprun::testing_support {
 
-// One that can be killed, whoever has its number later.
+// JobWorker: a worker that a test can kill. It holds a pidfd, so it never reaches another
+// process that got the same pid later.
 class JobWorker {
  public:
   JobWorker(std::size_t rank, UniqueFd process) : rank_(rank), process_(std::move(process)) {}
 
   std::size_t rank() const { return rank_; }
   void kill() const { ::syscall(SYS_pidfd_send_signal, process_.get(), SIGKILL, nullptr, 0); }
-  // Waits for its end; false when the time is over.
+  // Waits until the worker has ended. Returns false if the time is over.
   bool wait(Duration allowed = kPatience) const {
     pollfd ended{process_.get(), POLLIN, 0};
     return poll_until({&ended, 1}, in(allowed));
@@ -36,8 +37,11 @@ class JobWorker {
   UniqueFd process_;
 };
 
-// Waits until the job of this mark has so many workers, and returns them by rank; fewer when the time is over.
-// They have begun to be the program then, and not reached its main() as a rule.
+// Waits until the job of this mark has this many workers, and returns them by rank. Returns
+// fewer or more if the time is over.
+//
+// The workers have already started the program (execve) then. As a rule they have not reached
+// its main() yet.
 inline std::vector<JobWorker> workers_of(const TestMark& mark, std::size_t count) {
   std::vector<JobWorker> workers;
   (void)eventually([&] {

@@ -1,8 +1,8 @@
-// KilledChild: a process that does something again and again and tells how far it is, until it is
-// killed from outside at a moment of the test's choice.
+// KilledChild: a process that repeats something and reports its progress until the test kills
+// it. The test chooses the moment.
 //
-// It is forked from the test and goes on with its memory, so the test must have no other threads
-// when it makes one. One owner thread.
+// The process is forked from the test and continues with a copy of its memory. So the test must
+// have no other threads when it makes a KilledChild. One owner thread.
 #pragma once
 
 #include <signal.h>
@@ -21,7 +21,8 @@ class KilledChild {
  public:
   using Tell = std::function<void(std::int64_t)>;
 
-  // body: ends the child early, which was_killed() tells, by returning or throwing.
+  // Starts the process. If `body` returns or throws, the process ends early; was_killed() then
+  // returns false.
   explicit KilledChild(const std::function<void(const Tell&)>& body) {
     Result<Pipe> pipe = make_pipe();
     if (!pipe) return;
@@ -42,8 +43,8 @@ class KilledChild {
   KilledChild(const KilledChild&) = delete;
   KilledChild& operator=(const KilledChild&) = delete;
 
-  // Kills it `delay` after it told something for the `count`th time; returns what it told last,
-  // `none` if it told nothing.
+  // Kills the process `delay` after its `count`th report. Returns its last report; `none` if it
+  // has reported nothing.
   std::int64_t kill_after(int count, Duration delay, std::int64_t none) {
     std::int64_t last = none;
     if (pid_ <= 0) return last;
@@ -63,7 +64,7 @@ class KilledChild {
     return last;
   }
 
-  // And did not end by itself before.
+  // Returns whether SIGKILL ended the process. False: it ended by itself before.
   bool was_killed() const { return WIFSIGNALED(status_) && WTERMSIG(status_) == SIGKILL; }
 
  private:

@@ -1,5 +1,5 @@
-// MapStore: a Store as a user may write one, of a map in this process, for ranks that are threads
-// of it. Any thread.
+// MapStore: a Store as a user might write it: a map in this process. For ranks that are threads
+// of this process. Any thread.
 #pragma once
 
 #include <condition_variable>

@@ -32,7 +32,8 @@ std::string NetnsCluster::why_not() {
     if (which.wait() != 0)
       return std::string("the program '") + tool + "' is missing (iproute2, util-linux)";
   }
-  // To enter a mount namespace is to stand at its root, which a chroot's is not.
+  // A process that enters a mount namespace gets the root of that namespace. In a chroot this is
+  // not the current root.
   const Arguments look{"stat", "--format=%d:%i", "/"};
   ChildProcess here(look);
   ChildProcess there(inside(getpid(), {"-m"}, look));
@@ -68,7 +69,8 @@ NetnsCluster::~NetnsCluster() {
   switch_.holder.reset();
 }
 
-// A process that holds the namespaces and ends with this one. The script runs first.
+// Makes the namespaces and returns the process that holds them, which ends with this process.
+// The script runs in them first.
 NetnsCluster::Namespace NetnsCluster::make_namespace(const std::string& script,
                                                      bool with_processes) const {
   const Arguments processes{"--uts", "--ipc", "--pid", "--mount-proc"};
@@ -120,8 +122,8 @@ void NetnsCluster::heal(int node) {
 }
 
 void NetnsCluster::kill_processes(int node) {
-  // All but the init, so that the network of the node stays up and answers with resets. Stopped
-  // first, so that none of them sees another die and tells of it.
+  // Kills all processes except the init, so that the node's network stays up and answers with
+  // resets. All are stopped first, so that none can see another die and report it.
   run(inside(nodes_[static_cast<std::size_t>(node)].init, {"-p", "-m"},
              {"sh", "-c",
               "for signal in STOP KILL; do for p in /proc/[0-9]*; do p=${p#/proc/}; "

@@ -1,11 +1,13 @@
-// NetnsCluster: several hosts on this machine, made of Linux namespaces, for tests of what crosses
-// a network. Needs root, iproute2 and util-linux.
+// NetnsCluster: several hosts on this machine, made of Linux namespaces, for tests of network
+// traffic between hosts. Needs root, iproute2 and util-linux.
 //
-// Each node has its own network, host name, process ids, /dev/shm and /etc/hosts, and shares the
-// file system. As Debian's installer leaves it, a node's own name leads to 127.0.1.1 there. All
-// hang on a bridge in a namespace of its own: the machine's own network gets no interface, no
-// address and no route. Everything is gone with the object, also when the test is killed: the
-// kernel ends a namespace's processes with its init, and the inits end with this process.
+// - Each node has its own network, host name, process ids, /dev/shm and /etc/hosts. The nodes
+//   share the file system.
+// - A node's own name resolves to 127.0.1.1 on that node, as Debian's installer sets it up.
+// - All nodes are connected to a bridge in a namespace of its own. The machine's own network
+//   gets no interface, no address and no route.
+// - Everything ends with the object, also when the test is killed. The kernel ends a namespace's
+//   processes with its init, and the inits end with this process.
 //
 // Called from the test's thread.
 #pragma once
@@ -21,7 +23,7 @@ namespace ddprun::testing_support {
 
 class NetnsCluster {
  public:
-  // Why there can be no cluster here; empty if there can.
+  // Returns why there can be no cluster on this machine; empty if there can be one.
   static std::string why_not();
 
   explicit NetnsCluster(int nodes);
@@ -30,23 +32,26 @@ class NetnsCluster {
   static std::string name(int node) { return "node" + std::to_string(node); }
   static std::string address(int node) { return "10.77.1." + std::to_string(10 + node); }
 
-  // Runs a program on a node. Signals sent to the ChildProcess do not reach it; the end of its node
-  // does.
+  // Runs a program on a node. A signal that is sent to the ChildProcess does not reach the
+  // program. The program ends when its node ends.
   std::unique_ptr<ChildProcess> start(int node, Arguments argv,
                                       ChildProcess::Options options = {}) const;
 
-  // The node's cable: packets vanish, the carrier stays on, nobody gets a reset.
+  // Cuts the node's cable: packets are lost, the carrier stays on, and no peer gets a reset.
+  // heal() undoes it.
   void cut(int node);
   void heal(int node);
-  // Every process of the node is killed at once; its kernel lives on and resets its connections.
+  // Kills every process of the node at once. The node's kernel continues and resets its
+  // connections.
   void kill_processes(int node);
-  // Power failure: the node falls silent, then its processes are gone. boot() makes a new one.
+  // Simulates a power failure: the node falls silent, then its processes are gone. boot() makes
+  // a new node.
   void crash(int node);
   void boot(int node);
 
  private:
   struct Namespace {
-    std::unique_ptr<ChildProcess> holder;  // unshare
+    std::unique_ptr<ChildProcess> holder;  // runs unshare
     pid_t init = -1;
   };
 

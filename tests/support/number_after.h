@@ -1,4 +1,4 @@
-// Numbers in what a program has printed.
+// Reads numbers in the output of a program.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,8 @@
 
 namespace ddprun::testing_support {
 
-// The number that follows the first `words`; a failure of the test, and -1, where they are missing.
+// Returns the number that follows the first occurrence of `words`. If there is none, fails the
+// test and returns -1.
 inline double number_after(const std::string& text, const std::string& words) {
   const std::size_t at = text.find(words);
   if (at != std::string::npos) return std::strtod(text.c_str() + at + words.size(), nullptr);
@@ -16,8 +17,8 @@ inline double number_after(const std::string& text, const std::string& words) {
   return -1;
 }
 
-// The SHA-256 that follows the first `words`, as hexadecimal digits; a failure of the test, and nothing,
-// where they are missing.
+// Returns the SHA-256, as hexadecimal digits, that follows the first occurrence of `words`. If
+// there is none, fails the test and returns an empty string.
 inline std::string digest_after(const std::string& text, const std::string& words = "sha256 ") {
   constexpr std::size_t kDigits = 64;
   const std::size_t at = text.find(words);

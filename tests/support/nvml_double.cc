@@ -1,6 +1,8 @@
-// A driver without a GPU: as much of NVML as ddprun asks for, as libnvidia-ml.so.1 on LD_LIBRARY_PATH.
-// The GPUs are those that DDPRUN_TEST_GPUS names by their PCI bus, "1b,9d", in that order; their
-// UUIDs are GPU-<bus>.
+// A GPU driver for tests on machines without a GPU. It has the part of NVML that ddprun calls.
+// It is loaded as libnvidia-ml.so.1 from LD_LIBRARY_PATH.
+//
+// DDPRUN_TEST_GPUS names the GPUs by their PCI bus, such as "1b,9d", in that order. Their UUIDs
+// are GPU-<bus>.
 #include <array>
 #include <cstdio>
 #include <cstdlib>
@@ -25,7 +27,7 @@ unsigned bus_of(void* device) {
   return static_cast<unsigned>(reinterpret_cast<std::size_t>(device) - 1);
 }
 
-// As in nvml.h.
+// PciInfo: same layout as the type in nvml.h.
 struct PciInfo {
   std::array<char, 16> legacy_bus_id;
   unsigned domain;

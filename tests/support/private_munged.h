@@ -1,6 +1,8 @@
-// PrivateMunged: a munged of a test's own, with a key and a socket in a directory of its own. Two
-// with the same key are as two nodes of a cluster. Needs no root, but the program; without it a test
-// skips with PrivateMunged::missing(). One owner thread.
+// PrivateMunged: a munged that belongs to one test, with a key and a socket in its own
+// directory. Two with the same key act as two nodes of a cluster.
+//
+// Needs no root, but needs the program munged. Without it a test skips with
+// PrivateMunged::missing(). One owner thread.
 #pragma once
 
 #include <sys/stat.h>
@@ -20,15 +22,15 @@ namespace ddprun::testing_support {
 
 class PrivateMunged {
  public:
-  // Why there can be none here; empty: there can.
+  // Returns why munged cannot run on this machine; empty if it can.
   static std::string missing() {
     if (access(kProgram, X_OK) == 0) return "";
     return std::string(kProgram) + " is missing: scripts/setup --tests installs munge";
   }
 
-  // key: any text; the same one makes the same key.
+  // Starts a munged. key: any text; the same text makes the same key.
   explicit PrivateMunged(const std::string& key = "a key") {
-    chmod(directory_.path().c_str(), 0755);  // other users look for the socket in there
+    chmod(directory_.path().c_str(), 0755);  // other users connect to the socket in it
     std::string bytes;
     while (bytes.size() < 64) bytes += key + "/";
     std::ofstream(directory_ / "key") << bytes;
@@ -48,7 +50,7 @@ class PrivateMunged {
         << find_munge(options()).why_not << "\n"
         << process_->err();
   }
-  // Its socket stays, as that of one that was killed does.
+  // Kills munged. Its socket file stays, as it does after any SIGKILL.
   void kill() {
     process_->signal(SIGKILL);
     process_->wait();

@@ -10,8 +10,8 @@
 
 namespace ddprun::testing_support {
 
-// body(rank) for every rank at once; returns what() of each rank's exception, empty where there was
-// none.
+// Runs body(rank) for all ranks at the same time. Returns what() of each rank's exception; empty
+// if it threw none.
 template <class Body>
 std::vector<std::string> errors_of_ranks(int size, const Body& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));
@@ -35,7 +35,7 @@ inline void expect_no_errors(const std::vector<std::string>& errors) {
   }
 }
 
-// The same; what one throws fails the test.
+// As errors_of_ranks(), but an exception of a rank fails the test.
 template <class Body>
 void run_ranks(int size, const Body& body) {
   expect_no_errors(errors_of_ranks(size, body));

@@ -1,4 +1,4 @@
-// RawStoreClient: a client of a store on loopback that sends requests as bytes and receives bytes.
+// RawStoreClient: a client of a store on loopback that sends and receives raw bytes.
 #pragma once
 
 #include <cstring>
@@ -10,7 +10,7 @@
 
 namespace ddprun::testing_support {
 
-// A client that has shaken hands, where its dialect has that.
+// The constructor sends the handshake if the dialect has one.
 class RawStoreClient : public RawTcpClient {
  public:
   template <class Store>

@@ -1,5 +1,5 @@
-// RawTcpClient: a blocking TCP socket for tests that send bytes no real client sends. Every wait
-// ends after kPatience; then the test fails.
+// RawTcpClient: a blocking TCP socket for tests that send bytes that no real client sends. Every
+// wait ends after kPatience. Then a send fails the test, and a receive returns what it has.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,7 @@
 
 namespace ddprun::testing_support {
 
-// Whether somebody listens on this port of 127.0.0.1.
+// Returns whether a process listens on this port of 127.0.0.1.
 inline bool can_connect(std::uint16_t port) {
   const auto address = numeric_address({"127.0.0.1", port});
   const UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -26,8 +26,8 @@ inline bool can_connect(std::uint16_t port) {
 
 class RawTcpClient {
  public:
-  // receive_buffer_bytes: how much may come without being read; 0 leaves it to the kernel. from: the
-  // address to call from; empty: whichever.
+  // Connects. receive_buffer_bytes: how much the kernel stores before the test reads it; 0: the
+  // kernel's default. from: the local address to connect from; empty: any.
   explicit RawTcpClient(std::uint16_t port, const std::string& host = "127.0.0.1",
                         int receive_buffer_bytes = 0, const std::string& from = "") {
     const auto address = numeric_address({host, port});
@@ -48,7 +48,7 @@ class RawTcpClient {
 
   void send(std::string_view bytes) { ASSERT_TRUE(offer(bytes)) << strerror(errno); }
 
-  // The same; false when the peer has closed the connection before it had all of it.
+  // As send(). Returns false if the peer closed the connection before all bytes were sent.
   bool offer(std::string_view bytes) {
     while (!bytes.empty()) {
       const ssize_t sent = ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -61,7 +61,8 @@ class RawTcpClient {
     return true;
   }
 
-  // Sends until the peer has had enough. True when it closed the connection.
+  // Sends the bytes `times` times. Returns true if the peer closes the connection before the
+  // end.
   bool send_until_closed(std::string_view bytes, int times) {
     for (int i = 0; i < times; ++i) {
       if (!offer(bytes)) return true;
@@ -69,7 +70,7 @@ class RawTcpClient {
     return false;
   }
 
-  // Exactly this many bytes; fewer when the peer closes or the time is up.
+  // Returns exactly this many bytes; fewer if the peer closes or the time is over.
   std::string receive(std::size_t count) {
     std::string bytes(count, '\0');
     std::size_t have = 0;
@@ -82,7 +83,8 @@ class RawTcpClient {
     return bytes;
   }
 
-  // What has come, at least a byte; none when the peer closes or the time is up.
+  // Returns the bytes that have arrived, at least one; none if the peer closes or the time is
+  // over.
   std::string receive_some() {
     std::string bytes(4096, '\0');
     const ssize_t got = ::recv(socket_.get(), bytes.data(), bytes.size(), 0);
@@ -90,7 +92,8 @@ class RawTcpClient {
     return bytes;
   }
 
-  // Everything up to this text, and no more; without it when the peer closes or the time is up.
+  // Returns everything up to the end of this text, and reads no further. If the peer closes or
+  // the time is over, the result does not end with the text.
   std::string receive_through(std::string_view end) {
     std::string bytes;
     while (!bytes.ends_with(end)) {
@@ -101,20 +104,20 @@ class RawTcpClient {
     return bytes;
   }
 
-  // Whether the peer has closed, with nothing more to read. Waits for it.
+  // Waits until something can be read. Returns whether it is the peer's close.
   bool is_closed() {
     char byte = 0;
     const ssize_t got = ::recv(socket_.get(), &byte, 1, 0);
     return got == 0 || (got < 0 && errno == ECONNRESET);
   }
 
-  // Whether something can be read now, without waiting.
+  // Returns, without waiting, whether something can be read now.
   bool has_bytes() {
     char byte = 0;
     return ::recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
   }
 
-  // Sends FIN; still reads.
+  // Sends a TCP FIN; the connection can still be read.
   void close_sending_side() { ::shutdown(socket_.get(), SHUT_WR); }
   void close() { socket_.reset(); }
 

@@ -1,5 +1,5 @@
-// RawTlsClient: a RawTcpClient that speaks through TLS, for tests of a server. What TLS cannot do
-// is in error(); what the test says and hears are plain bytes. One owner thread.
+// RawTlsClient: a RawTcpClient over TLS, for tests of a server. The test sends and receives
+// plain text. error() has the error of TLS. One owner thread.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@ namespace ddprun::testing_support {
 
 class RawTlsClient {
  public:
-  // Connects to localhost, and shakes hands. pieces_of: so many bytes are sent at a time; 0: all.
+  // Connects to localhost and does the handshake. pieces_of: the number of bytes that are sent
+  // at a time; 0: all at once.
   RawTlsClient(std::uint16_t port, TlsContextPtr context, std::size_t pieces_of = 0)
       : tcp_(port),
         channel_(TlsChannel::agent(std::move(context), "localhost")),
@@ -34,7 +35,7 @@ class RawTlsClient {
     flush();
   }
 
-  // As of RawTcpClient.
+  // As those of RawTcpClient.
   std::string receive(std::size_t count) {
     while (plain_.size() < count && take_some()) {
     }
@@ -45,7 +46,7 @@ class RawTlsClient {
   bool is_closed() { return receive(1).empty(); }
 
  private:
-  // False when the peer has closed, or TLS has failed, or the time is up.
+  // Returns false if the peer has closed, TLS has failed, or the time is over.
   bool take_some() {
     if (!error_.empty() || channel_.is_ended()) return false;
     const std::string byte = tcp_.receive_some();

@@ -1,4 +1,4 @@
-// A file as text, for tests that look at one.
+// Reads files as text.
 #pragma once
 
 #include <fstream>
@@ -7,13 +7,13 @@
 
 namespace ddprun::testing_support {
 
-// Empty where it cannot be read.
+// Returns the contents of the file; empty if it cannot be read.
 inline std::string read_file(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   return std::string(std::istreambuf_iterator<char>(file), {});
 }
 
-// Its first line, without the end of it. Empty where it cannot be read.
+// Returns the first line without its line end; empty if the file cannot be read.
 inline std::string first_line_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   std::string line;

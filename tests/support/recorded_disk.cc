@@ -10,7 +10,7 @@
 namespace ddprun::testing_support {
 namespace {
 
-constexpr std::size_t kBlockBytes = 64;  // so that small files have several
+constexpr std::size_t kBlockBytes = 64;  // so that small files have several blocks
 
 std::string directory_of(const std::string& path) {
   const std::size_t slash = path.rfind('/');
@@ -42,7 +42,7 @@ int RecordedDisk::open(const char* path, int flags, mode_t mode) {
   if (is_dead()) return -1;
   const int fd = FileCalls::open(path, flags, mode);
   if (fd < 0) return fd;
-  open_files_.erase(fd);  // it may have been closed without us
+  open_files_.erase(fd);  // RecordedDisk may not have seen its close()
   open_directories_.erase(fd);
   if (flags & O_DIRECTORY) {
     open_directories_[fd] = *name;
@@ -138,8 +138,8 @@ RecordedDisk::Moment RecordedDisk::moment_after(std::size_t calls) const {
   return moment;
 }
 
-// Of what was written and not fsynced: each block may be there or zeros, and the file may end
-// anywhere.
+// Returns what the disk may hold of a file that was written and not fsynced. Each block may be
+// there or be zeros, and the file may end anywhere.
 std::string RecordedDisk::some_of(const Contents& contents, Rng& rng) {
   if (contents.safe == contents.latest) return contents.safe;
   std::string some = contents.latest;
@@ -163,7 +163,7 @@ std::vector<RecordedDisk::Image> RecordedDisk::images_after(std::size_t calls, R
     for (std::size_t i = 0; i < changes; ++i)
       if (has_happened(i)) names[moment.pending[i].path] = moment.pending[i].now;
     Image image;
-    for (const auto& [path, node] : names) {  // a directory comes before what is in it
+    for (const auto& [path, node] : names) {  // a directory comes before its entries
       const std::string directory = directory_of(path);
       const auto parent = image.find(directory);
       if (node == kNothing || (!directory.empty() && parent == image.end())) continue;

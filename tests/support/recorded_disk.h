@@ -1,20 +1,21 @@
-// RecordedDisk: file calls that are written down, and what a disk may hold when the power goes
-// after each of them. It keeps no more than it must:
+// RecordedDisk: file calls that are recorded (the story), and what a disk may hold when the
+// power fails after each of them. It keeps only what a disk must keep:
 //
-//   a file's bytes         are safe when an fsync of the file has returned. Before, any part of them
-//                          may be there: none, all, zeros in their place, a beginning, some blocks
-//   a name (made,          is safe when an fsync of its directory has returned. Before, each change
-//   renamed, removed)      may have happened or not, whatever became of earlier ones; a rename is
-//                          two of them
+//   a file's bytes         are durable when an fsync of the file has returned. Before that, any
+//                          part of them may be there: none, all, zeros in their place, a
+//                          beginning, some blocks
+//   a name (made,          is durable when an fsync of its directory has returned. Before that,
+//   renamed, removed)      each change may have happened or not, independently of earlier
+//                          changes. A rename is two changes
 //
-// Disks are kinder than that as a rule: they keep the order of names. What survives here survives
+// Real disks usually keep more: they keep the order of the names. What survives here survives
 // there.
 //
 //   RecordedDisk disk(root);
 //   { ScopedFileCalls scope(disk); ...the story... }
 //   for (const auto& image : disk.images_after(calls, rng)) RecordedDisk::write(image, elsewhere);
 //
-// The calls are carried out, but for fsync. One thread at a time.
+// All calls are carried out, except fsync. One thread at a time.
 #pragma once
 
 #include <limits>
@@ -28,31 +29,38 @@
 
 namespace ddprun::testing_support {
 
-// For what is looked at after a loss of power, whose own does not matter.
+// FilesWithoutFsync: file calls for reading an image after a power failure. Their own fsyncs do
+// not matter there.
 struct FilesWithoutFsync : FileCalls {
   int fsync(int) override { return 0; }
 };
 
 class RecordedDisk : public FileCalls {
  public:
-  // root: an empty directory, which is safe. What lies outside is not written down.
+  // root: an empty directory, which counts as durable. Calls outside of it are not recorded.
   explicit RecordedDisk(std::string root) : root_(std::move(root)) {}
 
-  // How many calls of the story so far have done something.
+  // Returns how many calls of the story so far have changed or flushed something.
   std::size_t calls() const { return story_.size(); }
-  // As SIGKILL after so many: what comes later does nothing and fails. The kernel goes on, so
-  // nothing is lost.
+  // Acts like SIGKILL after this many calls: later calls do nothing and fail. The kernel keeps
+  // running, so nothing is lost.
   void kill_after(std::size_t calls) { dies_at_ = calls; }
-  // The next process may write.
+  // Lets calls work again, as those of the next process.
   void revive() { dies_at_ = std::numeric_limits<std::size_t>::max(); }
 
-  // By path below the root: a file's bytes, or nothing for a directory.
+  // Image: maps each path below the root to the file's bytes; nullopt: it is a directory.
   using Image = std::map<std::string, std::optional<std::string>>;
-  // What may be found when the power goes after the first so many calls of the story: always
-  // nothing that is not safe, all of it, names without bytes, each change alone and all but each;
-  // and some random ones.
+  // Returns what the disk may hold when the power fails after this many calls of the story. The
+  // images always have these cases:
+  // - nothing that is not durable
+  // - everything
+  // - names without their bytes
+  // - each change alone
+  // - all changes except one
+  //
+  // The rest are random ones.
   std::vector<Image> images_after(std::size_t calls, Rng& rng) const;
-  // Puts an image into an empty directory.
+  // Writes an image into an empty directory.
   static void write(const Image& image, const std::string& directory);
 
   int open(const char* path, int flags, mode_t mode) override;
@@ -61,7 +69,7 @@ class RecordedDisk : public FileCalls {
   int close(int fd) override;
   int mkdir(const char* path, mode_t mode) override;
   int rename(const char* from, const char* to) override;
-  // As on a file system without hard links.
+  // Fails, as on a file system without hard links.
   int link(const char*, const char*) override {
     errno = EPERM;
     return -1;
@@ -77,15 +85,15 @@ class RecordedDisk : public FileCalls {
     Node now = kNothing;
   };
   struct Call {
-    std::vector<NameChange> names;        // made, renamed, removed
-    Node file = kNothing;                 // written or fsynced
-    std::optional<std::string> contents;  // of the file after the call; none: it was fsynced
+    std::vector<NameChange> names;        // names that were made, renamed or removed
+    Node file = kNothing;                 // the file that was written or fsynced
+    std::optional<std::string> contents;  // the file's bytes after the call; none: it was fsynced
     std::optional<std::string> flushed;   // the directory that was fsynced
   };
   struct Contents {
     std::string safe, latest;
   };
-  // What is known after some calls.
+  // Moment: what is known after some calls.
   struct Moment {
     std::map<std::string, Node> safe;
     std::vector<NameChange> pending;
@@ -101,9 +109,9 @@ class RecordedDisk : public FileCalls {
   const std::string root_;
   std::size_t dies_at_ = std::numeric_limits<std::size_t>::max();
   std::vector<Call> story_;
-  std::map<std::string, Node> names_;  // now
-  std::vector<std::string> files_;     // contents now, by node
-  std::map<int, Node> open_files_;     // by descriptor
+  std::map<std::string, Node> names_;  // the names now
+  std::vector<std::string> files_;     // the contents now, by node
+  std::map<int, Node> open_files_;     // the node of each open descriptor
   std::map<int, std::string> open_directories_;
 };
 

@@ -1,4 +1,5 @@
-// RunningDdpStore: the program ddp-store on a free port, until the test says otherwise.
+// RunningDdpStore: the program ddp-store on a free port, while this object lives. One owner
+// thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,7 +15,7 @@ namespace ddprun::testing_support {
 
 class RunningDdpStore {
  public:
-  // limits: what the shell says before it becomes the program, like "ulimit -n 20".
+  // limits: a shell command that runs before the program starts, such as "ulimit -n 20".
   explicit RunningDdpStore(const std::string& limits = "true",
                            const std::string& host = "127.0.0.1", const std::string& options = "")
       : process({"sh", "-c",

@@ -1,6 +1,6 @@
-// RunningServer: a server on loopback with its own thread, for tests in the same process.
-// RunningStore (tests/support/running_store.h) and RunningService (tests/support/running_service.h)
-// say which.
+// RunningServer: a server on loopback with its own thread, for tests in the same process. See
+// RunningStore (tests/support/running_store.h) and RunningService
+// (tests/support/running_service.h).
 #pragma once
 
 #include <algorithm>
@@ -31,7 +31,7 @@ class RunningServer {
  public:
   enum class Start { kNow, kLater };
 
-  // emplace: makes the server in its place, given the io_context, the log and the socket.
+  // emplace: constructs the server in its place; gets the io_context, the log and the socket.
   template <class Emplace>
   RunningServer(const HostPort& where, Start start, Emplace emplace) {
     Result<Listener> listener = listen_tcp(where);
@@ -54,7 +54,7 @@ class RunningServer {
     on_thread([this] { server_->start(); });
   }
 
-  // Runs on the server's thread, and waits for it.
+  // Runs the action on the server's thread and waits until it has ended.
   void on_thread(const std::function<void()>& action) {
     std::promise<void> done;
     boost::asio::post(io_, [&] {
@@ -66,14 +66,14 @@ class RunningServer {
   boost::asio::io_context& io() { return io_; }
   Server& server() { return *server_; }
 
-  // Whether a line with this text was logged so far.
+  // Returns whether a line with this text was logged so far.
   bool has_logged(std::string_view text) {
     const std::lock_guard lock(mutex_);
     return std::any_of(lines_.begin(), lines_.end(), [&](const std::string& line) {
       return line.find(text) != std::string::npos;
     });
   }
-  // What was logged so far.
+  // Returns the lines that were logged so far.
   std::vector<std::string> log_lines() {
     const std::lock_guard lock(mutex_);
     return lines_;

@@ -1,4 +1,5 @@
-// RunningService: a RendezvousServer on loopback with its own thread, for tests in the same process.
+// RunningService: a RendezvousServer on loopback with its own thread, for tests in the same
+// process.
 #pragma once
 
 #include <optional>
@@ -11,7 +12,7 @@ namespace ddprun::testing_support {
 
 class RunningService : public RunningServer<RendezvousServer> {
  public:
-  // port 0: any that is free.
+  // port 0: any free port.
   explicit RunningService(const ServiceOptions& options = {.service_id = "s"},
                           std::uint16_t port = 0, std::optional<KeptState> kept = std::nullopt)
       : RunningServer({.host = "127.0.0.1", .port = port}, Start::kNow,
@@ -19,7 +20,7 @@ class RunningService : public RunningServer<RendezvousServer> {
                         place.emplace(io, log, options, std::move(socket), std::move(kept));
                       }) {}
 
-  // Keyring::parse() has what the text may be.
+  // text: in the format of Keyring::parse().
   void set_keys(const std::string& text) {
     on_thread([&] { server().set_keys(Keyring::parse(text).value()); });
   }

@@ -1,5 +1,5 @@
-// ScreenModel: what a terminal shows of the bytes it gets: as much of one as ddprun makes use of. What it
-// does not know fails the test. One owner thread.
+// ScreenModel: computes what a terminal shows for the bytes that it receives. It knows only the
+// control sequences that ddprun uses. Any other sequence fails the test. One owner thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,20 +19,21 @@ class ScreenModel {
     screen_.resize(rows_);
   }
 
-  // A \n also returns to the first column, as the terminal's driver makes it do.
+  // Processes output. A \n also returns to the first column, as the kernel's terminal driver
+  // does.
   void feed(std::string_view bytes) {
     pending_ += bytes;
     std::size_t at = 0;
     while (at < pending_.size()) {
       const std::size_t length = consume(std::string_view(pending_).substr(at));
-      if (length == 0) break;  // a sequence that has not come whole
+      if (length == 0) break;  // an incomplete control sequence
       at += length;
     }
     pending_.erase(0, at);
   }
 
-  // Everything that was ever seen: what has scrolled away, then the screen, without blanks at lines' ends
-  // and empty lines at the end.
+  // Returns everything that was ever visible: the lines that have scrolled away, then the
+  // screen. Blanks at the ends of lines and empty lines at the end are removed.
   std::vector<std::string> lines() const {
     std::vector<std::string> all = scrolled_;
     all.insert(all.end(), screen_.begin(), screen_.end());

@@ -1,4 +1,5 @@
-// SmallDisk: a disk that is soon full, a tmpfs of a test's own. Needs root. One owner thread.
+// SmallDisk: a small disk that a test can fill: a tmpfs of its own. Needs root. One owner
+// thread.
 #pragma once
 
 #include <sys/mount.h>
@@ -11,7 +12,7 @@ namespace ddprun::testing_support {
 
 class SmallDisk {
  public:
-  // path: made if missing. options: tmpfs's, "size=256k".
+  // path: made if missing. options: tmpfs's mount options, such as "size=256k".
   SmallDisk(std::string path, const char* options) : path_(std::move(path)) {
     std::filesystem::create_directory(path_);
     mounted_ = ::mount("tmpfs", path_.c_str(), "tmpfs", 0, options) == 0;
@@ -22,7 +23,7 @@ class SmallDisk {
   SmallDisk(const SmallDisk&) = delete;
   SmallDisk& operator=(const SmallDisk&) = delete;
 
-  // False where it could not be; errno says why.
+  // Returns false if the mount failed; errno then has the reason.
   bool mounted() const { return mounted_; }
 
  private:

@@ -1,5 +1,5 @@
-// A library for LD_PRELOAD: file calls on paths below $STALLED_DISK wait while the file
-// $STALLED_WHILE exists, as on a network file system whose server does not answer.
+// A library for LD_PRELOAD that simulates a network file system whose server does not answer.
+// File calls on paths below $STALLED_DISK wait while the file $STALLED_WHILE exists.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>

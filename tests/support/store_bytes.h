@@ -1,4 +1,4 @@
-// The store's protocol by hand: requests and replies as bytes.
+// Builds requests and replies of the store's protocol as bytes.
 #pragma once
 
 #include <cstdint>

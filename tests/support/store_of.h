@@ -1,4 +1,4 @@
-// A connection to a store on loopback, as the worker library uses it, for tests.
+// store_of(): connects to a store on loopback, as the worker library does.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// A directory of a test's own, removed with all that is in it when the test ends. One owner thread.
+// TemporaryDirectory: a directory that belongs to one test. It is removed with its contents when
+// the test ends. One owner thread.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -29,7 +30,7 @@ class TemporaryDirectory {
   const std::string& path() const { return path_; }
   std::string operator/(const std::string& name) const { return path_ + "/" + name; }
 
-  // A file of its own with this text, in directories that are made for it. Returns its path.
+  // Writes a new file with this text, and makes the directories that it needs. Returns its path.
   std::string write(const std::string& name, const std::string& text) const {
     const std::filesystem::path file = *this / name;
     std::filesystem::create_directories(file.parent_path());
@@ -41,7 +42,7 @@ class TemporaryDirectory {
   std::string path_;
 };
 
-// The names of what lies in a directory, in order.
+// Returns the sorted names of the entries of a directory.
 inline std::vector<std::string> listing(const std::string& path) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(path))

@@ -1,5 +1,5 @@
-// TestMark: a variable in the environment of all processes that a test starts, by which they are
-// found again, also when nobody is their parent any more.
+// TestMark: an environment variable that all processes started by a test inherit. The test finds
+// the processes by it, also when their parent has ended.
 #pragma once
 
 #include <sys/types.h>

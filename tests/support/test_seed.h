@@ -1,5 +1,5 @@
-// The random moments at which a test's faults come. Their seed is the same in every run, so that a
-// red build can be run again; DDPRUN_TEST_SEED gives another one.
+// The random moments at which a test injects faults. The seed is the same in every run, so that
+// a failed run can be repeated. DDPRUN_TEST_SEED sets another one.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,12 @@ inline std::uint64_t test_seed(std::uint64_t unless_given) {
   return number_from("DDPRUN_TEST_SEED", unless_given);
 }
 
-// A random duration below this one.
+// Returns a random duration shorter than `longest`.
 inline Duration up_to(Duration longest, Rng& rng) {
   return Duration(rng.below(static_cast<std::uint64_t>(longest.count())));
 }
 
-// For a SCOPED_TRACE: what a failure says.
+// Returns the text for a SCOPED_TRACE, which a failure prints.
 inline std::string seed_text(std::uint64_t seed) {
   return "replay: DDPRUN_TEST_SEED=" + std::to_string(seed);
 }

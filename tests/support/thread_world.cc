@@ -12,11 +12,11 @@
 
 namespace ddprun::testing_support {
 
-// Any thread.
+// Record: the collectives that the ranks have done. Any thread.
 class ThreadWorld::Record {
  public:
-  // A rank has finished its next collective. The ranks finish the same ones in the same order; the
-  // first to do so counts.
+  // Records that a rank has finished its next collective. The ranks finish the same collectives
+  // in the same order. The first rank to finish one adds it.
   void finished(std::size_t index_of_rank, Call call) {
     const std::lock_guard lock(mutex_);
     if (index_of_rank == calls_.size()) calls_.push_back(std::move(call));
@@ -52,7 +52,8 @@ class ThreadWorld::RecordedGroup final : public CpuGroup {
     return note({"broadcast", bytes_of(tensors)}, group_->broadcast(tensors, root, terms));
   }
   Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override {
+                          std::span<const WritableBytes> outputs,
+                          const CpuCallOptions& terms) override {
     return note({"all_gather", bytes_of(inputs)}, group_->all_gather(inputs, outputs, terms));
   }
   Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
@@ -70,7 +71,8 @@ class ThreadWorld::RecordedGroup final : public CpuGroup {
     return note({"scatter", output.size()}, group_->scatter(inputs, output, root, terms));
   }
   Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CpuCallOptions& terms) override {
+                          std::span<const WritableBytes> outputs,
+                          const CpuCallOptions& terms) override {
     return note({"all_to_all", bytes_of(inputs)}, group_->all_to_all(inputs, outputs, terms));
   }
   Result<void> barrier(Duration timeout) override {

@@ -1,10 +1,10 @@
-// ThreadWorld: process groups on the cpu backend whose ranks are threads of this process. For tests
-// of what stands on a ProcessGroup.
+// ThreadWorld: process groups on the cpu backend whose ranks are threads of this process. For
+// tests of code that uses a ProcessGroup.
 //
 //   ThreadWorld world(2);
 //   world.run([](ProcessGroup& group) { ...what rank group.rank() does... });
 //
-// A rank whose function ended is gone: ranks that wait for it get kPeerLost.
+// When the function of a rank has ended, the rank is gone. Ranks that wait for it get kPeerLost.
 #pragma once
 
 #include <exception>
@@ -23,19 +23,19 @@ class ThreadWorld {
   explicit ThreadWorld(int size, Timeout timeout = kPatience);
   ~ThreadWorld();
 
-  // Runs `rank_body` once for each rank, each on a thread of its own, and returns when all have
-  // ended. What they throw becomes a failure of the test.
+  // Runs `rank_body` once for each rank, each on its own thread, and returns when all have
+  // ended. An exception of a rank fails the test.
   void run(const std::function<void(ProcessGroup&)>& rank_body);
 
-  // The same; returns what() of each rank's exception, empty where there was none.
+  // As run(), but returns what() of each rank's exception; empty if it threw none.
   std::vector<std::string> errors(const std::function<void(ProcessGroup&)>& rank_body);
 
-  // Collectives that the ranks have done in the last run, by name ("all_reduce"), and the bytes of
-  // each. Also while they run.
+  // Call: a collective that the ranks have done: its name ("all_reduce") and its bytes.
   struct Call {
     std::string name;
     std::size_t bytes;
   };
+  // Returns the collectives of the last run. May also be called during a run.
   std::vector<Call> calls() const;
 
  private:
@@ -43,7 +43,7 @@ class ThreadWorld {
   class RecordedGroup;
   int size_;
   Timeout timeout_;
-  std::shared_ptr<Record> record_;  // of the current run, or the last one
+  std::shared_ptr<Record> record_;  // of the current or the last run
 };
 
 }  // namespace ddprun::testing_support

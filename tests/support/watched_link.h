@@ -1,4 +1,4 @@
-// WatchedLink: an agent's link to a service, and what has come of it.
+// WatchedLink: an agent's link to a service, and the results that it has reported.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -14,7 +14,7 @@ namespace ddprun::testing_support {
 
 class WatchedLink {
  public:
-  // Agent "a" of this job begins to follow the service.
+  // Makes agent "a" of this job follow the service.
   void follow(RemoteLinkOptions options, const std::string& job = kDefaultJobId) {
     link_ = make_remote_link(
         io, std::move(options),
@@ -42,19 +42,21 @@ class WatchedLink {
   bool run_until(Condition&& condition) {
     return eventually_on(io, condition);
   }
-  // Whether the service says what is to be done, other than to wait: something new, from now on.
+  // Waits until the service sends a new directive other than Wait. Returns false if the time is
+  // over.
   bool is_directed() {
     directives = 0;
     return run_until([this] { return directives > 0; });
   }
-  // Whether the link is lost, or refused; `trouble` says why.
+  // Waits until the link is lost or refused; `trouble` then has the reason. Returns false if the
+  // time is over.
   bool gets_into_trouble() {
     return run_until([this] { return !trouble.empty(); });
   }
 
   boost::asio::io_context io{1};
-  int directives = 0;     // but for waiting
-  std::string waits_for;  // the last reason
+  int directives = 0;     // without Wait
+  std::string waits_for;  // the reason of the last Wait
   std::string trouble;
 
  private:

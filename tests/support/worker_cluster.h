@@ -1,6 +1,8 @@
-// WorkerCluster: the workers of one generation as real processes, started as a launcher starts them
-// (the variables of base/worker_env.h, a store in the test's process), without a launcher. For
-// tests of what workers do; that ddprun starts them right is tested elsewhere.
+// WorkerCluster: the workers of one generation as real processes, started without a launcher.
+// For tests of what workers do; other tests check that ddprun starts them correctly.
+//
+// The workers get the same things as from a launcher: the variables of base/worker_env.h, and a
+// store, which runs in the test's process.
 //
 // One thread.
 #pragma once
@@ -17,8 +19,8 @@ namespace ddprun::testing_support {
 class RunningStore;
 
 struct WorkerClusterOptions {
-  std::vector<std::string> command;  // program and arguments, the same for all
-  int nodes = 1;                     // simulated: one GROUP_RANK each
+  std::vector<std::string> command;  // program and arguments, the same for all workers
+  int nodes = 1;                     // simulated nodes: one GROUP_RANK each
   int per_node = 2;
   long generation = 0;
 };
@@ -28,15 +30,15 @@ class WorkerCluster {
   explicit WorkerCluster(const WorkerClusterOptions& options);
   ~WorkerCluster();
 
-  // What the worker has written so far: to stdout, then to stderr.
+  // Returns the worker's output so far: first stdout, then stderr.
   std::string output(int rank) const;
 
   void signal(int rank, int number);
 
-  // Waits until every worker has ended; false when the time is over before.
+  // Waits until every worker has ended. Returns false if the time is over first.
   bool wait_for_all(Duration timeout);
 
-  // Of a worker that has ended: its exit code, 128 + n when signal n ended it.
+  // Returns the exit code of a worker that has ended; 128 + n if signal n ended it.
   int exit_code(int rank) const;
 
  private:

@@ -1,4 +1,5 @@
-// What worker_test_rank (tests/worker_lib/context/worker_main.cc) says of the DistError that ended it.
+// Reads what worker_test_rank (tests/worker_lib/context/worker_main.cc) prints of the DistError
+// that ended it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +13,7 @@
 
 namespace ddprun::testing_support {
 
-// The exit code of a worker_test_rank that a DistError ended.
+// The exit code of a worker_test_rank that ended with a DistError.
 inline constexpr int kFailedAsExpected = 3;
 
 struct WorkerFailure {
@@ -22,7 +23,7 @@ struct WorkerFailure {
   std::string what;
 };
 
-// What failure_in() reads: "failed KIND PEER TIME_NS what()".
+// Returns the line that failure_in() reads: "failed KIND PEER TIME_NS what()".
 inline std::string failure_line(const DistError& failure) {
   return "failed " + std::to_string(static_cast<int>(failure.kind())) + " " +
          std::to_string(failure.peer_rank()) + " " +
