@@ -1,7 +1,7 @@
-// What store_rate.py measures PyTorch's clients against, beside real stores: a server that answers a
-// client's get and add with the bytes a store would, without looking at what they ask for.
+// The floor of store_rate.py: a server that answers a client's get and add with the bytes that a
+// store would send, without looking up the key.
 //
-//   bare_store        says where it listens, and goes on until it is killed
+//   bare_store        prints where it listens, and runs until it is killed
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,8 +13,8 @@
 namespace ddprun::benchmarks {
 namespace {
 
-// Whatever is asked for comes in one piece, because the client waits for each answer; but for the
-// handshake and the PING behind it.
+// Returns the answer to one request. A request comes in one piece, because the client waits for
+// each answer. The exception is the handshake, which comes together with the PING after it.
 BareAnswer answer(std::string_view bytes) {
   static const std::string sum = std::string(1, '\1') + std::string(7, '\0');
   static const std::string value =

@@ -21,7 +21,7 @@ constexpr std::size_t kPart = 256 << 10;
 
 std::string key_of(int rank) { return "cable/" + std::to_string(rank); }
 
-// What one call has moved; it may have been the wrong time for it.
+// Returns the bytes that a call has moved; 0 if it would have blocked.
 std::size_t moved(ssize_t bytes) {
   must(bytes > 0 || (bytes < 0 && would_block(errno)), "a cable");
   return bytes < 0 ? 0 : static_cast<std::size_t>(bytes);
@@ -48,7 +48,7 @@ UniqueFd join_partner(Store& store, int rank, int partner, const std::string& ad
 void exchange(int cable, const char* sent, char* received, std::size_t bytes) {
   TimePoint spin_until = BootClock::now() + kSpin;
   for (std::size_t out = 0, in = 0; out < bytes || in < bytes;) {
-    // Neither way is much ahead, so that what moves is still in the cache.
+    // Neither direction gets far ahead of the other, so the data is still in the cache.
     const std::size_t end = std::min(bytes, (std::min(out, in) / kPart + 1) * kPart);
     const std::size_t before = out + in;
     if (out < end) out += moved(send(cable, sent + out, end - out, MSG_DONTWAIT | MSG_NOSIGNAL));

@@ -1,4 +1,5 @@
-// A bare TCP connection between two ranks, to measure what the link takes. One thread.
+// A bare TCP connection between two ranks, to measure the time that the link itself takes. One
+// thread.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +10,10 @@
 
 namespace ddprun::benchmarks {
 
-// Every rank calls it; partners are joined. address: where others reach this rank.
+// Connects this rank to `partner`. Every rank calls it. address: where other ranks reach this one.
 UniqueFd join_partner(Store& store, int rank, int partner, const std::string& address);
 
-// So many bytes both ways at once.
+// Sends and receives `bytes` bytes at the same time.
 void exchange(int cable, const char* sent, char* received, std::size_t bytes);
 
 }  // namespace ddprun::benchmarks

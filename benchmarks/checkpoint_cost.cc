@@ -1,15 +1,15 @@
-// What a checkpoint costs: how long save() stops the training, and how long it takes until the file is
-// on the disk, against floors measured in the same run.
+// Measures what a checkpoint costs: how long save() stops the training, and how long it takes
+// until the file is on the disk, against floors measured in the same run.
 //
-// A world of one with a state of some size: a module, and SGD with momentum, half of the bytes each. In each
-// round these follow each other:
+// The world has one rank. Its state has a module, and SGD with momentum, with half of the bytes
+// each. Each round measures these, one after the other:
 //
 //   save       CheckpointManager::save(), until it returns (stall) and until wait() returns (total)
 //   memcpy     the floor of the stall: one memcpy of as many bytes into memory that was used before
 //   write      the floor of the total: write(2) of as many bytes to a new file, and fsync
 //
-// The table shows medians over the rounds. The directory must lie on the disk that is meant: a tmpfs shows
-// what the processor needs.
+// The table shows medians over the rounds. The directory must be on the disk to measure. On a
+// tmpfs the figures show only the time of the processor.
 //
 // Usage: checkpoint_cost [--directory DIR] [--rounds N] [--mib SIZES...]
 #include <fcntl.h>
@@ -37,7 +37,7 @@ struct Plan {
   std::vector<std::int64_t> mib{10, 100, 400};
 };
 
-// Layers of 4 MiB, as parameters of some size are.
+// State: a training state of layers of 4 MiB, a usual size of large parameters.
 class State {
  public:
   explicit State(std::int64_t bytes) {
@@ -61,7 +61,7 @@ class State {
 double memcpy_ms(const std::vector<char>& from, std::vector<char>& to) {
   const TimePoint start = BootClock::now();
   std::memcpy(to.data(), from.data(), from.size());
-  asm volatile("" : : "r"(to.data()) : "memory");  // somebody reads it
+  asm volatile("" : : "r"(to.data()) : "memory");  // keeps the compiler from removing the copy
   return ms_since(start);
 }
 
@@ -94,7 +94,7 @@ void measure(const Plan& plan, Context& context, std::int64_t mib) {
     const double took = ms_since(start);
     const double copy = memcpy_ms(from, to);
     const double write = write_ms(directory + "/floor", from);
-    if (round < 0) continue;  // buffers are made
+    if (round < 0) continue;  // the first round only makes the buffers
     stall.push_back(stalled);
     total.push_back(took);
     copied.push_back(copy);
@@ -110,7 +110,8 @@ void measure(const Plan& plan, Context& context, std::int64_t mib) {
 int run(int argc, char** argv) {
   Plan plan;
   CLI::App app("Measures what a checkpoint costs.");
-  app.add_option("--directory", plan.directory, "where checkpoints are written; removed at the end");
+  app.add_option("--directory", plan.directory,
+                 "where checkpoints are written; removed at the end");
   app.add_option("--rounds", plan.rounds)->check(CLI::PositiveNumber);
   app.add_option("--mib", plan.mib, "sizes of the state, multiples of 8")
       ->check(CLI::Range(8, 1 << 20));

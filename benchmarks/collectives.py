@@ -1,28 +1,32 @@
 #!/usr/bin/env python3
-"""Collectives of the cpu engine beside PyTorch's gloo, OpenMPI and the physical floor, in one interleaved run.
+"""Compares collectives of the cpu engine with PyTorch's gloo, OpenMPI and the physical floor.
 
-    benchmarks/collectives.py [--bin build/release/bin] [--rounds 11] [--budget-ms 20] [--only SECTIONS]
-        [--json FILE] [--docs] [--from FILE] [--smoke]
+    benchmarks/collectives.py [--bin build/release/bin] [--rounds 11] [--budget-ms 20]
+        [--only SECTIONS] [--json FILE] [--docs] [--from FILE] [--smoke]
 
-Prints tables and writes every figure to --json. --docs puts the tables into docs/collectives.md and the plots beside
-it; with --from it does so with the figures of an earlier run. --smoke measures next to nothing, in some seconds, to
-see that everything works.
+Prints tables and writes every figure to --json. --docs puts the tables into docs/collectives.md,
+and the plots into the same folder. With --from it does so with the figures of an earlier run.
+--smoke measures very little, in some seconds, to check that everything works.
 
-Every rank of every system is a process that waits for orders; one system at a time makes a call many times, and a
-round is over when each has had its turn. Medians over the rounds of the mean of a round. The floor of a collective is
-what it must copy at the least through memory that its ranks share, copied without reducing or waiting in parts of the
-best size of those tried; where that takes less time than it takes the ranks to meet, the meeting is the floor.
+All systems are measured in one run. Every rank of every system is a process that waits for
+orders. One system at a time makes a call many times. A round is over when each system has had
+its turn. The figures are medians over the rounds of the mean of a round. The floor of a
+collective is the least that it must copy through memory that its ranks share, copied without
+reducing or waiting, in parts of the best size of those tried. If this takes less time than the
+ranks take to meet, the meeting is the floor.
 
-gloo runs in the python of --python (default: the .venv beside the sources), its threads where the system puts them;
-MPI needs mpirun and a build that found libopenmpi-dev (openmpi-bin, libopenmpi-dev); ranks of it and ours are bound to
-cores, in turns where they are more. What is not here is left out, and said.
+gloo runs in the python of --python (default: the .venv in the root of the sources); the system
+places its threads. MPI needs mpirun and a build that found libopenmpi-dev (openmpi-bin,
+libopenmpi-dev). Ranks of MPI and ours are bound to cores. If there are more ranks than cores,
+ranks share cores. What is not here is left out, and the script says so.
 
-    two       2 ranks, all_reduce by size: ours, in shared tensors, with ProcessGroup in front
+    two       2 ranks, all_reduce by size: the engine, in shared tensors, through ProcessGroup
     others    2 ranks, the other collectives
     many      4 and 8 ranks, also on 2 cores (MPI yields when idle there)
-    network   2 hosts in network namespaces, with 1 and 2 ranks each, at full speed and at 1 Gbit/s (needs root)
+    network   2 hosts in network namespaces, with 1 and 2 ranks each, at full speed and at 1
+              Gbit/s (needs root)
     compute   2 ranks, while as many processes compute on the same cores
-    tuning    the engine with other choices than its own
+    tuning    the engine with other tuning choices than its own
     messages  send and recv: cpu_messages
 """
 
@@ -47,13 +51,14 @@ SECTIONS = ("two", "others", "many", "network", "compute", "tuning", "messages")
 
 
 class Bench:
-    """What all sections need: options, where systems come from, and the figures so far."""
+    """What all sections need: the options, a way to start systems, and the figures so far."""
 
     def __init__(self, options, folder: pathlib.Path) -> None:
         self.options, self.folder, self.records, self.missing = options, folder, [], set()
         self.made, self.ports = 0, 0
         self.budget_us = options.budget_ms * 1000
-        # To see that they work once is enough.
+        # With --smoke the peers run only in the section "two". That is enough to check that they
+        # work.
         self.peers = [] if options.smoke else ["gloo", "mpi"]
 
     def program(self, name: str) -> pathlib.Path:
@@ -63,7 +68,7 @@ class Bench:
         self.records.append(record)
 
     def measure(self, ways: dict, **about) -> None:
-        """Interleaves the ways, and notes what comes of them."""
+        """Measures the ways in turns, and records the results."""
         results = interleave(ways, self.options.rounds)
         for name, result in results.items():
             self.note(**about, system=name, **result)
@@ -72,7 +77,10 @@ class Bench:
 
     @contextlib.contextmanager
     def systems(self, ranks: int, names, longest: int, hosts: Hosts | None = None, choices: dict | None = None):
-        """Starts those of the named systems that are here, each with its ranks, and ends them."""
+        """Starts the named systems that are here, each with its ranks.
+
+        Ends them at the end of the block.
+        """
         running = {}
         self.made += 1
         folder = self.folder / str(self.made)
@@ -94,8 +102,11 @@ class Bench:
 
     @contextlib.contextmanager
     def floors(self, ranks: int, longest: int, hosts: Hosts | None = None):
-        """The floors' own ranks: the scheduler would make ours pay, when their turn comes, for what some of them have
-        had of their cores while they copied without waiting."""
+        """Starts separate ranks for the floors.
+
+        They copy without waiting, so some of them use more of their cores than others. If they
+        were our ranks, the scheduler would give ours less time when their turn comes.
+        """
         with self.systems(ranks, ["floors"], longest, hosts=hosts) as running:
             yield running["floors"]
 
@@ -150,7 +161,8 @@ def place(hosts: Hosts | None, node: int, command: list) -> list:
     return hosts.on(node, *map(str, command)) if hosts else command
 
 
-# --- floors: what a collective must copy, by rank: bytes in, out, from buffer to buffer, and just read; where the last two lie ---
+# --- floors: what a collective must copy, by rank: bytes in, out, from buffer to buffer, and only
+# read; the offset of the last two ---
 
 
 def must_copy(call: str, size: int, ranks: int, rank: int) -> tuple:
@@ -160,7 +172,7 @@ def must_copy(call: str, size: int, ranks: int, rank: int) -> tuple:
         "all_reduce": (size, 2 * others, 0, 0, 0),
         "broadcast": (size, 0, 0, 0, 0) if rank == 0 else (0, size, 0, 0, 0),
         "all_gather": (share, others, share, 0, 0),
-        # The own share is folded where it lies.
+        # The rank's own share is reduced in place.
         "reduce_scatter": (others, others, 0, share, others),
         "all_to_all": (others, others, share, 0, others),
     }[call]
@@ -235,7 +247,8 @@ def network(bench: Bench) -> None:
         return
     try:
         for ranks in [2] if bench.options.smoke else [2, 4]:
-            # Four ranks have two cores: their times are about that, and the bytes about the algorithm.
+            # Four ranks share two cores. That determines their times; only the bytes tell about the
+            # algorithm.
             sizes = [65536] if bench.options.smoke else [4, 64 * KIB, MIB, 25 * MIB] if ranks == 2 else [MIB, 25 * MIB]
             with bench.systems(ranks, ["ours", *bench.peers], sizes[-1], hosts=hosts) as running, \
                     bench.floors(ranks, sizes[-1], hosts) as floors:
@@ -244,7 +257,8 @@ def network(bench: Bench) -> None:
                     for size in sizes:
                         ways = {name: Way(system, "all_reduce", [size], bench.budget_us)
                                 for name, system in running.items()}
-                        # What each of two nodes must send and receive, over as many connections as it has ranks.
+                        # The bytes that each of two nodes must send and receive, over one
+                        # connection for each of its ranks.
                         ways["floor"] = Way(floors, "exchange", [max(size * 2 // ranks, 4)], bench.budget_us)
                         bench.measure(ways, section="network", call="all_reduce", bytes=size, ranks=ranks, rate=rate or "")
                         for name, way in ways.items():
@@ -259,7 +273,7 @@ def network(bench: Bench) -> None:
 
 
 def compute(bench: Bench) -> None:
-    """An all_reduce takes what it takes, and computing what is left."""
+    """Measures all_reduces while the same cores compute, and the time left for computing."""
     sizes = [65536] if bench.options.smoke else [64 * KIB, MIB, 25 * MIB]
     with bench.systems(2, ["ours", *bench.peers], sizes[-1]) as running:
         computing = System("computing", 2, lambda path: [
@@ -296,7 +310,7 @@ def compute(bench: Bench) -> None:
 
 
 def rest(seconds: float) -> None:
-    """Leaves the cores to the others for a while."""
+    """Waits, and leaves the cores to the other processes meanwhile."""
     time.sleep(seconds)
 
 
@@ -313,7 +327,10 @@ def messages(bench: Bench) -> None:
 
 
 def tuning(bench: Bench) -> None:
-    """Each choice of CpuTuning (worker_lib/cpu_kernels/tuning.h), with all else as it is."""
+    """Measures each choice of CpuTuning, with all others unchanged.
+
+    worker_lib/cpu_kernels/tuning.h has the choices.
+    """
     def compare(choice: str, option: str, values: dict, ranks: int, cases: list, hosts: Hosts | None = None) -> None:
         choices = {name: [option, value] for name, value in values.items()}
         longest = max(size for _, size in cases)
@@ -363,7 +380,7 @@ def torch_version(python: pathlib.Path) -> str:
 
 
 def facts(python: pathlib.Path) -> dict:
-    """What the figures depend on."""
+    """Returns facts of the machine on which the figures depend."""
     def first_of(pattern: str, path: str) -> str:
         for line in pathlib.Path(path).read_text().splitlines():
             if line.startswith(pattern):

@@ -1,23 +1,24 @@
-// Ranks of the cpu engine for benchmarks/collectives.py, and beside them, in the same processes, the
-// physical floors. Calls, and the bytes that they take:
+// Ranks of the cpu engine for benchmarks/collectives.py. The same processes also measure the
+// physical floors. The calls, and the bytes that they take:
 //
 //   all_reduce, shared (an all_reduce in shared memory), broadcast, all_gather, reduce_scatter,
 //   all_to_all       SIZE: of a rank's larger buffer; f32 sums; the root is rank 0
 //   barrier
-//   copies           BUFFER IN OUT OWN READ AT PART: IN bytes of one buffer into shared memory, OUT
-//                    bytes out of another rank's; of what lies at AT in the buffer, OWN bytes from
-//                    buffer to buffer, or READ bytes just read; and nobody waits; in parts of PART
-//                    bytes, which go around in a ring as the engine's stages do, so that they stay in
-//                    the cache, and are read when their writer is elsewhere. What comes out goes into
-//                    the other buffer if OWN or READ is not 0, as of a call that leaves its input, and
-//                    else where it came from
-//   single           SIZE: what an all_reduce of two buffers that both ranks reach must move: each rank
-//                    reads its half of both and writes it to both. As an exchange of these halves, with
-//                    the widest registers; 2 ranks
-//   exchange         SIZE: so many bytes over a bare TCP connection to the rank of the same place on the
-//                    other one of two nodes, and as many back
-//   meet             HOW: all ranks wait until all have come; 0: they spin, 1: they yield, 2: they sleep
-//                    on a futex
+//   copies           BUFFER IN OUT OWN READ AT PART: copies IN bytes of one buffer into shared
+//                    memory, and OUT bytes from another rank's shared memory. At offset AT of
+//                    the buffer it copies OWN bytes from buffer to buffer, or only reads READ
+//                    bytes. No rank waits. It copies in parts of PART bytes. They go around in a
+//                    ring as the engine's stages do, so they stay in the cache, and they are
+//                    read when their writer is elsewhere. The bytes from shared memory go into
+//                    the other buffer if OWN or READ is not 0, as in a call that keeps its
+//                    input; else into the buffer that they came from
+//   single           SIZE: what an all_reduce of two buffers that both ranks reach must move:
+//                    each rank reads its half of both and writes it to both. It is an exchange
+//                    of these halves, with the widest registers; 2 ranks
+//   exchange         SIZE: sends this many bytes over a bare TCP connection to the rank of the same
+//                    place on the other one of two nodes, and receives as many
+//   meet             HOW: all ranks wait until all have come; 0: they spin, 1: they yield, 2:
+//                    they sleep on a futex
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -43,7 +44,7 @@ namespace ddprun::benchmarks {
 namespace {
 
 constexpr Duration kTimeout = std::chrono::seconds(300);
-constexpr std::size_t kSlots = 4;  // of the ring of `copies`
+constexpr std::size_t kSlots = 4;  // number of parts in the ring of `copies`
 
 struct Plan {
   std::string driver;
@@ -56,9 +57,9 @@ struct Plan {
   TuningOverrides tuning;
 };
 
-// Where the ranks of the floors meet.
+// RankSetup: the shared memory in which the ranks wait for each other in `meet`.
 struct RankSetup {
-  static constexpr int kMost = 64;  // ranks
+  static constexpr int kMost = 64;  // maximum number of ranks
   struct alignas(128) Place {
     std::atomic<std::uint64_t> turn;
   };
@@ -67,7 +68,7 @@ struct RankSetup {
   alignas(128) std::atomic<std::uint32_t> round;
 };
 
-// Memory that all ranks see: a part for each, as long as the longest buffer.
+// Arena: memory that all ranks share: a part for each rank, as long as the longest buffer.
 struct Arena {
   char* memory = nullptr;
   std::size_t each = 0;
@@ -75,7 +76,7 @@ struct Arena {
   char* of(int rank) const { return memory + static_cast<std::size_t>(rank) * each; }
 };
 
-// Reads both and writes both, each byte once.
+// Exchanges the contents of both. Each byte is read once and written once.
 #if defined(__x86_64__)
 __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), optimize("O3")))
 #endif
@@ -235,8 +236,8 @@ class CpuRank final : public MeasuredSystem {
   Buffer one_, other_;
   std::array<char, 4096> block_{};
   std::shared_ptr<char> shared_;
-  std::uint64_t turn_ = 0;  // of meetings
-  std::size_t step_ = 0;    // of copies
+  std::uint64_t turn_ = 0;  // number of calls of meet()
+  std::size_t step_ = 0;    // number of steps of copy()
 };
 
 void run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena) {

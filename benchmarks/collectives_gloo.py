@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""A rank of PyTorch's gloo for benchmarks/collectives.py, with its orders and answers (round_server.h).
+"""A rank of PyTorch's gloo for benchmarks/collectives.py.
+
+Its orders and answers are those of round_server.h.
 
     collectives_gloo.py --driver PATH --rank R --ranks N --meet URL [--longest BYTES]
 """
@@ -21,7 +23,7 @@ class GlooRank:
         self.other = torch.zeros(longest // 4)
 
     def prepare(self, call: str, sizes: list):
-        """What is to be repeated; None: gloo has no such call."""
+        """Returns the call to repeat; None: gloo has no such call."""
         size = sizes[0] if sizes else 0
         whole, to = self.one[: size // 4], self.other[: size // 4]
         share = self.other[: size // 4 // self.ranks]

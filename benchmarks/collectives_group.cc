@@ -1,5 +1,5 @@
-// A rank of a ProcessGroup, with tensors, for benchmarks/collectives.py: what the front costs on top of
-// the engine. Calls and sizes are those of collectives_cpu.
+// A rank of a ProcessGroup, with tensors, for benchmarks/collectives.py. It measures what
+// ProcessGroup costs in addition to the engine. Calls and sizes are those of collectives_cpu.
 //
 // Usage: collectives_group --driver PATH --rank R --ranks N --meet FILE [--longest BYTES]
 #include <ddprun/context.h>

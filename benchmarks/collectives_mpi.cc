@@ -1,5 +1,5 @@
-// A rank of MPI for benchmarks/collectives.py. Calls and sizes are those of collectives_cpu; all_reduce
-// and reduce_scatter are MPI_SUM of MPI_FLOAT.
+// A rank of MPI for benchmarks/collectives.py. Calls and sizes are those of collectives_cpu.
+// all_reduce and reduce_scatter are MPI_SUM of MPI_FLOAT.
 //
 // Usage: mpirun -n N collectives_mpi --driver PATH [--longest BYTES] [--bind]
 #include <mpi.h>
@@ -56,7 +56,7 @@ int benchmark(int argc, char** argv) {
   app.add_flag("--bind", bind, "each rank to a core, where mpirun does not");
   CLI11_PARSE(app, argc, argv);
 
-  MPI_Init(nullptr, nullptr);  // what goes wrong in MPI ends the program
+  MPI_Init(nullptr, nullptr);  // an error in MPI ends the program
   int rank = 0, ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);

@@ -1,6 +1,6 @@
-"""Tables and plots of what collectives.py has measured, for people: on a terminal and in docs.
+"""Makes tables and plots of the figures of collectives.py, for terminals and for docs.
 
-Both are functions of the figures alone: the same figures give the same bytes.
+They depend only on the figures: the same figures give the same bytes.
 """
 
 import math
@@ -8,9 +8,9 @@ import pathlib
 import re
 
 KIB, MIB = 1 << 10, 1 << 20
-GIGABIT_US = 8 / 1000  # of one byte
+GIGABIT_US = 8 / 1000  # microseconds for one byte at 1 Gbit/s
 
-# all_reduce of two ranks: multiple of the floor, ratio to gloo and to MPI, microseconds.
+# Goals of all_reduce of two ranks: multiple of the floor, ratio to gloo and to MPI, microseconds.
 GOALS = {
     4: {"us": 1, "gloo": 100},
     64 * KIB: {"multiple": 1.7, "gloo": 70, "mpi": 2},
@@ -19,17 +19,20 @@ GOALS = {
     25 * MIB: {"multiple": 1.3, "gloo": 4.5, "mpi": 2},
     100 * MIB: {"multiple": 1.3, "gloo": 5, "mpi": 3.5},
 }
-SHARED_GOAL = 1.3  # of the single-copy floor, for 25 MiB
-# Of the floor, by bytes: a meeting or two weigh more than the copies of little.
+SHARED_GOAL = 1.3  # multiple of the single-copy floor, for 25 MiB
+# Multiples of the floor, by bytes. With few bytes, one or two meetings take more time than the
+# copies.
 OTHERS_GOALS = {0: 3, 4 * KIB: 8, 64 * KIB: 2, MIB: 1.6, 25 * MIB: 1.4}
-# More ranks than cores, by bytes: a meeting takes a turn of each rank on a core, and each piece has one.
+# The same for more ranks than cores. A meeting takes a turn of each rank on a core, and each
+# piece has a meeting.
 MANY_GOALS = {0: 2, 4: 3, 64 * KIB: 6, MIB: 3, 25 * MIB: 1.3}
-# Of the floor between two nodes, by rank count, where the link is what the machine can do (four ranks share two cores
-# with the kernel's copies) and at 1 Gbit/s; and of the least bytes.
+# Multiples of the floor between two nodes: by number of ranks if only the machine limits the
+# link (four ranks share two cores with the kernel's copies), and at 1 Gbit/s. SENT_GOAL:
+# multiple of the least bytes.
 UNSHAPED_GOALS, GIGABIT_GOAL, SENT_GOAL = {2: 1.5, 4: 3}, 1.2, 1.05
-# The all_reduce's share of its speed, and what is left to those who compute.
+# The share of its speed that the all_reduce keeps, plus the share that is left for computing.
 TOGETHER_GOAL = 0.95
-# Processor time of a rank, of the time that the floor takes it.
+# Processor time of a rank, as a multiple of the time of the floor.
 CPU_GOAL = 1.5
 NAMES = {"ours": "ours", "group": "ProcessGroup", "gloo": "gloo", "mpi": "OpenMPI"}
 
@@ -39,7 +42,7 @@ class Figures:
         self.facts, self.records = figures, figures["records"]
 
     def rows(self, section: str, **about) -> dict:
-        """Figures of a section by (ranks, call, bytes), then by system."""
+        """Returns the figures of a section by (ranks, call, bytes), then by system."""
         found = {}
         for record in self.records:
             if record["section"] == section and all(record.get(key) == value for key, value in about.items()):
@@ -58,7 +61,7 @@ def size_text(count: int) -> str:
 
 
 def figure(value: float) -> str:
-    """Two or three digits, which is what a busy machine repeats."""
+    """Returns the value with two or three digits: a busy machine does not repeat more of them."""
     return f"{value:.2f}" if value < 1 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
@@ -83,7 +86,7 @@ def us_of(row: dict, system: str) -> float | None:
 
 
 def peer_cells(row: dict, peers=("gloo", "mpi")) -> list:
-    """Time of each peer, and R: its time over ours."""
+    """Returns the time of each peer, and R, its time over ours."""
     cells = []
     for peer in peers:
         us = us_of(row, peer)
@@ -100,12 +103,12 @@ def floor_of(row: dict, meeting: float, kind: str = "floor") -> float:
 
 
 def at_most(goal: float | None, value: float, unit: str = " x") -> str:
-    """The goal, and whether it is met."""
+    """Returns the goal, and whether it is met."""
     return "" if goal is None else f"<= {goal}{unit}: " + ("met" if value <= goal else "missed")
 
 
 def against(goal: dict, row: dict, multiple: float) -> str:
-    """The same of several goals at once."""
+    """Returns the same for several goals at once."""
     wanted, missed = [], []
     ours = row["ours"]["us"]
     if "us" in goal:
@@ -194,7 +197,7 @@ def network(figures: Figures) -> str:
     rows = []
     for rate in ("", "1gbit"):
         for (ranks, call, size), row in figures.rows("network", rate=rate).items():
-            # 2(n-1)/n of the size, out of each of two nodes
+            # each of two nodes sends 2(n-1)/n of the size
             least = size * GIGABIT_US if rate and size >= 64 * KIB else row["floor"]["us"]
             sent = {name: one["sent"] / size for name, one in wire.get((ranks, call, size), {}).items() if size >= 64 * KIB}
             multiple = row["ours"]["us"] / least
@@ -290,8 +293,11 @@ text.s3 { fill: #8250df; stroke: none } text.s4, text.s5 { fill: #888; stroke: n
 
 
 def plot(title: str, series: dict, tick) -> str:
-    """Both axes logarithmic; x: bytes. series: name to points; tick: the text of a power of ten of y."""
-    places = {name: place for place, name in enumerate(series)}  # colours stay where a peer is missing
+    """Returns a plot as SVG, with two logarithmic axes. x: bytes.
+
+    series: name to points. tick: returns the text of a power of ten of y.
+    """
+    places = {name: place for place, name in enumerate(series)}  # a missing peer does not change colours
     series = {name: points for name, points in series.items() if points}
     xs = [x for points in series.values() for x, _ in points]
     ys = [y for points in series.values() for _, y in points]
@@ -317,7 +323,7 @@ def plot(title: str, series: dict, tick) -> str:
             out.append(f'<path class="grid" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
                        f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{size_text(2**power)}</text>')
     last = 0.0
-    for y, name in sorted((at_y(points[-1][1]), name) for name, points in series.items()):  # not one on the other
+    for y, name in sorted((at_y(points[-1][1]), name) for name, points in series.items()):  # labels do not overlap
         last = max(y + 4, last + 14)
         out.append(f'<text class="s{places[name]}" x="{WIDTH - RIGHT + 8}" y="{last:.1f}">{name}</text>')
     for name, points in series.items():
@@ -327,7 +333,7 @@ def plot(title: str, series: dict, tick) -> str:
 
 
 def plots(figures: Figures) -> dict:
-    """Of the section "two": the text of each file, by its name."""
+    """Returns the plots of the section "two": the text of each file, by its name."""
     meeting = figures.meeting("two", 2)
     latency = {"ours": [], "ours, shared": [], "gloo": [], "OpenMPI": [], "floor": [], "single-copy floor": []}
     for (_, call, size), row in figures.rows("two").items():
@@ -351,7 +357,10 @@ def plots(figures: Figures) -> dict:
 
 
 def into_docs(figures: Figures, page: pathlib.Path) -> None:
-    """Between <!-- measured: NAME --> and <!-- end of NAME -->; sections without figures are left as they are."""
+    """Writes the tables into the page, between <!-- measured: NAME --> and <!-- end of NAME -->.
+
+    Sections without figures stay as they are.
+    """
     parts = {name: TABLES[name](figures) for name in sections_in(figures)}
     if "two" in parts:
         parts["facts"] = facts_text(figures)

@@ -1,7 +1,8 @@
-// Computes on one core while others use it, for benchmarks/collectives.py: a training step's arithmetic,
-// which shares the cores with its collectives. Numbers that stay in the first-level cache.
+// Computes on one core that other processes use, too, for benchmarks/collectives.py. It stands
+// for the arithmetic of a training step, which shares the cores with its collectives. Its
+// numbers stay in the first-level cache.
 //
-// Order "start": computes until the next order, and answers with how many passes it made a second.
+// Order "start": computes until the next order, and answers with the number of passes per second.
 //
 // Usage: computing --driver PATH --core N
 #include <chrono>
@@ -15,7 +16,7 @@
 namespace ddprun::benchmarks {
 namespace {
 
-// Some microseconds.
+// Makes one pass over the numbers. Takes some microseconds.
 void compute(std::vector<float>& numbers) {
   for (float& number : numbers) number = number * 0.999f + 0.001f;
 }
@@ -42,7 +43,7 @@ int benchmark(int argc, char** argv) {
     driver.read_line();
     driver.write_line(std::to_string(passes / std::chrono::duration<double>(taken).count()));
   }
-  return numbers[0] > 2;  // never; the numbers are of use to somebody
+  return numbers[0] > 2;  // always false; keeps the compiler from removing the computation
 }
 
 }  // namespace

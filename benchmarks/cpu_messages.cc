@@ -1,15 +1,15 @@
-// Messages of the CPU engine: latency and bandwidth by size against floors measured in the same
-// run.
+// Measures messages of the CPU engine: latency and bandwidth by size, against floors measured in
+// the same run.
 //
-// Two ranks, processes of this host; --nodes 2 makes them strangers that talk over loopback TCP.
-// For each size, rounds of these alternate, so that a busy machine slows all of them; the table
-// shows medians over the rounds:
+// There are two ranks, which are processes of this host. With --nodes 2 they share no memory and
+// communicate over loopback TCP. For each size, each round measures all of the following, so a busy
+// machine slows all of them. The table shows medians over the rounds:
 //
-//   ping-pong  half the time of a message there and one back, blocking calls
+//   ping-pong  half the time of a message there and one back, with blocking calls
 //   one way    rank 0 sends a window of messages, rank 1 receives them
-//   both ways  both do, at once: start_send and start_recv
-//   shared     the floor of ping-pong on one node: two copies through shared memory and two flags
-//              that are looked at without sleeping
+//   both ways  both ranks send and receive at once: start_send and start_recv
+//   shared     the floor of ping-pong on one node: two copies through shared memory, and two flags
+//              that are polled without sleeping
 //   sockets    the floor between nodes: the same over a bare pair of TCP sockets, with poll
 //
 // Usage: cpu_messages [--nodes N] [--rounds N] [--budget-ms N] [--no-bind] [--json]
@@ -48,7 +48,7 @@ constexpr Duration kTimeout = std::chrono::seconds(60);
 struct Plan {
   int nodes = 1;
   int rounds = 11;
-  int budget_ms = 20;  // of one measurement
+  int budget_ms = 20;  // time of one measurement
   int window = 16;
   bool bind = true;
   bool json = false;
@@ -56,7 +56,7 @@ struct Plan {
                                  256 << 10, 1 << 20, 4 << 20, 64 << 20};
 };
 
-// What the floor of one node has: a buffer and a flag each way.
+// Shared: the memory of the floor of one node: two half buffers and two counters in each direction.
 struct Shared {
   static constexpr std::size_t kPart = std::size_t{64} << 10;
   alignas(64) std::atomic<std::uint64_t> written[2];
@@ -66,7 +66,7 @@ struct Shared {
 
 struct Floors {
   Shared* shared = nullptr;
-  int socket = -1;  // this rank's end
+  int socket = -1;  // this rank's end of the connection
 };
 
 class Pair {
@@ -98,7 +98,7 @@ class Pair {
         ping_pong([this] { move_socket(true); }, [this] { move_socket(false); }),
     };
     std::vector<double> times[5];
-    for (int round = -1; round < plan_.rounds; ++round) {  // the first warms up
+    for (int round = -1; round < plan_.rounds; ++round) {  // the first round is warm-up
       for (int i = 0; i < 5; ++i) {
         const double us = time_us(calls[i]);
         if (round >= 0) times[i].push_back(us);
@@ -143,7 +143,7 @@ class Pair {
     changed.wait(lock, [&] { return left == 0; });
   }
 
-  // In parts of a stage, two of them: one is filled while the other is emptied.
+  // Copies the message through two half buffers: one is filled while the other is emptied.
   void write_shared() {
     const int way = group_.rank();
     for (std::size_t at = 0; at < std::max<std::size_t>(bytes_, 1); at += Shared::kPart) {
@@ -228,7 +228,7 @@ void run_rank(int rank, std::uint16_t port, const Plan& plan, const Floors& floo
   for (const std::size_t bytes : plan.sizes) Pair(*group, plan, floors, bytes).measure_and_print();
 }
 
-// A pair of TCP sockets over loopback.
+// Makes a pair of TCP sockets that are connected over loopback.
 void connect_pair(int (&ends)[2]) {
   Listener listener = need(listen_tcp({.host = "127.0.0.1", .port = 0}));
   auto first =

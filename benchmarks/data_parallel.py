@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""What DistributedDataParallel costs: steps of an MLP on two ranks with and without it, ours and PyTorch's over gloo
-in turns, and the all_reduce of the gradients: alone, and in a step without any overlap. What a step takes longer is the
-median of the ratios in each round: a round's figures are of the same quarter of a minute.
+"""Measures what DistributedDataParallel costs.
+
+It measures steps of an MLP on two ranks, with DistributedDataParallel and without it. Ours and
+PyTorch's over gloo take turns. The all_reduce of the gradients is measured alone, and in a step
+without any overlap. The cost of a step is the median over the rounds of the ratio within a
+round, because the figures of one round come from the same quarter of a minute.
 
     benchmarks/data_parallel.py [--rounds N] [--docs]
 
---docs puts the table into docs/ddp.md. An idle machine, please.
+--docs puts the table into docs/ddp.md. Use an idle machine.
 """
 
 import argparse
@@ -20,10 +23,10 @@ from collectives_report import figure, ratio_text, table, time_text
 from measured_systems import NotHere, System, Way, interleave
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-# Width, layers, samples a rank; the most that a step may cost more with DistributedDataParallel.
+# By width, layers, samples of a rank: how much more a step may cost with DistributedDataParallel.
 NETS = {(256, 4, 16): 0.12, (512, 7, 16): 0.08, (1024, 5, 64): 0.05}
-# Or this multiple of what an all_reduce adds to a step that it does not overlap with. It takes longer there than
-# alone: a step has put the gradients out of the caches.
+# Or this multiple of what an all_reduce adds to a step without overlap. There it takes longer
+# than alone, because the step has displaced the gradients from the caches.
 FLOOR = 1.5
 
 
@@ -85,7 +88,10 @@ def report(records: list) -> str:
 
 
 def into_docs(text: str, about: dict, page: pathlib.Path, place: str) -> None:
-    """Between <!-- measured: PLACE --> and <!-- end of PLACE -->."""
+    """Writes the table into the page.
+
+    It goes between <!-- measured: PLACE --> and <!-- end of PLACE -->.
+    """
     part = f"{about['processor']}, {about['cores']} cores, Linux {about['kernel']}, PyTorch {about['torch']}.\n\n{text}"
     whole, found = re.subn(rf"(<!-- measured: {place} -->\n).*?(<!-- end of {place} -->)",
                            lambda match: f"{match[1]}\n{part}\n\n{match[2]}", page.read_text(), flags=re.S)

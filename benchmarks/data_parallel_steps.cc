@@ -1,11 +1,12 @@
-// A rank of DistributedDataParallel for benchmarks/data_parallel.py: steps of an MLP of equal layers
-// (orders of round_server.h, whose numbers are width, layers and samples).
+// A rank of DistributedDataParallel for benchmarks/data_parallel.py: it takes steps of an MLP of
+// equal layers. Its orders are those of round_server.h; their numbers are width, layers and
+// samples.
 //
 //   plain    forward, backward, a step of SGD, without communication
 //   ddp      the same with DistributedDataParallel
 //   placed   the same with compute_gradients_in_buckets
-//   noop     the same with its hooks and buckets, but nothing is sent
-//   reduce   all_reduce of the gradients alone, in memory that the ranks share
+//   noop     the same with the hooks and buckets of DistributedDataParallel, but nothing is sent
+//   reduce   only an all_reduce of the gradients, in memory that the ranks share
 //   within   a plain step with such an all_reduce, of other numbers, between backward and SGD
 //
 // Usage: data_parallel_steps --driver PATH --rank R --ranks N --meet FILE
@@ -26,7 +27,7 @@ namespace {
 
 using Sizes = std::vector<std::size_t>;
 
-// A net, and what trains it.
+// Training: a net, its data and its optimizer.
 class Training {
  public:
   Training(const Sizes& sizes, int rank) {

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A rank of PyTorch's DistributedDataParallel over gloo for benchmarks/data_parallel.py: what
-data_parallel_steps.cc does, in Python.
+"""A rank of PyTorch's DistributedDataParallel over gloo for benchmarks/data_parallel.py.
+
+It does the same as data_parallel_steps.cc, in Python.
 
     data_parallel_steps.py --driver PATH --rank R --ranks N --meet URL
 """
@@ -20,7 +21,7 @@ class StepsRank:
         self.made = {}
 
     def prepare(self, call: str, sizes: list):
-        """What is to be repeated; None: there is no such call."""
+        """Returns the call to repeat; None: there is no such call."""
         width, layers, samples = sizes
         if call not in ("plain", "ddp", "reduce"):
             return None

@@ -1,5 +1,5 @@
-// What launch_time.py launches: says when its first all-reduce is over, and in generation 0 stays
-// until it is ended.
+// The worker that launch_time.py launches. It prints when its first all-reduce has ended. With
+// --stay it then waits in generation 0 until it is ended.
 //
 //   rank R pid P generation G first all-reduce at T      T: CLOCK_BOOTTIME in nanoseconds
 #include <ddprun/context.h>

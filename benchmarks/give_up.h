@@ -1,4 +1,4 @@
-// For programs that measure: what goes wrong ends them with one line. Any thread.
+// Error handling of benchmarks: an error ends the program with one line. Any thread.
 #pragma once
 
 #include <cerrno>
@@ -18,7 +18,7 @@ namespace ddprun::benchmarks {
   std::exit(1);
 }
 
-// Of a system call: whether it has done what it should, and what that was.
+// Ends the program with `what` and errno unless `good`. For results of system calls.
 inline void must(bool good, const char* what) {
   if (!good) give_up(std::string(what) + ": " + std::strerror(errno));
 }

@@ -1,21 +1,24 @@
 #!/usr/bin/env python3
-"""What it costs to have ddprun between a user and the workers: ddprun against torchrun and OpenMPI's mpirun.
+"""Measures the cost of a launcher: ddprun against torchrun and OpenMPI's mpirun.
 
     benchmarks/launch_cost.py [--bin build/release/bin] [--rounds 15] [--only true,many,...]
 
-Needs no LibTorch; torchrun is compared where this python has torch, mpirun where it is in PATH, else it says "not
-here". Each round runs every launcher and the floor in turn, each once untimed and then once timed: while one of them
-takes seconds, some machines give up the pages of the others' programs. Medians, and R, the peer's time over ours.
+It needs no LibTorch. torchrun is compared if this python has torch, mpirun if it is in PATH;
+else the table says "not here". Each round runs every launcher and the floor in turn, each once
+untimed and then once timed: while one of them takes seconds, some machines drop the pages of the
+others' programs from memory. Prints medians, and R, the peer's time over ours.
 
-    true      the whole command, 2 workers that are /bin/true; floor: two /bin/true, started by this script
-    many      the same with 64 workers, without torchrun, and what each worker adds for ours
-    main      what is added before the first line of a Python worker; floor: python started directly
-    again     2 workers, from kill -9 of one until both new ones have been executed; floor: the shell that is the
-              worker, started directly until it has said so
-    told      8 workers, from kill -9 of one until the last of the others has its SIGTERM, p50 and p99 of 200; floor:
-              this script waits for a process of its own by pidfd and signals seven others
-    idle      8 workers that sleep: wake-ups of ddprun's processes in 5 s, and their memory (resident, and PSS, where
-              what they share counts once), beside torchrun's
+    true      the whole command, with 2 workers that are /bin/true; floor: two /bin/true, started
+              by this script
+    many      the same with 64 workers, without torchrun; also what each worker adds for ours
+    main      the time until the first line of a Python worker; floor: python started directly
+    again     2 workers, from kill -9 of one until both new ones have been executed; floor: the
+              shell that is the worker, started directly, until it has printed its line
+    told      8 workers, from kill -9 of one until the last of the others has its SIGTERM, p50
+              and p99 of 200; floor: this script waits for a process of its own by pidfd and
+              signals seven others
+    idle      8 workers that sleep: wake-ups of ddprun's processes in 5 s, and their memory
+              (resident, and PSS, in which shared memory counts once), compared with torchrun's
 """
 import argparse
 import importlib.util
@@ -31,15 +34,18 @@ import sys
 import tempfile
 import time
 
-# Not $$, of which torchrun makes $.
+# It does not use $$, because torchrun turns that into $.
 SAYS_WHEN = "date +'at %s.%N'; read pid rest </proc/self/stat; echo pid $pid; exec sleep 1000"
 
 
 def timed(command: list) -> float | None:
-    """None: it did not end (OpenMPI 4.1's mpirun hangs now and then with 64 processes that end at once)."""
+    """Returns the seconds that the command took; None: it did not end.
+
+    OpenMPI 4.1's mpirun sometimes hangs with 64 processes that end at once.
+    """
     start = time.perf_counter()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
-        # subprocess's own timeouts look at growing distances, of up to 50 ms.
+        # subprocess's own timeouts poll at growing intervals, of up to 50 ms.
         watched = os.pidfd_open(process.pid)
         ended, _, _ = select.select([watched], [], [], 5)
         taken = time.perf_counter() - start
@@ -61,14 +67,14 @@ def floor_of_true(workers: int) -> float:
 
 
 def first_line_of(command: list, script: pathlib.Path) -> float:
-    """From the launch until the script's first line has run."""
+    """Returns the time from the launch until the script's first line has run."""
     start = time.time()
     out = subprocess.run([*command, script], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     return float(re.search(r"at ([\d.]+)", out.stdout)[1]) - start
 
 
 def said(stream, count: int) -> tuple[float, list]:
-    """When the last of so many workers has said that it is there, and their pids."""
+    """Returns when the last of `count` workers has reported its start, and their pids."""
     times, pids = [], []
     while len(times) < count or len(pids) < count:
         line = stream.readline()
@@ -82,7 +88,7 @@ def said(stream, count: int) -> tuple[float, list]:
 
 
 class Running:
-    """A launcher in a session of its own, ended with all that is below it."""
+    """A launcher in a session of its own. It gets SIGTERM at the end of the block."""
 
     def __init__(self, command: list, **options) -> None:
         self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True, start_new_session=True, **options)
@@ -108,7 +114,10 @@ def again(command: list) -> float:
 
 
 def told(command: list, worker: pathlib.Path) -> float:
-    """From kill -9 of one of 8 until the others have said that they were told; they write when that was."""
+    """Returns the time from kill -9 of one of 8 workers until the last other one is told to end.
+
+    The workers print when they are told.
+    """
     if command:
         with Running([*command, worker], stdout=subprocess.PIPE) as process:
             pids = [int(process.stdout.readline().split()[-1]) for _ in range(8)]
@@ -147,12 +156,15 @@ def wake_ups(pids: list) -> int:
 
 
 def idle(command: list, own_processes) -> tuple[float, float, float]:
-    """Wake-ups a second and MB (resident, PSS) of a launcher's own processes while its workers do nothing."""
+    """Returns wake-ups a second and MB (resident, PSS) of a launcher's own processes.
+
+    Its workers do nothing meanwhile.
+    """
     with Running([*command, "sleep", "1000"]) as process:
         deadline = time.time() + 60
         while (len(pids := own_processes(process.pid)) == 0) and time.time() < deadline:
             time.sleep(0.05)
-        time.sleep(1)  # what is left of the start
+        time.sleep(1)  # waits for the rest of the start
         before = wake_ups(pids)
         time.sleep(5)
         memory = [sum(number_in(f"/proc/{pid}/smaps_rollup", name) for pid in pids) / 1024 for name in ("Rss", "Pss")]
@@ -160,7 +172,7 @@ def idle(command: list, own_processes) -> tuple[float, float, float]:
 
 
 def guards_and_agent(pid: int) -> list:
-    """Guardian, keeper and agent, once the agent has 8 workers."""
+    """Returns the pids of guardian, keeper and agent, once the agent has 8 workers; [] before."""
     chain = [pid]
     while len(chain) < 3:
         below = children_of(chain[-1])
@@ -182,7 +194,10 @@ def print_row(name: str, ours: float, peers: dict, floor: float, note: str = "")
 
 
 def medians_of(cases: dict, rounds: int) -> dict:
-    """cases: name to a function, or to None where it is not here. Interleaved."""
+    """Runs the cases in turns. Returns the median of each.
+
+    cases: name to a function, or to None if it is not here.
+    """
     times = {name: [] for name, case in cases.items() if case}
     for _ in range(rounds):
         for name in times:

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""How long a job takes to start, and to start again after a kill: ddprun against torchrun.
+"""Measures how long a job takes to start, and to start again after a kill: ddprun against torchrun.
 
     benchmarks/launch_time.py [--bin build/release/bin] [--rounds 7] [--workers 2]
 
-Run it with a python that has torch. The rounds alternate between the launchers and the floor; medians are
-printed, and R, torchrun's time over ours.
+Run it with a python that has torch. The rounds alternate between the launchers and the floor;
+medians are printed, and R, torchrun's time over ours.
 
     true           the launcher runs /bin/true; floor: as many /bin/true, started by this script
-    first          from the launch to the end of the first all-reduce of a C++ program on every rank; floor: the
-                   same program without a launcher as a world of one, so what it costs to load LibTorch
-    restart        from the SIGKILL of a rank to the end of the first all-reduce after the restart; same floor
+    first          from the launch to the end of the first all-reduce of a C++ program on every
+                   rank; floor: the same program without a launcher as a world of one, that is
+                   the time to load LibTorch
+    restart        from the SIGKILL of a rank to the end of the first all-reduce after the
+                   restart; same floor
 
-The time of the first all-reduce is what the program says (CLOCK_BOOTTIME).
+The program prints the time of the first all-reduce (CLOCK_BOOTTIME).
 """
 import argparse
 import os
@@ -38,7 +40,7 @@ class Job:
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
     def first_all_reduce(self, workers: int) -> tuple[float, int]:
-        """When the last of the ranks was through, and the pid of rank 0."""
+        """Returns when the last rank had finished its all-reduce, and the pid of rank 0."""
         last, pid = 0.0, 0
         for _ in range(workers):
             while not (said := SAID.search(line := self.process.stdout.readline())):

@@ -34,7 +34,7 @@ void watch(int epoll, int operation, int fd, std::uint32_t events, std::uint64_t
   must(::epoll_ctl(epoll, operation, fd, &event) == 0, "epoll_ctl");
 }
 
-// What a child does first: it does not outlive this program.
+// Makes a child process end with this program. A child calls it first.
 void die_with_parent(pid_t parent) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
@@ -99,7 +99,7 @@ std::size_t ManyClients::connect() {
   const std::size_t client = connections_.size();
   UniqueFd socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   must(socket.valid(), "socket");
-  // One source address has ports for so many.
+  // One source address has enough ports for this many connections.
   constexpr std::size_t kPerAddress = 20000;
   sockaddr_in from{};
   from.sin_family = AF_INET;
@@ -214,7 +214,7 @@ Server::Started BareServer::start(const std::function<BareAnswer(std::string_vie
   must(pid >= 0, "fork");
   if (pid == 0) {
     die_with_parent(parent);
-    // Other connections of this program are none of its.
+    // The server must not keep other descriptors of this program open.
     const auto own = static_cast<unsigned>(listener.socket.get());
     ::close_range(3, own - 1, 0);
     ::close_range(own + 1, ~0U, 0);

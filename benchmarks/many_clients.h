@@ -1,6 +1,6 @@
-// For programs that measure a server with many connections: all of them in one process and one thread,
-// the server's process, and a bare server beside it that shows what the kernel takes for as many
-// bytes. What goes wrong ends the program with one line (give_up.h).
+// For benchmarks of a server with many connections: all connections in one process and one
+// thread, the process of the server, and a bare server that shows how much the kernel takes for
+// as many bytes. An error ends the program with one line (give_up.h).
 #pragma once
 
 #include <sys/types.h>
@@ -18,19 +18,19 @@
 
 namespace ddprun::benchmarks {
 
-// Connections to one port of this host, numbered from 0.
+// ManyClients: connections to one port of this host, numbered from 0.
 class ManyClients {
  public:
-  // Called with a client's number and bytes that have come for it, from within serve().
+  // Called by serve() with a client's number and the bytes that it has received.
   using Receive = std::function<void(std::size_t client, std::string_view bytes)>;
 
   ManyClients(std::uint16_t port, Receive receive);
 
-  // One more connection; its number.
+  // Makes one more connection. Returns its number.
   std::size_t connect();
-  // Of what the socket does not take now, the rest leaves from within serve().
+  // Sends. If the socket does not take all bytes now, serve() sends the rest.
   void send(std::size_t client, std::string_view bytes);
-  // Hands out what has come; waits for it so long at most.
+  // Delivers received bytes. Waits for them for at most `wait`.
   void serve(Duration wait);
 
   std::size_t size() const { return connections_.size(); }
@@ -51,10 +51,10 @@ class ManyClients {
   std::uint64_t bytes_received_ = 0;
 };
 
-// Of all threads of a process, in user and in kernel mode.
+// Returns the processor time of all threads of a process, in user and in kernel mode.
 double cpu_seconds_of(pid_t pid);
 
-// A process of this program's; it is killed when this object goes away.
+// Process: a child process of this program. The destructor kills it.
 class Process {
  public:
   explicit Process(pid_t pid) : pid_(pid) {}
@@ -70,7 +70,7 @@ class Process {
   pid_t pid_;
 };
 
-// A program that says "...: listening on HOST:PORT" in its first line.
+// Server: a program whose first line is "...: listening on HOST:PORT".
 struct Server {
   explicit Server(const std::vector<std::string>& command) : Server(start(command)) {}
 
@@ -88,15 +88,15 @@ struct Server {
   static Started start(const std::vector<std::string>& command);
 };
 
-// What a bare server says to a piece of input, to its sender or to all clients: so many bytes, or
-// these.
+// BareAnswer: the answer of a bare server to a piece of input: `text`, or else `bytes` bytes. It
+// goes to the sender of the input or to all clients.
 struct BareAnswer {
   std::size_t bytes = 0;
   bool to_all = false;
   std::string_view text = {};  // valid until the next call
 };
 
-// An epoll loop, recv() and send(), and nothing else, in a process of its own.
+// BareServer: only an epoll loop, recv() and send(), in a process of its own.
 struct BareServer : Server {
   explicit BareServer(const std::function<BareAnswer(std::string_view)>& answer)
       : Server(start(answer)) {}

@@ -1,7 +1,7 @@
-"""For collectives.py: systems of ranks that measure when they are told, hosts that they run on, and rounds.
+"""For collectives.py: systems of ranks that measure on orders, the hosts of the ranks, and rounds.
 
-A system is a set of processes, one for each rank, which wait for orders (round_server.h) without using their
-cores. Whoever drives them gives one system at a time an order, so that their rounds alternate.
+A system is a set of processes, one for each rank. They wait for orders (round_server.h) without
+using their cores. The driver gives one system at a time an order, so their rounds alternate.
 """
 
 import contextlib
@@ -19,16 +19,19 @@ import time
 PATIENCE = 120  # seconds for the start of a system and for an order
 
 
-# A driver that is killed leaves nothing behind.
+# If the driver is killed, the processes that it started are killed, too.
 DIES_WITH_US = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
 
 
 class NotHere(Exception):
-    """A system that cannot run on this machine; says why."""
+    """Raised for a system that cannot run on this machine. The message says why."""
 
 
 class System:
-    """Starts the commands, which are to connect to `driver`; `ranks` of them come in all."""
+    """The ranks of one system.
+
+    Starts the commands. Together they have `ranks` ranks, which connect to the driver's socket.
+    """
 
     def __init__(self, name: str, ranks: int, commands, folder: pathlib.Path, environment=None) -> None:
         self.name, self.ranks, self.links, self.processes = name, ranks, {}, []
@@ -55,7 +58,7 @@ class System:
                     raise NotHere(why)
 
     def tell(self, lines: list) -> list:
-        """An order for each rank, and their answers."""
+        """Sends an order to each rank. Returns their answers."""
         for rank, line in enumerate(lines):
             self.links[rank][0].sendall((line + "\n").encode())
         answers = []
@@ -68,7 +71,10 @@ class System:
         return answers
 
     def repeat(self, call: str, count: int, untimed: int, sizes) -> tuple | None:
-        """Microseconds of one call, and processor microseconds of one call and rank; None: no such call.
+        """Makes a call many times.
+
+        Returns microseconds of one call, and processor microseconds of one call and rank; None:
+        there is no such call.
 
         sizes: the same for every rank, or a function of the rank.
         """
@@ -95,14 +101,14 @@ class System:
 
 
 class Way:
-    """How something is measured in the rounds: a system, its call, and bytes."""
+    """What is measured in the rounds: a system, its call, and bytes."""
 
     def __init__(self, system: System, call: str, sizes, budget_us: float) -> None:
         self.system, self.call, self.sizes, self.budget_us = system, call, sizes, budget_us
         self.count, self.times, self.used = 0, [], []
 
     def warm_up(self) -> bool:
-        """Finds out how many calls a round has. False: there is no such call."""
+        """Finds out how many calls a round has. Returns False if there is no such call."""
         count = 2
         for _ in range(2):
             once = self.system.repeat(self.call, count, 1, self.sizes)
@@ -123,7 +129,10 @@ class Way:
 
 
 def interleave(ways: dict, rounds: int) -> dict:
-    """Results by the name of the way; those that a system does not have are left out."""
+    """Measures all ways in turns. Returns the results by the name of the way.
+
+    Ways whose system lacks the call are left out.
+    """
     here = {name: way for name, way in ways.items() if way.warm_up()}
     for _ in range(rounds):
         for way in here.values():
@@ -132,7 +141,10 @@ def interleave(ways: dict, rounds: int) -> dict:
 
 
 class Hosts:
-    """Two hosts in network namespaces, joined by a cable; gone with this process. Needs root and iproute2."""
+    """Two hosts in network namespaces, connected by a cable. They end with this process.
+
+    Needs root and iproute2.
+    """
 
     ADDRESSES = ("10.79.1.10", "10.79.1.11")
 
@@ -160,18 +172,19 @@ class Hosts:
         for node, address in enumerate(self.ADDRESSES):
             self.run(node, "ip", "addr", "add", address + "/24", "dev", "eth0")
             self.run(node, "ip", "link", "set", "eth0", "up")
-            # Every kernel has it. Over a cable of no length bbr, which some systems set, paces at random.
+            # Every kernel has reno. Some systems set bbr, which paces at random over a cable
+            # without delay.
             self.run(node, "sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control")
 
     def on(self, node: int, *command) -> list:
-        """The command that runs a command on a host."""
+        """Returns the command that runs `command` on a host."""
         return ["nsenter", "-t", str(self.pids[node]), "-n", "-u", "-m", f"--wd={os.getcwd()}", *command]
 
     def run(self, node: int, *command) -> None:
         subprocess.run(self.on(node, *command), check=True)
 
     def shape(self, rate: str | None) -> None:
-        """What each host may send; None: as much as it can."""
+        """Limits the rate at which each host sends; None: no limit."""
         for node in range(2):
             if rate:
                 self.run(node, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "128k",
@@ -181,7 +194,7 @@ class Hosts:
                                check=False)
 
     def sent(self) -> list:
-        """Bytes that each has sent so far."""
+        """Returns the bytes that each host has sent so far."""
         counts = []
         for pid in self.pids:
             for line in pathlib.Path(f"/proc/{pid}/net/dev").read_text().splitlines():

@@ -1,27 +1,36 @@
 #!/usr/bin/env python3
-"""How fast workers' output goes through ddprun: 8 workers, lines of 100 bytes, into a pipe that is read.
+"""Measures the rate of workers' output through ddprun: 8 workers, lines of 100 bytes, into a pipe.
 
-    benchmarks/output_rate.py [--bin build/release/bin] [--rounds 5] [--workers 8] [--megabytes 128] [OPTION ...]
+    benchmarks/output_rate.py [--bin build/release/bin] [--rounds 5] [--workers 8]
+        [--megabytes 128] [OPTION ...]
 
-Each worker is a cat of one file that lies in the page cache, and ddprun's standard output is a pipe that this
-script reads. In each round ddprun takes its turn with the floor, the same bytes through one cat into the same
-reader; medians are printed. Further options go to ddprun (-t 3 --log-dir ..., -r 1, --pty).
+Each worker is a cat of one file in the page cache. ddprun's standard output is a pipe that this
+script reads. In each round ddprun takes turns with the floor: the same bytes through one cat
+into the same reader. Medians are printed. Further options go to ddprun (-t 3 --log-dir ..., -r
+1, --pty).
 
-    GB/s      bytes that workers wrote, by the time from the first byte read to the last
-    agent     processor time of ddprun's agent (all its threads) by the same time: 1.00 is one core
-    s/GB      processor time of the agent for each GB: what is left of it on a machine that has other work, too
+    GB/s      bytes that workers wrote, divided by the time from the first byte read to the last
+    agent     processor time of ddprun's agent (all its threads), divided by the same time: 1.00
+              is one core
+    s/GB      processor time of the agent for each GB: the cost on a machine that has other work,
+              too
 
-What was tried, in processor time for each GB of 100-byte lines. The first two are the agent's own, 2 cores of an AMD
-EPYC with other work (load 20); the rest a program that does nothing but write lines with a prefix into a pipe.
+The following was tried. Figures are processor time for each GB of 100-byte lines. The first two
+are the agent's own, on 2 cores of an AMD EPYC with other work (load 20). The others are of a
+program that only writes lines with a prefix into a pipe.
 
-    0.80   as it was: two looks for an end in each line, lines put together in one string and copied into another
-    0.76   one look for \\r in each read and one for \\n in each line; copied once, behind the prefix, into what is written
-    0.59   also 256 KiB in a worker's pipe and in a read, 1 MiB in the pipe of our own output: fewer wake-ups
+    0.80   as it was: two searches for an end in each line; lines were built in one string and
+           copied into another
+    0.76   one search for \\r in each read and one for \\n in each line; each line is copied
+           once, after its prefix, into the buffer that is written
+    0.59   also 256 KiB in a worker's pipe and in a read, and 1 MiB in the pipe of our own
+           output: fewer wake-ups
     0.24   the writing alone, with the copy: memchr and memcpy 0.11, write 0.13
-    0.80   the writing alone without a copy, by writev of prefixes and lines: an entry costs more than its 100 bytes
+    0.80   the writing alone without a copy, by writev of prefixes and lines: an entry costs more
+           than its 100 bytes
     0.26   the writing alone with the copy, into a pipe of 64 KiB
-    -      vmsplice and splice, which copy nothing, were left out: they do not put prefixes between lines, and the bytes
-           in a pipe would still be ours to change while whoever reads has passed them on
+    -      vmsplice and splice copy nothing, but were not used: they do not put prefixes between
+           lines, and bytes in a pipe could still change after a reader has passed them on
 """
 import argparse
 import os
@@ -39,7 +48,7 @@ def children(pid: int) -> list:
 
 
 def agent_of(guardian: int) -> int:
-    """The guardian's child is the keeper, and its child the agent."""
+    """Returns the pid of the agent: the guardian's child is the keeper, and its child the agent."""
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         for keeper in children(guardian):
@@ -54,7 +63,7 @@ def processor_time(pid: int) -> float:
 
 
 def read_bytes(descriptor: int, count: int) -> float:
-    """Seconds from the first byte to the last."""
+    """Reads `count` bytes. Returns the seconds from the first byte to the last."""
     buffer = bytearray(1 << 20)
     left = count - os.readv(descriptor, [buffer])
     start = time.monotonic()
@@ -79,7 +88,7 @@ def measure_ddprun(binary: pathlib.Path, more: list, workers: int, source: pathl
         before = processor_time(agent)
         seconds = read_bytes(job.stdout.fileno(), workers * shown)
         used = processor_time(agent) - before
-        end.touch()  # lets the workers end, whose agent we have looked at
+        end.touch()  # lets the workers end, now that the agent has been measured
         job.stdout.read()
     end.unlink()
     return workers * size / seconds / 1e9, used / seconds, used / (workers * size / 1e9)

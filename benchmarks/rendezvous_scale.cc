@@ -1,17 +1,22 @@
-// What a large job asks of the rendezvous service: time to join, to tell of a failure, memory, idle cost.
+// Measures what a large job costs the rendezvous service: time to join, time to report a
+// failure, memory, idle cost.
 //
-//   rendezvous_scale build/release/bin/ddp-rendezvous [join | failure | idle] [OPTIONS OF THE SERVICE...]
+//   rendezvous_scale build/release/bin/ddp-rendezvous [join | failure | idle]
+//       [OPTIONS OF THE SERVICE...]
 //
-// Agents are connections of this process that say what agents say, through the service's own codec; the
-// service is the real program. Beside each figure is the floor: a bare server that is sent the same
-// bytes and answers as many, plain recv() and send(). Service and floor alternate.
+// Agents are connections of this process. They send what agents send, through the service's own
+// codec. The service is the real program. Each figure has its floor: a bare server that receives
+// the same bytes and answers as many, with plain recv() and send(). Service and floor alternate.
 //
-//   join      10,000 agents connect and say hello as soon as they are connected; until the last one has
-//             its assignment. At most 1,000 are on their way at a time. Memory: what the service has
-//             grown by then, an agent.
-//   failure   of 1,000 agents one says that its worker was killed; until the last of the others is told
-//             to stop. And until all have the next assignment, while their workers take no time to end.
-//   idle      1,000 agents and nothing but their heartbeats: the time that the service uses of one core.
+//   join      10,000 agents connect, and send hello as soon as they are connected. Measures the
+//             time until the last one has its assignment. At most 1,000 wait for their welcome
+//             at a time. Memory: the growth of the service until all agents run, divided by
+//             their number.
+//   failure   one of 1,000 agents reports that its worker was killed. Measures the time until
+//             the last of the others is told to stop, and then the time until all have the next
+//             assignment. Their workers end at once.
+//   idle      1,000 agents that send only heartbeats. Measures the time of one core that the
+//             service uses.
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
@@ -43,7 +48,7 @@ constexpr Duration kPatience = 20s;
 
 std::vector<std::string> service_command;
 
-// Frames that an agent sends, of one length whoever sends them; the generation is that of the next one.
+// Returns the hello of an agent as a frame. It has the same length for all agents.
 std::string hello_of(std::size_t agent, std::size_t agents) {
   char name[32];
   std::snprintf(name, sizeof name, "node%05zu", agent);
@@ -71,7 +76,7 @@ std::string status_frame(AgentPhase phase, Generation generation,
   return need(encode(AgentMessage(status)));
 }
 
-// The agents of one job.
+// Agents: the agents of one job.
 class Agents {
  public:
   Agents(std::uint16_t port, std::size_t count)
@@ -80,7 +85,7 @@ class Agents {
     for (std::size_t agent = 0; agent < count; ++agent) hellos_.push_back(hello_of(agent, count));
   }
 
-  // Until all have their assignment.
+  // Connects all agents. Returns when all have their assignment.
   void join() {
     for (std::size_t agent = 0; agent < hellos_.size(); ++agent) {
       clients_.connect();
@@ -89,19 +94,19 @@ class Agents {
     }
     serve_until("an assignment", [&] { return assigned_ == hellos_.size(); });
   }
-  // As agents do when their workers have started.
+  // Reports that the workers of all agents have started.
   void say_running() {
     assigned_ = stopped_ = 0;
     say_all(status_frame(AgentPhase::kRunning, generation_));
     settle();
   }
-  // Every agent has had its last message answered.
+  // Waits until the service has answered the last message of every agent.
   void settle() {
     acknowledged_ = 0;
     say_all(need(encode(AgentMessage(Heartbeat{1}))));
     serve_until("an answer", [&] { return acknowledged_ == hellos_.size(); });
   }
-  // Until all others are told to stop.
+  // Reports a killed worker of `agent`. Returns when all other agents are told to stop.
   void fail(std::size_t agent) {
     WorkerEnd end{.kind = EndKind::kSignaled, .code = 9};
     end.rank = Rank(static_cast<int>(agent) * 8);
@@ -111,12 +116,13 @@ class Agents {
     clients_.send(agent, status_frame(AgentPhase::kStopping, generation_, {end}));
     serve_until("a stop", [&] { return stopped_ >= hellos_.size() - 1; });
   }
-  // Until all have the next assignment.
+  // Reports that all workers have ended. Returns when all agents have the next assignment.
   void go_on() {
     say_all(status_frame(AgentPhase::kIdle, generation_));
     serve_until("an assignment", [&] { return assigned_ == hellos_.size(); });
   }
-  // Nothing but heartbeats, when the service asks for them; the first ones at any time.
+  // Sends only heartbeats, at the times that the service asks for. The first ones are spread
+  // over an interval.
   void idle(Duration length) {
     const std::string heartbeat = need(encode(AgentMessage(Heartbeat{1})));
     const TimePoint begin = BootClock::now();
@@ -182,7 +188,7 @@ class Agents {
     }
   }
 
-  using Beat = std::pair<TimePoint, std::size_t>;  // of an agent
+  using Beat = std::pair<TimePoint, std::size_t>;  // when this agent sends a heartbeat
 
   ManyClients clients_;
   std::vector<FrameReader> frames_;
@@ -205,7 +211,7 @@ double ms_of(Act&& act) {
   return ms_since(begin);
 }
 
-// The same connections, each with one message and its answer.
+// BareJoin: as many connections to a bare server, each with one message and its answer.
 class BareJoin {
  public:
   explicit BareJoin(std::size_t answer)
@@ -241,7 +247,7 @@ void measure_join() {
     agents->say_running();
     bytes.push_back(static_cast<double>(service.process.resident_bytes() - before) / kJoining);
     const std::vector<std::string> hellos = agents->hellos();
-    agents.reset();  // so that there are descriptors for as many others
+    agents.reset();  // frees the descriptors for the connections of the floor
     BareJoin bare(answer);
     floor.push_back(ms_of([&] { bare.join(hellos); }));
   }
@@ -306,7 +312,7 @@ void measure_idle() {
   clients.serve(100ms);
   const double bare_before = bare.process.cpu_seconds();
   const TimePoint begin = BootClock::now();
-  // Many at a time, as the service asks for them.
+  // Sends many at a time, as the service asks for them.
   constexpr std::size_t kTogether = kRunning / ServiceOptions::kBeatTimes;
   const Duration pace = agents.interval() / ServiceOptions::kBeatTimes;
   for (std::size_t sent = 0; BootClock::now() < begin + kIdle; sent += kTogether) {

@@ -42,7 +42,7 @@ std::string answer(const std::string& line, MeasuredSystem& system) {
   const double used = processor_us();
   const TimePoint begin = BootClock::now();
   for (std::int64_t i = 0; i < count; ++i) call();
-  system.barrier();  // a root may be far ahead of the others
+  system.barrier();  // a root may finish long before the others
   const Duration taken = BootClock::now() - begin;
   return std::to_string(std::chrono::duration<double, std::micro>(taken).count()) + " " +
          std::to_string(processor_us() - used);

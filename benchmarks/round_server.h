@@ -1,10 +1,11 @@
-// For programs whose ranks measure when benchmarks/collectives.py tells them to: a rank waits for an
-// order, makes a call many times, says how long it took, and waits again without using its core, while
+// Ranks that measure on orders of benchmarks/collectives.py. A rank waits for an order, makes a
+// call many times, reports how long it took, and waits again without using its core. Meanwhile
 // ranks of other systems have their turn.
 //
-// An order is a line: the call, how often, how often before that untimed, then bytes, of which the call
-// says what they are. The answer is a line, too: microseconds of all timed calls, and of processor time
-// that the process used meanwhile; or "none" where the system has no such call. One thread.
+// An order is a line: the call, the number of timed calls, the number of untimed calls before
+// them, then numbers of bytes, whose meaning depends on the call. The answer is also a line: the
+// microseconds of all timed calls, and the microseconds of processor time that the process used
+// meanwhile; or "none" if the system has no such call. One thread.
 #pragma once
 
 #include <cstddef>
@@ -22,26 +23,28 @@ struct Order {
   std::size_t size(std::size_t i) const { return i < bytes.size() ? bytes[i] : 0; }
 };
 
-// A system that can be measured, as one of its ranks has it. What goes wrong ends the program.
+// MeasuredSystem: one rank of a system that can be measured. An error ends the program.
 class MeasuredSystem {
  public:
   virtual ~MeasuredSystem() = default;
-  // What the order wants repeated; null: there is no such call.
+  // Returns the call that the order wants repeated; null: the system has no such call.
   virtual std::function<void()> prepare(const Order& order) = 0;
   virtual void barrier() = 0;
 };
 
-// A line of a stream socket to the driver, without its end; empty when the driver has gone.
+// DriverLink: the connection to the driver, a stream socket. Messages are lines.
 class DriverLink {
  public:
-  // path: of the driver's Unix socket. Says which rank this is.
+  // Connects, and tells the driver which rank this is. path: of the driver's Unix socket.
   DriverLink(const std::string& path, int rank);
   ~DriverLink();
   DriverLink(const DriverLink&) = delete;
   DriverLink& operator=(const DriverLink&) = delete;
 
+  // Waits for the next line. Returns it without its end; empty if the driver is gone.
   std::string read_line();
-  bool has_line();  // or the driver has gone
+  // Returns whether there is a line, or the driver is gone.
+  bool has_line();
   void write_line(const std::string& line);
 
  private:
@@ -49,7 +52,7 @@ class DriverLink {
   std::string read_;
 };
 
-// Zeros that are really there, aligned as LibTorch aligns tensors.
+// Buffer: zeros in memory that is already paged in, aligned as LibTorch aligns tensors.
 class Buffer {
  public:
   explicit Buffer(std::size_t bytes);
@@ -62,10 +65,11 @@ class Buffer {
   std::unique_ptr<char, Free> memory_;
 };
 
-// Carries out the driver's orders until it goes.
+// Executes the driver's orders until the driver is gone.
 void serve_rounds(const std::string& path, int rank, MeasuredSystem& system);
 
-// A rank on a core of its own, as a launcher binds it; with more ranks than cores they take turns.
+// Binds a rank to a core of its own, as a launcher does. If there are more ranks than cores,
+// ranks share cores.
 void bind_to_core(int rank);
 
 }  // namespace ddprun::benchmarks

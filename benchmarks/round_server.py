@@ -1,4 +1,4 @@
-"""round_server.h for ranks in Python: calls that are repeated when the driver says so."""
+"""round_server.h for ranks in Python: repeats calls on orders of the driver."""
 
 import os
 import resource
@@ -19,7 +19,7 @@ def answer(line: str, prepare, barrier) -> str:
     try:
         for _ in range(int(untimed)):
             call()
-    except (RuntimeError, ValueError):  # on all ranks: this PyTorch's gloo has no such call
+    except (RuntimeError, ValueError):  # on all ranks: gloo of this PyTorch has no such call
         return "none"
     barrier()
     used, begin = processor_us(), time.perf_counter()
@@ -31,13 +31,14 @@ def answer(line: str, prepare, barrier) -> str:
 
 
 def serve_rounds(path: str, rank: int, prepare, barrier) -> None:
-    """Carries out the driver's orders until it goes, and ends the process.
+    """Executes the driver's orders until the driver is gone, and ends the process.
 
-    prepare: of a call's name and numbers, what is to be repeated; None: there is no such call.
+    prepare: takes a call's name and numbers. Returns the call to repeat; None: there is no such
+    call.
     """
     driver = socket.socket(socket.AF_UNIX)
     driver.connect(path)
     driver.sendall(f"rank {rank}\n".encode())
     for line in driver.makefile("r"):
         driver.sendall((answer(line, prepare, barrier) + "\n").encode())
-    os._exit(0)  # the others may have left already, which gloo takes for a failure
+    os._exit(0)  # other ranks may be gone already, and gloo would report that

@@ -1,4 +1,4 @@
-// For programs that measure: a time as a figure, and what stands for many figures. Any thread.
+// Times and percentiles for benchmarks. Any thread.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,8 @@ inline double ms_since(TimePoint begin) {
   return std::chrono::duration<double, std::milli>(BootClock::now() - begin).count();
 }
 
-// Of at least one value. part: 0 the least, 0.5 the median, 1 the greatest.
+// Returns a percentile of at least one value. part: 0 is the least value, 0.5 the median, 1 the
+// greatest.
 inline double percentile(std::vector<double> values, double part) {
   const auto place =
       values.begin() + static_cast<std::ptrdiff_t>(part * static_cast<double>(values.size() - 1));

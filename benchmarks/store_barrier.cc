@@ -1,14 +1,15 @@
-// How long a barrier of 1,000 clients takes, for store_barrier.py, which starts the servers.
+// Measures how long a barrier of 1,000 clients takes, for store_barrier.py, which starts the
+// servers.
 //
 //   store_barrier DDP_STORE_PORT ITS_PID LIBUV_PORT ITS_PID [CLIENTS]
 //
-// All clients are connections of this one process (many_clients.h), which costs the same with every
-// server. The floor is a bare server that is sent the same bytes and answers as many, when a barrier
-// may, with plain recv() and send(): what the kernel and this process take. Servers alternate; medians
-// are printed.
+// All clients are connections of this process (many_clients.h), so they cost the same with every
+// server. The floor is a bare server. It receives the same bytes, and answers as many with plain
+// recv() and send(), at the times when a barrier may answer. So it shows what the kernel and
+// this process take. Servers alternate; medians are printed.
 //
-//   add + wait   as torch.distributed.elastic.utils.store does it: ADD; whoever is the last one SETs a
-//                key, for which all WAIT
+//   add + wait   as torch.distributed.elastic.utils.store does it: all clients ADD; the last one
+//                SETs a key, for which all WAIT
 //   BARRIER      one request and one answer for each client; PyTorch 2.11's servers do not have it
 #include <algorithm>
 #include <cstdio>
@@ -35,10 +36,10 @@ constexpr int kRounds = 31;
 constexpr std::size_t kSumBytes = 8;
 constexpr std::size_t kDoneBytes = 1;
 
-// Of one server; each barrier has keys of its own.
+// Clients: the clients of one server. Each barrier has keys of its own.
 class Clients {
  public:
-  // hello: what each says first, without an answer.
+  // hello: what each client sends first; it gets no answer.
   Clients(std::uint16_t port, std::size_t count, const std::string& hello)
       : clients_(port, [this](std::size_t client, std::string_view bytes) { take(client, bytes); }),
         received_(count) {
@@ -81,14 +82,15 @@ class Clients {
     received += bytes;
     if (received.size() == sum_bytes_ + kDoneBytes) ++through_;
     if (sum_bytes_ == 0 || received.size() != sum_bytes_) return;
-    // Its sum has come. (It counts itself: the bare server cannot.)
+    // The sum has come. (This program counts the sums itself, because the bare server does not
+    // count.)
     std::string next = wait_;
     if (++added_ == received_.size()) next = request(Command::kSet, {last_, "<val>"}) + wait_;
     clients_.send(client, next);
   }
 
   ManyClients clients_;
-  std::vector<std::string> received_;  // in this barrier
+  std::vector<std::string> received_;  // by each client in this barrier
   std::string last_;
   std::string wait_;
   std::size_t sum_bytes_ = 0;
@@ -96,8 +98,8 @@ class Clients {
   std::size_t through_ = 0;
 };
 
-// Answers as long as the store's. Whoever waits is let through with all others, by the SET or by the
-// last BARRIER; it need not be found out who that is.
+// BareBarrier: gives answers as long as the store's. The SET, or the last BARRIER, releases all
+// clients at once. So the server need not know which clients wait.
 class BareBarrier {
  public:
   explicit BareBarrier(std::size_t clients) : clients_(clients) {}
@@ -118,7 +120,7 @@ class BareBarrier {
   std::size_t arrived_ = 0;
 };
 
-// One server, and what its barriers took.
+// Side: one server, and the times of its barriers.
 struct Side {
   Side(pid_t server, std::uint16_t port, std::size_t count, const std::string& hello)
       : pid(server), clients(port, count, hello) {}
@@ -134,7 +136,7 @@ struct Side {
   pid_t pid;
   Clients clients;
   std::map<std::string, std::vector<double>> milliseconds;
-  std::map<std::string, double> cpu_ms;  // of the server, a barrier
+  std::map<std::string, double> cpu_ms;  // of the server, for each barrier
 };
 
 const std::string kAddWait = "add + wait";

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""A barrier of 1,000 clients: ddp-store against PyTorch's libuv server.
+"""Measures a barrier of 1,000 clients: ddp-store against PyTorch's libuv server.
 
     benchmarks/store_barrier.py [--bin build/release/bin] [--clients 1000]
 
-Run it with a python that has torch. Each server is a process of its own; the clients are those of
-store_barrier, which says what is measured.
+Run it with a python that has torch. Each server is a process of its own. The clients are those
+of the program store_barrier; store_barrier.cc says what is measured.
 """
 
 import argparse
@@ -25,7 +25,7 @@ def main():
     parser.add_argument("--clients", type=int, default=1000)
     options = parser.parse_args()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # PyTorch's server inherits it
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # PyTorch's server inherits the limit
     with ddp_store(options.bin) as ours, pytorch_store(use_libuv=True) as theirs:
         program = os.path.join(options.bin, "store_barrier")
         (peer,) = multiprocessing.active_children()

@@ -1,11 +1,11 @@
-// Rate of get, pipelined get and add with ddprun's C++ client, for store_rate.py, which starts the
-// servers.
+// Measures the rate of get, pipelined get and add with ddprun's C++ client, for store_rate.py,
+// which starts the servers.
 //
 //   store_client_rate DDP_STORE_PORT LIBUV_PORT
 //
-// The floors are blocking echoes between two processes, plain recv() and send(), with messages of
-// the size of get's and add's: what the kernel takes for one round trip, whatever the programs do.
-// Rounds alternate; medians are printed.
+// The floors are blocking echoes between two processes, with plain recv() and send(). Their
+// messages have the sizes of those of get and add. They show how long the kernel takes for one
+// round trip. Rounds alternate; medians are printed.
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -34,7 +34,7 @@ using testing_support::client_of;
 constexpr int kRounds = 9;
 constexpr Duration kRound = 300ms;
 constexpr std::string_view kValue = "0123456789abcdef";
-// What a round trip of our store carries there and back.
+// Sizes: the bytes of a round trip of our store, in both directions.
 struct Sizes {
   std::size_t request;
   std::size_t reply;
@@ -43,7 +43,8 @@ constexpr Sizes kGet{1 + 8 + 4, 1 + 8 + kValue.size()};  // opcode, "/key"; foun
 constexpr Sizes kAdd{1 + 8 + 8 + 8, 8};                  // opcode, "/counter", delta; sum
 constexpr int kPipelined = 512;
 
-// A blocking socket to a process that answers every request with a reply, until its peer closes.
+// Echo: a blocking socket to a process that answers every request with a reply, until its peer
+// closes.
 class Echo {
  public:
   explicit Echo(const Sizes& sizes) : sizes_(sizes) {
@@ -80,7 +81,7 @@ class Echo {
 struct Measured {
   const char* name;
   std::function<void()> call;
-  int operations = 1;  // of one call
+  int operations = 1;  // in one call
 };
 
 double per_second(const Measured& measured) {
@@ -125,8 +126,8 @@ void run(std::uint16_t our_port, std::uint16_t their_port) {
       {"blocking echo (floor of add)", [&] { echo_of_add.once(); }},
       {"add, ddprun's client, libuv", [&] { add(*theirs); }},
   };
-  // Apart: it leaves client and server on two processors, where the next round trips take twice as
-  // long.
+  // Measured separately: it leaves client and server on two processors, and then the next round
+  // trips take twice as long.
   const std::vector<Measured> pipelined{
       {"pipelined get, ddp-store", [&] { get_pipelined(*ours); }, kPipelined},
   };

@@ -1,17 +1,17 @@
-// How long an ordinary client's ADD takes beside a client that asks for a lot at once.
+// Measures how long an ordinary client's ADD takes while another client sends very large requests.
 //
 //   ddp-store --listen 127.0.0.1:29500 & store_neighbours 29500 [PART OF A NAME]
 //
-// The ordinary client sends an ADD every half millisecond. While one is under way the others that are
-// due cannot be sent; they count with the time they would have waited for it, so that a stall of the
-// server weighs as much as it lasts. For each kind of heavy client, seconds alone and seconds beside
-// it alternate, so that what else the machine does hits both; the times of all rounds are put
-// together. The heavy client goes on without a pause. Works with any server of dialect M that has the
-// commands.
+// The ordinary client sends an ADD every half millisecond. While one is in progress, the ADDs
+// that are due cannot be sent. They count with the time that they would have waited. So a stall
+// of the server counts as much as it lasts. For each kind of heavy client, seconds without it
+// and seconds with it alternate, so other load of the machine affects both. The times of all
+// rounds are put together. The heavy client works without a pause. The program works with any
+// server of dialect M that has the commands.
 //
-// On few cores the server and the ordinary client also wait for the heavy client's thread to give them
-// one. `nice -n -20` before both programs leaves most of that out, and shows what the server itself
-// does: the heavy client goes back to an ordinary priority.
+// On few cores the server and the ordinary client also wait until the heavy client's thread
+// gives up a core. `nice -n -20` before both programs removes most of this effect, and shows the
+// server's own times: the heavy client returns to the ordinary priority.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -86,7 +86,7 @@ std::vector<std::string_view> pairs_of(const std::vector<std::string_view>& keys
   return pairs;
 }
 
-// What one heavy client does again and again.
+// Heavy: what a heavy client does again and again.
 struct Heavy {
   const char* name;
   std::function<void()> act;
@@ -111,11 +111,12 @@ std::vector<Heavy> heavy_clients() {
   client.ask(set_add, 8);
   list_bytes += 8 + std::string_view("/ordinary").size();
 
-  // The keys of those that come and go must not be in the list.
+  // Deletes the keys of the temporary clients: they must not be in the list of keys.
   std::string deletes;
   for (const std::string_view key : missing) deletes += request(Command::kDeleteKey, {key});
 
-  // Asks for nothing: what a second busy thread of this process costs the ordinary client.
+  // Sends no requests. It shows what a second busy thread of this process costs the ordinary
+  // client.
   const auto compute = [] {
     volatile std::uint64_t sum = 0;
     for (std::uint64_t i = 0; i < 10'000'000; ++i) sum = sum + i;
@@ -130,7 +131,7 @@ std::vector<Heavy> heavy_clients() {
       {"WAIT for 131072 keys, close",
        [wait, count] {
          Client other;
-         other.ask(wait + count, 8);  // the second is answered when the first is waiting
+         other.ask(wait + count, 8);  // its answer says that the WAIT has begun
        }},
       {"MULTI_GET of 131072 keys",
        [bytes = request(Command::kMultiGet, there)] {

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Rate of get and add with PyTorch's own TCPStore client: ddp-store against PyTorch's libuv server.
+"""Measures get and add with PyTorch's TCPStore client: ddp-store against PyTorch's libuv server.
 
-    benchmarks/store_rate.py [--bin build/release/bin] [--rounds 7] [--seconds 0.5] [--clients 1 16]
+    benchmarks/store_rate.py [--bin build/release/bin] [--rounds 7] [--seconds 0.5]
+        [--clients 1 16]
 
-Run it with a python that has torch. Each server is a process of its own; each client, too. The rounds
-alternate between the servers, so that what else the machine does hits all; medians are printed. The
-floor is bare_store, which answers with as many bytes at once: no server gets more out of these clients
-on this machine. With store_client_rate in --bin, ddprun's C++ client is measured as well, and with it the floor: a blocking
-echo of messages of the same size over the same kind of socket.
+Run it with a python that has torch. Each server is a process of its own, and so is each client.
+The rounds alternate between the servers, so other load of the machine affects all. Medians are
+printed. The floor is bare_store, which answers at once with as many bytes: no server gets more
+out of these clients on this machine. With store_client_rate in --bin, ddprun's C++ client is
+measured, too, with its floor: a blocking echo of messages of the same size over the same kind of
+socket.
 """
 
 import argparse
@@ -26,7 +28,7 @@ from pytorch_clients import connect, ddp_store, pytorch_store  # noqa: E402
 
 @contextlib.contextmanager
 def bare_store(binaries):
-    """Yields its port."""
+    """Runs a bare_store. Yields its port."""
     server = subprocess.Popen([os.path.join(binaries, "bare_store")], stdout=subprocess.PIPE, text=True)
     try:
         yield int(server.stdout.readline().rsplit(":", 1)[1])
@@ -36,7 +38,7 @@ def bare_store(binaries):
 
 
 def client_main(ports, pipe):
-    """Measures what it is told to: (server, operation, seconds) -> operations done."""
+    """Executes orders (server, operation, seconds). Answers with the number of operations done."""
     stores = {name: connect(port) for name, port in ports.items()}
     for store in stores.values():
         store.set("key", "0123456789abcdef")
@@ -68,8 +70,9 @@ def measure(ports, clients, rounds, seconds):
     rates = {}
     for _ in range(rounds):
         for operation in ("get", "add"):
-            # Strictly in turn: on some virtual machines a pair of processes gets slower when it goes
-            # on playing ping-pong, and whoever is measured twice in a row would pay for it.
+            # Strictly in turn. On some virtual machines a pair of processes gets slower when it
+            # continues to exchange messages. A server that is measured twice in a row would look
+            # slower.
             for name in ports:
                 started = time.perf_counter()
                 for pipe in pipes:

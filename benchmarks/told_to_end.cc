@@ -1,4 +1,4 @@
-// A worker for launch_cost.py: says its pid, and when it is told to end.
+// A worker for launch_cost.py: prints its pid, and the time when it is told to end.
 #include <unistd.h>
 
 #include <chrono>

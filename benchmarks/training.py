@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
-"""What whole trainings cost: samples a second of the examples in C++ under ddprun, and of the same in Python under torchrun
-with PyTorch's DDP over gloo, in turns. Two workers with a thread each; and where the time of a step goes.
+"""Measures complete trainings: samples a second, and where the time of a step goes.
+
+The examples in C++ under ddprun take turns with the same examples in Python under torchrun, with
+PyTorch's DDP over gloo. There are two workers with one thread each.
 
     benchmarks/training.py [NAME ...] [--rounds N] [--docs]
 
-NAME: resnet18, chargpt; none: both. --docs puts the tables into docs/ddp.md. An idle machine, please.
+NAME: resnet18, chargpt; none: both. --docs puts the tables into docs/ddp.md. Use an idle
+machine.
 
-Both programs of a pair take --breakdown, --steps and --warmup, and rank 0's last line is then
-{"samples_per_second": ..., "breakdown_ms": {"data": ..., "forward": ..., "backward": ..., "optimizer": ...}}, with means over
-the steps after the warm-up; "exposed_communication" may be there, too: the part of "backward" that is not computing.
+Both programs of a pair take --breakdown, --steps and --warmup. Then rank 0's last line is
+{"samples_per_second": ..., "breakdown_ms": {"data": ..., "forward": ..., "backward": ...,
+"optimizer": ...}}, with means over the steps after the warm-up. It may also have
+"exposed_communication": the part of "backward" that is not computing.
 """
 
 import argparse
@@ -32,10 +36,10 @@ from measured_systems import DIES_WITH_US, NotHere
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 WORKERS = 2
-GOAL = 1.0  # of samples a second in C++ over those in Python
+GOAL = 1.0  # samples a second in C++, divided by those in Python
 PATIENCE = 900  # seconds for one run
 PHASES = ("data", "forward", "backward", "exposed_communication", "optimizer")
-FOLDER = "{folder}"  # what write_data() has written
+FOLDER = "{folder}"  # the folder that write_data() fills
 
 
 class Case(NamedTuple):
@@ -52,7 +56,7 @@ CASES = [
          ["--batch-norm=plain", "--width=64", "--batch-size=32", f"--data={FOLDER}/fashion"], 6, 2),
     Case("chargpt", "its defaults", [f"--data={FOLDER}/text"], 50, 10),
 ]
-# That it works, not how fast.
+# Cases that check that the benchmark works, not how fast it is.
 SMOKE = [
     Case("resnet18", "width 4, 8 x 8 pixels, batches of 8", ["--batch-norm=plain", "--width=4", "--batch-size=8"], 2, 1),
     Case("resnet18", "width 1, 28 x 28 pixels, batches of 2",
@@ -62,7 +66,10 @@ SMOKE = [
 
 
 def write_data(folder: pathlib.Path) -> None:
-    """Noise: images of FashionMNIST's format and size, and a text. What is learned from it is of no account here."""
+    """Writes noise: images of FashionMNIST's format and size, and a text.
+
+    What the nets learn does not matter here.
+    """
     noise, count, side = random.Random(1), 256, 28
     (folder / "fashion").mkdir()
     (folder / "fashion/train-images-idx3-ubyte").write_bytes(
@@ -73,13 +80,13 @@ def write_data(folder: pathlib.Path) -> None:
 
 
 def run(command: list) -> dict:
-    """The last line of JSON that the command prints, whatever stands before it in the line."""
+    """Returns the last JSON that the command prints. Other text may precede it in the line."""
     process = subprocess.Popen([*DIES_WITH_US, *map(str, command)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                stderr=subprocess.STDOUT, text=True, start_new_session=True,
                                env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         output, _ = process.communicate(timeout=PATIENCE)
-    except BaseException:  # a launcher that is told to end ends its workers, too
+    except BaseException:  # SIGTERM makes a launcher end its workers, too
         process.terminate()
         try:
             process.wait(30)
@@ -93,7 +100,7 @@ def run(command: list) -> dict:
 
 
 def commands(options, case: Case, folder: str) -> dict:
-    """By system."""
+    """Returns the commands by system."""
     ours, theirs = options.bin / case.program, ROOT / "examples" / f"{case.program}.py"
     for program in (ours, theirs):
         if not program.exists():

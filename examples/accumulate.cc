@@ -1,10 +1,11 @@
-// Gradient accumulation: a batch that is too large for memory goes through the net in parts, and
-// only the last part's backward pass talks to the other workers:
+// Gradient accumulation: a batch that is too large for memory passes through the net in parts. Only
+// the last part's backward pass communicates with the other workers:
 //
 //   ddprun --standalone --nproc-per-node=2 accumulate --parts=4
 //
-// It trains twice from the same weights on the same batches, whole and in parts, and prints how far
-// the weights are apart at the end: by rounding, since the parts are added up in another order.
+// The program trains twice from the same weights on the same batches, whole and in parts. At the
+// end it prints how far the weights are apart. They differ by rounding, because the parts are added
+// in another order.
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
 
@@ -18,7 +19,8 @@ struct Options : examples::TrainingOptions {
 
 using Model = ddprun::DistributedDataParallel<torch::nn::Sequential>;
 
-// The gradients of the batch, averaged over the workers; returns the loss of this worker's part.
+// Computes the gradients of the batch, averaged over the workers. Returns the loss of this worker's
+// batch.
 double backward_in_parts(Model& model, const torch::data::Example<>& batch, std::int64_t parts) {
   const std::vector<torch::Tensor> images = batch.data.chunk(parts);
   const std::vector<torch::Tensor> labels = batch.target.chunk(parts);
@@ -26,7 +28,7 @@ double backward_in_parts(Model& model, const torch::data::Example<>& batch, std:
   for (std::size_t i = 0; i < images.size(); ++i) {
     std::optional<ddprun::NoSync> quiet;
     if (i + 1 < images.size()) quiet.emplace(model.no_sync());
-    // A mean over the part counts by the part's share of the batch.
+    // The mean over the part is weighted by the part's share of the batch.
     const double share =
         static_cast<double>(images[i].size(0)) / static_cast<double>(batch.data.size(0));
     torch::Tensor loss = torch::cross_entropy_loss(model(images[i]), labels[i]) * share;

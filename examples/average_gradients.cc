@@ -1,4 +1,4 @@
-// Data-parallel training by hand, with three collectives and nothing else:
+// Data-parallel training by hand, with only three collectives:
 //
 //   ddprun --standalone --nproc-per-node=2 average_gradients
 //
@@ -7,8 +7,8 @@
 //   3. all_reduce: the loss of the epoch is that of all workers' images
 //
 // So all workers have the same weights at all times, and print the same SHA-256 of them at the end.
-// DistributedDataParallel does 1 and 2 by itself, and 2 while the backward pass still runs
-// (train_digits.cc).
+// DistributedDataParallel does 1 and 2 by itself. It does 2 while the backward pass still runs (see
+// train_digits.cc).
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
 
@@ -24,7 +24,7 @@ void average_gradients(torch::nn::Sequential& net, ddprun::ProcessGroup& group) 
 
 void train(const examples::TrainingOptions& options) {
   ddprun::Context ctx = ddprun::init();
-  ctx.manual_seed(options.seed);  // weights of its own, which the broadcast replaces
+  ctx.manual_seed(options.seed);  // own weights of each rank; the broadcast replaces them
   const examples::Digits digits(options.data, "train");
   torch::nn::Sequential net = examples::small_net(digits);
   ctx.group().broadcast_coalesced(net->parameters());  // (1)
@@ -34,7 +34,7 @@ void train(const examples::TrainingOptions& options) {
   auto loader = torch::data::make_data_loader(digits, sampler, options.batch_size);
   for (std::int64_t epoch = 0; epoch < options.epochs; ++epoch) {
     sampler.set_epoch(epoch);
-    torch::Tensor sums = torch::zeros(2, torch::kFloat64);  // of the losses, of the images
+    torch::Tensor sums = torch::zeros(2, torch::kFloat64);  // of the losses and of the images
     for (auto& batch : *loader) {
       optimizer.zero_grad();
       torch::Tensor loss = torch::cross_entropy_loss(net->forward(batch.data), batch.target);

@@ -1,10 +1,13 @@
-// What DistributedDataParallel is at heart, by hand, twice, to be read beside each other; resnet18
-// --compare says what they cost. Both begin with rank 0's weights and give every rank the average
-// of all gradients, with DistributedDataParallel's bits. They are short because of what they leave
-// out: buckets that many small gradients share, gradients that are computed where they are sent
-// from, unused parameters, accumulation, sparse gradients; and where a rank's backward pass throws,
-// or visits the parameters in another order, the others get a timeout or an error about shapes, and
-// not one that names it.
+// Two ways to average gradients by hand: the core of DistributedDataParallel, to compare them.
+// resnet18 --compare measures what they cost. Both begin with rank 0's weights. Both give every
+// rank the average of all gradients, with DistributedDataParallel's bits.
+//
+// They are short because they lack much:
+// - buckets that many small gradients share;
+// - gradients that are computed in the buffer from which they are sent;
+// - unused parameters, accumulation, sparse gradients;
+// - errors that name a rank. If a rank's backward pass throws, or visits the parameters in another
+//   order, the other ranks get a timeout or an error about shapes.
 #pragma once
 
 #include <ddprun/process_group.h>
@@ -15,7 +18,8 @@
 
 namespace examples {
 
-// 1. After the backward pass: one exchange of all gradients, which nothing overlaps.
+// AverageAfterwards: exchanges all gradients at once, after the backward pass. Nothing overlaps
+// the exchange.
 class AverageAfterwards {
  public:
   // Collective. The net and the group must outlive it.
@@ -25,7 +29,8 @@ class AverageAfterwards {
     group_.broadcast_coalesced(net.buffers());
   }
 
-  // Collective; after loss.backward(), which has left each parameter its gradient.
+  // Averages the gradients. Collective; call it after loss.backward(), when each parameter has its
+  // gradient.
   void average() {
     std::vector<torch::Tensor> gradients;
     for (const torch::Tensor& parameter : parameters_) gradients.push_back(parameter.grad());
@@ -37,11 +42,12 @@ class AverageAfterwards {
   ddprun::ProcessGroup& group_;
 };
 
-// 2. In hooks: each gradient is sent as soon as it is there, while the backward pass goes on to the
-// layers before.
+// AverageInHooks: sends each gradient in a hook, as soon as it is computed. Meanwhile the backward
+// pass continues with the preceding layers.
 class AverageInHooks {
  public:
-  // Collective. The net must end first, because it keeps the hooks; the group must outlive both.
+  // Collective. The net owns the hooks, so it must be destroyed before this object. The group must
+  // outlive both.
   AverageInHooks(const torch::nn::Module& net, ddprun::ProcessGroup& group) : group_(group) {
     group_.broadcast_coalesced(net.parameters());
     group_.broadcast_coalesced(net.buffers());
@@ -51,7 +57,7 @@ class AverageInHooks {
   AverageInHooks(const AverageInHooks&) = delete;
   AverageInHooks& operator=(const AverageInHooks&) = delete;
 
-  // After loss.backward(): returns when all gradients are averages.
+  // Waits until all gradients are averages. Call it after loss.backward().
   void wait() {
     for (const ddprun::Work& work : sent_) work.wait();
     sent_.clear();

@@ -2,11 +2,12 @@
 //
 //   ddprun --standalone --nproc-per-node=2 chargpt --data=shakespeare.txt --sample=500
 //
-// --batch-size is that of all workers together, and which blocks of text a step sees does not
-// depend on their number, so that one worker and six take the same steps, up to rounding: entry i
-// of DistributedBatchSampler's order goes to rank i modulo W, in batches of 1/W of the size. With
-// --checkpoint-dir a job that was killed goes on with its newest checkpoint and ends with the same
-// bits. examples/chargpt.py is the same in plain PyTorch.
+// --batch-size is that of all workers together. The blocks of text that a step sees do not depend
+// on the number of workers. So one worker and six take the same steps, up to rounding: entry i of
+// DistributedBatchSampler's order goes to rank i modulo W, in batches of 1/W of the size.
+//
+// With --checkpoint-dir a job that was killed continues from its newest checkpoint and ends with
+// the same bits. examples/chargpt.py is the same in plain PyTorch.
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
 
@@ -43,7 +44,7 @@ struct Options {
 
   void add_to(CLI::App& app);
   void check() const;
-  // Steps that are taken, those that --breakdown does not count among them.
+  // Returns the number of steps to take, including the warm-up that --breakdown does not measure.
   std::int64_t all_steps() const { return breakdown ? warmup + steps : steps; }
 };
 
@@ -89,7 +90,7 @@ void Options::add_to(CLI::App& app) {
       "measure --steps steps, without validation, and end with a line of JSON: what they took"));
 }
 
-// What no option shows alone.
+// Checks values that depend on several options.
 void Options::check() const {
   if (net.width % net.heads != 0)
     throw CLI::ValidationError(
@@ -125,7 +126,7 @@ std::vector<torch::optim::OptimizerParamGroup> parameter_groups(examples::Gpt& n
   return groups;
 }
 
-// Up in a straight line, down in half a cosine.
+// Returns the schedule of the learning rate: it rises linearly, and falls in half a cosine.
 ddprun::SequentialLR rates(const Options& options) {
   const std::int64_t end = std::max(options.all_steps(), options.lr_decay_steps);
   return {.schedules = {ddprun::LinearWarmup{
@@ -207,7 +208,7 @@ class Training {
                 restored.file.c_str());
   }
 
-  // Of the next epoch where this one is over.
+  // Returns the next batch; at the end of an epoch, the first one of the next epoch.
   const torch::data::Example<>& next_batch() {
     clock_.begin();
     if (batch_) ++*batch_;
@@ -243,7 +244,7 @@ class Training {
     report_.begin_epoch(end, end - step_);
   }
 
-  // Each worker looks at its share of the last tenth of the text.
+  // Evaluates the net on the last tenth of the text. Each worker computes its share.
   void evaluate(bool last) {
     const torch::NoGradGuard no_grad;
     constexpr std::int64_t kBlocks = 64;
@@ -306,7 +307,7 @@ class Training {
   ddprun::MetricAccumulator metrics_;
   examples::StepClock clock_;
   std::int64_t step_ = 0;
-  bool leaves_ = false;  // ddprun asked for it (--checkpoint-signal)
+  bool leaves_ = false;  // ddprun has asked the job to leave (--checkpoint-signal)
 };
 
 }  // namespace

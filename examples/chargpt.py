@@ -1,9 +1,10 @@
-"""examples/chargpt.cc in plain PyTorch: nothing in here knows of ddprun.
+"""examples/chargpt.cc in plain PyTorch: nothing here depends on ddprun.
 
     torchrun --standalone --nproc-per-node=2 examples/chargpt.py --data=shakespeare.txt
 
-The same net with the same names, the same batches, the same options but for checkpoints and --sample: with
-the first weights of the one (--save-init) the other (--init) takes the same steps, up to rounding.
+It has the same net with the same names, the same batches, and the same options, except those for
+checkpoints, and --sample. If one program loads (--init) the first weights of the other
+(--save-init), both take the same steps, up to rounding.
 """
 import argparse
 import json
@@ -47,7 +48,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 class Blocks(Dataset):
-    """Blocks of characters, and for each character the one behind it."""
+    """A dataset of blocks of characters. The target of each character is the one after it."""
 
     def __init__(self, ids: torch.Tensor, length: int, stride: int) -> None:
         self.windows = ids.unfold(0, length + 1, stride)
@@ -126,7 +127,7 @@ def make_schedule(optimizer: torch.optim.Optimizer, options: argparse.Namespace,
 
 
 def endless(blocks: Blocks, sampler: DistributedSampler, batch_size: int):
-    """Batches of one epoch after another."""
+    """Yields the batches of one epoch after another, without end."""
     loader = DataLoader(blocks, batch_sampler=BatchSampler(sampler, batch_size, drop_last=True),
                         collate_fn=lambda batch: batch)
     epoch = 0
@@ -209,7 +210,10 @@ class Training:
 
     @torch.no_grad()
     def report(self, step: int, losses: list, start: float) -> None:
-        """Each worker looks at its share of the last tenth of the text."""
+        """Evaluates the net on the last tenth of the text, and reports the losses.
+
+        Each worker computes its share.
+        """
         mine = range(self.rank, len(self.validation), self.world_size)
         sums = torch.tensor([sum(losses), len(losses), 0, len(mine)], dtype=torch.float64, device=self.device)
         for first in range(0, len(mine), 64):

@@ -1,9 +1,9 @@
-// Every collective once, printed rank by rank.
+// Calls every collective once, and prints the results rank by rank.
 //
 //   ddprun --standalone --nproc-per-node=3 build/release/bin/collectives_tour
 //
-// Each rank says in a line what it had and what it got; rank 0 collects the lines of all ranks (a
-// collective, too) and prints them in order, so that the output reads the same every time.
+// Each rank writes a line: what it had and what it got. Rank 0 gathers the lines of all ranks
+// (also with a collective) and prints them in order, so the output is the same every time.
 #include <ddprun/context.h>
 #include <torch/torch.h>
 
@@ -97,7 +97,7 @@ class Tour {
   }
 
  private:
-  // Around the ring: rank 0 sends first, so that nobody waits for somebody who waits.
+  // Sends around the ring. Rank 0 sends first; otherwise each rank would wait for the previous one.
   void ring() {
     title("send and recv: to the next rank");
     const int next = (rank_ + 1) % size_;
@@ -109,7 +109,7 @@ class Tour {
     show("rank " + std::to_string(previous) + " sent " + text(got));
   }
 
-  // What this rank brings along: [r, r + 1].
+  // Returns the input of this rank r: [r, r + 1].
   Tensor own() const { return torch::arange(rank_, rank_ + 2, device_); }
 
   std::vector<Tensor> blank() const {
@@ -118,7 +118,7 @@ class Tour {
     return tensors;
   }
 
-  // For rank r: [10 * this rank + r].
+  // Returns a part for each rank r: [10 * this rank + r].
   std::vector<Tensor> part_for_each() const {
     std::vector<Tensor> parts;
     for (int r = 0; r < size_; ++r) parts.push_back(torch::full({1}, 10 * rank_ + r, device_));

@@ -11,8 +11,9 @@
 namespace examples {
 namespace {
 
-// A step frees what the next one allocates again, many blocks of megabytes. By default glibc gives
-// them back to the kernel, and every page of theirs is faulted in anew.
+// Makes glibc keep freed memory. A step frees many blocks of megabytes, which the next step
+// allocates again. By default glibc returns them to the kernel, and each of their pages then
+// causes a page fault again.
 void keep_freed_memory() {
   mallopt(M_MMAP_MAX, 0);
   mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());

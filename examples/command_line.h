@@ -1,4 +1,4 @@
-// What the main() of every example does besides its idea: options, help, errors in one line.
+// What every example's main() has in common: options, help, errors in one line.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,7 +10,7 @@
 
 namespace examples {
 
-// The options of every example that trains on digits.
+// TrainingOptions: the options of every example that trains on digits.
 struct TrainingOptions {
   std::string data = shipped_digits();
   std::int64_t epochs = 5;
@@ -22,10 +22,12 @@ struct TrainingOptions {
   void add_to(CLI::App& app);
 };
 
-// Parses, and calls `body` unless --help was all that was asked. Returns the program's exit code: 0;
-// 2 for bad options; 1 where `body` throws. Errors are one line on stderr that begins with the
-// app's name. LibTorch gets one thread, unless OMP_NUM_THREADS says otherwise: the workers of a
-// host share its cores. Memory that is freed stays with the process.
+// Parses the command line and calls `body`; with --help it only prints the help. Returns the
+// program's exit code: 0; 2 for bad options; 1 if `body` throws. An error is one line on stderr
+// that begins with the app's name.
+//
+// LibTorch gets one thread, unless OMP_NUM_THREADS says otherwise, because the workers of a host
+// share its cores. Freed memory stays with the process.
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body);
 
 }  // namespace examples

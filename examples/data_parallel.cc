@@ -1,14 +1,15 @@
-// One process with several GPUs, or a process for each? LibTorch has the first, as
-// torch::nn::parallel::data_parallel: it splits the batch, copies the weights to every GPU, runs a
-// thread for each, and gathers the outputs, all of it in every forward pass.
-// DistributedDataParallel has a process for each GPU, and only gradients travel, while the backward
-// pass still runs.
+// Compares two ways to use several GPUs: one process for all of them, and one process for each.
+//
+// LibTorch has the first way, as torch::nn::parallel::data_parallel. In every forward pass it
+// splits the batch, copies the weights to every GPU, runs a thread for each, and gathers the
+// outputs. DistributedDataParallel has a process for each GPU. Only gradients travel, while the
+// backward pass still runs.
 //
 //   ddprun --standalone --nproc-per-node=2 data_parallel
 //
-// Rank 0 trains alone with data_parallel on all GPUs of the host, with the batches of all ranks
-// together; then all ranks train with DistributedDataParallel from the same weights. Both take the
-// same images in each step, so the weights end the same but for rounding. Without a GPU
+// Rank 0 first trains alone with data_parallel on all GPUs of the host, with the batches of all
+// ranks together. Then all ranks train with DistributedDataParallel from the same weights. Both
+// take the same images in each step, so the final weights differ only by rounding. Without a GPU
 // data_parallel has one device, the CPU, and is a plain forward pass.
 #include <torch/nn/parallel/data_parallel.h>
 
@@ -41,14 +42,14 @@ std::string names_of(const std::vector<torch::Device>& devices) {
   return text;
 }
 
-// What one way of training ends with.
+// Trained: the result of one way of training.
 struct Trained {
   torch::nn::Sequential net;
   double loss = 0;  // of the last epoch
   double images_per_second = 0;
 };
 
-// Deals the images of some ranks, each its own, step by step.
+// Dealer: gives out the images of some ranks, step by step. Each rank has its own images.
 class Dealer {
  public:
   Dealer(std::size_t images, const std::vector<int>& ranks, int world_size, std::int64_t seed) {
@@ -62,7 +63,7 @@ class Dealer {
       sampler.reset();
     }
   }
-  // Empty: the epoch is over.
+  // Returns the next `of_each` images of each of the ranks. Empty: the epoch is over.
   Rows next(std::int64_t of_each) {
     Rows rows;
     for (ddprun::DistributedSampler& sampler : samplers_)
@@ -75,7 +76,8 @@ class Dealer {
   std::vector<ddprun::DistributedSampler> samplers_;
 };
 
-// forward: what becomes of a batch on the CPU; its output lies on `device`.
+// Trains `net`. forward: computes the output of a batch that is on the CPU; the output is on
+// `device`.
 template <class Forward>
 Trained train(const examples::TrainingOptions& options, examples::Digits digits,
               torch::nn::Sequential net, Dealer dealer, const torch::Device& device,
@@ -160,7 +162,7 @@ void compare(const examples::TrainingOptions& options) {
   const examples::Digits digits(options.data, "train");
   std::optional<Trained> alone;
   if (ctx.rank() == 0) alone = train_alone(options, digits, ctx.world_size());
-  ctx.group().barrier();  // the others have left the host to rank 0
+  ctx.group().barrier();  // the other ranks have left the host to rank 0
   const Trained together = train_together(options, digits, ctx);
   if (!alone) return;
   std::printf("largest difference of a weight %.1e\n",

@@ -1,9 +1,9 @@
-// A generative adversarial network on handwritten digits, after pytorch/examples' dcgan: two networks with an
-// optimizer each, and noise that stays the same, in one checkpoint.
+// A generative adversarial network on handwritten digits, after pytorch/examples' dcgan. One
+// checkpoint has two networks, an optimizer for each, and noise that stays the same.
 //
 //   ddprun --standalone --nproc-per-node=2 --max-restarts=3 dcgan --checkpoint-dir=run1
 //
-// What makes an ordinary LibTorch program a data-parallel, fault-tolerant one is marked with (*).
+// (*) marks what makes an ordinary LibTorch program a data-parallel, fault-tolerant one.
 #include <signal.h>
 #include <unistd.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 namespace nn = torch::nn;
 
-constexpr std::int64_t kNoise = 16;    // numbers from which an image is made
+constexpr std::int64_t kNoise = 16;    // numbers from which the generator makes an image
 constexpr std::int64_t kFeatures = 8;  // channels of the layers next to the image
 
 struct Options : examples::TrainingOptions {
@@ -50,20 +50,22 @@ auto down(std::int64_t from, std::int64_t to, std::int64_t stride, std::int64_t 
 
 nn::LeakyReLU leaky() { return nn::LeakyReLU(nn::LeakyReLUOptions().negative_slope(0.2)); }
 
-// Noise of batch x kNoise x 1 x 1 becomes images of batch x 1 x 8 x 8 between -1 and 1.
+// Returns a net from noise, batch x kNoise x 1 x 1, to images, batch x 1 x 8 x 8, with values
+// between -1 and 1.
 nn::Sequential make_generator() {
   return nn::Sequential(up(kNoise, 2 * kFeatures, 1, 0), nn::BatchNorm2d(2 * kFeatures), nn::ReLU(),
                         up(2 * kFeatures, 1, 2, 1), nn::Tanh());
 }
 
-// Images become the probability that they are real: a vector of batch numbers.
+// Returns a net from images to the probabilities that they are real: a vector with one number for
+// each image of the batch.
 nn::Sequential make_discriminator() {
   return nn::Sequential(down(1, kFeatures, 2, 1), leaky(), nn::Conv2d(kFeatures, kFeatures, 1),
                         nn::BatchNorm2d(kFeatures), leaky(), down(kFeatures, 1, 1, 0),
                         nn::Sigmoid(), nn::Flatten(nn::FlattenOptions().start_dim(0)));
 }
 
-// As the paper has it.
+// Draws the weights as in the paper.
 void initialize(nn::Module& net) {
   const torch::NoGradGuard no_grad;
   for (const auto& module : net.modules(/*include_self=*/false)) {
@@ -126,7 +128,7 @@ class Training {
     return torch::randn({images, kNoise, 1, 1});
   }
 
-  // Each returns its loss.
+  // Train one network each, and return its loss.
   double train_discriminator(const torch::Tensor& real, const torch::Tensor& fake) {
     discriminator_adam_.zero_grad();
     const torch::Tensor of_real = discriminator_model_->forward(real);
@@ -149,7 +151,8 @@ class Training {
     return loss.item<double>();
   }
 
-  // Draws the first image that the fixed noise becomes.
+  // Prints the image that the generator makes of the first fixed noise, and the digest of both
+  // networks.
   void finish() {
     const torch::NoGradGuard no_grad;
     const torch::Tensor image = generator_->forward(fixed_noise_)[0][0];
@@ -172,7 +175,7 @@ class Training {
   torch::optim::Adam discriminator_adam_ = make_adam(discriminator_, options_.lr);
   torch::Tensor fixed_noise_ = noise_for(4);
   ddprun::DistributedSampler sampler_{
-      *digits_.size(), ctx_.group(), {.seed = options_.seed}};  // (*) deals the images
+      *digits_.size(), ctx_.group(), {.seed = options_.seed}};  // (*) divides the images
   ddprun::TrainingState state_{
       // (*)
       .sampler = &sampler_,

@@ -1,9 +1,9 @@
-"""PyTorch's own DistributedDataParallel on handwritten digits: nothing in here knows of ddprun.
+"""PyTorch's own DistributedDataParallel on handwritten digits: nothing here depends on ddprun.
 
     ddprun --standalone --nproc-per-node=2 --max-restarts=3 examples/ddp_digits.py --checkpoint-dir=run1
 
-The options are those of examples/train_digits.cc. A job that was killed goes on from its newest checkpoint
-and ends with the same bits as one that was not.
+The options are those of examples/train_digits.cc. A job that was killed continues from its newest
+checkpoint, and ends with the same bits as one that was not killed.
 """
 import argparse
 import hashlib
@@ -37,7 +37,10 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def read_idx(path: pathlib.Path) -> torch.Tensor:
-    """An array of bytes in MNIST's format: 0, 0, type 8, number of sizes; the sizes; the bytes."""
+    """Reads an array of bytes in MNIST's format.
+
+    The format is: 0, 0, type 8, number of sizes; the sizes; the bytes.
+    """
     content = path.read_bytes()
     zeros, kind, dimensions = struct.unpack_from(">HBB", content)
     if zeros != 0 or kind != 8:
@@ -60,7 +63,10 @@ def make_net(height: int, width: int) -> torch.nn.Module:
 
 
 def jittered(images: torch.Tensor) -> torch.Tensor:
-    """Half of the images moved by at most a pixel each way: new ones in every epoch."""
+    """Returns the images, half of them moved by at most one pixel in each direction.
+
+    PyTorch's default generator chooses them anew at each call.
+    """
     count, _, height, width = images.shape
     windows = torch.nn.functional.pad(images, (1, 1, 1, 1)).unfold(2, height, 1).unfold(3, width, 1)
     moved = torch.rand(count, 1) < 0.5
@@ -69,7 +75,7 @@ def jittered(images: torch.Tensor) -> torch.Tensor:
 
 
 def digest_of(net: torch.nn.Module) -> str:
-    """Over all parameters and buffers, in the order of their names."""
+    """Returns the SHA-256 of all parameters and buffers, in the order of their names."""
     digest = hashlib.sha256()
     for name, tensor in sorted(net.state_dict().items()):
         digest.update(name.encode())
@@ -123,8 +129,9 @@ def main() -> None:
         start, loss_sum, samples = time.monotonic(), 0.0, 0
         for number, (images, labels) in enumerate(loader):
             if epoch * len(loader) + number < step:
-                continue  # done before the restart
-            # Dropout and jitter depend on the step alone, so that a resumed job draws what it would have drawn.
+                continue  # it was done before the restart
+            # Dropout and jitter depend only on seed, step, world size and rank. So a resumed job
+            # draws the same numbers as one that was not killed.
             torch.manual_seed((options.seed * 1_000_003 + step) * dist.get_world_size() + rank)
             optimizer.param_groups[0]["lr"] = options.lr * (1 - step / (options.epochs * len(loader)))
             optimizer.zero_grad()

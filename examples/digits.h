@@ -1,5 +1,5 @@
-// Handwritten digits as a dataset for LibTorch's data loaders, and a small net to learn them. One
-// thread at a time.
+// Handwritten digits as a dataset for LibTorch's data loaders, and a small net that learns them.
+// One thread at a time.
 #pragma once
 
 #include <torch/torch.h>
@@ -10,14 +10,14 @@
 
 namespace examples {
 
-// The folder of the digits that come with the source (examples/data/digits).
+// Returns the folder of the digits that come with the source (examples/data/digits).
 std::string shipped_digits();
 
-// All images in memory; a batch is one gather. Copies share the tensors.
+// Digits: a dataset with all its images in memory. A batch is one gather. Copies share the tensors.
 class Digits : public torch::data::datasets::BatchDataset<Digits, torch::data::Example<>> {
  public:
-  // part: "train" or "t10k", as MNIST calls its files. Throws std::runtime_error that names the
-  // file as read_idx(), or the folder where images and labels differ in number.
+  // part: "train" or "t10k", as MNIST names its files. Throws std::runtime_error. It names the
+  // file, as read_idx() does, or the folder if the numbers of images and labels differ.
   Digits(const std::string& folder, const std::string& part);
 
   // data: float32 of count x 1 x height x width, 0 to 1; target: int64.
@@ -31,14 +31,15 @@ class Digits : public torch::data::datasets::BatchDataset<Digits, torch::data::E
   torch::Tensor images_, labels_;
 };
 
-// Half of the images (count x 1 x height x width) moved by at most a pixel each way, by LibTorch's default
-// generator: new ones in every epoch.
+// Returns the images (count x 1 x height x width), half of them moved by at most one pixel in each
+// direction. LibTorch's default generator chooses them anew at each call.
 torch::Tensor jittered(const torch::Tensor& images);
 
-// Two linear layers over the pixels, 32 features between them.
+// Returns two linear layers over the pixels, with 32 features between them.
 torch::nn::Sequential small_net(const Digits& digits);
 
-// The share of `digits` that `net`, a ModuleHolder, names right. It is in training mode afterwards.
+// Returns the share of `digits` that `net`, a ModuleHolder, classifies correctly. Leaves `net` in
+// training mode.
 template <class Net>
 double accuracy(Net& net, const Digits& digits) {
   torch::NoGradGuard no_grad;

@@ -3,20 +3,21 @@
 //   ddprun --nnodes=1:3 --rdzv-endpoint=localhost:29400 --on-join=checkpoint --max-restarts=3
 //       elastic --checkpoint-dir=run1 --pause=0.05
 //
-// The same line in a second and a third terminal adds nodes; Ctrl-C or kill takes them away again.
-// ddprun starts the workers anew each time; what makes the training go on as if nothing had been:
+// The same line in a second and a third terminal adds nodes; Ctrl-C or kill removes them again.
+// ddprun starts the workers again each time. Three things make the training continue as if nothing
+// had happened:
 //
-//   the place    restore() brings back weights, optimizer and the sampler, whose position is a
-//                number of images of the whole world: what is left of the epoch is dealt to the
-//                workers that there are
-//   the step     --batch-size is that of all workers together, so that a step is the same for any
-//                number of them, and the learning rate stays. With a fixed batch of each worker it
-//                would have to grow with the world, and warm up after every change
-//   newcomers    wait for the next checkpoint (--on-join=checkpoint), so that they cost no work; a
-//                worker that is killed costs the steps since the last one
+//   the position  restore() brings back weights, optimizer and the sampler. The sampler's position
+//                 is a number of images of the whole world: the rest of the epoch is divided among
+//                 the workers of the new world
+//   the step      --batch-size is that of all workers together. So a step is the same for any
+//                 number of workers, and the learning rate stays. With a fixed batch for each
+//                 worker the rate would have to grow with the world, and warm up after every change
+//   new nodes     wait for the next checkpoint (--on-join=checkpoint), so they cost no work. A
+//                 worker that is killed costs the steps since the last checkpoint
 //
-// To show that each epoch takes every image once, the workers count who was dealt what; no other
-// program needs that.
+// To show that each epoch takes every image once, the workers count which images were given out. No
+// other program needs that.
 #include <chrono>
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
@@ -70,7 +71,7 @@ class Training {
   void run() {
     for (; state_.epoch < options_.epochs; ++state_.epoch) {
       sampler_.set_epoch(state_.epoch);
-      sampler_.reset();  // where the epoch was left, in one that has begun
+      sampler_.reset();  // a resumed epoch begins at the restored position
       while (const auto rows = sampler_.next(of_each_)) {
         take_step(*rows);
         if (save_if_it_is_time()) return;
@@ -111,7 +112,7 @@ class Training {
     dealt_ += here;
   }
 
-  // Whether ddprun asks the job to leave, too.
+  // Saves a checkpoint if it is time. Returns whether ddprun asks the job to leave.
   bool save_if_it_is_time() {
     state_.extra = {{"world_size", ctx_.world_size()},
                     {"dealt", std::vector<int>(dealt_.data_ptr<int>(),
@@ -146,7 +147,7 @@ class Training {
   ddprun::DistributedSampler sampler_;
   ddprun::CheckpointManager checkpoints_;
   std::size_t of_each_;  // images of this worker in a step
-  torch::Tensor dealt_;  // how often each image, in this epoch, over the world
+  torch::Tensor dealt_;  // how often the world was given each image in this epoch
   ddprun::TrainingState state_;
   std::int64_t step_ = 0;
 };

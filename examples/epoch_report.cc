@@ -14,7 +14,7 @@ namespace {
 
 constexpr auto kBetweenDraws = std::chrono::milliseconds(100);
 constexpr std::size_t kLongestBar = 24, kShortestBar = 6;
-constexpr std::size_t kPrefixColumns = 10;  // "[rank 0] ", which ddprun writes in front of it
+constexpr std::size_t kPrefixColumns = 10;  // for "[rank 0] ", which ddprun writes before it
 
 std::size_t columns_of_terminal() {
   winsize size{};
@@ -29,7 +29,7 @@ std::string formatted(const char* format, Values... values) {
   return text;
 }
 
-// In the largest unit that leaves two digits.
+// Returns the time in the largest unit in which it has two digits.
 std::string text_of(double seconds) {
   if (seconds < 100) return formatted("%.0f s", seconds);
   if (seconds < 6000) return formatted("%.0f min", seconds / 60);
@@ -39,7 +39,8 @@ std::string text_of(double seconds) {
 }  // namespace
 
 std::string progress_line(const EpochProgress& progress, std::size_t columns) {
-  const std::string head = progress.word + formatted(" %lld ", static_cast<long long>(progress.epoch));
+  const std::string head =
+      progress.word + formatted(" %lld ", static_cast<long long>(progress.epoch));
   const std::string count = formatted("%lld/%lld", static_cast<long long>(progress.done),
                                       static_cast<long long>(progress.steps));
   std::string loss = formatted("  loss %.4f", progress.loss);
@@ -133,7 +134,7 @@ void EpochReport::end_epoch(std::int64_t step, const nlohmann::ordered_json& met
   if (!file_) return;
   nlohmann::ordered_json line;
   line[word_] = epoch_;
-  line["step"] = step;  // where the word is "step", too
+  line["step"] = step;  // also if word_ is "step"
   line["seconds"] = took;
   line["samples_per_second"] = rate;
   line.update(metrics);

@@ -1,5 +1,5 @@
-// What a training tells people and programs while it runs: a progress bar on terminals, a line for each
-// epoch, and the same numbers as a line of JSON in a file (scripts/plot-metrics draws it).
+// The progress report of a training: a progress bar on terminals, a line for each epoch, and the
+// same numbers as a line of JSON in a file (scripts/plot-metrics draws it).
 //
 //   EpochReport report(options.metrics, ctx.rank() == 0, ctx.world_size());
 //   report.begin_epoch(epoch, steps);
@@ -17,7 +17,7 @@
 
 namespace examples {
 
-// An epoch that is under way.
+// EpochProgress: the state of an epoch that is in progress.
 struct EpochProgress {
   std::string word = "epoch";
   std::int64_t epoch = 1;
@@ -27,29 +27,32 @@ struct EpochProgress {
   double seconds_left = 0;
 };
 
-// "epoch 1 [======    ] 12/45  loss 0.1234  1234 samples/s  3 s left", in at most so many columns: what
-// there is no room for is left out, the bar first, then the speed, the loss, and the time.
+// Returns "epoch 1 [======    ] 12/45  loss 0.1234  1234 samples/s  3 s left", in at most
+// `columns` columns. Parts for which there is no room are omitted: the bar first, then the speed,
+// the loss, and the time.
 std::string progress_line(const EpochProgress& progress, std::size_t columns);
 
 class EpochReport {
  public:
-  // file: lines are added to it; empty: none. speaks: false on ranks other than 0, where all of
-  // this does nothing. workers: a step's images count this often. word: what is counted instead of
-  // epochs, where those are no measure. Throws std::runtime_error if the file cannot be opened.
+  // file: lines are appended to it; empty: no file. speaks: false on ranks other than 0, where
+  // nothing is printed or written. workers: the images of a step are multiplied by it. word: the
+  // unit that is counted, if it is not epochs. Throws std::runtime_error if the file cannot be
+  // opened.
   EpochReport(const std::string& file, bool speaks, int workers, std::string word = "epoch");
   ~EpochReport();
   EpochReport(const EpochReport&) = delete;
   EpochReport& operator=(const EpochReport&) = delete;
 
-  // epoch: from 1. steps: that there will be, only the rest of the epoch where it is resumed.
+  // epoch: from 1. steps: number of steps to come; in a resumed epoch those of its rest.
   void begin_epoch(std::int64_t epoch, std::int64_t steps);
   void step(double loss, std::int64_t images);
-  // Prints "epoch  1  loss 0.1230  accuracy 0.9800  samples/s 1234", with `metrics` in the order given,
-  // and adds {"epoch", "step", "seconds", "samples_per_second"} and the metrics to the file. step:
-  // since the training began, over all epochs. Throws std::runtime_error if the file cannot be written.
+  // Prints "epoch  1  loss 0.1230  accuracy 0.9800  samples/s 1234", with `metrics` in the given
+  // order. Appends {"epoch", "step", "seconds", "samples_per_second"} and the metrics to the file.
+  // step: number of steps since the training began, over all epochs. Throws std::runtime_error if
+  // the file cannot be written.
   void end_epoch(std::int64_t step, const nlohmann::ordered_json& metrics);
 
-  // Of the epoch so far, over all workers.
+  // Returns the rate of the epoch so far, over all workers.
   double samples_per_second() const;
 
  private:
@@ -60,7 +63,7 @@ class EpochReport {
 
   bool speaks_;
   bool has_terminal_;
-  bool has_bar_ = false;  // on the terminal, in the line where the cursor is
+  bool has_bar_ = false;  // a bar is on the terminal, in the line of the cursor
   int workers_;
   std::string word_;
   std::FILE* file_ = nullptr;

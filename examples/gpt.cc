@@ -51,7 +51,7 @@ GptImpl::GptImpl(const GptSizes& sizes)
   for (std::int64_t i = 0; i < sizes.layers; ++i) layers->push_back(Layer(sizes));
   const torch::NoGradGuard no_grad;
   constexpr double kSpread = 0.02;
-  // What is added to the stream of a token 2 x layers times keeps the stream's variance.
+  // 2 x layers terms are added to the stream of a token. With this spread they keep its variance.
   const double added = kSpread / std::sqrt(2.0 * static_cast<double>(sizes.layers));
   for (auto& parameter : named_parameters()) {
     const std::string& name = parameter.key();

@@ -1,8 +1,8 @@
-// A small GPT: a transformer that guesses, at each place of a sequence of tokens, which comes next
-// (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019). Norms stand before
-// attention and MLP, positions are learned, and the scores are products with the embeddings of the
-// tokens. examples/chargpt.py has the same net with the same names, so that either program reads
-// the other's weights.
+// A small GPT: a transformer that predicts, at each place of a sequence of tokens, the next token
+// (Radford et al., "Language Models are Unsupervised Multitask Learners", 2019). Norms come before
+// attention and MLP. Positions are learned. The scores are products with the embeddings of the
+// tokens. examples/chargpt.py has the same net with the same names, so each program can read the
+// other's weights.
 #pragma once
 
 #include <torch/torch.h>
@@ -15,7 +15,7 @@ struct GptSizes {
   std::int64_t vocabulary = 0;
   std::int64_t block = 64;  // the longest sequence
   std::int64_t layers = 4;
-  std::int64_t heads = 4;  // divide `width`
+  std::int64_t heads = 4;  // must divide `width`
   std::int64_t width = 128;
 };
 
@@ -40,11 +40,11 @@ struct LayerImpl : torch::nn::Module {
 TORCH_MODULE(Layer);
 
 struct GptImpl : torch::nn::Module {
-  // The weights are drawn from LibTorch's default generator.
+  // Draws the weights from LibTorch's default generator.
   explicit GptImpl(const GptSizes& sizes);
 
-  // tokens: int64, count x length, length at most sizes.block. Returns float32 scores (logits),
-  // count x length x vocabulary; those of a place depend on the tokens up to there.
+  // tokens: int64, count x length, with length at most sizes.block. Returns float32 scores
+  // (logits), count x length x vocabulary. The scores of a place depend on the tokens up to it.
   torch::Tensor forward(const torch::Tensor& tokens);
 
   std::int64_t block;
@@ -54,8 +54,8 @@ struct GptImpl : torch::nn::Module {
 };
 TORCH_MODULE(Gpt);
 
-// `count` tokens (int64), one drawn after another by the scores, after a first token that is not
-// among them.
+// Returns `count` tokens (int64), drawn one after another by the scores. They follow the token
+// `first`, which is not returned.
 torch::Tensor drawn_tokens(Gpt& net, std::int64_t first, std::int64_t count, std::int64_t seed);
 
 }  // namespace examples

@@ -21,14 +21,14 @@ constexpr std::int64_t kMaxElements = std::int64_t{1} << 40;
   throw std::runtime_error("read " + path + ": at offset " + std::to_string(offset) + ": " + what);
 }
 
-// The file of this name, or the gzip file.
+// Returns `path`, or the name of the gzip file if only that exists.
 std::string found_at(const std::string& path) {
   return !std::filesystem::exists(path) && std::filesystem::exists(path + ".gz") ? path + ".gz"
                                                                                  : path;
 }
 
-// The data of a file, unpacked where it is a gzip file. No more is read, and no more memory taken,
-// than is asked for.
+// DataFile: the data of a file, unpacked if it is a gzip file. It reads and allocates only what the
+// caller requests.
 class DataFile {
  public:
   explicit DataFile(std::string path) : path_(std::move(path)) {
@@ -37,7 +37,7 @@ class DataFile {
     if (!file_) throw std::runtime_error("read " + path_ + ": " + std::strerror(errno));
   }
 
-  // Fewer only at the end of the data.
+  // Returns `count` bytes; fewer only at the end of the data.
   std::string read(std::size_t count) {
     constexpr std::size_t kPart = 1 << 20;
     std::string bytes;
@@ -91,7 +91,7 @@ torch::Tensor read_idx(const std::string& name) {
     fail(path, header.size(), "the file ends within its " + std::to_string(dimensions) + " sizes");
 
   std::vector<std::int64_t> sizes;
-  std::int64_t product = 1;                               // of those that are not 0
+  std::int64_t product = 1;                               // of the sizes that are not 0
   for (std::size_t at = 4; at < header_bytes; at += 4) {  // big-endian
     sizes.push_back(std::int64_t{byte(at)} << 24 | byte(at + 1) << 16 | byte(at + 2) << 8 |
                     byte(at + 3));

@@ -1,6 +1,5 @@
-// Reads the IDX files of MNIST and its relatives (http://yann.lecun.com/exdb/mnist): a header that
-// says how many dimensions of which sizes, and then one byte for each element. Pure functions; any
-// thread.
+// Reads the IDX files of MNIST and similar datasets (http://yann.lecun.com/exdb/mnist): a header
+// with the number and the sizes of the dimensions, and then one byte for each element. Any thread.
 #pragma once
 
 #include <torch/types.h>
@@ -9,10 +8,12 @@
 
 namespace examples {
 
-// The file's array as a uint8 tensor of its dimensions. Where there is no such file, but one with
-// ".gz" behind its name, that one; gzip files are told by their contents. Throws std::runtime_error
-// that names file and offset when the file is missing, no IDX file of bytes, cut off, damaged, or
-// longer than its header says. Offsets are in the data, unpacked.
+// Returns the file's array as a uint8 tensor of its dimensions. If there is no such file, reads the
+// one with ".gz" appended to the name. Recognizes gzip files by their contents.
+//
+// Throws std::runtime_error if the file is missing, not an IDX file of bytes, cut off, damaged, or
+// longer than its header says. It names the file; except for a missing file, it also names the
+// offset in the unpacked data.
 torch::Tensor read_idx(const std::string& path);
 
 }  // namespace examples

@@ -1,13 +1,14 @@
-// The classic net for MNIST (two convolutions, two linear layers, dropout; Adadelta, whose learning rate
-// falls by a factor with each epoch), data-parallel:
+// The classic net for MNIST, data-parallel: two convolutions, two linear layers, dropout, and
+// Adadelta with a learning rate that falls by a factor with each epoch.
 //
 //   ddprun --standalone --nproc-per-node=2 mnist_convnet
 //   ddprun --standalone --nproc-per-node=2 mnist_convnet --data=mnist --epochs=14 --gamma=0.7
 //
-// --data: a folder with the files of MNIST, FashionMNIST or others of that format, gzip or not; without it
-// the small digits that come with the source. Every epoch ends with a line of metrics over all test images,
-// of which each worker looks at its share. The last line is the speed-up over one worker that has the
-// computer to itself, at the same number of images for each worker.
+// --data names a folder with the files of MNIST, FashionMNIST or others of that format, gzip or
+// not. Without it the small digits that come with the source are used. Every epoch ends with a line
+// of metrics over all test images; each worker evaluates its share. The line before the SHA-256 of
+// the weights is the speed-up over one worker that has the computer to itself, at the same number
+// of images for each worker.
 #include <chrono>
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
@@ -24,7 +25,7 @@ struct Options : examples::TrainingOptions {
   std::string metrics;
 };
 
-// MNIST's images lose two pixels in each convolution; smaller ones are padded and lose none.
+// Net: MNIST's images lose two pixels in each convolution. Smaller images are padded and lose none.
 struct NetImpl : torch::nn::Module {
   NetImpl(std::int64_t height, std::int64_t width)
       : padding(std::min(height, width) < 20 ? 1 : 0),
@@ -62,7 +63,8 @@ Net make_net(const examples::Digits& digits) {
   return Net(height, width);
 }
 
-// Images per second of one worker alone: rank 0 trains a net that is thrown away, the others wait.
+// Returns the images per second of one worker alone: rank 0 trains a temporary net, and the others
+// wait.
 double speed_of_one(const Options& options, const examples::Digits& digits, ddprun::Context& ctx) {
   constexpr int kWarmUp = 5, kSteps = 100;
   torch::Tensor speed = torch::zeros(1, torch::kFloat64);
@@ -101,7 +103,7 @@ class Training {
     schedule_.emplace(*optimizer_, ddprun::StepLR{.step_size = 1, .gamma = options.gamma});
     sampler_.emplace(*train_.size(), ctx.group(),
                      ddprun::DistributedSamplerOptions{.seed = options.seed});
-    ctx.manual_seed(options.seed);  // dropout and jitter, of its own on each rank
+    ctx.manual_seed(options.seed);  // for dropout and jitter, which differ by rank
     state_ = {.model = net_.get(),
               .optimizer = &*optimizer_,
               .scheduler = &*schedule_,
@@ -158,7 +160,7 @@ class Training {
   }
 
  private:
-  // Each worker looks at its share of the test images.
+  // Evaluates the net on the test images. Each worker computes its share.
   void evaluate(ddprun::MetricAccumulator& metrics) {
     const torch::NoGradGuard no_grad;
     net_->eval();

@@ -2,8 +2,8 @@
 // for small images: the first convolution is 3 x 3 and keeps every pixel, and no pooling follows.
 // Modules are named as in torchvision.
 //
-// Every batch norm is a ddprun::SyncBatchNorm2d. With a group of this rank alone they are plain
-// ones, bit for bit.
+// Every batch norm is a ddprun::SyncBatchNorm2d. With a group of this rank alone it is a plain one,
+// bit for bit.
 #pragma once
 
 #include <ddprun/sync_batch_norm.h>
@@ -15,7 +15,7 @@ namespace examples {
 
 struct ResNetOptions {
   std::int64_t image_channels = 1;
-  // Channels of the first stage; each of the three others has twice as many as the one before.
+  // Channels of the first stage. Each of the three others has twice as many as the one before it.
   std::int64_t width = 64;
   std::int64_t classes = 10;
 };
@@ -25,8 +25,8 @@ struct BlockOptions {
   std::int64_t stride;
 };
 
-// Two convolutions, and a way past them: the identity, or a convolution of 1 x 1 where the shape
-// changes.
+// BasicBlock: two convolutions, and a shortcut: the identity, or a convolution of 1 x 1 if the
+// shape changes.
 class BasicBlockImpl : public torch::nn::Module {
  public:
   BasicBlockImpl(const BlockOptions& options, ddprun::ProcessGroup& statistics);
@@ -43,8 +43,8 @@ TORCH_MODULE(BasicBlock);
 
 class ResNet18Impl : public torch::nn::Module {
  public:
-  // Weights are drawn from LibTorch's default generator. statistics: the group of all batch norms;
-  // must outlive the net.
+  // Draws the weights from LibTorch's default generator. statistics: the group of all batch norms;
+  // it must outlive the net.
   ResNet18Impl(const ResNetOptions& options, ddprun::ProcessGroup& statistics);
 
   // images: float32, count x image_channels x height x width. Returns count x classes, before

@@ -1,13 +1,13 @@
-// ResNet-18 on images of MNIST's format, with batch norm over the batches of all workers; and what
-// DistributedDataParallel gains over averaging gradients by hand:
+// ResNet-18 on images of MNIST's format, with batch norm over the batches of all workers. It also
+// measures what DistributedDataParallel gains over averaging gradients by hand:
 //
 //   ddprun --standalone --nproc-per-node=2 resnet18
 //   ddprun --standalone --nproc-per-node=2 resnet18 --data=fashion-mnist --width=64 --epochs=30
 //   ddprun --standalone --nproc-per-node=2 resnet18 --compare
 //
-// --compare trains three nets from the same weights on the same batches: with
-// DistributedDataParallel and with the two averagings of averaging_by_hand.h. Their losses have the
-// same bits. After --record PyTorch's own DistributedDataParallel can take the same steps:
+// --compare trains three nets from the same weights on the same batches: one with
+// DistributedDataParallel, two with the classes of averaging_by_hand.h. Their losses have the same
+// bits. After --record PyTorch's own DistributedDataParallel can take the same steps:
 //
 //   ddprun --standalone --nproc-per-node=2 resnet18 --compare --batch-norm=plain --record=run1
 //   ddprun --standalone --nproc-per-node=2 examples/resnet18.py --compare-with=run1
@@ -87,8 +87,8 @@ void Options::add_to(CLI::App& app) {
   });
 }
 
-// This rank's batches, epoch after epoch, some images moved a little. Only full batches: a last one
-// of a single image would leave batch norm without a variance.
+// Batches: this rank's batches, epoch after epoch, with some images moved a little. All batches are
+// full, because batch norm has no variance for a last batch of a single image.
 class Batches {
  public:
   Batches(const examples::Digits& digits, const Options& options, const ddprun::ProcessGroup& group)
@@ -132,7 +132,7 @@ class Batches {
   std::int64_t epoch_ = 0, given_ = 0;
 };
 
-// A net, what averages its gradients over the ranks, and what changes its weights.
+// Learner: a net, the averaging of its gradients over the ranks, and its optimizer.
 class Learner {
  public:
   // averaging: one of kAveragings. statistics: the group of the batch norms.
@@ -164,7 +164,7 @@ class Learner {
     optimizer_.zero_grad();
   }
 
-  // All three. Returns the loss of this rank's batch.
+  // Takes a complete step. Returns the loss of this rank's batch.
   double step(const torch::data::Example<>& batch) {
     const torch::Tensor loss = loss_of(batch);
     backward(loss);
@@ -174,7 +174,7 @@ class Learner {
 
   examples::ResNet18& net() { return net_; }
   torch::optim::SGD& optimizer() { return optimizer_; }
-  // Null where it does not average.
+  // Returns null if DistributedDataParallel does not do the averaging.
   ddprun::DistributedDataParallel<examples::ResNet18>* ddp() { return ddp_ ? &*ddp_ : nullptr; }
 
  private:
@@ -185,7 +185,7 @@ class Learner {
   torch::optim::SGD optimizer_;
 };
 
-// What training, comparison and breakdown have in common.
+// Setting: what training, comparison and breakdown have in common.
 struct Setting {
   Setting(const Options& given, ddprun::Context& context)
       : options(given),
@@ -195,7 +195,8 @@ struct Setting {
                                      {.name = "batch norm"})),
         batches(train, given, ctx.group()) {}
 
-  // From the same weights each time. What is drawn afterwards (moved images) differs by rank.
+  // Returns a learner, with the same weights each time. Random numbers that are drawn afterwards
+  // (for moved images) differ by rank.
   std::unique_ptr<Learner> learner(const std::string& averaging) {
     torch::manual_seed(options.seed);
     auto made = std::make_unique<Learner>(options, averaging, train, ctx.group(), *statistics);
@@ -261,8 +262,8 @@ class Training {
   }
 
  private:
-  // Each worker looks at its share of the test images, with rank 0's running statistics: those of
-  // plain batch norms are each rank's own.
+  // Evaluates the net on the test images. Each worker computes its share, with rank 0's running
+  // statistics, because with plain batch norms each rank has its own.
   void evaluate(ddprun::MetricAccumulator& metrics) {
     const torch::NoGradGuard no_grad;
     examples::ResNet18& net = learner_->net();
@@ -292,7 +293,7 @@ class Training {
   std::int64_t step_ = 0;
 };
 
-// One of those that --compare compares.
+// Contestant: one of the three nets of --compare.
 struct Contestant {
   std::string averaging;
   std::unique_ptr<Learner> learner;
@@ -307,7 +308,8 @@ struct Contestant {
   }
 };
 
-// What examples/resnet18.py needs to do the same: options, and what came of them on rank 0.
+// Writes what examples/resnet18.py needs to do the same: the options, and the losses and times of
+// rank 0.
 void write_record(const Options& options, int workers, const std::vector<Contestant>& all) {
   nlohmann::json record{{"batch_norm", options.batch_norm},
                         {"batch_size", options.batch_size},
@@ -327,8 +329,8 @@ void write_record(const Options& options, int workers, const std::vector<Contest
   if (!file) throw std::runtime_error("cannot write " + path);
 }
 
-// The greatest distance of a loss from that of the first contestant, on any rank; infinite where
-// one is no number.
+// Returns the greatest distance of a loss from that of the first contestant, on any rank; infinite
+// if a loss is not a number.
 double greatest_distance(const std::vector<Contestant>& all, ddprun::ProcessGroup& group) {
   double greatest = 0;
   for (const Contestant& one : all) {
@@ -356,7 +358,7 @@ void compare(const Options& options, ddprun::Context& ctx) {
 
   for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) {
     const torch::data::Example<> batch = setting.batches.next();
-    for (std::size_t turn = 0; turn < all.size(); ++turn) {  // another one is first each time
+    for (std::size_t turn = 0; turn < all.size(); ++turn) {  // each step begins with another one
       Contestant& one = all[(static_cast<std::size_t>(step) + turn) % all.size()];
       ctx.group().barrier();
       const auto start = std::chrono::steady_clock::now();
@@ -381,7 +383,7 @@ void compare(const Options& options, ddprun::Context& ctx) {
     std::printf("losses: apart by at most %.3g\n", distance);
 }
 
-// Where the time of so many steps goes.
+// Takes `steps` steps. Returns where their time goes.
 examples::StepClock timed_steps(Setting& setting, Learner& learner, std::int64_t steps) {
   examples::StepClock clock;
   for (std::int64_t step = 0; step < steps; ++step) {
@@ -398,7 +400,8 @@ examples::StepClock timed_steps(Setting& setting, Learner& learner, std::int64_t
   return clock;
 }
 
-// exposed_communication: what a backward pass takes longer than one that sends nothing.
+// Prints where the time of a step goes. exposed_communication: how much longer a backward pass
+// takes than one that sends nothing.
 void breakdown(const Options& options, ddprun::Context& ctx) {
   Setting setting(options, ctx);
   const auto learner = setting.learner(options.averaging);

@@ -1,11 +1,12 @@
-"""ResNet-18 with PyTorch's own DistributedDataParallel: what resnet18.cc does, to compare the two.
+"""ResNet-18 with PyTorch's own DistributedDataParallel: the same as resnet18.cc, to compare both.
 
     torchrun --standalone --nproc-per-node=2 examples/resnet18.py
     ddprun --standalone --nproc-per-node=2 examples/resnet18.py --compare-with=run1
 
-Nothing in here knows of ddprun, and the options are those of examples/resnet18.cc. --compare-with takes the folder
-that its --record has written: the same steps from the same weights on the same batches, and a line below its table.
-Batch norm is the plain one: PyTorch has no SyncBatchNorm for CPUs.
+Nothing here depends on ddprun. The options are those of examples/resnet18.cc. --compare-with names
+the folder that --record of that program has written. Then this program takes the same steps from
+the same weights on the same batches, and prints a line that continues the other program's table.
+Batch norm is the plain one, because PyTorch has no SyncBatchNorm for CPUs.
 """
 import argparse
 import itertools
@@ -87,7 +88,7 @@ class ResNet18(torch.nn.Module):
 
 
 class Gathered(Dataset):
-    """A batch is one gather, as in C++, and not many images that are put together."""
+    """A dataset in which a batch is one gather, as in C++, not many images that are stacked."""
 
     def __init__(self, digits: TensorDataset) -> None:
         self.images, self.labels = digits.tensors
@@ -119,7 +120,8 @@ class Training:
         self.model = DistributedDataParallel(self.net, gradient_as_bucket_view=True)
         self.optimizer = torch.optim.SGD(self.net.parameters(), options.lr, MOMENTUM, weight_decay=WEIGHT_DECAY)
         self.sampler = DistributedSampler(self.train, seed=options.seed)
-        # A generator of its own, or each epoch would draw a number from the one that moves the images.
+        # A generator of its own. Otherwise the loader would draw a number in each epoch from the
+        # generator that moves the images.
         self.loader = DataLoader(Gathered(self.train), options.batch_size, sampler=self.sampler, drop_last=True,
                                  collate_fn=lambda batch: batch, generator=torch.Generator())
         torch.manual_seed(options.seed + dist.get_rank())
@@ -196,7 +198,7 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def timed_steps(training: Training, batches, steps: int) -> dict[str, float]:
-    """Milliseconds of each phase in the mean step."""
+    """Takes `steps` steps. Returns the milliseconds of each phase in the mean step."""
     sums = dict.fromkeys(("data", "forward", "backward", "optimizer"), 0.0)
 
     def end(phase: str) -> None:

@@ -1,12 +1,12 @@
-// A training that C++ begins and Python goes on with:
+// A training that C++ begins and Python continues:
 //
 //   resume_in_python --checkpoint-dir=run1
 //   python3 examples/resume_in_python.py run1
 //
-// After --switch-after epochs it keeps a checkpoint, and goes on itself to the end. The Python
-// program has the twin of the net, and takes weights, optimizer, epoch, order of the images and
-// random numbers (for dropout) from the checkpoint; the lines that it prints for the epochs after
-// it are the same to the last digit. Nothing in it knows of ddprun.
+// After --switch-after epochs this program saves a checkpoint, and continues to the end itself. The
+// Python program has the same net. It takes weights, optimizer, epoch, order of the images and
+// random numbers (for dropout) from the checkpoint. For the epochs after the checkpoint it prints
+// the same lines, to the last digit. The Python program does not use ddprun.
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
 
@@ -20,7 +20,7 @@ struct Options : examples::TrainingOptions {
   std::int64_t switch_after = 3;
 };
 
-// make_net() of resume_in_python.py is its twin.
+// Returns the net. make_net() of resume_in_python.py makes the same one.
 torch::nn::Sequential make_net(const examples::Digits& digits) {
   const std::int64_t pixels = digits.images()[0].numel();
   return torch::nn::Sequential(torch::nn::Flatten(), torch::nn::Linear(pixels, 64),

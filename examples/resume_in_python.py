@@ -1,9 +1,9 @@
-"""Goes on with a training that examples/resume_in_python.cc has begun: plain PyTorch, without ddprun.
+"""Continues a training that examples/resume_in_python.cc has begun: plain PyTorch, without ddprun.
 
     resume_in_python --checkpoint-dir=run1
     python3 examples/resume_in_python.py run1
 
-The lines of the epochs after the checkpoint are those that the C++ program printed.
+For the epochs after the checkpoint it prints the same lines as the C++ program.
 """
 import argparse
 import json
@@ -27,13 +27,16 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def newest_checkpoint(directory: pathlib.Path) -> pathlib.Path:
-    """A checkpoint is there when its manifest is, which names the file."""
+    """Returns the file of the newest checkpoint.
+
+    A checkpoint exists if its manifest exists. The manifest names the file.
+    """
     manifest = max(directory.glob("step-*.json"))
     return directory / json.loads(manifest.read_text())["files"][0]["name"]
 
 
 def make_net(pixels: int) -> torch.nn.Module:
-    """The twin of make_net() in resume_in_python.cc: the names of its parameters are the same."""
+    """Returns the net of make_net() in resume_in_python.cc, with the same parameter names."""
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(pixels, 64), torch.nn.ReLU(),
                                torch.nn.Dropout(0.25), torch.nn.Linear(64, 10))
 
@@ -47,11 +50,11 @@ def main() -> None:
 
     net = make_net(train.tensors[0][0].numel())
     net.load_state_dict(state["model"])
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)  # its options are in the state, too
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.0)  # the state also has its options
     optimizer.load_state_dict(state["optimizer"])
     sampler = DistributedSampler(train, num_replicas=1, rank=0, seed=state["sampler"]["seed"])
-    # A loader that makes batches draws a number for its workers, although it has none: not from the generator
-    # that dropout draws from.
+    # A loader that makes batches draws a number for its workers, even if it has none. With a
+    # generator of its own it does not draw from the generator of dropout.
     loader = DataLoader(train, batch_size=state["extra"]["batch_size"], sampler=sampler,
                         generator=torch.Generator())
     torch.set_rng_state(state["rng"][0]["cpu"])

@@ -4,9 +4,9 @@
 //   spawn --ranks=2 --fail-rank=1
 //
 // Each rank is a fork: it sees the options that were parsed before, trains as under ddprun, and
-// ends. A rank that fails ends the others, and comes back as one exception that names it. Nothing
-// may start threads before spawn(), so all tensors are made in the ranks. What a launcher gives
-// beside that is missing: several hosts, restarts, logs (docs/start_by_hand.md).
+// ends. If a rank fails, the others are ended, and spawn() throws one exception that names the
+// rank. No thread may be started before spawn(), so the ranks make all tensors. Other functions of
+// a launcher are missing: several hosts, restarts, logs (docs/start_by_hand.md).
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
 

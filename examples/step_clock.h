@@ -1,5 +1,6 @@
-// Where the time of a training's steps goes (--breakdown), as benchmarks/training.py reads it. On CPUs:
-// what is launched on a GPU is not waited for. One thread.
+// StepClock: measures where the time of a training's steps goes (--breakdown), in the form that
+// benchmarks/training.py reads. It is for CPUs: it does not wait for work that runs on a GPU. One
+// thread.
 #pragma once
 
 #include <chrono>
@@ -11,21 +12,21 @@ namespace examples {
 
 class StepClock {
  public:
-  // A step begins now.
+  // Begins a step.
   void begin() {
     ++steps_;
     last_ = Clock::now();
   }
-  // What was done since begin(), or since the last end(), was this phase of the step.
+  // Ends a phase of the step: it has run since begin(), or since the last end().
   void end(const std::string& phase) {
     const Clock::time_point now = Clock::now();
     ms_[phase] += std::chrono::duration<double, std::milli>(now - last_).count();
     last_ = now;
   }
 
-  // Of a phase in the mean step. The phase must be there.
+  // Returns the milliseconds of a phase in the mean step. REQUIRES: the phase was measured.
   double ms(const std::string& phase) const { return ms_.at(phase) / steps_; }
-  // By phase.
+  // Returns the milliseconds of each phase in the mean step.
   nlohmann::json breakdown_ms() const {
     nlohmann::json all;
     for (const auto& [phase, sum] : ms_) all[phase] = ms(phase);

@@ -53,10 +53,10 @@ std::string sha256_of(const std::string& bytes) {
   return text;
 }
 
-// Bytes of a character in UTF-8 that begins with this one; 0: none does.
+// Returns the number of bytes of a UTF-8 character that begins with this byte; 0 if none does.
 std::size_t length_by_first(unsigned char first) {
   if (first < 0x80) return 1;
-  if (first < 0xc2) return 0;  // a later byte, or a longer way to write ASCII
+  if (first < 0xc2) return 0;  // a continuation byte, or an overlong encoding of ASCII
   if (first < 0xe0) return 2;
   if (first < 0xf0) return 3;
   return first < 0xf5 ? 4 : 0;

@@ -1,9 +1,9 @@
-// Trains a small network on handwritten digits with any number of workers, and goes on where it was
-// when the job was killed and started again:
+// Trains a small network on handwritten digits with any number of workers. If the job is killed and
+// started again, it continues from its newest checkpoint:
 //
 //   ddprun --standalone --nproc-per-node=2 --max-restarts=3 train_digits --checkpoint-dir=run1
 //
-// What makes an ordinary LibTorch program a data-parallel, fault-tolerant one is marked with (*).
+// (*) marks what makes an ordinary LibTorch program a data-parallel, fault-tolerant one.
 #include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
@@ -77,9 +77,9 @@ Net on_device(Net net, torch::Device device) {
   return net;
 }
 
-// Counts the steps that were really executed, over all restarts of the job: those done after the
-// last checkpoint are lost with a kill, and done again. The count lies in a file, which survives
-// SIGKILL; one write of fixed width replaces it as a whole.
+// ExecutedSteps: counts the steps that were really executed, over all restarts of the job. A kill
+// loses the steps after the last checkpoint, and they are executed again. The count is in a file,
+// so it survives SIGKILL. One write of fixed width replaces the whole count.
 class ExecutedSteps {
  public:
   void keep_in(const std::string& folder) {
@@ -116,7 +116,7 @@ class Training {
         net_(on_device(Net(train_.images().size(2), train_.images().size(3)), ctx.device())),
         model_(net_, ctx.group()),  // (*) averages gradients
         optimizer_(net_->parameters(), torch::optim::SGDOptions(options.lr).momentum(0.9)),
-        sampler_(*train_.size(), ctx.group(), {.seed = options.seed}),  // (*) deals the images
+        sampler_(*train_.size(), ctx.group(), {.seed = options.seed}),  // (*) divides the images
         state_{.model = net_.get(), .optimizer = &optimizer_, .sampler = &sampler_},
         report_(options.metrics, ctx.rank() == 0, ctx.world_size()) {
     ctx.manual_seed(options.seed);  // (*) for dropout and jitter, which differ by rank
@@ -166,7 +166,7 @@ class Training {
     const std::int64_t batch = options_.batch_size * ctx_.world_size();
     return (images + batch - 1) / batch;
   }
-  // Of this epoch: all, but where it is resumed.
+  // Returns the steps that this epoch still has: all of them, unless it is resumed.
   std::int64_t steps_left() const {
     const auto images = static_cast<std::int64_t>(*train_.size());
     return steps_for(
@@ -196,7 +196,8 @@ class Training {
       kill(getpid(), SIGKILL);
   }
 
-  // Whether ddprun asks the job to leave (--checkpoint-signal).
+  // Saves a checkpoint if it is time. Returns whether ddprun asks the job to leave
+  // (--checkpoint-signal).
   bool save_or_leave() {
     if (!checkpoints_) return ctx_.save_requested();
     return checkpoints_->maybe_save(step_, state_).leave;  // (*)
@@ -240,7 +241,7 @@ class Training {
   std::optional<ddprun::CheckpointManager> checkpoints_;
   ExecutedSteps executed_;
   examples::EpochReport report_;
-  std::int64_t step_ = 0;  // on the way to the final weights
+  std::int64_t step_ = 0;  // steps done of those that lead to the final weights
 };
 
 }  // namespace

@@ -2,10 +2,10 @@
 //
 //   ddprun --standalone --nproc-per-node=2 uneven_inputs
 //
-// Rank r has r + 1 shares of the images, as if each worker read files of its own. In join() a worker
-// that is through with its batches answers the others' collectives until all are; outside of it the
-// first backward pass that not everybody makes would end in an error. Afterwards all have the
-// weights of those that trained longest.
+// Rank r has r + 1 shares of the images, as if each worker read its own files. In join() a worker
+// that has finished its batches answers the collectives of the others until all have finished.
+// Without join() the first backward pass that some worker does not make would end in an error.
+// Afterwards all workers have the weights of those that trained longest.
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
 
@@ -13,7 +13,7 @@
 
 namespace {
 
-// This rank's images: r + 1 of the world's 1 + 2 + ... + size shares.
+// Returns this rank's images: r + 1 of the world's 1 + 2 + ... + size shares.
 torch::data::Example<> own_images(const examples::Digits& digits,
                                   const ddprun::ProcessGroup& group) {
   const auto images = static_cast<std::int64_t>(*digits.size());

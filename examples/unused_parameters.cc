@@ -1,11 +1,12 @@
-// A net of which each step uses only a part, another one on every worker:
+// A net of which each step uses only a part, and a different part on each worker:
 //
 //   ddprun --standalone --nproc-per-node=2 unused_parameters
 //   ddprun --standalone --nproc-per-node=2 unused_parameters --without
 //
-// A branch that some worker took gets its gradient on all workers; one that nobody took gets none
-// anywhere, and the optimizer leaves it alone. Without the option find_unused_parameters the first
-// backward pass throws on every worker, and names the parameters by rank.
+// A branch that any worker used gets its gradient on all workers. A branch that no worker used gets
+// no gradient on any worker, and the optimizer does not change it. Without the option
+// find_unused_parameters the first backward pass throws on every worker, and names the unused
+// parameters by rank.
 #include <array>
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
@@ -20,7 +21,7 @@ struct Options : examples::TrainingOptions {
   bool without = false;
 };
 
-// Common features, and several ways from them to the answer, of which a forward takes one.
+// Branched: common features, and several branches from them to the result. A forward uses one.
 struct BranchedImpl : torch::nn::Module {
   explicit BranchedImpl(std::int64_t pixels)
       : features(register_module("features", torch::nn::Linear(pixels, 32))) {
