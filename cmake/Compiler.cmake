@@ -1,4 +1,4 @@
-# One place for how everything is compiled: C++20, warnings, sanitizers, ccache, mold.
+# The one file that says how everything is compiled: C++20, warnings, sanitizers, ccache, mold.
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
@@ -13,15 +13,16 @@ endif()
 
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # Without the sloppiness ccache never hits on units that use a precompiled header; with the base directory
-  # it hits in another clone of the same tree.
+  # Without the sloppiness ccache never hits for units that use a precompiled header. With the
+  # base directory it hits in another clone of the same tree.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       ${CCACHE_PROGRAM})
 endif()
 find_program(MOLD_PROGRAM mold)
 
-# What is private to our own targets: warnings, sanitizers and the linker never reach a user's project.
+# Options of ddprun's own targets only: warnings, sanitizers and the linker never reach a
+# user's project.
 add_library(ddprun_compile_options INTERFACE)
 target_compile_options(ddprun_compile_options INTERFACE -Wall -Wextra -Wnon-virtual-dtor
     -Woverloaded-virtual -Wimplicit-fallthrough)
@@ -29,8 +30,9 @@ if(DDPRUN_WERROR)
   target_compile_options(ddprun_compile_options INTERFACE -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  # GCC 12 sees dangling pointers and uninitialised variables in Asio's coroutine frames that are not,
-  # and overlapping copies in `"text" + std::string(...)` (its bug 105651).
+  # GCC 12 wrongly reports dangling pointers and uninitialized variables in Asio's coroutine
+  # frames. It also wrongly reports overlapping copies in `"text" + std::string(...)` (GCC bug
+  # 105651).
   target_compile_options(ddprun_compile_options INTERFACE -Wno-maybe-uninitialized
       -Wno-missing-field-initializers -Wno-mismatched-new-delete -Wno-restrict -Wshadow=local)
   target_compile_options(ddprun_compile_options INTERFACE -fpch-preprocess)
@@ -41,12 +43,13 @@ if(MOLD_PROGRAM)
   target_link_options(ddprun_compile_options INTERFACE -fuse-ld=mold)
 endif()
 
-# Hardening. The library checks the bounds of operator[] and the like in every build. The sanitizers find what the
-# rest would, and do not work beside it.
+# Hardening. The library checks the bounds of operator[] and similar calls in every build. The
+# other options are left out with sanitizers, which find these errors themselves and do not
+# work with them.
 target_compile_definitions(ddprun_compile_options INTERFACE _GLIBCXX_ASSERTIONS)
 if(NOT DDPRUN_SANITIZE)
   target_compile_options(ddprun_compile_options INTERFACE -fstack-protector-strong
-      "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")  # needs an optimised build
+      "$<$<NOT:$<CONFIG:Debug>>:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=2>")  # needs an optimized build
   target_link_options(ddprun_compile_options INTERFACE -Wl,-z,relro,-z,now)
 endif()
 
@@ -56,15 +59,16 @@ if(DDPRUN_SANITIZE STREQUAL "address")
   target_link_options(ddprun_compile_options INTERFACE -fsanitize=address,undefined)
 elseif(DDPRUN_SANITIZE STREQUAL "thread")
   target_compile_options(ddprun_compile_options INTERFACE -fsanitize=thread)
-  # ThreadSanitizer does not understand fences. Asio's are beside its locks, which it does understand.
+  # ThreadSanitizer does not understand fences. Asio uses them in addition to its locks, which
+  # ThreadSanitizer understands.
   target_compile_definitions(ddprun_compile_options INTERFACE BOOST_ASIO_DISABLE_FENCED_BLOCK)
   target_link_options(ddprun_compile_options INTERFACE -fsanitize=thread)
 elseif(DDPRUN_SANITIZE)
   message(FATAL_ERROR "DDPRUN_SANITIZE is '${DDPRUN_SANITIZE}': use address or thread")
 endif()
 
-# ddprun_library(NAME SOURCES... [LINKS targets...]): a static library of ours. Includes are written
-# from the repository root, so that a path names its layer.
+# ddprun_library(NAME SOURCES... [LINKS targets...]): a static library of ddprun. Includes are
+# written from the repository root, so that a path names its layer.
 function(ddprun_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
   add_library(${name} STATIC ${arg_SOURCES})
@@ -72,9 +76,9 @@ function(ddprun_library name)
   target_link_libraries(${name} PUBLIC ${arg_LINKS} PRIVATE $<BUILD_INTERFACE:ddprun_compile_options>)
 endfunction()
 
-# ddprun_use_torch(TARGET [PCH target]): LibTorch (CPU) and the precompiled torch.h, or the
-# precompiled header of another target. A precompiled header is only taken by units with the same
-# flags, hence -fPIC for programs, too.
+# ddprun_use_torch(TARGET [PCH target]): adds LibTorch (CPU) and the precompiled torch.h, or
+# the precompiled header of another target. Only units with the same flags can use a
+# precompiled header, so programs have -fPIC, too.
 function(ddprun_use_torch name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "PCH" "")
   if(NOT arg_PCH)
@@ -89,7 +93,8 @@ function(ddprun_use_torch name)
   target_precompile_headers(${name} REUSE_FROM ${arg_PCH})
 endfunction()
 
-# ddprun_program(NAME SOURCES... [LINKS targets...] [TORCH]): an executable in build/<preset>/bin.
+# ddprun_program(NAME SOURCES... [LINKS targets...] [TORCH]): an executable in
+# build/<preset>/bin.
 function(ddprun_program name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;LINKS")
   add_executable(${name} ${arg_SOURCES})
@@ -97,8 +102,8 @@ function(ddprun_program name)
   if(arg_TORCH)
     ddprun_use_torch(${name})
   elseif(NOT DDPRUN_SANITIZE)
-    # The C++ run-time is linked in: the launcher must start on a node that has an old one. (LibTorch
-    # brings the shared one, and two of them in one process are one too many.)
+    # The C++ run-time is linked in: the launcher must start on a node that has an old one.
+    # (LibTorch brings the shared one, and a process must not have two.)
     target_link_options(${name} PRIVATE -static-libstdc++ -static-libgcc)
   endif()
 endfunction()

@@ -1,24 +1,27 @@
-# Everything we did not write. Each line says who uses it.
+# Everything that ddprun uses from others. Each line says which part uses it.
 
 # A project that includes this one (FetchContent) links them, too.
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 
 find_package(Threads REQUIRED)
 
-# Boost: Asio, Beast, Process v2 and system::result are headers; Process v2 needs Boost.Filesystem.
+# Boost: Asio, Beast, Process v2 and system::result are headers. Process v2 needs
+# Boost.Filesystem.
 set(Boost_USE_STATIC_LIBS ON)
 find_package(Boost 1.81 REQUIRED COMPONENTS filesystem)
 
-# Launcher and rendezvous programs only; compiled into them, so that they start without these libraries.
+# For the launcher and the rendezvous programs only. They are compiled in, so that the programs
+# start without these libraries.
 find_package(spdlog REQUIRED)
 find_package(fmt REQUIRED)
 find_package(CLI11 REQUIRED)
 
 find_package(nlohmann_json 3.9 REQUIRED)  # control messages, reports, manifests, object collectives
-# libcrypto: SHA-256 of checkpoints, proofs of keys. libssl: launcher and rendezvous programs only.
+# libcrypto: SHA-256 of checkpoints, proofs of keys. libssl: launcher and rendezvous programs
+# only.
 find_package(OpenSSL REQUIRED COMPONENTS Crypto SSL)
 
-# Headers alone, for --bind; ddprun loads the library when it is asked for.
+# Only the headers, for --bind. ddprun loads the library when --bind is used.
 find_path(HWLOC_INCLUDE_DIR hwloc.h DOC "Where hwloc.h is; without it there is no --bind")
 if(NOT HWLOC_INCLUDE_DIR)
   message(WARNING "hwloc.h was not found (libhwloc-dev): this ddprun will refuse --bind")

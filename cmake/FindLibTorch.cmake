@@ -1,14 +1,15 @@
 # Finds LibTorch by its files and makes three targets:
-#   LibTorch::cpu    torch_cpu and c10: what CPU programs link (they start in 0.19 s)
-#   LibTorch::cuda   adds torch_cuda and c10_cuda, where this LibTorch has them (0.28 s)
+#   LibTorch::cpu    torch_cpu and c10: CPU programs link it (they start in 0.19 s)
+#   LibTorch::cuda   adds torch_cuda and c10_cuda, if this LibTorch has them (0.28 s)
 #   LibTorch::headers
 # and the variables LibTorch_VERSION, LibTorch_ROOT, LibTorch_HAS_CUDA.
 #
-# Why not TorchConfig.cmake: with a CUDA build of LibTorch it demands a CUDA toolkit, which a machine
-# without a GPU does not have, and every program would link torch_cuda. docs/decisions/ tells more.
+# TorchConfig.cmake is not used. With a CUDA build of LibTorch it requires a CUDA toolkit,
+# which a machine without a GPU does not have. And every program would link torch_cuda. See
+# docs/decisions/.
 #
-# Looked for in: LibTorch_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, the virtual environment .venv beside
-# the sources, the active virtual environment.
+# It looks in: LibTorch_ROOT, Torch_DIR, CMAKE_PREFIX_PATH, the virtual environment .venv in
+# the source folder, the active virtual environment.
 
 set(_hints "")
 if(LibTorch_ROOT)
@@ -22,7 +23,8 @@ foreach(_dir IN ITEMS "${Torch_DIR}" "$ENV{Torch_DIR}")
 endforeach()
 string(REPLACE ":" ";" _env_prefix "$ENV{CMAKE_PREFIX_PATH}")
 foreach(_prefix IN LISTS CMAKE_PREFIX_PATH _env_prefix)
-  # torch.utils.cmake_prefix_path is <root>/share/cmake; a downloaded LibTorch is named itself.
+  # torch.utils.cmake_prefix_path is <root>/share/cmake. For a downloaded LibTorch the path is
+  # the root itself.
   cmake_path(SET _root NORMALIZE "${_prefix}/../..")
   list(APPEND _hints ${_prefix} ${_root})
 endforeach()
@@ -34,7 +36,7 @@ find_path(LibTorch_INCLUDE_DIR torch/csrc/api/include/torch/torch.h HINTS ${_hin
           PATH_SUFFIXES include)
 if(LibTorch_INCLUDE_DIR)
   cmake_path(GET LibTorch_INCLUDE_DIR PARENT_PATH LibTorch_ROOT)
-  # Newer versions keep the numbers in the first file, older ones in the second.
+  # Newer versions have the numbers in the first file, older ones in the second.
   foreach(_file torch/headeronly/version.h torch/csrc/api/include/torch/version.h)
     if(EXISTS ${LibTorch_INCLUDE_DIR}/${_file})
       set(_version_file ${LibTorch_INCLUDE_DIR}/${_file})
@@ -46,7 +48,7 @@ if(LibTorch_INCLUDE_DIR)
     string(REGEX MATCH "[0-9]+" _number_${_part} "${_line}")
   endforeach()
   set(LibTorch_VERSION ${_number_MAJOR}.${_number_MINOR}.${_number_PATCH})
-  # Wheels before 2.6 were built with the C++ library's old ABI: nothing would link.
+  # Wheels before 2.6 were built with the C++ library's old ABI: nothing would link with them.
   set(LibTorch_HAS_NEW_ABI ON)
   if(EXISTS ${LibTorch_ROOT}/share/cmake/Torch/TorchConfig.cmake)
     file(STRINGS ${LibTorch_ROOT}/share/cmake/Torch/TorchConfig.cmake _old_abi
@@ -85,7 +87,7 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   if(LibTorch_torch_cuda_LIBRARY AND LibTorch_c10_cuda_LIBRARY)
     set(LibTorch_HAS_CUDA ON)
     add_library(LibTorch::cuda INTERFACE IMPORTED)
-    # Nothing in a program names a symbol of torch_cuda: it registers itself when it is loaded.
+    # No program uses a symbol of torch_cuda: the library registers itself when it is loaded.
     target_link_libraries(LibTorch::cuda INTERFACE LibTorch::cpu LibTorch::c10_cuda
         -Wl,--no-as-needed LibTorch::torch_cuda -Wl,--as-needed)
   endif()

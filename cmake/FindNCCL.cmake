@@ -1,6 +1,6 @@
-# Finds NCCL and the CUDA run-time that goes with it and makes the target NCCL::nccl.
-# Looked for in: NCCL_ROOT, CUDA_HOME, the nvidia packages beside LibTorch, the system.
-# Needs a LibTorch that was built with CUDA, because only then is there a tensor to send.
+# Finds NCCL and its CUDA run-time, and makes the target NCCL::nccl. It looks in: NCCL_ROOT,
+# CUDA_HOME, the nvidia packages next to LibTorch, the system. It needs a LibTorch that was
+# built with CUDA, because only then is there a tensor to send.
 
 set(_hints "")
 foreach(_dir IN ITEMS "${NCCL_ROOT}" "$ENV{NCCL_ROOT}")
@@ -20,11 +20,11 @@ foreach(_dir IN ITEMS "$ENV{CUDA_HOME}" "$ENV{CUDA_PATH}" /usr/local/cuda)
   endif()
 endforeach()
 
-# LibTorch's own NCCL first: two of them in one process do not go well together.
+# LibTorch's own NCCL comes first: a process should not have two of them.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${_hints} PATH_SUFFIXES include)
 find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ${_hints} PATH_SUFFIXES lib lib64)
 find_path(CUDART_INCLUDE_DIR cuda_runtime_api.h HINTS ${_hints} PATH_SUFFIXES include)
-# Its headers include these, which PyTorch's wheels leave out.
+# The headers of the CUDA run-time include these, which PyTorch's wheels leave out.
 find_path(CUDA_CRT_INCLUDE_DIR crt/host_defines.h HINTS ${_hints} PATH_SUFFIXES include)
 find_path(CUDA_CCCL_INCLUDE_DIR nv/target HINTS ${_hints} PATH_SUFFIXES include include/cccl)
 find_library(CUDART_LIBRARY NAMES cudart libcudart.so.13 libcudart.so.12 NAMES_PER_DIR HINTS ${_hints}

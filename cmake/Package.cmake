@@ -1,11 +1,13 @@
-# cmake --install: programs, public headers, static libraries, and the package that find_package(ddprun)
-# reads. What was not built (no LibTorch, no NCCL) is not installed, and the package says so when asked.
+# cmake --install: programs, public headers, static libraries, and the package that
+# find_package(ddprun) reads. Parts that were not built (no LibTorch, no NCCL) are not
+# installed. If a project asks for one, the package reports this.
 include(CMakePackageConfigHelpers)
 
-# Everything that is installed, as one target: after it `cmake --install` works.
+# A target of everything that is installed: after it `cmake --install` works.
 add_custom_target(ddprun_installed)
 
-# Ends the install of `component` with one line, before it has written anything, where one of `files` is not built.
+# Ends the install of `component` with one line before it has written anything, if one of
+# `files` is not built.
 function(check_that_all_is_built component files)
   install(CODE "
     set(files \"${files}\")
@@ -18,8 +20,8 @@ endfunction()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ddprun)
 
-# The component `programs` is what a Python wheel takes (pyproject.toml). What pip puts on PATH are a wheel's scripts;
-# its data go below the environment's root.
+# The component `programs` is the content of a Python wheel (pyproject.toml). pip puts the
+# scripts of a wheel on PATH. The wheel's data go below the environment's root.
 if(SKBUILD)
   set(programs_dir ${SKBUILD_SCRIPTS_DIR})
   set(man_dir ${SKBUILD_DATA_DIR}/share/man)
@@ -46,7 +48,7 @@ endif()
 install(TARGETS ${programs} RUNTIME DESTINATION ${programs_dir} COMPONENT programs)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
-# The prefix is known when it is installed (cmake --install --prefix): only then is ExecStart right.
+# The prefix is known only at the install (cmake --install --prefix), so ExecStart is set then.
 set(unit ddp-rendezvous.service)
 install(CODE "
   file(READ \"${CMAKE_CURRENT_SOURCE_DIR}/packaging/${unit}\" unit)
@@ -54,7 +56,7 @@ install(CODE "
   file(WRITE \"${CMAKE_CURRENT_BINARY_DIR}/${unit}\" \"\${unit}\")")
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
 
-# The manual page and the shells' completion say what the program says.
+# ddprun prints the manual page and the shells' completions.
 function(install_what_ddprun_prints file destination)
   set(printed ${printed_dir}/${file})
   add_custom_command(OUTPUT ${printed}
@@ -80,7 +82,7 @@ if(TARGET ddprun_worker)
   install(EXPORT ddprun_worker NAMESPACE ddprun:: DESTINATION ${package_dir}
           FILE ddprun-worker.cmake)
 
-  # Apart, because it needs NCCL and the CUDA run-time where it is used.
+  # A separate library, because its users need NCCL and the CUDA run-time.
   if(TARGET ddprun_worker_cuda)
     set(DDPRUN_HAS_WORKER_CUDA ON)
     set_target_properties(ddprun_worker_cuda PROPERTIES EXPORT_NAME worker_cuda)
