@@ -76,9 +76,9 @@ function(ddprun_library name)
   target_link_libraries(${name} PUBLIC ${arg_LINKS} PRIVATE $<BUILD_INTERFACE:ddprun_compile_options>)
 endfunction()
 
-# ddprun_use_torch(TARGET [PCH target]): adds LibTorch (CPU) and the precompiled torch.h, or
-# the precompiled header of another target. Only units with the same flags can use a
-# precompiled header, so programs have -fPIC, too.
+# ddprun_use_torch(TARGET [PCH target]): adds LibTorch (CPU) and its headers as the library
+# precompiles them, or the precompiled header of another target. Only units with the same flags can
+# use a precompiled header, so programs have -fPIC, too.
 function(ddprun_use_torch name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "PCH" "")
   if(NOT arg_PCH)
@@ -93,14 +93,16 @@ function(ddprun_use_torch name)
   target_precompile_headers(${name} REUSE_FROM ${arg_PCH})
 endfunction()
 
-# ddprun_program(NAME SOURCES... [LINKS targets...] [TORCH]): an executable in
-# build/<preset>/bin.
+# ddprun_program(NAME SOURCES... [LINKS targets...] [TORCH | TORCH_H]): an executable in
+# build/<preset>/bin. TORCH_H: its units include torch/torch.h.
 function(ddprun_program name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;LINKS")
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH;TORCH_H" "" "SOURCES;LINKS")
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE ${arg_LINKS} ddprun_compile_options)
   if(arg_TORCH)
     ddprun_use_torch(${name})
+  elseif(arg_TORCH_H)
+    ddprun_use_torch(${name} PCH ddprun_torch_h_pch)
   elseif(NOT DDPRUN_SANITIZE)
     # The C++ run-time is linked in: the launcher must start on a node that has an old one.
     # (LibTorch brings the shared one, and a process must not have two.)

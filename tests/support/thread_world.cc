@@ -1,12 +1,12 @@
 #include "tests/support/thread_world.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <mutex>
 
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/cpu_group/world.h"
 #include "worker_lib/cpu_backend/backend_cpu.h"
 

@@ -1,6 +1,6 @@
 #include "ddprun/checkpoint.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <atomic>
 #include <cmath>

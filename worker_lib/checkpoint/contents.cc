@@ -1,7 +1,8 @@
 #include "worker_lib/checkpoint/contents.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <torch/torch.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include <type_traits>
 #include <utility>

@@ -1,6 +1,6 @@
 #include "worker_lib/checkpoint/gather.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <optional>
 #include <set>

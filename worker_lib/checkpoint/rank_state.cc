@@ -1,6 +1,6 @@
 #include "worker_lib/checkpoint/rank_state.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <map>

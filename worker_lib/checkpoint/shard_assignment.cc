@@ -1,6 +1,6 @@
 #include "worker_lib/checkpoint/shard_assignment.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "worker_lib/optim/core/shard_owners.h"
 #include "worker_lib/serialization/optimizer_state.h"

@@ -1,5 +1,7 @@
 #include "ddprun/context.h"
 
+#include <torch/cuda.h>
+
 #include <algorithm>
 #include <exception>
 #include <optional>

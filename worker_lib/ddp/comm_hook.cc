@@ -1,7 +1,7 @@
 #include "ddprun/comm_hook.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <map>
 #include <set>

@@ -1,6 +1,6 @@
 #include "worker_lib/ddp/consistency_guard.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,7 @@
 #include "ddprun/data_parallel.h"
 
-#include <torch/torch.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <map>

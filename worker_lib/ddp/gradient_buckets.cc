@@ -1,7 +1,7 @@
 #include "worker_lib/ddp/gradient_buckets.h"
 
 #include <ATen/Dispatch.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <c10/util/SmallVector.h>
 #include <torch/csrc/autograd/variable.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <mutex>

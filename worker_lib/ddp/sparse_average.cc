@@ -1,6 +1,6 @@
 #include "worker_lib/ddp/sparse_average.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #include "worker_lib/group/late_checks.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <exception>

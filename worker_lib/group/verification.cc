@@ -1,6 +1,6 @@
 #include "worker_lib/group/verification.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <vector>
 

@@ -1,7 +1,7 @@
 #include "worker_lib/nn/batch_norm_math.h"
 
 #include <ATen/Parallel.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <span>

@@ -1,7 +1,7 @@
 #include "ddprun/sync_batch_norm.h"
 
 #include <torch/csrc/autograd/custom_function.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <chrono>

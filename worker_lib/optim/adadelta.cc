@@ -1,7 +1,7 @@
 #include "ddprun/adadelta.h"
 
 #include <torch/optim/serialize.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "worker_lib/util/error_bridge.h"
 

@@ -1,6 +1,6 @@
 #include "ddprun/clip_grad_norm.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <cmath>

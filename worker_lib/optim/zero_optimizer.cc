@@ -1,6 +1,6 @@
 #include "ddprun/zero_optimizer.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "base/assert.h"
 #include "worker_lib/optim/core/shard_owners.h"

@@ -1,6 +1,7 @@
 #include "worker_lib/serialization/optimizer_state.h"
 
-#include <torch/torch.h>
+#include <torch/optim.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <map>

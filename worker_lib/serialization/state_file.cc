@@ -1,7 +1,7 @@
 #include "ddprun/state_file.h"
 
 #include <fcntl.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <array>

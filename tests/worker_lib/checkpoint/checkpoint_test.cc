@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <condition_variable>
 #include <fstream>
@@ -14,6 +14,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/thread_world.h"
+#include "tests/support/torch.h"
 #include "worker_lib/checkpoint/io.h"
 
 namespace ddprun {

@@ -2,7 +2,6 @@
 // power fails. faults_test does the same with the directory alone, more thoroughly.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <atomic>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"
 #include "tests/support/thread_world.h"
+#include "tests/support/torch.h"
 
 namespace ddprun {
 namespace {

@@ -5,7 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
-#include <torch/torch.h>
+#include <torch/data.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -20,6 +21,7 @@
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/thread_world.h"
+#include "tests/support/torch.h"
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/serialization/checkpoint_state.h"
 

@@ -4,7 +4,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +16,7 @@
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
 namespace ddprun {

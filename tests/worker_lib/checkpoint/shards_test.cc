@@ -1,7 +1,7 @@
 // Tests checkpoints of which each rank writes its share.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <filesystem>
 #include <fstream>
@@ -13,6 +13,7 @@
 #include "tests/support/file_size_limit.h"
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/torch.h"
 #include "worker_lib/checkpoint/shard_assignment.h"
 #include "worker_lib/serialization/checkpoint_state.h"
 

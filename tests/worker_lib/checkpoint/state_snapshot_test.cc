@@ -1,8 +1,8 @@
 #include "worker_lib/checkpoint/state_snapshot.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
+#include "tests/support/torch.h"
 #include "worker_lib/serialization/checkpoint_state.h"
 
 namespace ddprun {

@@ -1,7 +1,7 @@
 // Tests the program ddprun-ckpt on checkpoints and files that are whole, damaged or missing.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <filesystem>
 #include <fstream>
@@ -14,6 +14,7 @@
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/thread_world.h"
+#include "tests/support/torch.h"
 #include "worker_lib/ddp/consistency_guard.h"
 #include "worker_lib/serialization/checkpoint_state.h"
 

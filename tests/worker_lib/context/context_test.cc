@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <atomic>
@@ -20,6 +19,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/read_file.h"
 #include "tests/support/running_store.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/double.h"
 #include "tests/worker_lib/support/queue_device.h"
 #include "tests/worker_lib/support/recording_backend.h"

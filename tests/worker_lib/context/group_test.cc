@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -16,6 +15,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/world.h"
 
 namespace ddprun {

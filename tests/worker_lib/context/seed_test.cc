@@ -1,10 +1,10 @@
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <mutex>
 
 #include "ddprun/context.h"
 #include "tests/support/context_world.h"
+#include "tests/support/torch.h"
 
 namespace ddprun {
 namespace {

@@ -1,7 +1,6 @@
 // worker_test_rank PLAY [INIT_METHOD [TIMEOUT_S]]: the workers of worker_processes_test.cc and
 // start_by_hand_test.cc. PLAY names what the worker does.
 #include <ddprun/context.h>
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -12,6 +11,7 @@
 #include <map>
 #include <string>
 
+#include "tests/support/torch.h"
 #include "tests/support/worker_failure.h"
 
 namespace {

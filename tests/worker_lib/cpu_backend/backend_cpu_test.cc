@@ -5,7 +5,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -16,6 +15,7 @@
 #include "ddprun/error.h"
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/tensor_list.h"
 
 namespace ddprun {

@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <future>
 #include <latch>
@@ -14,6 +13,7 @@
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/map_store.h"
 #include "tests/support/rank_threads.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/queue_device.h"
 
 namespace ddprun {

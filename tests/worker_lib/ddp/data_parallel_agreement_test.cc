@@ -2,11 +2,11 @@
 // and all ranks are in the same epoch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "ddprun/data_parallel.h"
 #include "ddprun/sampler.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/ended_backend.h"
 #include "tests/worker_lib/support/small_mlp.h"
 

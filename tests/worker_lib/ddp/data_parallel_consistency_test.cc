@@ -1,13 +1,13 @@
 // Tests the checks of DistributedDataParallel that all ranks hold the same bits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <bit>
 #include <optional>
 
 #include "ddprun/data_parallel.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
 namespace ddprun {

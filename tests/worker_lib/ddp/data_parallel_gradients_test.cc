@@ -3,12 +3,14 @@
 #include <c10/core/CPUAllocator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/utils/clip_grad.h>
 
 #include <set>
 
 #include "ddprun/data_parallel.h"
 #include "tests/support/eventually.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
 namespace ddprun {

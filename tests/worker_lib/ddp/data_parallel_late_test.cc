@@ -2,7 +2,6 @@
 // CPU.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/context.h"
@@ -10,6 +9,7 @@
 #include "tests/support/context_world.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/ended_backend.h"
 #include "tests/worker_lib/support/small_mlp.h"
 #include "worker_lib/ddp/reducer.h"

@@ -1,10 +1,11 @@
 // Tests which backward passes are synchronised, and what happens to passes that cannot be.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include "ddprun/data_parallel.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
 namespace ddprun {

@@ -3,13 +3,13 @@
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <sstream>
 
 #include "ddprun/data_parallel.h"
 #include "ddprun/sync_batch_norm.h"
 #include "tests/support/read_file.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
 namespace ddprun {

@@ -2,10 +2,11 @@
 // arithmetic.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
 
 #include "ddprun/data_parallel.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 #include "worker_lib/ddp/step_recorder.h"
 #include "worker_lib/group/work_state.h"

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <atomic>
 #include <map>
@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
 namespace ddprun {

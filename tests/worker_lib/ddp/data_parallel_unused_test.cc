@@ -2,10 +2,12 @@
 // graphs, passes within passes. Also tests what a forward may return.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/embedding.h>
 
 #include "ddprun/data_parallel.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
 namespace ddprun {

@@ -2,7 +2,6 @@
 #include "worker_lib/ddp/reducer.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <atomic>
 #include <chrono>
@@ -14,6 +13,7 @@
 #include "base/deadline.h"
 #include "tests/support/eventually.h"
 #include "tests/support/thread_world.h"
+#include "tests/support/torch.h"
 
 namespace ddprun {
 namespace {

@@ -3,7 +3,6 @@
 // nccl they run on the double, with the calls that NCCL accepts or hangs in.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <barrier>
 #include <functional>
@@ -18,6 +17,7 @@
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/thread_world.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/world.h"
 #include "tests/worker_lib/support/scoped_environment.h"
 

@@ -4,13 +4,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <future>
 
 #include "tests/support/eventually.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/cpu_group/world.h"
 #include "tests/worker_lib/support/queue_device.h"
 #include "worker_lib/cpu_backend/backend_cpu.h"

@@ -1,7 +1,7 @@
 #include "worker_lib/group/verification.h"
+#include "tests/support/torch.h"
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <limits>
 

@@ -4,7 +4,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <atomic>
 #include <latch>
@@ -14,6 +13,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/support/store_of.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/calls.h"
 #include "worker_lib/cpu_group/solo_group.h"
 #include "worker_lib/util/error_bridge.h"

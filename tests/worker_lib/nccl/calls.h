@@ -3,12 +3,12 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <string>
 
 #include "ddprun/error.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/world.h"
 #include "tests/worker_lib/support/tensor_list.h"
 

@@ -3,12 +3,12 @@
 // graph.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <latch>
 #include <thread>
 
 #include "tests/support/rank_threads.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/calls.h"
 #include "worker_lib/nccl/engine.h"
 

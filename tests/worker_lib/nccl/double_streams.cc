@@ -1,9 +1,9 @@
 // The part of NcclDouble that runs work: streams, collectives, messages, captures.
-#include <torch/torch.h>
 
 #include <algorithm>
 #include <cstring>
 
+#include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/double_state.h"
 #include "tests/worker_lib/nccl/double_types.h"
 

@@ -1,8 +1,8 @@
 // Maps NCCL's types to LibTorch's, for NcclDouble.
 #pragma once
 
-#include <torch/torch.h>
 
+#include "tests/support/torch.h"
 #include "worker_lib/nccl/api.h"
 
 namespace ddprun {

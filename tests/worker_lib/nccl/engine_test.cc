@@ -4,12 +4,12 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <barrier>
 #include <latch>
 
 #include "tests/support/rank_threads.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/calls.h"
 
 namespace ddprun {

@@ -6,12 +6,12 @@
 #include <c10/cuda/CUDAStream.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <latch>
 
 #include "ddprun/context.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/ranks.h"
 #include "tests/worker_lib/support/gpu_ranks.h"
 #include "tests/worker_lib/support/scoped_environment.h"

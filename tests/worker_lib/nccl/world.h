@@ -1,8 +1,8 @@
 // Makes nccl groups on the double, for tests.
 #pragma once
 
-#include <torch/torch.h>
 
+#include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/double.h"
 #include "tests/worker_lib/nccl/ranks.h"
 

@@ -4,12 +4,13 @@
 #include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <set>
 
 #include "ddprun/sync_batch_norm.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/ended_backend.h"
 #include "tests/worker_lib/support/small_mlp.h"
 

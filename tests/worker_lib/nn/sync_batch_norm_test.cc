@@ -2,7 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/any.h>
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/conv.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -11,6 +15,7 @@
 #include "ddprun/data_parallel.h"
 #include "tests/support/context_world.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/pickled.h"
 #include "tests/worker_lib/support/small_mlp.h"
 

@@ -2,13 +2,14 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
 namespace ddprun {

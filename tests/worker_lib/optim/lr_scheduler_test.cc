@@ -2,11 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <fstream>
 
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 
 namespace ddprun {
 namespace {

@@ -2,13 +2,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "ddprun/checkpoint.h"
 #include "ddprun/data_parallel.h"
 #include "ddprun/lr_scheduler.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
 namespace ddprun {

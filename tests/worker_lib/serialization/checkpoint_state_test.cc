@@ -1,14 +1,15 @@
 #include "worker_lib/serialization/checkpoint_state.h"
 
+#include <torch/nn/modules/batchnorm.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 
 #include <algorithm>
 
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/pickled.h"
 
 namespace ddprun {

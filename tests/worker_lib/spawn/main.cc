@@ -7,7 +7,6 @@
 //   spawn_test_program leave        as stay, and the program ends without its destructors
 //   spawn_test_program computed     spawn() after LibTorch has started its threads
 //   spawn_test_program no-children  SIGCHLD is ignored, as some daemons have it
-#include <torch/torch.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -16,6 +15,8 @@
 #include <ddprun/ddprun.hpp>
 #include <iostream>
 #include <string>
+
+#include "tests/support/torch.h"
 
 namespace {
 

@@ -1,7 +1,6 @@
 #include "tests/worker_lib/support/backend_conformance.h"
 
 #include <gmock/gmock.h>
-#include <torch/torch.h>
 
 #include <cstdlib>
 #include <iostream>
@@ -12,6 +11,7 @@
 #include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
 #include "tests/support/store_of.h"
+#include "tests/support/torch.h"
 #include "tests/worker_lib/support/reduce_ops.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_backend/backend_cpu.h"

@@ -4,12 +4,12 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 #include <nccl.h>
-#include <torch/torch.h>
 
 #include <cstdlib>
 #include <vector>
 
 #include "ddprun/context.h"
+#include "tests/support/torch.h"
 #include "worker_lib/nccl/backend_nccl.h"
 
 namespace ddprun {

@@ -4,13 +4,14 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/activation.h>
 
 #include <cstring>
 #include <string>
 #include <vector>
 
 #include "tests/support/thread_world.h"
+#include "tests/support/torch.h"
 
 namespace ddprun {
 
