@@ -4,7 +4,7 @@
     benchmarks/collectives.py [--bin build/release/bin] [--rounds 11] [--budget-ms 20]
         [--only SECTIONS] [--json FILE] [--docs] [--from FILE] [--smoke]
 
-Prints tables and writes every figure to --json. --docs puts the tables into docs/collectives.md,
+Prints tables and writes every figure to --json. --docs puts the tables into docs/concepts/collectives.md,
 and the plots into the same folder. With --from it does so with the figures of an earlier run.
 --smoke measures very little, in some seconds, to check that everything works.
 
@@ -421,7 +421,7 @@ def main() -> None:
                  "messages": messages}[section](bench)
             figures |= {"rounds": options.rounds, "missing": sorted(bench.missing), "records": bench.records}
     print("\n" + collectives_report.text(collectives_report.Figures(figures)))
-    page = ROOT / "docs/collectives.md"
+    page = ROOT / "docs/concepts/collectives.md"
     if options.docs:
         collectives_report.into_docs(collectives_report.Figures(figures), page)
     elif options.smoke:
