@@ -59,7 +59,7 @@ struct InitOptions {
   std::optional<Timeout> timeout = {};
 
   // The cpu backend's reductions give the same bits for every split of the ranks over nodes, at the
-  // cost of more bytes between nodes (docs/concepts/collectives.md, "The same bits"). Must be the
+  // cost of more bytes between nodes (docs/concepts/determinism.md). Must be the
   // same on all ranks.
   bool deterministic_across_layouts = false;
   // The nccl backend compares the calls of the ranks in the background
