@@ -1,5 +1,5 @@
 // The list of all exit codes of ddprun's programs. `ddprun --help` is made from this table, and
-// a test compares docs/exit_codes.md with it.
+// a test compares docs/reference/exit_codes.md with it.
 //
 // A failed job ends with the exit code of its first failed worker, or with 128+n when signal n
 // ended that worker. The codes here are for the other cases. 64..78 follow sysexits.h where a

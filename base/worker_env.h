@@ -1,11 +1,11 @@
 // WorkerEnv: the environment with which a worker is started. The launcher writes it, and the
 // worker library reads it.
 //
-// This is the only list of these variables. The launcher builds a WorkerEnv and sets
-// variables_of() for each worker; ddprun::init() reads it back with read_worker_env().
-// docs/worker_environment.md explains every entry of kWorkerVariables, and a test compares the
-// page with the table. Names and values are torchrun's (2.11), so that PyTorch programs find
-// what they expect. DDPRUN_* are ddprun's own.
+// This is the only list of these variables. The launcher builds a WorkerEnv and sets variables_of()
+// for each worker; ddprun::init() reads it back with read_worker_env().
+// docs/reference/worker_environment.md explains every entry of kWorkerVariables, and a test
+// compares the page with the table. Names and values are torchrun's (2.11), so that PyTorch
+// programs find what they expect. DDPRUN_* are ddprun's own.
 //
 // Value types and, except for environment_variable(), pure functions; any thread.
 #pragma once

@@ -1,6 +1,6 @@
 // WorkerPage: the memory that a worker shares with its agent and the other ranks of its node.
 // Without a system call, the worker writes its progress and its collectives there. The readers
-// can read this even if the worker is stopped, hangs or is dead. docs/hangs.md describes the
+// can read this even if the worker is stopped, hangs or is dead. docs/how-to/hangs.md describes the
 // bytes for programs in other languages.
 //
 // The agent makes one memory file for all its workers (base/worker_page_file.h); worker n of

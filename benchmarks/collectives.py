@@ -4,8 +4,8 @@
     benchmarks/collectives.py [--bin build/release/bin] [--rounds 11] [--budget-ms 20]
         [--only SECTIONS] [--json FILE] [--docs] [--from FILE] [--smoke]
 
-Prints tables and writes every figure to --json. --docs puts the tables into docs/collectives.md,
-and the plots into the same folder. With --from it does so with the figures of an earlier run.
+Prints tables and writes every figure to --json. --docs puts the tables into
+docs/measurements/collectives.md, and the plots into docs/measurements/collectives. With --from it does so with the figures of an earlier run.
 --smoke measures very little, in some seconds, to check that everything works.
 
 All systems are measured in one run. Every rank of every system is a process that waits for
@@ -421,7 +421,7 @@ def main() -> None:
                  "messages": messages}[section](bench)
             figures |= {"rounds": options.rounds, "missing": sorted(bench.missing), "records": bench.records}
     print("\n" + collectives_report.text(collectives_report.Figures(figures)))
-    page = ROOT / "docs/collectives.md"
+    page = ROOT / "docs/measurements/collectives.md"
     if options.docs:
         collectives_report.into_docs(collectives_report.Figures(figures), page)
     elif options.smoke:

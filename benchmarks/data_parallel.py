@@ -8,7 +8,7 @@ round, because the figures of one round come from the same quarter of a minute.
 
     benchmarks/data_parallel.py [--rounds N] [--docs]
 
---docs puts the table into docs/ddp.md. Use an idle machine.
+--docs puts the table into docs/measurements/data_parallel.md. Use an idle machine.
 """
 
 import argparse
@@ -116,7 +116,7 @@ def main() -> None:
         records = measure(options, pathlib.Path(folder))
     text, about = report(records), facts(options.python)
     print("\n" + text)
-    page = ROOT / "docs/ddp.md"
+    page = ROOT / "docs/measurements/data_parallel.md"
     if options.docs:
         into_docs(text, about, page, "steps")
     elif options.smoke:

@@ -6,8 +6,8 @@ PyTorch's DDP over gloo. There are two workers with one thread each.
 
     benchmarks/training.py [NAME ...] [--rounds N] [--docs]
 
-NAME: resnet18, chargpt; none: both. --docs puts the tables into docs/ddp.md. Use an idle
-machine.
+NAME: resnet18, chargpt; none: both. --docs puts the tables into docs/measurements/training.md.
+Use an idle machine.
 
 Both programs of a pair take --breakdown, --steps and --warmup. Then rank 0's last line is
 {"samples_per_second": ..., "breakdown_ms": {"data": ..., "forward": ..., "backward": ...,
@@ -182,7 +182,7 @@ def main() -> None:
         sys.exit("training.py: nothing is here that could be measured")
     text, about = report(records), facts(options.python)
     print("\n" + text)
-    page = ROOT / "docs/ddp.md"
+    page = ROOT / "docs/measurements/training.md"
     if options.docs:
         into_docs(text, about, page, "training")
     elif options.smoke:

@@ -6,7 +6,7 @@
 // Each rank is a fork: it sees the options that were parsed before, trains as under ddprun, and
 // ends. If a rank fails, the others are ended, and spawn() throws one exception that names the
 // rank. No thread may be started before spawn(), so the ranks make all tensors. Other functions of
-// a launcher are missing: several hosts, restarts, logs (docs/start_by_hand.md).
+// a launcher are missing: several hosts, restarts, logs (docs/how-to/start_by_hand.md).
 #include <cstdio>
 #include <ddprun/ddprun.hpp>
 

@@ -465,7 +465,7 @@ class Agent {
                  rank_ranges(ranks) + (ranks.size() == 1 ? " has" : " have") +
                  " reported no step for " + to_text(config_.options.hang_timeout) +
                  " and cannot be watched: call report_progress() in each step (in Python see "
-                 "docs/hangs.md)");
+                 "docs/how-to/hangs.md)");
   }
 
   // --- signals and guards ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-// GenerationStore: this node's part of a generation's store (docs/wire_protocol.md, "The
+// GenerationStore: this node's part of a generation's store (docs/reference/wire_protocol.md, "The
 // store"). It holds a port for the store, and the store itself if rank 0 runs on this node.
 //
 //   prepare()  reserves a port before it is known which node gets rank 0

@@ -1,5 +1,5 @@
 // ReportFile: the file of --report-file: the outcome of a job as one JSON object
-// (docs/verdicts.md).
+// (docs/reference/verdicts.md).
 //
 // It is written when the job starts, after each generation that failed, and at the end. Each
 // write replaces the file atomically, so that readers never see a partial one.

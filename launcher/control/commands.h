@@ -1,5 +1,5 @@
 // The commands that talk to a running job: status, logs, stop, restart, signal and flight
-// (docs/control.md). Each runs on the main thread and returns the exit code; see
+// (docs/how-to/control.md). Each runs on the main thread and returns the exit code; see
 // Subcommand::run.
 #pragma once
 

@@ -333,7 +333,8 @@ std::string control_help(What what) {
   std::string text = "ddprun " + std::string(enum_name(kControlWords, what)) + " " +
                      control_usage(what) +
                      "\n\nJOB: the job's id, or the process id of its ddprun; without it the only "
-                     "one that this\nuser runs on this host. docs/control.md tells more.\n\n";
+                     "one that this\nuser runs on this host. "
+                     "docs/how-to/control.md tells more.\n\n";
   for (const Option& one : options_of(what)) {
     std::string line = "  ";
     if (!one.short_name.empty()) line += "-" + one.short_name + ", ";

@@ -1,5 +1,5 @@
 // Encodes and parses the messages on an agent's socket, which are lines of JSON
-// (docs/wire_protocol.md, "The socket of an agent"). Pure functions; any thread.
+// (docs/reference/wire_protocol.md, "The socket of an agent"). Pure functions; any thread.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// ControlServer: answers the requests of users on an agent's socket (docs/control.md).
+// ControlServer: answers the requests of users on an agent's socket (docs/how-to/control.md).
 //
 // It answers status of the node, output and flight records itself. It forwards requests that
 // concern the whole job to the rendezvous service, whose answers come back through the agent.

@@ -1,5 +1,5 @@
-// `ddprun doctor [options] [program]`: looks for causes of hanging or slow jobs on this host
-// and on its network. Says what to do about each one. See docs/doctor.md. For the program's main
+// `ddprun doctor [options] [program]`: looks for causes of hanging or slow jobs on this host and on
+// its network. Says what to do about each one. See docs/how-to/doctor.md. For the program's main
 // thread.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Converts flight records to and from JSON (docs/control.md, "The flight record"). Used for
+// Converts flight records to and from JSON (docs/how-to/control.md, "The flight record"). Used for
 // lines on an agent's socket, for flight.json of a failed generation, and for traces that
 // Perfetto and chrome://tracing show. Pure; any thread.
 #pragma once

@@ -15,7 +15,7 @@
 //
 // If all three are killed at once, only the kernel acts. Workers die with their agent
 // (PR_SET_PDEATHSIG). Processes that the workers started live on, unless a container, a PID
-// namespace or a cgroup ends them. docs/failure_model.md documents this for users.
+// namespace or a cgroup ends them. docs/concepts/failure_model.md documents this for users.
 //
 // There are two guards, because two survive the loss of agent and guardian at the same instant
 // without a privilege or a cgroup (docs/decisions/0002-keeper.md).

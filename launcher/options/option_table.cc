@@ -421,7 +421,7 @@ const std::vector<OptionSpec>& option_table() {
        "--event-log-handler=null",
        without_effect(check_word({"null"},
                                  "/status.json and /metrics of the service say what "
-                                 "happens (docs/monitoring.md)"))},
+                                 "happens (docs/how-to/monitoring.md)"))},
       {"Output", "logs-specs", "", "NAME",
        "accepted where it is default; -r, -t and --log-dir say where logs go",
        "--logs-specs=default",
@@ -441,7 +441,7 @@ const std::vector<OptionSpec>& option_table() {
        .name = "report-file",
        .placeholder = "FILE",
        .help = "write what became of the job, and of each generation that failed, as JSON: "
-               "docs/verdicts.md",
+               "docs/reference/verdicts.md",
        .example = "--report-file=report.json",
        .set = needed_into(&LaunchOptions::report_file)},
 

@@ -6,7 +6,7 @@
 //   a worker's     {"time": ..., "job": ..., "host": ..., "node": 0, "generation": 0, "rank": 3,
 //                   "local_rank": 1, "stream": "stdout", "line": ...}
 //
-// "node" and "generation" are left out until the first generation is formed. docs/output.md
+// "node" and "generation" are left out until the first generation is formed. docs/how-to/output.md
 // explains every key. Functions may be called from any thread.
 #pragma once
 

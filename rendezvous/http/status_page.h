@@ -1,5 +1,5 @@
 // status_page(): the page /status.json with details of the service: its jobs, their nodes and
-// ranks, and the latest events. docs/monitoring.md describes it.
+// ranks, and the latest events. docs/how-to/monitoring.md describes it.
 //
 // Agent ids and instances are left out, because another process could use them to take an
 // agent's place. The page has at most kMaxStatusBytes, and each job at most kMaxJobBytes of

@@ -1,5 +1,5 @@
-// State codec: converts a service's state to and from the entries of its journal. The journal
-// has a JSON object under "service", and one under "job/<id>" for each job. docs/operations.md
+// State codec: converts a service's state to and from the entries of its journal. The journal has a
+// JSON object under "service", and one under "job/<id>" for each job. docs/how-to/operations.md
 // describes them. Pure functions; any thread.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Encodes and decodes control messages. A frame is kControlMagic, a little-endian u32 length,
-// and that many bytes of JSON with a "type". docs/wire_protocol.md describes each message.
+// Encodes and decodes control messages. A frame is kControlMagic, a little-endian u32 length, and
+// that many bytes of JSON with a "type". docs/reference/wire_protocol.md describes each message.
 // Unknown fields are ignored, so that a later version may add some.
 //
 // Holds pure functions and FrameReader, which has one owner thread.

@@ -1,7 +1,7 @@
 // The JSON form of the values that control messages and the journal share. Fields and bounds are
-// those of docs/wire_protocol.md. Only codecs include this header, because that of nlohmann_json
-// adds seconds to a compilation. from_json throws Json::exception, which names the key that is
-// missing, of another type or out of bounds.
+// those of docs/reference/wire_protocol.md. Only codecs include this header, because that of
+// nlohmann_json adds seconds to a compilation. from_json throws Json::exception, which names the
+// key that is missing, of another type or out of bounds.
 //
 // Pure functions; any thread.
 #pragma once

@@ -25,10 +25,10 @@
 // With TLS (rendezvous/transport/transport.h), agents and HTTP clients must use it; without it
 // they are refused. Only /healthz and /readyz are answered to everyone.
 //
-// The same port answers HTTP (docs/monitoring.md) and, in torchrun's static mode, the store's
-// clients. The first bytes of a connection show the kind of client
-// (rendezvous/net/core/first_bytes.h). In static mode a connection that is silent for
-// hello_timeout is a store's client.
+// The same port answers HTTP (docs/how-to/monitoring.md) and, in torchrun's static mode, the
+// store's clients. The first bytes of a connection show the kind of client
+// (rendezvous/net/core/first_bytes.h). In static mode a connection that is silent for hello_timeout
+// is a store's client.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

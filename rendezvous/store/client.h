@@ -1,7 +1,7 @@
-// StoreClient: a connection to a generation's store. It speaks the c10d TCPStore protocol
-// (dialect M, PyTorch 2.2 and newer; docs/wire_protocol.md) and works with our store and with
-// PyTorch's. The handshake finds out which one it is. With ours, a get is one round trip, gets
-// can be pipelined, and a broken connection can be replaced.
+// StoreClient: a connection to a generation's store. It speaks the c10d TCPStore protocol (dialect
+// M, PyTorch 2.2 and newer; docs/reference/wire_protocol.md) and works with our store and with
+// PyTorch's. The handshake finds out which one it is. With ours, a get is one round trip, gets can
+// be pipelined, and a broken connection can be replaced.
 //
 // For worker_lib and tests. It uses plain sockets, and has no event loop and no thread of its
 // own. A call blocks until the answer is there or its deadline has passed. One thread at a time

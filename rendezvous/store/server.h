@@ -1,4 +1,4 @@
-// StoreServer: the key-value store of one generation on TCP (docs/wire_protocol.md, "The
+// StoreServer: the key-value store of one generation on TCP (docs/reference/wire_protocol.md, "The
 // store").
 //
 // It is the Asio part around RequestParser and KvState: it reads, lets them decide, and sends.

@@ -28,7 +28,7 @@ TEST(ExitCodes, TheDocumentationHasTheseCodesWithTheirMeaningsAndNoOthers) {
   for (const ExitCodeText& row : kExitCodes) {
     codes.push_back({std::to_string(to_int(row.code)), std::string(row.meaning)});
   }
-  EXPECT_EQ(table_rows("exit_codes.md", {"code", "meaning"}), codes);
+  EXPECT_EQ(table_rows("reference/exit_codes.md", {"code", "meaning"}), codes);
 }
 
 }  // namespace

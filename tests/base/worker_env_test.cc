@@ -133,7 +133,7 @@ TEST(WorkerEnv, TheDocumentationListsExactlyTheVariablesOfTheList) {
   std::vector<testing_support::TableRow> listed;
   for (const std::string_view name : kWorkerVariables)
     listed.push_back({"`" + std::string(name) + "`"});
-  EXPECT_EQ(testing_support::table_rows("worker_environment.md", {"variable"}), listed);
+  EXPECT_EQ(testing_support::table_rows("reference/worker_environment.md", {"variable"}), listed);
 }
 
 }  // namespace

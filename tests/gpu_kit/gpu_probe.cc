@@ -1,5 +1,5 @@
-// A rank of the GPU kit's measurements and comparisons (docs/testing.md). Without a GPU it runs
-// on the CPU.
+// A rank of the GPU kit's measurements and comparisons (docs/reference/testing.md). Without a GPU
+// it runs on the CPU.
 //
 //   gpu_probe sync_batch_norm   compares SyncBatchNorm over the ranks' halves with batch norm over
 //                               the whole batch

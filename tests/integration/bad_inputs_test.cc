@@ -33,7 +33,7 @@ constexpr const char* kJob = "train-bad-inputs";  // the job of the cases that n
 
 constexpr const char* kHead =
     R"(# What bad input is answered with: the command as it is typed, what comes on standard error, and
-# the exit code (docs/exit_codes.md). tests/integration/bad_inputs_test.cc has the cases, runs them,
+# the exit code (docs/reference/exit_codes.md). tests/integration/bad_inputs_test.cc has the cases, runs them,
 # and says how to write this file anew. What differs from run to run is a word here: DIR, HOST, PID,
 # UID, RANDOM, TIME, and WHY for the words of other libraries; $NAME is the command line's variable.
 )";

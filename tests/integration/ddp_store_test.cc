@@ -173,7 +173,7 @@ TEST(DdpStore, SaysItsLimitsAndTheirDefaultsAsTheDocumentationDoes) {
     std::istringstream(line) >> option >> value;
     if (value.starts_with("SIZE=")) said.push_back({"`" + option + "`", value.substr(5)});
   }
-  EXPECT_EQ(table_rows("wire_protocol.md", {"option of `ddp-store`", "at most"}), said);
+  EXPECT_EQ(table_rows("reference/wire_protocol.md", {"option of `ddp-store`", "at most"}), said);
 }
 
 TEST(DdpStore, OutlivesTheReaderOfItsLog) {

@@ -455,7 +455,7 @@ STORIES = [
 
 # --- calls that must be equal, and calls that must not ---
 
-# The sections are those of the protocol's reference, which docs/wire_protocol.md restates as
+# The sections are those of the protocol's reference, which docs/reference/wire_protocol.md restates as
 # rules. PyTorch's server -> stories that its own clients cannot run against it.
 NOT_TOLD = {
     "poll": {

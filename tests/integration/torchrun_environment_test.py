@@ -3,7 +3,7 @@ mode.
 
 argv[1]: the folder of the programs. Each mode runs `env` as the workers of both. The names
 must be equal. The values must be equal, too, except those that MAY_DIFFER lists, with the
-reason. docs/worker_environment.md is the page for people. TORCHELASTIC_RESTART_COUNT is the
+reason. docs/reference/worker_environment.md is the page for people. TORCHELASTIC_RESTART_COUNT is the
 same with one node: with several, torchrun counts for each node.
 """
 import contextlib
@@ -47,7 +47,7 @@ MAY_DIFFER: dict[str, tuple[Callable[[str], object], str]] = {
     "MASTER_PORT": (port, "a free port, where nobody has said one"),
     "TORCHELASTIC_RUN_ID": (lambda text: bool(re.fullmatch("[0-9a-f-]{32,36}", text)), "--standalone makes one up"),
     "TORCHELASTIC_ERROR_FILE": (place_of_error_file, "both make a directory of their own, below --log-dir where given"),
-    "OMP_NUM_THREADS": (str.isdigit, "torchrun says 1; ddprun's is in docs/worker_environment.md"),
+    "OMP_NUM_THREADS": (str.isdigit, "torchrun says 1; ddprun's is in docs/reference/worker_environment.md"),
 }
 # Variables that ddprun may set if torchrun does not.
 MAY_BE_MORE = {"OMP_NUM_THREADS": "torchrun leaves the only worker of a node what its libraries think"}

@@ -1,4 +1,4 @@
-"""Checks that ddprun, and docs/torchrun.md, know every option of PyTorch's torchrun.
+"""Checks that ddprun, and docs/reference/torchrun.md, know every option of PyTorch's torchrun.
 
 argv[1]: the folder of the programs. argv[2]: the folder of the sources.
 """
@@ -26,7 +26,7 @@ def main() -> None:
     from torch.distributed.run import get_args_parser
 
     ddprun = pathlib.Path(sys.argv[1]) / "ddprun"
-    page = (pathlib.Path(sys.argv[2]) / "docs" / "torchrun.md").read_text()
+    page = (pathlib.Path(sys.argv[2]) / "docs" / "reference" / "torchrun.md").read_text()
     rows = [line for line in page.split("\n") if line.startswith("| `-")]
     assert "unknown option" in answer_to(ddprun, "--no-such-option")
     known = 0
@@ -38,7 +38,7 @@ def main() -> None:
             value = [] if action.nargs == 0 else [VALUES.get(dashed, "1")]
             said = answer_to(ddprun, name, *value)
             row = [line for line in rows if f"`{dashed}`" in line.split("|")[1]]
-            assert len(row) == 1, f"docs/torchrun.md has {len(row)} rows for {dashed}"
+            assert len(row) == 1, f"docs/reference/torchrun.md has {len(row)} rows for {dashed}"
             refused = "is torchrun's, and not available here: " in said
             assert refused or "which program?" in said or "which module?" in said, (name, said)
             assert refused == (row[0].split("|")[2].strip() == "refused"), (said, row)

@@ -1,5 +1,5 @@
-// Converts a training to the contents of a checkpoint, and back: the source of each of the
-// file's keys, and the comparisons of a restore. docs/checkpoints.md has the table of the keys.
+// Converts a training to the contents of a checkpoint, and back: the source of each of the file's
+// keys, and the comparisons of a restore. docs/reference/file_formats.md has the table of the keys.
 //
 // Free functions; the thread that trains. Failures throw DistError.
 #pragma once

@@ -4,7 +4,7 @@
 // A save writes the data file under a temporary name, fsyncs it, renames it and fsyncs the
 // directory. Then it does the same with the manifest. It never overwrites a file that an
 // announced checkpoint needs. Calls that change files go through base/file_calls.h: tests make
-// every call fail, and lose data that was not fsynced. docs/checkpoints.md has the format;
+// every call fail, and lose data that was not fsynced. docs/reference/file_formats.md has the format;
 // checkpoint/core/manifest.h has the names and the decisions.
 //
 // One run at a time writes to a directory: the last one that took it. One rank announces, other

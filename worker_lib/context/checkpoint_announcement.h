@@ -1,5 +1,5 @@
 // Announces a complete checkpoint to the launcher: the worker sets a key in the store of its
-// generation (docs/elastic.md). The launcher then admits new nodes, if it was told to. Any
+// generation (docs/how-to/elastic.md). The launcher then admits new nodes, if it was told to. Any
 // thread. Blocks for at most kAnnouncementPatience, twice.
 #pragma once
 

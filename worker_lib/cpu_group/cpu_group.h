@@ -2,8 +2,8 @@
 // LibTorch.
 //
 // The ranks of one node share a memory segment. It is a memfd: nothing appears in /dev/shm, and
-// nothing can be left over. TCP connects the nodes. docs/collectives.md has the picture and the
-// algorithms.
+// nothing can be left over. TCP connects the nodes. docs/concepts/collectives.md has the picture
+// and the algorithms.
 //
 // Every call blocks until its result is there, its deadline has passed, a peer has died, or
 // abort() was called. start_send() and start_recv() return at once. One thread at a time may

@@ -1,4 +1,4 @@
-// What a user asks an agent on its socket (docs/control.md), as plain values. Any thread.
+// What a user asks an agent on its socket (docs/how-to/control.md), as plain values. Any thread.
 #pragma once
 
 #include <optional>

@@ -1,7 +1,7 @@
 // The checks of `ddprun doctor`: they turn facts into findings. Pure. Any thread.
 //
-// Each check makes at most one finding and has one row in docs/doctor.md; a test compares them.
-// A check that has nothing to look at (no endpoint was given) makes no finding.
+// Each check makes at most one finding and has one row in docs/how-to/doctor.md; a test compares
+// them. A check that has nothing to look at (no endpoint was given) makes no finding.
 #pragma once
 
 #include <cstdint>

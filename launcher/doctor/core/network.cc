@@ -282,10 +282,11 @@ std::optional<Finding> judge_service(const DoctorFacts& facts) {
     case ServiceAnswer::Outcome::kService: break;
     case ServiceAnswer::Outcome::kWantsTls:
       return says("the service at " + where + " wants TLS, and no --rdzv-tls-ca was given",
-                  kRefuses, "give --rdzv-tls-ca, as on the other nodes (docs/security.md)");
+                  kRefuses, "give --rdzv-tls-ca, as on the other nodes (docs/how-to/security.md)");
     case ServiceAnswer::Outcome::kTlsFailed:
       return says("TLS with " + where + " fails: " + answer.why, kRefuses,
-                  "compare --rdzv-tls-ca, -cert and -key with the service's (docs/security.md)");
+                  "compare --rdzv-tls-ca, -cert and -key with the service's "
+                  "(docs/how-to/security.md)");
     case ServiceAnswer::Outcome::kWantsKey:
       return says("the service at " + where + " wants a key, and none was given", kRefuses,
                   "give --rdzv-key-file or DDPRUN_RDZV_KEY, as on the other nodes");

@@ -118,7 +118,7 @@ std::string findings_text(const std::vector<RankFlight>& flights) {
                : "no calls were recorded: programs of ddprun's library record theirs. Of Python "
                  "programs with torch.distributed, py-spy dump --pid PID shows where a rank is "
                  "(pip install py-spy), and with TORCH_FR_BUFFER_SIZE=2000 PyTorch keeps a record "
-                 "of its own: docs/hangs.md\n";
+                 "of its own: docs/how-to/hangs.md\n";
   }
   std::string text;
   for (const FlightFinding& finding : findings) {

@@ -1,5 +1,5 @@
 // metrics_page(): the page /metrics with the figures of the service, in Prometheus' text
-// format 0.0.4. docs/monitoring.md lists the families; a test compares the two.
+// format 0.0.4. docs/reference/metrics.md lists the families; a test compares the two.
 //
 // Job ids come from untrusted clients, so they are escaped. Only kJobsListed jobs get series
 // of their own, so that the page stays below kMaxMetricsBytes. Pure; any thread.

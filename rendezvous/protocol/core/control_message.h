@@ -6,8 +6,8 @@
 // may be repeated. The next Hello replaces a message that was lost with its connection. So
 // neither side keeps a history of the other.
 //
-// rendezvous/protocol/control_codec.h turns these values into JSON frames. docs/wire_protocol.md
-// describes them. Value types; any thread.
+// rendezvous/protocol/control_codec.h turns these values into JSON frames.
+// docs/reference/wire_protocol.md describes them. Value types; any thread.
 #pragma once
 
 #include <algorithm>

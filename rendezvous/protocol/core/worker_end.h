@@ -87,7 +87,7 @@ struct DatedEnd {
   }
 };
 
-// Returns the kind as reports name it (docs/verdicts.md): "exit_code", "exception",
+// Returns the kind as reports name it (docs/reference/verdicts.md): "exit_code", "exception",
 // "out_of_memory", ...
 const char* kind_word(const WorkerEnd& end);
 

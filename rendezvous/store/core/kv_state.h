@@ -31,7 +31,7 @@
 // - A waiter is answered soon after its key was added, but not always before the next request is
 //   served.
 //
-// Semantics are those of docs/wire_protocol.md ("The store"). Where PyTorch's two servers
+// Semantics are those of docs/reference/wire_protocol.md ("The store"). Where PyTorch's two servers
 // differ, that page says what ours does. One owner thread.
 #pragma once
 

@@ -1,9 +1,9 @@
 // Encodes and decodes requests and replies of the c10d TCPStore protocol, for server and client.
 //
-// docs/wire_protocol.md ("The store") is its specification. kCommandRules and the tables of
-// opcodes below repeat it in code, and a test compares the two. Integers are little-endian. A
-// string is a u64 length and its bytes. A list is a u64 count and its strings. No field gives
-// the length of a whole request, so it is found by reading field after field.
+// docs/reference/wire_protocol.md ("The store") is its specification. kCommandRules and the tables
+// of opcodes below repeat it in code, and a test compares the two. Integers are little-endian. A
+// string is a u64 length and its bytes. A list is a u64 count and its strings. No field gives the
+// length of a whole request, so it is found by reading field after field.
 //
 // RequestParser takes the bytes of a connection in pieces of any size and returns complete
 // requests. It checks each size as soon as it is announced, before it allocates memory.

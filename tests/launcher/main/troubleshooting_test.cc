@@ -1,4 +1,5 @@
-// Tests docs/troubleshooting.md: the messages that it quotes are those that the programs print.
+// Tests docs/how-to/troubleshooting.md: the messages that it quotes are those that the programs
+// print.
 
 #include <gtest/gtest.h>
 
@@ -78,7 +79,7 @@ TEST(Troubleshooting, QuotesWhatTheProgramsSay) {
   const std::string words = all_words();
   std::size_t found = 0;
   for (const TableRow& row :
-       testing_support::table_rows("troubleshooting.md", {"what you see", "what to do"})) {
+       testing_support::table_rows("how-to/troubleshooting.md", {"what you see", "what to do"})) {
     for (const std::string& quote : quotes_in(row[0])) {
       for (const std::string& piece : pieces_of(quote)) {
         EXPECT_TRUE(is_said(piece, words))
@@ -95,7 +96,7 @@ TEST(Troubleshooting, QuotesWhatTheProgramsSay) {
 TEST(Troubleshooting, WhatOthersSayHasAHint) {
   std::size_t found = 0;
   for (const TableRow& row :
-       testing_support::table_rows("troubleshooting.md", {"what you see", "what to do"})) {
+       testing_support::table_rows("how-to/troubleshooting.md", {"what you see", "what to do"})) {
     if (!quotes_in(row[0]).empty()) continue;
     for (const std::string& quote : quotes_in(row[0], '"')) {
       const WorkerEnd end{.kind = EndKind::kExited, .code = 1, .stderr_tail = {quote}};

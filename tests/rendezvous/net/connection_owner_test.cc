@@ -154,7 +154,7 @@ class PrivateStore : public testing::Test {
   std::string said_;
 };
 
-// A PING with its nonce, as in docs/wire_protocol.md.
+// A PING with its nonce, as in docs/reference/wire_protocol.md.
 const std::string kPing("\x0d\x01\x02\x03\x04", 5);
 
 TEST_F(PrivateStore, ServesThisUserAndClosesTheConnectionsOfOthers) {

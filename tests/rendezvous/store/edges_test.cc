@@ -1,5 +1,5 @@
 // Tests what the store does at the edges of its protocol. Each row has the bytes that are sent
-// and the bytes that come back. See docs/wire_protocol.md, "Where there was a choice".
+// and the bytes that come back. See docs/reference/wire_protocol.md, "Where there was a choice".
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

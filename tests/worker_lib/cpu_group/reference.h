@@ -1,4 +1,4 @@
-// Computes the exact bits that a reduction must give. It follows docs/collectives.md as
+// Computes the exact bits that a reduction must give. It follows docs/concepts/determinism.md as
 // plainly as possible, and shares no code with the engine.
 #pragma once
 

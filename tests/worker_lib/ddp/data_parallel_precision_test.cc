@@ -1,5 +1,5 @@
 // Tests mixed precision: parameters of 16 bits, autocast, scaled losses. The code of the
-// section in docs/ddp.md is a part of this file.
+// section in docs/concepts/ddp.md is a part of this file.
 #include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ using testing::ElementsAre;
 using testing_support::ThreadWorld;
 using Model = DistributedDataParallel<torch::nn::Sequential>;
 
-// The class that docs/ddp.md shows.
+// The class that docs/concepts/ddp.md shows.
 class Autocast {
  public:
   explicit Autocast(torch::DeviceType device, torch::ScalarType dtype = torch::kBFloat16)
@@ -87,7 +87,7 @@ TEST(MixedPrecision, TheCodeOfTheDocsIsThisFiles) {
   const std::string source =
       testing_support::read_file(root + "/tests/worker_lib/ddp/data_parallel_precision_test.cc");
   const auto code =
-      code_below("## Mixed precision", testing_support::read_file(root + "/docs/ddp.md"));
+      code_below("## Mixed precision", testing_support::read_file(root + "/docs/concepts/ddp.md"));
   EXPECT_GT(code.size(), 30u);
   std::size_t position = 0;
   for (const std::string& line : code) {
@@ -275,7 +275,7 @@ TEST(MixedPrecision, BuffersAndSyncBatchNormWorkUnderAutocast) {
 
 // --- scaled losses
 
-// Runs a step as in docs/ddp.md. `poison` multiplies this rank's loss.
+// Runs a step as in docs/concepts/ddp.md. `poison` multiplies this rank's loss.
 bool scaled_step(Model& model, torch::optim::Optimizer& optimizer, LossScale& scaler, int rank,
                  int step, double poison) {
   const torch::Tensor input = input_of(rank, step);

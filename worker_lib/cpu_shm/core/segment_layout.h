@@ -1,5 +1,5 @@
-// SegmentLayout: the offsets of all parts of a node's shared-memory segment. docs/collectives.md
-// draws it.
+// SegmentLayout: the offsets of all parts of a node's shared-memory segment.
+// docs/concepts/collectives.md draws it.
 //
 // Pure functions; thread-safe. All ranks of a node compute the same layout from the peer infos
 // that they exchanged when the group formed. Offsets are in bytes. Every part begins on its own

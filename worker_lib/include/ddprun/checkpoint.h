@@ -19,7 +19,7 @@
 // single ranks), "models", "optimizers", "optimizer_classes", "lr_schedulers",
 // "lr_scheduler_classes", "tensors" (by name) and "batch_size". A manifest with size and SHA-256
 // is written last. A checkpoint exists iff its manifest is complete and the file matches.
-// docs/checkpoints.md has the format and the guarantees.
+// docs/concepts/checkpoints.md has the guarantees, docs/reference/file_formats.md the format.
 //
 // save(), maybe_save(), wait() and restore() are collective: every rank calls them at the same
 // point, like the collectives of a ProcessGroup. Rank 0 writes, in the background unless the

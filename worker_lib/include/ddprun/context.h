@@ -6,10 +6,10 @@
 //   ctx.group().all_reduce(tensor);
 //
 // init() reads the environment variables that ddprun (or torchrun) set.
-// docs/worker_environment.md lists them and says how to start ranks without a launcher;
-// docs/start_by_hand.md is the how-to. A program without these variables is a world of one rank
-// and needs no store. Keep the Context alive as long as anything made from it. One thread makes
-// and destroys the Context. Its getters may be called from any thread.
+// docs/reference/worker_environment.md lists them and says how to start ranks without a launcher;
+// docs/how-to/start_by_hand.md is the how-to. A program without these variables is a world of one
+// rank and needs no store. Keep the Context alive as long as anything made from it. One thread
+// makes and destroys the Context. Its getters may be called from any thread.
 //
 // Random numbers: a program that calls torch::manual_seed(1) on every rank draws the same
 // dropout masks and the same noise on every rank. The world then trains on fewer different
@@ -58,13 +58,13 @@ struct InitOptions {
   // this rank's device, else 30.
   std::optional<Timeout> timeout = {};
 
-  // The cpu backend's reductions give the same bits for every split of the ranks over nodes, at
-  // the cost of more bytes between nodes (docs/collectives.md, "The same bits"). Must be the
+  // The cpu backend's reductions give the same bits for every split of the ranks over nodes, at the
+  // cost of more bytes between nodes (docs/concepts/determinism.md). Must be the
   // same on all ranks.
   bool deterministic_across_layouts = false;
-  // The nccl backend compares the calls of the ranks in the background (docs/collectives.md,
-  // "The nccl backend"). Ranks whose calls disagree get an error within a second instead of a
-  // hang. The cpu backend always compares.
+  // The nccl backend compares the calls of the ranks in the background
+  // (docs/concepts/collectives.md, "The nccl backend"). Ranks whose calls disagree get an error
+  // within a second instead of a hang. The cpu backend always compares.
   bool compare_calls = true;
   // Default: the value of DDPRUN_VERIFY.
   std::optional<Verify> verify = {};

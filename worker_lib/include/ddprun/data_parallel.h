@@ -10,9 +10,9 @@
 //   optimizer.step();
 //   ctx.report_progress(++step);  // for ddprun --hang-timeout and the status line
 //
-// Semantics are those of torch.nn.parallel.DistributedDataParallel of PyTorch 2.11; docs/ddp.md
-// lists the differences. Gradients are averaged over ranks, not over samples. After a backward
-// pass every rank holds the same bits, whatever the bucket sizes.
+// Semantics are those of torch.nn.parallel.DistributedDataParallel of PyTorch 2.11;
+// docs/concepts/ddp.md lists the differences. Gradients are averaged over ranks, not over samples.
+// After a backward pass every rank holds the same bits, whatever the bucket sizes.
 //
 // Method (buckets that are reduced during the backward pass): Li et al., "PyTorch Distributed:
 // Experiences on Accelerating Data Parallel Training", VLDB 2020.
@@ -57,7 +57,7 @@ struct DataParallelOptions {
   // Autograd computes gradients in their buckets, so that they need not be copied there. It
   // works only on a CPU, with gradient_as_bucket_view and without find_unused_parameters and
   // static_graph; elsewhere it does nothing. It saves one copy of each gradient in a pass.
-  // Measure whether your net gains from it (docs/ddp.md). Its hazards:
+  // Measure whether your net gains from it (docs/concepts/ddp.md). Its hazards:
   //   - It replaces LibTorch's allocator of host memory, for the whole process and until its end.
   //     Another library that does the same must do it first.
   //   - It guesses which allocation of a pass becomes a gradient: the k-th one of this size, as in

@@ -14,9 +14,9 @@
 // thread or that uses CUDA. Call it before the program computes.
 //
 // A rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT and the
-// rest of docs/worker_environment.md in its environment. So init() and PyTorch's env:// form a
-// world of these ranks. spawn() hosts a store for them, on a port that no other process can have
-// taken. LibTorch gets each rank's share of the CPUs unless OMP_NUM_THREADS says otherwise.
+// rest of docs/reference/worker_environment.md in its environment. So init() and PyTorch's env://
+// form a world of these ranks. spawn() hosts a store for them, on a port that no other process can
+// have taken. LibTorch gets each rank's share of the CPUs unless OMP_NUM_THREADS says otherwise.
 // Standard input is /dev/null.
 //
 // When the function returns or throws, the rank flushes its streams and ends with _exit().
@@ -25,7 +25,7 @@
 //
 // When a rank fails, the others get SIGTERM, and SIGKILL after a grace period. All processes
 // that they started are ended, too. The same happens when this process ends, whatever the
-// reason. docs/start_by_hand.md says more.
+// reason. docs/how-to/start_by_hand.md says more.
 //
 // This header needs no LibTorch.
 #pragma once

@@ -9,7 +9,7 @@
 // dicts, and its pickle_load refuses every OrderedDict. These files have the zip format of
 // PyTorch 1.6 and later. A small unpickler reads them and allows what weights_only=True allows:
 // no code in a file is ever run. Every tensor is checked against its storage, and every record
-// against its CRC. docs/checkpoints.md has the rules.
+// against its CRC. docs/reference/file_formats.md has the rules.
 //
 // Not collective: a rank may call these functions alone. Reading holds the whole file in memory
 // in addition to the tensors. Any thread may call them, as long as no other thread uses the same

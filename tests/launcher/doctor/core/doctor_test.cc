@@ -44,7 +44,7 @@ TEST(Doctor, SaysOfEveryFindingBesideOkWhatItDoesAndWhatToDo) {
 
 TEST(Doctor, HasTheSameFindingsAsItsPage) {
   std::set<std::string> documented;
-  for (const TableRow& row : table_rows("doctor.md", {"finding"})) documented.insert(row[0]);
+  for (const TableRow& row : table_rows("how-to/doctor.md", {"finding"})) documented.insert(row[0]);
   std::set<std::string> known;
   for (const Check& check : all_checks()) {
     EXPECT_TRUE(known.insert("`" + std::string(check.id) + "`").second) << check.id;

@@ -208,7 +208,7 @@ TEST_F(MetricsPageTest, TheDocumentationHasTheseFamiliesWithTheirKindsAndNoOther
   const ParsedPage seen = page();
   std::set<TableRow> families;
   for (const auto& [family, type] : seen.types()) families.insert({"`" + family + "`", type});
-  const auto documented = table_rows("monitoring.md", {"family", "kind"});
+  const auto documented = table_rows("reference/metrics.md", {"family", "kind"});
   EXPECT_EQ(documented.size(), families.size()) << "one is there twice";
   EXPECT_EQ(std::set<TableRow>(documented.begin(), documented.end()), families);
 }

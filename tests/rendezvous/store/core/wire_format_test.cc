@@ -148,7 +148,8 @@ TEST(WireFormat, TheCommandsOfTheDocumentationAreThoseOfTheCode) {
     row.push_back(fields);
     rows.insert(row);
   }
-  const auto documented = table_rows("wire_protocol.md", {"M", "L2", "L1", "name", "fields"});
+  const auto documented =
+      table_rows("reference/wire_protocol.md", {"M", "L2", "L1", "name", "fields"});
   EXPECT_EQ(documented.size(), rows.size()) << "one is there twice";
   EXPECT_EQ(std::set<TableRow>(documented.begin(), documented.end()), rows);
 }
