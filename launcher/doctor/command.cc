@@ -35,7 +35,7 @@ constexpr std::string_view kHelp =
     "  --libtorch DIR   LibTorch, where it is not beside the Python of PATH, in .venv or on\n"
     "                   LD_LIBRARY_PATH; e.g. --libtorch=/opt/libtorch\n"
     "  -h, --help       this text\n\n"
-    "Exit codes: 0 no problem (there may be warnings), 2 the command line cannot be meant,\n"
+    "Exit codes: 0 no problem (there may be warnings), 2 usage error,\n"
     "78 a problem was found. docs/doctor.md says more about each finding.\n";
 
 // Returns a message for an unknown option that is close to one of doctor's own, such as "--jsn".

@@ -82,7 +82,7 @@ TEST_F(FlightTest, WhatEachRankIsInIsToldAlsoOfOneThatIsStopped) {
                                HasSubstr("in progress"), HasSubstr("4.0 KiB")));
   EXPECT_THAT(words.out, HasSubstr("behind: rank 1 has not come to all_reduce of 4096 bytes (sum "
                                    "of float32) (collective 9 of "
-                                   "the world), where rank 0 waits since "));
+                                   "the world), where rank 0 has waited "));
   EXPECT_THAT(words.out,
               HasSubstr("rank 1: stopped, in no call; the last one, all_reduce of 4096"));
   const Told compared = told({"flight", "--compare"});
@@ -206,7 +206,7 @@ TEST_F(FlightOfProcesses, WhatEachRankIsInIsToldAlsoOfOneThatIsStopped) {
   EXPECT_EQ(compared.code, 0) << compared.err;
   EXPECT_THAT(compared.out,
               HasSubstr("behind: rank 1 has not come to all_reduce of 4096 bytes (sum of float32) "
-                        "(collective 9 of the world), where rank 0 waits since "));
+                        "(collective 9 of the world), where rank 0 has waited "));
 }
 
 TEST_F(FlightOfProcesses, OthersThatWereNamedAreSaidAndTheRanksAreShown) {

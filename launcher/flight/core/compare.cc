@@ -21,7 +21,6 @@ constexpr std::size_t kToldInFull = 8;
 std::string ranks_text(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + rank_ranges(ranks);
 }
-const char* are(const std::vector<int>& ranks) { return ranks.size() == 1 ? " is" : " are"; }
 const char* have(const std::vector<int>& ranks) { return ranks.size() == 1 ? " has" : " have"; }
 
 // Returns what must be the same for all ranks. In all_to_all each rank may have another size.
@@ -176,23 +175,20 @@ void find_standing(const Flights& flights, const std::vector<Member>& members, s
                            group_text(flights, group) + ")";
   const bool failed = call->ended_ns != 0;
   const std::string how_long = failed ? " after " + span_text(call->begun_ns, call->ended_ns)
-                                      : " since " + span_text(call->begun_ns, who->boot_ns);
+                                      : " for " + span_text(call->begun_ns, who->boot_ns);
   FlightFinding finding{.group = group, .collective = earliest};
   if (late.empty()) {
     finding.kind = Kind::kInProgress;
     finding.ranks = held_up;
     finding.text = failed ? what + " failed for " + ranks_text(held_up) + how_long
-                          : ranks_text(held_up) + are(held_up) + " in " + what + how_long;
+                          : ranks_text(held_up) + have(held_up) + " been in " + what + how_long;
     if (held_up.size() < members.size()) finding.text += "; the others have left it";
   } else {
     finding.kind = Kind::kBehind;
     finding.ranks = late;
     finding.text = ranks_text(late) + have(late) + " not come to " + what +
                    (failed ? ", which failed for " : ", where ") + ranks_text(held_up) +
-                   (failed                ? ""
-                    : held_up.size() == 1 ? " waits"
-                                          : " wait") +
-                   how_long + instead;
+                   (failed ? "" : have(held_up) + " waited") + how_long + instead;
   }
   findings.push_back(std::move(finding));
 }
@@ -257,7 +253,7 @@ std::string doing_text(const Flights& flights, const RankFlight& flight) {
            group_text(flights, call.group) + ")" + from_text(flight, call);
   };
   if (const FlightEntry* call = in_progress(flight)) {
-    return text + "in " + of(*call) + " since " + span_text(call->begun_ns, flight.boot_ns);
+    return text + "in " + of(*call) + " for " + span_text(call->begun_ns, flight.boot_ns);
   }
   if (flight.calls.empty()) return text + "in no call, and was in none";
   const FlightEntry& last = flight.calls.back();

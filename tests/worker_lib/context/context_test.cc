@@ -107,7 +107,9 @@ TEST(Context, ABadVariableIsNamed) {
   const ScopedEnvironment bad({{"RANK", "5"}, {"WORLD_SIZE", "2"}});
   const DistError failure = dist_error_of([] { init_with({}, nullptr); });
   EXPECT_EQ(failure.kind(), DistError::Kind::kInvalidArgument);
-  EXPECT_STREQ(failure.what(), "ddprun::init: read environment variable RANK: 5 is not in 0 .. 1");
+  EXPECT_STREQ(failure.what(),
+               "ddprun::init: read environment variable RANK: invalid value '5' (expected an "
+               "integer from 0 to 1)");
 }
 
 // --- device and backend

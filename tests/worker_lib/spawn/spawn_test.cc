@@ -291,8 +291,9 @@ TEST(Spawn, ADeadlineSaysWhatTheRankThatDidNotComeDoesInstead) {
     if (rank == 1) stay();
     ctx.group().all_reduce(x, {.timeout = milliseconds(500)});
   };
-  EXPECT_THAT(spawn_error_of(rank_1_stays_away, 2).what(),
-              HasSubstr("rank 1 did not arrive; rank 0 is there. rank 1: it is in no call since "));
+  EXPECT_THAT(
+      spawn_error_of(rank_1_stays_away, 2).what(),
+      HasSubstr("rank 1 did not arrive; rank 0 is there. rank 1: it has been in no call for "));
 }
 
 TEST(Spawn, RanksHaveTheirShareOfTheCpusAsThreads) {

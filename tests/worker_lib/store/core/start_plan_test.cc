@@ -165,13 +165,16 @@ TEST(StartPlan, SaysWhatWouldBeRight) {
        {},
        "init_method '': there are env://, tcp://HOST:PORT and file:///PATH, each also with "
        "?rank=R&world_size=N"},
-      {{.init_method = "tcp://h"}, {}, "init_method 'tcp://h': 'h': HOST:PORT is expected"},
+      {{.init_method = "tcp://h"},
+       {},
+       "init_method 'tcp://h': invalid value 'h' (expected HOST:PORT)"},
       {{.init_method = "tcp://h:0"},
        {},
        "init_method 'tcp://h:0': port 0 cannot be meant: every rank has to know it beforehand"},
       {{.init_method = "tcp://h:70000"},
        {},
-       "init_method 'tcp://h:70000': 'h:70000': '70000' is no port, a number from 0 to 65535"},
+       "init_method 'tcp://h:70000': invalid value 'h:70000' (the port must be a number from 0 to "
+       "65535)"},
       {{.init_method = "tcp://:1"},
        {},
        "init_method 'tcp://:1': the host is missing: give tcp://HOST:PORT"},
@@ -214,10 +217,11 @@ TEST(StartPlan, SaysWhatWouldBeRight) {
 
 TEST(StartPlan, ABadVariableIsNamed) {
   const std::vector<std::pair<Variables, std::string>> cases{
-      {{{"RANK", "0"}}, "read environment variable WORLD_SIZE: it is not set"},
-      {{{"WORLD_SIZE", "2"}}, "read environment variable RANK: it is not set"},
+      {{{"RANK", "0"}}, "read environment variable WORLD_SIZE: not set"},
+      {{{"WORLD_SIZE", "2"}}, "read environment variable RANK: not set"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "0"}},
-       "read environment variable MASTER_PORT: 0 is not in 1 .. 65535"},
+       "read environment variable MASTER_PORT: invalid value '0' (expected an integer from 1 to "
+       "65535)"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", ""}},
        "read environment variable MASTER_ADDR: it is empty"},
   };
