@@ -357,7 +357,7 @@ TEST_F(LauncherTest, WhatDoesNothingHereIsSaidInOneLine) {
   auto job = start(Arguments{"--standalone", "--rdzv-conf=close_timeout=3", "true"});
   EXPECT_EQ(job->wait(), 0);
   EXPECT_THAT(job->err(),
-              HasSubstr("--rdzv-conf close_timeout does nothing here: a job is closed"));
+              HasSubstr("--rdzv-conf close_timeout has no effect: the verdict ends a job"));
   EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
 }
 
@@ -443,9 +443,9 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
       {{"./script"}, 2, "names the interpreter /no/such/interpreter, which is not there"},
       {{"--chdir=nowhere", "true"}, 2, "--chdir: there is no directory nowhere"},
       {{"--chdir=folder", "./tool"}, 2, "exec ./tool: no such file"},
-      {{"--umask=9", "true"}, 2, "--umask: '9' is no octal number"},
-      {{"--env=A", "true"}, 2, "--env: 'A' is not of the form NAME=value"},
-      {{"--env=RANK=0", "true"}, 2, "--env: RANK is ddprun's to set"},
+      {{"--umask=9", "true"}, 2, "--umask: invalid value '9' (expected an octal number"},
+      {{"--env=A", "true"}, 2, "--env: invalid value 'A' (expected NAME=VALUE)"},
+      {{"--env=RANK=0", "true"}, 2, "--env: RANK cannot be set"},
       {{"no-such-program"}, 2, "no-such-program: no such program in PATH"},
       {{"tool"}, 2, "did you mean ./tool?"},
       {{"./data.txt"}, 2, "./data.txt: it is not executable"},
@@ -453,7 +453,7 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
       {{"missing.py"}, 2, "missing.py: no such file"},
       {{"data.txt/train.py"}, 2, "data.txt/train.py: Not a directory"},
       {{"folder.py"}, 2, "folder.py: it is a directory"},
-      {{"--standalone=maybe", "true"}, 2, "--standalone: 'maybe'"},
+      {{"--standalone=maybe", "true"}, 2, "--standalone: invalid value 'maybe'"},
       {{"--nnodes=2", "true"}, 2, "--rdzv-endpoint"},
       {{"--nnodes=2", "--rdzv-endpoint=no-such-host.invalid:29400", "true"},
        69,
@@ -463,7 +463,7 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
       {{"--log-dir=/proc/nowhere", "true"}, 73, "--log-dir"},
       {{"--no-python", "-m", "x"}, 2, "--no-python"},
       {{"--heartbeat-interval=2", "--lease=5", "true"}, 2, "give seconds from 0.1 to 1.25, not 2"},
-      {{}, 2, "which program?"},
+      {{}, 2, "the program is missing"},
   };
   for (const BadInput& bad : cases) {
     auto job = start(bad.arguments);
