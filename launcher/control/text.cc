@@ -142,12 +142,12 @@ std::string verdicts_text(const Json& job) {
     for (const Json& first : list(failure, "first")) {
       if (!first.is_object()) continue;
       if (&first != &list(failure, "first").front()) {
-        all += "    or, at the same time as far as one can tell: " + text(first, "what") + "\n";
+        all += "    or, at about the same time: " + text(first, "what") + "\n";
       }
       const std::string kind = text(first, "kind");
       const std::string said = text(first, "message");
       if (!said.empty() && kind != "node_lost" && kind != "lease_lost") {
-        all += "    it said: " + said + "\n";
+        all += "    its message: " + said + "\n";
       }
       for (const Json& line : list(first, "stderr")) {
         if (line.is_string()) all += "    | " + printable(line.get<std::string>()) + "\n";

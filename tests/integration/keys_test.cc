@@ -133,7 +133,7 @@ TEST_F(Keys, AreWantedByThoseWhoSaySo) {
   const HeldPort held;
   auto job = start(node(held.endpoint(), {"--require-auth", "--munge-socket=none"}, "true"));
   EXPECT_EQ(job->wait(), 2);
-  EXPECT_THAT(job->err(), HasSubstr("--require-auth: no key was given"));
+  EXPECT_THAT(job->err(), HasSubstr("--require-auth: needs a key"));
   auto service = start_rendezvous({"--listen=*:0", "--require-auth", "--munge-socket=none"});
   EXPECT_EQ(service->wait(), 2);
   EXPECT_THAT(service->err(), HasSubstr("--require-auth: ANYONE who can reach"));
@@ -155,7 +155,7 @@ TEST_F(Keys, WrongOnesAreNamedWithoutBeingShown) {
               testing::Pair(2, testing::AllOf(HasSubstr("line 1: a key has 16 characters"),
                                               Not(HasSubstr("secret")))));
   EXPECT_THAT(failure_of_node({"--rdzv-key-file=" + key_file("another " + std::string(kKey))}),
-              testing::Pair(2, HasSubstr("it has no key for job 'job'")));
+              testing::Pair(2, HasSubstr("the file has no key for job 'job'")));
   EXPECT_THAT(failure_of_node({"--store-allow=10.0.0.0/99"}),
               testing::Pair(2, HasSubstr("--store-allow: '10.0.0.0/99' is no network")));
 }

@@ -171,8 +171,8 @@ TEST_F(LauncherOutputTest, OutputThatIsLostIsSaidAndTheJobHasNotEndedWell) {
                                              "-c", "echo important; echo $RANK is well >&2"});
   EXPECT_EQ(job->wait(), to_int(ExitCode::kFiles));
   EXPECT_THAT(job->err(),
-              HasSubstr("ddprun: warning: standard output: No space left on device; what workers "
-                        "write there is left out until that is over, the workers go on\n"));
+              HasSubstr("ddprun: warning: standard output: No space left on device; output to it "
+                        "is dropped until this is over, workers continue\n"));
   EXPECT_THAT(job->err(), HasSubstr("ddprun: warning: standard output: 38 bytes are missing: No "
                                     "space left on device\n"));
   EXPECT_THAT(job->err(), HasSubstr("0 is well"));

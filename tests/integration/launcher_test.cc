@@ -318,7 +318,7 @@ TEST_F(LauncherTest, AnErrorFileOfAWorkerIsPartOfTheReport) {
                          "echo '{\"message\": {\"message\": \"ValueError: boom\"}}' > "
                          "$TORCHELASTIC_ERROR_FILE; exit 1");
   EXPECT_EQ(job->wait(), 1);
-  EXPECT_THAT(job->err(), HasSubstr("it said: ValueError: boom"));
+  EXPECT_THAT(job->err(), HasSubstr("its message: ValueError: boom"));
 }
 
 TEST_F(LauncherTest, AWorkerThatCannotBeExecutedIsNotRestarted) {
@@ -440,15 +440,15 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
       {{"./missing"}, 2, "./missing: no such file"},
       {{"./train"}, 2, "exec ./train: no such file; did you mean build/release/bin/train?"},
       {{"train"}, 2, "no such program in PATH; did you mean build/release/bin/train?"},
-      {{"./script"}, 2, "names the interpreter /no/such/interpreter, which is not there"},
-      {{"--chdir=nowhere", "true"}, 2, "--chdir: there is no directory nowhere"},
+      {{"./script"}, 2, "names the interpreter /no/such/interpreter, which does not exist"},
+      {{"--chdir=nowhere", "true"}, 2, "--chdir: invalid value 'nowhere' (no such directory)"},
       {{"--chdir=folder", "./tool"}, 2, "exec ./tool: no such file"},
       {{"--umask=9", "true"}, 2, "--umask: invalid value '9' (expected an octal number"},
       {{"--env=A", "true"}, 2, "--env: invalid value 'A' (expected NAME=VALUE)"},
       {{"--env=RANK=0", "true"}, 2, "--env: RANK cannot be set"},
       {{"no-such-program"}, 2, "no-such-program: no such program in PATH"},
       {{"tool"}, 2, "did you mean ./tool?"},
-      {{"./data.txt"}, 2, "./data.txt: it is not executable"},
+      {{"./data.txt"}, 2, "./data.txt: not executable"},
       {{"./folder"}, 2, "./folder: it is a directory"},
       {{"missing.py"}, 2, "missing.py: no such file"},
       {{"data.txt/train.py"}, 2, "data.txt/train.py: Not a directory"},

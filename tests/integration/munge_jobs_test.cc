@@ -141,7 +141,7 @@ TEST_F(MungeJobs, WhoDemandsProofDoesNotRunWithoutIt) {
   auto job = start(
       {"--rdzv-endpoint=" + held.endpoint(), "--nnodes=2", "--require-auth", option(), "true"});
   EXPECT_EQ(job->wait(), 2);
-  EXPECT_THAT(job->err(), HasSubstr("--require-auth: no key was given"));
+  EXPECT_THAT(job->err(), HasSubstr("--require-auth: needs a key"));
   auto service = start_service("*:0");
   EXPECT_EQ(service->wait(), 2);
   EXPECT_THAT(service->err(), HasSubstr("--require-auth: ANYONE who can reach"));

@@ -61,7 +61,7 @@ TEST_F(VerdictTest, AWorkersErrorFileSaysWhatAndWhere) {
       {"--report-file=report.json"},
       R"(printf %s '{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback\n  File \"train.py\", line 3, in main\nValueError: boom"}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
   ASSERT_EQ(job->wait(), 1) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("it said: ValueError: boom"));
+  EXPECT_THAT(job->err(), HasSubstr("its message: ValueError: boom"));
   EXPECT_THAT(job->err(), HasSubstr("| File \"train.py\", line 3, in main"));
   const json first = report()["failed_generations"][0]["first"][0];
   EXPECT_EQ(first["kind"], "exception");
@@ -111,7 +111,7 @@ TEST_F(VerdictTest, EscapeSequencesOfAnErrorFileDoNotReachTheTerminal) {
       {},
       R"(printf %s '{"message": {"message": "boom \u001b[2J\u001b]0;title\u0007", "extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
   EXPECT_EQ(job->wait(), 1) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("it said: boom ?[2J?]0;title?"));
+  EXPECT_THAT(job->err(), HasSubstr("its message: boom ?[2J?]0;title?"));
   EXPECT_THAT(job->err(), testing::Not(HasSubstr("\x1b")));
 }
 

@@ -553,7 +553,7 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
     });
     if (was_asked) {
       verdict.exit_code = to_int(ExitCode::kSaved);
-      verdict.headline += ", after they had been asked to save and to leave";
+      verdict.headline += ", after they had been asked to save and exit";
       if (has_crashes_at_the_end(now)) verdict.headline += "; " + describe(ends_.front().end);
     } else if (has_crashes_at_the_end(now)) {
       verdict = verdict_of_failure();

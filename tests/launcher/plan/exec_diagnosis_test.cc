@@ -55,7 +55,7 @@ TEST_F(ExecDiagnosis, WhatCannotBeUsedIsNotSuggested) {
 
 TEST_F(ExecDiagnosis, AnInterpreterThatIsNotThereIsNamed) {
   write("script", "#!/no/such/python -u\n");
-  EXPECT_THAT(trouble("./script"), HasSubstr("interpreter /no/such/python, which is not there"));
+  EXPECT_THAT(trouble("./script"), HasSubstr("interpreter /no/such/python, which does not exist"));
   write("windows", "#!/bin/sh\r\n");
   EXPECT_THAT(trouble("./windows"), HasSubstr("ends as on Windows"));
   write("good", "#! /bin/sh -e\n");
@@ -66,7 +66,7 @@ TEST_F(ExecDiagnosis, SaysWhatIsInTheWay) {
   std::filesystem::create_directory(directory_ / "folder");
   EXPECT_EQ(trouble("./folder"), "it is a directory");
   write("plain", "x", 0644);
-  EXPECT_THAT(trouble("./plain"), HasSubstr("it is not executable; chmod +x"));
+  EXPECT_THAT(trouble("./plain"), HasSubstr("not executable; chmod +x"));
   if (geteuid() == 0) return;  // whom no folder is closed to
   write("closed/train", "#!/bin/sh\n");
   ASSERT_EQ(chmod((directory_ / "closed").c_str(), 0), 0);
@@ -93,7 +93,8 @@ TEST_F(ExecDiagnosis, AnErrnoOfExecIsExplainedByTheFile) {
   ASSERT_NE(loader, std::string::npos);
   program[loader + 1] = 'X';
   write("elsewhere", program);
-  EXPECT_THAT(said("./elsewhere", ENOENT), HasSubstr("is not there: it was built for another"));
+  EXPECT_THAT(said("./elsewhere", ENOENT),
+              HasSubstr("does not exist: the program was built for another"));
   EXPECT_THAT(said("./text", E2BIG), HasSubstr("ulimit -s"));
 }
 
