@@ -109,7 +109,7 @@ std::string job_text(const Json& job) {
   if (generation >= 0) all += ", generation " + std::to_string(generation);
   all += "\n";
   const std::string known = since(job, "since");
-  if (!known.empty()) all += "  there " + known + "\n";
+  if (!known.empty()) all += "  known " + known + "\n";
   if (generation >= 0) {
     const std::string formed = since(job, "generation_since");
     if (!formed.empty()) all += "  generation " + std::to_string(generation) + " " + formed + "\n";
@@ -125,7 +125,7 @@ std::string job_text(const Json& job) {
                ranks_of(node), text(node, "phase"),
                node.value("connected", true)
                    ? ""
-                   : "not heard for " + to_text(Duration(std::chrono::milliseconds(silent)))});
+                   : "silent for " + to_text(Duration(std::chrono::milliseconds(silent)))});
   }
   all += nodes.text("  ");
   const std::int64_t left_out = number(job, "nodes_left_out", 0);
@@ -190,7 +190,7 @@ std::string status_text(const Json& picture) {
   } else if (!agents.empty()) {
     const Json& agent = agents.front();
     all += "job '" + text(agent, "job") +
-           "', as this node knows it: " + text(picture, "service_silent") + "\n";
+           "', as known to this node: " + text(picture, "service_silent") + "\n";
     all += "  generation " + digits(agent, "generation") + " " + since(agent, "generation_since") +
            "\n";
   }

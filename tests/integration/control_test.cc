@@ -111,12 +111,12 @@ TEST_F(ControlTest, OfSeveralJobsOneHasToBeNamed) {
 TEST_F(ControlTest, BadCommandLinesHaveOneLine) {
   const std::vector<std::pair<Arguments, std::string>> bad{
       {{"status", "--bogus"}, "has no option --bogus"},
-      {{"logs", "--rank=x"}, "--rank: 'x' is no rank"},
+      {{"logs", "--rank=x"}, "--rank: invalid value 'x' (expected a rank"},
       {{"logs", "-n"}, "a value is missing: -n N"},
       {{"signal"}, "which signal?"},
-      {{"signal", "BOGUS"}, "'BOGUS' is no signal"},
-      {{"stop", "one", "two"}, "one job at a time"},
-      {{"stop", "--json=yes"}, "--json: it takes no value"},
+      {{"signal", "BOGUS"}, "invalid value 'BOGUS' (expected a signal"},
+      {{"stop", "one", "two"}, "'ddprun stop' takes one job"},
+      {{"stop", "--json=yes"}, "--json: takes no value"},
       {{"restart", "--rdzv-endpoint=h:1"}, "a service has many jobs"},
       {{"logs", "--rdzv-endpoint=h:1"}, "a service has many jobs"},
   };
@@ -159,7 +159,7 @@ TEST_F(ControlTest, StopSaysWhenTheTimeIsOver) {
   ASSERT_TRUE(job->wait_for_out("up"));
   const Told late = told({"stop", "--timeout=0.2"});
   EXPECT_EQ(late.code, to_int(ExitCode::kNoAnswer));
-  EXPECT_THAT(late.err, HasSubstr("it has not ended within 200 ms"));
+  EXPECT_THAT(late.err, HasSubstr("it did not end within 200 ms"));
   EXPECT_EQ(told({"stop", "--now"}).code, 0);
   EXPECT_EQ(job->wait(), 143);
 }
@@ -326,8 +326,9 @@ TEST_F(ControlTest, AJobRunsWhereNoSocketCanBeMade) {
   auto job = running_job("train", {"--verbose"});
   const Told none = told({"status"});
   EXPECT_EQ(none.code, to_int(ExitCode::kNoJob));
-  EXPECT_THAT(job->err(), HasSubstr("ddprun status and the like cannot reach this job: make " +
-                                    sockets() + " for the socket of ddprun's commands: "))
+  EXPECT_THAT(job->err(),
+              HasSubstr("the commands of ddprun (status, logs, ...) cannot reach this job: make " +
+                        sockets() + " for the socket of ddprun's commands: "))
       << "whoever asks is told why";
   let_go();
   EXPECT_EQ(job->wait(), 0) << job->err();
@@ -406,7 +407,7 @@ TEST_F(ControlByServiceTest, AnAgentTellsWhatItKnowsWhereItsServiceIsSilent) {
   service_->signal(SIGSTOP);
   const Told status = told({"status", "train"});
   EXPECT_EQ(status.code, 0) << status.err;
-  EXPECT_THAT(status.out, HasSubstr("as this node knows it"));
+  EXPECT_THAT(status.out, HasSubstr("as known to this node"));
   EXPECT_THAT(status.out, HasSubstr("rank 1"));
   service_->signal(SIGCONT);
   const Told stopped = told({"stop", "train"});

@@ -204,7 +204,7 @@ TEST_F(HangTest, ProgressBetweenFailuresMakesRestartsAvailableAgain) {
   directory_.write("train.py", script);
   auto goes_on = start({"--max-restarts=1", "--restart-on-progress", "train.py", "99"});
   EXPECT_EQ(goes_on->wait(), 0) << goes_on->err();
-  EXPECT_THAT(goes_on->err(), HasSubstr("ended well after 3 restarts"));
+  EXPECT_THAT(goes_on->err(), HasSubstr("succeeded after 3 restarts"));
   auto stuck = start({"--max-restarts=9", "--restart-on-progress", "train.py", "0"});
   EXPECT_EQ(stuck->wait(), 5) << stuck->err();
   EXPECT_THAT(stuck->err(), HasSubstr("not restarted: failure struck 3 times in a row at step 0"));

@@ -265,7 +265,7 @@ TEST_F(LauncherOutputTest, QuietLeavesOnlyWhatIsWrongAndVerboseTellsMore) {
   const std::string script = "echo out; [ $DDPRUN_GENERATION = 1 ]";
   auto plain = start_shell({"--max-restarts=1"}, script);
   ASSERT_EQ(plain->wait(), 0);
-  EXPECT_THAT(plain->err(), HasSubstr("ended well after 1 of 1 restarts"));
+  EXPECT_THAT(plain->err(), HasSubstr("succeeded after 1 of 1 restarts"));
   EXPECT_THAT(plain->err(), Not(HasSubstr(" runs as pid ")));
   auto quiet = start_shell({"--max-restarts=1", "--quiet"}, script);
   ASSERT_EQ(quiet->wait(), 0);

@@ -91,7 +91,7 @@ TEST_F(LauncherTest, ADryRunOfManyNodesSaysWhatIsDecidedOnlyWhenTheyMeet) {
       start({"--dry-run", "--nnodes=3", "--nproc-per-node=2", "--rdzv-endpoint=node0", "true"});
   ASSERT_EQ(dry->wait(), 0) << dry->err();
   EXPECT_THAT(dry->out(), HasSubstr("meets: at node0:29400\n"));
-  EXPECT_THAT(dry->out(), HasSubstr("node rank: decided when the nodes meet; 0 is shown\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("node rank: assigned by the service; 0 is shown\n"));
   EXPECT_THAT(dry->out(), HasSubstr("  WORLD_SIZE=6\n"));
   EXPECT_THAT(dry->out(), HasSubstr("  MASTER_ADDR=<address of node rank 0>\n"));
   auto second = start({"--dry-run", "--nnodes=3", "--nproc-per-node=2", "--node-rank=1",
@@ -111,7 +111,8 @@ TEST_F(LauncherTest, ADryRunFindsWhatAStartWouldNotFind) {
 TEST_F(LauncherTest, AFirstWordThatNamesACommandIsOneAndAPathIsNot) {
   auto command = start({"completion"});
   EXPECT_EQ(command->wait(), 2);
-  EXPECT_THAT(command->err(), HasSubstr("for which shell? ddprun completion bash, or zsh"));
+  EXPECT_THAT(command->err(),
+              HasSubstr("missing or unknown shell: ddprun completion bash, or zsh"));
   std::ofstream(directory_ / "completion") << "#!/bin/sh\necho ran\n";
   std::filesystem::permissions(directory_ / "completion", std::filesystem::perms::owner_all);
   auto path = start({"./completion"});

@@ -506,7 +506,7 @@ class LauncherAndATakenPort : public LauncherTest {
 TEST_F(LauncherAndATakenPort, WhereNobodyAnswersIsNamedAtOnce) {
   auto job = start({endpoint_, "true"});
   EXPECT_EQ(job->wait(seconds(20)), 69) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("is taken by something that is no rendezvous service"));
+  EXPECT_THAT(job->err(), HasSubstr("is taken by a program that is not a rendezvous service"));
 }
 
 // By an agent of an earlier job, say.

@@ -129,7 +129,7 @@ void find_mismatch(const Flights& flights, const std::vector<Member>& members, s
     if (variants.size() < 2) continue;
     FlightFinding finding{.kind = Kind::kMismatch, .group = group, .collective = number};
     finding.text = "collective " + std::to_string(number) + " of " + group_text(flights, group) +
-                   " is not the same for all:";
+                   " differs between ranks:";
     const bool none_has_most = variants[0].ranks.size() == variants[1].ranks.size();
     for (std::size_t i = 0; i < variants.size(); ++i) {
       const Variant& one = variants[i];
@@ -204,9 +204,9 @@ void find_members(const std::vector<Member>& members, std::uint64_t group,
     if (*facts == *first) continue;
     finding.ranks.push_back(member.flight->rank.value);
     if (!finding.text.empty()) continue;
-    finding.text = "rank " + to_text(member.flight->rank) + " takes group " +
-                   std::to_string(group) + " for '" + facts->name + "' of ranks " +
-                   rank_ranges(facts->ranks) + ", others for '" + first->name + "' of ranks " +
+    finding.text = "rank " + to_text(member.flight->rank) + " knows group " +
+                   std::to_string(group) + " as '" + facts->name + "' of ranks " +
+                   rank_ranges(facts->ranks) + ", others as '" + first->name + "' of ranks " +
                    rank_ranges(first->ranks);
   }
   if (!finding.ranks.empty()) findings.push_back(std::move(finding));
@@ -255,7 +255,7 @@ std::string doing_text(const Flights& flights, const RankFlight& flight) {
   if (const FlightEntry* call = in_progress(flight)) {
     return text + "in " + of(*call) + " for " + span_text(call->begun_ns, flight.boot_ns);
   }
-  if (flight.calls.empty()) return text + "in no call, and was in none";
+  if (flight.calls.empty()) return text + "in no call, and has made none";
   const FlightEntry& last = flight.calls.back();
   return text + "in no call; the last one, " + of(last) + ", " +
          (last.failed ? "failed " : "ended ") + span_text(last.ended_ns, flight.boot_ns) + " ago";

@@ -240,7 +240,7 @@ bool AgentLink::is_host_without_service(Try how, TimePoint now) {
 }
 
 void AgentLink::not_a_service(const std::string& why, LinkActions& out) {
-  give_up(options_.service + " is taken by something that is no rendezvous service (" + why +
+  give_up(options_.service + " is taken by a program that is not a rendezvous service (" + why +
               "): choose another port",
           ExitCode::kAddress, out);
 }

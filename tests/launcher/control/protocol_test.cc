@@ -38,10 +38,10 @@ TEST(ControlProtocol, WhatIsNoRequestIsRefusedInWords) {
       {R"({"version":2,"what":"who"})", "the request has 2"},
       {R"({"version":1})", "what"},
       {R"({"version":1,"what":"dance"})", "unknown word 'dance'"},
-      {R"({"version":1,"what":"signal"})", "names no signal"},
+      {R"({"version":1,"what":"signal"})", "has no signal"},
       {R"({"version":1,"what":"signal","signal":65})", "0 .. 64"},
-      {R"({"version":1,"what":"logs","lines":-1})", "lines is no number"},
-      {R"({"version":1,"what":"logs","rank":"x"})", "rank is no number"},
+      {R"({"version":1,"what":"logs","lines":-1})", "lines is not a number"},
+      {R"({"version":1,"what":"logs","rank":"x"})", "rank is not a number"},
       {R"({"version":1,"what":"stop","at_once":1})", "type"},
   };
   for (const auto& [line, words] : bad) {

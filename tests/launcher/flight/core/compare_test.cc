@@ -101,7 +101,7 @@ TEST(FlightCompare, ACallThatIsNotTheSameForAllIsAMismatch) {
     ASSERT_THAT(kinds_of(findings), ElementsAre(Kind::kMismatch)) << words;
     EXPECT_EQ(findings[0].collective, 3u);
     EXPECT_THAT(findings[0].ranks, ElementsAre(1));
-    EXPECT_THAT(findings[0].text, HasSubstr("collective 3 of the world is not the same for all: "
+    EXPECT_THAT(findings[0].text, HasSubstr("collective 3 of the world differs between ranks: "
                                             "ranks 0,2 called all_reduce of 4096 bytes"));
     EXPECT_THAT(findings[0].text, HasSubstr(words));
   }
@@ -183,7 +183,7 @@ TEST(FlightCompare, RanksThatTakeAGroupForAnotherAreNamed) {
   const auto findings = compare_flights(flights);
   ASSERT_THAT(kinds_of(findings), ElementsAre(Kind::kMembers));
   EXPECT_EQ(findings[0].text,
-            "rank 1 takes group 7 for 'tp1' of ranks 1, others for 'tp0' of ranks 0-1");
+            "rank 1 knows group 7 as 'tp1' of ranks 1, others as 'tp0' of ranks 0-1");
 }
 
 TEST(FlightCompare, GroupsAreNamedAsFarAsTheyAreKnown) {
