@@ -118,8 +118,7 @@ class Call {
     transport_->read([this](const Result<std::string_view>& bytes) {
       if (is_over_) return;
       if (!bytes && reply_.answer.more) {
-        return fail(bytes.error().kind,
-                    "it has closed the connection before it had told everything");
+        return fail(bytes.error().kind, "it closed the connection before it had told everything");
       }
       if (!bytes) {
         return fail(bytes.error().kind,

@@ -229,7 +229,7 @@ template <class T, class Ask>
 Result<T> StoreClient::once(const Call& call, Ask ask) {
   const bool is_idle = !finished_ && !broken_ && all_answered();
   if (is_idle && socket_.is_finished()) {
-    break_off(call, {.kind = ErrorKind::kConnection, .cause = "it has closed the connection"});
+    break_off(call, {.kind = ErrorKind::kConnection, .cause = "it closed the connection"});
   }
   const Result<void> connected = be_connected(call, Deadline(options_.timeout));
   if (!connected) return connected.error();

@@ -615,7 +615,7 @@ TEST(StoreClient, AStoreThatEndsFinishesTheClient) {
   EXPECT_EQ(value.error().kind, ErrorKind::kConnection);
   EXPECT_THAT(value.error().message(),
               MatchesRegex("get 'k' at store 127.0.0.1:" + std::to_string(store.port()) +
-                           ": it has closed the connection, then: Connection refused "
+                           ": it closed the connection, then: Connection refused "
                            "\\(waited .* of 10.0 s\\)"));
   const Result<std::int64_t> again = client->add("n", 1);
   ASSERT_FALSE(again);

@@ -93,7 +93,7 @@ TEST(PlanRendezvous, BindingIsAskedForInOneWay) {
   EXPECT_TRUE(plan_rendezvous(options));
   options.bind = BindPolicy::kNone;
   EXPECT_EQ(plan_rendezvous(options).error().message(),
-            "--numa-binding: --bind is given, too: give one of them");
+            "--numa-binding: cannot be used with --bind");
 }
 
 TEST(ParseOnJoin, TakesOneOfThreeWords) {
