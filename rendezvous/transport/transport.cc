@@ -88,7 +88,7 @@ void Transport::receive(std::string_view bytes) {
   if (owed_.size() > kMaxOwedBytes && !broken_) {
     broken_ = Error{.kind = ErrorKind::kProtocol,
                     .doing = "TLS",
-                    .cause = "the peer does not read what it is sent"};
+                    .cause = "the peer does not read its messages"};
   }
 }
 

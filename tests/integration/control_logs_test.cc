@@ -199,7 +199,7 @@ TEST_F(LogsByServiceTest, NamesANodeThatDoesNotAnswerAndShowsTheOthers) {
   const Told none = ask({"logs", "--rank=1", "--json", "train"});
   EXPECT_EQ(none.code, to_int(ExitCode::kNoAnswer)) << none.out;
   EXPECT_THAT(none.out, HasSubstr("{\"notice\":\"no answer within 3.0 s from "));
-  EXPECT_THAT(none.err, HasSubstr("no node of job 'train' has told its output"));
+  EXPECT_THAT(none.err, HasSubstr("no node of job 'train' has sent its output"));
   auto late = follow();
   EXPECT_TRUE(late->wait_for_err("no answer within 3.0 s")) << late->err();
   ASSERT_EQ(kill(agent, SIGCONT), 0);

@@ -181,7 +181,7 @@ TEST_F(ControlTest, RestartOfTwoNodesIsANewGenerationAndUsesNoBudget) {
   EXPECT_EQ(status.object()["job"]["nodes"].size(), 2u);
   const Told restarted = told({"restart", "job"});
   ASSERT_EQ(restarted.code, 0) << restarted.err;
-  EXPECT_THAT(restarted.out, HasSubstr("no restart is used up"));
+  EXPECT_THAT(restarted.out, HasSubstr("this uses no restart"));
   for (ChildProcess* node : {one.get(), two.get()}) {
     EXPECT_TRUE(node->wait_for_err("generation 1: starting 1 worker (restart asked for by ada"))
         << node->err();
@@ -214,7 +214,7 @@ TEST_F(ControlTest, SignalGoesToAllWorkersOrToOneRank) {
   ASSERT_TRUE(job->wait_for_out("rank 0 is up") && job->wait_for_out("rank 1 is up"));
   const Told sent = told({"signal", "--rank=1", "USR2"});
   EXPECT_EQ(sent.code, 0) << sent.err;
-  EXPECT_EQ(sent.out, "SIGUSR2 goes to 1 worker on 1 node\n");
+  EXPECT_EQ(sent.out, "sending SIGUSR2 to 1 worker on 1 node\n");
   EXPECT_TRUE(job->wait_for_out("rank 1 got USR2"));
   EXPECT_EQ(told({"signal", "sigusr1"}).code, 0);
   EXPECT_TRUE(job->wait_for_out("rank 0 got USR1") && job->wait_for_out("rank 1 got USR1"));
@@ -229,7 +229,7 @@ TEST_F(ControlTest, AWorkerThatWasKilledOnRequestGetsNoGuessAboutIt) {
   auto job = running_job("train");
   EXPECT_EQ(told({"signal", "KILL"}).code, 0);
   EXPECT_EQ(job->wait(), 137);
-  EXPECT_THAT(job->err(), HasSubstr("was killed by SIGKILL, which ddprun was asked to send it"));
+  EXPECT_THAT(job->err(), HasSubstr("was killed by SIGKILL, which ddprun sent on request"));
   EXPECT_THAT(job->err(), Not(HasSubstr("hint:")));
 }
 
@@ -382,7 +382,7 @@ TEST_F(ControlByServiceTest, WantsTheProofThatAgentsGive) {
                                    {"signal", "KILL", "train"}}) {
     const Told without = ask(command);
     EXPECT_EQ(without.code, to_int(ExitCode::kRefused)) << without.out << without.err;
-    EXPECT_THAT(without.err, HasSubstr("admits nobody without a key"));
+    EXPECT_THAT(without.err, HasSubstr("this service requires a key"));
     const Told other = ask(command, wrong);
     EXPECT_EQ(other.code, to_int(ExitCode::kRefused)) << other.out << other.err;
     EXPECT_THAT(other.err, HasSubstr("is not the key that this service has"));

@@ -207,7 +207,7 @@ TEST_F(HangTest, ProgressBetweenFailuresMakesRestartsAvailableAgain) {
   EXPECT_THAT(goes_on->err(), HasSubstr("succeeded after 3 restarts"));
   auto stuck = start({"--max-restarts=9", "--restart-on-progress", "train.py", "0"});
   EXPECT_EQ(stuck->wait(), 5) << stuck->err();
-  EXPECT_THAT(stuck->err(), HasSubstr("not restarted: failure struck 3 times in a row at step 0"));
+  EXPECT_THAT(stuck->err(), HasSubstr("not restarted: failed 3 times in a row at step 0"));
   EXPECT_THAT(stuck->err(), HasSubstr("after 2 of 9 restarts in generation 2"));
 }
 

@@ -462,7 +462,9 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
       {{"--nnodes=2", "--master-addr=198.51.100.1", "true"}, 69, "no address of this host"},
       {{"--log-dir=/proc/nowhere", "true"}, 73, "--log-dir"},
       {{"--no-python", "-m", "x"}, 2, "--no-python"},
-      {{"--heartbeat-interval=2", "--lease=5", "true"}, 2, "give seconds from 0.1 to 1.25, not 2"},
+      {{"--heartbeat-interval=2", "--lease=5", "true"},
+       2,
+       "invalid value '2' (with --lease=5 expected seconds from 0.1 to 1.25)"},
       {{}, 2, "the program is missing"},
   };
   for (const BadInput& bad : cases) {

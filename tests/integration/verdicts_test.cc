@@ -254,9 +254,8 @@ TEST_F(VerdictTest, AFinalExitCodeIsNotRestarted) {
 TEST_F(VerdictTest, QuickFailuresArePausedFor) {
   auto job = start_shell({"--max-restarts=2"}, "exit 3");
   ASSERT_EQ(job->wait(), 3);
-  EXPECT_THAT(job->err(),
-              HasSubstr("the workers fail within seconds of each start: the next one is after a "
-                        "pause of 500 ms"));
+  EXPECT_THAT(job->err(), HasSubstr("the workers fail within seconds of each start: the next one "
+                                    "comes after a pause of 500 ms"));
 }
 
 TEST_F(VerdictTest, AWorkersTwoIsToldFromOurs) {
@@ -279,7 +278,7 @@ TEST_F(VerdictTest, AReportSaysThatTheJobRunsUntilItHasEnded) {
   EXPECT_EQ(report()["state"], "ended");
   EXPECT_EQ(report()["exit_code_of"], "signal");
   EXPECT_EQ(report()["kind"], "stop_on_request");
-  EXPECT_EQ(report()["what"], "ddprun was told to end by SIGTERM");
+  EXPECT_EQ(report()["what"], "ddprun received SIGTERM");
 }
 
 TEST_F(VerdictTest, AReportThatCannotBeWrittenIsSaidBeforeAnythingStarts) {

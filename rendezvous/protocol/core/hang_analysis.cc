@@ -39,7 +39,7 @@ std::string what_it_does(const WorkerSnapshot& one) {
   switch (one.flight) {
     case FlightState::kWaiting: text = "in " + call_text(one); break;
     case FlightState::kOutside:
-      text = one.collective == 0 ? "in no collective, and was in none"
+      text = one.collective == 0 ? "in no collective, and has been in none"
                                  : "in no collective; the last one was " +
                                        std::to_string(one.collective) + of_group(one);
       break;
@@ -190,7 +190,7 @@ Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapsho
     std::erase_if(in_it, goes_on);
     return {std::move(in_it), "it is stopped in " + call_text(earliest) + waited};
   }
-  return {std::move(in_it), "all that are known to take part are in " + call_text(earliest) +
+  return {std::move(in_it), "all known participants are in " + call_text(earliest) +
                                 ", which has not ended for " + to_text(longest)};
 }
 

@@ -146,7 +146,7 @@ TEST_F(ServiceLinkWithAKey, SaysWhyItIsRefused) {
   link_.trouble.clear();
   make_link_with("");
   ASSERT_TRUE(link_.gets_into_trouble());
-  EXPECT_THAT(link_.trouble, HasSubstr("admits nobody without a key"));
+  EXPECT_THAT(link_.trouble, HasSubstr("this service requires a key"));
   EXPECT_EQ(link_.directives, 0);
 }
 
@@ -271,7 +271,7 @@ TEST_F(ServiceLinkWithTls, AStrangerInTheServicesPlaceEndsNothing) {
   ASSERT_TRUE(service_has_logged("it speaks TLS"));
   const IssuedFiles stranger = theirs_.issue("stranger");
   give_service({.cert = stranger.cert, .key = stranger.key, .ca = {}});
-  ASSERT_TRUE(service_has_logged("the peer says: "));
+  ASSERT_TRUE(service_has_logged("the peer sent: "));
   EXPECT_EQ(link_.trouble, "") << "it goes on trying";
   give_service(plain_tls_);
   EXPECT_TRUE(joins()) << link_.trouble;

@@ -481,7 +481,7 @@ class DurableServerTest : public testing::Test {
   bool finish_without_room(RawTcpClient& agent) {
     say(agent, AgentStatus{.phase = AgentPhase::kFinished, .generation = Generation(0)});
     return testing_support::eventually(
-        [&] { return service_->has_logged("nothing new is admitted"); });
+        [&] { return service_->has_logged("no new jobs or agents are admitted"); });
   }
   // False: it takes longer than a test waits.
   bool drain() {
@@ -539,7 +539,7 @@ TEST_F(DurableServerTest, WithoutRoomItServesWhatRunsAdmitsNothingNewAndRecovers
     }
     say(running, Heartbeat{1});
     EXPECT_TRUE(await<HeartbeatAck>(running));
-    EXPECT_TRUE(service_->has_logged("nothing new is admitted"));
+    EXPECT_TRUE(service_->has_logged("no new jobs or agents are admitted"));
     EXPECT_FALSE(service_->has_logged("can be written again"));
     EXPECT_EQ(http_get(service_->port(), "/readyz").status, 503);
   }
@@ -604,7 +604,7 @@ TEST_F(DurableServerTest, WhileTheDiskHangsNothingNewIsAdmittedAndWhatItTookLate
   const auto silence = await<Silence>(newcomer);
   ASSERT_TRUE(silence);
   EXPECT_THAT(silence->reason, HasSubstr("has not answered"));
-  EXPECT_TRUE(service_->has_logged("nothing new is admitted"));
+  EXPECT_TRUE(service_->has_logged("no new jobs or agents are admitted"));
   EXPECT_EQ(http_get(service_->port(), "/readyz").status, 503);
   hung.release();
   EXPECT_TRUE(eventually([&] { return http_get(service_->port(), "/readyz").status == 200; }));

@@ -32,7 +32,7 @@ TEST(TcpStore, APortThatIsTakenCannotBeServed) {
   EXPECT_DIST_ERROR(TcpStoreServer({.port = first.port()}), Kind::kSystem,
                     HasSubstr("Address already in use"));
   EXPECT_DIST_ERROR(TcpStoreServer({.host = "node7"}), Kind::kInvalidArgument,
-                    HasSubstr("'node7' is no numeric address"));
+                    HasSubstr("'node7' is not a numeric address"));
 }
 
 TEST(TcpStore, AKeyThatDoesNotComeIsATimeoutAndLeavesTheStoreUsable) {

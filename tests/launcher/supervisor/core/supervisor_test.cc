@@ -694,9 +694,8 @@ TEST_F(SupervisorTest, WhoDiesOfASignalThatDdprunWasAskedToSendIsKnownByIt) {
   EXPECT_EQ(status.ends[0].rank, Rank(3));
   EXPECT_TRUE(status.ends[0].on_request);
   EXPECT_EQ(describe(status.ends[0]),
-            "rank 3 (local rank 1 on node0, pid 101) was killed by SIGKILL, which ddprun was asked "
-            "to send "
-            "it");
+            "rank 3 (local rank 1 on node0, pid 101) was killed by SIGKILL, which ddprun sent on "
+            "request");
   EXPECT_FALSE(status.ends[1].on_request) << "it was meant for the other";
 }
 

@@ -543,9 +543,8 @@ TEST_F(AgentLinkTest, AServiceThatIsNotToBeFollowedEndsAllButWhoWasWelcomed) {
   take(link_->connected(now_));
   const LinkActions out = link_->distrusted("it is another user's", now_);
   ASSERT_EQ(out.size(), 2u);
-  EXPECT_EQ(
-      std::get<ServiceRefused>(out[1]).reason,
-      "this node does not follow the rendezvous service at node0:29400: it is another user's");
+  EXPECT_EQ(std::get<ServiceRefused>(out[1]).reason,
+            "this node does not trust the rendezvous service at node0:29400: it is another user's");
   EXPECT_FALSE(link_->deadline());
 
   SetUp();

@@ -119,7 +119,7 @@ TEST_F(OutputInquiriesTest, SaysWhenNobodyHasAnswered) {
   pass(seconds(3));
   EXPECT_TRUE(is_over_);
   EXPECT_FALSE(last_answer_.done);
-  EXPECT_EQ(last_answer_.text, "no node of job 'j' has told its output");
+  EXPECT_EQ(last_answer_.text, "no node of job 'j' has sent its output");
   EXPECT_THAT(told(), ElementsAre("a end"));
 }
 
@@ -132,12 +132,11 @@ TEST_F(OutputInquiriesTest, FlightRecordsAreAskedOfThoseWhoKnowOfThem) {
   EXPECT_THAT(told(), ElementsAre("a begin"));
   EXPECT_TRUE(last_told_.flight);
   ASSERT_EQ(news_.size(), 1u);
-  EXPECT_EQ(
-      news_[0],
-      "the flight record of its workers is missing, its ddprun is too old to tell it: host-b");
+  EXPECT_EQ(news_[0],
+            "the flight record of its workers is missing; too old to send it: ddprun on host-b");
   pass(seconds(3));
   EXPECT_THAT(news_[1], HasSubstr("host-a: the flight record of its workers is missing"));
-  EXPECT_EQ(last_answer_.text, "no node of job 'j' has told its flight record");
+  EXPECT_EQ(last_answer_.text, "no node of job 'j' has sent its flight record");
 }
 
 TEST_F(OutputInquiriesTest, FollowsUntilTheJobHasEndedAndAllHaveSaidTheirLast) {

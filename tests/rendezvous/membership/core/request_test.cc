@@ -108,11 +108,11 @@ TEST_F(MembershipRequestTest, ASignalGoesToAllNodesOrToTheOneOfTheRank) {
   UserRequest signal = request(What::kSignal);
   signal.signal = SIGUSR1;
   Answer answer = ask(signal);
-  EXPECT_EQ(answer.text, "SIGUSR1 goes to 4 workers on 2 nodes");
+  EXPECT_EQ(answer.text, "sending SIGUSR1 to 4 workers on 2 nodes");
   EXPECT_EQ(passed_on_.size(), 2u);
   signal.rank = Rank(3);
   answer = ask(signal);
-  EXPECT_EQ(answer.text, "SIGUSR1 goes to 1 worker on 1 node");
+  EXPECT_EQ(answer.text, "sending SIGUSR1 to 1 worker on 1 node");
   ASSERT_EQ(passed_on_.size(), 1u);
   EXPECT_EQ(passed_on_[0].agent_id, "id-node1");
   EXPECT_EQ(passed_on_[0].what, (ForwardSignal{Generation(0), SIGUSR1, Rank(3)}));

@@ -77,7 +77,7 @@ TEST(HangAnalysis, WhereAllHaveComeAllAreNamed) {
   const std::vector<WorkerEnd> ends = hung_ranks({in_collective(1, 7), in_collective(0, 7)});
   ASSERT_EQ(ends.size(), 2u);
   EXPECT_EQ(ends[0].rank, Rank(0));
-  EXPECT_THAT(ends[0].message, HasSubstr("all that are known to take part are in"));
+  EXPECT_THAT(ends[0].message, HasSubstr("all known participants are in"));
   EXPECT_EQ(count_possible_firsts(ends), 2u) << "nobody was first";
 }
 
@@ -109,7 +109,7 @@ TEST(HangAnalysis, SharesOfAllToAllMayDiffer) {
   std::vector<WorkerSnapshot> all{in_collective(0, 7), in_collective(1, 7)};
   all[0].call = "all_to_all of 8 bytes";
   all[1].call = "all_to_all of 9 bytes";
-  EXPECT_THAT(hung_ranks(all).front().message, HasSubstr("all that are known to take part"));
+  EXPECT_THAT(hung_ranks(all).front().message, HasSubstr("all known participants"));
 }
 
 WorkerSnapshot in_group(WorkerSnapshot one, std::uint64_t group, std::vector<int> ranks) {

@@ -33,7 +33,7 @@ TEST(Hints, AnEarlyExitFromALoopIsNamed) {
               HasSubstr("leaves a loop early"));
   EXPECT_THAT(hint_for(exited(1, {"Attempted to get a new DataLoader iterator while another "
                                   "iterator is not yet exhausted"})),
-              HasSubstr("make the loader anew in each epoch"));
+              HasSubstr("make a new loader in each epoch"));
 }
 
 TEST(Hints, CodesAndSignalsAreToldApart) {
