@@ -188,7 +188,7 @@ void find_standing(const Flights& flights, const std::vector<Member>& members, s
     finding.ranks = late;
     finding.text = ranks_text(late) + have(late) + " not come to " + what +
                    (failed ? ", which failed for " : ", where ") + ranks_text(held_up) +
-                   (failed ? "" : have(held_up) + " waited") + how_long + instead;
+                   (failed ? "" : std::string(have(held_up)) + " waited") + how_long + instead;
   }
   findings.push_back(std::move(finding));
 }
