@@ -272,7 +272,7 @@ void PowerSgd::load_state(const HookState& state, const torch::nn::Module& model
       const auto saved = state.tensors.find(std::string(what) + parameter_name);
       if (saved == state.tensors.end()) return;
       if (saved->second.sizes() != sizes)
-        refuse_state("'" + saved->first + "' has not the shape that it has here");
+        refuse_state("'" + saved->first + "' has another shape here");
       tensor = saved->second.to(parameter->device(), saved->second.scalar_type(),
                                 /*non_blocking=*/false, /*copy=*/true);
     };

@@ -42,7 +42,7 @@ std::uint64_t chain_of(std::uint64_t before, const CallHeader& call, int place) 
 
 std::string too_long_ago(const char* what, const CallHeader& seen) {
   return std::string("the ranks disagree in ") + what + " " + describe(seen) +
-         ", which is too long ago to be told";
+         ", which is too long ago to be shown";
 }
 
 // Returns "24 B (6 f32)".
@@ -80,7 +80,7 @@ std::string unequal_text(int from, const MessageEntry& sent, const MessageEntry&
   const std::string number = " #" + std::to_string(sent.number);
   if (sent.bytes == awaited.bytes) {
     return "the ranks disagree in the size of a message of " + sender + " to " + receiver +
-           " before" + number + ", which is too long ago to be told";
+           " before" + number + ", which is too long ago to be shown";
   }
   return "the ranks disagree: " + sender + "'s send" + number + " to " + receiver + " is of " +
          std::to_string(sent.bytes) + " B, " + receiver + "'s recv" + number + " from " + sender +

@@ -332,7 +332,8 @@ TEST_F(CheckpointTest, RanksWithNothingInCommonDoNotStartAnew) {
     CheckpointManager manager(group, 0,
                               {.directory = group.rank() == 0 ? directory_.path() : other.path()});
     Training training(group.rank(), 2);
-    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kSystem, HasSubstr("none in common"));
+    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kSystem,
+                      HasSubstr("no checkpoint in common"));
   });
 }
 

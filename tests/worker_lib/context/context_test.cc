@@ -270,14 +270,14 @@ TEST(Context, SaysWhatIsWrongWithABackendOfTheProgramsOwn) {
   for (const char* name : {"", "cpu", "nccl", "a:b", "a,b"}) {
     BackendKind misnamed = kind;
     misnamed.name = name;
-    EXPECT_THAT(refusal(misnamed), HasSubstr("is no name for a backend")) << name;
+    EXPECT_THAT(refusal(misnamed), HasSubstr("is not a backend name")) << name;
   }
   BackendKind nowhere = kind;
   nowhere.devices = {};
-  EXPECT_EQ(refusal(nowhere), "ddprun::init: more_backends: mine is for no device");
+  EXPECT_EQ(refusal(nowhere), "ddprun::init: more_backends: mine has no device");
   BackendKind empty = kind;
   empty.make = nullptr;
-  EXPECT_EQ(refusal(empty), "ddprun::init: more_backends: mine has nothing that makes it");
+  EXPECT_EQ(refusal(empty), "ddprun::init: more_backends: mine has no make function");
   BackendKind none_made = kind;
   none_made.make = [](const BackendStart&) { return nullptr; };
   EXPECT_EQ(refusal(none_made), "ddprun::init of rank 0 of 1: make a backend mine: it gave none");
@@ -308,8 +308,8 @@ TEST(Context, ADeadlineThatIsNoTimeIsNamed) {
   for (const char* bad : {"0", "-1", "soon", "10m", " 5"}) {
     const ScopedEnvironment said(std::map<std::string, std::string>{{"DDPRUN_TIMEOUT", bad}});
     EXPECT_EQ(dist_error_of([] { init_with({}, nullptr); }).what(),
-              "ddprun::init: read environment variable DDPRUN_TIMEOUT: '" + std::string(bad) +
-                  "' is no number of seconds above zero");
+              "ddprun::init: read environment variable DDPRUN_TIMEOUT: invalid value '" +
+                  std::string(bad) + "' (expected seconds above zero)");
   }
 }
 
@@ -327,8 +327,8 @@ TEST(Context, WhatToVerifyIsTheOptionElseTheEnvironments) {
   not_checked.group().all_reduce(bad);
   setenv("DDPRUN_VERIFY", "all", 1);
   EXPECT_STREQ(dist_error_of([] { init_with({}, nullptr); }).what(),
-               "ddprun::init: read environment variable DDPRUN_VERIFY: 'all' is none of 1, nan, "
-               "results and 0");
+               "ddprun::init: read environment variable DDPRUN_VERIFY: invalid value 'all' "
+               "(expected 1, nan, results or 0)");
 }
 
 // Nobody serves a store, so the group is never formed; until then the double sees the order of calls.
@@ -370,7 +370,7 @@ TEST(Context, ABadInitMethodIsRefused) {
   const ScopedEnvironment none({});
   EXPECT_DIST_ERROR(init_with({.init_method = "tcp://h:0"}, nullptr),
                     DistError::Kind::kInvalidArgument,
-                    HasSubstr("ddprun::init: init_method 'tcp://h:0': port 0 cannot be meant"));
+                    HasSubstr("ddprun::init: init_method 'tcp://h:0': port 0 cannot be used"));
 }
 
 TEST(Context, NamesTheRanksThatDidNotCome) {

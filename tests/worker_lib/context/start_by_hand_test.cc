@@ -285,7 +285,7 @@ TEST_F(StartByHand, ASecondJobAtThePortIsToldSoAndTheFirstGoesOn) {
   EXPECT_THAT(expect_failure(second_0).what,
               AllOf(HasSubstr("a rank 0 of run 'none' is there already"),
                     HasSubstr("MASTER_ADDR:MASTER_PORT " + port_.endpoint())));
-  EXPECT_THAT(expect_failure(second_1).what, HasSubstr("a rank 1 is in the world there already"));
+  EXPECT_THAT(expect_failure(second_1).what, HasSubstr("a rank 1 is already in this world"));
   const std::size_t steps = first[0]->out().size();
   EXPECT_TRUE(eventually([&] { return first[0]->out().size() > steps + 20; }));
 }

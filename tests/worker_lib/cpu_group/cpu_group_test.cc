@@ -354,7 +354,7 @@ TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
     }
     const Error later = group.barrier(kPatience).error();
     EXPECT_EQ(later.kind, ErrorKind::kStopped);
-    EXPECT_THAT(later.message(), HasSubstr("the group is finished since " + first_failure));
+    EXPECT_THAT(later.message(), HasSubstr("the group has ended: " + first_failure));
   });
 }
 

@@ -429,7 +429,7 @@ TEST(SpawnContext, ItsRanksDoNotOutliveTheProcessThatWatchesOverThem) {
   ASSERT_NE(rank->parent, getpid());
   ASSERT_EQ(::kill(rank->parent, SIGKILL), 0);
   EXPECT_DIST_ERROR(ranks.join(kPatience), Kind::kSystem,
-                    AllOf(HasSubstr("watches over the ranks"), HasSubstr("killed by SIGKILL")));
+                    AllOf(HasSubstr("the monitor of the ranks"), HasSubstr("killed by SIGKILL")));
   for (const int pid : pids) EXPECT_TRUE(eventually([&] { return is_gone(pid); }));
 }
 
