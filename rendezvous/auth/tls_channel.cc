@@ -57,7 +57,7 @@ TlsChannel TlsChannel::agent(TlsContextPtr context, const std::string& host) {
   if (is_numeric(host)) {
     DDPRUN_ASSERT(
         openssl().X509_VERIFY_PARAM_set1_ip_asc(openssl().SSL_get0_param(ssl), host.c_str()) == 1,
-        "an address is an address to everybody");
+        "the address is valid");
   } else {
     std::string name = host;
     if (name.size() > 1 && name.ends_with('.')) name.pop_back();

@@ -424,7 +424,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     waiting.pop_front();
     if (!session || !sessions_.contains(session->id)) return;
     session->wire->write_now(kTryLater);
-    drop(session, "too many TLS handshakes of its address are in flight: it was told to try later");
+    drop(session, "too many TLS handshakes from its address are in progress: it must try later");
   }
 
   void shake_hands(const SessionPtr& session, const std::string& first_bytes) {
@@ -492,7 +492,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     const std::string_view path = request.path;
     if (path == "/healthz") return text_page("ok");
     if (path == "/readyz") {
-      if (draining_) return text_page("it was told to end", 503);
+      if (draining_) return text_page("the service is stopping", 503);
       if (const auto& why = table_.why_closed()) return text_page(*why, 503);
       if (!ends_soon_) return text_page("ok");
       return text_page("this service ends with its job", 503);
@@ -643,7 +643,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void say_farewell() {
     if (std::exchange(said_farewell_, true)) return;
     drain_timer_.cancel();
-    perform(table_.farewell("it was told to end"));
+    perform(table_.farewell("the service is stopping"));
     check_drained();
   }
 

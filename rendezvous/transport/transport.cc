@@ -180,7 +180,7 @@ void Transport::close() {
 }
 
 tcp::socket Transport::release() {
-  DDPRUN_ASSERT(!tls_, "what TLS has begun nobody else can go on with");
+  DDPRUN_ASSERT(!tls_, "a connection in TLS cannot be handed over");
   error_code ignored;
   socket_.cancel(ignored);
   let_go();

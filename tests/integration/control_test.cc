@@ -362,7 +362,7 @@ TEST_F(ControlByServiceTest, DoesWhatTheAgentsSocketDoes) {
   EXPECT_TRUE(job->wait_for_err("generation 1: starting 2 workers")) << job->err();
   const Told unknown = ask({"stop", "other"});
   EXPECT_EQ(unknown.code, to_int(ExitCode::kNoJob));
-  EXPECT_THAT(unknown.err, HasSubstr("this service knows no job 'other'"));
+  EXPECT_THAT(unknown.err, HasSubstr("this service has no job 'other'"));
   const Told stopped = ask({"stop", "train"});
   EXPECT_EQ(stopped.code, 0) << stopped.err;
   EXPECT_THAT(stopped.out, HasSubstr("ended with exit code 143"));

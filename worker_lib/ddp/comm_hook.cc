@@ -189,7 +189,7 @@ PowerSgd::PowerSgd(const PowerSgdOptions& options)
            "; at least 1 is needed");
   if (options.start_iteration < 2)
     refuse("PowerSgd: the option 'start_iteration' is " + std::to_string(options.start_iteration) +
-           "; it is at least 2, because buckets are laid out anew after the first pass");
+           "; it is at least 2, because buckets are rearranged after the first pass");
 }
 
 PowerSgd::~PowerSgd() = default;

@@ -260,7 +260,7 @@ std::exception_ptr SpawnContext::Impl::what_became() const {
   if (board->story >= 0) return std::make_exception_ptr(describe(board->story, ranks));
   if (board->stopped) {
     return std::make_exception_ptr(DistError(
-        DistError::Kind::kStopped, "spawn: the ranks were told to end" + left_over(ranks)));
+        DistError::Kind::kStopped, "spawn: the ranks were asked to end" + left_over(ranks)));
   }
   return nullptr;
 }

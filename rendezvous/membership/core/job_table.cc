@@ -150,7 +150,7 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
   };
   const bool is_about_all = id.empty() && request.what == UserRequest::What::kStatus;
   if (found == jobs_.end() && !is_about_all) {
-    return refuse("this service knows no job '" + id + "'");
+    return refuse("this service has no job '" + id + "'");
   }
   if (request.what == UserRequest::What::kStatus) {
     out.pages.push_back({origin.connection, request.number, id, !is_agents});
@@ -522,7 +522,7 @@ void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {
     } else if (!since) {
       since = now;
     } else if (now >= *since + options_.times.lease) {
-      out.log.push_back("job '" + job->first + "' is forgotten: nobody waits for it any more");
+      out.log.push_back("job '" + job->first + "' is forgotten: no node waits for it any more");
       out.changes.push_back({++changes_, JobForgotten{job->first}});
       jobs_.erase(job);
     }

@@ -151,7 +151,7 @@ bool OutputInquiries::has_room(const std::string& job) const {
 InquiryOutput OutputInquiries::begin(AgentConnectionId reader, const std::string& job,
                                      const UserRequest& request, const std::vector<Node>& nodes,
                                      TimePoint now) {
-  DDPRUN_ASSERT(!is_reader(reader), "who goes away ends all that he has begun");
+  DDPRUN_ASSERT(!is_reader(reader), "a reader that is gone has no inquiry");
   InquiryOutput out;
   const auto at = inquiries_.try_emplace(++last_number_).first;
   Inquiry& inquiry = at->second;

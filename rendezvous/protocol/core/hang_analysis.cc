@@ -323,7 +323,7 @@ void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
 }
 
 std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots) {
-  DDPRUN_ASSERT(!snapshots.empty(), "somebody was seen");
+  DDPRUN_ASSERT(!snapshots.empty(), "there is a snapshot");
   std::vector<WorkerSnapshot> all = snapshots;
   std::sort(all.begin(), all.end(),
             [](const WorkerSnapshot& a, const WorkerSnapshot& b) { return a.rank < b.rank; });

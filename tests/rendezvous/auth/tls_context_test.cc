@@ -58,7 +58,7 @@ TEST_F(TlsContextTest, WhatIsMissingIsNamedWithItsOption) {
               HasSubstr("--rdzv-tls-key: needs --rdzv-tls-cert"));
   EXPECT_THAT(
       error_of(TlsContext::for_service({.cert = all_.cert, .key = all_.key, .ca = "system"})),
-      HasSubstr("'system' would admit everybody"));
+      HasSubstr("'system' would admit every node"));
 }
 
 TEST_F(TlsContextTest, AFileThatCannotBeReadIsNamedWithTheSystemsWord) {

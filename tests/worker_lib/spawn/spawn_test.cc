@@ -382,7 +382,7 @@ TEST(SpawnContext, KillEndsAllAndWhatTheyHaveStarted) {
     EXPECT_TRUE(is_gone(daemons[rank]));
     EXPECT_TRUE(is_gone(ranks.pids()[static_cast<std::size_t>(rank)]));
   }
-  EXPECT_DIST_ERROR(ranks.join(), Kind::kStopped, HasSubstr("told to end"));
+  EXPECT_DIST_ERROR(ranks.join(), Kind::kStopped, HasSubstr("the ranks were asked to end"));
   ranks.kill();  // nothing is left to do
 }
 

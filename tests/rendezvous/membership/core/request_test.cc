@@ -230,8 +230,7 @@ TEST_F(RequestTableTest, WhoHasGoneHearsOfNothing) {
 TEST_F(RequestTableTest, AnUnknownJobIsNamed) {
   const ServiceOutput out = receive(2, request(What::kRestart, "j"));
   ASSERT_EQ(sends<Answer>(out, 2).size(), 1u);
-  EXPECT_EQ(std::get<Answer>(sends<Answer>(out, 2)[0].message).text,
-            "this service knows no job 'j'");
+  EXPECT_EQ(std::get<Answer>(sends<Answer>(out, 2)[0].message).text, "this service has no job 'j'");
 }
 
 TEST_F(RequestTableTest, AJobOfAnotherUserIsNotHis) {
@@ -398,7 +397,7 @@ TEST_F(OutputRequestTest, ATimeIsSetForTheAnswer) {
 TEST_F(OutputRequestTest, AServiceThatEndsTellsItsReaders) {
   two_run();
   receive(9, logs(true));
-  EXPECT_EQ(sends<Silence>(table_.farewell("it was told to end"), 9).size(), 1u);
+  EXPECT_EQ(sends<Silence>(table_.farewell("the service is stopping"), 9).size(), 1u);
 }
 
 TEST_F(RequestTableTest, StatusIsAPageOfTheJobOrOfAll) {
