@@ -117,8 +117,8 @@ TEST_F(ControlTest, BadCommandLinesHaveOneLine) {
       {{"signal", "BOGUS"}, "invalid value 'BOGUS' (expected a signal"},
       {{"stop", "one", "two"}, "'ddprun stop' takes one job"},
       {{"stop", "--json=yes"}, "--json: takes no value"},
-      {{"restart", "--rdzv-endpoint=h:1"}, "a service has many jobs"},
-      {{"logs", "--rdzv-endpoint=h:1"}, "a service has many jobs"},
+      {{"restart", "--rdzv-endpoint=h:1"}, "give the id of a job"},
+      {{"logs", "--rdzv-endpoint=h:1"}, "give the id of a job"},
   };
   for (const auto& [arguments, words] : bad) {
     const Told refused = told(arguments);
@@ -309,8 +309,9 @@ TEST_F(ControlTest, NonsenseIsAnsweredInOneLineAndSilenceHoldsNobodyUp) {
   EXPECT_THAT(answer_to(connected(), "{\"version\":2,\"what\":\"who\"}\n"),
               HasSubstr("speaks version 1"));
   EXPECT_THAT(answer_to(connected(), "{\"version\":1,\"what\":\"signal\",\"signal\":1e9}\n"),
-              HasSubstr("no number in 0 .. 64"));
-  EXPECT_THAT(answer_to(connected(), std::string(100'000, 'x')), HasSubstr("bytes at most"));
+              HasSubstr("not a number from 0 to 64"));
+  EXPECT_THAT(answer_to(connected(), std::string(100'000, 'x')),
+              HasSubstr("a request is one line of at most"));
   EXPECT_THAT(answer_to(connected(), std::string("\0\xff\n", 3)), HasSubstr(R"("ok":false)"));
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(connected());

@@ -151,9 +151,10 @@ TEST_F(Keys, WhoListensToEverybodyWithoutSaysSoLoudly) {
 TEST_F(Keys, WrongOnesAreNamedWithoutBeingShown) {
   EXPECT_THAT(failure_of_node({"--rdzv-key-file=" + directory_.path() + "/nothing"}),
               testing::Pair(73, HasSubstr("/nothing: No such file")));
-  EXPECT_THAT(failure_of_node({"--rdzv-key-file=" + key_file("secret")}),
-              testing::Pair(2, testing::AllOf(HasSubstr("line 1: a key has 16 characters"),
-                                              Not(HasSubstr("secret")))));
+  EXPECT_THAT(
+      failure_of_node({"--rdzv-key-file=" + key_file("secret")}),
+      testing::Pair(2, testing::AllOf(HasSubstr("line 1: a key needs at least 16 characters"),
+                                      Not(HasSubstr("secret")))));
   EXPECT_THAT(failure_of_node({"--rdzv-key-file=" + key_file("another " + std::string(kKey))}),
               testing::Pair(2, HasSubstr("the file has no key for job 'job'")));
   EXPECT_THAT(

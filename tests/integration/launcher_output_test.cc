@@ -160,8 +160,9 @@ TEST_F(LauncherOutputTest, AFullDiskUnderTheLogsKillsAndStallsNobody) {
   ASSERT_EQ(job->wait(seconds(60)), 0) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("0 is well"));
   EXPECT_THAT(job->err(), HasSubstr("1 is well"));
-  EXPECT_THAT(job->err(),
-              HasSubstr("/attempt_0/0/stdout.log: No space left on device; it is left out"));
+  EXPECT_THAT(
+      job->err(),
+      HasSubstr("/attempt_0/0/stdout.log: No space left on device; output to it is dropped"));
   EXPECT_THAT(job->err(), HasSubstr(" bytes are missing: No space left on device"));
   EXPECT_TRUE(job->out().ends_with("[default1]:200000\n")) << "the console has everything";
 }
@@ -236,7 +237,7 @@ TEST_F(LauncherOutputTest, AJobStartsAgainOnADiskThatIsFull) {
       {"--nproc-per-node=1", "--max-restarts=1", "--log-dir=disk", "-r", "3"},
       "for i in 1 2 3 4 5 6 7 8; do touch disk/$i 2>/dev/null; done; [ $DDPRUN_GENERATION = 1 ]");
   EXPECT_EQ(job->wait(seconds(60)), 0) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("No space left on device; it is left out"));
+  EXPECT_THAT(job->err(), HasSubstr("No space left on device; output to it is dropped"));
 }
 
 // --- formats

@@ -366,7 +366,7 @@ TEST_F(LauncherTest, UnknownKeysOfRdzvConfAreIgnoredWithOneWarning) {
       start(Arguments{"--standalone", "--rdzv-conf=use_agent_store=1,joint_timeout=5", "true"});
   EXPECT_EQ(job->wait(), 0) << job->err();
   EXPECT_THAT(job->err(),
-              HasSubstr("unknown keys are ignored, as by torchrun: 'joint_timeout' (did you "
+              HasSubstr("unknown keys are ignored, as with torchrun: 'joint_timeout' (did you "
                         "mean join_timeout?), 'use_agent_store'\n"));
   EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
 }

@@ -172,7 +172,7 @@ TEST_F(Tls, WrongFilesAreNamedInOneLine) {
               testing::Pair(2, HasSubstr("it is not the key of the certificate in")));
   auto service = start_rendezvous({"--listen=127.0.0.1:0", ca()});
   EXPECT_EQ(service->wait(), 2);
-  EXPECT_THAT(service->err(), HasSubstr("who serves TLS needs a certificate"));
+  EXPECT_THAT(service->err(), HasSubstr("a TLS service needs a certificate"));
   ASSERT_EQ(chmod(node_files_.key.c_str(), 0644), 0);
   auto remarked = start_rendezvous(joined({"--listen=127.0.0.1:0"}, own(node_files_)));
   EXPECT_NE(listening_address(*remarked), "") << remarked->err();

@@ -383,7 +383,7 @@ void remark_on_batches(const TrainingState& state, const c10::IValue& top, const
     if (saved == 0 || own == 0 || saved == own) return;
     remarks.push_back(file + " was saved with batches of " + std::to_string(saved) + " samples" +
                       where + ", these have " + std::to_string(own) +
-                      ": steps and learning rates that depend on the batch mean something else");
+                      ": steps and learning rates that depend on the batch have another meaning");
   };
   const auto batch = find_entry(top, "batch_size");
   if (batch && state.batch_size > 0)

@@ -382,7 +382,7 @@ TEST(CommandLine, HowElasticTheJobIsHasDefaultsAndBounds) {
   EXPECT_EQ(defaults.node_failures, 3);
   EXPECT_EQ(defaults.times.lease, kDefaultLease);
   EXPECT_EQ(error_of({"--on-join=soon", "./train"}),
-            "--on-join: 'soon': give now, checkpoint or restart");
+            "--on-join: invalid value 'soon' (expected now, checkpoint or restart)");
   EXPECT_THAT(error_of({"--node-failures=0", "./train"}), HasSubstr("--node-failures"));
   EXPECT_THAT(error_of({"--lease=0", "./train"}), HasSubstr("500 ms to 60.0 min"));
 }

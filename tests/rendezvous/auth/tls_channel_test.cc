@@ -108,7 +108,7 @@ TEST_F(TlsChannelTest, TheCertificateHasToBeForTheEndpoint) {
   for (const char* host : {"node1", "10.0.0.8", "::1", "a.b.ddp.cluster", "other"}) {
     const Ends ends = meet(agent_, other, host);
     EXPECT_FALSE(ends.agent.is_open()) << host;
-    EXPECT_THAT(ends.agent_error, HasSubstr("it is not for '" + std::string(host) + "'"));
+    EXPECT_THAT(ends.agent_error, HasSubstr("it is not valid for '" + std::string(host) + "'"));
   }
 }
 

@@ -51,7 +51,7 @@ TEST_F(TlsContextTest, AnAgentNeedsNoCertificateAndNoFileOfAuthorities) {
 
 TEST_F(TlsContextTest, WhatIsMissingIsNamedWithItsOption) {
   EXPECT_THAT(error_of(TlsContext::for_service({.cert = {}, .key = {}, .ca = all_.ca})),
-              HasSubstr("needs a certificate, and its key: --rdzv-tls-cert and --rdzv-tls-key"));
+              HasSubstr("needs a certificate and its key (--rdzv-tls-cert and --rdzv-tls-key)"));
   EXPECT_THAT(error_of(TlsContext::for_agent({.cert = all_.cert, .key = {}, .ca = {}})),
               HasSubstr("--rdzv-tls-cert: needs --rdzv-tls-key"));
   EXPECT_THAT(error_of(TlsContext::for_agent({.cert = {}, .key = all_.key, .ca = {}})),

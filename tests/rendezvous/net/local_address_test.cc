@@ -54,7 +54,7 @@ TEST(LocalAddress, SaysWhatThereIsInstead) {
                     HasSubstr("192.168.7.3 (eth0)"), HasSubstr("10.1.200.200 (eth1)")));
   EXPECT_THAT(found("10.2.0.0/33"), HasSubstr("invalid value '10.2.0.0/33'"));
   EXPECT_THAT(found("/dev/null"), HasSubstr("invalid value '/dev/null'"));
-  EXPECT_THAT(found("ib1"), HasSubstr("no interface of this host (eth0, eth1, ib0, ib1, lo)"))
+  EXPECT_THAT(found("ib1"), HasSubstr("an interface of this host (eth0, eth1, ib0, ib1, lo)"))
       << "a link-local address is of no use";
   EXPECT_THAT(found("eth9.invalid"), HasSubstr("'eth9.invalid' is not an address, an interface"));
 }

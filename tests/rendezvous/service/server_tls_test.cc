@@ -107,7 +107,7 @@ TEST_F(ServerWithTls, AnAgentWithoutItIsToldWhatToDo) {
     plain.send(bytes);
     const auto refused = await<Refused>(plain);
     ASSERT_TRUE(refused);
-    EXPECT_THAT(refused->reason, HasSubstr("nobody without TLS: give this node --rdzv-tls-ca"));
+    EXPECT_THAT(refused->reason, HasSubstr("requires TLS: give this node --rdzv-tls-ca"));
     EXPECT_TRUE(plain.is_closed());
   }
   service_.on_thread([&] { EXPECT_TRUE(service_.server().jobs().jobs().empty()); });

@@ -315,10 +315,10 @@ TEST_F(CheckpointTest, AHostWithoutTheMountIsAnErrorAndNotANewStart) {
     CheckpointManager manager(group, 0,
                               {.directory = group.rank() == 2 ? empty.path() : directory_.path()});
     Training training(group.rank(), 3);
-    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kSystem,
-                      AllOf(HasSubstr("rank 0 can read " + file(2, ".pt")),
-                            HasSubstr("rank 2 none that is the same"),
-                            HasSubstr("one directory that all ranks see?")));
+    EXPECT_DIST_ERROR(
+        manager.restore(training.state), Kind::kSystem,
+        AllOf(HasSubstr("rank 0 can read " + file(2, ".pt")), HasSubstr("rank 2 has no equal one"),
+              HasSubstr("one directory that all ranks see?")));
   });
   EXPECT_EQ(listing(directory_.path()).size(), 4u) << "nothing was removed";
 }
@@ -373,7 +373,7 @@ TEST_F(CheckpointTest, AWorldOfAnotherSizeGoesOn) {
                   testing::ElementsAre(
                       AllOf(HasSubstr(file(3, ".pt")),
                             HasSubstr("a world of 2, this one has " + std::to_string(world))),
-                      HasSubstr("all take rank 0's buffers")));  // BatchNorm's
+                      HasSubstr("all ranks take rank 0's buffers")));  // BatchNorm's
     });
   ThreadWorld(2).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options_);

@@ -283,7 +283,7 @@ TEST_F(RankState, AWorldOfAnotherSizeTakesRankZerosAndTheAverageOfSums) {
     const Restored restored = CheckpointManager(group, 0, options()).restore(state);
     EXPECT_THAT(restored.remarks,
                 ElementsAre(HasSubstr("a world of 2"),
-                            HasSubstr("all take rank 0's buffers and parameters")));
+                            HasSubstr("all ranks take rank 0's buffers and parameters")));
     EXPECT_TRUE(torch::equal(net->parameters()[0].grad(), torch::full({2, 3}, 2.0f)));
     EXPECT_TRUE(torch::equal(net->parameters()[1].grad(), torch::full({2}, 4.0f)));
     EXPECT_FALSE(net->parameters()[2].grad().defined());

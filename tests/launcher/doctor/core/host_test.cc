@@ -156,7 +156,8 @@ TEST(DoctorMemory, IsWhatTheCgroupLeavesToEachWorker) {
   EXPECT_THAT(finding.seen, HasSubstr("(memory.max)"));
   facts.cgroup.memory_max.reset();
   facts.machine.memory_available = kGiB;
-  EXPECT_THAT(finding_of(facts, "memory").advice, HasSubstr("end what uses the memory"));
+  EXPECT_THAT(finding_of(facts, "memory").advice,
+              HasSubstr("end the programs that use the memory"));
 }
 
 TEST(DoctorMemory, HasNoLimitOfAddressSpace) {

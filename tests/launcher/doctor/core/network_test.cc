@@ -64,7 +64,7 @@ TEST(DoctorNameService, IsJudgedByWhichServerIsSilent) {
   servers[1].why = "Connection refused";
   EXPECT_EQ(level_of(facts, "name-service"), Level::kProblem);
   EXPECT_THAT(finding_of(facts, "name-service").seen,
-              HasSubstr("10.0.0.53 cannot be asked: Connection refused"));
+              HasSubstr("10.0.0.53 cannot be queried: Connection refused"));
   servers[0].outcome = NameServer::Outcome::kFailed;
   EXPECT_EQ(level_of(facts, "name-service"), Level::kProblem);
 }

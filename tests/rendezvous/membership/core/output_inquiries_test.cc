@@ -114,8 +114,8 @@ TEST_F(OutputInquiriesTest, SaysWhenNobodyHasAnswered) {
   begin({node("a"), node("b", false), node("c", true, false)});
   EXPECT_THAT(told(), ElementsAre("a begin"));
   ASSERT_EQ(news_.size(), 2u);
-  EXPECT_THAT(news_[0], HasSubstr("cannot be reached now: host-b"));
-  EXPECT_THAT(news_[1], HasSubstr("is too old to tell it: host-c"));
+  EXPECT_THAT(news_[0], HasSubstr("cannot reach: host-b"));
+  EXPECT_THAT(news_[1], HasSubstr("too old to send it: ddprun on host-c"));
   pass(seconds(3));
   EXPECT_TRUE(is_over_);
   EXPECT_FALSE(last_answer_.done);

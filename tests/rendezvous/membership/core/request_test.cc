@@ -321,7 +321,7 @@ TEST_F(OutputRequestTest, IsAskedForOnceOnAConnection) {
   receive(9, logs(true));
   const ServiceOutput second = receive(9, logs(true));
   EXPECT_FALSE(answer(second, 9).done);
-  EXPECT_THAT(answer(second, 9).text, HasSubstr("reads the output of workers already"));
+  EXPECT_THAT(answer(second, 9).text, HasSubstr("already reads the output of workers"));
   ASSERT_EQ(sends<Answer>(second, 9).size(), 1u);
   EXPECT_TRUE(sends<Answer>(second, 9)[0].last) << "the first one ends with the connection";
   EXPECT_TRUE(sends<TellOutput>(second, 1).empty());

@@ -271,7 +271,7 @@ TEST_F(MungeHandshakeTest, WhoHasNoMungeIsToldWhatToDo) {
 
 TEST_F(MungeHandshakeTest, KeysBeatMunge) {
   ServiceHandshake keyed(keys(kKey), "n", kServiceUser);
-  EXPECT_THAT(refusal(keyed.receive(agent_.knock())), HasSubstr("nobody without a key"));
+  EXPECT_THAT(refusal(keyed.receive(agent_.knock())), HasSubstr("requires a key"));
   ServiceHandshake again(keys(kKey), "n", kServiceUser);
   const auto challenge = again.receive(knock());
   EXPECT_FALSE(std::get<Challenge>(challenge.answer).user);

@@ -47,7 +47,7 @@ TEST(Hints, CodesAndSignalsAreToldApart) {
 
 TEST(Hints, WhatIsKnownIsNotAskedFor) {
   WorkerEnd killed{.kind = EndKind::kSignaled, .code = SIGKILL};
-  EXPECT_THAT(hint_for(killed), HasSubstr("or kill -9"));
+  EXPECT_THAT(hint_for(killed), HasSubstr("or by kill -9"));
   killed.out_of_memory = OutOfMemory::kSure;
   EXPECT_THAT(hint_for(killed), HasSubstr("give it more memory"));
 }
