@@ -113,7 +113,7 @@ TEST_F(ControlTest, BadCommandLinesHaveOneLine) {
       {{"status", "--bogus"}, "has no option --bogus"},
       {{"logs", "--rank=x"}, "--rank: invalid value 'x' (expected a rank"},
       {{"logs", "-n"}, "a value is missing: -n N"},
-      {{"signal"}, "which signal?"},
+      {{"signal"}, "the signal is missing"},
       {{"signal", "BOGUS"}, "invalid value 'BOGUS' (expected a signal"},
       {{"stop", "one", "two"}, "'ddprun stop' takes one job"},
       {{"stop", "--json=yes"}, "--json: takes no value"},

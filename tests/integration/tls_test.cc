@@ -169,7 +169,7 @@ TEST_F(Tls, WrongFilesAreNamedInOneLine) {
               testing::Pair(2, HasSubstr("needs --rdzv-tls-key")));
   EXPECT_THAT(failure_of_node(
                   {"--rdzv-tls-cert=" + node_files_.cert, "--rdzv-tls-key=" + service_files_.key}),
-              testing::Pair(2, HasSubstr("it is not the key of the certificate in")));
+              testing::Pair(2, HasSubstr("not the key of the certificate in")));
   auto service = start_rendezvous({"--listen=127.0.0.1:0", ca()});
   EXPECT_EQ(service->wait(), 2);
   EXPECT_THAT(service->err(), HasSubstr("a TLS service needs a certificate"));

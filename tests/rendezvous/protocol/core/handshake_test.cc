@@ -313,7 +313,7 @@ TEST_F(MungeHandshakeTest, AServiceThatOnlyPretendsToBeSystemIsNotBelieved) {
   const auto task = agent_.receive(Proven{of_another});
   const auto believed = agent_.answered(munge(std::get<MungeTask>(*task), kAgentUser));
   ASSERT_FALSE(believed);
-  EXPECT_THAT(believed.error().cause, HasSubstr("munge says 1001"));
+  EXPECT_THAT(believed.error().cause, HasSubstr("according to munge as user 1001"));
 }
 
 TEST_F(MungeHandshakeTest, AServiceThatSkipsItsPartIsNotBelievedEither) {
