@@ -41,7 +41,7 @@ def read_idx(path: pathlib.Path) -> torch.Tensor:
     content = path.read_bytes()
     zeros, kind, dimensions = struct.unpack_from(">HBB", content)
     if zeros != 0 or kind != 8:
-        raise ValueError(f"{path} is no IDX file of bytes")
+        raise ValueError(f"{path} is not an IDX file of bytes")
     sizes = struct.unpack_from(f">{dimensions}I", content, 4)
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=4 + 4 * dimensions).reshape(sizes)
 
