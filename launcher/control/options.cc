@@ -231,7 +231,7 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
                    [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
     const std::optional<int> signal = signal_by_name(name);
     if (!signal) {
-      return invalid_value(words.front(), "expected a signal: USR1, SIGTERM, 10, ...");
+      return invalid_value(words.front(), "expected USR1, SIGTERM, 10, ...").within("signal");
     }
     options.request.signal = *signal;
     words.erase(words.begin());

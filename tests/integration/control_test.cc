@@ -114,7 +114,7 @@ TEST_F(ControlTest, BadCommandLinesHaveOneLine) {
       {{"logs", "--rank=x"}, "--rank: invalid value 'x' (expected a rank"},
       {{"logs", "-n"}, "a value is missing: -n N"},
       {{"signal"}, "the signal is missing"},
-      {{"signal", "BOGUS"}, "invalid value 'BOGUS' (expected a signal"},
+      {{"signal", "BOGUS"}, "signal: invalid value 'BOGUS' (expected USR1"},
       {{"stop", "one", "two"}, "'ddprun stop' takes one job"},
       {{"stop", "--json=yes"}, "--json: takes no value"},
       {{"restart", "--rdzv-endpoint=h:1"}, "give the id of a job"},

@@ -174,8 +174,8 @@ void find_standing(const Flights& flights, const std::vector<Member>& members, s
   const std::string what = words_of(*call) + " (collective " + std::to_string(earliest) + " of " +
                            group_text(flights, group) + ")";
   const bool failed = call->ended_ns != 0;
-  const std::string how_long = failed ? " after " + span_text(call->begun_ns, call->ended_ns)
-                                      : " for " + span_text(call->begun_ns, who->boot_ns);
+  const std::string span = span_text(call->begun_ns, failed ? call->ended_ns : who->boot_ns);
+  const std::string how_long = (failed ? " after " : " for ") + span;
   FlightFinding finding{.group = group, .collective = earliest};
   if (late.empty()) {
     finding.kind = Kind::kInProgress;
@@ -188,7 +188,7 @@ void find_standing(const Flights& flights, const std::vector<Member>& members, s
     finding.ranks = late;
     finding.text = ranks_text(late) + have(late) + " not come to " + what +
                    (failed ? ", which failed for " : ", where ") + ranks_text(held_up) +
-                   (failed ? "" : std::string(have(held_up)) + " waited") + how_long + instead;
+                   (failed ? how_long : have(held_up) + (" waited " + span)) + instead;
   }
   findings.push_back(std::move(finding));
 }

@@ -356,9 +356,10 @@ TEST(CommandLine, TheFileMayNameTheProgramWhichTheCommandLineReplaces) {
 TEST(CommandLine, AWrongValueInTheFileIsNamedWithTheFile) {
   const ConfigOfTest file(R"({"nnodes": "3:2"})");
   EXPECT_THAT(error_of({file.option(), "p"}),
-              HasSubstr("--config: " + file.path() + ": 'nnodes': '3:2'"));
+              HasSubstr("--config: " + file.path() + ": 'nnodes': invalid value '3:2'"));
   setenv("PET_CONFIG", file.path().c_str(), 1);
-  EXPECT_THAT(error_of({"p"}), HasSubstr("PET_CONFIG: " + file.path() + ": 'nnodes': '3:2'"));
+  EXPECT_THAT(error_of({"p"}),
+              HasSubstr("PET_CONFIG: " + file.path() + ": 'nnodes': invalid value '3:2'"));
   unsetenv("PET_CONFIG");
   EXPECT_THAT(error_of({"--config=/no/such", "p"}), HasSubstr("--config: open /no/such: "));
 }

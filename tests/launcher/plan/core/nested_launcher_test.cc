@@ -16,7 +16,7 @@ std::string said(std::vector<std::string> words, bool module = false) {
 
 std::string command_of(const std::string& text) {
   const std::size_t at = text.find("type: ");
-  const std::size_t end = text.find(" (whoever");
+  const std::size_t end = text.find(" (to run");
   return at == std::string::npos ? text : text.substr(at + 6, end - at - 6);
 }
 

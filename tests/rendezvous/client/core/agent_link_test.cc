@@ -359,7 +359,7 @@ class TakenPort : public AgentLinkTest {
     ASSERT_EQ(lost_count_, 1);
     EXPECT_TRUE(lost_->for_good);
     EXPECT_EQ(lost_->code, ExitCode::kAddress);
-    EXPECT_THAT(lost_->reason, HasSubstr("no rendezvous service"));
+    EXPECT_THAT(lost_->reason, HasSubstr("not a rendezvous service"));
   }
   const TimePoint begun_ = now_;
 };
