@@ -459,7 +459,7 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
        69,
        "no-such-host.invalid"},
       {{"--nnodes=2", "--rdzv-endpoint=127.0.0.1:x", "true"}, 2, "--rdzv-endpoint"},
-      {{"--nnodes=2", "--master-addr=198.51.100.1", "true"}, 69, "no address of this host"},
+      {{"--nnodes=2", "--master-addr=198.51.100.1", "true"}, 69, "not an address of this host"},
       {{"--log-dir=/proc/nowhere", "true"}, 73, "--log-dir"},
       {{"--no-python", "-m", "x"}, 2, "--no-python"},
       {{"--heartbeat-interval=2", "--lease=5", "true"},
