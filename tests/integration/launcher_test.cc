@@ -488,7 +488,7 @@ TEST_F(LauncherTest, AnEndpointTakenBySomethingElseIsNamed) {
   ChildProcess store({program("ddp-store"), "--listen", "127.0.0.1:0"}, environment());
   auto job = start({"--rdzv-endpoint=" + listening_address(store), "true"});
   EXPECT_EQ(job->wait(), 69) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("no rendezvous service"));
+  EXPECT_THAT(job->err(), HasSubstr("not a rendezvous service"));
   store.signal(SIGTERM);
   store.wait();
 }
