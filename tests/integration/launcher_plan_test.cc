@@ -43,7 +43,7 @@ TEST_F(LauncherTest, PrintConfigShowsEachValueAndItsSource) {
 TEST_F(LauncherTest, PrintConfigNamesAWrongValueAsAStartWould) {
   auto shown = start({"--nnodes=x", "--print-config"});
   EXPECT_EQ(shown->wait(), 2);
-  EXPECT_THAT(shown->err(), HasSubstr("--nnodes: 'x'"));
+  EXPECT_THAT(shown->err(), HasSubstr("--nnodes: invalid value 'x'"));
   EXPECT_EQ(shown->out(), "");
 }
 
