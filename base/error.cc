@@ -75,6 +75,10 @@ Error invalid_argument(std::string cause) {
   return Error{.kind = ErrorKind::kInvalidArgument, .cause = std::move(cause)};
 }
 
+Error invalid_value(std::string_view value, std::string_view why) {
+  return invalid_argument("invalid value '" + std::string(value) + "' (" + std::string(why) + ")");
+}
+
 Error timeout_error(std::string doing, std::string cause, Duration waited, Duration allowed) {
   return Error{.kind = ErrorKind::kTimeout,
                .doing = std::move(doing),

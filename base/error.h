@@ -54,6 +54,10 @@ Error system_error(std::string doing, int sys_errno);
 // Makes a kInvalidArgument Error; within() adds what was being done.
 Error invalid_argument(std::string cause);
 
+// Makes a kInvalidArgument Error: "invalid value 'x' (expected seconds, such as 30 or 0.5)".
+// why: what is expected, or what is wrong.
+Error invalid_value(std::string_view value, std::string_view why);
+
 // Makes a kTimeout Error.
 Error timeout_error(std::string doing, std::string cause, Duration waited, Duration allowed);
 

@@ -36,23 +36,22 @@ struct ExitCodeText {
 
 inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kSuccess, "every worker ended with 0"},
-    {ExitCode::kUsage, "the command line cannot be meant: option, program or value"},
+    {ExitCode::kUsage, "usage error: an option, a value or the program is invalid"},
     {ExitCode::kCannotStart, "a process could not be started (exec, fork, limits)"},
-    {ExitCode::kJoinTimeout, "the nodes that were asked for did not all arrive in time"},
+    {ExitCode::kJoinTimeout, "not all requested nodes joined in time"},
     {ExitCode::kRefused,
-     "the rendezvous service refused this node, or this node its TLS; the line says why"},
+     "the rendezvous service refused this node, or this node refused its TLS; the error says why"},
     {ExitCode::kServiceLost, "the rendezvous service, or the node that hosts it, was lost"},
     {ExitCode::kNodeLost, "a node of the job was lost, and no restart was left"},
     {ExitCode::kAddress, "an address cannot be resolved, or a port cannot be listened on"},
     {ExitCode::kInternal, "ddprun itself was killed or broken; no worker was left behind"},
     {ExitCode::kHung, "--hang-timeout: workers hung, and no restart was left"},
-    {ExitCode::kNoJob, "ddprun status, logs, stop, restart, signal, flight: there is no such job"},
+    {ExitCode::kNoJob, "ddprun status, logs, stop, restart, signal, flight: no such job"},
     {ExitCode::kFiles,
      "a file or a directory (logs, state, temporary files) cannot be used, or output was lost"},
-    {ExitCode::kNoAnswer,
-     "a command for a running job: it did not answer, refused, or has not ended in time"},
-    {ExitCode::kSaved, "--checkpoint-signal came and the workers ended well: start the job again"},
-    {ExitCode::kUnwell, "ddprun doctor has found a problem, or ddprun-ckpt damage"},
+    {ExitCode::kNoAnswer, "a command for a running job got no answer, was refused, or timed out"},
+    {ExitCode::kSaved, "--checkpoint-signal came and the workers succeeded: start the job again"},
+    {ExitCode::kUnwell, "ddprun doctor found a problem, or ddprun-ckpt found damage"},
 });
 
 constexpr int to_int(ExitCode code) { return static_cast<int>(code); }

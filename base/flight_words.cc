@@ -159,12 +159,12 @@ std::string whereabouts(const WorkerPage& page, std::uint64_t now_ns) {
   if (!entry && last && last->ended_ns == 0)
     entry = last;  // it began while the others were looked at
   if (entry) {
-    return text + "it is in " + words_of(*entry) + group_words(page, entry->group) + " since " +
+    return text + "it has been in " + words_of(*entry) + group_words(page, entry->group) + " for " +
            span_text(entry->begun_ns, now_ns) + origin_words(page, entry->origin);
   }
   if (!last) return text + "it has made no call";
-  return text + "it is in no call since " + span_text(last->ended_ns, now_ns) + "; the last was " +
-         words_of(*last) + group_words(page, last->group);
+  return text + "it has been in no call for " + span_text(last->ended_ns, now_ns) +
+         "; the last was " + words_of(*last) + group_words(page, last->group);
 }
 
 }  // namespace ddprun

@@ -37,9 +37,9 @@ std::string span_text(std::uint64_t from_ns, std::uint64_t to_ns);
 inline constexpr std::string_view kCalledFrom = ", called from ";
 
 // Returns what a rank does at `now_ns`, a page time, according to its page. Examples:
-// - "it is in recv of 4 bytes of float32 from rank 2 since 2.0 s", followed by
+// - "it has been in recv of 4 bytes of float32 from rank 2 for 2.0 s", followed by
 //   ", called from train_epoch(int)" if that was recorded
-// - "it is in no call since 2.0 s; the last was all_reduce of 8 bytes (sum of float32)"
+// - "it has been in no call for 2.0 s; the last was all_reduce of 8 bytes (sum of float32)"
 // - "it has made no call"
 // If the rank has reported steps, "it has done step 7; " comes first.
 std::string whereabouts(const WorkerPage& page, std::uint64_t now_ns);

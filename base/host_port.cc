@@ -10,10 +10,6 @@
 namespace ddprun {
 namespace {
 
-Error invalid(std::string_view text, const std::string& what) {
-  return invalid_argument("'" + std::string(text) + "': " + what);
-}
-
 bool is_ipv6_address(std::string_view text) {
   const std::string address(text.substr(0, text.find('%')));
   in6_addr bytes{};
@@ -33,31 +29,30 @@ Result<HostPort> parse_host_port(std::string_view text, std::optional<std::uint1
   std::optional<std::string_view> port;
   if (text.starts_with('[')) {
     const std::size_t close = text.find(']');
-    if (close == std::string_view::npos) return invalid(text, "the ] is missing");
+    if (close == std::string_view::npos) return invalid_value(text, "the ] is missing");
     host = text.substr(1, close - 1);
     const std::string_view rest = text.substr(close + 1);
-    if (!rest.empty() && rest.front() != ':') return invalid(text, "give [ADDRESS]:PORT");
+    if (!rest.empty() && rest.front() != ':') return invalid_value(text, "expected [ADDRESS]:PORT");
     if (!rest.empty()) port = rest.substr(1);
   } else if (const std::size_t colon = text.find(':'); text.rfind(':') != colon) {
     // An IPv6 address without brackets is accepted only without a port, where there is a
     // default port.
     if (!default_port || !is_ipv6_address(text)) {
-      return invalid(text, "give HOST:PORT; an IPv6 address stands in brackets, [ADDRESS]:PORT");
+      return invalid_value(text, "expected HOST:PORT, or [ADDRESS]:PORT for an IPv6 address");
     }
   } else if (colon != std::string_view::npos) {
     host = text.substr(0, colon);
     port = text.substr(colon + 1);
   }
   if (!is_host(host)) {
-    return invalid(text, "'" + std::string(host) + "' is no name and no address of a host");
+    return invalid_value(text, "'" + std::string(host) + "' is not a host name or address");
   }
   if (!port) {
-    if (!default_port) return invalid(text, "HOST:PORT is expected");
+    if (!default_port) return invalid_value(text, "expected HOST:PORT");
     return HostPort{.host = std::string(host), .port = *default_port};
   }
   const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(*port);
-  if (!number)
-    return invalid(text, "'" + std::string(*port) + "' is no port, a number from 0 to 65535");
+  if (!number) return invalid_value(text, "the port must be a number from 0 to 65535");
   return HostPort{.host = std::string(host), .port = *number};
 }
 
@@ -67,9 +62,9 @@ Result<PortRange> parse_port_range(std::string_view text) {
   const std::optional<std::uint16_t> last =
       dash == text.size() ? first : parse_number<std::uint16_t>(text.substr(dash + 1));
   if (!first || !last || *first == 0) {
-    return invalid(text, "ports from 1 to 65535 are expected: FIRST-LAST");
+    return invalid_value(text, "expected FIRST-LAST, ports from 1 to 65535");
   }
-  if (*first > *last) return invalid(text, "the first port comes before the last one");
+  if (*first > *last) return invalid_value(text, "the first port is larger than the last one");
   return PortRange{*first, *last};
 }
 

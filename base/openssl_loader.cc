@@ -33,7 +33,8 @@ Loaded load() {
   }
   const auto find = [&](void* library, const char* name, auto& function) {
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    if (!function && loaded.why_not.empty()) loaded.why_not = std::string("it has no ") + name;
+    if (!function && loaded.why_not.empty())
+      loaded.why_not = std::string("there is no function ") + name;
   };
 #define DDPRUN_FIND(name) find(libcrypto, #name, loaded.table.name);
   DDPRUN_LIBCRYPTO_FUNCTIONS(DDPRUN_FIND)

@@ -174,7 +174,7 @@ std::string state_of_process(pid_t pid) {
       case 'D': return ", an uninterruptible system call";
       case 'T': return ", stopped by a signal";
       case 't': return ", stopped by a debugger";
-      case 'Z': return ", ended but not let go by its tracer";
+      case 'Z': return ", ended but still held by its tracer";
       default: return "";
     }
   };

@@ -21,8 +21,8 @@ inline Result<std::size_t> size_within(int fd, const std::string& path, std::uin
     return static_cast<std::size_t>(status.st_size);
   return Error{.kind = ErrorKind::kCorrupt,
                .doing = doing,
-               .cause = "it has " + std::to_string(status.st_size) + " bytes, " +
-                        std::to_string(limit) + " is the most it can have"};
+               .cause = "it has " + std::to_string(status.st_size) + " bytes (at most " +
+                        std::to_string(limit) + " are allowed)"};
 }
 
 // Reads from the descriptor's current position: as many bytes as the file had when its size was

@@ -15,8 +15,7 @@ using DoubleSeconds = std::chrono::duration<double>;
 Result<Duration> parse_seconds(std::string_view text) {
   const std::optional<double> seconds = parse_number<double>(text);
   if (!seconds || !(*seconds >= 0) || *seconds > DoubleSeconds(kMaxTime).count()) {
-    return invalid_argument("'" + std::string(text) +
-                            "' is no number of seconds, such as 30 or 0.5");
+    return invalid_value(text, "expected seconds, such as 30 or 0.5");
   }
   return std::chrono::duration_cast<Duration>(DoubleSeconds(*seconds));
 }

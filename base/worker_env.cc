@@ -28,12 +28,12 @@ class IntReader {
     const std::optional<std::string> text = lookup_(name);
     if (!text) {
       if (fallback) return *fallback;
-      return fail(name, "it is not set, but other variables of the launcher are", min);
+      return fail(name, "not set, although other variables of the launcher are", min);
     }
     const std::optional<int> value = parse_number<int>(*text);
-    if (!value) return fail(name, "'" + *text + "' is no integer", min);
-    if (*value < min || *value > max) {
-      return fail(name, *text + " is not in " + std::to_string(min) + " .. " + std::to_string(max),
+    if (!value || *value < min || *value > max) {
+      const std::string range = std::to_string(min) + " to " + std::to_string(max);
+      return fail(name, "invalid value '" + *text + "' (expected an integer from " + range + ")",
                   min);
     }
     return *value;
@@ -147,8 +147,7 @@ Result<std::optional<WorkerEnv>> read_worker_env(const EnvLookup& lookup) {
     const std::size_t at = text->find('@');
     const auto offset = parse_number<std::uint32_t>(std::string_view(*text).substr(0, at));
     if (!offset || at == std::string::npos || at + 1 == text->size()) {
-      return invalid_argument("'" + *text + "' is not OFFSET@FILE")
-          .within(reading("DDPRUN_WORKER_PAGE"));
+      return invalid_value(*text, "expected OFFSET@FILE").within(reading("DDPRUN_WORKER_PAGE"));
     }
     env.page_file = text->substr(at + 1);
     env.page_offset = *offset;

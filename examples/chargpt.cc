@@ -53,21 +53,23 @@ void Options::add_to(CLI::App& app) {
       ->check(CLI::ExistingFile)
       ->required();
   app.option_defaults()->always_capture_default();
-  app.add_option("--steps", steps, "of the optimizer")->check(CLI::PositiveNumber);
+  app.add_option("--steps", steps, "number of optimizer steps")->check(CLI::PositiveNumber);
   app.add_option("--batch-size", batch_size, "blocks of all workers in a step")
       ->check(CLI::PositiveNumber);
   app.add_option("--block", net.block, "characters that the net sees")->check(CLI::PositiveNumber);
-  app.add_option("--layers", net.layers, "of attention and MLP")->check(CLI::PositiveNumber);
-  app.add_option("--heads", net.heads, "of attention in a layer")->check(CLI::PositiveNumber);
+  app.add_option("--layers", net.layers, "number of layers of attention and MLP")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--heads", net.heads, "number of attention heads in a layer")
+      ->check(CLI::PositiveNumber);
   app.add_option("--width", net.width, "channels of a character")->check(CLI::PositiveNumber);
   app.add_option("--lr", lr, "the highest learning rate; it falls to a tenth")
       ->check(CLI::PositiveNumber);
   app.add_option("--lr-warmup", lr_warmup, "steps in which the rate rises")
       ->check(CLI::PositiveNumber);
-  app.add_option("--seed", seed, "of all that is random: weights, order of the blocks, the sample");
-  app.add_option("--eval-every", eval_every, "steps from one validation to the next")
+  app.add_option("--seed", seed, "seed of the weights, the order of the blocks, and the sample");
+  app.add_option("--eval-every", eval_every, "steps between validations")
       ->check(CLI::PositiveNumber);
-  app.add_option("--checkpoint-every", checkpoint_every, "steps from one checkpoint to the next")
+  app.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints")
       ->check(CLI::PositiveNumber);
   app.add_option("--sample", sample, "characters that the trained net writes")
       ->check(CLI::NonNegativeNumber);
@@ -76,18 +78,18 @@ void Options::add_to(CLI::App& app) {
           ->check(CLI::NonNegativeNumber);
   app.option_defaults()->always_capture_default(false);
   app.add_option("--lr-decay-steps", lr_decay_steps,
-                 "steps after which the rate has fallen, where that is not after --steps")
+                 "steps after which the rate has fallen (default: --steps)")
       ->check(CLI::PositiveNumber);
   app.add_option("--checkpoint-dir", checkpoint_dir,
-                 "where checkpoints are kept and looked for; none otherwise");
+                 "directory to save checkpoints to and to resume from (default: none)");
   app.add_option("--metrics", metrics,
-                 "file to which a line of JSON is added for each validation; none otherwise");
+                 "file to which a line of JSON is added for each validation (default: none)");
   app.add_option("--init", init, "state dict of the first weights, as --save-init writes it")
       ->check(CLI::ExistingFile);
   app.add_option("--save-init", save_init, "file for the first weights, which chargpt.py reads");
   with_breakdown->needs(app.add_flag(
       "--breakdown", breakdown,
-      "measure --steps steps, without validation, and end with a line of JSON: what they took"));
+      "measure --steps steps, without validation, and print their times as a line of JSON"));
 }
 
 // Checks values that depend on several options.

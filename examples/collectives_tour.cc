@@ -26,13 +26,13 @@ class Tour {
       : group_(group), device_(device), rank_(group.rank()), size_(group.size()) {}
 
   void run() {
-    title("all_reduce, sum: everybody gets the sum");
+    title("all_reduce, sum: every rank gets the sum");
     Tensor x = own();
     const std::string had = text(x);
     group_.all_reduce(x);
     show(had + " -> " + text(x));
 
-    title("all_reduce, avg: everybody gets the average");
+    title("all_reduce, avg: every rank gets the average");
     x = own().to(torch::kFloat32);
     group_.all_reduce(x, {.op = ReduceOp::kAvg});
     show(had + " -> " + text(x));
@@ -48,12 +48,12 @@ class Tour {
     group_.broadcast(x, {.root = last});
     show(had + " -> " + text(x));
 
-    title("all_gather: everybody gets everything");
+    title("all_gather: every rank gets all parts");
     std::vector<Tensor> all = blank();
     group_.all_gather(all, own());
     show(had + " -> " + text(all));
 
-    title("reduce_scatter, sum: rank r gets the sum of everybody's part r");
+    title("reduce_scatter, sum: rank r gets the sum of part r of all ranks");
     const std::vector<Tensor> parts = part_for_each();
     x = torch::zeros_like(parts[0]);
     group_.reduce_scatter(x, parts);
@@ -81,7 +81,7 @@ class Tour {
     first.wait();
     show(text(a) + " and " + text(b));
 
-    title("all_gather_object: everybody gets everybody's JSON value");
+    title("all_gather_object: every rank gets the JSON value of every rank");
     const std::vector<nlohmann::json> values =
         group_.all_gather_object({{"rank", rank_}, {"even", rank_ % 2 == 0}});
     show(nlohmann::json(values).dump());
@@ -91,7 +91,7 @@ class Tour {
         rank_ == 0 ? nlohmann::json{{"lr", 0.1}, {"name", "tour"}} : nlohmann::json());
     show(plan.dump());
 
-    title("barrier: nobody goes on before all have come");
+    title("barrier: no rank continues before all have arrived");
     group_.barrier();
     show("passed");
   }

@@ -29,7 +29,7 @@ void TrainingOptions::add_to(CLI::App& app) {
   app.add_option("--batch-size", batch_size, "images of each worker in a step")
       ->check(CLI::PositiveNumber);
   app.add_option("--lr", lr, "learning rate")->check(CLI::PositiveNumber);
-  app.add_option("--seed", seed, "of all that is random: weights, order of the images");
+  app.add_option("--seed", seed, "seed of the weights and of the order of the images");
 }
 
 int run(CLI::App& app, int argc, char** argv, const std::function<void()>& body) {

@@ -29,13 +29,14 @@ struct Options : examples::TrainingOptions {
 
   void add_to(CLI::App& app) {
     TrainingOptions::add_to(app);
-    app.add_option("--checkpoint-dir", checkpoint_dir, "where checkpoints are kept; empty: none");
-    app.add_option("--checkpoint-every", checkpoint_every, "steps from one to the next")
+    app.add_option("--checkpoint-dir", checkpoint_dir, "directory of checkpoints; empty: none");
+    app.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints")
         ->check(CLI::PositiveNumber);
     app.option_defaults()->always_capture_default(false);
     app.add_option("--crash-rank", crash_rank, "this rank kills itself, in generation 0 only")
         ->check(CLI::NonNegativeNumber);
-    app.add_option("--crash-step", crash_step, "after so many steps")->check(CLI::PositiveNumber);
+    app.add_option("--crash-step", crash_step, "number of steps after which it does")
+        ->check(CLI::PositiveNumber);
   }
 };
 

@@ -29,10 +29,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", default=0.05, type=float)
     parser.add_argument("--seed", default=1, type=int)
     parser.add_argument("--checkpoint-dir", type=pathlib.Path, help="none: no checkpoints")
-    parser.add_argument("--checkpoint-every", default=20, type=int, help="steps from one to the next")
+    parser.add_argument("--checkpoint-every", default=20, type=int, help="steps between checkpoints")
     parser.add_argument("--digest-file", type=pathlib.Path, help="SHA-256 of the final weights")
     parser.add_argument("--crash-rank", default=-1, type=int, help="this rank kills itself, in the first start only")
-    parser.add_argument("--crash-step", default=-1, type=int, help="after so many steps")
+    parser.add_argument("--crash-step", default=-1, type=int, help="number of steps after which it does")
     return parser.parse_args()
 
 
@@ -44,7 +44,7 @@ def read_idx(path: pathlib.Path) -> torch.Tensor:
     content = path.read_bytes()
     zeros, kind, dimensions = struct.unpack_from(">HBB", content)
     if zeros != 0 or kind != 8:
-        raise ValueError(f"{path} is no IDX file of bytes")
+        raise ValueError(f"{path} is not an IDX file of bytes")
     sizes = struct.unpack_from(f">{dimensions}I", content, 4)
     return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=4 + 4 * dimensions).reshape(sizes)
 

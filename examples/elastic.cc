@@ -40,11 +40,12 @@ void Options::add_to(CLI::App& app) {
   TrainingOptions::add_to(app);
   app.get_option("--batch-size")
       ->description("images of all workers together in a step; their number must divide it");
-  app.add_option("--checkpoint-every", checkpoint_every, "steps from one to the next")
+  app.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints")
       ->check(CLI::PositiveNumber);
   app.add_option("--pause", pause, "seconds after each step: time to start and to kill nodes")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--checkpoint-dir", checkpoint_dir, "where checkpoints are kept and looked for")
+  app.add_option("--checkpoint-dir", checkpoint_dir,
+                 "directory to save checkpoints to and to resume from")
       ->always_capture_default(false)
       ->required();
 }
@@ -89,8 +90,8 @@ class Training {
     if (!restored) return say(now + ": begins");
     step_ = restored.step;
     dealt_ = torch::tensor(state_.extra["dealt"].get<std::vector<int>>(), torch::kInt32);
-    say(now + ", before of " + std::to_string(state_.extra["world_size"].get<int>()) +
-        ": goes on with step " + std::to_string(step_) + " in epoch " +
+    say(now + " (was " + std::to_string(state_.extra["world_size"].get<int>()) +
+        "): continues with step " + std::to_string(step_) + " in epoch " +
         std::to_string(state_.epoch + 1));
   }
 

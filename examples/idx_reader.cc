@@ -104,10 +104,10 @@ torch::Tensor read_idx(const std::string& name) {
   if (bytes.size() < elements)
     fail(path, header_bytes + bytes.size(),
          "the file ends, with " + std::to_string(bytes.size()) +
-             " bytes of data where its sizes say " + std::to_string(elements));
+             " bytes of data, but its sizes say " + std::to_string(elements));
   if (bytes.size() > elements)
     fail(path, header_bytes + elements,
-         "the file goes on, where its sizes say " + std::to_string(elements) + " bytes of data");
+         "the file continues, but its sizes say " + std::to_string(elements) + " bytes of data");
   torch::Tensor tensor = torch::empty(sizes, torch::kUInt8);
   if (elements > 0) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), elements);
   return tensor;

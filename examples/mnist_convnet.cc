@@ -198,10 +198,11 @@ int main(int argc, char** argv) {
       "Example: ddprun --standalone --nproc-per-node=2 mnist_convnet",
       "mnist_convnet");
   options.add_to(app);
-  app.add_option("--gamma", options.gamma, "the learning rate's factor from epoch to epoch")
+  app.add_option("--gamma", options.gamma, "factor of the learning rate from epoch to epoch")
       ->check(CLI::PositiveNumber);
-  app.add_option("--checkpoint-dir", options.checkpoint_dir,
-                 "where checkpoints are kept and looked for, one for each epoch; empty: none");
+  app.add_option(
+      "--checkpoint-dir", options.checkpoint_dir,
+      "directory to save checkpoints to, one for each epoch, and to resume from; empty: none");
   app.add_option("--metrics", options.metrics,
                  "file to which a line of JSON is added for each epoch; empty: none");
   return examples::run(app, argc, argv, [&] {

@@ -28,7 +28,7 @@
 namespace {
 
 constexpr double kMomentum = 0.9, kWeightDecay = 5e-4;
-constexpr double kGamma = 0.85;  // the learning rate's factor from epoch to epoch
+constexpr double kGamma = 0.85;  // factor of the learning rate from epoch to epoch
 const std::vector<std::string> kAveragings{"ddp", "after", "hooks"};
 
 struct Options : examples::TrainingOptions {
@@ -58,13 +58,13 @@ void Options::add_to(CLI::App& app) {
                                           "of gradients: ddp: DistributedDataParallel; after the "
                                           "backward pass, or in hooks, by hand")
                                ->check(CLI::IsMember(kAveragings));
-  auto* checkpoints =
-      app.add_option("--checkpoint-dir", checkpoint_dir,
-                     "where checkpoints are kept and looked for, one for each epoch; empty: none");
+  auto* checkpoints = app.add_option(
+      "--checkpoint-dir", checkpoint_dir,
+      "directory to save checkpoints to, one for each epoch, and to resume from; empty: none");
   auto* metrics_option = app.add_option(
       "--metrics", metrics, "file to which a line of JSON is added for each epoch; empty: none");
   auto* compare_flag =
-      app.add_flag("--compare", compare, "takes --steps steps with each averaging instead")
+      app.add_flag("--compare", compare, "take --steps steps with each averaging instead")
           ->excludes(averaging_option)
           ->excludes(checkpoints)
           ->excludes(metrics_option);
@@ -72,11 +72,12 @@ void Options::add_to(CLI::App& app) {
                  "folder for what examples/resnet18.py --compare-with needs; empty: none")
       ->needs(compare_flag);
   app.add_flag("--breakdown", breakdown,
-               "takes --steps steps instead; the last line says as JSON where their time goes")
+               "take --steps steps instead; the last line has their times as JSON")
       ->excludes(compare_flag)
       ->excludes(checkpoints)
       ->excludes(metrics_option);
-  app.add_option("--steps", steps, "of --compare and --breakdown")->check(CLI::PositiveNumber);
+  app.add_option("--steps", steps, "steps of --compare and --breakdown")
+      ->check(CLI::PositiveNumber);
   app.add_option("--warmup", warmup, "steps before these, which are not timed")
       ->check(CLI::NonNegativeNumber);
   app.callback([this, &app] {

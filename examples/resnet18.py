@@ -39,7 +39,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--width", default=16, type=int, help="channels of the first of the four stages; 64 is ResNet-18")
     parser.add_argument("--batch-norm", default="plain", choices=["plain"])
     parser.add_argument("--compare-with", type=pathlib.Path, help="folder that resnet18 --compare --record has written")
-    parser.add_argument("--breakdown", action="store_true", help="takes --steps steps instead; says where their time goes")
+    parser.add_argument("--breakdown", action="store_true", help="take --steps steps instead, and print where their time is spent")
     parser.add_argument("--steps", default=30, type=int)
     parser.add_argument("--warmup", default=5, type=int, help="steps before these, which are not timed")
     return parser.parse_args()

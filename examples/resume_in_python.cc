@@ -73,11 +73,11 @@ void train(const Options& options) {
 int main(int argc, char** argv) {
   Options options;
   CLI::App app(
-      "Trains, and keeps a checkpoint on the way for resume_in_python.py to go on from.\n"
+      "Trains, and saves a checkpoint that resume_in_python.py resumes from.\n"
       "Example: resume_in_python --checkpoint-dir=run1",
       "resume_in_python");
   options.add_to(app);
-  app.add_option("--checkpoint-dir", options.checkpoint_dir, "where the checkpoint is kept")
+  app.add_option("--checkpoint-dir", options.checkpoint_dir, "directory of the checkpoint")
       ->always_capture_default(false)
       ->required();
   app.add_option("--switch-after", options.switch_after, "epochs before the checkpoint")

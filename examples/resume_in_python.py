@@ -19,7 +19,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("directory", type=pathlib.Path, help="--checkpoint-dir of resume_in_python")
     parser.add_argument("--data", default=ddp_digits.HERE / "data/digits", type=pathlib.Path,
-                        help="folder of IDX files, the same")
+                        help="the same folder of IDX files")
     options = parser.parse_args()
     if not list(options.directory.glob("step-*.json")):
         parser.error(f"there is no checkpoint in {options.directory}")

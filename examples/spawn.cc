@@ -41,7 +41,7 @@ void train(const Options& options) {
     const double loss = of_epoch.merged(ctx.group()).mean("loss");
     if (ctx.rank() == 0)
       std::printf("epoch %2lld  loss %.4f\n", static_cast<long long>(epoch + 1), loss);
-    if (ctx.rank() == options.fail_rank) throw std::runtime_error("failed as it was told");
+    if (ctx.rank() == options.fail_rank) throw std::runtime_error("failed as requested");
   }
   std::printf("rank %d  sha256 %s\n", ctx.rank(), ddprun::digest_of(*net).c_str());
 }

@@ -35,8 +35,8 @@ struct Options : examples::TrainingOptions {
 void Options::add_to(CLI::App& app) {
   TrainingOptions::add_to(app);
   app.add_option("--checkpoint-dir", checkpoint_dir,
-                 "where checkpoints are kept and looked for; empty: none");
-  app.add_option("--checkpoint-every", checkpoint_every, "steps from one to the next")
+                 "directory to save checkpoints to and to resume from; empty: none");
+  app.add_option("--checkpoint-every", checkpoint_every, "steps between checkpoints")
       ->check(CLI::PositiveNumber);
   app.add_option("--digest-file", digest_file,
                  "where rank 0 writes the SHA-256 of the final weights");
@@ -46,7 +46,7 @@ void Options::add_to(CLI::App& app) {
   auto* with_rank =
       app.add_option("--crash-rank", crash_rank, "this rank kills itself, in generation 0 only")
           ->check(CLI::NonNegativeNumber);
-  app.add_option("--crash-step", crash_step, "after so many steps")
+  app.add_option("--crash-step", crash_step, "number of steps after which it does")
       ->check(CLI::PositiveNumber)
       ->needs(with_rank);
   with_rank->needs("--crash-step");

@@ -66,7 +66,7 @@ void train(const examples::TrainingOptions& options) {
 int main(int argc, char** argv) {
   examples::TrainingOptions options;
   CLI::App app(
-      "Trains on workers of which each has another number of batches.\n"
+      "Trains on workers that have different numbers of batches.\n"
       "Example: ddprun --standalone --nproc-per-node=2 uneven_inputs",
       "uneven_inputs");
   options.add_to(app);

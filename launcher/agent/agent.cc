@@ -54,18 +54,18 @@ std::optional<rlimit> open_many_descriptors(int workers) {
 }
 
 // Describes a directive of the service, for --verbose.
-std::string describe(const Wait& wait) { return "told to wait: " + wait.reason; }
+std::string describe(const Wait& wait) { return "ordered to wait: " + wait.reason; }
 std::string describe(const Assignment& assignment) {
-  return "told to run generation " + to_text(assignment.generation) + " as node " +
+  return "ordered to run generation " + to_text(assignment.generation) + " as node " +
          to_text(assignment.node_rank) + " of " + std::to_string(assignment.node_count) +
          ", from rank " + to_text(assignment.first_rank) + " of " +
          std::to_string(assignment.world_size);
 }
 std::string describe(const Stop& stop) {
-  return "told to stop generation " + to_text(stop.generation) + ": " + stop.reason;
+  return "ordered to stop generation " + to_text(stop.generation) + ": " + stop.reason;
 }
 std::string describe(const End& end) {
-  return "told to end: " +
+  return "ordered to end: " +
          (end.verdict.success ? std::string("all is done") : end.verdict.headline);
 }
 
@@ -125,7 +125,7 @@ class Agent {
       work();
     } catch (const std::exception& error) {
       // The keeper ends the processes that run below this one.
-      trouble(std::string("broken by: ") + error.what());
+      trouble(std::string("internal error: ") + error.what());
       exit_code_ = to_int(ExitCode::kInternal);
       output_drain_.hurry();
     }
@@ -149,7 +149,7 @@ class Agent {
     watch_guards();
     if (!config_.options.quiet) terminal_.show_status();
     if (config_.cgroup.empty()) {
-      log_.debug("no control group can be made here; workers are watched without one");
+      log_.debug("cannot make a control group; workers are watched without one");
     }
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (!config_.binding.told.empty()) log_.info(config_.binding.told);
@@ -315,7 +315,7 @@ class Agent {
   void report(const Verdict& verdict) {
     if (verdict.success) {
       if (verdict.restarts_used > 0) {
-        log_.info("job '" + config_.options.rdzv_id + "' ended well after " + restarts_of(verdict));
+        log_.info("job '" + config_.options.rdzv_id + "' succeeded after " + restarts_of(verdict));
       }
       return;
     }
@@ -353,7 +353,7 @@ class Agent {
     for (const std::string& text : console_.losses()) log_.warning(text);
     if (exit_code_ == 0) {
       exit_code_ = to_int(ExitCode::kFiles);
-      lost_output_ = "output of workers was lost: what their console leads to did not take it";
+      lost_output_ = "output of workers was lost: stdout or stderr did not accept it";
       write_last_report();
     }
     output_drain_.flush();
@@ -372,7 +372,7 @@ class Agent {
     if (verdict_) {
       headline = verdict_->headline;
     } else if (exit_code_ > exit_code_of_signal(0)) {
-      headline = "ddprun was told to end by " + signal_name(exit_code_ - exit_code_of_signal(0));
+      headline = "ddprun received " + signal_name(exit_code_ - exit_code_of_signal(0));
     }
     if (!lost_output_.empty()) headline = lost_output_;
     const JobOutcome outcome{.exit_code = exit_code_, .headline = headline, .verdict = verdict_};
@@ -400,8 +400,8 @@ class Agent {
     if (config_.control_socket.empty()) return {};
     Result<UniqueFd> listener = listen_for_control(config_.control_socket);
     if (listener) return std::move(*listener);
-    const std::string text =
-        "ddprun status and the like cannot reach this job: " + listener.error().message();
+    const std::string text = "the commands of ddprun (status, logs, ...) cannot reach this job: " +
+                             listener.error().message();
     // A directory that another user put there is not an accident of the system, so the user is
     // warned.
     if (listener.error().kind == ErrorKind::kInvalidArgument) {

@@ -53,7 +53,7 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
     pages_ = std::move(*pages);
     plan.page_file = pages_->path();
   } else {
-    parts_.log.debug(pages.error().message() + "; workers cannot say how far they are");
+    parts_.log.debug(pages.error().message() + "; workers cannot report their steps");
   }
   for (WorkerPlan& one : plan_workers(plan, assignment)) {
     workers_.push_back(std::make_shared<Worker>(std::move(one)));
@@ -135,7 +135,7 @@ void NodeWorkers::signal_tree(int signal) {
   told_.clear();
   signal_descendants(signal, told_);
   parts_.log.debug("sent " + signal_name(signal) + " to " + std::to_string(told_.size()) +
-                   " processes below");
+                   " processes of the job");
 }
 
 void NodeWorkers::kill_tree() {
@@ -186,7 +186,7 @@ std::vector<OwnWords> NodeWorkers::last_words_of(
         return words;
       });
   if (read) return std::move(*read);
-  parts_.log.warning(read.error().message() + "; the report goes without them");
+  parts_.log.warning(read.error().message() + "; the report does not show their contents");
   return AllWords(paths.size());
 }
 
@@ -310,7 +310,7 @@ void NodeWorkers::save_flights() {
   const bool has_calls =
       std::ranges::any_of(flights, [](const RankFlight& flight) { return flight.call_count > 0; });
   if (!has_calls) return;
-  parts_.log.info("what the ranks of this node were in: ddprun flight " + attempt_directory_ + "/" +
+  parts_.log.info("the last calls of this node's ranks: ddprun flight " + attempt_directory_ + "/" +
                   FlightFile::kName);
   say_trouble(flight_file_.save(attempt_directory_, std::move(flights)));
 }
@@ -318,7 +318,7 @@ void NodeWorkers::save_flights() {
 void NodeWorkers::finish_flight_file() { say_trouble(flight_file_.finish()); }
 
 void NodeWorkers::say_trouble(const Result<void>& written) const {
-  if (!written) parts_.log.warning("a flight record is missing: " + written.error().message());
+  if (!written) parts_.log.warning("cannot save a flight record: " + written.error().message());
 }
 
 std::optional<std::int64_t> NodeWorkers::highest_step() const {

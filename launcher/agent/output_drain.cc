@@ -45,7 +45,7 @@ void OutputDrain::flush_logs() {
   give_up_after(hurried_ ? kLastWords : kLogsPatience);
   io_.run();
   timer_.cancel();
-  if (!flushed) log_.warning("the disk does not take the end of the log files; it is left out");
+  if (!flushed) log_.warning("the disk does not accept the end of the log files; it is dropped");
 }
 
 void OutputDrain::flush_console() {

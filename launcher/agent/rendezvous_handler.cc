@@ -102,7 +102,7 @@ void RendezvousHandler::listen_again(const HostPort& port, const std::string& ad
     met = Error{.kind = ErrorKind::kConnection,
                 .doing = "--rdzv-endpoint",
                 .cause = to_text(config_.rendezvous.meeting_point) +
-                         " is taken by something that is no rendezvous service (it does not "
+                         " is taken by a program that is not a rendezvous service (it does not "
                          "accept connections here): choose another port"};
   } else {
     met = std::move(listener).error().within("--rdzv-endpoint");
@@ -121,7 +121,7 @@ Result<void> RendezvousHandler::meet_static() {
   const SocketAddress& address = addresses->front();
   if (!is_local_address(address)) {
     return invalid_argument(plan.meeting_point.host +
-                            " is no address of this host, but --node-rank 0 runs here")
+                            " is not an address of this host, but --node-rank 0 runs here")
         .within("--master-addr");
   }
   const std::string host =

@@ -98,8 +98,7 @@ Result<void> ReportFile::write(const std::string& text) const {
   struct stat there {};
   if (lstat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {
     // rename() would replace a device, even /dev/null, by a regular file.
-    return invalid_argument("it is there and no regular file; name one, or a new one")
-        .within(doing);
+    return invalid_argument("not a regular file; give a regular file or a new name").within(doing);
   }
   const UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!file.valid()) return system_error(doing, errno);

@@ -39,13 +39,13 @@ Result<std::optional<std::string>> ControlClient::line_now() {
       is_at_end_ = true;
       return Error{.kind = ErrorKind::kConnection, .doing = "read " + place_.path, .cause = why};
     };
-    if (is_at_end_ || received_.size() > kMaxLineBytes) return over("nothing more comes");
+    if (is_at_end_ || received_.size() > kMaxLineBytes) return over("the answer is incomplete");
     std::array<char, 64 * 1024> buffer;
     const ssize_t size = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && errno == EAGAIN) return std::optional<std::string>();
     if (size < 0) return over(system_error("", errno).cause);
-    if (size == 0) return over("the ddprun has closed it");
+    if (size == 0) return over("ddprun closed the connection");
     received_.append(buffer.data(), static_cast<std::size_t>(size));
   }
 }
@@ -58,8 +58,8 @@ Result<std::string> ControlClient::line(TimePoint deadline) {
     if (*line) return std::move(**line);
     pollfd fd{socket_.get(), POLLIN, 0};
     if (poll_until({&fd, 1}, deadline)) continue;
-    return timeout_error("read " + place_.path, "the ddprun does not answer",
-                         BootClock::now() - begun, deadline - begun);
+    return timeout_error("read " + place_.path, "ddprun does not answer", BootClock::now() - begun,
+                         deadline - begun);
   }
 }
 

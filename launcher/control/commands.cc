@@ -93,7 +93,7 @@ std::vector<LocalAgent> find_agents() {
       const std::string name = place.path.substr(place.path.rfind('/') + 1);
       node = {{"job", name.substr(0, name.rfind('.'))},
               {"pid", place.pid},
-              {"silent", "it does not answer"}};
+              {"silent", "does not answer"}};
     }
     agents.push_back({place, std::move(node)});
   }
@@ -135,12 +135,12 @@ Choice choose(const ControlOptions& options) {
     const std::string first = job_of(choice.agents.front());
     for (const LocalAgent& agent : choice.agents) {
       if (job_of(agent) == first) continue;
-      choice.exit_code = refuse(options,
-                                (options.job.empty() ? "several jobs run here: name the one"
-                                                     : "several jobs have the id '" + options.job +
-                                                           "': give the process id of the one") +
-                                    std::string(" that is meant"),
-                                ExitCode::kUsage, {{"agents", nodes}});
+      choice.exit_code =
+          refuse(options,
+                 options.job.empty()
+                     ? "several jobs run here: give the id or process id of one"
+                     : "several jobs have the id '" + options.job + "': give the process id of one",
+                 ExitCode::kUsage, {{"agents", nodes}});
       break;
     }
   }
@@ -165,7 +165,7 @@ Result<Asked> ask(const LocalAgent& agent, const ControlRequest& request) {
   if (!answer.contains("ok")) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "ask " + agent.place.path,
-                 .cause = "its answer is of another version of ddprun"};
+                 .cause = "the answer is from another version of ddprun"};
   }
   return Asked{std::move(*client), std::move(answer)};
 }
@@ -355,7 +355,7 @@ int status_here(const ControlOptions& options) {
     }
   }
   if (picture["agents"].empty()) {
-    return refuse(options, "none of the job's ddpruns answers", ExitCode::kNoAnswer);
+    return refuse(options, "no ddprun of the job answers", ExitCode::kNoAnswer);
   }
   if (options.json) {
     print_json(picture);
@@ -389,7 +389,7 @@ int wait_for_end(const ControlOptions& options, const LocalAgent& agent, Asked a
   for (const UniqueFd& process : processes) all = wait_for_process(process, deadline) && all;
   if (!all) {
     return refuse(options,
-                  outcome.value("text", "") + "; it has not ended within " + to_text(allowed),
+                  outcome.value("text", "") + "; it did not end within " + to_text(allowed),
                   ExitCode::kNoAnswer);
   }
   return tell_outcome(options, std::move(outcome));
@@ -456,7 +456,7 @@ int flight_here(const ControlOptions& options) {
     }
   }
   if (!show.has_any()) {
-    return refuse(options, why_not.empty() ? "no workers of the job are on this host now" : why_not,
+    return refuse(options, why_not.empty() ? "the job has no workers on this host now" : why_not,
                   ExitCode::kNoAnswer);
   }
   return end_flight(options, show);

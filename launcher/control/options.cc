@@ -37,7 +37,7 @@ constexpr std::array<std::string_view, 7> kServiceOptions{
 
 Result<void> set_rank(ControlOptions& options, const std::string& text) {
   const auto rank = parse_number<int>(text);
-  if (!rank || *rank < 0) return invalid_argument("'" + text + "' is no rank: 0, 1, 2, ...");
+  if (!rank || *rank < 0) return invalid_value(text, "expected a rank: 0, 1, 2, ...");
   options.request.rank = Rank(*rank);
   return {};
 }
@@ -45,7 +45,7 @@ Result<void> set_rank(ControlOptions& options, const std::string& text) {
 Result<void> set_lines(ControlOptions& options, const std::string& text) {
   const auto lines = parse_number<int>(text);
   if (!lines || *lines < 0 || *lines > kMaxLogLines) {
-    return invalid_argument("'" + text + "' is no number in 0 .. " + std::to_string(kMaxLogLines));
+    return invalid_value(text, "expected a number from 0 to " + std::to_string(kMaxLogLines));
   }
   options.request.lines = *lines;
   return {};
@@ -55,7 +55,7 @@ Result<void> set_last(ControlOptions& options, const std::string& text) {
   constexpr int kMost = static_cast<int>(kFlightRecords);
   const auto last = parse_number<int>(text);
   if (!last || *last < 0 || *last > kMost) {
-    return invalid_argument("'" + text + "' is no number in 0 .. " + std::to_string(kMost));
+    return invalid_value(text, "expected a number from 0 to " + std::to_string(kMost));
   }
   options.last = *last;
   return {};
@@ -70,7 +70,7 @@ Result<void> set_processes(ControlOptions& options, const std::string& text) {
     const std::string_view word = rest.substr(0, comma);
     const auto process = parse_number<pid_t>(word);
     if (!process || *process <= 0) {
-      return invalid_argument("'" + std::string(word) + "' is no process id: 4711, or 4711,4712");
+      return invalid_value(word, "expected process ids, such as 4711 or 4711,4712");
     }
     options.processes.push_back(*process);
     if (!is_last) rest.remove_prefix(comma + 1);
@@ -96,17 +96,17 @@ const std::vector<Option>& own_options() {
          options.json = true;
          return {};
        }},
-      {"rank", "", "N", "this rank alone", {What::kLogs, What::kSignal, What::kFlight}, set_rank},
+      {"rank", "", "N", "only this rank", {What::kLogs, What::kSignal, What::kFlight}, set_rank},
       {"last",
        "",
        "N",
-       "the last N calls of each rank (10; as JSON all)",
+       "the last N calls of each rank (default: 10; with --json all)",
        {What::kFlight},
        set_last},
       {"follow",
        "f",
        "",
-       "go on with what is written from now on, until the job ends",
+       "continue with new output until the job ends",
        {What::kLogs},
        [](ControlOptions& options, const std::string&) -> Result<void> {
          options.request.follow = true;
@@ -115,13 +115,13 @@ const std::vector<Option>& own_options() {
       {"lines",
        "n",
        "N",
-       "the last N lines of each stream (" + std::to_string(kDefaultLogLines) + ")",
+       "the last N lines of each stream (default: " + std::to_string(kDefaultLogLines) + ")",
        {What::kLogs},
        set_lines},
       {"now",
        "",
        "",
-       "kill the workers, without their --shutdown-grace",
+       "kill the workers at once, without --shutdown-grace",
        {What::kStop},
        [](ControlOptions& options, const std::string&) -> Result<void> {
          options.request.at_once = true;
@@ -130,7 +130,7 @@ const std::vector<Option>& own_options() {
       {"compare",
        "",
        "",
-       "say only where ranks differ, and what is in progress",
+       "show only where ranks differ, and what is in progress",
        {What::kFlight},
        [](ControlOptions& options, const std::string&) -> Result<void> {
          options.only_compares = true;
@@ -148,13 +148,13 @@ const std::vector<Option>& own_options() {
       {"pid",
        "",
        "PID,...",
-       "of ranks that run without ddprun, in these processes of this host",
+       "read ranks that run without ddprun, in these processes of this host",
        {What::kFlight},
        set_processes},
       {"timeout",
        "",
        "SECONDS",
-       "wait so long for the end (the grace, and a minute more)",
+       "how long to wait for the end (default: --shutdown-grace and a minute)",
        {What::kStop},
        set_timeout},
       {"help",
@@ -180,9 +180,10 @@ const std::vector<Option>& options_of(What what) {
     }
     for (const std::string_view name : kServiceOptions) {
       const OptionSpec* spec = find_option("--" + std::string(name));
-      const std::string help = name == "rdzv-endpoint"
-                                   ? "ask the rendezvous service there, wherever the job runs"
-                                   : spec->help;
+      const std::string help =
+          name == "rdzv-endpoint"
+              ? "ask the rendezvous service at this address, wherever the job runs"
+              : spec->help;
       all.push_back({spec->name,
                      "",
                      spec->placeholder,
@@ -224,13 +225,13 @@ bool names_file(const std::string& word) {
 Result<void> take_words(ControlOptions& options, std::vector<std::string> words) {
   const std::string command(enum_name(kControlWords, options.request.what));
   if (options.request.what == What::kSignal) {
-    if (words.empty()) return invalid_argument("which signal? ddprun signal USR1 [JOB]");
+    if (words.empty()) return invalid_argument("the signal is missing: ddprun signal USR1 [JOB]");
     std::string name = words.front();
     std::transform(name.begin(), name.end(), name.begin(),
                    [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
     const std::optional<int> signal = signal_by_name(name);
     if (!signal) {
-      return invalid_argument("'" + words.front() + "' is no signal: USR1, SIGTERM, 10, ...");
+      return invalid_value(words.front(), "expected USR1, SIGTERM, 10, ...").within("signal");
     }
     options.request.signal = *signal;
     words.erase(words.begin());
@@ -238,14 +239,14 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
   if (options.request.what == What::kFlight && std::ranges::any_of(words, names_file)) {
     const auto job = std::ranges::find_if_not(words, names_file);
     if (job != words.end()) {
-      return invalid_argument("it reads files, or asks a job: '" + *job + "' names no file");
+      return invalid_argument("give files or a job, not both: '" + *job + "' is not a file");
     }
     options.files = std::move(words);
     return {};
   }
   if (words.size() > 1) {
-    return invalid_argument("one job at a time: 'ddprun " + command + "' takes '" + words[0] +
-                            "' or '" + words[1] + "'");
+    return invalid_argument("'ddprun " + command + "' takes one job, not '" + words[0] + "' and '" +
+                            words[1] + "'");
   }
   if (!words.empty()) options.job = words.front();
   return {};
@@ -275,7 +276,7 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     if (!option) return unknown_option(what, name);
     std::string text;
     if (option->placeholder.empty()) {
-      if (equals != std::string::npos) return invalid_argument("it takes no value").within(name);
+      if (equals != std::string::npos) return invalid_argument("takes no value").within(name);
       text = "true";
     } else if (equals != std::string::npos) {
       text = given.substr(equals + 1);
@@ -286,7 +287,7 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     }
     // An empty variable in a script must not turn a request to a service into one to this host.
     if (text.empty()) {
-      return invalid_argument("its value is empty: give one, or leave the option out").within(name);
+      return invalid_argument("empty value (give one, or leave the option out)").within(name);
     }
     if (Result<void> set = option->set(options, text); !set) {
       return std::move(set).error().within(name);
@@ -295,23 +296,23 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
   }
   if (options.wants_help) return options;
   if (options.service.rdzv_endpoint.empty() && !of_service.empty()) {
-    return invalid_argument("it is for asking a service: give --rdzv-endpoint=HOST:PORT, too")
-        .within(of_service);
+    return invalid_argument("needs --rdzv-endpoint=HOST:PORT").within(of_service);
   }
   if (const Result<void> taken = take_words(options, std::move(words)); !taken) {
     return taken.error();
   }
   if (!options.service.rdzv_endpoint.empty() && !options.files.empty()) {
-    return invalid_argument("files are read here: give it, or files").within("--rdzv-endpoint");
+    return invalid_argument("cannot be used with files, which are read on this host")
+        .within("--rdzv-endpoint");
   }
   const bool has_other =
       !options.service.rdzv_endpoint.empty() || !options.files.empty() || !options.job.empty();
   if (!options.processes.empty() && has_other) {
-    return invalid_argument("processes of this host are read: give it, or a job, or files")
+    return invalid_argument("cannot be used with a job or files: it reads processes of this host")
         .within("--pid");
   }
   if (!options.service.rdzv_endpoint.empty() && options.job.empty() && what != What::kStatus) {
-    return invalid_argument("a service has many jobs: name the one that is meant")
+    return invalid_argument("give the id of a job: the service may have several")
         .within("--rdzv-endpoint");
   }
   return options;
@@ -332,9 +333,8 @@ std::string control_help(What what) {
   constexpr std::size_t kColumn = 28;
   std::string text = "ddprun " + std::string(enum_name(kControlWords, what)) + " " +
                      control_usage(what) +
-                     "\n\nJOB: the job's id, or the process id of its ddprun; without it the only "
-                     "one that this\nuser runs on this host. "
-                     "docs/how-to/control.md tells more.\n\n";
+                     "\n\nJOB: the job's id, or the process id of its ddprun (default: the only "
+                     "job of this\nuser on this host). See docs/how-to/control.md.\n\n";
   for (const Option& one : options_of(what)) {
     std::string line = "  ";
     if (!one.short_name.empty()) line += "-" + one.short_name + ", ";

@@ -23,7 +23,7 @@ int integer_or(const Json& json, const char* key, int otherwise, int max) {
   const auto found = json.find(key);
   if (found == json.end()) return otherwise;
   if (!found->is_number_integer() || *found < 0 || *found > max) {
-    refuse(json, std::string(key) + " is no number in 0 .. " + std::to_string(max));
+    refuse(json, std::string(key) + " is not a number from 0 to " + std::to_string(max));
   }
   return found->get<int>();
 }
@@ -99,12 +99,12 @@ std::string request_line(const ControlRequest& request) {
 Result<ControlRequest> parse_request(std::string_view line) {
   try {
     const Json json = Json::parse(line);
-    if (!json.is_object()) return invalid_argument("the request is no JSON object");
+    if (!json.is_object()) return invalid_argument("the request is not a JSON object");
     const int version = integer_or(json, "version", 0, std::numeric_limits<int>::max());
     if (version != kControlSocketProtocol) {
       return Error{.kind = ErrorKind::kUnsupported,
                    .cause = "this ddprun speaks version " + std::to_string(kControlSocketProtocol) +
-                            " on its socket, the request has " + std::to_string(version)};
+                            " on its socket, the request has version " + std::to_string(version)};
     }
     ControlRequest request;
     request.what = value_in(kControlWords, json.at("what"));
@@ -112,7 +112,7 @@ Result<ControlRequest> parse_request(std::string_view line) {
     if (request.by.empty()) request.by = "a user";
     request.signal = integer_or(json, "signal", 0, kMaxSignal);
     if (request.what == ControlRequest::What::kSignal && request.signal == 0) {
-      return invalid_argument("the request names no signal");
+      return invalid_argument("the request has no signal");
     }
     if (json.contains("rank")) {
       request.rank = Rank(integer_or(json, "rank", 0, std::numeric_limits<int>::max()));
@@ -122,7 +122,7 @@ Result<ControlRequest> parse_request(std::string_view line) {
     request.lines = integer_or(json, "lines", kDefaultLogLines, kMaxLogLines);
     return request;
   } catch (const Json::exception& error) {
-    return invalid_argument("the request is none: " + shown(error.what()));
+    return invalid_argument("invalid request: " + shown(error.what()));
   }
 }
 

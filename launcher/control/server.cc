@@ -119,7 +119,7 @@ void ControlServer::without_service(const Question& question, const Error& why) 
       session->say(status_line(node_.view(), moment(), why));
       return session->end();
     case ControlRequest::What::kStop:
-      session->say(outcome_line(Outcome::kDone, why.cause + ": this node alone is being stopped"));
+      session->say(outcome_line(Outcome::kDone, why.cause + ": stopping only this node"));
       waiters_.push_back(session);
       return node_.stop_here(question.request.at_once);
     case ControlRequest::What::kWho:

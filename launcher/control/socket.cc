@@ -143,7 +143,7 @@ void ControlSocket::admit(const std::shared_ptr<State>& state, const ControlSess
   session->timer_.expires_after(kAskTimeout);
   session->timer_.async_wait([session](error_code error) {
     if (error || session->has_asked_) return;
-    session->say(outcome_line(Outcome::kRefused, "nothing was asked in time"));
+    session->say(outcome_line(Outcome::kRefused, "no request came in time"));
     session->end();
   });
   read(state, session);
@@ -178,9 +178,8 @@ void ControlSocket::take(const std::shared_ptr<State>& state, const ControlSessi
   session->has_asked_ = true;
   session->timer_.cancel();
   if (end > kMaxRequestBytes) {
-    session->say(outcome_line(
-        Outcome::kRefused,
-        "a request has one line of " + std::to_string(kMaxRequestBytes) + " bytes at most"));
+    session->say(outcome_line(Outcome::kRefused, "a request is one line of at most " +
+                                                     std::to_string(kMaxRequestBytes) + " bytes"));
     return session->end();
   }
   const std::string line = session->received_.substr(0, end);

@@ -109,7 +109,7 @@ std::string job_text(const Json& job) {
   if (generation >= 0) all += ", generation " + std::to_string(generation);
   all += "\n";
   const std::string known = since(job, "since");
-  if (!known.empty()) all += "  there " + known + "\n";
+  if (!known.empty()) all += "  known " + known + "\n";
   if (generation >= 0) {
     const std::string formed = since(job, "generation_since");
     if (!formed.empty()) all += "  generation " + std::to_string(generation) + " " + formed + "\n";
@@ -125,7 +125,7 @@ std::string job_text(const Json& job) {
                ranks_of(node), text(node, "phase"),
                node.value("connected", true)
                    ? ""
-                   : "not heard for " + to_text(Duration(std::chrono::milliseconds(silent)))});
+                   : "silent for " + to_text(Duration(std::chrono::milliseconds(silent)))});
   }
   all += nodes.text("  ");
   const std::int64_t left_out = number(job, "nodes_left_out", 0);
@@ -142,12 +142,12 @@ std::string verdicts_text(const Json& job) {
     for (const Json& first : list(failure, "first")) {
       if (!first.is_object()) continue;
       if (&first != &list(failure, "first").front()) {
-        all += "    or, at the same time as far as one can tell: " + text(first, "what") + "\n";
+        all += "    or, at about the same time: " + text(first, "what") + "\n";
       }
       const std::string kind = text(first, "kind");
       const std::string said = text(first, "message");
       if (!said.empty() && kind != "node_lost" && kind != "lease_lost") {
-        all += "    it said: " + said + "\n";
+        all += "    its message: " + said + "\n";
       }
       for (const Json& line : list(first, "stderr")) {
         if (line.is_string()) all += "    | " + printable(line.get<std::string>()) + "\n";
@@ -190,7 +190,7 @@ std::string status_text(const Json& picture) {
   } else if (!agents.empty()) {
     const Json& agent = agents.front();
     all += "job '" + text(agent, "job") +
-           "', as this node knows it: " + text(picture, "service_silent") + "\n";
+           "', as known to this node: " + text(picture, "service_silent") + "\n";
     all += "  generation " + digits(agent, "generation") + " " + since(agent, "generation_since") +
            "\n";
   }

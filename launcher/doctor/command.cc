@@ -24,19 +24,19 @@ int fail(const Error& error, ExitCode code) { return ddprun::fail("ddprun doctor
 
 constexpr std::string_view kHelp =
     "Usage: ddprun doctor [options] [program [arguments...]]\n\n"
-    "Looks at this host and at the way to the others for what makes jobs hang or crawl, and says\n"
-    "what to do. Nothing is started or changed. All options of ddprun are taken, with their\n"
-    "PET_<NAME> in the environment: put `doctor` into a job's command line, and it looks at what\n"
-    "that job needs.\n\n"
+    "Checks this host and the network path to others for what makes jobs hang or slow, and "
+    "says\nwhat to do. Starts and changes nothing. Accepts all options of ddprun, and "
+    "their\nPET_<NAME> in the environment: put `doctor` into a job's command line, and it checks "
+    "what\nthat job needs.\n\n"
     "  ddprun doctor\n"
     "  ddprun doctor --rdzv-endpoint=node0:29400\n"
     "  ddprun doctor --nnodes=2 --rdzv-endpoint=node0:29400 --nproc-per-node=8 train.py\n\n"
     "  --json           one JSON object instead of lines\n"
-    "  --libtorch DIR   LibTorch, where it is not beside the Python of PATH, in .venv or on\n"
-    "                   LD_LIBRARY_PATH; e.g. --libtorch=/opt/libtorch\n"
+    "  --libtorch DIR   directory of LibTorch, if it is not next to the Python of PATH, in .venv "
+    "or\n                   on LD_LIBRARY_PATH; e.g. --libtorch=/opt/libtorch\n"
     "  -h, --help       this text\n\n"
-    "Exit codes: 0 no problem (there may be warnings), 2 the command line cannot be meant,\n"
-    "78 a problem was found. docs/how-to/doctor.md says more about each finding.\n";
+    "Exit codes: 0 no problem (there may be warnings), 2 usage error,\n"
+    "78 a problem was found. See docs/how-to/doctor.md for each finding.\n";
 
 // Returns a message for an unknown option that is close to one of doctor's own, such as "--jsn".
 // ddprun's parser does not know these. Empty: no argument is close.
@@ -72,12 +72,11 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
     } else if (argument == "--help" || argument == "-h") {
       line.help = true;
     } else if (argument == kLibtorch) {
-      if (i + 1 == arguments.size()) return invalid_argument("it needs a value").within(kLibtorch);
+      if (i + 1 == arguments.size()) return invalid_argument("needs a value").within(kLibtorch);
       line.request.libtorch = arguments[++i];
     } else if (argument.starts_with(std::string(kLibtorch) + "=")) {
       line.request.libtorch = argument.substr(kLibtorch.size() + 1);
-      if (line.request.libtorch.empty())
-        return invalid_argument("it needs a value").within(kLibtorch);
+      if (line.request.libtorch.empty()) return invalid_argument("needs a value").within(kLibtorch);
     } else {
       others.push_back(argument);
       const Result<const OptionSpec*> option = option_of(argument);

@@ -132,7 +132,7 @@ Facts unless_it_hangs(Duration allowed, Facts otherwise, const std::function<Fac
 constexpr Duration kDiskPatience = std::chrono::seconds(3);
 constexpr Duration kNcclPatience = std::chrono::seconds(8);
 
-const std::string kDiskHangs = "the file system has not answered within " + to_text(kDiskPatience);
+const std::string kDiskHangs = "the file system did not answer within " + to_text(kDiskPatience);
 
 }  // namespace
 

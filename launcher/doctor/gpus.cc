@@ -168,7 +168,7 @@ NcclLibrary open_nccl(const std::string& name) {
         if (get_version && get_version(&version) == 0) {
           library.version = nccl_version_text(version);
         } else {
-          library.why = "it does not tell its version";
+          library.why = "it does not report its version";
         }
         return library;
       });

@@ -57,7 +57,7 @@ Space look_at_space(const std::string& path) {
   space.free_inodes = status.f_files == 0 ? 1 : status.f_favail;
   std::error_code error;
   if (!fs::is_directory(path, error)) {
-    space.why_not_writable = "it is no directory";
+    space.why_not_writable = "not a directory";
   } else if (access(path.c_str(), W_OK | X_OK) != 0) {
     space.why_not_writable = system_error("", errno).cause;
   }

@@ -71,7 +71,7 @@ LookUp look_up_address(const std::string& address) {
   LookUp seen{.asked = is_ipv4 && has_ipv6_sockets() ? "::ffff:" + address : address};
   const std::optional<SocketAddress> numeric = numeric_address({seen.asked, 0});
   if (!numeric) {
-    seen.why = "it is no numeric address";
+    seen.why = "not a numeric address";
     return seen;
   }
   const Deadline deadline(kLookUpPatience);
@@ -112,7 +112,7 @@ NameServer ask_name_server(const std::string& address) {
   NameServer server{.address = address, .outcome = NameServer::Outcome::kFailed};
   const std::optional<SocketAddress> numeric = numeric_address({address, kDnsPort});
   if (!numeric) {
-    server.why = "it is no numeric address";
+    server.why = "not a numeric address";
     return server;
   }
   const Deadline deadline(kServerPatience);

@@ -51,7 +51,7 @@ class Conversation {
   Result<std::string> receive(const Deadline& deadline) {
     while (plain_.empty()) {
       if (tls_ && tls_->is_ended()) {
-        return Error{.kind = ErrorKind::kConnection, .cause = "it has closed the connection"};
+        return Error{.kind = ErrorKind::kConnection, .cause = "it closed the connection"};
       }
       if (const Result<void> moved = take(deadline); !moved) return moved.error();
     }

@@ -170,7 +170,7 @@ std::string flight_file(const std::vector<RankFlight>& flights) {
 
 Result<std::vector<RankFlight>> parse_flight_file(std::string_view text) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_array()) return invalid_argument("it is no flight.json: no JSON array");
+  if (!json.is_array()) return invalid_argument("not a flight.json: no JSON array");
   std::vector<RankFlight> flights;
   try {
     for (const Json& one : json) {
@@ -179,7 +179,7 @@ Result<std::vector<RankFlight>> parse_flight_file(std::string_view text) {
       take_calls(one, flights.back());
     }
   } catch (const Json::exception& error) {
-    return invalid_argument("it is no flight.json: " + std::string(error.what()));
+    return invalid_argument("not a flight.json: " + std::string(error.what()));
   }
   return flights;
 }

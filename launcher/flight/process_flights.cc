@@ -65,11 +65,11 @@ RankFlight flight_in(const WorkerPage& page, pid_t process) {
 std::string trouble_with(pid_t process, const fs::path& open_files) {
   if (!process_stat(process)) return "there is no " + name_of(process);
   if (access(open_files.c_str(), R_OK | X_OK) != 0) {
-    return name_of(process) + " may not be looked into: " + std::strerror(errno);
+    return "cannot look into " + name_of(process) + ": " + std::strerror(errno);
   }
   return name_of(process) +
-         " keeps no flight record of its own: it is no rank of this ddprun's library, or "
-         "ddprun has started it";
+         " has no flight record of its own: it is not a rank of this ddprun's library, or ddprun "
+         "started it";
 }
 
 }  // namespace

@@ -57,7 +57,7 @@ void FlightShow::take(std::string_view json_line) {
   if (collected_.take(json_line)) return;
   const Json json = Json::parse(json_line, nullptr, /*allow_exceptions=*/false);
   if (json.is_object() && json.contains("dropped_bytes")) {
-    notice("calls are missing: a node has more to tell than is kept for a reader");
+    notice("calls are missing: a node has more calls than it keeps for a reader");
   }
 }
 

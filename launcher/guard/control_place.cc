@@ -87,7 +87,7 @@ Result<UniqueFd> open_directory(const std::string& path) {
     return refuse("it belongs to user " + std::to_string(status.st_uid) + ", not to user " +
                   std::to_string(geteuid()));
   }
-  if ((status.st_mode & 077) != 0) return refuse("others than its user may enter it: chmod 700");
+  if ((status.st_mode & 077) != 0) return refuse("other users may enter it: chmod 700");
   return directory;
 }
 
@@ -142,11 +142,11 @@ ControlHome find_control_home() {
   if (directory || directory.error().sys_errno == ENOENT) return {home, ""};
   const std::string& why = directory.error().cause;
   for (const std::string& one : stand_ins_of(home)) {
-    if (open_directory(one)) return {one, home + " is not used: " + why + "; " + one + " is"};
+    if (open_directory(one)) return {one, home + " is not used: " + why + "; using " + one};
   }
   const std::string other = home + "." + random_hex(8);
   return {other,
-          home + " is not used for the socket of ddprun's commands: " + why + "; " + other + " is"};
+          home + " is not used for the socket of ddprun's commands: " + why + "; using " + other};
 }
 
 std::string control_socket_path(std::string_view job, pid_t pid) {

@@ -161,8 +161,8 @@ void clear_up(const GuardianOptions& options, Duration patience = kKillPatience)
   kill_cgroup(options.cgroup);
   if (!end_all_descendants(patience)) {
     say(options,
-        "some processes cannot be killed (in an uninterruptible system call?); they end when it "
-        "does");
+        "some processes cannot be killed (in an uninterruptible system call?); they end when that "
+        "call ends");
   }
   remove_traces(options);
 }
@@ -174,15 +174,14 @@ void remove_abandoned(const GuardianOptions& options) {
   for (const std::string& place : places_for_files()) {
     for (const RunDirectory& run : abandoned_in(place)) {
       remove_files(run.path);
-      say(options,
-          "removed " + run.path + ", which a run had left that was killed with all its guards");
+      say(options, "removed " + run.path + ", left by a run whose guards were all killed");
     }
   }
   const std::string own = own_cgroup_directory();
   for (const RunDirectory& run : own.empty() ? std::vector<RunDirectory>() : abandoned_in(own)) {
     if (remove_cgroup(run.path)) {
-      say(options, "removed the control group " + run.path +
-                       ", which a run had left that was killed with all its guards");
+      say(options,
+          "removed the control group " + run.path + ", left by a run whose guards were all killed");
     }
   }
 }

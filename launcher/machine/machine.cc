@@ -46,7 +46,7 @@ Result<int> count_slots(const SlotCount& wanted) {
   if (gpus > 0) return gpus;
   return Error{.kind = ErrorKind::kUnsupported,
                .doing = "--nproc-per-node",
-               .cause = "'gpu': no GPU is visible here; give a number, cpu or auto"};
+               .cause = "invalid value 'gpu' (no GPU is visible here; give a number, cpu or auto)"};
 }
 
 int count_cores() {

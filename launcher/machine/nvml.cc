@@ -64,7 +64,7 @@ Result<Nvml> Nvml::open() {
   const int status = init ? init() : -1;
   if (status != 0) {
     const auto words = library->function<const char* (*)(int)>("nvmlErrorString");
-    return Error{.doing = doing, .cause = words ? words(status) : "it is no NVML"};
+    return Error{.doing = doing, .cause = words ? words(status) : "not an NVML library"};
   }
   library->is_ready = true;
   return Nvml(library);

@@ -176,11 +176,11 @@ Result<FoundMachine> find_machine(const TopologyOptions& options) {
   }
   Hwloc hwloc;
   if (!hwloc.find_in(library.get()) || hwloc.get_api_version() >> 16 != HWLOC_API_VERSION >> 16) {
-    return not_there(options.library + " is no hwloc of version 2: install libhwloc15");
+    return not_there(options.library + " is not hwloc version 2: install libhwloc15");
   }
   Scan scan(hwloc);
   if (!scan.load(!options.gpus.empty())) {
-    return not_there("it cannot read them (are HWLOC_XMLFILE and HWLOC_SYNTHETIC right?)");
+    return not_there("hwloc cannot read them (check HWLOC_XMLFILE and HWLOC_SYNTHETIC)");
   }
   FoundMachine found;
   found.machine.cores = scan.cores();
@@ -206,9 +206,10 @@ Result<FoundMachine> find_machine(const TopologyOptions& options) {
 namespace ddprun {
 
 Result<FoundMachine> find_machine(const TopologyOptions&) {
-  return Error{.kind = ErrorKind::kUnsupported,
-               .doing = "ask hwloc for this machine's cores",
-               .cause = "this ddprun was built without it: install libhwloc-dev and build again"};
+  return Error{
+      .kind = ErrorKind::kUnsupported,
+      .doing = "ask hwloc for this machine's cores",
+      .cause = "this ddprun was built without hwloc: install libhwloc-dev and build again"};
 }
 
 }  // namespace ddprun

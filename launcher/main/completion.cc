@@ -156,7 +156,8 @@ std::string zsh_completion() {
 int run_completion(const std::vector<std::string>& arguments) {
   const std::string shell = arguments.size() == 1 ? arguments.front() : "";
   if (shell != "bash" && shell != "zsh") {
-    return fail("ddprun", invalid_argument("for which shell? ddprun completion bash, or zsh"),
+    return fail("ddprun",
+                invalid_argument("missing or unknown shell: ddprun completion bash, or zsh"),
                 ExitCode::kUsage);
   }
   std::fputs((shell == "bash" ? bash_completion() : zsh_completion()).c_str(), stdout);

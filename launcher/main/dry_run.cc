@@ -15,7 +15,7 @@ namespace {
 std::string meeting_of(const AgentConfig& config) {
   const Rendezvous& plan = config.rendezvous;
   switch (plan.mode) {
-    case Rendezvous::Mode::kLocal: return "nobody: the job has one node";
+    case Rendezvous::Mode::kLocal: return "none: the job has one node";
     case Rendezvous::Mode::kDynamic: return "at " + to_text(plan.meeting_point);
     case Rendezvous::Mode::kStatic:
       return "at " + to_text(plan.meeting_point) + ", where node rank 0 serves everything";
@@ -97,7 +97,7 @@ std::string dry_run_text(const AgentConfig& config) {
   }
   text += "\n" + environment_text(config);
   if (options.nodes.max > 1 && !options.node_rank) {
-    text += "node rank: decided when the nodes meet; 0 is shown\n";
+    text += "node rank: assigned by the service; 0 is shown\n";
   }
   const std::map<std::string, std::string> known = known_at_start(config);
   const PlanOptions plan = plan_options(config, log_directory_of(config));

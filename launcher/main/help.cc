@@ -16,13 +16,13 @@ namespace {
 
 constexpr const char* kWhatItIs =
     "Starts a program several times, on one or several nodes, as the workers of one data-parallel "
-    "job: gives each its rank, serves the store they meet at, passes their output on, and restarts "
-    "all when one fails. A .py file or -m goes through python; anything else is executed.";
+    "job: gives each its rank, serves their store, passes their output on, and restarts all when "
+    "one fails. python runs a .py file or a module (-m); any other program is executed.";
 constexpr const char* kExitCodesAre =
-    "The first failed worker's own, 128+n for signal n, or one of these.";
+    "The exit code of the first failed worker, 128+n for signal n, or one of these.";
 constexpr const char* kSources =
-    "What is given counts in this order: the command line, PET_<NAME> in the environment, the file "
-    "of --config, the default. Names may be written with - or _.";
+    "Order of precedence: the command line, PET_<NAME> in the environment, the file of --config, "
+    "the default. Names may be written with - or _.";
 
 constexpr std::size_t kIndent = 34;
 
@@ -98,7 +98,7 @@ std::string help_text() {
   for_each_option(
       [&](const std::string& group) { text += "\n" + group + "\n"; },
       [&](const OptionSpec& spec) { append_entry(text, head_of(spec), explanation_of(spec)); });
-  text += "\nIn brackets: what counts where an option is not given.\n";
+  text += "\nIn brackets: the default.\n";
   append_wrapped(text, kSources, 0);
   text += "\nCommands (./NAME runs a program of that name)\n";
   for (const CommandName& command : command_names()) {
@@ -123,7 +123,7 @@ std::string man_page() {
       ".SH SYNOPSIS\n.B ddprun\n[options] program [arguments...]\n.br\n.B ddprun\ncommand "
       "[arguments...]\n.SH DESCRIPTION\n" +
       in_roff(kWhatItIs) + "\n.PP\n" + in_roff(kSources) + "\n";
-  page += ".SH OPTIONS\nIn brackets: what counts where an option is not given.\n";
+  page += ".SH OPTIONS\nIn brackets: the default.\n";
   const auto entry = [&](const std::string& head, const std::string& words) {
     page += ".TP\n.B " + in_roff(head) + "\n" + in_roff(words) + "\n";
   };
@@ -145,7 +145,7 @@ std::string man_page() {
 
 int run_man_page(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
-    return fail("ddprun", invalid_argument("it takes no argument").within("man-page"),
+    return fail("ddprun", invalid_argument("takes no argument").within("man-page"),
                 ExitCode::kUsage);
   }
   std::fputs(man_page().c_str(), stdout);

@@ -118,7 +118,7 @@ int run(const std::vector<std::string>& arguments) {
       return run_command({arguments.begin() + 1, arguments.end()});
     if (const std::string_view meant = meant_command(word); !meant.empty())
       return fail(
-          invalid_argument("'" + word + "' is no command; type: ddprun " + std::string(meant) +
+          invalid_argument("'" + word + "' is not a command; type: ddprun " + std::string(meant) +
                            " (to run a program of this name: ddprun ./" + word + ")"),
           ExitCode::kUsage);
   }

@@ -16,7 +16,7 @@ namespace ddprun {
 namespace {
 
 Error refuse_torchruns(const std::string& given, const RefusedOption& refused) {
-  return invalid_argument(given + " is torchrun's, and not available here: " + refused.instead);
+  return invalid_argument(given + " of torchrun is not supported: " + refused.instead);
 }
 
 Error unknown_option(const std::string& given) {
@@ -170,7 +170,7 @@ Result<void> check_variables(LaunchOptions& options) {
       return refuse_torchruns(variable, *refused);
     }
     if (const std::string nearest = nearest_word(name, option_names()); !nearest.empty()) {
-      options.remarks.push_back(variable + " does nothing here: did you mean " +
+      options.remarks.push_back(variable + " has no effect: did you mean " +
                                 environment_name(nearest) + "?");
     }
   }
@@ -208,9 +208,9 @@ Result<const OptionSpec*> option_of(const std::string& given) {
     if (const OptionSpec* option = find_option("--" + meant.front())) return option;
     return unknown_option("--" + meant.front());
   }
-  std::string text = given + " is the beginning of";
+  std::string text = given + " is ambiguous:";
   for (const std::string& name : meant) text += (name == meant.front() ? " --" : ", --") + name;
-  return invalid_argument(text + ": write more of it");
+  return invalid_argument(text);
 }
 
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments) {
@@ -245,10 +245,10 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
   take_program(sources, line);
   if (line.options.program.empty() && sources.line.rest.empty() &&
       needs_program(line.options.command)) {
-    return invalid_argument(line.options.module
-                                ? "which module? ddprun [options] -m package.module [arguments]"
-                                : "which program? ddprun [options] program [arguments]; ddprun "
-                                  "--help tells more");
+    return invalid_argument(
+        line.options.module
+            ? "the module is missing: ddprun [options] -m package.module [arguments]"
+            : "the program is missing: ddprun [options] program [arguments]; see ddprun --help");
   }
   return line;
 }

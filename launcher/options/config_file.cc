@@ -49,8 +49,8 @@ Result<std::string> text_of(const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_number() || value.is_boolean()) return value.dump();
   const char* const what = value.is_object() ? "an object" : value.is_array() ? "a list" : "null";
-  return invalid_argument(std::string("it is ") + what +
-                          ", and should be a text, a number, true or false");
+  return invalid_argument(std::string("found ") + what +
+                          " (expected a string, a number, true or false)");
 }
 
 Result<std::vector<std::string>> texts_of(const Json& list) {
@@ -67,16 +67,16 @@ Result<void> read_option(const std::string& name, const Json& value, ConfigFile&
   const OptionSpec* option = find_option("--" + name);
   if (!option) {
     const std::string nearest = nearest_word(with_dashes(name), option_names());
-    return invalid_argument("there is no such option" +
-                            (nearest.empty() ? "; ddprun --print-config lists them"
-                                             : ": did you mean '" + nearest + "'?"));
+    return invalid_argument("unknown option" + (nearest.empty()
+                                                    ? "; ddprun --print-config lists them"
+                                                    : ": did you mean '" + nearest + "'?"));
   }
   if (option->where != OptionSpec::Where::kAnywhere) {
-    return invalid_argument("that can be given on the command line only");
+    return invalid_argument("allowed on the command line only");
   }
-  if (file.texts.contains(option->name)) return invalid_argument("it is there twice");
+  if (file.texts.contains(option->name)) return invalid_argument("given twice");
   if (value.is_array() && !option->repeats) {
-    return invalid_argument("it is a list, but takes one value; write it as on the command line");
+    return invalid_argument("found a list (expected one value, as on the command line)");
   }
   Result<std::vector<std::string>> texts =
       texts_of(value.is_array() ? value : Json::array({value}));
@@ -87,12 +87,12 @@ Result<void> read_option(const std::string& name, const Json& value, ConfigFile&
 
 Result<void> read_entry(const std::string& name, const Json& value, ConfigFile& file) {
   if (name == "program") {
-    if (!value.is_string()) return invalid_argument("it should be a text");
+    if (!value.is_string()) return invalid_argument("expected a string");
     file.program = value.get<std::string>();
     return {};
   }
   if (name == "args") {
-    if (!value.is_array()) return invalid_argument("it should be a list of texts");
+    if (!value.is_array()) return invalid_argument("expected a list of strings");
     Result<std::vector<std::string>> texts = texts_of(value);
     if (!texts) return std::move(texts).error();
     file.args = std::move(*texts);
@@ -109,11 +109,13 @@ Result<ConfigFile> parse_config_file(const std::string& path, const std::string&
   try {
     const Json json = Json::parse(text);
     if (!json.is_object()) {
-      return invalid_argument("it holds no JSON object, like {\"nproc-per-node\": 8}").within(path);
+      return invalid_argument("expected a JSON object, such as {\"nproc-per-node\": 8}")
+          .within(path);
     }
     for (const auto& [name, value] : json.items()) entries.emplace_back(name, value);
   } catch (const Json::parse_error& error) {
-    return invalid_argument("no JSON at " + place_of(text, error.byte) + ": " + reason_of(error))
+    return invalid_argument("invalid JSON at " + place_of(text, error.byte) + ": " +
+                            reason_of(error))
         .within(path);
   } catch (const Json::exception& error) {  // a number that no double can hold
     return invalid_argument(reason_of(error)).within(path);

@@ -55,8 +55,7 @@ Setter text_into(T LaunchOptions::*member) {
 // empty text must not mean that the option was not given, for example for a key file.
 Setter needed_into(std::string LaunchOptions::*member) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
-    if (text.empty())
-      return invalid_argument("its value is empty: give one, or leave the option out");
+    if (text.empty()) return invalid_argument("empty value (give one, or leave the option out)");
     options.*member = text;
     return {};
   };
@@ -67,7 +66,7 @@ Setter needed_into(std::string LaunchOptions::*member) {
 Result<void> read_switch(bool& value, const std::string& text) {
   const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   if (!number && text != "true" && text != "false") {
-    return invalid_argument("'" + text + "' is neither true (1) nor false (0)");
+    return invalid_value(text, "expected true, false, 1 or 0");
   }
   value = text == "true" || (number && text.find_first_not_of('0') != std::string::npos);
   return {};
@@ -84,8 +83,8 @@ Setter integer_into(T LaunchOptions::*member, int min, int max) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
     const std::optional<int> value = parse_number<int>(text);
     if (!value || *value < min || *value > max) {
-      return invalid_argument("'" + text + "' is no integer from " + std::to_string(min) + " to " +
-                              std::to_string(max));
+      return invalid_value(
+          text, "expected an integer from " + std::to_string(min) + " to " + std::to_string(max));
     }
     options.*member = *value;
     return {};
@@ -129,11 +128,11 @@ Result<void> check_signals(const std::string& text) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string name = text.substr(begin, end - begin);
     const std::optional<int> signal = signal_by_name(name);
-    if (!signal) return invalid_argument("'" + name + "' is no signal: SIGTERM,SIGINT");
+    if (!signal) return invalid_value(name, "expected signals, such as SIGTERM,SIGINT");
     if (std::ranges::count(kPassedSignals, *signal) == 0) {
       return invalid_argument(
           signal_name(*signal) +
-          " ends no job here; --checkpoint-signal asks workers to save and to leave");
+          " does not end a job; with --checkpoint-signal workers save and exit");
     }
     begin = end + 1;
   }
@@ -146,7 +145,7 @@ std::function<Result<void>(const std::string&)> check_word(std::vector<std::stri
                                                            const char* instead) {
   return [words = std::move(words), instead](const std::string& text) -> Result<void> {
     if (std::find(words.begin(), words.end(), text) != words.end()) return {};
-    return invalid_argument("'" + text + "' is not available here; " + instead);
+    return invalid_value(text, instead);
   };
 }
 
@@ -160,28 +159,27 @@ const std::vector<OptionSpec>& option_table() {
        "--nproc-per-node=8", parsed(&LaunchOptions::slots, parse_slots),
        std::to_string(standard.slots.number)},
       {"Workers", "max-restarts", "", "N",
-       "restarts the whole job may use; each begins all workers anew", "--max-restarts=3",
+       "restarts of the whole job; each starts all workers again", "--max-restarts=3",
        integer_into(&LaunchOptions::max_restarts, 0, kMaxInt),
        std::to_string(standard.max_restarts)},
       {.group = "Workers",
        .name = "restart-window",
        .placeholder = "SECONDS",
-       .help = "--max-restarts counts only the restarts of the last so many seconds",
+       .help = "--max-restarts counts only the restarts of the last SECONDS",
        .example = "--restart-window=3600",
        .set = part_into(&LaunchOptions::restart_rules, &RestartRules::window, parse_seconds)},
       {.group = "Workers",
        .name = "no-restart-on",
        .placeholder = "CODES",
-       .help =
-           "exit codes of the first failed worker (128+n for signal n) after which the job ends, "
-           "whatever is left of --max-restarts",
+       .help = "exit codes of the first failed worker (128+n for signal n) that end the job, even "
+               "if restarts are left",
        .example = "--no-restart-on=2,64-78",
        .set =
            part_into(&LaunchOptions::restart_rules, &RestartRules::final_codes, parse_code_ranges)},
       {.group = "Workers",
        .name = "restart-on-progress",
-       .help = "a step that workers report beyond the one where the last failure struck makes all "
-               "restarts available again; the third failure in a row at one step ends the job",
+       .help = "when workers report a later step than that of the last failure, all restarts are "
+               "available again; the third failure in a row at one step ends the job",
        .example = "--max-restarts=3 --restart-on-progress",
        .set =
            [](LaunchOptions& options, const std::string& text) {
@@ -197,7 +195,7 @@ const std::vector<OptionSpec>& option_table() {
       {.group = "Workers",
        .name = "shutdown-grace",
        .placeholder = "SECONDS",
-       .help = "between the first signal to workers and SIGKILL",
+       .help = "time between the first signal to workers and SIGKILL",
        .example = "--shutdown-grace=10",
        .set = parsed(&LaunchOptions::grace, parse_seconds),
        .fallback =
@@ -207,45 +205,44 @@ const std::vector<OptionSpec>& option_table() {
       {.group = "Workers",
        .name = "hang-timeout",
        .placeholder = "SECONDS",
-       .help = "workers that have reported a step and then do nothing for so long, or are in one "
-               "collective for so long, hang: that is a failure (default: nobody looks)",
+       .help = "workers fail if, after a step was reported, they do nothing or stay in one "
+               "collective for this time (default: no check)",
        .example = "--hang-timeout=600",
        .set = parsed(&LaunchOptions::hang_timeout, parse_seconds)},
       {.group = "Workers",
        .name = "checkpoint-signal",
        .placeholder = "SIGNAL",
-       .help = "asks workers of ddprun's library to save and to leave, as Slurm and preemptors "
-               "announce "
-               "the end; the exit code then says: start the job again",
+       .help = "signal at which workers of ddprun's library save and exit, as Slurm and preemptors "
+               "send before the end; the exit code then says: start the job again",
        .example = "--checkpoint-signal=USR1",
        .set = parsed(&LaunchOptions::checkpoint_signal, parse_checkpoint_signal),
        .choices = {"USR1", "USR2", "TERM"}},
       {"Workers", "monitor-interval", "", "SECONDS",
-       "accepted; the kernel reports ends at once, nothing is polled", "--monitor-interval=0.1",
-       without_effect(check_seconds)},
+       "accepted, no effect: the kernel reports the end of a worker at once",
+       "--monitor-interval=0.1", without_effect(check_seconds)},
       {"Workers", "signals-to-handle", "", "SIGNALS",
-       "accepted; SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the job, SIGUSR1 and SIGUSR2 are "
-       "passed on",
+       "accepted, no effect: SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the job, SIGUSR1 and "
+       "SIGUSR2 are passed on",
        "--signals-to-handle=SIGTERM,SIGINT", without_effect(check_signals)},
       {"Workers", "start-method", "", "METHOD",
-       "accepted; workers are programs that are executed, not forks of an interpreter",
+       "accepted, no effect: workers are executed programs, not forks of an interpreter",
        "--start-method=spawn",
-       without_effect(check_word({"spawn", "fork", "forkserver"},
-                                 "torchrun knows spawn, fork and forkserver"))},
-      {"Workers", "run-path", "", "", "the program is a Python script, whatever its name ends with",
+       without_effect(
+           check_word({"spawn", "fork", "forkserver"}, "expected spawn, fork or forkserver"))},
+      {"Workers", "run-path", "", "", "the program is a Python script, whatever its file name",
        "--run-path train", switch_into(&LaunchOptions::run_path)},
       {"Workers", "virtual-local-rank", "", "",
        "each worker has LOCAL_RANK 0 and sees one GPU, its own of CUDA_VISIBLE_DEVICES",
        "--virtual-local-rank", switch_into(&LaunchOptions::virtual_local_rank)},
       {"Workers", "chdir", "", "DIR",
-       "the working directory of workers; a program or script with a relative path is looked for "
-       "from there, as after cd",
+       "the working directory of workers; a relative path of the program or script is resolved "
+       "there, as after cd",
        "--chdir=/scratch/run7", needed_into(&LaunchOptions::directory)},
       {.group = "Workers",
        .name = "env",
        .placeholder = "NAME=VALUE",
-       .help = "a variable for workers, over the inherited ones and ddprun's own; may be repeated; "
-               "what tells a worker its place is not taken",
+       .help = "a variable for workers; overrides inherited ones and ddprun's own, except those "
+               "that give a worker its place; may be repeated",
        .example = "--env=NCCL_DEBUG=INFO",
        .set = [](LaunchOptions& options, const std::string& text) -> Result<void> {
          auto variable = parse_variable(text);
@@ -269,7 +266,7 @@ const std::vector<OptionSpec>& option_table() {
       {.group = "Workers",
        .name = "numa-binding",
        .placeholder = "POLICY",
-       .help = "torchrun's words for the same: node and socket (shared by the workers there), "
+       .help = "torchrun's values for --bind: node and socket (shared by the workers there), "
                "exclusive (as --bind=auto), core-complex (a last-level cache)",
        .example = "--numa-binding=node",
        .set = parsed(&LaunchOptions::numa_binding, parse_numa_binding),
@@ -277,8 +274,7 @@ const std::vector<OptionSpec>& option_table() {
       {.group = "Workers",
        .name = "gpu-visibility",
        .placeholder = "WHICH",
-       .help = "GPUs that each worker sees: all, of which LOCAL_RANK is its own; or own, which it "
-               "sees as device 0",
+       .help = "GPUs that each worker sees: all (its own is LOCAL_RANK), or own (it is device 0)",
        .example = "--gpu-visibility=own",
        .set = parsed(&LaunchOptions::gpu_visibility, parse_gpu_visibility),
        .fallback = std::string(enum_name(kGpuVisibilityWords, standard.gpu_visibility)),
@@ -288,10 +284,11 @@ const std::vector<OptionSpec>& option_table() {
        "a job of one node (also the default without the options below)", "--standalone",
        switch_into(&LaunchOptions::standalone)},
       {"Nodes", "nnodes", "", "N|MIN:MAX",
-       "nodes of the job; with MIN:MAX it goes on while MIN are there", "--nnodes=2:4",
+       "nodes of the job; with MIN:MAX it continues while MIN nodes are there", "--nnodes=2:4",
        parsed(&LaunchOptions::nodes, parse_nodes), std::to_string(standard.nodes.max)},
       {"Nodes", "rdzv-endpoint", "", "HOST[:PORT]",
-       "where the nodes meet: this host starts the service, or ddp-rendezvous runs there",
+       "address of the rendezvous service: the node with this address starts it, unless "
+       "ddp-rendezvous runs there",
        "--rdzv-endpoint=node0:29400", text_into(&LaunchOptions::rdzv_endpoint),
        "port " + std::to_string(kDefaultRdzvPort)},
       {"Nodes", "rdzv-id", "", "ID", "name of the job at the service", "--rdzv-id=$SLURM_JOB_ID",
@@ -299,7 +296,7 @@ const std::vector<OptionSpec>& option_table() {
       {.group = "Nodes",
        .name = "rdzv-backend",
        .placeholder = "NAME",
-       .help = "c10d (meet at --rdzv-endpoint) or static (at --master-addr)",
+       .help = "c10d (uses --rdzv-endpoint) or static (uses --master-addr)",
        .example = "--rdzv-backend=c10d",
        .set = text_into(&LaunchOptions::rdzv_backend),
        .choices = {"c10d", "static"}},
@@ -310,8 +307,7 @@ const std::vector<OptionSpec>& option_table() {
        "on-join",
        "",
        "WHEN",
-       "a node that comes to a running job with room joins now (everything is formed again), at "
-       "the "
+       "when a new node joins a running job with room for it: now (with a new generation), at the "
        "next checkpoint that workers announce, or with the next restart",
        "--on-join=checkpoint",
        parsed(&LaunchOptions::on_join, parse_on_join),
@@ -320,25 +316,24 @@ const std::vector<OptionSpec>& option_table() {
        false,
        {"now", "checkpoint", "restart"}},
       {"Nodes", "node-failures", "", "N",
-       "a node whose workers were the first to fail N times gives its place to a spare, where "
-       "there is one",
+       "a node whose workers failed first N times is replaced by a spare, if there is one",
        "--node-failures=2", integer_into(&LaunchOptions::node_failures, 1, kMaxInt),
        std::to_string(standard.node_failures)},
       {"Nodes", "lease", "", "SECONDS",
-       "a node that is silent for so long is lost, and its workers have been ended a fifth "
-       "earlier; counts where this host starts the service, ddp-rendezvous has its own",
+       "a node that is silent for this time is lost; it ends its workers a fifth earlier. Used if "
+       "this host starts the service; ddp-rendezvous has its own",
        "--lease=20", part_into(&LaunchOptions::times, &LeaseTimes::lease, parse_lease),
        in_seconds(standard.times.lease)},
       {"Nodes", "heartbeat-interval", "", "SECONDS",
-       "between two heartbeats of a node, from a fiftieth to a quarter of the lease; without it a "
-       "fifth; counts where --lease does",
+       "time between heartbeats of a node, from a fiftieth to a quarter of the lease (default: a "
+       "fifth). Used where --lease is",
        "--heartbeat-interval=0.5",
        part_into(&LaunchOptions::times, &LeaseTimes::given_heartbeat, parse_seconds)},
       {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
        "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
       {"Nodes", "local-addr", "", "ADDR",
-       "how the others reach this node, if not by the address that reaches the service: an "
-       "address, a network or an interface",
+       "an address, network or interface at which other nodes reach this node (default: the "
+       "address from which it reaches the service)",
        "--local-addr=10.1.0.0/16", text_into(&LaunchOptions::local_addr)},
       {"Nodes", "port-range", "", "FIRST-LAST",
        "ports to listen on, for firewalls: one for the store, one for each worker of ddprun's "
@@ -346,42 +341,42 @@ const std::vector<OptionSpec>& option_table() {
        "--port-range=29500-29599", parsed(&LaunchOptions::ports, parse_port_range)},
       {"Nodes", "rdzv-key-file", "", "FILE",
        "file with the key that all nodes and the service must have, a line of 16 characters or "
-       "more; else DDPRUN_RDZV_KEY",
+       "more (default: DDPRUN_RDZV_KEY)",
        "--rdzv-key-file=$HOME/.ddprun-key", needed_into(&LaunchOptions::rdzv_key_file)},
       {"Nodes", "munge-socket", "", "PATH|none",
-       "socket of munged, which says who agents are where there is no key, if not where munge "
-       "looks for it; none: not used",
+       "socket of munged, which authenticates agents if there is no key (default: munge's own); "
+       "none: do not use munge",
        "--munge-socket=/run/munge/munge.socket.2", needed_into(&LaunchOptions::munge_socket)},
       {"Nodes", "rdzv-tls-cert", "", "FILE",
-       "certificate of this node, in PEM with those between it and its authority: needed where "
-       "this "
-       "host starts the service, and where the service asks for one",
+       "certificate of this node, in PEM, with its intermediate certificates: needed if this host "
+       "starts the service, or if the service asks for one",
        "--rdzv-tls-cert=/etc/ddprun/tls/tls.crt", needed_into(&LaunchOptions::rdzv_tls_cert)},
       {"Nodes", "rdzv-tls-key", "", "FILE", "its private key, in PEM without a passphrase",
        "--rdzv-tls-key=/etc/ddprun/tls/tls.key", needed_into(&LaunchOptions::rdzv_tls_key)},
       {"Nodes", "rdzv-tls-ca", "", "FILE",
-       "meet over TLS, with a service whose certificate comes from this authority; 'system' for "
-       "those that this host trusts. A service that this host starts asks the others for such a "
-       "certificate, too",
+       "use TLS, and accept a service whose certificate comes from this authority; 'system' for "
+       "those that this host trusts. A service that this host starts also asks the other nodes for "
+       "such a certificate",
        "--rdzv-tls-ca=/etc/ddprun/tls/ca.crt", needed_into(&LaunchOptions::rdzv_tls_ca)},
       {"Nodes", "require-auth", "", "",
-       "do not meet other nodes without a key, munge, or certificates on both sides",
+       "refuse to join other nodes without a key, munge, or certificates on both sides",
        "--require-auth", switch_into(&LaunchOptions::require_auth)},
       {"Nodes", "store-allow", "", "NET,...",
-       "who may reach the store, beside the nodes of the job: addresses and networks",
+       "addresses and networks that may use the store, besides the nodes of the job",
        "--store-allow=10.1.0.0/16", needed_into(&LaunchOptions::store_allow)},
       {.group = "Nodes",
        .name = "worker-store",
        .placeholder = "WHO",
-       .help = "who serves the store that workers meet at: the agent of rank 0's node, or rank0 "
-               "itself, which a PyTorch without libuv needs",
+       .help = "who serves the workers' store: the agent of rank 0's node, or rank0 itself (needed "
+               "for a PyTorch without libuv)",
        .example = "--worker-store=rank0",
        .set = parsed(&LaunchOptions::worker_store, parse_worker_store),
        .fallback = "agent",
        .choices = {"agent", "rank0"}},
-      {"Nodes", "master-addr", "", "ADDR", "static: where node rank 0 serves everything",
-       "--master-addr=10.0.0.1", text_into(&LaunchOptions::master_addr)},
-      {"Nodes", "master-port", "", "PORT", "static: its port", "--master-port=29500",
+      {"Nodes", "master-addr", "", "ADDR",
+       "static: address of node rank 0, which serves everything", "--master-addr=10.0.0.1",
+       text_into(&LaunchOptions::master_addr)},
+      {"Nodes", "master-port", "", "PORT", "static: port of node rank 0", "--master-port=29500",
        integer_into(&LaunchOptions::master_port, 0, 65535), std::to_string(kDefaultMasterPort)},
 
       {"Output", "log-dir", "", "DIR",
@@ -391,66 +386,63 @@ const std::vector<OptionSpec>& option_table() {
        "the console gets the output of these local ranks only; log files are not affected",
        "--local-ranks-filter=0", parsed(&LaunchOptions::shown_ranks, parse_local_ranks)},
       {"Output", "log-max-bytes", "", "N[K|M|G]",
-       "a log file that has this size, 4096 bytes at least, becomes <name>.1, whose predecessor "
-       "goes, and a new one is begun",
+       "size at which a log file is renamed to <name>.1, in place of the previous one, and a new "
+       "one is begun; at least 4096 bytes",
        "--log-max-bytes=100M", parsed(&LaunchOptions::log_max_bytes, parse_log_bytes),
        "0, no limit"},
       {"Output", "pty", "", "",
-       "workers write to a terminal of their own, so that their programs behave as on one", "--pty",
+       "each worker writes to its own terminal, and its programs behave as on one", "--pty",
        switch_into(&LaunchOptions::pty)},
       {"Output", "stdin", "", "",
-       "rank 0 reads ddprun's standard input; without it every worker's is /dev/null", "--stdin",
+       "rank 0 reads ddprun's standard input (default: every worker's is /dev/null)", "--stdin",
        switch_into(&LaunchOptions::passes_stdin)},
       {"Output", "quiet", "", "",
-       "ddprun itself says only what is wrong; workers' output is passed on as ever", "--quiet",
+       "ddprun itself prints only warnings and errors; workers' output is not affected", "--quiet",
        switch_into(&LaunchOptions::quiet)},
       {"Output", "verbose", "", "",
-       "ddprun also says what it starts, what it is told to do, and what it signals", "--verbose",
-       switch_into(&LaunchOptions::verbose)},
+       "ddprun also prints what it starts, what the service orders, and which signals it sends",
+       "--verbose", switch_into(&LaunchOptions::verbose)},
       {.group = "Output",
        .name = "log-format",
        .placeholder = "FORMAT",
        .help =
-           "text, or json: each line on the console is a JSON object, ddprun's own and workers'",
+           "text, or json: each line on the console, of ddprun or of a worker, is a JSON object",
        .example = "--log-format=json",
        .set = parsed(&LaunchOptions::log_format, parse_log_format),
        .fallback = std::string(enum_name(kLogFormatWords, standard.log_format)),
        .choices = {"text", "json"}},
       {"Output", "event-log-handler", "", "NAME",
-       "accepted where it is null; /status.json and /metrics of the service say what happens",
+       "accepted with the value null; for events see /status.json and /metrics of the service",
        "--event-log-handler=null",
        without_effect(check_word({"null"},
-                                 "/status.json and /metrics of the service say what "
-                                 "happens (docs/how-to/monitoring.md)"))},
+                                 "expected null; for events see /status.json and /metrics of the "
+                                 "service, docs/how-to/monitoring.md"))},
       {"Output", "logs-specs", "", "NAME",
-       "accepted where it is default; -r, -t and --log-dir say where logs go",
-       "--logs-specs=default",
-       without_effect(check_word({"default"}, "-r, -t and --log-dir say where logs go"))},
+       "accepted with the value default; see -r, -t and --log-dir", "--logs-specs=default",
+       without_effect(check_word({"default"}, "expected default; see -r, -t and --log-dir"))},
       {"Output", "redirects", "r", "STREAMS",
        "into log files only: 1 stdout, 2 stderr, 3 both, or RANK:N,...", "-r 3",
        parsed(&LaunchOptions::redirects, parse_streams)},
       {"Output", "tee", "t", "STREAMS", "into log files and to the console, with torchrun's prefix",
        "-t 0:3,1:2", parsed(&LaunchOptions::tee, parse_streams)},
       {"Output", "log-line-prefix-template", "", "TEXT",
-       "what -t puts in front of a line, with ${role_name}, ${rank}, ${local_rank} and "
-       "${hostname}; "
-       "else TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
+       "prefix of each line of -t, with ${role_name}, ${rank}, ${local_rank} and ${hostname}; else "
+       "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
        "--log-line-prefix-template='${hostname}:${rank}: '", text_into(&LaunchOptions::line_prefix),
        "[${role_name}${local_rank}]:"},
       {.group = "Output",
        .name = "report-file",
        .placeholder = "FILE",
-       .help = "write what became of the job, and of each generation that failed, as JSON: "
-               "docs/reference/verdicts.md",
+       .help = "write the verdict of the job and of each failed generation as JSON "
+               "(docs/reference/verdicts.md)",
        .example = "--report-file=report.json",
        .set = needed_into(&LaunchOptions::report_file)},
 
       {.group = "General",
        .name = "config",
        .placeholder = "FILE",
-       .help =
-           "JSON object with any option by its name, and 'program' and 'args'; the command line "
-           "and PET_ variables win",
+       .help = "JSON object with any option by its name, and 'program' and 'args'; the command "
+               "line and PET_ variables override it",
        .example = "--config=job.json",
        .set = needed_into(&LaunchOptions::config_file),
        .where = OptionSpec::Where::kNotInFile},
@@ -508,7 +500,7 @@ const RefusedOption* find_refused(const std::string& name) {
   static const std::vector<RefusedOption> table{
       {"duplicate-stdout-filters", "give -t 1 and search its files"},
       {"duplicate-stderr-filters", "give -t 2 and search its files"},
-      {"print-completion", "ddprun completion bash, or zsh, prints it"},
+      {"print-completion", "use ddprun completion bash, or zsh"},
   };
   const auto found = std::find_if(table.begin(), table.end(),
                                   [&](const RefusedOption& one) { return one.name == name; });

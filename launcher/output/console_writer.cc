@@ -82,7 +82,7 @@ void Outlet::put(std::string_view bytes) {
   const std::string why = system_error("", sys_errno).cause;
   if (gap_.open(why, BootClock::now())) {
     news_.push_back(name_ + ": " + why +
-                    "; what workers write there is left out until that is over, the workers go on");
+                    "; output to it is dropped until this is over, workers continue");
   }
   gap_.drop(bytes.substr(written));
 }

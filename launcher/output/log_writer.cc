@@ -91,7 +91,7 @@ void LogFile::put(std::string_view bytes, std::uint64_t overflowed, bool is_end)
   }
   held_ = left;
   if (overflowed > 0) {
-    begin_missing("the disk did not take them in time");
+    begin_missing("the disk did not accept them in time");
     gap_.drop_unseen(overflowed);
   }
   if (!is_end) return;
@@ -135,7 +135,7 @@ void LogFile::rotate() {
 void LogFile::begin_missing(const std::string& why) {
   if (!gap_.open(why, BootClock::now())) return;
   news_.push_back("log file " + path_ + ": " + why +
-                  "; it is left out until that is over, the workers go on");
+                  "; output to it is dropped until this is over, workers continue");
 }
 
 // Retries after a failure: creates the file if needed, and writes a line that says what is
@@ -244,8 +244,8 @@ void LogWriter::stop_waiting(LogFile& file) {
     const std::lock_guard lock(state_->mutex);
     if (!file.was_full || std::exchange(file.gave_up, true)) return;
   }
-  state_->options.warn("log file " + file.path() + ": the disk has taken nothing for " +
-                       to_text(kPatience) + "; what it does not take is dropped from the file");
+  state_->options.warn("log file " + file.path() + ": the disk has accepted nothing for " +
+                       to_text(kPatience) + "; output that it does not accept is dropped");
 }
 
 void LogWriter::when_flushed(std::function<void()> then) {

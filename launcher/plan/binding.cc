@@ -61,8 +61,8 @@ Result<Placed> place_here(const LaunchOptions& options, int workers, Purpose pur
     const std::string order = given_variable(options, "CUDA_DEVICE_ORDER").value_or("");
     if (places_by_gpu && may_be_numbered_otherwise(order, present)) {
       remarks.push_back(option +
-                        ": the GPUs are of different models, and CUDA numbers the fastest first: "
-                        "set CUDA_DEVICE_ORDER=PCI_BUS_ID to have them in the order used here");
+                        ": the GPUs are of different models, and CUDA numbers the fastest first; "
+                        "set CUDA_DEVICE_ORDER=PCI_BUS_ID for the order used here");
     }
   }
   Result<FoundMachine> found = find_machine(wanted);
@@ -87,8 +87,8 @@ Result<Binding> bind_workers(const LaunchOptions& options, int workers) {
   if (!placed) return std::move(placed).error();
   if (!placed->found.is_this_one) {
     return invalid_argument(
-               "hwloc was given another machine (HWLOC_XMLFILE or HWLOC_SYNTHETIC), which can only "
-               "be shown: --show-binding; HWLOC_THISSYSTEM=1 says that it is this one")
+               "HWLOC_XMLFILE or HWLOC_SYNTHETIC describes another machine, which only "
+               "--show-binding can use; set HWLOC_THISSYSTEM=1 if it is this machine")
         .within(asked_by(options).option);
   }
   binding.told = describe(placed->placement);

@@ -97,19 +97,19 @@ std::string closed_directory_of(const std::string& path) {
 
 std::string refusal_of(const std::string& path, int way) {
   if (const std::string closed = closed_directory_of(path); !closed.empty()) {
-    return "its folder " + closed + " may not be entered (Permission denied)";
+    return "its directory " + closed + " cannot be entered (Permission denied)";
   }
   struct stat info {};
   const bool is_there = stat(path.c_str(), &info) == 0;
-  if (way == R_OK || !is_there) return "it cannot be read: Permission denied";
+  if (way == R_OK || !is_there) return "cannot be read: Permission denied";
   struct statvfs system {};
   if (statvfs(path.c_str(), &system) == 0 && (system.f_flag & ST_NOEXEC) != 0) {
     return "its file system is mounted noexec";
   }
   if ((info.st_mode & (S_IXUSR | S_IXGRP | S_IXOTH)) != 0) {
-    return "it is not executable for this user";
+    return "not executable for this user";
   }
-  return "it is not executable; chmod +x " + path;
+  return "not executable; chmod +x " + path;
 }
 
 }  // namespace
@@ -136,7 +136,7 @@ std::optional<std::string> trouble_with(const std::string& name, const std::stri
   if (way != X_OK) return std::nullopt;
   const std::string interpreter = interpreter_in(head_of(path));
   if (!interpreter.empty() && access(path_from(directory, interpreter).c_str(), F_OK) != 0) {
-    return "its first line names the interpreter " + interpreter + ", which is not there" +
+    return "its first line names the interpreter " + interpreter + ", which does not exist" +
            (interpreter.ends_with('\r') ? " (the line ends as on Windows; dos2unix " + path + ")"
                                         : "");
   }
@@ -151,7 +151,7 @@ std::string exec_diagnosis(const std::string& name, const std::string& directory
     case ENOENT: {
       const std::string loader = loader_in(head);
       if (!loader.empty() && access(loader.c_str(), F_OK) != 0) {
-        return "its loader " + loader + " is not there: it was built for another system";
+        return "its loader " + loader + " does not exist: the program was built for another system";
       }
       [[fallthrough]];
     }
@@ -160,16 +160,16 @@ std::string exec_diagnosis(const std::string& name, const std::string& directory
       if (const std::optional<Elf64_Ehdr> elf = elf_header_in(head)) {
         const std::optional<Elf64_Ehdr> own = elf_header_in(head_of("/proc/self/exe"));
         if (own && own->e_machine != elf->e_machine) {
-          return words + ": it was built for " + machine_name(elf->e_machine) +
-                 ", this machine is " + machine_name(own->e_machine);
+          return words + ": the program was built for " + machine_name(elf->e_machine) +
+                 ", but this machine is " + machine_name(own->e_machine);
         }
-        return words + ": the file is damaged, or no program";
+        return words + ": the file is damaged, or not a program";
       }
       if (head.empty()) return words + ": the file is empty";
       return words + ": a script needs a first line such as #!/bin/sh";
     }
-    case ETXTBSY: return words + ": it is being written";
-    case E2BIG: return words + ": arguments and environment together; see ulimit -s";
+    case ETXTBSY: return words + ": a process is writing to it";
+    case E2BIG: return words + ": arguments and environment are too large together; see ulimit -s";
     default: return words;
   }
 }

@@ -99,7 +99,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (!slots) return std::move(slots).error();
   std::error_code unknown;
   if (!options.directory.empty() && !std::filesystem::is_directory(options.directory, unknown)) {
-    return invalid_argument("there is no directory " + options.directory).within("--chdir");
+    return invalid_value(options.directory, "no such directory").within("--chdir");
   }
   Result<WorkerCommand> command = find_program(options);
   if (!command) return std::move(command).error();
@@ -136,8 +136,8 @@ Result<AgentConfig> plan(LaunchOptions options) {
   }
   if (const std::string outer = variable("TORCHELASTIC_RUN_ID"); !outer.empty()) {
     config.rendezvous.remarks.push_back("this ddprun runs in a worker of job '" + outer +
-                                        "', rank " + variable("RANK") +
-                                        " there; its own workers get ranks of their own");
+                                        "' (rank " + variable("RANK") +
+                                        "); its own workers get their own ranks");
   }
   config.slots = *slots;
   config.command = std::move(*command);
@@ -177,8 +177,8 @@ Result<void> find_munge_of(AgentConfig& config) {
   if (config.munge.munge) return {};
   if (options.require_auth) {
     return invalid_argument(
-               "no key was given: --rdzv-key-file or DDPRUN_RDZV_KEY; nor --rdzv-tls-cert, -key "
-               "and -ca; and munge is not there: " +
+               "needs a key (--rdzv-key-file or DDPRUN_RDZV_KEY), certificates (--rdzv-tls-cert, "
+               "-key and -ca), or munge, which is not available: " +
                why_not)
         .within("--require-auth");
   }
@@ -202,7 +202,7 @@ Result<void> find_keys_of(AgentConfig& config) {
     return shows_certificates ? Result<void>() : find_munge_of(config);
   }
   if (!found->keys.key_of(options.rdzv_id)) {
-    return invalid_argument("it has no key for job '" + options.rdzv_id + "'")
+    return invalid_argument("the file has no key for job '" + options.rdzv_id + "'")
         .within("--rdzv-key-file");
   }
   config.keys = std::move(found->keys);

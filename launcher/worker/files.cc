@@ -42,7 +42,7 @@ Result<WorkerStreams> open_terminal(const WorkerFilesOptions& options, LogWriter
   if (!terminal) return std::move(terminal).error().within("--pty");
   WorkerStreams streams;
   streams.err.to_worker.reset(fcntl(terminal->workers.get(), F_DUPFD_CLOEXEC, 0));
-  if (!streams.err.to_worker.valid()) return system_error("--pty: a second descriptor", errno);
+  if (!streams.err.to_worker.valid()) return system_error("--pty: duplicate a descriptor", errno);
   streams.out.to_worker = std::move(terminal->workers);
   streams.out.from_worker = std::move(terminal->ours);
   const bool teed = options.tee != Streams::kNone;

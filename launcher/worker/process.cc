@@ -220,7 +220,7 @@ pid_t WorkerProcess::id() const { return state_->handle.id(); }
 void WorkerProcess::when_ended(std::function<void(int)> then) {
   state_->handle.async_wait([state = state_, then = std::move(then)](error_code error, int) {
     if (state->let_go) return;
-    DDPRUN_ASSERT(!error, "nobody else reaps a worker");
+    DDPRUN_ASSERT(!error, "only the agent reaps a worker");
     then(state->handle.native_exit_code());
   });
 }

@@ -37,7 +37,7 @@ Result<Secret> contents_of(const UniqueFd& file, const std::string& doing) {
   });
   if (failed != 0) return system_error(doing, failed);
   if (text.view().size() > kMaxFileBytes) {
-    return invalid_argument("more than " + std::to_string(kMaxFileBytes) + " bytes are no keys")
+    return invalid_argument("the file has more than " + std::to_string(kMaxFileBytes) + " bytes")
         .within(doing);
   }
   return text;
@@ -73,7 +73,7 @@ Result<FoundKeys> find_keys(const std::string& path) {
   found.keys = std::move(*keys);
   struct stat status {};
   if (fstat(file.get(), &status) == 0 && (status.st_mode & (S_IRGRP | S_IROTH)) != 0) {
-    found.remark = "others can read the keys in " + path + ": chmod 600 " + path;
+    found.remark = "other users can read the keys in " + path + ": chmod 600 " + path;
   }
   return found;
 }

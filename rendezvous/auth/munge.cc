@@ -113,7 +113,7 @@ class ContextOf {
 };
 
 Error no_memory() {
-  return Error{.kind = ErrorKind::kResource, .doing = "ask munge", .cause = "it cannot get memory"};
+  return Error{.kind = ErrorKind::kResource, .doing = "ask munge", .cause = "out of memory"};
 }
 
 }  // namespace
@@ -139,7 +139,7 @@ MungeOutcome Munge::make(const MakeCredential& task) const {
 MungeOutcome Munge::read(const std::string& credential) const {
   const char* doing = "have munge read a credential";
   if (credential.empty() || credential.find('\0') != std::string::npos) {
-    return Error{.kind = ErrorKind::kProtocol, .doing = doing, .cause = "it is no credential"};
+    return Error{.kind = ErrorKind::kProtocol, .doing = doing, .cause = "not a credential"};
   }
   const ContextOf context(*functions_, options_);
   if (!context.get()) return no_memory();
@@ -177,7 +177,7 @@ FoundMunge ask_munge(const MungeOptions& options) {
                         find_function(library, "munge_strerror", f.error) &&
                         find_function(library, "munge_encode", f.encode) &&
                         find_function(library, "munge_decode", f.decode);
-  if (!complete) return {nullptr, options.library + " is no libmunge"};
+  if (!complete) return {nullptr, options.library + " is not libmunge"};
   const std::shared_ptr<Munge> munge(new Munge(functions, options));
   const std::string statement = "is munged there?";
   const MungeOutcome made = munge->make({statement, UserId(geteuid())});
@@ -206,7 +206,7 @@ FoundMunge find_munge(const MungeOptions& given, Duration allowed) {
   if (options.socket.empty()) options.socket = munge_socket_of_slurm();
   const auto answer =
       result_within<FoundMunge>(allowed, "munge-ask", [options] { return ask_munge(options); });
-  if (!answer) return {nullptr, "munged has not answered within " + to_text(allowed)};
+  if (!answer) return {nullptr, "munged did not answer within " + to_text(allowed)};
   if (!*answer) return {nullptr, answer->error().message()};
   return **answer;
 }

@@ -55,7 +55,7 @@ void MungeDesk::ask(MungeTask task, Handler then) {
       [shared = shared_, number](const boost::system::error_code& error) {
         if (error || !shared->desk) return;
         shared->desk->close(
-            number, timeout_error("ask munge", "munged has not answered", kPatience, kPatience));
+            number, timeout_error("ask munge", "munged does not answer", kPatience, kPatience));
       });
 }
 
@@ -70,7 +70,7 @@ Result<void> MungeDesk::hand_in(const std::shared_ptr<Job>& job) {
   if (shared_->waiting.size() >= kMaxWaiting) {
     return Error{.kind = ErrorKind::kResource,
                  .doing = "ask munge",
-                 .cause = std::to_string(kMaxWaiting) + " others wait for it"};
+                 .cause = std::to_string(kMaxWaiting) + " other requests wait for it"};
   }
   shared_->waiting.push_back(job);
   shared_->more.notify_one();

@@ -22,10 +22,10 @@ bool is_numeric(const std::string& host) {
 // Returns advice for an alert. The peer's alert is about our side.
 std::string advice_on(int alert) {
   switch (alert) {
-    case SSL_AD_PROTOCOL_VERSION: return " (a service that has no --rdzv-tls-cert says so)";
+    case SSL_AD_PROTOCOL_VERSION: return " (perhaps the service has no --rdzv-tls-cert)";
     case SSL_AD_CERTIFICATE_REQUIRED:
     case SSL_AD_HANDSHAKE_FAILURE:
-      return " (if it wants a certificate: --rdzv-tls-cert and --rdzv-tls-key)";
+      return " (if it requires a certificate, give --rdzv-tls-cert and --rdzv-tls-key)";
     case SSL_AD_UNKNOWN_CA: return " (our certificate does not come from its --rdzv-tls-ca)";
     default: return "";
   }
@@ -57,7 +57,7 @@ TlsChannel TlsChannel::agent(TlsContextPtr context, const std::string& host) {
   if (is_numeric(host)) {
     DDPRUN_ASSERT(
         openssl().X509_VERIFY_PARAM_set1_ip_asc(openssl().SSL_get0_param(ssl), host.c_str()) == 1,
-        "an address is an address to everybody");
+        "the address is valid");
   } else {
     std::string name = host;
     if (name.size() > 1 && name.ends_with('.')) name.pop_back();
@@ -136,27 +136,27 @@ Result<void> TlsChannel::read_plain() {
 Error TlsChannel::failure(int code) {
   const unsigned long first = openssl().ERR_peek_error();
   const int reason = ERR_GET_REASON(first);
-  std::string cause = take_openssl_reason(code == SSL_ERROR_ZERO_RETURN ? "the peer has ended it"
-                                                                        : "no reason is known");
+  std::string cause = take_openssl_reason(
+      code == SSL_ERROR_ZERO_RETURN ? "the peer ended the connection" : "unknown reason");
   if (reason == SSL_R_CERTIFICATE_VERIFY_FAILED) {
     const long result = openssl().SSL_get_verify_result(ssl_.get());
     cause = std::string("the certificate of the peer is not accepted: ") +
             openssl().X509_verify_cert_error_string(result);
     const bool is_anothers =
         result == X509_V_ERR_HOSTNAME_MISMATCH || result == X509_V_ERR_IP_ADDRESS_MISMATCH;
-    if (is_anothers) cause += " (it is not for '" + host_ + "')";
+    if (is_anothers) cause += " (it is not valid for '" + host_ + "')";
     const bool is_strange = result == X509_V_ERR_SELF_SIGNED_CERT_IN_CHAIN ||
                             result == X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT ||
                             result == X509_V_ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY;
-    if (is_strange) cause += " (--rdzv-tls-ca names those whose certificates are)";
+    if (is_strange) cause += " (--rdzv-tls-ca names the accepted authorities)";
   } else if (reason == SSL_R_PEER_DID_NOT_RETURN_A_CERTIFICATE) {
-    cause = "the peer has shown no certificate";
+    cause = "the peer sent no certificate";
   } else if (reason > SSL_AD_REASON_OFFSET) {
-    cause = "the peer says: " + cause + advice_on(reason - SSL_AD_REASON_OFFSET);
+    cause = "the peer sent: " + cause + advice_on(reason - SSL_AD_REASON_OFFSET);
   }
   const bool is_agents = !host_.empty();
   const bool is_put_off = is_agents && !is_open_ && first_bytes_ == kTryLater;
-  if (is_put_off) cause += " (a service with too many handshakes says so: try later)";
+  if (is_put_off) cause += " (the service has too many handshakes: try later)";
   return Error{.kind = is_put_off ? ErrorKind::kResource : ErrorKind::kProtocol,
                .doing = is_open_ ? "TLS" : "TLS handshake",
                .cause = std::move(cause)};

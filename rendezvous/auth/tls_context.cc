@@ -32,7 +32,7 @@ Result<ssl_ctx_st*> make_context() {
   ssl_ctx_st* context = openssl().SSL_CTX_new(openssl().TLS_method());
   if (!context) {
     return Error{.doing = "prepare OpenSSL for TLS",
-                 .cause = take_openssl_reason("no reason is known")};
+                 .cause = take_openssl_reason("unknown reason")};
   }
   openssl().SSL_CTX_ctrl(context, SSL_CTRL_SET_MIN_PROTO_VERSION, TLS1_2_VERSION, nullptr);
   // TLS 1.3 always has forward secrecy. In TLS 1.2, some ciphers send the secret under the
@@ -61,7 +61,7 @@ Result<void> use_certificate(ssl_ctx_st* context, const std::string& path) {
   const std::string doing = "--rdzv-tls-cert: read the certificate in " + path;
   if (const auto file = look_at(doing, path); !file) return file.error();
   if (openssl().SSL_CTX_use_certificate_chain_file(context, path.c_str()) == 1) return {};
-  return invalid_argument("it holds no certificate in PEM" + openssl_says()).within(doing);
+  return invalid_argument("no certificate in PEM found" + openssl_says()).within(doing);
 }
 
 // REQUIRES: the certificate is set. Returns a warning about the file, or an empty text.
@@ -73,22 +73,22 @@ Result<std::string> use_key(ssl_ctx_st* context, const TlsFiles& files) {
       openssl().SSL_CTX_use_PrivateKey_file(context, files.key.c_str(), SSL_FILETYPE_PEM) == 1;
   const int reason = ERR_GET_REASON(openssl().ERR_peek_last_error());
   if (!read && reason != X509_R_KEY_VALUES_MISMATCH) {
-    return invalid_argument("it holds no key in PEM without a passphrase" + openssl_says())
+    return invalid_argument("no key in PEM without a passphrase found" + openssl_says())
         .within(doing);
   }
   if (!read || openssl().SSL_CTX_check_private_key(context) != 1) {
     openssl().ERR_clear_error();
-    return invalid_argument("it is not the key of the certificate in " + files.cert).within(doing);
+    return invalid_argument("not the key of the certificate in " + files.cert).within(doing);
   }
   if ((file->st_mode & (S_IRGRP | S_IROTH)) == 0) return std::string();
-  return "others can read the key in " + files.key + ": chmod 600 " + files.key;
+  return "other users can read the key in " + files.key + ": chmod 600 " + files.key;
 }
 
 Result<void> use_authorities(ssl_ctx_st* context, const std::string& path) {
   const std::string doing = "--rdzv-tls-ca: read the authorities in " + path;
   if (const auto file = look_at(doing, path); !file) return file.error();
   if (openssl().SSL_CTX_load_verify_locations(context, path.c_str(), nullptr) == 1) return {};
-  return invalid_argument("it holds no certificates in PEM" + openssl_says()).within(doing);
+  return invalid_argument("no certificates in PEM found" + openssl_says()).within(doing);
 }
 
 }  // namespace
@@ -105,13 +105,12 @@ TlsContext::~TlsContext() { openssl().SSL_CTX_free(context_); }
 Result<FoundTls> TlsContext::for_service(const TlsFiles& files) {
   if (files.cert.empty()) {
     return invalid_argument(
-               "who serves TLS needs a certificate, and its key: --rdzv-tls-cert and "
-               "--rdzv-tls-key")
+               "a TLS service needs a certificate and its key (--rdzv-tls-cert and --rdzv-tls-key)")
         .within("--rdzv-tls-cert");
   }
   if (files.ca == TlsFiles::kSystem) {
     return invalid_argument(
-               "'system' would admit everybody who has any certificate: name a file with the "
+               "'system' would admit every node that has any certificate: give a file with the "
                "authority of the nodes")
         .within("--rdzv-tls-ca");
   }
@@ -151,7 +150,7 @@ Result<FoundTls> TlsContext::read(TlsContext& context, const TlsFiles& files) {
   FoundTls found;
   if (files.cert.empty() != files.key.empty()) {
     const bool lacks_key = files.key.empty();
-    return invalid_argument(std::string("it goes with ") +
+    return invalid_argument(std::string("needs ") +
                             (lacks_key ? "--rdzv-tls-key" : "--rdzv-tls-cert") +
                             ", which was not given")
         .within(lacks_key ? "--rdzv-tls-cert" : "--rdzv-tls-key");

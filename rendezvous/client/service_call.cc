@@ -47,7 +47,7 @@ class Call {
       std::memcpy(endpoint.data(), address.get(), address.size);
       endpoints.push_back(endpoint);
     }
-    arm(deadline_.remaining(), "no answer came");
+    arm(deadline_.remaining(), "no answer");
     asio::async_connect(transport_->socket(), endpoints,
                         [this](error_code failed, const tcp::endpoint&) {
                           if (failed) return fail(ErrorKind::kConnection, failed.message());
@@ -118,14 +118,11 @@ class Call {
     transport_->read([this](const Result<std::string_view>& bytes) {
       if (is_over_) return;
       if (!bytes && reply_.answer.more) {
-        return fail(bytes.error().kind,
-                    "it has closed the connection before it had told everything");
+        return fail(bytes.error().kind, "it closed the connection before the end of the output");
       }
       if (!bytes) {
-        return fail(bytes.error().kind,
-                    "it closed the connection: is it of an older version, or no rendezvous "
-                    "service? (" +
-                        bytes.error().message() + ")");
+        return fail(bytes.error().kind, "it closed the connection (" + bytes.error().message() +
+                                            "): an older version, or not a rendezvous service?");
       }
       frames_.append(*bytes);
       while (!is_over_) {
@@ -156,11 +153,11 @@ class Call {
       if (answer->more) {
         if (call_.on_output && !call_.on_output(*answer)) return over();
         if (request_.follow) return static_cast<void>(timer_.cancel());
-        return arm(call_.to_answer, "nothing more came");
+        return arm(call_.to_answer, "no more output");
       }
       const bool waits = request_.what == UserRequest::What::kStop && answer->done;
       if (!waits) return over();
-      arm(call_.to_end, "it says: " + answer->text + "; but the job has not ended");
+      arm(call_.to_end, "it answered: " + answer->text + "; but the job did not end");
     } else if (const End* end = std::get_if<End>(&*message)) {
       reply_.verdict = end->verdict;
       over();

@@ -145,7 +145,7 @@ class HttpEntry::Impl : public std::enable_shared_from_this<Impl> {
   void lose_patience(const ConnectionPtr& connection) {
     if (connection->is_sending || connection->sending.last) return close(connection);
     if (!connection->exchange.has_begun()) return close(connection);
-    send(connection, connection->exchange.refuse(408, "the rest of the request did not come"));
+    send(connection, connection->exchange.refuse(408, "the rest of the request did not arrive"));
   }
 
   void close(const ConnectionPtr& connection) {

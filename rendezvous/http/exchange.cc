@@ -112,7 +112,7 @@ HttpAnswer HttpExchange::answer(std::string_view header) {
   const auto& request = parser.get();
   const bool is_head = request.method() == http::verb::head;
   if (!is_head && request.method() != http::verb::get) {
-    return refuse(405, "there are GET and HEAD");
+    return refuse(405, "only GET and HEAD are supported");
   }
   // Refused also in a form that Beast does not know and skips: the end of the request is in
   // doubt then.
@@ -121,7 +121,7 @@ HttpAnswer HttpExchange::answer(std::string_view header) {
     return refuse(400, "GET and HEAD have no body");
   }
   if (request.version() >= 11 && request.count(http::field::host) != 1) {
-    return refuse(400, "HTTP/1.1 wants one Host field");
+    return refuse(400, "HTTP/1.1 requires one Host field");
   }
   const bool last = --requests_left_ == 0 || !request.keep_alive();
   const std::string_view target(request.target().data(), request.target().size());
@@ -129,7 +129,7 @@ HttpAnswer HttpExchange::answer(std::string_view header) {
   std::optional<HttpPage> page =
       pages_({.path = target.substr(0, target.find('?')),
               .authorization = {authorization.data(), authorization.size()}});
-  if (!page) page = text_page("there is no such page", 404);
+  if (!page) page = text_page("no such page", 404);
   return to_answer(*page, !is_head, last);
 }
 

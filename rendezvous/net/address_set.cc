@@ -56,8 +56,8 @@ std::optional<Parsed> bytes_of(const std::string& text) {
 }  // namespace
 
 Result<Network> Network::parse(std::string_view text) {
-  const Error wrong = invalid_argument(
-      "'" + std::string(text) + "' is no network and no address: 10.1.0.0/16, fd00::/8, 10.0.0.7");
+  const Error wrong = invalid_value(
+      text, "expected an address or a network, such as 10.0.0.7, 10.1.0.0/16, fd00::/8");
   const std::size_t slash = text.find('/');
   const std::optional<Parsed> parsed = bytes_of(std::string(text.substr(0, slash)));
   if (!parsed) return wrong;

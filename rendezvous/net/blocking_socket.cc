@@ -107,7 +107,7 @@ Result<std::size_t> BlockingSocket::receive_with(int flags, std::span<char> spac
     const ssize_t got = ::recv(socket_.get(), space.data(), space.size(), flags);
     if (got > 0) return static_cast<std::size_t>(got);
     if (got == 0) {
-      return Error{.kind = ErrorKind::kConnection, .cause = "it has closed the connection"};
+      return Error{.kind = ErrorKind::kConnection, .cause = "it closed the connection"};
     }
     if (errno == EINTR) continue;
     if (would_block(errno)) return 0;

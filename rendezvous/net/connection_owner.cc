@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kDoing = "find out whose process a local connection belongs to";
+constexpr const char* kDoing = "find the process of a local connection";
 
 // An address in the form of sock_diag and /proc: four words in network order. An IPv4 address is
 // in the first word, also if it was given inside an IPv6 one.

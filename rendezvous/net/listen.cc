@@ -56,7 +56,7 @@ Result<Listener> open_at(const HostPort& address, Use use) {
   if (!numeric) {
     return invalid_argument(
                "'" + address.host +
-               "' is no numeric address (127.0.0.1, ::1, or * for all of this machine)")
+               "' is not a numeric address (127.0.0.1, ::1, or * for all addresses of this host)")
         .within(doing);
   }
   return open_on(*numeric, use, doing);

@@ -20,7 +20,7 @@ std::string names_of(const std::vector<InterfaceAddress>& own) {
   for (const InterfaceAddress& one : own) names.insert(one.interface);
   std::string text;
   for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text.empty() ? "there is none" : text;
+  return text.empty() ? "none" : text;
 }
 
 std::string addresses_of(const std::vector<InterfaceAddress>& own) {
@@ -28,7 +28,7 @@ std::string addresses_of(const std::vector<InterfaceAddress>& own) {
   for (const InterfaceAddress& one : own) {
     text += (text.empty() ? "" : ", ") + one.address.host() + " (" + one.interface + ")";
   }
-  return text.empty() ? "it has none" : text;
+  return text.empty() ? "none" : text;
 }
 
 Result<std::string> find_in_network(const std::string& wanted,
@@ -73,9 +73,8 @@ Result<std::string> find_local_address(const std::string& wanted,
   if (std::string found = find_at_interface(wanted, own); !found.empty()) return found;
   Result<std::vector<SocketAddress>> named = resolve({wanted, 0}, allowed);
   if (named) return named->front().host();
-  return invalid_argument("'" + wanted + "' is no address, no interface of this host (" +
-                          names_of(own) +
-                          ") and no name that leads to one: " + named.error().message());
+  return invalid_argument("'" + wanted + "' is not an address, an interface of this host (" +
+                          names_of(own) + ") or a host name: " + named.error().message());
 }
 
 std::string likely_local_address(const std::vector<InterfaceAddress>& own) {

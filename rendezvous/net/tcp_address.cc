@@ -134,7 +134,7 @@ Result<Addresses> resolve(const HostPort& address, Duration allowed) {
   const auto answer =
       result_within<Addresses>(allowed, kLookUpThread, [address] { return look_up_name(address); });
   if (!answer) {
-    return timeout_error(doing, "the name service has not answered", deadline.waited(),
+    return timeout_error(doing, "the name service did not answer", deadline.waited(),
                          deadline.allowed());
   }
   if (!*answer) return Error(answer->error()).within(doing);

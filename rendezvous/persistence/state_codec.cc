@@ -114,7 +114,7 @@ Result<void> take_entry(const std::string& key, const Json& json, ServiceState& 
   const int version = json.at("version").get<int>();
   if (version != kVersion) {
     return bad(ErrorKind::kUnsupported, key,
-               "it is of version " + std::to_string(version) + ", this program knows " +
+               "its version is " + std::to_string(version) + ", but this program supports " +
                    std::to_string(kVersion));
   }
   if (key == kServiceKey) {
@@ -124,7 +124,7 @@ Result<void> take_entry(const std::string& key, const Json& json, ServiceState& 
   }
   JobRecord record = record_of(json);
   if (key != std::string(kJobKey) + record.state.spec.id || !is_possible(record.state)) {
-    return bad(ErrorKind::kCorrupt, key, "no service has written this");
+    return bad(ErrorKind::kCorrupt, key, "not written by this service");
   }
   state.jobs.emplace(record.state.spec.id, std::move(record));
   return {};

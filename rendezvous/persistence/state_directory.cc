@@ -67,8 +67,8 @@ Result<void> StateDirectory::read() {
     Error error = std::move(reading).error();
     error.doing = "read " + whole_path;
     error.cause +=
-        ". Put a good copy in its place, or move it away: then running jobs are taken over from "
-        "what their agents report, and the rest is forgotten";
+        ". Replace it by a good copy, or move it away: then running jobs are taken over from the "
+        "reports of their agents, and the rest is forgotten";
     return error;
   }
   image_ = std::move(reading->image);

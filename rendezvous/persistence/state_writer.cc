@@ -93,8 +93,8 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
     if (std::exchange(is_failing_, true)) return;
     hung_ = true;
     events_.failed({.kind = ErrorKind::kTimeout,
-                      .doing = "write to " + path_,
-                      .cause = "the disk has not answered for " + to_text(kHungAfter)});
+                    .doing = "write to " + path_,
+                    .cause = "the disk did not answer for " + to_text(kHungAfter)});
   }
 
   void ended(std::uint64_t number, Outcome outcome) {

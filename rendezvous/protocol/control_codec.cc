@@ -49,7 +49,7 @@ std::int64_t integer(const Json& json, const char* key, Bounds bounds) {
     const std::int64_t value = field.get<std::int64_t>();
     if (value >= bounds.min && value <= bounds.max) return value;
   }
-  refuse(json, std::string(key) + " is no number in " + std::to_string(bounds.min) + " .. " +
+  refuse(json, std::string(key) + " is not a number from " + std::to_string(bounds.min) + " to " +
                    std::to_string(bounds.max));
 }
 
@@ -60,7 +60,7 @@ void read(const Json& json, const char* key, Integer& value, Bounds bounds) {
 
 void read(const Json& json, const char* key, std::uint64_t& value) {
   const Json& field = json.at(key);
-  if (!field.is_number_unsigned()) refuse(json, std::string(key) + " is no number from 0 on");
+  if (!field.is_number_unsigned()) refuse(json, std::string(key) + " is not a number from 0 on");
   value = field.get<std::uint64_t>();
 }
 

@@ -96,7 +96,7 @@ Error unexpected(const CLI::App& app) {
   const auto option =
       std::ranges::find_if(all, [](const std::string& one) { return one.starts_with('-'); });
   if (option == all.end()) {
-    return invalid_argument("'" + all.front() + "' belongs to no option; --help lists them");
+    return invalid_argument("'" + all.front() + "' belongs to no option; --help lists the options");
   }
   const std::string name = option->substr(0, option->find('='));
   return invalid_argument("unknown option " + name +
@@ -110,17 +110,17 @@ Error misuse(const CLI::App& app, const CLI::ParseError& error) {
     return unexpected(app);
   }
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ArgumentMismatch)) {
-    return invalid_argument(text.substr(0, text.find(':')) + " needs a value; --help tells more");
+    return invalid_argument(text.substr(0, text.find(':')) + " needs a value; see --help");
   }
   // "Could not convert: --switch = value"
   const std::size_t equals = text.rfind(" = ");
   if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ConversionError) &&
       equals != std::string::npos) {
     const std::size_t name = text.find("--");
-    return invalid_argument(text.substr(name, equals - name) + ": '" + text.substr(equals + 3) +
-                            "' is neither true nor false; leave it out");
+    return invalid_argument(text.substr(name, equals - name) + ": invalid value '" +
+                            text.substr(equals + 3) + "' (expected true or false)");
   }
-  return invalid_argument(text + "; --help tells more");
+  return invalid_argument(text + "; see --help");
 }
 
 int parse_and_serve(const Daemon& daemon, int argc, char** argv) {
@@ -144,7 +144,7 @@ int parse_and_serve(const Daemon& daemon, int argc, char** argv) {
     if (const std::optional<int> code = daemon.instead()) return *code;
   }
   if (listen.empty()) {
-    return fail(daemon.name, invalid_argument("--listen HOST:PORT is needed"), ExitCode::kUsage);
+    return fail(daemon.name, invalid_argument("--listen HOST:PORT is required"), ExitCode::kUsage);
   }
   const Result<HostPort> address = parse_host_port(listen);
   if (!address) {

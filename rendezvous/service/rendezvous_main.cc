@@ -43,50 +43,48 @@ void add_options(CLI::App& app, Options& options) {
   };
   app.add_option_function<std::string>(
          "--lease", time_into(options.times.lease, "--lease", parse_lease),
-         "After which a node that is not heard of counts as lost. Its agent ends its workers a "
-         "fifth earlier")
+         "A node that is silent for this time is lost; it ends its workers a fifth earlier")
       ->type_name("SECONDS")
       ->default_str(in_seconds(options.times.lease));
   app.add_option_function<std::string>(
          "--heartbeat-interval",
          time_into(options.times.given_heartbeat, "--heartbeat-interval", parse_seconds),
-         "Between two heartbeats of an agent, from a fiftieth to a quarter of the lease; without "
-         "it a "
-         "fifth")
+         "Time between heartbeats of an agent, from a fiftieth to a quarter of the lease (default: "
+         "a fifth)")
       ->type_name("SECONDS");
   app.parse_complete_callback([&options] {
     const Result<void> good = check_lease(options.times);
     if (!good) throw CLI::ValidationError(good.error().message());
   });
   app.add_option("--state-dir", options.state_directory,
-                 "Directory for what is decided, so that the service can be killed and started "
-                 "again while jobs run: same jobs, generations and budgets. It is made if it does "
-                 "not exist")
+                 "Directory for the state: a service that is killed and started again continues "
+                 "with the same jobs, generations and budgets. It is made if it does not exist")
       ->type_name("DIR");
-  app.add_option("--rdzv-key-file", options.key_file,
-                 "File with the key that agents must have, too, or with one for each job: lines of "
-                 "KEY or JOB KEY; read again at SIGHUP. Without it: DDPRUN_RDZV_KEY in the "
-                 "environment")
-      ->type_name("FILE");
   app.add_option(
-         "--munge-socket", options.munge_socket,
-         "Socket of munged, if not where munge itself looks for it. Where munged answers and "
-         "there is no key, agents have it say what user they run as; a job is the user's "
-         "who comes first. none: not used")
+         "--rdzv-key-file", options.key_file,
+         "File with the key that agents must also have, or with one for each job: lines of KEY or "
+         "JOB KEY; read again at SIGHUP. Default: DDPRUN_RDZV_KEY in the environment")
+      ->type_name("FILE");
+  app.add_option("--munge-socket", options.munge_socket,
+                 "Socket of munged (default: munge's own). If munged answers and there is no key, "
+                 "munge authenticates the users of agents; a job belongs to the user of its first "
+                 "agent. none: do not use munge")
       ->type_name("PATH|none");
-  app.add_option("--rdzv-tls-cert", options.tls.cert,
-                 "Certificate for TLS, in PEM with those between it and its authority: agents and "
-                 "readers of the pages must use TLS then. Read again at SIGHUP, like the other two")
+  app.add_option(
+         "--rdzv-tls-cert", options.tls.cert,
+         "Certificate for TLS, in PEM, with its intermediate certificates: agents and readers of "
+         "the pages must then use TLS. Read again at SIGHUP, like the other two files")
       ->type_name("FILE");
   app.add_option("--rdzv-tls-key", options.tls.key, "Its private key, in PEM without a passphrase")
       ->type_name("FILE");
   app.add_option("--rdzv-tls-ca", options.tls.ca,
-                 "Admit only those who have a certificate of this authority (PEM)")
+                 "Admit only holders of a certificate of this authority (PEM)")
       ->type_name("FILE");
   app.add_flag("--require-auth", options.require_auth,
-               "Do not listen beyond this host with neither a key, nor munge, nor --rdzv-tls-ca");
-  app.add_flag("--print-read-token", options.print_read_token,
-               "Print the token for /metrics and /status.json that follows from the key, and end");
+               "Refuse to listen for other hosts without a key, munge or --rdzv-tls-ca");
+  app.add_flag(
+      "--print-read-token", options.print_read_token,
+      "Print the token for /metrics and /status.json, which is derived from the key, and exit");
 }
 
 Result<KeptState> open_state(const std::string& path, Logger& log) {
@@ -96,10 +94,10 @@ Result<KeptState> open_state(const std::string& path, Logger& log) {
   if (!state) return std::move(state).error().within("--state-dir " + path);
   if (directory->cut_bytes() > 0) {
     log.warning("cut " + std::to_string(directory->cut_bytes()) + " bytes off the journal in " +
-                path + ": the last write did not come to its end, and was told to nobody");
+                path + ": the last write was incomplete, and no agent knows of it");
   }
   if (!directory->is_new()) {
-    log.info("going on with " + std::to_string(state->jobs.size()) + " jobs of " + path);
+    log.info("continuing with " + std::to_string(state->jobs.size()) + " jobs of " + path);
   }
   return KeptState{std::move(*directory), std::move(*state)};
 }
@@ -115,8 +113,7 @@ std::optional<int> print_read_token(const Options& given) {
   const std::optional<Secret>& key = found->keys.for_every_job();
   if (!key) {
     return fail(kName,
-                invalid_argument("the token follows from the key for every job, and there is none: "
-                                 "--rdzv-key-file FILE")
+                invalid_argument("needs a key for all jobs (--rdzv-key-file FILE)")
                     .within("--print-read-token"),
                 ExitCode::kUsage);
   }
@@ -148,10 +145,9 @@ Result<FoundMunge> find_munge_for(const Options& given, const HostPort& listenin
   }
   if (!found.munge) return found;
   const UserId user = found.munge->user();
-  log.info(
-      "munge says who agents are; those of " +
-      std::string(user < kFirstUserOfPeople ? "all users" : "user " + to_text(user) + " alone") +
-      " follow a service of user " + to_text(user));
+  log.info("munge authenticates agents; agents of " +
+           std::string(user < kFirstUserOfPeople ? "all users" : "only user " + to_text(user)) +
+           " trust a service of user " + to_text(user));
   return found;
 }
 
@@ -178,9 +174,8 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
   if (!tls.remark.empty()) log.warning(tls.remark);
   const bool is_closed =
       !found->keys.empty() || (tls.context && tls.context->demands_certificates());
-  const Result<FoundMunge> munge = is_closed
-                                       ? FoundMunge{nullptr, "there are keys, or certificates"}
-                                       : find_munge_for(given, socket.address, log);
+  const Result<FoundMunge> munge = is_closed ? FoundMunge{nullptr, "keys or certificates are used"}
+                                             : find_munge_for(given, socket.address, log);
   if (!munge) return munge.error();
   std::optional<KeptState> kept;
   if (!given.state_directory.empty()) {
@@ -223,8 +218,8 @@ int main(int argc, char** argv) {
   Daemon daemon;
   daemon.name = kName;
   daemon.description =
-      "Brings the nodes of jobs together: agents (ddprun --rdzv-endpoint=HOST:PORT) join here and "
-      "are told their ranks.\nExample: ddp-rendezvous --listen '*:29400' --state-dir "
+      "Serves the rendezvous of jobs: agents (ddprun --rdzv-endpoint=HOST:PORT) join here and get "
+      "their ranks.\nExample: ddp-rendezvous --listen '*:29400' --state-dir "
       "/var/lib/ddp-rendezvous";
   daemon.add_options = [&](CLI::App& app) { add_options(app, options); };
   daemon.instead = [&] { return print_read_token(options); };

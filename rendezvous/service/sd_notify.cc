@@ -22,7 +22,7 @@ Result<void> notify_service_manager(std::string_view state) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   if ((name[0] != '/' && name[0] != '@') || name.size() >= sizeof address.sun_path) {
-    return invalid_argument("that is no absolute path, and no abstract name (@...), of a socket")
+    return invalid_argument("expected an absolute path or an abstract name (@...) of a socket")
         .within(doing);
   }
   std::memcpy(address.sun_path, name.data(), name.size());

@@ -183,7 +183,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     drain_timer_.async_wait([self = shared_from_this()](error_code error) {
       if (error || self->stopped_) return;
       self->log_.warning(
-          "the disk takes too long: what it does not hold was told to nobody and is lost");
+          "the disk takes too long: decisions that are not on it are lost, and no agent knows of "
+          "them");
       self->say_farewell();
     });
     if (is_durable()) say_farewell();
@@ -227,7 +228,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void make_room() {
     const SessionPtr oldest = sessions_.at(*pending_.begin());
     if (may_be_silent(oldest)) return give_to_store(oldest, {});
-    drop(oldest, "no hello yet, and " + std::to_string(kMaxPending) + " others wait, too");
+    drop(oldest, "no hello yet, and " + std::to_string(kMaxPending) + " other connections wait");
   }
 
   // Marks the session as not pending: it has sent a Hello, is dropped, or moves to another
@@ -291,12 +292,12 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     const Hello* hello = std::get_if<Hello>(&*message);
     const UserRequest* request = std::get_if<UserRequest>(&*message);
     if (request && !session->is_pending && !table_.has_agent(session->id)) {
-      return Error{.kind = ErrorKind::kProtocol, .cause = "who is no agent asks once"};
+      return Error{.kind = ErrorKind::kProtocol, .cause = "only agents may send several requests"};
     }
     if (hello || (request && session->is_pending)) {
       const std::string& job = hello ? hello->job.id : request->job;
       if (!session->handshake.may_join(job)) {
-        refuse(session, Refused{"the key was proved for another job than '" + job + "'"});
+        refuse(session, Refused{"the key was proved for a job other than '" + job + "'"});
         return {};
       }
       settle(session);
@@ -378,7 +379,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     switch (*kind) {
       case ClientKind::kAgent:
         if (is_tls || !tls_) return meet_agent(session, first_bytes);
-        refuse(session, Refused{"this service admits nobody without TLS: give this node "
+        refuse(session, Refused{"this service requires TLS: give this node "
                                 "--rdzv-tls-ca"});
         return read_on(session);
       case ClientKind::kHttp:
@@ -392,7 +393,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         if (store_ && !is_tls) return give_to_store(session, first_bytes);
         break;
     }
-    drop(session, "it speaks no control protocol");
+    drop(session, "it does not speak the control protocol");
   }
 
   void meet_agent(const SessionPtr& session, const std::string& first_bytes) {
@@ -404,7 +405,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void start_tls(const SessionPtr& session, const std::string& first_bytes) {
     if (!tls_) {
       session->wire->write({asio::buffer(kNoTlsHere)}, [](const Result<void>&) {});
-      return fail(session, "it speaks TLS, and this service has no --rdzv-tls-cert");
+      return fail(session, "it speaks TLS, but this service has no --rdzv-tls-cert");
     }
     session->identified = false;
     if (turns_.begin(session->peer_host, BootClock::now()))
@@ -423,7 +424,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     waiting.pop_front();
     if (!session || !sessions_.contains(session->id)) return;
     session->wire->write_now(kTryLater);
-    drop(session, "too many TLS handshakes of its address are in flight: it was told to try later");
+    drop(session, "too many TLS handshakes from its address are in progress: it must try later");
   }
 
   void shake_hands(const SessionPtr& session, const std::string& first_bytes) {
@@ -491,17 +492,17 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     const std::string_view path = request.path;
     if (path == "/healthz") return text_page("ok");
     if (path == "/readyz") {
-      if (draining_) return text_page("it was told to end", 503);
+      if (draining_) return text_page("the service is stopping", 503);
       if (const auto& why = table_.why_closed()) return text_page(*why, 503);
       if (!ends_soon_) return text_page("ok");
       return text_page("this service ends with its job", 503);
     }
     if (tls_ && !request.encrypted) {
-      return text_page("without TLS there are /healthz and /readyz: https://", 403);
+      return text_page("without TLS only /healthz and /readyz are served: use https://", 403);
     }
     if (!may_read(request.authorization)) {
       return text_page(
-          "this page wants the token of --print-read-token: Authorization: Bearer TOKEN", 401);
+          "this page requires the token of --print-read-token: Authorization: Bearer TOKEN", 401);
     }
     if (path == "/metrics") {
       return cached(metrics_, [this] {
@@ -626,7 +627,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   // Stops admission, because the disk of the state does not work.
   void close(const Error& why) {
     const std::string reason =
-        "nothing new is admitted until its state can be written: " + why.message();
+        "no new jobs or agents are admitted until the state can be written: " + why.message();
     table_.close_admission(reason);
     trouble_.error(reason);
     ServiceOutput out = table_.take_back(outbox_.durable(), reason);
@@ -636,13 +637,13 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void open() {
     table_.close_admission(std::nullopt);
-    log_.info("its state can be written again: new jobs and agents are admitted");
+    log_.info("the state can be written again: new jobs and agents are admitted");
   }
 
   void say_farewell() {
     if (std::exchange(said_farewell_, true)) return;
     drain_timer_.cancel();
-    perform(table_.farewell("it was told to end"));
+    perform(table_.farewell("the service is stopping"));
     check_drained();
   }
 
@@ -670,7 +671,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (!bytes) return drop(session, bytes.error().message());
     session->unsent += *bytes;
     if (session->unsent.size() > kMaxUnsentBytes) {
-      return drop(session, "it does not read what it is sent");
+      return drop(session, "it does not read its messages");
     }
     flush_soon(session);
   }

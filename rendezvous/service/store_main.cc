@@ -25,7 +25,7 @@ std::string read_size(std::string& text) {
     if (wrong.empty() && size && *size >= 1 && *size <= kMost) return "";
   } catch (const CLI::ValidationError&) {  // an unknown unit
   }
-  return "'" + given + "' is no size from 1 to 1TiB, such as 1000 or 64MiB";
+  return "invalid value '" + given + "' (expected a size from 1 to 1TiB, such as 1000 or 64MiB)";
 }
 
 void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
@@ -35,9 +35,9 @@ void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
       {"--max-keys", options.request.keys, "Keys in one request"},
       {"--max-request-bytes", options.request.request_bytes, "Of one request"},
       {"--max-reply-bytes", options.state.reply_bytes,
-       "Of one reply; so much, and 256 KiB, is held for a client that does not read"},
+       "Of one reply; this and 256 KiB are held for a client that does not read"},
       {"--max-held-bytes", options.state.held_bytes,
-       "Of all that the store holds; beside it up to twice --max-request-bytes for each client "
+       "Of all that the store holds, not counting up to twice --max-request-bytes for each client "
        "whose request is not complete"},
       {"--max-connections", options.connections, "Clients at a time"},
   };
@@ -46,7 +46,7 @@ void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
         ->type_name("SIZE")
         ->transform(CLI::Validator(&read_size, ""))
         ->capture_default_str()
-        ->group("Limits; numbers, or like 64MiB. Whoever goes past one is closed");
+        ->group("Limits: numbers, or sizes such as 64MiB. A connection that exceeds one is closed");
   }
 }
 
@@ -56,10 +56,11 @@ void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
          [&options](const std::string& name) {
            const auto dialect = ddprun::parse_enum(ddprun::kLegacyDialectWords, name);
            if (!dialect)
-             throw CLI::ValidationError("--legacy-dialect", "'" + name + "': give l1 or l2");
+             throw CLI::ValidationError("--legacy-dialect",
+                                        "invalid value '" + name + "' (expected l1 or l2)");
            options.legacy_dialect = *dialect;
          },
-         "How clients older than PyTorch 2.2 are understood: l1 (up to 2.0) or l2 (2.1)")
+         "Protocol of clients older than PyTorch 2.2: l1 (up to 2.0) or l2 (2.1)")
       ->type_name("DIALECT")
       ->default_str(
           std::string(ddprun::enum_name(ddprun::kLegacyDialectWords, options.legacy_dialect)));
@@ -70,8 +71,8 @@ void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
            if (!allowed) throw CLI::ValidationError("--store-allow", allowed.error().cause);
            options.allow = *allowed;
          },
-         "Who may connect, beside this host: addresses and networks, 10.1.0.0/16,fd00::/8. Without "
-         "it everyone may")
+         "Addresses and networks that may connect, besides this host: 10.1.0.0/16,fd00::/8 "
+         "(default: all)")
       ->type_name("NET,...");
 }
 

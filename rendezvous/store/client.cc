@@ -85,7 +85,7 @@ StoreClient::StoreClient(StoreClientOptions options, BlockingSocket socket)
 Result<std::unique_ptr<StoreClient>> StoreClient::connect(StoreClientOptions options) {
   const std::string what = "connect to " + name_of(options);
   if (options.address.host.empty() || options.address.port == 0) {
-    return invalid_argument("a host and a port other than 0 are needed").within(what);
+    return invalid_argument("a host and a port other than 0 are required").within(what);
   }
   const Deadline deadline(options.connect_timeout);
   Backoff backoff{Rng(random_seed())};
@@ -136,7 +136,7 @@ Result<void> StoreClient::shake_hands(const Deadline& deadline) {
   if (!identity) return std::move(identity).error().within("handshake");
   const bool is_ours = *identity != kNoIdentity;
   if (!replies_.empty() || (is_ours && identity->size() != kIdentityBytes)) {
-    return protocol_error("what answers there is no TCPStore");
+    return protocol_error("the program that answers is not a TCPStore");
   }
   if (is_ours) identity_ = std::move(*identity);
   return {};
@@ -172,7 +172,7 @@ Result<void> StoreClient::be_connected(const Call& call, const Deadline& deadlin
 Result<void> StoreClient::go_on_with(const Call& call, StoreClient& next) {
   if (next.identity_ != identity_) {
     return finish(call, {.kind = ErrorKind::kConnection,
-                         .cause = broken_->cause + ", then another store answered there: " +
+                         .cause = broken_->cause + ", then another store answered: " +
                                   next.identity_.value_or("PyTorch's") + ", not " + *identity_});
   }
   socket_ = std::move(next.socket_);
@@ -229,14 +229,14 @@ template <class T, class Ask>
 Result<T> StoreClient::once(const Call& call, Ask ask) {
   const bool is_idle = !finished_ && !broken_ && all_answered();
   if (is_idle && socket_.is_finished()) {
-    break_off(call, {.kind = ErrorKind::kConnection, .cause = "it has closed the connection"});
+    break_off(call, {.kind = ErrorKind::kConnection, .cause = "it closed the connection"});
   }
   const Result<void> connected = be_connected(call, Deadline(options_.timeout));
   if (!connected) return connected.error();
   Result<T> result = ask();
   if (!broken_ && !finished_) return result;
   Error error = std::move(result).error();
-  error.cause += "; whether it was done is not known";
+  error.cause += "; it is not known whether it was done";
   return error;
 }
 
@@ -307,7 +307,7 @@ Result<T> StoreClient::answer_within(const Deadline& deadline,
     const Result<void> sane = sort_answers();
     if (!sane) return sane.error();
     if (std::optional<T> field = answer_at_hand(take)) return std::move(*field);
-    if (replies_.failed()) return protocol_error("an answer of impossible length");
+    if (replies_.failed()) return protocol_error("an answer of invalid length");
     const Result<void> more = receive(deadline);
     if (!more) return more.error();
   }
@@ -352,7 +352,7 @@ Result<T> StoreClient::deferred_answer(const Call& call, const Deadline& deadlin
   const Result<std::uint8_t> last = answer(call, &ReplyReader::take_u8);
   if (!last) return last.error();
   if (*last != kAnswerCancelled) {
-    return finish(call, protocol_error("a cancelled wait was answered with nonsense"));
+    return finish(call, protocol_error("invalid answer to a cancelled wait"));
   }
   return result;
 }
@@ -360,7 +360,7 @@ Result<T> StoreClient::deferred_answer(const Call& call, const Deadline& deadlin
 Result<void> StoreClient::await_ready(const Call& call, const Deadline& deadline) {
   return deferred_answer<void>(call, deadline, [&](std::uint8_t first) -> Result<void> {
     if (first == kAnswerReady) return {};
-    return finish(call, protocol_error("a wait was answered with nonsense"));
+    return finish(call, protocol_error("invalid answer to a wait"));
   });
 }
 
@@ -419,12 +419,11 @@ Result<void> StoreClient::sort_answers() {
       if (!first) return {};
       if (*first == to_u8(Fetched::kMissing)) slot.state = Slot::kToAsk;
       if (slot.state == Slot::kToAsk) continue;
-      if (*first != to_u8(Fetched::kHere))
-        return protocol_error("a get was answered with nonsense");
+      if (*first != to_u8(Fetched::kHere)) return protocol_error("invalid answer to a get");
       value_follows_ = true;
     }
     std::optional<std::string> value = replies_.take_string();
-    if (replies_.failed()) return protocol_error("an answer of impossible length");
+    if (replies_.failed()) return protocol_error("an answer of invalid length");
     if (!value) return {};
     value_follows_ = false;
     if (!slot.is_released) slot.value = std::move(*value);
@@ -527,7 +526,7 @@ Result<std::string> StoreClient::fetch(const Call& call, std::string_view full,
       call, deadline, [&](std::uint8_t first) -> Result<std::string> {
         if (first == to_u8(Fetched::kHere)) return answer(call, &ReplyReader::take_string);
         if (first != to_u8(Fetched::kTooLong)) {
-          return finish(call, protocol_error("a get was answered with nonsense"));
+          return finish(call, protocol_error("invalid answer to a get"));
         }
         return Error{.kind = ErrorKind::kResource,
                      .doing = doing(call),
@@ -573,7 +572,7 @@ Result<std::optional<StoreClient::Strings>> StoreClient::try_fetch(
   if (!first) return first.error();
   if (*first == to_u8(Fetched::kMissing)) return std::optional<Strings>();
   if (*first != to_u8(Fetched::kHere)) {
-    return finish(call, protocol_error("a get was answered with nonsense"));
+    return finish(call, protocol_error("invalid answer to a get"));
   }
   Result<Strings> values = take_strings(call, full.size());
   if (!values) return values.error();

@@ -91,7 +91,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   void add(tcp::socket socket, const SocketAddress& peer, std::string_view initial_bytes) {
     if (options_.allow && !is_loopback_address(peer) && !options_.allow->contains(peer)) {
       return note(peer, {Refusal::kNotAllowed,
-                         "it is no address of a node of this job, and not in --store-allow"});
+                         "not an address of a node of this job, and not in --store-allow"});
     }
     if (const std::string why = why_not_this_user(socket, peer); !why.empty()) {
       return note(peer, {Refusal::kNotAllowed, why});
@@ -139,9 +139,9 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     const SocketAddress local = local_address_of(socket.native_handle());
     if (!is_within_this_host(peer, local)) return "";
     const Result<uid_t> owner = owner_of_connection(peer, local);
-    if (!owner) return "it serves one user's processes, and " + owner.error().cause;
+    if (!owner) return "this store serves only one user's processes, and " + owner.error().cause;
     if (*owner == geteuid() || *owner == 0) return "";
-    return "it belongs to user " + std::to_string(*owner) + ", and this store serves user " +
+    return "it belongs to user " + std::to_string(*owner) + ", but this store serves user " +
            std::to_string(geteuid()) + "'s processes";
   }
 

@@ -88,7 +88,7 @@ void Transport::receive(std::string_view bytes) {
   if (owed_.size() > kMaxOwedBytes && !broken_) {
     broken_ = Error{.kind = ErrorKind::kProtocol,
                     .doing = "TLS",
-                    .cause = "the peer does not read what it is sent"};
+                    .cause = "the peer does not read its messages"};
   }
 }
 
@@ -180,7 +180,7 @@ void Transport::close() {
 }
 
 tcp::socket Transport::release() {
-  DDPRUN_ASSERT(!tls_, "what TLS has begun nobody else can go on with");
+  DDPRUN_ASSERT(!tls_, "a connection in TLS cannot be handed over");
   error_code ignored;
   socket_.cancel(ignored);
   let_go();

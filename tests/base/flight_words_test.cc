@@ -64,7 +64,8 @@ TEST(FlightWords, WhereARankIsIsWhatItsPageSays) {
   const auto page = std::make_unique<WorkerPage>();
   EXPECT_EQ(whereabouts(*page, 5 * kSecond), "it has made no call");
   note(*page, 1, {.begun_ns = kSecond, .ended_ns = 2 * kSecond, .call = FlightCall::kBarrier});
-  EXPECT_EQ(whereabouts(*page, 5 * kSecond), "it is in no call since 3.0 s; the last was barrier");
+  EXPECT_EQ(whereabouts(*page, 5 * kSecond),
+            "it has been in no call for 3.0 s; the last was barrier");
   note(*page, 2,
        {.begun_ns = 3 * kSecond,
         .bytes = 4,
@@ -73,7 +74,7 @@ TEST(FlightWords, WhereARankIsIsWhatItsPageSays) {
         .call = FlightCall::kRecv,
         .dtype = FlightType::kFloat32});
   EXPECT_EQ(whereabouts(*page, 5 * kSecond),
-            "it is in recv of 4 bytes of float32 from rank 2 since 2.0 s");
+            "it has been in recv of 4 bytes of float32 from rank 2 for 2.0 s");
   page->groups[0].id = 9;
   page->groups[0].name = {'t', 'p', '\n'};
   page->group_count = 1;
@@ -81,7 +82,7 @@ TEST(FlightWords, WhereARankIsIsWhatItsPageSays) {
   page->reports = 1;
   EXPECT_EQ(
       whereabouts(*page, 5 * kSecond),
-      "it has done step 7; it is in recv of 4 bytes of float32 from rank 2 in group tp? since "
+      "it has done step 7; it has been in recv of 4 bytes of float32 from rank 2 in group tp? for "
       "2.0 s");
 }
 

@@ -35,21 +35,21 @@ TEST(ParseHostPort, TakesWhatPeopleWrite) {
 
 TEST(ParseHostPort, SaysWhatIsWrong) {
   const std::vector<std::pair<const char*, const char*>> cases{
-      {"", "HOST:PORT is expected"},
-      {"node7", "HOST:PORT is expected"},
-      {"node7:", "'' is no port"},
-      {"node7:65536", "'65536' is no port, a number from 0 to 65535"},
-      {"node7:-1", "'-1' is no port"},
-      {"node7:12x", "'12x' is no port"},
-      {"node7: 12", "' 12' is no port"},
+      {"", "expected HOST:PORT"},
+      {"node7", "expected HOST:PORT"},
+      {"node7:", "invalid value 'node7:' (the port must be a number from 0 to 65535)"},
+      {"node7:65536", "(the port must be a number from 0 to 65535)"},
+      {"node7:-1", "the port must be"},
+      {"node7:12x", "the port must be"},
+      {"node7: 12", "the port must be"},
       {"[::1", "the ] is missing"},
-      {"[::1]29500", "give [ADDRESS]:PORT"},
-      {"http://node7:29400", "give HOST:PORT; an IPv6 address stands in brackets"},
-      {"node7:29400:1", "give HOST:PORT"},
-      {"me@node7:29400", "'me@node7' is no name and no address of a host"},
-      {" node7:29400", "' node7' is no name"},
-      {"node7/24:29400", "'node7/24' is no name"},
-      {"::1:29500", "an IPv6 address stands in brackets"},
+      {"[::1]29500", "expected [ADDRESS]:PORT"},
+      {"http://node7:29400", "expected HOST:PORT, or [ADDRESS]:PORT for an IPv6 address"},
+      {"node7:29400:1", "expected HOST:PORT"},
+      {"me@node7:29400", "'me@node7' is not a host name or address"},
+      {" node7:29400", "' node7' is not a host name"},
+      {"node7/24:29400", "'node7/24' is not a host name"},
+      {"::1:29500", "[ADDRESS]:PORT for an IPv6 address"},
   };
   for (const auto& [text, cause] : cases) {
     const Result<HostPort> parsed = parse_host_port(text);
@@ -95,7 +95,7 @@ TEST(ParsePortRange, SaysWhatIsWrong) {
     EXPECT_THAT(range.error().message(), HasSubstr("FIRST-LAST")) << text;
   }
   EXPECT_THAT(parse_port_range("20-10").error().message(),
-              HasSubstr("'20-10': the first port comes before the last one"));
+              HasSubstr("invalid value '20-10' (the first port is larger than the last one)"));
 }
 
 }  // namespace

@@ -22,8 +22,7 @@ TEST(ReadWhole, GivesWhatThereIsUpToItsLimit) {
   EXPECT_EQ(read(5).value(), "12345");
   ASSERT_FALSE(read(4));
   EXPECT_EQ(read(4).error().kind, ErrorKind::kCorrupt);
-  EXPECT_EQ(read(4).error().message(),
-            "read " + path + ": it has 5 bytes, 4 is the most it can have");
+  EXPECT_EQ(read(4).error().message(), "read " + path + ": it has 5 bytes (at most 4 are allowed)");
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ TEST(Seconds, WhatIsNoTimeIsRefused) {
   for (const char* bad : {"", "-1", "1s", "nan", "inf", "1e99"})
     EXPECT_FALSE(parse_seconds(bad)) << bad;
   EXPECT_EQ(parse_seconds("1h").error().message(),
-            "'1h' is no number of seconds, such as 30 or 0.5");
+            "invalid value '1h' (expected seconds, such as 30 or 0.5)");
 }
 
 TEST(Seconds, AreSaidAsTheyAreRead) {

@@ -110,9 +110,10 @@ TEST(WorkerEnv, NamesTheVariableThatIsWrong) {
   const std::vector<BadVariables> cases{
       {{{"RANK", "0"}}, "WORLD_SIZE"},
       {{{"WORLD_SIZE", "2"}}, "RANK"},
-      {{{"RANK", "2"}, {"WORLD_SIZE", "2"}}, "RANK: 2 is not in 0 .. 1"},
+      {{{"RANK", "2"}, {"WORLD_SIZE", "2"}},
+       "RANK: invalid value '2' (expected an integer from 0 to 1)"},
       {{{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, "RANK"},
-      {{{"RANK", "0x1"}, {"WORLD_SIZE", "2"}}, "'0x1' is no integer"},
+      {{{"RANK", "0x1"}, {"WORLD_SIZE", "2"}}, "invalid value '0x1' (expected an integer"},
       {{{"RANK", ""}, {"WORLD_SIZE", "2"}}, "RANK"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "99999999999"}}, "WORLD_SIZE"},
       {{{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "70000"}}, "MASTER_PORT"},

@@ -48,14 +48,14 @@ TEST_F(Elastic, GoesOnWithEveryImageOnceWhileNodesComeAndAreKilled) {
   ASSERT_TRUE(second->wait_for_err("joins at the next checkpoint that is announced"))
       << second->err();
   ASSERT_EQ(kill(worker, SIGCONT), 0);
-  ASSERT_TRUE(first->wait_for_out("world of 2, before of 1: goes on with step "))
+  ASSERT_TRUE(first->wait_for_out("world of 2 (was 1): continues with step "))
       << first->out() << first->err();
   // The first epoch's checkpoint may have been complete before the world of two began. The next
   // two epochs have checkpoints of the world of two.
   ASSERT_TRUE(eventually([&] { return lines_with(first->out(), "  world 2 ") >= 3; }))
       << first->out() << first->err();
   kill(tree_of(*second).agent, SIGKILL);
-  ASSERT_TRUE(first->wait_for_out("world of 1, before of 2: goes on with step "))
+  ASSERT_TRUE(first->wait_for_out("world of 1 (was 2): continues with step "))
       << first->out() << first->err();
   ASSERT_EQ(first->wait(seconds(60)), 0) << first->out() << first->err();
   EXPECT_NE(second->wait(), 0);

@@ -69,7 +69,7 @@ TEST_F(IdxReader, EveryCutFileIsRefusedAtItsEnd) {
 
 TEST_F(IdxReader, AFileThatGoesOnIsRefusedWhereItShouldEnd) {
   EXPECT_THAT(refusal(good_ + "x"), AllOf(HasSubstr("at offset 18"),
-                                          HasSubstr("the file goes on, where its sizes say 6")));
+                                          HasSubstr("the file continues, but its sizes say 6")));
 }
 
 TEST_F(IdxReader, OtherFilesAreRefused) {
@@ -118,7 +118,7 @@ TEST_F(IdxReader, RefusesSizesThatOverflowBesideAnEmptyOne) {
 // A small file may unpack to a large one. Only as much is unpacked as the sizes in it need.
 TEST_F(IdxReader, UnpacksNoMoreThanTheSizesSay) {
   EXPECT_THAT(refusal(packed(good_ + std::string(50 << 20, 'x'))),
-              AllOf(HasSubstr("at offset 18"), HasSubstr("the file goes on")));
+              AllOf(HasSubstr("at offset 18"), HasSubstr("the file continues")));
 }
 
 TEST_F(IdxReader, RefusesGzipFilesThatAreCutOrDamagedAnywhere) {

@@ -43,7 +43,7 @@ class SpawnExample : public testing::Test {
 TEST_F(SpawnExample, AFailedRankIsOneLineAndExitCodeOne) {
   const auto job = run({"--fail-rank=1"}, 1);
   EXPECT_EQ(job->err(),
-            "spawn: spawn: rank 1 of 2 threw std::runtime_error: failed as it was told\n");
+            "spawn: spawn: rank 1 of 2 threw std::runtime_error: failed as requested\n");
   EXPECT_THAT(job->out(), testing::Not(HasSubstr("sha256")));
 }
 

@@ -136,7 +136,7 @@ class BadInputs : public LauncherTest {
   // Removes lines that depend on other runs. At its start ddprun reports leftovers of runs
   // that were killed altogether, and it removes them. Commands list all jobs of this user.
   static std::string without_others(const std::string& words) {
-    static const std::regex removed("ddprun: removed .* killed with all its guards\n");
+    static const std::regex removed("ddprun: removed .* guards were all killed\n");
     static const std::regex job("  job '(?!" + std::string(kJob) + "').*\n");
     return std::regex_replace(std::regex_replace(words, removed, ""), job, "");
   }

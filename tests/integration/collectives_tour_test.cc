@@ -23,12 +23,12 @@ TEST(CollectivesTour, PrintsEveryRankInOrder) {
   EXPECT_EQ(cluster.output(2), "");
   EXPECT_EQ(cluster.output(0), R"(3 ranks over the cpu backend
 
-all_reduce, sum: everybody gets the sum
+all_reduce, sum: every rank gets the sum
   rank 0: [0 1] -> [3 6]
   rank 1: [1 2] -> [3 6]
   rank 2: [2 3] -> [3 6]
 
-all_reduce, avg: everybody gets the average
+all_reduce, avg: every rank gets the average
   rank 0: [0 1] -> [1 2]
   rank 1: [1 2] -> [1 2]
   rank 2: [2 3] -> [1 2]
@@ -43,12 +43,12 @@ broadcast from rank 2
   rank 1: [1 2] -> [2 3]
   rank 2: [2 3] -> [2 3]
 
-all_gather: everybody gets everything
+all_gather: every rank gets all parts
   rank 0: [0 1] -> [0 1] [1 2] [2 3]
   rank 1: [1 2] -> [0 1] [1 2] [2 3]
   rank 2: [2 3] -> [0 1] [1 2] [2 3]
 
-reduce_scatter, sum: rank r gets the sum of everybody's part r
+reduce_scatter, sum: rank r gets the sum of part r of all ranks
   rank 0: [0] [1] [2] -> [30]
   rank 1: [10] [11] [12] -> [33]
   rank 2: [20] [21] [22] -> [36]
@@ -73,7 +73,7 @@ two asynchronous all_reduces in flight, waited for in any order
   rank 1: [3 6] and [30 60]
   rank 2: [3 6] and [30 60]
 
-all_gather_object: everybody gets everybody's JSON value
+all_gather_object: every rank gets the JSON value of every rank
   rank 0: [{"even":true,"rank":0},{"even":false,"rank":1},{"even":true,"rank":2}]
   rank 1: [{"even":true,"rank":0},{"even":false,"rank":1},{"even":true,"rank":2}]
   rank 2: [{"even":true,"rank":0},{"even":false,"rank":1},{"even":true,"rank":2}]
@@ -83,7 +83,7 @@ broadcast_object from rank 0, a JSON value
   rank 1: {"lr":0.1,"name":"tour"}
   rank 2: {"lr":0.1,"name":"tour"}
 
-barrier: nobody goes on before all have come
+barrier: no rank continues before all have arrived
   rank 0: passed
   rank 1: passed
   rank 2: passed

@@ -160,7 +160,7 @@ TEST_F(LogsByServiceTest, TellsTheLastLinesOfAllNodesOrOfARank) {
   EXPECT_THAT(no_rank.err, HasSubstr("there is no rank 2: ranks are 0 to 1"));
   const Told no_job = ask({"logs", "-f", "other"});
   EXPECT_EQ(no_job.code, to_int(ExitCode::kNoJob));
-  EXPECT_THAT(no_job.err, HasSubstr("this service knows no job 'other'"));
+  EXPECT_THAT(no_job.err, HasSubstr("this service has no job 'other'"));
   end_nodes();
   EXPECT_THAT(ask({"logs", "train"}).err, HasSubstr("job 'train' has ended"));
 }
@@ -199,7 +199,7 @@ TEST_F(LogsByServiceTest, NamesANodeThatDoesNotAnswerAndShowsTheOthers) {
   const Told none = ask({"logs", "--rank=1", "--json", "train"});
   EXPECT_EQ(none.code, to_int(ExitCode::kNoAnswer)) << none.out;
   EXPECT_THAT(none.out, HasSubstr("{\"notice\":\"no answer within 3.0 s from "));
-  EXPECT_THAT(none.err, HasSubstr("no node of job 'train' has told its output"));
+  EXPECT_THAT(none.err, HasSubstr("no node of job 'train' has sent its output"));
   auto late = follow();
   EXPECT_TRUE(late->wait_for_err("no answer within 3.0 s")) << late->err();
   ASSERT_EQ(kill(agent, SIGCONT), 0);
@@ -271,7 +271,7 @@ TEST_F(LogsByServiceTest, SaysWhenTheServiceEndsFirst) {
   ASSERT_TRUE(reader->wait_for_out("rank 0 is up"));
   end(*service_);
   EXPECT_EQ(reader->wait(), to_int(ExitCode::kNoAnswer));
-  EXPECT_THAT(reader->err(), HasSubstr("it was told to end")) << reader->err();
+  EXPECT_THAT(reader->err(), HasSubstr("the service is stopping")) << reader->err();
   service_.reset();
   one_->signal(SIGTERM);
   two_->signal(SIGTERM);

@@ -111,14 +111,14 @@ TEST_F(ControlTest, OfSeveralJobsOneHasToBeNamed) {
 TEST_F(ControlTest, BadCommandLinesHaveOneLine) {
   const std::vector<std::pair<Arguments, std::string>> bad{
       {{"status", "--bogus"}, "has no option --bogus"},
-      {{"logs", "--rank=x"}, "--rank: 'x' is no rank"},
+      {{"logs", "--rank=x"}, "--rank: invalid value 'x' (expected a rank"},
       {{"logs", "-n"}, "a value is missing: -n N"},
-      {{"signal"}, "which signal?"},
-      {{"signal", "BOGUS"}, "'BOGUS' is no signal"},
-      {{"stop", "one", "two"}, "one job at a time"},
-      {{"stop", "--json=yes"}, "--json: it takes no value"},
-      {{"restart", "--rdzv-endpoint=h:1"}, "a service has many jobs"},
-      {{"logs", "--rdzv-endpoint=h:1"}, "a service has many jobs"},
+      {{"signal"}, "the signal is missing"},
+      {{"signal", "BOGUS"}, "signal: invalid value 'BOGUS' (expected USR1"},
+      {{"stop", "one", "two"}, "'ddprun stop' takes one job"},
+      {{"stop", "--json=yes"}, "--json: takes no value"},
+      {{"restart", "--rdzv-endpoint=h:1"}, "give the id of a job"},
+      {{"logs", "--rdzv-endpoint=h:1"}, "give the id of a job"},
   };
   for (const auto& [arguments, words] : bad) {
     const Told refused = told(arguments);
@@ -159,7 +159,7 @@ TEST_F(ControlTest, StopSaysWhenTheTimeIsOver) {
   ASSERT_TRUE(job->wait_for_out("up"));
   const Told late = told({"stop", "--timeout=0.2"});
   EXPECT_EQ(late.code, to_int(ExitCode::kNoAnswer));
-  EXPECT_THAT(late.err, HasSubstr("it has not ended within 200 ms"));
+  EXPECT_THAT(late.err, HasSubstr("it did not end within 200 ms"));
   EXPECT_EQ(told({"stop", "--now"}).code, 0);
   EXPECT_EQ(job->wait(), 143);
 }
@@ -181,7 +181,7 @@ TEST_F(ControlTest, RestartOfTwoNodesIsANewGenerationAndUsesNoBudget) {
   EXPECT_EQ(status.object()["job"]["nodes"].size(), 2u);
   const Told restarted = told({"restart", "job"});
   ASSERT_EQ(restarted.code, 0) << restarted.err;
-  EXPECT_THAT(restarted.out, HasSubstr("no restart is used up"));
+  EXPECT_THAT(restarted.out, HasSubstr("this uses no restart"));
   for (ChildProcess* node : {one.get(), two.get()}) {
     EXPECT_TRUE(node->wait_for_err("generation 1: starting 1 worker (restart asked for by ada"))
         << node->err();
@@ -214,7 +214,7 @@ TEST_F(ControlTest, SignalGoesToAllWorkersOrToOneRank) {
   ASSERT_TRUE(job->wait_for_out("rank 0 is up") && job->wait_for_out("rank 1 is up"));
   const Told sent = told({"signal", "--rank=1", "USR2"});
   EXPECT_EQ(sent.code, 0) << sent.err;
-  EXPECT_EQ(sent.out, "SIGUSR2 goes to 1 worker on 1 node\n");
+  EXPECT_EQ(sent.out, "sending SIGUSR2 to 1 worker on 1 node\n");
   EXPECT_TRUE(job->wait_for_out("rank 1 got USR2"));
   EXPECT_EQ(told({"signal", "sigusr1"}).code, 0);
   EXPECT_TRUE(job->wait_for_out("rank 0 got USR1") && job->wait_for_out("rank 1 got USR1"));
@@ -229,7 +229,7 @@ TEST_F(ControlTest, AWorkerThatWasKilledOnRequestGetsNoGuessAboutIt) {
   auto job = running_job("train");
   EXPECT_EQ(told({"signal", "KILL"}).code, 0);
   EXPECT_EQ(job->wait(), 137);
-  EXPECT_THAT(job->err(), HasSubstr("was killed by SIGKILL, which ddprun was asked to send it"));
+  EXPECT_THAT(job->err(), HasSubstr("was killed by SIGKILL, which ddprun sent on request"));
   EXPECT_THAT(job->err(), Not(HasSubstr("hint:")));
 }
 
@@ -310,8 +310,9 @@ TEST_F(ControlTest, NonsenseIsAnsweredInOneLineAndSilenceHoldsNobodyUp) {
   EXPECT_THAT(answer_to(connected(), "{\"version\":2,\"what\":\"who\"}\n"),
               HasSubstr("speaks version 1"));
   EXPECT_THAT(answer_to(connected(), "{\"version\":1,\"what\":\"signal\",\"signal\":1e9}\n"),
-              HasSubstr("no number in 0 .. 64"));
-  EXPECT_THAT(answer_to(connected(), std::string(100'000, 'x')), HasSubstr("bytes at most"));
+              HasSubstr("not a number from 0 to 64"));
+  EXPECT_THAT(answer_to(connected(), std::string(100'000, 'x')),
+              HasSubstr("a request is one line of at most"));
   EXPECT_THAT(answer_to(connected(), std::string("\0\xff\n", 3)), HasSubstr(R"("ok":false)"));
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(connected());
@@ -327,8 +328,9 @@ TEST_F(ControlTest, AJobRunsWhereNoSocketCanBeMade) {
   auto job = running_job("train", {"--verbose"});
   const Told none = told({"status"});
   EXPECT_EQ(none.code, to_int(ExitCode::kNoJob));
-  EXPECT_THAT(job->err(), HasSubstr("ddprun status and the like cannot reach this job: make " +
-                                    sockets() + " for the socket of ddprun's commands: "))
+  EXPECT_THAT(job->err(),
+              HasSubstr("the commands of ddprun (status, logs, ...) cannot reach this job: make " +
+                        sockets() + " for the socket of ddprun's commands: "))
       << "whoever asks is told why";
   let_go();
   EXPECT_EQ(job->wait(), 0) << job->err();
@@ -363,7 +365,7 @@ TEST_F(ControlByServiceTest, DoesWhatTheAgentsSocketDoes) {
   EXPECT_TRUE(job->wait_for_err("generation 1: starting 2 workers")) << job->err();
   const Told unknown = ask({"stop", "other"});
   EXPECT_EQ(unknown.code, to_int(ExitCode::kNoJob));
-  EXPECT_THAT(unknown.err, HasSubstr("this service knows no job 'other'"));
+  EXPECT_THAT(unknown.err, HasSubstr("this service has no job 'other'"));
   const Told stopped = ask({"stop", "train"});
   EXPECT_EQ(stopped.code, 0) << stopped.err;
   EXPECT_THAT(stopped.out, HasSubstr("ended with exit code 143"));
@@ -383,7 +385,7 @@ TEST_F(ControlByServiceTest, WantsTheProofThatAgentsGive) {
                                    {"signal", "KILL", "train"}}) {
     const Told without = ask(command);
     EXPECT_EQ(without.code, to_int(ExitCode::kRefused)) << without.out << without.err;
-    EXPECT_THAT(without.err, HasSubstr("admits nobody without a key"));
+    EXPECT_THAT(without.err, HasSubstr("this service requires a key"));
     const Told other = ask(command, wrong);
     EXPECT_EQ(other.code, to_int(ExitCode::kRefused)) << other.out << other.err;
     EXPECT_THAT(other.err, HasSubstr("is not the key that this service has"));
@@ -408,7 +410,7 @@ TEST_F(ControlByServiceTest, AnAgentTellsWhatItKnowsWhereItsServiceIsSilent) {
   service_->signal(SIGSTOP);
   const Told status = told({"status", "train"});
   EXPECT_EQ(status.code, 0) << status.err;
-  EXPECT_THAT(status.out, HasSubstr("as this node knows it"));
+  EXPECT_THAT(status.out, HasSubstr("as known to this node"));
   EXPECT_THAT(status.out, HasSubstr("rank 1"));
   service_->signal(SIGCONT);
   const Told stopped = told({"stop", "train"});

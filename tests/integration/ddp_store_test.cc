@@ -69,20 +69,20 @@ class RunningProgram : public RunningDdpStore {
 
 TEST(DdpStore, BadInputIsOneLineThatNamesItAndExitCode2) {
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases{
-      {{}, "--listen HOST:PORT is needed"},
+      {{}, "--listen HOST:PORT is required"},
       {{"--bogus"}, ".*--bogus.*"},
       {{"--listen"}, "--listen.*"},
-      {{"--listen", "127.0.0.1"}, "--listen: '127.0.0.1': HOST:PORT is expected"},
-      {{"--listen", "127.0.0.1:x"}, "--listen: .*'x' is no port, a number from 0 to 65535"},
-      {{"--listen", "127.0.0.1:99999"}, ".*'99999' is no port, a number from 0 to 65535"},
-      {{"--listen", "localhost:0"}, ".*'localhost' is no numeric address.*"},
-      {{"--listen", "::1:0"}, ".*an IPv6 address stands in brackets.*"},
+      {{"--listen", "127.0.0.1"}, "--listen: invalid value '127.0.0.1' .expected HOST:PORT."},
+      {{"--listen", "127.0.0.1:x"}, "--listen: .*:x' .the port must be a number from 0 to 65535."},
+      {{"--listen", "127.0.0.1:99999"}, ".*:99999' .the port must be a number from 0 to 65535."},
+      {{"--listen", "localhost:0"}, ".*'localhost' is not a numeric address.*"},
+      {{"--listen", "::1:0"}, ".*ADDRESS.:PORT for an IPv6 address.*"},
       {{"--listen", "127.0.0.1:0", "extra"}, ".*extra.*"},
       {{"--listen", "127.0.0.1:0", "--max-held-bytes", "much"}, "--max-held-bytes.*much.*"},
       {{"--listen", "127.0.0.1:0", "--max-keys", "0"}, "--max-keys.*0.*"},
       {{"--listen", "127.0.0.1:0", "--max-connections", "-1"}, "--max-connections.*-1.*"},
       {{"--listen", "127.0.0.1:0", "--legacy-dialect", "l3"},
-       "--legacy-dialect: 'l3': give l1 or l2.*"},
+       "--legacy-dialect: invalid value 'l3' .expected l1 or l2.*"},
   };
   for (const auto& [arguments, line] : cases) {
     const Ended ended = run(arguments);
@@ -148,12 +148,12 @@ TEST(DdpStore, ReadsLegacyClientsAsItIsTold) {
 
 TEST(DdpStore, ItsLimitsAreAsTold) {
   const std::vector<std::pair<std::string, std::string>> limits{
-      {"--max-key-bytes 3", "key of 4 bytes, at most 3"},
-      {"--max-value-bytes 1KiB", "value of 2000 bytes, at most 1024"},
-      {"--max-keys 1", "2 keys, at most 1"},
-      {"--max-request-bytes 1000", "request of 2021 bytes, at most 1000"},
-      {"--max-reply-bytes 1000", "a reply of 2008 bytes, at most 1000"},
-      {"--max-held-bytes 1000", "the store holds 0 bytes, at most 1000"},
+      {"--max-key-bytes 3", "key of 4 bytes (at most 3"},
+      {"--max-value-bytes 1KiB", "value of 2000 bytes (at most 1024"},
+      {"--max-keys 1", "2 keys (at most 1"},
+      {"--max-request-bytes 1000", "request of 2021 bytes (at most 1000"},
+      {"--max-reply-bytes 1000", "a reply of 2008 bytes (at most 1000"},
+      {"--max-held-bytes 1000", "the store holds 0 bytes (at most 1000"},
       {"--max-connections 1", "at most 1 connections"},
   };
   for (const auto& [option, reason] : limits) {

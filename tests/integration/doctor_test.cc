@@ -120,7 +120,7 @@ TEST_F(DoctorTest, SaysThatAllIsWell) {
   EXPECT_EQ(found.json.value("ok", false), true);
   EXPECT_EQ(found.json.value("host", ""), "ill");
   EXPECT_EQ(found.level("host-name"), "ok");
-  EXPECT_THAT(found.seen("host-name"), HasSubstr("ill leads to 10.77.3.1"));
+  EXPECT_THAT(found.seen("host-name"), HasSubstr("ill resolves to 10.77.3.1"));
   EXPECT_EQ(found.level("shared-memory"), "ok");
   EXPECT_EQ(found.level("source-address"), "ok");
   EXPECT_THAT(found.seen("source-address"), HasSubstr("10.77.3.1 (eth0)"));
@@ -142,12 +142,11 @@ TEST_F(DoctorTest, NamesASilentNameServerAndDoesNotWaitForIt) {
   EXPECT_LT(found.took, seconds(10));
   EXPECT_EQ(found.level("name-service"), "problem");
   EXPECT_THAT(found.seen("name-service"),
-              HasSubstr(std::string(kSilentServer) + " has not answered"));
+              HasSubstr(std::string(kSilentServer) + " did not answer"));
   EXPECT_EQ(found.level("address-names"), "problem");
   EXPECT_THAT(found.text("address-names", "advice"), HasSubstr("'::ffff:1"));
   EXPECT_EQ(found.level("endpoint"), "problem");
-  EXPECT_THAT(found.seen("endpoint"),
-              HasSubstr("node0.example: the name service has not answered"));
+  EXPECT_THAT(found.seen("endpoint"), HasSubstr("node0.example: the name service did not answer"));
   EXPECT_EQ(found.level("host-name"), "ok") << "/etc/hosts has it";
 }
 
@@ -203,7 +202,7 @@ TEST_F(DoctorTest, ComparesKeysWithTheService) {
   const std::string server =
       serving(program("ddp-rendezvous") + " --rdzv-key-file key --listen '*:29400'");
   const std::string endpoint = "--json --rdzv-endpoint=ill:29400 ";
-  EXPECT_THAT(diagnose(endpoint, server).seen("service"), HasSubstr("wants a key"));
+  EXPECT_THAT(diagnose(endpoint, server).seen("service"), HasSubstr("requires a key"));
   const Diagnosis other = diagnose(endpoint + "--rdzv-key-file=other", server);
   EXPECT_EQ(other.exit_code, kUnwell);
   EXPECT_THAT(other.seen("service"), HasSubstr("do not have the same key"));
@@ -220,7 +219,7 @@ TEST_F(DoctorTest, SpeaksTlsWithTheService) {
                                      " --munge-socket=none --rdzv-tls-cert service.crt"
                                      " --rdzv-tls-key service.key --listen '*:29400'");
   const std::string endpoint = "--json --rdzv-endpoint=ill:29400 ";
-  EXPECT_THAT(diagnose(endpoint, server).seen("service"), HasSubstr("wants TLS"));
+  EXPECT_THAT(diagnose(endpoint, server).seen("service"), HasSubstr("requires TLS"));
   const Diagnosis wrong = diagnose(endpoint + "--rdzv-tls-ca=other.ca", server);
   EXPECT_EQ(wrong.exit_code, kUnwell);
   EXPECT_THAT(wrong.seen("service"), HasSubstr("TLS with ill:29400 fails: "));
@@ -234,7 +233,7 @@ TEST_F(DoctorTest, NamesWhoElseHasThePort) {
                                    serving(program("ddp-store") + " --listen '*:29400'"));
   EXPECT_EQ(found.exit_code, kUnwell);
   EXPECT_EQ(found.level("service"), "problem");
-  EXPECT_THAT(found.seen("service"), HasSubstr("no rendezvous service"));
+  EXPECT_THAT(found.seen("service"), HasSubstr("not a rendezvous service"));
   EXPECT_EQ(found.level("endpoint-port"), "problem");
   EXPECT_THAT(found.seen("endpoint-port"), HasSubstr("ddp-store (pid "));
 }
@@ -250,7 +249,7 @@ TEST_F(DoctorTest, TellsAFreePortOfThisHostFromASilentHost) {
   EXPECT_EQ(silent.exit_code, kUnwell);
   EXPECT_LT(silent.took, seconds(10));
   EXPECT_THAT(silent.seen("endpoint-reach"), HasSubstr("10.77.3.99:29400: no answer within "));
-  EXPECT_THAT(silent.seen("source-address"), HasSubstr("this host is 10.77.3.1 (eth0)"));
+  EXPECT_THAT(silent.seen("source-address"), HasSubstr("this host's address is 10.77.3.1 (eth0)"));
 
   const Diagnosis unreachable = diagnose("--json --rdzv-endpoint=192.0.2.1:29400");
   EXPECT_EQ(unreachable.exit_code, kUnwell);
@@ -263,7 +262,7 @@ TEST_F(DoctorTest, LooksAtWhatTheJobOfACommandLineNeeds) {
       "--nnodes=2 --rdzv-endpoint=localhost --local-addr=10.9.0.0/16 --port-range 29500-29501 "
       "--nproc 2 --json ./missing --json-of-its-own");
   EXPECT_EQ(found.exit_code, kUnwell) << found.err;
-  EXPECT_THAT(found.seen("endpoint"), HasSubstr("localhost leads to"));
+  EXPECT_THAT(found.seen("endpoint"), HasSubstr("localhost resolves to"));
   EXPECT_EQ(found.level("endpoint"), "problem");
   EXPECT_EQ(found.level("source-address"), "problem");
   EXPECT_THAT(found.seen("port-range"), HasSubstr("2 of 2 ports"));
@@ -342,7 +341,7 @@ TEST(DoctorCommandLine, SaysInOneLineWhatIsWrongWithIt) {
       {"ddprun doctor: error: unknown option --rdzv-endpont: did you mean --rdzv-endpoint?\n",
        {"--rdzv-endpont=a"}},
       {"ddprun doctor: error: unknown option --jsn: did you mean --json?\n", {"--jsn"}},
-      {"ddprun doctor: error: --libtorch: it needs a value\n", {"--libtorch"}},
+      {"ddprun doctor: error: --libtorch: needs a value\n", {"--libtorch"}},
       {"ddprun doctor: error: --version, --print-config and --dry-run are not for doctor\n",
        {"--dry-run"}},
   };

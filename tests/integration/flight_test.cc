@@ -82,7 +82,7 @@ TEST_F(FlightTest, WhatEachRankIsInIsToldAlsoOfOneThatIsStopped) {
                                HasSubstr("in progress"), HasSubstr("4.0 KiB")));
   EXPECT_THAT(words.out, HasSubstr("behind: rank 1 has not come to all_reduce of 4096 bytes (sum "
                                    "of float32) (collective 9 of "
-                                   "the world), where rank 0 waits since "));
+                                   "the world), where rank 0 has waited "));
   EXPECT_THAT(words.out,
               HasSubstr("rank 1: stopped, in no call; the last one, all_reduce of 4096"));
   const Told compared = told({"flight", "--compare"});
@@ -101,7 +101,7 @@ TEST_F(FlightTest, CallsThatDifferAreNamedWithWhereTheyCameFrom) {
   const json seen = flight_after(9);
   ASSERT_THAT(kinds_of(seen), testing::Contains("mismatch"));
   const std::string text = seen["findings"][0]["text"];
-  EXPECT_THAT(text, HasSubstr("collective 9 of the world is not the same for all: rank 0 called "
+  EXPECT_THAT(text, HasSubstr("collective 9 of the world differs between ranks: rank 0 called "
                               "all_reduce of 4096 bytes (sum of float32), from "));
   EXPECT_THAT(text, HasSubstr("rank 1 called all_gather of 4194304 bytes"));
   EXPECT_THAT(text, HasSubstr("hang_worker")) << "the program, as addr2line takes it";
@@ -117,7 +117,7 @@ TEST_F(FlightTest, WhatAKilledRankHasDoneIsKept) {
   const std::string path = flight_file();
   ASSERT_NE(path, "") << job->err();
   EXPECT_THAT(path, HasSubstr("/attempt_0/flight.json"));
-  EXPECT_THAT(job->err(), HasSubstr("what the ranks of this node were in: ddprun flight " + path));
+  EXPECT_THAT(job->err(), HasSubstr("the last calls of this node's ranks: ddprun flight " + path));
   const json file = json::parse(read_file(path));
   ASSERT_EQ(file.size(), 2u);
   EXPECT_EQ(file[1]["rank"], 1);
@@ -206,7 +206,7 @@ TEST_F(FlightOfProcesses, WhatEachRankIsInIsToldAlsoOfOneThatIsStopped) {
   EXPECT_EQ(compared.code, 0) << compared.err;
   EXPECT_THAT(compared.out,
               HasSubstr("behind: rank 1 has not come to all_reduce of 4096 bytes (sum of float32) "
-                        "(collective 9 of the world), where rank 0 waits since "));
+                        "(collective 9 of the world), where rank 0 has waited "));
 }
 
 TEST_F(FlightOfProcesses, OthersThatWereNamedAreSaidAndTheRanksAreShown) {
@@ -217,7 +217,7 @@ TEST_F(FlightOfProcesses, OthersThatWereNamedAreSaidAndTheRanksAreShown) {
   EXPECT_EQ(some.code, 0) << some.err;
   EXPECT_THAT(some.out, HasSubstr("rank 0 (local rank 0 on "));
   EXPECT_THAT(some.err, HasSubstr("process " + std::to_string(getpid()) +
-                                  " keeps no flight record of its own"));
+                                  " has no flight record of its own"));
   EXPECT_EQ(told({"flight", "--rank=1", "--pid=" + pid_of(lonely)}).code, 74);
 }
 
@@ -244,9 +244,8 @@ TEST_F(FlightOfProcesses, ThatDdprunHasStartedAreTheJobs) {
   const Told worker = told({"flight", "--pid=" + pid});
   EXPECT_EQ(worker.code, 72);
   EXPECT_THAT(worker.err, HasSubstr("process " + pid +
-                                    " keeps no flight record of its own: it is "
-                                    "no rank of this ddprun's library, or "
-                                    "ddprun has started it"));
+                                    " has no flight record of its own: it is not a rank of this "
+                                    "ddprun's library, or ddprun started it"));
   EXPECT_EQ(told({"stop", "--now"}).code, 0);
   job->wait();
 }
@@ -259,7 +258,7 @@ TEST_F(FlightTest, WhatCannotBeShownIsSaid) {
   directory_.write("odd.json", "{}");
   const Told odd = told({"flight", "odd.json"});
   EXPECT_EQ(odd.code, 73);
-  EXPECT_THAT(odd.err, HasSubstr("odd.json: it is no flight.json"));
+  EXPECT_THAT(odd.err, HasSubstr("odd.json: not a flight.json"));
   directory_.write("none.json", "[]");
   EXPECT_THAT(told({"flight", "none.json"}).out, HasSubstr("no calls were recorded"));
   const Told nowhere = told({"flight", "--chrome-trace=/nowhere/trace", "none.json"});

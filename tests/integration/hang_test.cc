@@ -52,7 +52,7 @@ TEST_F(HangTest, TheRankThatHasNotComeIsNamedAndTheJobGoesOn) {
       first["message"].get<std::string>(),
       HasSubstr(
           "it has not come to all_reduce of 4096 bytes (sum of float32) (collective 9), where "
-          "ranks 0,2-3 wait since 1."));
+          "ranks 0,2-3 have waited 1."));
   EXPECT_THAT(failed["seen"].dump(), HasSubstr("rank 1: in no collective; the last one was 8"));
   EXPECT_THAT(failed["seen"].dump(), HasSubstr("ranks 0,2-3: in all_reduce of 4096 bytes"));
   EXPECT_THAT(job->err(), HasSubstr("what all ranks were doing:"));
@@ -208,10 +208,10 @@ TEST_F(HangTest, ProgressBetweenFailuresMakesRestartsAvailableAgain) {
   directory_.write("train.py", script);
   auto goes_on = start({"--max-restarts=1", "--restart-on-progress", "train.py", "99"});
   EXPECT_EQ(goes_on->wait(), 0) << goes_on->err();
-  EXPECT_THAT(goes_on->err(), HasSubstr("ended well after 3 restarts"));
+  EXPECT_THAT(goes_on->err(), HasSubstr("succeeded after 3 restarts"));
   auto stuck = start({"--max-restarts=9", "--restart-on-progress", "train.py", "0"});
   EXPECT_EQ(stuck->wait(), 5) << stuck->err();
-  EXPECT_THAT(stuck->err(), HasSubstr("not restarted: failure struck 3 times in a row at step 0"));
+  EXPECT_THAT(stuck->err(), HasSubstr("not restarted: failed 3 times in a row at step 0"));
   EXPECT_THAT(stuck->err(), HasSubstr("after 2 of 9 restarts in generation 2"));
 }
 

@@ -160,8 +160,9 @@ TEST_F(LauncherOutputTest, AFullDiskUnderTheLogsKillsAndStallsNobody) {
   ASSERT_EQ(job->wait(seconds(60)), 0) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("0 is well"));
   EXPECT_THAT(job->err(), HasSubstr("1 is well"));
-  EXPECT_THAT(job->err(),
-              HasSubstr("/attempt_0/0/stdout.log: No space left on device; it is left out"));
+  EXPECT_THAT(
+      job->err(),
+      HasSubstr("/attempt_0/0/stdout.log: No space left on device; output to it is dropped"));
   EXPECT_THAT(job->err(), HasSubstr(" bytes are missing: No space left on device"));
   EXPECT_TRUE(job->out().ends_with("[default1]:200000\n")) << "the console has everything";
 }
@@ -171,8 +172,8 @@ TEST_F(LauncherOutputTest, OutputThatIsLostIsSaidAndTheJobHasNotEndedWell) {
                                              "-c", "echo important; echo $RANK is well >&2"});
   EXPECT_EQ(job->wait(), to_int(ExitCode::kFiles));
   EXPECT_THAT(job->err(),
-              HasSubstr("ddprun: warning: standard output: No space left on device; what workers "
-                        "write there is left out until that is over, the workers go on\n"));
+              HasSubstr("ddprun: warning: standard output: No space left on device; output to it "
+                        "is dropped until this is over, workers continue\n"));
   EXPECT_THAT(job->err(), HasSubstr("ddprun: warning: standard output: 38 bytes are missing: No "
                                     "space left on device\n"));
   EXPECT_THAT(job->err(), HasSubstr("0 is well"));
@@ -236,7 +237,7 @@ TEST_F(LauncherOutputTest, AJobStartsAgainOnADiskThatIsFull) {
       {"--nproc-per-node=1", "--max-restarts=1", "--log-dir=disk", "-r", "3"},
       "for i in 1 2 3 4 5 6 7 8; do touch disk/$i 2>/dev/null; done; [ $DDPRUN_GENERATION = 1 ]");
   EXPECT_EQ(job->wait(seconds(60)), 0) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("No space left on device; it is left out"));
+  EXPECT_THAT(job->err(), HasSubstr("No space left on device; output to it is dropped"));
 }
 
 // --- formats
@@ -265,12 +266,12 @@ TEST_F(LauncherOutputTest, QuietLeavesOnlyWhatIsWrongAndVerboseTellsMore) {
   const std::string script = "echo out; [ $DDPRUN_GENERATION = 1 ]";
   auto plain = start_shell({"--max-restarts=1"}, script);
   ASSERT_EQ(plain->wait(), 0);
-  EXPECT_THAT(plain->err(), HasSubstr("ended well after 1 of 1 restarts"));
+  EXPECT_THAT(plain->err(), HasSubstr("succeeded after 1 of 1 restarts"));
   EXPECT_THAT(plain->err(), Not(HasSubstr(" runs as pid ")));
   auto quiet = start_shell({"--max-restarts=1", "--quiet"}, script);
   ASSERT_EQ(quiet->wait(), 0);
   EXPECT_EQ(quiet->out(), "out\nout\n");
-  EXPECT_THAT(quiet->err(), Not(HasSubstr("ended well")));
+  EXPECT_THAT(quiet->err(), Not(HasSubstr("succeeded")));
   auto verbose = start_shell({"--max-restarts=1", "--verbose"}, script);
   ASSERT_EQ(verbose->wait(), 0);
   EXPECT_THAT(verbose->err(), HasSubstr("rank 0 (local rank 0) runs as pid "));

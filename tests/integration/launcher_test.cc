@@ -321,7 +321,7 @@ TEST_F(LauncherTest, AnErrorFileOfAWorkerIsPartOfTheReport) {
                          "echo '{\"message\": {\"message\": \"ValueError: boom\"}}' > "
                          "$TORCHELASTIC_ERROR_FILE; exit 1");
   EXPECT_EQ(job->wait(), 1);
-  EXPECT_THAT(job->err(), HasSubstr("it said: ValueError: boom"));
+  EXPECT_THAT(job->err(), HasSubstr("its message: ValueError: boom"));
 }
 
 TEST_F(LauncherTest, AWorkerThatCannotBeExecutedIsNotRestarted) {
@@ -360,7 +360,7 @@ TEST_F(LauncherTest, WhatDoesNothingHereIsSaidInOneLine) {
   auto job = start(Arguments{"--standalone", "--rdzv-conf=close_timeout=3", "true"});
   EXPECT_EQ(job->wait(), 0);
   EXPECT_THAT(job->err(),
-              HasSubstr("--rdzv-conf close_timeout does nothing here: a job is closed"));
+              HasSubstr("--rdzv-conf close_timeout has no effect: the verdict ends a job"));
   EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
 }
 
@@ -369,7 +369,7 @@ TEST_F(LauncherTest, UnknownKeysOfRdzvConfAreIgnoredWithOneWarning) {
       start(Arguments{"--standalone", "--rdzv-conf=use_agent_store=1,joint_timeout=5", "true"});
   EXPECT_EQ(job->wait(), 0) << job->err();
   EXPECT_THAT(job->err(),
-              HasSubstr("unknown keys are ignored, as by torchrun: 'joint_timeout' (did you "
+              HasSubstr("unknown keys are ignored, as with torchrun: 'joint_timeout' (did you "
                         "mean join_timeout?), 'use_agent_store'\n"));
   EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
 }
@@ -444,30 +444,32 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
       {{"./missing"}, 2, "./missing: no such file"},
       {{"./train"}, 2, "exec ./train: no such file; did you mean build/release/bin/train?"},
       {{"train"}, 2, "no such program in PATH; did you mean build/release/bin/train?"},
-      {{"./script"}, 2, "names the interpreter /no/such/interpreter, which is not there"},
-      {{"--chdir=nowhere", "true"}, 2, "--chdir: there is no directory nowhere"},
+      {{"./script"}, 2, "names the interpreter /no/such/interpreter, which does not exist"},
+      {{"--chdir=nowhere", "true"}, 2, "--chdir: invalid value 'nowhere' (no such directory)"},
       {{"--chdir=folder", "./tool"}, 2, "exec ./tool: no such file"},
-      {{"--umask=9", "true"}, 2, "--umask: '9' is no octal number"},
-      {{"--env=A", "true"}, 2, "--env: 'A' is not of the form NAME=value"},
-      {{"--env=RANK=0", "true"}, 2, "--env: RANK is ddprun's to set"},
+      {{"--umask=9", "true"}, 2, "--umask: invalid value '9' (expected an octal number"},
+      {{"--env=A", "true"}, 2, "--env: invalid value 'A' (expected NAME=VALUE)"},
+      {{"--env=RANK=0", "true"}, 2, "--env: RANK cannot be set"},
       {{"no-such-program"}, 2, "no-such-program: no such program in PATH"},
       {{"tool"}, 2, "did you mean ./tool?"},
-      {{"./data.txt"}, 2, "./data.txt: it is not executable"},
+      {{"./data.txt"}, 2, "./data.txt: not executable"},
       {{"./folder"}, 2, "./folder: it is a directory"},
       {{"missing.py"}, 2, "missing.py: no such file"},
       {{"data.txt/train.py"}, 2, "data.txt/train.py: Not a directory"},
       {{"folder.py"}, 2, "folder.py: it is a directory"},
-      {{"--standalone=maybe", "true"}, 2, "--standalone: 'maybe'"},
+      {{"--standalone=maybe", "true"}, 2, "--standalone: invalid value 'maybe'"},
       {{"--nnodes=2", "true"}, 2, "--rdzv-endpoint"},
       {{"--nnodes=2", "--rdzv-endpoint=no-such-host.invalid:29400", "true"},
        69,
        "no-such-host.invalid"},
       {{"--nnodes=2", "--rdzv-endpoint=127.0.0.1:x", "true"}, 2, "--rdzv-endpoint"},
-      {{"--nnodes=2", "--master-addr=198.51.100.1", "true"}, 69, "no address of this host"},
+      {{"--nnodes=2", "--master-addr=198.51.100.1", "true"}, 69, "not an address of this host"},
       {{"--log-dir=/proc/nowhere", "true"}, 73, "--log-dir"},
       {{"--no-python", "-m", "x"}, 2, "--no-python"},
-      {{"--heartbeat-interval=2", "--lease=5", "true"}, 2, "give seconds from 0.1 to 1.25, not 2"},
-      {{}, 2, "which program?"},
+      {{"--heartbeat-interval=2", "--lease=5", "true"},
+       2,
+       "invalid value '2' (with --lease=5 expected seconds from 0.1 to 1.25)"},
+      {{}, 2, "the program is missing"},
   };
   for (const BadInput& bad : cases) {
     auto job = start(bad.arguments);
@@ -490,7 +492,7 @@ TEST_F(LauncherTest, AnEndpointTakenBySomethingElseIsNamed) {
   ChildProcess store({program("ddp-store"), "--listen", "127.0.0.1:0"}, environment());
   auto job = start({"--rdzv-endpoint=" + listening_address(store), "true"});
   EXPECT_EQ(job->wait(), 69) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("no rendezvous service"));
+  EXPECT_THAT(job->err(), HasSubstr("not a rendezvous service"));
   store.signal(SIGTERM);
   store.wait();
 }
@@ -510,7 +512,7 @@ class LauncherAndATakenPort : public LauncherTest {
 TEST_F(LauncherAndATakenPort, WhereNobodyAnswersIsNamedAtOnce) {
   auto job = start({endpoint_, "true"});
   EXPECT_EQ(job->wait(seconds(20)), 69) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("is taken by something that is no rendezvous service"));
+  EXPECT_THAT(job->err(), HasSubstr("is taken by a program that is not a rendezvous service"));
 }
 
 // For example, an agent of an earlier job had the port.

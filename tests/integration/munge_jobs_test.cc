@@ -50,7 +50,7 @@ TEST_F(MungeJobs, NodesMeetWithNoOtherSetUp) {
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
   end(*service);
-  EXPECT_THAT(service->err(), HasSubstr("munge says who agents are"));
+  EXPECT_THAT(service->err(), HasSubstr("munge authenticates agents"));
   EXPECT_THAT(service->err(), Not(HasSubstr("ANYONE")));
 }
 
@@ -127,11 +127,11 @@ TEST_F(MungeJobs, AServiceWhoseMungedHangsPutsNodesOffUntilItGoesOn) {
   const Arguments munge{"--munge-socket=" + other_node.socket()};
   auto a = start(node(endpoint, munge, "true"));
   auto b = start(node(endpoint, munge, "true"));
-  ASSERT_TRUE(service->wait_for_err("munged has not answered")) << service->err();
+  ASSERT_TRUE(service->wait_for_err("munged does not answer")) << service->err();
   munged_->go_on();
   EXPECT_EQ(a->wait(), 0) << a->err();
   EXPECT_EQ(b->wait(), 0) << b->err();
-  EXPECT_THAT(a->err() + b->err(), HasSubstr("munge is in trouble there"));
+  EXPECT_THAT(a->err() + b->err(), HasSubstr("munge fails on the service's host"));
   end(*service);
 }
 
@@ -141,7 +141,7 @@ TEST_F(MungeJobs, WhoDemandsProofDoesNotRunWithoutIt) {
   auto job = start(
       {"--rdzv-endpoint=" + held.endpoint(), "--nnodes=2", "--require-auth", option(), "true"});
   EXPECT_EQ(job->wait(), 2);
-  EXPECT_THAT(job->err(), HasSubstr("--require-auth: no key was given"));
+  EXPECT_THAT(job->err(), HasSubstr("--require-auth: needs a key"));
   auto service = start_service("*:0");
   EXPECT_EQ(service->wait(), 2);
   EXPECT_THAT(service->err(), HasSubstr("--require-auth: ANYONE who can reach"));

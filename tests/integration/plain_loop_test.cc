@@ -72,7 +72,7 @@ TEST_P(LoaderWorkers, AKilledRunEndsWithTheSameStepsAndBits) {
   const auto killed = run("killed", {workers, "--kill-step=37"}, /*restarts=*/1);
   EXPECT_EQ(end_of(*killed), expected);
   EXPECT_THAT(killed->out(), HasSubstr("resumed at step 30"));
-  EXPECT_THAT(killed->err(), HasSubstr("ended well after 1 of 1 restarts"));
+  EXPECT_THAT(killed->err(), HasSubstr("succeeded after 1 of 1 restarts"));
   EXPECT_EQ(saved_steps("killed"), saved_steps("undisturbed"));
 }
 

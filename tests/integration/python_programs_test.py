@@ -134,7 +134,7 @@ def torchrun_below_ddprun_is_explained(folder: pathlib.Path) -> None:
 def ddprun_below_torchrun_says_so(folder: pathlib.Path) -> None:
     outer = {"TORCHELASTIC_RUN_ID": "outer7", "RANK": "3", "WORLD_SIZE": "4"}
     said = Job(folder, ["sh", "-c", "echo rank $RANK of $WORLD_SIZE"], outer).end(0)
-    assert "warning: this ddprun runs in a worker of job 'outer7', rank 3 there" in said, said
+    assert "warning: this ddprun runs in a worker of job 'outer7' (rank 3)" in said, said
     assert "\nrank 0 of 1\n" in said, said
 
 

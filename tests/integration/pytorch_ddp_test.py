@@ -87,7 +87,7 @@ def main() -> None:
             # One restart is enough. PyTorch 2.11 itself aborts now and then while it shuts
             # down ("terminate called without an active exception"). This costs another
             # restart.
-            assert re.search("ended well after [12] of 3 restarts", output), output
+            assert re.search("succeeded after [12] of 3 restarts", output), output
             assert (work / f"{job}.sha256").read_text() == digest, f"attempt {attempt}: other weights:\n{output}"
             resumed += "resumed at step" in output
             print(f"attempt {attempt}: killed in epoch {epoch + 1 if epoch else 'none'}, "

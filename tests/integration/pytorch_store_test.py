@@ -67,7 +67,7 @@ class OurStore(unittest.TestCase):
         self.assertRegex(
             server.log,
             r"\Addp-store: warning: store: closed the connection of 127\.0\.0\.1:\d+: "
-            r"ADD: the key holds no number\n\Z",
+            r"ADD: the value of the key is not a number\n\Z",
         )
 
     def test_what_is_too_long_ends_the_client_that_sends_it_and_no_other(self):

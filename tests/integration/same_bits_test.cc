@@ -211,7 +211,7 @@ TEST_P(WorkerKills, EndWithTheBitsOfAnUndisturbedTraining) {
 
   EXPECT_EQ(digest("killed"), digest("undisturbed")) << hits_text();
   EXPECT_THAT(job_->err(),
-              HasSubstr("ended well after " + std::to_string(generation_) + " of 3 restarts"));
+              HasSubstr("succeeded after " + std::to_string(generation_) + " of 3 restarts"));
   EXPECT_EQ(listing(checkpoints("killed")).size(), 6u)
       << "two checkpoints, whose the directory is, and nothing of killed saves";
 }

@@ -251,14 +251,15 @@ TEST_F(ServiceRestart, AFullDiskAdmitsNothingNewHarmsNothingThatRunsAndPasses) {
   }
   const auto newcomer = agent("echo admitted", 1, 3, "newcomer");
   ASSERT_TRUE(newcomer->wait_for_err("No space left on device")) << newcomer->err();
-  ASSERT_TRUE(service_->wait_for_err("nothing new is admitted until")) << service_->err();
+  ASSERT_TRUE(service_->wait_for_err("no new jobs or agents are admitted until"))
+      << service_->err();
 
   // Running jobs are served to their end, including a restart.
   let_go();
   EXPECT_EQ(running->wait(), 0) << running->err();
   EXPECT_EQ(count(running->out(), "started"), 1u);
   EXPECT_EQ(newcomer->out(), "");
-  EXPECT_EQ(count(service_->err(), "nothing new is admitted"), 1u) << service_->err();
+  EXPECT_EQ(count(service_->err(), "no new jobs or agents are admitted"), 1u) << service_->err();
 
   ASSERT_TRUE(std::filesystem::remove(inside + "/filler"));
   EXPECT_TRUE(service_->wait_for_err("new jobs and agents are admitted")) << service_->err();

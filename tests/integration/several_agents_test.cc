@@ -74,8 +74,8 @@ TEST_F(TwoAgents, WhyAJobWasStoppedIsSaidOnceOnTheOtherNode) {
   EXPECT_EQ(a->wait(), 143) << a->err();
   EXPECT_EQ(b->wait(), 143) << b->err();
   EXPECT_THAT(lines_of(b->err()).back(),
-              testing::ContainsRegex("^ddprun: error: job 'job' ended: the job was stopped: [^:]* "
-                                     "was told to end by SIGTERM$"));
+              testing::ContainsRegex(
+                  "^ddprun: error: job 'job' ended: the job was stopped: [^:]* received SIGTERM$"));
 }
 
 TEST_F(TwoAgents, OneOfThemServesWhenNobodyElseDoes) {

@@ -234,7 +234,7 @@ TEST_F(Training, EndsWithTheSameBitsAfterAKilledWorkerAKilledNodeAndACutCable) {
   expect_resumed();
   EXPECT_EQ(digest("cut cable"), digest("undisturbed"));
   EXPECT_THAT(jobs_[0]->err(), HasSubstr("(restart 1 of 3: node 1 (node1) was lost: "));
-  EXPECT_THAT(jobs_[0]->err(), HasSubstr("ended well after 1 of 3 restarts"));
+  EXPECT_THAT(jobs_[0]->err(), HasSubstr("succeeded after 1 of 3 restarts"));
 }
 
 }  // namespace

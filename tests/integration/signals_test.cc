@@ -86,7 +86,7 @@ TEST_F(LauncherTest, AskedToSaveWorkersThatEndWellMakeTheJobOneToBeStartedAgain)
   // lost.
   ASSERT_TRUE(eventually([&] { return tree_of(*job).worker > 0; }));
   job->signal(SIGUSR1);
-  ASSERT_TRUE(job->wait_for_err("asked to save and to leave"));
+  ASSERT_TRUE(job->wait_for_err("to save and exit"));
   job->signal(SIGUSR1);
   std::ofstream(directory_ / "listen") << "";
   EXPECT_EQ(job->wait(), 75) << job->err();
@@ -106,7 +106,7 @@ TEST_F(LauncherTest, ARequestToSaveHoldsForTheGenerationAfterAFailure) {
       start({"--nproc-per-node=2", "--checkpoint-signal=USR1", "--max-restarts=1", fails_first});
   ASSERT_TRUE(eventually([&] { return tree_of(*job).worker > 0; }));
   job->signal(SIGUSR1);
-  ASSERT_TRUE(job->wait_for_err("asked to save and to leave"));
+  ASSERT_TRUE(job->wait_for_err("to save and exit"));
   std::ofstream(directory_ / "listen") << "";
   EXPECT_EQ(job->wait(), 75) << job->err();
   EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-0"));

@@ -261,7 +261,7 @@ def cpp_refuses(binaries: pathlib.Path, work: pathlib.Path) -> None:
         save({"epoch": 3, 7: None}, "no_model.pt"): "it is a dict of 'epoch', an integer",
         work / "script.pt": "is compressed, as in TorchScript archives",
         work / "flipped.pt": "do not match its CRC: it is damaged",
-        work / "cut.pt": "no zip archive, or cut off",
+        work / "cut.pt": "not a zip archive, or cut off",
         work / "no.pt": "too short",
         work / "folder": "folder",
         work / "missing.pt": "No such file",

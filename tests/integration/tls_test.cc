@@ -158,7 +158,7 @@ TEST_F(Tls, KeysOfTheEnvironmentSurviveAReload) {
   ASSERT_TRUE(service->wait_for_err("has read the certificates again")) << service->err();
   auto job = start(node(endpoint, {ca()}, "true"));
   EXPECT_EQ(job->wait(), 66);
-  EXPECT_THAT(job->err(), HasSubstr("admits nobody without a key"));
+  EXPECT_THAT(job->err(), HasSubstr("this service requires a key"));
   end(*service);
 }
 
@@ -166,17 +166,17 @@ TEST_F(Tls, WrongFilesAreNamedInOneLine) {
   EXPECT_THAT(failure_of_node({"--rdzv-tls-ca=" + (directory_ / "nothing")}),
               testing::Pair(73, HasSubstr("/nothing: No such file")));
   EXPECT_THAT(failure_of_node({"--rdzv-tls-cert=" + node_files_.cert}),
-              testing::Pair(2, HasSubstr("it goes with --rdzv-tls-key")));
+              testing::Pair(2, HasSubstr("needs --rdzv-tls-key")));
   EXPECT_THAT(failure_of_node(
                   {"--rdzv-tls-cert=" + node_files_.cert, "--rdzv-tls-key=" + service_files_.key}),
-              testing::Pair(2, HasSubstr("it is not the key of the certificate in")));
+              testing::Pair(2, HasSubstr("not the key of the certificate in")));
   auto service = start_rendezvous({"--listen=127.0.0.1:0", ca()});
   EXPECT_EQ(service->wait(), 2);
-  EXPECT_THAT(service->err(), HasSubstr("who serves TLS needs a certificate"));
+  EXPECT_THAT(service->err(), HasSubstr("a TLS service needs a certificate"));
   ASSERT_EQ(chmod(node_files_.key.c_str(), 0644), 0);
   auto remarked = start_rendezvous(joined({"--listen=127.0.0.1:0"}, own(node_files_)));
   EXPECT_NE(listening_address(*remarked), "") << remarked->err();
-  EXPECT_TRUE(remarked->wait_for_err("others can read the key in " + node_files_.key))
+  EXPECT_TRUE(remarked->wait_for_err("other users can read the key in " + node_files_.key))
       << remarked->err();
   end(*remarked);
 }

@@ -39,8 +39,8 @@ def main() -> None:
             said = answer_to(ddprun, name, *value)
             row = [line for line in rows if f"`{dashed}`" in line.split("|")[1]]
             assert len(row) == 1, f"docs/reference/torchrun.md has {len(row)} rows for {dashed}"
-            refused = "is torchrun's, and not available here: " in said
-            assert refused or "which program?" in said or "which module?" in said, (name, said)
+            refused = " of torchrun is not supported: " in said
+            assert refused or "the program is missing" in said or "the module is missing" in said, (name, said)
             assert refused == (row[0].split("|")[2].strip() == "refused"), (said, row)
             known += 1
     print(f"{known} spellings of torchrun's options are known")

@@ -61,7 +61,7 @@ TEST_F(VerdictTest, AWorkersErrorFileSaysWhatAndWhere) {
       {"--report-file=report.json"},
       R"(printf %s '{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback\n  File \"train.py\", line 3, in main\nValueError: boom"}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
   ASSERT_EQ(job->wait(), 1) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("it said: ValueError: boom"));
+  EXPECT_THAT(job->err(), HasSubstr("its message: ValueError: boom"));
   EXPECT_THAT(job->err(), HasSubstr("| File \"train.py\", line 3, in main"));
   const json first = report()["failed_generations"][0]["first"][0];
   EXPECT_EQ(first["kind"], "exception");
@@ -111,7 +111,7 @@ TEST_F(VerdictTest, EscapeSequencesOfAnErrorFileDoNotReachTheTerminal) {
       {},
       R"(printf %s '{"message": {"message": "boom \u001b[2J\u001b]0;title\u0007", "extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
   EXPECT_EQ(job->wait(), 1) << job->err();
-  EXPECT_THAT(job->err(), HasSubstr("it said: boom ?[2J?]0;title?"));
+  EXPECT_THAT(job->err(), HasSubstr("its message: boom ?[2J?]0;title?"));
   EXPECT_THAT(job->err(), testing::Not(HasSubstr("\x1b")));
 }
 
@@ -254,9 +254,8 @@ TEST_F(VerdictTest, AFinalExitCodeIsNotRestarted) {
 TEST_F(VerdictTest, QuickFailuresArePausedFor) {
   auto job = start_shell({"--max-restarts=2"}, "exit 3");
   ASSERT_EQ(job->wait(), 3);
-  EXPECT_THAT(job->err(),
-              HasSubstr("the workers fail within seconds of each start: the next one is after a "
-                        "pause of 500 ms"));
+  EXPECT_THAT(job->err(), HasSubstr("the workers fail within seconds of each start: the next one "
+                                    "comes after a pause of 500 ms"));
 }
 
 TEST_F(VerdictTest, AWorkersTwoIsToldFromOurs) {
@@ -279,7 +278,7 @@ TEST_F(VerdictTest, AReportSaysThatTheJobRunsUntilItHasEnded) {
   EXPECT_EQ(report()["state"], "ended");
   EXPECT_EQ(report()["exit_code_of"], "signal");
   EXPECT_EQ(report()["kind"], "stop_on_request");
-  EXPECT_EQ(report()["what"], "ddprun was told to end by SIGTERM");
+  EXPECT_EQ(report()["what"], "ddprun received SIGTERM");
 }
 
 TEST_F(VerdictTest, AReportThatCannotBeWrittenIsSaidBeforeAnythingStarts) {

@@ -36,8 +36,7 @@ TEST_F(WorkerHangTest, TheRankThatDoesNotComeIsNamedWithTheCollective) {
     EXPECT_EQ(first[0]["step"], 3);
     EXPECT_THAT(first[0]["message"].get<std::string>(),
                 HasSubstr("it has not come to all_reduce of 16 bytes (sum of float32) (collective "
-                          "4), where ranks 0,2 "
-                          "wait since 1."));
+                          "4), where ranks 0,2 have waited 1."));
   }
 }
 
@@ -55,7 +54,7 @@ TEST_F(WorkerHangTest, RanksThatDisagreeAreToldFromWhereTheyCalledWhereThatIsTra
     EXPECT_THAT(job->out(), HasSubstr("ranks 0 and 2 called all_reduce #1 of 4 f32 (sum); rank 1 "
                                       "called broadcast #1 of 4 f32 from rank 0"));
     const auto of_rank_1 =
-        HasSubstr(". rank 1: it is in broadcast of 16 bytes of float32 from rank 0");
+        HasSubstr(". rank 1: it has been in broadcast of 16 bytes of float32 from rank 0");
     const auto from = HasSubstr(", called from ");
     if (*trace == '1')
       EXPECT_THAT(job->out(), testing::AllOf(of_rank_1, from));

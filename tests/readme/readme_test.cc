@@ -74,7 +74,7 @@ TEST_F(ReadmeTraining, OfTwoWorkersThatLosesOneEndsWithTheSameBits) {
   ASSERT_TRUE(killed->wait_for_out("epoch 3 ")) << killed->err();
   workers[1].kill();
   ASSERT_EQ(killed->wait(seconds(60)), 0) << killed->err();
-  EXPECT_THAT(killed->err(), HasSubstr("ended well after 1 of 3 restarts"));
+  EXPECT_THAT(killed->err(), HasSubstr("succeeded after 1 of 3 restarts"));
 
   const std::string net = read_file(directory_ / "undisturbed/net.pt");
   EXPECT_THAT(net, HasSubstr("PK"));

@@ -494,11 +494,11 @@ Restored CheckpointManager::restore(TrainingState& state) {
     result.step = found->manifest.step;
     const int world_size = found->manifest.world_size;
     if (world_size != impl_->group.size())
-      result.remarks.push_back(result.file + " was saved by a world of " +
-                               std::to_string(world_size) + ", this one has " +
-                               std::to_string(impl_->group.size()) +
-                               ": what is left of the epoch is dealt to it, and the bits of a "
-                               "training that was not resized are not to be expected");
+      result.remarks.push_back(
+          result.file + " was saved by a world of " + std::to_string(world_size) +
+          ", this one has " + std::to_string(impl_->group.size()) +
+          ": the rest of the epoch is divided among the ranks of this one, and results are not "
+          "bit-identical to those of a training that was not resized");
     const ExtraNames extra =
         impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse;
     fill(state, contents_of(*found), found->file, impl_->group, extra, result.remarks);

@@ -67,7 +67,7 @@ std::string quick_look(const CheckpointDirectory& directory, const CheckpointMan
     const std::uint64_t bytes = fs::file_size(directory.path_of(file.name), failed);
     if (failed) return file.name + ": " + failed.message();
     if (bytes != file.bytes)
-      return file.name + " has " + std::to_string(bytes) + " bytes, its manifest says " +
+      return file.name + " has " + std::to_string(bytes) + " bytes, but its manifest has " +
              std::to_string(file.bytes);
   }
   return "";
@@ -90,7 +90,7 @@ std::string files_text(const CheckpointManifest& manifest) {
 ExitCode steps_of(const CheckpointDirectory& directory, std::vector<std::int64_t>& steps) {
   std::error_code failed;
   if (!fs::is_directory(directory.path(), failed)) {
-    complain(directory.path() + (failed ? ": " + failed.message() : " is no directory"));
+    complain(directory.path() + (failed ? ": " + failed.message() : " is not a directory"));
     return ExitCode::kFiles;
   }
   Result<std::vector<std::int64_t>> found = directory.steps();
@@ -244,7 +244,7 @@ ExitCode show(const std::string& path, bool all) {
 
 ExitCode merge(const std::string& path, std::optional<std::int64_t> step, const std::string& out) {
   if (fs::exists(out)) {
-    complain(out + " is there already; it is not written over, give another --output");
+    complain(out + " already exists; give another --output");
     return ExitCode::kFiles;
   }
   const CheckpointDirectory directory(path);
@@ -319,48 +319,46 @@ ExitCode verify(const std::vector<std::string>& paths) {
 
 int run(int argc, char** argv) {
   CLI::App app(
-      "Looks into checkpoints: directories of CheckpointManager, and files of torch.save; makes "
-      "one "
-      "file of "
-      "shards.",
+      "Inspects checkpoints (directories of CheckpointManager, and files of torch.save), and "
+      "merges shards into one file.",
       kName);
   app.set_version_flag("--version", std::string(kName) + " " + kVersion);
   app.require_subcommand(1);
   app.footer(
-      "Ends with 0 where all is well, 78 where something is damaged, 73 where a file cannot be "
-      "read or written.\n"
+      "Exit codes: 0: no damage, 78: damage found, 73: a file cannot be read or written.\n"
       "Example: ddprun-ckpt ls run1");
   std::string directory, shown, output;
   std::optional<std::int64_t> step;
   std::vector<std::string> verified;
   bool all = false;
   CLI::App* ls = app.add_subcommand(
-      "ls", "The checkpoints of a directory, newest first; sizes are looked at, bytes are not");
+      "ls", "List the checkpoints of a directory, newest first; checks sizes, not contents");
   ls->add_option("DIR", directory, "a directory of checkpoints")->required();
   CLI::App* show_it = app.add_subcommand(
-      "show", "Names, dtypes, shapes and values of a file, or of a directory's newest checkpoint");
+      "show",
+      "Show names, dtypes, shapes and values of a file, or of a directory's newest checkpoint");
   show_it->add_option("PATH", shown, "a file, or a directory of checkpoints")->required();
-  show_it->add_flag("--all", all, "also what is behind the first 40 entries of a dict or list");
+  show_it->add_flag("--all", all, "also show entries after the first 40 of a dict or list");
   CLI::App* verify_it = app.add_subcommand(
-      "verify", "Reads every byte: SHA-256 of checkpoints, CRC-32 of single files");
+      "verify", "Check every byte: SHA-256 of checkpoints, CRC-32 of single files");
   verify_it->add_option("PATH", verified, "directories of checkpoints, or files")->required();
   CLI::App* merge_it = app.add_subcommand(
-      "merge",
-      "Writes a checkpoint as one file, which torch.load reads, whether it is in shards or not");
+      "merge", "Write a checkpoint, with or without shards, as one file that torch.load reads");
   merge_it->add_option("DIR", directory, "a directory of checkpoints")->required();
-  merge_it->add_option("STEP", step, "which one; the newest whole one if it is left out");
-  merge_it->add_option("-o,--output", output, "the file; it must not be there yet")->required();
+  merge_it->add_option("STEP", step, "step of the checkpoint (default: the newest complete one)");
+  merge_it->add_option("-o,--output", output, "the new file; it must not exist")->required();
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::RequiredError& missing) {
     const bool has_command = *ls || *show_it || *verify_it || *merge_it;
-    complain((has_command ? std::string(missing.what()) : "give ls, show, verify or merge") +
-             "; ddprun-ckpt --help has more");
+    complain((has_command ? std::string(missing.what())
+                          : "the command is missing: ls, show, verify or merge") +
+             "; see ddprun-ckpt --help");
     return to_int(ExitCode::kUsage);
   } catch (const CLI::ParseError& wrong) {
-    complain(std::string(wrong.what()) + "; ddprun-ckpt --help has more");
+    complain(std::string(wrong.what()) + "; see ddprun-ckpt --help");
     return to_int(ExitCode::kUsage);
   }
   if (*ls) return to_int(list(directory));

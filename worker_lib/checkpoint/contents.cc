@@ -45,7 +45,7 @@ void expect_same_data(const c10::IValue& top, const std::string& own, const std:
   if (!data || own.empty()) return;
   const std::string saved = as_text(*data, "data", file);
   if (!saved.empty() && saved != own)
-    refuse("restore " + file + ": it was trained on the data '" + saved + "', this run's is '" +
+    refuse("restore " + file + ": it was trained on the data '" + saved + "', but this run uses '" +
            own + "'");
 }
 
@@ -74,7 +74,7 @@ void fill_hook(TrainingState& state, const c10::IValue& top, const RankView& vie
   const std::string saved_name = saved ? as_text(entry_of(*saved, "name", file), "name", file) : "";
   if (!saved && state.hook)
     remarks.push_back(file + " has no state of a communication hook: '" + state.hook->name() +
-                      "' begins anew");
+                      "' starts without state");
   if (saved && !state.hook)
     remarks.push_back(file + " has the state of the communication hook '" + saved_name +
                       "', which is not restored");
@@ -95,7 +95,7 @@ void fill_averager(TrainingState& state, const c10::IValue& top, const std::stri
   if (const auto saved = find_entry(top, "averager"))
     with_dist_errors("restore " + file, [&] { state.averager->load_state(to_json(*saved, file)); });
   else
-    remarks.push_back(file + " has no state of a PeriodicModelAverager: it begins anew");
+    remarks.push_back(file + " has no state of a PeriodicModelAverager: it starts without state");
 }
 
 }  // namespace
@@ -384,7 +384,7 @@ void remark_on_batches(const TrainingState& state, const c10::IValue& top, const
     if (saved == 0 || own == 0 || saved == own) return;
     remarks.push_back(file + " was saved with batches of " + std::to_string(saved) + " samples" +
                       where + ", these have " + std::to_string(own) +
-                      ": steps and learning rates that depend on the batch mean something else");
+                      ": steps and learning rates that depend on the batch have another meaning");
   };
   const auto batch = find_entry(top, "batch_size");
   if (batch && state.batch_size > 0)
@@ -412,8 +412,8 @@ void fill(TrainingState& state, const c10::IValue& top, const std::string& file,
   const RankView view(top, group.rank(), group.size(), file);
   if (view.has_own() && !view.is_same_world())
     remarks.push_back(file +
-                      " has what each rank had of its own: here all take rank 0's buffers and "
-                      "parameters, and of gradients and what a hook carries the average");
+                      " has a state of its own for each rank: here all ranks take rank 0's buffers "
+                      "and parameters, and the average of gradients and hook states");
   if (state.model) {
     const PickleDict model = as_dict(entry_of(top, "model", file), "model", file);
     load_module_state(*state.model, view.section("model", model), file);

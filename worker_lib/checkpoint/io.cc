@@ -147,10 +147,11 @@ std::string text_in(const nlohmann::json& object, const char* key) {
 
 std::vector<WrittenFile> files_in(const nlohmann::json& document) {
   const auto files = document.find("files");
-  if (files == document.end() || !files->is_array()) throw WrongField{"its 'files' is no array"};
+  if (files == document.end() || !files->is_array())
+    throw WrongField{"its 'files' is not an array"};
   std::vector<WrittenFile> result;
   for (const nlohmann::json& file : *files) {
-    if (!file.is_object()) throw WrongField{"an element of its 'files' is no object"};
+    if (!file.is_object()) throw WrongField{"an element of its 'files' is not an object"};
     result.push_back({text_in(file, "name"), static_cast<std::uint64_t>(integer(file, "bytes")),
                       text_in(file, "sha256")});
   }
@@ -177,7 +178,7 @@ Result<CheckpointManifest> decode(const std::string& path, const std::string& te
                               .generation = integer(document, "generation", kAny),
                               .world_size = static_cast<int>(world_size)};
   if (const auto metric = document.find("metric"); metric != document.end()) {
-    if (!metric->is_number()) throw WrongField{"its 'metric' is no number"};
+    if (!metric->is_number()) throw WrongField{"its 'metric' is not a number"};
     manifest.metric = metric->get<double>();
   }
   if (document.contains("claim")) manifest.claim = integer(document, "claim");
@@ -300,8 +301,8 @@ Error CheckpointDirectory::taken_by_another_job(const std::string& other,
   return {.kind = ErrorKind::kStopped,
           .cause = "job '" + other + "' has taken the checkpoint directory from this one; " +
                    std::string(kFinalError) +
-                   ": give each job a directory of its own, or end one of the two jobs (if '" +
-                   other + "' has ended, submit this job, '" + own +
+                   ": give each job its own directory, or end one of the two jobs (if '" + other +
+                   "' has ended, submit this job, '" + own +
                    "', again or remove .claim.json); a run that only restores sets the option "
                    "'read_only' (the directory is " +
                    path_ + ")"};
@@ -461,7 +462,7 @@ Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifes
   if (!read) return read.error();
   if (read->bytes.size() != file.bytes)
     return corrupt(path, "it has " + std::to_string(read->bytes.size()) +
-                             " bytes, its manifest says " + std::to_string(file.bytes));
+                             " bytes, but its manifest has " + std::to_string(file.bytes));
   if (read->sha256 != file.sha256)
     return corrupt(path, "its SHA-256 is not the one in its manifest: it is damaged");
   return std::move(read->bytes);

@@ -98,11 +98,11 @@ std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
     }
     const RestoreRound round = agree_on_step(candidates);
     if (round.done && round.step < 0 && !somebody_reads.empty())
-      refuse(std::string(kRestoring) + ": the ranks have none in common: " + somebody_reads +
-                 ", rank " + std::to_string(round.rank) + " none that is the same; is " +
-                 directory.path() +
-                 " one directory that all ranks see? (To start anew, use an empty one.)",
-             DistError::Kind::kSystem);
+      refuse(
+          std::string(kRestoring) + ": the ranks have no checkpoint in common: " + somebody_reads +
+              ", rank " + std::to_string(round.rank) + " has no equal one; is " + directory.path() +
+              " one directory that all ranks see? (To start from the beginning, use an empty one.)",
+          DistError::Kind::kSystem);
     if (round.done && round.step < 0) return std::nullopt;
     if (round.done) return std::move(own.found);
     skipped.push_back(

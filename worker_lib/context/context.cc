@@ -48,10 +48,10 @@ ForeignBackend foreign_backend(const BackendKind& kind) {
   if (kind.name.empty() || kind.name == "cpu" || kind.name == "nccl" ||
       kind.name.find_first_of(":,") != std::string::npos) {
     refuse_init("more_backends: '" + kind.name +
-                "' is no name for a backend; it must not be empty, cpu or nccl, nor hold : or ,");
+                "' is not a backend name (it must not be empty, cpu or nccl, or contain : or ,)");
   }
-  if (kind.devices.empty()) refuse_init("more_backends: " + kind.name + " is for no device");
-  if (!kind.make) refuse_init("more_backends: " + kind.name + " has nothing that makes it");
+  if (kind.devices.empty()) refuse_init("more_backends: " + kind.name + " has no device");
+  if (!kind.make) refuse_init("more_backends: " + kind.name + " has no make function");
   ForeignBackend foreign{.name = kind.name, .device_types = {}};
   for (const torch::DeviceType type : kind.devices) foreign.device_types.push_back(type_name(type));
   return foreign;
@@ -99,8 +99,8 @@ Timeout choose_timeout(const InitOptions& options, const std::string& backend) {
   }
   const Result<Duration> timeout = parse_seconds(*said);
   if (!timeout || *timeout <= Duration::zero()) {
-    refuse_init("read environment variable DDPRUN_TIMEOUT: '" + *said +
-                "' is no number of seconds above zero");
+    refuse_init("read environment variable DDPRUN_TIMEOUT: invalid value '" + *said +
+                "' (expected seconds above zero)");
   }
   return *timeout;
 }
@@ -187,7 +187,7 @@ Context::Impl::~Impl() {
   // Destructors that run at exit after this may abort the process, but they undo no work.
   if (is_well) reporter->report_finished(true);
   if (!store || !is_well || store->await_leave(kSilentLeave)) return;
-  TORCH_WARN("ddprun: rank 0 has ended but for the store that it hosts, and waits up to ",
+  TORCH_WARN("ddprun: rank 0 has ended, but the store that it hosts waits up to ",
              to_text(kLeavePatience), " for the ranks that are still connected to it");
   store->await_leave(kLeavePatience - kSilentLeave);
 }
@@ -247,12 +247,11 @@ std::unique_ptr<ProcessGroup> Context::new_group(const std::vector<int>& ranks,
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (members[i] < 0 || members[i] >= world_size()) {
       refuse_group("rank " + std::to_string(members[i]) +
-                   " is no rank of the world; its ranks are "
-                   "0 .. " +
+                   " is not a rank of the world; its ranks are 0 to " +
                    std::to_string(world_size() - 1));
     }
     if (i > 0 && members[i] == members[i - 1]) {
-      refuse_group("rank " + std::to_string(members[i]) + " is there twice");
+      refuse_group("rank " + std::to_string(members[i]) + " is given twice");
     }
   }
   if (options.timeout && *options.timeout <= Timeout::zero()) {

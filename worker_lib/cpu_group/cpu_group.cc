@@ -33,8 +33,8 @@ class PeerInfoExchange {
     const std::string who = name_ranks(missing);
     tell_the_others(missing, name_rank(options_.rank.value) + " gave up: " + who +
                                  " did not come within " + to_text(deadline.allowed()));
-    Error error = timeout_error("meet the other ranks", who + " did not come", deadline.waited(),
-                                deadline.allowed());
+    Error error = timeout_error("connect to the other ranks", who + " did not come",
+                                deadline.waited(), deadline.allowed());
     if (missing.size() == 1) error.peer_rank = missing[0];
     return error;
   }
@@ -49,7 +49,7 @@ class PeerInfoExchange {
           store_.multi_get(keys_, std::min(deadline.remaining(), kGlanceAtOthers));
       if (peers || peers.error().kind != ErrorKind::kTimeout || deadline.passed()) return peers;
       if (std::optional<Error> fate = options_.fate()) {
-        return std::move(*fate).within("meet the other ranks");
+        return std::move(*fate).within("connect to the other ranks");
       }
     }
   }

@@ -350,7 +350,7 @@ std::string absent_peer_info(const std::string& reason) { return std::string(kAb
 
 Result<std::unique_ptr<CpuGroup>> form_group(const ExchangePeerInfo& exchange,
                                              const CpuGroupOptions& options) {
-  const std::string doing = "meet the other ranks" + options.title + " as rank " +
+  const std::string doing = "connect to the other ranks" + options.title + " as rank " +
                             to_text(options.rank) + " of " + std::to_string(options.world_size);
   if (options.world_size < 1 || options.rank.value < 0 ||
       options.rank.value >= options.world_size) {

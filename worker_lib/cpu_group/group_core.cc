@@ -213,7 +213,7 @@ std::string GroupCore::who_is_missing(const OperationContext& attempt, int& firs
   add(stopped, " is stopped (by a signal or a debugger)",
       " are stopped (by a signal or a debugger)");
   add(silent, " does not answer", " do not answer");
-  add(behind, " came to a halt in it", " came to a halt in it");
+  add(behind, " halted in it", " halted in it");
   if (!absent.empty()) add(present, " is there", " are there");
   if (!absent.empty() && parts_.elsewhere) {
     const std::string known = parts_.elsewhere(std::vector<int>(absent.begin(), absent.end()));

@@ -78,7 +78,7 @@ class GroupCore {
   Error fail(const OperationContext& attempt, ErrorKind kind, int peer_rank,
              const std::string& cause);
   // Returns from where ranks have called the operations that they are in, as text to append to a
-  // cause: ". rank 0: it is in ..., called from ...". Empty if that is not recorded
+  // cause: ". rank 0: it has been in ..., called from ...". Empty if that is not recorded
   // (DDPRUN_TRACE).
   std::string origins_of_calls();
 

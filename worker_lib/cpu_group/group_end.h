@@ -20,7 +20,7 @@ inline std::string group_aborted(const std::string& reason) {
 inline Error group_finished(std::string doing, const Error& first) {
   return Error{.kind = ErrorKind::kStopped,
                .doing = std::move(doing),
-               .cause = "the group is finished since " + first.message(),
+               .cause = "the group has ended: " + first.message(),
                .peer_rank = first.peer_rank};
 }
 

@@ -481,11 +481,11 @@ void Mailbox::call_back(Lock& lock) {
       one.done(one.result);
     } catch (const std::exception& thrown) {
       core_.raise(ErrorKind::kSystem, here_.rank,
-                  std::string("what is called at the end of a message threw: ") + thrown.what());
+                  std::string("the callback at the end of a message threw: ") + thrown.what());
     } catch (...) {
-      core_.raise(ErrorKind::kSystem, here_.rank,
-                  "what is called at the end of a message threw something that is no "
-                  "std::exception");
+      core_.raise(
+          ErrorKind::kSystem, here_.rank,
+          "the callback at the end of a message threw something that is not a std::exception");
     }
     one.done = nullptr;
     lock_in_turn(lock);
@@ -748,7 +748,7 @@ void Mailbox::handle(Peer& peer, const Head& head) {
       return;
     case What::kCredit: peer.credit.give_back(head.bytes); return;
   }
-  fail_all(ErrorKind::kProtocol, peer.rank, name_rank(peer.rank) + " sent what it must not send");
+  fail_all(ErrorKind::kProtocol, peer.rank, name_rank(peer.rank) + " sent an invalid message");
 }
 
 // Runs when all bytes that follow a header have come.

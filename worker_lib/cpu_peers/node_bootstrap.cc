@@ -252,7 +252,7 @@ class Leader {
       UniqueFd pending(
           accept4(listener_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!pending.valid() && !would_block(errno) && errno != ECONNABORTED) {
-        return system_error("let the ranks of this node in", errno);
+        return system_error("accept the ranks of this node", errno);
       }
       if (!pending.valid() || user_behind(pending.get()) != geteuid()) return {};
       if (pending_.size() == guests_.size() + kMorePending) {

@@ -85,7 +85,7 @@ Result<void> PeerListener::accept_pending() {
     } else if (errno == EAGAIN) {
       return {};
     } else {
-      Error error = system_error("let ranks of other nodes in", errno);
+      Error error = system_error("accept ranks of other nodes", errno);
       if (error.kind == ErrorKind::kResource) return error;
     }
   }

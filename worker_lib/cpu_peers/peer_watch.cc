@@ -247,7 +247,7 @@ void PeerWatch::read_link(Peer& peer) {
       announce({.kind = ErrorKind::kProtocol,
                 .peer_rank = peer.rank,
                 .reporter = rank_,
-                .cause = name_rank(peer.rank) + " sent what it must not send"});
+                .cause = name_rank(peer.rank) + " sent an invalid message"});
       return;
     }
     peer.unread.erase(0, sizeof head + head.body_bytes);

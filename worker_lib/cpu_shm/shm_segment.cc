@@ -62,7 +62,7 @@ Result<ShmSegment> ShmSegment::adopt(UniqueFd memfd, std::size_t bytes) {
                  .cause = "it is not sealed: its size could change while it is in use"};
   }
   struct stat status {};
-  if (fstat(memfd.get(), &status) != 0) return system_error("look at the shared segment", errno);
+  if (fstat(memfd.get(), &status) != 0) return system_error("inspect the shared segment", errno);
   const auto size = static_cast<std::size_t>(status.st_size);
   if (size < bytes) {
     return Error{.kind = ErrorKind::kProtocol,

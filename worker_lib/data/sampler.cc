@@ -174,15 +174,15 @@ void DistributedSampler::note_batch_size(std::size_t samples) {
   if (saved != 0 && saved != own && s.whole.rank == 0)
     TORCH_WARN("DistributedSampler: the saved state is of batches of ", saved,
                " samples over all ranks, this loader makes ", own,
-               ": steps and learning rates that depend on the batch size mean something else");
+               ": steps and learning rates that depend on the batch size have another meaning");
 }
 
 nlohmann::json DistributedSampler::state() const {
   const State& s = *state_;
   if (!s.is_in_order && s.pass == State::Pass::kOfThisEpoch && s.reached != s.requested)
     refuse("DistributedSampler: the loader has " + std::to_string(s.requested - s.reached) +
-        " samples on the way and enforce_ordering(false), so that no position says which ones the "
-        "training loop has got; use enforce_ordering(true), or save between epochs",
+               " samples in progress and enforce_ordering(false): no position says which ones the "
+               "training loop has received; use enforce_ordering(true), or save between epochs",
            DistError::Kind::kUnsupported);
   nlohmann::json state = s.identity;
   state["epoch"] = s.epoch;

@@ -189,7 +189,7 @@ PowerSgd::PowerSgd(const PowerSgdOptions& options)
            "; at least 1 is needed");
   if (options.start_iteration < 2)
     refuse("PowerSgd: the option 'start_iteration' is " + std::to_string(options.start_iteration) +
-           "; it is at least 2, because buckets are laid out anew after the first pass");
+           "; it is at least 2, because buckets are rearranged after the first pass");
 }
 
 PowerSgd::~PowerSgd() = default;
@@ -272,7 +272,7 @@ void PowerSgd::load_state(const HookState& state, const torch::nn::Module& model
       const auto saved = state.tensors.find(std::string(what) + parameter_name);
       if (saved == state.tensors.end()) return;
       if (saved->second.sizes() != sizes)
-        refuse_state("'" + saved->first + "' has not the shape that it has here");
+        refuse_state("'" + saved->first + "' has another shape here");
       tensor = saved->second.to(parameter->device(), saved->second.scalar_type(),
                                 /*non_blocking=*/false, /*copy=*/true);
     };

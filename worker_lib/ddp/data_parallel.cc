@@ -230,11 +230,11 @@ void expect_supported(const torch::nn::Module* module, const DataParallelOptions
   if (options.check_consistency_every < 0)
     refuse_to_construct("the option 'check_consistency_every' is " +
                         std::to_string(options.check_consistency_every) +
-                        "; a number of steps is at least 1, and 0 is for no checks");
+                        " (expected a number of steps, or 0 for no checks)");
   if (options.statistics_every < 0)
     refuse_to_construct("the option 'statistics_every' is " +
                         std::to_string(options.statistics_every) +
-                        "; a number of steps is at least 1, and 0 is for no statistics");
+                        " (expected a number of steps, or 0 for no statistics)");
 }
 
 // What a rank reports about the forward that it begins, inside join().

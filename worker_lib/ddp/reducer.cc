@@ -601,8 +601,8 @@ void Reducer::spoil_unless_complete(double scale) {
 void Reducer::expect_reduced(const PassWords& words) const {
   const std::optional<int> rank = words.missing_rank();
   if (!rank) return;
-  refuse_pass("its last all_reduce ended without the word of rank " + std::to_string(*rank) +
-                  ", so that gradients may not be averaged; do not use them",
+  refuse_pass("its last all_reduce ended without rank " + std::to_string(*rank) +
+                  ": gradients may not be averaged; do not use them",
               DistError::Kind::kStopped, *rank);
 }
 

@@ -369,7 +369,7 @@ void ArgumentCheck::source(const char* name, int source) const {
 void ArgumentCheck::must_be_rank(const char* name, int rank) const {
   if (rank >= 0 && rank < size_) return;
   refuse(std::string(name) + " " + std::to_string(rank) +
-         " is no rank of this group; its ranks are 0 .. " + std::to_string(size_ - 1));
+         " is not a rank of this group; its ranks are 0 to " + std::to_string(size_ - 1));
 }
 
 void ArgumentCheck::tag(int tag) const {

@@ -22,7 +22,7 @@ Result<Verify> parse_verify(const std::optional<std::string>& text) {
   if (*text == "1") return Verify{.nan = true, .results = true};
   if (*text == "nan") return Verify{.nan = true, .results = false};
   if (*text == "results") return Verify{.nan = false, .results = true};
-  return invalid_argument("'" + *text + "' is none of 1, nan, results and 0");
+  return invalid_value(*text, "expected 1, nan, results or 0");
 }
 
 std::string words_of(const Verify& verify) {

@@ -42,7 +42,7 @@ std::uint64_t chain_of(std::uint64_t before, const CallHeader& call, int place) 
 
 std::string too_long_ago(const char* what, const CallHeader& seen) {
   return std::string("the ranks disagree in ") + what + " " + describe(seen) +
-         ", which is too long ago to be told";
+         ", which is too long ago to be shown";
 }
 
 // Returns "24 B (6 f32)".
@@ -65,14 +65,15 @@ std::string excess_text(const CallHeader& call, const PairExcess& excess) {
            " than " + name_rank(excess.to) + " awaits";
   }
   const std::string in_all =
-      excess.bytes == 0 ? ", but as much in all" : ", " + difference + " in all";
+      excess.bytes == 0 ? ", but the same amount in all" : ", " + difference + " in all";
   if (excess.from >= 0) {
-    return text + name_rank(excess.from) + " sends several ranks what they do not await" + in_all;
+    return text + name_rank(excess.from) + " sends several ranks what they do not expect" + in_all;
   }
   if (excess.to >= 0) {
-    return text + "several ranks send " + name_rank(excess.to) + " what it does not await" + in_all;
+    return text + "several ranks send " + name_rank(excess.to) + " what it does not expect" +
+           in_all;
   }
-  return text + "several ranks send several others what these do not await";
+  return text + "several ranks send several others what these do not expect";
 }
 
 std::string unequal_text(int from, const MessageEntry& sent, const MessageEntry& awaited) {
@@ -80,7 +81,7 @@ std::string unequal_text(int from, const MessageEntry& sent, const MessageEntry&
   const std::string number = " #" + std::to_string(sent.number);
   if (sent.bytes == awaited.bytes) {
     return "the ranks disagree in the size of a message of " + sender + " to " + receiver +
-           " before" + number + ", which is too long ago to be told";
+           " before" + number + ", which is too long ago to be shown";
   }
   return "the ranks disagree: " + sender + "'s send" + number + " to " + receiver + " is of " +
          std::to_string(sent.bytes) + " B, " + receiver + "'s recv" + number + " from " + sender +
@@ -253,8 +254,8 @@ std::optional<std::string> find_disagreement(std::span<const std::optional<CallN
     const std::string what = describe(calls[0]);
     if (agreed_before) {
       return "the ranks disagree: " + name_ranks(ranks) + " called " + what +
-             " with tensors on devices that do not belong together: each rank must come to use its "
-             "devices in the same order";
+             " with tensors on devices that do not belong together: each rank must use its devices "
+             "in the same order";
     }
     return too_long_ago("a call before", calls[0]);
   }

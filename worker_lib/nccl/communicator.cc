@@ -101,7 +101,7 @@ bool NcclAbortState::wait_until_left(Duration allowed) {
 Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(
     const NcclApi& api, Store* store, std::shared_ptr<NcclAbortState> fate,
     NcclCommunicatorOptions options, const Deadline& deadline) {
-  DDPRUN_ASSERT(store || options.world_size == 1, "several ranks need a store to meet in");
+  DDPRUN_ASSERT(store || options.world_size == 1, "several ranks need a store");
   int device = 0;
   const CudaResult asked = api.get_device(&device);
   if (asked != CudaResult::kSuccess) return cuda_error(api, "find the current device", asked);
@@ -174,7 +174,7 @@ Result<std::vector<NcclUniqueId>> NcclCommunicator::exchange_ids(Store* store,
     if (got->size() != id.bytes.size()) {
       return Error{.kind = ErrorKind::kPeerLost,
                    .doing = doing,
-                   .cause = "it could make none: " + *got,
+                   .cause = "it could not make one: " + *got,
                    .peer_rank = maker};
     }
     std::memcpy(id.bytes.data(), got->data(), got->size());

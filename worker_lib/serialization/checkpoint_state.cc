@@ -188,7 +188,7 @@ void write_pickle(const c10::IValue& top, const WritePiece& write) {
 torch::Tensor ArchiveTensors::make(const PickleTensor& tensor) {
   const auto known = std::ranges::find(kDtypes, tensor.dtype.name, &DtypeName::name);
   if (known == kDtypes.end())
-    refuse("a tensor of dtype " + std::string(tensor.dtype.name) + ", which is not read here",
+    refuse("a tensor of dtype " + std::string(tensor.dtype.name) + ", which is not supported",
            DistError::Kind::kUnsupported);
   const std::string_view bytes = archive_.storages.at(tensor.storage.key);
   c10::Storage& storage = storages_[tensor.storage.key];
@@ -417,7 +417,7 @@ void load_module_state(torch::nn::Module& module, const c10::IValue& state,
   if (!state.isGenericDict()) corrupt(file, "the model is not a dict");
   StateDict saved;
   for (const auto& entry : state.toGenericDict()) {
-    if (!entry.key().isString()) corrupt(file, "a name in the model is no text");
+    if (!entry.key().isString()) corrupt(file, "a name in the model is not text");
     const std::string& name = entry.key().toStringRef();
     if (!entry.value().isTensor()) corrupt(file, "'" + name + "' is not a tensor");
     saved.insert(name, entry.value().toTensor());

@@ -308,7 +308,7 @@ struct Reader {
     const torch::Tensor saved = as_tensor((*this)[key], key, file);
     if (saved.sizes() != parameter.sizes())
       refuse("restore the optimizer from " + file + ": '" + key +
-             "' has not the shape of its parameter");
+             "' does not have the shape of its parameter");
     value = saved.to(parameter.device());
   }
   void operator()(const char* key, Count count) const {

@@ -229,7 +229,7 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
   end_of_monitor(monitor, monitor_end);
   is_over = true;
   const std::string trouble = board->trouble.text();
-  Error error = trouble.empty() ? Error{.cause = "the process that watches over the ranks " +
+  Error error = trouble.empty() ? Error{.cause = "the monitor of the ranks " +
                                                  std::string(in_time ? "was killed" : "hangs")}
                                 : system_error("", board->trouble_errno);
   if (!trouble.empty()) error.cause = trouble;
@@ -253,14 +253,14 @@ std::exception_ptr SpawnContext::Impl::what_became() const {
     const bool by_signal = status && WIFSIGNALED(*status);
     return std::make_exception_ptr(DistError(
         DistError::Kind::kSystem,
-        "spawn: the process that watches over the ranks (pid " + std::to_string(monitor) +
-            ") was killed" + (by_signal ? " by " + signal_name(WTERMSIG(*status)) : std::string()) +
+        "spawn: the monitor of the ranks (pid " + std::to_string(monitor) + ") was killed" +
+            (by_signal ? " by " + signal_name(WTERMSIG(*status)) : std::string()) +
             ", and the ranks with it"));
   }
   if (board->story >= 0) return std::make_exception_ptr(describe(board->story, ranks));
   if (board->stopped) {
     return std::make_exception_ptr(DistError(
-        DistError::Kind::kStopped, "spawn: the ranks were told to end" + left_over(ranks)));
+        DistError::Kind::kStopped, "spawn: the ranks were asked to end" + left_over(ranks)));
   }
   return nullptr;
 }
@@ -288,7 +288,7 @@ SpawnContext::~SpawnContext() {
     std::rethrow_exception(impl_->failure);
   } catch (const DistError& failure) {
     if (failure.kind() == DistError::Kind::kStopped) return;
-    TORCH_WARN("ddprun: nobody has asked for it: ", failure.what());
+    TORCH_WARN("ddprun: spawn: the error was not retrieved: ", failure.what());
   }
 }
 

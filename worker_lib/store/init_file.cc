@@ -30,7 +30,7 @@ Error not_ours(const std::string& path,
                const char* why = "it was not written by this version of ddprun") {
   return Error{.kind = ErrorKind::kCorrupt,
                .doing = "read " + path,
-               .cause = std::string(why) + "; give a path of its own"};
+               .cause = std::string(why) + "; give another path"};
 }
 
 // Writes a file with a new name next to `path`, and returns that name. The file is closed,
@@ -52,7 +52,7 @@ Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
   // Otherwise a link, a pipe or a device that reads as empty would be replaced.
   struct stat found {};
   if (::lstat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
-    return not_ours(path, "it is no regular file");
+    return not_ours(path, "not a regular file");
   }
   const UniqueFd file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW));

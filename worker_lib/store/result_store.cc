@@ -21,7 +21,7 @@ Result<T> result_of(const char* verb, const std::string& key, Call call) {
   } catch (...) {
     return Error{.kind = ErrorKind::kSystem,
                  .doing = doing(),
-                 .cause = "an exception that is no std::exception"};
+                 .cause = "an exception that is not a std::exception"};
   }
 }
 

@@ -108,7 +108,7 @@ Result<WorldNote> read_note(const std::string& text) {
   const auto size = parse_number<int>(std::string_view(text).substr(0, space));
   if (!size || space == text.npos) {
     return Error{.kind = ErrorKind::kProtocol,
-                 .doing = "read what rank 0 says of the world",
+                 .doing = "read the record of rank 0",
                  .cause = "it was not written by this version of ddprun"};
   }
   return WorldNote{.size = *size, .token = text.substr(space + 1)};
@@ -236,7 +236,7 @@ class WorldStore::Opening {
     const auto host =
         listening_host(plan_.address, std::min(deadline_.remaining(), kLookUpPatience));
     if (!host) return Error(host.error()).within(doing);
-    std::string why_not = plan_.address.host + " is no address of this host";
+    std::string why_not = plan_.address.host + " is not an address of this host";
     if (*host) {
       Result<Listener> listener = listen_tcp(HostPort{.host = **host, .port = plan_.address.port});
       if (listener) return host_at(std::move(*listener));
@@ -247,9 +247,9 @@ class WorldStore::Opening {
     }
     const Result<void> found = find();
     if (found) return found;
-    Error error = in_the_way(why_not + ", and " + found.error().message() + ". " +
-                             (*host ? "Give each job a port of its own"
-                                    : "Start rank 0 on the host that has the address"));
+    Error error = in_the_way(
+        why_not + ", and " + found.error().message() + ". " +
+        (*host ? "Give each job its own port" : "Start rank 0 on the host that has the address"));
     return std::move(error).within(doing);
   }
 
@@ -293,8 +293,8 @@ class WorldStore::Opening {
     parts_.store.reset();
     if (!alive) return {};
     return in_the_way("another job's rank 0 is at " + to_text((*note)->address) +
-                      ". Give each job a file of its own")
-        .within("meet at " + plan_.file);
+                      ". Give each job its own file")
+        .within("join at " + plan_.file);
   }
 
   Result<void> claim() {
@@ -305,9 +305,9 @@ class WorldStore::Opening {
       parts_.store.reset();
       return in_the_way(
                  "a rank 0 of run '" + plan_.env.run_id +
-                 "' is there already: another job meets there, or one that was killed has left "
-                 "its keys. Give each job a place of its own, or its own TORCHELASTIC_RUN_ID")
-          .within("meet at " + plan_.place);
+                 "' is there already: another job uses this store, or a job that was killed has "
+                 "left its keys. Give each job its own store or its own TORCHELASTIC_RUN_ID")
+          .within("join at " + plan_.place);
     }
     parts_.claimed = by_hand_;
     parts_.name = by_hand_ + token_;
@@ -348,7 +348,7 @@ class WorldStore::Opening {
   }
 
   Result<void> come_to_file() {
-    const std::string doing = "meet rank 0 at " + plan_.file;
+    const std::string doing = "connect to rank 0 at " + plan_.file;
     const Result<std::optional<StoreAddress>> note = read_init_file(plan_.file);
     if (!note) return note.error();
     std::string cause = "rank 0 has not written the file";
@@ -377,7 +377,7 @@ class WorldStore::Opening {
   }
 
   Result<void> take_place(std::optional<Deadline>& intruding) {
-    const std::string doing = "meet at " + plan_.place;
+    const std::string doing = "join at " + plan_.place;
     ResultStore store(*parts_.store);
     const Result<std::string> text = store.get(by_hand_ + "world", deadline_.remaining());
     if (!text) {
@@ -392,20 +392,19 @@ class WorldStore::Opening {
     const std::string name = by_hand_ + world->token;
     std::string why;
     if (world->size != plan_.env.world_size) {
-      why = "rank 0's world there has " + std::to_string(world->size) + " ranks, this rank's has " +
+      why = "rank 0's world has " + std::to_string(world->size) + " ranks, this rank's has " +
             std::to_string(plan_.env.world_size);
     } else {
       const Result<std::int64_t> comers = store.add(name + "/rank/" + to_text(plan_.env.rank), 1);
       if (!comers) return comers.error();
-      if (*comers != 1)
-        why = "a rank " + to_text(plan_.env.rank) + " is in the world there already";
+      if (*comers != 1) why = "a rank " + to_text(plan_.env.rank) + " is already in this world";
     }
     if (why.empty()) {
       parts_.name = name;
       return {};
     }
     if (!intruding) intruding.emplace(kPatienceWithOthers);
-    return in_the_way(why + ": another job meets there, too, or a process was started twice")
+    return in_the_way(why + ": another job uses the same address, or a process was started twice")
         .within(doing);
   }
 

@@ -37,7 +37,7 @@ Error error_in_flight(std::string_view doing) {
   } catch (const std::exception& thrown) {
     error.cause = first_line(thrown.what());
   } catch (...) {
-    error.cause = "an exception that is no std::exception";
+    error.cause = "an exception that is not a std::exception";
   }
   return error;
 }

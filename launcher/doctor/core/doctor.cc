@@ -40,9 +40,10 @@ std::string summary(const std::vector<Finding>& findings) {
   }
   if (const auto number = count(Level::kOk)) parts.push_back(std::to_string(number) + " ok");
   switch (worst_of(findings)) {
-    case Level::kProblem: return "jobs will hang, crawl or fail here: " + list_text(parts);
-    case Level::kWarning: return "no problem, but some jobs may crawl or fail: " + list_text(parts);
-    default: return "all is well: " + list_text(parts);
+    case Level::kProblem: return "jobs will hang, be slow or fail here: " + list_text(parts);
+    case Level::kWarning:
+      return "no problem, but some jobs may be slow or fail: " + list_text(parts);
+    default: return "no problem: " + list_text(parts);
   }
 }
 

@@ -23,23 +23,23 @@ Finding without_gpus(const DoctorFacts& facts) {
     finding.seen = "the driver's library (NVML) does not answer";
     finding.effect = "programs that use the GPUs hang when they start";
     finding.advice =
-        "a GPU has most likely failed: `dmesg | grep -i xid`; take the node out, and "
-        "start it again";
+        "a GPU has most likely failed: `dmesg | grep -i xid`; remove the node from service and "
+        "reboot it";
   } else if (!gpus.library_error.empty() && gpus.device_files + gpus.pci_devices > 0) {
     finding.level = Level::kProblem;
-    finding.seen = "the driver's library (NVML) says: " + gpus.library_error;
+    finding.seen = "the driver's library (NVML) fails: " + gpus.library_error;
     finding.effect = "no program can use a GPU";
     finding.advice =
-        "after an update of the driver start the machine again; `nvidia-smi` says the same";
+        "after an update of the driver reboot the machine; `nvidia-smi` shows the same error";
   } else if (gpus.device_files > 0 && !gpus.has_library) {
     finding.level = Level::kProblem;
     finding.seen =
-        "/dev has " + gpus_text(gpus.device_files) + ", but libnvidia-ml.so.1 is not there";
+        "/dev has " + gpus_text(gpus.device_files) + ", but libnvidia-ml.so.1 is missing";
     finding.effect = "no program can use a GPU";
     finding.advice = "start the container with the NVIDIA container toolkit: docker run --gpus all";
   } else if (gpus.pci_devices > 0) {
     finding.level = Level::kProblem;
-    finding.seen = "the machine has " + gpus_text(gpus.pci_devices) + " of NVIDIA, and " +
+    finding.seen = "the machine has " + gpus_text(gpus.pci_devices) + " of NVIDIA, but " +
                    (gpus.kernel_driver_version.empty()
                         ? "no driver is loaded"
                         : "the driver " + gpus.kernel_driver_version + " shows none here");
@@ -48,8 +48,8 @@ Finding without_gpus(const DoctorFacts& facts) {
         "install the driver (`modprobe nvidia`); in a container: docker run --gpus all";
   } else if (facts.job.wants_gpus) {
     finding.level = Level::kProblem;
-    finding.effect = "--nproc-per-node=gpu has nothing to count: exit code 2";
-    finding.advice = "start it on a node with GPUs, or give a number, cpu or auto";
+    finding.effect = "--nproc-per-node=gpu finds no GPU: exit code 2";
+    finding.advice = "start the job on a node with GPUs, or give a number, cpu or auto";
   } else {
     finding.seen += ": workers use the cpu backend or gloo";
   }
@@ -78,7 +78,7 @@ std::optional<Finding> judge_gpus(const DoctorFacts& facts) {
   } else if (gpus.without_persistence > 0) {
     finding.level = Level::kNote;
     finding.seen += "; " + std::to_string(gpus.without_persistence) + " without persistence mode";
-    finding.effect = "the driver sets a GPU up anew, for seconds, when nobody has used it";
+    finding.effect = "the driver initialises an unused GPU again, which takes seconds";
     finding.advice = "start nvidia-persistenced, or nvidia-smi -pm 1";
   }
   return finding;
@@ -137,7 +137,7 @@ int number_of(const std::string& version) {
 
 std::string library_text(const NcclLibrary& library) {
   return "NCCL " +
-         (library.version.empty() ? "of a version that cannot be told (" + library.why + ")"
+         (library.version.empty() ? "of an unknown version (" + library.why + ")"
                                   : library.version) +
          " at " + library.path;
 }
@@ -151,7 +151,7 @@ Finding without_nccl(const DoctorFacts& facts) {
   const bool has_gpus = facts.gpus.count > 0;
   if (!torch.nccl.empty()) {
     return {.level = has_gpus ? Level::kProblem : Level::kNote,
-            .seen = "LibTorch " + torch.version + " wants NCCL " + torch.nccl +
+            .seen = "LibTorch " + torch.version + " needs NCCL " + torch.nccl +
                     ", and it was not found",
             .effect = "programs that link libtorch_cuda do not start: libnccl.so.2 is missing",
             .advice = install_text(torch, torch.nccl)};
@@ -166,14 +166,13 @@ Finding without_nccl(const DoctorFacts& facts) {
           .seen = "neither libnccl.so.2 nor a LibTorch was found",
           .effect = "programs with their own copy run; others do not start",
           .advice =
-              "activate the virtual environment with PyTorch, or say where it is: --libtorch=DIR; "
-              "LD_LIBRARY_PATH and ldconfig say where libraries are"};
+              "activate the virtual environment with PyTorch, or give its directory: "
+              "--libtorch=DIR; LD_LIBRARY_PATH and ldconfig set where libraries are found"};
 }
 
 std::string comparison_text(const LibTorchFacts& torch) {
   if (torch.root.empty()) return "no LibTorch was found to compare it with";
-  if (torch.nccl.empty())
-    return "LibTorch " + torch.version + " does not say which it was built with";
+  if (torch.nccl.empty()) return "LibTorch " + torch.version + " does not record its NCCL version";
   return "LibTorch " + torch.version + " was built with " + torch.nccl;
 }
 
@@ -182,10 +181,9 @@ std::string comparison_text(const LibTorchFacts& torch) {
 void judge_version(const NcclLibrary& library, const DoctorFacts& facts, Finding& finding) {
   const bool older = number_of(library.version) < number_of(facts.nccl.torch.nccl);
   finding.level = !older ? Level::kNote : facts.gpus.count > 0 ? Level::kProblem : Level::kWarning;
-  finding.effect = older
-                       ? "it lacks functions that LibTorch calls: 'undefined symbol: nccl...', or "
-                         "workers hang with others of another version"
-                       : "newer ones work as a rule, if all nodes have the same";
+  finding.effect = older ? "it lacks functions that LibTorch calls ('undefined symbol: nccl...'), "
+                           "or workers hang if nodes have different versions"
+                         : "newer versions usually work if all nodes have the same";
 }
 
 std::optional<Finding> judge_nccl(const DoctorFacts& facts) {
@@ -193,11 +191,11 @@ std::optional<Finding> judge_nccl(const DoctorFacts& facts) {
   const LibTorchFacts& torch = nccl.torch;
   if (nccl.hangs) {
     return Finding{.level = Level::kProblem,
-                   .seen = "a file system hangs on which NCCL and LibTorch were looked for",
-                   .effect = "workers that load them from there hang, too, and cannot be killed",
+                   .seen = "a file system hangs while NCCL and LibTorch are searched on it",
+                   .effect = "workers that load them from there also hang, and cannot be killed",
                    .advice =
-                       "look at the disks of PATH, LD_LIBRARY_PATH and the virtual environment: "
-                       "`df` hangs at the same"};
+                       "check the disks of PATH, LD_LIBRARY_PATH and the virtual environment: `df` "
+                       "hangs at the same one"};
   }
   // LibTorch uses the NCCL that is installed next to it.
   const NcclLibrary& used = nccl.beside_torch.path.empty() ? nccl.of_loader : nccl.beside_torch;
@@ -217,12 +215,12 @@ std::optional<Finding> judge_nccl(const DoctorFacts& facts) {
         "install it again" + (torch.nccl.empty() ? "" : ": " + install_text(torch, torch.nccl));
   } else if (nccl.of_loader.by_variable && differs(nccl.of_loader)) {
     if (&used != &nccl.of_loader) {
-      finding.seen += "; but LD_LIBRARY_PATH leads to " + library_text(nccl.of_loader);
+      finding.seen += "; but LD_LIBRARY_PATH contains " + library_text(nccl.of_loader);
     }
     judge_version(nccl.of_loader, facts, finding);
     finding.advice =
-        "take its directory out of LD_LIBRARY_PATH: programs that link NCCL themselves "
-        "take that one, and LibTorch with them";
+        "remove its directory from LD_LIBRARY_PATH: programs that link NCCL themselves load that "
+        "one, and LibTorch then uses it, too";
   } else if (differs(used)) {
     judge_version(used, facts, finding);
     finding.advice = install_text(torch, torch.nccl);

@@ -21,11 +21,10 @@ std::string workers_text(const DoctorFacts& facts) { return counted(workers(fact
 
 std::optional<Finding> judge_program(const DoctorFacts& facts) {
   if (facts.program_error.empty()) return std::nullopt;
-  return Finding{
-      .level = Level::kProblem,
-      .seen = facts.program_error,
-      .effect = "no worker starts: exit code 2",
-      .advice = "correct the path; programs and directories have to be there on every node"};
+  return Finding{.level = Level::kProblem,
+                 .seen = facts.program_error,
+                 .effect = "no worker starts: exit code 2",
+                 .advice = "correct the path; every node needs the program and the directory"};
 }
 
 // --- shared memory and disk ----------------------------------------------------------------------
@@ -39,14 +38,13 @@ std::optional<Finding> judge_shared_memory(const DoctorFacts& facts) {
       "make it larger: docker run --shm-size=8g (or --ipc=host); in Kubernetes an emptyDir with "
       "medium: Memory at /dev/shm; else mount -o remount,size=8g /dev/shm";
   const std::string effect =
-      "PyTorch's DataLoader workers die of SIGBUS, and NCCL between GPUs of this node fails, when "
-      "it "
-      "is full (ddprun's cpu backend does without it)";
+      "when it is full, PyTorch's DataLoader workers die of SIGBUS, and NCCL between GPUs of this "
+      "node fails (ddprun's cpu backend works without it)";
   if (!shm.why_missing.empty() || !shm.space.why_not_writable.empty()) {
     const bool missing = !shm.why_missing.empty();
     return Finding{.level = Level::kProblem,
-                   .seen = missing ? "/dev/shm is not there: " + shm.why_missing
-                                   : "/dev/shm cannot be written to: " + shm.space.why_not_writable,
+                   .seen = missing ? "/dev/shm does not exist: " + shm.why_missing
+                                   : "cannot write to /dev/shm: " + shm.space.why_not_writable,
                    .effect = "PyTorch's DataLoader workers and NCCL between GPUs of this node fail",
                    .advice = "mount -t tmpfs -o size=8g,mode=1777 tmpfs /dev/shm"};
   }
@@ -62,10 +60,9 @@ std::optional<Finding> judge_shared_memory(const DoctorFacts& facts) {
   if (space.available >= wanted) return finding;
   finding.level = space.available <= kDockers ? Level::kProblem : Level::kWarning;
   finding.effect = effect;
-  finding.advice = space.total >= wanted
-                       ? "others fill it: `ls -lS /dev/shm` shows what; files of programs that are "
-                         "gone can be removed"
-                       : larger;
+  finding.advice = space.total >= wanted ? "other programs fill it: `ls -lS /dev/shm` lists the "
+                                           "files; remove those of programs that have ended"
+                                         : larger;
   return finding;
 }
 
@@ -75,17 +72,17 @@ std::optional<Finding> judge_temporary(const DoctorFacts& facts) {
                   .details = {{"available_bytes", static_cast<std::int64_t>(space.available)}}};
   if (!space.why_not_writable.empty()) {
     finding.level = Level::kProblem;
-    finding.seen = space.path + " (TMPDIR) cannot be written to: " + space.why_not_writable;
+    finding.seen = space.path + " (TMPDIR) is not writable: " + space.why_not_writable;
     finding.effect = "ddprun does not start: exit code 73";
-    finding.advice = "set TMPDIR to a directory that can be written to";
+    finding.advice = "set TMPDIR to a writable directory";
   } else if (space.free_inodes == 0 || space.available < kMiB) {
     finding.level = Level::kProblem;
-    if (space.free_inodes == 0) finding.seen += ", but not one inode";
-    finding.effect = "ddprun and most programs fail where they make a file";
+    if (space.free_inodes == 0) finding.seen += ", but no free inode";
+    finding.effect = "ddprun and most programs fail when they create a file";
     finding.advice = "make room, or set TMPDIR to another disk";
   } else if (space.available < 256 * kMiB) {
     finding.level = Level::kWarning;
-    finding.effect = "logs without --log-dir, caches of compiled kernels and Python go there";
+    finding.effect = "it holds logs without --log-dir, and caches of compiled kernels and Python";
     finding.advice = "make room, or set TMPDIR to another disk";
   }
   return finding;
@@ -113,7 +110,7 @@ std::optional<Finding> judge_open_files(const DoctorFacts& facts) {
       "many open files'";
   if (finding.level == Level::kProblem) {
     finding.effect = "ddprun needs some " + std::to_string(needed) + " for " + workers_text(facts) +
-                     ", and workers more: they end with 'Too many open files'";
+                     ", and workers need more: they end with 'Too many open files'";
   }
   finding.advice = limit.hard >= 4096
                        ? "ulimit -n " +
@@ -158,7 +155,7 @@ std::optional<Finding> judge_processes(const DoctorFacts& facts) {
                    "temporarily unavailable'";
   if (binding >= 4 * needed) {
     finding.effect =
-        "it does not hold for root with all its capabilities; for others: " + finding.effect;
+        "the limit does not apply to root with all its capabilities; for others: " + finding.effect;
   }
   finding.advice = by_cgroup < by_user
                        ? "raise pids.max: TasksMax= of the unit, docker run --pids-limit"
@@ -175,10 +172,10 @@ std::optional<Finding> judge_locked_memory(const DoctorFacts& facts) {
                   .details = {{"soft", unlimited ? "unlimited" : std::to_string(soft)}}};
   if (limits.rdma_devices.empty()) {
     if (unlimited) return finding;
-    finding.seen += "; nothing here needs more, there is no RDMA device";
+    finding.seen += "; this is enough without an RDMA device";
     if (soft >= 64 * 1024) return finding;
     finding.level = Level::kWarning;
-    finding.effect = "io_uring and pinned buffers of data loaders fail beyond it";
+    finding.effect = "io_uring and pinned buffers of data loaders fail above this limit";
   } else {
     finding.seen += "; RDMA devices: " + list_text(limits.rdma_devices);
     if (unlimited) return finding;
@@ -186,8 +183,8 @@ std::optional<Finding> judge_locked_memory(const DoctorFacts& facts) {
     finding.effect =
         "NCCL registers its buffers with them: 'ibv_reg_mr failed', 'Cannot allocate memory'";
     if (!limits.locked_memory_binds) {
-      finding.effect =
-          "it does not hold for root with all its capabilities; for others: " + finding.effect;
+      finding.effect = "the limit does not apply to root with all its capabilities; for others: " +
+                       finding.effect;
     }
   }
   finding.advice =
@@ -214,8 +211,8 @@ std::optional<Finding> judge_memory(const DoctorFacts& facts) {
     finding.seen +=
         "; address space up to " + bytes_text(facts.limits.address_space.soft) + " (ulimit -v)";
     finding.effect =
-        "CUDA reserves more address space than there is memory, and fails; others end "
-        "with 'Cannot allocate memory'";
+        "CUDA fails, because it reserves more address space than there is memory; other programs "
+        "end with 'Cannot allocate memory'";
     finding.advice = "ulimit -v unlimited before ddprun; limit memory by a cgroup instead";
     return finding;
   }
@@ -223,13 +220,13 @@ std::optional<Finding> judge_memory(const DoctorFacts& facts) {
   if (machine.memory == 0 || room >= 512 * kMiB * workers(facts)) return finding;
   finding.level = Level::kWarning;
   finding.effect =
-      "PyTorch itself takes some 0.5 GiB for each worker: the kernel kills workers "
-      "(exit code 137) for " +
+      "PyTorch itself takes about 0.5 GiB for each worker: the kernel kills workers (exit code "
+      "137) with " +
       workers_text(facts);
   finding.advice =
       limited && *cgroup <= machine.memory_available
           ? "give the job more memory: --mem of Slurm, resources of the pod, docker run -m"
-          : "end what uses the memory, or start fewer workers";
+          : "end the programs that use the memory, or start fewer workers";
   return finding;
 }
 
@@ -245,8 +242,7 @@ std::optional<Finding> judge_cores(const DoctorFacts& facts) {
   if (workers(facts) > usable) {
     finding.level = Level::kWarning;
     finding.effect = workers_text(facts) +
-                     " share them: each waits for the others' turns, in every "
-                     "collective";
+                     " share them: in every collective each waits until the others have had a core";
     finding.advice =
         "start fewer workers, or let the scheduler give more cores (srun --cpus-per-task, "
         "docker run --cpuset-cpus)";
@@ -254,8 +250,8 @@ std::optional<Finding> judge_cores(const DoctorFacts& facts) {
     finding.level = Level::kWarning;
     finding.effect = "data loading, autograd and the agent share one core with the worker";
     finding.advice =
-        "srun gives a task one core unless --cpus-per-task says more; `taskset -p $$` "
-        "shows the shell's";
+        "srun gives a task one core without --cpus-per-task; `taskset -p $$` shows the shell's "
+        "cores";
   }
   return finding;
 }
@@ -268,7 +264,7 @@ std::string cores_text(double cores) {
 
 std::optional<Finding> judge_cpu_quota(const DoctorFacts& facts) {
   const std::optional<double>& cpus = facts.cgroup.cpus;
-  if (!cpus) return Finding{.seen = "the cgroup may use its cores all the time"};
+  if (!cpus) return Finding{.seen = "the cgroup has no CPU quota"};
   Finding finding{.seen = "the cgroup may use " + cores_text(*cpus) + " cores' time of " +
                           std::to_string(facts.machine.usable_cores) + " (cpu.max)",
                   .details = {{"cpus", *cpus}}};
@@ -281,7 +277,7 @@ std::optional<Finding> judge_cpu_quota(const DoctorFacts& facts) {
       "each 0.1 s";
   finding.advice =
       "OMP_NUM_THREADS=" + std::to_string(std::max(1, static_cast<int>(std::floor(each)))) +
-      " for the workers; better whole cores than a quota: docker run --cpuset-cpus, "
+      " for the workers; whole cores are better than a quota: docker run --cpuset-cpus, "
       "Kubernetes' static CPU manager";
   return finding;
 }
@@ -291,8 +287,8 @@ std::optional<Finding> judge_cpu_quota(const DoctorFacts& facts) {
 std::optional<Finding> judge_cgroup(const DoctorFacts& facts) {
   const CgroupFacts& cgroup = facts.cgroup;
   const std::string effect =
-      "processes of a job are then ended one by one, and not all at the same instant; that a "
-      "worker was killed for want of memory is read from the machine's count";
+      "ddprun ends the processes of a job one by one, not all at once; out-of-memory kills are "
+      "read from the count of the whole machine";
   if (cgroup.path.empty()) {
     return Finding{
         .level = Level::kNote,
@@ -302,19 +298,19 @@ std::optional<Finding> judge_cgroup(const DoctorFacts& facts) {
             "boot with systemd.unified_cgroup_hierarchy=1; mount /sys/fs/cgroup into containers"};
   }
   Finding finding{
-      .seen = "a cgroup of v2 can be made below " + cgroup.path,
+      .seen = "ddprun can make a cgroup of v2 below " + cgroup.path,
       .details = {{"path", cgroup.path}, {"controllers", list_text(cgroup.controllers)}}};
   const auto& controllers = cgroup.controllers;
   if (!cgroup.can_make_children) {
     finding.level = Level::kNote;
-    finding.seen = "no cgroup can be made below " + cgroup.path;
+    finding.seen = "ddprun cannot make a cgroup below " + cgroup.path;
     finding.effect = effect;
     finding.advice = "systemd-run --user --scope -p Delegate=yes ddprun ..., or run as root";
   } else if (std::find(controllers.begin(), controllers.end(), "memory") == controllers.end()) {
     finding.level = Level::kNote;
     finding.seen += ", without the memory controller";
-    finding.effect = "that a worker was killed for want of memory is read from the machine's count";
-    finding.advice = "delegate it: Delegate=memory pids; with both versions mounted v1 has it";
+    finding.effect = "out-of-memory kills are read from the count of the whole machine";
+    finding.advice = "delegate it: Delegate=memory pids; if both versions are mounted, v1 has it";
   }
   return finding;
 }
@@ -328,7 +324,7 @@ std::optional<Finding> judge_clock(const DoctorFacts& facts) {
   Finding finding{
       .seen = !synchronised   ? "the kernel does not say whether the clock is synchronised"
               : *synchronised ? "the clock is synchronised"
-                              : "nobody synchronises the clock, as far as the kernel knows"};
+                              : "the clock is not synchronised, as far as the kernel knows"};
   if (synchronised) finding.details.emplace_back("synchronised", *synchronised);
   if (ahead) {
     const double seconds = std::chrono::duration<double>(*ahead).count();
@@ -338,17 +334,17 @@ std::optional<Finding> judge_clock(const DoctorFacts& facts) {
     if (size >= std::chrono::seconds(2)) {
       finding.level = size >= std::chrono::minutes(5) ? Level::kProblem : Level::kWarning;
       finding.effect =
-          "ddprun never compares clocks of hosts; but logs do not line up, and munge, "
-          "Kerberos and new certificates are refused beyond some minutes";
+          "ddprun never compares clocks of hosts; but times in logs do not match, and after some "
+          "minutes of difference munge, Kerberos and new certificates are refused";
       finding.advice = "start chrony or systemd-timesyncd on both hosts";
       return finding;
     }
   } else if (synchronised && !*synchronised) {
     finding.level = Level::kNote;
     finding.effect =
-        "logs of nodes do not line up; munge and certificates want clocks that agree "
-        "within minutes";
-    finding.advice = "start chrony or systemd-timesyncd; a container sees its host's clock";
+        "times in logs of nodes do not match; munge and certificates need clocks that agree within "
+        "minutes";
+    finding.advice = "start chrony or systemd-timesyncd; a container uses its host's clock";
   }
   return finding;
 }
@@ -363,11 +359,11 @@ std::optional<Finding> judge_clock_source(const DoctorFacts& facts) {
   if (std::find(kSlow.begin(), kSlow.end(), source) == kSlow.end()) return finding;
   finding.level = Level::kWarning;
   finding.effect =
-      "each look at the clock is a system call of a microsecond and more, and PyTorch, "
-      "NCCL and profilers look often";
+      "reading the clock is a system call of a microsecond or more, and PyTorch, NCCL and "
+      "profilers read it often";
   finding.advice =
-      "boot with tsc=reliable where the CPU's counter is steady; `dmesg | grep -i tsc` "
-      "says why the kernel has given it up";
+      "boot with tsc=reliable if the CPU's counter is stable; `dmesg | grep -i tsc` shows why the "
+      "kernel does not use it";
   return finding;
 }
 
@@ -378,7 +374,7 @@ std::optional<Finding> judge_debuggers(const DoctorFacts& facts) {
   if (debuggers.has_py_spy) there.push_back("py-spy");
   Finding finding{.seen = there.empty() ? "neither gdb nor py-spy is in PATH"
                                         : list_text(there) + (there.size() > 1 ? " are" : " is") +
-                                              " there for backtraces of hung workers",
+                                              " available for backtraces of hung workers",
                   .details = {{"gdb", debuggers.has_gdb},
                               {"py_spy", debuggers.has_py_spy},
                               {"ptrace_scope", std::int64_t{debuggers.ptrace_scope}}}};
@@ -390,19 +386,19 @@ std::optional<Finding> judge_debuggers(const DoctorFacts& facts) {
   } else if (there.empty()) {
     finding.level = Level::kNote;
     finding.effect =
-        "a hang is reported without backtraces of the workers, with what the kernel says "
-        "that they wait for";
+        "a hang is reported without backtraces of the workers, only with what they wait for in the "
+        "kernel";
     finding.advice = "install gdb for C++, and pip install py-spy for Python";
   } else if (!debuggers.has_py_spy) {
     finding.level = Level::kNote;
     finding.effect =
         "a hang of a Python program is reported without Python's frames, and gdb needs seconds for "
         "each worker";
-    finding.advice = "pip install py-spy, where Python programs are started";
+    finding.advice = "pip install py-spy, for Python programs";
   } else if (!debuggers.has_gdb) {
     finding.level = Level::kNote;
     finding.effect = "a hang of a C++ program is reported without its stack";
-    finding.advice = "install gdb, where C++ programs are started";
+    finding.advice = "install gdb, for C++ programs";
   }
   return finding;
 }

@@ -27,13 +27,13 @@ double seconds_of(Duration duration) { return std::chrono::duration<double>(dura
 std::string answer_text(const LookUp& look_up) {
   switch (look_up.outcome) {
     case LookUp::Outcome::kSilent:
-      return look_up.asked + ": the name service has not answered within " + to_text(look_up.took);
+      return look_up.asked + ": the name service did not answer within " + to_text(look_up.took);
     case LookUp::Outcome::kNotFound:
       return look_up.asked + " does not resolve: " + look_up.why + " (" + to_text(look_up.took) +
              ")";
     case LookUp::Outcome::kFound: break;
   }
-  return look_up.asked + " leads to " + list_text(look_up.found) + " (" + to_text(look_up.took) +
+  return look_up.asked + " resolves to " + list_text(look_up.found) + " (" + to_text(look_up.took) +
          ")";
 }
 
@@ -51,26 +51,27 @@ std::optional<Finding> judge_host_name(const DoctorFacts& facts) {
   const LookUp& own = facts.names.own;
   Finding finding{.seen = "this host's name " + answer_text(own), .details = look_up_details(own)};
   const std::string hosts_line =
-      "add a line 'ADDRESS " + own.asked + "' to /etc/hosts, with the address that others reach";
+      "add a line 'ADDRESS " + own.asked +
+      "' to /etc/hosts, with the address at which other nodes reach this host";
   if (own.outcome == LookUp::Outcome::kSilent) {
     finding.level = Level::kProblem;
     finding.effect =
-        "PyTorch's gloo, torchrun and MPI ask for it in every process, and each waits for the "
+        "PyTorch's gloo, torchrun and MPI look it up in every process, and each waits for the "
         "answer";
-    finding.advice = hosts_line + ", or mend the name service";
+    finding.advice = hosts_line + ", or repair the name service";
   } else if (own.outcome == LookUp::Outcome::kNotFound) {
     finding.level = Level::kProblem;
     finding.effect =
-        "PyTorch's gloo then listens on loopback, where no other node reaches it; MPI and others "
-        "that ask for it fail";
+        "PyTorch's gloo then listens on loopback, where no other node reaches it; MPI and other "
+        "programs that look it up fail";
     finding.advice = hosts_line;
   } else if (is_slow(own)) {
     finding.level = level_of_look_up(own.took);
-    finding.effect = "every process that asks for it at its start waits as long";
-    finding.advice = hosts_line + ", or mend the name service";
+    finding.effect = "every process that looks it up at its start waits as long";
+    finding.advice = hosts_line + ", or repair the name service";
   } else if (!facts.names.own_is_here) {
     finding.level = Level::kWarning;
-    finding.effect = "that is no address of this host: PyTorch's gloo cannot listen there";
+    finding.effect = "that is not an address of this host: PyTorch's gloo cannot listen there";
     finding.advice = "correct /etc/hosts or DNS, or give workers GLOO_SOCKET_IFNAME=INTERFACE";
   } else if (facts.names.own_is_loopback && facts.job.several_nodes) {
     finding.level = Level::kWarning;
@@ -78,8 +79,8 @@ std::optional<Finding> judge_host_name(const DoctorFacts& facts) {
         "PyTorch's gloo listens there, where no other node reaches it (ddprun and its library do "
         "not look this name up)";
     finding.advice =
-        "give workers GLOO_SOCKET_IFNAME=INTERFACE, or let the name lead to the address that "
-        "others reach";
+        "give workers GLOO_SOCKET_IFNAME=INTERFACE, or let the name resolve to the address at "
+        "which other nodes reach this host";
   }
   return finding;
 }
@@ -87,8 +88,8 @@ std::optional<Finding> judge_host_name(const DoctorFacts& facts) {
 std::string server_text(const NameServer& server) {
   switch (server.outcome) {
     case NameServer::Outcome::kSilent:
-      return server.address + " has not answered within " + to_text(server.took);
-    case NameServer::Outcome::kFailed: return server.address + " cannot be asked: " + server.why;
+      return server.address + " did not answer within " + to_text(server.took);
+    case NameServer::Outcome::kFailed: return server.address + " cannot be queried: " + server.why;
     case NameServer::Outcome::kAnswered: break;
   }
   return server.address + " answers in " + to_text(server.took);
@@ -116,24 +117,25 @@ std::optional<Finding> judge_name_service(const DoctorFacts& facts) {
   if (answering == 0) {
     finding.level = Level::kProblem;
     finding.effect =
-        "no name beyond /etc/hosts resolves; where a server is silent, every look-up waits 5 s for "
-        "it, twice, and PyTorch's store client makes one in every process";
+        "only names in /etc/hosts resolve; if a server is silent, every look-up waits 5 s for it, "
+        "twice, and PyTorch's store client makes a look-up in every process";
     finding.advice =
-        "mend /etc/resolv.conf or the way to the server (UDP port 53); until then put the nodes "
-        "into /etc/hosts, and RES_OPTIONS='timeout:1 attempts:1' into the workers' environment";
+        "correct /etc/resolv.conf or the network path to the server (UDP port 53); until then put "
+        "the nodes into /etc/hosts, and RES_OPTIONS='timeout:1 attempts:1' into the workers' "
+        "environment";
   } else if (first_is_silent) {
     finding.level = Level::kProblem;
-    finding.effect = "every look-up asks it first, and waits 5 s before it asks the next";
-    finding.advice = "take it out of /etc/resolv.conf, or put it last";
+    finding.effect =
+        "every look-up asks this server first, and waits 5 s before it asks the next one";
+    finding.advice = "remove it from /etc/resolv.conf, or put it last";
   } else if (answering < static_cast<int>(servers.size())) {
     finding.level = Level::kWarning;
-    finding.effect = "when the ones before it lose an answer, look-ups wait 5 s for it";
-    finding.advice = "take what does not answer out of /etc/resolv.conf";
+    finding.effect = "when an earlier server loses an answer, look-ups wait 5 s for this one";
+    finding.advice = "remove servers that do not answer from /etc/resolv.conf";
   } else if (slowest >= kSlowLookUp) {
     finding.level = level_of_look_up(slowest);
-    finding.effect = "every look-up that is not in /etc/hosts takes as long";
-    finding.advice =
-        "put the nodes into /etc/hosts, or a server that is near into /etc/resolv.conf";
+    finding.effect = "every look-up of a name that is not in /etc/hosts takes as long";
+    finding.advice = "put the nodes into /etc/hosts, or a nearer server into /etc/resolv.conf";
   }
   return finding;
 }
@@ -159,14 +161,15 @@ std::optional<Finding> judge_address_names(const DoctorFacts& facts) {
   }
   const bool silent = slowest.outcome == LookUp::Outcome::kSilent;
   finding.level = silent ? Level::kProblem : level_of_look_up(slowest.took);
-  finding.seen = (silent ? "nobody has said within " : "it took up to ") + to_text(slowest.took) +
-                 (silent ? " what the name is of " : " to ask for the name of ") + list_text(slow);
+  finding.seen = (silent ? "no server answered within " : "it took up to ") +
+                 to_text(slowest.took) +
+                 (silent ? " for the name of " : " to look up the name of ") + list_text(slow);
   finding.effect =
-      "PyTorch's store client asks for the name of MASTER_ADDR before it connects, also where that "
-      "is numeric: every Python worker waits for it, 10 s where nobody answers";
+      "PyTorch's store client asks for the name of MASTER_ADDR before it connects, even if that is "
+      "numeric: every Python worker waits for it, 10 s if no server answers";
   finding.advice =
       "a line '" + slow.back() +
-      " NAME' in /etc/hosts, just so, for each; or RES_OPTIONS='timeout:1 attempts:1' in "
+      " NAME' in /etc/hosts, exactly like this, for each; or RES_OPTIONS='timeout:1 attempts:1' in "
       "the workers' environment";
   return finding;
 }
@@ -185,22 +188,22 @@ std::optional<Finding> judge_endpoint(const DoctorFacts& facts) {
   finding.details.emplace_back("is_this_host", endpoint.is_here);
   if (look_up.outcome == LookUp::Outcome::kSilent) {
     finding.level = Level::kProblem;
-    finding.effect = "this node does not find the others: it waits, and ends with exit code 69";
+    finding.effect = "this node does not find the others: it waits, then ends with exit code 69";
     finding.advice =
-        "give a numeric address, put the name into /etc/hosts, or mend the name service";
+        "give a numeric address, put the name into /etc/hosts, or repair the name service";
   } else if (look_up.outcome == LookUp::Outcome::kNotFound) {
     finding.level = Level::kProblem;
     finding.effect = "this node does not find the others: it ends with exit code 69";
     finding.advice =
-        "look for a typing error; else put the name into /etc/hosts of every node, or "
-        "give a numeric address";
+        "check the spelling; else put the name into /etc/hosts of every node, or give a numeric "
+        "address";
   } else if (facts.job.several_nodes && is_loopback_host(endpoint.address.host)) {
     finding.level = Level::kProblem;
-    finding.effect = "on every node it means that node itself: they do not meet";
-    finding.advice = "give a name or an address of the first node that all nodes know";
+    finding.effect = "on every node it means that node itself: the nodes do not find each other";
+    finding.advice = "give a name or an address of the first node that works on all nodes";
   } else if (is_slow(look_up)) {
     finding.level = level_of_look_up(look_up.took);
-    finding.effect = "every node waits as long before it joins, and again when it has to come back";
+    finding.effect = "every node waits as long before it joins, and again when it reconnects";
     finding.advice = "put the name into /etc/hosts, or give a numeric address";
   }
   return finding;
@@ -211,7 +214,7 @@ std::string try_text(const ConnectTry& one, std::uint16_t port) {
   switch (one.outcome) {
     case ConnectTry::Outcome::kConnected: return where + " answers in " + to_text(one.took);
     case ConnectTry::Outcome::kRefused:
-      return where + ": nobody listens, connection refused (" + to_text(one.took) + ")";
+      return where + ": connection refused, no program listens (" + to_text(one.took) + ")";
     case ConnectTry::Outcome::kSilent: return where + ": no answer within " + to_text(one.took);
     case ConnectTry::Outcome::kFailed: break;
   }
@@ -237,8 +240,8 @@ std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
   if (has_try(endpoint, ConnectTry::Outcome::kConnected)) {
     if (first.outcome == ConnectTry::Outcome::kConnected) return finding;
     finding.level = Level::kWarning;
-    finding.effect = "the addresses are tried in this order: time is lost on those before";
-    finding.advice = "give the address that works in the place of the name";
+    finding.effect = "the addresses are tried in this order: the earlier ones cost time";
+    finding.advice = "give the address that works instead of the name";
     return finding;
   }
   if (has_try(endpoint, ConnectTry::Outcome::kRefused)) {
@@ -247,22 +250,18 @@ std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
       return finding;
     }
     finding.level = Level::kWarning;
-    finding.effect =
-        "that host is in reach, but nobody serves there yet: nodes wait until somebody "
-        "does";
+    finding.effect = "the host is reachable, but no service runs there yet: nodes wait for it";
     finding.advice =
-        "start ddprun on that host, or ddp-rendezvous; if one runs there, compare its port";
+        "start ddprun or ddp-rendezvous on that host; if one runs there, compare its port";
     return finding;
   }
   finding.level = Level::kProblem;
-  finding.effect = "this node does not reach the others: it waits for them, and gives up";
-  finding.advice =
-      has_try(endpoint, ConnectTry::Outcome::kSilent)
-          ? "a firewall drops what goes there, or that host is down, or it is the wrong address: "
-            "open "
-            "the port in both hosts' firewalls; `ip route get " +
-                first.address + "` shows the way"
-          : "`ip route get " + first.address + "` shows what the kernel thinks of the way there";
+  finding.effect = "this node does not reach the others: it waits for them, then gives up";
+  finding.advice = has_try(endpoint, ConnectTry::Outcome::kSilent)
+                       ? "a firewall drops the packets, the host is down, or the address is wrong: "
+                         "open the port in both hosts' firewalls; `ip route get " +
+                             first.address + "` shows the route"
+                       : "`ip route get " + first.address + "` shows the kernel's route";
   return finding;
 }
 
@@ -281,29 +280,30 @@ std::optional<Finding> judge_service(const DoctorFacts& facts) {
   switch (answer.outcome) {
     case ServiceAnswer::Outcome::kService: break;
     case ServiceAnswer::Outcome::kWantsTls:
-      return says("the service at " + where + " wants TLS, and no --rdzv-tls-ca was given",
+      return says("the service at " + where + " requires TLS, and no --rdzv-tls-ca was given",
                   kRefuses, "give --rdzv-tls-ca, as on the other nodes (docs/how-to/security.md)");
     case ServiceAnswer::Outcome::kTlsFailed:
       return says("TLS with " + where + " fails: " + answer.why, kRefuses,
                   "compare --rdzv-tls-ca, -cert and -key with the service's "
                   "(docs/how-to/security.md)");
     case ServiceAnswer::Outcome::kWantsKey:
-      return says("the service at " + where + " wants a key, and none was given", kRefuses,
+      return says("the service at " + where + " requires a key, and none was given", kRefuses,
                   "give --rdzv-key-file or DDPRUN_RDZV_KEY, as on the other nodes");
     case ServiceAnswer::Outcome::kRefusesKey:
       return says(
           "the service at " + where + " and this node do not have the same key: " + answer.why,
           kRefuses, "compare --rdzv-key-file, DDPRUN_RDZV_KEY and --rdzv-id with the service's");
     case ServiceAnswer::Outcome::kOther:
-      return says(
-          "what listens at " + where + " is no rendezvous service of ddprun: " + answer.why,
-          "nodes do not meet there",
-          "another program has the port (torchrun, a store of PyTorch's, ...): end it, or take "
-          "another port");
+      return says("the program that listens at " + where +
+                      " is not a rendezvous service of ddprun: " + answer.why,
+                  "nodes cannot join there",
+                  "another program uses the port (torchrun, a store of PyTorch, ...): end it, or "
+                  "choose another port");
     case ServiceAnswer::Outcome::kSilent:
-      return says(where + " takes connections and says nothing within " + to_text(answer.took),
-                  "nodes wait for it, and give up",
-                  "look at the service on that host: is it stopped, or another program's?");
+      return says(where + " accepts connections and sends nothing within " + to_text(answer.took),
+                  "nodes wait for it, then give up",
+                  "check on that host whether the service is stopped, or whether another program "
+                  "uses the port");
   }
   finding.level = Level::kOk;
   finding.seen = "a rendezvous service answers at " + where + " in " + to_text(answer.took);
@@ -313,7 +313,7 @@ std::optional<Finding> judge_service(const DoctorFacts& facts) {
   finding.details.emplace_back("host", answer.host);
   if (!answer.version.empty() && answer.version != facts.version) {
     finding.level = Level::kWarning;
-    finding.effect = "here it is ddprun " + facts.version +
+    finding.effect = "this host has ddprun " + facts.version +
                      ": a service of another protocol refuses "
                      "this node";
     finding.advice = "install the same version everywhere";
@@ -340,8 +340,8 @@ Finding judge_local_address(const LocalAddressFacts& local) {
     finding.advice = "name an address, a network or an interface that this host has";
   } else if (!local.is_here) {
     finding.level = Level::kNote;
-    finding.seen += ", which is no address of this host";
-    finding.effect = "right behind a NAT; else the others do not reach this node";
+    finding.seen += ", which is not an address of this host";
+    finding.effect = "correct behind a NAT; otherwise the other nodes do not reach this node";
     finding.advice = "compare it with this host's addresses";
   }
   return finding;
@@ -363,18 +363,18 @@ std::optional<Finding> judge_source_address(const DoctorFacts& facts) {
     if (network.interfaces.empty()) {
       return Finding{.level = Level::kNote,
                      .seen = "this host has no address but loopback",
-                     .effect = "jobs of one node run well; other nodes cannot be reached",
-                     .advice = "for jobs of several nodes give it a network"};
+                     .effect = "jobs of one node run; other nodes cannot be reached",
+                     .advice = "for jobs of several nodes connect it to a network"};
     }
     return Finding{.seen = "this host's addresses: " + interfaces_text(network.interfaces)};
   }
   const auto own = std::find_if(network.interfaces.begin(), network.interfaces.end(),
                                 [&](const NamedAddress& one) { return one.address == source; });
   const std::string interface = own == network.interfaces.end() ? "" : " (" + own->interface + ")";
-  Finding finding{.seen = "towards the endpoint this host is " + source + interface,
+  Finding finding{.seen = "for the endpoint this host's address is " + source + interface,
                   .details = {{"address", source}}};
   if (is_loopback_host(source)) {
-    finding.seen += "; the others are told the address by which they reach it";
+    finding.seen += "; other nodes get the address at which they reach this host";
   }
   std::vector<NamedAddress> others;
   for (const NamedAddress& one : network.interfaces) {
@@ -384,12 +384,11 @@ std::optional<Finding> judge_source_address(const DoctorFacts& facts) {
   if (facts.job.several_nodes && !others.empty() && !is_loopback_host(source)) {
     finding.level = Level::kNote;
     finding.seen += "; it also has " + interfaces_text(others);
-    finding.effect = "the others reach workers here by " + source +
-                     ", also where another network is "
-                     "faster";
-    finding.advice = "--local-addr=" + others.front().interface +
-                     " takes another one; NCCL and gloo "
-                     "choose by NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME";
+    finding.effect =
+        "other nodes reach workers here at " + source + ", even if another network is faster";
+    finding.advice =
+        "--local-addr=" + others.front().interface +
+        " chooses another one; for NCCL and gloo set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME";
   }
   return finding;
 }
@@ -440,7 +439,7 @@ std::optional<Finding> judge_interface_variables(const DoctorFacts& facts) {
   finding.seen = list_text(wrong) + ": this host has no such interface, but " +
                  list_text(network.interface_names);
   finding.effect = "workers fail when they set up their process group";
-  finding.advice = "take the variable out of the environment, or name an interface of this host";
+  finding.advice = "unset the variable, or name an interface of this host";
   return finding;
 }
 
@@ -460,8 +459,8 @@ void warn_of_ephemeral(Finding& finding, PortRange ports, const NetworkFacts& ne
   if (finding.level != Level::kOk || !may_be_taken(ports, network)) return;
   finding.level = Level::kNote;
   finding.seen += "; the kernel gives " + to_text(*network.ephemeral) + " to connections";
-  finding.effect = "somebody's connection may have a port of these when the job wants it";
-  finding.advice = "take ports below " + std::to_string(network.ephemeral->first) +
+  finding.effect = "a connection may use one of these ports when the job needs it";
+  finding.advice = "choose ports below " + std::to_string(network.ephemeral->first) +
                    ", or put them into net.ipv4.ip_local_reserved_ports";
 }
 
@@ -476,10 +475,11 @@ std::optional<Finding> judge_endpoint_port(const DoctorFacts& facts) {
     if (!listening.works) {
       finding.level = Level::kProblem;
       finding.seen = port + " cannot be listened on here: " + listening.why;
-      if (!listening.holder.empty()) finding.seen += "; " + listening.holder + " has it";
-      finding.effect = "this host is to start the service, and cannot: exit code 69";
-      finding.advice = "take another port, or end who has it: `ss -ltnp 'sport = :" +
-                       std::to_string(endpoint.address.port) + "'`";
+      if (!listening.holder.empty()) finding.seen += "; " + listening.holder + " uses it";
+      finding.effect = "this host cannot start the service: exit code 69";
+      finding.advice =
+          "choose another port, or end the program that uses it: `ss -ltnp 'sport = :" +
+          std::to_string(endpoint.address.port) + "'`";
     }
   } else if (!may_be_taken({endpoint.address.port, endpoint.address.port}, facts.network)) {
     return std::nullopt;
@@ -503,7 +503,7 @@ std::optional<Finding> judge_port_range(const DoctorFacts& facts) {
     finding.level = Level::kProblem;
     finding.effect = "this node needs " + std::to_string(needed) +
                      ": one for the store and one for each worker of ddprun's library";
-    finding.advice = "give a larger --port-range, or end who has them: `ss -ltnp`";
+    finding.advice = "give a larger --port-range, or end the programs that use them: `ss -ltnp`";
   }
   warn_of_ephemeral(finding, ports.range, facts.network);
   return finding;

@@ -21,7 +21,6 @@ constexpr std::size_t kToldInFull = 8;
 std::string ranks_text(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + rank_ranges(ranks);
 }
-const char* are(const std::vector<int>& ranks) { return ranks.size() == 1 ? " is" : " are"; }
 const char* have(const std::vector<int>& ranks) { return ranks.size() == 1 ? " has" : " have"; }
 
 // Returns what must be the same for all ranks. In all_to_all each rank may have another size.
@@ -130,7 +129,7 @@ void find_mismatch(const Flights& flights, const std::vector<Member>& members, s
     if (variants.size() < 2) continue;
     FlightFinding finding{.kind = Kind::kMismatch, .group = group, .collective = number};
     finding.text = "collective " + std::to_string(number) + " of " + group_text(flights, group) +
-                   " is not the same for all:";
+                   " differs between ranks:";
     const bool none_has_most = variants[0].ranks.size() == variants[1].ranks.size();
     for (std::size_t i = 0; i < variants.size(); ++i) {
       const Variant& one = variants[i];
@@ -175,24 +174,21 @@ void find_standing(const Flights& flights, const std::vector<Member>& members, s
   const std::string what = words_of(*call) + " (collective " + std::to_string(earliest) + " of " +
                            group_text(flights, group) + ")";
   const bool failed = call->ended_ns != 0;
-  const std::string how_long = failed ? " after " + span_text(call->begun_ns, call->ended_ns)
-                                      : " since " + span_text(call->begun_ns, who->boot_ns);
+  const std::string span = span_text(call->begun_ns, failed ? call->ended_ns : who->boot_ns);
+  const std::string how_long = (failed ? " after " : " for ") + span;
   FlightFinding finding{.group = group, .collective = earliest};
   if (late.empty()) {
     finding.kind = Kind::kInProgress;
     finding.ranks = held_up;
     finding.text = failed ? what + " failed for " + ranks_text(held_up) + how_long
-                          : ranks_text(held_up) + are(held_up) + " in " + what + how_long;
+                          : ranks_text(held_up) + have(held_up) + " been in " + what + how_long;
     if (held_up.size() < members.size()) finding.text += "; the others have left it";
   } else {
     finding.kind = Kind::kBehind;
     finding.ranks = late;
     finding.text = ranks_text(late) + have(late) + " not come to " + what +
                    (failed ? ", which failed for " : ", where ") + ranks_text(held_up) +
-                   (failed                ? ""
-                    : held_up.size() == 1 ? " waits"
-                                          : " wait") +
-                   how_long + instead;
+                   (failed ? how_long : have(held_up) + (" waited " + span)) + instead;
   }
   findings.push_back(std::move(finding));
 }
@@ -208,9 +204,9 @@ void find_members(const std::vector<Member>& members, std::uint64_t group,
     if (*facts == *first) continue;
     finding.ranks.push_back(member.flight->rank.value);
     if (!finding.text.empty()) continue;
-    finding.text = "rank " + to_text(member.flight->rank) + " takes group " +
-                   std::to_string(group) + " for '" + facts->name + "' of ranks " +
-                   rank_ranges(facts->ranks) + ", others for '" + first->name + "' of ranks " +
+    finding.text = "rank " + to_text(member.flight->rank) + " knows group " +
+                   std::to_string(group) + " as '" + facts->name + "' of ranks " +
+                   rank_ranges(facts->ranks) + ", others as '" + first->name + "' of ranks " +
                    rank_ranges(first->ranks);
   }
   if (!finding.ranks.empty()) findings.push_back(std::move(finding));
@@ -257,9 +253,9 @@ std::string doing_text(const Flights& flights, const RankFlight& flight) {
            group_text(flights, call.group) + ")" + from_text(flight, call);
   };
   if (const FlightEntry* call = in_progress(flight)) {
-    return text + "in " + of(*call) + " since " + span_text(call->begun_ns, flight.boot_ns);
+    return text + "in " + of(*call) + " for " + span_text(call->begun_ns, flight.boot_ns);
   }
-  if (flight.calls.empty()) return text + "in no call, and was in none";
+  if (flight.calls.empty()) return text + "in no call, and has made none";
   const FlightEntry& last = flight.calls.back();
   return text + "in no call; the last one, " + of(last) + ", " +
          (last.failed ? "failed " : "ended ") + span_text(last.ended_ns, flight.boot_ns) + " ago";

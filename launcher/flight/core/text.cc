@@ -117,8 +117,8 @@ std::string findings_text(const std::vector<RankFlight>& flights) {
                ? "no calls differ, and none is in progress\n"
                : "no calls were recorded: programs of ddprun's library record theirs. Of Python "
                  "programs with torch.distributed, py-spy dump --pid PID shows where a rank is "
-                 "(pip install py-spy), and with TORCH_FR_BUFFER_SIZE=2000 PyTorch keeps a record "
-                 "of its own: docs/how-to/hangs.md\n";
+                 "(pip install py-spy), and with TORCH_FR_BUFFER_SIZE=2000 PyTorch keeps its own "
+                 "record: docs/how-to/hangs.md\n";
   }
   std::string text;
   for (const FlightFinding& finding : findings) {

@@ -78,8 +78,8 @@ class Placing {
 
   Result<Placement> run() {
     if (cores_.empty()) {
-      return invalid_argument("no CPU of this machine is usable: of CPUs " +
-                              to_text(machine_.usable) + " none is known");
+      return invalid_argument("no CPU of this machine is usable: none of CPUs " +
+                              to_text(machine_.usable) + " is known");
     }
     policy_ = chosen_policy();
     if (policy_ == BindPolicy::kNone) {
@@ -218,10 +218,10 @@ class Placing {
 
   void remark_on_far(const GpuPlace& gpu) {
     const std::string where = gpu.near.empty()
-                                  ? "which CPUs are near it is not known"
-                                  : "of CPUs " + to_text(gpu.near) + " near it none is usable";
+                                  ? "its nearest CPUs are not known"
+                                  : "none of its nearest CPUs " + to_text(gpu.near) + " is usable";
     remarks_.push_back(request_.asked + ": GPU " + gpu.name + ": " + where +
-                       "; its worker is placed as if it had none");
+                       "; its worker is placed as one without a GPU");
   }
 
   // --- seats
@@ -299,7 +299,7 @@ class Placing {
     if (!crowded_) return;
     remarks_.push_back(request_.asked + ": " + counted(cores_.size(), "usable core") + " for " +
                        counted(seats_.size(), "worker") +
-                       ": where a NUMA node has fewer cores than workers, they share all of it");
+                       ": workers share a NUMA node that has fewer cores than workers");
   }
 
   const Machine& machine_;

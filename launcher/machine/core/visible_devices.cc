@@ -68,7 +68,7 @@ Result<std::vector<std::string>> devices_of(const std::optional<std::string>& vi
   if (devices.size() < wanted) {
     const std::string whose = visible ? "CUDA_VISIBLE_DEVICES=" + *visible : "this machine";
     return invalid_argument(whose + " has " + counted(devices.size(), "GPU") + " for " +
-                            counted(workers, "worker") + ": each is to have its own");
+                            counted(workers, "worker") + ": each needs its own");
   }
   devices.resize(wanted);
   return devices;

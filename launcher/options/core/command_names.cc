@@ -7,16 +7,17 @@ namespace ddprun {
 
 std::span<const CommandName> command_names() {
   static constexpr std::array kTable = std::to_array<CommandName>({
-      {"status", "[JOB]", "what a running job does: nodes, workers, generation, failures so far"},
-      {"logs", "[-f] [-n N] [--rank N] [JOB]", "what its workers on this host have written last"},
+      {"status", "[JOB]",
+       "show the state of a running job: nodes, workers, generation, failures so far"},
+      {"logs", "[-f] [-n N] [--rank N] [JOB]", "show the last output of its workers on this host"},
       {"stop", "[--now] [--timeout S] [JOB]", "end it on all nodes, and wait until it has ended"},
-      {"restart", "[JOB]", "begin all its workers anew; no restart is used up"},
+      {"restart", "[JOB]", "start all its workers again; uses no restart"},
       {"signal", "[--rank N] SIGNAL [JOB]", "send a signal to its workers on all nodes"},
       {"flight", "[--compare] [--last N] [--pid PID,... | JOB | FILE...]",
-       "the last collectives of each of its ranks, where ranks differ, what is in progress"},
-      {"completion", "bash|zsh", "print what completes ddprun's command line in that shell"},
+       "show the last collectives of its ranks, what is in progress, and where ranks differ"},
+      {"completion", "bash|zsh", "print the completion script for that shell"},
       {"doctor", "[options] [program]",
-       "look at this host, and at the way to the others, for what makes jobs hang or crawl"},
+       "check this host, and the network path to others, for what makes jobs hang or slow"},
       {"man-page", "", "print the manual page, ddprun(1)"},
   });
   return kTable;

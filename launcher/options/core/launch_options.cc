@@ -39,16 +39,15 @@ Result<NodeRange> parse_nodes(std::string_view text) {
   const std::optional<int> min = parse_number<int>(parts.front());
   const std::optional<int> max = parse_number<int>(parts.back());
   if (parts.size() > 2 || !min || !max) {
-    return invalid_argument(quoted(text) + " is no number of nodes: give N or MIN:MAX");
+    return invalid_value(text, "expected N or MIN:MAX");
   }
-  if (*min < 1) return invalid_argument(quoted(text) + ": a job needs at least 1 node");
+  if (*min < 1) return invalid_value(text, "a job needs at least 1 node");
   if (*max > kMaxNodes) {
-    return invalid_argument(quoted(text) + ": a job has at most " + std::to_string(kMaxNodes) +
-                            " nodes");
+    return invalid_value(text, "a job has at most " + std::to_string(kMaxNodes) + " nodes");
   }
   if (*min > *max) {
-    return invalid_argument(quoted(text) + ": MIN is larger than MAX; did you mean " +
-                            std::to_string(*max) + ":" + std::to_string(*min) + "?");
+    return invalid_value(text, "MIN is larger than MAX; did you mean " + std::to_string(*max) +
+                                   ":" + std::to_string(*min) + "?");
   }
   return NodeRange{*min, *max};
 }
@@ -58,20 +57,17 @@ Result<SlotCount> parse_slots(std::string_view text) {
   if (text == "gpu") return SlotCount{SlotCount::Kind::kGpus, 0};
   if (text == "auto") return SlotCount{SlotCount::Kind::kAuto, 0};
   const std::optional<int> number = parse_number<int>(text);
-  if (!number)
-    return invalid_argument(quoted(text) + " is no number of workers: give N, cpu, gpu or auto");
-  if (*number < 1) return invalid_argument(quoted(text) + ": a node needs at least 1 worker");
+  if (!number) return invalid_value(text, "expected a number, cpu, gpu or auto");
+  if (*number < 1) return invalid_value(text, "a node needs at least 1 worker");
   if (*number > kMaxSlots) {
-    return invalid_argument(quoted(text) + ": more than " + std::to_string(kMaxSlots) +
-                            " workers on one node");
+    return invalid_value(text, "a node has at most " + std::to_string(kMaxSlots) + " workers");
   }
   return SlotCount{SlotCount::Kind::kNumber, *number};
 }
 
 Result<StreamMap> parse_streams(std::string_view text) {
   const auto wrong = [&] {
-    return invalid_argument(
-        quoted(text) + ": give 0 (none), 1 (stdout), 2 (stderr) or 3 (both), or RANK:N,RANK:N");
+    return invalid_value(text, "expected 0: none, 1: stdout, 2: stderr, 3: both, or RANK:N,RANK:N");
   };
   StreamMap map;
   if (text.find(':') == std::string_view::npos) {
@@ -97,7 +93,7 @@ Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text
   for (const std::string_view entry : split(text, ',')) {
     const std::size_t at = entry.find('=');
     if (at == std::string_view::npos || at == 0) {
-      return invalid_argument(quoted(entry) + " is no KEY=VALUE");
+      return invalid_value(entry, "expected KEY=VALUE");
     }
     conf[std::string(entry.substr(0, at))] = std::string(entry.substr(at + 1));
   }
@@ -108,12 +104,12 @@ Result<int> parse_checkpoint_signal(std::string_view text) {
   const std::optional<int> signal = signal_by_name(text);
   constexpr std::array kTaken{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2};
   if (signal && std::ranges::count(kTaken, *signal) > 0) return *signal;
-  return invalid_argument(quoted(text) + ": give USR1, USR2, TERM, HUP or INT");
+  return invalid_value(text, "expected USR1, USR2, TERM, HUP or INT");
 }
 
 Result<WorkerStore> parse_worker_store(std::string_view text) {
   if (const auto who = parse_enum(kWorkerStoreWords, text)) return *who;
-  return invalid_argument(quoted(text) + " is neither agent nor rank0");
+  return invalid_value(text, "expected agent or rank0");
 }
 
 Result<std::uint64_t> parse_log_bytes(std::string_view text) {
@@ -131,40 +127,37 @@ Result<std::uint64_t> parse_log_bytes(std::string_view text) {
   const bool is_good = number && *number <= (kMost >> shift);
   const std::uint64_t bytes = is_good ? *number << shift : 1;
   if (bytes != 0 && bytes < kLeast) {
-    return invalid_argument(
-        "'" + std::string(text) +
-        "' is no size such as 4096, 512K, 100M or 1G (at least 4096 bytes; 0: no "
-        "limit)");
+    return invalid_value(
+        text, "expected a size such as 4096, 512K, 100M or 1G, at least 4096 bytes; 0: no limit");
   }
   return bytes;
 }
 
 Result<LogFormat> parse_log_format(std::string_view text) {
   const std::optional<LogFormat> format = parse_enum(kLogFormatWords, text);
-  if (!format) return invalid_argument("'" + std::string(text) + "' is neither text nor json");
+  if (!format) return invalid_value(text, "expected text or json");
   return *format;
 }
 
 Result<OnJoin> parse_on_join(std::string_view text) {
   if (const std::optional<OnJoin> when = parse_enum(kOnJoinWords, text)) return *when;
-  return invalid_argument(quoted(text) + ": give now, checkpoint or restart");
+  return invalid_value(text, "expected now, checkpoint or restart");
 }
 
 Result<BindPolicy> parse_bind(std::string_view text) {
   if (const std::optional<BindPolicy> policy = parse_enum(kBindWords, text)) return *policy;
-  return invalid_argument(quoted(text) + ": give none, auto, core, numa or gpu");
+  return invalid_value(text, "expected none, auto, core, numa or gpu");
 }
 
 Result<BindPolicy> parse_numa_binding(std::string_view text) {
   if (const std::optional<BindPolicy> policy = parse_enum(kNumaBindingWords, text)) return *policy;
-  return invalid_argument(quoted(text) +
-                          ": torchrun knows node, socket, exclusive and core-complex; --bind has "
-                          "ddprun's own words");
+  return invalid_value(text,
+                       "expected node, socket, exclusive or core-complex; --bind has other values");
 }
 
 Result<GpuVisibility> parse_gpu_visibility(std::string_view text) {
   if (const std::optional<GpuVisibility> seen = parse_enum(kGpuVisibilityWords, text)) return *seen;
-  return invalid_argument(quoted(text) + ": give all or own");
+  return invalid_value(text, "expected all or own");
 }
 
 namespace {
@@ -182,7 +175,7 @@ Result<std::set<LocalRank>> parse_local_ranks(std::string_view text) {
   if (text.empty()) return ranks;
   for (const std::string_view entry : split(text, ',')) {
     const std::optional<int> rank = parse_number<int>(without_spaces(entry));
-    if (!rank || *rank < 0) return invalid_argument(quoted(text) + ": give local ranks, like 0,2");
+    if (!rank || *rank < 0) return invalid_value(text, "expected local ranks, such as 0,2");
     ranks.insert(LocalRank(*rank));
   }
   return ranks;
@@ -194,18 +187,18 @@ namespace {
 Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_port) {
   Result<HostPort> endpoint = parse_host_port(text, default_port);
   if (endpoint && endpoint->host.empty())
-    return invalid_argument(quoted(text) + " names no host: give HOST:PORT");
+    return invalid_value(text, "the host is missing; expected HOST:PORT");
   return endpoint;
 }
 
 // Keys of torchrun's --rdzv-conf that have a meaning only for torchrun's own implementation.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignConf{{
-    {"close_timeout", "a job is closed by its verdict"},
-    {"heartbeat_timeout", "see --lease, here and of ddp-rendezvous"},
-    {"keep_alive_interval", "see --heartbeat-interval, here and of ddp-rendezvous"},
-    {"keep_alive_max_attempt", "see --lease, here and of ddp-rendezvous"},
-    {"read_timeout", "nothing is polled"},
-    {"is_host", "the node whose address the endpoint is starts the service"},
+    {"close_timeout", "the verdict ends a job"},
+    {"heartbeat_timeout", "use --lease of ddprun or ddp-rendezvous"},
+    {"keep_alive_interval", "use --heartbeat-interval of ddprun or ddp-rendezvous"},
+    {"keep_alive_max_attempt", "use --lease of ddprun or ddp-rendezvous"},
+    {"read_timeout", "ddprun does not poll"},
+    {"is_host", "the node that has the endpoint's address starts the service"},
     {"store_type", "the store is always ddprun's own"},
 }};
 
@@ -214,16 +207,16 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignC
 Result<void> check_node_rank(const LaunchOptions& options) {
   if (!options.node_rank || *options.node_rank < options.nodes.max) return {};
   const std::string most = std::to_string(options.nodes.max - 1);
-  return invalid_argument(std::to_string(*options.node_rank) +
-                          " is too large: --nnodes=" + std::to_string(options.nodes.max) +
-                          " allows for " + (options.nodes.max == 1 ? "0" : "0 to " + most))
+  return invalid_value(std::to_string(*options.node_rank),
+                       "expected " + (options.nodes.max == 1 ? "0" : "0 to " + most) +
+                           " with --nnodes=" + std::to_string(options.nodes.max))
       .within("--node-rank");
 }
 
 // Returns a remark. torchrun passes all keys on to its backend, which ignores unknown ones.
 std::string remark_on_unknown_conf(const std::vector<std::string>& unknown) {
   static const std::vector<std::string> kKnown{"join_timeout", "last_call_timeout"};
-  std::string text = "--rdzv-conf: unknown keys are ignored, as by torchrun: ";
+  std::string text = "--rdzv-conf: unknown keys are ignored, as with torchrun: ";
   for (const std::string& key : unknown) {
     if (&key != &unknown.front()) text += ", ";
     text += quoted(key);
@@ -255,7 +248,7 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
         unknown.push_back(key);
       } else {
         plan.remarks.push_back("--rdzv-conf " + key +
-                               " does nothing here: " + std::string(foreign->second));
+                               " has no effect: " + std::string(foreign->second));
       }
     }
     if (!ok) return ok;
@@ -273,21 +266,19 @@ std::string listening_host(const ServiceAddress& address, const NodeRange& nodes
 
 Result<void> check_output(LaunchOptions& options) {
   if (options.quiet && options.verbose) {
-    return invalid_argument("it contradicts --verbose; give one of them").within("--quiet");
+    return invalid_argument("cannot be used with --verbose").within("--quiet");
   }
   const bool has_no_directory = options.log_dir == "/dev/null";
   for (const auto& [name, streams] : {std::pair("-r", &options.redirects), {"-t", &options.tee}}) {
     if (!has_no_directory || !streams->asks_for_any()) continue;
-    options.remarks.push_back(
-        std::string(name) +
-        " does nothing here: --log-dir is /dev/null, so there are no log files; all lines go to "
-        "the console");
+    options.remarks.push_back(std::string(name) +
+                              " has no effect: with --log-dir=/dev/null there are no log files; "
+                              "all lines go to the console");
   }
   const bool has_files =
       !has_no_directory && (options.redirects.asks_for_any() || options.tee.asks_for_any());
   if (options.log_max_bytes > 0 && !has_files) {
-    options.remarks.push_back(
-        "--log-max-bytes does nothing here: there are no log files; -r and -t ask for them");
+    options.remarks.push_back("--log-max-bytes has no effect without log files (-r or -t)");
   }
   return {};
 }
@@ -296,27 +287,26 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   const std::string& backend = options.rdzv_backend;
   const bool is_known = backend.empty() || backend == "c10d" || backend == "static";
   if (!is_known && !options.standalone) {
-    return invalid_argument(quoted(backend) +
-                            " is not available: use c10d or static; ddprun brings its "
-                            "own service (--rdzv-endpoint, or ddp-rendezvous)")
+    return invalid_value(backend,
+                         "expected c10d or static; ddprun has its own service, see --rdzv-endpoint "
+                         "and ddp-rendezvous")
         .within("--rdzv-backend");
   }
   if (options.no_python && options.module) {
-    return invalid_argument("it cannot be used with -m: a module is run by python")
-        .within("--no-python");
+    return invalid_argument("cannot be used with -m: python runs a module").within("--no-python");
   }
   if (options.master_addr && options.master_addr->empty()) {
-    return invalid_argument("it is empty: give the address of node rank 0").within("--master-addr");
+    return invalid_argument("empty value (expected the address of node rank 0)")
+        .within("--master-addr");
   }
   if (options.bind && options.numa_binding) {
-    return invalid_argument("--bind is given, too: give one of them").within("--numa-binding");
+    return invalid_argument("cannot be used with --bind").within("--numa-binding");
   }
   if (options.grace && options.shutdown_timeout) {
-    return invalid_argument("--shutdown-grace is given, too: give one of them")
-        .within("--shutdown-timeout");
+    return invalid_argument("cannot be used with --shutdown-grace").within("--shutdown-timeout");
   }
   if (options.run_path && options.module) {
-    return invalid_argument("it cannot be used with -m: a module has no path").within("--run-path");
+    return invalid_argument("cannot be used with -m: a module has no path").within("--run-path");
   }
 
   for (const auto& [text, name] :
@@ -331,13 +321,13 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   if (!options.has_agent_store()) {
     if (options.on_join == OnJoin::kCheckpoint) {
       return invalid_argument(
-                 "workers announce checkpoints in the agent's store, which rank0 does without: "
-                 "leave one of the two options out")
+                 "rank0 cannot be used with --on-join=checkpoint: workers announce checkpoints in "
+                 "the agent's store")
           .within("--worker-store");
     }
     if (!options.store_allow.empty()) {
       plan.remarks.push_back(
-          "--store-allow does nothing here: rank 0 serves the store, and admits whom it likes");
+          "--store-allow has no effect: rank 0 serves the store and decides who may use it");
     }
   }
   if (auto ok = apply_conf(options, plan); !ok) return ok.error();
@@ -345,7 +335,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   const bool master_given = options.master_addr || options.master_port;
   if (options.standalone) {
     if (options.nodes.max != 1) {
-      return invalid_argument("--standalone is a job of one node: leave one of them out")
+      return invalid_argument("cannot be used with --standalone, a job of one node")
           .within("--nnodes");
     }
     for (const auto& [given, name] : {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"),
@@ -355,7 +345,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
                                       std::pair(options.rdzv_id != kDefaultJobId, "--rdzv-id"),
                                       std::pair(options.node_rank.has_value(), "--node-rank")}) {
       if (given)
-        plan.remarks.push_back(std::string(name) + " does nothing here: --standalone chooses it");
+        plan.remarks.push_back(std::string(name) + " has no effect: --standalone chooses it");
     }
     return plan;
   }
@@ -368,8 +358,8 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     if (auto ok = check_node_rank(options); !ok) return ok.error();
     if (options.nodes.min != options.nodes.max) {
       return invalid_argument(
-                 "the static backend needs a fixed number of nodes: use "
-                 "--rdzv-endpoint HOST:PORT for MIN:MAX")
+                 "the static backend needs a fixed number of nodes (for MIN:MAX use "
+                 "--rdzv-endpoint HOST:PORT)")
           .within("--nnodes");
     }
     plan.meeting_point = {
@@ -383,19 +373,20 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     if (options.nodes.max > 1 && is_loopback_host(plan.meeting_point.host) &&
         !options.master_addr && options.rdzv_endpoint.empty()) {
       return invalid_argument(
-                 "several nodes need a place to meet: add --rdzv-endpoint HOST:PORT "
-                 "(or --master-addr and --node-rank)")
+                 "several nodes need a common address: add --rdzv-endpoint HOST:PORT (or "
+                 "--master-addr and --node-rank)")
           .within("--nnodes");
     }
     if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
-      return invalid_argument("0 is no port that other nodes could know").within("--master-port");
+      return invalid_argument("0 cannot be used with several nodes: they must know the port")
+          .within("--master-port");
     }
     return plan;
   }
 
   if (options.rdzv_endpoint.empty()) {
     if (options.nodes.max > 1) {
-      return invalid_argument("several nodes need a place to meet: give HOST:PORT")
+      return invalid_argument("several nodes need a common address: give HOST:PORT")
           .within("--rdzv-endpoint");
     }
     // One node without an endpoint: as --standalone. torchrun's c10d backend needs no node
@@ -403,7 +394,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     if (backend.empty()) {
       if (auto ok = check_node_rank(options); !ok) return ok.error();
     } else if (options.node_rank) {
-      plan.remarks.push_back("--node-rank does nothing here: this node is alone");
+      plan.remarks.push_back("--node-rank has no effect: the job has one node");
     }
     return plan;
   }
@@ -413,12 +404,13 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   if (!endpoint) return invalid_argument(endpoint.error().cause).within("--rdzv-endpoint");
   plan.meeting_point = std::move(*endpoint);
   if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
-    return invalid_argument("0 is no port that other nodes could know").within("--rdzv-endpoint");
+    return invalid_argument("0 cannot be used with several nodes: they must know the port")
+        .within("--rdzv-endpoint");
   }
   if (master_given) {
     plan.remarks.push_back(
-        "--master-addr/--master-port do nothing here: with --rdzv-endpoint every "
-        "generation has a store of its own");
+        "--master-addr and --master-port have no effect: with --rdzv-endpoint each generation has "
+        "its own store");
   }
   return plan;
 }
@@ -427,7 +419,7 @@ Result<std::optional<unsigned>> parse_umask(std::string_view text) {
   unsigned mask = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), mask, 8);
   if (error != std::errc() || end != text.data() + text.size() || mask > 0777) {
-    return invalid_argument("'" + std::string(text) + "' is no octal number from 0 to 777, as 027");
+    return invalid_value(text, "expected an octal number from 0 to 777, such as 027");
   }
   return std::optional<unsigned>(mask);
 }
@@ -435,7 +427,7 @@ Result<std::optional<unsigned>> parse_umask(std::string_view text) {
 Result<std::pair<std::string, std::string>> parse_variable(std::string_view text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    return invalid_argument("'" + std::string(text) + "' is not of the form NAME=value");
+    return invalid_value(text, "expected NAME=VALUE");
   }
   const std::string_view name = text.substr(0, equals);
   // Variables that workers get but that do not describe a worker's place.
@@ -443,9 +435,9 @@ Result<std::pair<std::string, std::string>> parse_variable(std::string_view text
                              std::string_view("CUDA_VISIBLE_DEVICES"),
                              std::string_view("TORCH_NCCL_ASYNC_ERROR_HANDLING")};
   if (std::ranges::count(kWorkerVariables, name) > 0 && std::ranges::count(kFree, name) == 0) {
-    return invalid_argument(std::string(name) +
-                            " is ddprun's to set: it differs between workers, "
-                            "or between starts of the job");
+    return invalid_argument(
+        std::string(name) +
+        " cannot be set: ddprun gives it a value for each worker, or for each start of the job");
   }
   return std::pair(std::string(name), std::string(text.substr(equals + 1)));
 }

@@ -81,9 +81,8 @@ class Sketch {
         line("      ", places(cores, first));
       }
     }
-    line("  ", is_bound_ ? "a number for each core: the local rank that runs there; * several, . "
-                           "nobody, x not ours to use"
-                         : "+ a core that every worker may use, x not ours to use");
+    line("  ", is_bound_ ? "the local rank that runs on each core; * several, . none, x not usable"
+                         : "+ every worker may use it, x not usable");
   }
 
   std::string gpus_near(const CpuSet& cpus) const {

@@ -64,8 +64,8 @@ std::optional<std::string> explain_nested_launcher(const LaunchOptions& options)
   for (std::size_t i = *rest; i < options.args.size(); ++i)
     command += " " + in_shell_words(options.args[i]);
   return std::string(file_name(launcher)) +
-         " starts workers itself, and ddprun takes its place; type: " + command +
-         " (whoever means a launcher in each worker puts it into sh -c '...')";
+         " starts workers itself, and ddprun replaces it; type: " + command +
+         " (to run a launcher in each worker: sh -c '...')";
 }
 
 }  // namespace ddprun

@@ -348,18 +348,17 @@ void Supervisor::ask_to_save(const UserSignal& signal, SupervisorActions& out) {
   // No worker runs that could save. A finished node waits for the verdict. Any other node
   // leaves, and the job must be started again from its last state.
   if (state_ == State::kFinished) return;
-  out.push_back(
-      Say{Say::Level::kInfo,
-          signal_name(signal.signal) + ": nothing runs that could save; this node leaves the job"});
-  leave_reason_ = "it was told by " + signal_name(signal.signal) + " to save and to leave";
+  out.push_back(Say{
+      Say::Level::kInfo,
+      signal_name(signal.signal) + ": no worker runs that could save; this node leaves the job"});
+  leave_reason_ = "it got " + signal_name(signal.signal) + ", the order to save and exit";
   if (!exit_code_) exit_code_ = to_int(ExitCode::kSaved);
   if (!has_workers()) finish_exit(out);
 }
 
 void Supervisor::tell_to_save(const UserSignal& signal, SupervisorActions& out) const {
-  out.push_back(
-      Say{Say::Level::kInfo, signal_name(signal.signal) + ": " + counted(alive_, "worker") +
-                                 (alive_ == 1 ? " is" : " are") + " asked to save and to leave"});
+  out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": asking " +
+                                           counted(alive_, "worker") + " to save and exit"});
   if (signal.way != UserSignal::Way::kManager) out.push_back(SignalWorkers{signal.signal});
 }
 
@@ -397,11 +396,11 @@ void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& 
   if (!exit_code_) exit_code_ = exit_code_of_signal(signal.signal);
   if (!has_workers()) return finish_exit(out);
   const bool known = signal.way == UserSignal::Way::kManager;
-  out.push_back(Say{
-      Say::Level::kInfo,
-      signal_name(signal.signal) + (known ? ", which has also come to " : ": passing it on to ") +
-          counted(alive_, "worker") + (alive_ == 1 ? ", which has " : ", which have ") +
-          to_text(options_.grace) + " to end"});
+  out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) +
+                                           (known ? ": also sent to " : ": passing it on to ") +
+                                           counted(alive_, "worker") +
+                                           (alive_ == 1 ? ", which has " : ", which have ") +
+                                           to_text(options_.grace) + " to end"});
   begin_stop(signal.signal, now, out, known ? Known::kYes : Known::kNo);
   out.push_back(SendStatus{});
 }

@@ -26,7 +26,7 @@ std::string exit_code_text(const Verdict& verdict, const WorkerEnd& first) {
 
 void tell_frames(const WorkerEnd& end, std::vector<std::string>& lines) {
   if (end.frames.empty()) return;
-  lines.emplace_back("  where, the innermost last:");
+  lines.emplace_back("  stack, innermost last:");
   for (const std::string& frame : end.frames) lines.push_back("    | " + frame);
 }
 
@@ -44,7 +44,7 @@ std::vector<std::string> untold_lines(const WorkerEnd& end) {
 
 void tell_first(const WorkerEnd& first, std::vector<std::string>& lines) {
   const bool has_said = first.kind == EndKind::kExited || first.kind == EndKind::kSignaled;
-  if (!first.message.empty() && has_said) lines.push_back("  it said: " + first.message);
+  if (!first.message.empty() && has_said) lines.push_back("  its message: " + first.message);
   tell_frames(first, lines);
   if (const std::vector<std::string> untold = untold_lines(first); !untold.empty()) {
     lines.emplace_back("  its last lines on stderr:");
@@ -67,7 +67,7 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
   // In a hang, the stack of each candidate may show the reason.
   if (is_hang) tell_first(first, lines);
   for (std::size_t i = 1; i < firsts; ++i) {
-    lines.push_back("or, at the same time as far as one can tell: " + describe(ends[i]));
+    lines.push_back("or, at about the same time: " + describe(ends[i]));
     if (is_hang) tell_frames(ends[i], lines);
   }
   if (!is_hang) tell_first(first, lines);
@@ -79,7 +79,7 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
   std::size_t blamed = 0;
   for (std::size_t i = firsts; i < shown; ++i) {
     if (!is_blamed(ends[i], ends, firsts)) continue;
-    lines.push_back("the one that is blamed: " + fate_of_the_other(ends[i], first));
+    lines.push_back("blamed: " + fate_of_the_other(ends[i], first));
     ++blamed;
   }
   const auto is_same = [&](const WorkerEnd& end) {
@@ -92,7 +92,7 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
     lines.push_back("  " + fate_of_the_other(ends[i], first));
   }
   if (known == firsts + blamed + same) return;
-  lines.emplace_back(is_victim ? "the others:" : "the others, its victims as far as one can tell:");
+  lines.emplace_back(is_victim ? "the others:" : "the others, probably its victims:");
   for (std::size_t i = firsts; i < shown; ++i) {
     if (is_blamed(ends[i], ends, firsts) || is_same(ends[i])) continue;
     lines.push_back("  " + fate_of_the_other(ends[i], first));

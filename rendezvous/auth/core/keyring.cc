@@ -34,23 +34,23 @@ Result<Keyring> Keyring::parse(const Secret& text) {
     rest.remove_prefix(std::min(rest.size(), line.size() + 1));
     const std::vector<std::string_view> words = words_of(line);
     if (words.empty() || words.front().starts_with('#')) continue;
-    if (words.size() > 2) return wrong("it is neither KEY nor JOB KEY");
+    if (words.size() > 2) return wrong("expected KEY or JOB KEY");
     const std::string_view key = words.back();
     if (key.size() < kMinKeyBytes) {
-      return wrong("a key has " + std::to_string(kMinKeyBytes) + " characters or more");
+      return wrong("a key needs at least " + std::to_string(kMinKeyBytes) + " characters");
     }
     if (words.size() == 2) {
       const std::string job(words.front());
       if (!keyring.by_job_.emplace(job, text.part(key)).second) {
-        return wrong("job '" + job + "' has a key already");
+        return wrong("job '" + job + "' already has a key");
       }
     } else if (std::exchange(keyring.for_all_, text.part(key))) {
-      return wrong("there is a key for every job already; JOB KEY is one for a single job");
+      return wrong("a second key for all jobs; write JOB KEY for the key of one job");
     }
   }
   if (keyring.empty()) {
-    return invalid_argument("there is no key in it: a line of " + std::to_string(kMinKeyBytes) +
-                            " characters or more");
+    return invalid_argument("no key found (expected a line of " + std::to_string(kMinKeyBytes) +
+                            " characters or more)");
   }
   return keyring;
 }

@@ -56,7 +56,7 @@ LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
 LinkActions AgentLink::distrusted(const std::string& why, TimePoint now) {
   if (!instance_.empty() || state_ == State::kOver) return disconnected(why, now);
   state_ = State::kOver;
-  return {LinkClose{}, ServiceRefused{"this node does not follow the rendezvous service at " +
+  return {LinkClose{}, ServiceRefused{"this node does not trust the rendezvous service at " +
                                       options_.service + ": " + why}};
 }
 
@@ -240,7 +240,7 @@ bool AgentLink::is_host_without_service(Try how, TimePoint now) {
 }
 
 void AgentLink::not_a_service(const std::string& why, LinkActions& out) {
-  give_up(options_.service + " is taken by something that is no rendezvous service (" + why +
+  give_up(options_.service + " is taken by a program that is not a rendezvous service (" + why +
               "): choose another port",
           ExitCode::kAddress, out);
 }
@@ -263,7 +263,7 @@ void AgentLink::check_patience(TimePoint now, LinkActions& out) {
   join_until_ = std::max(now, confirmed_ + options_.join_timeout);
   if (state_ == State::kUp) {
     out.push_back(LinkClose{});
-    last_trouble_ = "no answer came";
+    last_trouble_ = "no answer";
     pause(now);
   }
   out.push_back(ServiceLost{
@@ -272,7 +272,7 @@ void AgentLink::check_patience(TimePoint now, LinkActions& out) {
 }
 
 void AgentLink::give_up_at_deadline(TimePoint now, LinkActions& out) {
-  if (state_ == State::kLookingUp) last_trouble_ = "the name service has not answered";
+  if (state_ == State::kLookingUp) last_trouble_ = "the name service did not answer";
   const std::string tail =
       " (--rdzv-conf=join_timeout): " + last_trouble_ + what_it_said() + where_it_ran();
   if (instance_.empty()) {
@@ -286,7 +286,7 @@ void AgentLink::give_up_at_deadline(TimePoint now, LinkActions& out) {
 }
 
 std::string AgentLink::what_it_said() const {
-  return silence_reason_.empty() ? "" : " (it said: " + silence_reason_ + ")";
+  return silence_reason_.empty() ? "" : " (its last message: " + silence_reason_ + ")";
 }
 
 std::string AgentLink::where_it_ran() const {

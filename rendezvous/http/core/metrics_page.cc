@@ -130,7 +130,7 @@ void add_jobs(Page& page, const JobTable& table) {
     members += job->connected_count();
   }
   page.family("ddprun_jobs", Kind::kGauge,
-              "Jobs that the service knows; those that ended: whose verdict it remembers.");
+              "Jobs that the service knows; of ended jobs those whose verdict it remembers.");
   page.sample(label("phase", enum_name(kJobPhaseWords, JobPhase::kForming)), forming);
   page.sample(label("phase", enum_name(kJobPhaseWords, JobPhase::kRunning)), running);
   page.sample(label("phase", enum_name(kJobPhaseWords, JobPhase::kEnded)),
@@ -142,8 +142,8 @@ void add_jobs(Page& page, const JobTable& table) {
                counts.generations_formed);
   page.counter("ddprun_restarts_total", "Restarts, the generations that used budget.",
                counts.restarts);
-  page.counter("ddprun_lease_losses_total",
-               "Nodes given up because they were not heard for their lease.", counts.lease_losses);
+  page.counter("ddprun_lease_losses_total", "Nodes lost because they were silent for their lease.",
+               counts.lease_losses);
 
   page.family("ddprun_jobs_ended_total", Kind::kCounter, "Jobs that have ended, by outcome.");
   page.sample(label("outcome", "success"), counts.jobs_succeeded);
@@ -165,7 +165,7 @@ void add_jobs(Page& page, const JobTable& table) {
          [](const Membership& job) { return job.restarts_used(); });
   by_job(page, listed, "ddprun_job_restarts_allowed", "The job's restart budget.",
          [](const Membership& job) { return job.spec().max_restarts; });
-  page.gauge("ddprun_jobs_not_listed", "Jobs that go on, but have no series of their own here.",
+  page.gauge("ddprun_jobs_not_listed", "Running jobs that have no series of their own here.",
              forming + running - listed.size());
 }
 
@@ -178,7 +178,7 @@ void add_connections(Page& page, const JobTable& table, const Figures& figures) 
                "Wrong proofs answered with \"try later\": too many from one address for one job.",
                service.blocked);
   page.gauge("ddprun_control_connections",
-             "Connections of agents, and those that have not said yet what they are.",
+             "Connections of agents, and connections that have not sent anything yet.",
              service.connections);
   page.counter("ddprun_control_received_bytes_total", "From agents on TCP.",
                service.bytes_received);
@@ -194,7 +194,7 @@ void add_connections(Page& page, const JobTable& table, const Figures& figures) 
 
 void add_lag(Page& page, const LoopLag& lag) {
   page.family("ddprun_event_loop_lag_seconds", Kind::kHistogram,
-              "How late a timer was served by the thread that does everything.");
+              "Delay of a timer in the service's thread.");
   std::uint64_t below = 0;
   for (std::size_t i = 0; i < LoopLag::kBounds.size(); ++i) {
     below += lag.within[i];

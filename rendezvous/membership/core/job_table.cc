@@ -17,7 +17,8 @@ bool may_use(std::optional<UserId> owner, std::optional<UserId> user) {
 
 Error not_his(const std::string& job, UserId owner, UserId user) {
   return invalid_argument("job '" + job + "' belongs to user " + to_text(owner) +
-                          ", and munge says that this node's agent runs as user " + to_text(user));
+                          ", but according to munge this node's agent runs as user " +
+                          to_text(user));
 }
 
 std::string ended_and_forgotten(const std::string& job) {
@@ -149,7 +150,7 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
   };
   const bool is_about_all = id.empty() && request.what == UserRequest::What::kStatus;
   if (found == jobs_.end() && !is_about_all) {
-    return refuse("this service knows no job '" + id + "'");
+    return refuse("this service has no job '" + id + "'");
   }
   if (request.what == UserRequest::What::kStatus) {
     out.pages.push_back({origin.connection, request.number, id, !is_agents});
@@ -158,23 +159,23 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
   Job& job = found->second;
   if (!is_agents && !may_use(job.owner, origin.user)) {
     return refuse("job '" + id + "' belongs to user " + to_text(*job.owner) +
-                  ", and munge says that you are user " + to_text(*origin.user));
+                  ", but according to munge you are user " + to_text(*origin.user));
   }
   if (is_told_by_nodes(request.what)) {
-    if (is_agents) return refuse("an agent asks for no output");
+    if (is_agents) return refuse("an agent cannot ask for output");
     if (inquiries_.is_reader(origin.connection)) {
-      return refuse("this connection reads the output of workers already");
+      return refuse("this connection already reads the output of workers");
     }
     const Answer checked = *job.membership.request(request, now).answer;
     if (!checked.done) return refuse(checked.text);
     if (!inquiries_.has_room(id)) {
-      return refuse("too many read the output of workers here: try again in a moment");
+      return refuse("too many commands read the output of workers: try again in a moment");
     }
     return inquire(origin.connection, request, now, out);
   }
   const bool watches = !is_agents && request.what == UserRequest::What::kStop;
   if (watches && watchers_.size() >= kWatchersKept) {
-    return refuse("too many wait for the end of a job here: try again in a moment");
+    return refuse("too many commands wait for the end of a job: try again in a moment");
   }
   MembershipOutput begun = job.membership.request(request, now);
   record(job, now, out);
@@ -373,7 +374,7 @@ void JobTable::notice_time(TimePoint now, ServiceOutput& out) {
   const Duration gap = now - *std::exchange(awake_, now);
   if (gap <= options_.times.patience() / 2) return;
   out.log.push_back("this service did not run for " + to_text(gap) +
-                    ": no node is counted as lost for that");
+                    ": no node counts as lost because of this");
   for (auto& [id, job] : jobs_) job.membership.was_held_up(gap, now);
 }
 
@@ -521,7 +522,7 @@ void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {
     } else if (!since) {
       since = now;
     } else if (now >= *since + options_.times.lease) {
-      out.log.push_back("job '" + job->first + "' is forgotten: nobody waits for it any more");
+      out.log.push_back("job '" + job->first + "' is forgotten: no node waits for it any more");
       out.changes.push_back({++changes_, JobForgotten{job->first}});
       jobs_.erase(job);
     }

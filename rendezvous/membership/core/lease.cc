@@ -7,8 +7,8 @@ namespace ddprun {
 Result<Duration> parse_lease(std::string_view text) {
   Result<Duration> lease = parse_seconds(text);
   if (lease && (*lease < kShortestLease || *lease > kLongestLease)) {
-    return invalid_argument("'" + std::string(text) + "' is no lease: give seconds, from " +
-                            to_text(kShortestLease) + " to " + to_text(kLongestLease));
+    return invalid_value(text, "expected seconds, from " + to_text(kShortestLease) + " to " +
+                                   to_text(kLongestLease));
   }
   return lease;
 }
@@ -16,9 +16,10 @@ Result<Duration> parse_lease(std::string_view text) {
 Result<void> check_lease(const LeaseTimes& times) {
   const Duration heartbeat = times.heartbeat();
   if (heartbeat >= times.shortest_heartbeat() && heartbeat <= times.longest_heartbeat()) return {};
-  return invalid_argument("with --lease=" + in_seconds(times.lease) + " give seconds from " +
-                          in_seconds(times.shortest_heartbeat()) + " to " +
-                          in_seconds(times.longest_heartbeat()) + ", not " + in_seconds(heartbeat))
+  return invalid_value(in_seconds(heartbeat), "with --lease=" + in_seconds(times.lease) +
+                                                  " expected seconds from " +
+                                                  in_seconds(times.shortest_heartbeat()) + " to " +
+                                                  in_seconds(times.longest_heartbeat()))
       .within("--heartbeat-interval");
 }
 

@@ -254,8 +254,8 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
   const std::optional<int> wanted = hello.node.node_rank;
   if (!wanted) return std::nullopt;
   if (*wanted < 0 || *wanted >= spec_.nodes.max) {
-    return "--node-rank=" + std::to_string(*wanted) + " is not in 0 .. " +
-           std::to_string(spec_.nodes.max - 1);
+    return "--node-rank: invalid value '" + std::to_string(*wanted) + "' (expected 0 to " +
+           std::to_string(spec_.nodes.max - 1) + ")";
   }
   for (const auto& [id, member] : members_) {
     if (id != hello.node.agent_id && member.connected && member.node.node_rank == wanted) {
@@ -391,7 +391,7 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
 void Membership::note_leaving(const Member& member, int signal, TimePoint now,
                               MembershipOutput& out) {
   if (phase_ == JobPhase::kEnded) return;
-  const std::string what = member.node.host + " was told to end by " + signal_name(signal);
+  const std::string what = member.node.host + " received " + signal_name(signal);
   if ((!is_elastic() || member.local) && !ending_) {
     note(what, now, out);
     Verdict verdict;
@@ -553,7 +553,7 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
     });
     if (was_asked) {
       verdict.exit_code = to_int(ExitCode::kSaved);
-      verdict.headline += ", after they had been asked to save and to leave";
+      verdict.headline += ", after they had been asked to save and exit";
       if (has_crashes_at_the_end(now)) verdict.headline += "; " + describe(ends_.front().end);
     } else if (has_crashes_at_the_end(now)) {
       verdict = verdict_of_failure();

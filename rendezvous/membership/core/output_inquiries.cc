@@ -12,7 +12,7 @@ namespace {
 // Returns what a node would send for this request, for texts about its absence.
 std::string told_by(const UserRequest& request) {
   return request.what == UserRequest::What::kFlight ? "the flight record of its workers"
-                                                    : "what its workers write";
+                                                    : "the output of its workers";
 }
 
 }  // namespace
@@ -131,7 +131,7 @@ OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator 
     Answer last{.number = inquiry.request.number, .done = inquiry.has_told};
     if (!last.done) {
       const bool is_flight = inquiry.request.what == UserRequest::What::kFlight;
-      last.text = "no node of job '" + inquiry.job + "' has told its " +
+      last.text = "no node of job '" + inquiry.job + "' has sent its " +
                   (is_flight ? "flight record" : "output");
     }
     out.says.push_back({inquiry.reader, std::move(last), 0, true});
@@ -151,7 +151,7 @@ bool OutputInquiries::has_room(const std::string& job) const {
 InquiryOutput OutputInquiries::begin(AgentConnectionId reader, const std::string& job,
                                      const UserRequest& request, const std::vector<Node>& nodes,
                                      TimePoint now) {
-  DDPRUN_ASSERT(!is_reader(reader), "who goes away ends all that he has begun");
+  DDPRUN_ASSERT(!is_reader(reader), "a reader that is gone has no inquiry");
   InquiryOutput out;
   const auto at = inquiries_.try_emplace(++last_number_).first;
   Inquiry& inquiry = at->second;
@@ -195,14 +195,13 @@ InquiryOutput OutputInquiries::see(std::uint64_t number, const std::vector<Node>
   }
   if (!unreachable.empty()) {
     say(inquiry,
-        {.text = told_by(inquiry.request) +
-                 " is missing, it cannot be reached now: " + list_of(unreachable)},
+        {.text = told_by(inquiry.request) + " is missing; cannot reach: " + list_of(unreachable)},
         out);
   }
   if (!too_old.empty()) {
     say(inquiry,
-        {.text = told_by(inquiry.request) +
-                 " is missing, its ddprun is too old to tell it: " + list_of(too_old)},
+        {.text = told_by(inquiry.request) + " is missing; too old to send it: ddprun on " +
+                 list_of(too_old)},
         out);
   }
   go_on(at, now, out);
@@ -290,7 +289,7 @@ InquiryOutput OutputInquiries::lose(const std::string& agent_id, State state, Ti
     if (is_news) {
       say(inquiry,
           {.text = "the connection with " + source.host +
-                   " is lost: what its workers write is missing until it is back"},
+                   " is lost: the output of its workers is missing until it reconnects"},
           out);
     }
     at = go_on(at, now, out);

@@ -73,8 +73,8 @@ void Membership::restart_for(const UserRequest& request, TimePoint now, Membersh
                             " has ended already, and the next one is being formed: " + presence();
   } else {
     answer.done = true;
-    answer.text = "generation " + ddprun::to_text(generation_) + " is ended and formed again on " +
-                  counted(tally_.assigned, "node") + "; no restart is used up";
+    answer.text = "generation " + ddprun::to_text(generation_) + " ends and is formed again on " +
+                  counted(tally_.assigned, "node") + "; this uses no restart";
     begin_forming("restart asked for by " + request.by, now, out);
     note("job '" + spec_.id + "': " + reason_, now, out);
     advance(now, out);
@@ -84,7 +84,7 @@ void Membership::restart_for(const UserRequest& request, TimePoint now, Membersh
 void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) {
   Answer& answer = *out.answer;
   if (phase_ != JobPhase::kRunning) {
-    answer.text = "no workers of job '" + spec_.id + "' run now";
+    answer.text = "job '" + spec_.id + "' runs no workers now";
     return;
   }
   int workers = 0;
@@ -93,7 +93,7 @@ void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) 
     const Member& member = members_.at(id);
     if (!member.connected) {
       // No signal is kept for the node: a late signal is worse than a missing one.
-      answer.text = member.node.host + " cannot be reached now: nobody was signalled";
+      answer.text = member.node.host + " cannot be reached now: no worker was signalled";
       out.pass_ons.clear();
       return;
     }
@@ -105,8 +105,8 @@ void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) 
     return;
   }
   answer.done = true;
-  answer.text = signal_name(request.signal) + " goes to " + counted(workers, "worker") + " on " +
-                counted(nodes.size(), "node");
+  answer.text = "sending " + signal_name(request.signal) + " to " + counted(workers, "worker") +
+                " on " + counted(nodes.size(), "node");
 }
 
 // Answers whether there is output to read. The workers of an ended generation have output,
@@ -116,7 +116,7 @@ void Membership::look_for_output(const UserRequest& request, Answer& answer) con
   if (answer.done) return;
   const bool is_rank_wrong = request.rank && !nodes_of(std::nullopt).empty();
   answer.text = is_rank_wrong ? no_such_rank(*request.rank)
-                              : "no workers of job '" + spec_.id + "' run now: " + presence();
+                              : "job '" + spec_.id + "' runs no workers now: " + presence();
 }
 
 std::vector<std::string> Membership::nodes_of(std::optional<Rank> rank) const {

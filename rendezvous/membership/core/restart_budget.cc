@@ -36,9 +36,8 @@ RestartBudget::Decision RestartBudget::decide(const WorkerEnd& first, std::optio
     return {.why_not = "its error says that a restart would fail in the same way"};
   }
   if (rules_.on_progress && strikes_.in_a_row >= kStrikes) {
-    return {.why_not = "failure struck " + std::to_string(strikes_.in_a_row) +
-                       " times in a row at step " + std::to_string(*strikes_.step) +
-                       " (--restart-on-progress)"};
+    return {.why_not = "failed " + std::to_string(strikes_.in_a_row) + " times in a row at step " +
+                       std::to_string(*strikes_.step) + " (--restart-on-progress)"};
   }
   forget_old(now);
   if (counted() >= max_) {

@@ -83,7 +83,7 @@ void Membership::tell(const Members::value_type& member, MembershipOutput& out) 
 }
 
 std::string Membership::words_of_pause() const {
-  return "the workers fail within seconds of each start: the next one is after a pause of " +
+  return "the workers fail within seconds of each start: the next one comes after a pause of " +
          ddprun::to_text(pause_);
 }
 

@@ -147,9 +147,9 @@ std::string journal_snapshot(const JournalImage& image) {
 }
 
 Result<JournalReading> read_journal(std::string_view bytes) {
-  if (!bytes.starts_with(kMagic)) return damaged(0, "no journal begins like this");
+  if (!bytes.starts_with(kMagic)) return damaged(0, "not the beginning of a journal");
   if (!bytes.starts_with(kHeader)) {
-    return bad(ErrorKind::kUnsupported, "it is of another version than this program's, 1");
+    return bad(ErrorKind::kUnsupported, "its version is not the one that this program supports, 1");
   }
   JournalReading reading{.image = {}, .whole_bytes = kHeader.size()};
   while (reading.whole_bytes < bytes.size()) {

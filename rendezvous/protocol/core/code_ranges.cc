@@ -13,8 +13,7 @@ Result<CodeRange> parse_range(std::string_view text) {
   const std::optional<int> last =
       dash == std::string_view::npos ? first : parse_number<int>(text.substr(dash + 1));
   if (!first || !last || *first < 1 || *last > 255 || *last < *first) {
-    return invalid_argument("'" + std::string(text) +
-                            "' is no exit code from 1 to 255 and no range of them like 64-78");
+    return invalid_value(text, "expected an exit code from 1 to 255, or a range such as 64-78");
   }
   return CodeRange{*first, *last};
 }

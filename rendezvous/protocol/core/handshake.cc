@@ -12,9 +12,10 @@ constexpr const char* kNoKeyHere =
     "this service has no key, but this node has been given one: start the service with "
     "--rdzv-key-file, too, or this node without";
 constexpr const char* kKeyWanted =
-    "this service admits nobody without a key: give this node --rdzv-key-file or DDPRUN_RDZV_KEY";
+    "this service requires a key: give this node --rdzv-key-file or DDPRUN_RDZV_KEY";
 constexpr const char* kMungeWanted =
-    "this service asks munge who an agent is, but this node cannot (no munged, or --munge-socket "
+    "this service authenticates agents by munge, but this node cannot use it (no munged, or "
+    "--munge-socket "
     "none): start munged here, or give --rdzv-key-file to the service and to all nodes, or "
     "--munge-socket none to the service";
 
@@ -99,10 +100,10 @@ ServiceHandshake::Step ServiceHandshake::answered(const MungeOutcome& outcome) {
   if (!outcome) {
     const bool is_peers = state_ == State::kReading && outcome.error().kind == ErrorKind::kProtocol;
     if (is_peers) {
-      return refuse_proof("munge does not vouch for this node here: " + outcome.error().cause);
+      return refuse_proof("munge rejects the credential of this node: " + outcome.error().cause);
     }
     return {.what = Step::What::kPutOff,
-            .answer = Silence{"munge is in trouble there: " + outcome.error().message()}};
+            .answer = Silence{"munge fails on the service's host: " + outcome.error().message()}};
   }
   if (state_ == State::kMaking) {
     state_ = State::kProven;
@@ -122,9 +123,8 @@ ServiceHandshake::Step ServiceHandshake::answered(const MungeOutcome& outcome) {
 namespace {
 
 Error bad(std::string cause, ErrorKind kind = ErrorKind::kProtocol) {
-  return Error{.kind = kind,
-               .doing = "prove who they are to each other with the rendezvous service",
-               .cause = std::move(cause)};
+  return Error{
+      .kind = kind, .doing = "authenticate with the rendezvous service", .cause = std::move(cause)};
 }
 
 constexpr const char* kNotProven = "it did not prove that it holds the key of this job";
@@ -165,7 +165,7 @@ Result<AgentHandshake::Step> AgentHandshake::receive(const ServiceHandshakeMessa
   }
   if (std::holds_alternative<Open>(message) && state_ == State::kKnocked && by_munge) {
     if (munge_.demands_proof) {
-      return bad("it lets everybody in, and this node demands proof of who it is",
+      return bad("it admits every node, but this node requires proof of its identity",
                  ErrorKind::kUnsupported);
     }
     state_ = State::kOver;
@@ -174,7 +174,7 @@ Result<AgentHandshake::Step> AgentHandshake::receive(const ServiceHandshakeMessa
   if (const Proven* proven = std::get_if<Proven>(&message); proven && state_ == State::kAnswered) {
     return prove(proven->proof);
   }
-  return bad(by_munge ? "it did not have munge vouch for it" : kNotProven);
+  return bad(by_munge ? "it did not prove its identity by munge" : kNotProven);
 }
 
 Result<AgentHandshake::Step> AgentHandshake::challenged(const Challenge& challenge) {
@@ -183,12 +183,11 @@ Result<AgentHandshake::Step> AgentHandshake::challenged(const Challenge& challen
     state_ = State::kAnswered;
     return Step(Proof{proof_of(Side::kAgent, key_.view(), introduction_)});
   }
-  if (!challenge.user) return bad("it does not say what user it runs as");
+  if (!challenge.user) return bad("it does not say which user it runs as");
   service_user_ = *challenge.user;
   if (!is_believable(service_user_, munge_.own)) {
-    return bad("it runs as user " + to_text(service_user_) + ", and this node's user " +
-                   to_text(munge_.own) +
-                   " believes only himself, root and system accounts (below " +
+    return bad("it runs as user " + to_text(service_user_) + ", but this node's user " +
+                   to_text(munge_.own) + " trusts only itself, root and system accounts (below " +
                    to_text(kFirstUserOfPeople) +
                    "): run it as one of these, or give --rdzv-key-file to it and to all nodes",
                ErrorKind::kUnsupported);
@@ -220,8 +219,8 @@ Result<AgentHandshake::Step> AgentHandshake::answered(const MungeOutcome& outcom
     return bad("munge's credential was made for another connection");
   }
   if (outcome->maker != service_user_) {
-    return bad("it said that it runs as user " + to_text(service_user_) + ", munge says " +
-               to_text(outcome->maker));
+    return bad("it claims to run as user " + to_text(service_user_) +
+               ", but according to munge as user " + to_text(outcome->maker));
   }
   state_ = State::kOver;
   return Step(Proven{outcome->text});

@@ -39,7 +39,7 @@ std::string what_it_does(const WorkerSnapshot& one) {
   switch (one.flight) {
     case FlightState::kWaiting: text = "in " + call_text(one); break;
     case FlightState::kOutside:
-      text = one.collective == 0 ? "in no collective, and was in none"
+      text = one.collective == 0 ? "in no collective, and has been in none"
                                  : "in no collective; the last one was " +
                                        std::to_string(one.collective) + of_group(one);
       break;
@@ -155,7 +155,7 @@ std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& wait
   std::sort(guilty.ranks.begin(), guilty.ranks.end(),
             [](const WorkerSnapshot* a, const WorkerSnapshot* b) { return a->rank < b->rank; });
   guilty.why = "as collective " + std::to_string(waiting.front()->collective) +
-               of_group(*waiting.front()) + " " + calls + ", since " + to_text(longest);
+               of_group(*waiting.front()) + " " + calls + ", for " + to_text(longest);
   return guilty;
 }
 
@@ -180,17 +180,17 @@ Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapsho
     if (!is_in_collective(*one) || groups.contains(one->group)) continue;
     return of_collective(all, *earliest_of(all, one->group), std::move(groups));
   }
-  const std::string waits = ranks_text(waiting) + (waiting.size() == 1 ? " waits" : " wait");
-  const std::string since = ", where " + waits + " since " + to_text(longest);
+  const std::string waits = ranks_text(waiting) + (waiting.size() == 1 ? " has" : " have");
+  const std::string waited = ", where " + waits + " waited " + to_text(longest);
   if (!late.empty()) {
-    return {std::move(late), "it has not come to " + call_text(earliest) + since};
+    return {std::move(late), "it has not come to " + call_text(earliest) + waited};
   }
   const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
   if (!std::all_of(in_it.begin(), in_it.end(), goes_on)) {
     std::erase_if(in_it, goes_on);
-    return {std::move(in_it), "it is stopped in " + call_text(earliest) + since};
+    return {std::move(in_it), "it is stopped in " + call_text(earliest) + waited};
   }
-  return {std::move(in_it), "all that are known to take part are in " + call_text(earliest) +
+  return {std::move(in_it), "all known participants are in " + call_text(earliest) +
                                 ", which has not ended for " + to_text(longest)};
 }
 
@@ -208,8 +208,8 @@ Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
       guilty.ranks.push_back(&*peer);
     }
     if (guilty.why.empty()) {
-      guilty.why = "rank " + to_text(one.rank) + " waits for it in " + call_text(one) + " since " +
-                   to_text(one.waited);
+      guilty.why = "rank " + to_text(one.rank) + " has waited for it in " + call_text(one) +
+                   " for " + to_text(one.waited);
     }
   }
   if (!guilty.ranks.empty()) return guilty;
@@ -217,7 +217,7 @@ Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
     if (one.flight == FlightState::kWaiting) guilty.ranks.push_back(&one);
   }
   guilty.why = "the ranks wait for each other: rank " + to_text(waits->rank) + " in " +
-               call_text(*waits) + " since " + to_text(waits->waited);
+               call_text(*waits) + " for " + to_text(waits->waited);
   return guilty;
 }
 
@@ -323,7 +323,7 @@ void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
 }
 
 std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots) {
-  DDPRUN_ASSERT(!snapshots.empty(), "somebody was seen");
+  DDPRUN_ASSERT(!snapshots.empty(), "there is a snapshot");
   std::vector<WorkerSnapshot> all = snapshots;
   std::sort(all.begin(), all.end(),
             [](const WorkerSnapshot& a, const WorkerSnapshot& b) { return a.rank < b.rank; });
@@ -364,7 +364,7 @@ std::vector<std::string> lines_of(const std::vector<WorkerSnapshot>& snapshots) 
       break;
     }
     lines.push_back(
-        clipped(ranks_text(group.ranks) + ": " + what + ", since " + to_text(group.longest),
+        clipped(ranks_text(group.ranks) + ": " + what + ", for " + to_text(group.longest),
                 kMaxMessageBytes));
   }
   return lines;

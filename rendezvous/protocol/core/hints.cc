@@ -25,18 +25,19 @@ constexpr std::string_view kNoGpu =
     "no GPU is visible here: CUDA_VISIBLE_DEVICES, the driver (nvidia-smi), the container's --gpus";
 constexpr std::string_view kOldDriver =
     "the driver is older than this CUDA needs: update it, or use a PyTorch for an older CUDA";
-constexpr std::string_view kNcclOfCuda = "NCCL met an error of CUDA: NCCL_DEBUG=INFO tells which";
+constexpr std::string_view kNcclOfCuda = "NCCL had an error of CUDA: NCCL_DEBUG=INFO shows which";
 constexpr std::string_view kNcclSystem =
-    "NCCL met an error of the system, mostly its network or /dev/shm: NCCL_DEBUG=INFO tells which; "
+    "NCCL had an error of the system, mostly its network or /dev/shm: NCCL_DEBUG=INFO shows which; "
     "NCCL_SOCKET_IFNAME chooses the interface";
 constexpr std::string_view kNcclRemote =
     "another rank is gone, or the network between them: look at the others' last lines first";
 constexpr std::string_view kNcclUsage =
-    "the ranks call NCCL differently or with what it does not take: NCCL_DEBUG=WARN tells which";
+    "the ranks call NCCL differently or with arguments that it does not accept: NCCL_DEBUG=WARN "
+    "shows which";
 
 // PyTorch's threads sometimes outlive the interpreter.
 constexpr std::string_view kNotDestroyed =
-    "PyTorch aborts at exit now and then where a script ends without "
+    "PyTorch sometimes aborts at exit if a script ends without "
     "torch.distributed.destroy_process_group(): call it at the end (in C++: a std::thread was not "
     "joined)";
 // Python's fault handler has already printed its lines.
@@ -98,7 +99,7 @@ constexpr std::array kHints = std::to_array<Hint>({
      .hint =
          "an index is out of range on the GPU, mostly a label: CUDA_LAUNCH_BLOCKING=1 shows where"},
     {.text = "CUDA error: an illegal memory access",
-     .hint = "a kernel has read or written where it may not: CUDA_LAUNCH_BLOCKING=1 shows which "
+     .hint = "a kernel has accessed memory that is not its own: CUDA_LAUNCH_BLOCKING=1 shows which "
              "call, compute-sanitizer which kernel"},
     {.text = "uncorrectable ECC error",
      .hint = "the GPU's memory is broken: nvidia-smi -q; take the node out of service"},
@@ -122,11 +123,11 @@ constexpr std::array kHints = std::to_array<Hint>({
      .hint = "this PyTorch has no libuv: set USE_LIBUV=0 in the environment, and give "
              "--worker-store=rank0"},
     {.text = "EADDRINUSE",
-     .hint =
-         "a port is taken, perhaps by an earlier run: let it be chosen, or ss -ltnp shows by whom"},
+     .hint = "a port is taken, perhaps by an earlier run: let ddprun choose it; ss -ltnp shows who "
+             "uses it"},
     {.text = "Address already in use",
-     .hint =
-         "a port is taken, perhaps by an earlier run: let it be chosen, or ss -ltnp shows by whom"},
+     .hint = "a port is taken, perhaps by an earlier run: let ddprun choose it; ss -ltnp shows who "
+             "uses it"},
     {.text = "Too many open files", .hint = "the limit of open files is too low: ulimit -n"},
     {.text = "Connection reset by peer",
      .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
@@ -136,7 +137,7 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.text = "the ranks disagree: ", .hint = kOtherCalls},
     {.text = "another iterator is not yet exhausted",
      .hint = "LibTorch's data loader does not begin again after a loop over it was left with "
-             "break: make the loader anew in each epoch"},
+             "break: make a new loader in each epoch"},
     // Loading
     {.text = ": cannot open shared object file",
      .hint =
@@ -153,7 +154,7 @@ constexpr std::array kHints = std::to_array<Hint>({
     // Codes
     {.exit_code = 127, .hint = "a command was not found: the program, or what its script calls"},
     {.exit_code = 126,
-     .hint = "a command was found and is not executable: chmod +x, or another CPU's program"},
+     .hint = "a command was found and is not executable: chmod +x, or it is for another CPU"},
     {.exit_code = 135,
      .hint = "128+7: something that it started had a bus error, mostly because /dev/shm is full or "
              "small: docker run --shm-size=8g, or --ipc=host"},
@@ -165,8 +166,8 @@ constexpr std::array kHints = std::to_array<Hint>({
          "give it more memory (Slurm's --mem, the container's limit), or take a smaller batch and "
          "fewer DataLoader workers"},
     {.signal = SIGKILL,
-     .hint = "somebody killed it: the kernel for want of memory (dmesg, the cgroup's "
-             "memory.events), or kill -9"},
+     .hint = "it was killed by the kernel for want of memory (dmesg, the cgroup's memory.events), "
+             "or by kill -9"},
     {.signal = SIGBUS,
      .hint =
          "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host; else a file "

@@ -83,7 +83,7 @@ std::string describe(const WorkerEnd& end) {
     case EndKind::kSignaled:
       return subject(end) + " was killed by " + signal_name(end.code) +
              (end.core_dumped ? " (core dumped)" : "") + want_of_memory(end.out_of_memory) +
-             (end.on_request ? ", which ddprun was asked to send it" : "") + blame_text(end) +
+             (end.on_request ? ", which ddprun sent on request" : "") + blame_text(end) +
              (end.finished ? " after its Context had been destroyed in good order" : "");
     case EndKind::kNotStarted: return subject(end) + " could not be started: " + end.message;
     case EndKind::kNodeLost:

@@ -35,11 +35,11 @@ Refusal make_refusal(Refusal::Kind kind, Command command, const std::string& rea
 }
 
 Refusal no_number(Command command) {
-  return make_refusal(Refusal::kBadRequest, command, "the key holds no number");
+  return make_refusal(Refusal::kBadRequest, command, "the value of the key is not a number");
 }
 
 Refusal waits_already(Command command) {
-  return make_refusal(Refusal::kBadRequest, command, "this connection is waiting already");
+  return make_refusal(Refusal::kBadRequest, command, "this connection is already waiting");
 }
 
 }  // namespace
@@ -126,8 +126,8 @@ bool KvState::fits(std::size_t more) const {
 
 KvState::MaybeRefusal KvState::full(Command command) const {
   return make_refusal(Refusal::kHeldLimit, command,
-                      "the store holds " + std::to_string(held_bytes_) + " bytes, at most " +
-                          std::to_string(limits_.held_bytes) + " are held");
+                      "the store holds " + std::to_string(held_bytes_) + " bytes (at most " +
+                          std::to_string(limits_.held_bytes) + ")");
 }
 
 KvState::MaybeRefusal KvState::too_long(Command command, const Value* value) const {
@@ -137,8 +137,8 @@ KvState::MaybeRefusal KvState::too_long(Command command, const Value* value) con
 
 KvState::MaybeRefusal KvState::too_long(Command command, std::size_t reply_bytes) const {
   return make_refusal(Refusal::kReplyLimit, command,
-                      "a reply of " + std::to_string(reply_bytes) + " bytes, at most " +
-                          std::to_string(limits_.reply_bytes) + " are sent");
+                      "a reply of " + std::to_string(reply_bytes) + " bytes (at most " +
+                          std::to_string(limits_.reply_bytes) + ")");
 }
 
 bool KvState::has_room_to_set(std::string_view key, std::size_t value_bytes) const {

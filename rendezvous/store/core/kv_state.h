@@ -286,7 +286,7 @@ class KvState {
   // Continues with a long value. Returns false if the slice is used up before its end.
   bool copy_out(StoreConnectionId to, Progress& progress, Replies& replies);
   void give_back(Progress& progress);
-  // Returns the sum of the counter and `delta`; nullopt: the key holds no number.
+  // Returns the sum of the counter and `delta`; nullopt: the value of the key is not a number.
   std::optional<std::int64_t> sum_of(std::string_view key, std::int64_t delta) const;
   // Takes a step of the slice. Returns false if the slice is used up; the request is then not
   // done.

@@ -77,12 +77,12 @@ std::string hex(std::uint64_t value, int digits) {
 }
 
 std::string too_long(std::string_view what, std::uint64_t got, std::size_t allowed) {
-  return std::string(what) + " of " + std::to_string(got) + " bytes, at most " +
-         std::to_string(allowed) + " are taken";
+  return std::string(what) + " of " + std::to_string(got) + " bytes (at most " +
+         std::to_string(allowed) + ")";
 }
 
 std::string too_many_keys(std::uint64_t got, std::size_t allowed) {
-  return std::to_string(got) + " keys, at most " + std::to_string(allowed) + " are taken";
+  return std::to_string(got) + " keys (at most " + std::to_string(allowed) + ")";
 }
 
 }  // namespace
@@ -146,13 +146,13 @@ bool RequestParser::find_dialect() {
   }
   const auto first = static_cast<std::uint8_t>(bytes[0]);
   if (first == kValidateOpcode && load<std::uint32_t>(bytes, 1) > limits_.key_bytes) {
-    return refuse(Refusal::kBadRequest, "the handshake says " +
+    return refuse(Refusal::kBadRequest, "the handshake has " +
                                             hex(load<std::uint32_t>(bytes, 1), 8) + ", not " +
                                             hex(kHandshakeMagic, 8));
   }
   if (first >= kOpcodesL2.size()) {
     return refuse(Refusal::kBadRequest,
-                  "the first byte is " + hex(first, 2) + ", with which no TCPStore client begins");
+                  "the first byte is " + hex(first, 2) + ", which no TCPStore client sends first");
   }
   dialect_ = legacy_;
   return true;

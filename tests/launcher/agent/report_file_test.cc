@@ -136,7 +136,7 @@ TEST_F(ReportFileTest, ADeviceOrALinkIsNotReplaced) {
     ReportFile report(directory_ / "link", "j", "h");
     const Result<void> begun = report.write_running();
     ASSERT_FALSE(begun);
-    EXPECT_THAT(begun.error().message(), HasSubstr("it is there and no regular file"));
+    EXPECT_THAT(begun.error().message(), HasSubstr("not a regular file"));
     EXPECT_TRUE(std::filesystem::is_symlink(directory_ / "link"));
     std::filesystem::remove(directory_ / "link");
   }

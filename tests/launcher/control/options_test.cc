@@ -86,7 +86,7 @@ TEST(ControlOptions, TheServiceIsReachedWithTheOptionsOfAJob) {
 
 TEST(ControlOptions, HowAServiceIsAskedIsNoUseWithoutOne) {
   EXPECT_EQ(parse_control_options(What::kStop, {"--rdzv-key-file=k", "train"}).error().message(),
-            "--rdzv-key-file: it is for asking a service: give --rdzv-endpoint=HOST:PORT, too");
+            "--rdzv-key-file: needs --rdzv-endpoint=HOST:PORT");
 }
 
 TEST(ControlOptions, WhatIsNoOptionIsSaidWithTheNearestOne) {

@@ -32,16 +32,16 @@ TEST(ControlProtocol, ARequestIsReadAsItWasWritten) {
 
 TEST(ControlProtocol, WhatIsNoRequestIsRefusedInWords) {
   const std::vector<std::pair<std::string, std::string>> bad{
-      {"", "none"},
-      {"[]", "no JSON object"},
+      {"", "invalid request"},
+      {"[]", "not a JSON object"},
       {"{}", "speaks version 1"},
-      {R"({"version":2,"what":"who"})", "the request has 2"},
+      {R"({"version":2,"what":"who"})", "the request has version 2"},
       {R"({"version":1})", "what"},
       {R"({"version":1,"what":"dance"})", "unknown word 'dance'"},
-      {R"({"version":1,"what":"signal"})", "names no signal"},
-      {R"({"version":1,"what":"signal","signal":65})", "0 .. 64"},
-      {R"({"version":1,"what":"logs","lines":-1})", "lines is no number"},
-      {R"({"version":1,"what":"logs","rank":"x"})", "rank is no number"},
+      {R"({"version":1,"what":"signal"})", "has no signal"},
+      {R"({"version":1,"what":"signal","signal":65})", "from 0 to 64"},
+      {R"({"version":1,"what":"logs","lines":-1})", "lines is not a number"},
+      {R"({"version":1,"what":"logs","rank":"x"})", "rank is not a number"},
       {R"({"version":1,"what":"stop","at_once":1})", "type"},
   };
   for (const auto& [line, words] : bad) {

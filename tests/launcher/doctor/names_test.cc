@@ -32,7 +32,7 @@ TEST(LookUpAddress, TakesNoNames) {
 TEST(AskNameServer, SaysWhyItCannotBeAsked) {
   const NameServer server = ask_name_server("no.address");
   EXPECT_EQ(server.outcome, NameServer::Outcome::kFailed);
-  EXPECT_EQ(server.why, "it is no numeric address");
+  EXPECT_EQ(server.why, "not a numeric address");
 }
 
 }  // namespace

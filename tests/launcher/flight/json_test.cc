@@ -73,7 +73,7 @@ TEST(FlightJson, WhatIsNoFileIsRefused) {
                            "[{\"rank\": 0, \"boot_ns\": 1, \"wall_ns\": 1, \"calls\": [{}]}]"}) {
     const auto read = parse_flight_file(text);
     ASSERT_FALSE(read) << text;
-    EXPECT_THAT(read.error().message(), HasSubstr("it is no flight.json"));
+    EXPECT_THAT(read.error().message(), HasSubstr("not a flight.json"));
   }
 }
 

@@ -61,7 +61,7 @@ TEST_F(ControlPlaceTest, WhereTheDirectoryIsNotTheUsersAnotherOneIsUsedAndFound)
   chmod(home().c_str(), 0777);
   const ControlHome other = find_control_home();
   EXPECT_THAT(other.path, testing::StartsWith(home() + "."));
-  EXPECT_THAT(other.remark, HasSubstr("others than its user may enter it"));
+  EXPECT_THAT(other.remark, HasSubstr("other users may enter it"));
   const std::string path = control_socket_path(other, "job", getpid());
   const Result<UniqueFd> listener = listen_for_control(path);
   ASSERT_TRUE(listener) << listener.error().message();
@@ -83,7 +83,7 @@ TEST_F(ControlPlaceTest, ADirectoryThatIsNotTheUsersAloneIsNotUsed) {
   chmod(home().c_str(), 0750);
   Result<UniqueFd> listener = listen_for_control(path);
   ASSERT_FALSE(listener);
-  EXPECT_THAT(listener.error().message(), HasSubstr("others than its user may enter it"));
+  EXPECT_THAT(listener.error().message(), HasSubstr("other users may enter it"));
   std::filesystem::remove(home());
   // Another user could have put a symbolic link there.
   std::filesystem::create_directory(directory_ / "trap");

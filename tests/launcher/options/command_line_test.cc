@@ -191,12 +191,13 @@ TEST(CommandLine, AnEmptyValueIsOneAndNotTheNextArgument) {
     EXPECT_EQ(options.args, (Arguments{"--rdzv-conf=", "x"})) << "these are the program's";
   }
   EXPECT_EQ(parse({"--rdzv-id", "--role=", "./train"}).rdzv_id, "--role=") << "it is a value";
-  EXPECT_THAT(error_of({"--nproc-per-node=", "./train"}), HasSubstr("--nproc-per-node: ''"));
+  EXPECT_THAT(error_of({"--nproc-per-node=", "./train"}),
+              HasSubstr("--nproc-per-node: invalid value ''"));
   EXPECT_EQ(error_of({"--standalone=", "./train"}),
-            "--standalone: '' is neither true (1) nor false (0)");
+            "--standalone: invalid value '' (expected true, false, 1 or 0)");
   for (const char* name : {"--rdzv-key-file", "--config", "--rdzv-id"}) {
     EXPECT_EQ(error_of({std::string(name) + "=", "./train"}),
-              std::string(name) + ": its value is empty: give one, or leave the option out");
+              std::string(name) + ": empty value (give one, or leave the option out)");
   }
 }
 
@@ -218,13 +219,14 @@ TEST(CommandLine, AShortOptionMayHaveItsValueBehindItsLetter) {
 
 TEST(CommandLine, WhatTorchrunHasAndCannotBeHereSaysWhatToDo) {
   EXPECT_THAT(error_of({"--duplicate_stdout_filters=x", "./train"}),
-              HasSubstr("is torchrun's, and not available here: give -t 1 and search its files"));
+              HasSubstr("of torchrun is not supported: give -t 1 and search its files"));
   EXPECT_THAT(error_of({"--numa-binding=numa", "./train"}),
-              HasSubstr("torchrun knows node, socket, exclusive and core-complex"));
+              HasSubstr("expected node, socket, exclusive or core-complex"));
   EXPECT_THAT(error_of({"--event-log-handler=console", "./train"}),
-              HasSubstr("--event-log-handler: 'console' is not available here; /status.json"));
-  EXPECT_THAT(error_of({"--start-method=thread", "./train"}), HasSubstr("spawn, fork and"));
-  EXPECT_THAT(error_of({"--local-ranks-filter=0,x", "./train"}), HasSubstr("like 0,2"));
+              HasSubstr("--event-log-handler: invalid value 'console' (expected null; for events "
+                        "see /status.json"));
+  EXPECT_THAT(error_of({"--start-method=thread", "./train"}), HasSubstr("spawn, fork or"));
+  EXPECT_THAT(error_of({"--local-ranks-filter=0,x", "./train"}), HasSubstr("such as 0,2"));
   EXPECT_TRUE(parse({"./train"}).shows(LocalRank(7)));
 }
 
@@ -234,7 +236,7 @@ TEST(CommandLine, ASwitchMayBeTakenBackByItsValueAndTakesNoOther) {
   EXPECT_TRUE(parse({"--no-python=true", "p"}).no_python);
   EXPECT_TRUE(parse({"-m", "p"}).module);
   EXPECT_EQ(error_of({"--standalone=maybe", "p"}),
-            "--standalone: 'maybe' is neither true (1) nor false (0)");
+            "--standalone: invalid value 'maybe' (expected true, false, 1 or 0)");
 }
 
 TEST(CommandLine, TheLastOfARepeatedOptionCounts) {
@@ -248,7 +250,7 @@ TEST(CommandLine, TheEnvironmentStandsInForWhatIsNotGiven) {
   EXPECT_TRUE(parse({"p"}).standalone);
   EXPECT_EQ(parse({"--nproc-per-node=2", "p"}).slots.number, 2);
   setenv("PET_STANDALONE", "yes", 1);
-  EXPECT_EQ(error_of({"p"}), "PET_STANDALONE: 'yes' is neither true (1) nor false (0)");
+  EXPECT_EQ(error_of({"p"}), "PET_STANDALONE: invalid value 'yes' (expected true, false, 1 or 0)");
   unsetenv("PET_NPROC_PER_NODE");
   unsetenv("PET_STANDALONE");
 }
@@ -256,13 +258,14 @@ TEST(CommandLine, TheEnvironmentStandsInForWhatIsNotGiven) {
 TEST(CommandLine, AVariableThatStandsForNoOptionIsNotPassedOverInSilence) {
   setenv("PET_NPROC_PER_NOD", "5", 1);
   setenv("PET_UNHEARD_OF", "5", 1);
-  EXPECT_THAT(parse({"p"}).remarks, testing::ElementsAre("PET_NPROC_PER_NOD does nothing here: did "
-                                                         "you mean PET_NPROC_PER_NODE?"));
+  EXPECT_THAT(
+      parse({"p"}).remarks,
+      testing::ElementsAre("PET_NPROC_PER_NOD has no effect: did you mean PET_NPROC_PER_NODE?"));
   unsetenv("PET_NPROC_PER_NOD");
   unsetenv("PET_UNHEARD_OF");
   setenv("PET_DUPLICATE_STDOUT_FILTERS", "loss", 1);
   EXPECT_THAT(error_of({"p"}),
-              HasSubstr("PET_DUPLICATE_STDOUT_FILTERS is torchrun's, and not available"));
+              HasSubstr("PET_DUPLICATE_STDOUT_FILTERS of torchrun is not supported"));
   unsetenv("PET_DUPLICATE_STDOUT_FILTERS");
 }
 
@@ -272,27 +275,28 @@ TEST(CommandLine, NamesWhatIsWrongInOneLine) {
       {{"--max_restort=1", "p"}, "did you mean --max-restarts"},
       {{"--le=1", "p"}, "unknown option --le"},
       {{"--rdzv=h", "p"},
-       "--rdzv is the beginning of --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf: write "
-       "more of it"},
-      {{"--signals=USR1", "p"}, "--signals-to-handle: SIGUSR1 ends no job here"},
+       "--rdzv is ambiguous: --rdzv-backend, --rdzv-endpoint, --rdzv-id, --rdzv-conf"},
+      {{"--signals=USR1", "p"}, "--signals-to-handle: SIGUSR1 does not end a job"},
       {{"--frobnicate", "p"}, "unknown option --frobnicate"},
       {{"-x", "p"}, "unknown option -x"},
-      {{"--nnodes=3:2", "p"}, "--nnodes: '3:2'"},
+      {{"--nnodes=3:2", "p"}, "--nnodes: invalid value '3:2'"},
       {{"--nproc-per-node=0", "p"}, "at least 1 worker"},
       {{"--max-restarts=-1", "p"}, "--max-restarts"},
       {{"--master-port=70000", "p"}, "--master-port"},
       {{"--restart-window=-1", "p"}, "--restart-window: "},
       {{"--checkpoint-signal=KILL", "p"},
-       "--checkpoint-signal: 'KILL': give USR1, USR2, TERM, HUP"},
-      {{"--no-restart-on=2,x", "p"}, "--no-restart-on: 'x' is no exit code from 1 to 255"},
+       "--checkpoint-signal: invalid value 'KILL' (expected USR1, USR2, TERM, HUP"},
+      {{"--no-restart-on=2,x", "p"},
+       "--no-restart-on: invalid value 'x' (expected an exit code from 1 to 255"},
       {{"--nnodes"}, "--nnodes needs a value"},
-      {{"--signals-to-handle=SIGTERM,FOO", "p"}, "--signals-to-handle: 'FOO' is no signal"},
+      {{"--signals-to-handle=SIGTERM,FOO", "p"},
+       "--signals-to-handle: invalid value 'FOO' (expected signals"},
       {{"--nprocs=2", "p"}, "did you mean --nproc-per-node"},
       {{"-np", "2", "p"}, "did you mean --nproc-per-node"},
       {{"-n", "2", "p"}, "unknown option -n; ddprun --help lists them"},
-      {{"--standalone"}, "which program?"},
-      {{"-m"}, "which module?"},
-      {{}, "which program?"},
+      {{"--standalone"}, "the program is missing"},
+      {{"-m"}, "the module is missing"},
+      {{}, "the program is missing"},
   };
   for (const auto& [arguments, expected] : cases) {
     const std::string message = error_of(arguments);
@@ -353,9 +357,10 @@ TEST(CommandLine, TheFileMayNameTheProgramWhichTheCommandLineReplaces) {
 TEST(CommandLine, AWrongValueInTheFileIsNamedWithTheFile) {
   const ConfigOfTest file(R"({"nnodes": "3:2"})");
   EXPECT_THAT(error_of({file.option(), "p"}),
-              HasSubstr("--config: " + file.path() + ": 'nnodes': '3:2'"));
+              HasSubstr("--config: " + file.path() + ": 'nnodes': invalid value '3:2'"));
   setenv("PET_CONFIG", file.path().c_str(), 1);
-  EXPECT_THAT(error_of({"p"}), HasSubstr("PET_CONFIG: " + file.path() + ": 'nnodes': '3:2'"));
+  EXPECT_THAT(error_of({"p"}),
+              HasSubstr("PET_CONFIG: " + file.path() + ": 'nnodes': invalid value '3:2'"));
   unsetenv("PET_CONFIG");
   EXPECT_THAT(error_of({"--config=/no/such", "p"}), HasSubstr("--config: open /no/such: "));
 }
@@ -379,7 +384,7 @@ TEST(CommandLine, HowElasticTheJobIsHasDefaultsAndBounds) {
   EXPECT_EQ(defaults.node_failures, 3);
   EXPECT_EQ(defaults.times.lease, kDefaultLease);
   EXPECT_EQ(error_of({"--on-join=soon", "./train"}),
-            "--on-join: 'soon': give now, checkpoint or restart");
+            "--on-join: invalid value 'soon' (expected now, checkpoint or restart)");
   EXPECT_THAT(error_of({"--node-failures=0", "./train"}), HasSubstr("--node-failures"));
   EXPECT_THAT(error_of({"--lease=0", "./train"}), HasSubstr("500 ms to 60.0 min"));
 }

@@ -32,25 +32,24 @@ TEST(ConfigFile, HoldsOptionsAsTheCommandLineWritesThem) {
 
 TEST(ConfigFile, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(error_of("{\n  \"role\": \"x\",\n  bad\n}"),
-            "job.json: no JSON at line 3, column 3: invalid literal; expected string literal");
+            "job.json: invalid JSON at line 3, column 3: invalid literal; expected string literal");
   EXPECT_THAT(error_of(R"({"nproc-per-node": 8)"), HasSubstr("column 21: unexpected end of input"));
   EXPECT_THAT(error_of(R"({"max-restarts": 1e999})"), HasSubstr("job.json: number overflow"));
-  EXPECT_THAT(error_of(R"({"role": {"a": 1}})"), HasSubstr("'role': it is an object"));
+  EXPECT_THAT(error_of(R"({"role": {"a": 1}})"), HasSubstr("'role': found an object"));
   EXPECT_EQ(error_of(R"({"max-restort": 8})"),
-            "job.json: 'max-restort': there is no such option: did you mean 'max-restarts'?");
-  EXPECT_THAT(error_of(""), HasSubstr("no JSON at line 1"));
-  EXPECT_THAT(error_of("{\"role\": \"\xff\"}"), HasSubstr("no JSON at line 1"));
-  EXPECT_THAT(error_of("[1]"), HasSubstr("job.json: it holds no JSON object"));
+            "job.json: 'max-restort': unknown option: did you mean 'max-restarts'?");
+  EXPECT_THAT(error_of(""), HasSubstr("invalid JSON at line 1"));
+  EXPECT_THAT(error_of("{\"role\": \"\xff\"}"), HasSubstr("invalid JSON at line 1"));
+  EXPECT_THAT(error_of("[1]"), HasSubstr("job.json: expected a JSON object"));
   EXPECT_EQ(error_of(R"({"processes": 8})"),
-            "job.json: 'processes': there is no such option; ddprun --print-config lists them");
-  EXPECT_THAT(error_of(R"({"role": null})"), HasSubstr("'role': it is null"));
-  EXPECT_THAT(error_of(R"({"role": ["a", "b"]})"), HasSubstr("'role': it is a list"));
-  EXPECT_THAT(error_of(R"({"max-restarts": 1, "max_restarts": 2})"),
-              HasSubstr("it is there twice"));
+            "job.json: 'processes': unknown option; ddprun --print-config lists them");
+  EXPECT_THAT(error_of(R"({"role": null})"), HasSubstr("'role': found null"));
+  EXPECT_THAT(error_of(R"({"role": ["a", "b"]})"), HasSubstr("'role': found a list"));
+  EXPECT_THAT(error_of(R"({"max-restarts": 1, "max_restarts": 2})"), HasSubstr("given twice"));
   EXPECT_THAT(error_of(R"({"config": "other.json"})"), HasSubstr("on the command line only"));
   EXPECT_THAT(error_of(R"({"help": true})"), HasSubstr("on the command line only"));
   EXPECT_THAT(error_of(R"({"args": ["x"]})"), HasSubstr("'args' without 'program'"));
-  EXPECT_THAT(error_of(R"({"program": 3})"), HasSubstr("'program': it should be a text"));
+  EXPECT_THAT(error_of(R"({"program": 3})"), HasSubstr("'program': expected a string"));
 }
 
 TEST(ConfigFile, WhatIsNoReadableFileIsNamed) {

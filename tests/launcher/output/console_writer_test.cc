@@ -157,9 +157,8 @@ TEST_F(ConsoleWriterDiskTest, WhatADiskDoesNotTakeIsSaidOnceAndCounted) {
   writer_->say(ConsoleStream::kOut, "lost\n");
   ASSERT_TRUE(flush());
   EXPECT_TRUE(writer_->has_losses());
-  EXPECT_EQ(warnings(), std::vector<std::string>{
-                            "standard output: File too large; what workers write there is left out "
-                            "until that is over, the workers go on"});
+  EXPECT_EQ(warnings(), std::vector<std::string>{"standard output: File too large; output to it is "
+                                                 "dropped until this is over, workers continue"});
   EXPECT_EQ(writer_->losses(),
             std::vector<std::string>{"standard output: 13 bytes are missing: File too large"});
   EXPECT_EQ(read_file(path_), "before\n012");

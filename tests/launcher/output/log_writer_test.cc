@@ -152,7 +152,7 @@ TEST_F(LogWriterTest, ADiskThatHasStoppedMakesWorkersWaitAndThenDropsAndCounts) 
   EXPECT_FALSE(logs_->is_full(*file)) << "workers go on";
   logs_->write(*file, "dropped\n");
   ASSERT_EQ(warnings().size(), 1u);
-  EXPECT_THAT(warnings()[0], HasSubstr("the disk has taken nothing for 2.0 s"));
+  EXPECT_THAT(warnings()[0], HasSubstr("the disk has accepted nothing for 2.0 s"));
 
   logs_->end(*file);
   std::string got;
@@ -162,8 +162,8 @@ TEST_F(LogWriterTest, ADiskThatHasStoppedMakesWorkersWaitAndThenDropsAndCounts) 
     if (size > 0) got.append(buffer.data(), static_cast<std::size_t>(size));
     return size == 0;
   }));
-  EXPECT_TRUE(
-      got.ends_with("x\n[ddprun: 8 bytes are missing here: the disk did not take them in time]\n"))
+  EXPECT_TRUE(got.ends_with(
+      "x\n[ddprun: 8 bytes are missing here: the disk did not accept them in time]\n"))
       << got.substr(got.size() - 200);
 }
 

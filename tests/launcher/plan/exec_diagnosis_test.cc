@@ -55,7 +55,7 @@ TEST_F(ExecDiagnosis, WhatCannotBeUsedIsNotSuggested) {
 
 TEST_F(ExecDiagnosis, AnInterpreterThatIsNotThereIsNamed) {
   write("script", "#!/no/such/python -u\n");
-  EXPECT_THAT(trouble("./script"), HasSubstr("interpreter /no/such/python, which is not there"));
+  EXPECT_THAT(trouble("./script"), HasSubstr("interpreter /no/such/python, which does not exist"));
   write("windows", "#!/bin/sh\r\n");
   EXPECT_THAT(trouble("./windows"), HasSubstr("ends as on Windows"));
   write("good", "#! /bin/sh -e\n");
@@ -66,11 +66,11 @@ TEST_F(ExecDiagnosis, SaysWhatIsInTheWay) {
   std::filesystem::create_directory(directory_ / "folder");
   EXPECT_EQ(trouble("./folder"), "it is a directory");
   write("plain", "x", 0644);
-  EXPECT_THAT(trouble("./plain"), HasSubstr("it is not executable; chmod +x"));
+  EXPECT_THAT(trouble("./plain"), HasSubstr("not executable; chmod +x"));
   if (geteuid() == 0) return;  // root can enter every directory
   write("closed/train", "#!/bin/sh\n");
   ASSERT_EQ(chmod((directory_ / "closed").c_str(), 0), 0);
-  EXPECT_THAT(trouble("closed/train"), HasSubstr("/closed may not be entered"));
+  EXPECT_THAT(trouble("closed/train"), HasSubstr("/closed cannot be entered"));
   ASSERT_EQ(chmod((directory_ / "closed").c_str(), 0700), 0);
 }
 
@@ -88,12 +88,13 @@ TEST_F(ExecDiagnosis, AnErrnoOfExecIsExplainedByTheFile) {
   self.read(program.data(), 4096);
   program[18] = '\x2b';  // e_machine: SPARC V9
   write("foreign", program);
-  EXPECT_THAT(said("./foreign", ENOEXEC), HasSubstr("it was built for machine 43"));
+  EXPECT_THAT(said("./foreign", ENOEXEC), HasSubstr("built for machine 43"));
   const std::size_t loader = program.find("/lib");
   ASSERT_NE(loader, std::string::npos);
   program[loader + 1] = 'X';
   write("elsewhere", program);
-  EXPECT_THAT(said("./elsewhere", ENOENT), HasSubstr("is not there: it was built for another"));
+  EXPECT_THAT(said("./elsewhere", ENOENT),
+              HasSubstr("does not exist: the program was built for another"));
   EXPECT_THAT(said("./text", E2BIG), HasSubstr("ulimit -s"));
 }
 

@@ -71,11 +71,12 @@ TEST_F(KeyFileTest, SaysWhatIsWrong) {
   EXPECT_EQ(empty.error().kind, ErrorKind::kInvalidArgument);
   const auto endless = find_keys("/dev/zero");
   ASSERT_FALSE(endless);
-  EXPECT_THAT(endless.error().message(), HasSubstr("are no keys"));
+  EXPECT_THAT(endless.error().message(), HasSubstr("the file has more than"));
   setenv(kKeyVariable, "secret", 1);
   const auto variable = find_keys("");
   ASSERT_FALSE(variable);
-  EXPECT_EQ(variable.error().message(), "DDPRUN_RDZV_KEY: line 1: a key has 16 characters or more");
+  EXPECT_EQ(variable.error().message(),
+            "DDPRUN_RDZV_KEY: line 1: a key needs at least 16 characters");
 }
 
 TEST_F(KeyFileTest, WhoIsExposed) {

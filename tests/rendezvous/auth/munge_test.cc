@@ -127,7 +127,7 @@ TEST_F(MungeTest, CountsAsNoneWhereMungedIsDeadOrHangs) {
   const FoundMunge hung = find_munge(node_->options(), std::chrono::milliseconds(200));
   EXPECT_LT(BootClock::now() - begun, std::chrono::seconds(2));
   EXPECT_FALSE(hung.munge);
-  EXPECT_EQ(hung.why_not, "munged has not answered within 200 ms");
+  EXPECT_EQ(hung.why_not, "munged did not answer within 200 ms");
   node_->go_on();
   EXPECT_TRUE(munge(*node_));
   node_->kill();
@@ -137,7 +137,7 @@ TEST_F(MungeTest, CountsAsNoneWhereMungedIsDeadOrHangs) {
 TEST(FindMunge, CountsAsNoneWhereThereIsNone) {
   EXPECT_THAT(find_munge({.library = "libmunge-that-is-not-there.so.2"}).why_not,
               HasSubstr("libmunge-that-is-not-there.so.2"));
-  EXPECT_THAT(find_munge({.library = "libm.so.6"}).why_not, HasSubstr("libm.so.6 is no libmunge"));
+  EXPECT_THAT(find_munge({.library = "libm.so.6"}).why_not, HasSubstr("libm.so.6 is not libmunge"));
   EXPECT_EQ(find_munge({.socket = "none"}).why_not, "--munge-socket none");
   const FoundMunge nowhere = find_munge({.socket = "/nonexistent/socket"});
   EXPECT_FALSE(nowhere.munge);

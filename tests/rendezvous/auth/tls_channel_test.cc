@@ -90,7 +90,7 @@ TEST_F(TlsChannelTest, AnotherAuthorityIsNotBelieved) {
   const Ends ends = meet(agent_context(theirs_.ca_file()), service_);
   EXPECT_FALSE(ends.agent.is_open());
   EXPECT_THAT(ends.agent_error, HasSubstr("the certificate of the peer is not accepted: "));
-  EXPECT_THAT(ends.service_error, HasSubstr("the peer says: ")) << "the last word arrives";
+  EXPECT_THAT(ends.service_error, HasSubstr("the peer sent: ")) << "the last word arrives";
 }
 
 TEST_F(TlsChannelTest, TheSystemsAuthoritiesDoNotKnowOurs) {
@@ -109,7 +109,7 @@ TEST_F(TlsChannelTest, TheCertificateHasToBeForTheEndpoint) {
   for (const char* host : {"node1", "10.0.0.8", "::1", "a.b.ddp.cluster", "other"}) {
     const Ends ends = meet(agent_, other, host);
     EXPECT_FALSE(ends.agent.is_open()) << host;
-    EXPECT_THAT(ends.agent_error, HasSubstr("it is not for '" + std::string(host) + "'"));
+    EXPECT_THAT(ends.agent_error, HasSubstr("it is not valid for '" + std::string(host) + "'"));
   }
 }
 
@@ -128,7 +128,7 @@ TEST_F(TlsChannelTest, WhoDemandsACertificateSaysSo) {
 
   const Ends without = meet(agent_, mutual);
   EXPECT_FALSE(without.service.is_open());
-  EXPECT_THAT(without.service_error, HasSubstr("the peer has shown no certificate"));
+  EXPECT_THAT(without.service_error, HasSubstr("the peer sent no certificate"));
   EXPECT_THAT(without.agent_error, HasSubstr("--rdzv-tls-cert and --rdzv-tls-key"));
 
   const Ends wrong = meet(agent_context(ours_.ca_file(), theirs_.issue("stranger")), mutual);

@@ -51,14 +51,14 @@ TEST_F(TlsContextTest, AnAgentNeedsNoCertificateAndNoFileOfAuthorities) {
 
 TEST_F(TlsContextTest, WhatIsMissingIsNamedWithItsOption) {
   EXPECT_THAT(error_of(TlsContext::for_service({.cert = {}, .key = {}, .ca = all_.ca})),
-              HasSubstr("needs a certificate, and its key: --rdzv-tls-cert and --rdzv-tls-key"));
+              HasSubstr("needs a certificate and its key (--rdzv-tls-cert and --rdzv-tls-key)"));
   EXPECT_THAT(error_of(TlsContext::for_agent({.cert = all_.cert, .key = {}, .ca = {}})),
-              HasSubstr("--rdzv-tls-cert: it goes with --rdzv-tls-key"));
+              HasSubstr("--rdzv-tls-cert: needs --rdzv-tls-key"));
   EXPECT_THAT(error_of(TlsContext::for_agent({.cert = {}, .key = all_.key, .ca = {}})),
-              HasSubstr("--rdzv-tls-key: it goes with --rdzv-tls-cert"));
+              HasSubstr("--rdzv-tls-key: needs --rdzv-tls-cert"));
   EXPECT_THAT(
       error_of(TlsContext::for_service({.cert = all_.cert, .key = all_.key, .ca = "system"})),
-      HasSubstr("'system' would admit everybody"));
+      HasSubstr("'system' would admit every node"));
 }
 
 TEST_F(TlsContextTest, AFileThatCannotBeReadIsNamedWithTheSystemsWord) {
@@ -91,13 +91,13 @@ TEST_F(TlsContextTest, AKeyOfAnotherCertificateIsRefused) {
   TlsFiles files = all_;
   files.key = authority_.issue("other").key;
   EXPECT_THAT(error_of(TlsContext::for_service(files)),
-              HasSubstr(files.key + ": it is not the key of the certificate in " + files.cert));
+              HasSubstr(files.key + ": not the key of the certificate in " + files.cert));
 }
 
 TEST_F(TlsContextTest, AKeyThatOthersCanReadIsRemarkedOn) {
   ASSERT_EQ(chmod(node_.key.c_str(), 0640), 0);
   EXPECT_EQ(TlsContext::for_agent(all_)->remark,
-            "others can read the key in " + node_.key + ": chmod 600 " + node_.key);
+            "other users can read the key in " + node_.key + ": chmod 600 " + node_.key);
 }
 
 }  // namespace

@@ -146,7 +146,7 @@ TEST_F(ServiceLinkWithAKey, SaysWhyItIsRefused) {
   link_.trouble.clear();
   make_link_with("");
   ASSERT_TRUE(link_.gets_into_trouble());
-  EXPECT_THAT(link_.trouble, HasSubstr("admits nobody without a key"));
+  EXPECT_THAT(link_.trouble, HasSubstr("this service requires a key"));
   EXPECT_EQ(link_.directives, 0);
 }
 
@@ -241,7 +241,7 @@ TEST_F(ServiceLinkWithTls, AServiceThatIsNotToBeTrustedEndsTheJoinWithTheReason)
               HasSubstr("not accepted"));
   const IssuedFiles other = ours_.issue("other", {.names = "DNS:node7"});
   give_service({.cert = other.cert, .key = other.key, .ca = {}});
-  EXPECT_THAT(gives_up(knows_us_, "localhost"), HasSubstr("it is not for 'localhost'"));
+  EXPECT_THAT(gives_up(knows_us_, "localhost"), HasSubstr("it is not valid for 'localhost'"));
   const IssuedFiles late = ours_.issue("late", {.valid_for = -std::chrono::hours(1)});
   give_service({.cert = late.cert, .key = late.key, .ca = {}});
   EXPECT_THAT(gives_up(knows_us_), HasSubstr("certificate has expired"));
@@ -254,7 +254,7 @@ TEST_F(ServiceLinkWithTls, SaysWhatTheServiceWants) {
   const IssuedFiles stranger = theirs_.issue("stranger");
   EXPECT_THAT(gives_up({.cert = stranger.cert, .key = stranger.key, .ca = ours_.ca_file()}),
               HasSubstr("does not come from its --rdzv-tls-ca"));
-  EXPECT_THAT(gives_up({}), HasSubstr("nobody without TLS: give this node --rdzv-tls-ca"));
+  EXPECT_THAT(gives_up({}), HasSubstr("requires TLS: give this node --rdzv-tls-ca"));
   make_link_with(mutual_);
   EXPECT_TRUE(joins()) << link_.trouble;
 }
@@ -271,7 +271,7 @@ TEST_F(ServiceLinkWithTls, AStrangerInTheServicesPlaceEndsNothing) {
   ASSERT_TRUE(service_has_logged("it speaks TLS"));
   const IssuedFiles stranger = theirs_.issue("stranger");
   give_service({.cert = stranger.cert, .key = stranger.key, .ca = {}});
-  ASSERT_TRUE(service_has_logged("the peer says: "));
+  ASSERT_TRUE(service_has_logged("the peer sent: "));
   EXPECT_EQ(link_.trouble, "") << "it goes on trying";
   give_service(plain_tls_);
   EXPECT_TRUE(joins()) << link_.trouble;

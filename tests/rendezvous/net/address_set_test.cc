@@ -46,7 +46,7 @@ TEST(Network, RefusesWhatIsNone) {
     const auto parsed = Network::parse(text);
     ASSERT_FALSE(parsed) << text;
     EXPECT_EQ(parsed.error().kind, ErrorKind::kInvalidArgument);
-    EXPECT_THAT(parsed.error().cause, testing::HasSubstr("is no network and no address"));
+    EXPECT_THAT(parsed.error().cause, testing::HasSubstr("expected an address or a network"));
   }
 }
 

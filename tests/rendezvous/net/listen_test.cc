@@ -96,7 +96,7 @@ TEST(ListenTcp, RefusesNamesAndForeignAddresses) {
   const Result<Listener> name = listen_tcp({.host = "localhost", .port = 0});
   ASSERT_FALSE(name);
   EXPECT_EQ(name.error().kind, ErrorKind::kInvalidArgument);
-  EXPECT_THAT(name.error().message(), HasSubstr("'localhost' is no numeric address"));
+  EXPECT_THAT(name.error().message(), HasSubstr("'localhost' is not a numeric address"));
   const Result<Listener> foreign = listen_tcp({.host = "192.0.2.1", .port = 0});
   ASSERT_FALSE(foreign);
   EXPECT_EQ(foreign.error().sys_errno, EADDRNOTAVAIL);

@@ -52,11 +52,11 @@ TEST(LocalAddress, SaysWhatThereIsInstead) {
   EXPECT_THAT(found("10.2.0.0/16"),
               AllOf(HasSubstr("no address of this host is in 10.2.0.0/16"),
                     HasSubstr("192.168.7.3 (eth0)"), HasSubstr("10.1.200.200 (eth1)")));
-  EXPECT_THAT(found("10.2.0.0/33"), HasSubstr("'10.2.0.0/33' is no network"));
-  EXPECT_THAT(found("/dev/null"), HasSubstr("'/dev/null' is no network"));
-  EXPECT_THAT(found("ib1"), HasSubstr("no interface of this host (eth0, eth1, ib0, ib1, lo)"))
+  EXPECT_THAT(found("10.2.0.0/33"), HasSubstr("invalid value '10.2.0.0/33'"));
+  EXPECT_THAT(found("/dev/null"), HasSubstr("invalid value '/dev/null'"));
+  EXPECT_THAT(found("ib1"), HasSubstr("an interface of this host (eth0, eth1, ib0, ib1, lo)"))
       << "a link-local address is of no use";
-  EXPECT_THAT(found("eth9.invalid"), HasSubstr("'eth9.invalid' is no address, no interface"));
+  EXPECT_THAT(found("eth9.invalid"), HasSubstr("'eth9.invalid' is not an address, an interface"));
 }
 
 TEST(LocalAddress, WhereNobodySaysItIsOneOfThisHost) {

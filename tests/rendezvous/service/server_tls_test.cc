@@ -108,7 +108,7 @@ TEST_F(ServerWithTls, AnAgentWithoutItIsToldWhatToDo) {
     plain.send(bytes);
     const auto refused = await<Refused>(plain);
     ASSERT_TRUE(refused);
-    EXPECT_THAT(refused->reason, HasSubstr("nobody without TLS: give this node --rdzv-tls-ca"));
+    EXPECT_THAT(refused->reason, HasSubstr("requires TLS: give this node --rdzv-tls-ca"));
     EXPECT_TRUE(plain.is_closed());
   }
   service_.on_thread([&] { EXPECT_TRUE(service_.server().jobs().jobs().empty()); });
@@ -119,9 +119,9 @@ TEST_F(ServerWithTls, WhereItIsMutualNobodyGetsInWithoutACertificate) {
   for (const IssuedFiles& stranger : {IssuedFiles{}, theirs_.issue("stranger")}) {
     RawTlsClient client(service_.port(), agent(stranger));
     EXPECT_TRUE(client.is_closed());
-    EXPECT_THAT(client.error(), HasSubstr("the peer says: "));
+    EXPECT_THAT(client.error(), HasSubstr("the peer sent: "));
   }
-  EXPECT_TRUE(has_logged("the peer has shown no certificate"));
+  EXPECT_TRUE(has_logged("the peer sent no certificate"));
   RawTlsClient node(service_.port(), agent(ours_.issue("node")));
   say(node, hello_of("job", "a"));
   EXPECT_TRUE(await<Assignment>(node)) << node.error();

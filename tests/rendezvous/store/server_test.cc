@@ -120,13 +120,13 @@ struct BadBytes {
 
 TEST(StoreServer, BadBytesCloseTheirConnectionAndNoOther) {
   const std::vector<BadBytes> cases{
-      {"wrong magic", "\x00\x01\x02\x03\x04"s, "the handshake says 0x04030201"},
+      {"wrong magic", "\x00\x01\x02\x03\x04"s, "the handshake has 0x04030201"},
       {"no handshake", request(Command::kPing, {}, 7), "the first byte is 0x0d"},
       {"http", "GET / HTTP/1.1\r\n\r\n", "the first byte is 0x47"},
       {"second handshake", handshake() + handshake(), "a second handshake"},
       {"opcode", handshake() + "\xFF", "opcode 255 is not known"},
       {"no number", handshake() + request(Command::kAdd, {"text"}, 1),
-       "ADD: the key holds no number"},
+       "ADD: the value of the key is not a number"},
   };
   RunningStore store;
   Client bystander(store);
@@ -332,18 +332,18 @@ TEST(StoreServer, PastALimitOnlyThatConnectionIsClosedWithALineAndACount) {
   const std::string large(600, 'v');
   const std::vector<PastALimit> cases{
       {Refusal::kRequestLimit, hello + request(Command::kGet, {"a longer key"}),
-       "GET: key of 12 bytes, at most 10 are taken"},
+       "GET: key of 12 bytes (at most 10)"},
       {Refusal::kRequestLimit, hello + request(Command::kSet, {"k", std::string(1001, 'v')}),
-       "SET: value of 1001 bytes, at most 1000 are taken"},
+       "SET: value of 1001 bytes (at most 1000)"},
       {Refusal::kRequestLimit, hello + request(Command::kCheck, {"a", "b", "c", "d"}),
-       "CHECK: 4 keys, at most 3 are taken"},
+       "CHECK: 4 keys (at most 3)"},
       {Refusal::kRequestLimit,
        hello + request(Command::kMultiSet, {"a", large, "b", large, "c", large}),
-       "MULTI_SET: request of 1860 bytes, at most 1500 are taken"},
+       "MULTI_SET: request of 1860 bytes (at most 1500)"},
       {Refusal::kReplyLimit,
        hello + request(Command::kSet, {"k", large}) + request(Command::kAppend, {"k", large}) +
            request(Command::kGet, {"k"}),
-       "GET: a reply of 1208 bytes, at most 1100 are sent"},
+       "GET: a reply of 1208 bytes (at most 1100)"},
       {Refusal::kHeldLimit, hello + request(Command::kAppend, {"k", large}),
        "APPEND: the store holds "},
   };

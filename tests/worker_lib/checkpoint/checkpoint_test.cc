@@ -316,10 +316,10 @@ TEST_F(CheckpointTest, AHostWithoutTheMountIsAnErrorAndNotANewStart) {
     CheckpointManager manager(group, 0,
                               {.directory = group.rank() == 2 ? empty.path() : directory_.path()});
     Training training(group.rank(), 3);
-    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kSystem,
-                      AllOf(HasSubstr("rank 0 can read " + file(2, ".pt")),
-                            HasSubstr("rank 2 none that is the same"),
-                            HasSubstr("one directory that all ranks see?")));
+    EXPECT_DIST_ERROR(
+        manager.restore(training.state), Kind::kSystem,
+        AllOf(HasSubstr("rank 0 can read " + file(2, ".pt")), HasSubstr("rank 2 has no equal one"),
+              HasSubstr("one directory that all ranks see?")));
   });
   EXPECT_EQ(listing(directory_.path()).size(), 4u) << "nothing was removed";
 }
@@ -333,7 +333,8 @@ TEST_F(CheckpointTest, RanksWithNothingInCommonDoNotStartAnew) {
     CheckpointManager manager(group, 0,
                               {.directory = group.rank() == 0 ? directory_.path() : other.path()});
     Training training(group.rank(), 2);
-    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kSystem, HasSubstr("none in common"));
+    EXPECT_DIST_ERROR(manager.restore(training.state), Kind::kSystem,
+                      HasSubstr("no checkpoint in common"));
   });
 }
 
@@ -373,7 +374,7 @@ TEST_F(CheckpointTest, AWorldOfAnotherSizeGoesOn) {
                   testing::ElementsAre(
                       AllOf(HasSubstr(file(3, ".pt")),
                             HasSubstr("a world of 2, this one has " + std::to_string(world))),
-                      HasSubstr("all take rank 0's buffers")));  // the buffers of BatchNorm
+                      HasSubstr("all ranks take rank 0's buffers")));  // the buffers of BatchNorm
     });
   ThreadWorld(2).run([&](ProcessGroup& group) {
     CheckpointManager manager(group, 0, options_);

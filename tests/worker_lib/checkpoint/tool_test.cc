@@ -100,8 +100,8 @@ TEST_F(CheckpointTool, ListsWhatThereIsNewestFirst) {
               testing::MatchesRegex(
                   "step 2  epoch 4  20..-..-.. ..:..:..  [0-9.]+ KiB  world of 2  "
                   "generation 7  model [0-9a-f]+  data 'digits v1'  step-000000000002.pt\n"
-                  "step 1  epoch 4  .*damaged: step-000000000001.pt has 100 bytes, its "
-                  "manifest says [0-9]+\n"));
+                  "step 1  epoch 4  .*damaged: step-000000000001.pt has 100 bytes, but its "
+                  "manifest has [0-9]+\n"));
   EXPECT_THAT(answer.err, IsEmpty());
 }
 
@@ -186,7 +186,7 @@ TEST_F(CheckpointTool, MergesTheStepThatIsNamedAndWritesOverNothing) {
     EXPECT_THAT(answer.err, AllOf(StartsWith("ddprun-ckpt: "), HasSubstr(words)));
     EXPECT_EQ(std::ranges::count(answer.err, '\n'), 1) << answer.err;
   };
-  expect(merge({"-o", directory_ / "one.pt"}), 73, "one.pt is there already");
+  expect(merge({"-o", directory_ / "one.pt"}), 73, "one.pt already exists");
   expect(merge({"7", "-o", directory_ / "x.pt"}), 73, "has no checkpoint of step 7");
   expect(merge({"-o", directory_ / "none/x.pt"}), 73, "none/x.pt");
   expect(merge({}), 2, "--output is required");
@@ -220,12 +220,12 @@ TEST_F(CheckpointTool, SaysInOneLineWhatItCannotDo) {
     EXPECT_THAT(answer.err, AllOf(StartsWith("ddprun-ckpt: "), HasSubstr(words)));
     EXPECT_EQ(std::ranges::count(answer.err, '\n'), 1) << answer.err;
   };
-  expect({}, 2, "give ls, show, verify or merge");
-  expect({"frob"}, 2, "give ls, show, verify or merge");
+  expect({}, 2, "the command is missing: ls, show, verify or merge");
+  expect({"frob"}, 2, "the command is missing: ls, show, verify or merge");
   expect({"ls"}, 2, "DIR is required");
   expect({"show", "--everything", run_}, 2, "--everything");
   expect({"ls", directory_ / "none"}, 73, "none: No such file or directory");
-  expect({"ls", directory_ / "text"}, 73, "text is no directory");
+  expect({"ls", directory_ / "text"}, 73, "text is not a directory");
   expect({"show", directory_ / "none"}, 73, "none: No such file or directory");
   expect({"show", run_}, 73, "has no whole checkpoint");
   expect({"show", directory_ / "text"}, 78, "it is too short for one");

@@ -108,7 +108,9 @@ TEST(Context, ABadVariableIsNamed) {
   const ScopedEnvironment bad({{"RANK", "5"}, {"WORLD_SIZE", "2"}});
   const DistError failure = dist_error_of([] { init_with({}, nullptr); });
   EXPECT_EQ(failure.kind(), DistError::Kind::kInvalidArgument);
-  EXPECT_STREQ(failure.what(), "ddprun::init: read environment variable RANK: 5 is not in 0 .. 1");
+  EXPECT_STREQ(failure.what(),
+               "ddprun::init: read environment variable RANK: invalid value '5' (expected an "
+               "integer from 0 to 1)");
 }
 
 // --- device and backend
@@ -269,14 +271,14 @@ TEST(Context, SaysWhatIsWrongWithABackendOfTheProgramsOwn) {
   for (const char* name : {"", "cpu", "nccl", "a:b", "a,b"}) {
     BackendKind misnamed = kind;
     misnamed.name = name;
-    EXPECT_THAT(refusal(misnamed), HasSubstr("is no name for a backend")) << name;
+    EXPECT_THAT(refusal(misnamed), HasSubstr("is not a backend name")) << name;
   }
   BackendKind nowhere = kind;
   nowhere.devices = {};
-  EXPECT_EQ(refusal(nowhere), "ddprun::init: more_backends: mine is for no device");
+  EXPECT_EQ(refusal(nowhere), "ddprun::init: more_backends: mine has no device");
   BackendKind empty = kind;
   empty.make = nullptr;
-  EXPECT_EQ(refusal(empty), "ddprun::init: more_backends: mine has nothing that makes it");
+  EXPECT_EQ(refusal(empty), "ddprun::init: more_backends: mine has no make function");
   BackendKind none_made = kind;
   none_made.make = [](const BackendStart&) { return nullptr; };
   EXPECT_EQ(refusal(none_made), "ddprun::init of rank 0 of 1: make a backend mine: it gave none");
@@ -307,8 +309,8 @@ TEST(Context, ADeadlineThatIsNoTimeIsNamed) {
   for (const char* bad : {"0", "-1", "soon", "10m", " 5"}) {
     const ScopedEnvironment said(std::map<std::string, std::string>{{"DDPRUN_TIMEOUT", bad}});
     EXPECT_EQ(dist_error_of([] { init_with({}, nullptr); }).what(),
-              "ddprun::init: read environment variable DDPRUN_TIMEOUT: '" + std::string(bad) +
-                  "' is no number of seconds above zero");
+              "ddprun::init: read environment variable DDPRUN_TIMEOUT: invalid value '" +
+                  std::string(bad) + "' (expected seconds above zero)");
   }
 }
 
@@ -326,8 +328,8 @@ TEST(Context, WhatToVerifyIsTheOptionElseTheEnvironments) {
   not_checked.group().all_reduce(bad);
   setenv("DDPRUN_VERIFY", "all", 1);
   EXPECT_STREQ(dist_error_of([] { init_with({}, nullptr); }).what(),
-               "ddprun::init: read environment variable DDPRUN_VERIFY: 'all' is none of 1, nan, "
-               "results and 0");
+               "ddprun::init: read environment variable DDPRUN_VERIFY: invalid value 'all' "
+               "(expected 1, nan, results or 0)");
 }
 
 // No store is served, so the group is never formed. Until then the double records the order of
@@ -370,7 +372,7 @@ TEST(Context, ABadInitMethodIsRefused) {
   const ScopedEnvironment none({});
   EXPECT_DIST_ERROR(init_with({.init_method = "tcp://h:0"}, nullptr),
                     DistError::Kind::kInvalidArgument,
-                    HasSubstr("ddprun::init: init_method 'tcp://h:0': port 0 cannot be meant"));
+                    HasSubstr("ddprun::init: init_method 'tcp://h:0': port 0 cannot be used"));
 }
 
 TEST(Context, NamesTheRanksThatDidNotCome) {

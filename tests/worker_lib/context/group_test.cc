@@ -131,9 +131,9 @@ TEST(NewGroup, WrongRanksAreRefusedByName) {
                         testing::StrEq("new_group: " + why));
     };
     refused({}, "ranks must hold at least one rank");
-    refused({0, 2}, "rank 2 is no rank of the world; its ranks are 0 .. 1");
-    refused({-1}, "rank -1 is no rank of the world; its ranks are 0 .. 1");
-    refused({1, 0, 1}, "rank 1 is there twice");
+    refused({0, 2}, "rank 2 is not a rank of the world; its ranks are 0 to 1");
+    refused({-1}, "rank -1 is not a rank of the world; its ranks are 0 to 1");
+    refused({1, 0, 1}, "rank 1 is given twice");
     EXPECT_DIST_ERROR(context.new_group({0}, {.timeout = seconds(0)}),
                       DistError::Kind::kInvalidArgument, HasSubstr("timeout"));
   });

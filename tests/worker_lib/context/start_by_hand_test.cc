@@ -235,14 +235,14 @@ TEST_F(StartByHand, TheFileIsGoneAsSoonAsAllHaveMet) {
 TEST_F(StartByHand, ADeadlineSaysWhatTheRankThatDidNotComeDoesInstead) {
   EXPECT_THAT(told_of_rank_1("stay_away"),
               AllOf(HasSubstr("all_reduce #2 of 4 f32 (sum): rank 1 did not arrive; rank 0 is "
-                              "there. rank 1: it has done step 1; it is in no call since "),
+                              "there. rank 1: it has done step 1; it has been in no call for "),
                     HasSubstr("; the last was all_reduce of 16 bytes (sum of float32)")));
   EXPECT_THAT(told_of_rank_1("stay_in_recv"),
-              HasSubstr("rank 1 did not arrive; rank 0 is there. rank 1: it has done step 1; it is "
-                        "in recv of 16 bytes of float32 from rank 0 since "));
+              HasSubstr("rank 1 did not arrive; rank 0 is there. rank 1: it has done step 1; it "
+                        "has been in recv of 16 bytes of float32 from rank 0 for "));
   EXPECT_THAT(told_of_rank_1("stay_stopped"),
               AllOf(HasSubstr("rank 1 is stopped (by a signal or a debugger)"),
-                    HasSubstr(". rank 1: it has done step 1; it is in no call since ")));
+                    HasSubstr(". rank 1: it has done step 1; it has been in no call for ")));
 }
 
 // Each rank is process 1 and sees no other rank, as in containers that share the host's
@@ -253,8 +253,9 @@ TEST_F(StartByHand, ThatIsSaidAlsoOfARankInAnotherPidNamespace) {
   if (ChildProcess(joined(wrapper_, {"true"})).wait() != 0) {
     GTEST_SKIP() << "no PID namespace can be made here";
   }
-  EXPECT_THAT(told_of_rank_1("stay_in_recv"),
-              HasSubstr(". rank 1: it has done step 1; it is in recv of 16 bytes of float32"));
+  EXPECT_THAT(
+      told_of_rank_1("stay_in_recv"),
+      HasSubstr(". rank 1: it has done step 1; it has been in recv of 16 bytes of float32"));
 }
 
 TEST_F(StartByHand, RanksThatDisagreeAreToldFromWhereTheyCalledWhereThatIsTraced) {
@@ -269,8 +270,9 @@ TEST_F(StartByHand, RanksThatDisagreeAreToldFromWhereTheyCalledWhereThatIsTraced
       if (*trace == '0') {
         EXPECT_THAT(failure.what, Not(from));
       } else {
-        EXPECT_THAT(failure.what,
-                    AllOf(HasSubstr(". rank 1: it is in broadcast of 16 bytes of float32"), from));
+        EXPECT_THAT(
+            failure.what,
+            AllOf(HasSubstr(". rank 1: it has been in broadcast of 16 bytes of float32"), from));
       }
     }
   }
@@ -284,7 +286,7 @@ TEST_F(StartByHand, ASecondJobAtThePortIsToldSoAndTheFirstGoesOn) {
   EXPECT_THAT(expect_failure(second_0).what,
               AllOf(HasSubstr("a rank 0 of run 'none' is there already"),
                     HasSubstr("MASTER_ADDR:MASTER_PORT " + port_.endpoint())));
-  EXPECT_THAT(expect_failure(second_1).what, HasSubstr("a rank 1 is in the world there already"));
+  EXPECT_THAT(expect_failure(second_1).what, HasSubstr("a rank 1 is already in this world"));
   const std::size_t steps = first[0]->out().size();
   EXPECT_TRUE(eventually([&] { return first[0]->out().size() > steps + 20; }));
 }

@@ -140,7 +140,7 @@ TEST(Workers, AFailureThatNobodyCatchesIsSaidByTheRuntime) {
   WorkerCluster cluster({.command = play("fail_uncaught"), .per_node = 2});
   ASSERT_TRUE(cluster.wait_for_all(seconds(30)));
   EXPECT_EQ(cluster.exit_code(0), 128 + SIGABRT);
-  EXPECT_THAT(cluster.output(0), HasSubstr("broadcast: root 9 is no rank of this group"));
+  EXPECT_THAT(cluster.output(0), HasSubstr("broadcast: root 9 is not a rank of this group"));
 }
 
 }  // namespace

@@ -358,7 +358,7 @@ TEST_P(CpuGroupEnd, ARankThatDoesNotComeIsNamedAndTheGroupIsFinishedForAll) {
     }
     const Error later = group.barrier(kPatience).error();
     EXPECT_EQ(later.kind, ErrorKind::kStopped);
-    EXPECT_THAT(later.message(), HasSubstr("the group is finished since " + first_failure));
+    EXPECT_THAT(later.message(), HasSubstr("the group has ended: " + first_failure));
   });
 }
 
@@ -386,7 +386,7 @@ TEST_P(CpuGroupEnd, ATimeoutSaysWhoIsThereAndWhatTheOthersDoInstead) {
       EXPECT_EQ(error.kind, ErrorKind::kTimeout);
       EXPECT_THAT(error.message(),
                   HasSubstr("all_reduce #1 of 1 f32 (sum): ranks 1 and 2 did not arrive; rank 0 is "
-                            "there. rank 2: it is in recv of 8 bytes from rank 1 since "));
+                            "there. rank 2: it has been in recv of 8 bytes from rank 1 for "));
     }
     all_are_done.arrive_and_wait();
   });
@@ -403,7 +403,8 @@ TEST_P(CpuGroupEnd, AMessageThatDoesNotComeSaysWhatItsSenderDoesInstead) {
       ASSERT_FALSE(received);
       EXPECT_THAT(
           received.error().message(),
-          HasSubstr("rank 2 did not send it. rank 2: it is in recv of 8 bytes from rank 1 since "));
+          HasSubstr(
+              "rank 2 did not send it. rank 2: it has been in recv of 8 bytes from rank 1 for "));
     }
     all_are_done.arrive_and_wait();
   });
@@ -415,7 +416,8 @@ TEST_P(CpuGroupEnd, APageIsReadFromTheFileThatItsRankHasShown) {
   EngineWorld world(GetParam(), {.pages = {{}, {}, {made.file.get(), kWorkerPageBytes}}});
   made.file.reset();
   const Error error = sum_one(world.group(0), milliseconds(100)).error();
-  EXPECT_THAT(error.message(), HasSubstr("rank 2: it is in recv of 8 bytes from rank 1 since "));
+  EXPECT_THAT(error.message(),
+              HasSubstr("rank 2: it has been in recv of 8 bytes from rank 1 for "));
 }
 
 TEST(CpuGroup, OfWhatIsNoPageNothingIsSaid) {

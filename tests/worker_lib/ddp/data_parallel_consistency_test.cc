@@ -360,8 +360,8 @@ TEST(DataParallelConsistency, InAJoinTheRanksThatTrainAreCompared) {
 TEST(DataParallelConsistency, RefusesWhatCannotBeMeant) {
   ThreadWorld(1).run([](ProcessGroup& group) {
     EXPECT_DIST_ERROR(Model(make_mlp(), group, every(-1)), Kind::kInvalidArgument,
-                      HasSubstr("the option 'check_consistency_every' is -1; a number of steps is "
-                                "at least 1, and 0 is for no checks"));
+                      HasSubstr("the option 'check_consistency_every' is -1 (expected a number of "
+                                "steps, or 0 for no checks)"));
   });
   ThreadWorld(2).run([](ProcessGroup& group) {
     EXPECT_DIST_ERROR(Model(make_mlp(), group, every(group.rank() + 1)), Kind::kInvalidArgument,

@@ -105,8 +105,8 @@ TEST(DataParallelLate, APassThatReducedNothingLeavesNaNAndTheNextOneThrows) {
     late.pass();
     late.expect_nan_in_each_gradient();
     EXPECT_DIST_ERROR(late.pass(), Kind::kStopped,
-                      AllOf(HasSubstr(kWhere), HasSubstr("ended without the word of rank " +
-                                                         std::to_string(1 - group.rank()))));
+                      AllOf(HasSubstr(kWhere),
+                            HasSubstr("ended without rank " + std::to_string(1 - group.rank()))));
   });
 }
 

@@ -364,8 +364,8 @@ TEST(DataParallelStatistics, OfARankWithoutInputsAreThoseOfItsOwnPasses) {
 TEST(DataParallelStatistics, ANegativeNumberOfStepsIsRefused) {
   ThreadWorld(1).run([](ProcessGroup& group) {
     EXPECT_DIST_ERROR(Model(make_mlp(), group, {.statistics_every = -1}), Kind::kInvalidArgument,
-                      HasSubstr("the option 'statistics_every' is -1; a number of steps is at "
-                                "least 1, and 0 is for no statistics"));
+                      HasSubstr("the option 'statistics_every' is -1 (expected a number of steps, "
+                                "or 0 for no statistics)"));
   });
 }
 

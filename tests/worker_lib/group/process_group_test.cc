@@ -556,16 +556,17 @@ TEST_F(ProcessGroupTest, RefusesListsAndPartsThatDoNotFitByName) {
 TEST_F(ProcessGroupTest, RefusesRanksTagsTimesAndOpsThatCannotBeMeant) {
   expect_refused(
       group_, record_,
-      {WrongCall{"broadcast: root 3 is no rank of this group; its ranks are 0 .. 2",
+      {WrongCall{"broadcast: root 3 is not a rank of this group; its ranks are 0 to 2",
                  [](auto& group) { group.broadcast(torch::zeros({2}), {.root = 3}); }},
-       WrongCall{"reduce: root -1 is no rank of this group; its ranks are 0 .. 2",
+       WrongCall{"reduce: root -1 is not a rank of this group; its ranks are 0 to 2",
                  [](auto& group) { group.reduce(torch::zeros({2}), {.root = -1}); }},
-       WrongCall{"broadcast_object: root 3 is no rank of this group; its ranks are 0 .. 2",
+       WrongCall{"broadcast_object: root 3 is not a rank of this group; its ranks are 0 to 2",
                  [](auto& group) { group.broadcast_object(1, 3); }},
-       WrongCall{"send: destination 4 is no rank of this group; its ranks are 0 .. 2",
+       WrongCall{"send: destination 4 is not a rank of this group; its ranks are 0 to 2",
                  [](auto& group) { group.send(torch::zeros({2}), 4); }},
        WrongCall{
-           "batch_isend_irecv: operations[1].peer 3 is no rank of this group; its ranks are 0 .. 2",
+           "batch_isend_irecv: operations[1].peer 3 is not a rank of this group; its ranks are 0 "
+           "to 2",
            [](auto& group) {
              group.batch_isend_irecv({{P2POp::Kind::kSend, torch::zeros({2}), 0},
                                       {P2POp::Kind::kRecv, torch::zeros({2}), 3}});

@@ -25,7 +25,8 @@ TEST(Verification, ReadsWhatIsAskedFor) {
   EXPECT_EQ(words_of(*parse_verify("results")), "results");
   EXPECT_EQ(words_of(Verify()), "");
   ASSERT_FALSE(parse_verify("yes"));
-  EXPECT_EQ(parse_verify("yes").error().message(), "'yes' is none of 1, nan, results and 0");
+  EXPECT_EQ(parse_verify("yes").error().message(),
+            "invalid value 'yes' (expected 1, nan, results or 0)");
 }
 
 TEST(Verification, FindsTheFirstNanAndCountsAll) {

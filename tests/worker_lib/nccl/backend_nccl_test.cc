@@ -208,8 +208,7 @@ TEST(NcclBackend, WhatNcclNoticesEndsEverythingInFlightWithinASecond) {
   EXPECT_EQ(cuda.count("comm_abort"), 1);
   const DistError later = failure_of(backend->barrier(kCall));
   EXPECT_EQ(later.kind(), DistError::Kind::kStopped);
-  EXPECT_THAT(later.what(),
-              HasSubstr("nccl barrier #3: the group is finished since nccl group: NCCL"));
+  EXPECT_THAT(later.what(), HasSubstr("nccl barrier #3: the group has ended: nccl group: NCCL"));
   cuda.open_stream();
 }
 

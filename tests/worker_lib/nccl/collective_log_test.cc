@@ -151,16 +151,14 @@ TEST(CollectiveLog, ARankWhoseSplitsAreWrongIsNamed) {
   Table awaited = kEight;
   awaited[0][1] = 4;
   awaited[2][1] = 12;
-  EXPECT_EQ(
-      find_disagreement(notes_of(after_exchange(kEight, awaited))),
-      "the ranks disagree in all_to_all #3 of f32: several ranks send rank 1 what it does not "
-      "await, but as much in all");
+  EXPECT_EQ(find_disagreement(notes_of(after_exchange(kEight, awaited))),
+            "the ranks disagree in all_to_all #3 of f32: several ranks send rank 1 what it does "
+            "not expect, but the same amount in all");
   Table sent = kEight;
   sent[2] = {16, 10, 8};
-  EXPECT_EQ(
-      find_disagreement(notes_of(after_exchange(sent, kEight))),
-      "the ranks disagree in all_to_all #3 of f32: rank 2 sends several ranks what they do not "
-      "await, 10 B more in all");
+  EXPECT_EQ(find_disagreement(notes_of(after_exchange(sent, kEight))),
+            "the ranks disagree in all_to_all #3 of f32: rank 2 sends several ranks what they do "
+            "not expect, 10 B more in all");
 }
 
 TEST(CollectiveLog, PairsThatDisagreeAllOverAreTold) {
@@ -169,7 +167,7 @@ TEST(CollectiveLog, PairsThatDisagreeAllOverAreTold) {
   awaited[1][2] = 12;
   EXPECT_EQ(find_disagreement(notes_of(after_exchange(kEight, awaited))),
             "the ranks disagree in all_to_all #3 of f32: several ranks send several others what "
-            "these do not await");
+            "these do not expect");
 }
 
 TEST(CollectiveLog, AnAllToAllIsJudgedWhenAllRanksAreInIt) {

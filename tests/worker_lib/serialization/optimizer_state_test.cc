@@ -225,7 +225,7 @@ TEST(OptimizerState, OtherGroupsOrParametersAreRefused) {
   EXPECT_DIST_ERROR(load_optimizer_state(more_groups, state, "f.pt"), Kind::kInvalidArgument,
                     HasSubstr("1 parameter groups, this optimizer has 2"));
   EXPECT_DIST_ERROR(load_optimizer_state(other_shapes, state, "f.pt"), Kind::kInvalidArgument,
-                    HasSubstr("'momentum_buffer' has not the shape"));
+                    HasSubstr("'momentum_buffer' does not have the shape"));
 }
 
 }  // namespace

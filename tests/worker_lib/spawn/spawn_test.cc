@@ -291,8 +291,9 @@ TEST(Spawn, ADeadlineSaysWhatTheRankThatDidNotComeDoesInstead) {
     if (rank == 1) stay();
     ctx.group().all_reduce(x, {.timeout = milliseconds(500)});
   };
-  EXPECT_THAT(spawn_error_of(rank_1_stays_away, 2).what(),
-              HasSubstr("rank 1 did not arrive; rank 0 is there. rank 1: it is in no call since "));
+  EXPECT_THAT(
+      spawn_error_of(rank_1_stays_away, 2).what(),
+      HasSubstr("rank 1 did not arrive; rank 0 is there. rank 1: it has been in no call for "));
 }
 
 TEST(Spawn, RanksHaveTheirShareOfTheCpusAsThreads) {
@@ -381,7 +382,7 @@ TEST(SpawnContext, KillEndsAllAndWhatTheyHaveStarted) {
     EXPECT_TRUE(is_gone(daemons[rank]));
     EXPECT_TRUE(is_gone(ranks.pids()[static_cast<std::size_t>(rank)]));
   }
-  EXPECT_DIST_ERROR(ranks.join(), Kind::kStopped, HasSubstr("told to end"));
+  EXPECT_DIST_ERROR(ranks.join(), Kind::kStopped, HasSubstr("the ranks were asked to end"));
   ranks.kill();  // nothing is left to do
 }
 
@@ -428,7 +429,7 @@ TEST(SpawnContext, ItsRanksDoNotOutliveTheProcessThatWatchesOverThem) {
   ASSERT_NE(rank->parent, getpid());
   ASSERT_EQ(::kill(rank->parent, SIGKILL), 0);
   EXPECT_DIST_ERROR(ranks.join(kPatience), Kind::kSystem,
-                    AllOf(HasSubstr("watches over the ranks"), HasSubstr("killed by SIGKILL")));
+                    AllOf(HasSubstr("the monitor of the ranks"), HasSubstr("killed by SIGKILL")));
   for (const int pid : pids) EXPECT_TRUE(eventually([&] { return is_gone(pid); }));
 }
 

@@ -52,11 +52,11 @@ TEST_F(InitFile, ThatIsNoFileIsRefusedAndStays) {
     const auto note = read_init_file(directory_ / name);
     ASSERT_FALSE(note) << name;
     EXPECT_EQ(note.error().kind, ErrorKind::kCorrupt);
-    EXPECT_THAT(note.error().message(), HasSubstr("it is no regular file; give a path of its own"));
+    EXPECT_THAT(note.error().message(), HasSubstr("not a regular file; give another path"));
   }
   const auto device = read_init_file("/dev/null");
   ASSERT_FALSE(device);
-  EXPECT_THAT(device.error().message(), HasSubstr("read /dev/null: it is no regular file"));
+  EXPECT_THAT(device.error().message(), HasSubstr("read /dev/null: not a regular file"));
 }
 
 TEST_F(InitFile, InADirectoryThatDoesNotExistCannotBePublished) {

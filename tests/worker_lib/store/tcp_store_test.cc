@@ -32,7 +32,7 @@ TEST(TcpStore, APortThatIsTakenCannotBeServed) {
   EXPECT_DIST_ERROR(TcpStoreServer({.port = first.port()}), Kind::kSystem,
                     HasSubstr("Address already in use"));
   EXPECT_DIST_ERROR(TcpStoreServer({.host = "node7"}), Kind::kInvalidArgument,
-                    HasSubstr("'node7' is no numeric address"));
+                    HasSubstr("'node7' is not a numeric address"));
 }
 
 TEST(TcpStore, AKeyThatDoesNotComeIsATimeoutAndLeavesTheStoreUsable) {
@@ -99,7 +99,7 @@ TEST(ResultStore, WhateverAUsersStoreThrowsBecomesAnError) {
   ResultStore calls(store);
   EXPECT_EQ(calls.set("k", "v").error().message(), "set 'k' in the store: full");
   EXPECT_EQ(calls.check({"k"}).error().message(),
-            "check 'k' in the store: an exception that is no std::exception");
+            "check 'k' in the store: an exception that is not a std::exception");
   EXPECT_EQ(calls.multi_get({"k", "l"}, seconds(1)).error().message(),
             "get 'k' in the store: it returned 1 values for 2 keys");
   const Error lost = calls.delete_key("k").error();

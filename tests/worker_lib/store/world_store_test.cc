@@ -218,7 +218,7 @@ TEST(WorldStore, Rank0DoesNotUseAStoreInWhichOthersHaveKeys) {
   EXPECT_EQ(error.kind, ErrorKind::kConnection);
   EXPECT_THAT(error.message(),
               AllOf(HasSubstr("the port is taken, and the store there is another job's"),
-                    HasSubstr("Give each job a port of its own")));
+                    HasSubstr("Give each job its own port")));
 }
 
 TEST(WorldStore, APortThatSomethingElseHasIsSaid) {
@@ -232,7 +232,7 @@ TEST(WorldStore, APortThatSomethingElseHasIsSaid) {
 TEST(WorldStore, AnAddressOfAnotherHostCannotBeHosted) {
   const Error error = error_of(at(HostPort{"192.0.2.1", 1}, {.timeout = milliseconds(200)}));
   EXPECT_EQ(error.kind, ErrorKind::kConnection);
-  EXPECT_THAT(error.message(), AllOf(HasSubstr("192.0.2.1 is no address of this host"),
+  EXPECT_THAT(error.message(), AllOf(HasSubstr("192.0.2.1 is not an address of this host"),
                                      HasSubstr("Start rank 0 on the host that has the address")));
 }
 
@@ -255,7 +255,7 @@ TEST(WorldStore, ASecondRank0IsToldThatThereIsOne) {
   const Error error = error_of(at(port, {.timeout = seconds(1)}));
   EXPECT_EQ(error.kind, ErrorKind::kConnection);
   EXPECT_THAT(error.message(), AllOf(HasSubstr("a rank 0 of run 'none' is there already"),
-                                     HasSubstr("another job meets there")));
+                                     HasSubstr("another job uses this store")));
 }
 
 TEST(WorldStore, ASecondRank0AtAFileIsToldThatThereIsOne) {
@@ -264,8 +264,8 @@ TEST(WorldStore, ASecondRank0AtAFileIsToldThatThereIsOne) {
   const auto first = open(at_file(file, {}));
   const Error error = error_of(at_file(file, {.timeout = seconds(1)}));
   EXPECT_EQ(error.kind, ErrorKind::kConnection);
-  EXPECT_THAT(error.message(), AllOf(HasSubstr("meet at " + file + ": another job's rank 0 is at"),
-                                     HasSubstr("Give each job a file of its own")));
+  EXPECT_THAT(error.message(), AllOf(HasSubstr("join at " + file + ": another job's rank 0 is at"),
+                                     HasSubstr("Give each job its own file")));
   EXPECT_NO_THROW(open(at_file(file, {.rank = 1}))) << "the first one is not disturbed";
 }
 
@@ -275,7 +275,7 @@ TEST(WorldStore, ARankThatIsThereAlreadyIsNotLetIn) {
   const auto first = open(at(port, {.rank = 1}));
   const Error error = error_of(at(port, {.rank = 1, .timeout = seconds(1)}));
   EXPECT_EQ(error.kind, ErrorKind::kConnection);
-  EXPECT_THAT(error.message(), HasSubstr("a rank 1 is in the world there already"));
+  EXPECT_THAT(error.message(), HasSubstr("a rank 1 is already in this world"));
 }
 
 TEST(WorldStore, ARankOfAWorldOfAnotherSizeIsNotLetIn) {
@@ -283,7 +283,7 @@ TEST(WorldStore, ARankOfAWorldOfAnotherSizeIsNotLetIn) {
   const auto host = open(at(port, {.size = 2}));
   const Error error = error_of(at(port, {.rank = 1, .size = 3, .timeout = seconds(1)}));
   EXPECT_EQ(error.kind, ErrorKind::kConnection);
-  EXPECT_THAT(error.message(), HasSubstr("rank 0's world there has 2 ranks, this rank's has 3"));
+  EXPECT_THAT(error.message(), HasSubstr("rank 0's world has 2 ranks, this rank's has 3"));
 }
 
 TEST(WorldStore, ARankThatFindsAnEarlierRunWaitsForItsOwn) {
@@ -342,7 +342,7 @@ TEST(WorldStore, AFileOfAnEarlierRunLeadsNobodyAstray) {
     const std::string file = directory.write(
         "meeting", "ddprun-meeting-1\n127.0.0.1\n" + std::to_string(port) + "\n0123456789abcdef\n");
     EXPECT_THAT(error_of(at_file(file, {.rank = 1, .timeout = seconds(1)})).message(),
-                AllOf(HasSubstr("meet rank 0 at " + file), HasSubstr("rank 0 has not come"),
+                AllOf(HasSubstr("connect to rank 0 at " + file), HasSubstr("rank 0 has not come"),
                       HasSubstr("a job that has ended")));
     testing_support::run_ranks(2, [&](int rank) { take_part(at_file(file, {.rank = rank})); });
     EXPECT_FALSE(std::filesystem::exists(file));

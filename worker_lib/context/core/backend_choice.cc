@@ -63,8 +63,8 @@ Result<std::vector<BackendChoice::Server>> read_list(std::string_view list,
     const std::string_view one = list.substr(0, list.find(','));
     const std::size_t colon = one.find(':');
     if (colon == 0 || colon == one.npos || colon + 1 == one.size()) {
-      return invalid_argument("backend part '" + std::string(one) +
-                              "' is not DEVICE:BACKEND, as in cpu:cpu,cuda:nccl");
+      return invalid_argument("invalid backend part '" + std::string(one) +
+                              "' (expected DEVICE:BACKEND, as in cpu:cpu,cuda:nccl)");
     }
     const std::string type(one.substr(0, colon));
     const std::string name(one.substr(colon + 1));

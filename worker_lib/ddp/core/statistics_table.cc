@@ -73,7 +73,7 @@ std::string heading(const DataParallelStatistics& of) {
          in_mib(of.parameter_bytes) + " of " + dtypes + ", in " +
          counted(of.buckets.size(), "bucket") +
          (of.has_rebuilt_buckets ? ", laid out in the order of the first pass\n"
-                                 : ", not yet laid out anew\n");
+                                 : ", not yet rearranged\n");
 }
 
 std::string lists(const DataParallelStatistics& of) {

@@ -48,7 +48,7 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs) 
   if (is_older_format(file))
     return wrong(
         ErrorKind::kUnsupported,
-        "it is in the format that PyTorch wrote before 1.6, which is no zip archive; load it in "
+        "it is in the format that PyTorch wrote before 1.6, which is not a zip archive; load it in "
         "Python and save it again");
   Result<std::vector<ZipRecord>> records = read_zip(file);
   if (!records) return records.error();

@@ -497,7 +497,7 @@ class Machine {
     const std::vector<Entry> parts = arguments(id.index, 5, 5);
     if (node(parts[0], PickleKind::kString).text != "storage" ||
         parts[1].what != What::kStorageClass)
-      corrupt("it refers to something outside of the pickle that is no storage");
+      corrupt("it refers to something outside of the pickle that is not a storage");
     const StorageClass& its_class = kStorageClasses[parts[1].index];
     Storage storage{.storage = {.key = name_in(parts[2])},
                     .dtype = its_class.dtype,
@@ -520,7 +520,7 @@ class Machine {
   }
 
   void call(Entry function, PickleNodeId tuple) {
-    if (function.what != What::kGlobal) corrupt("it calls something that is no function");
+    if (function.what != What::kGlobal) corrupt("it calls something that is not a function");
     switch (static_cast<Global>(function.index)) {
       case Global::kOrderedDict: make_ordered_dict(arguments(tuple, 0, 0)); return;
       case Global::kRebuildTensorV2:
@@ -569,7 +569,7 @@ class Machine {
     charge(1 + tensor.sizes.size());
     const std::int64_t elements = storage.storage.bytes / tensor.dtype.bytes;
     if (tensor.sizes.size() != tensor.strides.size() || !has_countable_elements(tensor.sizes))
-      corrupt("a tensor whose sizes and strides cannot be meant");
+      corrupt("a tensor with impossible sizes and strides");
     if (!lies_within(tensor, elements))
       corrupt("a tensor reaches beyond the " + std::to_string(elements) +
               " elements of its storage '" + shown(tensor.storage.key) + "'");
@@ -631,7 +631,7 @@ class Machine {
   void encode(const std::vector<Entry>& parts) {
     const std::string& text = node(parts[0], PickleKind::kString).text;
     charge(text.size() / kBytesPerValue);
-    if (name_in(parts[1]) != "latin1") corrupt("bytes in another code than latin1");
+    if (name_in(parts[1]) != "latin1") corrupt("bytes in an encoding other than latin1");
     std::string bytes;
     for (std::size_t i = 0; i < text.size(); ++i) {
       const auto first = static_cast<unsigned char>(text[i]);
@@ -640,7 +640,7 @@ class Machine {
       } else if (first <= 0xc3) {  // two bytes, below U+0100; is_utf8() has returned true
         bytes += static_cast<char>(((first & 3) << 6) | (text[++i] & 0x3f));
       } else {
-        corrupt("bytes that are none in latin1");
+        corrupt("bytes that are not latin1");
       }
     }
     push_text(PickleKind::kBytes, bytes);
@@ -651,7 +651,7 @@ class Machine {
   bool build() {
     (void)pop();
     if (top().what != What::kValue || tree_.nodes[top().index].kind != PickleKind::kDict)
-      unsupported("it sets attributes of something that is no OrderedDict");
+      unsupported("it sets attributes of something that is not an OrderedDict");
     return true;
   }
 
@@ -660,7 +660,7 @@ class Machine {
   bool stop() {
     const Entry entry = pop();
     if (!stack_.empty()) corrupt("values are left on its stack");
-    if (entry.what != What::kValue) corrupt("it is no value, but a name");
+    if (entry.what != What::kValue) corrupt("it is a name, not a value");
     tree_.top = entry.index;
     extents_.assign(tree_.nodes.size(), {});
     check_tree(tree_.top, 0);
@@ -671,7 +671,7 @@ class Machine {
   // again.
   Extent check_tree(PickleNodeId id, std::size_t depth) {
     const PickleNode& it = tree_.nodes[id];
-    if (it.kind == kName) corrupt("a name stands where a value should");
+    if (it.kind == kName) corrupt("a name where a value is expected");
     Extent& its = extents_[id];
     if (its.size == kOpen) corrupt("a value contains itself");
     if (depth + its.height > kMaxPickleDepth)

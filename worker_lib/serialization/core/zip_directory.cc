@@ -73,14 +73,15 @@ Result<Directory> find_directory(std::string_view archive) {
       const Fields locator(archive.substr(at - kLocatorBytes));
       if (locator.is("PK\6\7")) {
         const auto end64 = part(archive, locator.u64(8), kEnd64Bytes);
-        if (!end64 || !Fields(*end64).is("PK\6\6")) return corrupt("its zip64 end is not there");
+        if (!end64 || !Fields(*end64).is("PK\6\6"))
+          return corrupt("its zip64 end record is missing");
         const Fields fields(*end64);
         return Directory{fields.u64(48), fields.u64(40), fields.u64(32)};
       }
     }
     return Directory{end.u32(16), end.u32(12), end.u16(10)};
   }
-  return corrupt("it has no end: it is no zip archive, or cut off");
+  return corrupt("it has no end record: it is not a zip archive, or cut off");
 }
 
 // Replaces values that did not fit into 32 bits by those in the zip64 extra field.
@@ -117,7 +118,7 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
   const std::size_t bytes = kEntryBytes + name_bytes + extra_bytes + entry.u16(32);
   if (bytes > entries.size()) return corrupt("its directory is damaged");
   const std::string_view name = entries.substr(kEntryBytes, name_bytes);
-  if (std::ranges::any_of(name, is_control)) return corrupt("a record's name is no text");
+  if (std::ranges::any_of(name, is_control)) return corrupt("a record's name is not text");
   const std::string record = "record " + quoted(name);
   std::uint64_t stored = entry.u32(20), size = entry.u32(24), header_at = entry.u32(42);
   if (!take_zip64(entries.substr(kEntryBytes + name_bytes, extra_bytes), size, stored, header_at))
@@ -129,14 +130,13 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
                        "torch::save of C++); torch.save stores records as they are");
   if (stored != size) return corrupt(record + " has two sizes");
   const auto header = part(archive, header_at, kLocalBytes);
-  if (!header || !Fields(*header).is("PK\3\4"))
-    return corrupt(record + " is not where it should be");
+  if (!header || !Fields(*header).is("PK\3\4")) return corrupt(record + " is not at its position");
   const Fields local(*header);
   const auto at = header_at + kLocalBytes + local.u16(26) + local.u16(28);
   const auto contents = part(archive, at, size);
   if (!contents) return corrupt(record + " reaches beyond the end of the file");
   if (part(archive, header_at + kLocalBytes, local.u16(26)) != name)
-    return corrupt(record + " has another name where it lies");
+    return corrupt(record + " has another name at its position");
   ZipRecord result{.name = std::string(name), .bytes = *contents, .crc = entry.u32(16)};
   entries.remove_prefix(bytes);
   return result;
@@ -166,7 +166,7 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive) {
   std::ranges::sort(places, {}, [](std::string_view place) { return place.data(); });
   for (std::size_t i = 1; i < places.size(); ++i)
     if (places[i - 1].data() + places[i - 1].size() > places[i].data())
-      return corrupt("two of its records lie one over the other");
+      return corrupt("two of its records overlap");
   return records;
 }
 

@@ -10,7 +10,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::string_view kMethods =
-    "there are env://, tcp://HOST:PORT and file:///PATH, each also with ?rank=R&world_size=N";
+    "expected env://, tcp://HOST:PORT or file:///PATH, each optionally with ?rank=R&world_size=N";
 
 // The parts of an init_method.
 struct Method {
@@ -33,12 +33,12 @@ Result<void> read_query(std::string_view query, Method& method) {
                                       : name == "world_size" ? &method.world_size
                                                              : nullptr;
     if (!place || equals == pair.npos) {
-      return invalid_argument("'" + std::string(pair) + "': give ?rank=R&world_size=N");
+      return invalid_argument("'" + std::string(pair) + "': expected ?rank=R&world_size=N");
     }
     const std::string_view value = pair.substr(equals + 1);
     *place = parse_number<int>(value);
     if (!*place) {
-      return invalid_argument(std::string(name) + " '" + std::string(value) + "' is no integer");
+      return invalid_value(value, "expected an integer").within(name);
     }
   }
   return {};
@@ -51,7 +51,7 @@ Result<void> read_place(std::string_view place, Method& method) {
   }
   if (method.scheme == Method::Scheme::kFile) {
     if (!place.starts_with('/') || place.ends_with('/')) {
-      return invalid_argument("give the absolute path of a file, file:///PATH");
+      return invalid_argument("expected the absolute path of a file, file:///PATH");
     }
     method.file = place;
     return {};
@@ -59,9 +59,10 @@ Result<void> read_place(std::string_view place, Method& method) {
   if (place.ends_with('/')) place.remove_suffix(1);
   const Result<HostPort> address = parse_host_port(place);
   if (!address) return address.error();
-  if (address->host.empty()) return invalid_argument("the host is missing: give tcp://HOST:PORT");
+  if (address->host.empty())
+    return invalid_argument("the host is missing: expected tcp://HOST:PORT");
   if (address->port == 0) {
-    return invalid_argument("port 0 cannot be meant: every rank has to know it beforehand");
+    return invalid_argument("port 0 cannot be used: every rank must know the port");
   }
   method.address = *address;
   return {};
@@ -112,7 +113,7 @@ Result<void> check(const Place& place) {
     return invalid_argument("rank " + std::to_string(*place.rank) + " is less than 0");
   }
   if (place.rank && place.world_size && *place.rank >= *place.world_size) {
-    return invalid_argument("rank " + std::to_string(*place.rank) + " is not in 0 .. " +
+    return invalid_argument("rank " + std::to_string(*place.rank) + " is not in the range 0 to " +
                             std::to_string(*place.world_size - 1));
   }
   return {};
@@ -158,7 +159,7 @@ Result<StartPlan> plan_for(const Method& method, const Place& place, bool has_st
   } else {
     plan.address = is_env_method ? store_address(read) : method.address;
     if (plan.address.host.empty()) {
-      return invalid_argument("it is empty").within("read environment variable MASTER_ADDR");
+      return invalid_argument("empty value").within("read environment variable MASTER_ADDR");
     }
     // As in PyTorch, no rank hosts a store if the environment says that an agent does. The
     // exception is under a launcher whose store is another one than the one requested: rank 0
@@ -192,7 +193,7 @@ Result<StartPlan> plan_start(const StartRequest& request, const EnvLookup& looku
   const bool has_size = place.world_size || (!needs_both && lookup("WORLD_SIZE"));
   if (needs_both && !(has_rank && has_size)) {
     return invalid_argument(what + " needs rank and world_size in InitOptions" +
-                            (request.has_store ? "" : ", or ?rank=R&world_size=N behind it"));
+                            (request.has_store ? "" : ", or ?rank=R&world_size=N after it"));
   }
   if (has_rank != has_size && (place.rank || place.world_size)) {
     return invalid_argument(has_rank ? "rank is given, but neither world_size nor WORLD_SIZE is"

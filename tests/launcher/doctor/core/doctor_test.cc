@@ -64,7 +64,7 @@ TEST(DoctorReport, HasALineForEachFindingAndWhatToDoBelowIt) {
             "PROBLEM  shared-memory        it is small\n"
             "                              jobs die\n"
             "                           -> make it larger\n"
-            "ddprun doctor: jobs will hang, crawl or fail here: 1 problem, 1 ok\n");
+            "ddprun doctor: jobs will hang, be slow or fail here: 1 problem, 1 ok\n");
 }
 
 TEST(DoctorReport, BreaksLongLinesAndKeepsTheirIndent) {
@@ -89,9 +89,9 @@ TEST(DoctorReport, ColoursTheLevelAlone) {
 TEST(DoctorReport, SumsUpByTheWorst) {
   const Finding note{.level = Level::kNote, .seen = "s"};
   const Finding warning{.level = Level::kWarning, .seen = "s"};
-  EXPECT_THAT(report_text({note, note}, {}), HasSubstr("all is well: 2 notes\n"));
+  EXPECT_THAT(report_text({note, note}, {}), HasSubstr("no problem: 2 notes\n"));
   EXPECT_THAT(report_text({note, warning}, {}),
-              HasSubstr("no problem, but some jobs may crawl or fail: 1 warning, 1 note\n"));
+              HasSubstr("no problem, but some jobs may be slow or fail: 1 warning, 1 note\n"));
 }
 
 TEST(BytesText, CountsInPowersOf1024) {

@@ -53,7 +53,7 @@ TEST(DoctorSharedMemory, HasToBeThereAndWritable) {
   facts.shared_memory.space.why_not_writable = "Permission denied";
   EXPECT_EQ(level_of(facts, "shared-memory"), Level::kProblem);
   facts.shared_memory.why_missing = "No such file or directory";
-  EXPECT_THAT(finding_of(facts, "shared-memory").seen, HasSubstr("is not there"));
+  EXPECT_THAT(finding_of(facts, "shared-memory").seen, HasSubstr("/dev/shm does not exist"));
 }
 
 TEST(DoctorTemporaryDirectory, HasToHaveRoom) {
@@ -126,7 +126,7 @@ TEST(DoctorProcesses, AreAWarningWhereTheLimitDoesNotHoldForRoot) {
   facts.limits.processes_bind = false;
   const Finding finding = finding_of(facts, "processes");
   EXPECT_EQ(finding.level, Level::kWarning);
-  EXPECT_THAT(finding.effect, HasSubstr("does not hold for root"));
+  EXPECT_THAT(finding.effect, HasSubstr("does not apply to root"));
 }
 
 TEST(DoctorLockedMemory, IsAProblemWhereThereIsRdma) {
@@ -156,7 +156,8 @@ TEST(DoctorMemory, IsWhatTheCgroupLeavesToEachWorker) {
   EXPECT_THAT(finding.seen, HasSubstr("(memory.max)"));
   facts.cgroup.memory_max.reset();
   facts.machine.memory_available = kGiB;
-  EXPECT_THAT(finding_of(facts, "memory").advice, HasSubstr("end what uses the memory"));
+  EXPECT_THAT(finding_of(facts, "memory").advice,
+              HasSubstr("end the programs that use the memory"));
 }
 
 TEST(DoctorMemory, HasNoLimitOfAddressSpace) {

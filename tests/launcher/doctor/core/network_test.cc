@@ -33,7 +33,7 @@ TEST(DoctorHostName, IsAProblemWhenNobodyAnswersAndAWarningWhenItTakesHalfASecon
   facts.names.own.outcome = LookUp::Outcome::kSilent;
   facts.names.own.took = seconds(3);
   EXPECT_EQ(level_of(facts, "host-name"), Level::kProblem);
-  EXPECT_THAT(finding_of(facts, "host-name").seen, HasSubstr("has not answered within 3.0 s"));
+  EXPECT_THAT(finding_of(facts, "host-name").seen, HasSubstr("did not answer within 3.0 s"));
 }
 
 TEST(DoctorHostName, OnLoopbackIsAWarningForSeveralNodesAlone) {
@@ -59,12 +59,12 @@ TEST(DoctorNameService, IsJudgedByWhichServerIsSilent) {
   EXPECT_EQ(level_of(facts, "name-service"), Level::kWarning);
   std::swap(servers[0], servers[1]);
   EXPECT_EQ(level_of(facts, "name-service"), Level::kProblem);
-  EXPECT_THAT(finding_of(facts, "name-service").seen, HasSubstr("10.0.1.53 has not answered"));
+  EXPECT_THAT(finding_of(facts, "name-service").seen, HasSubstr("10.0.1.53 did not answer"));
   servers[1].outcome = NameServer::Outcome::kFailed;
   servers[1].why = "Connection refused";
   EXPECT_EQ(level_of(facts, "name-service"), Level::kProblem);
   EXPECT_THAT(finding_of(facts, "name-service").seen,
-              HasSubstr("10.0.0.53 cannot be asked: Connection refused"));
+              HasSubstr("10.0.0.53 cannot be queried: Connection refused"));
   servers[0].outcome = NameServer::Outcome::kFailed;
   EXPECT_EQ(level_of(facts, "name-service"), Level::kProblem);
 }
@@ -93,7 +93,7 @@ TEST(DoctorAddressNames, AreAskedForByPyTorchAndMayNotBeSilent) {
       .asked = "::ffff:10.0.0.1", .outcome = LookUp::Outcome::kSilent, .took = seconds(3)};
   const Finding finding = finding_of(facts, "address-names");
   EXPECT_EQ(finding.level, Level::kProblem);
-  EXPECT_THAT(finding.seen, HasSubstr("within 3.0 s what the name is of ::ffff:10.0.0.1"));
+  EXPECT_THAT(finding.seen, HasSubstr("within 3.0 s for the name of ::ffff:10.0.0.1"));
   EXPECT_THAT(finding.advice,
               AllOf(HasSubstr("'::ffff:10.0.0.1 NAME' in /etc/hosts"), HasSubstr("RES_OPTIONS")));
 }
@@ -154,10 +154,11 @@ TEST(DoctorService, IsAProblemWhereItWouldNotTakeThisNode) {
   using Outcome = ServiceAnswer::Outcome;
   DoctorFacts facts = facts_with_endpoint();
   for (const auto& [outcome, words] :
-       {std::pair(Outcome::kWantsTls, "wants TLS"), std::pair(Outcome::kTlsFailed, "TLS with"),
-        std::pair(Outcome::kWantsKey, "wants a key"), std::pair(Outcome::kRefusesKey, "same key"),
-        std::pair(Outcome::kOther, "no rendezvous service"),
-        std::pair(Outcome::kSilent, "says nothing")}) {
+       {std::pair(Outcome::kWantsTls, "requires TLS"), std::pair(Outcome::kTlsFailed, "TLS with"),
+        std::pair(Outcome::kWantsKey, "requires a key"),
+        std::pair(Outcome::kRefusesKey, "same key"),
+        std::pair(Outcome::kOther, "not a rendezvous service"),
+        std::pair(Outcome::kSilent, "sends nothing")}) {
     facts.network.endpoint->service->outcome = outcome;
     EXPECT_EQ(level_of(facts, "service"), Level::kProblem) << words;
     EXPECT_THAT(finding_of(facts, "service").seen, HasSubstr(words));
@@ -234,7 +235,7 @@ TEST(DoctorEndpointPort, HasToBeFreeWhereThisHostIsToListen) {
   const Finding finding = finding_of(facts, "endpoint-port");
   EXPECT_EQ(finding.level, Level::kProblem);
   EXPECT_THAT(finding.seen,
-              AllOf(HasSubstr("already in use"), HasSubstr("python3 (pid 7) has it")));
+              AllOf(HasSubstr("already in use"), HasSubstr("python3 (pid 7) uses it")));
 }
 
 TEST(DoctorEndpointPort, IsNotedWhereTheKernelGivesItAway) {

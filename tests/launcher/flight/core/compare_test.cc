@@ -55,7 +55,7 @@ TEST(FlightCompare, WhoHasNotComeIsNamedWithWhatItDoesInstead) {
   EXPECT_EQ(
       findings[0].text,
       "rank 1 has not come to all_reduce of 4096 bytes (sum of float32) (collective 3 of the "
-      "world), where ranks 0,2 wait since 5.0 s; rank 1: in no call; the last one, all_reduce "
+      "world), where ranks 0,2 have waited 5.0 s; rank 1: in no call; the last one, all_reduce "
       "of 4096 bytes (sum of float32) (collective 2 of the world), ended 16.3 min ago");
 }
 
@@ -80,7 +80,7 @@ TEST(FlightCompare, WhoIsInACollectiveOfAnotherGroupHasNotComeEither) {
   EXPECT_THAT(kinds_of(findings), ElementsAre(Kind::kBehind, Kind::kBehind));
   EXPECT_THAT(findings[0].ranks, ElementsAre(1));
   EXPECT_THAT(findings[0].text, HasSubstr("rank 1: in all_reduce of 4096 bytes (sum of float32) "
-                                          "(collective 1 of group tp0 (ranks 0-1)) since 5.0 s"));
+                                          "(collective 1 of group tp0 (ranks 0-1)) for 5.0 s"));
   EXPECT_THAT(findings[1].ranks, ElementsAre(0)) << "rank 2 is not of the group";
 }
 
@@ -101,7 +101,7 @@ TEST(FlightCompare, ACallThatIsNotTheSameForAllIsAMismatch) {
     ASSERT_THAT(kinds_of(findings), ElementsAre(Kind::kMismatch)) << words;
     EXPECT_EQ(findings[0].collective, 3u);
     EXPECT_THAT(findings[0].ranks, ElementsAre(1));
-    EXPECT_THAT(findings[0].text, HasSubstr("collective 3 of the world is not the same for all: "
+    EXPECT_THAT(findings[0].text, HasSubstr("collective 3 of the world differs between ranks: "
                                             "ranks 0,2 called all_reduce of 4096 bytes"));
     EXPECT_THAT(findings[0].text, HasSubstr(words));
   }
@@ -183,7 +183,7 @@ TEST(FlightCompare, RanksThatTakeAGroupForAnotherAreNamed) {
   const auto findings = compare_flights(flights);
   ASSERT_THAT(kinds_of(findings), ElementsAre(Kind::kMembers));
   EXPECT_EQ(findings[0].text,
-            "rank 1 takes group 7 for 'tp1' of ranks 1, others for 'tp0' of ranks 0-1");
+            "rank 1 knows group 7 as 'tp1' of ranks 1, others as 'tp0' of ranks 0-1");
 }
 
 TEST(FlightCompare, GroupsAreNamedAsFarAsTheyAreKnown) {

@@ -361,16 +361,14 @@ TEST(Placement, AMachineOfWhichNoCpuIsOursIsRefused) {
   Machine machine = machine_of(kTwoSockets);
   machine.usable = {77};
   EXPECT_EQ(place(machine, P::kAuto, 2).error().message(),
-            "no CPU of this machine is usable: of CPUs 77 none is known");
+            "no CPU of this machine is usable: none of CPUs 77 is known");
 }
 
 TEST(Placement, ARemarkSaysWhyWorkersShare) {
   const Result<Placement> placed = place(machine_of(kOneCore), P::kAuto, 2);
   ASSERT_TRUE(placed);
-  EXPECT_THAT(
-      placed->remarks,
-      ElementsAre("--bind x: 1 usable core for 2 workers: where a NUMA node has fewer cores "
-                  "than workers, they share all of it"));
+  EXPECT_THAT(placed->remarks, ElementsAre("--bind x: 1 usable core for 2 workers: workers share a "
+                                           "NUMA node that has fewer cores than workers"));
 }
 
 TEST(Placement, ARemarkNamesAGpuThatIsFar) {
@@ -380,9 +378,10 @@ TEST(Placement, ARemarkNamesAGpuThatIsFar) {
   machine.usable = {0, 1};
   const Result<Placement> placed = place(machine, P::kGpu, 2);
   ASSERT_TRUE(placed);
-  EXPECT_THAT(placed->remarks,
-              ElementsAre(HasSubstr("GPU 0: of CPUs 4-7 near it none is usable; its worker is "),
-                          HasSubstr("GPU GPU-7: which CPUs are near it is not known; ")));
+  EXPECT_THAT(
+      placed->remarks,
+      ElementsAre(HasSubstr("GPU 0: none of its nearest CPUs 4-7 is usable; its worker is "),
+                  HasSubstr("GPU GPU-7: its nearest CPUs are not known; ")));
   EXPECT_EQ(placed->seats[0].gpu, 0);
 }
 

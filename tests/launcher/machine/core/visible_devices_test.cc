@@ -53,11 +53,11 @@ TEST(VisibleDevices, EachWorkerHasOne) {
 
 TEST(VisibleDevices, FewerThanWorkersAreRefused) {
   EXPECT_EQ(devices_of("3,4", 3, 0).error().message(),
-            "CUDA_VISIBLE_DEVICES=3,4 has 2 GPUs for 3 workers: each is to have its own");
+            "CUDA_VISIBLE_DEVICES=3,4 has 2 GPUs for 3 workers: each needs its own");
   EXPECT_EQ(devices_of("", 2, 0).error().message(),
-            "CUDA_VISIBLE_DEVICES= has 0 GPUs for 2 workers: each is to have its own");
+            "CUDA_VISIBLE_DEVICES= has 0 GPUs for 2 workers: each needs its own");
   EXPECT_EQ(devices_of(std::nullopt, 2, 1).error().message(),
-            "this machine has 1 GPU for 2 workers: each is to have its own");
+            "this machine has 1 GPU for 2 workers: each needs its own");
 }
 
 TEST(VisibleDevices, DifferentModelsMayBeNumberedByTheirSpeed) {

@@ -53,7 +53,7 @@ TEST(ParseRdzvConf, TakesKeysAndValues) {
 TEST(ParseWorkerStore, TakesOneOfTwoWords) {
   EXPECT_EQ(*parse_worker_store("agent"), WorkerStore::kAgent);
   EXPECT_EQ(*parse_worker_store("rank0"), WorkerStore::kRank0);
-  EXPECT_EQ(parse_worker_store("0").error().cause, "'0' is neither agent nor rank0");
+  EXPECT_EQ(parse_worker_store("0").error().cause, "invalid value '0' (expected agent or rank0)");
 }
 
 TEST(PlanRendezvous, SaysWhatAStoreOfRank0CannotDo) {
@@ -63,7 +63,7 @@ TEST(PlanRendezvous, SaysWhatAStoreOfRank0CannotDo) {
   const Result<Rendezvous> plan = plan_rendezvous(options);
   ASSERT_TRUE(plan);
   ASSERT_EQ(plan->remarks.size(), 1U);
-  EXPECT_TRUE(plan->remarks[0].starts_with("--store-allow does nothing here")) << plan->remarks[0];
+  EXPECT_TRUE(plan->remarks[0].starts_with("--store-allow has no effect")) << plan->remarks[0];
   options.on_join = OnJoin::kCheckpoint;
   const Result<Rendezvous> refused = plan_rendezvous(options);
   ASSERT_FALSE(refused);
@@ -78,10 +78,11 @@ TEST(ParseBind, TakesOurWordsAndTorchrunsForItsOwnOption) {
     EXPECT_EQ(*parse_numa_binding(word), policy);
     EXPECT_FALSE(parse_bind(word));
   }
-  EXPECT_EQ(parse_bind("socket").error().cause, "'socket': give none, auto, core, numa or gpu");
-  EXPECT_THAT(parse_numa_binding("core").error().cause, HasSubstr("exclusive and core-complex"));
+  EXPECT_EQ(parse_bind("socket").error().cause,
+            "invalid value 'socket' (expected none, auto, core, numa or gpu)");
+  EXPECT_THAT(parse_numa_binding("core").error().cause, HasSubstr("exclusive or core-complex"));
   EXPECT_EQ(*parse_gpu_visibility("own"), GpuVisibility::kOwn);
-  EXPECT_EQ(parse_gpu_visibility("").error().cause, "'': give all or own");
+  EXPECT_EQ(parse_gpu_visibility("").error().cause, "invalid value '' (expected all or own)");
 }
 
 TEST(PlanRendezvous, BindingIsAskedForInOneWay) {
@@ -92,14 +93,15 @@ TEST(PlanRendezvous, BindingIsAskedForInOneWay) {
   EXPECT_TRUE(plan_rendezvous(options));
   options.bind = BindPolicy::kNone;
   EXPECT_EQ(plan_rendezvous(options).error().message(),
-            "--numa-binding: --bind is given, too: give one of them");
+            "--numa-binding: cannot be used with --bind");
 }
 
 TEST(ParseOnJoin, TakesOneOfThreeWords) {
   EXPECT_EQ(*parse_on_join("now"), OnJoin::kNow);
   EXPECT_EQ(*parse_on_join("checkpoint"), OnJoin::kCheckpoint);
   EXPECT_EQ(*parse_on_join("restart"), OnJoin::kRestart);
-  EXPECT_EQ(parse_on_join("later").error().cause, "'later': give now, checkpoint or restart");
+  EXPECT_EQ(parse_on_join("later").error().cause,
+            "invalid value 'later' (expected now, checkpoint or restart)");
   EXPECT_FALSE(parse_on_join(""));
 }
 
@@ -130,7 +132,8 @@ TEST(PlanRendezvous, OneNodeNeedsNothing) {
                                    HasSubstr("--node-rank")));
   LaunchOptions alone = with({1, 1});
   alone.node_rank = 1;
-  EXPECT_THAT(plan_rendezvous(alone).error().message(), HasSubstr("1 is too large: --nnodes=1"));
+  EXPECT_THAT(plan_rendezvous(alone).error().message(),
+              HasSubstr("invalid value '1' (expected 0 with --nnodes=1)"));
   alone.rdzv_backend = "c10d";
   EXPECT_THAT(plan_rendezvous(alone)->remarks, testing::ElementsAre(HasSubstr("--node-rank")));
 }
@@ -193,8 +196,8 @@ TEST(PlanRendezvous, RemarksOnceOnAllUnknownKeysOfTheConf) {
   const Rendezvous plan = *plan_rendezvous(options);
   ASSERT_EQ(plan.remarks.size(), 1u);
   EXPECT_EQ(plan.remarks[0],
-            "--rdzv-conf: unknown keys are ignored, as by torchrun: 'joint_timeout' (did you mean "
-            "join_timeout?), 'use_agent_store'");
+            "--rdzv-conf: unknown keys are ignored, as with torchrun: 'joint_timeout' (did you "
+            "mean join_timeout?), 'use_agent_store'");
 }
 
 TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
@@ -239,7 +242,7 @@ TEST(PlanRendezvous, NamesTheOptionThatDoesNotFit) {
   cases.push_back({bad, "--shutdown-timeout"});
   bad = with({1, 2}, "node0");
   bad.node_rank = 2;
-  cases.push_back({bad, "--node-rank: 2 is too large: --nnodes=2 allows for 0 to 1"});
+  cases.push_back({bad, "--node-rank: invalid value '2' (expected 0 to 1 with --nnodes=2)"});
   bad = with({2, 2});
   bad.master_addr = "node0";
   bad.node_rank = 2;
@@ -280,13 +283,13 @@ TEST(ParseVariable, IsCutAtItsFirstEqualsSign) {
   EXPECT_EQ(*parse_variable("A=b=c"), std::pair(std::string("A"), std::string("b=c")));
   EXPECT_EQ(parse_variable("EMPTY=")->second, "");
   for (const char* bad : {"", "A", "=b"}) {
-    EXPECT_THAT(parse_variable(bad).error().cause, HasSubstr("NAME=value")) << bad;
+    EXPECT_THAT(parse_variable(bad).error().cause, HasSubstr("NAME=VALUE")) << bad;
   }
 }
 
 TEST(ParseVariable, WhatTellsAWorkerItsPlaceIsNotTaken) {
   for (const char* bad : {"RANK=0", "LOCAL_RANK=0", "MASTER_PORT=1", "DDPRUN_GENERATION=3"}) {
-    EXPECT_THAT(parse_variable(bad).error().cause, HasSubstr("ddprun's to set")) << bad;
+    EXPECT_THAT(parse_variable(bad).error().cause, HasSubstr("cannot be set")) << bad;
   }
   EXPECT_TRUE(parse_variable("OMP_NUM_THREADS=4"));
   EXPECT_TRUE(parse_variable("TORCH_NCCL_ASYNC_ERROR_HANDLING=0"));
@@ -319,7 +322,7 @@ TEST(CheckOutput, RefusesWhatContradictsItselfAndSaysWhatDoesNothing) {
   options.log_max_bytes = 1 << 20;
   ASSERT_TRUE(check_output(options));
   ASSERT_EQ(options.remarks.size(), 1u);
-  EXPECT_THAT(options.remarks[0], HasSubstr("--log-max-bytes does nothing here"));
+  EXPECT_THAT(options.remarks[0], HasSubstr("--log-max-bytes has no effect"));
   options.remarks.clear();
   options.tee.by_rank[0] = Streams::kOut;
   ASSERT_TRUE(check_output(options));
@@ -336,8 +339,8 @@ TEST(CheckOutput, SaysThatNoLogFilesAreThereForTheStreamsThatWereAskedFor) {
     ASSERT_TRUE(check_output(options));
     ASSERT_EQ(options.remarks.size(), 1u);
     EXPECT_EQ(options.remarks[0], std::string(tees ? "-t" : "-r") +
-                                      " does nothing here: --log-dir is /dev/null, so there are "
-                                      "no log files; all lines go to the console");
+                                      " has no effect: with --log-dir=/dev/null there are no log "
+                                      "files; all lines go to the console");
   }
 }
 

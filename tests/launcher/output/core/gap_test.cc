@@ -50,7 +50,7 @@ TEST(OutputGap, GoesOnWithAWholeLine) {
 
 TEST(OutputGap, WhatNobodyHasLookedAtIsTakenToEndNoLine) {
   OutputGap gap;
-  gap.open("the disk did not take them in time", kStart);
+  gap.open("the disk did not accept them in time", kStart);
   gap.drop_unseen(3);
   EXPECT_EQ(gap.writable("of it\nnext\n", kStart), "next\n") << "at once";
 }

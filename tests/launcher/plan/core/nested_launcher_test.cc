@@ -16,7 +16,7 @@ std::string said(std::vector<std::string> words, bool module = false) {
 
 std::string command_of(const std::string& text) {
   const std::size_t at = text.find("type: ");
-  const std::size_t end = text.find(" (whoever");
+  const std::size_t end = text.find(" (to run");
   return at == std::string::npos ? text : text.substr(at + 6, end - at - 6);
 }
 
@@ -47,8 +47,7 @@ TEST(NestedLauncher, QuotesWhatAShellWouldReadOtherwise) {
 TEST(NestedLauncher, NamesTheLauncherAndTheWayOut) {
   const std::string text = said({"python", "-m", "torch.distributed.run", "train.py"});
   EXPECT_TRUE(text.starts_with("torch.distributed.run starts workers itself")) << text;
-  EXPECT_TRUE(text.ends_with("(whoever means a launcher in each worker puts it into sh -c '...')"))
-      << text;
+  EXPECT_TRUE(text.ends_with("(to run a launcher in each worker: sh -c '...')")) << text;
 }
 
 TEST(NestedLauncher, LeavesEveryOtherProgramAlone) {

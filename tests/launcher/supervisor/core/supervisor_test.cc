@@ -561,7 +561,7 @@ TEST_F(CheckpointSignalTest, WorkersAreAskedOnceAndWhenAllEndWellTheJobIsToBeSta
   run();
   step(UserSignal{SIGUSR1});
   ASSERT_TRUE(has<SignalWorkers>());
-  EXPECT_THAT(said(), HasSubstr("SIGUSR1: 2 workers are asked to save and to leave"));
+  EXPECT_THAT(said(), HasSubstr("SIGUSR1: asking 2 workers to save and exit"));
   step(UserSignal{SIGUSR1, UserSignal::Way::kDirect});
   EXPECT_TRUE(actions_.empty()) << "two requests are one";
   exited(0, 0);
@@ -621,7 +621,7 @@ TEST_F(CheckpointSignalTest, WorkersOfTheNextGenerationAreAskedAsSoonAsTheyAreSt
   ASSERT_TRUE(has<StartWorkers>());
   ASSERT_TRUE(has<SignalWorkers>());
   EXPECT_EQ(find<SignalWorkers>()->signal, SIGUSR1);
-  EXPECT_THAT(said(), HasSubstr("SIGUSR1: 2 workers are asked to save and to leave"));
+  EXPECT_THAT(said(), HasSubstr("SIGUSR1: asking 2 workers to save and exit"));
 }
 
 TEST_F(CheckpointSignalTest, WorkersThatDoNotKnowItDieOfItWhichIsNoFailure) {
@@ -640,8 +640,9 @@ TEST_F(CheckpointSignalTest, WhereNothingRunsTheNodeLeavesAtOnce) {
   ASSERT_TRUE(exit_);
   EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
   ASSERT_TRUE(leave_);
-  EXPECT_THAT(leave_->reason, HasSubstr("told by SIGUSR1 to save and to leave"));
-  EXPECT_THAT(said(), HasSubstr("SIGUSR1: nothing runs that could save; this node leaves the job"));
+  EXPECT_THAT(leave_->reason, HasSubstr("it got SIGUSR1, the order to save and exit"));
+  EXPECT_THAT(said(),
+              HasSubstr("SIGUSR1: no worker runs that could save; this node leaves the job"));
 }
 
 // --- requests of a user ---
@@ -693,9 +694,8 @@ TEST_F(SupervisorTest, WhoDiesOfASignalThatDdprunWasAskedToSendIsKnownByIt) {
   EXPECT_EQ(status.ends[0].rank, Rank(3));
   EXPECT_TRUE(status.ends[0].on_request);
   EXPECT_EQ(describe(status.ends[0]),
-            "rank 3 (local rank 1 on node0, pid 101) was killed by SIGKILL, which ddprun was asked "
-            "to send "
-            "it");
+            "rank 3 (local rank 1 on node0, pid 101) was killed by SIGKILL, which ddprun sent on "
+            "request");
   EXPECT_FALSE(status.ends[1].on_request) << "it was meant for the other";
 }
 

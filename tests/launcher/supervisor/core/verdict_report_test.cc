@@ -40,13 +40,13 @@ TEST(FailureReport, TellsTheFirstFailureItsLastLinesAndWhatTheOthersAre) {
       joined(failure_report("job1", verdict)),
       "job 'job1' failed after 3 of 3 restarts in generation 3\n"
       "first failure: rank 1 (local rank 1 on node0, pid 101) was killed by SIGKILL\n"
-      "  it said: RuntimeError: boom\n"
+      "  its message: RuntimeError: boom\n"
       "  its last lines on stderr:\n"
       "    | step 99\n"
       "    | out of luck\n"
-      "  hint: somebody killed it: the kernel for want of memory (dmesg, the cgroup's "
-      "memory.events), or kill -9\n"
-      "the others, its victims as far as one can tell:\n"
+      "  hint: it was killed by the kernel for want of memory (dmesg, the cgroup's memory.events), "
+      "or by kill -9\n"
+      "the others, probably its victims:\n"
       "  rank 2 (local rank 2 on node0, pid 102) exited with code 1, 10 ms after the first\n"
       "  rank 0 (local rank 0 on node0, pid 100) was killed by SIGTERM when ddprun stopped it\n"
       "exit code 137 (128 + 9, SIGKILL)\n");
@@ -66,9 +66,9 @@ TEST(FailureReport, NamesAllThatMayHaveBeenTheFirst) {
   EXPECT_EQ(joined(restart_report(verdict)),
             "generation 1 failed\n"
             "first failure: rank 1 (local rank 1 on node1, pid 101) exited with code 3\n"
-            "or, at the same time as far as one can tell: rank 2 (local rank 2 on node2, pid 102) "
+            "or, at about the same time: rank 2 (local rank 2 on node2, pid 102) "
             "exited with code 4\n"
-            "the others, its victims as far as one can tell:\n"
+            "the others, probably its victims:\n"
             "  rank 0 (local rank 0 on node0, pid 100) exited with code 1 and blames rank 1, 21 ms "
             "after the first\n");
 }
@@ -85,7 +85,7 @@ TEST(FailureReport, WhomTheFirstBlamesIsNotItsVictim) {
       "generation 1 failed\n"
       "first failure: rank 0 (local rank 0 on node0, pid 100) exited with code 1 and blames rank "
       "1\n"
-      "the one that is blamed: rank 1 (local rank 1 on node0, pid 101) was killed by SIGTERM when "
+      "blamed: rank 1 (local rank 1 on node0, pid 101) was killed by SIGTERM when "
       "ddprun stopped it\n"
       "the others:\n"
       "  rank 2 (local rank 2 on node0, pid 102) was killed by SIGTERM when ddprun stopped it\n");
@@ -103,8 +103,8 @@ TEST(FailureReport, ShowsWhereAnExceptionWasThrownAndWhyItWasNotRestarted) {
   EXPECT_EQ(joined(failure_report("j", verdict)),
             "job 'j' failed in generation 0\n"
             "first failure: rank 0 (local rank 0 on node0, pid 100) exited with code 2\n"
-            "  it said: ValueError: boom\n"
-            "  where, the innermost last:\n"
+            "  its message: ValueError: boom\n"
+            "  stack, innermost last:\n"
             "    | File \"train.py\", line 3, in main\n"
             "not restarted: exit code 2 is one of --no-restart-on\n"
             "exit code 2\n");
@@ -153,7 +153,7 @@ TEST(VerdictReport, OfAHangItSaysWhatAllRanksDid) {
   EXPECT_THAT(lines, testing::Contains("    | load"));
   EXPECT_THAT(lines, testing::Contains("what all ranks were doing:"));
   EXPECT_THAT(lines, testing::Contains("  ranks 1-3: in barrier (collective 3)"));
-  EXPECT_THAT(lines, testing::Not(testing::Contains(testing::HasSubstr("it said"))));
+  EXPECT_THAT(lines, testing::Not(testing::Contains(testing::HasSubstr("its message"))));
 }
 
 TEST(VerdictReport, RestartsThatDidNotCountAreNotSetAgainstTheBudget) {
@@ -166,11 +166,10 @@ TEST(FailureReport, OfAHangTheStackOfEachCandidateIsTold) {
   verdict.ends = {worker(1, EndKind::kHung, 0, 9), worker(2, EndKind::kHung, 0, 9)};
   verdict.ends[0].frames = {"load (a.py:1)"};
   verdict.ends[1].frames = {"save (b.py:2)"};
-  EXPECT_THAT(
-      joined(restart_report(verdict)),
-      HasSubstr("hangs: \n  where, the innermost last:\n    | load (a.py:1)\n"
-                "or, at the same time as far as one can tell: rank 2 (local rank 2 on node0, "
-                "pid 102) hangs: \n  where, the innermost last:\n    | save (b.py:2)\n"));
+  EXPECT_THAT(joined(restart_report(verdict)),
+              HasSubstr("hangs: \n  stack, innermost last:\n    | load (a.py:1)\n"
+                        "or, at about the same time: rank 2 (local rank 2 on node0, pid 102) "
+                        "hangs: \n  stack, innermost last:\n    | save (b.py:2)\n"));
 }
 
 TEST(FailureReport, RanksThatRaiseTheSameAreNoVictims) {

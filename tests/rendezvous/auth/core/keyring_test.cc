@@ -31,15 +31,14 @@ TEST(Keyring, WithoutAKeyForEveryJobOthersHaveNone) {
 
 TEST(Keyring, SaysWhatIsWrongAndNeverWhatIsWritten) {
   const std::pair<const char*, const char*> cases[] = {
-      {"", "there is no key in it: a line of 16 characters or more"},
-      {"# nothing\n\n", "there is no key in it: a line of 16 characters or more"},
-      {"short", "line 1: a key has 16 characters or more"},
-      {"\nshort-secret\n", "line 2: a key has 16 characters or more"},
-      {"job short-secret", "line 1: a key has 16 characters or more"},
-      {"a secret-secret-secret three", "line 1: it is neither KEY nor JOB KEY"},
-      {"secret-secret-secret\nsecret-secret-secreT",
-       "line 2: there is a key for every job already"},
-      {"j secret-secret-secret\nj secret-secret-secreT", "line 2: job 'j' has a key already"},
+      {"", "no key found (expected a line of 16 characters or more)"},
+      {"# nothing\n\n", "no key found (expected a line of 16 characters or more)"},
+      {"short", "line 1: a key needs at least 16 characters"},
+      {"\nshort-secret\n", "line 2: a key needs at least 16 characters"},
+      {"job short-secret", "line 1: a key needs at least 16 characters"},
+      {"a secret-secret-secret three", "line 1: expected KEY or JOB KEY"},
+      {"secret-secret-secret\nsecret-secret-secreT", "line 2: a second key for all jobs"},
+      {"j secret-secret-secret\nj secret-secret-secreT", "line 2: job 'j' already has a key"},
   };
   for (const auto& [text, expected] : cases) {
     const auto ring = Keyring::parse(text);

@@ -363,7 +363,7 @@ class TakenPort : public AgentLinkTest {
     ASSERT_EQ(lost_count_, 1);
     EXPECT_TRUE(lost_->for_good);
     EXPECT_EQ(lost_->code, ExitCode::kAddress);
-    EXPECT_THAT(lost_->reason, HasSubstr("no rendezvous service"));
+    EXPECT_THAT(lost_->reason, HasSubstr("not a rendezvous service"));
   }
   const TimePoint begun_ = now_;
 };
@@ -550,9 +550,8 @@ TEST_F(AgentLinkTest, AServiceThatIsNotToBeFollowedEndsAllButWhoWasWelcomed) {
   take(link_->connected(now_));
   const LinkActions out = link_->distrusted("it is another user's", now_);
   ASSERT_EQ(out.size(), 2u);
-  EXPECT_EQ(
-      std::get<ServiceRefused>(out[1]).reason,
-      "this node does not follow the rendezvous service at node0:29400: it is another user's");
+  EXPECT_EQ(std::get<ServiceRefused>(out[1]).reason,
+            "this node does not trust the rendezvous service at node0:29400: it is another user's");
   EXPECT_FALSE(link_->deadline());
 
   SetUp();

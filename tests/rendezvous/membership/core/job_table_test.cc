@@ -562,7 +562,7 @@ TEST_F(OwnedJobTest, IsTheUsersWhoComesFirstAndRootMayJoin) {
   ASSERT_TRUE(refused);
   EXPECT_EQ(
       refused->reason,
-      "job 'j' belongs to user 1000, and munge says that this node's agent runs as user 1001");
+      "job 'j' belongs to user 1000, but according to munge this node's agent runs as user 1001");
   EXPECT_EQ(table_.find("j")->connected_count(), 1u);
   EXPECT_FALSE(refusal(come(3, one_of_two("other", "c"), 1001), 3)) << "his own";
   EXPECT_FALSE(refusal(come(4, one_of_two("j", "d"), 0), 4)) << "root";

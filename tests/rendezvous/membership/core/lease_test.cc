@@ -30,8 +30,9 @@ TEST(Lease, HeartbeatsMayBeGivenAndMustComeSeveralTimesInIt) {
   EXPECT_FALSE(check_lease(with(milliseconds(159))));
   EXPECT_FALSE(check_lease(with(milliseconds(0))));
   ASSERT_FALSE(check_lease(with(milliseconds(2100))));
-  EXPECT_EQ(check_lease(with(milliseconds(2100))).error().message(),
-            "--heartbeat-interval: with --lease=8 give seconds from 0.16 to 2, not 2.1");
+  EXPECT_EQ(
+      check_lease(with(milliseconds(2100))).error().message(),
+      "--heartbeat-interval: invalid value '2.1' (with --lease=8 expected seconds from 0.16 to 2)");
 }
 
 }  // namespace

@@ -585,7 +585,7 @@ TEST_F(MembershipTest, AfterQuickFailuresTheNextGenerationIsFormedWhenThePauseIs
   ASSERT_TRUE(told<Wait>("a"));
   EXPECT_EQ(
       told<Wait>("a")->reason,
-      "the workers fail within seconds of each start: the next one is after a pause of 500 ms");
+      "the workers fail within seconds of each start: the next one comes after a pause of 500 ms");
   EXPECT_EQ(job_->deadline(), now_ + RestartBudget::kFirstPause);
   pass(RestartBudget::kFirstPause - std::chrono::milliseconds(1));
   EXPECT_EQ(job_->generation(), Generation(1));

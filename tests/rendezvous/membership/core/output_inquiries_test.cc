@@ -114,12 +114,12 @@ TEST_F(OutputInquiriesTest, SaysWhenNobodyHasAnswered) {
   begin({node("a"), node("b", false), node("c", true, false)});
   EXPECT_THAT(told(), ElementsAre("a begin"));
   ASSERT_EQ(news_.size(), 2u);
-  EXPECT_THAT(news_[0], HasSubstr("cannot be reached now: host-b"));
-  EXPECT_THAT(news_[1], HasSubstr("is too old to tell it: host-c"));
+  EXPECT_THAT(news_[0], HasSubstr("cannot reach: host-b"));
+  EXPECT_THAT(news_[1], HasSubstr("too old to send it: ddprun on host-c"));
   pass(seconds(3));
   EXPECT_TRUE(is_over_);
   EXPECT_FALSE(last_answer_.done);
-  EXPECT_EQ(last_answer_.text, "no node of job 'j' has told its output");
+  EXPECT_EQ(last_answer_.text, "no node of job 'j' has sent its output");
   EXPECT_THAT(told(), ElementsAre("a end"));
 }
 
@@ -132,12 +132,11 @@ TEST_F(OutputInquiriesTest, FlightRecordsAreAskedOfThoseWhoKnowOfThem) {
   EXPECT_THAT(told(), ElementsAre("a begin"));
   EXPECT_TRUE(last_told_.flight);
   ASSERT_EQ(news_.size(), 1u);
-  EXPECT_EQ(
-      news_[0],
-      "the flight record of its workers is missing, its ddprun is too old to tell it: host-b");
+  EXPECT_EQ(news_[0],
+            "the flight record of its workers is missing; too old to send it: ddprun on host-b");
   pass(seconds(3));
   EXPECT_THAT(news_[1], HasSubstr("host-a: the flight record of its workers is missing"));
-  EXPECT_EQ(last_answer_.text, "no node of job 'j' has told its flight record");
+  EXPECT_EQ(last_answer_.text, "no node of job 'j' has sent its flight record");
 }
 
 TEST_F(OutputInquiriesTest, FollowsUntilTheJobHasEndedAndAllHaveSaidTheirLast) {

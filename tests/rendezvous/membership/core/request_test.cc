@@ -109,11 +109,11 @@ TEST_F(MembershipRequestTest, ASignalGoesToAllNodesOrToTheOneOfTheRank) {
   UserRequest signal = request(What::kSignal);
   signal.signal = SIGUSR1;
   Answer answer = ask(signal);
-  EXPECT_EQ(answer.text, "SIGUSR1 goes to 4 workers on 2 nodes");
+  EXPECT_EQ(answer.text, "sending SIGUSR1 to 4 workers on 2 nodes");
   EXPECT_EQ(passed_on_.size(), 2u);
   signal.rank = Rank(3);
   answer = ask(signal);
-  EXPECT_EQ(answer.text, "SIGUSR1 goes to 1 worker on 1 node");
+  EXPECT_EQ(answer.text, "sending SIGUSR1 to 1 worker on 1 node");
   ASSERT_EQ(passed_on_.size(), 1u);
   EXPECT_EQ(passed_on_[0].agent_id, "id-node1");
   EXPECT_EQ(passed_on_[0].what, (ForwardSignal{Generation(0), SIGUSR1, Rank(3)}));
@@ -231,8 +231,7 @@ TEST_F(RequestTableTest, WhoHasGoneHearsOfNothing) {
 TEST_F(RequestTableTest, AnUnknownJobIsNamed) {
   const ServiceOutput out = receive(2, request(What::kRestart, "j"));
   ASSERT_EQ(sends<Answer>(out, 2).size(), 1u);
-  EXPECT_EQ(std::get<Answer>(sends<Answer>(out, 2)[0].message).text,
-            "this service knows no job 'j'");
+  EXPECT_EQ(std::get<Answer>(sends<Answer>(out, 2)[0].message).text, "this service has no job 'j'");
 }
 
 TEST_F(RequestTableTest, AJobOfAnotherUserIsNotHis) {
@@ -323,7 +322,7 @@ TEST_F(OutputRequestTest, IsAskedForOnceOnAConnection) {
   receive(9, logs(true));
   const ServiceOutput second = receive(9, logs(true));
   EXPECT_FALSE(answer(second, 9).done);
-  EXPECT_THAT(answer(second, 9).text, HasSubstr("reads the output of workers already"));
+  EXPECT_THAT(answer(second, 9).text, HasSubstr("already reads the output of workers"));
   ASSERT_EQ(sends<Answer>(second, 9).size(), 1u);
   EXPECT_TRUE(sends<Answer>(second, 9)[0].last) << "the first one ends with the connection";
   EXPECT_TRUE(sends<TellOutput>(second, 1).empty());
@@ -399,7 +398,7 @@ TEST_F(OutputRequestTest, ATimeIsSetForTheAnswer) {
 TEST_F(OutputRequestTest, AServiceThatEndsTellsItsReaders) {
   two_run();
   receive(9, logs(true));
-  EXPECT_EQ(sends<Silence>(table_.farewell("it was told to end"), 9).size(), 1u);
+  EXPECT_EQ(sends<Silence>(table_.farewell("the service is stopping"), 9).size(), 1u);
 }
 
 TEST_F(RequestTableTest, StatusIsAPageOfTheJobOrOfAll) {

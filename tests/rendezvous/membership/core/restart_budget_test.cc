@@ -159,7 +159,7 @@ TEST(RestartOnProgress, TheThirdFailureInARowAtOneStepEndsTheJob) {
   EXPECT_TRUE(budget.decide(at_step(7), kLong, 8, kStart).restart);
   const RestartBudget::Decision third = budget.decide(at_step(7), kLong, 8, kStart);
   EXPECT_FALSE(third.restart);
-  EXPECT_EQ(third.why_not, "failure struck 3 times in a row at step 7 (--restart-on-progress)");
+  EXPECT_EQ(third.why_not, "failed 3 times in a row at step 7 (--restart-on-progress)");
 }
 
 TEST(RestartOnProgress, AnotherStepBetweenBreaksTheRow) {

@@ -28,7 +28,7 @@ TEST(CodeRanges, WhatIsNoneIsNamed) {
     EXPECT_EQ(static_cast<bool>(ranges), std::string_view(text) == "2,") << text;
   }
   EXPECT_EQ(parse_code_ranges("2,x").error().cause,
-            "'x' is no exit code from 1 to 255 and no range of them like 64-78");
+            "invalid value 'x' (expected an exit code from 1 to 255, or a range such as 64-78)");
   std::string many;
   for (std::size_t i = 0; i <= kMaxCodeRanges; ++i) many += "1,";
   EXPECT_FALSE(parse_code_ranges(many));

@@ -272,7 +272,7 @@ TEST_F(MungeHandshakeTest, WhoHasNoMungeIsToldWhatToDo) {
 
 TEST_F(MungeHandshakeTest, KeysBeatMunge) {
   ServiceHandshake keyed(keys(kKey), "n", kServiceUser);
-  EXPECT_THAT(refusal(keyed.receive(agent_.knock())), HasSubstr("nobody without a key"));
+  EXPECT_THAT(refusal(keyed.receive(agent_.knock())), HasSubstr("requires a key"));
   ServiceHandshake again(keys(kKey), "n", kServiceUser);
   const auto challenge = again.receive(knock());
   EXPECT_FALSE(std::get<Challenge>(challenge.answer).user);
@@ -314,7 +314,7 @@ TEST_F(MungeHandshakeTest, AServiceThatOnlyPretendsToBeSystemIsNotBelieved) {
   const auto task = agent_.receive(Proven{of_another});
   const auto believed = agent_.answered(munge(std::get<MungeTask>(*task), kAgentUser));
   ASSERT_FALSE(believed);
-  EXPECT_THAT(believed.error().cause, HasSubstr("munge says 1001"));
+  EXPECT_THAT(believed.error().cause, HasSubstr("according to munge as user 1001"));
 }
 
 TEST_F(MungeHandshakeTest, AServiceThatSkipsItsPartIsNotBelievedEither) {

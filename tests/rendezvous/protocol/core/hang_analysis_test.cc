@@ -53,7 +53,7 @@ TEST(HangAnalysis, WhoHasNotComeToTheCollectiveIsNamed) {
   EXPECT_EQ(ends[0].rank, Rank(2));
   EXPECT_EQ(describe(ends[0]),
             "rank 2 (local rank 0 on h) hangs: it has not come to all_reduce of 4096 bytes "
-            "(collective 57), where ranks 0-1,3 wait since 61.0 s");
+            "(collective 57), where ranks 0-1,3 have waited 61.0 s");
   EXPECT_EQ(exit_code_of(ends[0]), to_int(ExitCode::kHung));
 }
 
@@ -77,7 +77,7 @@ TEST(HangAnalysis, WhereAllHaveComeAllAreNamed) {
   const std::vector<WorkerEnd> ends = hung_ranks({in_collective(1, 7), in_collective(0, 7)});
   ASSERT_EQ(ends.size(), 2u);
   EXPECT_EQ(ends[0].rank, Rank(0));
-  EXPECT_THAT(ends[0].message, HasSubstr("all that are known to take part are in"));
+  EXPECT_THAT(ends[0].message, HasSubstr("all known participants are in"));
   EXPECT_EQ(count_possible_firsts(ends), 2u) << "nobody was first";
 }
 
@@ -99,7 +99,7 @@ TEST(HangAnalysis, WhoMakesAnotherCallThanMostIsNamed) {
   EXPECT_EQ(
       ends[0].message,
       "as collective 57 rank 1 is in all_gather of 4194304 bytes, ranks 0,2 are in all_reduce "
-      "of 4096 bytes, since 61.0 s");
+      "of 4096 bytes, for 61.0 s");
   EXPECT_THAT(named({all[0], all[1]}), ElementsAre(0, 1)) << "nobody is most";
   all[1].collective = 58;
   EXPECT_THAT(named(all), ElementsAre(3)) << "another collective";
@@ -109,7 +109,7 @@ TEST(HangAnalysis, SharesOfAllToAllMayDiffer) {
   std::vector<WorkerSnapshot> all{in_collective(0, 7), in_collective(1, 7)};
   all[0].call = "all_to_all of 8 bytes";
   all[1].call = "all_to_all of 9 bytes";
-  EXPECT_THAT(hung_ranks(all).front().message, HasSubstr("all that are known to take part"));
+  EXPECT_THAT(hung_ranks(all).front().message, HasSubstr("all known participants"));
 }
 
 WorkerSnapshot in_group(WorkerSnapshot one, std::uint64_t group, std::vector<int> ranks) {
@@ -126,7 +126,7 @@ TEST(HangAnalysis, WhoIsNotOfAGroupIsNotAwaitedThere) {
   EXPECT_EQ(ends[0].rank, Rank(2));
   EXPECT_EQ(ends[0].message,
             "it has not come to all_reduce of 4096 bytes (collective 3 of group tp1), where rank 0 "
-            "waits since 60.0 s");
+            "has waited 60.0 s");
 }
 
 TEST(HangAnalysis, CollectivesOfDifferentGroupsAreNotCompared) {
@@ -191,9 +191,9 @@ TEST(HangAnalysis, RanksThatDoTheSameShareALine) {
   asleep.waited = seconds(62);
   EXPECT_THAT(
       lines_of({in_collective(0, 57), in_collective(2, 57, 61), in_collective(1, 57), asleep}),
-      ElementsAre("ranks 0-2: in all_reduce of 4096 bytes (collective 57), since 61.0 s",
+      ElementsAre("ranks 0-2: in all_reduce of 4096 bytes (collective 57), for 61.0 s",
                   "rank 4: in no collective; the last one was 56, step 120; state S, sleeping "
-                  "(futex_wait), since 62.0 s"));
+                  "(futex_wait), for 62.0 s"));
   std::vector<WorkerSnapshot> many;
   for (int rank = 0; rank < 100; ++rank) many.push_back(outside(rank, rank));
   const std::vector<std::string> lines = lines_of(many);

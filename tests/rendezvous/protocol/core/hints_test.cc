@@ -33,7 +33,7 @@ TEST(Hints, AnEarlyExitFromALoopIsNamed) {
               HasSubstr("leaves a loop early"));
   EXPECT_THAT(hint_for(exited(1, {"Attempted to get a new DataLoader iterator while another "
                                   "iterator is not yet exhausted"})),
-              HasSubstr("make the loader anew in each epoch"));
+              HasSubstr("make a new loader in each epoch"));
 }
 
 TEST(Hints, CodesAndSignalsAreToldApart) {
@@ -47,7 +47,7 @@ TEST(Hints, CodesAndSignalsAreToldApart) {
 
 TEST(Hints, WhatIsKnownIsNotAskedFor) {
   WorkerEnd killed{.kind = EndKind::kSignaled, .code = SIGKILL};
-  EXPECT_THAT(hint_for(killed), HasSubstr("or kill -9"));
+  EXPECT_THAT(hint_for(killed), HasSubstr("or by kill -9"));
   killed.out_of_memory = OutOfMemory::kSure;
   EXPECT_THAT(hint_for(killed), HasSubstr("give it more memory"));
 }

@@ -212,7 +212,7 @@ TEST(KvState, AddReadsTheLeadingIntegerAndWraps) {
       EXPECT_EQ(store.get("k"), std::to_string(*one.sum)) << one.name;
     } else {
       EXPECT_EQ(answer, kNothing) << one.name;
-      EXPECT_EQ(store.last_refusal, "ADD: the key holds no number") << one.name;
+      EXPECT_EQ(store.last_refusal, "ADD: the value of the key is not a number") << one.name;
       EXPECT_EQ(store.get("k"), *one.held) << one.name;
     }
   }
@@ -463,9 +463,9 @@ TEST(KvState, ASecondWaitThatMustWaitTooClosesTheConnection) {
   Store store;
   store.park(1, {"a"});
   EXPECT_EQ(store.ask(1, Command::kWait, {"b"}), kNothing);
-  EXPECT_EQ(store.last_refusal, "WAIT: this connection is waiting already");
+  EXPECT_EQ(store.last_refusal, "WAIT: this connection is already waiting");
   EXPECT_EQ(store.ask(1, Command::kBarrier, {"c"}, 2), kNothing);
-  EXPECT_EQ(store.last_refusal, "BARRIER: this connection is waiting already");
+  EXPECT_EQ(store.last_refusal, "BARRIER: this connection is already waiting");
   EXPECT_EQ(store.state().key_count(), 0u);
 }
 
@@ -554,10 +554,10 @@ TEST(KvState, AFetchCountsAsTheOneWaitOfItsConnection) {
   Store store;
   store.park(1, {"a"});
   EXPECT_EQ(store.ask(1, Command::kFetch, {"b"}), kNothing);
-  EXPECT_EQ(store.last_refusal, "FETCH: this connection is waiting already");
+  EXPECT_EQ(store.last_refusal, "FETCH: this connection is already waiting");
   EXPECT_EQ(store.ask(2, Command::kFetch, {"a"}), kNothing);
   EXPECT_EQ(store.ask(2, Command::kWait, {"b"}), kNothing);
-  EXPECT_EQ(store.last_refusal, "WAIT: this connection is waiting already");
+  EXPECT_EQ(store.last_refusal, "WAIT: this connection is already waiting");
 }
 
 TEST(KvState, AFetchIsHeldAsAWaitIs) {
@@ -705,7 +705,7 @@ TEST(KvState, ABarrierOnAKeyThatHoldsNoNumberClosesTheConnection) {
   Store store;
   store.set("b", "text");
   EXPECT_EQ(store.ask(1, Command::kBarrier, {"b"}, 1), kNothing);
-  EXPECT_EQ(store.last_refusal, "BARRIER: the key holds no number");
+  EXPECT_EQ(store.last_refusal, "BARRIER: the value of the key is not a number");
 }
 
 // --- long replies ---
@@ -716,7 +716,7 @@ TEST(KvState, RefusesARequestWhoseReplyWouldBeTooLong) {
   EXPECT_EQ(store.ask(1, Command::kGet, {"a"}).size(), 100u);
   store.ask(1, Command::kAppend, {"a", "v"});
   EXPECT_EQ(store.ask(1, Command::kGet, {"a"}), kNothing);
-  EXPECT_EQ(store.last_refusal, "GET: a reply of 101 bytes, at most 100 are sent");
+  EXPECT_EQ(store.last_refusal, "GET: a reply of 101 bytes (at most 100)");
   EXPECT_EQ(store.ask(1, Command::kCompareSet, {"a", "", ""}), kNothing);
   EXPECT_THAT(store.last_refusal, HasSubstr("COMPARE_SET: a reply of 101"));
 
@@ -1165,7 +1165,7 @@ TEST(KvState, WhatWouldPassTheBytesHeldIsRefusedAndChangesNothing) {
 TEST(KvState, AFullStoreStillTakesWhatNeedsNoRoom) {
   Store store = a_store_that_holds_a_little(3 * kEntry + 2 + 5);
   store.ask(1, Command::kSet, {"new", ""});
-  EXPECT_EQ(store.last_refusal, "SET: the store holds 391 bytes, at most 391 are held");
+  EXPECT_EQ(store.last_refusal, "SET: the store holds 391 bytes (at most 391)");
   store.set("k", "2");
   EXPECT_EQ(store.ask(1, Command::kAdd, {"k"}, 1), i64(3));
   EXPECT_EQ(store.ask(1, Command::kQueuePop, {"q"}), i64(1) + string_reply("item"));

@@ -306,7 +306,7 @@ TEST(RequestParser, RefusesAWrongMagicAtOnce) {
   RequestParser parser;
   parser.feed("\x00\xCE\xF7\x85\x3D"s);
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_EQ(error_of(parser), "the handshake says 0x3d85f7ce, not 0x3c85f7ce");
+  EXPECT_EQ(error_of(parser), "the handshake has 0x3d85f7ce, not 0x3c85f7ce");
 }
 
 TEST(RequestParser, RefusesAFirstByteThatNoDialectBeginsWith) {
@@ -314,12 +314,12 @@ TEST(RequestParser, RefusesAFirstByteThatNoDialectBeginsWith) {
     RequestParser parser;
     parser.feed(std::string(1, static_cast<char>(first)));
     EXPECT_EQ(parser.next(), nullptr);
-    EXPECT_THAT(error_of(parser), HasSubstr("with which no TCPStore client begins"));
+    EXPECT_THAT(error_of(parser), HasSubstr("which no TCPStore client sends first"));
   }
   RequestParser parser;
   parser.feed("GET /metrics HTTP/1.1\r\n");
   EXPECT_EQ(parser.next(), nullptr);
-  EXPECT_EQ(error_of(parser), "the first byte is 0x47, with which no TCPStore client begins");
+  EXPECT_EQ(error_of(parser), "the first byte is 0x47, which no TCPStore client sends first");
 }
 
 // --- the legacy dialects ---
@@ -445,18 +445,17 @@ struct TooMuch {
 TEST(RequestParser, RefusesHugeSizesOnTheLengthFieldAlone) {
   const std::string key = u64(1) + "k";
   const std::vector<TooMuch> cases{
-      {"key", "\x03" + u64(kHuge), "GET: key of 4611686018427387904 bytes, at most 8192 are taken"},
+      {"key", "\x03" + u64(kHuge), "GET: key of 4611686018427387904 bytes (at most 8192)"},
       {"value", "\x01" + key + u64(kHuge),
-       "SET: value of 4611686018427387904 bytes, at most 8388608 are taken"},
+       "SET: value of 4611686018427387904 bytes (at most 8388608)"},
       {"desired", "\x02" + key + key + u64(~std::uint64_t{0}),
-       "COMPARE_SET: value of 18446744073709551615 bytes, at most 8388608 are taken"},
-      {"count", "\x06" + u64(kHuge), "WAIT: 4611686018427387904 keys, at most 131072 are taken"},
-      {"pairs", "\x0B" + u64(kHuge),
-       "MULTI_SET: 4611686018427387904 keys, at most 131072 are taken"},
+       "COMPARE_SET: value of 18446744073709551615 bytes (at most 8388608)"},
+      {"count", "\x06" + u64(kHuge), "WAIT: 4611686018427387904 keys (at most 131072)"},
+      {"pairs", "\x0B" + u64(kHuge), "MULTI_SET: 4611686018427387904 keys (at most 131072)"},
       {"key in a list", "\x05" + u64(2) + key + u64(kHuge),
-       "CHECK: key of 4611686018427387904 bytes, at most 8192 are taken"},
+       "CHECK: key of 4611686018427387904 bytes (at most 8192)"},
       {"value in a list", "\x0B" + u64(1) + key + u64(kHuge),
-       "MULTI_SET: value of 4611686018427387904 bytes, at most 8388608 are taken"},
+       "MULTI_SET: value of 4611686018427387904 bytes (at most 8388608)"},
   };
   for (const TooMuch& one : cases) {
     RequestParser parser;
@@ -501,7 +500,7 @@ TEST(RequestParser, BoundsTheBytesOfAWholeRequest) {
   const std::string key10(10, 'k');
   EXPECT_EQ(error_after(request(Command::kWait, {key10, key10}), limits), "");
   EXPECT_EQ(error_after(request(Command::kWait, {key10, key10, ""}), limits),
-            "WAIT: request of 53 bytes, at most 45 are taken");
+            "WAIT: request of 53 bytes (at most 45)");
 }
 
 TEST(RequestParser, TakesNoMemoryForBytesThatWereOnlyAnnounced) {

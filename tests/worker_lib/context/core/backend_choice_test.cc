@@ -111,7 +111,7 @@ TEST(BackendChoice, WhatCannotBeHadIsSaid) {
   for (const char* bad :
        {"cpu:cpu,", ",cpu:cpu", "cpu:", ":cpu", "cpu:cpu,,cuda:nccl", "cpu,nccl"}) {
     EXPECT_THAT(refusal(backend(bad), kTwoGpus),
-                testing::HasSubstr("is not DEVICE:BACKEND, as in cpu:cpu,cuda:nccl"))
+                testing::HasSubstr("(expected DEVICE:BACKEND, as in cpu:cpu,cuda:nccl)"))
         << bad;
   }
 }

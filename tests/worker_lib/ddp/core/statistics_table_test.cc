@@ -96,7 +96,7 @@ TEST(StatisticsTable, SaysWhyThereAreNoTimes) {
   of.buckets.pop_back();
   const std::string heading =
       "rank 1 of 4 on cpu, hook bf16_compress, pass 0\n"
-      "1 parameter, 3.000 MiB of Float, BFloat16, in 1 bucket, not yet laid out anew\n";
+      "1 parameter, 3.000 MiB of Float, BFloat16, in 1 bucket, not yet rearranged\n";
   of.statistics_every = 10;
   EXPECT_EQ(of.table(), heading + "no times yet: the option 'statistics_every' is 10\n");
   of.statistics_every = 0;

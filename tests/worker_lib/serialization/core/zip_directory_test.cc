@@ -48,14 +48,14 @@ TEST(ZipDirectory, NoRecordReachesBeyondTheFileOrOverAnother) {
   // In the directory, the first record gets a size that makes it cover the second record.
   std::string covering = whole;
   covering.replace(covering.find(sizes(4), covering.find("PK\1\2")), 8, sizes(45));
-  expect_refused(covering, ErrorKind::kCorrupt, "two of its records lie one over the other");
+  expect_refused(covering, ErrorKind::kCorrupt, "two of its records overlap");
   expect_refused(altered(whole, sizes(4), sizes(0xffffffff)), ErrorKind::kCorrupt,
                  "record 'a/y' has no zip64 sizes");
   expect_refused(SmallZip{{{"a/x", "1"}, {"a/x", "2"}}}.archive(), ErrorKind::kCorrupt,
                  "two records 'a/x'");
-  expect_refused(SmallZip{{{"a\n", "1"}}}.archive(), ErrorKind::kCorrupt, "name is no text");
+  expect_refused(SmallZip{{{"a\n", "1"}}}.archive(), ErrorKind::kCorrupt, "name is not text");
   expect_refused(altered(whole, "a/y", "a/z"), ErrorKind::kCorrupt,
-                 "'a/z' has another name where it lies");
+                 "'a/z' has another name at its position");
 }
 
 TEST(ZipDirectory, RecordsComeInTheirOrderWithTheirBytes) {
@@ -97,7 +97,7 @@ TEST(ZipDirectory, SizesAndPlacesOf64Bits) {
   ASSERT_TRUE(records) << records.error().message();
   ASSERT_EQ(records->size(), 1u);
   EXPECT_EQ(records->front().bytes, "1234");
-  expect_refused(archive(SIZE_MAX), ErrorKind::kCorrupt, "its zip64 end is not there");
+  expect_refused(archive(SIZE_MAX), ErrorKind::kCorrupt, "its zip64 end record is missing");
 }
 
 }  // namespace
