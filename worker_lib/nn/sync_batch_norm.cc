@@ -1,6 +1,7 @@
 #include "ddprun/sync_batch_norm.h"
 
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/types.h>
 
 #include <algorithm>
