@@ -26,9 +26,9 @@ LineSink stderr_sink();
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 
 inline constexpr EnumNames<LogLevel, 4> kLogLevelWords{{{LogLevel::kDebug, "debug"},
-                                                    {LogLevel::kInfo, "info"},
-                                                    {LogLevel::kWarning, "warning"},
-                                                    {LogLevel::kError, "error"}}};
+                                                        {LogLevel::kInfo, "info"},
+                                                        {LogLevel::kWarning, "warning"},
+                                                        {LogLevel::kError, "error"}}};
 
 // LineFormat: makes the line of a text, with its newline, if the format below should not be
 // used.

@@ -37,7 +37,7 @@ UserRequest for_service(const ControlRequest& request, std::uint64_t number) {
 }  // namespace
 
 ControlServer::ControlServer(boost::asio::io_context& io, UniqueFd listener, ControlledNode node,
-                         int slots)
+                             int slots)
     : io_(io), node_(std::move(node)), outputs_(static_cast<std::size_t>(slots)) {
   if (!listener.valid()) return;
   socket_.emplace(
@@ -228,7 +228,7 @@ void ControlServer::show_flights(const OutputReaderPtr& reader, std::optional<Ra
 }
 
 void ControlServer::show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines,
-                       bool follow) {
+                         bool follow) {
   reader->say(generation_line(node_.view()));
   Follower follower{.reader = reader, .rank = rank};
   for (std::size_t i = 0; i < outputs_.size(); ++i) {
@@ -283,7 +283,7 @@ void ControlServer::hand_on(LocalRank rank, OutputStream stream, std::string_vie
 // Sends lines to a reader. A slow reader loses lines and is told how many bytes; workers never
 // wait for a reader.
 void ControlServer::send_output(Follower& follower, const OutputSource& source,
-                              std::string_view lines) {
+                                std::string_view lines) {
   OutputReader& reader = *follower.reader;
   // JSON makes bytes at most six times as long.
   constexpr std::size_t kAround = 256;

@@ -107,8 +107,8 @@ std::string trouble_with_program(const LaunchOptions& options) {
 JobRequest job_of(const DoctorRequest& request, const GpuFacts& gpus, const MachineFacts& machine) {
   const SlotCount& slots = request.options.slots;
   JobRequest job{.several_nodes = request.several_nodes,
-              .workers_here = slots.number,
-              .wants_gpus = slots.kind == SlotCount::Kind::kGpus};
+                 .workers_here = slots.number,
+                 .wants_gpus = slots.kind == SlotCount::Kind::kGpus};
   const bool counts_gpus = job.wants_gpus || slots.kind == SlotCount::Kind::kAuto;
   if (counts_gpus) job.workers_here = gpus.visible_count;
   const bool counts_cores = slots.kind == SlotCount::Kind::kCpus ||

@@ -48,11 +48,11 @@ void HangMonitor::look() {
     }
   }
   inspector_.begin(std::move(snapshots),
-              [this, generation = generation_](std::vector<WorkerSnapshot> seen) {
-                boost::asio::post(io_, [this, generation, seen = std::move(seen)] {
-                  events_.seen({.generation = generation, .snapshots = seen});
-                });
-              });
+                   [this, generation = generation_](std::vector<WorkerSnapshot> seen) {
+                     boost::asio::post(io_, [this, generation, seen = std::move(seen)] {
+                       events_.seen({.generation = generation, .snapshots = seen});
+                     });
+                   });
 }
 
 }  // namespace ddprun

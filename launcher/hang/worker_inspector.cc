@@ -225,7 +225,7 @@ void WorkerInspector::forget() {
 }
 
 void WorkerInspector::begin(std::vector<WorkerSnapshot> workers,
-                       std::function<void(std::vector<WorkerSnapshot>)> done) {
+                            std::function<void(std::vector<WorkerSnapshot>)> done) {
   forget();
   shared_ = std::make_shared<Shared>();
   shared_->done = std::move(done);
@@ -235,10 +235,11 @@ void WorkerInspector::begin(std::vector<WorkerSnapshot> workers,
     const std::lock_guard lock(state->mutex);
     if (state->done) state->done(std::move(*shared));
   };
-  const Result<void> started = start_detached_thread("ddprun-look", [shared, state = shared_, tell] {
-    ask_about_all(*shared, Deadline(kPatience), state->stop.get());
-    if (!is_told(state->stop.get())) tell();
-  });
+  const Result<void> started =
+      start_detached_thread("ddprun-look", [shared, state = shared_, tell] {
+        ask_about_all(*shared, Deadline(kPatience), state->stop.get());
+        if (!is_told(state->stop.get())) tell();
+      });
   if (!started) tell();
 }
 

@@ -451,13 +451,13 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     }
     sending_.swap(unsent_);
     transport_->write({asio::buffer(sending_)},
-                 [self = shared_from_this(), wire = transport_](const Result<void>& written) {
-                   if (self->transport_ != wire) return;
-                   self->sending_.clear();
-                   if (written) return self->flush();
-                   if (self->over_) return self->farewell_said();
-                   self->broken(written.error().message());
-                 });
+                      [self = shared_from_this(), wire = transport_](const Result<void>& written) {
+                        if (self->transport_ != wire) return;
+                        self->sending_.clear();
+                        if (written) return self->flush();
+                        if (self->over_) return self->farewell_said();
+                        self->broken(written.error().message());
+                      });
   }
 
   void farewell_said() {

@@ -129,9 +129,9 @@ class StateWriter::Impl : public std::enable_shared_from_this<Impl> {
   std::uint64_t number_ = 0;  // of the last change
   bool due_ = false;          // a change has been queued since the last write began
   bool writing_ = false;
-  bool refused_ = false;   // the last write failed: nothing is written before the next retry
+  bool refused_ = false;     // the last write failed: nothing is written before the next retry
   bool is_failing_ = false;  // `failed` was called, and `well` not yet
-  bool hung_ = false;      // `failed` was called only because the disk has not answered
+  bool hung_ = false;        // `failed` was called only because the disk has not answered
   bool stopped_ = false;
   // One thread, so that writes keep their order. It may receive signals: the program's
   // signal_set handles them on any thread.

@@ -96,11 +96,11 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         drain_timer_(io) {
     if (kept) {
       table_.note_durable(0);
-      writer_.emplace(io, std::move(kept->directory),
-                      StateWriterEvents{
-                          .durable = [this](std::uint64_t number) { on_durable(number); },
-                          .failed = [this](const Error& why) { close(why); },
-                          .well = [this] { open(); }});
+      writer_.emplace(
+          io, std::move(kept->directory),
+          StateWriterEvents{.durable = [this](std::uint64_t number) { on_durable(number); },
+                            .failed = [this](const Error& why) { close(why); },
+                            .well = [this] { open(); }});
     }
     if (listener.valid()) {
       acceptor_.emplace(
@@ -448,8 +448,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         it = waiting_.erase(it);
         continue;
       }
-      const TimePoint due = std::min(turns_.free_at(address, now),
-                                     waiting.front().since + HandshakeTurns::kWait);
+      const TimePoint due =
+          std::min(turns_.free_at(address, now), waiting.front().since + HandshakeTurns::kWait);
       if (!next || due < *next) next = due;
       ++it;
     }

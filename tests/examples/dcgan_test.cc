@@ -64,9 +64,8 @@ TEST(Dcgan, TheSecondOfTwoJobsInOneDirectoryHasIt) {
   auto second = start("100000");
   EXPECT_TRUE(first->wait(seconds(60)).value_or(0) != 0) << first->err();
   EXPECT_THAT(first->err(),
-              AllOf(HasSubstr("has taken "),
-                    HasSubstr("end one of the two"), HasSubstr("not restarted"),
-                    testing::Not(HasSubstr("did not restore"))));
+              AllOf(HasSubstr("has taken "), HasSubstr("end one of the two"),
+                    HasSubstr("not restarted"), testing::Not(HasSubstr("did not restore"))));
   EXPECT_FALSE(second->wait(std::chrono::milliseconds(1))) << second->err();
   second->signal(SIGTERM);
   EXPECT_TRUE(second->wait(seconds(30)));

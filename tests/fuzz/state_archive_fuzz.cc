@@ -62,8 +62,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view input(reinterpret_cast<const char*>(data), size);
   if (const Result<PickleTree> tree = unpickle(input)) check(*tree, input);
   if (const Result<StateArchive> archive = read_state_archive(input, RecordCrcs::kTrust)) {
-    const auto pickle = std::ranges::find(archive->records, archive->prefix + "data.pkl",
-                                          &ZipRecord::name);
+    const auto pickle =
+        std::ranges::find(archive->records, archive->prefix + "data.pkl", &ZipRecord::name);
     DDPRUN_ASSERT(pickle != archive->records.end(), "the tree is that of a record");
     check(archive->tree, pickle->bytes);
     for (const PickleTensor& tensor : archive->tree.tensors)

@@ -148,8 +148,7 @@ json overhead(ddprun::Context& ctx) {
   for (int round = 0; round < kRounds; ++round) {
     plain.push_back(us_of_step(net));
     for (auto* took : {&with, &waiting}) {
-      ddprun::DistributedDataParallel model(net, ctx.group(),
-                                            {.check_passes_late = took == &with});
+      ddprun::DistributedDataParallel model(net, ctx.group(), {.check_passes_late = took == &with});
       auto* const wrapped = &model;
       took->push_back(us_of_step(wrapped));
     }

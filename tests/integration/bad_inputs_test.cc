@@ -32,10 +32,10 @@ constexpr const char* kGolden = DDPRUN_SOURCE_DIR "/tests/data/bad_inputs.golden
 constexpr const char* kJob = "train-bad-inputs";  // the job of the cases that need a running one
 
 constexpr const char* kHead =
-    R"(# What bad input is answered with: the command as it is typed, what comes on standard error, and
-# the exit code (docs/reference/exit_codes.md). tests/integration/bad_inputs_test.cc has the cases, runs them,
-# and says how to write this file anew. What differs from run to run is a word here: DIR, HOST, PID,
-# UID, RANDOM, TIME, and WHY for the words of other libraries; $NAME is the command line's variable.
+    R"(# How bad input is answered: the command, the text on standard error and the exit code
+# (docs/reference/exit_codes.md). tests/integration/bad_inputs_test.cc has the cases, runs them, and
+# says how to write this file again. Words stand for what differs from run to run: DIR, HOST, PID,
+# UID, RANDOM, TIME, and WHY for texts of other libraries. $NAME is a variable of the shell.
 )";
 
 // The number of lines of an answer.

@@ -1,9 +1,9 @@
 // Tests ddprun and ddp-rendezvous with keys, as whole programs: which connections are
 // admitted, which are refused, and where the key must not be found.
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -248,8 +248,8 @@ TEST_F(LauncherTest, RestartsEveryWorkerUntilTheBudgetIsUsedUp) {
 TEST_F(LauncherTest, AFinalErrorOfAWorkerUsesNoRestart) {
   auto job = start_shell({"--nproc-per-node=2", "--max-restarts=3"},
                          "[ $RANK = 1 ] && exec sleep 1000; echo gen $DDPRUN_GENERATION; "
-                         "echo 'run1: " + std::string(kFinalError) +
-                             ": give it up' >&2; exit 4");
+                         "echo 'run1: " +
+                             std::string(kFinalError) + ": give it up' >&2; exit 4");
   EXPECT_EQ(job->wait(), 4);
   EXPECT_THAT(job->out(), Not(HasSubstr("gen 1")));
   EXPECT_THAT(job->err(), HasSubstr("not restarted: its error says that a restart would fail"));

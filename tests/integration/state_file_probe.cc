@@ -104,8 +104,7 @@ void begin(const std::string& directory, bool sharded) {
   auto ctx = ddprun::init();
   for (Case& one : make_cases()) {
     for (int step = 0; step < kBegun; ++step) one.step(step);
-    ddprun::CheckpointManager(ctx,
-                              {.directory = directory + "/" + one.name, .sharded = sharded})
+    ddprun::CheckpointManager(ctx, {.directory = directory + "/" + one.name, .sharded = sharded})
         .save(kBegun, {.model = one.net.get(), .optimizer = one.optimizer.get(), .epoch = 1});
   }
 }

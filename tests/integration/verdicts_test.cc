@@ -59,7 +59,9 @@ TEST_F(VerdictTest, EachFailedGenerationIsToldInWordsAndInTheReport) {
 TEST_F(VerdictTest, AWorkersErrorFileSaysWhatAndWhere) {
   auto job = start_shell(
       {"--report-file=report.json"},
-      R"(printf %s '{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": "Traceback\n  File \"train.py\", line 3, in main\nValueError: boom"}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
+      R"(printf %s '{"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack": )"
+      R"("Traceback\n  File \"train.py\", line 3, in main\nValueError: boom"}}}' )"
+      R"(> $TORCHELASTIC_ERROR_FILE; exit 1)");
   ASSERT_EQ(job->wait(), 1) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("its message: ValueError: boom"));
   EXPECT_THAT(job->err(), HasSubstr("| File \"train.py\", line 3, in main"));
@@ -109,7 +111,8 @@ TEST_F(VerdictTest, RanksThatRaiseTheSameExceptionAreNoVictims) {
 TEST_F(VerdictTest, EscapeSequencesOfAnErrorFileDoNotReachTheTerminal) {
   auto job = start_shell(
       {},
-      R"(printf %s '{"message": {"message": "boom \u001b[2J\u001b]0;title\u0007", "extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
+      R"(printf %s '{"message": {"message": "boom \u001b[2J\u001b]0;title\u0007", "extraInfo": {}}}' )"
+      R"(> $TORCHELASTIC_ERROR_FILE; exit 1)");
   EXPECT_EQ(job->wait(), 1) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("its message: boom ?[2J?]0;title?"));
   EXPECT_THAT(job->err(), testing::Not(HasSubstr("\x1b")));
@@ -325,8 +328,7 @@ TEST_F(NodesVerdictTest, ARankOfAnotherNodeThatLeavesEarlyWithCode0IsTheFirstFai
   for (const auto& node : nodes_) {
     EXPECT_EQ(node->wait(), 128 + SIGABRT) << node->err();
     EXPECT_THAT(node->err(), HasSubstr("first failure: rank 1 (local rank 0 on "));
-    EXPECT_THAT(node->err(),
-                HasSubstr(") exited with code 0 while other ranks still needed it"));
+    EXPECT_THAT(node->err(), HasSubstr(") exited with code 0 while other ranks still needed it"));
     EXPECT_THAT(node->err(), testing::Not(HasSubstr("an assertion")));
   }
   EXPECT_EQ(report_of(0)["failed_generations"][0]["victims"][0]["victim_of_rank"], 1);

@@ -800,12 +800,11 @@ void ClusterSim::close(const std::shared_ptr<Connection>& connection, const std:
   if (!nodes_[connection->node].cut_up) {
     at(connection->lingers ? between(500, 3000) : between(0, 20), [this, connection, id, life] {
       if (life == life_ && service_is_up_ && !service_runs()) {
-        return at(held_up_until_ - now_ + milliseconds(1),
-                  [this, id, life] {
-                    if (life != life_) return;
-                    take(service_->disconnected(id, now_));
-                    arm_service();
-                  });
+        return at(held_up_until_ - now_ + milliseconds(1), [this, id, life] {
+          if (life != life_) return;
+          take(service_->disconnected(id, now_));
+          arm_service();
+        });
       }
       const bool is_late =
           std::exchange(connection->lingers, false) && life == life_ && service_is_up_;

@@ -226,7 +226,7 @@ class ClusterSim {
   bool service_is_up_ = false;
   bool is_embedded_ = false;  // what the service is told of itself
   TimePoint held_up_until_;   // until then the service's process is stopped
-  bool over_ = false;  // the job has ended; a late stranger may begin another one
+  bool over_ = false;         // the job has ended; a late stranger may begin another one
   std::optional<TimePoint> service_armed_;
   bool keeps_state_ = false;
   std::string journal_ = journal_snapshot({});  // what is durable on the disk

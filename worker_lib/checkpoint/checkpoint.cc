@@ -400,12 +400,11 @@ bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
   return with_dist_errors(kSaving, [&] {
     if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
     if (impl_->options.read_only) refuse(std::string(kSaving) + ": the option 'read_only' is on");
-    const GatheredState gathered =
-        gather_for_save(impl_->group, state,
-                        {.step = step,
-                         .generation = impl_->generation,
-                         .is_sharded = impl_->writers != nullptr,
-                         .timeout = impl_->options.disk_timeout});
+    const GatheredState gathered = gather_for_save(impl_->group, state,
+                                                   {.step = step,
+                                                    .generation = impl_->generation,
+                                                    .is_sharded = impl_->writers != nullptr,
+                                                    .timeout = impl_->options.disk_timeout});
     for (const std::string& warning :
          impl_->watch.saving(position_of(state, step), state.has_position))
       warn(impl_->group, std::string(kSaving) + ": " + warning);
@@ -421,9 +420,11 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
     const bool goes_on = impl_->was_told_to_leave;
     if (goes_on && !std::exchange(impl_->was_warned_of_leave, true))
       warn(impl_->group,
-      "the training continues after maybe_save() returned `leave` (--checkpoint-signal): ddprun "
-      "will exit with 75, as if the job were to be started again; leave the loop and return 0 when "
-      "maybe_save(...).leave is true");
+           "the training continues after maybe_save() returned `leave` (--checkpoint-signal): "
+           "ddprun "
+           "will exit with 75, as if the job were to be started again; leave the loop and return 0 "
+           "when "
+           "maybe_save(...).leave is true");
     const bool may_be_asked = impl_->may_be_asked && !goes_on;
     MaybeSaved done;
     const bool asks = options.every.count() > 0 || may_be_asked;
@@ -499,8 +500,7 @@ Restored CheckpointManager::restore(TrainingState& state) {
           ", this one has " + std::to_string(impl_->group.size()) +
           ": the rest of the epoch is divided among the ranks of this one, and results are not "
           "bit-identical to those of a training that was not resized");
-    const ExtraNames extra =
-        impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse;
+    const ExtraNames extra = impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse;
     fill(state, contents_of(*found), found->file, impl_->group, extra, result.remarks);
     // The late checks are about passes that the restored state replaces.
     impl_->group.notes()->late_checks->forget(impl_->group.world_ranks());

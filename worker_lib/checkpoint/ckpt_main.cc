@@ -278,8 +278,7 @@ ExitCode verify_file(const std::string& path) {
   if (!bytes) return ExitCode::kFiles;
   const Result<StateArchive> archive = read_state_archive(*bytes, RecordCrcs::kCheck);
   if (!archive) {
-    std::printf("%s: damaged: %s\n", plain(path).c_str(),
-                plain(archive.error().message()).c_str());
+    std::printf("%s: damaged: %s\n", plain(path).c_str(), plain(archive.error().message()).c_str());
     return ExitCode::kUnwell;
   }
   std::printf("%s: whole (CRC of %zu records)\n", plain(path).c_str(), archive->records.size());

@@ -44,9 +44,9 @@ nlohmann::json to_json(const FencingToken& claim) {
 
 FencingToken claim_of(const nlohmann::json& document) try {
   FencingToken claim{.number = document.at("claim"),
-                        .generation = document.at("generation"),
-                        .owner = document.at("owner"),
-                        .accepted = {}};
+                     .generation = document.at("generation"),
+                     .owner = document.at("owner"),
+                     .accepted = {}};
   for (const nlohmann::json& one : document.at("accepted"))
     claim.accepted.emplace(one.at(0).get<std::int64_t>(), one.at(1).get<std::string>());
   claim.job = document.value("job", "");

@@ -4,8 +4,8 @@
 // A save writes the data file under a temporary name, fsyncs it, renames it and fsyncs the
 // directory. Then it does the same with the manifest. It never overwrites a file that an
 // announced checkpoint needs. Calls that change files go through base/file_calls.h: tests make
-// every call fail, and lose data that was not fsynced. docs/reference/file_formats.md has the format;
-// checkpoint/core/manifest.h has the names and the decisions.
+// every call fail, and lose data that was not fsynced. docs/reference/file_formats.md has the
+// format; checkpoint/core/manifest.h has the names and the decisions.
 //
 // One run at a time writes to a directory: the last one that took it. One rank announces, other
 // ranks may write data files, and any number may read. One thread at a time.
@@ -79,7 +79,7 @@ class CheckpointDirectory {
   Result<std::string> free_data_name(std::int64_t step) const;
   // Writes a data file with `write_data`. It is then durable, but belongs to no checkpoint yet.
   Result<WrittenFile> write_data(const std::string& name,
-                                  const std::function<void(AtomicFile&)>& write_data);
+                                 const std::function<void(AtomicFile&)>& write_data);
   // Announces the data files that `manifest` names. On failure the earlier checkpoints are
   // unchanged and the data files are removed. One exception is an earlier announcement of the
   // same step: if the last fsync fails, either the new one or the old one may be there.

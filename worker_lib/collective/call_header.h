@@ -44,7 +44,7 @@ struct CallHeader {
   CallKind kind = CallKind::kBarrier;
   ElementType type = ElementType::kU8;
   ReduceOp op = ReduceOp::kSum;  // the operation that the program called
-  std::uint8_t phase = 0;          // number of the phase, in a collective of several rounds
+  std::uint8_t phase = 0;        // number of the phase, in a collective of several rounds
   // Of the tensors' sizes if there are several, and of their types if these differ.
   std::uint32_t digest = 0;
   std::uint16_t tensors = 1;  // number of tensors carried as one; 65535: or more
@@ -58,8 +58,8 @@ struct CallHeader {
   // Returns whether the ranks make the same call.
   friend bool operator==(const CallHeader& left, const CallHeader& right) {
     const auto what = [](const CallHeader& call) {
-      return std::tie(call.sequence, call.count, call.root, call.kind, call.type, call.op, call.phase,
-                      call.tensors, call.digest);
+      return std::tie(call.sequence, call.count, call.root, call.kind, call.type, call.op,
+                      call.phase, call.tensors, call.digest);
     };
     return what(left) == what(right);
   }

@@ -129,10 +129,10 @@ struct Context::Impl {
   WorkerEnv env;
   torch::Device device;
   std::shared_ptr<WorkerReporter> reporter;
-  std::unique_ptr<WorldStore> store;    // null in a world of one; outlives the groups
-  std::unique_ptr<WorldGroupFactory> factory;    // outlives the groups, too
-  const CpuGroup* peers = nullptr;      // inside the group; may be null
-  std::unique_ptr<ProcessGroup> group;  // of all ranks
+  std::unique_ptr<WorldStore> store;           // null in a world of one; outlives the groups
+  std::unique_ptr<WorldGroupFactory> factory;  // outlives the groups, too
+  const CpuGroup* peers = nullptr;             // inside the group; may be null
+  std::unique_ptr<ProcessGroup> group;         // of all ranks
 
   ~Impl();
   Result<void> meet(const InitOptions& options, const StartPlan& plan, BackendChoice backends,
@@ -153,16 +153,16 @@ Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& pl
   store = std::move(*found);
   factory = std::make_unique<WorldGroupFactory>(
       WorldGroupFactoryOptions{.env = env,
-                        .device = device,
-                        .backends = std::move(backends),
-                        .nccl = nccl,
-                        .foreign = options.more_backends,
-                        .store = store.get(),
-                        .reporter = reporter,
-                        .timeout = timeout,
-                        .verify = choose_verify(options),
-                        .deterministic_across_layouts = options.deterministic_across_layouts,
-                        .compare_calls = options.compare_calls});
+                               .device = device,
+                               .backends = std::move(backends),
+                               .nccl = nccl,
+                               .foreign = options.more_backends,
+                               .store = store.get(),
+                               .reporter = reporter,
+                               .timeout = timeout,
+                               .verify = choose_verify(options),
+                               .deterministic_across_layouts = options.deterministic_across_layouts,
+                               .compare_calls = options.compare_calls});
   Result<std::unique_ptr<ProcessGroup>> formed = factory->form_world(deadline.remaining(), &peers);
   if (!formed) {
     // The store holds the reason for the others: the ranks that did not come.
@@ -177,7 +177,7 @@ Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& pl
 // Rank 0 ends the store that it hosts when the others have left it, too, because they may still
 // form groups. It does not wait if the world has failed.
 Context::Impl::~Impl() {
-  if (!group) return;  // the group was never formed
+  if (!group) return;                     // the group was never formed
   if (!reporter->is_of_this_process()) {  // a fork's child: its parent still serves the store
     static_cast<void>(store.release());
     return;

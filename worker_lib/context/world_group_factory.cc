@@ -58,10 +58,10 @@ WorldGroupFactory::WorldGroupFactory(WorldGroupFactoryOptions options)
 }
 
 Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form_world(Duration timeout,
-                                                             const CpuGroup** peers) {
+                                                                    const CpuGroup** peers) {
   GroupBootstrap bootstrap{.own = world_rank(),
-                  .deterministic_across_layouts = options_.deterministic_across_layouts,
-                  .timeout = timeout};
+                           .deterministic_across_layouts = options_.deterministic_across_layouts,
+                           .timeout = timeout};
   bootstrap.ranks.resize(world_size());
   std::iota(bootstrap.ranks.begin(), bootstrap.ranks.end(), 0);
   if (options_.store) bootstrap.key = options_.store->name();
@@ -73,9 +73,9 @@ Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form_world(Duration tim
 }
 
 Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form(const std::vector<int>& ranks,
-                                                       const GroupOptions& how,
-                                                       std::optional<Duration> patience,
-                                                       std::shared_ptr<void> seed) {
+                                                              const GroupOptions& how,
+                                                              std::optional<Duration> patience,
+                                                              std::shared_ptr<void> seed) {
   const std::string of_ranks = key_of(ranks);
   int before = 0;
   {
@@ -84,13 +84,14 @@ Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form(const std::vector<
   }
   GroupIdentity identity{.name = how.name, .world_ranks = ranks, .factory = this};
   if (identity.name.empty()) identity.name = of_ranks;
-  GroupBootstrap bootstrap{.ranks = ranks,
-                  .own = static_cast<int>(std::ranges::find(ranks, world_rank()) - ranks.begin()),
-                  .key = "group/" + of_ranks + "/" + std::to_string(before),
-                  .deterministic_across_layouts = how.deterministic_across_layouts.value_or(
-                      options_.deterministic_across_layouts),
-                  .timeout = patience.value_or(how.timeout.value_or(options_.timeout)),
-                  .seed = std::move(seed)};
+  GroupBootstrap bootstrap{
+      .ranks = ranks,
+      .own = static_cast<int>(std::ranges::find(ranks, world_rank()) - ranks.begin()),
+      .key = "group/" + of_ranks + "/" + std::to_string(before),
+      .deterministic_across_layouts =
+          how.deterministic_across_layouts.value_or(options_.deterministic_across_layouts),
+      .timeout = patience.value_or(how.timeout.value_or(options_.timeout)),
+      .seed = std::move(seed)};
   if (options_.store) bootstrap.key = options_.store->name() + "/" + bootstrap.key;
   identity.id = id_of(bootstrap.key);
   bootstrap.title = " in group " + identity.name;
@@ -105,8 +106,8 @@ Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form(const std::vector<
 }
 
 std::unique_ptr<ProcessGroup> WorldGroupFactory::make_group(std::unique_ptr<Backend> backend,
-                                                     Duration timeout,
-                                                     GroupIdentity identity) const {
+                                                            Duration timeout,
+                                                            GroupIdentity identity) const {
   auto group =
       std::make_unique<ProcessGroup>(std::move(backend), options_.device, timeout,
                                      options_.reporter, std::move(identity), options_.verify);
@@ -117,7 +118,7 @@ std::unique_ptr<ProcessGroup> WorldGroupFactory::make_group(std::unique_ptr<Back
 // Forms one backend for each name. The backend of this rank's device is first, and its ranks
 // find each other under the group's own key.
 Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backends(const GroupBootstrap& bootstrap,
-                                                           const CpuGroup** peers) {
+                                                                  const CpuGroup** peers) {
   const Deadline deadline(bootstrap.timeout);
   std::vector<std::string> names{options_.backends.main_backend()};
   std::string list;
@@ -162,20 +163,20 @@ Result<std::unique_ptr<Backend>> WorldGroupFactory::form_backend(
   *peers = group.get();
   if (bootstrap.siblings) (is_cpu ? bootstrap.siblings->cpu : bootstrap.siblings->nccl) = group;
   if (is_cpu) return std::unique_ptr<Backend>(new CpuBackend(group, devices));
-  return options_.nccl->make(store_,
-                             {.rank = bootstrap.own,
-                              .world_size = static_cast<int>(bootstrap.ranks.size()),
-                              .device = options_.device,
-                              .name = bootstrap.key,
-                              .title = bootstrap.title,
-                              .compare_calls = options_.compare_calls,
-                              .elsewhere =
-                                   bootstrap.siblings ? in_cpu(bootstrap.siblings) : nullptr},
-                             group, bootstrap.seed);
+  return options_.nccl->make(
+      store_,
+      {.rank = bootstrap.own,
+       .world_size = static_cast<int>(bootstrap.ranks.size()),
+       .device = options_.device,
+       .name = bootstrap.key,
+       .title = bootstrap.title,
+       .compare_calls = options_.compare_calls,
+       .elsewhere = bootstrap.siblings ? in_cpu(bootstrap.siblings) : nullptr},
+      group, bootstrap.seed);
 }
 
 Result<std::unique_ptr<Backend>> WorldGroupFactory::form_foreign(const BackendKind& kind,
-                                                          const GroupBootstrap& bootstrap) {
+                                                                 const GroupBootstrap& bootstrap) {
   const std::string doing = "make a backend " + kind.name + bootstrap.title;
   const BackendStart start{.rank = bootstrap.own,
                            .size = static_cast<int>(bootstrap.ranks.size()),

@@ -101,7 +101,7 @@ class WorldGroupFactory : public GroupFactory {
   std::shared_ptr<Store> store_;
   // Inside the world's group, which outlives the forming of all groups; may be null.
   const CpuGroup* world_ = nullptr;
-  std::mutex making_;  // guards the following
+  std::mutex making_;                // guards the following
   std::map<std::string, int> made_;  // groups of the same ranks
 };
 

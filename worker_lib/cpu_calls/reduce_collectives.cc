@@ -127,10 +127,10 @@ void DirectReduce::fold(const Chunk& chunk, std::size_t from, const char* input,
   }
   sources[here_.local] = input;
   job_.kernel(ReduceForm::kWhole)({.sources = sources.data(),
-                                 .source_count = here_.local_count(),
-                                 .count = bytes / size_,
-                                 .out = out,
-                                 .divisor = job_.divisor(here_.layout.world_size())});
+                                   .source_count = here_.local_count(),
+                                   .count = bytes / size_,
+                                   .out = out,
+                                   .divisor = job_.divisor(here_.layout.world_size())});
 }
 
 // --- SharedReduce ---
@@ -231,7 +231,7 @@ const char* SharedReduce::input_of(const Chunk& chunk, int local, std::size_t at
 }
 
 void SharedReduce::reduce_over_node(const Chunk& chunk, const Stretch& stretch, ReduceForm form,
-                                  char* out, std::span<void* const> copies) {
+                                    char* out, std::span<void* const> copies) {
   Sources sources(here_.local_count());
   for (int local = 0; local < here_.local_count(); ++local) {
     sources[local] = input_of(chunk, local, stretch.at.begin);
@@ -261,7 +261,7 @@ bool SharedReduce::reduce_in_heap(const Chunk& chunk, const Stretch& stretch) {
       if (local != here_.local) others.push_back(tensors_[local] + in_tensor);
     }
     reduce_over_node(chunk, {part, stretch.input + in_stretch, stretch.output + in_stretch},
-                   ReduceForm::kWhole, stretch.output + in_stretch, others);
+                     ReduceForm::kWhole, stretch.output + in_stretch, others);
   }
   return true;
 }
@@ -281,7 +281,7 @@ TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
     return {};
   }
   const auto reduced = reduces_by_ranks() ? reduce_by_ranks(chunk, share, deadline)
-                                       : reduce_by_nodes(chunk, share, deadline);
+                                          : reduce_by_nodes(chunk, share, deadline);
   if (reduced.how != WaitEnd::kReady) return reduced;
   return spread_pieces(chunk, share, deadline);
 }
@@ -307,7 +307,7 @@ void SharedReduce::for_each_result(const Chunk& chunk, std::span<const Stretch> 
 }
 
 TcpMesh::End SharedReduce::reduce_by_nodes(const Chunk& chunk, std::span<const Stretch> share,
-                                         TimePoint deadline) {
+                                           TimePoint deadline) {
   const Range whole = shape(chunk).share(here_.local);
   scratch_.partial.resize(std::max(scratch_.partial.size(), whole.size() * accumulator_size_));
   for (const Stretch& stretch : share) {
@@ -371,7 +371,7 @@ TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, TimePoint deadline
 }
 
 TcpMesh::End SharedReduce::reduce_by_ranks(const Chunk& chunk, std::span<const Stretch> share,
-                                         TimePoint deadline) {
+                                           TimePoint deadline) {
   const auto collected = collect_inputs(chunk, deadline);
   if (collected.how != WaitEnd::kReady || !is_reduced_on(here_.node)) return collected;
   const Range piece = shape(chunk).piece(here_.local, here_.node);
@@ -388,10 +388,10 @@ TcpMesh::End SharedReduce::reduce_by_ranks(const Chunk& chunk, std::span<const S
       }
       sources[here_.rank] = own + (at.begin - input.begin) * size_;
       job_.kernel(ReduceForm::kWhole)({.sources = sources.data(),
-                                     .source_count = ranks,
-                                     .count = at.size(),
-                                     .out = out,
-                                     .divisor = job_.divisor(here_.layout.world_size())});
+                                       .source_count = ranks,
+                                       .count = at.size(),
+                                       .out = out,
+                                       .divisor = job_.divisor(here_.layout.world_size())});
     });
   });
   return {};
@@ -437,10 +437,10 @@ void SharedReduce::reduce_over_nodes(const Chunk& chunk, std::span<const Stretch
     }
     sources[here_.node] = scratch_.partial.data() + (at.begin - share_begin) * accumulator_size_;
     job_.kernel(ReduceForm::kFinish)({.sources = sources.data(),
-                                    .source_count = here_.layout.node_count(),
-                                    .count = at.size(),
-                                    .out = out,
-                                    .divisor = job_.divisor(here_.layout.world_size())});
+                                      .source_count = here_.layout.node_count(),
+                                      .count = at.size(),
+                                      .out = out,
+                                      .divisor = job_.divisor(here_.layout.world_size())});
   });
 }
 

@@ -114,12 +114,12 @@ class SharedReduce final : public ChunkedCall {
   // Returns the contiguous parts of this rank's share, in the order of the chunk.
   std::vector<Stretch> own_share(const Chunk& chunk) const;
   void reduce_over_node(const Chunk& chunk, const Stretch& stretch, ReduceForm form, char* out,
-                      std::span<void* const> copies);
+                        std::span<void* const> copies);
   bool reduce_in_heap(const Chunk& chunk, const Stretch& stretch);
   TcpMesh::End reduce_by_nodes(const Chunk& chunk, std::span<const Stretch> share,
-                             TimePoint deadline);
+                               TimePoint deadline);
   TcpMesh::End reduce_by_ranks(const Chunk& chunk, std::span<const Stretch> share,
-                             TimePoint deadline);
+                               TimePoint deadline);
   template <class Visit>
   void for_each_input(const Chunk& chunk, std::span<const Stretch> share, int local, Range range,
                       Visit visit) const;

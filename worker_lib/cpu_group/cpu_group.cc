@@ -15,7 +15,8 @@ constexpr Duration kMoment = std::chrono::seconds(1);
 
 class PeerInfoExchange {
  public:
-  PeerInfoExchange(Store& store, const CpuGroupOptions& options) : store_(store), options_(options) {
+  PeerInfoExchange(Store& store, const CpuGroupOptions& options)
+      : store_(store), options_(options) {
     for (int rank = 0; rank < options.world_size; ++rank) {
       keys_.push_back(options.name + "/card/" + std::to_string(rank));
     }

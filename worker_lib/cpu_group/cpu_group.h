@@ -73,7 +73,7 @@ struct CpuGroupOptions {
   // The checks that this rank makes of calls, as text; empty: none. Checks make calls of their
   // own, so ranks with different texts form no group.
   std::string checks;
-  Duration timeout{};   // for forming the group
+  Duration timeout{};  // for forming the group
   // For a group within a world: called twice a second while other ranks have not come. An error
   // from it ends the wait. Null: only the store is waited for.
   std::function<std::optional<Error>()> fate = {};

@@ -43,9 +43,9 @@ struct PeerInfo {
   std::string checks;          // CpuGroupOptions
   // Of its worker page, in the file that it shows to its node; empty: none.
   std::string page_offset;
-  std::string machine;      // the machine on which it runs
-  std::string cpus;         // '1' for each processor that the rank may use
-  std::string cache;        // bytes of a core's second-level cache; "0": unknown
+  std::string machine;  // the machine on which it runs
+  std::string cpus;     // '1' for each processor that the rank may use
+  std::string cache;    // bytes of a core's second-level cache; "0": unknown
   // Ranks with equal text share memory. It may hold line ends, hence the last field.
   std::string node;
 };
@@ -315,14 +315,14 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
   std::vector<std::string> listeners;
   for (const int rank : neighbours) listeners.push_back(peers->at(rank).listener);
   Result<NodeMembers> members = bootstrap_node(*node_listener, listeners[0],
-                                          {.ranks = neighbours,
-                                           .listeners = listeners,
-                                           .local = here.local,
-                                           .token = parts.token,
-                                           .page = options.page.file,
-                                           .segment_bytes = here.segment.total,
-                                           .deadline = deadline,
-                                           .fate = options.fate});
+                                               {.ranks = neighbours,
+                                                .listeners = listeners,
+                                                .local = here.local,
+                                                .token = parts.token,
+                                                .page = options.page.file,
+                                                .segment_bytes = here.segment.total,
+                                                .deadline = deadline,
+                                                .fate = options.fate});
   if (!members) return members.error();
   parts.segment = std::make_shared<const ShmSegment>(std::move(members->segment));
   parts.lives = std::move(members->lives);

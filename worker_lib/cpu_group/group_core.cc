@@ -44,7 +44,7 @@ Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
 GroupCore::GroupCore(GroupParts parts)
     : parts_(std::move(parts)),
       progress_(parts_.segment->at(parts_.here.segment.progress), parts_.here.local_count(),
-             parts_.here.local, parts_.spin) {
+                parts_.here.local, parts_.spin) {
   parts_.here.memory = parts_.segment->at(0);
   parts_.here.progress = &progress_;
   if (!parts_.data_sockets.empty()) {

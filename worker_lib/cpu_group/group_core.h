@@ -39,9 +39,9 @@ struct GroupParts {
   PeerMemory memory;
   std::unique_ptr<WakeupFds> wakeups;
   std::vector<PeerWatch::Link> links;
-  std::vector<UniqueFd> data_sockets;  // by node; empty on a single node
-  std::unique_ptr<PeerListener> listener;       // null on a single node
-  std::vector<HostPort> addresses;     // by rank
+  std::vector<UniqueFd> data_sockets;                          // by node; empty on a single node
+  std::unique_ptr<PeerListener> listener;                      // null on a single node
+  std::vector<HostPort> addresses;                             // by rank
   std::function<std::string(std::span<const int>)> elsewhere;  // CpuGroupOptions
 };
 

@@ -105,7 +105,7 @@ Mailbox::Mailbox(GroupCore& core)
     : core_(core),
       here_(core.here()),
       sleep_state_(*reinterpret_cast<SleepState*>(here_.memory +
-                                       here_.segment.ring(here_.local, here_.local))) {
+                                                  here_.segment.ring(here_.local, here_.local))) {
   const auto sleep_state_of = [&](int local) -> SleepState& {
     return *reinterpret_cast<SleepState*>(here_.memory + here_.segment.ring(local, local));
   };
@@ -249,8 +249,8 @@ bool Mailbox::claim_thread() {
   return is_thread_woken_ = true;
 }
 
-// Locks the mutex. A driver that spins unlocks the mutex when lock_waiters_ says that a thread waits
-// here.
+// Locks the mutex. A driver that spins unlocks the mutex when lock_waiters_ says that a thread
+// waits here.
 void Mailbox::lock_in_turn(Lock& lock) {
   lock_waiters_.fetch_add(1);
   lock.lock();
@@ -649,7 +649,7 @@ bool Mailbox::connect(Peer& peer) {
   if (peer.out) return true;
   Result<BegunConnect> call =
       begin_connect_to_peer(core_.parts().addresses[static_cast<std::size_t>(peer.rank)],
-                         core_.parts().token, here_.rank, peer.rank, ConnectionUse::kMessages);
+                            core_.parts().token, here_.rank, peer.rank, ConnectionUse::kMessages);
   if (!call) {
     fail_all(call.error().kind, -1, call.error().message());
     return false;
@@ -798,8 +798,7 @@ void Mailbox::take_set_aside(Transfer& receive, std::map<MessageId, Message>::it
 void Mailbox::take_rts(Peer& peer, Transfer& receive, const Head& offer) {
   receive.source = peer.rank;
   receive.is_under_way = true;
-  Frame frame{
-      .head = {.what = What::kCts, .transfer = offer.transfer, .receive = receive.number}};
+  Frame frame{.head = {.what = What::kCts, .transfer = offer.transfer, .receive = receive.number}};
   if (offer.bytes != receive.bytes) receive.flaw = wrong_size(receive, offer.bytes);
   if (receive.flaw || offer.bytes == 0) {
     // The receive ends when the FIN has been written, because the sender waits for the FIN.

@@ -157,8 +157,8 @@ class Mailbox {
   std::mutex mutex_;
   // Blocking calls wait for it: a driver stopped, or an answer came.
   std::condition_variable changed_;
-  std::condition_variable work_;     // the mailbox's threads wait for it: see run()
-  std::condition_variable idle_;     // nothing is in flight any more
+  std::condition_variable work_;  // the mailbox's threads wait for it: see run()
+  std::condition_variable idle_;  // nothing is in flight any more
   bool driving_ = false;
   bool sleeping_ = false;  // the driver sleeps
   bool closing_ = false;

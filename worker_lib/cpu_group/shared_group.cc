@@ -140,7 +140,7 @@ Result<void> SharedGroup::run_reduce(CallHeader header, const ReduceJob& job,
 }
 
 Result<SharedGroup::PhaseEnd> SharedGroup::reduce_staged(Collective& collective,
-                                                      const ReduceJob& job) {
+                                                         const ReduceJob& job) {
   if (job.kind != CallKind::kReduceScatter && InlineCollective::suits(here_, job.data.bytes())) {
     InlineReduce call(here_, job);
     return run_phase(collective, call);
@@ -157,8 +157,8 @@ Result<SharedGroup::PhaseEnd> SharedGroup::reduce_staged(Collective& collective,
 // read it then, and see all that they have waited for. So the result counts only while the group
 // is intact. On one node that is checked at the end. With several nodes it is checked before
 // reduced bytes leave the node (TcpMesh::exchange).
-Result<SharedGroup::PhaseEnd> SharedGroup::reduce_in_heap(Collective& collective, const ReduceJob& job,
-                                                     std::size_t place) {
+Result<SharedGroup::PhaseEnd> SharedGroup::reduce_in_heap(Collective& collective,
+                                                          const ReduceJob& job, std::size_t place) {
   tensors_.resize(here_.local_count());
   SharedReduce call(here_, job, scratch_, tensors_);
   Result<PhaseEnd> leg = PhaseEnd::kMixed;
@@ -174,7 +174,8 @@ Result<SharedGroup::PhaseEnd> SharedGroup::reduce_in_heap(Collective& collective
 
 // A rank that has failed owns its memory again, from which other ranks may still read. The bytes
 // that they have read count only if the group is still intact afterwards.
-Result<SharedGroup::PhaseEnd> SharedGroup::only_if_whole(Collective& collective, Result<PhaseEnd> leg) {
+Result<SharedGroup::PhaseEnd> SharedGroup::only_if_whole(Collective& collective,
+                                                         Result<PhaseEnd> leg) {
   if (leg && *leg == PhaseEnd::kDone && progress_.failed_by_now()) {
     return core_->fail(collective.attempt, WaitEnd::kFailed);
   }
@@ -291,7 +292,7 @@ SharedGroup::Way SharedGroup::choose_way(PullTrial& trial, std::size_t bytes, st
 // Returns kMixed on all ranks if a rank cannot read the memory of all others: it may be allowed
 // less than the others, or less than when the group was formed.
 Result<SharedGroup::PhaseEnd> SharedGroup::pull(Collective& collective, std::uint64_t shortcut,
-                                           const Way& way, PullJob job) {
+                                                const Way& way, PullJob job) {
   const bool settles = way.trial && way.trial->is_last(way.bytes);
   if (settles) job.found_quicker = way.trial->is_quicker(way.bytes);
   CmaCollective call(here_, core_->parts().memory, job);
@@ -441,7 +442,7 @@ Result<void> SharedGroup::done(const Result<PhaseEnd>& leg) {
 }
 
 Result<SharedGroup::PhaseEnd> SharedGroup::run_phase(Collective& collective, ChunkedCall& call,
-                                              std::size_t place) {
+                                                     std::size_t place) {
   collective.attempt.round = ++round_;
   progress_.enter(collective.header, round_, place);
   try {
@@ -457,7 +458,7 @@ Result<SharedGroup::PhaseEnd> SharedGroup::run_phase(Collective& collective, Chu
 }
 
 Result<SharedGroup::PhaseEnd> SharedGroup::take_steps(const CallHeader& header, ChunkedCall& call,
-                                                 const OperationContext& attempt) {
+                                                      const OperationContext& attempt) {
   using Action = ChunkPipeline::Action;
   ChunkPipeline pipeline(next_arrival_, call.chunks(), call.work_mode());
   bool arrived = false;
@@ -510,8 +511,8 @@ TcpMesh::End SharedGroup::work_in_tensors_of_others(ChunkedCall& call,
 
 // Runs a phase that is carried out if all ranks have the same shortcut.
 Result<SharedGroup::PhaseEnd> SharedGroup::take_shortcut(Collective& collective,
-                                                      std::uint64_t shortcut, ChunkedCall& call,
-                                                      std::size_t place) {
+                                                         std::uint64_t shortcut, ChunkedCall& call,
+                                                         std::size_t place) {
   collective.header.shortcut = shortcut;
   Result<PhaseEnd> leg = run_phase(collective, call, place);
   collective.header.shortcut = 0;

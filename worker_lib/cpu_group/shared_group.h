@@ -89,7 +89,7 @@ class SharedGroup final : public CpuGroup {
   };
   Result<PhaseEnd> run_phase(Collective& collective, ChunkedCall& call, std::size_t place = 0);
   Result<PhaseEnd> take_shortcut(Collective& collective, std::uint64_t shortcut, ChunkedCall& call,
-                            std::size_t place = 0);
+                                 std::size_t place = 0);
   Result<PhaseEnd> only_if_whole(Collective& collective, Result<PhaseEnd> leg);
   // Way: how a call moves its bytes from rank to rank.
   struct Way {
@@ -98,7 +98,8 @@ class SharedGroup final : public CpuGroup {
     bool pulls = false;
   };
   Way choose_way(PullTrial& trial, std::size_t bytes, std::size_t pieces, std::size_t in_all) const;
-  Result<PhaseEnd> pull(Collective& collective, std::uint64_t shortcut, const Way& way, PullJob job);
+  Result<PhaseEnd> pull(Collective& collective, std::uint64_t shortcut, const Way& way,
+                        PullJob job);
   static Result<void> done(const Result<PhaseEnd>& leg);
   PhaseEnd turn_back();
   bool every_node_folds(std::size_t bytes) const;
@@ -111,7 +112,7 @@ class SharedGroup final : public CpuGroup {
   Result<PairSizes> agree_on_sizes(Collective& collective, std::span<const ReadableBytes> inputs,
                                    std::span<const WritableBytes> outputs);
   Result<PhaseEnd> take_steps(const CallHeader& header, ChunkedCall& call,
-                           const OperationContext& attempt);
+                              const OperationContext& attempt);
   TcpMesh::End work_in_tensors_of_others(ChunkedCall& call, const ChunkedCall::Chunk& chunk,
                                          TimePoint deadline);
   // Waits until all ranks are in the phase. Returns whether they have the same shortcut; in all

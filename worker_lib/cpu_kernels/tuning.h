@@ -1,7 +1,7 @@
 // CpuTuning: the parameters of the cpu engine that were found by measuring.
 // `benchmarks/collectives.py --only tuning` runs the engine with other values;
-// docs/measurements/collectives.md has the table. No result depends on them. Plain values and a pure
-// function; thread-safe.
+// docs/measurements/collectives.md has the table. No result depends on them. Plain values and a
+// pure function; thread-safe.
 #pragma once
 
 #include <cstddef>

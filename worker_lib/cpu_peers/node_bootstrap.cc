@@ -397,7 +397,7 @@ std::string read_line(const char* path) {
 
 Result<NodeListener> NodeListener::open() {
   NodeListener listener{UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
-                "ddprun-" + random_hex(16)};
+                        "ddprun-" + random_hex(16)};
   socklen_t length = 0;
   const sockaddr_un address = address_of(listener.name, length);
   if (!listener.listener.valid() ||
@@ -417,7 +417,7 @@ std::string shm_domain() {
 std::string machine_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
 
 Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_name,
-                              const NodeBootstrapOptions& options) {
+                                   const NodeBootstrapOptions& options) {
   if (options.local != 0) return join_leader(leader_name, options);
   return Leader(listener, options).meet();
 }

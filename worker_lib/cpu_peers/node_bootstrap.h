@@ -54,11 +54,11 @@ std::string machine_id();
 inline constexpr Duration kGlanceAtOthers = std::chrono::milliseconds(500);
 
 struct NodeBootstrapOptions {
-  std::vector<int> ranks;          // of this node; the first one leads
+  std::vector<int> ranks;              // of this node; the first one leads
   std::vector<std::string> listeners;  // their listeners; empty: not known
   int local = 0;                       // this rank's local index
   std::string token;                   // the group's secret; a connection without it is closed
-  int page = -1;                   // the file of its worker page; -1: none
+  int page = -1;                       // the file of its worker page; -1: none
   std::size_t segment_bytes = 0;
   Deadline deadline;
   std::function<std::optional<Error>()> fate = {};  // CpuGroupOptions
@@ -66,7 +66,7 @@ struct NodeBootstrapOptions {
 
 struct NodeMembers {
   ShmSegment segment;
-  std::vector<UniqueFd> lives;  // pidfds by local index; readable when the process has ended
+  std::vector<UniqueFd> lives;    // pidfds by local index; readable when the process has ended
   std::vector<UniqueFd> wakeups;  // eventfds by local index, see WakeupFds
   std::vector<UniqueFd> pages;    // by local index; a rank without a page has another file here
 };
@@ -79,6 +79,6 @@ struct NodeMembers {
 // - kTimeout names the ranks that did not come.
 // - kProtocol: the leader's process belongs to another user, or its segment is not sealed.
 Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_name,
-                              const NodeBootstrapOptions& options);
+                                   const NodeBootstrapOptions& options);
 
 }  // namespace ddprun

@@ -152,7 +152,7 @@ Result<BegunConnect> begin_connect_to_peer(const HostPort& address, const std::s
   }
   const Hello hello = make_hello(token, from, to, use);
   return BegunConnect{std::move(socket),
-                   std::string(reinterpret_cast<const char*>(&hello), sizeof hello)};
+                      std::string(reinterpret_cast<const char*>(&hello), sizeof hello)};
 }
 
 }  // namespace ddprun

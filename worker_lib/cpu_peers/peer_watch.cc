@@ -1,8 +1,8 @@
 #include "worker_lib/cpu_peers/peer_watch.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <linux/sockios.h>
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>

@@ -71,8 +71,7 @@ bool SharedHeap::make_private(std::size_t place, std::size_t bytes) {
   const std::size_t begin = place / page * page;
   const std::size_t end = (place + bytes + page - 1) / page * page;
   char* const target = at(local_, begin);
-  const std::size_t offset =
-      segment_->heap_offset() + static_cast<std::size_t>(target - base_);
+  const std::size_t offset = segment_->heap_offset() + static_cast<std::size_t>(target - base_);
   const std::lock_guard lock(mutex_);
   void* const aside = mmap(nullptr, end - begin, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_NORESERVE, segment_->fd(), static_cast<off_t>(offset));

@@ -180,7 +180,7 @@ bool SharedProgress::yield(Ready ready) {
 
 template <class Ready, class Gone>
 WaitEnd SharedProgress::wait(std::int32_t whom, std::uint64_t tick, TimePoint deadline, Ready ready,
-                        Gone gone) {
+                             Gone gone) {
   if (ready()) return WaitEnd::kReady;
   const bool alone = spin_ > Duration::zero() && !shares_core();
   if (alone ? spin(ready) : yield(ready)) return WaitEnd::kReady;

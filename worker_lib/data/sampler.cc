@@ -76,8 +76,8 @@ struct DistributedSampler::State {
   // Facts about the loader of this pass.
   bool is_ahead = false;  // requests samples before the loop wants them
   bool is_in_order = true;
-  bool is_announced = false;  // by a loader, whose reset() comes next
-  std::size_t requested = 0;  // handed out up to the loader's last request ahead of the loop
+  bool is_announced = false;   // by a loader, whose reset() comes next
+  std::size_t requested = 0;   // handed out up to the loader's last request ahead of the loop
   std::size_t last_batch = 0;  // handed out by the last next()
   std::size_t missed = 0;      // of it, because the dataset failed to make the batch
   // Samples in a rank's batch, and in the global batch of the loaded state; 0: not known.

@@ -60,8 +60,7 @@ namespace {
 struct OfParameter {
   torch::Tensor parameter;
   // Position in the order of the first arrivals, which is the order of the first layout.
-  std::int64_t number =
-      0;
+  std::int64_t number = 0;
   torch::Tensor error, last_q;
 };
 

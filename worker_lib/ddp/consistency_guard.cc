@@ -122,8 +122,7 @@ void ConsistencyGuard::begin(std::int64_t passes, HashTable own) {
               .own = std::move(own),
               .all = torch::empty({group_.size(), 2}, mine.options()),
               .work = {}};
-  check.work =
-      group_.all_gather_into_tensor(check.all, mine, {.timeout = timeout_, .async = true});
+  check.work = group_.all_gather_into_tensor(check.all, mine, {.timeout = timeout_, .async = true});
   check_ = std::move(check);
   last_begun_ = passes;
 }
@@ -149,12 +148,12 @@ void ConsistencyGuard::report(const Check& check) {
     tables.push_back(table_of(table));
   const std::vector<Difference> differences = find_differences(tables);
   DDPRUN_ASSERT(!differences.empty(), "tables with different hashes differ");
-  refuse("forward of DistributedDataParallel: the ranks have drifted apart: " +
-             text_of(differences) + ". They were the same after step " +
-             std::to_string(last_equal_) + ", and no more after step " +
-             std::to_string(check.passes) + " (option 'check_consistency_every' " +
-             std::to_string(every_) + ")",
-         DistError::Kind::kCorrupt, only_culprit(differences).value_or(-1));
+  refuse(
+      "forward of DistributedDataParallel: the ranks have drifted apart: " + text_of(differences) +
+          ". They were the same after step " + std::to_string(last_equal_) +
+          ", and no more after step " + std::to_string(check.passes) +
+          " (option 'check_consistency_every' " + std::to_string(every_) + ")",
+      DistError::Kind::kCorrupt, only_culprit(differences).value_or(-1));
 }
 
 }  // namespace ddprun

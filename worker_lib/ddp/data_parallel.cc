@@ -80,19 +80,20 @@ Description describe(const torch::nn::Module& module, const DataParallelOptions&
   Description lines;
   for (const auto& [name, p] : shared_parameters(module, options)) {
     lines.parameters.push_back("parameter '" + name + "' " + dtype_and_shape(p) + " strides " +
-                    text_of(p.strides()) + " on " + c10::DeviceTypeName(p.device().type(), true) +
-                    (p.requires_grad() ? " requires grad" : " requires no grad"));
+                               text_of(p.strides()) + " on " +
+                               c10::DeviceTypeName(p.device().type(), true) +
+                               (p.requires_grad() ? " requires grad" : " requires no grad"));
   }
   for (const auto& [name, buffer] : shared_buffers(module, options))
     lines.buffers.push_back("buffer '" + name + "' " + dtype_and_shape(buffer));
-  lines.options = {"option 'first_bucket_bytes' " + std::to_string(options.first_bucket_bytes),
-                   "option 'bucket_bytes' " + std::to_string(options.bucket_bytes),
-                   on_or_off("broadcast_buffers", options.broadcast_buffers),
-                   on_or_off("find_unused_parameters", options.find_unused_parameters),
-                   on_or_off("static_graph", options.static_graph),
-                   on_or_off("check_passes_late", options.check_passes_late),
-                   "option 'check_consistency_every' " +
-                       std::to_string(options.check_consistency_every)};
+  lines.options = {
+      "option 'first_bucket_bytes' " + std::to_string(options.first_bucket_bytes),
+      "option 'bucket_bytes' " + std::to_string(options.bucket_bytes),
+      on_or_off("broadcast_buffers", options.broadcast_buffers),
+      on_or_off("find_unused_parameters", options.find_unused_parameters),
+      on_or_off("static_graph", options.static_graph),
+      on_or_off("check_passes_late", options.check_passes_late),
+      "option 'check_consistency_every' " + std::to_string(options.check_consistency_every)};
   return lines;
 }
 
@@ -103,10 +104,9 @@ std::string difference_in(const std::string& kind, const std::vector<json>& of_r
   for (const json& lines : of_ranks) most = std::max(most, lines.size());
   const auto line = [&](std::size_t rank, std::size_t i) {
     const json& lines = of_ranks[rank];
-    return i < lines.size()
-               ? lines[i].get<std::string>()
-               : "only " + std::to_string(lines.size()) + " " + kind +
-                     (lines.size() == 1 ? "" : "s");
+    return i < lines.size() ? lines[i].get<std::string>()
+                            : "only " + std::to_string(lines.size()) + " " + kind +
+                                  (lines.size() == 1 ? "" : "s");
   };
   for (std::size_t i = 0; i < most; ++i)
     for (std::size_t rank = 1; rank < of_ranks.size(); ++rank)
@@ -130,8 +130,7 @@ void expect_same_everywhere(const Description& own, ProcessGroup& group,
     std::vector<json> of_ranks;
     for (const json& one : all) of_ranks.push_back(one.at(kind));
     const std::string difference = difference_in(kind, of_ranks);
-    if (!difference.empty())
-      refuse_to_construct("the ranks have different modules: " + difference);
+    if (!difference.empty()) refuse_to_construct("the ranks have different modules: " + difference);
   }
   DDPRUN_ASSERT(false, "texts with different digests differ");
 }

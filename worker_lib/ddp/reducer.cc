@@ -730,7 +730,8 @@ void Reducer::expect_same_epoch(const PassWords& words, const OwnPart& own, Look
     text += (text.empty() ? "" : ", ") + name_ranks(of_epoch) +
             (of_epoch.size() == 1 ? " is" : " are") + " in epoch " + std::to_string(epoch);
   refuse_pass(text +
-              " by DistributedSampler::set_epoch(); the ranks have had different numbers of batches in an epoch, "
+              " by DistributedSampler::set_epoch(); the ranks have had different numbers of "
+              "batches in an epoch, "
               "or one has left its loop early");
 }
 

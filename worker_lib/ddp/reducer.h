@@ -160,8 +160,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     std::vector<std::string> missing = {};  // parameters without a gradient
     bool is_nested = false;                 // within another backward pass
     std::int64_t epoch = 0;
-    std::vector<Work> works = {};              // of the pass
-    double scale = 1;  // factor that makes the words sums
+    std::vector<Work> works = {};  // of the pass
+    double scale = 1;              // factor that makes the words sums
   };
 
   // kAlone: without a collective, because the other ranks are elsewhere. Its messages name less.
@@ -253,8 +253,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::shared_ptr<const std::atomic<bool>> is_scope_open_;  // of the last guard; null before the
                                                             // first
   // A gradient of an output has come, in a pass that reaches the parameters.
-  bool is_pass_due_ =
-      false;
+  bool is_pass_due_ = false;
   std::int64_t passes_ = 0;  // synchronised ones
   bool was_local_ = false;
   std::optional<ReductionPass> pass_;

@@ -1,7 +1,7 @@
 #include "worker_lib/group/any_rank.h"
 
-#include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/core/StreamGuard.h>
 #include <torch/types.h>
 
 #include <algorithm>

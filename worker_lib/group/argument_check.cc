@@ -13,16 +13,13 @@
 namespace ddprun {
 namespace {
 
-constexpr std::array kKnownDtypes{
-    torch::kBool,           torch::kUInt8,          torch::kInt8,
-    torch::kInt16,          torch::kInt32,          torch::kInt64,
-    torch::kFloat16,        torch::kBFloat16,       torch::kFloat32,
-    torch::kFloat64,        torch::kComplexFloat,   torch::kComplexDouble,
-    torch::kUInt16,         torch::kUInt32,         torch::kUInt64,
-    torch::kFloat8_e5m2,    torch::kFloat8_e4m3fn,  torch::kFloat8_e5m2fnuz,
-    torch::kFloat8_e4m3fnuz,
+constexpr std::array kKnownDtypes {
+  torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt16, torch::kInt32, torch::kInt64,
+      torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64, torch::kComplexFloat,
+      torch::kComplexDouble, torch::kUInt16, torch::kUInt32, torch::kUInt64, torch::kFloat8_e5m2,
+      torch::kFloat8_e4m3fn, torch::kFloat8_e5m2fnuz, torch::kFloat8_e4m3fnuz,
 #if DDPRUN_HAS_FLOAT8_E8M0
-    torch::kFloat8_e8m0fnu,
+      torch::kFloat8_e8m0fnu,
 #endif
 };
 
@@ -323,7 +320,8 @@ void ArgumentCheck::op(ReduceOp op, double factor, const torch::Tensor& tensor) 
            c10::toString(type));
   };
   if (!is_reducible(element_type_of(type))) {
-    refuse(std::string("op ") + to_text(op) + " cannot reduce " + c10::toString(type) +
+    refuse(
+        std::string("op ") + to_text(op) + " cannot reduce " + c10::toString(type) +
         ": tensors of this dtype can be moved (broadcast, all_gather, send, ...), but not reduced; "
         "convert it");
   }

@@ -28,8 +28,9 @@ void call_for_all(const All& all, Call call) {
 
 // Pinned memory: a copy to or from pageable memory would wait for the stream of a GPU.
 torch::Tensor host_tensor_for(const torch::Tensor& on_device) {
-  return torch::empty(on_device.sizes(), torch::TensorOptions(on_device.scalar_type())
-                                             .pinned_memory(on_device.is_cuda()));
+  return torch::empty(
+      on_device.sizes(),
+      torch::TensorOptions(on_device.scalar_type()).pinned_memory(on_device.is_cuda()));
 }
 
 HostCopy::HostCopy(const torch::Tensor& values) {

@@ -903,8 +903,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
     std::ranges::stable_sort(members, {}, [&](int r) { return choices[r][1]; });
     std::vector<int> ranks;
     for (const int r : members) ranks.push_back(world_ranks()[static_cast<std::size_t>(r)]);
-    return value_or_throw(
-        identity_.factory->form(ranks, options, left(deadline), std::move(seed)));
+    return value_or_throw(identity_.factory->form(ranks, options, left(deadline), std::move(seed)));
   });
 }
 

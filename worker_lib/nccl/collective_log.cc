@@ -184,9 +184,8 @@ std::optional<CallNote> read_note(std::string_view note) {
   if (note.size() < sizeof head) return std::nullopt;
   std::memcpy(&head, note.data(), sizeof head);
   if (head.count > CollectiveLog::kShown || head.messages > CollectiveLog::kShownMessages ||
-      note.size() !=
-          sizeof head + head.count * sizeof(CollectiveLogEntry) +
-               head.messages * sizeof(MessageEntry)) {
+      note.size() != sizeof head + head.count * sizeof(CollectiveLogEntry) +
+                         head.messages * sizeof(MessageEntry)) {
     return std::nullopt;
   }
   CallNote read{.called = head.called, .first = head.first, .entries = {}, .messages = {}};

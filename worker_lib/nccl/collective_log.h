@@ -80,9 +80,9 @@ class CollectiveLog {
 
  private:
   std::uint64_t called_ = 0;
-  std::uint64_t oldest_ = 1;         // that has not ended
-  std::uint64_t chain_ = 0;          // of all calls
-  PairBalance pairs_;                // of all calls
+  std::uint64_t oldest_ = 1;                // that has not ended
+  std::uint64_t chain_ = 0;                 // of all calls
+  PairBalance pairs_;                       // of all calls
   std::deque<CollectiveLogEntry> entries_;  // up to the last call
 
   struct Message {

@@ -207,11 +207,10 @@ Result<void> NcclCommunicator::delete_id(Store& store) const {
 
 Result<void> NcclCommunicator::init(const std::vector<NcclUniqueId>& ids,
                                     const Deadline& deadline) {
-  const auto call = [&api = api_, ids, size = options_.world_size, rank = options_.rank](
-                        NcclComm* made) {
+  const auto call = [&api = api_, ids, size = options_.world_size,
+                     rank = options_.rank](NcclComm* made) {
     if (ids.size() == 1) return api.comm_init_rank(made, size, ids[0], rank);
-    return api.comm_init_rank_scalable(made, size, rank, ids.data(),
-                                       static_cast<int>(ids.size()));
+    return api.comm_init_rank_scalable(made, size, rank, ids.data(), static_cast<int>(ids.size()));
   };
   const Result<NcclResult> started = call_aside(call, deadline);
   if (!started) return started.error();
@@ -231,11 +230,10 @@ Result<NcclComm> NcclCommunicator::make_part(int color, int key, const Deadline&
   NcclCommunicator* const self[] = {this};
   set_settled(self, false);
   const int its_color = color < 0 ? std::numeric_limits<int>::max() - options_.rank : color;
-  const Result<NcclResult> started = call_aside(
-      [&api = api_, comm = handle(), its_color, key](NcclComm* made) {
-        return api.comm_split(comm, its_color, key, made);
-      },
-      deadline);
+  const Result<NcclResult> started =
+      call_aside([&api = api_, comm = handle(), its_color,
+                  key](NcclComm* made) { return api.comm_split(comm, its_color, key, made); },
+                 deadline);
   if (!started) return started.error();
   if (is_failure(*started)) {
     // The split has not begun. NCCL's state says whether this communicator is still usable.
@@ -263,8 +261,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::split(int color, int
         .within("split the NCCL communicator of " + std::to_string(options_.world_size) + " ranks");
   }
   NcclCommunicatorOptions options{.rank = options_.rank, .abort_grace = options_.abort_grace};
-  std::unique_ptr<NcclCommunicator> part(new NcclCommunicator(
-      api_, std::make_shared<NcclAbortState>(), std::move(options), device_));
+  std::unique_ptr<NcclCommunicator> part(
+      new NcclCommunicator(api_, std::make_shared<NcclAbortState>(), std::move(options), device_));
   part->comm_ = *made;
   part->is_settled_ = true;
   if (color < 0) {

@@ -31,7 +31,7 @@ std::optional<std::string> DesyncDetector::look(TimePoint now, bool has_moved, c
 }
 
 bool DesyncDetector::asks(TimePoint now, const std::vector<std::optional<CallNote>>& notes,
-                       const Sight& sight) const {
+                          const Sight& sight) const {
   const Duration stuck = now - moved_at_;
   const Duration since = now - asked_at_;
   const auto first = std::ranges::find_if(notes, [](const auto& note) { return note.has_value(); });

@@ -227,10 +227,10 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
     if (issue.header) collective_log_.enter(*issue.header, lane.place, issue.pairs);
     for (const NcclIssue::Message& one : issue.messages) {
       collective_log_.enter_message(issue.what.number,
-                            {.bytes = one.bytes,
-                             .peer = one.peer,
-                             .place = static_cast<std::uint16_t>(lane.place),
-                             .is_send = static_cast<std::uint16_t>(one.is_send)});
+                                    {.bytes = one.bytes,
+                                     .peer = one.peer,
+                                     .place = static_cast<std::uint16_t>(lane.place),
+                                     .is_send = static_cast<std::uint16_t>(one.is_send)});
     }
   }
   const Result<void> joined = join(lane, issue, is_captured, deadline);

@@ -200,7 +200,7 @@ class NcclEngine {
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by place
   CollectiveLog collective_log_;
-  bool is_meeting_ = false;      // the caller's thread is making a communicator
+  bool is_meeting_ = false;  // the caller's thread is making a communicator
   std::optional<Launching> launching_;
   std::uint64_t reaped_ = 0;     // calls that have ended
   NcclWork::Callbacks to_call_;  // for those calls: the watcher runs them

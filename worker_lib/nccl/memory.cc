@@ -63,9 +63,8 @@ std::vector<CudaEvent> NcclMemory::mark(const std::vector<CudaStream>& streams) 
   for (const CudaStream stream : streams) {
     bool is_capturing = true;
     CudaEvent event = nullptr;
-    const bool may_mark =
-        api_.stream_is_capturing(stream, &is_capturing) == CudaResult::kSuccess &&
-        !is_capturing && api_.event_create(&event) == CudaResult::kSuccess;
+    const bool may_mark = api_.stream_is_capturing(stream, &is_capturing) == CudaResult::kSuccess &&
+                          !is_capturing && api_.event_create(&event) == CudaResult::kSuccess;
     if (may_mark) events.push_back(event);
     if (may_mark && api_.event_record(event, stream) == CudaResult::kSuccess) continue;
     destroy(events);

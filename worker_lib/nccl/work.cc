@@ -113,8 +113,7 @@ Result<bool> NcclWork::poll(Callbacks& then) {
   const std::lock_guard lock(mutex_);
   if (!is_over_ && !is_doomed_ && seen != CudaResult::kNotReady) {
     const bool has_come = seen == CudaResult::kSuccess;
-    finish(has_come ? std::nullopt
-                    : std::optional(cuda_error(stream_.api, to_text(call_), seen)),
+    finish(has_come ? std::nullopt : std::optional(cuda_error(stream_.api, to_text(call_), seen)),
            then);
     done_with.swap(keep_);
   }

@@ -192,8 +192,7 @@ Tensor normalized(const Tensor& input, const Tensor& mean, const Tensor& scale,
     return output;
   }
   for_each_block(input, [&](std::int64_t first, std::int64_t rows) {
-    Tensor block =
-        wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
+    Tensor block = wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
     block.mul_(along_channels(scale, input)).add_(along_channels(bias, input));
     output.narrow(0, first, rows).copy_(block);
   });
@@ -252,8 +251,7 @@ Tensor input_gradient(const Tensor& gradient, const Tensor& input, const Tensor&
     return result;
   }
   for_each_block(input, [&](std::int64_t first, std::int64_t rows) {
-    Tensor block =
-        wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
+    Tensor block = wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
     block.mul_(along_channels(slope, input)).add_(along_channels(constant, input));
     torch::sub_out(block, wide_rows(gradient, first, rows, mean.scalar_type()), block);
     result.narrow(0, first, rows).copy_(block.mul_(along_channels(scale, input)));

@@ -215,8 +215,7 @@ c10::intrusive_ptr<Normalization> normalization_of(const std::string& doing, con
                                                    const detail::BatchNormParts& parts) {
   const Recorded own = recorded_by(input, parts);
   const torch::NoGradGuard no_grad;
-  const GatheredRows all =
-      gather_rows(row_of(moments_of(input), own), parts.group.get(doing));
+  const GatheredRows all = gather_rows(row_of(moments_of(input), own), parts.group.get(doing));
   auto result = c10::make_intrusive<Normalization>(parts);
   result->exchanges = expect_sound(doing, all.numbers(), all.work);
   const auto channels = static_cast<std::size_t>(input.size(1));

@@ -17,7 +17,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kBufferBytes = 4 << 20;  // enough for the disk's full speed
-constexpr std::size_t kAlignment = 4096;  // of memory, position and size of direct writes
+constexpr std::size_t kAlignment = 4096;       // of memory, position and size of direct writes
 
 ssize_t write_file(int fd, const void* data, std::size_t bytes) {
   return file_calls().write(fd, data, bytes);

@@ -304,7 +304,7 @@ struct Reader {
   void operator()(const char* key, torch::Tensor& value) const {
     value.reset();
     if (!as_dict(dict, "state", file).contains(key)) return;  // amsgrad and similar options are off
-    if ((*this)[key].isNone()) return;  // Python's SGD has no value yet
+    if ((*this)[key].isNone()) return;                        // Python's SGD has no value yet
     const torch::Tensor saved = as_tensor((*this)[key], key, file);
     if (saved.sizes() != parameter.sizes())
       refuse("restore the optimizer from " + file + ": '" + key +

@@ -51,8 +51,7 @@ bool is_worth_a_retry(const Error& error) { return error.kind == ErrorKind::kCon
 // Calls `attempt` until it succeeds, fails permanently, the deadline has passed, or next_pause()
 // returns nullopt.
 template <class Try, class NextPause>
-Result<void> with_patience(const Deadline& deadline, Try attempt,
-                           NextPause next_pause) {
+Result<void> with_patience(const Deadline& deadline, Try attempt, NextPause next_pause) {
   std::optional<Error> last;
   for (;;) {
     const Deadline look(kOneLook);

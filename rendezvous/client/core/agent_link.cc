@@ -196,8 +196,8 @@ void AgentLink::try_failed(Try how, TimePoint now, LinkActions& out) {
   if (is_another_program(how, now)) return not_a_service(last_trouble_, out);
   if (is_host_without_service(how, now)) {
     return give_up("the rendezvous service at " + options_.service +
-                       " is gone: it has not answered for " +
-                       to_text(now - confirmed_) + ", and connections are refused" + where_it_ran(),
+                       " is gone: it has not answered for " + to_text(now - confirmed_) +
+                       ", and connections are refused" + where_it_ran(),
                    ExitCode::kServiceLost, out);
   }
   if (how == Try::kRefused && options_.must_answer && !has_spoken_) {

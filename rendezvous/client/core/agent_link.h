@@ -67,9 +67,9 @@ struct ServiceLost {
 struct ServiceRefused {
   std::string reason;
 };
-using LinkAction = std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, LinkTransmit,
-                                LinkDeliver, LinkHandOn, LinkPortRefuses, ServiceLost,
-                                ServiceRefused>;
+using LinkAction =
+    std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, LinkTransmit, LinkDeliver,
+                 LinkHandOn, LinkPortRefuses, ServiceLost, ServiceRefused>;
 using LinkActions = std::vector<LinkAction>;
 
 // How a try to connect failed or a connection ended.

@@ -21,8 +21,8 @@ enum class JobPhase { kForming, kRunning, kEnded };  // rendezvous/membership/co
 
 // Names in pages and in the journal.
 inline constexpr EnumNames<JobPhase, 3> kJobPhaseWords{{{JobPhase::kForming, "forming"},
-                                                    {JobPhase::kRunning, "running"},
-                                                    {JobPhase::kEnded, "ended"}}};
+                                                        {JobPhase::kRunning, "running"},
+                                                        {JobPhase::kEnded, "ended"}}};
 
 // Place: a node that has been told to run the newest generation, and may have workers of it.
 struct Place {
@@ -37,12 +37,12 @@ struct JobState {
   int restarts_used = 0;
   std::vector<Duration> restart_ages = {};  // of the restarts that a window counts
   Strikes strikes = {};
-  std::string reason;   // why the newest generation was formed, or the next one will be
-  bool failed = false;  // the newest generation failed and is being ended
-  std::vector<WorkerEnd> ends;       // of its workers, an excerpt; not empty if it failed
-  std::optional<Verdict> ending;     // the job ends with this when no workers are left
-  std::optional<Verdict> verdict;    // set in kEnded
-  std::vector<Place> places;         // by agent id; empty in kEnded
+  std::string reason;              // why the newest generation was formed, or the next one will be
+  bool failed = false;             // the newest generation failed and is being ended
+  std::vector<WorkerEnd> ends;     // of its workers, an excerpt; not empty if it failed
+  std::optional<Verdict> ending;   // the job ends with this when no workers are left
+  std::optional<Verdict> verdict;  // set in kEnded
+  std::vector<Place> places;       // by agent id; empty in kEnded
   std::vector<std::string> missing;  // hosts of the newest generation that are gone
   std::map<std::string, int>
       node_failures;  // by host: how often its workers were the first to fail

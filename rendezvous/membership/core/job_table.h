@@ -52,7 +52,7 @@ struct ServiceOptions {
   static constexpr int kBeatTimes = 20;  // moments in a heartbeat interval; see next_beat_in()
 
   LeaseTimes times;
-  Duration hello_timeout = std::chrono::seconds(10);  // of a connection without a Hello
+  Duration hello_timeout = std::chrono::seconds(10);     // of a connection without a Hello
   std::size_t handshake_turns = HandshakeTurns::kTurns;  // TLS handshakes of an address at a time
   bool embedded = false;
   std::string host;  // the service's host, as agents name it
@@ -104,8 +104,8 @@ struct JobCounts {
   std::uint64_t lease_losses = 0;
   std::uint64_t refusals = 0;  // of agents
   std::uint64_t jobs_succeeded = 0;
-  std::uint64_t jobs_failed = 0;   // because of their workers or nodes
-  std::uint64_t jobs_stopped = 0;  // by a person, or by a signal to a node
+  std::uint64_t jobs_failed = 0;                  // because of their workers or nodes
+  std::uint64_t jobs_stopped = 0;                 // by a person, or by a signal to a node
   std::map<std::string, std::uint64_t> failures;  // of generations, by kind_word()
 };
 

@@ -292,9 +292,9 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   MembershipOutput then = status(hello.node.agent_id, hello.status, now);
   then.log.insert(then.log.begin(), out.log.begin(), out.log.end());
   out = std::move(then);
-  const bool told = std::any_of(out.tells.begin(), out.tells.end(), [&](const AddressedDirective& tell) {
-    return tell.agent_id == hello.node.agent_id;
-  });
+  const bool told = std::any_of(
+      out.tells.begin(), out.tells.end(),
+      [&](const AddressedDirective& tell) { return tell.agent_id == hello.node.agent_id; });
   if (!told) tell(*members_.find(hello.node.agent_id), out);
   return out;
 }

@@ -149,8 +149,8 @@ class Membership {
     bool connected = false;
     bool awaited = false;  // known from an earlier run, and not heard in this one
     TimePoint last_heard;
-    std::int64_t checkpoints_seen = 0;  // announced before the member began to wait
-    std::optional<int> node_rank;  // in its last generation, if that is the newest one
+    std::int64_t checkpoints_seen = 0;     // announced before the member began to wait
+    std::optional<int> node_rank;          // in its last generation, if that is the newest one
     std::optional<Assignment> assignment;  // of the current generation
     Tally counted = {};                    // its part of tally_
   };
@@ -333,8 +333,8 @@ class Membership {
   std::string reason_ = "start";
   TimePoint forming_since_;
   TimePoint known_since_;
-  std::optional<TimePoint> formed_at_;  // the newest generation; nullopt: in an earlier run
-  std::optional<TimePoint> last_call_;  // then the first generation is formed, with MIN nodes
+  std::optional<TimePoint> formed_at_;     // the newest generation; nullopt: in an earlier run
+  std::optional<TimePoint> last_call_;     // then the first generation is formed, with MIN nodes
   std::optional<TimePoint> recall_until_;  // the job of an earlier run is being recalled
   int recalled_nodes_ = 0;                 // of the generation that is recalled; 0: not known
   bool recall_broken_ = false;    // that generation cannot continue; all nodes are told to stop
@@ -352,8 +352,8 @@ class Membership {
   std::optional<TimePoint> last_free_;  // when a generation last ended so without using budget
   std::optional<Verdict> ending_;       // the job ends with this once every member is idle
   bool at_once_ = false;                // stop without grace, as a person has asked for
-  bool look_ = false;              // it hung: every agent must report what its workers do
-  std::vector<std::string> seen_;  // what the workers did
+  bool look_ = false;                   // it hung: every agent must report what its workers do
+  std::vector<std::string> seen_;       // what the workers did
   std::vector<DatedEnd> ends_;
   std::optional<TimePoint> ends_known_at_;  // ends from a JobState: those of agents are later
   std::int64_t checkpoints_ = 0;            // announced in the current generation

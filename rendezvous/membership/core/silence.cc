@@ -37,9 +37,9 @@ void Membership::note_cut_off(const Member& member, const Hello& hello, TimePoin
   if (!ended || !ran) return;
   if (outage_ && last_heard <= outage_->ended) return;
   const TimePoint patience = last_heard + earliest_patience(options_.lease);
-  const bool failed_itself = std::any_of(
-      is.ends.begin(), is.ends.end(),
-      [&](const WorkerEnd& end) { return is_own_failure(end, now - end.age, patience); });
+  const bool failed_itself = std::any_of(is.ends.begin(), is.ends.end(), [&](const WorkerEnd& end) {
+    return is_own_failure(end, now - end.age, patience);
+  });
   if (failed_itself) return;
   WorkerEnd end{.kind = EndKind::kNodeLost,
                 .message = "it was cut off from the rendezvous service for " +

@@ -1,6 +1,6 @@
 // A user's program: a world of one without a launcher, any number of ranks under ddprun.
-#include <ddprun/ddprun.hpp>
 #include <torch/torch.h>
+#include <ddprun/ddprun.hpp>
 
 #include <iostream>
 

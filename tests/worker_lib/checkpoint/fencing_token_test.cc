@@ -51,11 +51,11 @@ class FencingTokens : public testing::Test {
 
 TEST_F(FencingTokens, AreReadAsTheyWereWritten) {
   const FencingToken claim{.number = 3,
-                              .generation = 2,
-                              .owner = "ab",
-                              .accepted = {{5, "five"}, {7, "seven"}},
-                              .job = "job A",
-                              .displaced = {{"job B", 3}, {"job C", 0}}};
+                           .generation = 2,
+                           .owner = "ab",
+                           .accepted = {{5, "five"}, {7, "seven"}},
+                           .job = "job A",
+                           .displaced = {{"job B", 3}, {"job C", 0}}};
   ASSERT_TRUE(write_claim(temporary_.path(), claim));
   EXPECT_EQ(*read_claim(temporary_.path()), claim);
   std::ofstream(temporary_ / ".claim.json") << "{\"claim\": 4";
@@ -200,9 +200,9 @@ TEST_F(FencingTokens, AJobThatLostTheDirectoryToAnotherDoesNotTakeItBack) {
   CheckpointDirectory first(temporary.path()), second(temporary.path());
   ASSERT_TRUE(first.take(0, "first's process", "job A"));
   ASSERT_TRUE(second.take(0, "second's process", "job B"));
-  EXPECT_THAT(announce(first, 10, "ten").error().message(),
-              AllOf(HasSubstr("job 'job B' has taken the checkpoint directory"),
-                    HasSubstr(kFinalError)));
+  EXPECT_THAT(
+      announce(first, 10, "ten").error().message(),
+      AllOf(HasSubstr("job 'job B' has taken the checkpoint directory"), HasSubstr(kFinalError)));
   CheckpointDirectory restarted(temporary.path());
   const Result<void> taken = restarted.take(1, "first's next process", "job A");
   ASSERT_FALSE(taken);

@@ -25,8 +25,8 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using testing_support::in_a_world_of;
 using testing_support::FileSizeLimit;
+using testing_support::in_a_world_of;
 using testing_support::TemporaryDirectory;
 using Kind = DistError::Kind;
 

@@ -29,7 +29,6 @@ using testing::IsEmpty;
 using testing::StartsWith;
 using namespace testing_support;
 
-
 struct Answer {
   int code = -1;
   std::string out, err;
@@ -107,7 +106,9 @@ TEST_F(CheckpointTool, ListsWhatThereIsNewestFirst) {
 
 TEST_F(CheckpointTool, SendsNoEscapeSequencesOfFilesToTheTerminal) {
   ThreadWorld(1).run([&](ProcessGroup& group) {
-    TrainingState state{.extra = {{"\x1b[2Jkey", "\xc2\x9b" "2Jtext"}},
+    TrainingState state{.extra = {{"\x1b[2Jkey",
+                                   "\xc2\x9b"
+                                   "2Jtext"}},
                         .data = "\x1b]0;title\a\x1b[31mdigits\r",
                         .has_position = false};
     CheckpointManager(group, 0, {.directory = run_}).save(1, state);

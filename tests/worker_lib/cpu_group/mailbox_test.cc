@@ -498,8 +498,7 @@ TEST_P(CpuGroupMessages, InFlightEndWithTheirGroupAndEverybodyLearnsOfIt) {
       return;
     }
     group.start_recv(data.data(), 4, Rank(0), 9, kPatience, transfers.next());
-    EXPECT_THAT(transfers.wait()[0].error().message(),
-                HasSubstr("rank 0 has left the group"));
+    EXPECT_THAT(transfers.wait()[0].error().message(), HasSubstr("rank 0 has left the group"));
   });
 }
 
@@ -599,12 +598,12 @@ Result<Rank> receive_in_callbacks(CpuGroup& group, int tag, int last) {
   };
   const auto receive = std::make_shared<Receive>();
   auto result = receive->ended.get_future();
-  group.start_recv(&receive->value, 4, Rank(1), tag, seconds(10),
-                   [receive, &group, tag, last](const Result<Rank>& received) {
-                     const bool is_last = tag == last || !received;
-                     receive->ended.set_value(
-                         is_last ? received : receive_in_callbacks(group, tag + 1, last));
-                   });
+  group.start_recv(
+      &receive->value, 4, Rank(1), tag, seconds(10),
+      [receive, &group, tag, last](const Result<Rank>& received) {
+        const bool is_last = tag == last || !received;
+        receive->ended.set_value(is_last ? received : receive_in_callbacks(group, tag + 1, last));
+      });
   EXPECT_TRUE(group.send(&tag, 4, Rank(1), 0, kPatience)) << "rank 1 sends message `tag` now";
   if (result.wait_for(seconds(20)) == std::future_status::ready) return result.get();
   return Error{.cause = "no thread receives message " + std::to_string(tag)};

@@ -37,13 +37,13 @@ Bytes fold(const std::vector<Bytes>& sources, ElementType type, ReduceOp op, Red
   Bytes copy(count * out_size), another = copy;
   void* const copies[] = {copy.data(), another.data()};
   reduce_kernel(type, op, form,
-              set)({.sources = pointers.data(),
-                    .source_count = static_cast<int>(pointers.size()),
-                    .count = count,
-                    .out = out.data(),
-                    .copies = copies,
-                    .copy_count = 2,
-                    .divisor = op == ReduceOp::kAvg ? static_cast<double>(sources.size()) : 1});
+                set)({.sources = pointers.data(),
+                      .source_count = static_cast<int>(pointers.size()),
+                      .count = count,
+                      .out = out.data(),
+                      .copies = copies,
+                      .copy_count = 2,
+                      .divisor = op == ReduceOp::kAvg ? static_cast<double>(sources.size()) : 1});
   EXPECT_EQ(out, copy);
   EXPECT_EQ(out, another);
   return out;
@@ -167,7 +167,7 @@ TEST(ReduceKernels, MinAndMaxHandNanOnFromAnyPlace) {
     for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
       float out[3] = {};
       reduce_kernel(ElementType::kF32, op, ReduceForm::kWhole,
-                  set)({.sources = sources, .source_count = 3, .count = 3, .out = out});
+                    set)({.sources = sources, .source_count = 3, .count = 3, .out = out});
       for (const float value : out) EXPECT_TRUE(std::isnan(value));
     }
   }

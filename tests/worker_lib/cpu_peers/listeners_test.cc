@@ -325,7 +325,7 @@ TEST(PeerListener, TurnsAwayWrongTokensRanksAndDestinationsAndNoise) {
   PeerListener listener = open_door();
   const auto call = [&](const std::string& token, int from, int to) {
     return *connect_to_peer(listener.address(), token, from, to, ConnectionUse::kData,
-                         Deadline(seconds(5)));
+                            Deadline(seconds(5)));
   };
   std::vector<UniqueFd> wrong;
   wrong.push_back(call("guess", 2, 5));

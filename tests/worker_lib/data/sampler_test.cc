@@ -265,9 +265,9 @@ TEST(DistributedSampler, ABatchThatTheDatasetDoesNotMakeDoesNotReachTheLoop) {
   for (const std::size_t workers : {0, 1, 3})
     for (const bool is_exception : {true, false}) {
       DistributedSampler sampler(64, place);
-      auto loader = torch::data::make_data_loader(
-          Damaged(64, epoch[10], is_exception), sampler,
-          torch::data::DataLoaderOptions(4).workers(workers));
+      auto loader =
+          torch::data::make_data_loader(Damaged(64, epoch[10], is_exception), sampler,
+                                        torch::data::DataLoaderOptions(4).workers(workers));
       std::size_t batch = 0;
       const auto position = [&] { return sampler.state().at("position").get<std::size_t>(); };
       for (auto it = loader->begin(); it != loader->end();) {

@@ -78,8 +78,11 @@ TEST(LateChecks, AFailedLookDoesNotLeaveTheOthersPending) {
   add(other, "third");
   all.add(one, {0, 1});
   all.add(other, {1, 0});
-  EXPECT_THAT([&] { all.settle({0, 1}); },
-              testing::ThrowsMessage<std::runtime_error>(testing::StrEq("first")));
+  EXPECT_THAT(
+      [&] {
+        all.settle({0, 1});
+      },
+      testing::ThrowsMessage<std::runtime_error>(testing::StrEq("first")));
   EXPECT_EQ(looks, 3);
   all.settle({0, 1});
   EXPECT_EQ(looks, 3);
@@ -109,10 +112,10 @@ TEST(LateRequests, OfAGroupOfADeviceWaitForNoStream) {
   const torch::Device device = QueueDevice::install();
   testing_support::RunningStore store;
   testing_support::run_ranks(2, [&](int rank) {
-    ProcessGroup group(std::make_unique<CpuBackend>(
-                           form_rank(store.port(), "aa", rank, "world"),
-                           std::vector<torch::DeviceType>{torch::kPrivateUse1}),
-                       device, kPatience);
+    ProcessGroup group(
+        std::make_unique<CpuBackend>(form_rank(store.port(), "aa", rank, "world"),
+                                     std::vector<torch::DeviceType>{torch::kPrivateUse1}),
+        device, kPatience);
     ASSERT_FALSE(group.takes(torch::kCPU));
     LateRequests wishes(group);
     QueueDevice::close_stream();  // begin() does not wait for the stream

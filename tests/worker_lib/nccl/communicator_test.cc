@@ -30,16 +30,15 @@ void miss_the_first_collective(NcclDoubleWorld& world) {
     std::unique_ptr<NcclCommunicator> formed;
     if (rank == 1) {
       const auto store = world.ranks.connect();
-      auto made = NcclCommunicator::form(NcclDouble::api(), store.get(),
-                                         std::make_shared<NcclAbortState>(),
-                                         {.rank = 1, .world_size = 2, .name = "group-7"},
-                                         Deadline(seconds(30)));
+      auto made = NcclCommunicator::form(
+          NcclDouble::api(), store.get(), std::make_shared<NcclAbortState>(),
+          {.rank = 1, .world_size = 2, .name = "group-7"}, Deadline(seconds(30)));
       ASSERT_TRUE(made) << made.error().message();
       formed = std::move(*made);
     } else {
       const TimePoint start = BootClock::now();
-      const DistError late = failure_of(
-          sum_on(*backend, torch::ones({4}), {.timeout = seconds(2), .async = true}));
+      const DistError late =
+          failure_of(sum_on(*backend, torch::ones({4}), {.timeout = seconds(2), .async = true}));
       EXPECT_EQ(late.kind(), DistError::Kind::kTimeout) << late.what();
       EXPECT_THAT(late.what(), HasSubstr("rank 1 has not come"));
       EXPECT_LT(BootClock::now() - start, seconds(10));
@@ -246,8 +245,8 @@ TEST_P(NcclParts, ACommunicatorThatNeverFormedIsAbortedAndNotRevoked) {
   run_ranks(3, [&](int rank) {
     const auto backend = world_.ranks.make(rank, 3);
     if (rank < 2) {
-      const DistError late = failure_of(
-          sum_on(*backend, torch::ones({4}), {.timeout = seconds(2), .async = true}));
+      const DistError late =
+          failure_of(sum_on(*backend, torch::ones({4}), {.timeout = seconds(2), .async = true}));
       EXPECT_EQ(late.kind(), DistError::Kind::kTimeout) << late.what();
       over.count_down();
     }
@@ -261,8 +260,8 @@ TEST_P(NcclParts, ACommunicatorWhoseCallIsInProgressIsAbortedAndNotRevoked) {
   auto backend = world_.ranks.make(0, 1);
   sum_on(*backend, torch::ones({4})).wait(seconds(30));
   cuda_.set_rounds_in_progress(1 << 30);
-  const DistError late = failure_of(
-      sum_on(*backend, torch::ones({4}), {.timeout = milliseconds(50), .async = true}));
+  const DistError late =
+      failure_of(sum_on(*backend, torch::ones({4}), {.timeout = milliseconds(50), .async = true}));
   EXPECT_EQ(late.kind(), DistError::Kind::kTimeout);
   backend.reset();
   EXPECT_EQ(cuda_.count("comm_revoke"), 0);
@@ -292,8 +291,8 @@ TEST_P(NcclParts, ABlockingInitEndsAtTheDeadlineOfItsCall) {
     const auto backend = world_.ranks.make(rank, 2);
     if (rank == 0) {
       const TimePoint start = BootClock::now();
-      const DistError late = failure_of(
-          sum_on(*backend, torch::ones({4}), {.timeout = seconds(2), .async = true}));
+      const DistError late =
+          failure_of(sum_on(*backend, torch::ones({4}), {.timeout = seconds(2), .async = true}));
       EXPECT_EQ(late.kind(), DistError::Kind::kTimeout) << late.what();
       EXPECT_THAT(late.what(), HasSubstr("rank 1 has not come"));
       EXPECT_LT(BootClock::now() - start, seconds(10));

@@ -388,10 +388,10 @@ NcclResult NcclDouble::revoke(NcclComm handle) {
   comm.is_revoked = true;
   comm.is_finalized = true;
   stop_kernels(comm);
-  const NcclResult ended = run(
-      lock, "comm_revoke",
-      std::make_shared<Job>(Job{
-          .kind = Job::Kind::kRevoke, .comms = {&comm}, .is_ready = [] { return true; }}));
+  const NcclResult ended =
+      run(lock, "comm_revoke",
+          std::make_shared<Job>(
+              Job{.kind = Job::Kind::kRevoke, .comms = {&comm}, .is_ready = [] { return true; }}));
   return comm.is_blocking ? ended : read_state(comm);
 }
 

@@ -133,8 +133,7 @@ struct NcclDoubleTable {
     if (const auto failure = self().planned_failure(call)) {
       return static_cast<NcclResult>(*failure);
     }
-    const NcclResult ready =
-        must_be_ready ? self().ensure_ready(comm, call) : NcclResult::kSuccess;
+    const NcclResult ready = must_be_ready ? self().ensure_ready(comm, call) : NcclResult::kSuccess;
     if (ready == NcclResult::kSuccess) action(comm);
     return ready;
   }

@@ -1,7 +1,6 @@
 // Maps NCCL's types to LibTorch's, for NcclDouble.
 #pragma once
 
-
 #include "tests/support/torch.h"
 #include "worker_lib/nccl/api.h"
 

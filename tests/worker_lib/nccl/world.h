@@ -1,7 +1,6 @@
 // Makes nccl groups on the double, for tests.
 #pragma once
 
-
 #include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/double.h"
 #include "tests/worker_lib/nccl/ranks.h"

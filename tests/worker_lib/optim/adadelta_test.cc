@@ -84,12 +84,12 @@ TEST(Adadelta, HasPyTorchsWeightsAfterEveryStep) {
       do_step(optimizer, parameters, step);
       for (std::size_t i = 0; i < 2; ++i) {
         const auto expected = one.at("steps")[static_cast<std::size_t>(step)][i];
-        EXPECT_TRUE(torch::allclose(
-            parameters[i],
-            torch::tensor(expected.get<std::vector<double>>(), torch::kFloat64)
-                .view(parameters[i].sizes())
-                .to(dtype),
-            /*rtol=*/dtype == torch::kFloat32 ? 1e-5 : 1e-14, /*atol=*/0))
+        EXPECT_TRUE(
+            torch::allclose(parameters[i],
+                            torch::tensor(expected.get<std::vector<double>>(), torch::kFloat64)
+                                .view(parameters[i].sizes())
+                                .to(dtype),
+                            /*rtol=*/dtype == torch::kFloat32 ? 1e-5 : 1e-14, /*atol=*/0))
             << one.at("name") << " " << dtype << " step " << step << " parameter " << i;
       }
     }

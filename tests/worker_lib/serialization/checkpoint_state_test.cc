@@ -1,8 +1,8 @@
 #include "worker_lib/serialization/checkpoint_state.h"
 
-#include <torch/nn/modules/batchnorm.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/batchnorm.h>
 
 #include <ATen/CPUGeneratorImpl.h>
 

@@ -287,10 +287,10 @@ TEST_P(BackendConformance, PremulSumMultipliesWhatEachRankHas) {
   });
 }
 
-const std::vector<torch::ScalarType> kMovedDtypes{
-    torch::kUInt16,         torch::kUInt32,          torch::kUInt64,
-    torch::kFloat8_e5m2,    torch::kFloat8_e4m3fn,   torch::kFloat8_e5m2fnuz,
-    torch::kFloat8_e4m3fnuz, torch::kFloat8_e8m0fnu};
+const std::vector<torch::ScalarType> kMovedDtypes{torch::kUInt16,          torch::kUInt32,
+                                                  torch::kUInt64,          torch::kFloat8_e5m2,
+                                                  torch::kFloat8_e4m3fn,   torch::kFloat8_e5m2fnuz,
+                                                  torch::kFloat8_e4m3fnuz, torch::kFloat8_e8m0fnu};
 
 // Returns every bit pattern of a byte. `from` and `to` shift the start, so each rank and each
 // pair of ranks has different contents.

@@ -72,7 +72,9 @@ class EndedBackend final : public Backend {
   Work all_to_all(TensorList outputs, TensorList inputs, CallOptions call) override {
     return ended([&] { return backend_->all_to_all(outputs, inputs, call); });
   }
-  Work barrier(CallOptions call) override { return ended([&] { return backend_->barrier(call); }); }
+  Work barrier(CallOptions call) override {
+    return ended([&] { return backend_->barrier(call); });
+  }
   Work monitored_barrier(CallOptions call) override { return barrier(call); }
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override {
     return backend_->send(tensor, destination, tag, call);

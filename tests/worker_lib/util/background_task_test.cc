@@ -19,7 +19,9 @@ TEST(BackgroundTask, DoesOneThingAfterTheOtherOnOneThreadOfItsOwn) {
 
 TEST(BackgroundTask, WaitsForWhatItDoesWhenItEnds) {
   int done = 0;
-  { BackgroundTask("test").begin([&] { ++done; }); }
+  {
+    BackgroundTask("test").begin([&] { ++done; });
+  }
   EXPECT_EQ(done, 1);
 }
 

@@ -23,13 +23,13 @@ bool is_displaced(const FencingToken& claim, const std::string& job, std::int64_
 }
 
 FencingToken next_claim(const FencingToken& last, std::int64_t generation, std::string owner,
-                           std::map<std::int64_t, std::string> present, const std::string& job) {
+                        std::map<std::int64_t, std::string> present, const std::string& job) {
   FencingToken next{.number = last.number + 1,
-                       .generation = generation,
-                       .owner = std::move(owner),
-                       .accepted = std::move(present),
-                       .job = job,
-                       .displaced = last.displaced};
+                    .generation = generation,
+                    .owner = std::move(owner),
+                    .accepted = std::move(present),
+                    .job = job,
+                    .displaced = last.displaced};
   std::erase_if(next.displaced, [&](const DisplacedJob& displaced) {
     return displaced.job == job || displaced.job == last.job;
   });

@@ -56,7 +56,6 @@ bool is_displaced(const FencingToken& claim, const std::string& job, std::int64_
 // Returns the claim of a run that comes after `last`. present: the checkpoints that count. job:
 // empty: not known.
 FencingToken next_claim(const FencingToken& last, std::int64_t generation, std::string owner,
-                           std::map<std::int64_t, std::string> present,
-                           const std::string& job = "");
+                        std::map<std::int64_t, std::string> present, const std::string& job = "");
 
 }  // namespace ddprun

@@ -11,8 +11,8 @@
 //   *.<unique>.tmp           being written
 //
 // A checkpoint exists iff its manifest is complete and every file that it names matches.
-// docs/reference/file_formats.md describes the format; io.h reads and writes it. This header has only
-// the decisions: no files, no JSON. Value types and pure functions; any thread.
+// docs/reference/file_formats.md describes the format; io.h reads and writes it. This header has
+// only the decisions: no files, no JSON. Value types and pure functions; any thread.
 #pragma once
 
 #include <cstdint>

@@ -55,9 +55,10 @@ std::vector<std::string> PositionWatch::saving(const TrainingPosition& position,
         last && position.epoch == last->epoch && position.step > last->step;
     if (is_within_epoch && !std::exchange(told_no_sampler_, true))
       warnings.push_back(
-   "TrainingState::sampler is null: the position in the epoch's data is missing, and a "
-   "resumed run begins the epoch again with samples that it has trained on (where there is no such "
-   "position, set TrainingState::has_position to false)");
+          "TrainingState::sampler is null: the position in the epoch's data is missing, and a "
+          "resumed run begins the epoch again with samples that it has trained on (where there is "
+          "no such "
+          "position, set TrainingState::has_position to false)");
     return warnings;
   }
   if (!first_) first_ = TrainingPosition{.sampler = SamplerPosition{}};

@@ -48,7 +48,7 @@ class PositionWatch {
  private:
   std::optional<TrainingPosition> first_;
   std::optional<TrainingPosition> last_;  // of the last save, or of restore()
-  bool has_moved_ = false;  // the sampler has moved since then
+  bool has_moved_ = false;                // the sampler has moved since then
   bool told_contradiction_ = false, told_no_sampler_ = false, told_unused_ = false;
 };
 

@@ -17,8 +17,8 @@ struct SegmentLayout {
   std::size_t stage_bytes = 0;  // of one stage; a rank has ChunkPipeline::kStages of them
   std::size_t ring_bytes = 0;   // of one message ring; there is one for each ordered pair of ranks
 
-  std::size_t progress = 0;     // the failure word and the ranks' blocks
-  std::size_t arrivals = 0;     // call headers of the whole world, by node and local index
+  std::size_t progress = 0;  // the failure word and the ranks' blocks
+  std::size_t arrivals = 0;  // call headers of the whole world, by node and local index
   std::size_t stages = 0;
   std::size_t rings = 0;
   std::size_t total = 0;

@@ -207,9 +207,10 @@ class [[nodiscard]] NoSync {
 // to a module.
 template <class Module>
 class DistributedDataParallel {
-  static_assert(!std::is_base_of_v<torch::nn::Module, Module>,
-    "DistributedDataParallel shares the module's ownership, so it takes no `Net net;`: hold the "
-    "module by `auto net = std::make_shared<Net>();`, or by a holder that TORCH_MODULE makes");
+  static_assert(
+      !std::is_base_of_v<torch::nn::Module, Module>,
+      "DistributedDataParallel shares the module's ownership, so it takes no `Net net;`: hold the "
+      "module by `auto net = std::make_shared<Net>();`, or by a holder that TORCH_MODULE makes");
 
  public:
   // Collective. Compares over the ranks: name, shape, dtype, strides and requires_grad of every

@@ -143,7 +143,7 @@ struct GroupIdentity {
   std::string name = "world";
   std::uint64_t id = 0;               // the same on all its ranks; 0: the world
   std::vector<int> world_ranks = {};  // world rank of each rank of the group; empty: the same
-  GroupFactory* factory = nullptr;      // makes groups within it; null: it cannot be split
+  GroupFactory* factory = nullptr;    // makes groups within it; null: it cannot be split
 };
 
 class ArgumentCheck;
@@ -372,8 +372,8 @@ class ProcessGroup {
   GroupIdentity identity_;
   const Verify verify_;
   const std::shared_ptr<detail::GroupNotes> notes_;  // never null
-  std::atomic<bool> is_called_ = false;  // one thread is inside a call
-  std::atomic<std::uint64_t> collectives_ = 0;  // begun so far
+  std::atomic<bool> is_called_ = false;              // one thread is inside a call
+  std::atomic<std::uint64_t> collectives_ = 0;       // begun so far
 };
 
 // LongWait: while one lives, ddprun --hang-timeout does not take long waits of this rank in

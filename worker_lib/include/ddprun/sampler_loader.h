@@ -80,8 +80,8 @@ class StatelessDataLoader<Dataset, Sampler>
   ddprun::DistributedSampler& position() { return sampler_; }
 
   void reset() override {
-    position().begin_loader_pass(
-        is_ahead(), this->options_.enforce_ordering || this->options_.workers <= 1);
+    position().begin_loader_pass(is_ahead(),
+                                 this->options_.enforce_ordering || this->options_.workers <= 1);
     sampler_.reset();
     requested_.clear();
     is_filling_ = true;
@@ -105,7 +105,7 @@ class StatelessDataLoader<Dataset, Sampler>
   Sampler sampler_;
   // For each batch that the loop has not got yet: samples of the pass up to its end.
   std::deque<std::size_t> requested_;
-  bool is_filling_ = false;            // the requests at a pass's beginning are being made
+  bool is_filling_ = false;  // the requests at a pass's beginning are being made
 };
 
 }  // namespace torch::data

@@ -170,8 +170,6 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive) {
   return records;
 }
 
-bool has_right_crc(const ZipRecord& record) {
-  return crc32(record.bytes) == record.crc;
-}
+bool has_right_crc(const ZipRecord& record) { return crc32(record.bytes) == record.crc; }
 
 }  // namespace ddprun

@@ -20,11 +20,11 @@ TEST(FailureAttribution, NameTheRankThatIsGone) {
 }
 
 TEST(FailureAttribution, WhatIsNoAccusationIsNone) {
-  for (const char* words : {"rank 3 has step 9", "rank three died", "Frank 3", "rank 3",
-                            "rank  3 died", "rank 33333333333333333333 died", "Frank 3 died",
-                            "Connection closed by peer [127.0.0.1]:4711",
-                            "[Rank 3]: monitoredBarrier",
-                            "[Rank 3] closed the file", "world size 3 closed", ""}) {
+  for (const char* words :
+       {"rank 3 has step 9", "rank three died", "Frank 3", "rank 3", "rank  3 died",
+        "rank 33333333333333333333 died", "Frank 3 died",
+        "Connection closed by peer [127.0.0.1]:4711", "[Rank 3]: monitoredBarrier",
+        "[Rank 3] closed the file", "world size 3 closed", ""}) {
     EXPECT_EQ(blamed_rank(words, {words}), std::nullopt) << words;
   }
 }

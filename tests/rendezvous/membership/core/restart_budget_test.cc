@@ -74,8 +74,9 @@ TEST(RestartBudget, WordsOfAUsersProgramAreNoFinalError) {
   said.message = "std::runtime_error: " + words;
   printed.stderr_tail = {words};
   // This is the last line of a nested ddprun.
-  nested.stderr_tail = {"ddprun: error: not restarted: its error says that a restart would fail in "
-                        "the same way"};
+  nested.stderr_tail = {
+      "ddprun: error: not restarted: its error says that a restart would fail in "
+      "the same way"};
   for (const WorkerEnd& end : {said, printed, nested})
     EXPECT_TRUE(budget.decide(end, kLong, std::nullopt, kStart).restart);
 }

@@ -47,7 +47,7 @@ std::vector<int> named(const std::vector<WorkerSnapshot>& snapshots) {
 
 TEST(HangAnalysis, WhoHasNotComeToTheCollectiveIsNamed) {
   const std::vector<WorkerSnapshot> all{outside(2, 56), in_collective(0, 57), in_collective(1, 57),
-                                  in_collective(3, 57, 61)};
+                                        in_collective(3, 57, 61)};
   const std::vector<WorkerEnd> ends = hung_ranks(all);
   ASSERT_EQ(ends.size(), 1u);
   EXPECT_EQ(ends[0].rank, Rank(2));
@@ -150,8 +150,8 @@ TEST(HangAnalysis, RanksThatWaitInACircleOfGroupsAreNamed) {
 
 TEST(HangAnalysis, TheRanksOfAGroupAreToldOnce) {
   std::vector<WorkerSnapshot> all{in_group(in_collective(0, 1), 1, {0, 1}),
-                            in_group(in_collective(1, 1), 1, {0, 1}),
-                            in_group(in_collective(2, 1), 2, {2})};
+                                  in_group(in_collective(1, 1), 1, {0, 1}),
+                                  in_group(in_collective(2, 1), 2, {2})};
   keep_telling(all);
   EXPECT_THAT(all[0].group_ranks, ElementsAre(0, 1));
   EXPECT_TRUE(all[1].group_ranks.empty());

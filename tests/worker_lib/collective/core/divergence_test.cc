@@ -17,14 +17,10 @@ TEST(Divergence, TheMajorityIsUsual) {
     Ranks usual;
     Ranks others;
   };
-  for (const Case& c : {Case{{7}, {0}, {}},
-                        Case{{7, 7, 7}, {0, 1, 2}, {}},
-                        Case{{7, 8}, {0}, {1}},
-                        Case{{7, 8, 8}, {1, 2}, {0}},
-                        Case{{7, 8, 7}, {0, 2}, {1}},
-                        Case{{9, 8, 7}, {0}, {1, 2}},
-                        Case{{9, 7, 7, 9}, {0, 3}, {1, 2}},
-                        Case{{1, 7, 9, 7, 9}, {1, 3}, {0, 2, 4}}}) {
+  for (const Case& c :
+       {Case{{7}, {0}, {}}, Case{{7, 7, 7}, {0, 1, 2}, {}}, Case{{7, 8}, {0}, {1}},
+        Case{{7, 8, 8}, {1, 2}, {0}}, Case{{7, 8, 7}, {0, 2}, {1}}, Case{{9, 8, 7}, {0}, {1, 2}},
+        Case{{9, 7, 7, 9}, {0, 3}, {1, 2}}, Case{{1, 7, 9, 7, 9}, {1, 3}, {0, 2, 4}}}) {
     const Vote result = vote(c.values);
     EXPECT_EQ(result.usual, c.usual) << testing::PrintToString(c.values);
     EXPECT_EQ(result.others, c.others) << testing::PrintToString(c.values);
