@@ -24,8 +24,8 @@ int fail(const Error& error, ExitCode code) { return ddprun::fail("ddprun doctor
 
 constexpr std::string_view kHelp =
     "Usage: ddprun doctor [options] [program [arguments...]]\n\n"
-    "Checks this host and the network path to others for what makes jobs hang or slow, and "
-    "says\nwhat to do. Starts and changes nothing. Accepts all options of ddprun, and "
+    "Checks this host and the network path to others for what makes jobs hang or run slowly,\n"
+    "and says what to do. Starts and changes nothing. Accepts all options of ddprun, and "
     "their\nPET_<NAME> in the environment: put `doctor` into a job's command line, and it checks "
     "what\nthat job needs.\n\n"
     "  ddprun doctor\n"

@@ -18,10 +18,12 @@ testbed in DDPRUN_TESTBED. Exit code 77: skipped, with the reason.
 """
 import argparse
 import collections
+import contextlib
 import itertools
 import os
 import pathlib
 import queue
+import random
 import re
 import shutil
 import signal
@@ -158,6 +160,16 @@ class Shell:
         self.process.wait()
 
 
+def free_port():
+    """Returns a port that no process uses now, and that no connection gets by chance: the ports of
+    connections begin at 32768."""
+    while True:
+        port = random.randrange(20000, 30000)
+        with contextlib.suppress(OSError), socket.socket() as free:
+            free.bind(("127.0.0.1", port))
+            return port
+
+
 class Session:
     """The shells of one page."""
 
@@ -166,9 +178,7 @@ class Session:
         self.deadline = arguments.deadline
         self.replaced = {}
         if not arguments.slurm:  # the page's hosts are this host; other tests may use the port
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                self.replaced = {"node0:29400": f"localhost:{free.getsockname()[1]}"}
+            self.replaced = {"node0:29400": f"localhost:{free_port()}"}
         self.shells = {}
         self.shown, self.found = Forms(), Forms()
 
@@ -234,7 +244,8 @@ def environment_of(arguments, folder):
     if os.path.isdir("/usr/lib/ccache"):
         path.append("/usr/lib/ccache")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDPRUN_", "SLURM_", "TORCHELASTIC_"))}
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS",
+                 "CMAKE_GENERATOR"):
         kept.pop(name, None)
     # The folder has another name each time, which ccache is told to ignore.
     return kept | {"PATH": ":".join([*map(str, path), os.environ["PATH"]]), "HOME": str(folder), "LC_ALL": "C",
@@ -257,7 +268,7 @@ def slurm_shell(folder, environment):
     environment |= {"PATH": f"{os.path.abspath(testbed)}:{environment['PATH']}:/usr/sbin", "NC_STATE": str(state), "NC_TAG": "tut",
                     "NC_SUBNET": "10.77.4", "PET_MUNGE_SOCKET": f"{state}/local/munge.socket", "PET_REQUIRE_AUTH": "1"}
     environment.pop("XDG_RUNTIME_DIR")
-    subprocess.run(["slurm-cluster", "up", "2"], env=environment, check=True)
+    subprocess.run(["slurm-cluster", "up", "2"], env=environment, check=True, timeout=120)
     return ["slurm-cluster", "run", "bash"]
 
 
@@ -291,7 +302,8 @@ def main():
         if session:
             session.kill()
         if arguments.slurm and shutil.which("slurm-cluster", path=environment["PATH"]):
-            subprocess.run(["slurm-cluster", "down"], env=environment, check=False, stdout=subprocess.DEVNULL)
+            subprocess.run(["slurm-cluster", "down"], env=environment, check=False, timeout=60,
+                           stdout=subprocess.DEVNULL)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -288,7 +288,7 @@ SpawnContext::~SpawnContext() {
     std::rethrow_exception(impl_->failure);
   } catch (const DistError& failure) {
     if (failure.kind() == DistError::Kind::kStopped) return;
-    TORCH_WARN("ddprun: spawn: the error was not retrieved: ", failure.what());
+    TORCH_WARN("ddprun: the error was not retrieved: ", failure.what());
   }
 }
 

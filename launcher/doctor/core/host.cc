@@ -172,8 +172,10 @@ std::optional<Finding> judge_locked_memory(const DoctorFacts& facts) {
                   .details = {{"soft", unlimited ? "unlimited" : std::to_string(soft)}}};
   if (limits.rdma_devices.empty()) {
     if (unlimited) return finding;
-    finding.seen += "; this is enough without an RDMA device";
-    if (soft >= 64 * 1024) return finding;
+    if (soft >= 64 * 1024) {
+      finding.seen += "; this is enough without an RDMA device";
+      return finding;
+    }
     finding.level = Level::kWarning;
     finding.effect = "io_uring and pinned buffers of data loaders fail above this limit";
   } else {

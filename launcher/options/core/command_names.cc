@@ -17,7 +17,7 @@ std::span<const CommandName> command_names() {
        "show the last collectives of its ranks, what is in progress, and where ranks differ"},
       {"completion", "bash|zsh", "print the completion script for that shell"},
       {"doctor", "[options] [program]",
-       "check this host, and the network path to others, for what makes jobs hang or slow"},
+       "check this host, and the network path to others, for what makes jobs hang or run slowly"},
       {"man-page", "", "print the manual page, ddprun(1)"},
   });
   return kTable;

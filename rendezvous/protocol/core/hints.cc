@@ -123,11 +123,11 @@ constexpr std::array kHints = std::to_array<Hint>({
      .hint = "this PyTorch has no libuv: set USE_LIBUV=0 in the environment, and give "
              "--worker-store=rank0"},
     {.text = "EADDRINUSE",
-     .hint = "a port is taken, perhaps by an earlier run: let ddprun choose it; ss -ltnp shows who "
-             "uses it"},
+     .hint = "a port is taken, perhaps by an earlier run: use port 0, or leave --master-port out; "
+             "ss -ltnp shows who uses it"},
     {.text = "Address already in use",
-     .hint = "a port is taken, perhaps by an earlier run: let ddprun choose it; ss -ltnp shows who "
-             "uses it"},
+     .hint = "a port is taken, perhaps by an earlier run: use port 0, or leave --master-port out; "
+             "ss -ltnp shows who uses it"},
     {.text = "Too many open files", .hint = "the limit of open files is too low: ulimit -n"},
     {.text = "Connection reset by peer",
      .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
