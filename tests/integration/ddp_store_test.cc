@@ -16,7 +16,7 @@
 #include "tests/support/child_process.h"
 #include "tests/support/client_of.h"
 #include "tests/support/docs_table.h"
-#include "tests/support/host_has_ipv6.h"
+#include "tests/support/host_has.h"
 #include "tests/support/program.h"
 #include "tests/support/raw_tcp_client.h"
 #include "tests/support/running_ddp_store.h"

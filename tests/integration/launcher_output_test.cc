@@ -9,6 +9,7 @@
 
 #include "base/exit_codes.h"
 #include "tests/integration/launcher_frame.h"
+#include "tests/support/host_has.h"
 #include "tests/support/small_disk.h"
 
 namespace ddprun::testing_support {
@@ -300,6 +301,8 @@ TEST_F(LauncherOutputTest, OnlyRankZeroReadsTheInputAndOnlyWhereItIsAskedFor) {
 // --- a terminal for workers
 
 TEST_F(LauncherOutputTest, WithPtyWorkersHaveATerminalOfTheirOwn) {
+  if (!testing_support::host_has_pseudo_terminals())
+    GTEST_SKIP() << testing_support::kNoPseudoTerminals;
   auto job =
       start_shell({"--nproc-per-node=2", "--pty", "--log-dir=logs", "-t", "0:3"},
                   "test -t 1 && test -t 2 && [ ! -t 0 ] && echo $RANK $(stty size </dev/tty) "
@@ -315,6 +318,8 @@ TEST_F(LauncherOutputTest, WithPtyWorkersHaveATerminalOfTheirOwn) {
 
 // The script prints what Python would print; Python need not be installed.
 TEST_F(LauncherOutputTest, WithPtyAnInterruptOfAllShowsOneTraceback) {
+  if (!testing_support::host_has_pseudo_terminals())
+    GTEST_SKIP() << testing_support::kNoPseudoTerminals;
   auto job =
       start_shell({"--nproc-per-node=3", "--pty"},
                   "interrupted() { printf 'Traceback (most recent call last):\\n  File "
@@ -337,6 +342,8 @@ TEST_F(LauncherOutputTest, WithPtyAnInterruptOfAllShowsOneTraceback) {
 }
 
 TEST_F(LauncherOutputTest, TheReportOnAWorkerWithATerminalHasItsLastLines) {
+  if (!testing_support::host_has_pseudo_terminals())
+    GTEST_SKIP() << testing_support::kNoPseudoTerminals;
   auto job = start_shell({"--pty"}, "seq 1 30; echo the reason >&2; exit 5");
   EXPECT_EQ(job->wait(), 5);
   EXPECT_THAT(job->err(), HasSubstr("| 30\n"));

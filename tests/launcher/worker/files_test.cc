@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "tests/support/eventually.h"
+#include "tests/support/host_has.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
@@ -47,6 +48,8 @@ TEST_F(WorkerFilesTest, WithoutADirectoryThereAreNoFiles) {
 }
 
 TEST_F(WorkerFilesTest, ATerminalIsOneForBothAndHasItsSize) {
+  if (!testing_support::host_has_pseudo_terminals())
+    GTEST_SKIP() << testing_support::kNoPseudoTerminals;
   const WorkerStreams streams =
       open({.directory = directory_ / "0", .tee = Streams::kErr, .terminal = ScreenSize{100, 30}})
           .value();

@@ -11,6 +11,7 @@
 
 #include "tests/support/certificates.h"
 #include "tests/support/control_frame.h"
+#include "tests/support/host_has.h"
 #include "tests/support/running_service.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/watched_link.h"
@@ -39,6 +40,7 @@ class ServiceLinkTest : public testing::Test {
 };
 
 TEST_F(ServiceLinkTest, FindsAServiceByItsNumberAndByItsName) {
+  if (!testing_support::host_has_localhost()) GTEST_SKIP() << testing_support::kNoLocalhost;
   for (const char* host : {"127.0.0.1", "localhost"}) {
     RemoteLinkOptions options;
     options.address.host = host;
@@ -216,6 +218,7 @@ class ServiceLinkWithTls : public ServiceLinkTest {
 };
 
 TEST_F(ServiceLinkWithTls, JoinsThroughItByAddressAndByName) {
+  if (!testing_support::host_has_localhost()) GTEST_SKIP() << testing_support::kNoLocalhost;
   give_service(plain_tls_);
   for (const char* host : {"127.0.0.1", "localhost"}) {
     make_link_with(knows_us_, "", host);
@@ -234,6 +237,7 @@ TEST_F(ServiceLinkWithTls, TheKeyIsProvedInsideIt) {
 }
 
 TEST_F(ServiceLinkWithTls, AServiceThatIsNotToBeTrustedEndsTheJoinWithTheReason) {
+  if (!testing_support::host_has_localhost()) GTEST_SKIP() << testing_support::kNoLocalhost;
   give_service(plain_tls_);
   EXPECT_THAT(gives_up({.cert = {}, .key = {}, .ca = theirs_.ca_file()}),
               HasSubstr("the certificate of the peer is not accepted: "));

@@ -9,7 +9,7 @@
 #include <set>
 #include <vector>
 
-#include "tests/support/host_has_ipv6.h"
+#include "tests/support/host_has.h"
 #include "tests/support/raw_tcp_client.h"
 
 namespace ddprun {

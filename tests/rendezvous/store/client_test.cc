@@ -12,7 +12,7 @@
 #include "tests/support/child_process.h"
 #include "tests/support/client_of.h"
 #include "tests/support/held_port.h"
-#include "tests/support/host_has_ipv6.h"
+#include "tests/support/host_has.h"
 #include "tests/support/running_store.h"
 #include "tests/support/store_bytes.h"
 
@@ -677,6 +677,7 @@ TEST(StoreClient, NonsenseFinishesTheClient) {
 // --- connecting ---
 
 TEST(StoreClient, ConnectsByNameAndKnowsItsOwnAddress) {
+  if (!testing_support::host_has_localhost()) GTEST_SKIP() << testing_support::kNoLocalhost;
   RunningStore store;
   const auto client =
       StoreClient::connect({.address = {"localhost", store.port()}, .connect_timeout = 10s});
