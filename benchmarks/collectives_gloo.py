@@ -46,7 +46,8 @@ def main() -> None:
     parser.add_argument("--longest", type=int, default=100 << 20)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=options.meet, rank=options.rank, world_size=options.ranks)
+    dist.init_process_group("gloo", init_method=options.meet, rank=options.rank,
+                            world_size=options.ranks)
     rank = GlooRank(options.ranks, options.longest)
     serve_rounds(options.driver, options.rank, rank.prepare, dist.barrier)
 

@@ -45,8 +45,10 @@ class Figures:
         """Returns the figures of a section by (ranks, call, bytes), then by system."""
         found = {}
         for record in self.records:
-            if record["section"] == section and all(record.get(key) == value for key, value in about.items()):
-                found.setdefault((record["ranks"], record["call"], record["bytes"]), {})[record["system"]] = record
+            if (record["section"] == section
+                and all(record.get(key) == value for key, value in about.items())):
+                found.setdefault((record["ranks"], record["call"], record["bytes"]),
+                                 {})[record["system"]] = record
         return found
 
     def meeting(self, section: str, ranks: int) -> float:
@@ -78,7 +80,9 @@ def ratio_text(ratio: float | None) -> str:
 def table(head: list, rows: list) -> str:
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
     lines = [head, ["-" * width for width in widths], *rows]
-    return "\n".join("| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths)) + " |"
+        for line in lines)
 
 
 def us_of(row: dict, system: str) -> float | None:
@@ -99,7 +103,8 @@ def peer_heads(peers=("gloo", "mpi")) -> list:
 
 
 def floor_of(row: dict, meeting: float, kind: str = "floor") -> float:
-    return max(meeting, min((one["us"] for name, one in row.items() if name.startswith(kind + " ")), default=0))
+    return max(meeting, min((one["us"] for name, one in row.items() if name.startswith(kind + " ")),
+                            default=0))
 
 
 def at_most(goal: float | None, value: float, unit: str = " x") -> str:
@@ -140,18 +145,22 @@ def two(figures: Figures) -> str:
             continue
         floor, single = floor_of(row, meeting), floor_of(row, meeting, "single")
         multiple = row["ours"]["us"] / floor
-        rows.append([size_text(size), time_text(us_of(row, "ours")), time_text(us_of(row, "group")), *peer_cells(row),
-                     time_text(floor), figure(multiple), against(GOALS.get(size, {}), row, multiple)])
+        rows.append([size_text(size), time_text(us_of(row, "ours")), time_text(us_of(row, "group")),
+                     *peer_cells(row), time_text(floor), figure(multiple),
+                     against(GOALS.get(size, {}), row, multiple)])
         in_place = row["shared"]["us"]
         goal = ""
         if size == 25 * MIB:
-            goal = f"<= {SHARED_GOAL} x" + (": met" if in_place / single <= SHARED_GOAL else ": missed")
-        shared.append([size_text(size), time_text(in_place), time_text(single), figure(in_place / single),
-                       figure(row["ours"]["us"] / in_place), goal])
+            goal = f"<= {SHARED_GOAL} x" + (
+                ": met" if in_place / single <= SHARED_GOAL else ": missed")
+        shared.append([size_text(size), time_text(in_place), time_text(single),
+                       figure(in_place / single), figure(row["ours"]["us"] / in_place), goal])
         if size >= 64 * KIB:
-            used.append([size_text(size), *(figure(row[name]["cpu_us"] * 1000 / (size / KIB)) if name in row else ""
-                                            for name in ("ours", "shared", "group", "gloo", "mpi")),
-                         figure(floor * 1000 / (size / KIB)), at_most(CPU_GOAL, row["ours"]["cpu_us"] / floor)])
+            used.append([size_text(size),
+                         *(figure(row[name]["cpu_us"] * 1000 / (size / KIB)) if name in row else ""
+                           for name in ("ours", "shared", "group", "gloo", "mpi")),
+                         figure(floor * 1000 / (size / KIB)),
+                         at_most(CPU_GOAL, row["ours"]["cpu_us"] / floor)])
     return "\n\n".join([
         "all_reduce, 2 ranks on 2 cores, f32 sum:",
         table(["size", "ours", "ProcessGroup", *peer_heads(), "floor", "multiple", "goal"], rows),
@@ -171,11 +180,13 @@ def others(figures: Figures) -> str:
         floor = floor_of(row, meeting)
         multiple = row["ours"]["us"] / floor
         goal = {"multiple": OTHERS_GOALS[size]} if size in OTHERS_GOALS else {}
-        rows.append([call, size_text(size) if size else "", time_text(us_of(row, "ours")), time_text(us_of(row, "group")),
-                     *peer_cells(row), time_text(floor), figure(multiple), against(goal, row, multiple)])
+        rows.append([call, size_text(size) if size else "", time_text(us_of(row, "ours")),
+                     time_text(us_of(row, "group")), *peer_cells(row), time_text(floor),
+                     figure(multiple), against(goal, row, multiple)])
     return "\n\n".join([
         "The other collectives, 2 ranks on 2 cores; the size is that of a rank's larger buffer:",
-        table(["collective", "size", "ours", "ProcessGroup", *peer_heads(), "floor", "multiple", "goal"], rows)])
+        table(["collective", "size", "ours", "ProcessGroup", *peer_heads(), "floor", "multiple",
+               "goal"], rows)])
 
 
 def many(figures: Figures) -> str:
@@ -185,11 +196,13 @@ def many(figures: Figures) -> str:
             continue
         floor = floor_of(row, figures.meeting("many", ranks))
         multiple = row["ours"]["us"] / floor
-        rows.append([str(ranks), call, size_text(size) if size else "", time_text(us_of(row, "ours")), *peer_cells(row),
-                     time_text(floor), figure(multiple), at_most(MANY_GOALS.get(size), multiple)])
+        rows.append([str(ranks), call, size_text(size) if size else "",
+                     time_text(us_of(row, "ours")), *peer_cells(row), time_text(floor),
+                     figure(multiple), at_most(MANY_GOALS.get(size), multiple)])
     return "\n\n".join([
         f"More ranks, on {figures.facts['cores']} cores:",
-        table(["ranks", "collective", "size", "ours", *peer_heads(), "floor", "multiple", "goal"], rows)])
+        table(["ranks", "collective", "size", "ours", *peer_heads(), "floor", "multiple", "goal"],
+              rows)])
 
 
 def network(figures: Figures) -> str:
@@ -199,20 +212,25 @@ def network(figures: Figures) -> str:
         for (ranks, call, size), row in figures.rows("network", rate=rate).items():
             # each of two nodes sends 2(n-1)/n of the size
             least = size * GIGABIT_US if rate and size >= 64 * KIB else row["floor"]["us"]
-            sent = {name: one["sent"] / size for name, one in wire.get((ranks, call, size), {}).items() if size >= 64 * KIB}
+            sent = {name: one["sent"] / size
+                    for name, one in wire.get((ranks, call, size), {}).items() if size >= 64 * KIB}
             multiple = row["ours"]["us"] / least
-            rows.append([str(ranks), "1 Gbit/s" if rate else "unshaped", size_text(size), time_text(us_of(row, "ours")),
-                         *peer_cells(row), time_text(least), ratio_text(multiple),
+            rows.append([str(ranks), "1 Gbit/s" if rate else "unshaped", size_text(size),
+                         time_text(us_of(row, "ours")), *peer_cells(row), time_text(least),
+                         ratio_text(multiple),
                          at_most(GIGABIT_GOAL if rate else UNSHAPED_GOALS.get(ranks), multiple),
                          *(ratio_text(sent.get(name)) for name in ("ours", "gloo", "mpi")),
                          at_most(SENT_GOAL, sent["ours"]) if "ours" in sent else ""])
     return "\n\n".join([
-        "all_reduce, 2 nodes in network namespaces. A node must send and receive 2(n-1)/n of the size. Floor: at 1 Gbit/s the\n"
-        "time which that takes on the wire, without headers, which are another 4 %; else, and for 4 B, the time in which the\n"
-        "same processes exchange as much over bare connections. The last columns: bytes that the busier node sent, over that\n"
+        "all_reduce, 2 nodes in network namespaces. A node must send and receive 2(n-1)/n of the "
+        "size. Floor: at 1 Gbit/s the\n"
+        "time which that takes on the wire, without headers, which are another 4 %; else, and for "
+        "4 B, the time in which the\n"
+        "same processes exchange as much over bare connections. The last columns: bytes that the "
+        "busier node sent, over that\n"
         "least.",
-        table(["ranks", "link", "size", "ours", *peer_heads(), "floor", "multiple", "goal", "sent: ours", "gloo", "OpenMPI",
-               "goal"], rows)])
+        table(["ranks", "link", "size", "ours", *peer_heads(), "floor", "multiple", "goal",
+               "sent: ours", "gloo", "OpenMPI", "goal"], rows)])
 
 
 def compute(figures: Figures) -> str:
@@ -220,23 +238,29 @@ def compute(figures: Figures) -> str:
     for (ranks, call, size), row in figures.rows("compute").items():
         for name, one in row.items():
             together = one["quiet_us"] / one["us"] + one["compute"]
-            goal = f">= {TOGETHER_GOAL}: " + ("met" if together >= TOGETHER_GOAL else "missed") if name == "ours" else ""
-            rows.append([size_text(size), NAMES[name], time_text(one["quiet_us"]), time_text(one["us"]),
-                         f"{one['compute']:.0%}", f"{together:.2f}", goal])
+            goal = (f">= {TOGETHER_GOAL}: " + ("met" if together >= TOGETHER_GOAL else "missed")
+                    if name == "ours" else "")
+            rows.append([size_text(size), NAMES[name], time_text(one["quiet_us"]),
+                         time_text(one["us"]), f"{one['compute']:.0%}", f"{together:.2f}", goal])
     return "\n\n".join([
-        "all_reduce, 2 ranks, while a process on each core computes. Computing gets so much of what it gets alone; together:\n"
+        "all_reduce, 2 ranks, while a process on each core computes. Computing gets so much of "
+        "what it gets alone; together:\n"
         "its share and the all_reduce's share of the speed that it has alone:",
-        table(["size", "system", "alone", "beside computing", "computing gets", "together", "goal"], rows)])
+        table(["size", "system", "alone", "beside computing", "computing gets", "together", "goal"],
+              rows)])
 
 
 def tuning(figures: Figures) -> str:
-    tables = ["The engine with one choice changed; bold: the best of a line, and what is within 3 % of it."]
-    for choice in dict.fromkeys(record["choice"] for record in figures.records if record["section"] == "tuning"):
+    tables = ["The engine with one choice changed; bold: the best of a line, and what is within "
+              "3 % of it."]
+    for choice in dict.fromkeys(record["choice"] for record in figures.records
+                                if record["section"] == "tuning"):
         lines = []
         for (ranks, call, size), row in figures.rows("tuning", choice=choice).items():
             best = min(one["us"] for one in row.values())
             lines.append([str(ranks), call, size_text(size) if size else "", *(
-                f"**{time_text(one['us'])}**" if one["us"] <= 1.03 * best else time_text(one["us"]) for one in row.values())])
+                f"**{time_text(one['us'])}**" if one["us"] <= 1.03 * best else time_text(one["us"])
+                for one in row.values())])
         tables.append(table(["ranks", f"{choice}:", "size", *row], lines))
     return "\n\n".join(tables)
 
@@ -251,22 +275,24 @@ def messages(figures: Figures) -> str:
         cells = [size_text(size)]
         for nodes, floor in ((1, "shared_us"), (2, "sockets_us")):
             one = by_nodes[nodes]
-            cells += [time_text(one["ping_pong_us"]), time_text(one[floor]), f"{one['one_way_gbs']:.1f} GB/s",
-                      f"{one['both_ways_gbs']:.1f} GB/s"]
+            cells += [time_text(one["ping_pong_us"]), time_text(one[floor]),
+                      f"{one['one_way_gbs']:.1f} GB/s", f"{one['both_ways_gbs']:.1f} GB/s"]
         lines.append(cells)
-    return table(["bytes", "one node: ping-pong", "floor", "one way", "both ways", "two nodes: ping-pong", "floor",
-                  "one way", "both ways"], lines)
+    return table(["bytes", "one node: ping-pong", "floor", "one way", "both ways",
+                  "two nodes: ping-pong", "floor", "one way", "both ways"], lines)
 
 
-TABLES = {"two": two, "others": others, "many": many, "network": network, "compute": compute, "tuning": tuning,
-          "messages": messages}
+TABLES = {"two": two, "others": others, "many": many, "network": network, "compute": compute,
+          "tuning": tuning, "messages": messages}
 
 
 def facts_text(figures: Figures) -> str:
     facts = figures.facts
-    beside = [f"gloo of PyTorch {facts['torch']}" if facts.get("torch") else "", f"OpenMPI {facts['mpi']}" if facts["mpi"] else ""]
-    return (f"{facts['cores']} cores ({facts['processor']}), Linux {facts['kernel']}, load {facts['load']} at the start; "
-            f"medians of {facts['rounds']} rounds; beside " + (" and ".join(filter(None, beside)) or "no peers") + ".")
+    beside = [f"gloo of PyTorch {facts['torch']}" if facts.get("torch") else "",
+              f"OpenMPI {facts['mpi']}" if facts["mpi"] else ""]
+    return (f"{facts['cores']} cores ({facts['processor']}), Linux {facts['kernel']}, load "
+            f"{facts['load']} at the start; medians of {facts['rounds']} rounds; beside "
+            + (" and ".join(filter(None, beside)) or "no peers") + ".")
 
 
 def sections_in(figures: Figures) -> list:
@@ -275,7 +301,8 @@ def sections_in(figures: Figures) -> list:
 
 
 def text(figures: Figures) -> str:
-    return "\n\n".join([facts_text(figures), *(TABLES[name](figures) for name in sections_in(figures))])
+    return "\n\n".join([facts_text(figures),
+                        *(TABLES[name](figures) for name in sections_in(figures))])
 
 
 # --- plots ---
@@ -284,11 +311,15 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 760, 420, 80, 140, 40, 44
 STYLE = """<style>
 text { font: 12px sans-serif; fill: #333 } .title { font-size: 14px; font-weight: bold }
 .grid { stroke: #8884; stroke-width: 1 } .line { fill: none; stroke-width: 2 }
-.s0 { stroke: #0969da } .s1 { stroke: #1a7f37 } .s2 { stroke: #bc4c00 } .s3 { stroke: #8250df } .s4, .s5 { stroke: #888; stroke-dasharray: 6 4 } .s5 { stroke-dasharray: 2 4 }
-text.s0 { fill: #0969da; stroke: none } text.s1 { fill: #1a7f37; stroke: none } text.s2 { fill: #bc4c00; stroke: none }
+.s0 { stroke: #0969da } .s1 { stroke: #1a7f37 } .s2 { stroke: #bc4c00 } .s3 { stroke: #8250df } \
+.s4, .s5 { stroke: #888; stroke-dasharray: 6 4 } .s5 { stroke-dasharray: 2 4 }
+text.s0 { fill: #0969da; stroke: none } text.s1 { fill: #1a7f37; stroke: none } \
+text.s2 { fill: #bc4c00; stroke: none }
 text.s3 { fill: #8250df; stroke: none } text.s4, text.s5 { fill: #888; stroke: none }
-@media (prefers-color-scheme: dark) { text { fill: #ddd } .s0 { stroke: #58a6ff } .s1 { stroke: #3fb950 } .s2 { stroke: #f0883e }
-.s3 { stroke: #bc8cff } text.s0 { fill: #58a6ff } text.s1 { fill: #3fb950 } text.s2 { fill: #f0883e } text.s3 { fill: #bc8cff } }
+@media (prefers-color-scheme: dark) { text { fill: #ddd } \
+.s0 { stroke: #58a6ff } .s1 { stroke: #3fb950 } .s2 { stroke: #f0883e }
+.s3 { stroke: #bc8cff } text.s0 { fill: #58a6ff } text.s1 { fill: #3fb950 } \
+text.s2 { fill: #f0883e } text.s3 { fill: #bc8cff } }
 </style>"""
 
 
@@ -297,7 +328,8 @@ def plot(title: str, series: dict, tick) -> str:
 
     series: name to points. tick: returns the text of a power of ten of y.
     """
-    places = {name: place for place, name in enumerate(series)}  # a missing peer does not change colours
+    # A missing peer does not change colours.
+    places = {name: place for place, name in enumerate(series)}
     series = {name: points for name, points in series.items() if points}
     xs = [x for points in series.values() for x, _ in points]
     ys = [y for points in series.values() for _, y in points]
@@ -306,13 +338,15 @@ def plot(title: str, series: dict, tick) -> str:
     y_range = y_range[0], max(y_range[1], y_range[0] + 1)
 
     def at_x(x):
-        return LEFT + (math.log2(x) - x_range[0]) / (x_range[1] - x_range[0]) * (WIDTH - LEFT - RIGHT)
+        return LEFT + (
+            (math.log2(x) - x_range[0]) / (x_range[1] - x_range[0]) * (WIDTH - LEFT - RIGHT))
 
     def at_y(y):
-        return HEIGHT - BOTTOM - (math.log10(y) - y_range[0]) / (y_range[1] - y_range[0]) * (HEIGHT - TOP - BOTTOM)
+        return HEIGHT - BOTTOM - (
+            (math.log10(y) - y_range[0]) / (y_range[1] - y_range[0]) * (HEIGHT - TOP - BOTTOM))
 
-    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">', STYLE,
-           f'<text class="title" x="{LEFT}" y="20">{title}</text>']
+    out = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+           f'aria-label="{title}">', STYLE, f'<text class="title" x="{LEFT}" y="20">{title}</text>']
     for power in range(y_range[0], y_range[1] + 1):
         y = at_y(10**power)
         out.append(f'<path class="grid" d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}"/>'
@@ -321,11 +355,14 @@ def plot(title: str, series: dict, tick) -> str:
         if x_range[0] <= power <= x_range[1]:
             x = at_x(2**power)
             out.append(f'<path class="grid" d="M{x:.1f} {TOP}V{HEIGHT - BOTTOM}"/>'
-                       f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">{size_text(2**power)}</text>')
+                       f'<text x="{x:.1f}" y="{HEIGHT - BOTTOM + 18}" text-anchor="middle">'
+                       f'{size_text(2**power)}</text>')
     last = 0.0
-    for y, name in sorted((at_y(points[-1][1]), name) for name, points in series.items()):  # labels do not overlap
+    # Labels do not overlap.
+    for y, name in sorted((at_y(points[-1][1]), name) for name, points in series.items()):
         last = max(y + 4, last + 14)
-        out.append(f'<text class="s{places[name]}" x="{WIDTH - RIGHT + 8}" y="{last:.1f}">{name}</text>')
+        out.append(f'<text class="s{places[name]}" x="{WIDTH - RIGHT + 8}" '
+                   f'y="{last:.1f}">{name}</text>')
     for name, points in series.items():
         path = "L".join(f"{at_x(x):.1f} {at_y(y):.1f}" for x, y in points)
         out.append(f'<path class="line s{places[name]}" d="M{path}"/>')
@@ -335,21 +372,26 @@ def plot(title: str, series: dict, tick) -> str:
 def plots(figures: Figures) -> dict:
     """Returns the plots of the section "two": the text of each file, by its name."""
     meeting = figures.meeting("two", 2)
-    latency = {"ours": [], "ours, shared": [], "gloo": [], "OpenMPI": [], "floor": [], "single-copy floor": []}
+    latency = {"ours": [], "ours, shared": [], "gloo": [], "OpenMPI": [], "floor": [],
+               "single-copy floor": []}
     for (_, call, size), row in figures.rows("two").items():
         if call != "all_reduce":
             continue
-        for name, us in (("ours", us_of(row, "ours")), ("ours, shared", us_of(row, "shared")), ("gloo", us_of(row, "gloo")),
-                         ("OpenMPI", us_of(row, "mpi")), ("floor", floor_of(row, meeting)),
+        for name, us in (("ours", us_of(row, "ours")), ("ours, shared", us_of(row, "shared")),
+                         ("gloo", us_of(row, "gloo")), ("OpenMPI", us_of(row, "mpi")),
+                         ("floor", floor_of(row, meeting)),
                          ("single-copy floor", floor_of(row, meeting, "single"))):
             if us:
                 latency[name].append((size, us))
-    bandwidth = {name: [(size, size / us / 1e3) for size, us in points if size >= KIB] for name, points in latency.items()}
-    us = {-2: "10 ns", -1: "100 ns", 0: "1 us", 1: "10 us", 2: "100 us", 3: "1 ms", 4: "10 ms", 5: "100 ms", 6: "1 s"}
+    bandwidth = {name: [(size, size / us / 1e3) for size, us in points if size >= KIB]
+                 for name, points in latency.items()}
+    us = {-2: "10 ns", -1: "100 ns", 0: "1 us", 1: "10 us", 2: "100 us", 3: "1 ms", 4: "10 ms",
+          5: "100 ms", 6: "1 s"}
     return {
-        "all_reduce_time.svg": plot("all_reduce, 2 ranks: time by size", latency, lambda power: us[power]),
-        "all_reduce_bandwidth.svg": plot("all_reduce, 2 ranks: bandwidth (size over time) by size", bandwidth,
-                                         lambda power: f"{10.0**power:g} GB/s"),
+        "all_reduce_time.svg": plot("all_reduce, 2 ranks: time by size", latency,
+                                    lambda power: us[power]),
+        "all_reduce_bandwidth.svg": plot("all_reduce, 2 ranks: bandwidth (size over time) by size",
+                                         bandwidth, lambda power: f"{10.0**power:g} GB/s"),
     }
 
 

@@ -38,29 +38,32 @@ def mebibytes(net: tuple) -> float:
 def measure(options, folder: pathlib.Path) -> list:
     ranks = 2
     ours = System("ours", ranks, lambda path: [
-        [options.bin.resolve() / "data_parallel_steps", "--driver", path, "--rank", rank, "--ranks", ranks, "--meet",
-         folder / "ours.meet"] for rank in range(ranks)], folder, {"OMP_NUM_THREADS": "1"})
+        [options.bin.resolve() / "data_parallel_steps", "--driver", path, "--rank", rank, "--ranks",
+         ranks, "--meet", folder / "ours.meet"] for rank in range(ranks)], folder,
+                  {"OMP_NUM_THREADS": "1"})
     systems = {"ours": ours}
     if not options.smoke:
         try:
             systems["pytorch"] = System("pytorch", ranks, lambda path: [
-                [options.python, ROOT / "benchmarks/data_parallel_steps.py", "--driver", path, "--rank", rank, "--ranks", ranks,
-                 "--meet", f"file://{folder}/gloo.meet"] for rank in range(ranks)], folder)
+                [options.python, ROOT / "benchmarks/data_parallel_steps.py", "--driver", path,
+                 "--rank", rank, "--ranks", ranks, "--meet", f"file://{folder}/gloo.meet"]
+                for rank in range(ranks)], folder)
         except (NotHere, FileNotFoundError) as why:
             print(f"PyTorch is not here: {why}", flush=True)
     records = []
     try:
         for net in NETS:
             ways = {f"{name} {call}": Way(system, call, net, options.budget_ms * 1000)
-                    for call in ("plain", "ddp", "placed", "noop", "reduce", "within") for name, system in systems.items()
-                    if call != "placed" or name == "ours"}
+                    for call in ("plain", "ddp", "placed", "noop", "reduce", "within")
+                    for name, system in systems.items() if call != "placed" or name == "ours"}
             results = interleave(ways, options.rounds)
             records.append({"net": net, **{name: result["us"] for name, result in results.items()}})
             for name in results:
                 base = f"{name.split()[0]} plain"
                 ratios = [us / plain for us, plain in zip(ways[name].times, ways[base].times)]
                 records[-1][f"{name} more"] = statistics.median(ratios) - 1
-            print(f"{net}: " + ", ".join(f"{name} {result['us']:.5g}" for name, result in results.items()) + " us", flush=True)
+            shown = ", ".join(f"{name} {result['us']:.5g}" for name, result in results.items())
+            print(f"{net}: {shown} us", flush=True)
     finally:
         for system in systems.values():
             system.end()
@@ -71,20 +74,23 @@ def report(records: list) -> str:
     rows = []
     for record in records:
         net = tuple(record["net"])
-        plain, own, floor = record["ours plain"], record["ours ddp more"], record["ours within more"]
+        plain, own = record["ours plain"], record["ours ddp more"]
+        floor = record["ours within more"]
         goal = max(NETS[net], FLOOR * floor)
         theirs = record.get("pytorch ddp more")
         exposed = (own - record["ours noop more"]) * plain
         rows.append([
-            f"{figure(mebibytes(net))} MiB", f"{net[1]} layers of {net[0]}, {net[2]} samples", time_text(plain),
-            time_text(record["ours ddp"]), f"{own:.0%}", f"{record['ours placed more']:.0%}", f"{goal:.0%}", "yes" if own <= goal else "**no**",
-            time_text(record["ours reduce"]), time_text(max(floor, 0) * plain), time_text(max(exposed, 0)),
-            f"{record['ours noop more']:.0%}",
+            f"{figure(mebibytes(net))} MiB", f"{net[1]} layers of {net[0]}, {net[2]} samples",
+            time_text(plain), time_text(record["ours ddp"]), f"{own:.0%}",
+            f"{record['ours placed more']:.0%}", f"{goal:.0%}", "yes" if own <= goal else "**no**",
+            time_text(record["ours reduce"]), time_text(max(floor, 0) * plain),
+            time_text(max(exposed, 0)), f"{record['ours noop more']:.0%}",
             time_text(record.get("pytorch plain")), time_text(record.get("pytorch ddp")),
             f"{theirs:.0%}" if theirs is not None else "",
             ratio_text(record["pytorch ddp"] / record["ours ddp"]) if theirs is not None else ""])
-    return table(["gradients", "net", "alone", "with DDP", "more", "in buckets", "goal", "met", "all_reduce alone", "in a step",
-                  "exposed", "hooks and buckets", "PyTorch alone", "with DDP", "more", "R"], rows)
+    return table(["gradients", "net", "alone", "with DDP", "more", "in buckets", "goal", "met",
+                  "all_reduce alone", "in a step", "exposed", "hooks and buckets", "PyTorch alone",
+                  "with DDP", "more", "R"], rows)
 
 
 def into_docs(text: str, about: dict, page: pathlib.Path, place: str) -> None:
@@ -92,18 +98,22 @@ def into_docs(text: str, about: dict, page: pathlib.Path, place: str) -> None:
 
     It goes between <!-- measured: PLACE --> and <!-- end of PLACE -->.
     """
-    part = f"{about['processor']}, {about['cores']} cores, Linux {about['kernel']}, PyTorch {about['torch']}.\n\n{text}"
+    part = (f"{about['processor']}, {about['cores']} cores, Linux {about['kernel']}, PyTorch "
+            f"{about['torch']}.\n\n{text}")
     whole, found = re.subn(rf"(<!-- measured: {place} -->\n).*?(<!-- end of {place} -->)",
-                           lambda match: f"{match[1]}\n{part}\n\n{match[2]}", page.read_text(), flags=re.S)
+                           lambda match: f"{match[1]}\n{part}\n\n{match[2]}", page.read_text(),
+                           flags=re.S)
     if found != 1:
         raise ValueError(f"{page} has no place for what was measured of '{place}'")
     page.write_text(whole)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bin", default=ROOT / "build/release/bin", type=pathlib.Path)
-    parser.add_argument("--python", default=ROOT / ".venv/bin/python3", type=pathlib.Path, help="with PyTorch")
+    parser.add_argument("--python", default=ROOT / ".venv/bin/python3", type=pathlib.Path,
+                        help="with PyTorch")
     parser.add_argument("--rounds", default=11, type=int)
     parser.add_argument("--budget-ms", default=200, type=int, help="of one measurement")
     parser.add_argument("--docs", action="store_true", help="put the table into docs")
@@ -125,7 +135,8 @@ def main() -> None:
             copy.write_text(page.read_text())
             into_docs(text, about, copy, "steps")
     if options.json:
-        options.json.write_text(json.dumps({**about, "rounds": options.rounds, "records": records}, indent=1) + "\n")
+        figures = {**about, "rounds": options.rounds, "records": records}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

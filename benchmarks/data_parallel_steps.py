@@ -41,7 +41,8 @@ class StepsRank:
         data = torch.randn(samples, width)
         target = torch.randn_like(data)
         optimizer = torch.optim.SGD(net.parameters(), 1e-3)
-        model = net if call == "plain" else torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)
+        model = (net if call == "plain"
+                 else torch.nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True))
 
         def step() -> None:
             optimizer.zero_grad()
@@ -58,7 +59,8 @@ def main() -> None:
         parser.add_argument(name, required=True, type=int)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=options.meet, rank=options.rank, world_size=options.ranks)
+    dist.init_process_group("gloo", init_method=options.meet, rank=options.rank,
+                            world_size=options.ranks)
     serve_rounds(options.driver, options.rank, StepsRank().prepare, dist.barrier)
 
 

@@ -69,7 +69,8 @@ def floor_of_true(workers: int) -> float:
 def first_line_of(command: list, script: pathlib.Path) -> float:
     """Returns the time from the launch until the script's first line has run."""
     start = time.time()
-    out = subprocess.run([*command, script], check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    out = subprocess.run([*command, script], check=True, stdout=subprocess.PIPE,
+                         stderr=subprocess.DEVNULL, text=True)
     return float(re.search(r"at ([\d.]+)", out.stdout)[1]) - start
 
 
@@ -91,7 +92,8 @@ class Running:
     """A launcher in a session of its own. It gets SIGTERM at the end of the block."""
 
     def __init__(self, command: list, **options) -> None:
-        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True, start_new_session=True, **options)
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, text=True,
+                                        start_new_session=True, **options)
 
     def __enter__(self):
         return self.process
@@ -167,7 +169,8 @@ def idle(command: list, own_processes) -> tuple[float, float, float]:
         time.sleep(1)  # waits for the rest of the start
         before = wake_ups(pids)
         time.sleep(5)
-        memory = [sum(number_in(f"/proc/{pid}/smaps_rollup", name) for pid in pids) / 1024 for name in ("Rss", "Pss")]
+        memory = [sum(number_in(f"/proc/{pid}/smaps_rollup", name) for pid in pids) / 1024
+                  for name in ("Rss", "Pss")]
         return (wake_ups(pids) - before) / 5, *memory
 
 
@@ -189,7 +192,8 @@ def only_itself(pid: int) -> list:
 def print_row(name: str, ours: float, peers: dict, floor: float, note: str = "") -> None:
     cells = [f"{name:8}{ours * 1000:10.2f}"]
     for peer in peers.values():
-        cells.append(f"{'not here':>10}{'':8}" if peer is None else f"{peer * 1000:10.1f}{peer / ours:8.1f}")
+        cells.append(f"{'not here':>10}{'':8}" if peer is None
+                     else f"{peer * 1000:10.1f}{peer / ours:8.1f}")
     print("".join(cells) + f"{floor * 1000:10.2f}  {note}", flush=True)
 
 
@@ -208,7 +212,8 @@ def medians_of(cases: dict, rounds: int) -> dict:
         ended = [one for one in all_times if one is not None]
         found[name] = statistics.median(ended) if ended else None
         if len(ended) < rounds:
-            print(f"{name} did not end in {rounds - len(ended)} of {rounds} rounds, which are left out")
+            print(f"{name} did not end in {rounds - len(ended)} of {rounds} rounds, which are left "
+                  "out")
     return found
 
 
@@ -223,7 +228,8 @@ def main() -> None:
     os.environ["PYTHON_EXEC"] = sys.executable
     ddprun = [options.bin.resolve() / "ddprun", "--standalone"]
     has_torch = importlib.util.find_spec("torch") is not None
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone"] if has_torch else None
+    torchrun = ([sys.executable, "-m", "torch.distributed.run", "--standalone"] if has_torch
+                else None)
     has_mpi = shutil.which("mpirun") is not None
     mpirun = ["mpirun", "--allow-run-as-root", "--oversubscribe"] if has_mpi else None
 
@@ -235,12 +241,14 @@ def main() -> None:
         return medians_of({
             "ddprun": lambda: timed([*ddprun, nproc, *true]),
             "torchrun": (lambda: timed([*torchrun, nproc, *true])) if torchrun and peers else None,
-            "mpirun": (lambda: timed([*mpirun, "-n", str(workers), "/bin/true"])) if mpirun else None,
+            "mpirun": (lambda: timed([*mpirun, "-n", str(workers), "/bin/true"])) if mpirun
+                      else None,
             "floor": lambda: floor_of_true(workers),
         }, options.rounds)
 
     def show(name: str, found: dict, note: str = "") -> None:
-        print_row(name, found["ddprun"], {peer: found[peer] for peer in ("torchrun", "mpirun")}, found["floor"], note)
+        print_row(name, found["ddprun"], {peer: found[peer] for peer in ("torchrun", "mpirun")},
+                  found["floor"], note)
 
     wanted = options.only.split(",")
     if "true" in wanted:
@@ -248,7 +256,8 @@ def main() -> None:
     if "many" in wanted:
         one, many = run_true(1, False), run_true(64, False)
         each = (many["ddprun"] - one["ddprun"]) / 63 * 1000
-        show("many", many, f"each worker adds {each:.2f} ms, to the floor {(many['floor'] - one['floor']) / 63 * 1000:.2f}")
+        show("many", many, f"each worker adds {each:.2f} ms, to the floor "
+             f"{(many['floor'] - one['floor']) / 63 * 1000:.2f}")
     if "main" in wanted:
         with tempfile.TemporaryDirectory() as folder:
             script = pathlib.Path(folder) / "main.py"
@@ -256,7 +265,8 @@ def main() -> None:
             found = medians_of({
                 "ddprun": lambda: first_line_of(ddprun, script),
                 "torchrun": (lambda: first_line_of(torchrun, script)) if torchrun else None,
-                "mpirun": (lambda: first_line_of([*mpirun, "-n", "1", sys.executable], script)) if mpirun else None,
+                "mpirun": (lambda: first_line_of([*mpirun, "-n", "1", sys.executable], script))
+                          if mpirun else None,
                 "floor": lambda: first_line_of([sys.executable, "-u"], script),
             }, options.rounds)
             show("main", found, f"ours adds {(found['ddprun'] - found['floor']) * 1000:.1f} ms")
@@ -277,23 +287,26 @@ def main() -> None:
             times["the floor"].append(told([], options.bin.resolve() / "told_to_end"))
         for name, found in times.items():
             found.sort()
-            print(f"told    {name}: p50 {found[100] * 1000:.2f} ms, p99 {found[197] * 1000:.2f} ms, "
-                  f"longest {found[199] * 1000:.2f} ms", flush=True)
+            print(f"told    {name}: p50 {found[100] * 1000:.2f} ms, p99 {found[197] * 1000:.2f} "
+                  f"ms, longest {found[199] * 1000:.2f} ms", flush=True)
     if "idle" in wanted:
         eight = ["--nproc-per-node=8", "--no-python"]
-        service = subprocess.Popen([options.bin.resolve() / "ddp-rendezvous", "--listen=127.0.0.1:0"], text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        service = subprocess.Popen([options.bin.resolve() / "ddp-rendezvous",
+                                    "--listen=127.0.0.1:0"], text=True, stdout=subprocess.PIPE,
+                                   stderr=subprocess.STDOUT)
         endpoint = service.stdout.readline().split()[-1]
         at_service = [options.bin.resolve() / "ddprun", "--nnodes=1", f"--rdzv-endpoint={endpoint}"]
         for name, launcher, processes in (("ddprun", ddprun, guards_and_agent),
-                                          ("ddprun --hang-timeout", [*ddprun, "--hang-timeout=60"], guards_and_agent),
+                                          ("ddprun --hang-timeout",
+                                           [*ddprun, "--hang-timeout=60"], guards_and_agent),
                                           ("ddprun at a service", at_service, guards_and_agent),
                                           ("torchrun", torchrun, only_itself)):
             if launcher is None:
                 print(f"idle    {name} is not here")
                 continue
             wakes, resident, pss = idle([*launcher, *eight], processes)
-            print(f"idle    {name}: {wakes:.1f} wake-ups a second, {resident:.1f} MB resident, PSS {pss:.1f} MB", flush=True)
+            print(f"idle    {name}: {wakes:.1f} wake-ups a second, {resident:.1f} MB resident, PSS "
+                  f"{pss:.1f} MB", flush=True)
         service.terminate()
         service.wait()
 

@@ -37,7 +37,8 @@ class Job:
 
     def __init__(self, command: list) -> None:
         self.start = now()
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                                        text=True)
 
     def first_all_reduce(self, workers: int) -> tuple[float, int]:
         """Returns when the last rank had finished its all-reduce, and the pid of rank 0."""
@@ -112,7 +113,8 @@ def main() -> None:
             for launcher, command in launchers.items():
                 times[launcher].append(case(command))
         ours, theirs, floor = (statistics.median(times[launcher]) * 1000 for launcher in launchers)
-        print(f"{name:10}{ours:10.1f}{theirs:10.1f}{floor:10.1f}{theirs / ours:8.1f}{ours / floor:12.2f}", flush=True)
+        print(f"{name:10}{ours:10.1f}{theirs:10.1f}{floor:10.1f}"
+              f"{theirs / ours:8.1f}{ours / floor:12.2f}", flush=True)
 
 
 if __name__ == "__main__":

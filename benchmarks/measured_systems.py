@@ -33,7 +33,8 @@ class System:
     Starts the commands. Together they have `ranks` ranks, which connect to the driver's socket.
     """
 
-    def __init__(self, name: str, ranks: int, commands, folder: pathlib.Path, environment=None) -> None:
+    def __init__(self, name: str, ranks: int, commands, folder: pathlib.Path,
+                 environment=None) -> None:
         self.name, self.ranks, self.links, self.processes = name, ranks, {}, []
         self.path = str(folder / f"{name}.socket")
         self.log = open(folder / f"{name}.log", "w+", encoding="utf-8")
@@ -42,8 +43,10 @@ class System:
             listener.listen(ranks)
             for command in commands(self.path):
                 self.processes.append(
-                    subprocess.Popen([*DIES_WITH_US, *map(str, command)], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-                                     env={**os.environ, **(environment or {})}, start_new_session=True))
+                    subprocess.Popen([*DIES_WITH_US, *map(str, command)], stdin=subprocess.DEVNULL,
+                                     stdout=self.log, stderr=self.log,
+                                     env={**os.environ, **(environment or {})},
+                                     start_new_session=True))
             deadline = time.monotonic() + PATIENCE
             while len(self.links) < ranks:
                 ready, _, _ = select.select([listener], [], [], 0.1)
@@ -79,12 +82,14 @@ class System:
         sizes: the same for every rank, or a function of the rank.
         """
         of_rank = sizes if callable(sizes) else lambda rank: sizes
-        lines = [" ".join(map(str, [call, count, untimed, *of_rank(rank)])) for rank in range(self.ranks)]
+        lines = [" ".join(map(str, [call, count, untimed, *of_rank(rank)]))
+                 for rank in range(self.ranks)]
         answers = self.tell(lines)
         if "none" in answers:
             return None
         figures = [tuple(map(float, answer.split())) for answer in answers]
-        return max(us for us, _ in figures) / count, statistics.mean(cpu for _, cpu in figures) / count
+        return max(us
+                   for us, _ in figures) / count, statistics.mean(cpu for _, cpu in figures) / count
 
     def end(self) -> None:
         for link, answers in self.links.values():
@@ -156,19 +161,24 @@ class Hosts:
             raise NotHere("it needs root")
         self.folder = tempfile.TemporaryDirectory()
         hosts = pathlib.Path(self.folder.name) / "hosts"
-        hosts.write_text("127.0.0.1 localhost\n" + "".join(f"{a} node{i}\n" for i, a in enumerate(self.ADDRESSES)))
+        hosts.write_text("127.0.0.1 localhost\n"
+                         + "".join(f"{a} node{i}\n" for i, a in enumerate(self.ADDRESSES)))
         self.holders = []
         for node in range(2):
-            script = f"hostname node{node} && ip link set lo up && mount --bind {hosts} /etc/hosts && echo up && exec sleep infinity"
-            holder = subprocess.Popen([*DIES_WITH_US, "unshare", "--net", "--uts", "--mount", "--fork",
-                                       "--kill-child", "sh", "-c", script], stdout=subprocess.PIPE, text=True)
+            script = (f"hostname node{node} && ip link set lo up && mount --bind {hosts} "
+                      "/etc/hosts && echo up && exec sleep infinity")
+            holder = subprocess.Popen([*DIES_WITH_US, "unshare", "--net", "--uts", "--mount",
+                                       "--fork", "--kill-child", "sh", "-c", script],
+                                      stdout=subprocess.PIPE, text=True)
             self.holders.append(holder)
             if holder.stdout.readline() != "up\n":
                 self.close()
                 raise NotHere("namespaces cannot be made here")
-        self.pids = [int(pathlib.Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().split()[0])
-                     for one in self.holders]
-        self.run(0, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns", str(self.pids[1]))
+        self.pids = [
+            int(pathlib.Path(f"/proc/{one.pid}/task/{one.pid}/children").read_text().split()[0])
+            for one in self.holders]
+        self.run(0, "ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth0", "netns",
+                 str(self.pids[1]))
         for node, address in enumerate(self.ADDRESSES):
             self.run(node, "ip", "addr", "add", address + "/24", "dev", "eth0")
             self.run(node, "ip", "link", "set", "eth0", "up")
@@ -178,7 +188,8 @@ class Hosts:
 
     def on(self, node: int, *command) -> list:
         """Returns the command that runs `command` on a host."""
-        return ["nsenter", "-t", str(self.pids[node]), "-n", "-u", "-m", f"--wd={os.getcwd()}", *command]
+        return ["nsenter", "-t", str(self.pids[node]), "-n", "-u", "-m", f"--wd={os.getcwd()}",
+                *command]
 
     def run(self, node: int, *command) -> None:
         subprocess.run(self.on(node, *command), check=True)
@@ -187,11 +198,11 @@ class Hosts:
         """Limits the rate at which each host sends; None: no limit."""
         for node in range(2):
             if rate:
-                self.run(node, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate, "burst", "128k",
-                         "latency", "5ms")
+                self.run(node, "tc", "qdisc", "replace", "dev", "eth0", "root", "tbf", "rate", rate,
+                         "burst", "128k", "latency", "5ms")
             else:
-                subprocess.run(self.on(node, "tc", "qdisc", "del", "dev", "eth0", "root"), stderr=subprocess.DEVNULL,
-                               check=False)
+                subprocess.run(self.on(node, "tc", "qdisc", "del", "dev", "eth0", "root"),
+                               stderr=subprocess.DEVNULL, check=False)
 
     def sent(self) -> list:
         """Returns the bytes that each host has sent so far."""

@@ -44,7 +44,8 @@ LINE = 100
 
 
 def children(pid: int) -> list:
-    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [int(child)
+            for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def agent_of(guardian: int) -> int:
@@ -75,14 +76,17 @@ def read_bytes(descriptor: int, count: int) -> float:
     return time.monotonic() - start
 
 
-def measure_ddprun(binary: pathlib.Path, more: list, workers: int, source: pathlib.Path, end: pathlib.Path) -> tuple:
+def measure_ddprun(binary: pathlib.Path, more: list, workers: int, source: pathlib.Path,
+                   end: pathlib.Path) -> tuple:
     size = source.stat().st_size
-    shown = 0 if "-r" in more else size + size // LINE * (len("[rank 0] ") if workers > 1 and "-t" not in more else 0)
+    shown = (0 if "-r" in more else size
+             + size // LINE * (len("[rank 0] ") if workers > 1 and "-t" not in more else 0))
     if "-t" in more:
         shown = size + size // LINE * len("[default0]:")
     if "--pty" in more:
         shown += size // LINE
-    command = [binary / "ddprun", f"--nproc-per-node={workers}", *more, "sh", "-c", f"cat {source}; until [ -e {end} ]; do sleep 0.05; done"]
+    command = [binary / "ddprun", f"--nproc-per-node={workers}", *more, "sh", "-c",
+               f"cat {source}; until [ -e {end} ]; do sleep 0.05; done"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as job:
         agent = agent_of(job.pid)
         before = processor_time(agent)
@@ -116,8 +120,8 @@ def main() -> None:
             floor.append(measure_cat(options.workers, source))
             ours.append(measure_ddprun(options.bin, more, options.workers, source, end))
     rate, cores, cost = (statistics.median(column) for column in zip(*ours))
-    print(f"{options.workers} workers, {options.megabytes} MB each, medians of {options.rounds} rounds; "
-          f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"{options.workers} workers, {options.megabytes} MB each, medians of {options.rounds} "
+          f"rounds; load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     print(f"{'':10}{'GB/s':>8}{'agent':>8}{'s/GB':>8}")
     print(f"{'ddprun':10}{rate:8.2f}{cores:8.2f}{cost:8.2f}")
     print(f"{'cat':10}{statistics.median(floor):8.2f}")

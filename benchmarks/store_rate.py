@@ -29,7 +29,8 @@ from pytorch_clients import connect, ddp_store, pytorch_store  # noqa: E402
 @contextlib.contextmanager
 def bare_store(binaries):
     """Runs a bare_store. Yields its port."""
-    server = subprocess.Popen([os.path.join(binaries, "bare_store")], stdout=subprocess.PIPE, text=True)
+    server = subprocess.Popen([os.path.join(binaries, "bare_store")], stdout=subprocess.PIPE,
+                              text=True)
     try:
         yield int(server.stdout.readline().rsplit(":", 1)[1])
     finally:
@@ -46,7 +47,8 @@ def client_main(ports, pipe):
     while (order := pipe.recv()) is not None:
         name, operation, seconds = order
         store = stores[name]
-        call = (lambda: store.get("key")) if operation == "get" else (lambda: store.add("counter", 1))
+        call = ((lambda: store.get("key")) if operation == "get"
+                else (lambda: store.add("counter", 1)))
         count = 0
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
@@ -95,16 +97,19 @@ def main():
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16])
     options = parser.parse_args()
 
-    with ddp_store(options.bin) as server, pytorch_store(use_libuv=True) as theirs, bare_store(options.bin) as bare:
+    with ddp_store(options.bin) as server, pytorch_store(use_libuv=True) as theirs, \
+            bare_store(options.bin) as bare:
         ours = server.port
         ports = {"ddp-store": ours, "libuv": theirs, "floor": bare}
-        print(f"{'operations/s':<28}{'ddp-store':>12}{'libuv':>12}{'floor':>12}{'ours/libuv':>12}{'floor/libuv':>12}")
+        print(f"{'operations/s':<28}{'ddp-store':>12}{'libuv':>12}{'floor':>12}"
+              f"{'ours/libuv':>12}{'floor/libuv':>12}")
         for clients in options.clients:
             rates = measure(ports, clients, options.rounds, options.seconds)
             for operation in ("get", "add"):
                 a, b, c = (rates[operation, name] for name in ports)
                 label = f"{operation}, {clients} PyTorch client{'s' if clients > 1 else ''}"
-                print(f"{label:<28}{a:>12.0f}{b:>12.0f}{c:>12.0f}{a / b:>12.2f}{c / b:>12.2f}", flush=True)
+                print(f"{label:<28}{a:>12.0f}{b:>12.0f}{c:>12.0f}{a / b:>12.2f}{c / b:>12.2f}",
+                      flush=True)
         probe = os.path.join(options.bin, "store_client_rate")
         if os.path.exists(probe):
             sys.stdout.flush()

@@ -51,17 +51,20 @@ class Case(NamedTuple):
 
 
 CASES = [
-    Case("resnet18", "width 16, 8 x 8 pixels, batches of 32", ["--batch-norm=plain", "--width=16", "--batch-size=32"], 100, 20),
+    Case("resnet18", "width 16, 8 x 8 pixels, batches of 32",
+         ["--batch-norm=plain", "--width=16", "--batch-size=32"], 100, 20),
     Case("resnet18", "width 64, 28 x 28 pixels, batches of 32",
          ["--batch-norm=plain", "--width=64", "--batch-size=32", f"--data={FOLDER}/fashion"], 6, 2),
     Case("chargpt", "its defaults", [f"--data={FOLDER}/text"], 50, 10),
 ]
 # Cases that check that the benchmark works, not how fast it is.
 SMOKE = [
-    Case("resnet18", "width 4, 8 x 8 pixels, batches of 8", ["--batch-norm=plain", "--width=4", "--batch-size=8"], 2, 1),
+    Case("resnet18", "width 4, 8 x 8 pixels, batches of 8",
+         ["--batch-norm=plain", "--width=4", "--batch-size=8"], 2, 1),
     Case("resnet18", "width 1, 28 x 28 pixels, batches of 2",
          ["--batch-norm=plain", "--width=1", "--batch-size=2", f"--data={FOLDER}/fashion"], 1, 0),
-    Case("chargpt", "1 layer of width 8", [f"--data={FOLDER}/text", "--layers=1", "--heads=1", "--width=8", "--block=8"], 2, 1),
+    Case("chargpt", "1 layer of width 8",
+         [f"--data={FOLDER}/text", "--layers=1", "--heads=1", "--width=8", "--block=8"], 2, 1),
 ]
 
 
@@ -81,9 +84,9 @@ def write_data(folder: pathlib.Path) -> None:
 
 def run(command: list) -> dict:
     """Returns the last JSON that the command prints. Other text may precede it in the line."""
-    process = subprocess.Popen([*DIES_WITH_US, *map(str, command)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, start_new_session=True,
-                               env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = subprocess.Popen([*DIES_WITH_US, *map(str, command)], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                               start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         output, _ = process.communicate(timeout=PATIENCE)
     except BaseException:  # SIGTERM makes a launcher end its workers, too
@@ -95,7 +98,8 @@ def run(command: list) -> dict:
         raise
     lines = [line[line.index('{"'):] for line in output.splitlines() if '{"' in line]
     if process.returncode != 0 or not lines:
-        raise RuntimeError(f"{' '.join(map(str, command))} ended with {process.returncode}:\n{output[-2000:]}")
+        raise RuntimeError(f"{' '.join(map(str, command))} ended with "
+                           f"{process.returncode}:\n{output[-2000:]}")
     return json.loads(lines[-1])
 
 
@@ -108,9 +112,10 @@ def commands(options, case: Case, folder: str) -> dict:
     arguments = [option.replace(FOLDER, folder) for option in case.options]
     arguments += ["--breakdown", f"--steps={case.steps}", f"--warmup={case.warmup}"]
     return {
-        "ours": [options.bin / "ddprun", "--standalone", f"--nproc-per-node={WORKERS}", ours, *arguments],
-        "pytorch": [options.python, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}", theirs,
-                    *arguments]}
+        "ours": [options.bin / "ddprun", "--standalone", f"--nproc-per-node={WORKERS}", ours,
+                 *arguments],
+        "pytorch": [options.python, "-m", "torch.distributed.run", "--standalone",
+                    f"--nproc-per-node={WORKERS}", theirs, *arguments]}
 
 
 def measured(options, case: Case, folder: str) -> dict:
@@ -124,7 +129,8 @@ def measured(options, case: Case, folder: str) -> dict:
         phases = {phase: statistics.median(one["breakdown_ms"][phase] for one in all_of_it)
                   for phase in PHASES if phase in all_of_it[0]["breakdown_ms"]}
         rates = [one["samples_per_second"] for one in all_of_it]
-        record[name] = {"samples_per_second": statistics.median(rates), "low": min(rates), "high": max(rates), "ms": phases}
+        record[name] = {"samples_per_second": statistics.median(rates), "low": min(rates),
+                        "high": max(rates), "ms": phases}
     return record
 
 
@@ -136,22 +142,29 @@ def report(records: list) -> str:
     speeds, steps = [], []
     for record in records:
         ratio = rate(record, "ours") / rate(record, "pytorch")
-        speeds.append([record["program"], record["about"], figure(rate(record, "ours")), figure(rate(record, "pytorch")),
-                       f"{ratio:.2f}", "yes" if ratio >= GOAL else "**no**"])
+        speeds.append([record["program"], record["about"], figure(rate(record, "ours")),
+                       figure(rate(record, "pytorch")), f"{ratio:.2f}",
+                       "yes" if ratio >= GOAL else "**no**"])
         for system, words in (("ours", "C++"), ("pytorch", "Python")):
             ms = record[system]["ms"]
-            whole = sum(ms[phase] for phase in PHASES if phase in ms and phase != "exposed_communication")
+            whole = sum(ms[phase] for phase in PHASES
+                        if phase in ms and phase != "exposed_communication")
             steps.append([record["program"], record["about"], words, time_text(1000 * whole)]
-                         + [time_text(1000 * max(ms[phase], 0)) if phase in ms else "" for phase in PHASES])
-    return (table(["example", "net", "C++, samples/s", "Python, samples/s", "R", f"R >= {GOAL}"], speeds) + "\n\n"
-            + table(["example", "net", "in", "a step", "data", "forward", "backward", "of it exposed", "optimizer"], steps))
+                         + [time_text(1000 * max(ms[phase], 0)) if phase in ms else ""
+                            for phase in PHASES])
+    return (table(["example", "net", "C++, samples/s", "Python, samples/s", "R", f"R >= {GOAL}"],
+                  speeds) + "\n\n"
+            + table(["example", "net", "in", "a step", "data", "forward", "backward",
+                     "of it exposed", "optimizer"], steps))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="resnet18, chargpt")
     parser.add_argument("--bin", default=ROOT / "build/release/bin", type=pathlib.Path)
-    parser.add_argument("--python", default=ROOT / ".venv/bin/python3", type=pathlib.Path, help="with PyTorch")
+    parser.add_argument("--python", default=ROOT / ".venv/bin/python3", type=pathlib.Path,
+                        help="with PyTorch")
     parser.add_argument("--rounds", default=7, type=int)
     parser.add_argument("--docs", action="store_true", help="put the tables into docs")
     parser.add_argument("--json", type=pathlib.Path, help="where every figure goes")
@@ -191,7 +204,8 @@ def main() -> None:
             copy.write_text(page.read_text())
             into_docs(text, about, copy, "training")
     if options.json:
-        options.json.write_text(json.dumps({**about, "rounds": options.rounds, "records": records}, indent=1) + "\n")
+        figures = {**about, "rounds": options.rounds, "records": records}
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -73,7 +73,9 @@ function(ddprun_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
   add_library(${name} STATIC ${arg_SOURCES})
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
-  target_link_libraries(${name} PUBLIC ${arg_LINKS} PRIVATE $<BUILD_INTERFACE:ddprun_compile_options>)
+  target_link_libraries(${name}
+    PUBLIC ${arg_LINKS}
+    PRIVATE $<BUILD_INTERFACE:ddprun_compile_options>)
 endfunction()
 
 # ddprun_use_torch(TARGET [PCH target]): adds LibTorch (CPU) and its headers as the library

@@ -69,7 +69,8 @@ find_package_handle_standard_args(LibTorch
   REQUIRED_VARS LibTorch_torch_cpu_LIBRARY LibTorch_c10_LIBRARY LibTorch_INCLUDE_DIR
                 LibTorch_HAS_NEW_ABI
   VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "run scripts/setup, or name a LibTorch with CMAKE_PREFIX_PATH or Torch_DIR")
+  REASON_FAILURE_MESSAGE
+    "run scripts/setup, or name a LibTorch with CMAKE_PREFIX_PATH or Torch_DIR")
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   add_library(LibTorch::headers INTERFACE IMPORTED)
@@ -78,7 +79,8 @@ if(LibTorch_FOUND AND NOT TARGET LibTorch::cpu)
   foreach(_lib torch_cpu c10 torch_cuda c10_cuda)
     if(LibTorch_${_lib}_LIBRARY)
       add_library(LibTorch::${_lib} SHARED IMPORTED)
-      set_target_properties(LibTorch::${_lib} PROPERTIES IMPORTED_LOCATION ${LibTorch_${_lib}_LIBRARY})
+      set_target_properties(LibTorch::${_lib} PROPERTIES
+        IMPORTED_LOCATION ${LibTorch_${_lib}_LIBRARY})
     endif()
   endforeach()
   add_library(LibTorch::cpu INTERFACE IMPORTED)

@@ -22,15 +22,16 @@ endforeach()
 
 # LibTorch's own NCCL comes first: a process should not have two of them.
 find_path(NCCL_INCLUDE_DIR nccl.h HINTS ${_hints} PATH_SUFFIXES include)
-find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR HINTS ${_hints} PATH_SUFFIXES lib lib64)
+find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 NAMES_PER_DIR
+             HINTS ${_hints} PATH_SUFFIXES lib lib64)
 find_path(CUDART_INCLUDE_DIR cuda_runtime_api.h HINTS ${_hints} PATH_SUFFIXES include)
 # The headers of the CUDA run-time include these, which PyTorch's wheels leave out.
 find_path(CUDA_CRT_INCLUDE_DIR crt/host_defines.h HINTS ${_hints} PATH_SUFFIXES include)
 find_path(CUDA_CCCL_INCLUDE_DIR nv/target HINTS ${_hints} PATH_SUFFIXES include include/cccl)
-find_library(CUDART_LIBRARY NAMES cudart libcudart.so.13 libcudart.so.12 NAMES_PER_DIR HINTS ${_hints}
-             PATH_SUFFIXES lib lib64)
-mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY CUDART_INCLUDE_DIR CUDA_CRT_INCLUDE_DIR CUDA_CCCL_INCLUDE_DIR
-                 CUDART_LIBRARY)
+find_library(CUDART_LIBRARY NAMES cudart libcudart.so.13 libcudart.so.12 NAMES_PER_DIR
+             HINTS ${_hints} PATH_SUFFIXES lib lib64)
+mark_as_advanced(NCCL_INCLUDE_DIR NCCL_LIBRARY CUDART_INCLUDE_DIR CUDA_CRT_INCLUDE_DIR
+                 CUDA_CCCL_INCLUDE_DIR CUDART_LIBRARY)
 
 if(NCCL_INCLUDE_DIR)
   foreach(_macro MAJOR MINOR PATCH)

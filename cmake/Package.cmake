@@ -13,7 +13,9 @@ function(check_that_all_is_built component files)
     set(files \"${files}\")
     foreach(file IN LISTS files)
       if(NOT EXISTS \"\${file}\")
-        message(FATAL_ERROR \"\${file} is not built: nothing was installed; run cmake --build ${CMAKE_BINARY_DIR} --target ddprun_installed\")
+        message(FATAL_ERROR
+          \"\${file} is not built: nothing was installed; run \"
+          \"cmake --build ${CMAKE_BINARY_DIR} --target ddprun_installed\")
       endif()
     endforeach()" COMPONENT ${component})
 endfunction()
@@ -35,7 +37,8 @@ set(programs ddprun ddp-rendezvous ddp-store)
 add_dependencies(ddprun_installed ${programs})
 list(TRANSFORM programs REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE program_files)
 set(printed_dir ${CMAKE_CURRENT_BINARY_DIR}/printed)
-check_that_all_is_built(programs "${program_files};${printed_dir}/ddprun.1;${printed_dir}/ddprun;${printed_dir}/_ddprun")
+set(printed_files ${printed_dir}/ddprun.1 ${printed_dir}/ddprun ${printed_dir}/_ddprun)
+check_that_all_is_built(programs "${program_files};${printed_files}")
 if(TARGET ddprun_worker)
   set(archives ddprun_worker)
   if(TARGET ddprun_worker_cuda)
@@ -52,7 +55,8 @@ install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 set(unit ddp-rendezvous.service)
 install(CODE "
   file(READ \"${CMAKE_CURRENT_SOURCE_DIR}/packaging/${unit}\" unit)
-  string(REPLACE \"ExecStart=/usr/bin/\" \"ExecStart=\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" unit \"\${unit}\")
+  string(REPLACE \"ExecStart=/usr/bin/\"
+    \"ExecStart=\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" unit \"\${unit}\")
   file(WRITE \"${CMAKE_CURRENT_BINARY_DIR}/${unit}\" \"\${unit}\")")
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
 
@@ -93,7 +97,8 @@ if(TARGET ddprun_worker)
   endif()
 
   # For builds without CMake.
-  cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
+  cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX
+             BASE_DIRECTORY ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig
              OUTPUT_VARIABLE pkg_config_to_prefix)
   set(pkg_config_files ddprun.pc)
   if(DDPRUN_HAS_WORKER_CUDA)

@@ -22,28 +22,36 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, DistributedSampl
 
 
 def parse_arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="chargpt.py", description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(prog="chargpt.py",
+                                     description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--data", required=True, type=pathlib.Path,
                         help="the text, in UTF-8; its last tenth is for validation")
     parser.add_argument("--steps", default=2000, type=int, help="number of optimizer steps")
-    parser.add_argument("--batch-size", default=12, type=int, help="blocks of all workers in a step")
+    parser.add_argument("--batch-size", default=12, type=int,
+                        help="blocks of all workers in a step")
     parser.add_argument("--block", default=64, type=int, help="characters that the net sees")
-    parser.add_argument("--layers", default=4, type=int, help="number of layers of attention and MLP")
+    parser.add_argument("--layers", default=4, type=int,
+                        help="number of layers of attention and MLP")
     parser.add_argument("--heads", default=4, type=int, help="number of attention heads in a layer")
     parser.add_argument("--width", default=128, type=int, help="channels of a character")
-    parser.add_argument("--lr", default=1e-3, type=float, help="the highest learning rate; it falls to a tenth")
+    parser.add_argument("--lr", default=1e-3, type=float,
+                        help="the highest learning rate; it falls to a tenth")
     parser.add_argument("--lr-warmup", default=100, type=int, help="steps in which the rate rises")
-    parser.add_argument("--lr-decay-steps", default=0, type=int, help="steps after which it has fallen; 0: all")
+    parser.add_argument("--lr-decay-steps", default=0, type=int,
+                        help="steps after which it has fallen; 0: all")
     parser.add_argument("--seed", default=1, type=int)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="with cuda, one GPU for each rank")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"],
+                        help="with cuda, one GPU for each rank")
     parser.add_argument("--eval-every", default=250, type=int, help="steps between validations")
     parser.add_argument("--metrics", type=pathlib.Path,
                         help="file to which a line of JSON is added for each validation")
     parser.add_argument("--init", type=pathlib.Path, help="state dict of the first weights")
     parser.add_argument("--save-init", type=pathlib.Path, help="file for the first weights")
     parser.add_argument("--breakdown", action="store_true",
-                        help="measure --steps steps, without validation, and print their times as a line of JSON")
-    parser.add_argument("--warmup", default=10, type=int, help="steps before those that --breakdown measures")
+                        help="measure --steps steps, without validation, and print their times as "
+                             "a line of JSON")
+    parser.add_argument("--warmup", default=10, type=int,
+                        help="steps before those that --breakdown measures")
     return parser.parse_args()
 
 
@@ -69,8 +77,10 @@ class Attention(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         count, length, width = x.shape
-        parts = self.qkv(x).view(count, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2], is_causal=True)
+        parts = self.qkv(x).view(count, length, 3, self.heads, width // self.heads)
+        parts = parts.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(parts[0], parts[1], parts[2],
+                                                        is_causal=True)
         return self.out(mixed.transpose(1, 2).reshape(count, length, width))
 
 
@@ -91,7 +101,8 @@ class Gpt(nn.Module):
         super().__init__()
         self.token = nn.Embedding(vocabulary, options.width)
         self.position = nn.Embedding(options.block, options.width)
-        self.layers = nn.ModuleList(Layer(options.width, options.heads) for _ in range(options.layers))
+        self.layers = nn.ModuleList(Layer(options.width, options.heads)
+                                    for _ in range(options.layers))
         self.norm = nn.LayerNorm(options.width)
         spread = 0.02
         for name, parameter in self.named_parameters():
@@ -99,7 +110,8 @@ class Gpt(nn.Module):
             if name.endswith(".bias"):
                 nn.init.zeros_(parameter)
             elif parameter.dim() >= 2:
-                nn.init.normal_(parameter, 0, spread / math.sqrt(2 * options.layers) if adds else spread)
+                nn.init.normal_(parameter, 0,
+                                spread / math.sqrt(2 * options.layers) if adds else spread)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.token(tokens) + self.position.weight[:tokens.shape[1]]
@@ -115,14 +127,15 @@ def loss_of(scores: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 def make_optimizer(net: Gpt, lr: float) -> torch.optim.AdamW:
     matrices = [parameter for parameter in net.parameters() if parameter.dim() >= 2]
     others = [parameter for parameter in net.parameters() if parameter.dim() < 2]
-    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}],
-                             lr=lr, betas=(0.9, 0.99))
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": 0.1},
+                              {"params": others, "weight_decay": 0.0}], lr=lr, betas=(0.9, 0.99))
 
 
 def make_schedule(optimizer: torch.optim.Optimizer, options: argparse.Namespace, steps: int):
     warmup, end = options.lr_warmup, max(steps, options.lr_decay_steps)
     rise = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1 / warmup, total_iters=warmup)
-    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(end - warmup, 1), eta_min=options.lr / 10)
+    fall = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(end - warmup, 1),
+                                                      eta_min=options.lr / 10)
     return torch.optim.lr_scheduler.SequentialLR(optimizer, [rise, fall], [warmup])
 
 
@@ -182,9 +195,11 @@ class Training:
                 self.report(step, losses, start)
                 losses, start = [], time.monotonic()
         if options.breakdown and self.rank == 0:
-            milliseconds = {phase: 1000 * seconds / options.steps for phase, seconds in spent.items()}
+            milliseconds = {phase: 1000 * seconds / options.steps
+                            for phase, seconds in spent.items()}
             rate = options.batch_size * 1000 / sum(milliseconds.values())
-            print(json.dumps({"samples_per_second": rate, "breakdown_ms": milliseconds}), flush=True)
+            print(json.dumps({"samples_per_second": rate, "breakdown_ms": milliseconds}),
+                  flush=True)
 
     def take_step(self, spent: dict) -> float:
         last = time.monotonic()
@@ -215,18 +230,21 @@ class Training:
         Each worker computes its share.
         """
         mine = range(self.rank, len(self.validation), self.world_size)
-        sums = torch.tensor([sum(losses), len(losses), 0, len(mine)], dtype=torch.float64, device=self.device)
+        sums = torch.tensor([sum(losses), len(losses), 0, len(mine)], dtype=torch.float64,
+                            device=self.device)
         for first in range(0, len(mine), 64):
             indices = list(mine[first:first + 64])
             data, target = self.validation.__getitems__(indices)
-            sums[2] += loss_of(self.net(data.to(self.device)), target.to(self.device)).item() * len(indices)
+            sums[2] += loss_of(self.net(data.to(self.device)),
+                               target.to(self.device)).item() * len(indices)
         if self.world_size > 1:
             dist.all_reduce(sums)
         if self.rank != 0:
             return
         seconds = time.monotonic() - start
-        line = {"step": step, "loss": (sums[0] / sums[1]).item(), "val_loss": (sums[2] / sums[3]).item(),
-                "seconds": seconds, "samples_per_second": len(losses) * self.options.batch_size / seconds}
+        line = {"step": step, "loss": (sums[0] / sums[1]).item(),
+                "val_loss": (sums[2] / sums[3]).item(), "seconds": seconds,
+                "samples_per_second": len(losses) * self.options.batch_size / seconds}
         print(f"step {step:2}  loss {line['loss']:.4f}  val_loss {line['val_loss']:.4f}  "
               f"samples/s {line['samples_per_second']:.0f}", flush=True)
         if self.options.metrics:
@@ -239,7 +257,8 @@ def main() -> None:
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     if options.batch_size % world_size != 0:
-        sys.exit(f"chargpt.py: --batch-size {options.batch_size} does not divide by {world_size} workers")
+        sys.exit(f"chargpt.py: --batch-size {options.batch_size} does not divide by {world_size} "
+                 "workers")
     if world_size > 1:
         device = device_of_rank(options)
         if device.type == "cuda":

@@ -1,6 +1,7 @@
 """PyTorch's own DistributedDataParallel on handwritten digits: nothing here depends on ddprun.
 
-    ddprun --standalone --nproc-per-node=2 --max-restarts=3 examples/ddp_digits.py --checkpoint-dir=run1
+    ddprun --standalone --nproc-per-node=2 --max-restarts=3 \\
+        examples/ddp_digits.py --checkpoint-dir=run1
 
 The options are those of examples/train_digits.cc. A job that was killed continues from its newest
 checkpoint, and ends with the same bits as one that was not killed.
@@ -23,16 +24,21 @@ HERE = pathlib.Path(__file__).resolve().parent
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", default=HERE / "data/digits", type=pathlib.Path, help="folder of IDX files")
+    parser.add_argument("--data", default=HERE / "data/digits", type=pathlib.Path,
+                        help="folder of IDX files")
     parser.add_argument("--epochs", default=15, type=int)
-    parser.add_argument("--batch-size", default=32, type=int, help="images of each worker in a step")
+    parser.add_argument("--batch-size", default=32, type=int,
+                        help="images of each worker in a step")
     parser.add_argument("--lr", default=0.05, type=float)
     parser.add_argument("--seed", default=1, type=int)
     parser.add_argument("--checkpoint-dir", type=pathlib.Path, help="none: no checkpoints")
-    parser.add_argument("--checkpoint-every", default=20, type=int, help="steps between checkpoints")
+    parser.add_argument("--checkpoint-every", default=20, type=int,
+                        help="steps between checkpoints")
     parser.add_argument("--digest-file", type=pathlib.Path, help="SHA-256 of the final weights")
-    parser.add_argument("--crash-rank", default=-1, type=int, help="this rank kills itself, in the first start only")
-    parser.add_argument("--crash-step", default=-1, type=int, help="number of steps after which it does")
+    parser.add_argument("--crash-rank", default=-1, type=int,
+                        help="this rank kills itself, in the first start only")
+    parser.add_argument("--crash-step", default=-1, type=int,
+                        help="number of steps after which it does")
     return parser.parse_args()
 
 
@@ -46,7 +52,8 @@ def read_idx(path: pathlib.Path) -> torch.Tensor:
     if zeros != 0 or kind != 8:
         raise ValueError(f"{path} is not an IDX file of bytes")
     sizes = struct.unpack_from(f">{dimensions}I", content, 4)
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8, offset=4 + 4 * dimensions).reshape(sizes)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8,
+                            offset=4 + 4 * dimensions).reshape(sizes)
 
 
 def read_digits(folder: pathlib.Path, part: str) -> TensorDataset:
@@ -121,7 +128,8 @@ def main() -> None:
             return
         checkpoint.parent.mkdir(parents=True, exist_ok=True)
         unfinished = checkpoint.with_suffix(".unfinished")
-        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step}, unfinished)
+        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "step": step},
+                   unfinished)
         os.replace(unfinished, checkpoint)
 
     for epoch in range(step // len(loader), options.epochs):
@@ -133,7 +141,8 @@ def main() -> None:
             # Dropout and jitter depend only on seed, step, world size and rank. So a resumed job
             # draws the same numbers as one that was not killed.
             torch.manual_seed((options.seed * 1_000_003 + step) * dist.get_world_size() + rank)
-            optimizer.param_groups[0]["lr"] = options.lr * (1 - step / (options.epochs * len(loader)))
+            optimizer.param_groups[0]["lr"] = options.lr * (
+                1 - step / (options.epochs * len(loader)))
             optimizer.zero_grad()
             loss = torch.nn.functional.cross_entropy(model(jittered(images)), labels)
             loss.backward()
@@ -148,8 +157,9 @@ def main() -> None:
         sums = torch.tensor([loss_sum, samples], dtype=torch.float64)
         dist.all_reduce(sums)
         if rank == 0 and sums[1] > 0:
-            print(f"epoch {epoch + 1:2}  loss {sums[0] / sums[1]:.4f}  test accuracy {accuracy(net, test):.2f} %  "
-                  f"{sums[1] / (time.monotonic() - start):.0f} samples/s", flush=True)
+            print(f"epoch {epoch + 1:2}  loss {sums[0] / sums[1]:.4f}  test accuracy "
+                  f"{accuracy(net, test):.2f} %  {sums[1] / (time.monotonic() - start):.0f} "
+                  "samples/s", flush=True)
     if step % options.checkpoint_every != 0:
         save()
 

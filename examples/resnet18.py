@@ -30,18 +30,25 @@ MOMENTUM, WEIGHT_DECAY, GAMMA = 0.9, 5e-4, 0.85
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--data", default=HERE / "data/digits", type=pathlib.Path, help="folder of IDX files")
+    parser.add_argument("--data", default=HERE / "data/digits", type=pathlib.Path,
+                        help="folder of IDX files")
     parser.add_argument("--epochs", default=12, type=int)
-    parser.add_argument("--batch-size", default=32, type=int, help="images of each worker in a step")
+    parser.add_argument("--batch-size", default=32, type=int,
+                        help="images of each worker in a step")
     parser.add_argument("--lr", default=0.05, type=float)
     parser.add_argument("--seed", default=1, type=int)
-    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"], help="with cuda, one GPU for each rank")
-    parser.add_argument("--width", default=16, type=int, help="channels of the first of the four stages; 64 is ResNet-18")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"],
+                        help="with cuda, one GPU for each rank")
+    parser.add_argument("--width", default=16, type=int,
+                        help="channels of the first of the four stages; 64 is ResNet-18")
     parser.add_argument("--batch-norm", default="plain", choices=["plain"])
-    parser.add_argument("--compare-with", type=pathlib.Path, help="folder that resnet18 --compare --record has written")
-    parser.add_argument("--breakdown", action="store_true", help="take --steps steps instead, and print where their time is spent")
+    parser.add_argument("--compare-with", type=pathlib.Path,
+                        help="folder that resnet18 --compare --record has written")
+    parser.add_argument("--breakdown", action="store_true",
+                        help="take --steps steps instead, and print where their time is spent")
     parser.add_argument("--steps", default=30, type=int)
-    parser.add_argument("--warmup", default=5, type=int, help="steps before these, which are not timed")
+    parser.add_argument("--warmup", default=5, type=int,
+                        help="steps before these, which are not timed")
     return parser.parse_args()
 
 
@@ -69,7 +76,8 @@ class ResNet18(torch.nn.Module):
         super().__init__()
 
         def stage(before: int, after: int, stride: int) -> torch.nn.Module:
-            return torch.nn.Sequential(BasicBlock(before, after, stride), BasicBlock(after, after, 1))
+            return torch.nn.Sequential(BasicBlock(before, after, stride),
+                                       BasicBlock(after, after, 1))
         self.conv1 = torch.nn.Conv2d(channels, width, 3, padding=1, bias=False)
         self.bn1 = torch.nn.BatchNorm2d(width)
         self.layer1 = stage(width, width, 1)
@@ -116,14 +124,17 @@ class Training:
         self.device = device_of_rank(options)
         self.net = ResNet18(images.size(1), options.width, int(labels.max()) + 1).to(self.device)
         if options.compare_with:
-            self.net.load_state_dict(torch.load(options.compare_with / "initial.pt", weights_only=True), strict=True)
+            self.net.load_state_dict(torch.load(options.compare_with / "initial.pt",
+                                                weights_only=True), strict=True)
         self.model = DistributedDataParallel(self.net, gradient_as_bucket_view=True)
-        self.optimizer = torch.optim.SGD(self.net.parameters(), options.lr, MOMENTUM, weight_decay=WEIGHT_DECAY)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), options.lr, MOMENTUM,
+                                         weight_decay=WEIGHT_DECAY)
         self.sampler = DistributedSampler(self.train, seed=options.seed)
         # A generator of its own. Otherwise the loader would draw a number in each epoch from the
         # generator that moves the images.
-        self.loader = DataLoader(Gathered(self.train), options.batch_size, sampler=self.sampler, drop_last=True,
-                                 collate_fn=lambda batch: batch, generator=torch.Generator())
+        self.loader = DataLoader(Gathered(self.train), options.batch_size, sampler=self.sampler,
+                                 drop_last=True, collate_fn=lambda batch: batch,
+                                 generator=torch.Generator())
         torch.manual_seed(options.seed + dist.get_rank())
 
     def epoch(self, number: int):
@@ -150,7 +161,8 @@ class Training:
 
 def train(options: argparse.Namespace) -> None:
     training = Training(options)
-    test = TensorDataset(*(part.to(training.device) for part in read_digits(options.data, "t10k").tensors))
+    test = TensorDataset(*(part.to(training.device)
+                           for part in read_digits(options.data, "t10k").tensors))
     schedule = torch.optim.lr_scheduler.StepLR(training.optimizer, 1, GAMMA)
     for number in range(options.epochs):
         start = time.monotonic()
@@ -162,8 +174,8 @@ def train(options: argparse.Namespace) -> None:
         dist.all_reduce(mean)
         if dist.get_rank() == 0:
             rate = len(losses) * options.batch_size * dist.get_world_size() / took
-            print(f"epoch {number + 1:2}  accuracy {accuracy(training.net, test) / 100:.4f}  loss {mean:.4f}  "
-                  f"samples/s {rate:.0f}", flush=True)
+            print(f"epoch {number + 1:2}  accuracy {accuracy(training.net, test) / 100:.4f}  loss "
+                  f"{mean:.4f}  samples/s {rate:.0f}", flush=True)
 
 
 def compare(options: argparse.Namespace) -> None:
@@ -176,9 +188,11 @@ def compare(options: argparse.Namespace) -> None:
     options.data = pathlib.Path(record["data"])
     torch.set_num_threads(record["threads"])
     if record["batch_norm"] != "plain":
-        sys.exit("resnet18.py: the other run had --batch-norm=sync, which PyTorch has not for CPUs; repeat it with plain")
+        sys.exit("resnet18.py: the other run had --batch-norm=sync, which PyTorch has not for "
+                 "CPUs; repeat it with plain")
     if record["workers"] != dist.get_world_size():
-        sys.exit(f"resnet18.py: {dist.get_world_size()} workers, but the other run had {record['workers']}")
+        sys.exit(f"resnet18.py: {dist.get_world_size()} workers, but the other run had "
+                 f"{record['workers']}")
     training = Training(options)
     losses, ms = [], []
     for batch in itertools.islice(training.batches(), options.warmup + options.steps):
@@ -190,11 +204,13 @@ def compare(options: argparse.Namespace) -> None:
         return
     ddp = record["averagings"]["ddp"]
     median = statistics.median(ms[options.warmup:])
-    print(f"pytorch    {losses[0]:10.4f}  {losses[-1]:9.4f}  {median:9.2f}  {median / ddp['ms']:8.2f}")
+    print(f"pytorch    {losses[0]:10.4f}  {losses[-1]:9.4f}  {median:9.2f}  "
+          f"{median / ddp['ms']:8.2f}")
     if losses == ddp["losses"]:
         print(f"losses: the same bits in all {len(losses)} steps")
     else:
-        print(f"losses: apart by at most {max(abs(a - b) for a, b in zip(losses, ddp['losses'])):.3g}")
+        print("losses: apart by at most "
+              f"{max(abs(a - b) for a, b in zip(losses, ddp['losses'])):.3g}")
 
 
 def timed_steps(training: Training, batches, steps: int) -> dict[str, float]:

@@ -44,7 +44,8 @@ def make_net(pixels: int) -> torch.nn.Module:
 def main() -> None:
     options = parse_arguments()
     torch.set_num_threads(1)
-    train, test = ddp_digits.read_digits(options.data, "train"), ddp_digits.read_digits(options.data, "t10k")
+    train = ddp_digits.read_digits(options.data, "train")
+    test = ddp_digits.read_digits(options.data, "t10k")
     file = newest_checkpoint(options.directory)
     state = torch.load(file, weights_only=True)
 
@@ -69,7 +70,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             total += loss.item() * len(labels)
-        print(f"epoch {epoch + 1:2}  loss {total / len(train):.9f}  test accuracy {ddp_digits.accuracy(net, test):.2f} %")
+        print(f"epoch {epoch + 1:2}  loss {total / len(train):.9f}  test accuracy "
+              f"{ddp_digits.accuracy(net, test):.2f} %")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prints what torch.utils.data.WeightedRandomSampler draws, as weighted-sampler-vectors.json holds it."""
+"""Prints weighted-sampler-vectors.json: the draws of torch.utils.data.WeightedRandomSampler."""
 import json
 
 import torch
@@ -16,6 +16,7 @@ print("[")
 for i, (weights, samples, replacement, seed) in enumerate(CASES):
     generator = torch.Generator().manual_seed(seed)
     drawn = list(WeightedRandomSampler(weights, samples, replacement, generator))
-    case = {"weights": weights, "samples": samples, "replacement": replacement, "seed": seed, "drawn": drawn}
+    case = {"weights": weights, "samples": samples, "replacement": replacement, "seed": seed,
+            "drawn": drawn}
     print(json.dumps(case) + ("," if i + 1 < len(CASES) else ""))
 print("]")

@@ -13,8 +13,8 @@ import unittest
 
 BIN = pathlib.Path(sys.argv.pop())
 ROOT = pathlib.Path(__file__).parents[2]
-TINY = ["--data", ROOT / "tests/data/chargpt.txt", "--block=16", "--layers=2", "--heads=2", "--width=32",
-        "--lr-warmup=5", "--lr=0.01", "--batch-size=600"]
+TINY = ["--data", ROOT / "tests/data/chargpt.txt", "--block=16", "--layers=2", "--heads=2",
+        "--width=32", "--lr-warmup=5", "--lr=0.01", "--batch-size=600"]
 STEPS = ["--steps=18", "--eval-every=3"]  # step 15 begins another epoch
 
 
@@ -30,12 +30,13 @@ class Twin(unittest.TestCase):
             # PyTorch 2.11 sometimes aborts while it shuts down ("terminate called without an
             # active exception").
             restarts = 3 if program.suffix == ".py" else 0
-            command = [BIN / "ddprun", "--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}",
-                       *command]
+            command = [BIN / "ddprun", "--standalone", f"--nproc-per-node={workers}",
+                       f"--max-restarts={restarts}", *command]
         elif program.suffix == ".py":
             command = [sys.executable, *command]
         done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False,
-                              env=os.environ | {"PYTHON_EXEC": sys.executable, "OMP_NUM_THREADS": "1"})
+                              env=os.environ | {"PYTHON_EXEC": sys.executable,
+                                                "OMP_NUM_THREADS": "1"})
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout
 
@@ -58,7 +59,8 @@ class Twin(unittest.TestCase):
         for mine, other in zip(ours, theirs):
             self.assertEqual(mine.keys(), other.keys())
             for name in ("loss", "val_loss"):
-                self.assertAlmostEqual(mine[name], other[name], delta=1e-5, msg=f"{name} of step {mine['step']}")
+                self.assertAlmostEqual(mine[name], other[name], delta=1e-5,
+                                       msg=f"{name} of step {mine['step']}")
 
     # The weights come from another seed than the runs use. With the same seed the runs would
     # draw the same weights.
@@ -69,20 +71,24 @@ class Twin(unittest.TestCase):
 
     def test_two_workers_of_each_learn_the_same_from_our_weights(self):
         weights = self.weights_of(self.ours)
-        self.expect_same_losses(*(self.metrics(run, 2, "--init", weights) for run in (self.ours, self.theirs)))
+        self.expect_same_losses(*(self.metrics(run, 2, "--init", weights)
+                                  for run in (self.ours, self.theirs)))
 
     def test_one_worker_of_each_learns_the_same_from_its_weights(self):
         weights = self.weights_of(self.theirs)
-        self.expect_same_losses(*(self.metrics(run, 1, "--init", weights) for run in (self.ours, self.theirs)))
+        self.expect_same_losses(*(self.metrics(run, 1, "--init", weights)
+                                  for run in (self.ours, self.theirs)))
 
     def test_both_measure_the_same_things(self):
         last = [json.loads(run(1, "--breakdown", "--steps=3", "--warmup=1").splitlines()[-1])
                 for run in (self.ours, self.theirs)]
         for measured in last:
             self.assertEqual(measured.keys(), {"samples_per_second", "breakdown_ms"})
-            self.assertEqual(measured["breakdown_ms"].keys(), {"data", "forward", "backward", "optimizer"})
+            self.assertEqual(measured["breakdown_ms"].keys(),
+                             {"data", "forward", "backward", "optimizer"})
             milliseconds = sum(measured["breakdown_ms"].values())
-            self.assertAlmostEqual(measured["samples_per_second"] * milliseconds / 600_000, 1, places=6)
+            self.assertAlmostEqual(measured["samples_per_second"] * milliseconds / 600_000, 1,
+                                   places=6)
 
 
 if __name__ == "__main__":

@@ -20,12 +20,16 @@ PLOT = pathlib.Path(__file__).parents[2] / "scripts" / "plot-metrics"
 
 
 def on_a_terminal(command, columns=0):
-    """Exit code and output of a command whose stdout is a terminal; 0: one that does not know how wide it is."""
+    """Returns the exit code and the output of a command whose stdout is a terminal.
+
+    columns: 0 for a terminal that does not know its width.
+    """
     try:
         ours, theirs = pty.openpty()
     except OSError as why:
         raise unittest.SkipTest(f"no pseudo terminal: {why}") from None
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24 if columns else 0, columns, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ,
+                struct.pack("HHHH", 24 if columns else 0, columns, 0, 0))
     with subprocess.Popen(command, stdout=theirs, stdin=subprocess.DEVNULL) as process:
         os.close(theirs)
         output = b""
@@ -69,7 +73,8 @@ class Metrics(unittest.TestCase):
             self.assertEqual([line["epoch"] for line in lines], [1, 2])
             self.assertEqual([line["step"] for line in lines], [45, 90])
             for line in lines:
-                self.assertEqual(list(line), ["epoch", "step", "seconds", "samples_per_second"] + names)
+                self.assertEqual(list(line),
+                                 ["epoch", "step", "seconds", "samples_per_second"] + names)
                 self.assertGreater(line["samples_per_second"], 0)
                 self.assertGreater(line["seconds"], 0)
                 for name in names:
@@ -108,7 +113,8 @@ class Metrics(unittest.TestCase):
             widths.append(struct.unpack(">I", (self.folder / "out.png").read_bytes()[16:20])[0])
         self.assertEqual(widths, [660, 1320])
         nothing = self.plot(self.write("time.jsonl", '{"epoch":1,"seconds":2.0}\n'))
-        self.assertEqual(nothing.stderr, "plot-metrics: there is neither loss nor accuracy in time\n")
+        self.assertEqual(nothing.stderr,
+                         "plot-metrics: there is neither loss nor accuracy in time\n")
 
     def test_what_is_no_metrics_file_is_named(self):
         bad = self.write("bad.jsonl", '{"epoch":1}\nnonsense\n{"epoch":2}\n')

@@ -1,6 +1,6 @@
-"""A rank of PyTorch's DistributedDataParallel that trains what `gpu_probe ddp` trains: ddp_twin.py FILE.
+"""Trains what `gpu_probe ddp` trains, with PyTorch's DistributedDataParallel: ddp_twin.py FILE.
 
-The same weights, data and steps by the same formulas; rank 0 writes the state dict into FILE.
+Weights, data and steps come from the same formulas. Rank 0 writes the state dict into FILE.
 """
 import os
 import sys
@@ -13,18 +13,20 @@ STEPS = 50
 
 def formula(phase, sizes, device):
     count = torch.Size(sizes).numel()
-    return (torch.arange(count, dtype=torch.float64) * 0.7 + phase).sin().float().reshape(sizes).to(device)
+    values = (torch.arange(count, dtype=torch.float64) * 0.7 + phase).sin().float()
+    return values.reshape(sizes).to(device)
 
 
 def main():
     on_gpu = torch.cuda.is_available()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()) if on_gpu else torch.device("cpu")
+    device = (torch.device("cuda", int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
+              if on_gpu else torch.device("cpu"))
     if on_gpu:
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if on_gpu else "gloo")
     rank = dist.get_rank()
-    net = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.ReLU(),
-                              torch.nn.Linear(64, 4))
+    net = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64),
+                              torch.nn.ReLU(), torch.nn.Linear(64, 4))
     with torch.no_grad():
         for phase, parameter in enumerate(net.parameters()):
             parameter.copy_(formula(phase, list(parameter.shape), "cpu") * 0.2)
@@ -34,7 +36,8 @@ def main():
     for step in range(STEPS):
         phase = 100 * step + 10 * rank
         optimizer.zero_grad()
-        torch.nn.functional.mse_loss(model(formula(phase, [8, 16], device)), formula(phase + 1, [8, 4], device)).backward()
+        torch.nn.functional.mse_loss(model(formula(phase, [8, 16], device)),
+                                     formula(phase + 1, [8, 4], device)).backward()
         optimizer.step()
     if rank == 0:
         torch.save({name: value.cpu() for name, value in net.state_dict().items()}, sys.argv[1])

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Runs the parts of the GPU kit one after the other; run.sh beside it calls it.
+"""Runs the parts of the GPU kit one after the other. run.sh, in the same folder, calls it.
 
-Every part is bounded by a timeout, and all of them by one deadline. After each part report.json and report.md are
-written anew, so that they are there whatever comes next. Standard library only.
+Each part has a timeout, and all of them have one deadline. After each part report.json and
+report.md are written again, so that they exist whatever comes next. Needs only the standard
+library.
 """
 import argparse
 import glob
@@ -23,10 +24,12 @@ SECONDS = 500  # for all parts together
 NO_GPU = "no GPU"
 ASK_TORCH = """
 import json, sys, torch, platform
-facts = {"torch": torch.__version__, "torch_dir": torch.__path__[0], "torch_cuda": torch.version.cuda,
+facts = {"torch": torch.__version__, "torch_dir": torch.__path__[0],
+         "torch_cuda": torch.version.cuda,
          "cxx11_abi": bool(torch._C._GLIBCXX_USE_CXX11_ABI), "gpus": [], "nccl_of_torch": None}
 if torch.cuda.is_available():
-    facts["gpus"] = [{"name": torch.cuda.get_device_name(i), "arch": "%d%d" % torch.cuda.get_device_capability(i)}
+    facts["gpus"] = [{"name": torch.cuda.get_device_name(i),
+                      "arch": "%d%d" % torch.cuda.get_device_capability(i)}
                      for i in range(torch.cuda.device_count())]
     facts["nccl_of_torch"] = ".".join(map(str, torch.cuda.nccl.version()))
 print(json.dumps(facts))
@@ -51,11 +54,12 @@ class Outcome:
 
 
 def run(command, seconds, environment):
-    """Runs a command in a session of its own; when the time is over all of its processes are killed."""
+    """Runs a command in a session of its own. After the timeout it kills all its processes."""
     with tempfile.TemporaryFile() as log:
         try:
-            process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                                       env=environment, start_new_session=True)
+            process = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL,
+                                       stdout=log, stderr=log, env=environment,
+                                       start_new_session=True)
         except OSError as error:
             return Outcome(127, f"{command[0]}: {error}")
         code = None
@@ -89,10 +93,12 @@ def version_tuple(text):
 class Machine:
     def __init__(self, kit):
         self.kit = kit
-        self.driver = ask(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,compute_cap", "--format=csv,noheader"], 20)
+        self.driver = ask(["nvidia-smi", "--query-gpu=name,driver_version,memory.total,compute_cap",
+                           "--format=csv,noheader"], 20)
         asked = run([sys.executable, "-c", ASK_TORCH], 90, dict(os.environ))
         self.torch = asked.last_json() if asked.code == 0 else None
-        self.why_no_torch = None if self.torch else (asked.output.strip().splitlines() or ["no answer in 90 s"])[-1]
+        self.why_no_torch = (None if self.torch
+                             else (asked.output.strip().splitlines() or ["no answer in 90 s"])[-1])
         self.glibc = os.confstr("CS_GNU_LIBC_VERSION").split()[-1]
         self.uses_own_nccl = False
         self.nccl = None
@@ -107,7 +113,8 @@ class Machine:
         torch = pathlib.Path(self.torch["torch_dir"])
         folders = [str(torch / "lib"), *sorted(glob.glob(str(torch.parent / "nvidia/*/lib")))]
         arch = self.kit.get("nccl_arch")
-        if self.has_gpu() and arch and self.torch["gpus"][0]["arch"] == str(arch) and (HERE / "lib/libnccl.so.2").exists():
+        if (self.has_gpu() and arch and self.torch["gpus"][0]["arch"] == str(arch)
+            and (HERE / "lib/libnccl.so.2").exists()):
             self.uses_own_nccl = True
             folders.insert(0, str(HERE / "lib"))
         return ":".join(folders)
@@ -116,7 +123,8 @@ class Machine:
         for folder in self.libraries.split(":"):
             path = pathlib.Path(folder) / "libnccl.so.2"
             if path.exists():
-                code = ("import ctypes; v = ctypes.c_int(); ctypes.CDLL(%r).ncclGetVersion(ctypes.byref(v)); print(v.value)"
+                code = ("import ctypes; v = ctypes.c_int(); "
+                        "ctypes.CDLL(%r).ncclGetVersion(ctypes.byref(v)); print(v.value)"
                         % str(path))
                 outcome = run([sys.executable, "-c", code], 30, self.environment())
                 if outcome.code == 0 and outcome.output.strip().isdigit():
@@ -125,11 +133,12 @@ class Machine:
         return None
 
     def environment(self, **more):
-        environment = {k: v for k, v in os.environ.items() if not re.match(r"(PET|DDPRUN|TORCHELASTIC)_", k)}
+        environment = {k: v for k, v in os.environ.items()
+                       if not re.match(r"(PET|DDPRUN|TORCHELASTIC)_", k)}
         for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
             environment.pop(name, None)
-        environment.update(LD_LIBRARY_PATH=self.libraries, NCCL_MULTI_RANK_GPU_ENABLE="1", OMP_NUM_THREADS="2",
-                           PYTHON_EXEC=sys.executable, **more)
+        environment.update(LD_LIBRARY_PATH=self.libraries, NCCL_MULTI_RANK_GPU_ENABLE="1",
+                           OMP_NUM_THREADS="2", PYTHON_EXEC=sys.executable, **more)
         return environment
 
     def why_unfit(self):
@@ -138,13 +147,15 @@ class Machine:
             return [f"{sys.executable} has no PyTorch: {self.why_no_torch}"]
         reasons, kit, torch = [], self.kit, self.torch
         if version_tuple(torch["torch"]) != version_tuple(kit["torch"]):
-            reasons.append(f"PyTorch {torch['torch']} is here, the programs were built with {kit['torch']}: LibTorch's C++ "
-                           "interface changes with each version")
+            reasons.append(f"PyTorch {torch['torch']} is here, the programs were built with "
+                           f"{kit['torch']}: LibTorch's C++ interface changes with each version")
         if torch["cxx11_abi"] != kit["cxx11_abi"]:
-            reasons.append(f"PyTorch's C++ ABI is _GLIBCXX_USE_CXX11_ABI={int(torch['cxx11_abi'])}, the programs' is "
+            reasons.append("PyTorch's C++ ABI is "
+                           f"_GLIBCXX_USE_CXX11_ABI={int(torch['cxx11_abi'])}, the programs' is "
                            f"{int(kit['cxx11_abi'])}")
         if version_tuple(torch["torch_cuda"])[:1] != version_tuple(kit["cuda"])[:1]:
-            reasons.append(f"PyTorch is built with CUDA {torch['torch_cuda']}, the programs with CUDA {kit['cuda']}")
+            reasons.append(f"PyTorch is built with CUDA {torch['torch_cuda']}, the programs with "
+                           f"CUDA {kit['cuda']}")
         if version_tuple(self.glibc) < version_tuple(kit["glibc"]):
             reasons.append(f"glibc {self.glibc} is here, the programs need {kit['glibc']}")
         missing = set()
@@ -182,9 +193,11 @@ class Kit:
 
     def write(self):
         machine = self.machine
-        found = {"gpu": machine.torch["gpus"] if machine.torch else [], "driver": machine.driver, "python": sys.version.split()[0],
-                 "pytorch": machine.torch, "glibc": machine.glibc, "nccl": machine.nccl, "packed_nccl_used": machine.uses_own_nccl}
-        record = {"verdict": self.verdict(), "does_not_fit": self.unfit, "found": found, "kit": self.facts, "parts": self.parts}
+        found = {"gpu": machine.torch["gpus"] if machine.torch else [], "driver": machine.driver,
+                 "python": sys.version.split()[0], "pytorch": machine.torch, "glibc": machine.glibc,
+                 "nccl": machine.nccl, "packed_nccl_used": machine.uses_own_nccl}
+        record = {"verdict": self.verdict(), "does_not_fit": self.unfit, "found": found,
+                  "kit": self.facts, "parts": self.parts}
         self.replace("report.json", json.dumps(record, indent=1) + "\n")
         self.replace("report.md", self.page())
 
@@ -196,28 +209,35 @@ class Kit:
     def page(self):
         machine, torch = self.machine, self.machine.torch or {}
         lines = [f"# GPU kit: {self.verdict()}", ""]
-        lines += [f"**These programs do not fit this machine: {reason}.**\n" for reason in self.unfit]
+        lines += [f"**These programs do not fit this machine: {reason}.**\n"
+                  for reason in self.unfit]
         fits = "does not fit" if self.unfit else "fits"
         lines += ["| found | |", "| --- | --- |",
                   f"| GPU | {', '.join(gpu['name'] for gpu in torch.get('gpus', [])) or NO_GPU} |",
-                  f"| driver (name, driver, memory, compute capability) | {machine.driver or 'nvidia-smi does not answer'} |",
-                  f"| PyTorch | {torch.get('torch', 'none')}, CUDA {torch.get('torch_cuda')}; kit: {self.facts['torch']}, CUDA {self.facts['cuda']} |",
+                  "| driver (name, driver, memory, compute capability) | "
+                  f"{machine.driver or 'nvidia-smi does not answer'} |",
+                  f"| PyTorch | {torch.get('torch', 'none')}, CUDA {torch.get('torch_cuda')}; kit: "
+                  f"{self.facts['torch']}, CUDA {self.facts['cuda']} |",
                   f"| Python | {sys.version.split()[0]} ({sys.executable}) |",
-                  f"| C++ ABI (_GLIBCXX_USE_CXX11_ABI) | {torch.get('cxx11_abi')}; kit: {self.facts['cxx11_abi']}: {fits} |",
-                  f"| glibc | {machine.glibc}; kit needs {self.facts['glibc']} |",
-                  f"| NCCL | {machine.nccl}, {'of the kit' if machine.uses_own_nccl else 'of PyTorch'} |",
+                  f"| C++ ABI (_GLIBCXX_USE_CXX11_ABI) | {torch.get('cxx11_abi')}; kit: "
+                  f"{self.facts['cxx11_abi']}: {fits} |",
+                  f"| glibc | {machine.glibc}; kit needs {self.facts['glibc']} |", "| NCCL | "
+                  f"{machine.nccl}, {'of the kit' if machine.uses_own_nccl else 'of PyTorch'} |",
                   f"| kit | {self.facts['commit']}, {self.facts['made']} |", "",
                   "| part | result | seconds | found |", "| --- | --- | --- | --- |"]
         for part in self.parts:
             found = "; ".join(part["found"]).replace("|", "/")
-            lines.append(f"| {part['name']} | {part['status']} | {part['seconds']:.1f} | {html.escape(found, quote=False)} |")
+            lines.append(f"| {part['name']} | {part['status']} | {part['seconds']:.1f} | "
+                         f"{html.escape(found, quote=False)} |")
         tests = [(part["name"], test) for part in self.parts for test in part.get("tests", [])]
         if tests:
             lines += ["", "| test | result | |", "| --- | --- | --- |"]
-            lines += [f"| {test['name']} | {test['status']} | {test['why'].replace('|', '/')} |" for _, test in tests]
+            lines += [f"| {test['name']} | {test['status']} | {test['why'].replace('|', '/')} |"
+                      for _, test in tests]
         for part in self.parts:
             if part["status"] in ("failed", "timeout") and part.get("output"):
-                lines += ["", f"## {part['name']}: {part['status']}", "", "```", part["output"], "```"]
+                lines += ["", f"## {part['name']}: {part['status']}", "", "```", part["output"],
+                          "```"]
         return "\n".join(lines) + "\n"
 
     # --- parts ---
@@ -265,14 +285,15 @@ class Kit:
         def body(record, seconds):
             results = self.work / "tests.json"
             results.unlink(missing_ok=True)
-            outcome = run([self.program(program), f"--gtest_filter={pattern}", f"--gtest_output=json:{results}"], seconds,
-                          self.machine.environment())
+            outcome = run([self.program(program), f"--gtest_filter={pattern}",
+                           f"--gtest_output=json:{results}"], seconds, self.machine.environment())
             self.finish(record, outcome)
             record["tests"] = tests_of(outcome.output)
             counts = {}
             for test in record["tests"]:
                 counts[test["status"]] = counts.get(test["status"], 0) + 1
-            record["found"] = [f"{count} {status}" for status, count in sorted(counts.items())] + record["found"]
+            record["found"] = [f"{count} {status}"
+                               for status, count in sorted(counts.items())] + record["found"]
             if record["status"] == "passed" and set(counts) == {NO_GPU}:
                 record["status"] = NO_GPU
             elif record["status"] == "passed" and not record["tests"]:
@@ -290,12 +311,14 @@ class Kit:
         return [self.program("ddprun"), "--standalone", f"--nproc-per-node={ranks}", *command]
 
     def torchrun(self, ranks, *command):
-        return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}", *command]
+        return [sys.executable, "-m", "torch.distributed.run", "--standalone",
+                f"--nproc-per-node={ranks}", *command]
 
     def probe(self, mode, *arguments):
         def body(record, seconds):
             ranks = self.ranks_that_fit()
-            outcome = run(self.ddprun(ranks, self.program("gpu_probe"), mode, *arguments), seconds, self.machine.environment())
+            outcome = run(self.ddprun(ranks, self.program("gpu_probe"), mode, *arguments), seconds,
+                          self.machine.environment())
             found = outcome.last_json() or {}
             self.finish(record, outcome, [f"{key} {short(value)}" for key, value in found.items()])
             record["data"] = found
@@ -316,7 +339,8 @@ class Kit:
                 self.finish(record, outcome)
                 if record["status"] != "passed":
                     return
-            outcome = run([sys.executable, HERE / "ddp_compare.py", ours, theirs], 60, self.machine.environment())
+            outcome = run([sys.executable, HERE / "ddp_compare.py", ours, theirs], 60,
+                          self.machine.environment())
             found = outcome.last_json() or {}
             self.finish(record, outcome, [f"{key} {short(value)}" for key, value in found.items()])
             record["data"] = found
@@ -324,56 +348,70 @@ class Kit:
 
     def speed(self, example, *arguments):
         def body(record, seconds):
-            steps = ["--breakdown", "--steps=3", "--warmup=1"] if self.on_cpu else ["--breakdown", "--steps=60", "--warmup=15"]
+            steps = (["--breakdown", "--steps=3", "--warmup=1"] if self.on_cpu
+                     else ["--breakdown", "--steps=60", "--warmup=15"])
             device = [] if self.on_cpu else ["--device=cuda"]
             rates = {}
-            for name, command in (("C++ under ddprun", self.ddprun(1, self.program(f"gpu_{example}"), *arguments, *steps)),
-                                  ("Python under torchrun", self.torchrun(1, HERE / f"examples/{example}.py", *arguments, *steps, *device))):
+            for name, command in (
+                    ("C++ under ddprun",
+                     self.ddprun(1, self.program(f"gpu_{example}"), *arguments, *steps)),
+                    ("Python under torchrun",
+                     self.torchrun(1, HERE / f"examples/{example}.py", *arguments, *steps,
+                                   *device))):
                 outcome = run(command, seconds / 2, self.machine.environment())
                 found = outcome.last_json() or {}
                 self.finish(record, outcome)
                 if record["status"] != "passed" or "samples_per_second" not in found:
-                    record.update(status=record["status"] if record["status"] != "passed" else "failed")
+                    record.update(
+                        status=record["status"] if record["status"] != "passed" else "failed")
                     record["found"].append(f"{name} gave no figure")
                     return
                 rates[name] = found["samples_per_second"]
                 record["found"].append(f"{name} {short(rates[name])} samples/s")
-            record["found"].append(f"ratio {rates['C++ under ddprun'] / rates['Python under torchrun']:.2f}")
+            record["found"].append(
+                f"ratio {rates['C++ under ddprun'] / rates['Python under torchrun']:.2f}")
             record["data"] = rates
         return body
 
     def resumed(self, record, seconds):
         """A worker that kills itself; the job goes on from its checkpoint."""
-        outcome = run([self.program("ddprun"), "--standalone", "--nproc-per-node=1", "--max-restarts=1",
-                       self.program("gpu_train_digits"), f"--data={HERE}/examples/data/digits", "--epochs=3",
+        outcome = run([self.program("ddprun"), "--standalone", "--nproc-per-node=1",
+                       "--max-restarts=1", self.program("gpu_train_digits"),
+                       f"--data={HERE}/examples/data/digits", "--epochs=3",
                        f"--checkpoint-dir={self.work}/digits", "--crash-rank=0", "--crash-step=30"],
                       seconds, self.machine.environment())
-        self.finish(record, outcome, re.findall(r"resumed at step \d+|final accuracy \S+ %", outcome.output))
+        self.finish(record, outcome,
+                    re.findall(r"resumed at step \d+|final accuracy \S+ %", outcome.output))
         if record["status"] == "passed" and "resumed at step" not in outcome.output:
             record.update(status="failed", found=["it did not resume"])
 
     def run_all(self):
         if self.unfit:
             for reason in self.unfit:
-                print(f"gpu-kit: these programs do not fit this machine: {reason}", file=sys.stderr, flush=True)
+                print(f"gpu-kit: these programs do not fit this machine: {reason}", file=sys.stderr,
+                      flush=True)
         self.write()
         text = f"--data={HERE}/examples/data/text.txt"
         digits = f"--data={HERE}/examples/data/digits"
         self.part("NCCL is loaded", 40, self.gtest("nccl_real_test"), needs_gpu=False)
-        self.part("conformance, nccl", 110, self.gtest("gpu_conformance_test", "*/nccl*"), needs_gpu=False)
+        self.part("conformance, nccl", 110, self.gtest("gpu_conformance_test", "*/nccl*"),
+                  needs_gpu=False)
         self.part("aborts, splits, graphs", 90, self.gtest("nccl_gpu_test"), needs_gpu=False)
-        self.part("conformance, ranks as processes", 100, self.gtest("gpu_conformance_test", "*/processes*"), needs_gpu=False)
+        self.part("conformance, ranks as processes", 100,
+                  self.gtest("gpu_conformance_test", "*/processes*"), needs_gpu=False)
         self.part("DDP equality with PyTorch's, 1 rank", 60, self.equality(1))
         self.part("DDP equality with PyTorch's, 2 ranks", 60, self.equality(2))
         self.part("SyncBatchNorm", 40, self.probe("sync_batch_norm"))
         self.part("a pass that went wrong", 40, self.probe("late_checks"))
-        self.part("checkpoints with the generators of CUDA", 40, self.probe("checkpoint", self.work / "checkpoint"))
+        self.part("checkpoints with the generators of CUDA", 40,
+                  self.probe("checkpoint", self.work / "checkpoint"))
         self.part("a killed worker resumes", 60, self.resumed)
         self.part("overhead of a step", 50, self.probe("overhead"))
-        self.part("samples/s of resnet18", 80, self.speed("resnet18", "--batch-norm=plain", digits,
-                                                          "--width=4" if self.on_cpu else "--width=64"))
+        self.part("samples/s of resnet18", 80, self.speed(
+            "resnet18", "--batch-norm=plain", digits, "--width=4" if self.on_cpu else "--width=64"))
         self.part("samples/s of chargpt", 80, self.speed("chargpt", text))
-        self.part("conformance, cpu backend with a GPU's tensors", 60, self.gtest("gpu_conformance_test", "*/cpu*"), needs_gpu=False)
+        self.part("conformance, cpu backend with a GPU's tensors", 60,
+                  self.gtest("gpu_conformance_test", "*/cpu*"), needs_gpu=False)
 
 
 def short(value):
@@ -393,21 +431,25 @@ def tests_of(output):
             status = {"OK": "passed", "FAILED": "failed", "SKIPPED": "skipped"}[match[1]]
             if status == "skipped" and "there is no GPU here" in text:
                 status = NO_GPU
-            tests.append({"name": name, "status": status, "why": text[-400:] if status != "passed" else ""})
+            tests.append({"name": name, "status": status,
+                          "why": text[-400:] if status != "passed" else ""})
             name = None
         elif name and line.strip():
             said.append(line.strip())
     if name:
-        tests.append({"name": name, "status": "failed", "why": "it did not end: " + " ".join(said)[-300:]})
+        tests.append({"name": name, "status": "failed",
+                      "why": "it did not end: " + " ".join(said)[-300:]})
     return tests
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "results")
-    parser.add_argument("--cpu", action="store_true", help="without a GPU, try the trainings on the CPU")
+    parser.add_argument("--cpu", action="store_true",
+                        help="without a GPU, try the trainings on the CPU")
     parser.add_argument("--part", action="append", help="this part only; may be repeated")
-    parser.add_argument("--limit", type=float, default=SECONDS, help="seconds for each part, at most")
+    parser.add_argument("--limit", type=float, default=SECONDS,
+                        help="seconds for each part, at most")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for all parts")
     options = parser.parse_args()
     options.out = options.out.resolve()

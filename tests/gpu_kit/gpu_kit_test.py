@@ -1,7 +1,8 @@
-"""A small GPU kit is packed, unpacked elsewhere and run: gpu_kit_test.py SOURCE_DIR BIN_DIR
+"""Packs a small GPU kit, unpacks it elsewhere and runs it: gpu_kit_test.py SOURCE_DIR BIN_DIR
 
-On a machine without a GPU every part says so, the report has both forms, a kit for another PyTorch says at once that it
-does not fit, a part that hangs does not keep the report away, and the probe's comparisons hold on the CPU.
+On a machine without a GPU every part says so, and the report has both forms. A kit for another
+PyTorch reports at once that it does not fit. A part that hangs does not prevent the report. The
+probe's comparisons hold on the CPU.
 """
 import json
 import os
@@ -15,8 +16,9 @@ PROGRAMS = "ddprun,nccl_real_test,gpu_probe"
 
 
 def run_kit(kit, out, *options, python=sys.executable):
-    done = subprocess.run([kit / "run.sh", "--out", out, *options], text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, timeout=150, check=False, env=os.environ | {"PYTHON": str(python)})
+    done = subprocess.run([kit / "run.sh", "--out", out, *options], text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=150,
+                          check=False, env=os.environ | {"PYTHON": str(python)})
     report = json.loads((out / "report.json").read_text())
     return done, report, (out / "report.md").read_text()
 
@@ -31,8 +33,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
         archive = work / "kit.tar.xz"
-        subprocess.run([source / "scripts/gpu-kit", "--no-build", "--build", binaries.parent, "--programs", PROGRAMS,
-                        "--nccl", "none", "--out", archive], check=True)
+        subprocess.run([source / "scripts/gpu-kit", "--no-build", "--build", binaries.parent,
+                        "--programs", PROGRAMS, "--nccl", "none", "--out", archive], check=True)
         with tarfile.open(archive) as packed:
             packed.extractall(work)
         kit = work / "ddprun-gpu-kit"
@@ -46,13 +48,16 @@ def main():
             for name in ("SyncBatchNorm", "overhead of a step", "samples/s of resnet18"):
                 assert part(report, name)["status"] == "no GPU", done.stdout
             # A part whose program is not in this small kit fails. The other parts still run.
-            assert "is not in this kit" in part(report, "conformance, nccl")["found"][0], done.stdout
-            assert done.returncode == 1 and report["parts"][-1]["name"].startswith("conformance, cpu"), done.stdout
+            nccl = part(report, "conformance, nccl")
+            assert "is not in this kit" in nccl["found"][0], done.stdout
+            assert done.returncode == 1 and report["parts"][-1]["name"].startswith(
+                "conformance, cpu"), done.stdout
             print("without a GPU: every part says so, and a part that fails does not end the rest")
 
         names = ["SyncBatchNorm", "a pass that went wrong", "overhead of a step",
                  "checkpoints with the generators of CUDA", "DDP equality with PyTorch's, 2 ranks"]
-        done, report, page = run_kit(kit, work / "cpu", "--cpu", *[f"--part={name}" for name in names])
+        done, report, page = run_kit(kit, work / "cpu", "--cpu",
+                                     *[f"--part={name}" for name in names])
         # NCCL older than 2.30 allows one rank per GPU. Then two ranks need two GPUs, or no GPU.
         statuses = {one["name"]: one["status"] for one in report["parts"]}
         of_two_ranks = statuses.pop("DDP equality with PyTorch's, 2 ranks")
@@ -66,19 +71,23 @@ def main():
         probe.rename(work / "gpu_probe")
         probe.write_text("#!/bin/sh\ntrap '' TERM\nsleep 100\n")
         probe.chmod(0o755)
-        done, report, page = run_kit(kit, work / "hang", "--cpu", "--limit=2", "--part=SyncBatchNorm", "--part=overhead of a step")
-        assert [one["status"] for one in report["parts"]] == ["timeout"] * 2 and done.returncode == 1, done.stdout
+        done, report, page = run_kit(kit, work / "hang", "--cpu", "--limit=2",
+                                     "--part=SyncBatchNorm", "--part=overhead of a step")
+        assert [one["status"]
+                for one in report["parts"]] == ["timeout"] * 2 and done.returncode == 1, done.stdout
         (work / "gpu_probe").replace(probe)
         print("parts that hang are ended, and both files are there")
 
         done, report, page = run_kit(kit, work / "nothing", python=work / "no-python")
-        assert done.returncode != 0 and report["verdict"] == "not run" and "PYTHON" in page, (done.stdout, page)
+        assert (done.returncode != 0 and report["verdict"] == "not run"
+                and "PYTHON" in page), (done.stdout, page)
 
         facts = json.loads((kit / "kit.json").read_text())
         (kit / "kit.json").write_text(json.dumps(facts | {"torch": "1.2.3", "cxx11_abi": False}))
         done, report, page = run_kit(kit, work / "unfit")
         assert done.returncode == 3 and report["verdict"] == "does not fit", done.stdout
-        assert "do not fit this machine: PyTorch" in page.split("| found")[0] and "_GLIBCXX_USE_CXX11_ABI" in page, page
+        assert ("do not fit this machine: PyTorch" in page.split("| found")[0]
+                and "_GLIBCXX_USE_CXX11_ABI" in page), page
         assert {one["status"] for one in report["parts"]} == {"does not fit"}, done.stdout
         print("a kit for another PyTorch says so at once")
 

@@ -24,7 +24,8 @@ timeout -k 5 525 "$python" "$here/gpu_kit.py" "${arguments[@]}"
 code=$?
 # The runner writes both files after each part. They are missing only if it could not start.
 if [ ! -s "$out/report.json" ] || [ ! -s "$out/report.md" ]; then
-  why="$python could not run gpu_kit.py (exit code $code); name a python 3.9 or newer that has PyTorch in PYTHON"
+  why="$python could not run gpu_kit.py (exit code $code); "
+  why+="name a python 3.9 or newer that has PyTorch in PYTHON"
   printf '{"verdict": "not run", "why": "%s", "parts": []}\n' "$why" >"$out/report.json"
   printf '# GPU kit: not run\n\n%s\n' "$why" >"$out/report.md"
   echo "gpu-kit: $why" >&2

@@ -54,15 +54,16 @@ class Layers(torch.nn.Module):
 
 
 def mlp() -> torch.nn.Module:
-    return Layers([4, 6], torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32), torch.nn.ReLU(),
-                  torch.nn.Linear(32, 3))
+    return Layers([4, 6], torch.nn.Linear(6, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32),
+                  torch.nn.ReLU(), torch.nn.Linear(32, 3))
 
 
 def convnet() -> torch.nn.Module:
     def conv(a: int, b: int) -> torch.nn.Module:
         return torch.nn.Conv2d(a, b, 3, bias=False)
     return Layers([4, 1, 8, 8], conv(1, 4), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), conv(4, 8),
-                  torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(128, 3))
+                  torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(),
+                  torch.nn.Linear(128, 3))
 
 
 class Words(torch.nn.Module):
@@ -87,8 +88,9 @@ class Branches(torch.nn.Module):
         return self.branches[(place[0] + place[1]) % 3](x)
 
 
-CASES = {"mlp": (mlp, 1), "accumulation": (mlp, 3), "convnet": (convnet, 1), "embedding": (lambda: Words(False), 1),
-         "sparse": (lambda: Words(True), 1), "unused": (Branches, 1)}
+CASES = {"mlp": (mlp, 1), "accumulation": (mlp, 3), "convnet": (convnet, 1),
+         "embedding": (lambda: Words(False), 1), "sparse": (lambda: Words(True), 1),
+         "unused": (Branches, 1)}
 
 
 def train(name: str, optimizer_name: str) -> dict:
@@ -132,8 +134,9 @@ def train_all(results: pathlib.Path) -> None:
 
 
 def run(binaries: pathlib.Path, ranks: int, *program: object) -> str:
-    done = subprocess.run([binaries / "ddprun", f"--nproc-per-node={ranks}", *map(str, program)], capture_output=True,
-                          text=True, timeout=100, env=os.environ | {"PYTHON_EXEC": sys.executable})
+    done = subprocess.run([binaries / "ddprun", f"--nproc-per-node={ranks}", *map(str, program)],
+                          capture_output=True, text=True, timeout=100,
+                          env=os.environ | {"PYTHON_EXEC": sys.executable})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -143,8 +146,9 @@ def newest(folder: pathlib.Path) -> dict:
 
 
 def same_bits(ours: torch.Tensor, theirs: torch.Tensor) -> bool:
-    return ours.dtype == theirs.dtype and ours.shape == theirs.shape and \
-        torch.equal(ours.contiguous().flatten().view(torch.uint8), theirs.contiguous().flatten().view(torch.uint8))
+    return (ours.dtype == theirs.dtype and ours.shape == theirs.shape
+            and torch.equal(ours.contiguous().flatten().view(torch.uint8),
+                            theirs.contiguous().flatten().view(torch.uint8)))
 
 
 def distance(ours: dict, theirs: dict, key: str) -> float:
@@ -153,19 +157,23 @@ def distance(ours: dict, theirs: dict, key: str) -> float:
     For a mean it is relative to the spread of the averaged values, because these may nearly
     cancel."""
     is_mean = key.endswith("running_mean")
-    values = theirs[key.replace("running_mean", "running_var")].sqrt() if is_mean else theirs[key].abs()
+    values = (theirs[key.replace("running_mean", "running_var")].sqrt() if is_mean
+              else theirs[key].abs())
     greatest = values.double().max().item()
-    return (ours[key].double() - theirs[key].double()).abs().max().item() / greatest if greatest else 0.0
+    return ((ours[key].double() - theirs[key].double()).abs().max().item() / greatest if greatest
+            else 0.0)
 
 
 def tensors(state: dict) -> dict[str, torch.Tensor]:
     result = {f"model {name}": tensor for name, tensor in state["model"].items()}
     for index, of_parameter in state["optimizer"]["state"].items():
-        result |= {f"{key} of parameter {index}": torch.as_tensor(value) for key, value in of_parameter.items()}
+        result |= {f"{key} of parameter {index}": torch.as_tensor(value)
+                   for key, value in of_parameter.items()}
     return result
 
 
-def compare_with_pytorch(ranks: int, binaries: pathlib.Path, sources: pathlib.Path, work: pathlib.Path) -> None:
+def compare_with_pytorch(ranks: int, binaries: pathlib.Path, sources: pathlib.Path,
+                         work: pathlib.Path) -> None:
     theirs_at, ours_at = work / f"theirs{ranks}", work / f"ours{ranks}"
     theirs_at.mkdir()
     run(binaries, ranks, __file__, binaries, sources, theirs_at)
@@ -180,20 +188,23 @@ def compare_with_pytorch(ranks: int, binaries: pathlib.Path, sources: pathlib.Pa
         where = f"{ranks} ranks, {optimizer}, {name}"
         if ranks == 2 and optimizer == "SGD":
             for key in theirs:
-                assert same_bits(ours[key], theirs[key]), f"{where}: {key} is {distance(ours, theirs, key)} apart"
+                assert same_bits(ours[key], theirs[key]), (
+                    f"{where}: {key} is {distance(ours, theirs, key)} apart")
             print(f"{where}: {len(theirs)} tensors are equal, bit for bit")
         else:
             for kind, limit in (("model", 1e-6), ("", 1e-4)):
                 worst = max((key for key in theirs if key.startswith(kind)),
                             key=lambda key: distance(ours, theirs, key))
                 apart = distance(ours, theirs, worst)
-                print(f"{where}: {worst} is {apart:.1e} apart, {'the rest of the model' if kind else 'all the rest'} less")
+                print(f"{where}: {worst} is {apart:.1e} apart, "
+                      f"{'the rest of the model' if kind else 'all the rest'} less")
                 assert apart <= limit, where
 
 
-def use_checkpoint_of_train_digits(binaries: pathlib.Path, sources: pathlib.Path, work: pathlib.Path) -> None:
-    output = run(binaries, 2, binaries / "train_digits", "--epochs=3", f"--data={sources}/examples/data/digits",
-                 f"--checkpoint-dir={work}/digits")
+def use_checkpoint_of_train_digits(binaries: pathlib.Path, sources: pathlib.Path,
+                                   work: pathlib.Path) -> None:
+    output = run(binaries, 2, binaries / "train_digits", "--epochs=3",
+                 f"--data={sources}/examples/data/digits", f"--checkpoint-dir={work}/digits")
     sys.path.append(str(sources / "examples"))
     import ddp_digits
 
@@ -203,8 +214,9 @@ def use_checkpoint_of_train_digits(binaries: pathlib.Path, sources: pathlib.Path
             def conv(a: int, b: int) -> torch.nn.Module:
                 return torch.nn.Conv2d(a, b, 3, padding=1, bias=False)
             self.features = torch.nn.Sequential(
-                conv(1, 16), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), conv(16, 32), torch.nn.BatchNorm2d(32),
-                torch.nn.ReLU(), torch.nn.MaxPool2d(2), torch.nn.Flatten(), torch.nn.Dropout(0.25))
+                conv(1, 16), torch.nn.BatchNorm2d(16), torch.nn.ReLU(), conv(16, 32),
+                torch.nn.BatchNorm2d(32), torch.nn.ReLU(), torch.nn.MaxPool2d(2),
+                torch.nn.Flatten(), torch.nn.Dropout(0.25))
             self.classify = torch.nn.Linear(32 * 4 * 4, 10)
 
         def forward(self, images: torch.Tensor) -> torch.Tensor:
@@ -214,7 +226,8 @@ def use_checkpoint_of_train_digits(binaries: pathlib.Path, sources: pathlib.Path
     net = Net()
     net.load_state_dict(checkpoint["model"])  # strict: the names must be the same
     torch.optim.SGD(net.parameters(), lr=1).load_state_dict(checkpoint["optimizer"])
-    accuracy = ddp_digits.accuracy(net, ddp_digits.read_digits(sources / "examples/data/digits", "t10k"))
+    accuracy = ddp_digits.accuracy(net,
+                                   ddp_digits.read_digits(sources / "examples/data/digits", "t10k"))
     said = re.search(r"final accuracy ([\d.]+) %", output)[1]
     assert f"{accuracy:.2f}" == said, (accuracy, said)
     print(f"PyTorch finds the accuracy that train_digits said: {said} %")

@@ -34,7 +34,8 @@ INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 DTYPES = [torch.bool] + INTEGERS + FLOATS + COMPLEX
 OPS = ["sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"]
 REDUCING = ["all_reduce", "reduce", "reduce_scatter", "reduce_scatter_tensor"]
-MOVING = ["broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter", "all_to_all", "all_to_all_single"]
+MOVING = ["broadcast", "all_gather", "all_gather_into_tensor", "gather", "scatter", "all_to_all",
+          "all_to_all_single"]
 FACTORS = [0.5, 3.0, -1.25, 0.1]  # for premul_sum, by rank
 
 Case = collections.namedtuple("Case", "index call op dtype count root")
@@ -104,13 +105,15 @@ def outputs(case: Case, rank: int, world: int) -> list[torch.Tensor]:
         sizes = [case.count] * world
     else:
         sizes = {"all_gather_into_tensor": [case.count * world], "scatter": [case.count],
-                 "reduce_scatter": [case.count], "reduce_scatter_tensor": [case.count]}.get(case.call, [])
+                 "reduce_scatter": [case.count],
+                 "reduce_scatter_tensor": [case.count]}.get(case.call, [])
     return [torch.zeros(size, dtype=case.dtype) for size in sizes]
 
 
 # --- gloo ---
 
-def by_gloo(case: Case, rank: int, given: list[torch.Tensor], out: list[torch.Tensor]) -> list[torch.Tensor]:
+def by_gloo(case: Case, rank: int, given: list[torch.Tensor],
+            out: list[torch.Tensor]) -> list[torch.Tensor]:
     if case.op == "premul_sum":
         raise NotImplementedError("gloo has no factors")
     op = getattr(dist.ReduceOp, case.op.upper()) if case.op else None
@@ -141,7 +144,8 @@ def by_gloo(case: Case, rank: int, given: list[torch.Tensor], out: list[torch.Te
             dist.all_to_all(out, given)
         case "all_to_all_single":
             together = torch.cat(out)
-            dist.all_to_all_single(together, torch.cat(given), [len(one) for one in out], [len(one) for one in given])
+            dist.all_to_all_single(together, torch.cat(given), [len(one) for one in out],
+                                   [len(one) for one in given])
             return [together]
     return out
 
@@ -154,7 +158,8 @@ def gloo_rank(folder: pathlib.Path) -> None:
     results: list = []
     for case in cases(world):
         try:
-            results.append(by_gloo(case, rank, inputs(seed, case, rank, world), outputs(case, rank, world)))
+            results.append(by_gloo(case, rank, inputs(seed, case, rank, world),
+                                   outputs(case, rank, world)))
         except (RuntimeError, ValueError, NotImplementedError) as error:
             results.append(str(error).splitlines()[0])  # gloo has no such call
     torch.save(results, folder / f"theirs.{rank}")
@@ -198,13 +203,14 @@ def folded(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
     The lower bits of an int64 are those of the sums and products of every smaller type."""
     result = tensors[0]
     for one in tensors[1:]:
-        result = {"sum": torch.add, "avg": torch.add, "premul_sum": torch.add, "product": torch.mul, "min": torch.minimum,
-                  "max": torch.maximum, "band": torch.bitwise_and, "bor": torch.bitwise_or,
-                  "bxor": torch.bitwise_xor}[op](result, one)
+        result = {"sum": torch.add, "avg": torch.add, "premul_sum": torch.add, "product": torch.mul,
+                  "min": torch.minimum, "max": torch.maximum, "band": torch.bitwise_and,
+                  "bor": torch.bitwise_or, "bxor": torch.bitwise_xor}[op](result, one)
     return result / len(tensors) if op == "avg" else result
 
 
-def check_reduced(case: Case, given: list[torch.Tensor], ours: torch.Tensor, theirs: torch.Tensor | None) -> None:
+def check_reduced(case: Case, given: list[torch.Tensor], ours: torch.Tensor,
+                  theirs: torch.Tensor | None) -> None:
     """given: the contribution of each rank. theirs: None if gloo has no such call."""
     given, ours = [as_numbers(one) for one in given], as_numbers(ours)
     theirs = None if theirs is None else as_numbers(theirs)
@@ -225,12 +231,14 @@ def check_reduced(case: Case, given: list[torch.Tensor], ours: torch.Tensor, the
     least = torch.finfo(dtype).tiny * u
     further = (case.op == "avg") + (case.op == "premul_sum")  # a division, a product
     if dtype in (torch.float16, torch.bfloat16):
-        one_rounding = u * exact.abs() + (world - 1 + further) * 2.0**-24 * magnitude * 1.01 + 2 * least
+        one_rounding = (u * exact.abs()
+                        + (world - 1 + further) * 2.0**-24 * magnitude * 1.01 + 2 * least)
         if case.op == "premul_sum":
             one_rounding += u * magnitude
         error = (ours.double() - exact).abs()
         assert (error <= one_rounding).all(), f"it is off by {error.max()}"
-        assert theirs is None or (error <= (theirs.double() - exact).abs() + one_rounding).all(), "gloo's is nearer"
+        assert theirs is None or (
+            error <= (theirs.double() - exact).abs() + one_rounding).all(), "gloo's is nearer"
         return
     of_one_order = (world - 1 + further) * u * magnitude * 1.0001 + least
     expected = exact if theirs is None else theirs.double()
@@ -238,11 +246,14 @@ def check_reduced(case: Case, given: list[torch.Tensor], ours: torch.Tensor, the
     assert (difference <= 2 * of_one_order).all(), f"it is off by {difference.max()}"
 
 
-def check(seed: int, case: Case, rank: int, world: int, ours: list[torch.Tensor], theirs: list[torch.Tensor] | str) -> None:
+def check(seed: int, case: Case, rank: int, world: int, ours: list[torch.Tensor],
+          theirs: list[torch.Tensor] | str) -> None:
     if case.op == "":
-        for expected in [moved(seed, case, rank, world)] + ([] if isinstance(theirs, str) else [theirs]):
+        for expected in [moved(seed, case, rank,
+                               world)] + ([] if isinstance(theirs, str) else [theirs]):
             assert len(ours) == len(expected) and all(
-                torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(ours, expected)), "it differs"
+                torch.equal(a.view(torch.uint8), b.view(torch.uint8))
+                for a, b in zip(ours, expected)), "it differs"
         return
     if case.call == "reduce" and rank != case.root:
         assert ours == []
@@ -255,16 +266,19 @@ def check(seed: int, case: Case, rank: int, world: int, ours: list[torch.Tensor]
 # --- the test ---
 
 def run(binaries: pathlib.Path, world: int, seed: int, *program: object) -> None:
-    done = subprocess.run([binaries / "ddprun", f"--nproc-per-node={world}", *map(str, program)], capture_output=True,
-                          text=True, timeout=200,
-                          env=os.environ | {"PYTHON_EXEC": sys.executable, "DDPRUN_TEST_SEED": str(seed)})
+    done = subprocess.run([binaries / "ddprun", f"--nproc-per-node={world}", *map(str, program)],
+                          capture_output=True, text=True, timeout=200, env=os.environ
+                              | {"PYTHON_EXEC": sys.executable, "DDPRUN_TEST_SEED": str(seed)})
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def compare(binaries: pathlib.Path, folder: pathlib.Path, world: int, seed: int, without: dict) -> int:
+def compare(binaries: pathlib.Path, folder: pathlib.Path, world: int, seed: int,
+            without: dict) -> int:
     for rank in range(world):
-        torch.save([(case.call, case.op, case.root, FACTORS[rank] if case.op == "premul_sum" else 1.0, inputs(seed, case, rank, world),
-                     outputs(case, rank, world)) for case in cases(world)], folder / f"in.{rank}")
+        torch.save([(case.call, case.op, case.root,
+                     FACTORS[rank] if case.op == "premul_sum" else 1.0,
+                     inputs(seed, case, rank, world), outputs(case, rank, world))
+                    for case in cases(world)], folder / f"in.{rank}")
     run(binaries, world, seed, binaries / "collectives_probe", folder)
     run(binaries, world, seed, __file__, binaries, folder)
     with_gloo = 0
@@ -276,9 +290,11 @@ def compare(binaries: pathlib.Path, folder: pathlib.Path, world: int, seed: int,
             try:
                 check(seed, case, rank, world, ours[case.index], theirs[case.index])
             except AssertionError as error:
-                raise AssertionError(f"{case}, rank {rank} of {world}, DDPRUN_TEST_SEED={seed}: {error}") from error
+                raise AssertionError(f"{case}, rank {rank} of {world}, DDPRUN_TEST_SEED={seed}: "
+                                     f"{error}") from error
             if isinstance(theirs[case.index], str):
-                without[f"{case.call} {case.op}".strip()].add(str(case.dtype).removeprefix("torch."))
+                dtype = str(case.dtype).removeprefix("torch.")
+                without[f"{case.call} {case.op}".strip()].add(dtype)
             else:
                 with_gloo += 1
     return with_gloo
@@ -294,9 +310,11 @@ def main() -> None:
     for world in (2, 3, 4):
         with tempfile.TemporaryDirectory() as folder:
             with_gloo = compare(binaries, pathlib.Path(folder), world, seed, without)
-        print(f"{world} ranks: {len(cases(world)) * world} results, {with_gloo} of them like gloo's")
+        print(f"{world} ranks: {len(cases(world)) * world} results, "
+              f"{with_gloo} of them like gloo's")
         assert with_gloo > len(cases(world)) * world / 2, "gloo has done next to nothing"
-    print("not in gloo: " + "; ".join(f"{call} of {', '.join(sorted(dtypes))}" for call, dtypes in without.items()))
+    print("not in gloo: " + "; ".join(f"{call} of {', '.join(sorted(dtypes))}"
+                                      for call, dtypes in without.items()))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ import sys
 
 
 def readelf(option, program):
-    return subprocess.run(["readelf", "-W", option, program], capture_output=True, text=True, check=True).stdout
+    return subprocess.run(["readelf", "-W", option, program], capture_output=True, text=True,
+                          check=True).stdout
 
 
 def missing_protections(program):
@@ -20,11 +21,14 @@ def missing_protections(program):
         "RELRO (-z relro)": re.search(r"GNU_RELRO", segments),
         "binding of all symbols at start (-z now)": re.search(r"BIND_NOW|FLAGS_1.*NOW", dynamic),
         "stack protectors (-fstack-protector-strong)": re.search(r"__stack_chk_fail", symbols),
-        "fortified calls (_FORTIFY_SOURCE)": re.search(r"__(mem\w+|str\w+|read|recv|s?v?n?printf)_chk@", symbols),
+        "fortified calls (_FORTIFY_SOURCE)":
+            re.search(r"__(mem\w+|str\w+|read|recv|s?v?n?printf)_chk@", symbols),
         # If the symbol was stripped, the texts of assertions in std::vector or std::string
         # remain.
-        "assertions of the C++ library (_GLIBCXX_ASSERTIONS)": re.search(r"__glibcxx_assert_fail", symbols) or
-        re.search(rb"__n < this->size\(\)|__pos <= size\(\)", pathlib.Path(program).read_bytes()),
+        "assertions of the C++ library (_GLIBCXX_ASSERTIONS)":
+            re.search(r"__glibcxx_assert_fail", symbols)
+            or re.search(rb"__n < this->size\(\)|__pos <= size\(\)",
+                         pathlib.Path(program).read_bytes()),
     }
     return [name for name, found in protections.items() if not found]
 

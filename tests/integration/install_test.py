@@ -30,12 +30,13 @@ def installed_files(build):
 def check_targets(source, build):
     wanted = installed_files(build)
     assert {"bin/ddprun", "bin/ddp-store", "printed/ddprun.1"} <= wanted, wanted
-    known = set(subprocess.run(["ninja", "-C", build, "-t", "targets", "all"], capture_output=True, text=True,
-                               check=True).stdout.replace(": ", "\n").split("\n"))
+    known = set(subprocess.run(["ninja", "-C", build, "-t", "targets", "all"], capture_output=True,
+                               text=True, check=True).stdout.replace(": ", "\n").split("\n"))
     targets = [target for target in quickstart_targets(source) if target in known]
     assert "ddprun_installed" in targets, f"scripts/quickstart builds {targets}"
     # All commands that a build from nothing would run.
-    commands = subprocess.run(["ninja", "-C", build, "-t", "commands", *targets], capture_output=True, text=True,
+    commands = subprocess.run(["ninja", "-C", build, "-t", "commands", *targets],
+                              capture_output=True, text=True,
                               check=True).stdout.replace(f"{build}/", "").split()
     missing = sorted(wanted - set(commands))
     assert not missing, f"scripts/quickstart builds {targets}, which does not make {missing}"
@@ -48,8 +49,8 @@ def check_refusal(build, work):
     text = (build / "cmake_install.cmake").read_text()
     script.write_text(text.replace(f"{build}/bin/ddp-store", f"{build}/bin/ddp-store-not-built"))
     prefix = work / "prefix"
-    result = subprocess.run(["cmake", f"-DCMAKE_INSTALL_PREFIX={prefix}", "-P", script], capture_output=True, text=True,
-                            check=False)
+    result = subprocess.run(["cmake", f"-DCMAKE_INSTALL_PREFIX={prefix}", "-P", script],
+                            capture_output=True, text=True, check=False)
     said = " ".join((result.stdout + result.stderr).split())
     assert result.returncode != 0, said
     assert re.search(r"bin/\S+ is not built: nothing was installed; run cmake --build", said), said

@@ -35,8 +35,10 @@ def families(text: str) -> dict:
     for family in text_string_to_metric_families(text):
         assert family.name not in found, f"{family.name} stands there twice"
         assert family.documentation, f"{family.name} has no help"
-        assert family.type in {"counter", "gauge", "histogram"}, f"{family.name} is of type {family.type}"
-        series = collections.Counter((s.name, tuple(sorted(s.labels.items()))) for s in family.samples)
+        assert family.type in {"counter", "gauge", "histogram"}, (
+            f"{family.name} is of type {family.type}")
+        series = collections.Counter((s.name, tuple(sorted(s.labels.items())))
+                                     for s in family.samples)
         assert not series or max(series.values()) == 1, f"{family.name} has a series twice"
         found[family.name] = family
     return found
@@ -56,9 +58,12 @@ def check_form(text: str) -> None:
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE):
         assert (kind == "counter") == name.endswith("_total"), f"{name} is a {kind}"
         assert re.fullmatch(r"[a-z][a-z0-9_]*", name), name
-        assert not re.search(r"_(ms|millis\w*|milliseconds|minutes|kb|kilobytes|mb)(_|$)", name), f"{name}: base units"
+        assert not re.search(
+            r"_(ms|millis\w*|milliseconds|minutes|kb|kilobytes|mb)(_|$)", name), (
+                f"{name}: base units")
         assert not re.search(r"_(counter|gauge|histogram)(_|$)", name), f"{name} says its type"
-    assert len(re.findall("^# TYPE ", text, re.MULTILINE)) == len(re.findall("^# HELP ", text, re.MULTILINE))
+    types = re.findall("^# TYPE ", text, re.MULTILINE)
+    assert len(types) == len(re.findall("^# HELP ", text, re.MULTILINE))
 
 
 def check_metrics(address: str) -> None:
@@ -106,15 +111,17 @@ def wait_for(path: pathlib.Path, job: subprocess.Popen) -> None:
 def main() -> None:
     needs.module("prometheus_client", "; scripts/setup --tests installs it into .venv")
     binaries = pathlib.Path(sys.argv[1])
-    service = subprocess.Popen([binaries / "ddp-rendezvous", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+    service = subprocess.Popen([binaries / "ddp-rendezvous", "--listen", "127.0.0.1:0"],
+                               stdout=subprocess.PIPE, text=True)
     try:
         address = service.stdout.readline().split()[-1]
         with tempfile.TemporaryDirectory() as folder:
             here, go = pathlib.Path(folder) / "here", pathlib.Path(folder) / "go"
             script = (f"[ $DDPRUN_GENERATION = 0 ] && exit 3; : > {here}; "
                       f"while ! [ -e {go} ]; do sleep 0.05; done")
-            job = subprocess.Popen([binaries / "ddprun", f"--rdzv-endpoint={address}", f"--rdzv-id={JOB}", "--max-restarts=3",
-                                    "--nproc-per-node=2", "--no-python", "sh", "-c", script])
+            job = subprocess.Popen([binaries / "ddprun", f"--rdzv-endpoint={address}",
+                                    f"--rdzv-id={JOB}", "--max-restarts=3", "--nproc-per-node=2",
+                                    "--no-python", "sh", "-c", script])
             try:
                 wait_for(here, job)
                 check_metrics(address)

@@ -57,12 +57,14 @@ def go_on(folder: pathlib.Path) -> None:
     for step in range(MIDDLE, END):
         def closure() -> torch.Tensor:
             optimizer.zero_grad()
-            loss = torch.nn.functional.mse_loss(net(formula(100 * step, [4, 6])), formula(100 * step + 1, [4, 3]))
+            loss = torch.nn.functional.mse_loss(net(formula(100 * step, [4, 6])),
+                                                formula(100 * step + 1, [4, 3]))
             loss.backward()
             return loss
         loss = optimizer.step(closure)
         scheduler.step(*([loss.item()] if name == "ReduceLROnPlateau" else []))
-    rate, expected_rate = optimizer.param_groups[0]["lr"], expected["optimizer"]["param_groups"][0]["lr"]
+    rate = optimizer.param_groups[0]["lr"]
+    expected_rate = expected["optimizer"]["param_groups"][0]["lr"]
     assert rate == expected_rate, f"{name}: rate {rate}, the probe's {expected_rate}"
     assert rate != saved["optimizer"]["param_groups"][0]["lr"], f"{name}: the rate never changed"
     for key, tensor in net.state_dict().items():
@@ -76,8 +78,9 @@ def main() -> None:
     torch.set_num_threads(1)
     binaries = pathlib.Path(sys.argv[1])
     with tempfile.TemporaryDirectory() as work:
-        done = subprocess.run([binaries / "ddprun", "--nproc-per-node=1", binaries / "optimizers_probe", work],
-                              capture_output=True, text=True, timeout=100)
+        done = subprocess.run([binaries / "ddprun", "--nproc-per-node=1",
+                               binaries / "optimizers_probe", work], capture_output=True, text=True,
+                              timeout=100)
         assert done.returncode == 0, done.stdout + done.stderr
         for name in SCHEDULERS:
             go_on(pathlib.Path(work) / name)

@@ -33,7 +33,8 @@ def common_python() -> str:
     """Returns a Python into which all versions can be installed."""
     for program in [sys.executable, *(f"python{version}" for version in PYTHONS)]:
         if shutil.which(program):
-            asked = subprocess.run([program, "-c", "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"],
+            asked = subprocess.run([program, "-c",
+                                    "import ensurepip, sys; print('%d.%d' % sys.version_info[:2])"],
                                    capture_output=True, text=True, timeout=PATIENCE)
             if asked.returncode == 0 and asked.stdout.strip() in PYTHONS:
                 return program
@@ -47,8 +48,8 @@ def install(version: str, folder: pathlib.Path) -> pathlib.Path:
     # The old wheels load CUDA's libraries even without a GPU, so all their requirements are
     # installed.
     try:
-        done = subprocess.run([python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-                               f"torch=={version}", "numpy<2"],
+        done = subprocess.run([python, "-m", "pip", "install", "--quiet",
+                               "--disable-pip-version-check", f"torch=={version}", "numpy<2"],
                               capture_output=True, text=True, timeout=INSTALL_PATIENCE)
     except subprocess.TimeoutExpired:
         raise Skip(f"pip has not installed torch {version} within {INSTALL_PATIENCE} s")
@@ -59,7 +60,8 @@ def install(version: str, folder: pathlib.Path) -> pathlib.Path:
 
 
 def run(*command) -> str:
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=PATIENCE)
     print(done.stdout, flush=True)
     assert done.returncode == 0, f"{command}: exit code {done.returncode}"
     return done.stdout
@@ -72,7 +74,8 @@ def check(version: str, options: list[str], binaries: str, folder: pathlib.Path)
     assert f"equal for PyTorch {version}" in told, told
     # These tests need no option: a process group uses nothing in which L1 and L2 differ.
     tested = run(python, HERE / "pytorch_groups_test.py", binaries,
-                 "ProcessGroups.test_objects", "ProcessGroups.test_a_rank_that_misses_the_barrier_is_named")
+                 "ProcessGroups.test_objects",
+                 "ProcessGroups.test_a_rank_that_misses_the_barrier_is_named")
     assert "Ran 2 tests" in tested, tested
 
 

@@ -27,22 +27,28 @@ class Job:
 
     python is the one that runs this test, unless the environment sets another one."""
 
-    def __init__(self, folder: pathlib.Path, words: list, env: dict | None = None, program: pathlib.Path | None = None):
+    def __init__(self, folder: pathlib.Path, words: list, env: dict | None = None,
+                 program: pathlib.Path | None = None):
         self.mark = f"DDPRUN_TEST_MARK={uuid.uuid4()}"
         name, value = self.mark.split("=")
-        variables = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC_", "PET_"))}
-        variables |= {"PYTHON_EXEC": sys.executable, "PYTHONWARNINGS": "ignore", name: value} | (env or {})
+        variables = {k: v for k, v in os.environ.items()
+                     if not k.startswith(("TORCHELASTIC_", "PET_"))}
+        variables |= {"PYTHON_EXEC": sys.executable, "PYTHONWARNINGS": "ignore", name: value}
+        variables |= env or {}
         self.output = ""
-        self.process = subprocess.Popen([program or DDPRUN, *map(str, words)], cwd=folder, text=True, bufsize=1,
+        self.process = subprocess.Popen([program or DDPRUN, *map(str, words)], cwd=folder,
+                                        text=True, bufsize=1,
                                         env={k: v for k, v in variables.items() if v is not None},
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True)
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                        start_new_session=True)
 
     def read_until(self, pattern: str, times: int = 1) -> None:
         """Reads until this number of lines match. Lines come whole, so it never reads beyond
         the end."""
         deadline = time.monotonic() + PATIENCE
         while len(re.findall(pattern, self.output, re.MULTILINE)) < times:
-            ready = select.select([self.process.stdout], [], [], max(0, deadline - time.monotonic()))[0]
+            ready = select.select([self.process.stdout], [], [],
+                                  max(0, deadline - time.monotonic()))[0]
             assert ready, f"no '{pattern}' in:\n{self.output}"
             more = os.read(self.process.stdout.fileno(), 1 << 16).decode(errors="replace")
             assert more, f"it ended without '{pattern}':\n{self.output}"
@@ -57,7 +63,8 @@ class Job:
             self.process.kill()
             raise
         self.output += rest
-        assert self.process.returncode == code, f"exit code {self.process.returncode}:\n{self.output}"
+        assert self.process.returncode == code, (
+            f"exit code {self.process.returncode}:\n{self.output}")
         left = self.processes()
         assert not left, f"left behind: {left}\n{self.output}"
         return self.output
@@ -66,7 +73,8 @@ class Job:
         found = []
         for entry in pathlib.Path("/proc").iterdir():
             try:
-                if entry.name.isdigit() and self.mark in (entry / "environ").read_text(errors="replace").split("\0"):
+                if (entry.name.isdigit()
+                    and self.mark in (entry / "environ").read_text(errors="replace").split("\0")):
                     found.append(f"{entry.name} {(entry / 'cmdline').read_text()!r}")
             except OSError:
                 continue  # the process has ended meanwhile
@@ -116,17 +124,19 @@ def the_python_is_the_one_that_torchrun_would_take(folder: pathlib.Path) -> None
     script = write(folder, "train.py", "import sys; print(sys.prefix)")
     path = f"{active}/bin:/usr/bin:/bin"
     for program, env, expected in [
-            (DDPRUN, {"PATH": path}, active),
-            (DDPRUN, {"PATH": path, "VIRTUAL_ENV": str(installed)}, active),
-            (installed / "bin/ddprun", {"PATH": path}, installed),
-            (folder / "ddprun", {"PATH": path}, active),
-            (installed / "bin/ddprun", {"PATH": path, "PYTHON_EXEC": str(active / "bin/python")}, active)]:
+        (DDPRUN, {"PATH": path}, active),
+        (DDPRUN, {"PATH": path, "VIRTUAL_ENV": str(installed)}, active),
+        (installed / "bin/ddprun", {"PATH": path}, installed),
+        (folder / "ddprun", {"PATH": path}, active),
+        (installed / "bin/ddprun", {"PATH": path, "PYTHON_EXEC": str(active / "bin/python")},
+         active)]:
         said = Job(folder, [script], {"PYTHON_EXEC": None} | env, program).end(0)
         assert said == f"{expected}\n", (program, env, said)
 
 
 def torchrun_below_ddprun_is_explained(folder: pathlib.Path) -> None:
-    for words in (["torchrun"], ["-m", "torch.distributed.run"], [sys.executable, "-u", "-m", "torch.distributed.run"]):
+    for words in (["torchrun"], ["-m", "torch.distributed.run"],
+                  [sys.executable, "-u", "-m", "torch.distributed.run"]):
         said = Job(folder, ["--nproc-per-node=8", *words, "--nproc-per-node=2", "train.py"]).end(2)
         assert said.count("\n") == 1 and "type: ddprun --nproc-per-node=2 train.py (" in said, said
 
@@ -156,7 +166,8 @@ def ctrl_c_shows_one_traceback(folder: pathlib.Path) -> None:
     said = job.end(130)
     assert said.count("Traceback (most recent call last):") == 1, said
     assert len(re.findall("KeyboardInterrupt$", said, re.MULTILINE)) == 1, said
-    others = re.findall(r"KeyboardInterrupt also in rank ([\d, -]+) at .*train.py:\d+, in (\w+)", said)
+    others = re.findall(r"KeyboardInterrupt also in rank ([\d, -]+) at .*train.py:\d+, in (\w+)",
+                        said)
     assert 1 <= len(others) <= 2, said
     logs = [file.read_text() for file in folder.glob("logs/*/attempt_0/*/stderr.log")]
     assert len(logs) == 8 and all(log.endswith("KeyboardInterrupt\n") for log in logs), logs
@@ -168,13 +179,15 @@ SPAWNS = """
     import os, signal, sys, time
     import torch.multiprocessing as mp
     def child(index, how):
-        sys.stdout.write(f"child {index}\\n")  # at once: print() would write it in pieces, and they share a pipe
+        # In one piece: print() would write several, and the processes share a pipe.
+        sys.stdout.write(f"child {index}\\n")
         if how != "join":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             os.setsid()
             time.sleep(600)
     if __name__ == "__main__":
-        context = mp.start_processes(child, args=(sys.argv[1],), nprocs=2, join=sys.argv[1] == "join",
+        context = mp.start_processes(child, args=(sys.argv[1],), nprocs=2,
+                                     join=sys.argv[1] == "join",
                                      start_method="spawn" if sys.argv[1] == "join" else "fork")
         sys.stdout.write(f"spawned {os.getpid()}\\n")  # as above
         if sys.argv[1] != "join":
@@ -210,7 +223,8 @@ def children_of_torch_multiprocessing(folder: pathlib.Path) -> None:
     job = Job(folder, ["--nproc-per-node=2", "--shutdown-grace=1", script, "stay"])
     job.read_until("child [01]$", times=4)
     job.read_until(r"\[rank 1\] spawned \d+$")
-    os.kill(int(re.search(r"\[rank 1\] spawned (\d+)$", job.output, re.MULTILINE)[1]), signal.SIGKILL)
+    os.kill(int(re.search(r"\[rank 1\] spawned (\d+)$", job.output, re.MULTILINE)[1]),
+            signal.SIGKILL)
     job.end(137)
 
 
@@ -239,7 +253,8 @@ MEETS = f"""
         if use_libuv:
             raise RuntimeError("{NO_LIBUV}, run with USE_LIBUV=0 to disable it.")
         return Real(*args, use_libuv=False, **more)
-    sys.modules["torch.distributed.rendezvous"].TCPStore = without_libuv  # dist.rendezvous is a function
+    # dist.rendezvous is a function.
+    sys.modules["torch.distributed.rendezvous"].TCPStore = without_libuv
     dist.init_process_group("gloo")
     sum = torch.ones(1)
     dist.all_reduce(sum)
@@ -287,7 +302,8 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             start = time.monotonic()
             story(pathlib.Path(folder).resolve())
-            print(f"{story.__name__.replace('_', ' ')}: {time.monotonic() - start:.1f} s", flush=True)
+            print(f"{story.__name__.replace('_', ' ')}: {time.monotonic() - start:.1f} s",
+                  flush=True)
 
 
 main()

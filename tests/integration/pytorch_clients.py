@@ -146,7 +146,8 @@ class Told:
 
     def __getattr__(self, method):
         def call(*arguments, **options):
-            words = [in_words(a) for a in arguments] + [f"{k}={in_words(v)}" for k, v in options.items()]
+            words = ([in_words(a) for a in arguments]
+                     + [f"{k}={in_words(v)}" for k, v in options.items()])
             return self._write(
                 f"{method}({', '.join(words)})", method, lambda found: found(*arguments, **options)
             )
@@ -159,7 +160,8 @@ class Told:
 
     def equals_(self, attribute, value):
         """Records whether an attribute has this value, which differs between servers."""
-        return self._write(f"{attribute} is as it should be", attribute, lambda found: found == value)
+        return self._write(f"{attribute} is as it should be", attribute,
+                           lambda found: found == value)
 
     def _write(self, what, member, use):
         result = None
@@ -181,7 +183,8 @@ class Told:
 
     def within_(self, prefix):
         """Returns a PrefixStore over this one."""
-        return Told(dist.PrefixStore(prefix, self.untold_), self._lines, f"{self._name}[{prefix!r}]")
+        return Told(dist.PrefixStore(prefix, self.untold_), self._lines,
+                    f"{self._name}[{prefix!r}]")
 
     def waits_in_(self, method, *arguments):
         """Starts a thread that makes the call, and returns when the thread waits for the

@@ -28,15 +28,19 @@ def workers_of(job: str) -> dict[int, int]:
     found = {}
     for folder in pathlib.Path("/proc").iterdir():
         try:
-            variables = dict(entry.split("=", 1) for entry in (folder / "environ").read_text().split("\0") if "=" in entry)
-            if folder.name.isdigit() and variables.get("TORCHELASTIC_RUN_ID") == job and os.getsid(int(folder.name)) == int(folder.name):
+            variables = dict(entry.split("=", 1)
+                             for entry in (folder / "environ").read_text().split("\0")
+                             if "=" in entry)
+            if (folder.name.isdigit() and variables.get("TORCHELASTIC_RUN_ID") == job
+                and os.getsid(int(folder.name)) == int(folder.name)):
                 found[int(variables["RANK"])] = int(folder.name)
         except (OSError, UnicodeDecodeError):
             continue  # the process has ended meanwhile
     return found
 
 
-def start(binaries: pathlib.Path, sources: pathlib.Path, job: str, work: pathlib.Path) -> subprocess.Popen:
+def start(binaries: pathlib.Path, sources: pathlib.Path, job: str,
+          work: pathlib.Path) -> subprocess.Popen:
     return subprocess.Popen(
         [binaries / "ddprun", "--nproc-per-node=2", "--max-restarts=3", f"--rdzv-id={job}",
          sources / "examples/ddp_digits.py", "--epochs=6", "--checkpoint-every=5",
@@ -88,7 +92,8 @@ def main() -> None:
             # down ("terminate called without an active exception"). This costs another
             # restart.
             assert re.search("succeeded after [12] of 3 restarts", output), output
-            assert (work / f"{job}.sha256").read_text() == digest, f"attempt {attempt}: other weights:\n{output}"
+            assert (work / f"{job}.sha256").read_text() == digest, (
+                f"attempt {attempt}: other weights:\n{output}")
             resumed += "resumed at step" in output
             print(f"attempt {attempt}: killed in epoch {epoch + 1 if epoch else 'none'}, "
                   f"resumed: {'resumed at step' in output}", flush=True)

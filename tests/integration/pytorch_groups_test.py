@@ -25,8 +25,8 @@ from pytorch_clients import WAIT, connect, dist, processes, pytorch_store
 
 # Imports of a rank happen before it is forked. A PyTorch that lacks some of them skips those.
 processes.set_forkserver_preload(
-    ["torch", "torch.distributed.checkpoint", "torch.distributed.device_mesh", "torch.distributed.tensor"]
-)
+    ["torch", "torch.distributed.checkpoint", "torch.distributed.device_mesh",
+     "torch.distributed.tensor"])
 
 BIN = ""  # given on the command line
 PATIENCE = 60  # seconds, for the work of the slowest rank
@@ -56,7 +56,8 @@ def reduce_in_groups(rank, world):
 
 
 def objects_of(rank):
-    return {"rank": rank, "bytes": bytes([rank]) * 3000 * rank, "nested": [(rank, None), {"a": {1, 2}}]}
+    return {"rank": rank, "bytes": bytes([rank]) * 3000 * rank,
+            "nested": [(rank, None), {"a": {1, 2}}]}
 
 
 def exchange_objects(rank, world):
@@ -65,7 +66,8 @@ def exchange_objects(rank, world):
     broadcast = [objects_of(7), "text"] if rank == 1 else [None, None]
     dist.broadcast_object_list(broadcast, src=1)
     scattered = [None]
-    dist.scatter_object_list(scattered, [objects_of(i) for i in range(world)] if rank == 0 else None, src=0)
+    dist.scatter_object_list(scattered,
+                             [objects_of(i) for i in range(world)] if rank == 0 else None, src=0)
     collected = [None] * world if rank == world - 1 else None
     dist.gather_object(objects_of(rank), collected, dst=world - 1)
     return gathered, broadcast, scattered, collected

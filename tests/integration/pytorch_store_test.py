@@ -4,8 +4,8 @@
     pytorch_store_test.py BIN_DIR [unittest arguments]
 
 The answers of the servers must be equal. If PyTorch's own two servers differ,
-docs/reference/wire_protocol.md states what ours does, and store_stories.py, which has the calls, lists
-it. Also tests ddprun's C++ client against PyTorch's servers. Needs torch; exits with 77
+docs/reference/wire_protocol.md states what ours does, and store_stories.py, which has the calls,
+lists it. Also tests ddprun's C++ client against PyTorch's servers. Needs torch; exits with 77
 (skipped) without it.
 """
 

@@ -12,9 +12,11 @@ bin=$2
 skip() { echo "Skipped: $*"; exit 77; }
 [ "$(id -u)" -eq 0 ] || skip "a Slurm of our own needs root"
 [ -n "${DDPRUN_TESTBED:-}" ] || skip "DDPRUN_TESTBED does not name the testbed's folder"
-[ -x "$DDPRUN_TESTBED/slurm-cluster" ] || skip "there is no slurm-cluster in DDPRUN_TESTBED=$DDPRUN_TESTBED"
+[ -x "$DDPRUN_TESTBED/slurm-cluster" ] ||
+  skip "there is no slurm-cluster in DDPRUN_TESTBED=$DDPRUN_TESTBED"
 for tool in slurmctld slurmd munged; do
-  command -v $tool >/dev/null || [ -x /usr/sbin/$tool ] || skip "$tool is missing: apt-get install slurm-wlm munge"
+  command -v $tool >/dev/null || [ -x /usr/sbin/$tool ] ||
+    skip "$tool is missing: apt-get install slurm-wlm munge"
 done
 PATH=$(cd "$DDPRUN_TESTBED" && pwd):$PATH
 
@@ -68,7 +70,8 @@ check "there is a worker on node1" test -n "$victim"
 kill -9 "$victim"
 check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 90
 check "the nodes met by munge" bash -c '! grep -qE "ANYONE|munge is not used" "$1"' _ "$log"
-check "the log names the killed worker" grep -qE "on ddpnode1, pid [0-9]+\) was killed by SIGKILL" "$log"
+check "the log names the killed worker" \
+  grep -qE "on ddpnode1, pid [0-9]+\) was killed by SIGKILL" "$log"
 check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
 undisturbed=$(digest_of "$log")
 check "it printed a digest" test -n "$undisturbed"
@@ -81,7 +84,8 @@ check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 120
 check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
 check "both runs ended with the same weights" test "$undisturbed" = "$(digest_of "$log")"
 
-echo "--- Slurm announces the end of the time; the workers save and leave, the script requeues, it goes on"
+echo "--- Slurm announces the time limit; the workers save and end; the script requeues the job," \
+  "which continues"
 submit "CHECKPOINTS=$work/three,TRAIN_ARGS=--epochs 40"
 await 'epoch +2 ' || exit 1
 slurm-cluster run scancel --signal=USR1 "$job"

@@ -46,10 +46,11 @@ def formula(phase: float, sizes: list[int]) -> torch.Tensor:
 def make_model(name: str) -> tuple:
     nn = torch.nn
     if name == "mlp":
-        net, data = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 3)), lambda i: formula(i, [4, 6])
+        net = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 3))
+        data = lambda i: formula(i, [4, 6])
     elif name == "conv":
-        net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(),
-                            nn.Linear(64, 3))
+        net = nn.Sequential(nn.Conv2d(2, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(),
+                            nn.Flatten(), nn.Linear(64, 3))
         data = lambda i: formula(i, [4, 2, 4, 4])
     else:
         net = nn.Sequential(nn.Embedding(10, 5), nn.Flatten(), nn.Linear(15, 3))
@@ -73,8 +74,8 @@ def train(net, data, optimizer, first: int, steps: int) -> list[float]:
 
 def probe(binaries: pathlib.Path, *arguments: object, ranks: int = 0) -> list[str]:
     launcher = [binaries / "ddprun", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
-    done = subprocess.run([*launcher, binaries / "state_file_probe", *map(str, arguments)], capture_output=True,
-                          text=True, timeout=100)
+    done = subprocess.run([*launcher, binaries / "state_file_probe", *map(str, arguments)],
+                          capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()
 
@@ -97,7 +98,8 @@ def check_losses(binaries: pathlib.Path, directory: pathlib.Path, expected: dict
         tolerance = TOLERANCE.get(name.split("-")[1], 2e-5)
         for step, (ours_here, theirs) in enumerate(zip(ours, expected[name])):
             # Nine digits represent a float exactly.
-            assert abs(ours_here - float(f"{theirs:.9g}")) <= tolerance * abs(theirs), (name, step, ours_here, theirs)
+            assert abs(ours_here - float(f"{theirs:.9g}")) <= tolerance * abs(theirs), (
+                name, step, ours_here, theirs)
 
 
 def python_goes_on(binaries: pathlib.Path, work: pathlib.Path) -> None:
@@ -107,7 +109,8 @@ def python_goes_on(binaries: pathlib.Path, work: pathlib.Path) -> None:
     for name, model, optimizer_name in cases():
         file, = (work / "cpp" / name).glob("*.pt")
         state = torch.load(file, weights_only=True)
-        assert state["step"] == BEGUN and state["epoch"] == 1 and len(state["rng"]) == 1, state.keys()
+        assert (state["step"] == BEGUN and state["epoch"] == 1
+                and len(state["rng"]) == 1), state.keys()
         net, data = make_model(model)
         assert net.load_state_dict(state["model"], strict=True)
         optimizer = OPTIMIZERS[optimizer_name](net.parameters())
@@ -123,22 +126,25 @@ def python_reads_merged_shards(binaries: pathlib.Path, work: pathlib.Path) -> No
     probe(binaries, "begin", work / "plain", ranks=2)
     for name, model, optimizer_name in cases():
         merged = work / f"{name}.pt"
-        subprocess.run([binaries / "ddprun-ckpt", "merge", work / "shards" / name, "-o", merged], check=True,
-                       capture_output=True, timeout=100)
+        subprocess.run([binaries / "ddprun-ckpt", "merge", work / "shards" / name, "-o", merged],
+                       check=True, capture_output=True, timeout=100)
         file, = (work / "plain" / name).glob("*.pt")
         ours, plain = (torch.load(one, weights_only=True) for one in (merged, file))
-        assert list(ours) == list(plain) and list(ours["model"]) == list(plain["model"]), (name, ours.keys())
+        assert (list(ours) == list(plain)
+                and list(ours["model"]) == list(plain["model"])), (name, ours.keys())
         for key, tensor in plain["model"].items():
             assert torch.equal(ours["model"][key], tensor), (name, key)
         assert list(ours["optimizer"]["state"]) == list(plain["optimizer"]["state"]), name
         assert ours["optimizer"]["param_groups"] == plain["optimizer"]["param_groups"], name
         for index, state in plain["optimizer"]["state"].items():
             for key, value in state.items():
-                assert torch.equal(torch.as_tensor(ours["optimizer"]["state"][index][key]), torch.as_tensor(value))
+                assert torch.equal(torch.as_tensor(ours["optimizer"]["state"][index][key]),
+                                   torch.as_tensor(value))
         net, _ = make_model(model)
         net.load_state_dict(ours["model"], strict=True)
         OPTIMIZERS[optimizer_name](net.parameters()).load_state_dict(ours["optimizer"])
-        shard = torch.load(next((work / "shards" / name).glob("*.shard-0001.pt")), weights_only=True)
+        shard = torch.load(next((work / "shards" / name).glob("*.shard-0001.pt")),
+                           weights_only=True)
         assert shard["shard"] == 1 and shard["shards"] == 2, shard.keys()
 
 
@@ -149,7 +155,8 @@ def cpp_goes_on(binaries: pathlib.Path, work: pathlib.Path) -> None:
         net, data = make_model(model)
         optimizer = OPTIMIZERS[optimizer_name](net.parameters())
         train(net, data, optimizer, 0, BEGUN)
-        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()}, work / "python" / f"{name}.pt")
+        torch.save({"model": net.state_dict(), "optimizer": optimizer.state_dict()},
+                   work / "python" / f"{name}.pt")
         expected[name] = train(net, data, optimizer, BEGUN, MORE)
     check_losses(binaries, work / "python", expected)
 
@@ -167,11 +174,12 @@ def python_reads_state_dicts(binaries: pathlib.Path, work: pathlib.Path) -> None
 
 
 # C++ names of the dtypes.
-NAMES = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half", torch.bfloat16: "BFloat16",
-         torch.int64: "Long", torch.int32: "Int", torch.int16: "Short", torch.int8: "Char", torch.uint8: "Byte",
-         torch.bool: "Bool", torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble",
-         torch.uint16: "UInt16", torch.uint32: "UInt32", torch.uint64: "UInt64",
-         torch.float8_e4m3fn: "Float8_e4m3fn", torch.float8_e5m2: "Float8_e5m2"}
+NAMES = {torch.float32: "Float", torch.float64: "Double", torch.float16: "Half",
+         torch.bfloat16: "BFloat16", torch.int64: "Long", torch.int32: "Int", torch.int16: "Short",
+         torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool",
+         torch.complex64: "ComplexFloat", torch.complex128: "ComplexDouble", torch.uint16: "UInt16",
+         torch.uint32: "UInt32", torch.uint64: "UInt64", torch.float8_e4m3fn: "Float8_e4m3fn",
+         torch.float8_e5m2: "Float8_e5m2"}
 
 
 def described(state: dict) -> list[str]:
@@ -182,7 +190,8 @@ def described(state: dict) -> list[str]:
         content = tensor.detach().contiguous()
         data = bytes(content.view(torch.uint8).flatten().tolist()) if content.dim() else bytes(
             content.reshape(1).view(torch.uint8).tolist())
-        lists = ["[" + "".join(f"{number}," for number in numbers) + "]" for numbers in (tensor.shape, tensor.stride())]
+        lists = ["[" + "".join(f"{number}," for number in numbers) + "]"
+                 for numbers in (tensor.shape, tensor.stride())]
         lines.append(" ".join([name, NAMES[tensor.dtype], *lists, of_storage, data.hex()]))
     return lines
 
@@ -193,7 +202,8 @@ def files_of_python(work: pathlib.Path):
     plain = net.state_dict()
     assert hasattr(plain, "_metadata")
     base = torch.arange(24.).view(2, 3, 4)
-    shared = {"base": base, "transposed": base.transpose(0, 2), "row": base[1, 2], "again": base, "one": base[1, 1, 1]}
+    shared = {"base": base, "transposed": base.transpose(0, 2), "row": base[1, 2], "again": base,
+              "one": base[1, 1, 1]}
     dtypes = {str(dtype): torch.arange(4).to(dtype) for dtype in NAMES}
     dtypes["0-dim"] = torch.tensor(3.5, dtype=torch.bfloat16)
     with_attribute = torch.ones(2)
@@ -209,9 +219,11 @@ def files_of_python(work: pathlib.Path):
     yield {}, {}, 2
     yield {"state_dict": plain, "best": 0.5}, plain, 2
     yield {"model_state_dict": plain, "epoch": 3}, plain, 2
-    everything = {"integers": [2**31, -2**31, 2**40, 2**63, 2**70, -2**70], "set": {1, 2}, "bytes": b"\0\xff",
-                  ("a", 1): None, "dtype": torch.bfloat16, "size": torch.Size([1, 2]), "device": torch.device("cpu"),
-                  "text": "z\u00fcrich \U0001f600", "real": 1e308, "empty": [(), [], {}], "model": plain}
+    everything = {"integers": [2**31, -2**31, 2**40, 2**63, 2**70, -2**70], "set": {1, 2},
+                  "bytes": b"\0\xff", ("a", 1): None, "dtype": torch.bfloat16,
+                  "size": torch.Size([1, 2]), "device": torch.device("cpu"),
+                  "text": "z\u00fcrich \U0001f600", "real": 1e308, "empty": [(), [], {}],
+                  "model": plain}
     for protocol in (2, 5):
         yield everything, plain, protocol
 
@@ -249,15 +261,21 @@ def cpp_refuses(binaries: pathlib.Path, work: pathlib.Path) -> None:
     torch.jit.script(net).save(work / "script.pt")
     (work / "folder").mkdir()
     whole = save(net.state_dict(), "whole.pt").read_bytes()
-    (work / "flipped.pt").write_bytes(whole.replace(formula(0, [32, 6]).mul(0.3).numpy().tobytes()[:8], b"AAAAAAAA", 1))
+    first_weights = formula(0, [32, 6]).mul(0.3).numpy().tobytes()[:8]
+    (work / "flipped.pt").write_bytes(whole.replace(first_weights, b"AAAAAAAA", 1))
     (work / "cut.pt").write_bytes(whole[:len(whole) // 2])
     (work / "no.pt").write_bytes(b"")
     expected = {
-        save({"model": net.state_dict(), "x": Foreign(mark)}, "foreign.pt"): "it names posix.system, which is not allowed",
-        save(net, "module.pt"): "it names torch.nn.modules.container.Sequential, which is not allowed",
-        save(net.state_dict(), "old.pt", _use_new_zipfile_serialization=False): "that PyTorch wrote before 1.6",
-        save({"a": torch.eye(2).to_sparse()}, "sparse.pt"): "_rebuild_sparse_tensor, which is not allowed",
-        save([torch.ones(1)], "list.pt"): "it has no state dict, neither as a whole nor under 'model'",
+        save({"model": net.state_dict(), "x": Foreign(mark)}, "foreign.pt"):
+            "it names posix.system, which is not allowed",
+        save(net, "module.pt"):
+            "it names torch.nn.modules.container.Sequential, which is not allowed",
+        save(net.state_dict(), "old.pt", _use_new_zipfile_serialization=False):
+            "that PyTorch wrote before 1.6",
+        save({"a": torch.eye(2).to_sparse()}, "sparse.pt"):
+            "_rebuild_sparse_tensor, which is not allowed",
+        save([torch.ones(1)], "list.pt"):
+            "it has no state dict, neither as a whole nor under 'model'",
         save({"epoch": 3, 7: None}, "no_model.pt"): "it is a dict of 'epoch', an integer",
         work / "script.pt": "is compressed, as in TorchScript archives",
         work / "flipped.pt": "do not match its CRC: it is damaged",
@@ -270,7 +288,8 @@ def cpp_refuses(binaries: pathlib.Path, work: pathlib.Path) -> None:
     for index, (file, words) in enumerate(expected.items()):
         assert found[2 * index] == f"== {file}", found
         line = found[2 * index + 1]
-        assert line.startswith("error: ") and str(file) in line and words in line, (file, words, line)
+        assert line.startswith("error: ") and str(file) in line and words in line, (
+            file, words, line)
     assert len(found) == 2 * len(expected) and not mark.exists()
 
 

@@ -299,7 +299,8 @@ def barriers(clients):
     store.set("k", "v")
     store.get("k")
     if hasattr(dist.TCPStore, "barrier"):
-        threads = [clients.connect(f"rank{rank}").waits_in_("barrier", "all", 3) for rank in range(2)]
+        threads = [clients.connect(f"rank{rank}").waits_in_("barrier", "all", 3)
+                   for rank in range(2)]
         clients.connect("rank2").barrier("all", 3)
         for thread in threads:
             thread.join()
@@ -455,8 +456,8 @@ STORIES = [
 
 # --- calls that must be equal, and calls that must not ---
 
-# The sections are those of the protocol's reference, which docs/reference/wire_protocol.md restates as
-# rules. PyTorch's server -> stories that its own clients cannot run against it.
+# The sections are those of the protocol's reference, which docs/reference/wire_protocol.md restates
+# as rules. PyTorch's server -> stories that its own clients cannot run against it.
 NOT_TOLD = {
     "poll": {
         queues: "section 4: the older server closes the connection of a QUEUE_PUSH or QUEUE_LEN",
@@ -472,7 +473,8 @@ DIFFERENCES = {
         compare_set_that_stores_nothing: [
             (
                 "waiting.wait(['k'], A_WHILE) -> None",
-                "waiting.wait(['k'], A_WHILE) -> raises DistStoreError: wait timeout after 1000ms, keys: /k",
+                "waiting.wait(['k'], A_WHILE) -> raises DistStoreError: "
+                "wait timeout after 1000ms, keys: /k",
                 "section 4: it wakes the waiters although the key is still missing",
             ),
         ],
@@ -480,7 +482,8 @@ DIFFERENCES = {
             (
                 "waiting.wait(['q', 'k'], A_WHILE) -> raises",
                 "waiting.wait(['q', 'k'], A_WHILE) -> None",
-                "section 4: it never answers a wait for a queue that has items and a key that comes later",
+                "section 4: it never answers a wait for a queue that has items and a key that "
+                "comes later",
             ),
         ],
     },
@@ -493,13 +496,13 @@ DIFFERENCES = {
             ),
         ],
         limits: [
-            (f"{client}.num_keys() -> {theirs}", f"{client}.num_keys() -> {ours}", "section 4: it has no limits")
+            (f"{client}.num_keys() -> {theirs}", f"{client}.num_keys() -> {ours}",
+             "section 4: it has no limits")
             for client, theirs, ours in (
                 ("good", 1, 0),
                 ("good", 2, 0),
                 ("key", 1, f"raises {LOST}"),
                 ("value", 2, f"raises {LOST}"),
-            )
-        ],
+            )],
     },
 }

@@ -55,8 +55,8 @@ def differences(story, binaries, *options):
             expected = theirs
             found.append(f"{story.__name__}, {kind}: DIFFERENCES is out of date: {error}")
         found += difflib.unified_diff(
-            expected, ours, f"PyTorch's {kind} server, {story.__name__}", "ddp-store", lineterm="", n=1
-        )
+            expected, ours, f"PyTorch's {kind} server, {story.__name__}", "ddp-store", lineterm="",
+            n=1)
     return found
 
 

@@ -3,8 +3,8 @@ mode.
 
 argv[1]: the folder of the programs. Each mode runs `env` as the workers of both. The names
 must be equal. The values must be equal, too, except those that MAY_DIFFER lists, with the
-reason. docs/reference/worker_environment.md is the page for people. TORCHELASTIC_RESTART_COUNT is the
-same with one node: with several, torchrun counts for each node.
+reason. docs/reference/worker_environment.md is the page for people. TORCHELASTIC_RESTART_COUNT is
+the same with one node: with several, torchrun counts for each node.
 """
 import contextlib
 import os
@@ -43,14 +43,19 @@ def place_of_error_file(text: str) -> str | None:
 
 # Variable: (the part of the value that must exist and be the same, why the rest differs).
 MAY_DIFFER: dict[str, tuple[Callable[[str], object], str]] = {
-    "MASTER_ADDR": (address, "torchrun says the host's full name, ddprun an address, where nobody has said one"),
+    "MASTER_ADDR": (address, "torchrun says the host's full name, ddprun an address, where nobody "
+                    "has said one"),
     "MASTER_PORT": (port, "a free port, where nobody has said one"),
-    "TORCHELASTIC_RUN_ID": (lambda text: bool(re.fullmatch("[0-9a-f-]{32,36}", text)), "--standalone makes one up"),
-    "TORCHELASTIC_ERROR_FILE": (place_of_error_file, "both make a directory of their own, below --log-dir where given"),
-    "OMP_NUM_THREADS": (str.isdigit, "torchrun says 1; ddprun's is in docs/reference/worker_environment.md"),
+    "TORCHELASTIC_RUN_ID": (lambda text: bool(re.fullmatch("[0-9a-f-]{32,36}", text)),
+                            "--standalone makes one up"),
+    "TORCHELASTIC_ERROR_FILE": (place_of_error_file,
+                                "both make a directory of their own, below --log-dir where given"),
+    "OMP_NUM_THREADS": (str.isdigit,
+                        "torchrun says 1; ddprun's is in docs/reference/worker_environment.md"),
 }
 # Variables that ddprun may set if torchrun does not.
-MAY_BE_MORE = {"OMP_NUM_THREADS": "torchrun leaves the only worker of a node what its libraries think"}
+MAY_BE_MORE = {"OMP_NUM_THREADS": "torchrun leaves the only worker of a node what its libraries "
+                                  "think"}
 # These may differ in every mode that does not state otherwise.
 USUALLY = {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE", "OMP_NUM_THREADS"}
 
@@ -62,8 +67,8 @@ class Mode:
     although they usually may. differs: variables that may differ although they usually must
     not. attempts: how often the two workers are started."""
 
-    def __init__(self, *nodes: list[str], env: dict[str, str] | None = None, equal: set[str] = frozenset(),
-                 differs: set[str] = frozenset(), attempts: int = 1):
+    def __init__(self, *nodes: list[str], env: dict[str, str] | None = None,
+                 equal: set[str] = frozenset(), differs: set[str] = frozenset(), attempts: int = 1):
         self.nodes, self.env, self.attempts = nodes, env or {}, attempts
         self.may_differ = (USUALLY - equal) | differs
 
@@ -74,23 +79,28 @@ def modes(number: int) -> dict[str, Mode]:
     standalone = {"TORCHELASTIC_RUN_ID"}
     where = {"MASTER_ADDR", "MASTER_PORT"}
     two = "--nproc-per-node=2"
-    static = ["--rdzv-backend=static", "--nnodes=2", two, "--master-addr=127.0.0.1", f"--master-port={number}"]
+    static = ["--rdzv-backend=static", "--nnodes=2", two, "--master-addr=127.0.0.1",
+              f"--master-port={number}"]
     return {
         "one worker": Mode(["--standalone"], differs=standalone),
         "two workers": Mode(["--standalone", two], differs=standalone),
         "static": Mode([two, f"--master-port={number}"], equal=where),
         "static with an id and a role": Mode(
             [two, f"--master-port={number}", "--rdzv_id=job7", "--role=trainer"], equal=where),
-        "c10d": Mode([two, "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{number}", "--rdzv-id=job8"]),
+        "c10d": Mode([two, "--rdzv-backend=c10d", f"--rdzv-endpoint=localhost:{number}",
+                      "--rdzv-id=job8"]),
         "two nodes": Mode([*static, "--node-rank=0"], [*static, "--node-rank=1"], equal=where),
-        "virtual local ranks": Mode(["--standalone", two, "--virtual-local-rank"], differs=standalone),
+        "virtual local ranks": Mode(["--standalone", two, "--virtual-local-rank"],
+                                    differs=standalone),
         "virtual local ranks of a list": Mode(["--standalone", two, "--virtual-local-rank"],
-                                              env={"CUDA_VISIBLE_DEVICES": "GPU-7,3"}, differs=standalone),
+                                              env={"CUDA_VISIBLE_DEVICES": "GPU-7,3"},
+                                              differs=standalone),
         "redirected": Mode(["--standalone", two, "-r", "3", "--log-dir=LOGS"], differs=standalone),
         "tee'd": Mode(["--standalone", two, "-t", "3", "--log-dir=LOGS"], differs=standalone),
         "no log directory": Mode(["--standalone", two, "--log-dir=/dev/null"], differs=standalone,
                                  equal={"TORCHELASTIC_ERROR_FILE"}),
-        "restarted": Mode(["--standalone", two, "--max-restarts=2"], attempts=2, differs=standalone),
+        "restarted": Mode(["--standalone", two, "--max-restarts=2"], attempts=2,
+                          differs=standalone),
         "inherited": Mode(["--standalone", two], differs=standalone, equal={"OMP_NUM_THREADS"},
                           env={"OMP_NUM_THREADS": "3", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
                                "CUDA_VISIBLE_DEVICES": "1", "PYTHONUNBUFFERED": "1"}),
@@ -142,7 +152,8 @@ def start_torchrun(arguments: list[str], env: dict[str, str], log: pathlib.Path)
     os._exit(code)
 
 
-def start_ddprun(ddprun: pathlib.Path, arguments: list[str], env: dict[str, str], log: pathlib.Path) -> int:
+def start_ddprun(ddprun: pathlib.Path, arguments: list[str], env: dict[str, str],
+                 log: pathlib.Path) -> int:
     with open(log, "w") as file:
         return subprocess.Popen([ddprun, *arguments], env=env, stdout=file, stderr=file).pid
 
@@ -165,7 +176,8 @@ def environments(mode: Mode, start: Callable, folder: pathlib.Path) -> dict[str,
     running = []
     for number, node in enumerate(mode.nodes):
         options = [option.replace("LOGS", logs) for option in node]
-        command = [*options, "--no-python", "/bin/sh", "-c", WORKER, "sh", str(folder), str(mode.attempts - 1)]
+        command = [*options, "--no-python", "/bin/sh", "-c", WORKER, "sh", str(folder),
+                   str(mode.attempts - 1)]
         log = folder / f"launcher{number}.log"
         running.append((start(command, CLEAN | mode.env, log), log))
     for pid, log in running:
@@ -173,7 +185,8 @@ def environments(mode: Mode, start: Callable, folder: pathlib.Path) -> dict[str,
         assert code == 0, f"{command} ended with {code}:\n{log.read_text()}"
     found = {}
     for file in folder.glob("*.[0-9]"):
-        found[file.name] = dict(entry.split("=", 1) for entry in file.read_text().split("\0") if entry)
+        found[file.name] = dict(entry.split("=", 1) for entry in file.read_text().split("\0")
+                                if entry)
     return found
 
 
@@ -207,12 +220,14 @@ def main() -> None:
         work = pathlib.Path(folder)
         for number, (name, mode) in enumerate(modes(free_port()).items()):
             theirs = environments(mode, start_torchrun, work / f"torchrun{number}")
-            ours = environments(mode, lambda *what: start_ddprun(ddprun, *what), work / f"ddprun{number}")
+            ours = environments(mode, lambda *what: start_ddprun(ddprun, *what),
+                                work / f"ddprun{number}")
             assert theirs.keys() == ours.keys() and theirs, (name, theirs.keys(), ours.keys())
             for worker in theirs:
                 for said in differences(mode, theirs[worker], ours[worker]):
                     problems.append(f"{name}, worker {worker}: {said}")
-            print(f"{name}: {len(theirs)} workers, {len(next(iter(theirs.values())))} variables", flush=True)
+            print(f"{name}: {len(theirs)} workers, {len(next(iter(theirs.values())))} variables",
+                  flush=True)
     assert not problems, "\n" + "\n".join(problems)
 
 

@@ -9,14 +9,16 @@ import sys
 import needs
 
 # The values of options for which "1" is not valid.
-VALUES = {"--start-method": "spawn", "--event-log-handler": "null", "--logs-specs": "default", "--rdzv-conf": "",
-          "--numa-binding": "node", "--signals-to-handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
+VALUES = {"--start-method": "spawn", "--event-log-handler": "null", "--logs-specs": "default",
+          "--rdzv-conf": "", "--numa-binding": "node",
+          "--signals-to-handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT"}
 
 
 def answer_to(ddprun: pathlib.Path, *options: str) -> str:
     """Returns ddprun's answer to these options. A program is missing, so it never starts
     anything."""
-    result = subprocess.run([ddprun, *options], capture_output=True, text=True, timeout=20, check=False)
+    result = subprocess.run([ddprun, *options], capture_output=True, text=True, timeout=20,
+                            check=False)
     assert result.returncode == 2, (options, result)
     return result.stderr
 
@@ -40,7 +42,8 @@ def main() -> None:
             row = [line for line in rows if f"`{dashed}`" in line.split("|")[1]]
             assert len(row) == 1, f"docs/reference/torchrun.md has {len(row)} rows for {dashed}"
             refused = " of torchrun is not supported: " in said
-            assert refused or "the program is missing" in said or "the module is missing" in said, (name, said)
+            assert (refused or "the program is missing" in said
+                    or "the module is missing" in said), (name, said)
             assert refused == (row[0].split("|")[2].strip() == "refused"), (said, row)
             known += 1
     print(f"{known} spellings of torchrun's options are known")

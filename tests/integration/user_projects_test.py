@@ -27,8 +27,10 @@ void train(ddprun::ProcessGroup& group) {
 
 
 def run(*command, good=True, **options):
-    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options)
-    assert (result.returncode == 0) == good, f"{shlex.join(map(str, command))} ended with {result.returncode}:\n{result.stdout}"
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            check=False, **options)
+    assert (result.returncode == 0) == good, (f"{shlex.join(map(str, command))} ended with "
+                                              f"{result.returncode}:\n{result.stdout}")
     return result.stdout
 
 
@@ -50,14 +52,18 @@ def check_mistakes(source, torch, compiler, work):
 
 def check_fetched(source, work):
     build = work / "fetched"
-    run("cmake", "-G", "Ninja", "-S", source / "tests/integration/fetched_project", "-B", build, f"-DDDPRUN_SOURCES={source}")
+    run("cmake", "-G", "Ninja", "-S", source / "tests/integration/fetched_project", "-B", build,
+        f"-DDDPRUN_SOURCES={source}")
     made = run("ninja", "-C", build, "-t", "commands", "all")
     assert "libddprun_worker.a" in made and "-o train_digits" in made, made[-2000:]
-    assert "ddprun-src/examples" not in made and f"{source}/examples" not in made, "examples are built"
-    assert not any(word.endswith("bin/ddprun") for word in made.split()), "programs that nothing links are built"
+    assert "ddprun-src/examples" not in made and f"{source}/examples" not in made, (
+        "examples are built")
+    assert not any(word.endswith("bin/ddprun") for word in made.split()), (
+        "programs that nothing links are built")
     run("cmake", "--install", build, "--prefix", work / "fetched_prefix")
     assert not (work / "fetched_prefix/bin/ddprun").exists()
-    print("FetchContent: targets named like examples, and nothing is built or installed that was not asked for")
+    print("FetchContent: targets named like examples, and nothing is built or installed that was "
+          "not asked for")
 
 
 def check_plain_command(source, build, compiler, work):
@@ -67,7 +73,8 @@ def check_plain_command(source, build, compiler, work):
         run(source / "tests/integration/hardening_test.py", *sorted((prefix / "bin").iterdir()))
     flags = shlex.split(run("pkg-config", "--cflags", "--libs", "ddprun", env={
         "PATH": "/usr/bin:/bin:/usr/local/bin", "PKG_CONFIG_PATH": str(prefix / "lib/pkgconfig")}))
-    assert str(prefix.resolve()) in str(pathlib.Path(next(f[2:] for f in flags if f.startswith("-L"))).resolve()), flags
+    folder_of_libraries = next(f[2:] for f in flags if f.startswith("-L"))
+    assert str(prefix.resolve()) in str(pathlib.Path(folder_of_libraries).resolve()), flags
     program = work / "train"
     run(compiler, source / "tests/integration/installed_package/main.cc", *flags, "-o", program)
     assert "sum 3 over 1 rank(s)" in run(program)

@@ -109,10 +109,9 @@ TEST_F(VerdictTest, RanksThatRaiseTheSameExceptionAreNoVictims) {
 }
 
 TEST_F(VerdictTest, EscapeSequencesOfAnErrorFileDoNotReachTheTerminal) {
-  auto job = start_shell(
-      {},
-      R"(printf %s '{"message": {"message": "boom \u001b[2J\u001b]0;title\u0007", "extraInfo": {}}}' )"
-      R"(> $TORCHELASTIC_ERROR_FILE; exit 1)");
+  auto job =
+      start_shell({}, R"(printf %s '{"message": {"message": "boom \u001b[2J\u001b]0;title\u0007", )"
+                      R"("extraInfo": {}}}' > $TORCHELASTIC_ERROR_FILE; exit 1)");
   EXPECT_EQ(job->wait(), 1) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("its message: boom ?[2J?]0;title?"));
   EXPECT_THAT(job->err(), testing::Not(HasSubstr("\x1b")));

@@ -21,7 +21,8 @@ sys.stdout.write(name + "\\n")
 
 
 def output_of(*command: str) -> str:
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=PATIENCE)
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            timeout=PATIENCE)
     assert result.returncode == 0, (command, result)
     return result.stdout
 
@@ -29,8 +30,10 @@ def output_of(*command: str) -> str:
 def check_root() -> None:
     for absent in ("/usr/include", "/usr/bin/gcc", "/bin/sh", "/usr/bin/python3-config"):
         assert not os.path.exists(absent), absent
-    strange = [str(file) for folder in ("/usr/lib", "/lib", "/usr/local") for file in pathlib.Path(folder).rglob("*")
-               if re.search(r"boost|fmt|spdlog|hwloc|\.a$", file.name) and "python" not in str(file)]
+    strange = [str(file) for folder in ("/usr/lib", "/lib", "/usr/local")
+               for file in pathlib.Path(folder).rglob("*")
+               if re.search(r"boost|fmt|spdlog|hwloc|\.a$", file.name)
+               and "python" not in str(file)]
     assert not strange, strange
 
 
@@ -50,17 +53,20 @@ def main() -> None:
 
     # Two nodes on the loopback address. They use a key, for which OpenSSL is loaded.
     os.environ["DDPRUN_RDZV_KEY"] = "a-key-of-sixteen-letters"
-    service = subprocess.Popen(["ddp-rendezvous", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True)
+    service = subprocess.Popen(["ddp-rendezvous", "--listen", "127.0.0.1:0"],
+                               stdout=subprocess.PIPE, text=True)
     try:
         port = re.search(r"listening on 127\.0\.0\.1:(\d+)", service.stdout.readline())[1]
-        node = ["ddprun", "--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=probe", str(script)]
+        node = ["ddprun", "--nnodes=2", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=probe",
+                str(script)]
         nodes = [subprocess.Popen(node, stdout=subprocess.PIPE, text=True) for _ in range(2)]
         said = {line for one in nodes for line in one.communicate(timeout=PATIENCE)[0].splitlines()}
         assert [one.returncode for one in nodes] == [0, 0] and said == both, said
     finally:
         service.terminate()
         service.wait(timeout=PATIENCE)
-    print(f"ddprun {version} runs where there is nothing but a Python, as the {sys.prefix}/bin/ddprun of pip")
+    print(f"ddprun {version} runs where there is nothing but a Python, as the "
+          f"{sys.prefix}/bin/ddprun of pip")
 
 
 main()

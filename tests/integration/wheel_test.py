@@ -26,33 +26,40 @@ import needs
 PROGRAMS = {"ddprun", "ddp-rendezvous", "ddp-store"}
 DATA = {"man/man1/ddprun.1", "bash-completion/completions/ddprun", "zsh/site-functions/_ddprun"}
 # Libraries of every glibc system. OpenSSL is loaded for keys, hwloc to bind workers.
-ALLOWED = re.compile(r"linux-(vdso|gate)\.so\.1|ld-linux[\w-]*\.so\.\d|(libc|libm|libdl|librt|libpthread)\.so\.\d")
+ALLOWED = re.compile(
+    r"linux-(vdso|gate)\.so\.1|ld-linux[\w-]*\.so\.\d|(libc|libm|libdl|librt|libpthread)\.so\.\d")
 
 
 def run(*command, **options) -> str:
-    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
-    assert result.returncode == 0, f"{shlex.join(map(str, command))} ended with {result.returncode}:\n{result.stdout}"
+    result = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                            **options)
+    assert result.returncode == 0, (f"{shlex.join(map(str, command))} ended with "
+                                    f"{result.returncode}:\n{result.stdout}")
     return result.stdout
 
 
-def build(sources: pathlib.Path, folder: str, compiler: str, definitions: list[str], to: pathlib.Path) -> pathlib.Path:
+def build(sources: pathlib.Path, folder: str, compiler: str, definitions: list[str],
+          to: pathlib.Path) -> pathlib.Path:
     settings = [f"build-dir={folder}", f"cmake.define.CMAKE_CXX_COMPILER={compiler}"]
     settings += [f"cmake.define.{definition.removeprefix('-D')}" for definition in definitions]
-    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-index", "--no-deps",
-        f"--wheel-dir={to}", *[f"--config-settings={setting}" for setting in settings], sources)
+    run(sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-index",
+        "--no-deps", f"--wheel-dir={to}", *[f"--config-settings={setting}" for setting in settings],
+        sources)
     [wheel] = to.glob("*.whl")
     return wheel
 
 
 def check_contents(wheel: pathlib.Path, sources: pathlib.Path) -> str:
     """Returns the version."""
-    version = re.search(r"project\(ddprun VERSION ([\d.]+)", (sources / "CMakeLists.txt").read_text())[1]
+    version = re.search(r"project\(ddprun VERSION ([\d.]+)",
+                        (sources / "CMakeLists.txt").read_text())[1]
     platform_tag = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     assert wheel.name == f"ddprun-{version}-py3-none-{platform_tag}.whl", wheel.name
     package = f"ddprun-{version}"
     expected = {f"{package}.data/scripts/{name}" for name in PROGRAMS}
     expected |= {f"{package}.data/data/share/{name}" for name in DATA}
-    expected |= {f"{package}.dist-info/{name}" for name in ("METADATA", "WHEEL", "RECORD", "licenses/LICENSE")}
+    expected |= {f"{package}.dist-info/{name}"
+                 for name in ("METADATA", "WHEEL", "RECORD", "licenses/LICENSE")}
     with zipfile.ZipFile(wheel) as archive:
         assert set(archive.namelist()) == expected, set(archive.namelist()) ^ expected
         license_text = archive.read(f"{package}.dist-info/licenses/LICENSE")
@@ -69,7 +76,8 @@ def libraries_of(files: list) -> dict[str, str]:
     found = {}
     for line in listing.splitlines():
         if match := re.fullmatch(r"\s+(\S+?)(?: => (\S+))?(?: \(0x\w+\))", line):
-            found[pathlib.PurePath(match[1]).name] = match[2] or (match[1] if match[1].startswith("/") else "")
+            found[pathlib.PurePath(match[1]).name] = (
+                match[2] or (match[1] if match[1].startswith("/") else ""))
     return found
 
 
@@ -88,7 +96,8 @@ def small_root(environment: pathlib.Path) -> list[str]:
     These are devices, this Python, and every library that any of it loads."""
     standard = pathlib.Path(sysconfig.get_path("stdlib"))
     python = pathlib.Path(sys.executable).resolve()
-    loaded = [python, *standard.glob("lib-dynload/*.so"), *(environment / "bin" / name for name in PROGRAMS)]
+    loaded = [python, *standard.glob("lib-dynload/*.so"),
+              *(environment / "bin" / name for name in PROGRAMS)]
     libraries = [path for path in libraries_of(loaded).values() if path]
     here = pathlib.Path(__file__).parent
     return [*map(str, (environment, standard, python, here / "wheel_probe.py")), *libraries, "/dev",
@@ -121,7 +130,8 @@ def main() -> None:
     unshare = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
     if os.geteuid() != 0:
         unshare.append("--map-root-user")
-    if subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", "/tmp"], check=False).returncode != 0:
+    if subprocess.run([*unshare, "mount", "-t", "tmpfs", "none", "/tmp"],
+                      check=False).returncode != 0:
         needs.skip("a root of our own needs root, or user namespaces")
     with tempfile.TemporaryDirectory() as temporary:
         work = pathlib.Path(temporary)
@@ -134,7 +144,8 @@ def main() -> None:
         run(python, "-m", "pip", "install", "--quiet", "--no-index", wheel)
         check_libraries(environment / "bin")
         hardening_test = pathlib.Path(__file__).parent / "hardening_test.py"
-        run(sys.executable, hardening_test, *(environment / "bin" / name for name in sorted(PROGRAMS)))
+        run(sys.executable, hardening_test,
+            *(environment / "bin" / name for name in sorted(PROGRAMS)))
         # The wheel is installed once more, in the place where its programs are to run.
         places = small_root(environment)
         run(python, "-m", "pip", "uninstall", "--quiet", "--yes", "ddprun")
@@ -143,8 +154,9 @@ def main() -> None:
         root = work / "root"
         root.mkdir()
         print(run(*unshare, "sh", "-c", MAKE_ROOT, "sh", root, str(len(places)), *places, python,
-                  pathlib.Path(__file__).parent / "wheel_probe.py", environment / wheel.name, version,
-                  env={"PATH": f"{environment}/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}, timeout=900))
+                  pathlib.Path(__file__).parent / "wheel_probe.py", environment / wheel.name,
+                  version, env={"PATH": f"{environment}/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                                "LANG": "C.UTF-8"}, timeout=900))
 
 
 main()

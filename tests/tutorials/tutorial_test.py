@@ -105,9 +105,12 @@ class Forms:
         line = " ".join(line.split()).removesuffix(MISSING_NODE)
         if line.isdigit():
             return line
-        line = re.sub(r"\b[0-9a-f]{64}\b", lambda m: f"digest-{chr(65 + self.digests.setdefault(m[0], len(self.digests)))}", line)
+        line = re.sub(
+            r"\b[0-9a-f]{64}\b",
+            lambda m: f"digest-{chr(65 + self.digests.setdefault(m[0], len(self.digests)))}", line)
         line = re.sub(r"\b[0-9a-f]{32}\b", "<id>", line)
-        line = re.sub(rf"\b({re.escape(socket.gethostname())}|localhost|\w*node\d+)\b", "<host>", line)
+        line = re.sub(rf"\b({re.escape(socket.gethostname())}|localhost|\w*node\d+)\b", "<host>",
+                      line)
         line = re.sub(r"(?<!rank )(?<!\d)\d+([-.,:]\d+)*", "<n>", line)
         return re.sub(r"<n> (us|ms|s|min|h)\b", "<duration>", line)
 
@@ -119,8 +122,9 @@ class Shell:
     """A bash that is given one command after another. A thread reads its output."""
 
     def __init__(self, argv, folder, environment):
-        self.process = subprocess.Popen(argv, cwd=folder, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                        stderr=subprocess.STDOUT, text=True, bufsize=1, start_new_session=True)
+        self.process = subprocess.Popen(argv, cwd=folder, env=environment, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                        bufsize=1, start_new_session=True)
         self.lines = queue.SimpleQueue()
         threading.Thread(target=self._read, daemon=True).start()
         self.command, self.output, self.code = None, [], 0
@@ -133,7 +137,9 @@ class Shell:
     def start(self, command, text, deadline):
         self.command, self.output, self.code = command, [], None
         self.ends_at = time.monotonic() + deadline
-        self.process.stdin.write(f"{{\n{text}\n}} </dev/null\n__code=$?; printf '\\n%s %s\\n' {END_MARK} $__code; (exit $__code)\n")
+        self.process.stdin.write(
+            f"{{\n{text}\n}} </dev/null\n"
+            f"__code=$?; printf '\\n%s %s\\n' {END_MARK} $__code; (exit $__code)\n")
 
     def read_until(self, done):
         """Reads until the command has ended or done(line) is true for a line."""
@@ -141,7 +147,8 @@ class Shell:
             try:
                 line = self.lines.get(timeout=max(0.0, self.ends_at - time.monotonic()))
             except queue.Empty:
-                raise Failure(f"line {self.command.line}: the deadline passed in: {self.command.text}\n" + self.told()) from None
+                raise Failure(f"line {self.command.line}: the deadline passed in: "
+                              f"{self.command.text}\n" + self.told()) from None
             if line.startswith(END_MARK):
                 self.code = int(line.split()[1])
                 return
@@ -187,7 +194,8 @@ class Session:
             if isinstance(step, File):
                 (self.folder / step.name).write_text(step.content)
             else:
-                self.run_command(step, isinstance(following, Command) and following.text == "echo $?")
+                self.run_command(step,
+                                 isinstance(following, Command) and following.text == "echo $?")
         for shell in self.shells.values():
             self.finish(shell)
 
@@ -203,14 +211,16 @@ class Session:
         text = command.text
         for word, replacement in self.replaced.items():
             text = text.replace(word, replacement)
-        if self.replaced and command.prompt.startswith("node"):  # nodes of one host have one name and no order
+        # Nodes of one host have one name and no order.
+        if self.replaced and command.prompt.startswith("node"):
             text = text.replace(" --nnodes=2 ", f" --nnodes=2 --node-rank={command.prompt[4:-1]} ")
         shell.may_fail = may_fail
         shell.start(command, text, self.deadline)
 
     def await_first_lines(self, shell):
         """Reads until the shell has printed the lines that the page shows before `...`."""
-        first = Forms().all(itertools.takewhile(lambda line: "..." not in line, shell.command.shown))
+        first = Forms().all(itertools.takewhile(lambda line: "..." not in line,
+                                                shell.command.shown))
         while shell.code is None and not first <= Forms().all(shell.output):
             shell.read_until(lambda line: True)
 
@@ -229,8 +239,10 @@ class Session:
         if any("..." in line for line in command.shown):
             found &= shown
         if shown != found:
-            missing, unexpected = ("\n".join(f"    {line}" for line in some) for some in (shown - found, found - shown))
-            raise Failure(f"line {command.line}: the output of {command.text}\n  lacks:\n{missing}\n  has:\n{unexpected}")
+            missing, unexpected = ("\n".join(f"    {line}" for line in some)
+                                   for some in (shown - found, found - shown))
+            raise Failure(f"line {command.line}: the output of {command.text}\n"
+                          f"  lacks:\n{missing}\n  has:\n{unexpected}")
 
     def kill(self):
         for shell in self.shells.values():
@@ -243,14 +255,17 @@ def environment_of(arguments, folder):
         path.append(arguments.python.parent)
     if os.path.isdir("/usr/lib/ccache"):
         path.append("/usr/lib/ccache")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PET_", "DDPRUN_", "SLURM_", "TORCHELASTIC_"))}
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS",
-                 "CMAKE_GENERATOR"):
+    kept = {name: value for name, value in os.environ.items()
+            if not name.startswith(("PET_", "DDPRUN_", "SLURM_", "TORCHELASTIC_"))}
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT",
+                 "OMP_NUM_THREADS", "CMAKE_GENERATOR"):
         kept.pop(name, None)
     # The folder has another name each time, which ccache is told to ignore.
-    return kept | {"PATH": ":".join([*map(str, path), os.environ["PATH"]]), "HOME": str(folder), "LC_ALL": "C",
-                   "XDG_RUNTIME_DIR": str(folder / "run"), "CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1",
-                   "CCACHE_DIR": os.environ.get("CCACHE_DIR", os.path.expanduser("~/.cache/ccache"))}
+    return kept | {"PATH": ":".join([*map(str, path), os.environ["PATH"]]), "HOME": str(folder),
+                   "LC_ALL": "C", "XDG_RUNTIME_DIR": str(folder / "run"),
+                   "CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1",
+                   "CCACHE_DIR": os.environ.get("CCACHE_DIR",
+                                                os.path.expanduser("~/.cache/ccache"))}
 
 
 def slurm_shell(folder, environment):
@@ -265,8 +280,9 @@ def slurm_shell(folder, environment):
             skip(f"{tool} is missing: apt-get install slurm-wlm munge")
     # Each node has its own munged at this socket.
     state = folder / "state"
-    environment |= {"PATH": f"{os.path.abspath(testbed)}:{environment['PATH']}:/usr/sbin", "NC_STATE": str(state), "NC_TAG": "tut",
-                    "NC_SUBNET": "10.77.4", "PET_MUNGE_SOCKET": f"{state}/local/munge.socket", "PET_REQUIRE_AUTH": "1"}
+    environment |= {"PATH": f"{os.path.abspath(testbed)}:{environment['PATH']}:/usr/sbin",
+                    "NC_STATE": str(state), "NC_TAG": "tut", "NC_SUBNET": "10.77.4",
+                    "PET_MUNGE_SOCKET": f"{state}/local/munge.socket", "PET_REQUIRE_AUTH": "1"}
     environment.pop("XDG_RUNTIME_DIR")
     subprocess.run(["slurm-cluster", "up", "2"], env=environment, check=True, timeout=120)
     return ["slurm-cluster", "run", "bash"]
@@ -295,7 +311,8 @@ def main():
         shell = slurm_shell(folder, environment) if arguments.slurm else ["bash"]
         session = Session(arguments, folder, environment, shell)
         session.run(steps)
-        print(f"{arguments.page.name}: {sum(isinstance(step, Command) for step in steps)} commands ran as the page says")
+        print(f"{arguments.page.name}: {sum(isinstance(step, Command) for step in steps)} commands "
+              "ran as the page says")
     except Failure as failure:
         sys.exit(f"{arguments.page}: {failure}")
     finally:

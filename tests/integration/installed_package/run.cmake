@@ -17,7 +17,8 @@ function(run what expected)
   message(STATUS "${what}: ok")
 endfunction()
 
-run("install" "Install configuration" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${work}/prefix)
+run("install" "Install configuration"
+    ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${work}/prefix)
 
 foreach(printed man/man1/ddprun.1 bash-completion/completions/ddprun zsh/site-functions/_ddprun)
   file(SIZE ${work}/prefix/share/${printed} size)

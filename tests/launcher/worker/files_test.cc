@@ -77,8 +77,8 @@ TEST(ErrorFile, IsReadAsPytorchAndDdprunsLibraryWriteIt) {
   const std::string path = directory / "error.json";
   std::ofstream(path)
       << R"({"message": {"message": "ValueError: boom", "extraInfo": {"py_callstack":
-      "Traceback (most recent call last):\n  File \"train.py\", line 3, in main\n    raise\n    ~~~~^^^\n)"
-         R"(ValueError: boom\n",
+      "Traceback (most recent call last):\n  File \"train.py\", line 3, in main\n)"
+         R"(    raise\n    ~~~~^^^\nValueError: boom\n",
       "timestamp": "1795231266", "peer_rank": 2}}})";
   const OwnWords words = read_error_file(path);
   EXPECT_EQ(words.message, "ValueError: boom");
