@@ -23,6 +23,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "base/fnv1a.h"
 
 namespace ddprun {
 
@@ -232,12 +233,13 @@ inline std::uint64_t to_page_time(TimePoint time) {
 // Returns FNV-1a over the ranks, 8 bytes each, the lowest byte first. It identifies groups that
 // are too large to list.
 inline std::uint64_t flight_digest(std::span<const int> ranks) {
-  std::uint64_t digest = 0xcbf29ce484222325;
+  std::uint64_t digest = kEmptyFnv1a;
   for (const int rank : ranks) {
-    for (int shift = 0; shift < 64; shift += 8) {
-      digest ^= static_cast<std::uint64_t>(rank) >> shift & 0xff;
-      digest *= 0x100000001b3;
+    std::array<char, 8> bytes{};
+    for (std::size_t i = 0; i < bytes.size(); ++i) {
+      bytes[i] = static_cast<char>(static_cast<std::uint64_t>(rank) >> (8 * i) & 0xff);
     }
+    digest = fnv1a({bytes.data(), bytes.size()}, digest);
   }
   return digest;
 }

@@ -44,7 +44,7 @@ constexpr Duration kFailedLeavePatience = std::chrono::seconds(2);
 
 std::string type_name(torch::DeviceType type) { return c10::DeviceTypeName(type, true); }
 
-ForeignBackend foreign_backend(const BackendKind& kind) {
+CustomBackend custom_backend(const BackendKind& kind) {
   if (kind.name.empty() || kind.name == "cpu" || kind.name == "nccl" ||
       kind.name.find_first_of(":,") != std::string::npos) {
     refuse_init("more_backends: '" + kind.name +
@@ -52,9 +52,9 @@ ForeignBackend foreign_backend(const BackendKind& kind) {
   }
   if (kind.devices.empty()) refuse_init("more_backends: " + kind.name + " has no device");
   if (!kind.make) refuse_init("more_backends: " + kind.name + " has no make function");
-  ForeignBackend foreign{.name = kind.name, .device_types = {}};
-  for (const torch::DeviceType type : kind.devices) foreign.device_types.push_back(type_name(type));
-  return foreign;
+  CustomBackend custom{.name = kind.name, .device_types = {}};
+  for (const torch::DeviceType type : kind.devices) custom.device_types.push_back(type_name(type));
+  return custom;
 }
 
 BackendChoice choose(const InitOptions& options, LocalRank local_rank, const BackendFactory* nccl) {
@@ -62,9 +62,9 @@ BackendChoice choose(const InitOptions& options, LocalRank local_rank, const Bac
       .gpus = nccl ? nccl->device_count() : static_cast<int>(torch::cuda::device_count()),
       .has_nccl = nccl != nullptr,
       .local_rank = local_rank,
-      .foreign = {}};
+      .custom_backends = {}};
   for (const BackendKind& kind : options.more_backends) {
-    around.foreign.push_back(foreign_backend(kind));
+    around.custom_backends.push_back(custom_backend(kind));
   }
   BackendRequest wish{.device = {}, .backend = options.backend};
   if (options.device) {
@@ -131,17 +131,16 @@ struct Context::Impl {
   std::shared_ptr<WorkerReporter> reporter;
   std::unique_ptr<WorldStore> store;           // null in a world of one; outlives the groups
   std::unique_ptr<WorldGroupFactory> factory;  // outlives the groups, too
-  const CpuGroup* peers = nullptr;             // inside the group; may be null
   std::unique_ptr<ProcessGroup> group;         // of all ranks
 
   ~Impl();
-  Result<void> meet(const InitOptions& options, const StartPlan& plan, BackendChoice backends,
-                    const BackendFactory* nccl);
+  Result<void> form_world(const InitOptions& options, const StartPlan& plan, BackendChoice backends,
+                          const BackendFactory* nccl);
 };
 
 // Forms the group of all ranks.
-Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& plan,
-                                 BackendChoice backends, const BackendFactory* nccl) {
+Result<void> Context::Impl::form_world(const InitOptions& options, const StartPlan& plan,
+                                       BackendChoice backends, const BackendFactory* nccl) {
   const Duration timeout = choose_timeout(options, backends.main_backend());
   const Deadline deadline(timeout);
   if (nccl && device.is_cuda()) {
@@ -156,14 +155,14 @@ Result<void> Context::Impl::meet(const InitOptions& options, const StartPlan& pl
                                .device = device,
                                .backends = std::move(backends),
                                .nccl = nccl,
-                               .foreign = options.more_backends,
+                               .custom_backends = options.more_backends,
                                .store = store.get(),
                                .reporter = reporter,
                                .timeout = timeout,
                                .verify = choose_verify(options),
                                .deterministic_across_layouts = options.deterministic_across_layouts,
                                .compare_calls = options.compare_calls});
-  Result<std::unique_ptr<ProcessGroup>> formed = factory->form_world(deadline.remaining(), &peers);
+  Result<std::unique_ptr<ProcessGroup>> formed = factory->form_world(deadline.remaining());
   if (!formed) {
     // The store holds the reason for the others: the ranks that did not come.
     if (store) store->await_leave(kFailedLeavePatience);
@@ -182,7 +181,7 @@ Context::Impl::~Impl() {
     static_cast<void>(store.release());
     return;
   }
-  const bool is_well = !(peers && peers->failure()) && std::uncaught_exceptions() == 0;
+  const bool is_well = !factory->world_has_failed() && std::uncaught_exceptions() == 0;
   group.reset();  // the others see at once that this rank has left
   // Destructors that run at exit after this may abort the process, but they undo no work.
   if (is_well) reporter->report_finished(true);
@@ -208,9 +207,9 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
     std::unique_ptr<Context::Impl> impl(new Context::Impl{
         .env = env, .device = device_of(backends.device), .reporter = WorkerReporter::open(env)});
     impl->reporter->report_finished(false);
-    const Result<void> met = impl->meet(options, *plan, std::move(backends), nccl);
-    if (!met) {
-      throw to_dist_error(Error(met.error())
+    const Result<void> formed = impl->form_world(options, *plan, std::move(backends), nccl);
+    if (!formed) {
+      throw to_dist_error(Error(formed.error())
                               .within("ddprun::init of rank " + to_text(env.rank) + " of " +
                                       std::to_string(env.world_size)));
     }

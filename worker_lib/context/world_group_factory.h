@@ -3,18 +3,17 @@
 //
 // Members of a group find each other in the world's store, under a name that each of them
 // derives by itself. It consists of the group's ranks, and of the number of groups of the same
-// ranks that this rank has made before. So other ranks take no part, and groups of different
-// ranks may be formed at the same time.
+// ranks that this rank has formed before. Ranks outside a group take no part in forming it.
+// Groups of different ranks may be formed at the same time.
 //
-// Owned by Context. Its ProcessGroups keep a pointer to it. Any thread may form groups.
+// Owned by Context. Its ProcessGroups keep a pointer to it. form_world() is called first and
+// once; after it any thread may form groups. The program decides their order.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -37,9 +36,9 @@ struct WorldGroupFactoryOptions {
   WorkerEnv env;  // this rank's place in the world
   torch::Device device{torch::kCPU};
   BackendChoice backends;
-  const BackendFactory* nccl = nullptr;  // makes the nccl backends, if one is chosen
-  std::vector<BackendKind> foreign;      // backends of the program; makes the chosen ones
-  WorldStore* store = nullptr;           // null in a world of one
+  const BackendFactory* nccl = nullptr;      // makes the nccl backends, if one is chosen
+  std::vector<BackendKind> custom_backends;  // of the program; makes the chosen ones
+  WorldStore* store = nullptr;               // null in a world of one
   std::shared_ptr<WorkerReporter> reporter;
   Duration timeout{};  // default of calls
   Verify verify;
@@ -47,24 +46,26 @@ struct WorldGroupFactoryOptions {
   bool compare_calls = true;  // of nccl backends
 };
 
-// Any thread may form groups; the program decides their order.
 class WorldGroupFactory : public GroupFactory {
  public:
   explicit WorldGroupFactory(WorldGroupFactoryOptions options);
 
-  // Forms the group of all ranks. peers: receives the engine inside it, which knows whether the
-  // world has failed; null if there is none.
-  Result<std::unique_ptr<ProcessGroup>> form_world(Duration timeout, const CpuGroup** peers);
+  // Forms the group of all ranks.
+  Result<std::unique_ptr<ProcessGroup>> form_world(Duration timeout);
+  // Returns whether a CPU engine of the group of all ranks has failed. Call while that group
+  // lives.
+  bool world_has_failed() const;
 
-  Result<std::unique_ptr<ProcessGroup>> form(const std::vector<int>& ranks, const GroupOptions& how,
-                                             std::optional<Duration> patience = {},
+  Result<std::unique_ptr<ProcessGroup>> form(const std::vector<int>& ranks,
+                                             const GroupOptions& options,
+                                             std::optional<Duration> timeout_override = {},
                                              std::shared_ptr<void> seed = nullptr) override;
 
   int world_size() const { return options_.env.world_size; }
   int world_rank() const { return options_.env.rank.value; }
 
  private:
-  struct Siblings;
+  struct BackendGroups;
   // The key under which the members of a group find each other, and the group's title for
   // people.
   struct GroupBootstrap {
@@ -75,20 +76,23 @@ class WorldGroupFactory : public GroupFactory {
     bool deterministic_across_layouts = false;
     Duration timeout{};
     std::shared_ptr<void> seed = {};
-    std::shared_ptr<Siblings> siblings = {};  // of a group of several backends
+    std::shared_ptr<BackendGroups> backend_groups = {};  // of a group of several backends
   };
-  using Elsewhere = std::function<std::string(std::span<const int> ranks)>;  // CpuGroupOptions
-  Result<std::unique_ptr<Backend>> form_backends(const GroupBootstrap& bootstrap,
-                                                 const CpuGroup** peers);
-  Result<std::unique_ptr<Backend>> form_backend(const std::string& name,
-                                                const std::vector<torch::DeviceType>& devices,
-                                                const GroupBootstrap& bootstrap,
-                                                const CpuGroup** peers);
-  Result<std::unique_ptr<Backend>> form_foreign(const BackendKind& kind,
-                                                const GroupBootstrap& bootstrap);
-  Result<std::unique_ptr<CpuGroup>> meet(const GroupBootstrap& bootstrap, Elsewhere elsewhere);
-  static Elsewhere in_cpu(std::shared_ptr<const Siblings> siblings);
-  static Elsewhere in_nccl(std::shared_ptr<const Siblings> siblings);
+  struct FormedBackend {
+    std::unique_ptr<Backend> backend;
+    std::vector<const CpuGroup*> engines;  // inside it; they know whether the group has failed
+  };
+  Result<FormedBackend> form_backends(const GroupBootstrap& bootstrap);
+  Result<FormedBackend> form_backend(const std::string& name,
+                                     const std::vector<torch::DeviceType>& devices,
+                                     const GroupBootstrap& bootstrap);
+  Result<std::unique_ptr<Backend>> form_custom_backend(const BackendKind& kind,
+                                                       const GroupBootstrap& bootstrap);
+  Result<std::unique_ptr<CpuGroup>> form_cpu_group(const GroupBootstrap& bootstrap,
+                                                   AbsenceExplainer explain_absence);
+  static AbsenceExplainer explain_by_cpu_calls(std::shared_ptr<const BackendGroups> backend_groups);
+  static AbsenceExplainer explain_by_nccl_calls(
+      std::shared_ptr<const BackendGroups> backend_groups);
   std::optional<Error> lost_member(const GroupBootstrap& bootstrap) const;
   std::unique_ptr<ProcessGroup> make_group(std::unique_ptr<Backend> backend, Duration timeout,
                                            GroupIdentity identity) const;
@@ -99,10 +103,11 @@ class WorldGroupFactory : public GroupFactory {
       std::make_shared<detail::LateChecksOfGroup>();
   // The world's store, for the threads that use its groups; null in a world of one.
   std::shared_ptr<Store> store_;
-  // Inside the world's group, which outlives the forming of all groups; may be null.
-  const CpuGroup* world_ = nullptr;
-  std::mutex making_;                // guards the following
-  std::map<std::string, int> made_;  // groups of the same ranks
+  // The CPU engines of the world's group, which outlives the forming of all groups.
+  std::vector<const CpuGroup*> world_engines_;
+  std::mutex counts_mutex_;
+  // The number of groups formed, by group_key(). Guarded by counts_mutex_.
+  std::map<std::string, int> groups_of_ranks_;
 };
 
 }  // namespace ddprun

@@ -41,16 +41,16 @@ class PeerInfoExchange {
   }
 
  private:
-  // Waits for all infos. If `fate` can report a dead rank, waits in slices: the store does not
-  // report it.
+  // Waits for all infos. If `check_members` can report a dead rank, waits in slices: the store does
+  // not report it.
   Result<std::vector<std::string>> await_peer_info(const Deadline& deadline) {
-    if (!options_.fate) return store_.multi_get(keys_, deadline.remaining());
+    if (!options_.check_members) return store_.multi_get(keys_, deadline.remaining());
     for (;;) {
       Result<std::vector<std::string>> peers =
           store_.multi_get(keys_, std::min(deadline.remaining(), kGlanceAtOthers));
       if (peers || peers.error().kind != ErrorKind::kTimeout || deadline.passed()) return peers;
-      if (std::optional<Error> fate = options_.fate()) {
-        return std::move(*fate).within("connect to the other ranks");
+      if (std::optional<Error> lost = options_.check_members()) {
+        return std::move(*lost).within("connect to the other ranks");
       }
     }
   }

@@ -53,6 +53,10 @@ namespace ddprun {
 
 class Store;
 
+// Returns what another backend of a group knows of `ranks`, which have not come to a collective
+// by its deadline; empty: nothing.
+using AbsenceExplainer = std::function<std::string(std::span<const int> ranks)>;
+
 struct CpuGroupOptions {
   Rank rank{0};
   int world_size = 1;
@@ -75,12 +79,10 @@ struct CpuGroupOptions {
   std::string checks;
   Duration timeout{};  // for forming the group
   // For a group within a world: called twice a second while other ranks have not come. An error
-  // from it ends the wait. Null: only the store is waited for.
-  std::function<std::optional<Error>()> fate = {};
-  // For a group that has another backend, too: returns what that backend knows of `ranks`, which
-  // have not come to a collective by its deadline; empty: nothing. Null: there is no other
-  // backend. Any thread.
-  std::function<std::string(std::span<const int> ranks)> elsewhere = {};
+  // ends the wait. Null: waits only for the store.
+  std::function<std::optional<Error>()> check_members = {};
+  // Called after a timeout, on any thread. Null: the group has no other backend.
+  AbsenceExplainer explain_absence = {};
   TuningOverrides tuning{};  // for benchmarks; the same on all ranks
 };
 

@@ -166,10 +166,10 @@ bool is_closed(const HostPort& address) {
 
 class Connector {
  public:
-  // fate: see CpuGroupOptions.
+  // check_members: see CpuGroupOptions.
   Connector(GroupParts& parts, const Deadline& deadline,
-            const std::function<std::optional<Error>()>& fate)
-      : parts_(parts), deadline_(deadline), fate_(fate) {}
+            const std::function<std::optional<Error>()>& check_members)
+      : parts_(parts), deadline_(deadline), check_members_(check_members) {}
 
   Result<void> connect() {
     const GroupTopology& here = parts_.here;
@@ -211,8 +211,8 @@ class Connector {
       if (!*caller) {
         if (gone) return lost(*gone);
         if (deadline_.passed()) return nobody_called();
-        std::optional<Error> fate = fate_ ? fate_() : std::nullopt;
-        if (fate) return std::move(*fate).within(kConnecting);
+        std::optional<Error> lost = check_members_ ? check_members_() : std::nullopt;
+        if (lost) return std::move(*lost).within(kConnecting);
         gone = find_gone();
         continue;
       }
@@ -255,7 +255,7 @@ class Connector {
 
   GroupParts& parts_;
   const Deadline& deadline_;
-  const std::function<std::optional<Error>()>& fate_;
+  const std::function<std::optional<Error>()>& check_members_;
   std::set<std::pair<int, ConnectionUse>> expected_;
 };
 
@@ -307,7 +307,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
   const std::vector<int>& neighbours = here.layout.nodes[here.node];
   if (!crowded.contains(peers->at(here.rank).machine)) parts.spin = here.tuning.spin;
   parts.node_silence = options.node_silence;
-  parts.elsewhere = options.elsewhere;
+  parts.explain_absence = options.explain_absence;
   here.segment = plan_segment(
       here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
       SharedGroup::segment_needs(static_cast<int>(neighbours.size()), options.world_size));
@@ -322,7 +322,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
                                                 .page = options.page.file,
                                                 .segment_bytes = here.segment.total,
                                                 .deadline = deadline,
-                                                .fate = options.fate});
+                                                .check_members = options.check_members});
   if (!members) return members.error();
   parts.segment = std::make_shared<const ShmSegment>(std::move(members->segment));
   parts.lives = std::move(members->lives);
@@ -334,7 +334,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
 
   if (!here.one_node()) {
     parts.listener = std::make_unique<PeerListener>(std::move(*peer_listener));
-    if (const Result<void> connected = Connector(parts, deadline, options.fate).connect();
+    if (const Result<void> connected = Connector(parts, deadline, options.check_members).connect();
         !connected) {
       return connected.error();
     }
@@ -361,8 +361,8 @@ Result<std::unique_ptr<CpuGroup>> form_group(const ExchangePeerInfo& exchange,
   if (group) return group;
   // A peer that is gone may have given up because of a rank that is known to be dead. Report
   // that rank.
-  std::optional<Error> fate = options.fate ? options.fate() : std::nullopt;
-  return (fate ? std::move(*fate) : Error(group.error())).within(doing);
+  std::optional<Error> lost = options.check_members ? options.check_members() : std::nullopt;
+  return (lost ? std::move(*lost) : Error(group.error())).within(doing);
 }
 
 }  // namespace ddprun

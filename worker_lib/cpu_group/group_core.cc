@@ -215,8 +215,9 @@ std::string GroupCore::who_is_missing(const OperationContext& attempt, int& firs
   add(silent, " does not answer", " do not answer");
   add(behind, " halted in it", " halted in it");
   if (!absent.empty()) add(present, " is there", " are there");
-  if (!absent.empty() && parts_.elsewhere) {
-    const std::string known = parts_.elsewhere(std::vector<int>(absent.begin(), absent.end()));
+  if (!absent.empty() && parts_.explain_absence) {
+    const std::string known =
+        parts_.explain_absence(std::vector<int>(absent.begin(), absent.end()));
     if (!known.empty()) text += "; " + known;
   }
   int told = 0;

@@ -17,6 +17,7 @@
 #include "base/deadline.h"
 #include "base/result.h"
 #include "worker_lib/cpu_calls/chunked_call.h"
+#include "worker_lib/cpu_group/cpu_group.h"
 #include "worker_lib/cpu_peers/peer_listener.h"
 #include "worker_lib/cpu_peers/peer_watch.h"
 #include "worker_lib/cpu_peers/tcp_mesh.h"
@@ -39,10 +40,10 @@ struct GroupParts {
   PeerMemory memory;
   std::unique_ptr<WakeupFds> wakeups;
   std::vector<PeerWatch::Link> links;
-  std::vector<UniqueFd> data_sockets;                          // by node; empty on a single node
-  std::unique_ptr<PeerListener> listener;                      // null on a single node
-  std::vector<HostPort> addresses;                             // by rank
-  std::function<std::string(std::span<const int>)> elsewhere;  // CpuGroupOptions
+  std::vector<UniqueFd> data_sockets;      // by node; empty on a single node
+  std::unique_ptr<PeerListener> listener;  // null on a single node
+  std::vector<HostPort> addresses;         // by rank
+  AbsenceExplainer explain_absence;        // CpuGroupOptions
 };
 
 // OperationContext: describes one call in progress, for errors.

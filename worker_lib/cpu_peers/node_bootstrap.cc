@@ -165,13 +165,13 @@ bool is_closed(const std::string& listener) {
          errno == ECONNREFUSED;
 }
 
-// Waits like poll_until(), but not for a rank that `fate` knows to be dead. Returns false if
-// nothing has happened yet.
+// Waits like poll_until(), but not for a rank that `check_members` knows to be dead. Returns false
+// if nothing has happened yet.
 Result<bool> poll_for_a_while(std::span<pollfd> watched, const NodeBootstrapOptions& options) {
   const TimePoint glance = BootClock::now() + kGlanceAtOthers;
   if (poll_until(watched, std::min(options.deadline.when(), glance))) return true;
-  std::optional<Error> fate = options.fate ? options.fate() : std::nullopt;
-  if (fate) return std::move(*fate).within(kDoing);
+  std::optional<Error> lost = options.check_members ? options.check_members() : std::nullopt;
+  if (lost) return std::move(*lost).within(kDoing);
   return false;
 }
 

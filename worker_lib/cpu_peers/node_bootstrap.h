@@ -61,7 +61,7 @@ struct NodeBootstrapOptions {
   int page = -1;                       // the file of its worker page; -1: none
   std::size_t segment_bytes = 0;
   Deadline deadline;
-  std::function<std::optional<Error>()> fate = {};  // CpuGroupOptions
+  std::function<std::optional<Error>()> check_members = {};  // CpuGroupOptions
 };
 
 struct NodeMembers {

@@ -18,12 +18,12 @@ class GroupFactory {
   virtual ~GroupFactory() = default;
 
   // Forms the group of these ranks of the world, in their order. This rank is one of them.
-  // patience: timeout for the other ranks to come, if it differs from the group's timeout. seed:
-  // what the parent group gave for it (Backend::split_off), or null. Returns kPeerLost as soon
-  // as the world notices that one of them is dead.
+  // timeout_override: timeout for the forming, if it differs from the group's timeout. seed: what
+  // the parent group gave for it (Backend::split_off), or null. Returns kPeerLost as soon as the
+  // world notices that one of them is dead.
   virtual Result<std::unique_ptr<ProcessGroup>> form(const std::vector<int>& ranks,
-                                                     const GroupOptions& how,
-                                                     std::optional<Duration> patience = {},
+                                                     const GroupOptions& options,
+                                                     std::optional<Duration> timeout_override = {},
                                                      std::shared_ptr<void> seed = nullptr) = 0;
 };
 

@@ -57,7 +57,7 @@ struct NcclBackendOptions {
   // Compares the calls of the ranks in the background; needs peers.
   bool compare_calls = true;
   // See CpuGroupOptions.
-  std::function<std::string(std::span<const int> ranks)> elsewhere = {};
+  AbsenceExplainer explain_absence = {};
   // With more ranks than this, several roots bootstrap a communicator: about one root for every
   // ranks_per_root ranks.
   int ranks_per_root = 128;

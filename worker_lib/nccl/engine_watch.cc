@@ -153,7 +153,7 @@ std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   const MissingRanks missing = find_missing(call.collective, notes);
   if (missing.ranks.empty()) return "all ranks have come, but a device is stuck, or slow";
   first = missing.ranks[0];
-  const std::string known = options_.elsewhere ? options_.elsewhere(missing.ranks) : "";
+  const std::string known = options_.explain_absence ? options_.explain_absence(missing.ranks) : "";
   return missing.text + (known.empty() ? "" : "; " + known);
 }
 

@@ -281,7 +281,8 @@ TEST(Context, SaysWhatIsWrongWithABackendOfTheProgramsOwn) {
   EXPECT_EQ(refusal(empty), "ddprun::init: more_backends: mine has no make function");
   BackendKind none_made = kind;
   none_made.make = [](const BackendStart&) { return nullptr; };
-  EXPECT_EQ(refusal(none_made), "ddprun::init of rank 0 of 1: make a backend mine: it gave none");
+  EXPECT_EQ(refusal(none_made),
+            "ddprun::init of rank 0 of 1: make a backend mine: its make() returned null");
   BackendKind throws = kind;
   throws.make = [](const BackendStart&) -> std::unique_ptr<Backend> {
     throw std::runtime_error("no switch");

@@ -81,9 +81,9 @@ TEST(CpuGroupForming, RanksThatLookForOtherThingsDoNotFormAGroup) {
 
 class CpuGroupLateComer : public testing::TestWithParam<const char*> {
  protected:
-  using Fate = std::function<std::optional<Error>()>;
+  using MemberCheck = std::function<std::optional<Error>()>;
 
-  Error why_not(int rank, Duration timeout, const Fate& fate = {}) {
+  Error why_not(int rank, Duration timeout, const MemberCheck& check_members = {}) {
     const std::string letters = GetParam();
     const auto group = CpuGroup::form(*testing_support::store_of(store_.port()),
                                       {.rank = Rank(rank),
@@ -91,7 +91,7 @@ class CpuGroupLateComer : public testing::TestWithParam<const char*> {
                                        .node_id = std::string(1, letters[rank]),
                                        .name = "world",
                                        .timeout = timeout,
-                                       .fate = fate});
+                                       .check_members = check_members});
     return group ? Error{.cause = "there is a group"} : group.error();
   }
 
@@ -112,12 +112,12 @@ class CpuGroupLateComerOfThree : public CpuGroupLateComer {};
 
 // Rank 1 has given up because of rank 2.
 TEST_P(CpuGroupLateComerOfThree, IsToldWhomTheWorldKnowsToBeDead) {
-  const Fate fate = [] {
+  const MemberCheck check_members = [] {
     return Error{.kind = ErrorKind::kPeerLost, .cause = "rank 2 died", .peer_rank = 2};
   };
   why_not(2, milliseconds(20));
   for (const int rank : {1, 0}) {
-    const Error error = why_not(rank, kPatience, fate);
+    const Error error = why_not(rank, kPatience, check_members);
     EXPECT_EQ(error.kind, ErrorKind::kPeerLost) << error.message();
     EXPECT_EQ(error.peer_rank, 2);
     EXPECT_THAT(error.message(), HasSubstr("rank 2 died"));

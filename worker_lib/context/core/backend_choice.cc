@@ -22,14 +22,14 @@ std::string in_words(const std::vector<std::string>& names) {
   return text;
 }
 
-const ForeignBackend* find_foreign(const BackendEnvironment& around, std::string_view name) {
-  const auto found = std::ranges::find(around.foreign, name, &ForeignBackend::name);
-  return found == around.foreign.end() ? nullptr : &*found;
+const CustomBackend* find_custom_backend(const BackendEnvironment& around, std::string_view name) {
+  const auto found = std::ranges::find(around.custom_backends, name, &CustomBackend::name);
+  return found == around.custom_backends.end() ? nullptr : &*found;
 }
 
 // Checks that the backend exists and that this program has it.
 Result<void> find_backend(const std::string& name, const BackendEnvironment& around) {
-  if (name == "cpu" || find_foreign(around, name)) return {};
+  if (name == "cpu" || find_custom_backend(around, name)) return {};
   if (name == "nccl") {
     if (around.has_nccl) return {};
     return unsupported(
@@ -37,7 +37,7 @@ Result<void> find_backend(const std::string& name, const BackendEnvironment& aro
         "with ddprun::worker");
   }
   std::vector<std::string> known{"cpu", "nccl"};
-  for (const ForeignBackend& one : around.foreign) known.push_back(one.name);
+  for (const CustomBackend& one : around.custom_backends) known.push_back(one.name);
   return invalid_argument("there is no backend '" + name + "'; there are " + in_words(known));
 }
 
@@ -45,8 +45,8 @@ Result<void> find_backend(const std::string& name, const BackendEnvironment& aro
 // device.
 std::vector<std::string> types_for(const std::string& name, const BackendEnvironment& around) {
   if (name == "nccl") return {"cuda"};
-  if (const ForeignBackend* const foreign = find_foreign(around, name)) {
-    return foreign->device_types;
+  if (const CustomBackend* const custom = find_custom_backend(around, name)) {
+    return custom->device_types;
   }
   return {"cpu"};
 }

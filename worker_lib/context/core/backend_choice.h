@@ -25,7 +25,7 @@ struct DeviceChoice {
 };
 
 // A backend that the program implements.
-struct ForeignBackend {
+struct CustomBackend {
   std::string name;
   std::vector<std::string> device_types;  // that it supports, this rank's first
 };
@@ -39,7 +39,7 @@ struct BackendEnvironment {
   int gpus = 0;
   bool has_nccl = false;  // the program links it
   LocalRank local_rank{0};
-  std::vector<ForeignBackend> foreign;
+  std::vector<CustomBackend> custom_backends;
 };
 
 struct BackendChoice {

@@ -81,8 +81,8 @@ TEST(BackendChoice, AListHasOneBackendForEachTypeOfDevice) {
 
 TEST(BackendChoice, ABackendOfTheProgramsOwnIsFoundByItsName) {
   BackendEnvironment around = kTwoGpus;
-  around.foreign = {{.name = "mine", .device_types = {"cpu"}},
-                    {.name = "theirs", .device_types = {"xpu", "cpu"}}};
+  around.custom_backends = {{.name = "mine", .device_types = {"cpu"}},
+                            {.name = "theirs", .device_types = {"xpu", "cpu"}}};
   EXPECT_EQ(chosen({.device = {}, .backend = "mine"}, around).servers, (Servers{{"cpu", "mine"}}));
   const BackendChoice listed = chosen({.device = {}, .backend = "cpu:mine,cuda:nccl"}, around);
   EXPECT_EQ(listed.servers, (Servers{{"cpu", "mine"}, {"cuda", "nccl"}}));
