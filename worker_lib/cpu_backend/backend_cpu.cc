@@ -95,7 +95,8 @@ std::vector<torch::Tensor> multiplied(const Reduction& how, TensorList tensors) 
   return products;
 }
 
-constexpr StagedUse kInPlace{.is_read = true, .is_written = true, .can_be_cut = true};
+constexpr StagedAccess kInPlace{
+    .reads_written = true, .writes_on_this_rank = true, .can_be_cut = true};
 
 bool is_on_host(TensorList tensors) { return tensors.empty() || tensors[0].is_cpu(); }
 
@@ -142,8 +143,8 @@ bool CpuBackend::takes(torch::DeviceType type) const {
 // Blocking calls with nothing before them run on the caller's thread: two thread switches would
 // cost ten times the collective itself. The closures of the other calls keep the tensors alive.
 template <class EngineCall>
-Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read, StagedUse use,
-                           EngineCall engine_call) {
+Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read,
+                           StagedAccess access, EngineCall engine_call) {
   const auto guarded = [engine_call = std::move(engine_call), group = group_.get()](
                            TensorList writes, TensorList reads, Duration timeout) -> Result<void> {
     try {
@@ -153,7 +154,7 @@ Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read
     }
   };
   if (!is_on_host(written) || !is_on_host(read)) {
-    return carry_out_staged(call, written, read, use, guarded);
+    return carry_out_staged(call, written, read, access, guarded);
   }
   if (!call.async && executor_.is_idle()) {
     return detail::work_of(guarded(written, read, call.timeout));
@@ -166,11 +167,11 @@ Work CpuBackend::carry_out(CallOptions call, TensorList written, TensorList read
 }
 
 // A failure on the way to the engine leaves the other ranks in the call. So it ends the group,
-// as a failure on their side would. A call after another one is fetched in its turn, because it
-// may read that call's result.
+// as a failure on their side would. A call after another one starts its copies in its turn, because
+// it may read that call's result.
 template <class EngineCall>
 Work CpuBackend::carry_out_staged(CallOptions call, TensorList written, TensorList read,
-                                  StagedUse use, EngineCall engine_call) {
+                                  StagedAccess access, EngineCall engine_call) {
   const auto ending_group = [group = group_.get()](auto body) -> Result<void> {
     Result<void> result = Error();
     try {
@@ -184,18 +185,18 @@ Work CpuBackend::carry_out_staged(CallOptions call, TensorList written, TensorLi
   const Deadline deadline(call.timeout);
   const bool is_first = executor_.is_idle();
   std::shared_ptr<StagedCall> staged;
-  StagedCall::Results before = last_staged_;
+  StagedCall::ResultsEvent previous = last_staged_;
   const Result<void> begun = ending_group([&]() -> Result<void> {
-    staged = std::make_shared<StagedCall>(written, read, use);
-    if (is_first) staged->fetch(before);
+    staged = std::make_shared<StagedCall>(written, read, access);
+    if (is_first) staged->start_copy_to_host(previous);
     return {};
   });
   if (!begun) return detail::work_of(begun);
   last_staged_ = staged->results();
   const auto run = [=, group = group_.get()] {
     return ending_group([&] {
-      if (!is_first) staged->fetch(before);
-      return staged->carry_out(*group, engine_call, deadline);
+      if (!is_first) staged->start_copy_to_host(previous);
+      return staged->run(*group, engine_call, deadline);
     });
   };
   if (call.async || !is_first) return staged_work(executor_.submit(run), staged);
@@ -214,28 +215,29 @@ Work CpuBackend::all_reduce(TensorList tensors, Reduction how, CallOptions call)
 }
 
 Work CpuBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) {
-  return carry_out(call, list_of(tensor), {},
-                   {.is_read = true, .is_written = root == rank(), .can_be_cut = true},
-                   [how, root](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
-                     torch::Tensor one = all[0];
-                     if (group.rank() == root) {
-                       multiply_in_place(how, all);
-                     } else if (needs_products(how)) {
-                       one = multiplied(how, all)[0];
-                     }
-                     const WritableBytes memory = memory_of(one);
-                     return group.reduce(ddprun::list_of(memory), element_type_of(one),
-                                         engine_op(how), Rank(root), terms_of(how, timeout));
-                   });
+  return carry_out(
+      call, list_of(tensor), {},
+      {.reads_written = true, .writes_on_this_rank = root == rank(), .can_be_cut = true},
+      [how, root](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
+        torch::Tensor one = all[0];
+        if (group.rank() == root) {
+          multiply_in_place(how, all);
+        } else if (needs_products(how)) {
+          one = multiplied(how, all)[0];
+        }
+        const WritableBytes memory = memory_of(one);
+        return group.reduce(ddprun::list_of(memory), element_type_of(one), engine_op(how),
+                            Rank(root), terms_of(how, timeout));
+      });
 }
 
 Work CpuBackend::broadcast(TensorList tensors, int root, CallOptions call) {
-  return carry_out(call, tensors, {},
-                   {.is_read = root == rank(), .is_written = root != rank(), .can_be_cut = true},
-                   [root](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
-                     return group.broadcast(view(memory_of(all)), Rank(root),
-                                            terms_of(all, timeout));
-                   });
+  return carry_out(
+      call, tensors, {},
+      {.reads_written = root == rank(), .writes_on_this_rank = root != rank(), .can_be_cut = true},
+      [root](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
+        return group.broadcast(view(memory_of(all)), Rank(root), terms_of(all, timeout));
+      });
 }
 
 Work CpuBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions call) {
@@ -317,8 +319,8 @@ Work CpuBackend::send(const torch::Tensor& tensor, int destination, int tag, Cal
 Result<torch::Tensor> CpuBackend::on_host(const torch::Tensor& tensor, const Deadline& deadline) {
   try {
     StagedCall staged({}, list_of(tensor), {});
-    staged.fetch(nullptr);
-    const Result<void> is_there = staged.await_read(*group_, deadline);
+    staged.start_copy_to_host(nullptr);
+    const Result<void> is_there = staged.wait_for_inputs(*group_, deadline);
     if (!is_there) return is_there.error();
     return staged.host_read()[0];
   } catch (...) {
@@ -333,11 +335,11 @@ Work CpuBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOpti
                         [work](const Result<Rank>& received) { complete(*work, received); });
   }
   try {
-    auto staged = std::make_shared<StagedCall>(list_of(tensor), TensorList(), StagedUse());
+    auto staged = std::make_shared<StagedCall>(list_of(tensor), TensorList(), StagedAccess());
     recv_on_host(staged->host_written()[0], source, tag, call, work,
                  [work, staged](Result<Rank> received) {
                    try {
-                     if (received) staged->give_back();
+                     if (received) staged->start_copy_to_device();
                    } catch (...) {
                      received = error_in_flight("copy a tensor from the host");
                    }

@@ -57,10 +57,10 @@ class CpuBackend final : public Backend {
  private:
   // Runs engine_call(group, written, read, timeout), now or in its turn.
   template <class EngineCall>
-  Work carry_out(CallOptions call, TensorList written, TensorList read, StagedUse use,
+  Work carry_out(CallOptions call, TensorList written, TensorList read, StagedAccess access,
                  EngineCall engine_call);
   template <class EngineCall>
-  Work carry_out_staged(CallOptions call, TensorList written, TensorList read, StagedUse use,
+  Work carry_out_staged(CallOptions call, TensorList written, TensorList read, StagedAccess access,
                         EngineCall engine_call);
   Result<torch::Tensor> on_host(const torch::Tensor& tensor, const Deadline& deadline);
   template <class End>
@@ -68,7 +68,7 @@ class CpuBackend final : public Backend {
                     const std::shared_ptr<detail::HostWork>& work, End end);
 
   const std::string name_ = "cpu";
-  StagedCall::Results last_staged_;  // of the last staged collective
+  StagedCall::ResultsEvent last_staged_;  // of the last staged collective
   const std::vector<torch::DeviceType> devices_;
   const Duration close_grace_;
   const std::shared_ptr<CpuGroup> group_;

@@ -12,9 +12,8 @@
 namespace ddprun {
 namespace {
 
-// Size of one piece. It is so long that the start of a copy and of a collective costs little in
-// comparison. It is so short that the first and the last piece, which overlap with nothing, cost
-// little, too.
+// Size of one piece. Long enough that starting a copy and a collective costs little. Short
+// enough that the first and last piece, which overlap with nothing, cost little too.
 constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
 c10::impl::VirtualGuardImpl streams_of(torch::Device device) {
@@ -49,18 +48,18 @@ bool can_be_staged(torch::DeviceType type) {
   return type != torch::kCPU && type != torch::kMeta && c10::impl::hasDeviceGuardImpl(type);
 }
 
-StagedCall::StagedCall(TensorList written, TensorList read, StagedUse use)
+StagedCall::StagedCall(TensorList written, TensorList read, StagedAccess access)
     : device_((written.empty() ? read : written)[0].device()),
-      use_(use),
-      inward_(streams_of(device_).getStreamFromGlobalPool(device_, /*isHighPriority=*/true)),
-      outward_(streams_of(device_).getStreamFromGlobalPool(device_, /*isHighPriority=*/true)),
-      results_(std::make_shared<c10::Event>(device_.type())) {
+      access_(access),
+      to_host_(streams_of(device_).getStreamFromGlobalPool(device_, /*isHighPriority=*/true)),
+      to_device_(streams_of(device_).getStreamFromGlobalPool(device_, /*isHighPriority=*/true)),
+      results_ready_(std::make_shared<c10::Event>(device_.type())) {
   const WithoutAutograd guard;
   cut_into_pieces(written, read);
   c10::Event so_far(device_.type());
   so_far.record(streams_of(device_).getStream(device_));
-  so_far.block(inward_);
-  so_far.block(outward_);
+  so_far.block(to_host_);
+  so_far.block(to_device_);
 }
 
 void StagedCall::cut_into_pieces(TensorList written, TensorList read) {
@@ -74,7 +73,7 @@ void StagedCall::cut_into_pieces(TensorList written, TensorList read) {
   }
   const std::size_t whole = std::size_t{1} << 62;
   for (const ddprun::Piece& parts :
-       plan_pieces(sizes, use_.can_be_cut ? kPieceBytes / element : whole)) {
+       plan_pieces(sizes, access_.can_be_cut ? kPieceBytes / element : whole)) {
     Piece piece{.written = {},
                 .read = {},
                 .host_written = {},
@@ -96,43 +95,43 @@ void StagedCall::cut_into_pieces(TensorList written, TensorList read) {
   }
 }
 
-void StagedCall::fetch(const Results& before) {
+void StagedCall::start_copy_to_host(const ResultsEvent& previous) {
   const WithoutAutograd autograd_guard;
-  if (before && before->device_type() == device_.type()) {
-    before->block(inward_);
-    before->block(outward_);
+  if (previous && previous->device_type() == device_.type()) {
+    previous->block(to_host_);
+    previous->block(to_device_);
   }
-  const c10::StreamGuard guard(inward_);
+  const c10::StreamGuard guard(to_host_);
   for (Piece& piece : pieces_) {
     copy_all(piece.host_read, piece.read);
-    if (use_.is_read) copy_all(piece.host_written, piece.written);
-    keep_for(inward_, piece.read);
-    keep_for(inward_, piece.written);
-    piece.is_on_host.record(inward_);
+    if (access_.reads_written) copy_all(piece.host_written, piece.written);
+    keep_for(to_host_, piece.read);
+    keep_for(to_host_, piece.written);
+    piece.is_on_host.record(to_host_);
   }
 }
 
-Result<void> StagedCall::carry_out(const CpuGroup& group, const EngineCall& engine_call,
-                                   const Deadline& deadline) {
+Result<void> StagedCall::run(const CpuGroup& group, const EngineCall& engine_call,
+                             const Deadline& deadline) {
   for (const Piece& piece : pieces_) {
-    const Result<void> is_there = await_piece(piece, group, deadline);
+    const Result<void> is_there = wait_for_piece(piece, group, deadline);
     if (!is_there) return is_there;
     const Result<void> done =
         engine_call(piece.host_written, piece.host_read, deadline.remaining());
     if (!done) return done;
-    give_back(piece);
+    start_copy_to_device(piece);
   }
-  end();
+  record_results();
   return {};
 }
 
-Result<void> StagedCall::await_read(const CpuGroup& group, const Deadline& deadline) {
-  return await_piece(pieces_.front(), group, deadline);
+Result<void> StagedCall::wait_for_inputs(const CpuGroup& group, const Deadline& deadline) {
+  return wait_for_piece(pieces_.front(), group, deadline);
 }
 
 // Polls, because devices send no notification when they are done.
-Result<void> StagedCall::await_piece(const Piece& piece, const CpuGroup& group,
-                                     const Deadline& deadline) const {
+Result<void> StagedCall::wait_for_piece(const Piece& piece, const CpuGroup& group,
+                                        const Deadline& deadline) const {
   NcclPause pause;
   while (!piece.is_on_host.query()) {
     if (std::optional<Error> failed = group.failure()) return *failed;
@@ -145,27 +144,27 @@ Result<void> StagedCall::await_piece(const Piece& piece, const CpuGroup& group,
   return {};
 }
 
-void StagedCall::give_back() {
-  give_back(pieces_.front());
-  end();
+void StagedCall::start_copy_to_device() {
+  start_copy_to_device(pieces_.front());
+  record_results();
 }
 
-void StagedCall::give_back(const Piece& piece) {
-  if (!use_.is_written) return;
+void StagedCall::start_copy_to_device(const Piece& piece) {
+  if (!access_.writes_on_this_rank) return;
   const WithoutAutograd autograd_guard;
-  const c10::StreamGuard guard(outward_);
+  const c10::StreamGuard guard(to_device_);
   copy_all(piece.written, piece.host_written);
-  keep_for(outward_, piece.written);
+  keep_for(to_device_, piece.written);
 }
 
-void StagedCall::end() {
-  results_->record(outward_);
+void StagedCall::record_results() {
+  results_ready_->record(to_device_);
   pieces_.clear();
 }
 
-void StagedCall::hold_back_current_stream() const {
+void StagedCall::make_current_stream_wait() const {
   // Recording has ended, so block() only reads.
-  results_->block(streams_of(device_).getStream(device_));
+  results_ready_->block(streams_of(device_).getStream(device_));
 }
 
 namespace {
@@ -177,7 +176,7 @@ class StagedWork final : public detail::WorkState {
 
   void wait(std::optional<Duration> timeout) override {
     host_->wait(timeout);
-    call_->hold_back_current_stream();
+    call_->make_current_stream_wait();
   }
   bool is_completed() override {
     return host_->is_completed() && (host_->exception() || call_->has_results());
@@ -187,7 +186,7 @@ class StagedWork final : public detail::WorkState {
   void record(FlightTicket ticket) override { host_->record(std::move(ticket)); }
   void when_over(std::function<void()> then) override {
     host_->when_over([then = std::move(then), call = call_] {
-      call->hold_back_current_stream();
+      call->make_current_stream_wait();
       then();
     });
   }

@@ -1,8 +1,8 @@
-// Staging: how the cpu backend carries tensors of other devices. Their contents are copied to
-// the host, the engine works there, and the results are copied back.
+// StagedCall: runs a collective of the cpu backend on tensors of another device. It copies them
+// to the host, calls the engine there, and copies the results back.
 //
-// Copies run on streams of LibTorch's pool, one for each direction. They wait for the present
-// work of the caller's current stream. They also wait for the results of the previous
+// Copies run on streams of LibTorch's pool, one for each direction. They begin after the work
+// already queued on the caller's current stream. They also wait for the results of the previous
 // collective, because calls in flight may use the same tensors. Long tensors are split into
 // pieces. So at the same time one piece is copied to the host, one is in the engine and one is
 // copied back. On CUDA the host memory is pinned. The code uses LibTorch's interface for every
@@ -28,48 +28,51 @@ namespace ddprun {
 // it.
 bool can_be_staged(torch::DeviceType type);
 
-// How a call uses the tensors that it names as written.
-struct StagedUse {
-  bool is_read = false;     // they are inputs, too
-  bool is_written = true;   // on this rank
+// How a call uses its written tensors.
+struct StagedAccess {
+  bool reads_written = false;  // they are inputs, too
+  bool writes_on_this_rank = true;
   bool can_be_cut = false;  // each part of them can be carried separately
 };
 
-// StagedCall: the tensors of one call, while they are copied. The calling thread makes it, any
-// one thread carries it out, and any thread may wait for it. All functions except the destructor
-// may throw what LibTorch throws.
+//   StagedCall call(written, read, access);     // calling thread
+//   call.start_copy_to_host(previous_results);  // calling thread or worker
+//   call.run(group, engine_call, deadline);     // worker: per piece wait, engine, copy back
+//   call.make_current_stream_wait();            // the user of the results
+//
+// Any thread may wait for the results. All functions except the destructor may throw what
+// LibTorch throws.
 class StagedCall {
  public:
   // All tensors are on one device. There is at least one.
-  StagedCall(TensorList written, TensorList read, StagedUse use);
+  StagedCall(TensorList written, TensorList read, StagedAccess access);
 
-  // The event comes when the results are on the device. It is never recorded if the call fails.
-  using Results = std::shared_ptr<const c10::Event>;
-  Results results() const { return results_; }
+  // Completes when the results are on the device. Not recorded if the call fails.
+  using ResultsEvent = std::shared_ptr<const c10::Event>;
+  ResultsEvent results() const { return results_ready_; }
 
-  // Starts the copies of what is read, after these results of a call that the engine has
-  // finished; null: after none. Any one thread.
-  void fetch(const Results& before);
+  // Starts the copies to the host. previous: the results of an earlier call that the engine has
+  // finished, which the copies wait for; null: none. Call once, on any thread.
+  void start_copy_to_host(const ResultsEvent& previous);
 
   // For each piece: waits for the tensors that are read, calls the engine on the host's copies,
   // and starts the copy of the results to the device. A failure of the group or a passed
   // deadline ends the wait.
   using EngineCall =
       std::function<Result<void>(TensorList written, TensorList read, Duration timeout)>;
-  Result<void> carry_out(const CpuGroup& group, const EngineCall& engine_call,
-                         const Deadline& deadline);
+  Result<void> run(const CpuGroup& group, const EngineCall& engine_call, const Deadline& deadline);
 
-  // The steps of carry_out(), for a call of one piece.
-  Result<void> await_read(const CpuGroup& group, const Deadline& deadline);
+  // The steps of run(), for a call of one piece.
+  Result<void> wait_for_inputs(const CpuGroup& group, const Deadline& deadline);
   TensorList host_written() const { return pieces_.front().host_written; }
   TensorList host_read() const { return pieces_.front().host_read; }
-  void give_back();
+  void start_copy_to_device();
 
-  // After carry_out() or give_back(): makes later work of the calling thread's current stream
-  // see the results.
-  void hold_back_current_stream() const;
+  // After run() or start_copy_to_device(): makes later work of the calling thread's current stream
+  // wait for the results.
+  void make_current_stream_wait() const;
   // Returns whether the results are there.
-  bool has_results() const { return results_->query(); }
+  bool has_results() const { return results_ready_->query(); }
 
  private:
   struct Piece {
@@ -80,17 +83,17 @@ class StagedCall {
     c10::Event is_on_host;
   };
   void cut_into_pieces(TensorList written, TensorList read);
-  void give_back(const Piece& piece);
-  Result<void> await_piece(const Piece& piece, const CpuGroup& group,
-                           const Deadline& deadline) const;
-  void end();
+  void start_copy_to_device(const Piece& piece);
+  Result<void> wait_for_piece(const Piece& piece, const CpuGroup& group,
+                              const Deadline& deadline) const;
+  void record_results();
 
   const torch::Device device_;
-  const StagedUse use_;
-  const c10::Stream inward_;   // to the host
-  const c10::Stream outward_;  // from it
+  const StagedAccess access_;
+  const c10::Stream to_host_;
+  const c10::Stream to_device_;
   std::vector<Piece> pieces_;  // until the call has ended
-  const std::shared_ptr<c10::Event> results_;
+  const std::shared_ptr<c10::Event> results_ready_;
 };
 
 // Makes the Work of a call whose host part is `host`. It completes when the results are on the
