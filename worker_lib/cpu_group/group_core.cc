@@ -84,9 +84,9 @@ Error GroupCore::fail(const OperationContext& attempt, ErrorKind kind, int peer_
 
 std::string GroupCore::origins_of_calls() {
   std::map<int, std::string> origins;  // a node may answer over several links
-  for (const PeerWatch::Standing& standing : watch_->ask(kAskPatience).standings) {
-    if (standing.whereabouts.find(kCalledFrom) == std::string::npos) continue;
-    origins[standing.rank] = standing.whereabouts;
+  for (const RankProgress& one : watch_->query_progress(kAskPatience).progress) {
+    if (one.whereabouts.find(kCalledFrom) == std::string::npos) continue;
+    origins[one.rank] = one.whereabouts;
   }
   std::string text;
   int told = 0;
@@ -109,14 +109,15 @@ std::vector<int> GroupCore::ranks_at_work() const {
 std::vector<int> GroupCore::ranks_ahead(Duration patience) {
   std::set<int> ahead;  // a node may answer over several links
   const std::uint64_t own = progress_.entered(here().local);
-  for (const PeerWatch::Standing& standing : watch_->ask(patience).standings) {
-    if (standing.entered > own) ahead.insert(standing.rank);
+  for (const RankProgress& one : watch_->query_progress(patience).progress) {
+    if (one.entered > own) ahead.insert(one.rank);
   }
   return {ahead.begin(), ahead.end()};
 }
 
 void GroupCore::raise(ErrorKind kind, int peer_rank, const std::string& cause) {
-  watch_->announce({.kind = kind, .peer_rank = peer_rank, .reporter = here().rank, .cause = cause});
+  watch_->raise_failure(
+      {.kind = kind, .peer_rank = peer_rank, .reporter = here().rank, .cause = cause});
 }
 
 std::optional<Error> GroupCore::failure() const {
@@ -130,7 +131,7 @@ void GroupCore::abort(const std::string& reason) { raise(ErrorKind::kStopped, -1
 // Returns the group's first failure, so that every rank reports the same one. It is not always
 // the failure that this rank saw.
 Error GroupCore::error_of_failure(const OperationContext& attempt) {
-  watch_->pass_on();
+  watch_->forward_failure();
   const GroupFailure failure = *progress_.failure();
   const bool own = failure.reporter == here().rank;
   Error error{.kind = failure.kind,
@@ -169,23 +170,23 @@ void GroupCore::raise_timeout(const OperationContext& attempt) {
 // itself wait for such a rank in an earlier call.
 std::string GroupCore::who_is_missing(const OperationContext& attempt, int& first) const {
   const bool is_message = !attempt.omission.empty();
-  const PeerWatch::Answers answers = watch_->ask(kAskPatience);
+  const PeerWatch::ProgressReport report = watch_->query_progress(kAskPatience);
   std::set<int> present, absent, stopped, behind;  // a node may answer over several links
-  const std::set<int> silent(answers.silent.begin(), answers.silent.end());
+  const std::set<int> silent(report.silent.begin(), report.silent.end());
   std::map<int, std::string> whereabouts;  // of the ranks that are missed
   std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
-  for (const PeerWatch::Standing& standing : answers.standings) {
-    const bool is_absent = standing.entered < attempt.round;
-    (is_absent ? absent : present).insert(standing.rank);
-    if (standing.rank == here().rank) continue;
-    const bool is_missed = is_message ? standing.rank == attempt.partner : is_absent;
-    if (is_missed && !standing.whereabouts.empty()) {
-      whereabouts[standing.rank] = standing.whereabouts;
+  for (const RankProgress& one : report.progress) {
+    const bool is_absent = one.entered < attempt.round;
+    (is_absent ? absent : present).insert(one.rank);
+    if (one.rank == here().rank) continue;
+    const bool is_missed = is_message ? one.rank == attempt.partner : is_absent;
+    if (is_missed && !one.whereabouts.empty()) {
+      whereabouts[one.rank] = one.whereabouts;
     }
-    if (standing.stopped) stopped.insert(standing.rank);
-    if (standing.tick < lowest) behind.clear();
-    lowest = std::min(lowest, standing.tick);
-    if (standing.tick == lowest) behind.insert(standing.rank);
+    if (one.stopped) stopped.insert(one.rank);
+    if (one.tick < lowest) behind.clear();
+    lowest = std::min(lowest, one.tick);
+    if (one.tick == lowest) behind.insert(one.rank);
   }
   if (is_message || !absent.empty() || !stopped.empty() || !silent.empty()) behind.clear();
 

@@ -58,7 +58,7 @@ class SharedGroup final : public CpuGroup {
   std::shared_ptr<char> shared_memory(std::size_t bytes) override;
   void write_note(std::string_view note) override { progress_.write_note(note); }
   std::vector<std::string> notes(Duration patience) override {
-    return core_->watch().notes(patience);
+    return core_->watch().query_notes(patience);
   }
   std::vector<int> ranks_ahead(Duration patience) override { return core_->ranks_ahead(patience); }
   std::optional<Error> failure() const override { return core_->failure(); }

@@ -28,7 +28,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::uint32_t kMaxBodyBytes = 1 << 20;
-// Interval for checking the SharedProgress during a question: a rank of this node that raises a
+// Interval for checking the SharedProgress during a query: a rank of this node that raises a
 // failure writes it only there.
 constexpr Duration kLookInterval = std::chrono::milliseconds(10);
 // Limit for frames that wait for a peer that does not read.
@@ -79,50 +79,12 @@ std::string whereabouts_in(const std::optional<MappedPages>& page) {
 
 }  // namespace
 
-enum class PeerWatch::News : std::uint32_t {
-  kFailure,
-  kLeave,
-  kQuestion,
-  kAnswer,
-  kNotesQuestion,
-  kNotes,
-};
-
-// FrameHead: travels on links only. Both ends run the same build on machines of one kind, which
-// the hello has checked.
-struct PeerWatch::FrameHead {
-  News news = News::kLeave;
-  std::uint32_t body_bytes = 0;
-  ErrorKind kind = ErrorKind::kPeerLost;
-  std::int32_t peer_rank = -1;
-  std::int32_t reporter = -1;
-  std::uint32_t padding = 0;
-  std::uint64_t question = 0;
-};
-
-namespace {
-// StandingHead: precedes the whereabouts in each standing that is sent.
-struct StandingHead {
-  std::int32_t rank = -1;
-  std::uint32_t stopped = 0;
-  std::uint64_t entered = 0;
-  std::uint64_t tick = 0;
-  std::uint64_t bytes = 0;
-};
-
-// NoteHead: precedes each note that is sent.
-struct NoteHead {
-  std::int32_t rank = -1;
-  std::uint32_t bytes = 0;
-};
-}  // namespace
-
 struct PeerWatch::Peer {
   int rank = -1;
   UniqueFd socket;       // only the destructor closes it, as other threads write to it
   bool open = true;      // for reading; used by the watch's thread
-  bool writable = true;  // holds speaking_
-  std::string unsent;    // frames; a part of the first may have been sent; holds speaking_
+  bool writable = true;  // holds send_mutex_
+  std::string unsent;    // frames; a part of the first may have been sent; holds send_mutex_
   std::string unread;    // the beginning of a frame; used by the watch's thread
 };
 
@@ -162,7 +124,7 @@ PeerWatch::PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options
 PeerWatch::~PeerWatch() {
   if (!thread_.joinable()) return;
   if (!progress_.failed()) await_delivery();
-  stops_ = true;
+  stop_requested_ = true;
   wake();
   thread_.join();
 }
@@ -183,9 +145,9 @@ void PeerWatch::run() {
   const std::size_t first_link = watched.size();
   for (const auto& peer : peers_) watched.push_back({peer->socket.get(), POLLIN, 0});
 
-  while (!stops_) {
+  while (!stop_requested_) {
     {
-      const std::lock_guard lock(speaking_);
+      const std::lock_guard lock(send_mutex_);
       for (std::size_t i = first_link; i < watched.size(); ++i) {
         const bool has_more = !peers_[i - first_link]->unsent.empty();
         watched[i].events = static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN);
@@ -199,13 +161,13 @@ void PeerWatch::run() {
     for (std::size_t i = 1; i < first_link; ++i) {
       if (watched[i].revents == 0) continue;
       watched[i].fd = -1;
-      neighbour_ended(static_cast<int>(i) - 1);
+      on_local_rank_ended(static_cast<int>(i) - 1);
     }
     for (std::size_t i = first_link; i < watched.size(); ++i) {
       if (watched[i].revents == 0) continue;
       Peer& peer = *peers_[i - first_link];
       if ((watched[i].revents & POLLOUT) != 0) {
-        const std::lock_guard lock(speaking_);
+        const std::lock_guard lock(send_mutex_);
         send_unsent(peer);
       }
       read_link(peer);
@@ -214,17 +176,17 @@ void PeerWatch::run() {
   }
 }
 
-void PeerWatch::neighbour_ended(int local) {
+void PeerWatch::on_local_rank_ended(int local) {
   // The rank may have been killed after it wrote to the SharedProgress and before it woke the
   // ranks that wait for that.
   progress_.notify_own();
   wakeups_.notify_own();
   if (progress_.has_left(local)) return;
   const int rank = node_ranks_[local];
-  announce({.kind = ErrorKind::kPeerLost,
-            .peer_rank = rank,
-            .reporter = rank_,
-            .cause = name_rank(rank) + " died (its process has ended)"});
+  raise_failure({.kind = ErrorKind::kPeerLost,
+                 .peer_rank = rank,
+                 .reporter = rank_,
+                 .cause = name_rank(rank) + " died (its process has ended)"});
 }
 
 void PeerWatch::read_link(Peer& peer) {
@@ -244,10 +206,10 @@ void PeerWatch::read_link(Peer& peer) {
                             handle(peer, head, peer.unread.substr(sizeof head, head.body_bytes));
     if (!understood) {
       peer.open = false;
-      announce({.kind = ErrorKind::kProtocol,
-                .peer_rank = peer.rank,
-                .reporter = rank_,
-                .cause = name_rank(peer.rank) + " sent an invalid message"});
+      raise_failure({.kind = ErrorKind::kProtocol,
+                     .peer_rank = peer.rank,
+                     .reporter = rank_,
+                     .cause = name_rank(peer.rank) + " sent an invalid message"});
       return;
     }
     peer.unread.erase(0, sizeof head + head.body_bytes);
@@ -256,64 +218,64 @@ void PeerWatch::read_link(Peer& peer) {
   peer.open = false;
   if (has_left(peer.rank)) return;
   const bool is_silent = why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH;
-  announce({.kind = ErrorKind::kPeerLost,
-            .peer_rank = peer.rank,
-            .reporter = rank_,
-            .cause = name_rank(peer.rank) +
-                     (is_silent ? " is out of reach (its node has not answered for " +
-                                      to_text(node_silence_) + ")"
-                                : " died (its connection was closed)")});
+  raise_failure({.kind = ErrorKind::kPeerLost,
+                 .peer_rank = peer.rank,
+                 .reporter = rank_,
+                 .cause = name_rank(peer.rank) +
+                          (is_silent ? " is out of reach (its node has not answered for " +
+                                           to_text(node_silence_) + ")"
+                                     : " died (its connection was closed)")});
 }
 
 // Returns false if the frame is invalid.
 bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& body) {
-  switch (head.news) {
-    case News::kFailure:
-      announce({.kind = head.kind,
-                .peer_rank = head.peer_rank,
-                .reporter = head.reporter,
-                .cause = body});
+  switch (head.type) {
+    case FrameType::kFailure:
+      raise_failure({.kind = head.kind,
+                     .peer_rank = head.peer_rank,
+                     .reporter = head.reporter,
+                     .cause = body});
       return true;
-    case News::kLeave:
+    case FrameType::kLeave:
       // The peer's links do not reach all ranks here, and any rank may wait for a message from
       // it.
       if (progress_.note_departure(peer.rank)) wakeups_.notify_all();
       acknowledge_now(peer.socket.get());
       return true;
-    case News::kQuestion: {
-      const std::string standings = frames_of(standings_here());
-      const std::lock_guard lock(speaking_);
-      send(peer, {.news = News::kAnswer, .question = head.question}, standings);
+    case FrameType::kProgressQuery: {
+      const std::string body_of_reply = encode_progress(progress_here());
+      const std::lock_guard lock(send_mutex_);
+      send(peer, {.type = FrameType::kProgressReply, .query = head.query}, body_of_reply);
       return true;
     }
-    case News::kAnswer: {
-      std::optional<std::vector<Standing>> answer = standings_in(body);
-      if (!answer) return false;
-      const std::lock_guard lock(asking_);
-      if (head.question != question_) return true;  // too late
-      for (Standing& one : *answer) {
+    case FrameType::kProgressReply: {
+      std::optional<std::vector<RankProgress>> reply = decode_progress(body);
+      if (!reply) return false;
+      const std::lock_guard lock(query_mutex_);
+      if (head.query != query_number_) return true;  // too late
+      for (RankProgress& one : *reply) {
         std::erase(silent_, one.rank);
-        take(std::move(one));
+        keep_newest(std::move(one));
       }
-      answered_.notify_all();
+      reply_came_.notify_all();
       return true;
     }
-    case News::kNotesQuestion: {
-      const std::string notes = frames_of(notes_here());
-      const std::lock_guard lock(speaking_);
-      send(peer, {.news = News::kNotes, .question = head.question}, notes);
+    case FrameType::kNotesQuery: {
+      const std::string body_of_reply = encode_notes(notes_here());
+      const std::lock_guard lock(send_mutex_);
+      send(peer, {.type = FrameType::kNotesReply, .query = head.query}, body_of_reply);
       return true;
     }
-    case News::kNotes: {
-      std::optional<std::vector<Note>> answer = notes_in(body, world_size_);
-      if (!answer) return false;
-      const std::lock_guard lock(asking_);
-      if (head.question != question_) return true;  // too late
-      for (Note& one : *answer) {
+    case FrameType::kNotesReply: {
+      std::optional<std::vector<RankNote>> reply = decode_notes(body, world_size_);
+      if (!reply) return false;
+      const std::lock_guard lock(query_mutex_);
+      if (head.query != query_number_) return true;  // too late
+      for (RankNote& one : *reply) {
         std::erase(silent_, one.rank);
         notes_[one.rank] = std::move(one.text);
       }
-      answered_.notify_all();
+      reply_came_.notify_all();
       return true;
     }
   }
@@ -331,93 +293,32 @@ void PeerWatch::kill(int local) const {
   syscall(SYS_pidfd_send_signal, life, SIGKILL, nullptr, 0);
 }
 
-std::vector<PeerWatch::Standing> PeerWatch::standings_here() const {
-  std::vector<Standing> standings;
+std::vector<RankProgress> PeerWatch::progress_here() const {
+  std::vector<RankProgress> ranks;
   for (std::size_t i = 0; i < node_ranks_.size(); ++i) {
     const int local = static_cast<int>(i);
-    standings.push_back({.rank = node_ranks_[i],
-                         .stopped = is_stopped(lives_[i].get()),
-                         .entered = progress_.entered(local),
-                         .tick = progress_.tick(local),
-                         .whereabouts = whereabouts_in(pages_[i])});
+    ranks.push_back({.rank = node_ranks_[i],
+                     .stopped = is_stopped(lives_[i].get()),
+                     .entered = progress_.entered(local),
+                     .tick = progress_.tick(local),
+                     .whereabouts = whereabouts_in(pages_[i])});
   }
-  return standings;
+  return ranks;
 }
 
-std::string PeerWatch::frames_of(const std::vector<Standing>& standings) {
-  std::string frames;
-  for (const Standing& one : standings) {
-    const StandingHead head{.rank = one.rank,
-                            .stopped = one.stopped,
-                            .entered = one.entered,
-                            .tick = one.tick,
-                            .bytes = one.whereabouts.size()};
-    frames.append(reinterpret_cast<const char*>(&head), sizeof head);
-    frames += one.whereabouts;
-  }
-  return frames;
-}
-
-// Returns nullopt if the frames are invalid.
-std::optional<std::vector<PeerWatch::Standing>> PeerWatch::standings_in(const std::string& frames) {
-  std::vector<Standing> standings;
-  for (std::size_t at = 0; at < frames.size();) {
-    StandingHead head;
-    if (frames.size() - at < sizeof head) return std::nullopt;
-    std::memcpy(&head, frames.data() + at, sizeof head);
-    at += sizeof head;
-    if (head.bytes > frames.size() - at) return std::nullopt;
-    standings.push_back({.rank = head.rank,
-                         .stopped = head.stopped != 0,
-                         .entered = head.entered,
-                         .tick = head.tick,
-                         .whereabouts = frames.substr(at, head.bytes)});
-    at += head.bytes;
-  }
-  return standings;
-}
-
-std::vector<PeerWatch::Note> PeerWatch::notes_here() const {
-  std::vector<Note> notes;
+std::vector<RankNote> PeerWatch::notes_here() const {
+  std::vector<RankNote> notes;
   for (std::size_t i = 0; i < node_ranks_.size(); ++i) {
     notes.push_back({node_ranks_[i], progress_.note_of(static_cast<int>(i))});
   }
   return notes;
 }
 
-std::string PeerWatch::frames_of(const std::vector<Note>& notes) {
-  std::string frames;
-  for (const Note& one : notes) {
-    const NoteHead head{.rank = one.rank, .bytes = static_cast<std::uint32_t>(one.text.size())};
-    frames.append(reinterpret_cast<const char*>(&head), sizeof head);
-    frames += one.text;
-  }
-  return frames;
-}
-
-// Returns nullopt if the frames are invalid.
-std::optional<std::vector<PeerWatch::Note>> PeerWatch::notes_in(const std::string& frames,
-                                                                int world_size) {
-  std::vector<Note> notes;
-  for (std::size_t at = 0; at < frames.size();) {
-    NoteHead head;
-    if (frames.size() - at < sizeof head) return std::nullopt;
-    std::memcpy(&head, frames.data() + at, sizeof head);
-    at += sizeof head;
-    const bool makes_sense =
-        head.bytes <= frames.size() - at && head.rank >= 0 && head.rank < world_size;
-    if (!makes_sense) return std::nullopt;
-    notes.push_back({head.rank, frames.substr(at, head.bytes)});
-    at += head.bytes;
-  }
-  return notes;
-}
-
 // Sends a frame, or keeps it if the socket is full. Links carry little, and it is read at once.
-// Frames wait here only if the other side has been stopped for long. Questions and answers are
+// Frames wait here only if the other side has been stopped for long. Queries and replies are
 // dropped when too much waits. A failure and a leave are never dropped, and come once each.
 void PeerWatch::send(Peer& peer, FrameHead head, const std::string& body) {
-  const bool comes_once = head.news == News::kFailure || head.news == News::kLeave;
+  const bool comes_once = head.type == FrameType::kFailure || head.type == FrameType::kLeave;
   if (!peer.writable || (!comes_once && peer.unsent.size() > kMaxUnsentBytes)) return;
   head.body_bytes = static_cast<std::uint32_t>(body.size());
   const bool is_first = peer.unsent.empty();
@@ -448,7 +349,7 @@ void PeerWatch::send_unsent(Peer& peer) {
 bool PeerWatch::is_delivered(Peer& peer) {
   pollfd watched{peer.socket.get(), 0, 0};
   if (::poll(&watched, 1, 0) > 0) return true;  // POLLERR, POLLHUP: the connection is gone
-  const std::lock_guard lock(speaking_);
+  const std::lock_guard lock(send_mutex_);
   if (!peer.writable) return true;
   int on_its_way = 0;
   return peer.unsent.empty() &&
@@ -467,24 +368,24 @@ void PeerWatch::await_delivery() {
   }
 }
 
-void PeerWatch::announce(const GroupFailure& failure) {
-  const std::lock_guard lock(speaking_);
+void PeerWatch::raise_failure(const GroupFailure& failure) {
+  const std::lock_guard lock(send_mutex_);
   if (progress_.raise(failure)) wakeups_.notify_all();
-  pass_on_holding_lock();
+  forward_failure_holding_lock();
 }
 
-void PeerWatch::pass_on() {
-  const std::lock_guard lock(speaking_);
-  pass_on_holding_lock();
+void PeerWatch::forward_failure() {
+  const std::lock_guard lock(send_mutex_);
+  forward_failure_holding_lock();
 }
 
-void PeerWatch::pass_on_holding_lock() {
+void PeerWatch::forward_failure_holding_lock() {
   const std::optional<GroupFailure> failure = progress_.failure();
-  if (!failure || passed_on_) return;
-  passed_on_ = true;
+  if (!failure || forwarded_) return;
+  forwarded_ = true;
   for (const auto& peer : peers_) {
     send(*peer,
-         {.news = News::kFailure,
+         {.type = FrameType::kFailure,
           .kind = failure->kind,
           .peer_rank = failure->peer_rank,
           .reporter = failure->reporter},
@@ -495,60 +396,60 @@ void PeerWatch::pass_on_holding_lock() {
 void PeerWatch::leave() {
   progress_.leave();
   wakeups_.notify_all();
-  const std::lock_guard lock(speaking_);
-  for (const auto& peer : peers_) send(*peer, {.news = News::kLeave}, {});
+  const std::lock_guard lock(send_mutex_);
+  for (const auto& peer : peers_) send(*peer, {.type = FrameType::kLeave}, {});
 }
 
-PeerWatch::Answers PeerWatch::ask(Duration patience) {
-  if (peers_.empty()) return {standings_here(), {}};
-  const std::lock_guard turn(questions_);
-  std::unique_lock lock(asking_);
-  standings_ = standings_here();
-  put_question(News::kQuestion, patience, lock);
-  return {standings_, silent_};
+PeerWatch::ProgressReport PeerWatch::query_progress(Duration patience) {
+  if (peers_.empty()) return {progress_here(), {}};
+  const std::lock_guard turn(query_turn_);
+  std::unique_lock lock(query_mutex_);
+  reported_ = progress_here();
+  query_peers(FrameType::kProgressQuery, patience, lock);
+  return {reported_, silent_};
 }
 
-std::vector<std::string> PeerWatch::notes(Duration patience) {
+std::vector<std::string> PeerWatch::query_notes(Duration patience) {
   std::vector<std::string> here(static_cast<std::size_t>(world_size_));
-  for (Note& one : notes_here()) here[one.rank] = std::move(one.text);
+  for (RankNote& one : notes_here()) here[one.rank] = std::move(one.text);
   if (peers_.empty() || patience == Duration::zero()) return here;
-  const std::lock_guard turn(questions_);
-  std::unique_lock lock(asking_);
+  const std::lock_guard turn(query_turn_);
+  std::unique_lock lock(query_mutex_);
   notes_ = std::move(here);
-  put_question(News::kNotesQuestion, patience, lock);
+  query_peers(FrameType::kNotesQuery, patience, lock);
   return notes_;
 }
 
-// Several ranks of a node answer, each with what it sees: the latest state is kept.
-void PeerWatch::take(Standing standing) {
-  const auto known = std::ranges::find(standings_, standing.rank, &Standing::rank);
-  if (known == standings_.end()) return standings_.push_back(std::move(standing));
-  if (std::pair(standing.entered, standing.tick) > std::pair(known->entered, known->tick)) {
-    *known = std::move(standing);
+// Several ranks of a node reply, each with the progress that it sees. The newest is kept.
+void PeerWatch::keep_newest(RankProgress progress) {
+  const auto known = std::ranges::find(reported_, progress.rank, &RankProgress::rank);
+  if (known == reported_.end()) return reported_.push_back(std::move(progress));
+  if (std::pair(progress.entered, progress.tick) > std::pair(known->entered, known->tick)) {
+    *known = std::move(progress);
   }
 }
 
-// Asks all linked ranks; one answer per node covers all its ranks. Returns when all have been
-// reported, the group has failed, or the patience is over. silent_ then has the ranks without a
-// report.
-void PeerWatch::put_question(News question, Duration patience,
-                             std::unique_lock<std::mutex>& asking) {
+// Asks all linked ranks; one reply per node covers all its ranks. Returns when all have been
+// reported or the patience is over, or, if progress is asked for, when the group has failed.
+// silent_ then has the ranks without a report. lock: of query_mutex_.
+void PeerWatch::query_peers(FrameType query, Duration patience,
+                            std::unique_lock<std::mutex>& lock) {
   silent_.clear();
   for (const auto& peer : peers_) {
     if (!has_left(peer->rank)) silent_.push_back(peer->rank);
   }
-  const FrameHead head{.news = question, .question = ++question_};
+  const FrameHead head{.type = query, .query = ++query_number_};
   {
-    const std::lock_guard lock(speaking_);
+    const std::lock_guard sending(send_mutex_);
     for (const auto& peer : peers_) send(*peer, head, {});
   }
   const Deadline deadline(patience);
   // After a failure, only notes are asked for.
   const auto is_over = [&] {
-    return silent_.empty() || (question == News::kQuestion && progress_.failed());
+    return silent_.empty() || (query == FrameType::kProgressQuery && progress_.failed());
   };
   while (!is_over() && !deadline.passed()) {
-    answered_.wait_for(asking, std::min(deadline.remaining(), kLookInterval), is_over);
+    reply_came_.wait_for(lock, std::min(deadline.remaining(), kLookInterval), is_over);
   }
 }
 

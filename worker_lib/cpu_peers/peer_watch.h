@@ -5,8 +5,11 @@
 //
 //   a pidfd of a rank of this node   -> the rank died: raise it on the SharedProgress
 //   a control link to another node   -> its rank died (closed without a leave) or its node did (no
-//                                       answer for the lease), it left, reports a failure, or asks
-//                                       for the state of this node's ranks
+//                                       answer for node_silence), it left, reports a failure, or
+//                                       asks for the state of this node's ranks
+//
+// A dead rank is noticed at once on its node and through its closed connection; a silent node
+// after node_silence.
 //
 // Failures are sent in both directions. Every rank that notices a failure reports it over each
 // of its links. So other nodes learn of the rank that really died before they see the closed
@@ -37,6 +40,7 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/worker_page_file.h"
+#include "worker_lib/cpu_peers/core/peer_frames.h"
 #include "worker_lib/cpu_shm/shared_progress.h"
 #include "worker_lib/cpu_shm/wakeup_fds.h"
 
@@ -59,16 +63,16 @@ class PeerWatch {
     Duration node_silence{};  // how long a node may be silent before it counts as lost
   };
 
-  // progress and wakeups must outlive the watch. It notifies the wakeups of all news that may
-  // end a wait.
+  // progress and wakeups must outlive the watch. The watch notifies wakeups of everything that
+  // may end a wait.
   static Result<std::unique_ptr<PeerWatch>> start(SharedProgress& progress,
                                                   const WakeupFds& wakeups, Options options);
   ~PeerWatch();
 
   // Raises the failure, unless there is one already, and reports it to the other nodes.
-  void announce(const GroupFailure& failure);
+  void raise_failure(const GroupFailure& failure);
   // Reports the failure on the SharedProgress to the other nodes, once.
-  void pass_on();
+  void forward_failure();
   // Reports to all ranks that this rank leaves in good order. The destructor waits until the
   // kernels of the other nodes have received it, at most one second.
   void leave();
@@ -80,53 +84,36 @@ class PeerWatch {
   // Kills the process of a rank of this node, unless it is this process.
   void kill(int local) const;
 
-  // Standing: the state of a rank: the round it entered last, and its tick.
-  struct Standing {
-    int rank = -1;
-    bool stopped = false;  // by a signal or a debugger
-    std::uint64_t entered = 0;
-    std::uint64_t tick = 0;
-    std::string whereabouts;  // what the rank does according to its worker page; empty: it has none
+  struct ProgressReport {
+    std::vector<RankProgress> progress;  // of this node and of those that answered, one per rank
+    std::vector<int> silent;             // linked ranks without a report; not those that have left
   };
-  struct Answers {
-    std::vector<Standing> standings;  // of this node and of those that answered, one per rank
-    std::vector<int> silent;          // linked ranks without a report; not those that have left
-  };
-  // Asks the other nodes for the state of their ranks, and reads that of this node's ranks. Ends
-  // early when the group fails.
-  Answers ask(Duration patience);
-  // Returns the notes of all ranks, by rank, in the same way. A note is empty if none was
-  // written or no answer came in time. patience: zero: only this node.
-  std::vector<std::string> notes(Duration patience);
+  // Asks the other nodes for the progress of their ranks, and reads that of this node's ranks.
+  // Ends early when the group fails.
+  ProgressReport query_progress(Duration patience);
+  // Returns the note of each rank, by rank. A note is empty if the rank wrote none or its node
+  // did not answer in time. Continues after a failure of the group. With a patience of zero, asks
+  // only this node.
+  std::vector<std::string> query_notes(Duration patience);
 
  private:
   struct Peer;
-  enum class News : std::uint32_t;
-  struct FrameHead;
-  struct Note {
-    int rank = -1;
-    std::string text;
-  };
 
   PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options options, UniqueFd wake);
   void run();
-  void neighbour_ended(int local);
+  void on_local_rank_ended(int local);
   void read_link(Peer& peer);
   bool handle(Peer& peer, const FrameHead& head, const std::string& body);
-  std::vector<Standing> standings_here() const;
-  static std::string frames_of(const std::vector<Standing>& standings);
-  static std::optional<std::vector<Standing>> standings_in(const std::string& frames);
-  std::vector<Note> notes_here() const;
-  static std::string frames_of(const std::vector<Note>& notes);
-  static std::optional<std::vector<Note>> notes_in(const std::string& frames, int world_size);
-  void take(Standing standing);  // holds asking_
-  void put_question(News question, Duration patience, std::unique_lock<std::mutex>& asking);
-  void send(Peer& peer, FrameHead head, const std::string& body);  // holds speaking_
-  void send_unsent(Peer& peer);                                    // holds speaking_
+  std::vector<RankProgress> progress_here() const;
+  std::vector<RankNote> notes_here() const;
+  void keep_newest(RankProgress progress);  // holds query_mutex_
+  void query_peers(FrameType query, Duration patience, std::unique_lock<std::mutex>& lock);
+  void send(Peer& peer, FrameHead head, const std::string& body);  // holds send_mutex_
+  void send_unsent(Peer& peer);                                    // holds send_mutex_
   void wake();
   bool is_delivered(Peer& peer);
   void await_delivery();
-  void pass_on_holding_lock();
+  void forward_failure_holding_lock();
 
   SharedProgress& progress_;
   const WakeupFds& wakeups_;
@@ -138,16 +125,16 @@ class PeerWatch {
   std::vector<std::optional<MappedPages>> pages_;
   std::vector<std::unique_ptr<Peer>> peers_;
   UniqueFd wake_;  // an eventfd
-  std::atomic<bool> stops_ = false;
+  std::atomic<bool> stop_requested_ = false;
 
-  std::mutex speaking_;  // guards writing to links, raising, and passed_on_
-  bool passed_on_ = false;
+  std::mutex send_mutex_;  // guards writing to links, raising, and forwarded_
+  bool forwarded_ = false;
 
-  std::mutex questions_;  // allows one question at a time
-  std::mutex asking_;     // guards the members below
-  std::condition_variable answered_;
-  std::uint64_t question_ = 0;
-  std::vector<Standing> standings_;
+  std::mutex query_turn_;   // allows one query at a time
+  std::mutex query_mutex_;  // guards the members below
+  std::condition_variable reply_came_;
+  std::uint64_t query_number_ = 0;
+  std::vector<RankProgress> reported_;
   std::vector<std::string> notes_;  // by rank
   std::vector<int> silent_;         // ranks of other nodes without a report yet
 

@@ -26,18 +26,6 @@ using std::chrono::seconds;
 using testing_support::eventually;
 using testing_support::let_pass;
 
-// The messages of the link, see peer_watch.cc.
-enum class News : std::uint32_t { kFailure, kLeave, kQuestion, kAnswer, kNotesQuestion, kNotes };
-struct FrameHead {
-  News news = News::kLeave;
-  std::uint32_t body_bytes = 0;
-  ErrorKind kind = ErrorKind::kPeerLost;
-  std::int32_t peer_rank = -1;
-  std::int32_t reporter = -1;
-  std::uint32_t padding = 0;
-  std::uint64_t question = 0;
-};
-
 class PeerWatchTest : public testing::Test {
  protected:
   PeerWatchTest() {
@@ -73,10 +61,10 @@ class PeerWatchTest : public testing::Test {
   // Asks for notes and reads none, until the link is full.
   void fill_the_link() {
     progress_.write_note(std::string(SharedProgress::kMaxNoteBytes, 'x'));
-    const FrameHead question{.news = News::kNotesQuestion};
+    const FrameHead query{.type = FrameType::kNotesQuery};
     for (int i = 0; i < 2000; ++i) {
-      ASSERT_EQ(send(here_.get(), &question, sizeof question, MSG_NOSIGNAL),
-                static_cast<ssize_t>(sizeof question));
+      ASSERT_EQ(send(here_.get(), &query, sizeof query, MSG_NOSIGNAL),
+                static_cast<ssize_t>(sizeof query));
     }
     ASSERT_TRUE(eventually([&] {
       pollfd watched{link_.get(), POLLOUT, 0};
@@ -86,7 +74,7 @@ class PeerWatchTest : public testing::Test {
   }
 
   // Reads until a frame of this kind arrives. Returns whether one came.
-  bool hears(News news, std::string* body = nullptr) {
+  bool hears(FrameType type, std::string* body = nullptr) {
     std::string heard;
     char buffer[65536];
     for (;;) {
@@ -100,7 +88,7 @@ class PeerWatchTest : public testing::Test {
         std::memcpy(static_cast<void*>(&head), heard.data(), sizeof head);
         if (heard.size() < sizeof head + head.body_bytes) break;
         if (body) *body = heard.substr(sizeof head, head.body_bytes);
-        if (head.news == news) return true;
+        if (head.type == type) return true;
         heard.erase(0, sizeof head + head.body_bytes);
       }
     }
@@ -120,9 +108,10 @@ class PeerWatchTest : public testing::Test {
 
 TEST_F(PeerWatchTest, APeerWhoseLinkWasFullHearsOfAFailureWhenItReadsAgain) {
   fill_the_link();
-  watch_->announce({.kind = ErrorKind::kTimeout, .peer_rank = 0, .reporter = 0, .cause = "late"});
+  watch_->raise_failure(
+      {.kind = ErrorKind::kTimeout, .peer_rank = 0, .reporter = 0, .cause = "late"});
   std::string cause;
-  EXPECT_TRUE(hears(News::kFailure, &cause));
+  EXPECT_TRUE(hears(FrameType::kFailure, &cause));
   EXPECT_EQ(cause, "late");
 }
 
@@ -132,13 +121,13 @@ TEST_F(PeerWatchTest, APeerHearsOfALeaveAlsoWhereItSaysMoreThanTheLeaverReads) {
   link_ = UniqueFd();
   auto gone = std::async(std::launch::async, [&] { watch_.reset(); });
   // These frames are unread when the connection is closed, which then is reset.
-  const FrameHead late{.news = News::kAnswer};
+  const FrameHead late{.type = FrameType::kProgressReply};
   auto talk = std::async(std::launch::async, [&] {
     while (gone.wait_for(milliseconds(1)) != std::future_status::ready) {
       if (send(here_.get(), &late, sizeof late, MSG_NOSIGNAL) < 0) return;
     }
   });
-  EXPECT_TRUE(hears(News::kLeave));
+  EXPECT_TRUE(hears(FrameType::kLeave));
   gone.wait();
 }
 
