@@ -11,8 +11,8 @@
 #include <string_view>
 
 #include "base/clock.h"
+#include "rendezvous/http/core/counters.h"
 #include "rendezvous/http/exchange.h"
-#include "rendezvous/store/core/counters.h"
 #include "rendezvous/transport/transport.h"
 
 namespace ddprun {

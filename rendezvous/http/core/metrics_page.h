@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "rendezvous/http/core/counters.h"
 #include "rendezvous/membership/core/job_table.h"
 #include "rendezvous/store/core/counters.h"
 

@@ -1,18 +1,16 @@
-// Counters of the servers, for monitoring (rendezvous/http/core/metrics_page.h). Value types;
-// one owner thread each.
+// StoreCounters: counters of a store server, for monitoring (rendezvous/http/core/metrics_page.h).
+// A value type with one owner thread.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 
-#include "base/clock.h"
 #include "rendezvous/store/core/wire_format.h"
 
 namespace ddprun {
 
-// StoreCounters: since the server was made. The last group has current values.
+// Since the server was made. The last group has current values.
 struct StoreCounters {
   std::uint64_t accepted = 0;  // connections, including adopted ones
   // Connections closed by the server, by Kind.
@@ -25,44 +23,6 @@ struct StoreCounters {
   std::size_t waiting = 0;  // connections whose WAIT, FETCH or BARRIER is pending
   std::size_t keys = 0;
   std::size_t held_bytes = 0;  // KvState::held_bytes()
-};
-
-// HttpCounters: of the HTTP pages.
-struct HttpCounters {
-  std::map<int, std::uint64_t> answers;  // by status
-  std::size_t connections = 0;           // now
-};
-
-// LoopLag: how late an event loop began its work, as a Prometheus histogram.
-struct LoopLag {
-  using ms = std::chrono::milliseconds;
-  static constexpr std::array<Duration, 7> kBounds{ms(1),    ms(10),   ms(100), ms(500),
-                                                   ms(1000), ms(2000), ms(4000)};
-
-  // At most this bound, and above the smaller ones.
-  std::array<std::uint64_t, kBounds.size()> within{};
-  std::uint64_t measured = 0;
-  Duration sum{0};
-
-  void note(Duration lag) {
-    ++measured;
-    sum += lag;
-    for (std::size_t i = 0; i < kBounds.size(); ++i) {
-      if (lag > kBounds[i]) continue;
-      ++within[i];
-      return;
-    }
-  }
-};
-
-// ServiceCounters: of a rendezvous service, in addition to what its JobTable counts.
-struct ServiceCounters {
-  std::uint64_t closed_before_hello = 0;  // connections, for what they sent or did not send in time
-  std::uint64_t blocked = 0;              // wrong proofs that were answered with "try later"
-  std::uint64_t bytes_received = 0;       // from agents on TCP; the same holds for the fields below
-  std::uint64_t bytes_sent = 0;
-  std::size_t connections = 0;  // now
-  LoopLag lag;
 };
 
 }  // namespace ddprun
