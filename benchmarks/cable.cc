@@ -41,7 +41,7 @@ UniqueFd join_partner(Store& store, int rank, int partner, const std::string& ad
   must(poll(&caller, 1, 60'000) == 1, "nobody connects");
   UniqueFd cable(accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   must(cable.valid(), "accept");
-  send_at_once(cable.get());
+  disable_nagle(cable.get());
   return cable;
 }
 

@@ -238,7 +238,7 @@ void connect_pair(int (&ends)[2]) {
   ends[0] = std::move(first).take().release();
   ends[1] = accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC);
   must(ends[1] >= 0, "accept");
-  send_at_once(ends[1]);
+  disable_nagle(ends[1]);
 }
 
 int benchmark(int argc, char** argv) {

@@ -60,7 +60,7 @@ void die_with_parent(pid_t parent) {
       const int fd = static_cast<int>(events[static_cast<std::size_t>(i)].data.u64);
       if (fd == listener) {
         for (int client; (client = ::accept4(fd, nullptr, nullptr, SOCK_NONBLOCK)) >= 0;) {
-          send_at_once(client);
+          disable_nagle(client);
           watch(epoll, EPOLL_CTL_ADD, client, EPOLLIN, static_cast<std::uint64_t>(client));
           clients.push_back(client);
         }
@@ -112,7 +112,7 @@ std::size_t ManyClients::connect() {
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   to.sin_port = htons(port_);
   must(::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), sizeof to) == 0, "connect");
-  send_at_once(socket.get());
+  disable_nagle(socket.get());
   watch(epoll_.get(), EPOLL_CTL_ADD, socket.get(), EPOLLIN, client);
   connections_.push_back({std::move(socket), {}});
   return client;

@@ -54,7 +54,7 @@ class Echo {
     socket_ = UniqueFd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
     must(socket_.valid(), "socket");
     must(connect(socket_.get(), address.get(), address.size) == 0, "connect");
-    send_at_once(socket_.get());
+    disable_nagle(socket_.get());
   }
 
   void once() {
@@ -66,7 +66,7 @@ class Echo {
   [[noreturn]] void serve(int door) {
     int socket = -1;
     while (socket < 0) socket = accept(door, nullptr, nullptr);
-    send_at_once(socket);
+    disable_nagle(socket);
     while (recv(socket, bytes_.data(), sizes_.request, MSG_WAITALL) > 0) {
       if (send(socket, bytes_.data(), sizes_.reply, MSG_NOSIGNAL) < 0) break;
     }

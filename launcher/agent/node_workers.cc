@@ -293,8 +293,8 @@ std::vector<RankFlight> NodeWorkers::flights(std::optional<Rank> rank) const {
                       .pid = view.pid,
                       .lives = worker->is_open(),
                       .state = view.state};
-    look_now(pages_ ? &(*pages_)[view.local_rank.value] : nullptr, most,
-             flight.lives ? working_process(view.pid) : 0, flight);
+    complete_flight(pages_ ? &(*pages_)[view.local_rank.value] : nullptr, most,
+                    flight.lives ? working_process(view.pid) : 0, flight);
     flights.push_back(std::move(flight));
   }
   return flights;

@@ -473,7 +473,7 @@ int flight_of_files(const ControlOptions& options) {
 }
 
 int flight_of_processes(const ControlOptions& options) {
-  Result<ProcessFlights> found = flights_of(options.processes);
+  Result<ProcessFlights> found = read_process_flights(options.processes);
   if (!found) return refuse(options, "--pid: " + found.error().message(), ExitCode::kUsage);
   if (found->flights.empty()) {
     return refuse(options, "--pid: " + found->missing.front(), ExitCode::kNoJob);

@@ -57,12 +57,12 @@ RankFlight flight_in(const WorkerPage& page, pid_t process) {
                     .pid = process,
                     .lives = true,
                     .state = "running"};
-  look_now(&page, kFlightRecords, process, flight);
+  complete_flight(&page, kFlightRecords, process, flight);
   return flight;
 }
 
 // Returns why the process has no record.
-std::string trouble_with(pid_t process, const fs::path& open_files) {
+std::string why_no_record(pid_t process, const fs::path& open_files) {
   if (!process_stat(process)) return "there is no " + name_of(process);
   if (access(open_files.c_str(), R_OK | X_OK) != 0) {
     return "cannot look into " + name_of(process) + ": " + std::strerror(errno);
@@ -74,10 +74,10 @@ std::string trouble_with(pid_t process, const fs::path& open_files) {
 
 }  // namespace
 
-Result<ProcessFlights> flights_of(const std::vector<pid_t>& processes) {
+Result<ProcessFlights> read_process_flights(const std::vector<pid_t>& processes) {
   const std::string wanted = "/memfd:" + std::string(kOwnPageName) + " (deleted)";
-  ProcessFlights all;
-  std::set<FileNumber> taken;
+  ProcessFlights result;
+  std::set<FileNumber> seen_pages;
   std::map<Rank, pid_t> process_of;
   for (const pid_t process : processes) {
     const fs::path open_files = "/proc/" + std::to_string(process) + "/fd";
@@ -89,7 +89,7 @@ Result<ProcessFlights> flights_of(const std::vector<pid_t>& processes) {
       if (!found) continue;
       has_page = true;
       // After a fork, the child has its parent's open files, too.
-      if (!taken.insert(found->number).second) continue;
+      if (!seen_pages.insert(found->number).second) continue;
       RankFlight flight = flight_in(found->page[0], process);
       const auto [other, is_new] = process_of.insert({flight.rank, process});
       if (!is_new) {
@@ -97,17 +97,18 @@ Result<ProcessFlights> flights_of(const std::vector<pid_t>& processes) {
                                 " are both rank " + to_text(flight.rank) +
                                 ": give the processes of one job");
       }
-      all.flights.push_back(std::move(flight));
+      result.flights.push_back(std::move(flight));
     }
-    if (!has_page) all.missing.push_back(trouble_with(process, open_files));
+    if (!has_page) result.missing.push_back(why_no_record(process, open_files));
   }
-  return all;
+  return result;
 }
 
-void look_now(const WorkerPage* page, std::size_t most, pid_t process, RankFlight& flight) {
+void complete_flight(const WorkerPage* page, std::size_t max_calls, pid_t process,
+                     RankFlight& flight) {
   const std::optional<ProcessStat> stat = process > 0 ? process_stat(process) : std::nullopt;
   flight.is_stopped = stat && (stat->state == 'T' || stat->state == 't');
-  if (page) read_flight(*page, most, flight);
+  if (page) read_flight(*page, max_calls, flight);
   flight.boot_ns = to_page_time(BootClock::now());
   flight.wall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
                        std::chrono::system_clock::now().time_since_epoch())

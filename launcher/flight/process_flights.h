@@ -23,11 +23,12 @@ struct ProcessFlights {
 // Returns the records of the ranks in these processes, usually one per process. Returns
 // kInvalidArgument if two processes have the same rank, which means that they belong to several
 // jobs.
-Result<ProcessFlights> flights_of(const std::vector<pid_t>& processes);
+Result<ProcessFlights> read_process_flights(const std::vector<pid_t>& processes);
 
-// Completes a record with the current state: the newest calls of the page (at most `most`),
-// whether the process is stopped, and the time of reading.
-// page: null if there is none. process: 0 if it has ended.
-void look_now(const WorkerPage* page, std::size_t most, pid_t process, RankFlight& flight);
+// Completes a record with the current state: the newest calls of the page (at most max_calls),
+// whether the process is stopped, and the time of reading. page: null if there is none. process:
+// 0 if it has ended.
+void complete_flight(const WorkerPage* page, std::size_t max_calls, pid_t process,
+                     RankFlight& flight);
 
 }  // namespace ddprun

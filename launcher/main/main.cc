@@ -128,7 +128,7 @@ int run(const std::vector<std::string>& arguments) {
   switch (command) {
     case LaunchCommand::kHelp: return tell(help_text());
     case LaunchCommand::kVersion: return tell(version_text());
-    case LaunchCommand::kPrintConfig: return tell(config_text(*line));
+    case LaunchCommand::kPrintConfig: return tell(format_config(*line));
     case LaunchCommand::kShowBinding: return tell_binding(line->options);
     case LaunchCommand::kDryRun:
     case LaunchCommand::kRun: break;

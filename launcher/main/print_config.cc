@@ -27,7 +27,7 @@ std::string program_of(const LaunchOptions& options) {
 
 }  // namespace
 
-std::string config_text(const CommandLine& line) {
+std::string format_config(const CommandLine& line) {
   std::vector<std::array<std::string, 3>> rows;
   for (const OptionSetting& setting : line.settings) {
     if (setting.option->where == OptionSpec::Where::kCommandLineOnly) continue;

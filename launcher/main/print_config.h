@@ -9,6 +9,6 @@ namespace ddprun {
 
 // Returns one line for each option: its name, its value as a user would write it, and its
 // source. Options that only the command line takes are left out. The last line is the program.
-std::string config_text(const CommandLine& line);
+std::string format_config(const CommandLine& line);
 
 }  // namespace ddprun

@@ -52,7 +52,7 @@ class Call {
                         [this](error_code failed, const tcp::endpoint&) {
                           if (failed) return fail(ErrorKind::kConnection, failed.message());
                           if (request_.follow)
-                            notice_when_gone(transport_->socket().native_handle());
+                            enable_keepalive(transport_->socket().native_handle());
                           greet();
                         });
     io_.run();

@@ -388,7 +388,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   void connected(int socket) {
     ignore_icmp_errors(socket);
     reached_ = true;
-    send_at_once(socket);
+    disable_nagle(socket);
     frames_ = FrameReader();
     handshake_.reset();
     perform(link_.connected(BootClock::now()));

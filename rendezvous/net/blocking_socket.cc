@@ -36,12 +36,12 @@ bool is_connected_to_itself(int socket) {
 
 }  // namespace
 
-void send_at_once(int socket) {
+void disable_nagle(int socket) {
   const int yes = 1;
   setsockopt(socket, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
 }
 
-void notice_when_gone(int socket) {
+void enable_keepalive(int socket) {
   const auto set = [&](int level, int name, int value) {
     setsockopt(socket, level, name, &value, sizeof value);
   };
@@ -56,7 +56,7 @@ Result<BlockingSocket> BlockingSocket::connect(const SocketAddress& address,
                                                const Deadline& deadline) {
   UniqueFd socket(::socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return system_error("", errno);
-  send_at_once(socket.get());
+  disable_nagle(socket.get());
   if (::connect(socket.get(), address.get(), address.size) != 0) {
     if (errno != EINPROGRESS) return system_error("", errno);
     const Result<void> done = await(socket.get(), POLLOUT, deadline, "no answer");
@@ -115,7 +115,7 @@ Result<std::size_t> BlockingSocket::receive_with(int flags, std::span<char> spac
   }
 }
 
-Result<void> BlockingSocket::wait_to_go_on(const Deadline& deadline) {
+Result<void> BlockingSocket::wait_until_ready(const Deadline& deadline) {
   return await(socket_.get(), POLLIN | POLLOUT, deadline, "it does not read");
 }
 

@@ -17,11 +17,11 @@ namespace ddprun {
 
 // Sends small messages at once (TCP_NODELAY), instead of waiting for the acknowledgement of the
 // last one.
-void send_at_once(int socket);
+void disable_nagle(int socket);
 
 // Detects a lost peer on connections that may be idle for days. They end with an error if the
 // peer's kernel has not answered for a minute.
-void notice_when_gone(int socket);
+void enable_keepalive(int socket);
 
 class BlockingSocket {
  public:
@@ -36,7 +36,7 @@ class BlockingSocket {
   // Returns the size of what has come already, possibly 0. kConnection: the peer has closed.
   Result<std::size_t> receive_now(std::span<char> space);
   // Waits until the socket can send or has received bytes.
-  Result<void> wait_to_go_on(const Deadline& deadline);
+  Result<void> wait_until_ready(const Deadline& deadline);
 
   // Waits until there is at least one byte, and returns how many came. kConnection: the peer has
   // closed.

@@ -70,7 +70,7 @@ class TcpAcceptor::Impl : public std::enable_shared_from_this<Impl> {
         error_code error;
         socket.assign(tcp_protocol_of(fd.get()), fd.get(), error);
         if (error) continue;
-        send_at_once(fd.release());
+        disable_nagle(fd.release());
         events_.client(std::move(socket), peer);
       } else if (errno == EAGAIN) {
         break;

@@ -301,7 +301,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         return {};
       }
       settle(session);
-      if (request && request->follow) notice_when_gone(session->wire->socket().native_handle());
+      if (request && request->follow) enable_keepalive(session->wire->socket().native_handle());
     }
     perform(table_.receive({.connection = session->id,
                             .local = false,

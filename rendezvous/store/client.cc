@@ -267,7 +267,7 @@ Result<void> StoreClient::send_queued(Duration timeout) {
   if (!at_once) return with_times(Error(at_once.error()), deadline);
   rest.remove_prefix(*at_once);
   while (!rest.empty()) {
-    const Result<void> ready = socket_.wait_to_go_on(deadline);
+    const Result<void> ready = socket_.wait_until_ready(deadline);
     if (!ready) return ready.error();
     const Result<std::size_t> got = socket_.receive_now(replies_.space());
     if (!got) return with_times(Error(got.error()), deadline);

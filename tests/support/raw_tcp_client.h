@@ -35,7 +35,7 @@ class RawTcpClient {
     const timeval limit{.tv_sec = kPatience / std::chrono::seconds(1), .tv_usec = 0};
     setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-    send_at_once(socket_.get());
+    disable_nagle(socket_.get());
     if (receive_buffer_bytes > 0) {
       setsockopt(socket_.get(), SOL_SOCKET, SO_RCVBUF, &receive_buffer_bytes,
                  sizeof receive_buffer_bytes);

@@ -1,4 +1,4 @@
-// The names of ranks in messages of the CPU engine. Pure functions; thread-safe.
+// Formats ranks for messages. Pure functions; thread-safe.
 #pragma once
 
 #include <span>

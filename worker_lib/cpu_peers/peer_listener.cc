@@ -112,7 +112,7 @@ void PeerListener::read_pending() {
         std::memcmp(&hello, &right, sizeof hello) != 0) {
       continue;
     }
-    send_at_once(caller.socket.get());
+    disable_nagle(caller.socket.get());
     accepted_.push_back({std::move(caller.socket), hello.from, hello.use});
   }
 }
@@ -144,7 +144,7 @@ Result<BegunConnect> begin_connect_to_peer(const HostPort& address, const std::s
   }
   UniqueFd socket(::socket(numeric->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return system_error(doing, errno);
-  send_at_once(socket.get());
+  disable_nagle(socket.get());
   // A refused connection is reported by the first write.
   if (connect(socket.get(), numeric->get(), numeric->size) != 0 && errno != EINPROGRESS &&
       errno != ECONNREFUSED) {

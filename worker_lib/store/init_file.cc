@@ -21,13 +21,13 @@ namespace {
 constexpr std::string_view kVersion = "ddprun-meeting-1";
 constexpr std::uint64_t kMostBytes = 1024;
 
-std::string text_of(const StoreAddress& note) {
-  return std::string(kVersion) + "\n" + note.address.host + "\n" +
-         std::to_string(note.address.port) + "\n" + note.token + "\n";
+std::string text_of(const StoreAddress& address) {
+  return std::string(kVersion) + "\n" + address.address.host + "\n" +
+         std::to_string(address.address.port) + "\n" + address.token + "\n";
 }
 
-Error not_ours(const std::string& path,
-               const char* why = "it was not written by this version of ddprun") {
+Error not_an_init_file(const std::string& path,
+                       const char* why = "it was not written by this version of ddprun") {
   return Error{.kind = ErrorKind::kCorrupt,
                .doing = "read " + path,
                .cause = std::string(why) + "; give another path"};
@@ -35,7 +35,7 @@ Error not_ours(const std::string& path,
 
 // Writes a file with a new name next to `path`, and returns that name. The file is closed,
 // because on NFS other hosts then see what was written. It need not survive a power failure.
-Result<std::string> write_beside(const std::string& path, const std::string& text) {
+Result<std::string> write_temporary(const std::string& path, const std::string& text) {
   std::string name = path + ".XXXXXX";
   const std::string doing = "write " + path;
   UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
@@ -52,7 +52,7 @@ Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
   // Otherwise a link, a pipe or a device that reads as empty would be replaced.
   struct stat found {};
   if (::lstat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode)) {
-    return not_ours(path, "not a regular file");
+    return not_an_init_file(path, "not a regular file");
   }
   const UniqueFd file(
       ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | O_NOFOLLOW));
@@ -62,8 +62,8 @@ Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
   }
   const Result<std::string> text = read_whole<std::string>(file.get(), path, kMostBytes);
   if (!text) {
-    if (text.error().kind == ErrorKind::kCorrupt) return not_ours(path);
-    // It was replaced, on NFS.
+    if (text.error().kind == ErrorKind::kCorrupt) return not_an_init_file(path);
+    // On NFS: the file was replaced while it was read.
     if (text.error().sys_errno == ESTALE) return std::optional<StoreAddress>();
     return text.error();
   }
@@ -71,27 +71,29 @@ Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
   std::istringstream lines(*text);
   std::string version;
   std::string port;
-  StoreAddress note;
+  StoreAddress address;
   std::getline(lines, version);
-  std::getline(lines, note.address.host);
+  std::getline(lines, address.address.host);
   std::getline(lines, port);
-  std::getline(lines, note.token);
+  std::getline(lines, address.token);
   const auto number = parse_number<std::uint16_t>(port);
-  if (!lines || version != kVersion || !number || note.token.empty()) return not_ours(path);
-  note.address.port = *number;
-  return std::optional<StoreAddress>(std::move(note));
+  if (!lines || version != kVersion || !number || address.token.empty()) {
+    return not_an_init_file(path);
+  }
+  address.address.port = *number;
+  return std::optional<StoreAddress>(std::move(address));
 }
 
 Result<PublishedAddress> PublishedAddress::publish(const std::string& path,
-                                                   const StoreAddress& note) {
-  const Result<std::string> beside = write_beside(path, text_of(note));
-  if (!beside) return beside.error();
-  if (std::rename(beside->c_str(), path.c_str()) != 0) {
+                                                   const StoreAddress& address) {
+  const Result<std::string> temporary = write_temporary(path, text_of(address));
+  if (!temporary) return temporary.error();
+  if (std::rename(temporary->c_str(), path.c_str()) != 0) {
     const int sys_errno = errno;
-    ::unlink(beside->c_str());
+    ::unlink(temporary->c_str());
     return system_error("write " + path, sys_errno);
   }
-  return PublishedAddress(path, note.token);
+  return PublishedAddress(path, address.token);
 }
 
 PublishedAddress::PublishedAddress(PublishedAddress&& other) noexcept
@@ -99,8 +101,8 @@ PublishedAddress::PublishedAddress(PublishedAddress&& other) noexcept
 
 PublishedAddress::~PublishedAddress() {
   if (token_.empty()) return;
-  const auto note = read_init_file(path_);
-  if (note && *note && (*note)->token == token_) ::unlink(path_.c_str());
+  const auto address = read_init_file(path_);
+  if (address && *address && (*address)->token == token_) ::unlink(path_.c_str());
 }
 
 }  // namespace ddprun

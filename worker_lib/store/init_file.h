@@ -30,7 +30,7 @@ Result<std::optional<StoreAddress>> read_init_file(const std::string& path);
 class PublishedAddress {
  public:
   // Writes the file, and replaces an existing one.
-  static Result<PublishedAddress> publish(const std::string& path, const StoreAddress& note);
+  static Result<PublishedAddress> publish(const std::string& path, const StoreAddress& address);
   // Removes the file if it is still this one.
   ~PublishedAddress();
   PublishedAddress(PublishedAddress&& other) noexcept;

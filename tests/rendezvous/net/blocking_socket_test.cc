@@ -76,10 +76,10 @@ TEST(BlockingSocket, DoesWhatCanBeDoneAtOnce) {
   const std::string bytes(64 << 20, 'x');
   do {
     while (const std::size_t count = *pair.near.send_some(bytes)) sent += count;
-  } while (pair.near.wait_to_go_on(Deadline(10ms)));  // until the kernel takes no more
+  } while (pair.near.wait_until_ready(Deadline(10ms)));  // until the kernel takes no more
   EXPECT_GT(sent, 0u);
   ASSERT_EQ(send(pair.far.get(), "abc", 3, 0), 3);
-  ASSERT_TRUE(pair.near.wait_to_go_on(Deadline(10s)));
+  ASSERT_TRUE(pair.near.wait_until_ready(Deadline(10s)));
   EXPECT_EQ(*pair.near.receive_now(space), 3u);
 }
 
