@@ -4,17 +4,21 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <barrier>
 #include <functional>
 #include <latch>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "ddprun/context.h"
 #include "ddprun/process_group.h"
+#include "tests/support/eventually.h"
 #include "tests/support/expect_dist_error.h"
+#include "tests/support/held_port.h"
 #include "tests/support/rank_threads.h"
 #include "tests/support/thread_world.h"
 #include "tests/support/torch.h"
@@ -412,6 +416,40 @@ TEST(BackendsByDevice, ADeadlineTellsThatAMissingRankIsInTheOtherBackend) {
                               "a call goes to the backend of its tensors' device"));
     over.arrive_and_wait();
   });
+}
+
+// A failure of one backend is a failure of the world: rank 0 does not wait for ranks that may still
+// need the store that it hosts.
+TEST(BackendsByDevice, Rank0DoesNotWaitWhereOneBackendHasFailed) {
+  const ScopedEnvironment none({});
+  for (const bool fails_in_nccl : {true, false}) {
+    SCOPED_TRACE(fails_in_nccl ? "nccl" : "cpu");
+    NcclDoubleWorld world;
+    BackendFactory factory(NcclDouble::api());
+    const testing_support::HeldPort port;
+    std::atomic<bool> is_rank0_gone = false;
+    run_ranks(2, [&](int rank) {
+      std::optional<Context> context = init_with({.device = torch::Device(torch::kCUDA, 0),
+                                                  .timeout = kPatience,
+                                                  .init_method = "tcp://" + port.endpoint(),
+                                                  .rank = rank,
+                                                  .world_size = 2},
+                                                 &factory);
+      if (rank == 1) {
+        EXPECT_TRUE(testing_support::eventually([&] { return is_rank0_gone.load(); },
+                                                std::chrono::seconds(5)));
+        return;
+      }
+      Tensor tensor = torch::ones({4});
+      if (fails_in_nccl) tensor = on_device(0, tensor);
+      const DistError error = dist_error_of([&] {
+        context->group().all_reduce(tensor, {.timeout = std::chrono::milliseconds(300)});
+      });
+      EXPECT_EQ(error.kind(), DistError::Kind::kTimeout);
+      context.reset();
+      is_rank0_gone = true;
+    });
+  }
 }
 
 }  // namespace
