@@ -17,8 +17,6 @@ using testing_support::ThreadWorld;
 using Kind = DistError::Kind;
 using Model = DistributedDataParallel<torch::nn::Sequential>;
 
-constexpr DataParallelOptions kSmall{.first_bucket_bytes = 100, .bucket_bytes = 300};
-
 void pass(Model& model, const ProcessGroup& group, int step = 0) {
   loss_of(model(input_of(group.rank(), step)), group.rank(), step).backward();
 }

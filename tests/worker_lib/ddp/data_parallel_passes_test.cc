@@ -35,9 +35,6 @@ torch::Tensor loss(Model& model, const ProcessGroup& group, int step = 0) {
   return loss_of(model(input_of(group.rank(), step)), group.rank(), step);
 }
 
-// Small buckets, so that there are several.
-constexpr DataParallelOptions kSmall{.first_bucket_bytes = 100, .bucket_bytes = 300};
-
 // Runs `passes` on two ranks. Then their gradients must equal `expected` bit for bit. The
 // gradients of one more, ordinary step must be right, too.
 void expect_gradients(const std::function<void(Model&, ProcessGroup&)>& passes,

@@ -10,12 +10,16 @@
 #include <string>
 #include <vector>
 
+#include "ddprun/data_parallel.h"
 #include "tests/support/thread_world.h"
 #include "tests/support/torch.h"
 
 namespace ddprun {
 
 using Tensors = std::vector<torch::Tensor>;
+
+// Small buckets, so that there are several.
+inline constexpr DataParallelOptions kSmall{.first_bucket_bytes = 100, .bucket_bytes = 300};
 
 // Returns random numbers that depend only on the seed, on any thread.
 inline torch::Tensor data(std::uint64_t seed, std::vector<std::int64_t> sizes,
