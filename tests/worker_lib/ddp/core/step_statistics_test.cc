@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 namespace ddprun {
 namespace {
 
@@ -46,6 +50,7 @@ TEST(StepRecord, ABucketToWhichNothingCameIsReadyWhenItIsSent) {
 }
 
 struct WayCase {
+  std::string name;
   // When each bucket was sent and done. The pass began at 100 and computed until 130.
   std::vector<std::pair<int, int>> buckets;
   int communication, overlap, exposed;
@@ -54,16 +59,17 @@ struct WayCase {
 class Ways : public testing::TestWithParam<WayCase> {};
 INSTANTIATE_TEST_SUITE_P(
     StepRecord, Ways,
-    testing::Values(WayCase{{{110, 120}}, 10, 10, 0},   // before the end of computing
-                    WayCase{{{130, 150}}, 20, 0, 20},   // after it
-                    WayCase{{{120, 150}}, 30, 10, 20},  // across it
-                    WayCase{
-                        {{105, 110}, {120, 150}}, 35, 15, 20},  // the time between is not counted
+    testing::Values(WayCase{"BeforeTheEndOfComputing", {{110, 120}}, 10, 10, 0},
+                    WayCase{"AfterIt", {{130, 150}}, 20, 0, 20},
+                    WayCase{"AcrossIt", {{120, 150}}, 30, 10, 20},
+                    // The time between them is not counted.
+                    WayCase{"Apart", {{105, 110}, {120, 150}}, 35, 15, 20},
                     // Overlapping time is not counted twice.
-                    WayCase{{{105, 125}, {110, 140}}, 35, 25, 10},
-                    WayCase{{{105, 140}, {110, 120}}, 35, 25, 10},
-                    WayCase{{{105, 110}, {110, 130}, {130, 131}}, 26, 25, 1},
-                    WayCase{{{130, 130}}, 0, 0, 0}));
+                    WayCase{"Overlapping", {{105, 125}, {110, 140}}, 35, 25, 10},
+                    WayCase{"OneInTheOther", {{105, 140}, {110, 120}}, 35, 25, 10},
+                    WayCase{"Touching", {{105, 110}, {110, 130}, {130, 131}}, 26, 25, 1},
+                    WayCase{"OfNoLength", {{130, 130}}, 0, 0, 0}),
+    [](const auto& one) { return one.param.name; });
 
 TEST_P(Ways, TimeIsCountedOnceAndPartedWhereComputingEnds) {
   StepRecord record = record_of(GetParam().buckets.size());
