@@ -1,6 +1,7 @@
 #include "worker_lib/cpu_peers/core/peer_frames.h"
 
 #include <cstring>
+#include <utility>
 
 namespace ddprun {
 namespace {
@@ -20,6 +21,21 @@ struct NoteHead {
   std::uint32_t bytes = 0;
 };
 
+// Calls take(head, text) for each record of a body: a Head, and the text of head.bytes bytes that
+// follows it. Returns false if the body ends inside a record, or if take() does.
+template <class Head, class Take>
+bool read_records(const std::string& body, Take take) {
+  for (std::size_t at = 0; at < body.size();) {
+    Head head;
+    if (body.size() - at < sizeof head) return false;
+    std::memcpy(&head, body.data() + at, sizeof head);
+    at += sizeof head;
+    if (head.bytes > body.size() - at || !take(head, body.substr(at, head.bytes))) return false;
+    at += head.bytes;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string encode_progress(const std::vector<RankProgress>& ranks) {
@@ -38,19 +54,15 @@ std::string encode_progress(const std::vector<RankProgress>& ranks) {
 
 std::optional<std::vector<RankProgress>> decode_progress(const std::string& body) {
   std::vector<RankProgress> ranks;
-  for (std::size_t at = 0; at < body.size();) {
-    ProgressHead head;
-    if (body.size() - at < sizeof head) return std::nullopt;
-    std::memcpy(&head, body.data() + at, sizeof head);
-    at += sizeof head;
-    if (head.bytes > body.size() - at) return std::nullopt;
+  const bool is_whole = read_records<ProgressHead>(body, [&](const auto& head, std::string text) {
     ranks.push_back({.rank = head.rank,
                      .stopped = head.stopped != 0,
                      .entered = head.entered,
                      .tick = head.tick,
-                     .whereabouts = body.substr(at, head.bytes)});
-    at += head.bytes;
-  }
+                     .whereabouts = std::move(text)});
+    return true;
+  });
+  if (!is_whole) return std::nullopt;
   return ranks;
 }
 
@@ -66,17 +78,12 @@ std::string encode_notes(const std::vector<RankNote>& notes) {
 
 std::optional<std::vector<RankNote>> decode_notes(const std::string& body, int world_size) {
   std::vector<RankNote> notes;
-  for (std::size_t at = 0; at < body.size();) {
-    NoteHead head;
-    if (body.size() - at < sizeof head) return std::nullopt;
-    std::memcpy(&head, body.data() + at, sizeof head);
-    at += sizeof head;
-    const bool makes_sense =
-        head.bytes <= body.size() - at && head.rank >= 0 && head.rank < world_size;
-    if (!makes_sense) return std::nullopt;
-    notes.push_back({head.rank, body.substr(at, head.bytes)});
-    at += head.bytes;
-  }
+  const bool is_whole = read_records<NoteHead>(body, [&](const auto& head, std::string text) {
+    if (head.rank < 0 || head.rank >= world_size) return false;
+    notes.push_back({head.rank, std::move(text)});
+    return true;
+  });
+  if (!is_whole) return std::nullopt;
   return notes;
 }
 
