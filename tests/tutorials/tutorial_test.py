@@ -39,6 +39,7 @@ FILE_NAME = re.compile(r"`([\w.-]+)`:$")
 COMMANDS_NOT_RUN = {"sh", "bash", "shell", "zsh"}  # such a block must be a `console` or a file
 MISSING_NODE = "; missing: node rank 1"  # ddprun says it where nodes have ranks
 END_MARK = "tutorial-test-command-ended"
+PAGE_SECONDS = 300  # below the timeout in CMakeLists.txt, by the time that a cluster takes
 
 Command = collections.namedtuple("Command", "prompt text line shown")
 File = collections.namedtuple("File", "name content")
@@ -134,9 +135,9 @@ class Shell:
             self.lines.put(line.rstrip("\n"))
         self.lines.put(f"{END_MARK} 255")
 
-    def start(self, command, text, deadline):
+    def start(self, command, text, ends_at):
         self.command, self.output, self.code = command, [], None
-        self.ends_at = time.monotonic() + deadline
+        self.ends_at = ends_at
         self.process.stdin.write(
             f"{{\n{text}\n}} </dev/null\n"
             f"__code=$?; printf '\\n%s %s\\n' {END_MARK} $__code; (exit $__code)\n")
@@ -183,6 +184,7 @@ class Session:
     def __init__(self, arguments, folder, environment, shell_command):
         self.folder, self.environment, self.shell_command = folder, environment, shell_command
         self.deadline = arguments.deadline
+        self.ends_at = time.monotonic() + PAGE_SECONDS
         self.replaced = {}
         if not arguments.slurm:  # the page's hosts are this host; other tests may use the port
             self.replaced = {"node0:29400": f"localhost:{free_port()}"}
@@ -215,7 +217,7 @@ class Session:
         if self.replaced and command.prompt.startswith("node"):
             text = text.replace(" --nnodes=2 ", f" --nnodes=2 --node-rank={command.prompt[4:-1]} ")
         shell.may_fail = may_fail
-        shell.start(command, text, self.deadline)
+        shell.start(command, text, min(time.monotonic() + self.deadline, self.ends_at))
 
     def await_first_lines(self, shell):
         """Reads until the shell has printed the lines that the page shows before `...`."""
