@@ -251,7 +251,7 @@ TEST_F(ControlTest, TheSocketIsTheUsersAlone) {
 }
 
 TEST_F(ControlTest, AnotherUserIsNotHeard) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs root, to become somebody else";
+  if (geteuid() != 0) GTEST_SKIP() << "only root becomes another user";
   auto job = running_job("train");
   // The user is refused even if the file system allows the access.
   std::filesystem::permissions(directory_.path(), std::filesystem::perms(0755));

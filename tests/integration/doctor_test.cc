@@ -57,7 +57,7 @@ class DoctorTest : public testing::Test {
  protected:
   void SetUp() override {
     const std::string why_not = NetnsCluster::why_not();
-    if (!why_not.empty()) GTEST_SKIP() << "no host of a test's own: " << why_not;
+    if (!why_not.empty()) GTEST_SKIP() << "no host in a network namespace: " << why_not;
     set_hosts(
         "127.0.0.1 localhost\n10.77.3.1 ill\n::ffff:10.77.3.1 ill\n::ffff:127.0.0.1 localhost\n");
     set_resolver("# none\n");
