@@ -21,6 +21,11 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 find_program(MOLD_PROGRAM mold)
 
+# The headers' templates (Asio, JSON, LibTorch) cost each unit 2 to 4 s. So the sources of a room or
+# of a test program are compiled eight at a time, and their names must differ, also in unnamed
+# namespaces. OFF: a change of one source compiles that source only.
+option(DDPRUN_UNITY "Compile the sources of a room or test program eight at a time" ON)
+
 # Options of ddprun's own targets only: warnings, sanitizers and the linker never reach a
 # user's project.
 add_library(ddprun_compile_options INTERFACE)
@@ -38,6 +43,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(ddprun_compile_options INTERFACE -fpch-preprocess)
 else()
   target_compile_options(ddprun_compile_options INTERFACE -Wno-missing-field-initializers)
+endif()
+if(DDPRUN_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # Warns about a class with members from an unnamed namespace, unless it is in the main source.
+  target_compile_options(ddprun_compile_options INTERFACE -Wno-subobject-linkage)
 endif()
 if(MOLD_PROGRAM)
   target_link_options(ddprun_compile_options INTERFACE -fuse-ld=mold)
@@ -72,6 +81,7 @@ endif()
 function(ddprun_library name)
   cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "SOURCES;LINKS")
   add_library(${name} STATIC ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${DDPRUN_UNITY})
   target_include_directories(${name} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_link_libraries(${name}
     PUBLIC ${arg_LINKS}
