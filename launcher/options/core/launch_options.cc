@@ -107,11 +107,6 @@ Result<int> parse_checkpoint_signal(std::string_view text) {
   return invalid_value(text, "expected USR1, USR2, TERM, HUP or INT");
 }
 
-Result<WorkerStore> parse_worker_store(std::string_view text) {
-  if (const auto who = parse_enum(kWorkerStoreWords, text)) return *who;
-  return invalid_value(text, "expected agent or rank0");
-}
-
 Result<std::uint64_t> parse_log_bytes(std::string_view text) {
   constexpr std::uint64_t kLeast = 4096;
   constexpr std::uint64_t kMost = std::uint64_t{1} << 50;
@@ -131,33 +126,6 @@ Result<std::uint64_t> parse_log_bytes(std::string_view text) {
         text, "expected a size such as 4096, 512K, 100M or 1G, at least 4096 bytes; 0: no limit");
   }
   return bytes;
-}
-
-Result<LogFormat> parse_log_format(std::string_view text) {
-  const std::optional<LogFormat> format = parse_enum(kLogFormatWords, text);
-  if (!format) return invalid_value(text, "expected text or json");
-  return *format;
-}
-
-Result<OnJoin> parse_on_join(std::string_view text) {
-  if (const std::optional<OnJoin> when = parse_enum(kOnJoinWords, text)) return *when;
-  return invalid_value(text, "expected now, checkpoint or restart");
-}
-
-Result<BindPolicy> parse_bind(std::string_view text) {
-  if (const std::optional<BindPolicy> policy = parse_enum(kBindWords, text)) return *policy;
-  return invalid_value(text, "expected none, auto, core, numa or gpu");
-}
-
-Result<BindPolicy> parse_numa_binding(std::string_view text) {
-  if (const std::optional<BindPolicy> policy = parse_enum(kNumaBindingWords, text)) return *policy;
-  return invalid_value(text,
-                       "expected node, socket, exclusive or core-complex; --bind has other values");
-}
-
-Result<GpuVisibility> parse_gpu_visibility(std::string_view text) {
-  if (const std::optional<GpuVisibility> seen = parse_enum(kGpuVisibilityWords, text)) return *seen;
-  return invalid_value(text, "expected all or own");
 }
 
 namespace {
