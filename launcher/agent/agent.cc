@@ -336,7 +336,7 @@ class Agent {
 
   bool is_rank_0_lost() const {
     if (!verdict_) return false;
-    return std::any_of(verdict_->ends.begin(), verdict_->ends.end(), [](const WorkerEnd& end) {
+    return std::ranges::any_of(verdict_->ends, [](const WorkerEnd& end) {
       return end.kind == EndKind::kNodeLost && end.node_rank == NodeRank(0) && !end.host.empty();
     });
   }

@@ -174,8 +174,7 @@ const std::vector<Option>& options_of(What what) {
   static const auto make = [](What command) {
     std::vector<Option> all;
     for (const Option& one : own_options()) {
-      const bool is_its =
-          one.commands.empty() || std::count(one.commands.begin(), one.commands.end(), command) > 0;
+      const bool is_its = one.commands.empty() || std::ranges::count(one.commands, command) > 0;
       if (is_its) all.push_back(one);
     }
     for (const std::string_view name : kServiceOptions) {
@@ -227,8 +226,8 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
   if (options.request.what == What::kSignal) {
     if (words.empty()) return invalid_argument("the signal is missing: ddprun signal USR1 [JOB]");
     std::string name = words.front();
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    std::ranges::transform(name, name.begin(),
+                           [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
     const std::optional<int> signal = signal_by_name(name);
     if (!signal) {
       return invalid_value(words.front(), "expected USR1, SIGTERM, 10, ...").within("signal");

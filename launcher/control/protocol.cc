@@ -34,7 +34,7 @@ bool flag(const Json& json, const char* key) {
 }
 
 std::string shown(std::string text) {
-  std::replace_if(text.begin(), text.end(), is_control, '?');
+  std::ranges::replace_if(text, is_control, '?');
   return clipped(std::move(text), kMaxByBytes);
 }
 
@@ -140,7 +140,7 @@ std::string status_line(const NodeView& node, const Moment& now, const Result<st
   if (!page) return line;
   // The page has line ends only between its elements, so they can become spaces.
   std::string one_line = *page;
-  std::replace(one_line.begin(), one_line.end(), '\n', ' ');
+  std::ranges::replace(one_line, '\n', ' ');
   line.pop_back();
   return line + ",\"service\":" + one_line + "}";
 }

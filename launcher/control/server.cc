@@ -194,10 +194,8 @@ void ControlServer::service_lost() {
 
 void ControlServer::show_workers(const ControlSessionPtr& session, const ControlRequest& request) {
   const NodeView node = node_.view();
-  const bool is_here = !request.rank || std::any_of(node.workers.begin(), node.workers.end(),
-                                                    [&](const WorkerView& worker) {
-                                                      return worker.rank == *request.rank;
-                                                    });
+  const bool is_here =
+      !request.rank || std::ranges::count(node.workers, *request.rank, &WorkerView::rank) > 0;
   if (!is_here) {
     session->say(outcome_line(Outcome::kRefused,
                               "rank " + to_text(*request.rank) + " does not run on this node"));

@@ -133,8 +133,8 @@ void ControlSocket::admit(const std::shared_ptr<State>& state, const ControlSess
   std::vector<ControlSessionPtr>& all = state->sessions;
   std::erase_if(all, [](const ControlSessionPtr& one) { return !one->is_open(); });
   const auto is_silent = [](const ControlSessionPtr& one) { return !one->has_asked_; };
-  const auto silent = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), is_silent));
-  if (silent >= kMaxSilent) (*std::find_if(all.begin(), all.end(), is_silent))->close();
+  const auto silent = static_cast<std::size_t>(std::ranges::count_if(all, is_silent));
+  if (silent >= kMaxSilent) (*std::ranges::find_if(all, is_silent))->close();
   if (all.size() >= kMaxConnections) {
     session->say(outcome_line(Outcome::kRefused, "too many commands wait for this ddprun"));
     return session->end();

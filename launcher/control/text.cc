@@ -17,7 +17,7 @@ using Json = nlohmann::json;
 // Replaces control characters. Workers or unauthenticated peers may have written some of the
 // text.
 std::string printable(std::string words) {
-  std::replace_if(words.begin(), words.end(), is_control, '?');
+  std::ranges::replace_if(words, is_control, '?');
   return words;
 }
 

@@ -42,7 +42,7 @@ std::vector<std::string> directories() {
   const std::string user = std::to_string(geteuid());
   std::vector<std::string> found;
   const auto add = [&](const std::string& path) {
-    if (std::find(found.begin(), found.end(), path) == found.end()) found.push_back(path);
+    if (std::ranges::count(found, path) == 0) found.push_back(path);
   };
   for (const std::string& run : {variable("XDG_RUNTIME_DIR"), "/run/user/" + user}) {
     if (run.starts_with('/') && is_own_directory(run)) add(run + "/ddprun");
@@ -69,7 +69,7 @@ std::vector<std::string> stand_ins_of(const std::string& home) {
       found.push_back(base + "/" + entry->d_name);
     }
   }
-  std::sort(found.begin(), found.end());
+  std::ranges::sort(found);
   return found;
 }
 
@@ -159,8 +159,8 @@ std::string control_socket_path(const ControlHome& home, std::string_view job, p
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
            c == '_';
   };
-  std::replace_if(
-      name.begin(), name.end(), [&](char c) { return !is_plain(c); }, '_');
+  std::ranges::replace_if(
+      name, [&](char c) { return !is_plain(c); }, '_');
   return home.path + "/" + name + "." + std::to_string(pid);
 }
 
@@ -208,8 +208,7 @@ std::vector<ControlPlace> find_control_sockets() {
     remove_control_socket(place.path);
     return true;
   });
-  std::sort(found.begin(), found.end(),
-            [](const ControlPlace& a, const ControlPlace& b) { return a.pid < b.pid; });
+  std::ranges::sort(found, {}, &ControlPlace::pid);
   return found;
 }
 

@@ -133,8 +133,7 @@ Result<void> check_variables(LaunchOptions& options) {
     constexpr std::string_view kPrefix = "PET_";
     if (!variable.starts_with(kPrefix)) continue;
     std::string name = with_dashes(variable.substr(kPrefix.size()));
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](unsigned char c) { return std::tolower(c); });
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
     if (find_option("--" + name)) continue;
     if (const RefusedOption* refused = find_refused(name)) {
       return refuse_torchruns(variable, *refused);

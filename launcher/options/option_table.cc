@@ -153,7 +153,7 @@ Result<void> check_signals(const std::string& text) {
 std::function<Result<void>(const std::string&)> check_word(std::vector<std::string> words,
                                                            const char* instead) {
   return [words = std::move(words), instead](const std::string& text) -> Result<void> {
-    if (std::find(words.begin(), words.end(), text) != words.end()) return {};
+    if (std::ranges::count(words, text) > 0) return {};
     return invalid_value(text, instead);
   };
 }
@@ -482,8 +482,7 @@ const RefusedOption* find_refused(const std::string& name) {
       {"duplicate-stderr-filters", "give -t 2 and search its files"},
       {"print-completion", "use ddprun completion bash, or zsh"},
   };
-  const auto found = std::find_if(table.begin(), table.end(),
-                                  [&](const RefusedOption& one) { return one.name == name; });
+  const auto found = std::ranges::find(table, name, &RefusedOption::name);
   return found == table.end() ? nullptr : &*found;
 }
 
@@ -505,19 +504,18 @@ const OptionSpec* find_option(const std::string& given) {
 }
 
 std::string with_underscores(std::string name) {
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::ranges::replace(name, '-', '_');
   return name;
 }
 
 std::string with_dashes(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
+  std::ranges::replace(name, '_', '-');
   return name;
 }
 
 std::string environment_name(const std::string& name) {
   std::string upper = with_underscores(name);
-  std::transform(upper.begin(), upper.end(), upper.begin(),
-                 [](unsigned char c) { return std::toupper(c); });
+  std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return std::toupper(c); });
   return "PET_" + upper;
 }
 

@@ -266,8 +266,8 @@ namespace {
 std::string as_file_name(std::string text) {
   constexpr std::size_t kMostBytes = 100;
   text.resize(std::min(text.size(), kMostBytes));
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == '/' || is_control(c); }, '_');
+  std::ranges::replace_if(
+      text, [](char c) { return c == '/' || is_control(c); }, '_');
   return text;
 }
 

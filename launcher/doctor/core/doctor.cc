@@ -29,8 +29,7 @@ std::string padded(std::string_view text, std::size_t columns) {
 
 std::string summary(const std::vector<Finding>& findings) {
   const auto count = [&](Level level) {
-    return std::count_if(findings.begin(), findings.end(),
-                         [&](const Finding& one) { return one.level == level; });
+    return std::ranges::count(findings, level, &Finding::level);
   };
   std::vector<std::string> parts;
   for (const auto& [level, noun] :

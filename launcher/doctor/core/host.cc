@@ -295,7 +295,7 @@ std::optional<Finding> judge_cgroup(const DoctorFacts& facts) {
     finding.seen = "ddprun cannot make a cgroup below " + cgroup.path;
     finding.rate(kNote, effect,
                  "systemd-run --user --scope -p Delegate=yes ddprun ..., or run as root");
-  } else if (std::find(controllers.begin(), controllers.end(), "memory") == controllers.end()) {
+  } else if (std::ranges::count(controllers, "memory") == 0) {
     finding.seen += ", without the memory controller";
     finding.rate(kNote, "out-of-memory kills are read from the count of the whole machine",
                  "delegate it: Delegate=memory pids; if both versions are mounted, v1 has it");
@@ -344,7 +344,7 @@ std::optional<Finding> judge_clock_source(const DoctorFacts& facts) {
                   .details = {{"source", source}}};
   constexpr std::array<std::string_view, 5> kSlow{"hpet", "acpi_pm", "jiffies", "pit",
                                                   "refined-jiffies"};
-  if (std::find(kSlow.begin(), kSlow.end(), source) == kSlow.end()) return finding;
+  if (std::ranges::count(kSlow, source) == 0) return finding;
   finding.rate(
       kWarning,
       "reading the clock is a system call of a microsecond or more, and PyTorch, NCCL and "

@@ -139,9 +139,8 @@ std::optional<Finding> judge_name_service(const DoctorFacts& facts) {
 std::optional<Finding> judge_address_names(const DoctorFacts& facts) {
   const std::vector<LookUp>& all = facts.names.of_addresses;
   if (all.empty()) return std::nullopt;
-  const LookUp& slowest = *std::max_element(
-      all.begin(), all.end(),
-      [](const auto& a, const auto& b) { return seconds_of(a.took) < seconds_of(b.took); });
+  const LookUp& slowest = *std::ranges::max_element(
+      all, [](const auto& a, const auto& b) { return seconds_of(a.took) < seconds_of(b.took); });
   std::vector<std::string> addresses;
   std::vector<std::string> slow;
   Finding finding;
@@ -216,8 +215,7 @@ std::string try_text(const ConnectTry& one, std::uint16_t port) {
 }
 
 bool has_try(const EndpointFacts& endpoint, ConnectTry::Outcome outcome) {
-  return std::any_of(endpoint.tries.begin(), endpoint.tries.end(),
-                     [&](const ConnectTry& one) { return one.outcome == outcome; });
+  return std::ranges::count(endpoint.tries, outcome, &ConnectTry::outcome) > 0;
 }
 
 std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
@@ -340,9 +338,7 @@ std::optional<Finding> judge_source_address(const DoctorFacts& facts) {
   std::string source;
   if (network.endpoint) {
     const std::vector<ConnectTry>& tries = network.endpoint->tries;
-    auto best = std::find_if(tries.begin(), tries.end(), [](const ConnectTry& one) {
-      return one.outcome == ConnectTry::Outcome::kConnected;
-    });
+    auto best = std::ranges::find(tries, ConnectTry::Outcome::kConnected, &ConnectTry::outcome);
     if (best == tries.end()) best = tries.begin();
     if (best != tries.end()) source = best->source;
   }
@@ -355,8 +351,7 @@ std::optional<Finding> judge_source_address(const DoctorFacts& facts) {
     }
     return Finding{.seen = "this host's addresses: " + interfaces_text(network.interfaces)};
   }
-  const auto own = std::find_if(network.interfaces.begin(), network.interfaces.end(),
-                                [&](const NamedAddress& one) { return one.address == source; });
+  const auto own = std::ranges::find(network.interfaces, source, &NamedAddress::address);
   const std::string interface = own == network.interfaces.end() ? "" : " (" + own->interface + ")";
   Finding finding{.seen = "for the endpoint this host's address is " + source + interface,
                   .details = {{"address", source}}};
@@ -401,7 +396,7 @@ bool names_an_interface(const std::string& variable, std::string value,
   if (is_nccl && value.starts_with('=')) value.erase(0, 1);
   for (const std::string& part : split(value, ',')) {
     const std::string wanted = part.substr(0, part.find(':'));
-    const bool found = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    const bool found = std::ranges::any_of(names, [&](const std::string& name) {
       return whole ? name == wanted : name.starts_with(wanted);
     });
     if (found && !wanted.empty()) return true;
@@ -436,7 +431,7 @@ bool overlap(PortRange a, PortRange b) { return a.first <= b.last && b.first <= 
 // Returns whether the kernel may give a port of the range to a connection.
 bool may_be_taken(PortRange ports, const NetworkFacts& network) {
   if (!network.ephemeral || !overlap(ports, *network.ephemeral)) return false;
-  return std::none_of(network.reserved.begin(), network.reserved.end(), [&](PortRange reserved) {
+  return std::ranges::none_of(network.reserved, [&](PortRange reserved) {
     return reserved.first <= ports.first && ports.last <= reserved.last;
   });
 }

@@ -50,9 +50,7 @@ struct Member {
 };
 
 const FlightGroupFacts* facts_of(const RankFlight& flight, std::uint64_t group) {
-  const auto found =
-      std::find_if(flight.groups.begin(), flight.groups.end(),
-                   [group](const FlightGroupFacts& facts) { return facts.id == group; });
+  const auto found = std::ranges::find(flight.groups, group, &FlightGroupFacts::id);
   return found == flight.groups.end() ? nullptr : &*found;
 }
 
@@ -67,8 +65,7 @@ bool is_member(const Flights& flights, const RankFlight& flight, std::uint64_t g
     all_are_known = all_are_known || facts->ranks.size() == facts->size;
   }
   if (!all_are_known && facts_of(flight, group)) return true;
-  return std::ranges::any_of(flight.calls,
-                             [group](const FlightEntry& call) { return call.group == group; });
+  return std::ranges::count(flight.calls, group, &FlightEntry::group) > 0;
 }
 
 std::vector<Member> members_of(const Flights& flights, std::uint64_t group) {
@@ -112,7 +109,7 @@ std::vector<Variant> variants_of(const std::vector<Member>& members, std::uint64
   }
   std::vector<Variant> variants;
   for (auto& [key, variant] : by_signature) variants.push_back(std::move(variant));
-  std::stable_sort(variants.begin(), variants.end(), [](const Variant& a, const Variant& b) {
+  std::ranges::stable_sort(variants, [](const Variant& a, const Variant& b) {
     return std::pair(b.ranks.size(), a.ranks.front()) < std::pair(a.ranks.size(), b.ranks.front());
   });
   return variants;
@@ -137,7 +134,7 @@ void find_mismatch(const Flights& flights, const std::vector<Member>& members, s
       if (i == 0 && !none_has_most) continue;
       finding.ranks.insert(finding.ranks.end(), one.ranks.begin(), one.ranks.end());
     }
-    std::sort(finding.ranks.begin(), finding.ranks.end());
+    std::ranges::sort(finding.ranks);
     findings.push_back(std::move(finding));
     return;
   }
@@ -222,8 +219,7 @@ std::set<std::uint64_t> groups_in(const Flights& flights) {
 }
 
 const FlightEntry* in_progress(const RankFlight& flight) {
-  const auto found = std::ranges::find_if(
-      flight.calls, [](const FlightEntry& call) { return call.ended_ns == 0; });
+  const auto found = std::ranges::find(flight.calls, 0u, &FlightEntry::ended_ns);
   return found == flight.calls.end() ? nullptr : &*found;
 }
 
@@ -263,8 +259,7 @@ std::string doing_text(const Flights& flights, const RankFlight& flight) {
 
 std::vector<FlightFinding> compare_flights(const Flights& given) {
   Flights flights = given;
-  std::stable_sort(flights.begin(), flights.end(),
-                   [](const RankFlight& a, const RankFlight& b) { return a.rank < b.rank; });
+  std::ranges::stable_sort(flights, {}, &RankFlight::rank);
   std::vector<FlightFinding> findings;
   for (const std::uint64_t group : groups_in(flights)) {
     const std::vector<Member> members = members_of(flights, group);
@@ -279,8 +274,7 @@ std::vector<FlightFinding> compare_flights(const Flights& given) {
          .ranks = {flight.rank.value},
          .text = "rank " + to_text(flight.rank) + ": " + doing_text(flights, flight)});
   }
-  std::stable_sort(findings.begin(), findings.end(),
-                   [](const FlightFinding& a, const FlightFinding& b) { return a.kind < b.kind; });
+  std::ranges::stable_sort(findings, {}, &FlightFinding::kind);
   return findings;
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 // Replaces control characters, so that the text fits in one line.
 std::string printable(std::string text) {
-  std::replace_if(text.begin(), text.end(), is_control, '?');
+  std::ranges::replace_if(text, is_control, '?');
   return text;
 }
 

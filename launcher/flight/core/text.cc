@@ -17,7 +17,7 @@ using Row = std::array<std::string, kHead.size()>;
 
 // Replaces control characters. Workers wrote some of the text.
 std::string printable(std::string text) {
-  std::replace_if(text.begin(), text.end(), is_control, '?');
+  std::ranges::replace_if(text, is_control, '?');
   return text;
 }
 

@@ -32,8 +32,7 @@ std::vector<Home> homes_of(const Cores& cores) {
   }
   std::vector<Home> homes;
   for (auto& [node, home] : by_node) homes.push_back(std::move(home));
-  std::stable_sort(homes.begin(), homes.end(),
-                   [](const Home& a, const Home& b) { return a.package < b.package; });
+  std::ranges::stable_sort(homes, {}, &Home::package);
   return homes;
 }
 
@@ -156,9 +155,9 @@ class Placing {
   std::vector<std::size_t> next_to(const GpuPlace& gpu) const {
     std::vector<std::size_t> near;
     for (std::size_t i = 0; i < homes_.size(); ++i) {
-      const bool is_near = std::any_of(
-          homes_[i].cores.begin(), homes_[i].cores.end(),
-          [&](const ProcessorCore& core) { return !common(core.cpus, gpu.near).empty(); });
+      const bool is_near = std::ranges::any_of(homes_[i].cores, [&](const ProcessorCore& core) {
+        return !common(core.cpus, gpu.near).empty();
+      });
       if (is_near) near.push_back(i);
     }
     return near;
@@ -191,7 +190,7 @@ class Placing {
       homes_[roomiest(homes_, near)].workers.push_back(static_cast<int>(worker));
     }
     give_homes_to(without_gpu);
-    for (Home& home : homes_) std::sort(home.workers.begin(), home.workers.end());
+    for (Home& home : homes_) std::ranges::sort(home.workers);
   }
 
   void give_homes_to(const std::vector<std::size_t>& workers) {
@@ -204,11 +203,10 @@ class Placing {
       chosen.push_back(home);
     }
     // Workers with neighbouring ranks get neighbouring places.
-    std::sort(chosen.begin(), chosen.end());
+    std::ranges::sort(chosen);
     for (Home& home : homes_) {
       std::erase_if(home.workers, [&](int one) {
-        return std::find(workers.begin(), workers.end(), static_cast<std::size_t>(one)) !=
-               workers.end();
+        return std::ranges::count(workers, static_cast<std::size_t>(one)) > 0;
       });
     }
     for (std::size_t i = 0; i < workers.size(); ++i) {
@@ -276,8 +274,8 @@ class Placing {
     for (const ProcessorCore& core : home.cores) by_cache[core.cache].push_back(core);
     std::vector<Cores> caches;
     for (auto& [cache, cores] : by_cache) caches.push_back(std::move(cores));
-    std::stable_sort(caches.begin(), caches.end(),
-                     [](const Cores& a, const Cores& b) { return a.size() > b.size(); });
+    std::ranges::stable_sort(caches,
+                             [](const Cores& a, const Cores& b) { return a.size() > b.size(); });
     for (std::size_t i = 0; i < caches.size(); ++i) {
       std::vector<int> workers;
       for (std::size_t j = i; j < home.workers.size(); j += caches.size()) {
@@ -320,7 +318,7 @@ std::vector<ProcessorCore> usable_cores(const Machine& machine) {
     core.cpus = common(core.cpus, machine.usable);
     if (!core.cpus.empty()) cores.push_back(std::move(core));
   }
-  std::stable_sort(cores.begin(), cores.end(), [](const auto& a, const auto& b) {
+  std::ranges::stable_sort(cores, [](const auto& a, const auto& b) {
     return std::tie(a.package, a.numa_node, a.cache) < std::tie(b.package, b.numa_node, b.cache);
   });
   return cores;

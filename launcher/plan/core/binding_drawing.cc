@@ -33,8 +33,8 @@ class Sketch {
       nodes_[{core.package, core.numa_node}].push_back(&core);
       all_.insert(core.cpus.begin(), core.cpus.end());
     }
-    is_bound_ = std::any_of(placement_.seats.begin(), placement_.seats.end(),
-                            [](const Seat& seat) { return !seat.cpus.empty(); });
+    is_bound_ =
+        std::ranges::any_of(placement_.seats, [](const Seat& seat) { return !seat.cpus.empty(); });
     width_ = std::to_string(placement_.seats.size() - 1).size();
   }
 

@@ -195,16 +195,15 @@ void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions&
     return on(UserSignal{options_.checkpoint_signal, UserSignal::Way::kManager}, now, out);
   }
   if (!ends_.empty()) {
-    if (!hold_back_until_ && std::all_of(ends_.begin(), ends_.end(), [](const DatedEnd& dated) {
+    if (!hold_back_until_ && std::ranges::all_of(ends_, [](const DatedEnd& dated) {
           return may_be_an_order(dated.end);
         })) {
       hold_back_until_ = now + kSignalHoldBack;
       return;
     }
     // If there is also a real failure, do not wait for the ends that are held back.
-    const bool real = std::any_of(ends_.begin(), ends_.end(), [](const DatedEnd& dated) {
-      return !may_be_an_order(dated.end);
-    });
+    const bool real = std::ranges::any_of(
+        ends_, [](const DatedEnd& dated) { return !may_be_an_order(dated.end); });
     if (real) declare_failure(now, out);
     return;
   }
@@ -290,10 +289,9 @@ void Supervisor::take_down(const WorkersEnded& ended, TimePoint now, SupervisorA
 void Supervisor::declare_failure(TimePoint now, SupervisorActions& out) {
   hold_back_until_.reset();
   // Ages make the earlier of two ends the likelier cause.
-  const auto first =
-      std::min_element(ends_.begin(), ends_.end(), [&](const DatedEnd& a, const DatedEnd& b) {
-        return is_likelier_cause(a.as_of(now), b.as_of(now));
-      });
+  const auto first = std::ranges::min_element(ends_, [&](const DatedEnd& a, const DatedEnd& b) {
+    return is_likelier_cause(a.as_of(now), b.as_of(now));
+  });
   std::string text = describe(first->end);
   if (alive_ > 0) text += "; stopping the other " + counted(alive_, "worker");
   out.push_back(Say{Say::Level::kError, std::move(text)});
@@ -364,7 +362,7 @@ void Supervisor::tell_to_save(const UserSignal& signal, SupervisorActions& out) 
 
 bool Supervisor::died_of_being_asked() const {
   if (options_.checkpoint_signal == 0) return false;
-  return std::any_of(ends_.begin(), ends_.end(), [this](const DatedEnd& dated) {
+  return std::ranges::any_of(ends_, [this](const DatedEnd& dated) {
     return dated.end.kind == EndKind::kSignaled && dated.end.code == options_.checkpoint_signal;
   });
 }
