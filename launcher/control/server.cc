@@ -16,24 +16,6 @@ constexpr std::array kStreams{OutputStream::kOut, OutputStream::kErr};
 
 Moment moment() { return {.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()}; }
 
-UserRequest for_service(const ControlRequest& request, std::uint64_t number) {
-  UserRequest asked{.number = number,
-                    .by = request.by,
-                    .signal = request.signal,
-                    .rank = request.rank,
-                    .at_once = request.at_once};
-  switch (request.what) {
-    case ControlRequest::What::kStop: asked.what = UserRequest::What::kStop; break;
-    case ControlRequest::What::kRestart: asked.what = UserRequest::What::kRestart; break;
-    case ControlRequest::What::kSignal: asked.what = UserRequest::What::kSignal; break;
-    case ControlRequest::What::kWho:
-    case ControlRequest::What::kLogs:
-    case ControlRequest::What::kFlight:
-    case ControlRequest::What::kStatus: break;
-  }
-  return asked;
-}
-
 }  // namespace
 
 ControlServer::ControlServer(boost::asio::io_context& io, UniqueFd listener, ControlledNode node,
@@ -76,7 +58,9 @@ void ControlServer::ask_service(const ControlSessionPtr& session, const ControlR
   const std::uint64_t number = ++last_number_;
   Question question{session, request,
                     std::make_shared<boost::asio::steady_timer>(io_, kServicePatience)};
-  if (!node_.ask_service(for_service(request, number))) {
+  UserRequest asked = for_service(request);
+  asked.number = number;
+  if (!node_.ask_service(asked)) {
     return without_service(question,
                            Error{.kind = ErrorKind::kConnection,
                                  .cause = "the rendezvous service cannot be reached now"});
