@@ -33,10 +33,7 @@ bool flag(const Json& json, const char* key) {
   return found != json.end() && found->get<bool>();
 }
 
-std::string shown(std::string text) {
-  std::ranges::replace_if(text, is_control, '?');
-  return clipped(std::move(text), kMaxByBytes);
-}
+std::string shown(std::string text) { return clipped(in_one_line(std::move(text)), kMaxByBytes); }
 
 void put_time(Json& json, const std::string& key, const Moment& now, TimePoint when) {
   json[key] = calendar_text(now, when);

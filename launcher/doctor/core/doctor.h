@@ -84,7 +84,5 @@ std::string report_text(const std::vector<Finding>& findings, const ReportStyle&
 
 // Returns a size as text: "16.0 MiB".
 std::string bytes_text(std::uint64_t bytes);
-// Returns the parts as text: "a, b, c".
-std::string list_text(const std::vector<std::string>& parts);
 
 }  // namespace ddprun

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/counted.h"
+#include "base/joined.h"
 #include "launcher/doctor/core/doctor.h"
 
 namespace ddprun {
@@ -178,7 +179,7 @@ std::optional<Finding> judge_locked_memory(const DoctorFacts& facts) {
     finding.rate(kWarning, "io_uring and pinned buffers of data loaders fail above this limit",
                  advice);
   } else {
-    finding.seen += "; RDMA devices: " + list_text(limits.rdma_devices);
+    finding.seen += "; RDMA devices: " + joined(limits.rdma_devices);
     if (unlimited) return finding;
     finding.rate(
         limits.locked_memory_binds ? kProblem : kWarning,
@@ -287,9 +288,8 @@ std::optional<Finding> judge_cgroup(const DoctorFacts& facts) {
         .advice =
             "boot with systemd.unified_cgroup_hierarchy=1; mount /sys/fs/cgroup into containers"};
   }
-  Finding finding{
-      .seen = "ddprun can make a cgroup of v2 below " + cgroup.path,
-      .details = {{"path", cgroup.path}, {"controllers", list_text(cgroup.controllers)}}};
+  Finding finding{.seen = "ddprun can make a cgroup of v2 below " + cgroup.path,
+                  .details = {{"path", cgroup.path}, {"controllers", joined(cgroup.controllers)}}};
   const auto& controllers = cgroup.controllers;
   if (!cgroup.can_make_children) {
     finding.seen = "ddprun cannot make a cgroup below " + cgroup.path;
@@ -360,7 +360,7 @@ std::optional<Finding> judge_debuggers(const DoctorFacts& facts) {
   if (debuggers.has_gdb) there.push_back("gdb");
   if (debuggers.has_py_spy) there.push_back("py-spy");
   Finding finding{.seen = there.empty() ? "neither gdb nor py-spy is in PATH"
-                                        : list_text(there) + (there.size() > 1 ? " are" : " is") +
+                                        : joined(there) + (there.size() > 1 ? " are" : " is") +
                                               " available for backtraces of hung workers",
                   .details = {{"gdb", debuggers.has_gdb},
                               {"py_spy", debuggers.has_py_spy},

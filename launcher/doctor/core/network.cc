@@ -3,6 +3,7 @@
 #include <array>
 #include <cmath>
 
+#include "base/joined.h"
 #include "launcher/doctor/core/doctor.h"
 
 namespace ddprun {
@@ -33,14 +34,14 @@ std::string answer_text(const LookUp& look_up) {
              ")";
     case LookUp::Outcome::kFound: break;
   }
-  return look_up.asked + " resolves to " + list_text(look_up.found) + " (" + to_text(look_up.took) +
+  return look_up.asked + " resolves to " + joined(look_up.found) + " (" + to_text(look_up.took) +
          ")";
 }
 
 Details look_up_details(const LookUp& look_up) {
   return {{"asked", look_up.asked},
           {"took_s", seconds_of(look_up.took)},
-          {"found", list_text(look_up.found)}};
+          {"found", joined(look_up.found)}};
 }
 
 bool is_slow(const LookUp& look_up) {
@@ -108,7 +109,7 @@ std::optional<Finding> judge_name_service(const DoctorFacts& facts) {
     ++answering;
     slowest = std::max(slowest, server.took);
   }
-  Finding finding{.seen = "name server " + list_text(texts)};
+  Finding finding{.seen = "name server " + joined(texts)};
   for (const NameServer& server : servers) {
     finding.details.emplace_back(server.address, seconds_of(server.took));
   }
@@ -150,14 +151,14 @@ std::optional<Finding> judge_address_names(const DoctorFacts& facts) {
     finding.details.emplace_back(one.asked, seconds_of(one.took));
   }
   if (slow.empty()) {
-    finding.seen = "asked for the names of " + list_text(addresses) + ": answered within " +
+    finding.seen = "asked for the names of " + joined(addresses) + ": answered within " +
                    to_text(slowest.took);
     return finding;
   }
   const bool silent = slowest.outcome == LookUp::Outcome::kSilent;
   finding.seen = (silent ? "no server answered within " : "it took up to ") +
                  to_text(slowest.took) +
-                 (silent ? " for the name of " : " to look up the name of ") + list_text(slow);
+                 (silent ? " for the name of " : " to look up the name of ") + joined(slow);
   finding.rate(
       silent ? kProblem : level_of_look_up(slowest.took),
       "PyTorch's store client asks for the name of MASTER_ADDR before it connects, even if that is "
@@ -227,7 +228,7 @@ std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
     texts.push_back(try_text(one, endpoint.address.port));
     finding.details.emplace_back(one.address, seconds_of(one.took));
   }
-  finding.seen = list_text(texts);
+  finding.seen = joined(texts);
   const ConnectTry& first = endpoint.tries.front();
   if (has_try(endpoint, ConnectTry::Outcome::kConnected)) {
     if (first.outcome == ConnectTry::Outcome::kConnected) return finding;
@@ -314,7 +315,7 @@ std::string interfaces_text(const std::vector<NamedAddress>& interfaces) {
   std::vector<std::string> texts;
   for (const NamedAddress& one : interfaces)
     texts.push_back(one.address + " (" + one.interface + ")");
-  return list_text(texts);
+  return joined(texts);
 }
 
 Finding judge_local_address(const LocalAddressFacts& local) {
@@ -415,10 +416,10 @@ std::optional<Finding> judge_interface_variables(const DoctorFacts& facts) {
     if (!names_an_interface(variable, value, network.interface_names))
       wrong.push_back(texts.back());
   }
-  finding.seen = list_text(texts);
+  finding.seen = joined(texts);
   if (wrong.empty()) return finding;
-  finding.seen = list_text(wrong) + ": this host has no such interface, but " +
-                 list_text(network.interface_names);
+  finding.seen =
+      joined(wrong) + ": this host has no such interface, but " + joined(network.interface_names);
   finding.rate(kProblem, "workers fail when they set up their process group",
                "unset the variable, or name an interface of this host");
   return finding;

@@ -8,15 +8,9 @@
 namespace ddprun {
 namespace {
 
-// Replaces control characters, so that the text fits in one line.
-std::string printable(std::string text) {
-  std::ranges::replace_if(text, is_control, '?');
-  return text;
-}
-
 FlightGroupFacts facts_of(const FlightGroup& group) {
   FlightGroupFacts facts{.id = group.id,
-                         .name = printable(text_in(group.name)),
+                         .name = in_one_line(text_in(group.name)),
                          .size = group.size,
                          .digest = group.digest};
   const std::size_t listed = std::min<std::size_t>(group.listed, group.ranks.size());
@@ -46,7 +40,7 @@ void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight) {
   const std::size_t known =
       std::min<std::size_t>(page.origin_count.load(std::memory_order_acquire), page.origins.size());
   for (const std::uint32_t origin : origins) {
-    if (origin <= known) flight.origins[origin] = printable(text_in(page.origins[origin - 1]));
+    if (origin <= known) flight.origins[origin] = in_one_line(text_in(page.origins[origin - 1]));
   }
 }
 
