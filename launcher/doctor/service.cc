@@ -89,38 +89,24 @@ class Conversation {
   std::string plain_;
 };
 
-// TopTexts: collects the string members of a JSON object. Stops at a nested value or where the
-// text is truncated.
-class TopTexts : public nlohmann::json_sax<nlohmann::json> {
- public:
+// Returns the string members of a JSON object, up to a nested value or to where the text is
+// truncated.
+std::map<std::string, std::string> top_texts(std::string_view text) {
+  using Json = nlohmann::json;
+  using Event = Json::parse_event_t;
   std::map<std::string, std::string> texts;
-
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t& text) override {
-    texts[key_] = text;
+  std::string key;
+  bool has_ended = false;
+  const auto take = [&](int depth, Event event, Json& parsed) {
+    has_ended =
+        has_ended || event == Event::array_start || (event == Event::object_start && depth > 0);
+    if (!has_ended && event == Event::key) key = parsed.get<std::string>();
+    if (!has_ended && event == Event::value && parsed.is_string()) texts[key] = parsed;
     return true;
-  }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return std::exchange(is_inside_, true) == false; }
-  bool key(string_t& name) override {
-    key_ = name;
-    return true;
-  }
-  bool end_object() override { return true; }
-  bool start_array(std::size_t) override { return false; }
-  bool end_array() override { return true; }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
-    return false;
-  }
-
- private:
-  bool is_inside_ = false;
-  std::string key_;
-};
+  };
+  [[maybe_unused]] const Json ignored = Json::parse(text, take, /*allow_exceptions=*/false);
+  return texts;
+}
 
 // Returns an answer for an error: kSilent for a timeout, `otherwise` for any other error.
 ServiceAnswer failed(const Error& error, const Deadline& deadline,
@@ -243,17 +229,16 @@ ServiceAnswer read_status_answer(std::string_view heard, Duration ours) {
     answer.outcome = ServiceAnswer::Outcome::kWantsTls;
     return answer;
   }
-  TopTexts top;
-  nlohmann::json::sax_parse(body, &top, nlohmann::json::input_format_t::json, false);
-  const bool is_ours = top.texts.contains("version") && top.texts.contains("host");
+  std::map<std::string, std::string> texts = top_texts(body);
+  const bool is_ours = texts.contains("version") && texts.contains("host");
   if (status != 200 || !is_ours) {
     answer.why = "it answers HTTP " + std::to_string(status) + " when asked for /status.json";
     return answer;
   }
   answer.outcome = ServiceAnswer::Outcome::kService;
-  answer.version = top.texts["version"];
-  answer.host = top.texts["host"];
-  if (const auto theirs = parse_utc(top.texts["time"])) answer.clock_ahead = *theirs - ours;
+  answer.version = texts["version"];
+  answer.host = texts["host"];
+  if (const auto theirs = parse_utc(texts["time"])) answer.clock_ahead = *theirs - ours;
   return answer;
 }
 
