@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 #include <functional>
-#include <span>
 #include <string_view>
 
 #include "base/nearest_word.h"

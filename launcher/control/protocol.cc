@@ -7,6 +7,7 @@
 
 #include "base/hex.h"
 #include "base/is_control.h"
+#include "rendezvous/http/status_page.h"
 #include "rendezvous/protocol/control_json.h"
 
 namespace ddprun {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "launcher/flight/json.h"
+#include "rendezvous/http/status_page.h"
 
 namespace ddprun {
 

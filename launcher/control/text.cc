@@ -1,6 +1,5 @@
 #include "launcher/control/text.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>

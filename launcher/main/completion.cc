@@ -1,6 +1,5 @@
 #include "launcher/main/completion.h"
 
-#include <algorithm>
 #include <cstdio>
 
 #include "base/fail.h"

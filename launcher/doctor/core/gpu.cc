@@ -1,5 +1,4 @@
 // Checks of GPUs, their driver, and NCCL. See launcher/doctor/core/doctor.h.
-#include <algorithm>
 
 #include "base/counted.h"
 #include "base/parse_number.h"

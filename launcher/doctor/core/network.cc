@@ -1,7 +1,5 @@
 // Checks of names, the endpoint and ports. See launcher/doctor/core/doctor.h.
 #include <algorithm>
-#include <array>
-#include <cmath>
 
 #include "base/joined.h"
 #include "launcher/doctor/core/doctor.h"

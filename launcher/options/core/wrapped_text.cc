@@ -1,6 +1,5 @@
 #include "launcher/options/core/wrapped_text.h"
 
-#include <algorithm>
 #include <sstream>
 
 #include "base/is_control.h"
