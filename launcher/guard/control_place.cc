@@ -149,10 +149,6 @@ ControlHome find_control_home() {
           home + " is not used for the socket of ddprun's commands: " + why + "; using " + other};
 }
 
-std::string control_socket_path(std::string_view job, pid_t pid) {
-  return control_socket_path(find_control_home(), job, pid);
-}
-
 std::string control_socket_path(const ControlHome& home, std::string_view job, pid_t pid) {
   std::string name(job.substr(0, kJobBytesInName));
   const auto is_plain = [](char c) {

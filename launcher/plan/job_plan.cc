@@ -241,23 +241,14 @@ Result<AgentConfig> plan_call(LaunchOptions options) {
 }
 
 PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
-  PlanOptions plan;
-  plan.command = config.command;
-  plan.slots = config.slots;
-  plan.role = config.options.role;
-  plan.run_id = config.options.rdzv_id;
-  plan.max_restarts = config.options.max_restarts;
-  plan.ports = config.options.ports;
-  plan.checkpoint_signal = config.options.checkpoint_signal;
-  plan.log_directory = std::move(log_directory);
-  plan.seats = config.binding.seats;
-  plan.own_devices = config.own_devices;
-  plan.variables = config.options.variables;
-  plan.virtual_local_rank = config.options.virtual_local_rank;
-  plan.inherits_omp_threads = config.inherits_omp_threads;
-  plan.agent_store = config.options.has_agent_store();
-  plan.inherited_nccl_async_error_handling = config.inherited_nccl_async_error_handling;
-  return plan;
+  return {.options = config.options,
+          .command = config.command,
+          .slots = config.slots,
+          .log_directory = std::move(log_directory),
+          .seats = config.binding.seats,
+          .own_devices = config.own_devices,
+          .inherits_omp_threads = config.inherits_omp_threads,
+          .inherited_nccl_async_error_handling = config.inherited_nccl_async_error_handling};
 }
 
 namespace {
