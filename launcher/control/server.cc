@@ -37,13 +37,10 @@ Rank ControlServer::rank_of(LocalRank rank) const { return Rank(first_rank_ + ra
 void ControlServer::take(const ControlSessionPtr& session, std::string_view line) {
   const Result<ControlRequest> request = parse_request(line);
   if (!request) {
-    session->say(outcome_line(Outcome::kRefused, request.error().cause));
-    return session->end();
+    return session->answer(outcome_line(Outcome::kRefused, request.error().cause));
   }
   switch (request->what) {
-    case ControlRequest::What::kWho:
-      session->say(who_line(node_.view(), moment()));
-      return session->end();
+    case ControlRequest::What::kWho: return session->answer(who_line(node_.view(), moment()));
     case ControlRequest::What::kLogs:
     case ControlRequest::What::kFlight: return show_workers(session, *request);
     case ControlRequest::What::kStatus:
@@ -87,8 +84,7 @@ void ControlServer::answered(const Answer& answer) {
   question.patience->cancel();
   const ControlSessionPtr& session = question.session;
   if (question.request.what == ControlRequest::What::kStatus && answer.done) {
-    session->say(status_line(node_.view(), moment(), Result<std::string>(answer.page)));
-    return session->end();
+    return session->answer(status_line(node_.view(), moment(), Result<std::string>(answer.page)));
   }
   session->say(outcome_line(answer.done ? Outcome::kDone : Outcome::kRefused, answer.text));
   if (question.request.what != ControlRequest::What::kStop || !answer.done) return session->end();
@@ -101,8 +97,7 @@ void ControlServer::without_service(const Question& question, const Error& why) 
   const ControlSessionPtr& session = question.session;
   switch (question.request.what) {
     case ControlRequest::What::kStatus:
-      session->say(status_line(node_.view(), moment(), why));
-      return session->end();
+      return session->answer(status_line(node_.view(), moment(), why));
     case ControlRequest::What::kStop:
       session->say(outcome_line(Outcome::kDone, why.cause + ": stopping only this node"));
       waiters_.push_back(session);
@@ -112,8 +107,7 @@ void ControlServer::without_service(const Question& question, const Error& why) 
     case ControlRequest::What::kFlight:
     case ControlRequest::What::kRestart:
     case ControlRequest::What::kSignal:
-      session->say(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
-      return session->end();
+      return session->answer(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
   }
 }
 
@@ -121,8 +115,7 @@ void ControlServer::ended(int exit_code, const std::string& text) {
   flush_rests();
   const std::string line = ended_line(exit_code, text);
   for (const ControlSessionPtr& session : std::exchange(waiters_, {})) {
-    session->say(line);
-    session->end();
+    session->answer(line);
   }
   for (const Follower& follower : std::exchange(followers_, {})) {
     if (follower.dropped_bytes > 0) follower.reader->say(dropped_line(follower.dropped_bytes));
@@ -182,9 +175,8 @@ void ControlServer::show_workers(const ControlSessionPtr& session, const Control
   const bool is_here =
       !request.rank || std::ranges::count(node.workers, *request.rank, &WorkerView::rank) > 0;
   if (!is_here) {
-    session->say(outcome_line(Outcome::kRefused,
-                              "rank " + to_text(*request.rank) + " does not run on this node"));
-    return session->end();
+    return session->answer(outcome_line(
+        Outcome::kRefused, "rank " + to_text(*request.rank) + " does not run on this node"));
   }
   session->say(outcome_line(Outcome::kDone, ""));
   if (request.what == ControlRequest::What::kFlight) return show_flights(session, request.rank);

@@ -19,7 +19,7 @@ struct Home {
   int package = 0;  // of its first core: virtual machines often have a package for each CPU
   int numa_node = 0;
   Cores cores;
-  std::vector<int> workers;
+  std::vector<std::size_t> workers;
 };
 
 std::vector<Home> homes_of(const Cores& cores) {
@@ -181,13 +181,13 @@ class Placing {
         remark_on_far(machine_.gpus[i]);
         without_gpu.push_back(i);
       } else if (near.size() == 1) {
-        homes_[near.front()].workers.push_back(static_cast<int>(i));
+        homes_[near.front()].workers.push_back(i);
       } else {
         with_choice.emplace_back(i, std::move(near));
       }
     }
     for (const auto& [worker, near] : with_choice) {
-      homes_[roomiest(homes_, near)].workers.push_back(static_cast<int>(worker));
+      homes_[roomiest(homes_, near)].workers.push_back(worker);
     }
     give_homes_to(without_gpu);
     for (Home& home : homes_) std::ranges::sort(home.workers);
@@ -199,18 +199,17 @@ class Placing {
     std::vector<std::size_t> chosen;
     for (const std::size_t worker : workers) {
       const std::size_t home = roomiest(homes_, all);
-      homes_[home].workers.push_back(static_cast<int>(worker));  // so that roomiest() counts it
+      homes_[home].workers.push_back(worker);  // so that roomiest() counts it
       chosen.push_back(home);
     }
     // Workers with neighbouring ranks get neighbouring places.
     std::ranges::sort(chosen);
     for (Home& home : homes_) {
-      std::erase_if(home.workers, [&](int one) {
-        return std::ranges::count(workers, static_cast<std::size_t>(one)) > 0;
-      });
+      std::erase_if(home.workers,
+                    [&](std::size_t one) { return std::ranges::count(workers, one) > 0; });
     }
     for (std::size_t i = 0; i < workers.size(); ++i) {
-      homes_[chosen[i]].workers.push_back(static_cast<int>(workers[i]));
+      homes_[chosen[i]].workers.push_back(workers[i]);
     }
   }
 
@@ -228,31 +227,27 @@ class Placing {
     if (home.workers.empty()) return;
     const std::string node = "NUMA node " + std::to_string(home.numa_node);
     switch (policy_) {
-      case BindPolicy::kNode: return share(home.workers, home.cores, node);
+      case BindPolicy::kNode: return share(home.workers, home.cores, home.workers.size(), node);
       case BindPolicy::kSocket: return share_package(home);
       case BindPolicy::kCoreComplex: return take_caches(home, node);
       default: break;
     }
     if (home.workers.size() > home.cores.size()) {
       crowded_ = true;
-      return share(home.workers, home.cores, node);
+      return share(home.workers, home.cores, home.workers.size(), node);
     }
     for (std::size_t i = 0; i < home.workers.size(); ++i) {
       const std::string whose = home.workers.size() == 1 ? "all of " : "its part of ";
-      seat(static_cast<std::size_t>(home.workers[i]), part_of(home.cores, i, home.workers.size()),
-           1, whose + node);
+      seat(home.workers[i], part_of(home.cores, i, home.workers.size()), 1, whose + node);
     }
   }
 
-  void share(const std::vector<int>& workers, const Cores& cores, const std::string& what) {
-    share_among(workers, cores, workers.size(), what);
-  }
-  void share_among(const std::vector<int>& workers, const Cores& cores, std::size_t sharers,
-                   const std::string& what) {
+  void share(const std::vector<std::size_t>& workers, const Cores& cores, std::size_t sharers,
+             const std::string& what) {
     std::string why = "all of " + what;
     if (sharers > 1) why += ", shared by " + std::to_string(sharers);
-    for (const int worker : workers) {
-      seat(static_cast<std::size_t>(worker), cores, sharers, why);
+    for (const std::size_t worker : workers) {
+      seat(worker, cores, sharers, why);
     }
   }
 
@@ -264,7 +259,7 @@ class Placing {
       cores.insert(cores.end(), other.cores.begin(), other.cores.end());
       sharers += other.workers.size();
     }
-    share_among(home.workers, cores, sharers, "package " + std::to_string(home.package));
+    share(home.workers, cores, sharers, "package " + std::to_string(home.package));
   }
 
   // Gives each worker one cache, the cache with the most cores first. If there are more workers
@@ -277,11 +272,11 @@ class Placing {
     std::ranges::stable_sort(caches,
                              [](const Cores& a, const Cores& b) { return a.size() > b.size(); });
     for (std::size_t i = 0; i < caches.size(); ++i) {
-      std::vector<int> workers;
+      std::vector<std::size_t> workers;
       for (std::size_t j = i; j < home.workers.size(); j += caches.size()) {
         workers.push_back(home.workers[j]);
       }
-      share(workers, caches[i], "a last-level cache of " + node);
+      share(workers, caches[i], workers.size(), "a last-level cache of " + node);
     }
   }
 

@@ -193,16 +193,9 @@ void Supervisor::on(const WorkersEnded& ended) {
     return on(UserSignal{options_.checkpoint_signal, UserSignal::Way::kManager});
   }
   if (!ends_.empty()) {
-    if (!hold_back_until_ && std::ranges::all_of(ends_, [](const DatedEnd& dated) {
-          return may_be_an_order(dated.end);
-        })) {
-      hold_back_until_ = now_ + kSignalHoldBack;
-      return;
-    }
     // If there is also a real failure, do not wait for the ends that are held back.
-    const bool real = std::ranges::any_of(
-        ends_, [](const DatedEnd& dated) { return !may_be_an_order(dated.end); });
-    if (real) declare_failure();
+    if (!std::ranges::all_of(ends_, may_be_an_order, &DatedEnd::end)) return declare_failure();
+    if (!hold_back_until_) hold_back_until_ = now_ + kSignalHoldBack;
     return;
   }
   if (alive_ == 0) {
