@@ -476,7 +476,7 @@ class Agent {
     ours.push_back(SIGCHLD);
     ours.push_back(SIGWINCH);
     Result<UniqueFd> source = open_signal_source(ours);
-    if (!source) return std::move(source).error();
+    if (!source) return source.error();
     signals_.assign(source->release());
     take_signals();
     return {};

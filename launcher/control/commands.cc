@@ -159,9 +159,9 @@ struct Asked {
 
 Result<Asked> ask(const LocalAgent& agent, const ControlRequest& request) {
   Result<ControlClient> client = ControlClient::ask(agent.place, request_line(request));
-  if (!client) return std::move(client).error();
+  if (!client) return client.error();
   Result<std::string> line = client->line(BootClock::now() + kAnswerPatience);
-  if (!line) return std::move(line).error();
+  if (!line) return line.error();
   Json answer = parsed(*line);
   if (!answer.contains("ok")) {
     return Error{.kind = ErrorKind::kProtocol,

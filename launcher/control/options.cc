@@ -90,7 +90,7 @@ Result<void> set_processes(ControlOptions& options, const std::string& text) {
 
 Result<void> set_timeout(ControlOptions& options, const std::string& text) {
   Result<Duration> time = parse_seconds(text);
-  if (!time) return std::move(time).error();
+  if (!time) return time.error();
   options.timeout = *time;
   return {};
 }

@@ -10,6 +10,7 @@
 namespace ddprun {
 
 using boost::system::error_code;
+using What = ControlRequest::What;
 
 namespace {
 
@@ -40,13 +41,13 @@ void ControlServer::take(const ControlSessionPtr& session, std::string_view line
     return session->answer(outcome_line(Outcome::kRefused, request.error().cause));
   }
   switch (request->what) {
-    case ControlRequest::What::kWho: return session->answer(who_line(node_.view(), moment()));
-    case ControlRequest::What::kLogs:
-    case ControlRequest::What::kFlight: return show_workers(session, *request);
-    case ControlRequest::What::kStatus:
-    case ControlRequest::What::kStop:
-    case ControlRequest::What::kRestart:
-    case ControlRequest::What::kSignal: return ask_service(session, *request);
+    case What::kWho: return session->answer(who_line(node_.view(), moment()));
+    case What::kLogs:
+    case What::kFlight: return show_workers(session, *request);
+    case What::kStatus:
+    case What::kStop:
+    case What::kRestart:
+    case What::kSignal: return ask_service(session, *request);
   }
 }
 
@@ -83,11 +84,11 @@ void ControlServer::answered(const Answer& answer) {
   questions_.erase(found);
   question.patience->cancel();
   const ControlSessionPtr& session = question.session;
-  if (question.request.what == ControlRequest::What::kStatus && answer.done) {
+  if (question.request.what == What::kStatus && answer.done) {
     return session->answer(status_line(node_.view(), moment(), Result<std::string>(answer.page)));
   }
   session->say(outcome_line(answer.done ? Outcome::kDone : Outcome::kRefused, answer.text));
-  if (question.request.what != ControlRequest::What::kStop || !answer.done) return session->end();
+  if (question.request.what != What::kStop || !answer.done) return session->end();
   waiters_.push_back(session);
 }
 
@@ -96,17 +97,16 @@ void ControlServer::answered(const Answer& answer) {
 void ControlServer::without_service(const Question& question, const Error& why) {
   const ControlSessionPtr& session = question.session;
   switch (question.request.what) {
-    case ControlRequest::What::kStatus:
-      return session->answer(status_line(node_.view(), moment(), why));
-    case ControlRequest::What::kStop:
+    case What::kStatus: return session->answer(status_line(node_.view(), moment(), why));
+    case What::kStop:
       session->say(outcome_line(Outcome::kDone, why.cause + ": stopping only this node"));
       waiters_.push_back(session);
       return node_.stop_here(question.request.at_once);
-    case ControlRequest::What::kWho:
-    case ControlRequest::What::kLogs:
-    case ControlRequest::What::kFlight:
-    case ControlRequest::What::kRestart:
-    case ControlRequest::What::kSignal:
+    case What::kWho:
+    case What::kLogs:
+    case What::kFlight:
+    case What::kRestart:
+    case What::kSignal:
       return session->answer(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
   }
 }
@@ -179,7 +179,7 @@ void ControlServer::show_workers(const ControlSessionPtr& session, const Control
         Outcome::kRefused, "rank " + to_text(*request.rank) + " does not run on this node"));
   }
   session->say(outcome_line(Outcome::kDone, ""));
-  if (request.what == ControlRequest::What::kFlight) return show_flights(session, request.rank);
+  if (request.what == What::kFlight) return show_flights(session, request.rank);
   show(session, request.rank, request.lines, request.follow);
 }
 

@@ -118,7 +118,7 @@ Result<void> find_endpoint(DoctorRequest& request) {
       .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
   if (files.is_given()) {
     Result<FoundTls> tls = TlsContext::for_agent(files);
-    if (!tls) return std::move(tls).error();
+    if (!tls) return tls.error();
     endpoint.tls = std::move(tls->context);
   }
   const Result<FoundKeys> found = find_keys(options.rdzv_key_file);

@@ -20,6 +20,8 @@
 namespace ddprun {
 namespace {
 
+using Outcome = ServiceAnswer::Outcome;
+
 constexpr Duration kPatience = std::chrono::seconds(2);
 constexpr std::size_t kMaxAnswer = 64 * 1024;  // the fields of interest come first
 
@@ -109,10 +111,9 @@ std::map<std::string, std::string> top_texts(std::string_view text) {
 }
 
 // Returns an answer for an error: kSilent for a timeout, `otherwise` for any other error.
-ServiceAnswer failed(const Error& error, const Deadline& deadline,
-                     ServiceAnswer::Outcome otherwise) {
+ServiceAnswer failed(const Error& error, const Deadline& deadline, Outcome otherwise) {
   ServiceAnswer answer{.outcome = otherwise, .took = deadline.waited(), .why = error.message()};
-  if (error.kind == ErrorKind::kTimeout) answer.outcome = ServiceAnswer::Outcome::kSilent;
+  if (error.kind == ErrorKind::kTimeout) answer.outcome = Outcome::kSilent;
   return answer;
 }
 
@@ -122,8 +123,7 @@ Duration now_in_utc() {
 
 ServiceAnswer read_page(const ServiceQuestion& question) {
   const Deadline deadline(kPatience);
-  const auto at_fault =
-      question.tls ? ServiceAnswer::Outcome::kTlsFailed : ServiceAnswer::Outcome::kOther;
+  const auto at_fault = question.tls ? Outcome::kTlsFailed : Outcome::kOther;
   Result<Conversation> conversation = Conversation::open(question, deadline);
   if (!conversation) return failed(conversation.error(), deadline, at_fault);
   std::string request = "GET /status.json HTTP/1.1\r\nHost: " + to_text(question.named) +
@@ -211,7 +211,7 @@ std::optional<Duration> parse_utc(const std::string& text) {
 }
 
 ServiceAnswer read_status_answer(std::string_view heard, Duration ours) {
-  ServiceAnswer answer{.outcome = ServiceAnswer::Outcome::kOther};
+  ServiceAnswer answer{.outcome = Outcome::kOther};
   constexpr std::string_view kHttp = "HTTP/1.";
   const std::size_t end = heard.find("\r\n\r\n");
   if (!heard.starts_with(kHttp) || end == std::string_view::npos) {
@@ -222,11 +222,11 @@ ServiceAnswer read_status_answer(std::string_view heard, Duration ours) {
   const int status = parse_number<int>(heard.substr(status_at, 3)).value_or(0);
   const std::string_view body = heard.substr(end + 4);
   if (status == 401 && body.find("--print-read-token") != std::string_view::npos) {
-    answer.outcome = ServiceAnswer::Outcome::kWantsKey;
+    answer.outcome = Outcome::kWantsKey;
     return answer;
   }
   if (status == 403 && body.find("without TLS") != std::string_view::npos) {
-    answer.outcome = ServiceAnswer::Outcome::kWantsTls;
+    answer.outcome = Outcome::kWantsTls;
     return answer;
   }
   std::map<std::string, std::string> texts = top_texts(body);
@@ -235,7 +235,7 @@ ServiceAnswer read_status_answer(std::string_view heard, Duration ours) {
     answer.why = "it answers HTTP " + std::to_string(status) + " when asked for /status.json";
     return answer;
   }
-  answer.outcome = ServiceAnswer::Outcome::kService;
+  answer.outcome = Outcome::kService;
   answer.version = texts["version"];
   answer.host = texts["host"];
   if (const auto theirs = parse_utc(texts["time"])) answer.clock_ahead = *theirs - ours;
@@ -244,12 +244,12 @@ ServiceAnswer read_status_answer(std::string_view heard, Duration ours) {
 
 ServiceAnswer ask_service(const ServiceQuestion& question) {
   ServiceAnswer answer = read_page(question);
-  const bool may_be_ours = answer.outcome == ServiceAnswer::Outcome::kService ||
-                           answer.outcome == ServiceAnswer::Outcome::kWantsKey;
+  const bool may_be_ours =
+      answer.outcome == Outcome::kService || answer.outcome == Outcome::kWantsKey;
   if (!may_be_ours || question.key.empty()) return answer;
   const Result<void> proved = prove_key(question);
   answer.has_proved = proved.has_value();
-  answer.outcome = proved ? ServiceAnswer::Outcome::kService : ServiceAnswer::Outcome::kRefusesKey;
+  answer.outcome = proved ? Outcome::kService : Outcome::kRefusesKey;
   if (!proved) answer.why = proved.error().message();
   return answer;
 }

@@ -1,6 +1,5 @@
 #include "launcher/guard/control_place.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -11,12 +10,12 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <optional>
 
 #include "base/parse_number.h"
 #include "base/process_stat.h"
 #include "base/random_id.h"
+#include "base/small_file.h"
 
 namespace ddprun {
 namespace {
@@ -63,13 +62,9 @@ std::vector<std::string> stand_ins_of(const std::string& home) {
   const std::string base = directory_of(home);
   const std::string prefix = home.substr(base.size() + 1) + ".";
   std::vector<std::string> found;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(base.c_str()), closedir);
-  while (const dirent* entry = listing ? readdir(listing.get()) : nullptr) {
-    if (std::string_view(entry->d_name).starts_with(prefix)) {
-      found.push_back(base + "/" + entry->d_name);
-    }
+  for (const std::string entry : entries_of(base)) {
+    if (name_of(entry).starts_with(prefix)) found.push_back(entry);
   }
-  std::ranges::sort(found);
   return found;
 }
 
@@ -186,13 +181,11 @@ std::vector<ControlPlace> find_control_sockets() {
   }
   for (const std::string& home : homes) {
     if (!open_directory(home)) continue;
-    const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(home.c_str()), closedir);
-    if (!listing) continue;
-    while (const dirent* entry = readdir(listing.get())) {
-      const std::string_view name = entry->d_name;
+    for (const std::string entry : entries_of(home)) {
+      const std::string name = name_of(entry);
       const auto pid = parse_number<pid_t>(name.substr(name.rfind('.') + 1));
       if (name.starts_with('.') || !pid || *pid <= 0) continue;
-      found.push_back({home + "/" + std::string(name), *pid});
+      found.push_back({entry, *pid});
     }
   }
   std::erase_if(found, [](const ControlPlace& place) {

@@ -184,7 +184,7 @@ Result<const OptionSpec*> option_of(const std::string& given) {
 
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments) {
   Result<Scanned> scanned = scan(arguments);
-  if (!scanned) return std::move(scanned).error();
+  if (!scanned) return scanned.error();
   CommandLine line;
   Sources sources{.line = std::move(*scanned)};
   // --help and --version answer, whatever other options are given.
@@ -192,23 +192,23 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
     if (!sources.line.texts.contains(asked)) continue;
     const OptionSetting setting = sources.setting_of(*find_option("--" + std::string(asked)));
     if (Result<void> set = apply(setting, sources, line.options); !set) {
-      return std::move(set).error();
+      return set.error();
     }
     if (line.options.command != LaunchCommand::kRun) return line;
   }
   const OptionSetting file = sources.setting_of(*find_option("--config"));
-  if (Result<void> set = apply(file, sources, line.options); !set) return std::move(set).error();
+  if (Result<void> set = apply(file, sources, line.options); !set) return set.error();
   if (const std::string& path = line.options.config_file; !path.empty()) {
     sources.file_option = place_of(file, sources);
     Result<ConfigFile> read = read_config_file(path);
     if (!read) return std::move(read).error().within(sources.file_option);
     sources.file = std::move(*read);
   }
-  if (Result<void> known = check_variables(line.options); !known) return std::move(known).error();
+  if (Result<void> known = check_variables(line.options); !known) return known.error();
   for (const OptionSpec& spec : option_table()) {
     line.settings.push_back(sources.setting_of(spec));
     if (Result<void> set = apply(line.settings.back(), sources, line.options); !set) {
-      return std::move(set).error();
+      return set.error();
     }
   }
   take_program(sources, line);

@@ -25,7 +25,7 @@ template <class Member, class T>
 Setter parsed(Member LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
     Result<T> value = parse(text);
-    if (!value) return std::move(value).error();
+    if (!value) return value.error();
     options.*member = std::move(*value);
     return {};
   };
@@ -37,7 +37,7 @@ Setter part_into(Part LaunchOptions::*part, T Part::*member,
                  Result<Parsed> (*parse)(std::string_view)) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
     Result<Parsed> value = parse(text);
-    if (!value) return std::move(value).error();
+    if (!value) return value.error();
     options.*part.*member = std::move(*value);
     return {};
   };
@@ -250,7 +250,7 @@ std::vector<OptionSpec> make_table() {
        .example = "--env=NCCL_DEBUG=INFO",
        .set = [](LaunchOptions& options, const std::string& text) -> Result<void> {
          auto variable = parse_variable(text);
-         if (!variable) return std::move(variable).error();
+         if (!variable) return variable.error();
          options.variables.push_back(std::move(*variable));
          return {};
        },

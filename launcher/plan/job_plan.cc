@@ -93,16 +93,16 @@ Result<void> read_shutdown_timeout(LaunchOptions& options) {
 Result<AgentConfig> plan(LaunchOptions options) {
   AgentConfig config;
   Result<Rendezvous> rendezvous = plan_rendezvous(options);
-  if (!rendezvous) return std::move(rendezvous).error();
-  if (Result<void> fits = check_output(options); !fits) return std::move(fits).error();
+  if (!rendezvous) return rendezvous.error();
+  if (Result<void> fits = check_output(options); !fits) return fits.error();
   Result<int> slots = count_slots(options.slots);
-  if (!slots) return std::move(slots).error();
+  if (!slots) return slots.error();
   std::error_code unknown;
   if (!options.directory.empty() && !std::filesystem::is_directory(options.directory, unknown)) {
     return invalid_value(options.directory, "no such directory").within("--chdir");
   }
   Result<WorkerCommand> command = find_program(options);
-  if (!command) return std::move(command).error();
+  if (!command) return command.error();
   if (!options.store_allow.empty()) {
     Result<AddressSet> allowed = AddressSet::parse(options.store_allow);
     if (!allowed) return std::move(allowed).error().within("--store-allow");
@@ -114,11 +114,11 @@ Result<AgentConfig> plan(LaunchOptions options) {
     }
   }
   Result<std::vector<std::string>> devices = own_devices(options, *slots);
-  if (!devices) return std::move(devices).error();
+  if (!devices) return devices.error();
   config.own_devices = std::move(*devices);
   if (const Result<void> read = read_shutdown_timeout(options); !read) return read.error();
   Result<Binding> binding = bind_workers(options, *slots);
-  if (!binding) return std::move(binding).error();
+  if (!binding) return binding.error();
   config.binding = std::move(*binding);
   // In this case the workers of torchrun's c10d serve the store themselves, too.
   if (!options.worker_store && rendezvous->mode != Rendezvous::Mode::kStatic &&
@@ -163,7 +163,7 @@ Result<void> find_tls_of(AgentConfig& config) {
   const bool meets = config.rendezvous.mode != Rendezvous::Mode::kLocal;
   if (!meets || !config.tls_files.is_given()) return {};
   Result<FoundTls> found = TlsContext::for_agent(config.tls_files);
-  if (!found) return std::move(found).error();
+  if (!found) return found.error();
   if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
   config.tls = std::move(found->context);
   return {};
@@ -193,7 +193,7 @@ Result<void> find_munge_of(AgentConfig& config) {
 Result<void> find_keys_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   Result<FoundKeys> found = find_keys(options.rdzv_key_file);
-  if (!found) return std::move(found).error();
+  if (!found) return found.error();
   if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
   if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
   const bool shows_certificates =
@@ -213,7 +213,7 @@ Result<AgentConfig> with_proofs(AgentConfig config_so_far) {
   Result<AgentConfig> config = std::move(config_so_far);
   for (const auto find : {&find_tls_of, &find_keys_of}) {
     Result<void> found = find(*config);
-    if (!found) return std::move(found).error();
+    if (!found) return found.error();
   }
   return config;
 }
@@ -234,7 +234,7 @@ Result<AgentConfig> plan_job(LaunchOptions options) {
 Result<AgentConfig> plan_call(LaunchOptions options) {
   AgentConfig config;
   Result<Rendezvous> rendezvous = plan_rendezvous(options);
-  if (!rendezvous) return std::move(rendezvous).error();
+  if (!rendezvous) return rendezvous.error();
   config.rendezvous = std::move(*rendezvous);
   config.options = std::move(options);
   return with_proofs(std::move(config));

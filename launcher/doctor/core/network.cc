@@ -264,29 +264,30 @@ std::optional<Finding> judge_service(const DoctorFacts& facts) {
     return finding;
   };
   constexpr auto kRefuses = "this node is not admitted";
+  using enum ServiceAnswer::Outcome;
   switch (answer.outcome) {
-    case ServiceAnswer::Outcome::kService: break;
-    case ServiceAnswer::Outcome::kWantsTls:
+    case kService: break;
+    case kWantsTls:
       return says("the service at " + where + " requires TLS, and no --rdzv-tls-ca was given",
                   kRefuses, "give --rdzv-tls-ca, as on the other nodes (docs/how-to/security.md)");
-    case ServiceAnswer::Outcome::kTlsFailed:
+    case kTlsFailed:
       return says("TLS with " + where + " fails: " + answer.why, kRefuses,
                   "compare --rdzv-tls-ca, -cert and -key with the service's "
                   "(docs/how-to/security.md)");
-    case ServiceAnswer::Outcome::kWantsKey:
+    case kWantsKey:
       return says("the service at " + where + " requires a key, and none was given", kRefuses,
                   "give --rdzv-key-file or DDPRUN_RDZV_KEY, as on the other nodes");
-    case ServiceAnswer::Outcome::kRefusesKey:
+    case kRefusesKey:
       return says(
           "the service at " + where + " and this node do not have the same key: " + answer.why,
           kRefuses, "compare --rdzv-key-file, DDPRUN_RDZV_KEY and --rdzv-id with the service's");
-    case ServiceAnswer::Outcome::kOther:
+    case kOther:
       return says("the program that listens at " + where +
                       " is not a rendezvous service of ddprun: " + answer.why,
                   "nodes cannot join there",
                   "another program uses the port (torchrun, a store of PyTorch, ...): end it, or "
                   "choose another port");
-    case ServiceAnswer::Outcome::kSilent:
+    case kSilent:
       return says(where + " accepts connections and sends nothing within " + to_text(answer.took),
                   "nodes wait for it, then give up",
                   "check on that host whether the service is stopped, or whether another program "
