@@ -440,7 +440,7 @@ class Agent {
                   .max_restarts = config_.options.max_restarts,
                   .grace = config_.options.grace.value_or(config_.default_grace),
                   .log_directory = config_.scratch_directory.empty() ? config_.log_root : ""};
-    if (config_.rendezvous.mode != Rendezvous::Mode::kLocal) {
+    if (!config_.rendezvous.is_local()) {
       view.meets = to_text(config_.rendezvous.meeting_point);
     }
     const std::optional<Assignment> assignment = supervisor_.assignment();

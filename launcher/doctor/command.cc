@@ -108,7 +108,7 @@ Result<void> find_endpoint(DoctorRequest& request) {
   const LaunchOptions& options = request.options;
   const Result<Rendezvous> plan = plan_rendezvous(options);
   if (!plan) return plan.error();
-  if (plan->mode == Rendezvous::Mode::kLocal) return {};
+  if (plan->is_local()) return {};
   EndpointRequest endpoint{
       .option = options.rdzv_endpoint.empty() ? "--master-addr" : "--rdzv-endpoint",
       .address = plan->meeting_point,
@@ -151,7 +151,7 @@ nlohmann::ordered_json to_json(const std::vector<Finding>& findings, const Docto
 }
 
 bool wants_colour() {
-  return isatty(STDOUT_FILENO) == 1 && environment_variable("NO_COLOR").value_or("").empty() &&
+  return isatty(STDOUT_FILENO) == 1 && environment_text("NO_COLOR").empty() &&
          environment_variable("TERM").value_or("dumb") != "dumb";
 }
 

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 
@@ -16,6 +15,7 @@
 #include "base/process_stat.h"
 #include "base/random_id.h"
 #include "base/small_file.h"
+#include "base/worker_env.h"
 
 namespace ddprun {
 namespace {
@@ -25,11 +25,6 @@ constexpr int kBacklog = 256;
 // How often to retry. Another ddprun removes the directory with its own last socket. That may
 // happen after this one has created the directory and before it uses it.
 constexpr int kTries = 10;
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
 
 bool is_own_directory(const std::string& path) {
   struct stat status {};
@@ -43,10 +38,10 @@ std::vector<std::string> directories() {
   const auto add = [&](const std::string& path) {
     if (std::ranges::count(found, path) == 0) found.push_back(path);
   };
-  for (const std::string& run : {variable("XDG_RUNTIME_DIR"), "/run/user/" + user}) {
+  for (const std::string& run : {environment_text("XDG_RUNTIME_DIR"), "/run/user/" + user}) {
     if (run.starts_with('/') && is_own_directory(run)) add(run + "/ddprun");
   }
-  const std::string temporary = variable("TMPDIR");
+  const std::string temporary = environment_text("TMPDIR");
   if (temporary.starts_with('/')) add(temporary + "/ddprun-" + user);
   add("/tmp/ddprun-" + user);
   return found;

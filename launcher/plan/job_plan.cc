@@ -26,9 +26,6 @@
 namespace ddprun {
 namespace {
 
-// Returns the variable, or empty if it is not set. The callers treat both alike.
-std::string variable(std::string_view name) { return environment_variable(name).value_or(""); }
-
 bool is_one_terminal() {
   struct stat out {};
   struct stat err {};
@@ -42,8 +39,8 @@ void look_at_console(AgentConfig& config) {
       look_of({.out = config.screen,
                .err = size_of_terminal(STDERR_FILENO),
                .one_terminal = is_one_terminal(),
-               .term = variable("TERM"),
-               .no_color = variable("NO_COLOR"),
+               .term = environment_text("TERM"),
+               .no_color = environment_text("NO_COLOR"),
                .has_json = config.options.log_format == LogFormat::kJson,
                .is_typed_into = config.options.passes_stdin && isatty(STDIN_FILENO) != 0});
 }
@@ -69,7 +66,7 @@ std::vector<std::string> remarks_on_ranks(const LaunchOptions& options, int slot
 std::string tee_pattern_of(const LaunchOptions& options) {
   constexpr std::string_view kHost = "${hostname}";
   std::string pattern = options.line_prefix;
-  if (pattern.empty()) pattern = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  if (pattern.empty()) pattern = environment_text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
   for (std::size_t at = pattern.find(kHost); at != pattern.npos; at = pattern.find(kHost, at)) {
     const std::string host = host_name();
     pattern.replace(at, kHost.size(), host);
@@ -82,7 +79,7 @@ std::string tee_pattern_of(const LaunchOptions& options) {
 Result<void> read_shutdown_timeout(LaunchOptions& options) {
   constexpr const char* kVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
   if (options.shutdown_timeout) options.grace = options.shutdown_timeout;
-  if (const std::string text = variable(kVariable); !options.grace && !text.empty()) {
+  if (const std::string text = environment_text(kVariable); !options.grace && !text.empty()) {
     Result<Duration> read = parse_seconds(text);
     if (!read) return std::move(read).error().within(kVariable);
     options.grace = *read;
@@ -123,7 +120,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   // In this case the workers of torchrun's c10d serve the store themselves, too.
   if (!options.worker_store && rendezvous->mode != Rendezvous::Mode::kStatic &&
       options.on_join != OnJoin::kCheckpoint &&
-      variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1") {
+      environment_text("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1") {
     options.worker_store = WorkerStore::kRank0;
   }
   config.rendezvous = std::move(*rendezvous);
@@ -134,16 +131,16 @@ Result<AgentConfig> plan(LaunchOptions options) {
   for (std::string& remark : remarks_on_ranks(options, *slots)) {
     config.rendezvous.remarks.push_back(std::move(remark));
   }
-  if (const std::string outer = variable("TORCHELASTIC_RUN_ID"); !outer.empty()) {
+  if (const std::string outer = environment_text("TORCHELASTIC_RUN_ID"); !outer.empty()) {
     config.rendezvous.remarks.push_back("this ddprun runs in a worker of job '" + outer +
-                                        "' (rank " + variable("RANK") +
+                                        "' (rank " + environment_text("RANK") +
                                         "); its own workers get their own ranks");
   }
   config.slots = *slots;
   config.command = std::move(*command);
   config.options = std::move(options);
   if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun does
-  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) config.options.node_rank.reset();
+  if (config.rendezvous.is_local()) config.options.node_rank.reset();
   config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
   config.signals.insert(config.signals.end(), kRelayedSignals.begin(), kRelayedSignals.end());
   config.manager = slurm_manager();
@@ -151,7 +148,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   look_at_console(config);
   config.tee_pattern = tee_pattern_of(config.options);
   config.inherits_omp_threads = std::getenv("OMP_NUM_THREADS") != nullptr;
-  config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+  config.inherited_nccl_async_error_handling = environment_text("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   return config;
 }
 
@@ -160,7 +157,7 @@ Result<void> find_tls_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   config.tls_files = {
       .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
-  const bool meets = config.rendezvous.mode != Rendezvous::Mode::kLocal;
+  const bool meets = !config.rendezvous.is_local();
   if (!meets || !config.tls_files.is_given()) return {};
   Result<FoundTls> found = TlsContext::for_agent(config.tls_files);
   if (!found) return found.error();
@@ -194,7 +191,7 @@ Result<void> find_keys_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   Result<FoundKeys> found = find_keys(options.rdzv_key_file);
   if (!found) return found.error();
-  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
+  if (config.rendezvous.is_local()) return {};
   if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
   const bool shows_certificates =
       config.tls && !config.tls_files.cert.empty() && config.tls_files.has_authority();
@@ -266,7 +263,7 @@ std::string as_file_name(std::string text) {
 // directory.
 std::string log_name(const AgentConfig& config) {
   std::string name = as_file_name(config.options.rdzv_id) + "_" + random_hex(4);
-  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return name;
+  if (config.rendezvous.is_local()) return name;
   name += "_" + as_file_name(host_name());
   if (config.options.node_rank) name += "_" + std::to_string(*config.options.node_rank);
   return name;

@@ -21,9 +21,7 @@ FlightGroupFacts facts_of(const FlightGroup& group) {
 }  // namespace
 
 void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight) {
-  if (page.reports.load(std::memory_order_acquire) > 0) {
-    flight.step = page.step.load(std::memory_order_relaxed);
-  }
+  flight.step = page.last_step();
   flight.call_count = page.calls.load(std::memory_order_acquire);
   const std::uint64_t left =
       std::min<std::uint64_t>({flight.call_count, std::uint64_t{kFlightRecords}, most});

@@ -192,6 +192,8 @@ struct Rendezvous {
   Duration join_timeout = kDefaultJoinTimeout;
   Duration last_call = kDefaultLastCall;
   std::vector<std::string> remarks;  // options that were given and do nothing here, with the reason
+
+  bool is_local() const { return mode == Mode::kLocal; }
 };
 
 inline constexpr std::uint16_t kDefaultRdzvPort = 29400;  // as torchrun's
