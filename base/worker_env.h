@@ -7,7 +7,8 @@
 // compares the page with the table. Names and values are torchrun's (2.11), so that PyTorch
 // programs find what they expect. DDPRUN_* are ddprun's own.
 //
-// Value types and, except for environment_variable(), pure functions; any thread.
+// Value types and, except for environment_variable() and environment_text(), pure functions; any
+// thread.
 #pragma once
 
 #include <array>
