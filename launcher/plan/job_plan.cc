@@ -124,17 +124,14 @@ Result<AgentConfig> plan(LaunchOptions options) {
     options.worker_store = WorkerStore::kRank0;
   }
   config.rendezvous = std::move(*rendezvous);
-  config.rendezvous.remarks.insert(config.rendezvous.remarks.begin(), options.remarks.begin(),
-                                   options.remarks.end());
-  config.rendezvous.remarks.insert(config.rendezvous.remarks.end(), config.binding.remarks.begin(),
-                                   config.binding.remarks.end());
-  for (std::string& remark : remarks_on_ranks(options, *slots)) {
-    config.rendezvous.remarks.push_back(std::move(remark));
+  std::vector<std::string>& remarks = config.rendezvous.remarks;
+  remarks.insert(remarks.begin(), options.remarks.begin(), options.remarks.end());
+  for (const auto& more : {config.binding.remarks, remarks_on_ranks(options, *slots)}) {
+    remarks.insert(remarks.end(), more.begin(), more.end());
   }
   if (const std::string outer = environment_text("TORCHELASTIC_RUN_ID"); !outer.empty()) {
-    config.rendezvous.remarks.push_back("this ddprun runs in a worker of job '" + outer +
-                                        "' (rank " + environment_text("RANK") +
-                                        "); its own workers get their own ranks");
+    remarks.push_back("this ddprun runs in a worker of job '" + outer + "' (rank " +
+                      environment_text("RANK") + "); its own workers get their own ranks");
   }
   config.slots = *slots;
   config.command = std::move(*command);

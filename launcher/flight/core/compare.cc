@@ -89,6 +89,11 @@ std::string from_text(const RankFlight& flight, const FlightEntry& call) {
   return origin == flight.origins.end() ? "" : ", from " + origin->second;
 }
 
+std::string collective_text(const Flights& flights, const FlightEntry& call) {
+  return words_of(call) + " (collective " + std::to_string(call.collective) + " of " +
+         group_text(flights, call.group) + ")";
+}
+
 // --- one group -----------------------------------------------------------------------------------
 
 struct Variant {
@@ -168,8 +173,7 @@ void find_standing(const Flights& flights, const std::vector<Member>& members, s
         "; rank " + to_text(member.flight->rank) + ": " + doing_text(flights, *member.flight);
   }
   if (late.size() > kToldInFull) instead += "; ...";
-  const std::string what = words_of(*call) + " (collective " + std::to_string(earliest) + " of " +
-                           group_text(flights, group) + ")";
+  const std::string what = collective_text(flights, *call);
   const bool failed = call->ended_ns != 0;
   const std::string span = span_text(call->begun_ns, failed ? call->ended_ns : who->boot_ns);
   const std::string how_long = (failed ? " after " : " for ") + span;
@@ -245,8 +249,7 @@ std::string doing_text(const Flights& flights, const RankFlight& flight) {
   if (flight.is_stopped) text = "stopped, ";
   const auto of = [&](const FlightEntry& call) {
     if (is_message(call.call)) return words_of(call);
-    return words_of(call) + " (collective " + std::to_string(call.collective) + " of " +
-           group_text(flights, call.group) + ")" + from_text(flight, call);
+    return collective_text(flights, call) + from_text(flight, call);
   };
   if (const FlightEntry* call = in_progress(flight)) {
     return text + "in " + of(*call) + " for " + span_text(call->begun_ns, flight.boot_ns);
