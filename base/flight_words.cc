@@ -84,8 +84,7 @@ std::string group_words(const WorkerPage& page, std::uint64_t id) {
       std::min<std::size_t>(page.group_count.load(std::memory_order_acquire), page.groups.size());
   for (std::size_t i = 0; i < known; ++i) {
     if (id == 0 || page.groups[i].id != id) continue;
-    std::string name = text_in(page.groups[i].name);
-    std::replace_if(name.begin(), name.end(), is_control, '?');
+    const std::string name = in_one_line(text_in(page.groups[i].name));
     return name.empty() ? "" : " in group " + name;
   }
   return "";
@@ -97,8 +96,7 @@ std::string origin_words(const WorkerPage& page, std::uint32_t origin) {
   const std::size_t known =
       std::min<std::size_t>(page.origin_count.load(std::memory_order_acquire), page.origins.size());
   if (origin == 0 || origin > known) return "";
-  std::string text = text_in(page.origins[origin - 1]);
-  std::replace_if(text.begin(), text.end(), is_control, '?');
+  const std::string text = in_one_line(text_in(page.origins[origin - 1]));
   return std::string(kCalledFrom) + text;
 }
 

@@ -10,6 +10,8 @@ namespace ddprun {
 struct ProcessStat {
   char state = '?';  // 'R', 'S', 'T' (stopped by a signal), 't' (by a debugger), 'Z', ...
   pid_t parent = 0;
+
+  bool is_stopped() const { return state == 'T' || state == 't'; }
 };
 
 // Returns the process's state; nullopt: there is no such process, or /proc does not say.

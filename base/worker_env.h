@@ -7,7 +7,8 @@
 // compares the page with the table. Names and values are torchrun's (2.11), so that PyTorch
 // programs find what they expect. DDPRUN_* are ddprun's own.
 //
-// Value types and, except for environment_variable(), pure functions; any thread.
+// Value types and, except for environment_variable() and environment_text(), pure functions; any
+// thread.
 #pragma once
 
 #include <array>
@@ -112,6 +113,10 @@ HostPort store_address(const WorkerEnv& env);
 using EnvLookup = std::function<std::optional<std::string>(std::string_view name)>;
 // Looks a variable up in this process's environment.
 std::optional<std::string> environment_variable(std::string_view name);
+// As environment_variable(). Empty: it is not set, or it is empty.
+inline std::string environment_text(std::string_view name) {
+  return environment_variable(name).value_or("");
+}
 
 // Reads the variables at a worker's start. nullopt: there is no launcher, so the worker is a
 // world of one. That is so if neither RANK nor WORLD_SIZE is set. Some variables are not always

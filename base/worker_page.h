@@ -164,6 +164,11 @@ struct WorkerPage {
     return magic.load(std::memory_order_relaxed) == kWorkerPageMagic &&
            version.load(std::memory_order_relaxed) == kWorkerPageVersion;
   }
+  // Returns the last step that was reported; nullopt: none was.
+  std::optional<std::int64_t> last_step() const {
+    if (reports.load(std::memory_order_acquire) == 0) return std::nullopt;
+    return step.load(std::memory_order_relaxed);
+  }
   FlightRecord& record_of(std::uint64_t number) { return records[(number - 1) % kFlightRecords]; }
   const FlightRecord& record_of(std::uint64_t number) const {
     return records[(number - 1) % kFlightRecords];

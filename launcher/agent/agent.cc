@@ -336,7 +336,7 @@ class Agent {
 
   bool is_rank_0_lost() const {
     if (!verdict_) return false;
-    return std::any_of(verdict_->ends.begin(), verdict_->ends.end(), [](const WorkerEnd& end) {
+    return std::ranges::any_of(verdict_->ends, [](const WorkerEnd& end) {
       return end.kind == EndKind::kNodeLost && end.node_rank == NodeRank(0) && !end.host.empty();
     });
   }
@@ -440,7 +440,7 @@ class Agent {
                   .max_restarts = config_.options.max_restarts,
                   .grace = config_.options.grace.value_or(config_.default_grace),
                   .log_directory = config_.scratch_directory.empty() ? config_.log_root : ""};
-    if (config_.rendezvous.mode != Rendezvous::Mode::kLocal) {
+    if (!config_.rendezvous.is_local()) {
       view.meets = to_text(config_.rendezvous.meeting_point);
     }
     const std::optional<Assignment> assignment = supervisor_.assignment();
@@ -476,7 +476,7 @@ class Agent {
     ours.push_back(SIGCHLD);
     ours.push_back(SIGWINCH);
     Result<UniqueFd> source = open_signal_source(ours);
-    if (!source) return std::move(source).error();
+    if (!source) return source.error();
     signals_.assign(source->release());
     take_signals();
     return {};

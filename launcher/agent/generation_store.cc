@@ -25,7 +25,7 @@ GenerationStore::GenerationStore(asio::io_context& io, Logger& log, const AgentC
 Result<void> GenerationStore::prepare() {
   const bool is_ours = config_.options.has_agent_store();
   if (rendezvous_.shared_port() && is_ours) return {};
-  const bool only_here = config_.rendezvous.mode == Rendezvous::Mode::kLocal;
+  const bool only_here = config_.rendezvous.is_local();
   const std::string host = only_here ? "127.0.0.1" : "*";
   const PortRange ports = config_.options.ports;
   Result<Listener> listener = is_ours ? listen_tcp(host, ports) : reserve_tcp(host, ports);

@@ -206,7 +206,7 @@ void NodeWorkers::look_for_want_of_memory(WorkerEnd& end) const {
 void NodeWorkers::reap_orphans() {
   siginfo_t info{};
   while (waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0) {
-    const bool is_worker = std::any_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
+    const bool is_worker = std::ranges::any_of(workers_, [&](const auto& worker) {
       return worker->is_open() && worker->pid() == info.si_pid;
     });
     if (is_worker) return;
@@ -240,14 +240,13 @@ void NodeWorkers::type(std::string_view bytes) {
 }
 
 bool NodeWorkers::has_open(Rank rank) const {
-  return std::any_of(workers_.begin(), workers_.end(), [&](const auto& worker) {
-    return worker->is_open() && worker->rank() == rank;
-  });
+  return std::ranges::any_of(
+      workers_, [&](const auto& worker) { return worker->is_open() && worker->rank() == rank; });
 }
 
 int NodeWorkers::count_open() const {
-  return static_cast<int>(std::count_if(workers_.begin(), workers_.end(),
-                                        [](const auto& worker) { return worker->is_open(); }));
+  return static_cast<int>(
+      std::ranges::count_if(workers_, [](const auto& worker) { return worker->is_open(); }));
 }
 
 std::vector<WorkerView> NodeWorkers::views() const {

@@ -221,7 +221,7 @@ Hello RendezvousHandler::introduce(const std::string& local_address) const {
   hello.node.address = !local_addr_.empty()    ? local_addr_
                        : local_address.empty() ? own_address_
                                                : local_address;
-  if (config_.rendezvous.mode != Rendezvous::Mode::kLocal) {
+  if (!config_.rendezvous.is_local()) {
     hello.node.other_addresses = addresses_of_this_node();
   }
   return hello;

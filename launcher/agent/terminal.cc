@@ -8,7 +8,6 @@
 #include <optional>
 #include <utility>
 
-#include "base/clock.h"
 #include "launcher/process/pseudo_terminal.h"
 
 namespace ddprun {

@@ -13,7 +13,7 @@ namespace ddprun {
 
 Result<ControlClient> ControlClient::ask(const ControlPlace& place, std::string_view request) {
   Result<UniqueFd> socket = connect_for_control(place.path);
-  if (!socket) return std::move(socket).error();
+  if (!socket) return socket.error();
   const std::string line = std::string(request) + "\n";
   // A request fits into the buffer of an empty socket.
   const ssize_t sent = ::send(socket->get(), line.data(), line.size(), MSG_NOSIGNAL);
@@ -54,7 +54,7 @@ Result<std::string> ControlClient::line(TimePoint deadline) {
   const TimePoint begun = BootClock::now();
   while (true) {
     Result<std::optional<std::string>> line = line_now();
-    if (!line) return std::move(line).error();
+    if (!line) return line.error();
     if (*line) return std::move(**line);
     pollfd fd{socket_.get(), POLLIN, 0};
     if (poll_until({&fd, 1}, deadline)) continue;

@@ -2,12 +2,10 @@
 // (launcher/control/socket.h). Used by one thread. Every wait has a deadline.
 #pragma once
 
-#include <sys/types.h>
 
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/result.h"

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -158,9 +159,9 @@ struct Asked {
 
 Result<Asked> ask(const LocalAgent& agent, const ControlRequest& request) {
   Result<ControlClient> client = ControlClient::ask(agent.place, request_line(request));
-  if (!client) return std::move(client).error();
+  if (!client) return client.error();
   Result<std::string> line = client->line(BootClock::now() + kAnswerPatience);
-  if (!line) return std::move(line).error();
+  if (!line) return line.error();
   Json answer = parsed(*line);
   if (!answer.contains("ok")) {
     return Error{.kind = ErrorKind::kProtocol,
@@ -185,58 +186,33 @@ ExitCode code_of_call(const Error& error) {
 
 // --- asking a service ----------------------------------------------------------------------------
 
-// Converts the request. A service and an agent take the same commands.
-UserRequest for_service(const ControlOptions& options) {
-  UserRequest request{.number = 1,
-                      .job = options.job,
-                      .by = options.request.by,
-                      .signal = options.request.signal,
-                      .rank = options.request.rank,
-                      .at_once = options.request.at_once,
-                      .lines = options.request.lines,
-                      .follow = options.request.follow};
-  switch (options.request.what) {
-    case What::kStop: request.what = UserRequest::What::kStop; break;
-    case What::kRestart: request.what = UserRequest::What::kRestart; break;
-    case What::kSignal: request.what = UserRequest::What::kSignal; break;
-    case What::kLogs: request.what = UserRequest::What::kLogs; break;
-    case What::kFlight: request.what = UserRequest::What::kFlight; break;
-    case What::kWho:
-    case What::kStatus: break;
+// Prints an object: with --json as it is, else as `text` makes it.
+int show(const ControlOptions& options, const Json& json, std::string (*text)(const Json&)) {
+  if (options.json) {
+    print_json(json);
+  } else {
+    print(text(json));
   }
-  return request;
+  return 0;
 }
 
 int show_page(const ControlOptions& options, const Json& page) {
-  if (options.job.empty()) {
-    if (options.json) {
-      print_json(page);
-    } else {
-      print(service_list_text(page));
-    }
-    return 0;
-  }
-  Json picture = {{"job", page.value("jobs", Json::array()).at(0)}};
-  if (options.json) {
-    print_json(picture);
-  } else {
-    print(status_text(picture));
-  }
-  return 0;
+  if (options.job.empty()) return show(options, page, service_list_text);
+  return show(options, {{"job", page.value("jobs", Json::array()).at(0)}}, status_text);
 }
 
-int tell_outcome(const ControlOptions& options, Json outcome) {
-  if (options.json) {
-    print_json(outcome);
-    return 0;
-  }
-  print(outcome.value("text", "") + "\n");
+std::string outcome_text(const Json& outcome) {
+  std::string text = outcome.value("text", "") + "\n";
   if (outcome.contains("exit_code")) {
     const std::string words = outcome.value("outcome", "");
-    print("ended with exit code " + std::to_string(outcome.value("exit_code", 0)) +
-          (words.empty() ? "" : ": " + words) + "\n");
+    text += "ended with exit code " + std::to_string(outcome.value("exit_code", 0)) +
+            (words.empty() ? "" : ": " + words) + "\n";
   }
-  return 0;
+  return text;
+}
+
+int tell_outcome(const ControlOptions& options, const Json& outcome) {
+  return show(options, outcome, outcome_text);
 }
 
 // Returns false if the output can no longer be written.
@@ -309,7 +285,10 @@ int ask_service(ControlOptions options) {
     if (!answer.text.empty()) flights.notice(answer.text);
     return true;
   };
-  const Result<ServiceReply> reply = call_service(call, for_service(options));
+  UserRequest request = for_service(options.request);
+  request.number = 1;
+  request.job = options.job;
+  const Result<ServiceReply> reply = call_service(call, request);
   if (!reply) {
     return refuse(options, reply.error().message(), code_of_call(reply.error()));
   }
@@ -331,7 +310,7 @@ int ask_service(ControlOptions options) {
     outcome["exit_code"] = reply->verdict->exit_code;
     outcome["outcome"] = reply->verdict->headline;
   }
-  return tell_outcome(options, std::move(outcome));
+  return tell_outcome(options, outcome);
 }
 
 // --- commands ------------------------------------------------------------------------------------
@@ -357,12 +336,7 @@ int status_here(const ControlOptions& options) {
   if (picture["agents"].empty()) {
     return refuse(options, "no ddprun of the job answers", ExitCode::kNoAnswer);
   }
-  if (options.json) {
-    print_json(picture);
-  } else {
-    print(status_text(picture));
-  }
-  return 0;
+  return show(options, picture, status_text);
 }
 
 // Waits until the process has ended. Returns false at the deadline.
@@ -392,7 +366,7 @@ int wait_for_end(const ControlOptions& options, const LocalAgent& agent, Asked a
                   outcome.value("text", "") + "; it did not end within " + to_text(allowed),
                   ExitCode::kNoAnswer);
   }
-  return tell_outcome(options, std::move(outcome));
+  return tell_outcome(options, outcome);
 }
 
 // Sends a request that concerns the whole job. The first agent that answers is enough.
@@ -419,21 +393,31 @@ int order_here(const ControlOptions& options) {
   return refuse(options, trouble->message(), code_of(*trouble));
 }
 
-int logs_here(const ControlOptions& options) {
-  const Choice choice = choose(options);
-  if (choice.exit_code != 0) return choice.exit_code;
-  std::vector<ControlClient> clients;
+// Asks each agent of the job, and passes on the connection to each that carries out the request.
+// Returns why the last one of the others does not.
+std::string ask_each(const Choice& choice, const ControlRequest& request,
+                     const std::function<void(ControlClient&&)>& take) {
   std::string why_not;
   for (const LocalAgent& agent : choice.agents) {
-    Result<Asked> asked = ask(agent, options.request);
+    Result<Asked> asked = ask(agent, request);
     if (!asked) {
       why_not = asked.error().message();
     } else if (!asked->answer.value("ok", false)) {
       why_not = asked->answer.value("text", "");
     } else {
-      clients.push_back(std::move(asked->client));
+      take(std::move(asked->client));
     }
   }
+  return why_not;
+}
+
+int logs_here(const ControlOptions& options) {
+  const Choice choice = choose(options);
+  if (choice.exit_code != 0) return choice.exit_code;
+  std::vector<ControlClient> clients;
+  const std::string why_not = ask_each(choice, options.request, [&](ControlClient&& client) {
+    clients.push_back(std::move(client));
+  });
   if (clients.empty()) return refuse(options, why_not, ExitCode::kNoAnswer);
   return show_logs(std::move(clients), {.json = options.json, .rank = options.request.rank});
 }
@@ -442,34 +426,26 @@ int logs_here(const ControlOptions& options) {
 int flight_here(const ControlOptions& options) {
   const Choice choice = choose(options);
   if (choice.exit_code != 0) return choice.exit_code;
-  FlightShow show(show_options(options));
-  std::string why_not;
-  for (const LocalAgent& agent : choice.agents) {
-    Result<Asked> asked = ask(agent, options.request);
-    if (!asked) {
-      why_not = asked.error().message();
-    } else if (!asked->answer.value("ok", false)) {
-      why_not = asked->answer.value("text", "");
-    } else {
-      const TimePoint deadline = BootClock::now() + kAnswerPatience;
-      while (const Result<std::string> line = asked->client.line(deadline)) show.take(*line);
-    }
-  }
-  if (!show.has_any()) {
+  FlightShow flights(show_options(options));
+  const std::string why_not = ask_each(choice, options.request, [&](ControlClient&& client) {
+    const TimePoint deadline = BootClock::now() + kAnswerPatience;
+    while (const Result<std::string> line = client.line(deadline)) flights.take(*line);
+  });
+  if (!flights.has_any()) {
     return refuse(options, why_not.empty() ? "the job has no workers on this host now" : why_not,
                   ExitCode::kNoAnswer);
   }
-  return end_flight(options, show);
+  return end_flight(options, flights);
 }
 
 int flight_of_files(const ControlOptions& options) {
-  FlightShow show(show_options(options));
+  FlightShow flights(show_options(options));
   for (const std::string& path : options.files) {
-    if (const Result<void> read = show.read(path); !read) {
+    if (const Result<void> read = flights.read(path); !read) {
       return refuse(options, read.error().message(), ExitCode::kFiles);
     }
   }
-  return end_flight(options, show);
+  return end_flight(options, flights);
 }
 
 int flight_of_processes(const ControlOptions& options) {
@@ -483,10 +459,10 @@ int flight_of_processes(const ControlOptions& options) {
     return refuse(options, "--rank: none of these processes is rank " + to_text(*rank),
                   ExitCode::kNoAnswer);
   }
-  FlightShow show(show_options(options));
-  show.add(std::move(found->flights));
-  for (const std::string& why : found->missing) show.notice(why);
-  return end_flight(options, show);
+  FlightShow flights(show_options(options));
+  flights.add(std::move(found->flights));
+  for (const std::string& why : found->missing) flights.notice(why);
+  return end_flight(options, flights);
 }
 
 int run(What what, const std::vector<std::string>& arguments) {

@@ -4,7 +4,6 @@
 #include <array>
 #include <cctype>
 #include <functional>
-#include <span>
 #include <string_view>
 
 #include "base/nearest_word.h"
@@ -22,11 +21,11 @@ using Setter = std::function<Result<void>(ControlOptions&, const std::string& te
 
 struct Option {
   std::string name;
-  std::string short_name;
   std::string placeholder;  // empty: takes no value
   std::string help;
   std::vector<What> commands;  // empty: all commands
   Setter set;
+  std::string short_name = {};
 };
 
 // Options that say how to reach and authenticate to a service. They have the names of a job's
@@ -35,6 +34,26 @@ constexpr std::array<std::string_view, 7> kServiceOptions{
     "rdzv-endpoint", "rdzv-key-file", "munge-socket", "rdzv-tls-cert",
     "rdzv-tls-key",  "rdzv-tls-ca",   "require-auth"};
 
+template <class... Whats>
+std::vector<What> only(Whats... commands) {
+  return {commands...};
+}
+const std::vector<What> kAll;
+
+Setter flag(bool ControlOptions::*member) {
+  return [member](ControlOptions& options, const std::string&) -> Result<void> {
+    options.*member = true;
+    return {};
+  };
+}
+
+Setter flag(bool ControlRequest::*member) {
+  return [member](ControlOptions& options, const std::string&) -> Result<void> {
+    options.request.*member = true;
+    return {};
+  };
+}
+
 Result<void> set_rank(ControlOptions& options, const std::string& text) {
   const auto rank = parse_number<int>(text);
   if (!rank || *rank < 0) return invalid_value(text, "expected a rank: 0, 1, 2, ...");
@@ -42,22 +61,13 @@ Result<void> set_rank(ControlOptions& options, const std::string& text) {
   return {};
 }
 
-Result<void> set_lines(ControlOptions& options, const std::string& text) {
-  const auto lines = parse_number<int>(text);
-  if (!lines || *lines < 0 || *lines > kMaxLogLines) {
-    return invalid_value(text, "expected a number from 0 to " + std::to_string(kMaxLogLines));
+template <class Number>
+Result<void> read_number(const std::string& text, int most, Number& number) {
+  const auto given = parse_number<int>(text);
+  if (!given || *given < 0 || *given > most) {
+    return invalid_value(text, "expected a number from 0 to " + std::to_string(most));
   }
-  options.request.lines = *lines;
-  return {};
-}
-
-Result<void> set_last(ControlOptions& options, const std::string& text) {
-  constexpr int kMost = static_cast<int>(kFlightRecords);
-  const auto last = parse_number<int>(text);
-  if (!last || *last < 0 || *last > kMost) {
-    return invalid_value(text, "expected a number from 0 to " + std::to_string(kMost));
-  }
-  options.last = *last;
+  number = *given;
   return {};
 }
 
@@ -80,138 +90,78 @@ Result<void> set_processes(ControlOptions& options, const std::string& text) {
 
 Result<void> set_timeout(ControlOptions& options, const std::string& text) {
   Result<Duration> time = parse_seconds(text);
-  if (!time) return std::move(time).error();
+  if (!time) return time.error();
   options.timeout = *time;
   return {};
 }
 
-const std::vector<Option>& own_options() {
-  static const std::vector<Option> table{
-      {"json",
-       "",
-       "",
-       "print JSON",
-       {},
-       [](ControlOptions& options, const std::string&) -> Result<void> {
-         options.json = true;
-         return {};
+std::vector<Option> own_options() {
+  return {
+      {"json", "", "print JSON", kAll, flag(&ControlOptions::json)},
+      {"rank", "N", "only this rank", only(What::kLogs, What::kSignal, What::kFlight), set_rank},
+      {"last", "N", "the last N calls of each rank (default: 10; with --json all)",
+       only(What::kFlight),
+       [](ControlOptions& options, const std::string& text) {
+         return read_number(text, static_cast<int>(kFlightRecords), options.last);
        }},
-      {"rank", "", "N", "only this rank", {What::kLogs, What::kSignal, What::kFlight}, set_rank},
-      {"last",
-       "",
-       "N",
-       "the last N calls of each rank (default: 10; with --json all)",
-       {What::kFlight},
-       set_last},
-      {"follow",
-       "f",
-       "",
-       "continue with new output until the job ends",
-       {What::kLogs},
-       [](ControlOptions& options, const std::string&) -> Result<void> {
-         options.request.follow = true;
-         return {};
-       }},
-      {"lines",
-       "n",
-       "N",
+      {"follow", "", "continue with new output until the job ends", only(What::kLogs),
+       flag(&ControlRequest::follow), "f"},
+      {"lines", "N",
        "the last N lines of each stream (default: " + std::to_string(kDefaultLogLines) + ")",
-       {What::kLogs},
-       set_lines},
-      {"now",
-       "",
-       "",
-       "kill the workers at once, without --shutdown-grace",
-       {What::kStop},
-       [](ControlOptions& options, const std::string&) -> Result<void> {
-         options.request.at_once = true;
-         return {};
-       }},
-      {"compare",
-       "",
-       "",
-       "show only where ranks differ, and what is in progress",
-       {What::kFlight},
-       [](ControlOptions& options, const std::string&) -> Result<void> {
-         options.only_compares = true;
-         return {};
-       }},
-      {"chrome-trace",
-       "",
-       "FILE",
-       "write a trace for ui.perfetto.dev or chrome://tracing instead",
-       {What::kFlight},
+       only(What::kLogs),
+       [](ControlOptions& options, const std::string& text) {
+         return read_number(text, kMaxLogLines, options.request.lines);
+       },
+       "n"},
+      {"now", "", "kill the workers at once, without --shutdown-grace", only(What::kStop),
+       flag(&ControlRequest::at_once)},
+      {"compare", "", "show only where ranks differ, and what is in progress", only(What::kFlight),
+       flag(&ControlOptions::only_compares)},
+      {"chrome-trace", "FILE", "write a trace for ui.perfetto.dev or chrome://tracing instead",
+       only(What::kFlight),
        [](ControlOptions& options, const std::string& text) -> Result<void> {
          options.trace_file = text;
          return {};
        }},
-      {"pid",
-       "",
-       "PID,...",
-       "read ranks that run without ddprun, in these processes of this host",
-       {What::kFlight},
-       set_processes},
-      {"timeout",
-       "",
-       "SECONDS",
-       "how long to wait for the end (default: --shutdown-grace and a minute)",
-       {What::kStop},
+      {"pid", "PID,...", "read ranks that run without ddprun, in these processes of this host",
+       only(What::kFlight), set_processes},
+      {"timeout", "SECONDS",
+       "how long to wait for the end (default: --shutdown-grace and a minute)", only(What::kStop),
        set_timeout},
-      {"help",
-       "h",
-       "",
-       "this text",
-       {},
-       [](ControlOptions& options, const std::string&) -> Result<void> {
-         options.wants_help = true;
-         return {};
-       }},
+      {"help", "", "this text", kAll, flag(&ControlOptions::wants_help), "h"},
   };
-  return table;
 }
 
-const std::vector<Option>& options_of(What what) {
-  static const auto make = [](What command) {
-    std::vector<Option> all;
-    for (const Option& one : own_options()) {
-      const bool is_its =
-          one.commands.empty() || std::count(one.commands.begin(), one.commands.end(), command) > 0;
-      if (is_its) all.push_back(one);
-    }
-    for (const std::string_view name : kServiceOptions) {
-      const OptionSpec* spec = find_option("--" + std::string(name));
-      const std::string help =
-          name == "rdzv-endpoint"
-              ? "ask the rendezvous service at this address, wherever the job runs"
-              : spec->help;
-      all.push_back({spec->name,
-                     "",
-                     spec->placeholder,
-                     help,
-                     {},
-                     [spec](ControlOptions& options, const std::string& text) {
-                       return spec->set(options.service, text);
-                     }});
-    }
-    return all;
-  };
-  static const std::array kTables{make(What::kWho),   make(What::kStatus),  make(What::kLogs),
-                                  make(What::kStop),  make(What::kRestart), make(What::kSignal),
-                                  make(What::kFlight)};
-  return kTables[static_cast<std::size_t>(what)];
+std::vector<Option> options_of(What what) {
+  std::vector<Option> all = own_options();
+  std::erase_if(all, [what](const Option& one) {
+    return !one.commands.empty() && std::ranges::count(one.commands, what) == 0;
+  });
+  for (const std::string_view name : kServiceOptions) {
+    const OptionSpec* spec = find_option("--" + std::string(name));
+    const std::string help =
+        name == "rdzv-endpoint"
+            ? "ask the rendezvous service at this address, wherever the job runs"
+            : spec->help;
+    all.push_back({spec->name, spec->placeholder, help, kAll,
+                   [spec](ControlOptions& options, const std::string& text) {
+                     return spec->set(options.service, text);
+                   }});
+  }
+  return all;
 }
 
-const Option* find(What what, const std::string& given) {
-  for (const Option& one : options_of(what)) {
+const Option* find(const std::vector<Option>& options, const std::string& given) {
+  for (const Option& one : options) {
     const bool is_short = !one.short_name.empty() && given == "-" + one.short_name;
     if (is_short || with_dashes(given) == "--" + one.name) return &one;
   }
   return nullptr;
 }
 
-Error unknown_option(What what, const std::string& given) {
+Error unknown_option(What what, const std::vector<Option>& options, const std::string& given) {
   std::vector<std::string> names;
-  for (const Option& one : options_of(what)) names.push_back(one.name);
+  for (const Option& one : options) names.push_back(one.name);
   return invalid_argument("'ddprun " + std::string(enum_name(kControlWords, what)) +
                           "' has no option " + given +
                           guess_at_option(with_dashes(given), names, "; its --help lists them"));
@@ -227,8 +177,8 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
   if (options.request.what == What::kSignal) {
     if (words.empty()) return invalid_argument("the signal is missing: ddprun signal USR1 [JOB]");
     std::string name = words.front();
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
+    std::ranges::transform(name, name.begin(),
+                           [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
     const std::optional<int> signal = signal_by_name(name);
     if (!signal) {
       return invalid_value(words.front(), "expected USR1, SIGTERM, 10, ...").within("signal");
@@ -255,6 +205,7 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
 }  // namespace
 
 Result<ControlOptions> parse_control_options(What what, const std::vector<std::string>& arguments) {
+  const std::vector<Option> known = options_of(what);
   ControlOptions options;
   options.request.what = what;
   std::vector<std::string> words;
@@ -272,8 +223,8 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     }
     const std::size_t equals = given.starts_with("--") ? given.find('=') : std::string::npos;
     const std::string name = given.substr(0, equals);
-    const Option* option = find(what, name);
-    if (!option) return unknown_option(what, name);
+    const Option* option = find(known, name);
+    if (!option) return unknown_option(what, known, name);
     std::string text;
     if (option->placeholder.empty()) {
       if (equals != std::string::npos) return invalid_argument("takes no value").within(name);
@@ -295,23 +246,23 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     if (std::ranges::count(kServiceOptions, option->name) > 0) of_service = name;
   }
   if (options.wants_help) return options;
-  if (options.service.rdzv_endpoint.empty() && !of_service.empty()) {
+  const bool asks_service = !options.service.rdzv_endpoint.empty();
+  if (!asks_service && !of_service.empty()) {
     return invalid_argument("needs --rdzv-endpoint=HOST:PORT").within(of_service);
   }
   if (const Result<void> taken = take_words(options, std::move(words)); !taken) {
     return taken.error();
   }
-  if (!options.service.rdzv_endpoint.empty() && !options.files.empty()) {
+  if (asks_service && !options.files.empty()) {
     return invalid_argument("cannot be used with files, which are read on this host")
         .within("--rdzv-endpoint");
   }
-  const bool has_other =
-      !options.service.rdzv_endpoint.empty() || !options.files.empty() || !options.job.empty();
+  const bool has_other = asks_service || !options.files.empty() || !options.job.empty();
   if (!options.processes.empty() && has_other) {
     return invalid_argument("cannot be used with a job or files: it reads processes of this host")
         .within("--pid");
   }
-  if (!options.service.rdzv_endpoint.empty() && options.job.empty() && what != What::kStatus) {
+  if (asks_service && options.job.empty() && what != What::kStatus) {
     return invalid_argument("give the id of a job: the service may have several")
         .within("--rdzv-endpoint");
   }
@@ -321,8 +272,7 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
 std::string control_usage(What what) {
   std::string text = what == What::kSignal ? "SIGNAL " : "";
   for (const Option& one : options_of(what)) {
-    const bool is_shown = !one.commands.empty();
-    if (!is_shown) continue;
+    if (one.commands.empty()) continue;
     text += "[" + (one.short_name.empty() ? "--" + one.name : "-" + one.short_name) +
             (one.placeholder.empty() ? "" : " " + one.placeholder) + "] ";
   }

@@ -7,6 +7,7 @@
 
 #include "base/hex.h"
 #include "base/is_control.h"
+#include "rendezvous/http/status_page.h"
 #include "rendezvous/protocol/control_json.h"
 
 namespace ddprun {
@@ -33,10 +34,7 @@ bool flag(const Json& json, const char* key) {
   return found != json.end() && found->get<bool>();
 }
 
-std::string shown(std::string text) {
-  std::replace_if(text.begin(), text.end(), is_control, '?');
-  return clipped(std::move(text), kMaxByBytes);
-}
+std::string shown(std::string text) { return clipped(in_one_line(std::move(text)), kMaxByBytes); }
 
 void put_time(Json& json, const std::string& key, const Moment& now, TimePoint when) {
   json[key] = calendar_text(now, when);
@@ -140,7 +138,7 @@ std::string status_line(const NodeView& node, const Moment& now, const Result<st
   if (!page) return line;
   // The page has line ends only between its elements, so they can become spaces.
   std::string one_line = *page;
-  std::replace(one_line.begin(), one_line.end(), '\n', ' ');
+  std::ranges::replace(one_line, '\n', ' ');
   line.pop_back();
   return line + ",\"service\":" + one_line + "}";
 }

@@ -13,10 +13,11 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "launcher/control/core/request.h"
-#include "rendezvous/http/status_page.h"
 #include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun {
+
+struct Moment;
 
 inline constexpr std::size_t kMaxRequestBytes = 4096;
 

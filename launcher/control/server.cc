@@ -5,34 +5,18 @@
 #include <utility>
 
 #include "launcher/flight/json.h"
+#include "rendezvous/http/status_page.h"
 
 namespace ddprun {
 
 using boost::system::error_code;
+using What = ControlRequest::What;
 
 namespace {
 
 constexpr std::array kStreams{OutputStream::kOut, OutputStream::kErr};
 
 Moment moment() { return {.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()}; }
-
-UserRequest for_service(const ControlRequest& request, std::uint64_t number) {
-  UserRequest asked{.number = number,
-                    .by = request.by,
-                    .signal = request.signal,
-                    .rank = request.rank,
-                    .at_once = request.at_once};
-  switch (request.what) {
-    case ControlRequest::What::kStop: asked.what = UserRequest::What::kStop; break;
-    case ControlRequest::What::kRestart: asked.what = UserRequest::What::kRestart; break;
-    case ControlRequest::What::kSignal: asked.what = UserRequest::What::kSignal; break;
-    case ControlRequest::What::kWho:
-    case ControlRequest::What::kLogs:
-    case ControlRequest::What::kFlight:
-    case ControlRequest::What::kStatus: break;
-  }
-  return asked;
-}
 
 }  // namespace
 
@@ -54,19 +38,16 @@ Rank ControlServer::rank_of(LocalRank rank) const { return Rank(first_rank_ + ra
 void ControlServer::take(const ControlSessionPtr& session, std::string_view line) {
   const Result<ControlRequest> request = parse_request(line);
   if (!request) {
-    session->say(outcome_line(Outcome::kRefused, request.error().cause));
-    return session->end();
+    return session->answer(outcome_line(Outcome::kRefused, request.error().cause));
   }
   switch (request->what) {
-    case ControlRequest::What::kWho:
-      session->say(who_line(node_.view(), moment()));
-      return session->end();
-    case ControlRequest::What::kLogs:
-    case ControlRequest::What::kFlight: return show_workers(session, *request);
-    case ControlRequest::What::kStatus:
-    case ControlRequest::What::kStop:
-    case ControlRequest::What::kRestart:
-    case ControlRequest::What::kSignal: return ask_service(session, *request);
+    case What::kWho: return session->answer(who_line(node_.view(), moment()));
+    case What::kLogs:
+    case What::kFlight: return show_workers(session, *request);
+    case What::kStatus:
+    case What::kStop:
+    case What::kRestart:
+    case What::kSignal: return ask_service(session, *request);
   }
 }
 
@@ -76,7 +57,9 @@ void ControlServer::ask_service(const ControlSessionPtr& session, const ControlR
   const std::uint64_t number = ++last_number_;
   Question question{session, request,
                     std::make_shared<boost::asio::steady_timer>(io_, kServicePatience)};
-  if (!node_.ask_service(for_service(request, number))) {
+  UserRequest asked = for_service(request);
+  asked.number = number;
+  if (!node_.ask_service(asked)) {
     return without_service(question,
                            Error{.kind = ErrorKind::kConnection,
                                  .cause = "the rendezvous service cannot be reached now"});
@@ -101,12 +84,11 @@ void ControlServer::answered(const Answer& answer) {
   questions_.erase(found);
   question.patience->cancel();
   const ControlSessionPtr& session = question.session;
-  if (question.request.what == ControlRequest::What::kStatus && answer.done) {
-    session->say(status_line(node_.view(), moment(), Result<std::string>(answer.page)));
-    return session->end();
+  if (question.request.what == What::kStatus && answer.done) {
+    return session->answer(status_line(node_.view(), moment(), Result<std::string>(answer.page)));
   }
   session->say(outcome_line(answer.done ? Outcome::kDone : Outcome::kRefused, answer.text));
-  if (question.request.what != ControlRequest::What::kStop || !answer.done) return session->end();
+  if (question.request.what != What::kStop || !answer.done) return session->end();
   waiters_.push_back(session);
 }
 
@@ -115,20 +97,17 @@ void ControlServer::answered(const Answer& answer) {
 void ControlServer::without_service(const Question& question, const Error& why) {
   const ControlSessionPtr& session = question.session;
   switch (question.request.what) {
-    case ControlRequest::What::kStatus:
-      session->say(status_line(node_.view(), moment(), why));
-      return session->end();
-    case ControlRequest::What::kStop:
+    case What::kStatus: return session->answer(status_line(node_.view(), moment(), why));
+    case What::kStop:
       session->say(outcome_line(Outcome::kDone, why.cause + ": stopping only this node"));
       waiters_.push_back(session);
       return node_.stop_here(question.request.at_once);
-    case ControlRequest::What::kWho:
-    case ControlRequest::What::kLogs:
-    case ControlRequest::What::kFlight:
-    case ControlRequest::What::kRestart:
-    case ControlRequest::What::kSignal:
-      session->say(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
-      return session->end();
+    case What::kWho:
+    case What::kLogs:
+    case What::kFlight:
+    case What::kRestart:
+    case What::kSignal:
+      return session->answer(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
   }
 }
 
@@ -136,8 +115,7 @@ void ControlServer::ended(int exit_code, const std::string& text) {
   flush_rests();
   const std::string line = ended_line(exit_code, text);
   for (const ControlSessionPtr& session : std::exchange(waiters_, {})) {
-    session->say(line);
-    session->end();
+    session->answer(line);
   }
   for (const Follower& follower : std::exchange(followers_, {})) {
     if (follower.dropped_bytes > 0) follower.reader->say(dropped_line(follower.dropped_bytes));
@@ -194,17 +172,14 @@ void ControlServer::service_lost() {
 
 void ControlServer::show_workers(const ControlSessionPtr& session, const ControlRequest& request) {
   const NodeView node = node_.view();
-  const bool is_here = !request.rank || std::any_of(node.workers.begin(), node.workers.end(),
-                                                    [&](const WorkerView& worker) {
-                                                      return worker.rank == *request.rank;
-                                                    });
+  const bool is_here =
+      !request.rank || std::ranges::count(node.workers, *request.rank, &WorkerView::rank) > 0;
   if (!is_here) {
-    session->say(outcome_line(Outcome::kRefused,
-                              "rank " + to_text(*request.rank) + " does not run on this node"));
-    return session->end();
+    return session->answer(outcome_line(
+        Outcome::kRefused, "rank " + to_text(*request.rank) + " does not run on this node"));
   }
   session->say(outcome_line(Outcome::kDone, ""));
-  if (request.what == ControlRequest::What::kFlight) return show_flights(session, request.rank);
+  if (request.what == What::kFlight) return show_flights(session, request.rank);
   show(session, request.rank, request.lines, request.follow);
 }
 

@@ -133,18 +133,17 @@ void ControlSocket::admit(const std::shared_ptr<State>& state, const ControlSess
   std::vector<ControlSessionPtr>& all = state->sessions;
   std::erase_if(all, [](const ControlSessionPtr& one) { return !one->is_open(); });
   const auto is_silent = [](const ControlSessionPtr& one) { return !one->has_asked_; };
-  const auto silent = static_cast<std::size_t>(std::count_if(all.begin(), all.end(), is_silent));
-  if (silent >= kMaxSilent) (*std::find_if(all.begin(), all.end(), is_silent))->close();
+  const auto silent = static_cast<std::size_t>(std::ranges::count_if(all, is_silent));
+  if (silent >= kMaxSilent) (*std::ranges::find_if(all, is_silent))->close();
   if (all.size() >= kMaxConnections) {
-    session->say(outcome_line(Outcome::kRefused, "too many commands wait for this ddprun"));
-    return session->end();
+    return session->answer(
+        outcome_line(Outcome::kRefused, "too many commands wait for this ddprun"));
   }
   all.push_back(session);
   session->timer_.expires_after(kAskTimeout);
   session->timer_.async_wait([session](error_code error) {
     if (error || session->has_asked_) return;
-    session->say(outcome_line(Outcome::kRefused, "no request came in time"));
-    session->end();
+    session->answer(outcome_line(Outcome::kRefused, "no request came in time"));
   });
   read(state, session);
 }
@@ -178,9 +177,9 @@ void ControlSocket::take(const std::shared_ptr<State>& state, const ControlSessi
   session->has_asked_ = true;
   session->timer_.cancel();
   if (end > kMaxRequestBytes) {
-    session->say(outcome_line(Outcome::kRefused, "a request is one line of at most " +
-                                                     std::to_string(kMaxRequestBytes) + " bytes"));
-    return session->end();
+    return session->answer(outcome_line(
+        Outcome::kRefused,
+        "a request is one line of at most " + std::to_string(kMaxRequestBytes) + " bytes"));
   }
   const std::string line = session->received_.substr(0, end);
   session->received_.clear();

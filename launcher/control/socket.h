@@ -23,7 +23,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
@@ -47,8 +46,10 @@ class ControlSession final : public OutputReader,
   }
   // Closes the connection when all data is sent, or after kTakeTimeout.
   void end() override;
-  void end_with_job(std::string_view last_word) override {
-    say(last_word);
+  void end_with_job(std::string_view last_word) override { answer(last_word); }
+  // Sends the only line, or the last one.
+  void answer(std::string_view line) {
+    say(line);
     end();
   }
   void close();

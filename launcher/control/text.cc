@@ -1,6 +1,5 @@
 #include "launcher/control/text.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -8,23 +7,19 @@
 #include "base/clock.h"
 #include "base/counted.h"
 #include "base/is_control.h"
+#include "launcher/options/core/table_text.h"
 
 namespace ddprun {
 namespace {
 
 using Json = nlohmann::json;
+using Rows = std::vector<std::vector<std::string>>;
 
-// Replaces control characters. Workers or unauthenticated peers may have written some of the
-// text.
-std::string printable(std::string words) {
-  std::replace_if(words.begin(), words.end(), is_control, '?');
-  return words;
-}
-
+// Returns a text of one line, because workers or unauthenticated peers may have written it.
 std::string text(const Json& json, const char* key) {
   const auto found = json.find(key);
   if (found == json.end() || !found->is_string()) return "";
-  return printable(found->get<std::string>());
+  return in_one_line(found->get<std::string>());
 }
 
 std::int64_t number(const Json& json, const char* key, std::int64_t otherwise) {
@@ -59,43 +54,6 @@ std::string since(const Json& json, const std::string& key) {
          (ms < 0 ? "" : " (" + to_text(Duration(std::chrono::milliseconds(ms))) + ")");
 }
 
-std::string joined(const std::vector<std::string>& words) {
-  std::string all;
-  for (const std::string& word : words) {
-    if (!word.empty()) all += (all.empty() ? "" : ", ") + word;
-  }
-  return all;
-}
-
-// Table: aligns columns. Each column is as wide as its longest cell; the last one is not
-// padded.
-class Table {
- public:
-  void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  std::string text(const std::string& indent) const {
-    std::vector<std::size_t> widths;
-    for (const auto& row : rows_) {
-      widths.resize(std::max(widths.size(), row.size()));
-      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-    }
-    std::string all;
-    for (const auto& row : rows_) {
-      std::string line = indent;
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        line += row[i];
-        if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
-      }
-      while (line.ends_with(' ')) line.pop_back();
-      all += line + "\n";
-    }
-    return all;
-  }
-  bool is_empty() const { return rows_.empty(); }
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-};
-
 std::string ranks_of(const Json& node) {
   if (!node.contains("first_rank")) return "no ranks";
   const std::string first = digits(node, "first_rank");
@@ -116,18 +74,18 @@ std::string job_text(const Json& job) {
   }
   all += "  restarts: " + digits(job, "restarts_used") + " of " + digits(job, "max_restarts") +
          " used\n";
-  Table nodes;
+  Rows nodes;
   for (const Json& node : list(job, "nodes")) {
     const bool has_place = node.contains("node_rank");
     const std::int64_t silent = number(node, "silent_ms", 0);
     const std::string no_place = generation < 0 ? "waiting" : "spare";
-    nodes.add({has_place ? "node " + digits(node, "node_rank") : no_place, text(node, "host"),
-               ranks_of(node), text(node, "phase"),
-               node.value("connected", true)
-                   ? ""
-                   : "silent for " + to_text(Duration(std::chrono::milliseconds(silent)))});
+    nodes.push_back({has_place ? "node " + digits(node, "node_rank") : no_place, text(node, "host"),
+                     ranks_of(node), text(node, "phase"),
+                     node.value("connected", true)
+                         ? ""
+                         : "silent for " + to_text(Duration(std::chrono::milliseconds(silent)))});
   }
-  all += nodes.text("  ");
+  all += table_text(nodes, "  ");
   const std::int64_t left_out = number(job, "nodes_left_out", 0);
   if (left_out > 0) all += "  ... and " + std::to_string(left_out) + " more\n";
   return all;
@@ -150,7 +108,7 @@ std::string verdicts_text(const Json& job) {
         all += "    its message: " + said + "\n";
       }
       for (const Json& line : list(first, "stderr")) {
-        if (line.is_string()) all += "    | " + printable(line.get<std::string>()) + "\n";
+        if (line.is_string()) all += "    | " + in_one_line(line.get<std::string>()) + "\n";
       }
       if (!text(first, "hint").empty()) all += "    hint: " + text(first, "hint") + "\n";
     }
@@ -166,16 +124,20 @@ std::string verdicts_text(const Json& job) {
 std::string agent_text(const Json& agent) {
   std::string all = "on this host: ddprun " + digits(agent, "pid");
   if (agent.contains("node_rank")) all += ", node " + digits(agent, "node_rank");
-  all += ", " + joined({text(agent, "phase"), since(agent, "started")}) + "\n";
+  for (const std::string& known : {text(agent, "phase"), since(agent, "started")}) {
+    if (!known.empty()) all += ", " + known;
+  }
+  all += "\n";
   if (!text(agent, "log_directory").empty()) {
     all += "  log files in " + text(agent, "log_directory") + "\n";
   }
-  Table workers;
+  Rows workers;
   for (const Json& worker : list(agent, "workers")) {
-    workers.add({"rank " + digits(worker, "rank"), "local rank " + digits(worker, "local_rank"),
-                 "pid " + digits(worker, "pid"), text(worker, "state"), since(worker, "since")});
+    workers.push_back({"rank " + digits(worker, "rank"),
+                       "local rank " + digits(worker, "local_rank"), "pid " + digits(worker, "pid"),
+                       text(worker, "state"), since(worker, "since")});
   }
-  return all + workers.text("  ");
+  return all + table_text(workers, "  ");
 }
 
 }  // namespace
@@ -200,30 +162,31 @@ std::string status_text(const Json& picture) {
 }
 
 std::string list_text(const std::vector<Json>& agents) {
-  Table rows;
+  Rows rows;
   for (const Json& agent : agents) {
-    rows.add({"job '" + text(agent, "job") + "'", "ddprun " + digits(agent, "pid"),
-              agent.contains("silent")
-                  ? text(agent, "silent")
-                  : text(agent, "phase") + ", generation " + digits(agent, "generation"),
-              since(agent, "started"), text(agent, "program")});
+    rows.push_back({"job '" + text(agent, "job") + "'", "ddprun " + digits(agent, "pid"),
+                    agent.contains("silent")
+                        ? text(agent, "silent")
+                        : text(agent, "phase") + ", generation " + digits(agent, "generation"),
+                    since(agent, "started"), text(agent, "program")});
   }
-  return rows.text("  ");
+  return table_text(rows, "  ");
 }
 
 std::string service_list_text(const Json& page) {
-  Table rows;
+  Rows rows;
   for (const Json& job : list(page, "jobs")) {
     const auto verdict = job.find("verdict");
     const std::int64_t nodes =
         static_cast<std::int64_t>(list(job, "nodes").size()) + number(job, "nodes_left_out", 0);
-    rows.add({"job '" + text(job, "id") + "'", text(job, "phase"),
-              "generation " + std::to_string(number(job, "generation", -1)), counted(nodes, "node"),
-              verdict != job.end() && verdict->is_object() ? text(*verdict, "headline")
-                                                           : since(job, "generation_since")});
+    rows.push_back({"job '" + text(job, "id") + "'", text(job, "phase"),
+                    "generation " + std::to_string(number(job, "generation", -1)),
+                    counted(nodes, "node"),
+                    verdict != job.end() && verdict->is_object() ? text(*verdict, "headline")
+                                                                 : since(job, "generation_since")});
   }
   const std::int64_t left_out = number(page, "jobs_left_out", 0);
-  return (rows.is_empty() ? "no jobs\n" : rows.text("")) +
+  return (rows.empty() ? "no jobs\n" : table_text(rows)) +
          (left_out > 0 ? "... and " + std::to_string(left_out) + " more\n" : "");
 }
 

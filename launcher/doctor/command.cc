@@ -108,7 +108,7 @@ Result<void> find_endpoint(DoctorRequest& request) {
   const LaunchOptions& options = request.options;
   const Result<Rendezvous> plan = plan_rendezvous(options);
   if (!plan) return plan.error();
-  if (plan->mode == Rendezvous::Mode::kLocal) return {};
+  if (plan->is_local()) return {};
   EndpointRequest endpoint{
       .option = options.rdzv_endpoint.empty() ? "--master-addr" : "--rdzv-endpoint",
       .address = plan->meeting_point,
@@ -118,7 +118,7 @@ Result<void> find_endpoint(DoctorRequest& request) {
       .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
   if (files.is_given()) {
     Result<FoundTls> tls = TlsContext::for_agent(files);
-    if (!tls) return std::move(tls).error();
+    if (!tls) return tls.error();
     endpoint.tls = std::move(tls->context);
   }
   const Result<FoundKeys> found = find_keys(options.rdzv_key_file);
@@ -151,7 +151,7 @@ nlohmann::ordered_json to_json(const std::vector<Finding>& findings, const Docto
 }
 
 bool wants_colour() {
-  return isatty(STDOUT_FILENO) == 1 && environment_variable("NO_COLOR").value_or("").empty() &&
+  return isatty(STDOUT_FILENO) == 1 && environment_text("NO_COLOR").empty() &&
          environment_variable("TERM").value_or("dumb") != "dumb";
 }
 

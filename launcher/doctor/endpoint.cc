@@ -81,7 +81,7 @@ EndpointSeen look_at_endpoint(const EndpointRequest& request) {
   facts.look_up = std::move(look_up.seen);
   std::vector<SocketAddress>& addresses = look_up.addresses;
   if (addresses.size() > kMostTries) addresses.resize(kMostTries);
-  const auto here = std::find_if(addresses.begin(), addresses.end(), is_local_address);
+  const auto here = std::ranges::find_if(addresses, is_local_address);
   facts.is_here = here != addresses.end();
   if (request.address.port == 0 || addresses.empty()) return seen;
   try_addresses(addresses, seen);

@@ -91,8 +91,7 @@ std::vector<LookUp> look_up_own_addresses(const std::vector<NamedAddress>& own) 
 // Returns the look-ups of both, each address once.
 std::vector<LookUp> merged(std::vector<LookUp> first, const std::vector<LookUp>& second) {
   for (const LookUp& one : second) {
-    const bool known = std::any_of(first.begin(), first.end(),
-                                   [&](const LookUp& other) { return other.asked == one.asked; });
+    const bool known = std::ranges::count(first, one.asked, &LookUp::asked) > 0;
     if (!known) first.push_back(one);
   }
   return first;

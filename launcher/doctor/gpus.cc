@@ -87,7 +87,7 @@ fs::path prefix_of_python(const fs::path& python) {
   const fs::path directory = python.parent_path();
   if (is_there(directory.parent_path() / "pyvenv.cfg")) return directory.parent_path();
   if (directory.filename() == "shims") {  // of pyenv: a script that chooses
-    const std::string chosen = environment_variable("PYENV_VERSION").value_or("");
+    const std::string chosen = environment_text("PYENV_VERSION");
     const std::string version =
         chosen.empty() ? first_line_of(directory.parent_path() / "version") : chosen;
     return directory.parent_path() / "versions" / version;
@@ -109,7 +109,7 @@ void find_packages(const fs::path& prefix, std::vector<std::string>& found) {
 
 std::vector<std::string> library_path() {
   std::vector<std::string> directories;
-  std::istringstream list(environment_variable("LD_LIBRARY_PATH").value_or(""));
+  std::istringstream list(environment_text("LD_LIBRARY_PATH"));
   for (std::string directory; std::getline(list, directory, ':');) {
     directories.push_back(directory.empty() ? "." : directory);
   }
@@ -204,7 +204,7 @@ std::vector<std::string> libtorch_directories(const std::string& given) {
     return found;
   }
   for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const std::string prefix = environment_variable(variable).value_or("");
+    const std::string prefix = environment_text(variable);
     if (!prefix.empty()) find_packages(prefix, found);
   }
   if (const Result<std::string> python = find_python()) {

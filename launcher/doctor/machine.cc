@@ -225,7 +225,7 @@ SharedMemoryFacts look_at_shared_memory() {
 }
 
 Space look_at_temporary() {
-  const std::string given = environment_variable("TMPDIR").value_or("");
+  const std::string given = environment_text("TMPDIR");
   return look_at_space(given.empty() ? "/tmp" : given);
 }
 

@@ -148,9 +148,8 @@ NameFacts look_at_names() {
   }
   bodies.push_back([&] {
     NamedLookUp own = look_up_name({host_name(), 0});
-    facts.own_is_here = std::any_of(own.addresses.begin(), own.addresses.end(), is_local_address);
-    facts.own_is_loopback =
-        std::all_of(own.addresses.begin(), own.addresses.end(), is_loopback_address);
+    facts.own_is_here = std::ranges::any_of(own.addresses, is_local_address);
+    facts.own_is_loopback = std::ranges::all_of(own.addresses, is_loopback_address);
     facts.own = std::move(own.seen);
   });
   side_by_side(std::move(bodies));

@@ -20,6 +20,8 @@
 namespace ddprun {
 namespace {
 
+using Outcome = ServiceAnswer::Outcome;
+
 constexpr Duration kPatience = std::chrono::seconds(2);
 constexpr std::size_t kMaxAnswer = 64 * 1024;  // the fields of interest come first
 
@@ -89,44 +91,29 @@ class Conversation {
   std::string plain_;
 };
 
-// TopTexts: collects the string members of a JSON object. Stops at a nested value or where the
-// text is truncated.
-class TopTexts : public nlohmann::json_sax<nlohmann::json> {
- public:
+// Returns the string members of a JSON object, up to a nested value or to where the text is
+// truncated.
+std::map<std::string, std::string> top_texts(std::string_view text) {
+  using Json = nlohmann::json;
+  using Event = Json::parse_event_t;
   std::map<std::string, std::string> texts;
-
-  bool null() override { return true; }
-  bool boolean(bool) override { return true; }
-  bool number_integer(number_integer_t) override { return true; }
-  bool number_unsigned(number_unsigned_t) override { return true; }
-  bool number_float(number_float_t, const string_t&) override { return true; }
-  bool string(string_t& text) override {
-    texts[key_] = text;
+  std::string key;
+  bool has_ended = false;
+  const auto take = [&](int depth, Event event, Json& parsed) {
+    has_ended =
+        has_ended || event == Event::array_start || (event == Event::object_start && depth > 0);
+    if (!has_ended && event == Event::key) key = parsed.get<std::string>();
+    if (!has_ended && event == Event::value && parsed.is_string()) texts[key] = parsed;
     return true;
-  }
-  bool binary(binary_t&) override { return true; }
-  bool start_object(std::size_t) override { return std::exchange(is_inside_, true) == false; }
-  bool key(string_t& name) override {
-    key_ = name;
-    return true;
-  }
-  bool end_object() override { return true; }
-  bool start_array(std::size_t) override { return false; }
-  bool end_array() override { return true; }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
-    return false;
-  }
-
- private:
-  bool is_inside_ = false;
-  std::string key_;
-};
+  };
+  [[maybe_unused]] const Json ignored = Json::parse(text, take, /*allow_exceptions=*/false);
+  return texts;
+}
 
 // Returns an answer for an error: kSilent for a timeout, `otherwise` for any other error.
-ServiceAnswer failed(const Error& error, const Deadline& deadline,
-                     ServiceAnswer::Outcome otherwise) {
+ServiceAnswer failed(const Error& error, const Deadline& deadline, Outcome otherwise) {
   ServiceAnswer answer{.outcome = otherwise, .took = deadline.waited(), .why = error.message()};
-  if (error.kind == ErrorKind::kTimeout) answer.outcome = ServiceAnswer::Outcome::kSilent;
+  if (error.kind == ErrorKind::kTimeout) answer.outcome = Outcome::kSilent;
   return answer;
 }
 
@@ -136,8 +123,7 @@ Duration now_in_utc() {
 
 ServiceAnswer read_page(const ServiceQuestion& question) {
   const Deadline deadline(kPatience);
-  const auto at_fault =
-      question.tls ? ServiceAnswer::Outcome::kTlsFailed : ServiceAnswer::Outcome::kOther;
+  const auto at_fault = question.tls ? Outcome::kTlsFailed : Outcome::kOther;
   Result<Conversation> conversation = Conversation::open(question, deadline);
   if (!conversation) return failed(conversation.error(), deadline, at_fault);
   std::string request = "GET /status.json HTTP/1.1\r\nHost: " + to_text(question.named) +
@@ -225,7 +211,7 @@ std::optional<Duration> parse_utc(const std::string& text) {
 }
 
 ServiceAnswer read_status_answer(std::string_view heard, Duration ours) {
-  ServiceAnswer answer{.outcome = ServiceAnswer::Outcome::kOther};
+  ServiceAnswer answer{.outcome = Outcome::kOther};
   constexpr std::string_view kHttp = "HTTP/1.";
   const std::size_t end = heard.find("\r\n\r\n");
   if (!heard.starts_with(kHttp) || end == std::string_view::npos) {
@@ -236,35 +222,34 @@ ServiceAnswer read_status_answer(std::string_view heard, Duration ours) {
   const int status = parse_number<int>(heard.substr(status_at, 3)).value_or(0);
   const std::string_view body = heard.substr(end + 4);
   if (status == 401 && body.find("--print-read-token") != std::string_view::npos) {
-    answer.outcome = ServiceAnswer::Outcome::kWantsKey;
+    answer.outcome = Outcome::kWantsKey;
     return answer;
   }
   if (status == 403 && body.find("without TLS") != std::string_view::npos) {
-    answer.outcome = ServiceAnswer::Outcome::kWantsTls;
+    answer.outcome = Outcome::kWantsTls;
     return answer;
   }
-  TopTexts top;
-  nlohmann::json::sax_parse(body, &top, nlohmann::json::input_format_t::json, false);
-  const bool is_ours = top.texts.contains("version") && top.texts.contains("host");
+  std::map<std::string, std::string> texts = top_texts(body);
+  const bool is_ours = texts.contains("version") && texts.contains("host");
   if (status != 200 || !is_ours) {
     answer.why = "it answers HTTP " + std::to_string(status) + " when asked for /status.json";
     return answer;
   }
-  answer.outcome = ServiceAnswer::Outcome::kService;
-  answer.version = top.texts["version"];
-  answer.host = top.texts["host"];
-  if (const auto theirs = parse_utc(top.texts["time"])) answer.clock_ahead = *theirs - ours;
+  answer.outcome = Outcome::kService;
+  answer.version = texts["version"];
+  answer.host = texts["host"];
+  if (const auto theirs = parse_utc(texts["time"])) answer.clock_ahead = *theirs - ours;
   return answer;
 }
 
 ServiceAnswer ask_service(const ServiceQuestion& question) {
   ServiceAnswer answer = read_page(question);
-  const bool may_be_ours = answer.outcome == ServiceAnswer::Outcome::kService ||
-                           answer.outcome == ServiceAnswer::Outcome::kWantsKey;
+  const bool may_be_ours =
+      answer.outcome == Outcome::kService || answer.outcome == Outcome::kWantsKey;
   if (!may_be_ours || question.key.empty()) return answer;
   const Result<void> proved = prove_key(question);
   answer.has_proved = proved.has_value();
-  answer.outcome = proved ? ServiceAnswer::Outcome::kService : ServiceAnswer::Outcome::kRefusesKey;
+  answer.outcome = proved ? Outcome::kService : Outcome::kRefusesKey;
   if (!proved) answer.why = proved.error().message();
   return answer;
 }

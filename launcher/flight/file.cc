@@ -4,10 +4,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <condition_variable>
 #include <cstdio>
-#include <mutex>
-#include <optional>
+#include <future>
 #include <utility>
 
 #include "base/background_thread.h"
@@ -36,15 +34,8 @@ Result<void> write_file(const std::string& path, const std::string& text) {
 
 struct FlightFile::Writing {
   std::string path;
-  std::mutex mutex;
-  std::condition_variable ended;
-  std::optional<Result<void>> outcome;  // nullopt: still being written
-
-  void end(Result<void> with) {
-    const std::lock_guard lock(mutex);
-    outcome = std::move(with);
-    ended.notify_all();
-  }
+  std::promise<Result<void>> end = {};
+  std::future<Result<void>> outcome = end.get_future();
 };
 
 Result<void> FlightFile::save(const std::string& directory, std::vector<RankFlight> flights) {
@@ -54,9 +45,9 @@ Result<void> FlightFile::save(const std::string& directory, std::vector<RankFlig
   writing_->path = directory + "/" + kName;
   const auto shared = std::make_shared<std::vector<RankFlight>>(std::move(flights));
   const Result<void> started = start_detached_thread("ddprun-flight", [writing = writing_, shared] {
-    writing->end(write_file(writing->path, flight_file(*shared)));
+    writing->end.set_value(write_file(writing->path, flight_file(*shared)));
   });
-  if (!started) writing_->end(started.error());
+  if (!started) writing_->end.set_value(started.error());
   return before;
 }
 
@@ -66,16 +57,13 @@ Result<void> FlightFile::finish() { return wait(kPatience); }
 Result<void> FlightFile::wait(Duration patience) {
   const std::shared_ptr<Writing> writing = writing_;
   if (!writing) return {};
-  std::unique_lock lock(writing->mutex);
-  const bool in_time =
-      writing->ended.wait_for(lock, patience, [&] { return writing->outcome.has_value(); });
-  if (!in_time) {
+  if (writing->outcome.wait_for(patience) != std::future_status::ready) {
     return Error{.kind = ErrorKind::kTimeout,
                  .doing = "write " + writing->path,
                  .cause = "the disk does not answer"};
   }
   writing_.reset();
-  return *writing->outcome;
+  return writing->outcome.get();
 }
 
 }  // namespace ddprun

@@ -109,8 +109,6 @@ Json calls_json(const RankFlight& flight, std::size_t begin, std::size_t end) {
   return calls;
 }
 
-bool by_rank(const RankFlight& a, const RankFlight& b) { return a.rank < b.rank; }
-
 }  // namespace
 
 nlohmann::json flight_json(const RankFlight& flight) {
@@ -156,7 +154,7 @@ bool FlightCollector::take(std::string_view json_line) {
 
 std::vector<RankFlight> FlightCollector::flights() const {
   std::vector<RankFlight> sorted = flights_;
-  std::stable_sort(sorted.begin(), sorted.end(), by_rank);
+  std::ranges::stable_sort(sorted, {}, &RankFlight::rank);
   return sorted;
 }
 

@@ -3,7 +3,6 @@
 // Perfetto and chrome://tracing show. Pure; any thread.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>

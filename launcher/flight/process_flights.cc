@@ -107,7 +107,7 @@ Result<ProcessFlights> read_process_flights(const std::vector<pid_t>& processes)
 void complete_flight(const WorkerPage* page, std::size_t max_calls, pid_t process,
                      RankFlight& flight) {
   const std::optional<ProcessStat> stat = process > 0 ? process_stat(process) : std::nullopt;
-  flight.is_stopped = stat && (stat->state == 'T' || stat->state == 't');
+  flight.is_stopped = stat && stat->is_stopped();
   if (page) read_flight(*page, max_calls, flight);
   flight.boot_ns = to_page_time(BootClock::now());
   flight.wall_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(

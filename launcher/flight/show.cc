@@ -91,8 +91,7 @@ void FlightShow::add(std::vector<RankFlight> flights) {
 std::vector<RankFlight> FlightShow::flights() const {
   std::vector<RankFlight> all = collected_.flights();
   all.insert(all.end(), given_.begin(), given_.end());
-  std::stable_sort(all.begin(), all.end(),
-                   [](const RankFlight& a, const RankFlight& b) { return a.rank < b.rank; });
+  std::ranges::stable_sort(all, {}, &RankFlight::rank);
   if (options_.rank) {
     std::erase_if(all, [this](const RankFlight& one) { return one.rank != *options_.rank; });
   }

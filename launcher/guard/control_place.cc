@@ -1,6 +1,5 @@
 #include "launcher/guard/control_place.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -9,14 +8,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <optional>
 
 #include "base/parse_number.h"
 #include "base/process_stat.h"
 #include "base/random_id.h"
+#include "base/small_file.h"
+#include "base/worker_env.h"
 
 namespace ddprun {
 namespace {
@@ -26,11 +25,6 @@ constexpr int kBacklog = 256;
 // How often to retry. Another ddprun removes the directory with its own last socket. That may
 // happen after this one has created the directory and before it uses it.
 constexpr int kTries = 10;
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value ? value : "";
-}
 
 bool is_own_directory(const std::string& path) {
   struct stat status {};
@@ -42,12 +36,12 @@ std::vector<std::string> directories() {
   const std::string user = std::to_string(geteuid());
   std::vector<std::string> found;
   const auto add = [&](const std::string& path) {
-    if (std::find(found.begin(), found.end(), path) == found.end()) found.push_back(path);
+    if (std::ranges::count(found, path) == 0) found.push_back(path);
   };
-  for (const std::string& run : {variable("XDG_RUNTIME_DIR"), "/run/user/" + user}) {
+  for (const std::string& run : {environment_text("XDG_RUNTIME_DIR"), "/run/user/" + user}) {
     if (run.starts_with('/') && is_own_directory(run)) add(run + "/ddprun");
   }
-  const std::string temporary = variable("TMPDIR");
+  const std::string temporary = environment_text("TMPDIR");
   if (temporary.starts_with('/')) add(temporary + "/ddprun-" + user);
   add("/tmp/ddprun-" + user);
   return found;
@@ -63,13 +57,9 @@ std::vector<std::string> stand_ins_of(const std::string& home) {
   const std::string base = directory_of(home);
   const std::string prefix = home.substr(base.size() + 1) + ".";
   std::vector<std::string> found;
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(base.c_str()), closedir);
-  while (const dirent* entry = listing ? readdir(listing.get()) : nullptr) {
-    if (std::string_view(entry->d_name).starts_with(prefix)) {
-      found.push_back(base + "/" + entry->d_name);
-    }
+  for (const std::string entry : entries_of(base)) {
+    if (name_of(entry).starts_with(prefix)) found.push_back(entry);
   }
-  std::sort(found.begin(), found.end());
   return found;
 }
 
@@ -149,18 +139,14 @@ ControlHome find_control_home() {
           home + " is not used for the socket of ddprun's commands: " + why + "; using " + other};
 }
 
-std::string control_socket_path(std::string_view job, pid_t pid) {
-  return control_socket_path(find_control_home(), job, pid);
-}
-
 std::string control_socket_path(const ControlHome& home, std::string_view job, pid_t pid) {
   std::string name(job.substr(0, kJobBytesInName));
   const auto is_plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
            c == '_';
   };
-  std::replace_if(
-      name.begin(), name.end(), [&](char c) { return !is_plain(c); }, '_');
+  std::ranges::replace_if(
+      name, [&](char c) { return !is_plain(c); }, '_');
   return home.path + "/" + name + "." + std::to_string(pid);
 }
 
@@ -190,13 +176,11 @@ std::vector<ControlPlace> find_control_sockets() {
   }
   for (const std::string& home : homes) {
     if (!open_directory(home)) continue;
-    const std::unique_ptr<DIR, int (*)(DIR*)> listing(opendir(home.c_str()), closedir);
-    if (!listing) continue;
-    while (const dirent* entry = readdir(listing.get())) {
-      const std::string_view name = entry->d_name;
+    for (const std::string entry : entries_of(home)) {
+      const std::string name = name_of(entry);
       const auto pid = parse_number<pid_t>(name.substr(name.rfind('.') + 1));
       if (name.starts_with('.') || !pid || *pid <= 0) continue;
-      found.push_back({home + "/" + std::string(name), *pid});
+      found.push_back({entry, *pid});
     }
   }
   std::erase_if(found, [](const ControlPlace& place) {
@@ -208,8 +192,7 @@ std::vector<ControlPlace> find_control_sockets() {
     remove_control_socket(place.path);
     return true;
   });
-  std::sort(found.begin(), found.end(),
-            [](const ControlPlace& a, const ControlPlace& b) { return a.pid < b.pid; });
+  std::ranges::sort(found, {}, &ControlPlace::pid);
   return found;
 }
 

@@ -38,8 +38,6 @@ ControlHome find_control_home();
 // job id is cut to 48 bytes. Characters other than letters, digits, - and _ become _. Creates
 // nothing.
 std::string control_socket_path(const ControlHome& home, std::string_view job, pid_t pid);
-// The same, in find_control_home().
-std::string control_socket_path(std::string_view job, pid_t pid);
 
 // Creates the socket and listens on it. Its mode is 0600 from the start. It gets its name only
 // once it listens, so that no command finds it earlier. The error says what this user may not

@@ -52,11 +52,11 @@ struct Ties {
 Result<Ties> make_ties(const std::vector<int>& signals) {
   Ties ties;
   Result<UniqueFd> source = open_signal_source(signals);
-  if (!source) return std::move(source).error();
+  if (!source) return source.error();
   ties.signals = std::move(*source);
   for (Pipe* pipe : {&ties.guardian_alive, &ties.keeper_alive, &ties.agent_pid, &ties.input}) {
     Result<Pipe> made = make_pipe();
-    if (!made) return std::move(made).error();
+    if (!made) return made.error();
     *pipe = std::move(*made);
   }
   return ties;

@@ -19,6 +19,7 @@
 #include <system_error>
 
 #include "base/small_file.h"
+#include "base/worker_env.h"
 
 namespace ddprun {
 namespace {
@@ -71,11 +72,6 @@ bool has_locks(int directory) {
   return std::ranges::count(kLocal, static_cast<unsigned long>(info.f_type)) > 0;
 }
 
-std::string tmpdir() {
-  const char* value = std::getenv("TMPDIR");
-  return value ? value : "";
-}
-
 bool is_usable(const char* directory) { return access(directory, W_OK | X_OK) == 0; }
 
 }  // namespace
@@ -104,7 +100,7 @@ Result<RunDirectory> make_run_directory(const std::string& base) {
 }
 
 std::string place_for_files(bool only_small_files) {
-  if (std::string chosen = tmpdir(); !chosen.empty()) return chosen;
+  if (std::string chosen = environment_text("TMPDIR"); !chosen.empty()) return chosen;
   struct statfs info {};
   const bool in_memory = only_small_files && is_usable(kSharedMemory) &&
                          statfs(kSharedMemory, &info) == 0 && info.f_type == TMPFS_MAGIC &&
@@ -114,7 +110,8 @@ std::string place_for_files(bool only_small_files) {
 
 std::vector<std::string> places_for_files() {
   std::vector<std::string> places{kSharedMemory, kTmp};
-  if (std::string chosen = tmpdir(); !chosen.empty() && chosen != kTmp) places.push_back(chosen);
+  if (std::string chosen = environment_text("TMPDIR"); !chosen.empty() && chosen != kTmp)
+    places.push_back(chosen);
   return places;
 }
 

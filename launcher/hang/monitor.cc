@@ -18,8 +18,6 @@ void HangMonitor::begin(Generation generation, std::size_t workers) {
   wait();
 }
 
-void HangMonitor::resume() { wait(); }
-
 void HangMonitor::end() {
   timer_.cancel();
   inspector_.forget();

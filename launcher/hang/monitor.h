@@ -41,7 +41,7 @@ class HangMonitor {
   // Stops the checks while SIGTSTP stops the workers: they make no progress then, but do not
   // hang.
   void pause() { timer_.cancel(); }
-  void resume();
+  void resume() { wait(); }
   // Stops the checks and drops a look() in progress. Called when the workers are being ended.
   void end();
 

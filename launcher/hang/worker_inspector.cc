@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdlib>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -140,7 +139,7 @@ void put_frames(pid_t pid, const Deadline& deadline, int stop, WorkerSnapshot& w
 void ask_about(WorkerSnapshot& worker, const Deadline& deadline, int stop) {
   const pid_t pid = working_process(worker.pid);
   const std::optional<ProcessStat> stat = process_stat(pid);
-  worker.is_stopped = stat && (stat->state == 'T' || stat->state == 't');
+  worker.is_stopped = stat && stat->is_stopped();
   if (worker.flight == FlightState::kWaiting && !worker.is_stopped) return;
   worker.doing = stat ? state_of_process(pid) : "it has ended";
   if (stat && pid != worker.pid) worker.doing += ", pid " + std::to_string(pid);
@@ -182,9 +181,7 @@ void put_group(const WorkerPage& page, std::uint64_t group, WorkerSnapshot& seen
 WorkerSnapshot snapshot_of(LocalRank worker, const WorkerPage* page, TimePoint now) {
   WorkerSnapshot seen{.local_rank = worker};
   if (!page) return seen;
-  if (page->reports.load(std::memory_order_acquire) > 0) {
-    seen.step = page->step.load(std::memory_order_relaxed);
-  }
+  seen.step = page->last_step();
   const std::uint64_t newest = page->calls.load(std::memory_order_acquire);
   if (newest == 0) return seen;
   const std::uint64_t time = to_page_time(now);

@@ -29,9 +29,7 @@ PageSample WorkerPages::sample_of(int worker) const {
 }
 
 std::optional<std::int64_t> WorkerPages::step_of(int worker) const {
-  const WorkerPage& page = (*this)[worker];
-  if (page.reports.load(std::memory_order_acquire) == 0) return std::nullopt;
-  return page.step.load(std::memory_order_relaxed);
+  return (*this)[worker].last_step();
 }
 
 bool WorkerPages::has_finished(int worker) const {

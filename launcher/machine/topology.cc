@@ -34,17 +34,18 @@ struct Hwloc {
 
   // Fills the table. Returns whether the library has all functions.
   bool find_in(void* library) {
-    return find_function(library, "hwloc_get_api_version", get_api_version) &&
-           find_function(library, "hwloc_topology_init", init) &&
-           find_function(library, "hwloc_topology_set_flags", set_flags) &&
-           find_function(library, "hwloc_topology_set_io_types_filter", set_io_types_filter) &&
-           find_function(library, "hwloc_topology_load", load) &&
-           find_function(library, "hwloc_topology_destroy", destroy) &&
-           find_function(library, "hwloc_topology_is_thissystem", is_thissystem) &&
-           find_function(library, "hwloc_get_type_depth", get_type_depth) &&
-           find_function(library, "hwloc_get_nbobjs_by_depth", get_nbobjs_by_depth) &&
-           find_function(library, "hwloc_get_obj_by_depth", get_obj_by_depth) &&
-           find_function(library, "hwloc_bitmap_next", bitmap_next);
+    const auto find = [library](const char* name, auto& function) {
+      return find_function(library, name, function);
+    };
+    return find("hwloc_get_api_version", get_api_version) && find("hwloc_topology_init", init) &&
+           find("hwloc_topology_set_flags", set_flags) &&
+           find("hwloc_topology_set_io_types_filter", set_io_types_filter) &&
+           find("hwloc_topology_load", load) && find("hwloc_topology_destroy", destroy) &&
+           find("hwloc_topology_is_thissystem", is_thissystem) &&
+           find("hwloc_get_type_depth", get_type_depth) &&
+           find("hwloc_get_nbobjs_by_depth", get_nbobjs_by_depth) &&
+           find("hwloc_get_obj_by_depth", get_obj_by_depth) &&
+           find("hwloc_bitmap_next", bitmap_next);
   }
 };
 

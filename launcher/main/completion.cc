@@ -1,9 +1,9 @@
 #include "launcher/main/completion.h"
 
-#include <algorithm>
 #include <cstdio>
 
 #include "base/fail.h"
+#include "base/joined.h"
 #include "launcher/options/core/command_names.h"
 #include "launcher/options/option_table.h"
 
@@ -14,12 +14,6 @@ bool takes_file(const OptionSpec& spec) {
   return spec.placeholder.starts_with("FILE") || spec.placeholder.starts_with("PATH");
 }
 bool takes_directory(const OptionSpec& spec) { return spec.placeholder == "DIR"; }
-
-std::string joined(const std::vector<std::string>& words, const char* between) {
-  std::string text;
-  for (const std::string& word : words) text += (text.empty() ? "" : between) + word;
-  return text;
-}
 
 std::vector<std::string> words_of_commands() {
   std::vector<std::string> names;

@@ -1,6 +1,5 @@
 #include "launcher/main/help.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <functional>
 

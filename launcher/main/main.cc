@@ -30,7 +30,6 @@
 #include "launcher/plan/job_plan.h"
 #include "launcher/plan/program.h"
 #include "launcher/process/signal_source.h"
-#include "rendezvous/net/local_address.h"
 #include "rendezvous/net/tcp_address.h"
 #include "rendezvous/protocol/core/control_message.h"
 

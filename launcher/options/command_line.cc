@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cctype>
-#include <CLI/CLI.hpp>
 #include <cstdlib>
 #include <map>
+#include <optional>
 #include <utility>
 
 #include "base/nearest_word.h"
@@ -29,41 +29,6 @@ Error unknown_option(const std::string& given) {
                           guess_at_option(name, option_names(), "; ddprun --help lists them"));
 }
 
-// Rewrites the options before the program: each gets its full name, and its value becomes the
-// next argument. An unset variable in a script leaves "--name=", whose value is empty. CLI11
-// would take the next argument for the value, even if that is the program.
-Result<std::vector<std::string>> in_full(const std::vector<std::string>& arguments) {
-  std::vector<std::string> plain;
-  std::size_t i = 0;
-  for (; i < arguments.size() && arguments[i].starts_with("-"); ++i) {
-    const std::string& argument = arguments[i];
-    if (argument == "-" || argument == "--") break;
-    const std::size_t equals = argument.find('=');
-    Result<const OptionSpec*> option = option_of(argument.substr(0, equals));
-    if (!option) return std::move(option).error();
-    if (!*option) {
-      plain.push_back(argument);  // -r3, or an unknown short option
-      continue;
-    }
-    const std::string name = "--" + (*option)->name;
-    if ((*option)->is_switch()) {
-      // CLI11 takes --switch= for --switch, so it is checked here.
-      if (argument.ends_with('=')) {
-        LaunchOptions unused;
-        return (*option)->set(unused, "").error().within(name);
-      }
-      plain.push_back(equals == std::string::npos ? name : name + argument.substr(equals));
-    } else if (equals != std::string::npos) {
-      plain.insert(plain.end(), {name, argument.substr(equals + 1)});
-    } else {
-      plain.push_back(name);
-      if (i + 1 < arguments.size()) plain.push_back(arguments[++i]);
-    }
-  }
-  plain.insert(plain.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
-  return plain;
-}
-
 constexpr std::string_view kCommandLine = "command line";  // a source of settings
 
 struct Scanned {
@@ -71,43 +36,48 @@ struct Scanned {
   std::vector<std::string> rest = {};                          // the program and its arguments
 };
 
-Result<Scanned> scan(const std::vector<std::string>& given) {
-  Result<std::vector<std::string>> arguments = in_full(given);
-  if (!arguments) return std::move(arguments).error();
-  const std::vector<OptionSpec>& table = option_table();
-  std::vector<std::vector<std::string>> texts(table.size());
-  std::vector<CLI::Option*> options(table.size());
-  CLI::App app;
-  app.set_help_flag();
-  app.prefix_command();
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    const OptionSpec& spec = table[i];
-    const std::string names =
-        (spec.short_name.empty() ? "" : "-" + spec.short_name + ",") + "--" + spec.name;
-    options[i] = spec.is_switch() ? app.add_flag(names)
-                                  : app.add_option(names, texts[i])
-                                        ->expected(1)
-                                        ->allow_extra_args(false)
-                                        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+Result<Scanned> scan(const std::vector<std::string>& arguments) {
+  Scanned scanned;
+  std::size_t i = 0;
+  for (; i < arguments.size() && arguments[i].starts_with('-') && arguments[i].size() > 1; ++i) {
+    std::string argument = arguments[i];
+    if (argument == "--") {
+      ++i;
+      break;
+    }
+    const std::size_t equals = argument.find('=');
+    const Result<const OptionSpec*> named = option_of(argument.substr(0, equals));
+    if (!named) return named.error();
+    const OptionSpec* option = *named;
+    std::optional<std::string> text;
+    if (option && equals != std::string::npos) text = argument.substr(equals + 1);
+    // One dash may have several letters. The last one may have its value behind it: -mr3.
+    while (!option) {
+      const OptionSpec* const first = find_option(argument.substr(0, 2));
+      if (!first) return unknown_option(argument);
+      argument.erase(1, 1);
+      if (first->is_switch()) {
+        scanned.texts[first->name].push_back("true");
+        option = find_option(argument);
+      } else {
+        option = first;
+        text = argument.substr(1);
+      }
+    }
+    if (option->is_switch()) {
+      if (!text) text = "true";
+      // An unset variable in a script leaves "--name=", which is refused even before --help.
+      LaunchOptions unused;
+      if (text->empty()) return option->set(unused, "").error().within("--" + option->name);
+    } else if (!text) {
+      if (++i == arguments.size()) {
+        return invalid_argument("--" + option->name + " needs a value");
+      }
+      text = arguments[i];
+    }
+    scanned.texts[option->name].push_back(std::move(*text));
   }
-  try {
-    app.parse(std::vector<std::string>(arguments->rbegin(), arguments->rend()));
-  } catch (const CLI::ArgumentMismatch& mismatch) {
-    const std::string text = mismatch.what();
-    return invalid_argument(text.substr(0, text.find(':')) + " needs a value");
-  } catch (const CLI::ParseError& error) {
-    return invalid_argument(error.what());
-  }
-  Scanned scanned{.rest = app.remaining()};
-  std::vector<std::string>& rest = scanned.rest;
-  if (!rest.empty() && rest.front().starts_with('-') && rest.front().size() > 1) {
-    if (rest.front() != "--") return unknown_option(rest.front());
-    rest.erase(rest.begin());
-  }
-  for (std::size_t i = 0; i < table.size(); ++i) {
-    if (options[i]->count() == 0) continue;
-    scanned.texts[table[i].name] = table[i].is_switch() ? options[i]->results() : texts[i];
-  }
+  scanned.rest.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   return scanned;
 }
 
@@ -163,8 +133,7 @@ Result<void> check_variables(LaunchOptions& options) {
     constexpr std::string_view kPrefix = "PET_";
     if (!variable.starts_with(kPrefix)) continue;
     std::string name = with_dashes(variable.substr(kPrefix.size()));
-    std::transform(name.begin(), name.end(), name.begin(),
-                   [](unsigned char c) { return std::tolower(c); });
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::tolower(c); });
     if (find_option("--" + name)) continue;
     if (const RefusedOption* refused = find_refused(name)) {
       return refuse_torchruns(variable, *refused);
@@ -215,7 +184,7 @@ Result<const OptionSpec*> option_of(const std::string& given) {
 
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments) {
   Result<Scanned> scanned = scan(arguments);
-  if (!scanned) return std::move(scanned).error();
+  if (!scanned) return scanned.error();
   CommandLine line;
   Sources sources{.line = std::move(*scanned)};
   // --help and --version answer, whatever other options are given.
@@ -223,23 +192,23 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
     if (!sources.line.texts.contains(asked)) continue;
     const OptionSetting setting = sources.setting_of(*find_option("--" + std::string(asked)));
     if (Result<void> set = apply(setting, sources, line.options); !set) {
-      return std::move(set).error();
+      return set.error();
     }
     if (line.options.command != LaunchCommand::kRun) return line;
   }
   const OptionSetting file = sources.setting_of(*find_option("--config"));
-  if (Result<void> set = apply(file, sources, line.options); !set) return std::move(set).error();
+  if (Result<void> set = apply(file, sources, line.options); !set) return set.error();
   if (const std::string& path = line.options.config_file; !path.empty()) {
     sources.file_option = place_of(file, sources);
     Result<ConfigFile> read = read_config_file(path);
     if (!read) return std::move(read).error().within(sources.file_option);
     sources.file = std::move(*read);
   }
-  if (Result<void> known = check_variables(line.options); !known) return std::move(known).error();
+  if (Result<void> known = check_variables(line.options); !known) return known.error();
   for (const OptionSpec& spec : option_table()) {
     line.settings.push_back(sources.setting_of(spec));
     if (Result<void> set = apply(line.settings.back(), sources, line.options); !set) {
-      return std::move(set).error();
+      return set.error();
     }
   }
   take_program(sources, line);

@@ -35,8 +35,8 @@ struct CommandLine {
 Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments);
 
 // Returns the option that `given`, the text before '=', names. The text may be its name, or, as
-// in torchrun's parser, the beginning of a name of torchrun's. Null: CLI11 has to handle it
-// (-r3, or an unknown short option). Fails if `given` begins with -- and is unknown, refused or
+// in torchrun's parser, the beginning of a name of torchrun's. Null: one dash with letters that
+// are no option's name, such as -r3. Fails if `given` begins with -- and is unknown, refused or
 // ambiguous.
 Result<const OptionSpec*> option_of(const std::string& given);
 

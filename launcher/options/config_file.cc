@@ -57,7 +57,7 @@ Result<std::vector<std::string>> texts_of(const Json& list) {
   std::vector<std::string> texts;
   for (const Json& one : list) {
     Result<std::string> text = text_of(one);
-    if (!text) return std::move(text).error();
+    if (!text) return text.error();
     texts.push_back(std::move(*text));
   }
   return texts;
@@ -80,7 +80,7 @@ Result<void> read_option(const std::string& name, const Json& value, ConfigFile&
   }
   Result<std::vector<std::string>> texts =
       texts_of(value.is_array() ? value : Json::array({value}));
-  if (!texts) return std::move(texts).error();
+  if (!texts) return texts.error();
   file.texts[option->name] = std::move(*texts);
   return {};
 }
@@ -94,7 +94,7 @@ Result<void> read_entry(const std::string& name, const Json& value, ConfigFile& 
   if (name == "args") {
     if (!value.is_array()) return invalid_argument("expected a list of strings");
     Result<std::vector<std::string>> texts = texts_of(value);
-    if (!texts) return std::move(texts).error();
+    if (!texts) return texts.error();
     file.args = std::move(*texts);
     return {};
   }
@@ -134,7 +134,7 @@ Result<ConfigFile> read_config_file(const std::string& path) {
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid()) return system_error("open " + path, errno);
   Result<std::string> text = read_whole<std::string>(fd.get(), path, kMaxFileBytes);
-  if (!text) return std::move(text).error();
+  if (!text) return text.error();
   return parse_config_file(path, *text);
 }
 

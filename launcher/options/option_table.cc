@@ -25,7 +25,7 @@ template <class Member, class T>
 Setter parsed(Member LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
     Result<T> value = parse(text);
-    if (!value) return std::move(value).error();
+    if (!value) return value.error();
     options.*member = std::move(*value);
     return {};
   };
@@ -37,8 +37,20 @@ Setter part_into(Part LaunchOptions::*part, T Part::*member,
                  Result<Parsed> (*parse)(std::string_view)) {
   return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
     Result<Parsed> value = parse(text);
-    if (!value) return std::move(value).error();
+    if (!value) return value.error();
     options.*part.*member = std::move(*value);
+    return {};
+  };
+}
+
+// As parsed(), for a word of a table. more: see parse_word().
+template <class Member, class Enum, std::size_t N>
+Setter word_into(Member LaunchOptions::*member, const EnumNames<Enum, N>& words,
+                 std::string_view more = "") {
+  return [=, &words](LaunchOptions& options, const std::string& text) -> Result<void> {
+    const Result<Enum> value = parse_word(words, text, more);
+    if (!value) return value.error();
+    options.*member = *value;
     return {};
   };
 }
@@ -100,11 +112,8 @@ Setter without_effect(std::function<Result<void>(const std::string&)> check) {
 }
 
 // Makes an option that asks for something instead of running a job.
-OptionSpec wish(const char* name, const char* short_name, const char* help, const char* example,
-                LaunchCommand what) {
-  return {.group = "General",
-          .name = name,
-          .short_name = short_name,
+OptionSpec wish(const char* name, const char* help, const char* example, LaunchCommand what) {
+  return {.name = name,
           .help = help,
           .example = example,
           .set = [what](LaunchOptions& options, const std::string& text) -> Result<void> {
@@ -144,355 +153,326 @@ Result<void> check_signals(const std::string& text) {
 std::function<Result<void>(const std::string&)> check_word(std::vector<std::string> words,
                                                            const char* instead) {
   return [words = std::move(words), instead](const std::string& text) -> Result<void> {
-    if (std::find(words.begin(), words.end(), text) != words.end()) return {};
+    if (std::ranges::count(words, text) > 0) return {};
     return invalid_value(text, instead);
   };
 }
 
-}  // namespace
+OptionSpec with_letter(const char* letter, OptionSpec option) {
+  option.short_name = letter;
+  return option;
+}
 
-const std::vector<OptionSpec>& option_table() {
+std::vector<OptionSpec> in_groups(
+    std::vector<std::pair<std::string, std::vector<OptionSpec>>> groups) {
+  std::vector<OptionSpec> table;
+  for (auto& [group, options] : groups) {
+    for (OptionSpec& option : options) {
+      option.group = group;
+      table.push_back(std::move(option));
+    }
+  }
+  return table;
+}
+
+std::vector<OptionSpec> make_table() {
   constexpr int kMaxInt = 1 << 30;
   const LaunchOptions standard;
-  static const std::vector<OptionSpec> table{
-      {"Workers", "nproc-per-node", "", "N", "workers on this node: a number, cpu, gpu or auto",
+  const std::vector<OptionSpec> workers{
+      {"nproc-per-node", "N", "workers on this node: a number, cpu, gpu or auto",
        "--nproc-per-node=8", parsed(&LaunchOptions::slots, parse_slots),
        std::to_string(standard.slots.number)},
-      {"Workers", "max-restarts", "", "N",
-       "restarts of the whole job; each starts all workers again", "--max-restarts=3",
-       integer_into(&LaunchOptions::max_restarts, 0, kMaxInt),
+      {"max-restarts", "N", "restarts of the whole job; each starts all workers again",
+       "--max-restarts=3", integer_into(&LaunchOptions::max_restarts, 0, kMaxInt),
        std::to_string(standard.max_restarts)},
-      {.group = "Workers",
-       .name = "restart-window",
-       .placeholder = "SECONDS",
-       .help = "--max-restarts counts only the restarts of the last SECONDS",
-       .example = "--restart-window=3600",
-       .set = part_into(&LaunchOptions::restart_rules, &RestartRules::window, parse_seconds)},
-      {.group = "Workers",
-       .name = "no-restart-on",
-       .placeholder = "CODES",
-       .help = "exit codes of the first failed worker (128+n for signal n) that end the job, even "
-               "if restarts are left",
-       .example = "--no-restart-on=2,64-78",
-       .set =
-           part_into(&LaunchOptions::restart_rules, &RestartRules::final_codes, parse_code_ranges)},
-      {.group = "Workers",
-       .name = "restart-on-progress",
-       .help = "when workers report a later step than that of the last failure, all restarts are "
-               "available again; the third failure in a row at one step ends the job",
-       .example = "--max-restarts=3 --restart-on-progress",
-       .set =
-           [](LaunchOptions& options, const std::string& text) {
-             return read_switch(options.restart_rules.on_progress, text);
-           }},
-      {"Workers", "module", "m", "", "the program is a Python module", "-m package.train",
-       switch_into(&LaunchOptions::module)},
-      {"Workers", "no-python", "", "", "execute the program directly, also when it is a .py file",
+      {"restart-window", "SECONDS", "--max-restarts counts only the restarts of the last SECONDS",
+       "--restart-window=3600",
+       part_into(&LaunchOptions::restart_rules, &RestartRules::window, parse_seconds)},
+      {"no-restart-on", "CODES",
+       "exit codes of the first failed worker (128+n for signal n) that end the job, even if "
+       "restarts are left",
+       "--no-restart-on=2,64-78",
+       part_into(&LaunchOptions::restart_rules, &RestartRules::final_codes, parse_code_ranges)},
+      {"restart-on-progress", "",
+       "when workers report a later step than that of the last failure, all restarts are available "
+       "again; the third failure in a row at one step ends the job",
+       "--max-restarts=3 --restart-on-progress",
+       [](LaunchOptions& options, const std::string& text) {
+         return read_switch(options.restart_rules.on_progress, text);
+       }},
+      with_letter("m", {"module", "", "the program is a Python module", "-m package.train",
+                        switch_into(&LaunchOptions::module)}),
+      {"no-python", "", "execute the program directly, also when it is a .py file",
        "--no-python ./train.py", switch_into(&LaunchOptions::no_python)},
-      {"Workers", "role", "", "NAME",
-       "name of the workers' role, for ROLE_NAME and torchrun's prefix", "--role=trainer",
-       text_into(&LaunchOptions::role), standard.role},
-      {.group = "Workers",
-       .name = "shutdown-grace",
-       .placeholder = "SECONDS",
-       .help = "time between the first signal to workers and SIGKILL",
-       .example = "--shutdown-grace=10",
-       .set = parsed(&LaunchOptions::grace, parse_seconds),
-       .fallback =
-           in_seconds(kDefaultGrace) + ", under srun " + in_seconds(kDefaultGraceUnderSlurm)},
-      {"Workers", "shutdown-timeout", "", "SECONDS", "torchrun's name for --shutdown-grace",
+      {"role", "NAME", "name of the workers' role, for ROLE_NAME and torchrun's prefix",
+       "--role=trainer", text_into(&LaunchOptions::role), standard.role},
+      {"shutdown-grace", "SECONDS", "time between the first signal to workers and SIGKILL",
+       "--shutdown-grace=10", parsed(&LaunchOptions::grace, parse_seconds),
+       in_seconds(kDefaultGrace) + ", under srun " + in_seconds(kDefaultGraceUnderSlurm)},
+      {"shutdown-timeout", "SECONDS", "torchrun's name for --shutdown-grace",
        "--shutdown-timeout=120", parsed(&LaunchOptions::shutdown_timeout, parse_seconds)},
-      {.group = "Workers",
-       .name = "hang-timeout",
-       .placeholder = "SECONDS",
-       .help = "workers fail if, after a step was reported, they do nothing or stay in one "
-               "collective for this time (default: no check)",
-       .example = "--hang-timeout=600",
-       .set = parsed(&LaunchOptions::hang_timeout, parse_seconds)},
-      {.group = "Workers",
-       .name = "checkpoint-signal",
+      {"hang-timeout", "SECONDS",
+       "workers fail if, after a step was reported, they do nothing or stay in one collective for "
+       "this time (default: no check)",
+       "--hang-timeout=600", parsed(&LaunchOptions::hang_timeout, parse_seconds)},
+      {.name = "checkpoint-signal",
        .placeholder = "SIGNAL",
        .help = "signal at which workers of ddprun's library save and exit, as Slurm and preemptors "
                "send before the end; the exit code then says: start the job again",
        .example = "--checkpoint-signal=USR1",
        .set = parsed(&LaunchOptions::checkpoint_signal, parse_checkpoint_signal),
        .choices = {"USR1", "USR2", "TERM"}},
-      {"Workers", "monitor-interval", "", "SECONDS",
+      {"monitor-interval", "SECONDS",
        "accepted, no effect: the kernel reports the end of a worker at once",
        "--monitor-interval=0.1", without_effect(check_seconds)},
-      {"Workers", "signals-to-handle", "", "SIGNALS",
+      {"signals-to-handle", "SIGNALS",
        "accepted, no effect: SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the job, SIGUSR1 and "
        "SIGUSR2 are passed on",
        "--signals-to-handle=SIGTERM,SIGINT", without_effect(check_signals)},
-      {"Workers", "start-method", "", "METHOD",
+      {"start-method", "METHOD",
        "accepted, no effect: workers are executed programs, not forks of an interpreter",
        "--start-method=spawn",
        without_effect(
            check_word({"spawn", "fork", "forkserver"}, "expected spawn, fork or forkserver"))},
-      {"Workers", "run-path", "", "", "the program is a Python script, whatever its file name",
-       "--run-path train", switch_into(&LaunchOptions::run_path)},
-      {"Workers", "virtual-local-rank", "", "",
+      {"run-path", "", "the program is a Python script, whatever its file name", "--run-path train",
+       switch_into(&LaunchOptions::run_path)},
+      {"virtual-local-rank", "",
        "each worker has LOCAL_RANK 0 and sees one GPU, its own of CUDA_VISIBLE_DEVICES",
        "--virtual-local-rank", switch_into(&LaunchOptions::virtual_local_rank)},
-      {"Workers", "chdir", "", "DIR",
+      {"chdir", "DIR",
        "the working directory of workers; a relative path of the program or script is resolved "
        "there, as after cd",
        "--chdir=/scratch/run7", needed_into(&LaunchOptions::directory)},
-      {.group = "Workers",
-       .name = "env",
+      {.name = "env",
        .placeholder = "NAME=VALUE",
        .help = "a variable for workers; overrides inherited ones and ddprun's own, except those "
                "that give a worker its place; may be repeated",
        .example = "--env=NCCL_DEBUG=INFO",
        .set = [](LaunchOptions& options, const std::string& text) -> Result<void> {
          auto variable = parse_variable(text);
-         if (!variable) return std::move(variable).error();
+         if (!variable) return variable.error();
          options.variables.push_back(std::move(*variable));
          return {};
        },
        .repeats = true},
-      {"Workers", "umask", "", "OCTAL", "the file mode mask of workers", "--umask=027",
+      {"umask", "OCTAL", "the file mode mask of workers", "--umask=027",
        parsed(&LaunchOptions::file_mask, parse_umask)},
-      {.group = "Workers",
-       .name = "bind",
-       .placeholder = "POLICY",
-       .help =
-           "CPUs of each worker, without overlap: core (equal parts of the cores), numa (within a "
-           "NUMA node), gpu (next to its GPU), auto (gpu, numa or core, whichever fits) or none",
-       .example = "--bind=auto",
-       .set = parsed(&LaunchOptions::bind, parse_bind),
-       .fallback = std::string(enum_name(kBindWords, BindPolicy::kNone)),
-       .choices = words(kBindWords)},
-      {.group = "Workers",
-       .name = "numa-binding",
-       .placeholder = "POLICY",
-       .help = "torchrun's values for --bind: node and socket (shared by the workers there), "
-               "exclusive (as --bind=auto), core-complex (a last-level cache)",
-       .example = "--numa-binding=node",
-       .set = parsed(&LaunchOptions::numa_binding, parse_numa_binding),
-       .choices = words(kNumaBindingWords)},
-      {.group = "Workers",
-       .name = "gpu-visibility",
-       .placeholder = "WHICH",
-       .help = "GPUs that each worker sees: all (its own is LOCAL_RANK), or own (it is device 0)",
-       .example = "--gpu-visibility=own",
-       .set = parsed(&LaunchOptions::gpu_visibility, parse_gpu_visibility),
-       .fallback = std::string(enum_name(kGpuVisibilityWords, standard.gpu_visibility)),
-       .choices = words(kGpuVisibilityWords)},
-
-      {"Nodes", "standalone", "", "",
-       "a job of one node (also the default without the options below)", "--standalone",
-       switch_into(&LaunchOptions::standalone)},
-      {"Nodes", "nnodes", "", "N|MIN:MAX",
+      {"bind", "POLICY",
+       "CPUs of each worker, without overlap: core (equal parts of the cores), numa (within a NUMA "
+       "node), gpu (next to its GPU), auto (gpu, numa or core, whichever fits) or none",
+       "--bind=auto", word_into(&LaunchOptions::bind, kBindWords),
+       std::string(enum_name(kBindWords, BindPolicy::kNone)), words(kBindWords)},
+      {"numa-binding", "POLICY",
+       "torchrun's values for --bind: node and socket (shared by the workers there), exclusive (as "
+       "--bind=auto), core-complex (a last-level cache)",
+       "--numa-binding=node",
+       word_into(&LaunchOptions::numa_binding, kNumaBindingWords, "; --bind has other values"), "",
+       words(kNumaBindingWords)},
+      {"gpu-visibility", "WHICH",
+       "GPUs that each worker sees: all (its own is LOCAL_RANK), or own (it is device 0)",
+       "--gpu-visibility=own", word_into(&LaunchOptions::gpu_visibility, kGpuVisibilityWords),
+       std::string(enum_name(kGpuVisibilityWords, standard.gpu_visibility)),
+       words(kGpuVisibilityWords)},
+  };
+  const std::vector<OptionSpec> nodes{
+      {"standalone", "", "a job of one node (also the default without the options below)",
+       "--standalone", switch_into(&LaunchOptions::standalone)},
+      {"nnodes", "N|MIN:MAX",
        "nodes of the job; with MIN:MAX it continues while MIN nodes are there", "--nnodes=2:4",
        parsed(&LaunchOptions::nodes, parse_nodes), std::to_string(standard.nodes.max)},
-      {"Nodes", "rdzv-endpoint", "", "HOST[:PORT]",
+      {"rdzv-endpoint", "HOST[:PORT]",
        "address of the rendezvous service: the node with this address starts it, unless "
        "ddp-rendezvous runs there",
        "--rdzv-endpoint=node0:29400", text_into(&LaunchOptions::rdzv_endpoint),
        "port " + std::to_string(kDefaultRdzvPort)},
-      {"Nodes", "rdzv-id", "", "ID", "name of the job at the service", "--rdzv-id=$SLURM_JOB_ID",
+      {"rdzv-id", "ID", "name of the job at the service", "--rdzv-id=$SLURM_JOB_ID",
        needed_into(&LaunchOptions::rdzv_id), standard.rdzv_id},
-      {.group = "Nodes",
-       .name = "rdzv-backend",
+      {.name = "rdzv-backend",
        .placeholder = "NAME",
        .help = "c10d (uses --rdzv-endpoint) or static (uses --master-addr)",
        .example = "--rdzv-backend=c10d",
        .set = text_into(&LaunchOptions::rdzv_backend),
        .choices = {"c10d", "static"}},
-      {"Nodes", "rdzv-conf", "", "K=V,...",
+      {"rdzv-conf", "K=V,...",
        "join_timeout, last_call_timeout: seconds to wait for MIN, then for MAX nodes",
        "--rdzv-conf=join_timeout=600", parsed(&LaunchOptions::rdzv_conf, parse_rdzv_conf)},
-      {"Nodes",
-       "on-join",
-       "",
-       "WHEN",
+      {"on-join", "WHEN",
        "when a new node joins a running job with room for it: now (with a new generation), at the "
        "next checkpoint that workers announce, or with the next restart",
-       "--on-join=checkpoint",
-       parsed(&LaunchOptions::on_join, parse_on_join),
-       std::string(enum_name(kOnJoinWords, standard.on_join)),
-       OptionSpec::Where::kAnywhere,
-       false,
-       {"now", "checkpoint", "restart"}},
-      {"Nodes", "node-failures", "", "N",
+       "--on-join=checkpoint", word_into(&LaunchOptions::on_join, kOnJoinWords),
+       std::string(enum_name(kOnJoinWords, standard.on_join)), words(kOnJoinWords)},
+      {"node-failures", "N",
        "a node whose workers failed first N times is replaced by a spare, if there is one",
        "--node-failures=2", integer_into(&LaunchOptions::node_failures, 1, kMaxInt),
        std::to_string(standard.node_failures)},
-      {"Nodes", "lease", "", "SECONDS",
+      {"lease", "SECONDS",
        "a node that is silent for this time is lost; it ends its workers a fifth earlier. Used if "
        "this host starts the service; ddp-rendezvous has its own",
        "--lease=20", part_into(&LaunchOptions::times, &LeaseTimes::lease, parse_lease),
        in_seconds(standard.times.lease)},
-      {"Nodes", "heartbeat-interval", "", "SECONDS",
+      {"heartbeat-interval", "SECONDS",
        "time between heartbeats of a node, from a fiftieth to a quarter of the lease (default: a "
        "fifth). Used where --lease is",
        "--heartbeat-interval=0.5",
        part_into(&LaunchOptions::times, &LeaseTimes::given_heartbeat, parse_seconds)},
-      {"Nodes", "node-rank", "", "N", "rank of this node; without it nodes are ordered by name",
-       "--node-rank=0", integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
-      {"Nodes", "local-addr", "", "ADDR",
+      {"node-rank", "N", "rank of this node; without it nodes are ordered by name", "--node-rank=0",
+       integer_into(&LaunchOptions::node_rank, 0, kMaxInt)},
+      {"local-addr", "ADDR",
        "an address, network or interface at which other nodes reach this node (default: the "
        "address from which it reaches the service)",
        "--local-addr=10.1.0.0/16", text_into(&LaunchOptions::local_addr)},
-      {"Nodes", "port-range", "", "FIRST-LAST",
+      {"port-range", "FIRST-LAST",
        "ports to listen on, for firewalls: one for the store, one for each worker of ddprun's "
        "library",
        "--port-range=29500-29599", parsed(&LaunchOptions::ports, parse_port_range)},
-      {"Nodes", "rdzv-key-file", "", "FILE",
+      {"rdzv-key-file", "FILE",
        "file with the key that all nodes and the service must have, a line of 16 characters or "
        "more (default: DDPRUN_RDZV_KEY)",
        "--rdzv-key-file=$HOME/.ddprun-key", needed_into(&LaunchOptions::rdzv_key_file)},
-      {"Nodes", "munge-socket", "", "PATH|none",
+      {"munge-socket", "PATH|none",
        "socket of munged, which authenticates agents if there is no key (default: munge's own); "
        "none: do not use munge",
        "--munge-socket=/run/munge/munge.socket.2", needed_into(&LaunchOptions::munge_socket)},
-      {"Nodes", "rdzv-tls-cert", "", "FILE",
+      {"rdzv-tls-cert", "FILE",
        "certificate of this node, in PEM, with its intermediate certificates: needed if this host "
        "starts the service, or if the service asks for one",
        "--rdzv-tls-cert=/etc/ddprun/tls/tls.crt", needed_into(&LaunchOptions::rdzv_tls_cert)},
-      {"Nodes", "rdzv-tls-key", "", "FILE", "its private key, in PEM without a passphrase",
+      {"rdzv-tls-key", "FILE", "its private key, in PEM without a passphrase",
        "--rdzv-tls-key=/etc/ddprun/tls/tls.key", needed_into(&LaunchOptions::rdzv_tls_key)},
-      {"Nodes", "rdzv-tls-ca", "", "FILE",
+      {"rdzv-tls-ca", "FILE",
        "use TLS, and accept a service whose certificate comes from this authority; 'system' for "
        "those that this host trusts. A service that this host starts also asks the other nodes for "
        "such a certificate",
        "--rdzv-tls-ca=/etc/ddprun/tls/ca.crt", needed_into(&LaunchOptions::rdzv_tls_ca)},
-      {"Nodes", "require-auth", "", "",
+      {"require-auth", "",
        "refuse to join other nodes without a key, munge, or certificates on both sides",
        "--require-auth", switch_into(&LaunchOptions::require_auth)},
-      {"Nodes", "store-allow", "", "NET,...",
+      {"store-allow", "NET,...",
        "addresses and networks that may use the store, besides the nodes of the job",
        "--store-allow=10.1.0.0/16", needed_into(&LaunchOptions::store_allow)},
-      {.group = "Nodes",
-       .name = "worker-store",
-       .placeholder = "WHO",
-       .help = "who serves the workers' store: the agent of rank 0's node, or rank0 itself (needed "
-               "for a PyTorch without libuv)",
-       .example = "--worker-store=rank0",
-       .set = parsed(&LaunchOptions::worker_store, parse_worker_store),
-       .fallback = "agent",
-       .choices = {"agent", "rank0"}},
-      {"Nodes", "master-addr", "", "ADDR",
-       "static: address of node rank 0, which serves everything", "--master-addr=10.0.0.1",
-       text_into(&LaunchOptions::master_addr)},
-      {"Nodes", "master-port", "", "PORT", "static: port of node rank 0", "--master-port=29500",
+      {"worker-store", "WHO",
+       "who serves the workers' store: the agent of rank 0's node, or rank0 itself (needed for a "
+       "PyTorch without libuv)",
+       "--worker-store=rank0", word_into(&LaunchOptions::worker_store, kWorkerStoreWords), "agent",
+       words(kWorkerStoreWords)},
+      {"master-addr", "ADDR", "static: address of node rank 0, which serves everything",
+       "--master-addr=10.0.0.1", text_into(&LaunchOptions::master_addr)},
+      {"master-port", "PORT", "static: port of node rank 0", "--master-port=29500",
        integer_into(&LaunchOptions::master_port, 0, 65535), std::to_string(kDefaultMasterPort)},
-
-      {"Output", "log-dir", "", "DIR",
-       "keep log and error files in DIR/<id>_<random>/attempt_N/<local rank>/", "--log-dir=logs",
-       text_into(&LaunchOptions::log_dir)},
-      {"Output", "local-ranks-filter", "", "RANKS",
+  };
+  const std::vector<OptionSpec> output{
+      {"log-dir", "DIR", "keep log and error files in DIR/<id>_<random>/attempt_N/<local rank>/",
+       "--log-dir=logs", text_into(&LaunchOptions::log_dir)},
+      {"local-ranks-filter", "RANKS",
        "the console gets the output of these local ranks only; log files are not affected",
        "--local-ranks-filter=0", parsed(&LaunchOptions::shown_ranks, parse_local_ranks)},
-      {"Output", "log-max-bytes", "", "N[K|M|G]",
+      {"log-max-bytes", "N[K|M|G]",
        "size at which a log file is renamed to <name>.1, in place of the previous one, and a new "
        "one is begun; at least 4096 bytes",
        "--log-max-bytes=100M", parsed(&LaunchOptions::log_max_bytes, parse_log_bytes),
        "0, no limit"},
-      {"Output", "pty", "", "",
-       "each worker writes to its own terminal, and its programs behave as on one", "--pty",
-       switch_into(&LaunchOptions::pty)},
-      {"Output", "stdin", "", "",
-       "rank 0 reads ddprun's standard input (default: every worker's is /dev/null)", "--stdin",
-       switch_into(&LaunchOptions::passes_stdin)},
-      {"Output", "quiet", "", "",
+      {"pty", "", "each worker writes to its own terminal, and its programs behave as on one",
+       "--pty", switch_into(&LaunchOptions::pty)},
+      {"stdin", "", "rank 0 reads ddprun's standard input (default: every worker's is /dev/null)",
+       "--stdin", switch_into(&LaunchOptions::passes_stdin)},
+      {"quiet", "",
        "ddprun itself prints only warnings and errors; workers' output is not affected", "--quiet",
        switch_into(&LaunchOptions::quiet)},
-      {"Output", "verbose", "", "",
+      {"verbose", "",
        "ddprun also prints what it starts, what the service orders, and which signals it sends",
        "--verbose", switch_into(&LaunchOptions::verbose)},
-      {.group = "Output",
-       .name = "log-format",
-       .placeholder = "FORMAT",
-       .help =
-           "text, or json: each line on the console, of ddprun or of a worker, is a JSON object",
-       .example = "--log-format=json",
-       .set = parsed(&LaunchOptions::log_format, parse_log_format),
-       .fallback = std::string(enum_name(kLogFormatWords, standard.log_format)),
-       .choices = {"text", "json"}},
-      {"Output", "event-log-handler", "", "NAME",
+      {"log-format", "FORMAT",
+       "text, or json: each line on the console, of ddprun or of a worker, is a JSON object",
+       "--log-format=json", word_into(&LaunchOptions::log_format, kLogFormatWords),
+       std::string(enum_name(kLogFormatWords, standard.log_format)), words(kLogFormatWords)},
+      {"event-log-handler", "NAME",
        "accepted with the value null; for events see /status.json and /metrics of the service",
        "--event-log-handler=null",
        without_effect(check_word({"null"},
                                  "expected null; for events see /status.json and /metrics of the "
                                  "service, docs/how-to/monitoring.md"))},
-      {"Output", "logs-specs", "", "NAME",
-       "accepted with the value default; see -r, -t and --log-dir", "--logs-specs=default",
+      {"logs-specs", "NAME", "accepted with the value default; see -r, -t and --log-dir",
+       "--logs-specs=default",
        without_effect(check_word({"default"}, "expected default; see -r, -t and --log-dir"))},
-      {"Output", "redirects", "r", "STREAMS",
-       "into log files only: 1 stdout, 2 stderr, 3 both, or RANK:N,...", "-r 3",
-       parsed(&LaunchOptions::redirects, parse_streams)},
-      {"Output", "tee", "t", "STREAMS", "into log files and to the console, with torchrun's prefix",
-       "-t 0:3,1:2", parsed(&LaunchOptions::tee, parse_streams)},
-      {"Output", "log-line-prefix-template", "", "TEXT",
+      with_letter("r", {"redirects", "STREAMS",
+                        "into log files only: 1 stdout, 2 stderr, 3 both, or RANK:N,...", "-r 3",
+                        parsed(&LaunchOptions::redirects, parse_streams)}),
+      with_letter("t",
+                  {"tee", "STREAMS", "into log files and to the console, with torchrun's prefix",
+                   "-t 0:3,1:2", parsed(&LaunchOptions::tee, parse_streams)}),
+      {"log-line-prefix-template", "TEXT",
        "prefix of each line of -t, with ${role_name}, ${rank}, ${local_rank} and ${hostname}; else "
        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
        "--log-line-prefix-template='${hostname}:${rank}: '", text_into(&LaunchOptions::line_prefix),
        "[${role_name}${local_rank}]:"},
-      {.group = "Output",
-       .name = "report-file",
-       .placeholder = "FILE",
-       .help = "write the verdict of the job and of each failed generation as JSON "
-               "(docs/reference/verdicts.md)",
-       .example = "--report-file=report.json",
-       .set = needed_into(&LaunchOptions::report_file)},
-
-      {.group = "General",
-       .name = "config",
+      {"report-file", "FILE",
+       "write the verdict of the job and of each failed generation as JSON "
+       "(docs/reference/verdicts.md)",
+       "--report-file=report.json", needed_into(&LaunchOptions::report_file)},
+  };
+  const std::vector<OptionSpec> general{
+      {.name = "config",
        .placeholder = "FILE",
        .help = "JSON object with any option by its name, and 'program' and 'args'; the command "
                "line and PET_ variables override it",
        .example = "--config=job.json",
        .set = needed_into(&LaunchOptions::config_file),
        .where = OptionSpec::Where::kNotInFile},
-      wish("print-config", "",
-           "show the value of each option and where it comes from; start nothing", "--print-config",
-           LaunchCommand::kPrintConfig),
-      wish("dry-run", "", "print the plan and the environment of each worker; start nothing",
+      wish("print-config", "show the value of each option and where it comes from; start nothing",
+           "--print-config", LaunchCommand::kPrintConfig),
+      wish("dry-run", "print the plan and the environment of each worker; start nothing",
            "--dry-run", LaunchCommand::kDryRun),
-      wish("show-binding", "", "draw this machine and where --bind puts each worker; start nothing",
+      wish("show-binding", "draw this machine and where --bind puts each worker; start nothing",
            "--show-binding", LaunchCommand::kShowBinding),
-      wish("version", "", "versions of ddprun and its protocol", "--version",
-           LaunchCommand::kVersion),
-      wish("help", "h", "this text", "-h", LaunchCommand::kHelp),
+      wish("version", "versions of ddprun and its protocol", "--version", LaunchCommand::kVersion),
+      with_letter("h", wish("help", "this text", "-h", LaunchCommand::kHelp)),
   };
+  return in_groups(
+      {{"Workers", workers}, {"Nodes", nodes}, {"Output", output}, {"General", general}});
+}
+
+}  // namespace
+
+const std::vector<OptionSpec>& option_table() {
+  static const std::vector<OptionSpec> table = make_table();
   return table;
 }
 
 std::span<const std::string_view> torchrun_options() {
-  static constexpr std::array kNames = std::to_array<std::string_view>({"nnodes",
-                                                                        "nproc-per-node",
-                                                                        "rdzv-backend",
-                                                                        "rdzv-endpoint",
-                                                                        "rdzv-id",
-                                                                        "rdzv-conf",
-                                                                        "standalone",
-                                                                        "max-restarts",
-                                                                        "monitor-interval",
-                                                                        "start-method",
-                                                                        "event-log-handler",
-                                                                        "role",
-                                                                        "module",
-                                                                        "no-python",
-                                                                        "run-path",
-                                                                        "log-dir",
-                                                                        "redirects",
-                                                                        "tee",
-                                                                        "local-ranks-filter",
-                                                                        "duplicate-stdout-filters",
-                                                                        "duplicate-stderr-filters",
-                                                                        "node-rank",
-                                                                        "master-addr",
-                                                                        "master-port",
-                                                                        "local-addr",
-                                                                        "logs-specs",
-                                                                        "numa-binding",
-                                                                        "signals-to-handle",
-                                                                        "virtual-local-rank",
-                                                                        "shutdown-timeout",
-                                                                        "log-line-prefix-template",
-                                                                        "print-completion"});
+  static constexpr std::array<std::string_view, 32> kNames{
+      "nnodes",
+      "nproc-per-node",
+      "rdzv-backend",
+      "rdzv-endpoint",
+      "rdzv-id",
+      "rdzv-conf",
+      "standalone",
+      "max-restarts",
+      "monitor-interval",
+      "start-method",
+      "event-log-handler",
+      "role",
+      "module",
+      "no-python",
+      "run-path",
+      "log-dir",
+      "redirects",
+      "tee",
+      "local-ranks-filter",
+      "duplicate-stdout-filters",
+      "duplicate-stderr-filters",
+      "node-rank",
+      "master-addr",
+      "master-port",
+      "local-addr",
+      "logs-specs",
+      "numa-binding",
+      "signals-to-handle",
+      "virtual-local-rank",
+      "shutdown-timeout",
+      "log-line-prefix-template",
+      "print-completion",
+  };
   return kNames;
 }
 
@@ -502,8 +482,7 @@ const RefusedOption* find_refused(const std::string& name) {
       {"duplicate-stderr-filters", "give -t 2 and search its files"},
       {"print-completion", "use ddprun completion bash, or zsh"},
   };
-  const auto found = std::find_if(table.begin(), table.end(),
-                                  [&](const RefusedOption& one) { return one.name == name; });
+  const auto found = std::ranges::find(table, name, &RefusedOption::name);
   return found == table.end() ? nullptr : &*found;
 }
 
@@ -525,19 +504,18 @@ const OptionSpec* find_option(const std::string& given) {
 }
 
 std::string with_underscores(std::string name) {
-  std::replace(name.begin(), name.end(), '-', '_');
+  std::ranges::replace(name, '-', '_');
   return name;
 }
 
 std::string with_dashes(std::string name) {
-  std::replace(name.begin(), name.end(), '_', '-');
+  std::ranges::replace(name, '_', '-');
   return name;
 }
 
 std::string environment_name(const std::string& name) {
   std::string upper = with_underscores(name);
-  std::transform(upper.begin(), upper.end(), upper.begin(),
-                 [](unsigned char c) { return std::toupper(c); });
+  std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return std::toupper(c); });
   return "PET_" + upper;
 }
 

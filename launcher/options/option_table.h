@@ -18,22 +18,22 @@ struct OptionSpec {
   // Reads one text. The error is kInvalidArgument and does not name the option.
   using Setter = std::function<Result<void>(LaunchOptions&, const std::string& text)>;
 
-  std::string group = {};
   std::string name = {};         // the long name, with dashes
-  std::string short_name = {};   // one letter, or empty
   std::string placeholder = {};  // for its value; empty: a switch
   std::string help = {};
   std::string example = {};
-  Setter set = {};            // a switch without =VALUE gets "true"
-  std::string fallback = {};  // its value if it is not given, where worth showing
+  Setter set = {};                        // a switch without =VALUE gets "true"
+  std::string fallback = {};              // its value if it is not given, where worth showing
+  std::vector<std::string> choices = {};  // for completion; empty: no fixed set of words
+  std::string short_name = {};            // one letter, or empty
+  // If true, the option is set once for each time it is given, in order. Otherwise the last one
+  // counts.
+  bool repeats = false;
   // The places where it may be given: on the command line, in the environment, in the file of
   // --config.
   enum class Where { kAnywhere, kNotInFile, kCommandLineOnly };
   Where where = Where::kAnywhere;
-  // If true, the option is set once for each time it is given, in order. Otherwise the last one
-  // counts.
-  bool repeats = false;
-  std::vector<std::string> choices = {};  // for completion; empty: no fixed set of words
+  std::string group = {};  // of --help
 
   bool is_switch() const { return placeholder.empty(); }
 };

@@ -168,7 +168,7 @@ struct LogWriter::State {
   bool over = false;
 
   std::shared_ptr<LogFile> next() const {
-    const auto found = std::find_if(files.begin(), files.end(), [](const auto& file) {
+    const auto found = std::ranges::find_if(files, [](const auto& file) {
       return file->is_new || file->ended || !file->queued.empty() || file->overflow > 0;
     });
     return found == files.end() ? nullptr : *found;

@@ -84,7 +84,7 @@ Result<Binding> bind_workers(const LaunchOptions& options, int workers) {
     return binding;
   }
   Result<Placed> placed = place_here(options, workers, Purpose::kStart);
-  if (!placed) return std::move(placed).error();
+  if (!placed) return placed.error();
   if (!placed->found.is_this_one) {
     return invalid_argument(
                "HWLOC_XMLFILE or HWLOC_SYNTHETIC describes another machine, which only "
@@ -103,7 +103,7 @@ Result<std::string> show_binding(const LaunchOptions& options) {
   const Result<int> workers = count_slots(options.slots);
   if (!workers) return workers.error();
   Result<Placed> placed = place_here(options, *workers, Purpose::kDrawing);
-  if (!placed) return std::move(placed).error();
+  if (!placed) return placed.error();
   return draw({.host = host_name(),
                .machine = std::move(placed->found.machine),
                .placement = std::move(placed->placement),

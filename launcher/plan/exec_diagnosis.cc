@@ -12,9 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
-#include <vector>
 
 #include "base/read_all.h"
 #include "base/unique_fd.h"

@@ -26,9 +26,6 @@
 namespace ddprun {
 namespace {
 
-// Returns the variable, or empty if it is not set. The callers treat both alike.
-std::string variable(std::string_view name) { return environment_variable(name).value_or(""); }
-
 bool is_one_terminal() {
   struct stat out {};
   struct stat err {};
@@ -42,8 +39,8 @@ void look_at_console(AgentConfig& config) {
       look_of({.out = config.screen,
                .err = size_of_terminal(STDERR_FILENO),
                .one_terminal = is_one_terminal(),
-               .term = variable("TERM"),
-               .no_color = variable("NO_COLOR"),
+               .term = environment_text("TERM"),
+               .no_color = environment_text("NO_COLOR"),
                .has_json = config.options.log_format == LogFormat::kJson,
                .is_typed_into = config.options.passes_stdin && isatty(STDIN_FILENO) != 0});
 }
@@ -69,7 +66,7 @@ std::vector<std::string> remarks_on_ranks(const LaunchOptions& options, int slot
 std::string tee_pattern_of(const LaunchOptions& options) {
   constexpr std::string_view kHost = "${hostname}";
   std::string pattern = options.line_prefix;
-  if (pattern.empty()) pattern = variable("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
+  if (pattern.empty()) pattern = environment_text("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE");
   for (std::size_t at = pattern.find(kHost); at != pattern.npos; at = pattern.find(kHost, at)) {
     const std::string host = host_name();
     pattern.replace(at, kHost.size(), host);
@@ -82,7 +79,7 @@ std::string tee_pattern_of(const LaunchOptions& options) {
 Result<void> read_shutdown_timeout(LaunchOptions& options) {
   constexpr const char* kVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
   if (options.shutdown_timeout) options.grace = options.shutdown_timeout;
-  if (const std::string text = variable(kVariable); !options.grace && !text.empty()) {
+  if (const std::string text = environment_text(kVariable); !options.grace && !text.empty()) {
     Result<Duration> read = parse_seconds(text);
     if (!read) return std::move(read).error().within(kVariable);
     options.grace = *read;
@@ -93,16 +90,16 @@ Result<void> read_shutdown_timeout(LaunchOptions& options) {
 Result<AgentConfig> plan(LaunchOptions options) {
   AgentConfig config;
   Result<Rendezvous> rendezvous = plan_rendezvous(options);
-  if (!rendezvous) return std::move(rendezvous).error();
-  if (Result<void> fits = check_output(options); !fits) return std::move(fits).error();
+  if (!rendezvous) return rendezvous.error();
+  if (Result<void> fits = check_output(options); !fits) return fits.error();
   Result<int> slots = count_slots(options.slots);
-  if (!slots) return std::move(slots).error();
+  if (!slots) return slots.error();
   std::error_code unknown;
   if (!options.directory.empty() && !std::filesystem::is_directory(options.directory, unknown)) {
     return invalid_value(options.directory, "no such directory").within("--chdir");
   }
   Result<WorkerCommand> command = find_program(options);
-  if (!command) return std::move(command).error();
+  if (!command) return command.error();
   if (!options.store_allow.empty()) {
     Result<AddressSet> allowed = AddressSet::parse(options.store_allow);
     if (!allowed) return std::move(allowed).error().within("--store-allow");
@@ -114,36 +111,33 @@ Result<AgentConfig> plan(LaunchOptions options) {
     }
   }
   Result<std::vector<std::string>> devices = own_devices(options, *slots);
-  if (!devices) return std::move(devices).error();
+  if (!devices) return devices.error();
   config.own_devices = std::move(*devices);
   if (const Result<void> read = read_shutdown_timeout(options); !read) return read.error();
   Result<Binding> binding = bind_workers(options, *slots);
-  if (!binding) return std::move(binding).error();
+  if (!binding) return binding.error();
   config.binding = std::move(*binding);
   // In this case the workers of torchrun's c10d serve the store themselves, too.
   if (!options.worker_store && rendezvous->mode != Rendezvous::Mode::kStatic &&
       options.on_join != OnJoin::kCheckpoint &&
-      variable("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1") {
+      environment_text("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == "1") {
     options.worker_store = WorkerStore::kRank0;
   }
   config.rendezvous = std::move(*rendezvous);
-  config.rendezvous.remarks.insert(config.rendezvous.remarks.begin(), options.remarks.begin(),
-                                   options.remarks.end());
-  config.rendezvous.remarks.insert(config.rendezvous.remarks.end(), config.binding.remarks.begin(),
-                                   config.binding.remarks.end());
-  for (std::string& remark : remarks_on_ranks(options, *slots)) {
-    config.rendezvous.remarks.push_back(std::move(remark));
+  std::vector<std::string>& remarks = config.rendezvous.remarks;
+  remarks.insert(remarks.begin(), options.remarks.begin(), options.remarks.end());
+  for (const auto& more : {config.binding.remarks, remarks_on_ranks(options, *slots)}) {
+    remarks.insert(remarks.end(), more.begin(), more.end());
   }
-  if (const std::string outer = variable("TORCHELASTIC_RUN_ID"); !outer.empty()) {
-    config.rendezvous.remarks.push_back("this ddprun runs in a worker of job '" + outer +
-                                        "' (rank " + variable("RANK") +
-                                        "); its own workers get their own ranks");
+  if (const std::string outer = environment_text("TORCHELASTIC_RUN_ID"); !outer.empty()) {
+    remarks.push_back("this ddprun runs in a worker of job '" + outer + "' (rank " +
+                      environment_text("RANK") + "); its own workers get their own ranks");
   }
   config.slots = *slots;
   config.command = std::move(*command);
   config.options = std::move(options);
   if (config.options.standalone) config.options.rdzv_id = random_hex(16);  // as torchrun does
-  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) config.options.node_rank.reset();
+  if (config.rendezvous.is_local()) config.options.node_rank.reset();
   config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
   config.signals.insert(config.signals.end(), kRelayedSignals.begin(), kRelayedSignals.end());
   config.manager = slurm_manager();
@@ -151,7 +145,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   look_at_console(config);
   config.tee_pattern = tee_pattern_of(config.options);
   config.inherits_omp_threads = std::getenv("OMP_NUM_THREADS") != nullptr;
-  config.inherited_nccl_async_error_handling = variable("TORCH_NCCL_ASYNC_ERROR_HANDLING");
+  config.inherited_nccl_async_error_handling = environment_text("TORCH_NCCL_ASYNC_ERROR_HANDLING");
   return config;
 }
 
@@ -160,10 +154,10 @@ Result<void> find_tls_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   config.tls_files = {
       .cert = options.rdzv_tls_cert, .key = options.rdzv_tls_key, .ca = options.rdzv_tls_ca};
-  const bool meets = config.rendezvous.mode != Rendezvous::Mode::kLocal;
+  const bool meets = !config.rendezvous.is_local();
   if (!meets || !config.tls_files.is_given()) return {};
   Result<FoundTls> found = TlsContext::for_agent(config.tls_files);
-  if (!found) return std::move(found).error();
+  if (!found) return found.error();
   if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
   config.tls = std::move(found->context);
   return {};
@@ -193,8 +187,8 @@ Result<void> find_munge_of(AgentConfig& config) {
 Result<void> find_keys_of(AgentConfig& config) {
   const LaunchOptions& options = config.options;
   Result<FoundKeys> found = find_keys(options.rdzv_key_file);
-  if (!found) return std::move(found).error();
-  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return {};
+  if (!found) return found.error();
+  if (config.rendezvous.is_local()) return {};
   if (!found->remark.empty()) config.rendezvous.remarks.push_back(found->remark);
   const bool shows_certificates =
       config.tls && !config.tls_files.cert.empty() && config.tls_files.has_authority();
@@ -213,7 +207,7 @@ Result<AgentConfig> with_proofs(AgentConfig config_so_far) {
   Result<AgentConfig> config = std::move(config_so_far);
   for (const auto find : {&find_tls_of, &find_keys_of}) {
     Result<void> found = find(*config);
-    if (!found) return std::move(found).error();
+    if (!found) return found.error();
   }
   return config;
 }
@@ -234,30 +228,21 @@ Result<AgentConfig> plan_job(LaunchOptions options) {
 Result<AgentConfig> plan_call(LaunchOptions options) {
   AgentConfig config;
   Result<Rendezvous> rendezvous = plan_rendezvous(options);
-  if (!rendezvous) return std::move(rendezvous).error();
+  if (!rendezvous) return rendezvous.error();
   config.rendezvous = std::move(*rendezvous);
   config.options = std::move(options);
   return with_proofs(std::move(config));
 }
 
 PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
-  PlanOptions plan;
-  plan.command = config.command;
-  plan.slots = config.slots;
-  plan.role = config.options.role;
-  plan.run_id = config.options.rdzv_id;
-  plan.max_restarts = config.options.max_restarts;
-  plan.ports = config.options.ports;
-  plan.checkpoint_signal = config.options.checkpoint_signal;
-  plan.log_directory = std::move(log_directory);
-  plan.seats = config.binding.seats;
-  plan.own_devices = config.own_devices;
-  plan.variables = config.options.variables;
-  plan.virtual_local_rank = config.options.virtual_local_rank;
-  plan.inherits_omp_threads = config.inherits_omp_threads;
-  plan.agent_store = config.options.has_agent_store();
-  plan.inherited_nccl_async_error_handling = config.inherited_nccl_async_error_handling;
-  return plan;
+  return {.options = config.options,
+          .command = config.command,
+          .slots = config.slots,
+          .log_directory = std::move(log_directory),
+          .seats = config.binding.seats,
+          .own_devices = config.own_devices,
+          .inherits_omp_threads = config.inherits_omp_threads,
+          .inherited_nccl_async_error_handling = config.inherited_nccl_async_error_handling};
 }
 
 namespace {
@@ -266,8 +251,8 @@ namespace {
 std::string as_file_name(std::string text) {
   constexpr std::size_t kMostBytes = 100;
   text.resize(std::min(text.size(), kMostBytes));
-  std::replace_if(
-      text.begin(), text.end(), [](char c) { return c == '/' || is_control(c); }, '_');
+  std::ranges::replace_if(
+      text, [](char c) { return c == '/' || is_control(c); }, '_');
   return text;
 }
 
@@ -275,7 +260,7 @@ std::string as_file_name(std::string text) {
 // directory.
 std::string log_name(const AgentConfig& config) {
   std::string name = as_file_name(config.options.rdzv_id) + "_" + random_hex(4);
-  if (config.rendezvous.mode == Rendezvous::Mode::kLocal) return name;
+  if (config.rendezvous.is_local()) return name;
   name += "_" + as_file_name(host_name());
   if (config.options.node_rank) name += "_" + std::to_string(*config.options.node_rank);
   return name;

@@ -106,7 +106,7 @@ Result<WorkerCommand> find_program(const LaunchOptions& options) {
   WorkerCommand command;
   if (options.module || script) {
     Result<std::string> python = find_python(options.directory);
-    if (!python) return std::move(python).error();
+    if (!python) return python.error();
     if (script && !options.module) {
       if (const auto trouble = trouble_with(options.program, options.directory, R_OK)) {
         return unusable(options.program, *trouble);
@@ -118,7 +118,7 @@ Result<WorkerCommand> find_program(const LaunchOptions& options) {
     command.arguments.push_back(options.program);
   } else {
     Result<std::string> executable = find_executable(options.program, options.directory);
-    if (!executable) return std::move(executable).error();
+    if (!executable) return executable.error();
     command.executable = *executable;
   }
   command.arguments.insert(command.arguments.end(), options.args.begin(), options.args.end());

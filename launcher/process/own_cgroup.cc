@@ -5,7 +5,6 @@
 
 #include <array>
 #include <fstream>
-#include <optional>
 #include <string_view>
 
 #include "base/parse_number.h"

@@ -1,7 +1,6 @@
 #include "launcher/process/side_by_side.h"
 
 #include <thread>
-#include <utility>
 
 #include "base/background_thread.h"
 

@@ -32,7 +32,7 @@ Result<WorkerStream> open_pipe() {
 
 Result<void> add_log(WorkerStream& stream, const std::string& path, LogWriter& logs) {
   Result<std::shared_ptr<LogFile>> log = logs.open(path);
-  if (!log) return std::move(log).error();
+  if (!log) return log.error();
   stream.log = std::move(*log);
   return {};
 }
@@ -50,7 +50,7 @@ Result<WorkerStreams> open_terminal(const WorkerFilesOptions& options, LogWriter
   streams.out.only_logged = logged && !teed;
   if (logged && !options.directory.empty()) {
     Result<void> added = add_log(streams.out, options.directory + "/stdout.log", logs);
-    if (!added) return std::move(added).error();
+    if (!added) return added.error();
   }
   if (options.directory.empty()) streams.out.only_logged = false;
   return streams;
@@ -64,7 +64,7 @@ Result<WorkerStreams> open_streams(const WorkerFilesOptions& options, LogWriter&
   const auto open_one = [&](WorkerStream& stream, const char* name, bool redirect,
                             bool tee) -> Result<void> {
     Result<WorkerStream> made = open_pipe();
-    if (!made) return std::move(made).error();
+    if (!made) return made.error();
     stream = std::move(*made);
     if (options.directory.empty() || !(redirect || tee)) return {};
     stream.only_logged = !tee;
@@ -72,10 +72,10 @@ Result<WorkerStreams> open_streams(const WorkerFilesOptions& options, LogWriter&
   };
   Result<void> out =
       open_one(streams.out, "stdout.log", has_out(options.redirects), has_out(options.tee));
-  if (!out) return std::move(out).error();
+  if (!out) return out.error();
   Result<void> err =
       open_one(streams.err, "stderr.log", has_err(options.redirects), has_err(options.tee));
-  if (!err) return std::move(err).error();
+  if (!err) return err.error();
   return streams;
 }
 

@@ -21,7 +21,6 @@ struct WorkerStream {
   UniqueFd to_worker;    // becomes the worker's descriptor
   UniqueFd from_worker;  // the agent's end; invalid: that of the other stream carries both
   std::shared_ptr<LogFile> log;
-  std::string path;          // of the log file; empty: none
   bool only_logged = false;  // -r: not shown on the console
 };
 

@@ -177,7 +177,7 @@ struct WorkerLauncher : process::posix::default_launcher {
           leave_shared(127);
         },
         &child);
-    if (!made) return std::move(made).error();
+    if (!made) return made.error();
     if (initializer.step) {
       waitpid(made->pid, nullptr, 0);
       return Error{};

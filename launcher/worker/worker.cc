@@ -43,7 +43,7 @@ Result<void> Worker::start(const WorkerServices& around,
                             .tee = options.tee.of(rank)};
   if (options.pty) wanted.terminal = around.looks.screen.value_or(ScreenSize{});
   Result<WorkerStreams> streams = open_streams(wanted, around.logs);
-  if (!streams) return std::move(streams).error();
+  if (!streams) return streams.error();
   const bool types = options.pty && gets_stdin(options) && isatty(STDIN_FILENO) != 0;
   if (types) terminal_.reset(fcntl(streams->out.from_worker.get(), F_DUPFD_CLOEXEC, 0));
 
@@ -66,7 +66,7 @@ Result<void> Worker::start(const WorkerServices& around,
                           .oom_score_raise = kOomScoreRaise,
                           .cgroup = cgroup.get()};
   Result<WorkerProcess> process = WorkerProcess::start(around.io, start);
-  if (!process) return std::move(process).error();
+  if (!process) return process.error();
   pid_ = process->id();
   state_ = "running";
   since_ = BootClock::now();

@@ -35,4 +35,16 @@ inline constexpr EnumNames<ControlRequest::What, 7> kControlWords{
      {ControlRequest::What::kSignal, "signal"},
      {ControlRequest::What::kFlight, "flight"}}};
 
+// Returns the request for a service, which has the same words for the commands that it takes.
+inline UserRequest for_service(const ControlRequest& request) {
+  return {.what = parse_enum(kUserRequestWords, enum_name(kControlWords, request.what))
+                      .value_or(UserRequest::What::kStatus),
+          .by = request.by,
+          .signal = request.signal,
+          .rank = request.rank,
+          .at_once = request.at_once,
+          .lines = request.lines,
+          .follow = request.follow};
+}
+
 }  // namespace ddprun

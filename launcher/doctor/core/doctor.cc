@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/counted.h"
+#include "base/joined.h"
 #include "launcher/options/core/wrapped_text.h"
 
 namespace ddprun {
@@ -29,8 +30,7 @@ std::string padded(std::string_view text, std::size_t columns) {
 
 std::string summary(const std::vector<Finding>& findings) {
   const auto count = [&](Level level) {
-    return std::count_if(findings.begin(), findings.end(),
-                         [&](const Finding& one) { return one.level == level; });
+    return std::ranges::count(findings, level, &Finding::level);
   };
   std::vector<std::string> parts;
   for (const auto& [level, noun] :
@@ -40,10 +40,9 @@ std::string summary(const std::vector<Finding>& findings) {
   }
   if (const auto number = count(Level::kOk)) parts.push_back(std::to_string(number) + " ok");
   switch (worst_of(findings)) {
-    case Level::kProblem: return "jobs will hang, be slow or fail here: " + list_text(parts);
-    case Level::kWarning:
-      return "no problem, but some jobs may be slow or fail: " + list_text(parts);
-    default: return "no problem: " + list_text(parts);
+    case Level::kProblem: return "jobs will hang, be slow or fail here: " + joined(parts);
+    case Level::kWarning: return "no problem, but some jobs may be slow or fail: " + joined(parts);
+    default: return "no problem: " + joined(parts);
   }
 }
 
@@ -103,12 +102,6 @@ std::string bytes_text(std::uint64_t bytes) {
   std::array<char, 32> text;
   std::snprintf(text.data(), text.size(), "%.1f %s", value, kUnits[unit]);
   return text.data();
-}
-
-std::string list_text(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
-  return text;
 }
 
 }  // namespace ddprun

@@ -33,7 +33,7 @@ inline constexpr EnumNames<Level, 4> kLevelNames{{{Level::kOk, "ok"},
                                                   {Level::kWarning, "warning"},
                                                   {Level::kProblem, "problem"}}};
 
-using DetailValue = std::variant<std::string, double, std::int64_t, bool>;
+using DetailValue = std::variant<std::string, double, std::uint64_t, int, bool>;
 
 struct Finding {
   Level level = Level::kOk;
@@ -42,6 +42,13 @@ struct Finding {
   std::string advice;  // what to do; empty for kOk
   std::vector<std::pair<std::string, DetailValue>> details = {};  // for programs (--json)
   std::string_view id = {};                                       // of the check; set by diagnose()
+
+  // Sets what is found to be wrong.
+  void rate(Level how_bad, std::string what_it_does, std::string what_to_do) {
+    level = how_bad;
+    effect = std::move(what_it_does);
+    advice = std::move(what_to_do);
+  }
 };
 
 // One check. judge: returns the check's finding; nullopt if it does not apply.
@@ -77,7 +84,5 @@ std::string report_text(const std::vector<Finding>& findings, const ReportStyle&
 
 // Returns a size as text: "16.0 MiB".
 std::string bytes_text(std::uint64_t bytes);
-// Returns the parts as text: "a, b, c".
-std::string list_text(const std::vector<std::string>& parts);
 
 }  // namespace ddprun

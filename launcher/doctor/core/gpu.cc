@@ -1,5 +1,4 @@
 // Checks of GPUs, their driver, and NCCL. See launcher/doctor/core/doctor.h.
-#include <algorithm>
 
 #include "base/counted.h"
 #include "base/parse_number.h"
@@ -7,6 +6,8 @@
 
 namespace ddprun {
 namespace {
+
+using enum Level;
 
 std::string gpus_text(int count) { return counted(count, "GPU"); }
 
@@ -17,39 +18,33 @@ std::string cuda_text(int version) {
 
 Finding without_gpus(const DoctorFacts& facts) {
   const GpuFacts& gpus = facts.gpus;
-  Finding finding{.seen = "there is no GPU", .details = {{"count", std::int64_t{0}}}};
+  Finding finding{.seen = "there is no GPU", .details = {{"count", 0}}};
   if (gpus.library_hangs) {
-    finding.level = Level::kProblem;
     finding.seen = "the driver's library (NVML) does not answer";
-    finding.effect = "programs that use the GPUs hang when they start";
-    finding.advice =
+    finding.rate(
+        kProblem, "programs that use the GPUs hang when they start",
         "a GPU has most likely failed: `dmesg | grep -i xid`; remove the node from service and "
-        "reboot it";
+        "reboot it");
   } else if (!gpus.library_error.empty() && gpus.device_files + gpus.pci_devices > 0) {
-    finding.level = Level::kProblem;
     finding.seen = "the driver's library (NVML) fails: " + gpus.library_error;
-    finding.effect = "no program can use a GPU";
-    finding.advice =
-        "after an update of the driver reboot the machine; `nvidia-smi` shows the same error";
+    finding.rate(
+        kProblem, "no program can use a GPU",
+        "after an update of the driver reboot the machine; `nvidia-smi` shows the same error");
   } else if (gpus.device_files > 0 && !gpus.has_library) {
-    finding.level = Level::kProblem;
     finding.seen =
         "/dev has " + gpus_text(gpus.device_files) + ", but libnvidia-ml.so.1 is missing";
-    finding.effect = "no program can use a GPU";
-    finding.advice = "start the container with the NVIDIA container toolkit: docker run --gpus all";
+    finding.rate(kProblem, "no program can use a GPU",
+                 "start the container with the NVIDIA container toolkit: docker run --gpus all");
   } else if (gpus.pci_devices > 0) {
-    finding.level = Level::kProblem;
     finding.seen = "the machine has " + gpus_text(gpus.pci_devices) + " of NVIDIA, but " +
                    (gpus.kernel_driver_version.empty()
                         ? "no driver is loaded"
                         : "the driver " + gpus.kernel_driver_version + " shows none here");
-    finding.effect = "no program can use a GPU";
-    finding.advice =
-        "install the driver (`modprobe nvidia`); in a container: docker run --gpus all";
+    finding.rate(kProblem, "no program can use a GPU",
+                 "install the driver (`modprobe nvidia`); in a container: docker run --gpus all");
   } else if (facts.job.wants_gpus) {
-    finding.level = Level::kProblem;
-    finding.effect = "--nproc-per-node=gpu finds no GPU: exit code 2";
-    finding.advice = "start the job on a node with GPUs, or give a number, cpu or auto";
+    finding.rate(kProblem, "--nproc-per-node=gpu finds no GPU: exit code 2",
+                 "start the job on a node with GPUs, or give a number, cpu or auto");
   } else {
     finding.seen += ": workers use the cpu backend or gloo";
   }
@@ -59,27 +54,25 @@ Finding without_gpus(const DoctorFacts& facts) {
 std::optional<Finding> judge_gpus(const DoctorFacts& facts) {
   const GpuFacts& gpus = facts.gpus;
   if (gpus.count == 0) return without_gpus(facts);
-  Finding finding{.seen = gpus_text(gpus.count), .details = {{"count", std::int64_t{gpus.count}}}};
+  Finding finding{.seen = gpus_text(gpus.count), .details = {{"count", gpus.count}}};
   if (gpus.visible) {
     finding.seen += ", of these " + std::to_string(gpus.visible_count) +
                     " by CUDA_VISIBLE_DEVICES=" + *gpus.visible;
-    finding.details.emplace_back("visible", std::int64_t{gpus.visible_count});
+    finding.details.emplace_back("visible", gpus.visible_count);
   }
   const int usable = gpus.visible ? gpus.visible_count : gpus.count;
   if (usable == 0) {
-    finding.level = facts.job.wants_gpus ? Level::kProblem : Level::kWarning;
-    finding.effect = "programs see no GPU at all";
-    finding.advice = "unset CUDA_VISIBLE_DEVICES, or ask the scheduler for GPUs";
+    finding.rate(facts.job.wants_gpus ? kProblem : kWarning, "programs see no GPU at all",
+                 "unset CUDA_VISIBLE_DEVICES, or ask the scheduler for GPUs");
   } else if (facts.job.workers_here > usable) {
-    finding.level = Level::kWarning;
-    finding.effect = counted(facts.job.workers_here, "worker") +
-                     " share them: NCCL refuses two ranks on one GPU";
-    finding.advice = "--nproc-per-node=gpu starts one worker for each";
+    finding.rate(kWarning,
+                 counted(facts.job.workers_here, "worker") +
+                     " share them: NCCL refuses two ranks on one GPU",
+                 "--nproc-per-node=gpu starts one worker for each");
   } else if (gpus.without_persistence > 0) {
-    finding.level = Level::kNote;
     finding.seen += "; " + std::to_string(gpus.without_persistence) + " without persistence mode";
-    finding.effect = "the driver initialises an unused GPU again, which takes seconds";
-    finding.advice = "start nvidia-persistenced, or nvidia-smi -pm 1";
+    finding.rate(kNote, "the driver initialises an unused GPU again, which takes seconds",
+                 "start nvidia-persistenced, or nvidia-smi -pm 1");
   }
   return finding;
 }
@@ -106,14 +99,12 @@ std::optional<Finding> judge_driver(const DoctorFacts& facts) {
                       ? "; LibTorch " + torch.version + " is built without CUDA"
                       : "; LibTorch " + torch.version + " is built with " + torch.cuda;
   if (torch.cuda.empty()) {
-    finding.level = Level::kWarning;
-    finding.effect = "its programs do not use the GPUs";
-    finding.advice = "install a LibTorch that is built with CUDA";
+    finding.rate(kWarning, "its programs do not use the GPUs",
+                 "install a LibTorch that is built with CUDA");
   } else if (gpus.cuda_version / 1000 < major_of(torch.cuda)) {
-    finding.level = Level::kProblem;
-    finding.effect = "its programs see no GPU: the driver is older than their CUDA";
-    finding.advice = "update the driver, or install a LibTorch that is built with CUDA " +
-                     std::to_string(gpus.cuda_version / 1000) + " or older";
+    finding.rate(kProblem, "its programs see no GPU: the driver is older than their CUDA",
+                 "update the driver, or install a LibTorch that is built with CUDA " +
+                     std::to_string(gpus.cuda_version / 1000) + " or older");
   }
   return finding;
 }
@@ -150,7 +141,7 @@ Finding without_nccl(const DoctorFacts& facts) {
   const LibTorchFacts& torch = facts.nccl.torch;
   const bool has_gpus = facts.gpus.count > 0;
   if (!torch.nccl.empty()) {
-    return {.level = has_gpus ? Level::kProblem : Level::kNote,
+    return {.level = has_gpus ? kProblem : kNote,
             .seen = "LibTorch " + torch.version + " needs NCCL " + torch.nccl +
                     ", and it was not found",
             .effect = "programs that link libtorch_cuda do not start: libnccl.so.2 is missing",
@@ -162,7 +153,7 @@ Finding without_nccl(const DoctorFacts& facts) {
   }
   if (!has_gpus)
     return {.seen = "neither NCCL nor LibTorch was found; without a GPU none is needed"};
-  return {.level = Level::kWarning,
+  return {.level = kWarning,
           .seen = "neither libnccl.so.2 nor a LibTorch was found",
           .effect = "programs with their own copy run; others do not start",
           .advice =
@@ -178,19 +169,23 @@ std::string comparison_text(const LibTorchFacts& torch) {
 
 // Fills in what it means that this library's version is not the one that LibTorch was built
 // with.
-void judge_version(const NcclLibrary& library, const DoctorFacts& facts, Finding& finding) {
+void judge_version(const NcclLibrary& library, const DoctorFacts& facts, std::string advice,
+                   Finding& finding) {
   const bool older = number_of(library.version) < number_of(facts.nccl.torch.nccl);
-  finding.level = !older ? Level::kNote : facts.gpus.count > 0 ? Level::kProblem : Level::kWarning;
-  finding.effect = older ? "it lacks functions that LibTorch calls ('undefined symbol: nccl...'), "
-                           "or workers hang if nodes have different versions"
-                         : "newer versions usually work if all nodes have the same";
+  finding.rate(!older                 ? kNote
+               : facts.gpus.count > 0 ? kProblem
+                                      : kWarning,
+               older ? "it lacks functions that LibTorch calls ('undefined symbol: nccl...'), or "
+                       "workers hang if nodes have different versions"
+                     : "newer versions usually work if all nodes have the same",
+               std::move(advice));
 }
 
 std::optional<Finding> judge_nccl(const DoctorFacts& facts) {
   const NcclFacts& nccl = facts.nccl;
   const LibTorchFacts& torch = nccl.torch;
   if (nccl.hangs) {
-    return Finding{.level = Level::kProblem,
+    return Finding{.level = kProblem,
                    .seen = "a file system hangs while NCCL and LibTorch are searched on it",
                    .effect = "workers that load them from there also hang, and cannot be killed",
                    .advice =
@@ -209,21 +204,20 @@ std::optional<Finding> judge_nccl(const DoctorFacts& facts) {
     return !library.version.empty() && number_of(torch.nccl) > 0 && library.version != torch.nccl;
   };
   if (used.version.empty()) {
-    finding.level = facts.gpus.count > 0 ? Level::kProblem : Level::kWarning;
-    finding.effect = "programs that link libtorch_cuda do not start";
-    finding.advice =
-        "install it again" + (torch.nccl.empty() ? "" : ": " + install_text(torch, torch.nccl));
+    finding.rate(
+        facts.gpus.count > 0 ? kProblem : kWarning, "programs that link libtorch_cuda do not start",
+        "install it again" + (torch.nccl.empty() ? "" : ": " + install_text(torch, torch.nccl)));
   } else if (nccl.of_loader.by_variable && differs(nccl.of_loader)) {
     if (&used != &nccl.of_loader) {
       finding.seen += "; but LD_LIBRARY_PATH contains " + library_text(nccl.of_loader);
     }
-    judge_version(nccl.of_loader, facts, finding);
-    finding.advice =
+    judge_version(
+        nccl.of_loader, facts,
         "remove its directory from LD_LIBRARY_PATH: programs that link NCCL themselves load that "
-        "one, and LibTorch then uses it, too";
+        "one, and LibTorch then uses it, too",
+        finding);
   } else if (differs(used)) {
-    judge_version(used, facts, finding);
-    finding.advice = install_text(torch, torch.nccl);
+    judge_version(used, facts, install_text(torch, torch.nccl), finding);
   }
   return finding;
 }

@@ -5,10 +5,13 @@
 #include <cstdio>
 
 #include "base/counted.h"
+#include "base/joined.h"
 #include "launcher/doctor/core/doctor.h"
 
 namespace ddprun {
 namespace {
+
+using enum Level;
 
 constexpr std::uint64_t kMiB = 1024 * 1024;
 constexpr std::uint64_t kGiB = 1024 * kMiB;
@@ -21,7 +24,7 @@ std::string workers_text(const DoctorFacts& facts) { return counted(workers(fact
 
 std::optional<Finding> judge_program(const DoctorFacts& facts) {
   if (facts.program_error.empty()) return std::nullopt;
-  return Finding{.level = Level::kProblem,
+  return Finding{.level = kProblem,
                  .seen = facts.program_error,
                  .effect = "no worker starts: exit code 2",
                  .advice = "correct the path; every node needs the program and the directory"};
@@ -42,7 +45,7 @@ std::optional<Finding> judge_shared_memory(const DoctorFacts& facts) {
       "node fails (ddprun's cpu backend works without it)";
   if (!shm.why_missing.empty() || !shm.space.why_not_writable.empty()) {
     const bool missing = !shm.why_missing.empty();
-    return Finding{.level = Level::kProblem,
+    return Finding{.level = kProblem,
                    .seen = missing ? "/dev/shm does not exist: " + shm.why_missing
                                    : "cannot write to /dev/shm: " + shm.space.why_not_writable,
                    .effect = "PyTorch's DataLoader workers and NCCL between GPUs of this node fail",
@@ -51,39 +54,36 @@ std::optional<Finding> judge_shared_memory(const DoctorFacts& facts) {
   const Space& space = shm.space;
   Finding finding{.seen = "/dev/shm has " + bytes_text(space.total) + ", of these " +
                           bytes_text(space.available) + " free",
-                  .details = {{"total_bytes", static_cast<std::int64_t>(space.total)},
-                              {"available_bytes", static_cast<std::int64_t>(space.available)},
-                              {"files", std::int64_t{shm.files}}}};
+                  .details = {{"total_bytes", space.total},
+                              {"available_bytes", space.available},
+                              {"files", shm.files}}};
   if (shm.files > 0) {
     finding.seen += "; " + counted(shm.files, "file") + " there with " + bytes_text(shm.file_bytes);
   }
   if (space.available >= wanted) return finding;
-  finding.level = space.available <= kDockers ? Level::kProblem : Level::kWarning;
-  finding.effect = effect;
-  finding.advice = space.total >= wanted ? "other programs fill it: `ls -lS /dev/shm` lists the "
-                                           "files; remove those of programs that have ended"
-                                         : larger;
+  finding.rate(space.available <= kDockers ? kProblem : kWarning, effect,
+               space.total >= wanted ? "other programs fill it: `ls -lS /dev/shm` lists the "
+                                       "files; remove those of programs that have ended"
+                                     : larger);
   return finding;
 }
 
 std::optional<Finding> judge_temporary(const DoctorFacts& facts) {
   const Space& space = facts.temporary;
   Finding finding{.seen = space.path + " (TMPDIR) has " + bytes_text(space.available) + " free",
-                  .details = {{"available_bytes", static_cast<std::int64_t>(space.available)}}};
+                  .details = {{"available_bytes", space.available}}};
+  const std::string make_room = "make room, or set TMPDIR to another disk";
   if (!space.why_not_writable.empty()) {
-    finding.level = Level::kProblem;
     finding.seen = space.path + " (TMPDIR) is not writable: " + space.why_not_writable;
-    finding.effect = "ddprun does not start: exit code 73";
-    finding.advice = "set TMPDIR to a writable directory";
+    finding.rate(kProblem, "ddprun does not start: exit code 73",
+                 "set TMPDIR to a writable directory");
   } else if (space.free_inodes == 0 || space.available < kMiB) {
-    finding.level = Level::kProblem;
     if (space.free_inodes == 0) finding.seen += ", but no free inode";
-    finding.effect = "ddprun and most programs fail when they create a file";
-    finding.advice = "make room, or set TMPDIR to another disk";
+    finding.rate(kProblem, "ddprun and most programs fail when they create a file", make_room);
   } else if (space.available < 256 * kMiB) {
-    finding.level = Level::kWarning;
-    finding.effect = "it holds logs without --log-dir, and caches of compiled kernels and Python";
-    finding.advice = "make room, or set TMPDIR to another disk";
+    finding.rate(kWarning,
+                 "it holds logs without --log-dir, and caches of compiled kernels and Python",
+                 make_room);
   }
   return finding;
 }
@@ -94,6 +94,11 @@ std::string limit_text(std::uint64_t limit) {
   return limit == kUnlimited ? "unlimited" : std::to_string(limit);
 }
 
+// Returns the beginning of an effect of a limit. exempts: it does not apply to this user, root.
+std::string exempt_root(bool exempts) {
+  return exempts ? "the limit does not apply to root with all its capabilities; for others: " : "";
+}
+
 std::optional<Finding> judge_open_files(const DoctorFacts& facts) {
   const Limit& limit = facts.limits.open_files;
   // For the agent's pipes, files and pidfds, and for its store's connections.
@@ -102,25 +107,20 @@ std::optional<Finding> judge_open_files(const DoctorFacts& facts) {
                           " open files (ulimit -n; " + limit_text(limit.hard) + " at most)",
                   .details = {{"soft", limit_text(limit.soft)}, {"hard", limit_text(limit.hard)}}};
   if (limit.soft >= 4096) return finding;
-  finding.level = limit.soft < needed ? Level::kProblem
-                  : limit.soft < 1024 ? Level::kWarning
-                                      : Level::kNote;
-  finding.effect =
-      "DataLoader workers that share tensors, and NCCL with many peers, end with 'Too "
-      "many open files'";
-  if (finding.level == Level::kProblem) {
-    finding.effect = "ddprun needs some " + std::to_string(needed) + " for " + workers_text(facts) +
-                     ", and workers need more: they end with 'Too many open files'";
-  }
-  finding.advice = limit.hard >= 4096
-                       ? "ulimit -n " +
-                             (limit.hard == kUnlimited
-                                  ? "65536"
-                                  : std::to_string(std::min<std::uint64_t>(limit.hard, 65536))) +
-                             " before ddprun"
-                       : "raise it: limits.conf, LimitNOFILE= of the service that starts jobs, "
-                         "docker run --ulimit "
-                         "nofile=65536";
+  const bool too_few = limit.soft < needed;
+  finding.rate(
+      too_few             ? kProblem
+      : limit.soft < 1024 ? kWarning
+                          : kNote,
+      too_few ? "ddprun needs some " + std::to_string(needed) + " for " + workers_text(facts) +
+                    ", and workers need more: they end with 'Too many open files'"
+              : "DataLoader workers that share tensors, and NCCL with many peers, end with 'Too "
+                "many open files'",
+      limit.hard >= 4096
+          ? "ulimit -n " + std::to_string(std::min<std::uint64_t>(limit.hard, 65536)) +
+                " before ddprun"
+          : "raise it: limits.conf, LimitNOFILE= of the service that starts jobs, docker run "
+            "--ulimit nofile=65536");
   return finding;
 }
 
@@ -136,30 +136,27 @@ std::optional<Finding> judge_processes(const DoctorFacts& facts) {
   const std::uint64_t by_user = room_in(limits.processes.soft, limits.own_processes);
   const std::uint64_t by_cgroup =
       cgroup.pids_max ? room_in(*cgroup.pids_max, cgroup.pids_now) : kUnlimited;
-  Finding finding{.seen = "this user has " + std::to_string(limits.own_processes) +
-                          " processes and threads and may have " +
-                          limit_text(limits.processes.soft) + " (ulimit -u)",
-                  .details = {{"limit", limit_text(limits.processes.soft)},
-                              {"used", static_cast<std::int64_t>(limits.own_processes)}}};
+  Finding finding{
+      .seen = "this user has " + std::to_string(limits.own_processes) +
+              " processes and threads and may have " + limit_text(limits.processes.soft) +
+              " (ulimit -u)",
+      .details = {{"limit", limit_text(limits.processes.soft)}, {"used", limits.own_processes}}};
   if (cgroup.pids_max) {
     finding.seen += "; the cgroup has " + std::to_string(cgroup.pids_now) + " and may have " +
                     std::to_string(*cgroup.pids_max) + " (pids.max)";
-    finding.details.emplace_back("pids_max", static_cast<std::int64_t>(*cgroup.pids_max));
+    finding.details.emplace_back("pids_max", *cgroup.pids_max);
   }
   const std::uint64_t binding = std::min(limits.processes_bind ? by_user : kUnlimited, by_cgroup);
   const std::uint64_t room = std::min(by_user, by_cgroup);
   if (room >= 4 * needed) return finding;
-  finding.level = binding < needed ? Level::kProblem : Level::kWarning;
-  finding.effect = workers_text(facts) + " may want " + std::to_string(needed) +
+  finding.rate(binding < needed ? kProblem : kWarning,
+               exempt_root(binding >= 4 * needed) + workers_text(facts) + " may want " +
+                   std::to_string(needed) +
                    " and more (threads count): fork and pthread_create then fail with 'Resource "
-                   "temporarily unavailable'";
-  if (binding >= 4 * needed) {
-    finding.effect =
-        "the limit does not apply to root with all its capabilities; for others: " + finding.effect;
-  }
-  finding.advice = by_cgroup < by_user
-                       ? "raise pids.max: TasksMax= of the unit, docker run --pids-limit"
-                       : "ulimit -u, or nproc in limits.conf";
+                   "temporarily unavailable'",
+               by_cgroup < by_user
+                   ? "raise pids.max: TasksMax= of the unit, docker run --pids-limit"
+                   : "ulimit -u, or nproc in limits.conf");
   return finding;
 }
 
@@ -169,29 +166,27 @@ std::optional<Finding> judge_locked_memory(const DoctorFacts& facts) {
   const bool unlimited = soft == kUnlimited;
   const std::string amount = unlimited ? "without limit" : "up to " + bytes_text(soft);
   Finding finding{.seen = "memory can be locked " + amount + " (ulimit -l)",
-                  .details = {{"soft", unlimited ? "unlimited" : std::to_string(soft)}}};
+                  .details = {{"soft", limit_text(soft)}}};
+  const std::string advice =
+      "ulimit -l unlimited: memlock in limits.conf, LimitMEMLOCK=infinity of the service "
+      "that starts jobs (slurmd), docker run --ulimit memlock=-1";
   if (limits.rdma_devices.empty()) {
     if (unlimited) return finding;
     if (soft >= 64 * 1024) {
       finding.seen += "; this is enough without an RDMA device";
       return finding;
     }
-    finding.level = Level::kWarning;
-    finding.effect = "io_uring and pinned buffers of data loaders fail above this limit";
+    finding.rate(kWarning, "io_uring and pinned buffers of data loaders fail above this limit",
+                 advice);
   } else {
-    finding.seen += "; RDMA devices: " + list_text(limits.rdma_devices);
+    finding.seen += "; RDMA devices: " + joined(limits.rdma_devices);
     if (unlimited) return finding;
-    finding.level = limits.locked_memory_binds ? Level::kProblem : Level::kWarning;
-    finding.effect =
-        "NCCL registers its buffers with them: 'ibv_reg_mr failed', 'Cannot allocate memory'";
-    if (!limits.locked_memory_binds) {
-      finding.effect = "the limit does not apply to root with all its capabilities; for others: " +
-                       finding.effect;
-    }
+    finding.rate(
+        limits.locked_memory_binds ? kProblem : kWarning,
+        exempt_root(!limits.locked_memory_binds) +
+            "NCCL registers its buffers with them: 'ibv_reg_mr failed', 'Cannot allocate memory'",
+        advice);
   }
-  finding.advice =
-      "ulimit -l unlimited: memlock in limits.conf, LimitMEMLOCK=infinity of the service "
-      "that starts jobs (slurmd), docker run --ulimit memlock=-1";
   return finding;
 }
 
@@ -202,33 +197,31 @@ std::optional<Finding> judge_memory(const DoctorFacts& facts) {
   Finding finding{
       .seen = "the machine has " + bytes_text(machine.memory) + ", of these " +
               bytes_text(machine.memory_available) + " are free",
-      .details = {{"total_bytes", static_cast<std::int64_t>(machine.memory)},
-                  {"available_bytes", static_cast<std::int64_t>(machine.memory_available)}}};
+      .details = {{"total_bytes", machine.memory}, {"available_bytes", machine.memory_available}}};
   if (limited) {
     finding.seen += "; the cgroup may have " + bytes_text(*cgroup) + " (memory.max)";
-    finding.details.emplace_back("memory_max", static_cast<std::int64_t>(*cgroup));
+    finding.details.emplace_back("memory_max", *cgroup);
   }
   if (facts.limits.address_space.soft != kUnlimited) {
-    finding.level = facts.gpus.count > 0 ? Level::kProblem : Level::kWarning;
     finding.seen +=
         "; address space up to " + bytes_text(facts.limits.address_space.soft) + " (ulimit -v)";
-    finding.effect =
+    finding.rate(
+        facts.gpus.count > 0 ? kProblem : kWarning,
         "CUDA fails, because it reserves more address space than there is memory; other programs "
-        "end with 'Cannot allocate memory'";
-    finding.advice = "ulimit -v unlimited before ddprun; limit memory by a cgroup instead";
+        "end with 'Cannot allocate memory'",
+        "ulimit -v unlimited before ddprun; limit memory by a cgroup instead");
     return finding;
   }
   const std::uint64_t room = std::min(limited ? *cgroup : machine.memory, machine.memory_available);
   if (machine.memory == 0 || room >= 512 * kMiB * workers(facts)) return finding;
-  finding.level = Level::kWarning;
-  finding.effect =
+  finding.rate(
+      kWarning,
       "PyTorch itself takes about 0.5 GiB for each worker: the kernel kills workers (exit code "
       "137) with " +
-      workers_text(facts);
-  finding.advice =
+          workers_text(facts),
       limited && *cgroup <= machine.memory_available
           ? "give the job more memory: --mem of Slurm, resources of the pod, docker run -m"
-          : "end the programs that use the memory, or start fewer workers";
+          : "end the programs that use the memory, or start fewer workers");
   return finding;
 }
 
@@ -239,21 +232,18 @@ std::optional<Finding> judge_cores(const DoctorFacts& facts) {
   const auto usable = static_cast<std::uint64_t>(machine.usable_cores);
   Finding finding{.seen = std::to_string(usable) + " of " + counted(machine.online_cores, "core") +
                           " can be used (cpuset)",
-                  .details = {{"usable", std::int64_t{machine.usable_cores}},
-                              {"online", std::int64_t{machine.online_cores}}}};
+                  .details = {{"usable", machine.usable_cores}, {"online", machine.online_cores}}};
   if (workers(facts) > usable) {
-    finding.level = Level::kWarning;
-    finding.effect = workers_text(facts) +
-                     " share them: in every collective each waits until the others have had a core";
-    finding.advice =
-        "start fewer workers, or let the scheduler give more cores (srun --cpus-per-task, "
-        "docker run --cpuset-cpus)";
+    finding.rate(kWarning,
+                 workers_text(facts) +
+                     " share them: in every collective each waits until the others have had a core",
+                 "start fewer workers, or let the scheduler give more cores (srun --cpus-per-task, "
+                 "docker run --cpuset-cpus)");
   } else if (usable == 1 && machine.online_cores > 1) {
-    finding.level = Level::kWarning;
-    finding.effect = "data loading, autograd and the agent share one core with the worker";
-    finding.advice =
+    finding.rate(
+        kWarning, "data loading, autograd and the agent share one core with the worker",
         "srun gives a task one core without --cpus-per-task; `taskset -p $$` shows the shell's "
-        "cores";
+        "cores");
   }
   return finding;
 }
@@ -271,16 +261,15 @@ std::optional<Finding> judge_cpu_quota(const DoctorFacts& facts) {
                           std::to_string(facts.machine.usable_cores) + " (cpu.max)",
                   .details = {{"cpus", *cpus}}};
   if (*cpus >= facts.machine.usable_cores) return finding;
-  finding.level = Level::kWarning;
   const double each = *cpus / static_cast<double>(workers(facts));
-  finding.effect =
+  finding.rate(
+      kWarning,
       "programs see all " + std::to_string(facts.machine.usable_cores) +
-      " cores and start a thread for each; all threads then stop together for the rest of "
-      "each 0.1 s";
-  finding.advice =
+          " cores and start a thread for each; all threads then stop together for the rest of "
+          "each 0.1 s",
       "OMP_NUM_THREADS=" + std::to_string(std::max(1, static_cast<int>(std::floor(each)))) +
-      " for the workers; whole cores are better than a quota: docker run --cpuset-cpus, "
-      "Kubernetes' static CPU manager";
+          " for the workers; whole cores are better than a quota: docker run --cpuset-cpus, "
+          "Kubernetes' static CPU manager");
   return finding;
 }
 
@@ -293,26 +282,23 @@ std::optional<Finding> judge_cgroup(const DoctorFacts& facts) {
       "read from the count of the whole machine";
   if (cgroup.path.empty()) {
     return Finding{
-        .level = Level::kNote,
+        .level = kNote,
         .seen = "no cgroup of version 2 is visible here",
         .effect = effect,
         .advice =
             "boot with systemd.unified_cgroup_hierarchy=1; mount /sys/fs/cgroup into containers"};
   }
-  Finding finding{
-      .seen = "ddprun can make a cgroup of v2 below " + cgroup.path,
-      .details = {{"path", cgroup.path}, {"controllers", list_text(cgroup.controllers)}}};
+  Finding finding{.seen = "ddprun can make a cgroup of v2 below " + cgroup.path,
+                  .details = {{"path", cgroup.path}, {"controllers", joined(cgroup.controllers)}}};
   const auto& controllers = cgroup.controllers;
   if (!cgroup.can_make_children) {
-    finding.level = Level::kNote;
     finding.seen = "ddprun cannot make a cgroup below " + cgroup.path;
-    finding.effect = effect;
-    finding.advice = "systemd-run --user --scope -p Delegate=yes ddprun ..., or run as root";
-  } else if (std::find(controllers.begin(), controllers.end(), "memory") == controllers.end()) {
-    finding.level = Level::kNote;
+    finding.rate(kNote, effect,
+                 "systemd-run --user --scope -p Delegate=yes ddprun ..., or run as root");
+  } else if (std::ranges::count(controllers, "memory") == 0) {
     finding.seen += ", without the memory controller";
-    finding.effect = "out-of-memory kills are read from the count of the whole machine";
-    finding.advice = "delegate it: Delegate=memory pids; if both versions are mounted, v1 has it";
+    finding.rate(kNote, "out-of-memory kills are read from the count of the whole machine",
+                 "delegate it: Delegate=memory pids; if both versions are mounted, v1 has it");
   }
   return finding;
 }
@@ -334,19 +320,19 @@ std::optional<Finding> judge_clock(const DoctorFacts& facts) {
     finding.details.emplace_back("service_ahead_s", seconds);
     finding.seen += "; the service's is " + to_text(size) + (seconds >= 0 ? " ahead" : " behind");
     if (size >= std::chrono::seconds(2)) {
-      finding.level = size >= std::chrono::minutes(5) ? Level::kProblem : Level::kWarning;
-      finding.effect =
+      finding.rate(
+          size >= std::chrono::minutes(5) ? kProblem : kWarning,
           "ddprun never compares clocks of hosts; but times in logs do not match, and after some "
-          "minutes of difference munge, Kerberos and new certificates are refused";
-      finding.advice = "start chrony or systemd-timesyncd on both hosts";
+          "minutes of difference munge, Kerberos and new certificates are refused",
+          "start chrony or systemd-timesyncd on both hosts");
       return finding;
     }
   } else if (synchronised && !*synchronised) {
-    finding.level = Level::kNote;
-    finding.effect =
+    finding.rate(
+        kNote,
         "times in logs of nodes do not match; munge and certificates need clocks that agree within "
-        "minutes";
-    finding.advice = "start chrony or systemd-timesyncd; a container uses its host's clock";
+        "minutes",
+        "start chrony or systemd-timesyncd; a container uses its host's clock");
   }
   return finding;
 }
@@ -358,14 +344,13 @@ std::optional<Finding> judge_clock_source(const DoctorFacts& facts) {
                   .details = {{"source", source}}};
   constexpr std::array<std::string_view, 5> kSlow{"hpet", "acpi_pm", "jiffies", "pit",
                                                   "refined-jiffies"};
-  if (std::find(kSlow.begin(), kSlow.end(), source) == kSlow.end()) return finding;
-  finding.level = Level::kWarning;
-  finding.effect =
+  if (std::ranges::count(kSlow, source) == 0) return finding;
+  finding.rate(
+      kWarning,
       "reading the clock is a system call of a microsecond or more, and PyTorch, NCCL and "
-      "profilers read it often";
-  finding.advice =
+      "profilers read it often",
       "boot with tsc=reliable if the CPU's counter is stable; `dmesg | grep -i tsc` shows why the "
-      "kernel does not use it";
+      "kernel does not use it");
   return finding;
 }
 
@@ -375,32 +360,30 @@ std::optional<Finding> judge_debuggers(const DoctorFacts& facts) {
   if (debuggers.has_gdb) there.push_back("gdb");
   if (debuggers.has_py_spy) there.push_back("py-spy");
   Finding finding{.seen = there.empty() ? "neither gdb nor py-spy is in PATH"
-                                        : list_text(there) + (there.size() > 1 ? " are" : " is") +
+                                        : joined(there) + (there.size() > 1 ? " are" : " is") +
                                               " available for backtraces of hung workers",
                   .details = {{"gdb", debuggers.has_gdb},
                               {"py_spy", debuggers.has_py_spy},
-                              {"ptrace_scope", std::int64_t{debuggers.ptrace_scope}}}};
+                              {"ptrace_scope", debuggers.ptrace_scope}}};
   if (debuggers.ptrace_scope > 1) {
-    finding.level = Level::kNote;
     finding.seen += ", but kernel.yama.ptrace_scope is " + std::to_string(debuggers.ptrace_scope);
-    finding.effect = "a hang is reported without backtraces of the workers";
-    finding.advice = "sysctl kernel.yama.ptrace_scope=1";
+    finding.rate(kNote, "a hang is reported without backtraces of the workers",
+                 "sysctl kernel.yama.ptrace_scope=1");
   } else if (there.empty()) {
-    finding.level = Level::kNote;
-    finding.effect =
+    finding.rate(
+        kNote,
         "a hang is reported without backtraces of the workers, only with what they wait for in the "
-        "kernel";
-    finding.advice = "install gdb for C++, and pip install py-spy for Python";
+        "kernel",
+        "install gdb for C++, and pip install py-spy for Python");
   } else if (!debuggers.has_py_spy) {
-    finding.level = Level::kNote;
-    finding.effect =
+    finding.rate(
+        kNote,
         "a hang of a Python program is reported without Python's frames, and gdb needs seconds for "
-        "each worker";
-    finding.advice = "pip install py-spy, for Python programs";
+        "each worker",
+        "pip install py-spy, for Python programs");
   } else if (!debuggers.has_gdb) {
-    finding.level = Level::kNote;
-    finding.effect = "a hang of a C++ program is reported without its stack";
-    finding.advice = "install gdb, for C++ programs";
+    finding.rate(kNote, "a hang of a C++ program is reported without its stack",
+                 "install gdb, for C++ programs");
   }
   return finding;
 }

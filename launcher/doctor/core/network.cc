@@ -1,21 +1,20 @@
 // Checks of names, the endpoint and ports. See launcher/doctor/core/doctor.h.
 #include <algorithm>
-#include <array>
-#include <cmath>
 
+#include "base/joined.h"
 #include "launcher/doctor/core/doctor.h"
 
 namespace ddprun {
 namespace {
+
+using enum Level;
 
 // A healthy name service answers within milliseconds. One lost answer costs five seconds.
 constexpr Duration kSlowLookUp = std::chrono::milliseconds(500);
 constexpr Duration kVerySlowLookUp = std::chrono::seconds(1);
 
 Level level_of_look_up(Duration took) {
-  return took >= kVerySlowLookUp ? Level::kProblem
-         : took >= kSlowLookUp   ? Level::kWarning
-                                 : Level::kOk;
+  return took >= kVerySlowLookUp ? kProblem : took >= kSlowLookUp ? kWarning : kOk;
 }
 
 using Details = std::vector<std::pair<std::string, DetailValue>>;
@@ -33,14 +32,14 @@ std::string answer_text(const LookUp& look_up) {
              ")";
     case LookUp::Outcome::kFound: break;
   }
-  return look_up.asked + " resolves to " + list_text(look_up.found) + " (" + to_text(look_up.took) +
+  return look_up.asked + " resolves to " + joined(look_up.found) + " (" + to_text(look_up.took) +
          ")";
 }
 
 Details look_up_details(const LookUp& look_up) {
   return {{"asked", look_up.asked},
           {"took_s", seconds_of(look_up.took)},
-          {"found", list_text(look_up.found)}};
+          {"found", joined(look_up.found)}};
 }
 
 bool is_slow(const LookUp& look_up) {
@@ -54,33 +53,32 @@ std::optional<Finding> judge_host_name(const DoctorFacts& facts) {
       "add a line 'ADDRESS " + own.asked +
       "' to /etc/hosts, with the address at which other nodes reach this host";
   if (own.outcome == LookUp::Outcome::kSilent) {
-    finding.level = Level::kProblem;
-    finding.effect =
+    finding.rate(
+        kProblem,
         "PyTorch's gloo, torchrun and MPI look it up in every process, and each waits for the "
-        "answer";
-    finding.advice = hosts_line + ", or repair the name service";
+        "answer",
+        hosts_line + ", or repair the name service");
   } else if (own.outcome == LookUp::Outcome::kNotFound) {
-    finding.level = Level::kProblem;
-    finding.effect =
+    finding.rate(
+        kProblem,
         "PyTorch's gloo then listens on loopback, where no other node reaches it; MPI and other "
-        "programs that look it up fail";
-    finding.advice = hosts_line;
+        "programs that look it up fail",
+        hosts_line);
   } else if (is_slow(own)) {
-    finding.level = level_of_look_up(own.took);
-    finding.effect = "every process that looks it up at its start waits as long";
-    finding.advice = hosts_line + ", or repair the name service";
+    finding.rate(level_of_look_up(own.took),
+                 "every process that looks it up at its start waits as long",
+                 hosts_line + ", or repair the name service");
   } else if (!facts.names.own_is_here) {
-    finding.level = Level::kWarning;
-    finding.effect = "that is not an address of this host: PyTorch's gloo cannot listen there";
-    finding.advice = "correct /etc/hosts or DNS, or give workers GLOO_SOCKET_IFNAME=INTERFACE";
+    finding.rate(kWarning,
+                 "that is not an address of this host: PyTorch's gloo cannot listen there",
+                 "correct /etc/hosts or DNS, or give workers GLOO_SOCKET_IFNAME=INTERFACE");
   } else if (facts.names.own_is_loopback && facts.job.several_nodes) {
-    finding.level = Level::kWarning;
-    finding.effect =
+    finding.rate(
+        kWarning,
         "PyTorch's gloo listens there, where no other node reaches it (ddprun and its library do "
-        "not look this name up)";
-    finding.advice =
+        "not look this name up)",
         "give workers GLOO_SOCKET_IFNAME=INTERFACE, or let the name resolve to the address at "
-        "which other nodes reach this host";
+        "which other nodes reach this host");
   }
   return finding;
 }
@@ -109,33 +107,30 @@ std::optional<Finding> judge_name_service(const DoctorFacts& facts) {
     ++answering;
     slowest = std::max(slowest, server.took);
   }
-  Finding finding{.seen = "name server " + list_text(texts)};
+  Finding finding{.seen = "name server " + joined(texts)};
   for (const NameServer& server : servers) {
     finding.details.emplace_back(server.address, seconds_of(server.took));
   }
   const bool first_is_silent = servers.front().outcome == NameServer::Outcome::kSilent;
   if (answering == 0) {
-    finding.level = Level::kProblem;
-    finding.effect =
+    finding.rate(
+        kProblem,
         "only names in /etc/hosts resolve; if a server is silent, every look-up waits 5 s for it, "
-        "twice, and PyTorch's store client makes a look-up in every process";
-    finding.advice =
+        "twice, and PyTorch's store client makes a look-up in every process",
         "correct /etc/resolv.conf or the network path to the server (UDP port 53); until then put "
         "the nodes into /etc/hosts, and RES_OPTIONS='timeout:1 attempts:1' into the workers' "
-        "environment";
+        "environment");
   } else if (first_is_silent) {
-    finding.level = Level::kProblem;
-    finding.effect =
-        "every look-up asks this server first, and waits 5 s before it asks the next one";
-    finding.advice = "remove it from /etc/resolv.conf, or put it last";
+    finding.rate(kProblem,
+                 "every look-up asks this server first, and waits 5 s before it asks the next one",
+                 "remove it from /etc/resolv.conf, or put it last");
   } else if (answering < static_cast<int>(servers.size())) {
-    finding.level = Level::kWarning;
-    finding.effect = "when an earlier server loses an answer, look-ups wait 5 s for this one";
-    finding.advice = "remove servers that do not answer from /etc/resolv.conf";
+    finding.rate(kWarning, "when an earlier server loses an answer, look-ups wait 5 s for this one",
+                 "remove servers that do not answer from /etc/resolv.conf");
   } else if (slowest >= kSlowLookUp) {
-    finding.level = level_of_look_up(slowest);
-    finding.effect = "every look-up of a name that is not in /etc/hosts takes as long";
-    finding.advice = "put the nodes into /etc/hosts, or a nearer server into /etc/resolv.conf";
+    finding.rate(level_of_look_up(slowest),
+                 "every look-up of a name that is not in /etc/hosts takes as long",
+                 "put the nodes into /etc/hosts, or a nearer server into /etc/resolv.conf");
   }
   return finding;
 }
@@ -143,9 +138,8 @@ std::optional<Finding> judge_name_service(const DoctorFacts& facts) {
 std::optional<Finding> judge_address_names(const DoctorFacts& facts) {
   const std::vector<LookUp>& all = facts.names.of_addresses;
   if (all.empty()) return std::nullopt;
-  const LookUp& slowest = *std::max_element(
-      all.begin(), all.end(),
-      [](const auto& a, const auto& b) { return seconds_of(a.took) < seconds_of(b.took); });
+  const LookUp& slowest = *std::ranges::max_element(
+      all, [](const auto& a, const auto& b) { return seconds_of(a.took) < seconds_of(b.took); });
   std::vector<std::string> addresses;
   std::vector<std::string> slow;
   Finding finding;
@@ -155,22 +149,22 @@ std::optional<Finding> judge_address_names(const DoctorFacts& facts) {
     finding.details.emplace_back(one.asked, seconds_of(one.took));
   }
   if (slow.empty()) {
-    finding.seen = "asked for the names of " + list_text(addresses) + ": answered within " +
+    finding.seen = "asked for the names of " + joined(addresses) + ": answered within " +
                    to_text(slowest.took);
     return finding;
   }
   const bool silent = slowest.outcome == LookUp::Outcome::kSilent;
-  finding.level = silent ? Level::kProblem : level_of_look_up(slowest.took);
   finding.seen = (silent ? "no server answered within " : "it took up to ") +
                  to_text(slowest.took) +
-                 (silent ? " for the name of " : " to look up the name of ") + list_text(slow);
-  finding.effect =
+                 (silent ? " for the name of " : " to look up the name of ") + joined(slow);
+  finding.rate(
+      silent ? kProblem : level_of_look_up(slowest.took),
       "PyTorch's store client asks for the name of MASTER_ADDR before it connects, even if that is "
-      "numeric: every Python worker waits for it, 10 s if no server answers";
-  finding.advice =
+      "numeric: every Python worker waits for it, 10 s if no server answers",
       "a line '" + slow.back() +
-      " NAME' in /etc/hosts, exactly like this, for each; or RES_OPTIONS='timeout:1 attempts:1' in "
-      "the workers' environment";
+          " NAME' in /etc/hosts, exactly like this, for each; or RES_OPTIONS='timeout:1 "
+          "attempts:1' in "
+          "the workers' environment");
   return finding;
 }
 
@@ -187,24 +181,22 @@ std::optional<Finding> judge_endpoint(const DoctorFacts& facts) {
                   .details = look_up_details(look_up)};
   finding.details.emplace_back("is_this_host", endpoint.is_here);
   if (look_up.outcome == LookUp::Outcome::kSilent) {
-    finding.level = Level::kProblem;
-    finding.effect = "this node does not find the others: it waits, then ends with exit code 69";
-    finding.advice =
-        "give a numeric address, put the name into /etc/hosts, or repair the name service";
+    finding.rate(
+        kProblem, "this node does not find the others: it waits, then ends with exit code 69",
+        "give a numeric address, put the name into /etc/hosts, or repair the name service");
   } else if (look_up.outcome == LookUp::Outcome::kNotFound) {
-    finding.level = Level::kProblem;
-    finding.effect = "this node does not find the others: it ends with exit code 69";
-    finding.advice =
+    finding.rate(
+        kProblem, "this node does not find the others: it ends with exit code 69",
         "check the spelling; else put the name into /etc/hosts of every node, or give a numeric "
-        "address";
+        "address");
   } else if (facts.job.several_nodes && is_loopback_host(endpoint.address.host)) {
-    finding.level = Level::kProblem;
-    finding.effect = "on every node it means that node itself: the nodes do not find each other";
-    finding.advice = "give a name or an address of the first node that works on all nodes";
+    finding.rate(kProblem,
+                 "on every node it means that node itself: the nodes do not find each other",
+                 "give a name or an address of the first node that works on all nodes");
   } else if (is_slow(look_up)) {
-    finding.level = level_of_look_up(look_up.took);
-    finding.effect = "every node waits as long before it joins, and again when it reconnects";
-    finding.advice = "put the name into /etc/hosts, or give a numeric address";
+    finding.rate(level_of_look_up(look_up.took),
+                 "every node waits as long before it joins, and again when it reconnects",
+                 "put the name into /etc/hosts, or give a numeric address");
   }
   return finding;
 }
@@ -222,8 +214,7 @@ std::string try_text(const ConnectTry& one, std::uint16_t port) {
 }
 
 bool has_try(const EndpointFacts& endpoint, ConnectTry::Outcome outcome) {
-  return std::any_of(endpoint.tries.begin(), endpoint.tries.end(),
-                     [&](const ConnectTry& one) { return one.outcome == outcome; });
+  return std::ranges::count(endpoint.tries, outcome, &ConnectTry::outcome) > 0;
 }
 
 std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
@@ -235,13 +226,12 @@ std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
     texts.push_back(try_text(one, endpoint.address.port));
     finding.details.emplace_back(one.address, seconds_of(one.took));
   }
-  finding.seen = list_text(texts);
+  finding.seen = joined(texts);
   const ConnectTry& first = endpoint.tries.front();
   if (has_try(endpoint, ConnectTry::Outcome::kConnected)) {
     if (first.outcome == ConnectTry::Outcome::kConnected) return finding;
-    finding.level = Level::kWarning;
-    finding.effect = "the addresses are tried in this order: the earlier ones cost time";
-    finding.advice = "give the address that works instead of the name";
+    finding.rate(kWarning, "the addresses are tried in this order: the earlier ones cost time",
+                 "give the address that works instead of the name");
     return finding;
   }
   if (has_try(endpoint, ConnectTry::Outcome::kRefused)) {
@@ -249,19 +239,17 @@ std::optional<Finding> judge_endpoint_reach(const DoctorFacts& facts) {
       finding.seen += "; ddprun would start the service here";
       return finding;
     }
-    finding.level = Level::kWarning;
-    finding.effect = "the host is reachable, but no service runs there yet: nodes wait for it";
-    finding.advice =
-        "start ddprun or ddp-rendezvous on that host; if one runs there, compare its port";
+    finding.rate(
+        kWarning, "the host is reachable, but no service runs there yet: nodes wait for it",
+        "start ddprun or ddp-rendezvous on that host; if one runs there, compare its port");
     return finding;
   }
-  finding.level = Level::kProblem;
-  finding.effect = "this node does not reach the others: it waits for them, then gives up";
-  finding.advice = has_try(endpoint, ConnectTry::Outcome::kSilent)
-                       ? "a firewall drops the packets, the host is down, or the address is wrong: "
-                         "open the port in both hosts' firewalls; `ip route get " +
-                             first.address + "` shows the route"
-                       : "`ip route get " + first.address + "` shows the kernel's route";
+  finding.rate(kProblem, "this node does not reach the others: it waits for them, then gives up",
+               has_try(endpoint, ConnectTry::Outcome::kSilent)
+                   ? "a firewall drops the packets, the host is down, or the address is wrong: "
+                     "open the port in both hosts' firewalls; `ip route get " +
+                         first.address + "` shows the route"
+                   : "`ip route get " + first.address + "` shows the kernel's route");
   return finding;
 }
 
@@ -269,54 +257,53 @@ std::optional<Finding> judge_service(const DoctorFacts& facts) {
   if (!facts.network.endpoint || !facts.network.endpoint->service) return std::nullopt;
   const ServiceAnswer& answer = *facts.network.endpoint->service;
   const std::string where = to_text(facts.network.endpoint->address);
-  Finding finding{.level = Level::kProblem, .details = {{"took_s", seconds_of(answer.took)}}};
+  Finding finding{.details = {{"took_s", seconds_of(answer.took)}}};
   const auto says = [&](std::string seen, std::string effect, std::string advice) {
     finding.seen = std::move(seen);
-    finding.effect = std::move(effect);
-    finding.advice = std::move(advice);
+    finding.rate(kProblem, std::move(effect), std::move(advice));
     return finding;
   };
   constexpr auto kRefuses = "this node is not admitted";
+  using enum ServiceAnswer::Outcome;
   switch (answer.outcome) {
-    case ServiceAnswer::Outcome::kService: break;
-    case ServiceAnswer::Outcome::kWantsTls:
+    case kService: break;
+    case kWantsTls:
       return says("the service at " + where + " requires TLS, and no --rdzv-tls-ca was given",
                   kRefuses, "give --rdzv-tls-ca, as on the other nodes (docs/how-to/security.md)");
-    case ServiceAnswer::Outcome::kTlsFailed:
+    case kTlsFailed:
       return says("TLS with " + where + " fails: " + answer.why, kRefuses,
                   "compare --rdzv-tls-ca, -cert and -key with the service's "
                   "(docs/how-to/security.md)");
-    case ServiceAnswer::Outcome::kWantsKey:
+    case kWantsKey:
       return says("the service at " + where + " requires a key, and none was given", kRefuses,
                   "give --rdzv-key-file or DDPRUN_RDZV_KEY, as on the other nodes");
-    case ServiceAnswer::Outcome::kRefusesKey:
+    case kRefusesKey:
       return says(
           "the service at " + where + " and this node do not have the same key: " + answer.why,
           kRefuses, "compare --rdzv-key-file, DDPRUN_RDZV_KEY and --rdzv-id with the service's");
-    case ServiceAnswer::Outcome::kOther:
+    case kOther:
       return says("the program that listens at " + where +
                       " is not a rendezvous service of ddprun: " + answer.why,
                   "nodes cannot join there",
                   "another program uses the port (torchrun, a store of PyTorch, ...): end it, or "
                   "choose another port");
-    case ServiceAnswer::Outcome::kSilent:
+    case kSilent:
       return says(where + " accepts connections and sends nothing within " + to_text(answer.took),
                   "nodes wait for it, then give up",
                   "check on that host whether the service is stopped, or whether another program "
                   "uses the port");
   }
-  finding.level = Level::kOk;
   finding.seen = "a rendezvous service answers at " + where + " in " + to_text(answer.took);
   if (!answer.version.empty()) finding.seen += ": ddprun " + answer.version + " on " + answer.host;
   if (answer.has_proved) finding.seen += "; it has the same key";
   finding.details.emplace_back("version", answer.version);
   finding.details.emplace_back("host", answer.host);
   if (!answer.version.empty() && answer.version != facts.version) {
-    finding.level = Level::kWarning;
-    finding.effect = "this host has ddprun " + facts.version +
+    finding.rate(kWarning,
+                 "this host has ddprun " + facts.version +
                      ": a service of another protocol refuses "
-                     "this node";
-    finding.advice = "install the same version everywhere";
+                     "this node",
+                 "install the same version everywhere");
   }
   return finding;
 }
@@ -327,22 +314,20 @@ std::string interfaces_text(const std::vector<NamedAddress>& interfaces) {
   std::vector<std::string> texts;
   for (const NamedAddress& one : interfaces)
     texts.push_back(one.address + " (" + one.interface + ")");
-  return list_text(texts);
+  return joined(texts);
 }
 
 Finding judge_local_address(const LocalAddressFacts& local) {
   Finding finding{.seen = "--local-addr " + local.wanted + " means " + local.found,
                   .details = {{"address", local.found}}};
   if (local.found.empty()) {
-    finding.level = Level::kProblem;
     finding.seen = "--local-addr " + local.wanted + ": " + local.why;
-    finding.effect = "the agent does not start: exit code 69";
-    finding.advice = "name an address, a network or an interface that this host has";
+    finding.rate(kProblem, "the agent does not start: exit code 69",
+                 "name an address, a network or an interface that this host has");
   } else if (!local.is_here) {
-    finding.level = Level::kNote;
     finding.seen += ", which is not an address of this host";
-    finding.effect = "correct behind a NAT; otherwise the other nodes do not reach this node";
-    finding.advice = "compare it with this host's addresses";
+    finding.rate(kNote, "correct behind a NAT; otherwise the other nodes do not reach this node",
+                 "compare it with this host's addresses");
   }
   return finding;
 }
@@ -353,23 +338,20 @@ std::optional<Finding> judge_source_address(const DoctorFacts& facts) {
   std::string source;
   if (network.endpoint) {
     const std::vector<ConnectTry>& tries = network.endpoint->tries;
-    auto best = std::find_if(tries.begin(), tries.end(), [](const ConnectTry& one) {
-      return one.outcome == ConnectTry::Outcome::kConnected;
-    });
+    auto best = std::ranges::find(tries, ConnectTry::Outcome::kConnected, &ConnectTry::outcome);
     if (best == tries.end()) best = tries.begin();
     if (best != tries.end()) source = best->source;
   }
   if (source.empty()) {
     if (network.interfaces.empty()) {
-      return Finding{.level = Level::kNote,
+      return Finding{.level = kNote,
                      .seen = "this host has no address but loopback",
                      .effect = "jobs of one node run; other nodes cannot be reached",
                      .advice = "for jobs of several nodes connect it to a network"};
     }
     return Finding{.seen = "this host's addresses: " + interfaces_text(network.interfaces)};
   }
-  const auto own = std::find_if(network.interfaces.begin(), network.interfaces.end(),
-                                [&](const NamedAddress& one) { return one.address == source; });
+  const auto own = std::ranges::find(network.interfaces, source, &NamedAddress::address);
   const std::string interface = own == network.interfaces.end() ? "" : " (" + own->interface + ")";
   Finding finding{.seen = "for the endpoint this host's address is " + source + interface,
                   .details = {{"address", source}}};
@@ -382,13 +364,13 @@ std::optional<Finding> judge_source_address(const DoctorFacts& facts) {
     if (!same && one.address != source) others.push_back(one);
   }
   if (facts.job.several_nodes && !others.empty() && !is_loopback_host(source)) {
-    finding.level = Level::kNote;
     finding.seen += "; it also has " + interfaces_text(others);
-    finding.effect =
-        "other nodes reach workers here at " + source + ", even if another network is faster";
-    finding.advice =
+    finding.rate(
+        kNote,
+        "other nodes reach workers here at " + source + ", even if another network is faster",
         "--local-addr=" + others.front().interface +
-        " chooses another one; for NCCL and gloo set NCCL_SOCKET_IFNAME and GLOO_SOCKET_IFNAME";
+            " chooses another one; for NCCL and gloo set NCCL_SOCKET_IFNAME and "
+            "GLOO_SOCKET_IFNAME");
   }
   return finding;
 }
@@ -414,7 +396,7 @@ bool names_an_interface(const std::string& variable, std::string value,
   if (is_nccl && value.starts_with('=')) value.erase(0, 1);
   for (const std::string& part : split(value, ',')) {
     const std::string wanted = part.substr(0, part.find(':'));
-    const bool found = std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    const bool found = std::ranges::any_of(names, [&](const std::string& name) {
       return whole ? name == wanted : name.starts_with(wanted);
     });
     if (found && !wanted.empty()) return true;
@@ -433,13 +415,12 @@ std::optional<Finding> judge_interface_variables(const DoctorFacts& facts) {
     if (!names_an_interface(variable, value, network.interface_names))
       wrong.push_back(texts.back());
   }
-  finding.seen = list_text(texts);
+  finding.seen = joined(texts);
   if (wrong.empty()) return finding;
-  finding.level = Level::kProblem;
-  finding.seen = list_text(wrong) + ": this host has no such interface, but " +
-                 list_text(network.interface_names);
-  finding.effect = "workers fail when they set up their process group";
-  finding.advice = "unset the variable, or name an interface of this host";
+  finding.seen =
+      joined(wrong) + ": this host has no such interface, but " + joined(network.interface_names);
+  finding.rate(kProblem, "workers fail when they set up their process group",
+               "unset the variable, or name an interface of this host");
   return finding;
 }
 
@@ -450,18 +431,17 @@ bool overlap(PortRange a, PortRange b) { return a.first <= b.last && b.first <= 
 // Returns whether the kernel may give a port of the range to a connection.
 bool may_be_taken(PortRange ports, const NetworkFacts& network) {
   if (!network.ephemeral || !overlap(ports, *network.ephemeral)) return false;
-  return std::none_of(network.reserved.begin(), network.reserved.end(), [&](PortRange reserved) {
+  return std::ranges::none_of(network.reserved, [&](PortRange reserved) {
     return reserved.first <= ports.first && ports.last <= reserved.last;
   });
 }
 
 void warn_of_ephemeral(Finding& finding, PortRange ports, const NetworkFacts& network) {
-  if (finding.level != Level::kOk || !may_be_taken(ports, network)) return;
-  finding.level = Level::kNote;
+  if (finding.level != kOk || !may_be_taken(ports, network)) return;
   finding.seen += "; the kernel gives " + to_text(*network.ephemeral) + " to connections";
-  finding.effect = "a connection may use one of these ports when the job needs it";
-  finding.advice = "choose ports below " + std::to_string(network.ephemeral->first) +
-                   ", or put them into net.ipv4.ip_local_reserved_ports";
+  finding.rate(kNote, "a connection may use one of these ports when the job needs it",
+               "choose ports below " + std::to_string(network.ephemeral->first) +
+                   ", or put them into net.ipv4.ip_local_reserved_ports");
 }
 
 std::optional<Finding> judge_endpoint_port(const DoctorFacts& facts) {
@@ -473,13 +453,11 @@ std::optional<Finding> judge_endpoint_port(const DoctorFacts& facts) {
     const ListenTry& listening = *endpoint.listening;
     finding.seen = port + " is free here";
     if (!listening.works) {
-      finding.level = Level::kProblem;
       finding.seen = port + " cannot be listened on here: " + listening.why;
       if (!listening.holder.empty()) finding.seen += "; " + listening.holder + " uses it";
-      finding.effect = "this host cannot start the service: exit code 69";
-      finding.advice =
-          "choose another port, or end the program that uses it: `ss -ltnp 'sport = :" +
-          std::to_string(endpoint.address.port) + "'`";
+      finding.rate(kProblem, "this host cannot start the service: exit code 69",
+                   "choose another port, or end the program that uses it: `ss -ltnp 'sport = :" +
+                       std::to_string(endpoint.address.port) + "'`");
     }
   } else if (!may_be_taken({endpoint.address.port, endpoint.address.port}, facts.network)) {
     return std::nullopt;
@@ -495,15 +473,14 @@ std::optional<Finding> judge_port_range(const DoctorFacts& facts) {
   const PortRangeFacts& ports = *facts.network.ports;
   const int all = ports.range.last - ports.range.first + 1;
   const int needed = 1 + facts.job.workers_here;
-  Finding finding{
-      .seen = std::to_string(ports.free) + " of " + std::to_string(all) + " ports of " +
-              to_text(ports.range) + " are free",
-      .details = {{"free", std::int64_t{ports.free}}, {"needed", std::int64_t{needed}}}};
+  Finding finding{.seen = std::to_string(ports.free) + " of " + std::to_string(all) + " ports of " +
+                          to_text(ports.range) + " are free",
+                  .details = {{"free", ports.free}, {"needed", needed}}};
   if (ports.free < needed) {
-    finding.level = Level::kProblem;
-    finding.effect = "this node needs " + std::to_string(needed) +
-                     ": one for the store and one for each worker of ddprun's library";
-    finding.advice = "give a larger --port-range, or end the programs that use them: `ss -ltnp`";
+    finding.rate(kProblem,
+                 "this node needs " + std::to_string(needed) +
+                     ": one for the store and one for each worker of ddprun's library",
+                 "give a larger --port-range, or end the programs that use them: `ss -ltnp`");
   }
   warn_of_ephemeral(finding, ports.range, facts.network);
   return finding;

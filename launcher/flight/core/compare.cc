@@ -50,9 +50,7 @@ struct Member {
 };
 
 const FlightGroupFacts* facts_of(const RankFlight& flight, std::uint64_t group) {
-  const auto found =
-      std::find_if(flight.groups.begin(), flight.groups.end(),
-                   [group](const FlightGroupFacts& facts) { return facts.id == group; });
+  const auto found = std::ranges::find(flight.groups, group, &FlightGroupFacts::id);
   return found == flight.groups.end() ? nullptr : &*found;
 }
 
@@ -67,8 +65,7 @@ bool is_member(const Flights& flights, const RankFlight& flight, std::uint64_t g
     all_are_known = all_are_known || facts->ranks.size() == facts->size;
   }
   if (!all_are_known && facts_of(flight, group)) return true;
-  return std::ranges::any_of(flight.calls,
-                             [group](const FlightEntry& call) { return call.group == group; });
+  return std::ranges::count(flight.calls, group, &FlightEntry::group) > 0;
 }
 
 std::vector<Member> members_of(const Flights& flights, std::uint64_t group) {
@@ -92,6 +89,11 @@ std::string from_text(const RankFlight& flight, const FlightEntry& call) {
   return origin == flight.origins.end() ? "" : ", from " + origin->second;
 }
 
+std::string collective_text(const Flights& flights, const FlightEntry& call) {
+  return words_of(call) + " (collective " + std::to_string(call.collective) + " of " +
+         group_text(flights, call.group) + ")";
+}
+
 // --- one group -----------------------------------------------------------------------------------
 
 struct Variant {
@@ -112,7 +114,7 @@ std::vector<Variant> variants_of(const std::vector<Member>& members, std::uint64
   }
   std::vector<Variant> variants;
   for (auto& [key, variant] : by_signature) variants.push_back(std::move(variant));
-  std::stable_sort(variants.begin(), variants.end(), [](const Variant& a, const Variant& b) {
+  std::ranges::stable_sort(variants, [](const Variant& a, const Variant& b) {
     return std::pair(b.ranks.size(), a.ranks.front()) < std::pair(a.ranks.size(), b.ranks.front());
   });
   return variants;
@@ -137,7 +139,7 @@ void find_mismatch(const Flights& flights, const std::vector<Member>& members, s
       if (i == 0 && !none_has_most) continue;
       finding.ranks.insert(finding.ranks.end(), one.ranks.begin(), one.ranks.end());
     }
-    std::sort(finding.ranks.begin(), finding.ranks.end());
+    std::ranges::sort(finding.ranks);
     findings.push_back(std::move(finding));
     return;
   }
@@ -171,8 +173,7 @@ void find_standing(const Flights& flights, const std::vector<Member>& members, s
         "; rank " + to_text(member.flight->rank) + ": " + doing_text(flights, *member.flight);
   }
   if (late.size() > kToldInFull) instead += "; ...";
-  const std::string what = words_of(*call) + " (collective " + std::to_string(earliest) + " of " +
-                           group_text(flights, group) + ")";
+  const std::string what = collective_text(flights, *call);
   const bool failed = call->ended_ns != 0;
   const std::string span = span_text(call->begun_ns, failed ? call->ended_ns : who->boot_ns);
   const std::string how_long = (failed ? " after " : " for ") + span;
@@ -222,8 +223,7 @@ std::set<std::uint64_t> groups_in(const Flights& flights) {
 }
 
 const FlightEntry* in_progress(const RankFlight& flight) {
-  const auto found = std::ranges::find_if(
-      flight.calls, [](const FlightEntry& call) { return call.ended_ns == 0; });
+  const auto found = std::ranges::find(flight.calls, 0u, &FlightEntry::ended_ns);
   return found == flight.calls.end() ? nullptr : &*found;
 }
 
@@ -249,8 +249,7 @@ std::string doing_text(const Flights& flights, const RankFlight& flight) {
   if (flight.is_stopped) text = "stopped, ";
   const auto of = [&](const FlightEntry& call) {
     if (is_message(call.call)) return words_of(call);
-    return words_of(call) + " (collective " + std::to_string(call.collective) + " of " +
-           group_text(flights, call.group) + ")" + from_text(flight, call);
+    return collective_text(flights, call) + from_text(flight, call);
   };
   if (const FlightEntry* call = in_progress(flight)) {
     return text + "in " + of(*call) + " for " + span_text(call->begun_ns, flight.boot_ns);
@@ -263,8 +262,7 @@ std::string doing_text(const Flights& flights, const RankFlight& flight) {
 
 std::vector<FlightFinding> compare_flights(const Flights& given) {
   Flights flights = given;
-  std::stable_sort(flights.begin(), flights.end(),
-                   [](const RankFlight& a, const RankFlight& b) { return a.rank < b.rank; });
+  std::ranges::stable_sort(flights, {}, &RankFlight::rank);
   std::vector<FlightFinding> findings;
   for (const std::uint64_t group : groups_in(flights)) {
     const std::vector<Member> members = members_of(flights, group);
@@ -279,8 +277,7 @@ std::vector<FlightFinding> compare_flights(const Flights& given) {
          .ranks = {flight.rank.value},
          .text = "rank " + to_text(flight.rank) + ": " + doing_text(flights, flight)});
   }
-  std::stable_sort(findings.begin(), findings.end(),
-                   [](const FlightFinding& a, const FlightFinding& b) { return a.kind < b.kind; });
+  std::ranges::stable_sort(findings, {}, &FlightFinding::kind);
   return findings;
 }
 

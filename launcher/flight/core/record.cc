@@ -8,15 +8,9 @@
 namespace ddprun {
 namespace {
 
-// Replaces control characters, so that the text fits in one line.
-std::string printable(std::string text) {
-  std::replace_if(text.begin(), text.end(), is_control, '?');
-  return text;
-}
-
 FlightGroupFacts facts_of(const FlightGroup& group) {
   FlightGroupFacts facts{.id = group.id,
-                         .name = printable(text_in(group.name)),
+                         .name = in_one_line(text_in(group.name)),
                          .size = group.size,
                          .digest = group.digest};
   const std::size_t listed = std::min<std::size_t>(group.listed, group.ranks.size());
@@ -27,9 +21,7 @@ FlightGroupFacts facts_of(const FlightGroup& group) {
 }  // namespace
 
 void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight) {
-  if (page.reports.load(std::memory_order_acquire) > 0) {
-    flight.step = page.step.load(std::memory_order_relaxed);
-  }
+  flight.step = page.last_step();
   flight.call_count = page.calls.load(std::memory_order_acquire);
   const std::uint64_t left =
       std::min<std::uint64_t>({flight.call_count, std::uint64_t{kFlightRecords}, most});
@@ -46,7 +38,7 @@ void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight) {
   const std::size_t known =
       std::min<std::size_t>(page.origin_count.load(std::memory_order_acquire), page.origins.size());
   for (const std::uint32_t origin : origins) {
-    if (origin <= known) flight.origins[origin] = printable(text_in(page.origins[origin - 1]));
+    if (origin <= known) flight.origins[origin] = in_one_line(text_in(page.origins[origin - 1]));
   }
 }
 

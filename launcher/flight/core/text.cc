@@ -7,19 +7,12 @@
 #include "base/counted.h"
 #include "base/is_control.h"
 #include "launcher/flight/core/compare.h"
+#include "launcher/options/core/table_text.h"
 
 namespace ddprun {
 namespace {
 
-constexpr std::array kHead = std::to_array<std::string_view>(
-    {"number", "group", "collective", "call", "size", "dtype", "op", "rank", "begun", "state"});
-using Row = std::array<std::string, kHead.size()>;
-
-// Replaces control characters. Workers wrote some of the text.
-std::string printable(std::string text) {
-  std::replace_if(text.begin(), text.end(), is_control, '?');
-  return text;
-}
+using Row = std::vector<std::string>;
 
 std::string size_text(std::uint64_t bytes) {
   constexpr std::array kUnits{"KiB", "MiB", "GiB", "TiB"};
@@ -53,7 +46,7 @@ std::string name_of_group(const std::vector<RankFlight>& all, std::uint64_t grou
 Row row_of(const std::vector<RankFlight>& all, const RankFlight& flight, const FlightEntry& call) {
   const auto origin = flight.origins.find(call.origin);
   return {std::to_string(call.number),
-          printable(name_of_group(all, call.group)),
+          in_one_line(name_of_group(all, call.group)),
           is_message(call.call) ? "" : std::to_string(call.collective),
           name_of(call.call),
           is_barrier(call.call) ? "" : size_text(call.bytes),
@@ -62,7 +55,7 @@ Row row_of(const std::vector<RankFlight>& all, const RankFlight& flight, const F
           call.peer < 0 ? "" : std::to_string(call.peer),
           span_text(call.begun_ns, flight.boot_ns) + " ago",
           state_text(call) +
-              (origin == flight.origins.end() ? "" : ", from " + printable(origin->second))};
+              (origin == flight.origins.end() ? "" : ", from " + in_one_line(origin->second))};
 }
 
 std::string headline_of(const RankFlight& flight) {
@@ -71,7 +64,7 @@ std::string headline_of(const RankFlight& flight) {
   if (flight.pid > 0) text += ", pid " + std::to_string(flight.pid);
   text += "): " + flight.state + (flight.is_stopped ? ", stopped" : "");
   if (flight.step) text += ", step " + std::to_string(*flight.step);
-  return printable(text);
+  return in_one_line(text);
 }
 
 }  // namespace
@@ -84,28 +77,17 @@ std::string flight_table(const std::vector<RankFlight>& all, const RankFlight& f
   text += "; " + counted(flight.call_count, "call");
   if (shown == 0) return text + "\n";
   text += shown < flight.call_count ? ", the last " + std::to_string(shown) + ":\n" : ":\n";
-  std::vector<Row> rows(1);
-  std::copy(kHead.begin(), kHead.end(), rows.front().begin());
+  std::vector<Row> rows{
+      {"number", "group", "collective", "call", "size", "dtype", "op", "rank", "begun", "state"}};
   for (std::size_t i = flight.calls.size() - shown; i < flight.calls.size(); ++i) {
     rows.push_back(row_of(all, flight, flight.calls[i]));
   }
-  std::array<std::size_t, kHead.size()> widths{};
-  for (std::size_t column = 0; column < kHead.size(); ++column) {
+  for (std::size_t column = 0; column < rows[0].size(); ++column) {
     bool has_any = false;
     for (std::size_t i = 1; i < rows.size(); ++i) has_any = has_any || !rows[i][column].empty();
-    for (const Row& row : rows) widths[column] = std::max(widths[column], row[column].size());
-    if (!has_any) widths[column] = 0;  // no rank has a value: omit the column
+    if (!has_any) rows[0][column].clear();  // no rank has a value: omit the column
   }
-  for (const Row& row : rows) {
-    std::string line;
-    for (std::size_t column = 0; column < kHead.size(); ++column) {
-      if (widths[column] == 0) continue;
-      line += "  " + row[column];
-      line.append(widths[column] - std::min(widths[column], row[column].size()), ' ');
-    }
-    text += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
-  }
-  return text;
+  return text + table_text(rows, "  ");
 }
 
 std::string findings_text(const std::vector<RankFlight>& flights) {
@@ -123,7 +105,7 @@ std::string findings_text(const std::vector<RankFlight>& flights) {
   std::string text;
   for (const FlightFinding& finding : findings) {
     text += std::string(enum_name(kFlightFindingWords, finding.kind)) + ": " +
-            printable(finding.text) + "\n";
+            in_one_line(finding.text) + "\n";
   }
   return text;
 }

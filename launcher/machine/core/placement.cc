@@ -19,7 +19,7 @@ struct Home {
   int package = 0;  // of its first core: virtual machines often have a package for each CPU
   int numa_node = 0;
   Cores cores;
-  std::vector<int> workers;
+  std::vector<std::size_t> workers;
 };
 
 std::vector<Home> homes_of(const Cores& cores) {
@@ -32,8 +32,7 @@ std::vector<Home> homes_of(const Cores& cores) {
   }
   std::vector<Home> homes;
   for (auto& [node, home] : by_node) homes.push_back(std::move(home));
-  std::stable_sort(homes.begin(), homes.end(),
-                   [](const Home& a, const Home& b) { return a.package < b.package; });
+  std::ranges::stable_sort(homes, {}, &Home::package);
   return homes;
 }
 
@@ -156,9 +155,9 @@ class Placing {
   std::vector<std::size_t> next_to(const GpuPlace& gpu) const {
     std::vector<std::size_t> near;
     for (std::size_t i = 0; i < homes_.size(); ++i) {
-      const bool is_near = std::any_of(
-          homes_[i].cores.begin(), homes_[i].cores.end(),
-          [&](const ProcessorCore& core) { return !common(core.cpus, gpu.near).empty(); });
+      const bool is_near = std::ranges::any_of(homes_[i].cores, [&](const ProcessorCore& core) {
+        return !common(core.cpus, gpu.near).empty();
+      });
       if (is_near) near.push_back(i);
     }
     return near;
@@ -182,16 +181,16 @@ class Placing {
         remark_on_far(machine_.gpus[i]);
         without_gpu.push_back(i);
       } else if (near.size() == 1) {
-        homes_[near.front()].workers.push_back(static_cast<int>(i));
+        homes_[near.front()].workers.push_back(i);
       } else {
         with_choice.emplace_back(i, std::move(near));
       }
     }
     for (const auto& [worker, near] : with_choice) {
-      homes_[roomiest(homes_, near)].workers.push_back(static_cast<int>(worker));
+      homes_[roomiest(homes_, near)].workers.push_back(worker);
     }
     give_homes_to(without_gpu);
-    for (Home& home : homes_) std::sort(home.workers.begin(), home.workers.end());
+    for (Home& home : homes_) std::ranges::sort(home.workers);
   }
 
   void give_homes_to(const std::vector<std::size_t>& workers) {
@@ -200,19 +199,17 @@ class Placing {
     std::vector<std::size_t> chosen;
     for (const std::size_t worker : workers) {
       const std::size_t home = roomiest(homes_, all);
-      homes_[home].workers.push_back(static_cast<int>(worker));  // so that roomiest() counts it
+      homes_[home].workers.push_back(worker);  // so that roomiest() counts it
       chosen.push_back(home);
     }
     // Workers with neighbouring ranks get neighbouring places.
-    std::sort(chosen.begin(), chosen.end());
+    std::ranges::sort(chosen);
     for (Home& home : homes_) {
-      std::erase_if(home.workers, [&](int one) {
-        return std::find(workers.begin(), workers.end(), static_cast<std::size_t>(one)) !=
-               workers.end();
-      });
+      std::erase_if(home.workers,
+                    [&](std::size_t one) { return std::ranges::count(workers, one) > 0; });
     }
     for (std::size_t i = 0; i < workers.size(); ++i) {
-      homes_[chosen[i]].workers.push_back(static_cast<int>(workers[i]));
+      homes_[chosen[i]].workers.push_back(workers[i]);
     }
   }
 
@@ -230,31 +227,27 @@ class Placing {
     if (home.workers.empty()) return;
     const std::string node = "NUMA node " + std::to_string(home.numa_node);
     switch (policy_) {
-      case BindPolicy::kNode: return share(home.workers, home.cores, node);
+      case BindPolicy::kNode: return share(home.workers, home.cores, home.workers.size(), node);
       case BindPolicy::kSocket: return share_package(home);
       case BindPolicy::kCoreComplex: return take_caches(home, node);
       default: break;
     }
     if (home.workers.size() > home.cores.size()) {
       crowded_ = true;
-      return share(home.workers, home.cores, node);
+      return share(home.workers, home.cores, home.workers.size(), node);
     }
     for (std::size_t i = 0; i < home.workers.size(); ++i) {
       const std::string whose = home.workers.size() == 1 ? "all of " : "its part of ";
-      seat(static_cast<std::size_t>(home.workers[i]), part_of(home.cores, i, home.workers.size()),
-           1, whose + node);
+      seat(home.workers[i], part_of(home.cores, i, home.workers.size()), 1, whose + node);
     }
   }
 
-  void share(const std::vector<int>& workers, const Cores& cores, const std::string& what) {
-    share_among(workers, cores, workers.size(), what);
-  }
-  void share_among(const std::vector<int>& workers, const Cores& cores, std::size_t sharers,
-                   const std::string& what) {
+  void share(const std::vector<std::size_t>& workers, const Cores& cores, std::size_t sharers,
+             const std::string& what) {
     std::string why = "all of " + what;
     if (sharers > 1) why += ", shared by " + std::to_string(sharers);
-    for (const int worker : workers) {
-      seat(static_cast<std::size_t>(worker), cores, sharers, why);
+    for (const std::size_t worker : workers) {
+      seat(worker, cores, sharers, why);
     }
   }
 
@@ -266,7 +259,7 @@ class Placing {
       cores.insert(cores.end(), other.cores.begin(), other.cores.end());
       sharers += other.workers.size();
     }
-    share_among(home.workers, cores, sharers, "package " + std::to_string(home.package));
+    share(home.workers, cores, sharers, "package " + std::to_string(home.package));
   }
 
   // Gives each worker one cache, the cache with the most cores first. If there are more workers
@@ -276,14 +269,14 @@ class Placing {
     for (const ProcessorCore& core : home.cores) by_cache[core.cache].push_back(core);
     std::vector<Cores> caches;
     for (auto& [cache, cores] : by_cache) caches.push_back(std::move(cores));
-    std::stable_sort(caches.begin(), caches.end(),
-                     [](const Cores& a, const Cores& b) { return a.size() > b.size(); });
+    std::ranges::stable_sort(caches,
+                             [](const Cores& a, const Cores& b) { return a.size() > b.size(); });
     for (std::size_t i = 0; i < caches.size(); ++i) {
-      std::vector<int> workers;
+      std::vector<std::size_t> workers;
       for (std::size_t j = i; j < home.workers.size(); j += caches.size()) {
         workers.push_back(home.workers[j]);
       }
-      share(workers, caches[i], "a last-level cache of " + node);
+      share(workers, caches[i], workers.size(), "a last-level cache of " + node);
     }
   }
 
@@ -320,7 +313,7 @@ std::vector<ProcessorCore> usable_cores(const Machine& machine) {
     core.cpus = common(core.cpus, machine.usable);
     if (!core.cpus.empty()) cores.push_back(std::move(core));
   }
-  std::stable_sort(cores.begin(), cores.end(), [](const auto& a, const auto& b) {
+  std::ranges::stable_sort(cores, [](const auto& a, const auto& b) {
     return std::tie(a.package, a.numa_node, a.cache) < std::tie(b.package, b.numa_node, b.cache);
   });
   return cores;

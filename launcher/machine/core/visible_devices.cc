@@ -75,9 +75,9 @@ Result<std::vector<std::string>> devices_of(const std::optional<std::string>& vi
 }
 
 bool may_be_numbered_otherwise(const std::string& order, const std::vector<PresentGpu>& present) {
-  return order != "PCI_BUS_ID" &&
-         std::any_of(present.begin(), present.end(),
-                     [&](const PresentGpu& gpu) { return gpu.model != present.front().model; });
+  return order != "PCI_BUS_ID" && std::ranges::any_of(present, [&](const PresentGpu& gpu) {
+           return gpu.model != present.front().model;
+         });
 }
 
 }  // namespace ddprun

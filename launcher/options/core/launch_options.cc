@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <csignal>
+#include <tuple>
 
 #include "base/host_port.h"
 #include "base/nearest_word.h"
@@ -13,6 +14,10 @@
 
 namespace ddprun {
 namespace {
+
+Error refused(std::string_view option, std::string why) {
+  return invalid_argument(std::move(why)).within(option);
+}
 
 std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
 
@@ -107,11 +112,6 @@ Result<int> parse_checkpoint_signal(std::string_view text) {
   return invalid_value(text, "expected USR1, USR2, TERM, HUP or INT");
 }
 
-Result<WorkerStore> parse_worker_store(std::string_view text) {
-  if (const auto who = parse_enum(kWorkerStoreWords, text)) return *who;
-  return invalid_value(text, "expected agent or rank0");
-}
-
 Result<std::uint64_t> parse_log_bytes(std::string_view text) {
   constexpr std::uint64_t kLeast = 4096;
   constexpr std::uint64_t kMost = std::uint64_t{1} << 50;
@@ -131,33 +131,6 @@ Result<std::uint64_t> parse_log_bytes(std::string_view text) {
         text, "expected a size such as 4096, 512K, 100M or 1G, at least 4096 bytes; 0: no limit");
   }
   return bytes;
-}
-
-Result<LogFormat> parse_log_format(std::string_view text) {
-  const std::optional<LogFormat> format = parse_enum(kLogFormatWords, text);
-  if (!format) return invalid_value(text, "expected text or json");
-  return *format;
-}
-
-Result<OnJoin> parse_on_join(std::string_view text) {
-  if (const std::optional<OnJoin> when = parse_enum(kOnJoinWords, text)) return *when;
-  return invalid_value(text, "expected now, checkpoint or restart");
-}
-
-Result<BindPolicy> parse_bind(std::string_view text) {
-  if (const std::optional<BindPolicy> policy = parse_enum(kBindWords, text)) return *policy;
-  return invalid_value(text, "expected none, auto, core, numa or gpu");
-}
-
-Result<BindPolicy> parse_numa_binding(std::string_view text) {
-  if (const std::optional<BindPolicy> policy = parse_enum(kNumaBindingWords, text)) return *policy;
-  return invalid_value(text,
-                       "expected node, socket, exclusive or core-complex; --bind has other values");
-}
-
-Result<GpuVisibility> parse_gpu_visibility(std::string_view text) {
-  if (const std::optional<GpuVisibility> seen = parse_enum(kGpuVisibilityWords, text)) return *seen;
-  return invalid_value(text, "expected all or own");
 }
 
 namespace {
@@ -186,10 +159,13 @@ namespace {
 // Parses --rdzv-endpoint, which must name a host.
 Result<HostPort> parse_endpoint(std::string_view text, std::uint16_t default_port) {
   Result<HostPort> endpoint = parse_host_port(text, default_port);
-  if (endpoint && endpoint->host.empty())
-    return invalid_value(text, "the host is missing; expected HOST:PORT");
-  return endpoint;
+  if (!endpoint) return refused("--rdzv-endpoint", endpoint.error().cause);
+  if (!endpoint->host.empty()) return endpoint;
+  return invalid_value(text, "the host is missing; expected HOST:PORT").within("--rdzv-endpoint");
 }
+
+constexpr const char* kMustKnowPort =
+    "0 cannot be used with several nodes: they must know the port";
 
 // Keys of torchrun's --rdzv-conf that have a meaning only for torchrun's own implementation.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kForeignConf{{
@@ -232,7 +208,7 @@ Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
   for (const auto& [key, value] : options.rdzv_conf) {
     const auto seconds = [&](Duration& target) -> Result<void> {
       const Result<Duration> parsed = parse_seconds(value);
-      if (!parsed) return invalid_argument(key + ": " + parsed.error().cause).within("--rdzv-conf");
+      if (!parsed) return refused("--rdzv-conf", key + ": " + parsed.error().cause);
       target = *parsed;
       return {};
     };
@@ -266,7 +242,7 @@ std::string listening_host(const ServiceAddress& address, const NodeRange& nodes
 
 Result<void> check_output(LaunchOptions& options) {
   if (options.quiet && options.verbose) {
-    return invalid_argument("cannot be used with --verbose").within("--quiet");
+    return refused("--quiet", "cannot be used with --verbose");
   }
   const bool has_no_directory = options.log_dir == "/dev/null";
   for (const auto& [name, streams] : {std::pair("-r", &options.redirects), {"-t", &options.tee}}) {
@@ -292,27 +268,25 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
                          "and ddp-rendezvous")
         .within("--rdzv-backend");
   }
-  if (options.no_python && options.module) {
-    return invalid_argument("cannot be used with -m: python runs a module").within("--no-python");
-  }
-  if (options.master_addr && options.master_addr->empty()) {
-    return invalid_argument("empty value (expected the address of node rank 0)")
-        .within("--master-addr");
-  }
-  if (options.bind && options.numa_binding) {
-    return invalid_argument("cannot be used with --bind").within("--numa-binding");
-  }
-  if (options.grace && options.shutdown_timeout) {
-    return invalid_argument("cannot be used with --shutdown-grace").within("--shutdown-timeout");
-  }
-  if (options.run_path && options.module) {
-    return invalid_argument("cannot be used with -m: a module has no path").within("--run-path");
+  const std::tuple<bool, std::string_view, std::string_view> contradictions[] = {
+      {options.no_python && options.module, "--no-python",
+       "cannot be used with -m: python runs a module"},
+      {options.master_addr && options.master_addr->empty(), "--master-addr",
+       "empty value (expected the address of node rank 0)"},
+      {options.bind && options.numa_binding, "--numa-binding", "cannot be used with --bind"},
+      {options.grace && options.shutdown_timeout, "--shutdown-timeout",
+       "cannot be used with --shutdown-grace"},
+      {options.run_path && options.module, "--run-path",
+       "cannot be used with -m: a module has no path"},
+  };
+  for (const auto& [is_given, option, why] : contradictions) {
+    if (is_given) return refused(option, std::string(why));
   }
 
   for (const auto& [text, name] :
        {std::pair(&options.rdzv_id, "--rdzv-id"), std::pair(&options.local_addr, "--local-addr")}) {
     const std::string why = why_no_name(*text);
-    if (!why.empty()) return invalid_argument("it " + why).within(name);
+    if (!why.empty()) return refused(name, "it " + why);
   }
 
   if (auto ok = check_lease(options.times); !ok) return ok.error();
@@ -320,10 +294,9 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   Rendezvous plan;
   if (!options.has_agent_store()) {
     if (options.on_join == OnJoin::kCheckpoint) {
-      return invalid_argument(
-                 "rank0 cannot be used with --on-join=checkpoint: workers announce checkpoints in "
-                 "the agent's store")
-          .within("--worker-store");
+      return refused("--worker-store",
+                     "rank0 cannot be used with --on-join=checkpoint: workers announce checkpoints "
+                     "in the agent's store");
     }
     if (!options.store_allow.empty()) {
       plan.remarks.push_back(
@@ -335,8 +308,7 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   const bool master_given = options.master_addr || options.master_port;
   if (options.standalone) {
     if (options.nodes.max != 1) {
-      return invalid_argument("cannot be used with --standalone, a job of one node")
-          .within("--nnodes");
+      return refused("--nnodes", "cannot be used with --standalone, a job of one node");
     }
     for (const auto& [given, name] : {std::pair(!options.rdzv_endpoint.empty(), "--rdzv-endpoint"),
                                       std::pair(options.master_addr.has_value(), "--master-addr"),
@@ -357,37 +329,33 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
     plan.mode = Rendezvous::Mode::kStatic;
     if (auto ok = check_node_rank(options); !ok) return ok.error();
     if (options.nodes.min != options.nodes.max) {
-      return invalid_argument(
-                 "the static backend needs a fixed number of nodes (for MIN:MAX use "
-                 "--rdzv-endpoint HOST:PORT)")
-          .within("--nnodes");
+      return refused("--nnodes",
+                     "the static backend needs a fixed number of nodes (for MIN:MAX use "
+                     "--rdzv-endpoint HOST:PORT)");
     }
     plan.meeting_point = {
         options.master_addr.value_or("127.0.0.1"),
         static_cast<std::uint16_t>(options.master_port.value_or(kDefaultMasterPort))};
     if (!options.rdzv_endpoint.empty()) {
       auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultMasterPort);
-      if (!endpoint) return invalid_argument(endpoint.error().cause).within("--rdzv-endpoint");
+      if (!endpoint) return endpoint.error();
       plan.meeting_point = std::move(*endpoint);
     }
     if (options.nodes.max > 1 && is_loopback_host(plan.meeting_point.host) &&
         !options.master_addr && options.rdzv_endpoint.empty()) {
-      return invalid_argument(
-                 "several nodes need a common address: add --rdzv-endpoint HOST:PORT (or "
-                 "--master-addr and --node-rank)")
-          .within("--nnodes");
+      return refused("--nnodes",
+                     "several nodes need a common address: add --rdzv-endpoint HOST:PORT (or "
+                     "--master-addr and --node-rank)");
     }
     if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
-      return invalid_argument("0 cannot be used with several nodes: they must know the port")
-          .within("--master-port");
+      return refused("--master-port", kMustKnowPort);
     }
     return plan;
   }
 
   if (options.rdzv_endpoint.empty()) {
     if (options.nodes.max > 1) {
-      return invalid_argument("several nodes need a common address: give HOST:PORT")
-          .within("--rdzv-endpoint");
+      return refused("--rdzv-endpoint", "several nodes need a common address: give HOST:PORT");
     }
     // One node without an endpoint: as --standalone. torchrun's c10d backend needs no node
     // rank.
@@ -401,11 +369,10 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   plan.mode = Rendezvous::Mode::kDynamic;
   if (auto ok = check_node_rank(options); !ok) return ok.error();
   auto endpoint = parse_endpoint(options.rdzv_endpoint, kDefaultRdzvPort);
-  if (!endpoint) return invalid_argument(endpoint.error().cause).within("--rdzv-endpoint");
+  if (!endpoint) return endpoint.error();
   plan.meeting_point = std::move(*endpoint);
   if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
-    return invalid_argument("0 cannot be used with several nodes: they must know the port")
-        .within("--rdzv-endpoint");
+    return refused("--rdzv-endpoint", kMustKnowPort);
   }
   if (master_given) {
     plan.remarks.push_back(

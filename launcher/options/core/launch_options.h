@@ -28,6 +28,19 @@ namespace ddprun {
 
 // --- values of single options -------------------------------------------------------------------
 
+// Parses a word of a table. The error lists the words, and ends with `more`.
+template <class Enum, std::size_t N>
+Result<Enum> parse_word(const EnumNames<Enum, N>& words, std::string_view text,
+                        std::string_view more = "") {
+  if (const std::optional<Enum> value = parse_enum(words, text)) return *value;
+  std::string expected = "expected ";
+  for (std::size_t i = 0; i < N; ++i) {
+    expected += i == 0 ? "" : i + 1 < N ? ", " : " or ";
+    expected += words[i].second;
+  }
+  return invalid_value(text, expected.append(more));
+}
+
 // Parses a number of nodes: "2" or "1:4".
 Result<NodeRange> parse_nodes(std::string_view text);
 
@@ -57,9 +70,6 @@ Result<std::set<LocalRank>> parse_local_ranks(std::string_view text);
 // Parses "key=value,key=value" of --rdzv-conf.
 Result<std::map<std::string, std::string>> parse_rdzv_conf(std::string_view text);
 
-// Parses --on-join: "now", "checkpoint" or "restart".
-Result<OnJoin> parse_on_join(std::string_view text);
-
 // Parses --umask: octal, from 0 to 777.
 Result<std::optional<unsigned>> parse_umask(std::string_view text);
 
@@ -72,7 +82,6 @@ Result<std::uint64_t> parse_log_bytes(std::string_view text);
 enum class LogFormat { kText, kJson };
 inline constexpr EnumNames<LogFormat, 2> kLogFormatWords{
     {{LogFormat::kText, "text"}, {LogFormat::kJson, "json"}}};
-Result<LogFormat> parse_log_format(std::string_view text);
 
 // The values of --worker-store: which process serves the store through which the workers of a
 // generation find each other.
@@ -82,12 +91,6 @@ enum class WorkerStore {
 };
 inline constexpr EnumNames<WorkerStore, 2> kWorkerStoreWords{
     {{WorkerStore::kAgent, "agent"}, {WorkerStore::kRank0, "rank0"}}};
-Result<WorkerStore> parse_worker_store(std::string_view text);
-
-// Parses --bind: a word of kBindWords.
-Result<BindPolicy> parse_bind(std::string_view text);
-// Parses --numa-binding: a word of kNumaBindingWords.
-Result<BindPolicy> parse_numa_binding(std::string_view text);
 
 // The values of --gpu-visibility: which GPUs each worker sees. kAll: those that its agent sees.
 enum class GpuVisibility { kAll, kOwn };
@@ -95,7 +98,6 @@ inline constexpr EnumNames<GpuVisibility, 2> kGpuVisibilityWords{{
     {GpuVisibility::kAll, "all"},
     {GpuVisibility::kOwn, "own"},
 }};
-Result<GpuVisibility> parse_gpu_visibility(std::string_view text);
 
 // --- the whole command line ---------------------------------------------------------------------
 
@@ -190,6 +192,8 @@ struct Rendezvous {
   Duration join_timeout = kDefaultJoinTimeout;
   Duration last_call = kDefaultLastCall;
   std::vector<std::string> remarks;  // options that were given and do nothing here, with the reason
+
+  bool is_local() const { return mode == Mode::kLocal; }
 };
 
 inline constexpr std::uint16_t kDefaultRdzvPort = 29400;  // as torchrun's

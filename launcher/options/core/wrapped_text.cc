@@ -1,6 +1,5 @@
 #include "launcher/options/core/wrapped_text.h"
 
-#include <algorithm>
 #include <sstream>
 
 #include "base/is_control.h"
@@ -12,7 +11,7 @@ std::string wrapped(const std::string& words, std::size_t indent, std::size_t wi
   std::size_t column = indent;
   std::istringstream stream(words);
   for (std::string word; stream >> word;) {
-    std::replace_if(word.begin(), word.end(), is_control, '?');
+    word = in_one_line(std::move(word));
     if (column > indent && column + 1 + word.size() > width) {
       text += "\n" + std::string(indent, ' ');
       column = indent;

@@ -104,7 +104,7 @@ std::vector<std::string> frames_in(std::string_view text) {
     if (frame.empty() && in_thread && line.starts_with("    ")) frame = without_spaces_ahead(line);
     if (!frame.empty()) frames.emplace_back(frame);
   }
-  std::reverse(frames.begin(), frames.end());
+  std::ranges::reverse(frames);
   return frames;
 }
 

@@ -187,7 +187,7 @@ void WorkerScreen::set_style(std::string_view parameters) {
   std::string style = is_reset || parameters.starts_with("0;") ? "" : styles_[style_];
   if (!is_reset) style += "\x1b[" + std::string(parameters) + "m";
   if (style.size() > kMostStyleBytes) style.clear();
-  const auto known = std::find(styles_.begin(), styles_.end(), style);
+  const auto known = std::ranges::find(styles_, style);
   style_ = static_cast<std::uint8_t>(known - styles_.begin());
   if (known != styles_.end()) return;
   if (styles_.size() < kMostStyles) {

@@ -7,16 +7,12 @@
 #include <vector>
 
 #include "base/counted.h"
+#include "launcher/options/core/table_text.h"
 
 namespace ddprun {
 namespace {
 
 constexpr std::size_t kCoresInALine = 32;
-
-std::string padded(std::string text, std::size_t width) {
-  text.resize(std::max(width, text.size()), ' ');
-  return text;
-}
 
 std::string right_aligned(const std::string& text, std::size_t width) {
   return std::string(width - std::min(width, text.size()), ' ') + text;
@@ -33,8 +29,8 @@ class Sketch {
       nodes_[{core.package, core.numa_node}].push_back(&core);
       all_.insert(core.cpus.begin(), core.cpus.end());
     }
-    is_bound_ = std::any_of(placement_.seats.begin(), placement_.seats.end(),
-                            [](const Seat& seat) { return !seat.cpus.empty(); });
+    is_bound_ =
+        std::ranges::any_of(placement_.seats, [](const Seat& seat) { return !seat.cpus.empty(); });
     width_ = std::to_string(placement_.seats.size() - 1).size();
   }
 
@@ -120,18 +116,7 @@ class Sketch {
   void ranks() {
     std::vector<std::vector<std::string>> rows;
     for (std::size_t i = 0; i < placement_.seats.size(); ++i) rows.push_back(row_of(i));
-    std::vector<std::size_t> widths;
-    for (const auto& row : rows) {
-      widths.resize(row.size());
-      for (std::size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-    }
-    for (const auto& row : rows) {
-      std::string words;
-      for (std::size_t i = 0; i < row.size(); ++i) {
-        if (!row[i].empty() || widths[i] > 0) words += padded(row[i], widths[i] + 2);
-      }
-      line("", words);
-    }
+    text_ += table_text(rows);
   }
 
   std::vector<std::string> row_of(std::size_t rank) const {

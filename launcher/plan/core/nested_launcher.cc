@@ -16,9 +16,7 @@ constexpr std::array<std::string_view, 3> kModules{
 
 std::string_view file_name(std::string_view path) { return path.substr(path.rfind('/') + 1); }
 
-bool is_module(std::string_view name) {
-  return std::find(kModules.begin(), kModules.end(), name) != kModules.end();
-}
+bool is_module(std::string_view name) { return std::ranges::count(kModules, name) > 0; }
 
 // Returns whether the path ends as "torch/distributed/run.py", in any directory.
 bool is_file_of_module(std::string_view path) {

@@ -45,16 +45,17 @@ std::string with_local_rank(std::string_view text, LocalRank rank) {
 
 }  // namespace
 
-std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignment& assignment) {
+std::vector<WorkerPlan> plan_workers(const PlanOptions& given, const Assignment& assignment) {
+  const LaunchOptions& options = given.options;
   std::vector<WorkerPlan> plans;
-  for (int i = 0; i < options.slots; ++i) {
+  for (int i = 0; i < given.slots; ++i) {
     WorkerPlan plan;
     plan.local_rank = LocalRank(i);
     plan.rank = Rank(assignment.first_rank.value + i);
-    if (!options.log_directory.empty()) {
-      plan.directory = options.log_directory + "/" + std::to_string(i);
+    if (!given.log_directory.empty()) {
+      plan.directory = given.log_directory + "/" + std::to_string(i);
     }
-    for (const std::string& argument : options.command.arguments) {
+    for (const std::string& argument : given.command.arguments) {
       plan.arguments.push_back(with_local_rank(argument, plan.local_rank));
     }
 
@@ -62,41 +63,41 @@ std::vector<WorkerPlan> plan_workers(const PlanOptions& options, const Assignmen
     env.rank = plan.rank;
     env.world_size = assignment.world_size;
     env.local_rank = options.virtual_local_rank ? LocalRank(0) : plan.local_rank;
-    env.local_world_size = options.slots;
+    env.local_world_size = given.slots;
     env.node_rank = assignment.node_rank;
     env.node_count = assignment.node_count;
     env.role = options.role;
     env.master_addr = assignment.store.host;
     env.master_port = assignment.store.port;
-    env.agent_store = options.agent_store;
+    env.agent_store = options.has_agent_store();
     env.restart_count = assignment.restart_count;
     env.max_restarts = options.max_restarts;
-    env.run_id = options.run_id;
-    env.submission = options.submission;
+    env.run_id = options.rdzv_id;
+    env.submission = given.submission;
     if (!plan.directory.empty()) plan.error_file = plan.directory + "/error.json";
     env.error_file = plan.error_file;
-    env.nccl_async_error_handling = options.inherited_nccl_async_error_handling.empty()
+    env.nccl_async_error_handling = given.inherited_nccl_async_error_handling.empty()
                                         ? "1"
-                                        : options.inherited_nccl_async_error_handling;
-    if (!options.seats.empty()) {
-      const Seat& seat = options.seats[static_cast<std::size_t>(i)];
+                                        : given.inherited_nccl_async_error_handling;
+    if (!given.seats.empty()) {
+      const Seat& seat = given.seats[static_cast<std::size_t>(i)];
       plan.cpus = seat.cpus;
-      if (!options.inherits_omp_threads) env.omp_num_threads = std::to_string(seat.threads);
+      if (!given.inherits_omp_threads) env.omp_num_threads = std::to_string(seat.threads);
     }
-    if (!options.own_devices.empty()) {
-      env.cuda_visible_devices = options.own_devices[static_cast<std::size_t>(i)];
+    if (!given.own_devices.empty()) {
+      env.cuda_visible_devices = given.own_devices[static_cast<std::size_t>(i)];
     }
     env.generation = assignment.generation;
     env.lease = assignment.lease;
     env.ports = options.ports;
     env.checkpoint_signal = options.checkpoint_signal;
-    env.page_file = options.page_file;
+    env.page_file = given.page_file;
     env.page_offset = static_cast<std::size_t>(i) * kWorkerPageBytes;
     plan.variables = variables_of(env);
     for (const auto& variable : options.variables) {
       // Each worker has its own part of this list.
       const bool is_divided =
-          variable.first == "CUDA_VISIBLE_DEVICES" && !options.own_devices.empty();
+          variable.first == "CUDA_VISIBLE_DEVICES" && !given.own_devices.empty();
       if (!is_divided) plan.variables.push_back(variable);
     }
     plans.push_back(std::move(plan));

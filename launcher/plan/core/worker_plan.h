@@ -7,6 +7,7 @@
 
 #include "base/worker_env.h"
 #include "launcher/machine/core/placement.h"
+#include "launcher/options/core/launch_options.h"
 #include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun {
@@ -19,14 +20,10 @@ struct WorkerCommand {
 };
 
 struct PlanOptions {
+  LaunchOptions options;
   WorkerCommand command;
   int slots = 1;
-  std::string role = kDefaultRole;
-  std::string run_id = kDefaultJobId;
   std::string submission;  // DDPRUN_SUBMISSION; empty: unset
-  int max_restarts = 0;
-  PortRange ports;
-  int checkpoint_signal = 0;  // 0: none
   // Of this generation; error files are <log_directory>/<local rank>/error.json. Empty: none.
   std::string log_directory;
   // By local rank. Empty: no worker is bound, and OMP_NUM_THREADS stays as it is.
@@ -34,13 +31,9 @@ struct PlanOptions {
   // By local rank: the GPU that it sees, as CUDA_VISIBLE_DEVICES names it. Empty: all see all
   // GPUs.
   std::vector<std::string> own_devices;
-  // From --env; they override all others.
-  std::vector<std::pair<std::string, std::string>> variables;
-  bool virtual_local_rank = false;  // every worker has LOCAL_RANK 0
   // True if the agent's own environment sets OMP_NUM_THREADS, which then stays as it is.
   bool inherits_omp_threads = false;
-  std::string page_file;    // of worker pages (base/worker_page.h), one for each slot; empty: none
-  bool agent_store = true;  // an agent serves the store, not rank 0
+  std::string page_file;  // of worker pages (base/worker_page.h), one for each slot; empty: none
   std::string inherited_nccl_async_error_handling;
 };
 

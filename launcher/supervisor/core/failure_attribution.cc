@@ -37,19 +37,18 @@ void find_blamed(std::string_view text, std::set<int>& ranks) {
       const std::string_view before = std::string_view(line).substr(0, at);
       std::string_view behind = std::string_view(line).substr(at + word.size());
       const auto is_digit = [](unsigned char c) { return std::isdigit(c) != 0; };
-      const auto end = std::find_if_not(behind.begin(), behind.end(), is_digit);
+      const auto end = std::ranges::find_if_not(behind, is_digit);
       const auto digits = static_cast<std::size_t>(end - behind.begin());
       const std::optional<int> rank = parse_number<int>(behind.substr(0, digits));
       if (!rank) continue;
       behind.remove_prefix(digits);
       if (behind.starts_with(':')) behind.remove_prefix(1);
-      const bool is_fate = behind.starts_with(' ') &&
-                           std::any_of(kFates.begin(), kFates.end(), [&](std::string_view known) {
-                             return behind.substr(1).starts_with(known);
-                           });
-      const bool is_deed = std::any_of(kDeeds.begin(), kDeeds.end(), [&](std::string_view known) {
-        return before.ends_with(known);
-      });
+      const bool is_fate =
+          behind.starts_with(' ') && std::ranges::any_of(kFates, [&](std::string_view known) {
+            return behind.substr(1).starts_with(known);
+          });
+      const bool is_deed = std::ranges::any_of(
+          kDeeds, [&](std::string_view known) { return before.ends_with(known); });
       if (is_fate || is_deed) ranks.insert(*rank);
     }
   }

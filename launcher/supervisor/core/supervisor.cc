@@ -26,10 +26,9 @@ bool is_crash(const WorkerEnd& end) {
 Supervisor::Supervisor(SupervisorOptions options) : options_(std::move(options)) {}
 
 SupervisorActions Supervisor::step(const SupervisorEvent& event, TimePoint now) {
-  SupervisorActions out;
-  if (state_ == State::kExited) return out;
-  std::visit([&](const auto& what) { on(what, now, out); }, event);
-  return out;
+  now_ = now;
+  if (state_ != State::kExited) std::visit([this](const auto& what) { on(what); }, event);
+  return std::exchange(out_, {});
 }
 
 std::optional<TimePoint> Supervisor::deadline() const {
@@ -81,7 +80,7 @@ void Supervisor::tell_who_left(AgentStatus& status, TimePoint now) const {
 
 // --- directives ----------------------------------------------------------------------------------
 
-void Supervisor::on(const Wait& wait, TimePoint, SupervisorActions& out) {
+void Supervisor::on(const Wait& wait) {
   if (state_ != State::kIdle) return;
   if (wait.generation > generation_) {
     generation_ = wait.generation;
@@ -92,10 +91,10 @@ void Supervisor::on(const Wait& wait, TimePoint, SupervisorActions& out) {
   }
   if (wait.reason == last_wait_) return;
   last_wait_ = wait.reason;
-  out.push_back(Say{Say::Level::kInfo, "waiting: " + wait.reason});
+  say(Say::Level::kInfo, "waiting: " + wait.reason);
 }
 
-void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& out) {
+void Supervisor::on(const Assignment& assignment) {
   // The assignment is repeated, or this node has seen the end of its generation.
   if (state_ != State::kIdle || assignment.generation <= generation_ || exit_code_) return;
   state_ = State::kRunning;
@@ -111,68 +110,67 @@ void Supervisor::on(const Assignment& assignment, TimePoint, SupervisorActions& 
   stop_then_.reset();
   snapshots_.clear();
   last_wait_.clear();
-  if (assignment.failure) out.push_back(ReportRestart{*assignment.failure});
+  if (assignment.failure) act(ReportRestart{*assignment.failure});
   assignment_.failure.reset();
   if (generation_ > Generation(0)) {
-    out.push_back(Say{Say::Level::kInfo, "generation " + to_text(generation_) + ": starting " +
-                                             counted(options_.slots, "worker") + " (" +
-                                             assignment.reason + ")"});
+    say(Say::Level::kInfo, "generation " + to_text(generation_) + ": starting " +
+                               counted(options_.slots, "worker") + " (" + assignment.reason + ")");
   }
-  out.push_back(StartWorkers{assignment});
+  act(StartWorkers{assignment});
   // These workers were started after the request to save, so they must be asked, too.
-  if (asked_to_save_) tell_to_save(UserSignal{options_.checkpoint_signal}, out);
-  out.push_back(SendStatus{});
+  if (asked_to_save_) tell_to_save(UserSignal{options_.checkpoint_signal});
+  act(SendStatus{});
 }
 
-void Supervisor::on(const Stop& stop, TimePoint now, SupervisorActions& out) {
+void Supervisor::on(const Stop& stop) {
   // A Stop of an older generation came late: that generation is over here. A Stop of a newer
   // generation means that ours is over, too.
   if (stop.generation < generation_ && state_ != State::kIdle) return;
   switch (state_) {
     case State::kIdle:
       generation_ = std::max(generation_, stop.generation);
-      out.push_back(SendStatus{});
+      act(SendStatus{});
       return;
     case State::kFinished:
       state_ = State::kIdle;
-      out.push_back(ReleaseGeneration{});
-      out.push_back(SendStatus{});
+      act(ReleaseGeneration{});
+      act(SendStatus{});
       return;
     case State::kRunning:
       if (stop.look && !stop.at_once && snapshots_.empty()) {
         stop_then_ = stop;
-        return look(out);
+        return look();
       }
-      out.push_back(Say{Say::Level::kInfo, (stop.at_once ? "killing " : "stopping ") +
-                                               counted(alive_, "worker") + ": " + stop.reason});
+      say(Say::Level::kInfo, (stop.at_once ? "killing " : "stopping ") + counted(alive_, "worker") +
+                                 ": " + stop.reason);
       if (stop.at_once) {
-        kill(now, out);
+        kill();
       } else {
-        begin_stop(SIGTERM, now, out);
+        begin_stop(SIGTERM);
       }
-      out.push_back(SendStatus{});
+      act(SendStatus{});
       return;
     case State::kStopping:
-      if (stop.at_once && !killed_) kill(now, out);
+      if (stop.at_once && !killed_) kill();
       if (!all_well_) return;
       all_well_ = false;  // the generation must run again: what is left must still go
-      out.push_back(SendStatus{});
+      act(SendStatus{});
       return;
     case State::kExited: return;
   }
 }
 
-void Supervisor::on(const End& end, TimePoint now, SupervisorActions& out) {
+void Supervisor::on(const End& end) {
   if (!verdict_) verdict_ = end.verdict;
   if (!exit_code_) {
     const bool saved = asked_to_save_ && end.verdict.success;
     exit_code_ = saved ? to_int(ExitCode::kSaved) : end.verdict.exit_code;
   }
-  if (state_ == State::kRunning) begin_stop(SIGTERM, now, out);
-  if (!has_workers()) finish_exit(out);
+  if (state_ == State::kRunning) begin_stop(SIGTERM);
+  if (!has_workers()) finish_exit();
 }
 
-void Supervisor::on(const ForwardSignal& forward_signal, TimePoint, SupervisorActions& out) {
+void Supervisor::on(const ForwardSignal& forward_signal) {
   if (state_ != State::kRunning || forward_signal.generation != generation_) return;
   std::optional<LocalRank> rank;
   if (forward_signal.rank) {
@@ -180,49 +178,41 @@ void Supervisor::on(const ForwardSignal& forward_signal, TimePoint, SupervisorAc
     if (local < 0 || local >= options_.slots) return;
     rank = LocalRank(local);
   } else if (forward_signal.signal == options_.checkpoint_signal) {
-    return ask_to_save(UserSignal{forward_signal.signal, UserSignal::Way::kDirect}, out);
+    return ask_to_save(UserSignal{forward_signal.signal, UserSignal::Way::kDirect});
   }
-  signal_workers(forward_signal.signal, rank, out);
+  signal_workers(forward_signal.signal, rank);
 }
 
 // --- workers -------------------------------------------------------------------------------------
 
-void Supervisor::on(const WorkersEnded& ended, TimePoint now, SupervisorActions& out) {
+void Supervisor::on(const WorkersEnded& ended) {
   DDPRUN_ASSERT(has_workers(), "workers end only where some were started");
-  take_down(ended, now, out);
+  take_down(ended);
   if (state_ != State::kRunning) return;
   if (died_of_being_asked()) {
-    return on(UserSignal{options_.checkpoint_signal, UserSignal::Way::kManager}, now, out);
+    return on(UserSignal{options_.checkpoint_signal, UserSignal::Way::kManager});
   }
   if (!ends_.empty()) {
-    if (!hold_back_until_ && std::all_of(ends_.begin(), ends_.end(), [](const DatedEnd& dated) {
-          return may_be_an_order(dated.end);
-        })) {
-      hold_back_until_ = now + kSignalHoldBack;
-      return;
-    }
     // If there is also a real failure, do not wait for the ends that are held back.
-    const bool real = std::any_of(ends_.begin(), ends_.end(), [](const DatedEnd& dated) {
-      return !may_be_an_order(dated.end);
-    });
-    if (real) declare_failure(now, out);
+    if (!std::ranges::all_of(ends_, may_be_an_order, &DatedEnd::end)) return declare_failure();
+    if (!hold_back_until_) hold_back_until_ = now_ + kSignalHoldBack;
     return;
   }
   if (alive_ == 0) {
     all_well_ = true;
-    begin_stop(SIGTERM, now, out);  // removes what the workers left running
+    begin_stop(SIGTERM);  // removes what the workers left running
   }
 }
 
-void Supervisor::look(SupervisorActions& out) {
-  if (!std::exchange(looking_, true)) out.push_back(LookAtWorkers{});
+void Supervisor::look() {
+  if (!std::exchange(looking_, true)) act(LookAtWorkers{});
 }
 
-void Supervisor::on(const WorkersHang&, TimePoint, SupervisorActions& out) {
-  if (state_ == State::kRunning && snapshots_.empty()) look(out);
+void Supervisor::on(const WorkersHang&) {
+  if (state_ == State::kRunning && snapshots_.empty()) look();
 }
 
-void Supervisor::on(const WorkersSeen& seen, TimePoint now, SupervisorActions& out) {
+void Supervisor::on(const WorkersSeen& seen) {
   if (state_ != State::kRunning || seen.generation != generation_ || !looking_) return;
   looking_ = false;
   snapshots_ = seen.snapshots;
@@ -234,9 +224,9 @@ void Supervisor::on(const WorkersSeen& seen, TimePoint now, SupervisorActions& o
   keep_telling(snapshots_);
   if (std::optional<Stop> stop = std::exchange(stop_then_, std::nullopt)) {
     stop->look = false;
-    return on(*stop, now, out);
+    return on(*stop);
   }
-  if (!snapshots_.empty()) out.push_back(SendStatus{});
+  if (!snapshots_.empty()) act(SendStatus{});
 }
 
 // Moves a rank that reached its end to the failures if another rank blames it: it left too
@@ -253,7 +243,7 @@ void Supervisor::take_down_who_left() {
   }
 }
 
-void Supervisor::take_down(const WorkersEnded& ended, TimePoint now, SupervisorActions& out) {
+void Supervisor::take_down(const WorkersEnded& ended) {
   for (WorkerEnd end : ended.workers) {
     --alive_;
     end.after_stop = stop_asked_;
@@ -279,103 +269,101 @@ void Supervisor::take_down(const WorkersEnded& ended, TimePoint now, SupervisorA
     const bool is_late = end.finished && !stop_asked_;
     if (is_late) {
       const std::string_view rest = alive_ > 0 ? ": the other ranks go on" : "";
-      out.push_back(Say{Say::Level::kWarning, describe(end).append(rest)});
+      say(Say::Level::kWarning, describe(end).append(rest));
     }
-    (ended_well || is_late ? left_ : ends_).push_back({std::move(end), now});
+    (ended_well || is_late ? left_ : ends_).push_back({std::move(end), now_});
   }
   take_down_who_left();
   DDPRUN_ASSERT(alive_ >= 0, "a worker ends once");
 }
 
-void Supervisor::declare_failure(TimePoint now, SupervisorActions& out) {
+void Supervisor::declare_failure() {
   hold_back_until_.reset();
   // Ages make the earlier of two ends the likelier cause.
-  const auto first =
-      std::min_element(ends_.begin(), ends_.end(), [&](const DatedEnd& a, const DatedEnd& b) {
-        return is_likelier_cause(a.as_of(now), b.as_of(now));
-      });
+  const auto first = std::ranges::min_element(ends_, [&](const DatedEnd& a, const DatedEnd& b) {
+    return is_likelier_cause(a.as_of(now_), b.as_of(now_));
+  });
   std::string text = describe(first->end);
   if (alive_ > 0) text += "; stopping the other " + counted(alive_, "worker");
-  out.push_back(Say{Say::Level::kError, std::move(text)});
-  begin_stop(SIGTERM, now, out);
-  out.push_back(SendStatus{});
+  say(Say::Level::kError, std::move(text));
+  begin_stop(SIGTERM);
+  act(SendStatus{});
 }
 
-void Supervisor::on(const TreeEmpty&, TimePoint, SupervisorActions& out) {
+void Supervisor::on(const TreeEmpty&) {
   if (state_ != State::kStopping || alive_ > 0) return;
   stop_deadline_.reset();
   hold_back_until_.reset();
   if (all_well_ && !exit_code_) {
     state_ = State::kFinished;
-    out.push_back(SendStatus{});
+    act(SendStatus{});
     return;
   }
   state_ = State::kIdle;
-  out.push_back(ReleaseGeneration{});
-  if (exit_code_) return finish_exit(out);
-  out.push_back(SendStatus{});
+  act(ReleaseGeneration{});
+  if (exit_code_) return finish_exit();
+  act(SendStatus{});
 }
 
 // --- signals, losses, checkpoints, time ----------------------------------------------------------
 
-void Supervisor::signal_workers(int signal, std::optional<LocalRank> rank, SupervisorActions& out) {
+void Supervisor::signal_workers(int signal, std::optional<LocalRank> rank) {
   for (int local = 0; local < options_.slots; ++local) {
     if (!rank || rank->value == local) asked_for_.emplace(signal, local);
   }
-  out.push_back(SignalWorkers{signal, rank});
+  act(SignalWorkers{signal, rank});
 }
 
 // Forwards the signal to the workers. It ends nothing on this node.
-void Supervisor::relay(const UserSignal& signal, SupervisorActions& out) {
+void Supervisor::relay(const UserSignal& signal) {
   if (state_ != State::kRunning || signal.way == UserSignal::Way::kManager) return;
   if (signal.signal == SIGTSTP) {
-    if (!std::exchange(suspended_, true)) out.push_back(SuspendTree{});
+    if (!std::exchange(suspended_, true)) act(SuspendTree{});
   } else if (signal.signal == SIGCONT && suspended_) {
     suspended_ = false;
-    out.push_back(ResumeTree{});
+    act(ResumeTree{});
   } else {
-    signal_workers(signal.signal, std::nullopt, out);
+    signal_workers(signal.signal, std::nullopt);
   }
 }
 
-void Supervisor::ask_to_save(const UserSignal& signal, SupervisorActions& out) {
+void Supervisor::ask_to_save(const UserSignal& signal) {
   if (std::exchange(asked_to_save_, true)) return;
   if (state_ == State::kRunning) {
-    tell_to_save(signal, out);
-    out.push_back(SendStatus{});
+    tell_to_save(signal);
+    act(SendStatus{});
     return;
   }
   // No worker runs that could save. A finished node waits for the verdict. Any other node
   // leaves, and the job must be started again from its last state.
   if (state_ == State::kFinished) return;
-  out.push_back(Say{
-      Say::Level::kInfo,
-      signal_name(signal.signal) + ": no worker runs that could save; this node leaves the job"});
+  say(Say::Level::kInfo,
+      signal_name(signal.signal) + ": no worker runs that could save; this node leaves the job");
   leave_reason_ = "it got " + signal_name(signal.signal) + ", the order to save and exit";
   if (!exit_code_) exit_code_ = to_int(ExitCode::kSaved);
-  if (!has_workers()) finish_exit(out);
+  if (!has_workers()) finish_exit();
 }
 
-void Supervisor::tell_to_save(const UserSignal& signal, SupervisorActions& out) const {
-  out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) + ": asking " +
-                                           counted(alive_, "worker") + " to save and exit"});
-  if (signal.way != UserSignal::Way::kManager) out.push_back(SignalWorkers{signal.signal});
+void Supervisor::tell_to_save(const UserSignal& signal) {
+  say(Say::Level::kInfo,
+      signal_name(signal.signal) + ": asking " + counted(alive_, "worker") + " to save and exit");
+  if (signal.way != UserSignal::Way::kManager) act(SignalWorkers{signal.signal});
 }
 
 bool Supervisor::died_of_being_asked() const {
   if (options_.checkpoint_signal == 0) return false;
-  return std::any_of(ends_.begin(), ends_.end(), [this](const DatedEnd& dated) {
+  return std::ranges::any_of(ends_, [this](const DatedEnd& dated) {
     return dated.end.kind == EndKind::kSignaled && dated.end.code == options_.checkpoint_signal;
   });
 }
 
-void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& out) {
+void Supervisor::on(const UserSignal& signal) {
   if (signal.signal == options_.checkpoint_signal && !died_of_being_asked() && leaving_ == 0) {
-    return ask_to_save(signal, out);
+    return ask_to_save(signal);
   }
   if (std::ranges::count(kRelayedSignals, signal.signal) > 0 &&
       signal.signal != options_.checkpoint_signal) {
-    return relay(signal, out);
+    return relay(signal);
   }
   const bool repeated = signal.signal == SIGINT &&
                         std::exchange(interrupted_[static_cast<std::size_t>(signal.way)], true);
@@ -383,8 +371,8 @@ void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& 
     // Slurm repeats SIGTERM by itself. Only a person presses Ctrl-C twice.
     const bool insists = signal.signal == SIGINT && (repeated || leaving_ != SIGINT);
     if (insists && has_workers()) {
-      out.push_back(Say{Say::Level::kWarning, "second SIGINT: killing all workers"});
-      kill(now, out);
+      say(Say::Level::kWarning, "second SIGINT: killing all workers");
+      kill();
     }
     return;
   }
@@ -394,74 +382,72 @@ void Supervisor::on(const UserSignal& signal, TimePoint now, SupervisorActions& 
     return !dated.end.after_stop && may_be_an_order(dated.end);
   });
   if (!exit_code_) exit_code_ = exit_code_of_signal(signal.signal);
-  if (!has_workers()) return finish_exit(out);
+  if (!has_workers()) return finish_exit();
   const bool known = signal.way == UserSignal::Way::kManager;
-  out.push_back(Say{Say::Level::kInfo, signal_name(signal.signal) +
-                                           (known ? ": also sent to " : ": passing it on to ") +
-                                           counted(alive_, "worker") +
-                                           (alive_ == 1 ? ", which has " : ", which have ") +
-                                           to_text(options_.grace) + " to end"});
-  begin_stop(signal.signal, now, out, known ? Known::kYes : Known::kNo);
-  out.push_back(SendStatus{});
+  say(Say::Level::kInfo,
+      signal_name(signal.signal) + (known ? ": also sent to " : ": passing it on to ") +
+          counted(alive_, "worker") + (alive_ == 1 ? ", which has " : ", which have ") +
+          to_text(options_.grace) + " to end");
+  begin_stop(signal.signal, known ? Known::kYes : Known::kNo);
+  act(SendStatus{});
 }
 
-void Supervisor::on(const ServiceLost& lost, TimePoint now, SupervisorActions& out) {
-  out.push_back(Say{Say::Level::kError, lost.reason});
-  if (lost.for_good) return exit_killing(to_int(lost.code), now, out);
-  if (has_workers()) kill(now, out);
+void Supervisor::on(const ServiceLost& lost) {
+  say(Say::Level::kError, lost.reason);
+  if (lost.for_good) return exit_killing(to_int(lost.code));
+  if (has_workers()) kill();
 }
 
-void Supervisor::on(const ServiceRefused& refused, TimePoint now, SupervisorActions& out) {
-  out.push_back(Say{Say::Level::kError, refused.reason});
-  exit_killing(to_int(ExitCode::kRefused), now, out);
+void Supervisor::on(const ServiceRefused& refused) {
+  say(Say::Level::kError, refused.reason);
+  exit_killing(to_int(ExitCode::kRefused));
 }
 
-void Supervisor::on(const GuardianLost&, TimePoint now, SupervisorActions& out) {
-  out.push_back(Say{Say::Level::kError, "a guard of this agent was killed: ending all workers"});
+void Supervisor::on(const GuardianLost&) {
+  say(Say::Level::kError, "a guard of this agent was killed: ending all workers");
   leave_reason_ = "the guardian of its agent was killed";
-  exit_killing(to_int(ExitCode::kInternal), now, out);
+  exit_killing(to_int(ExitCode::kInternal));
 }
 
 // Workers may announce checkpoints at any rate. Reports to the service are limited in rate.
-void Supervisor::on(const CheckpointAnnounced& announced, TimePoint now, SupervisorActions& out) {
+void Supervisor::on(const CheckpointAnnounced& announced) {
   if (state_ != State::kRunning || announced.generation != generation_) return;
   const bool is_first = checkpoints_++ == 0;
-  if (!is_first && now < checkpoint_told_ + kCheckpointPause) {
+  if (!is_first && now_ < checkpoint_told_ + kCheckpointPause) {
     checkpoint_due_ = true;
     return;
   }
-  checkpoint_told_ = now;
-  out.push_back(SendStatus{});
+  checkpoint_told_ = now_;
+  act(SendStatus{});
 }
 
-void Supervisor::on(const Tick&, TimePoint now, SupervisorActions& out) {
-  if (checkpoint_due_ && now >= checkpoint_told_ + kCheckpointPause) {
+void Supervisor::on(const Tick&) {
+  if (checkpoint_due_ && now_ >= checkpoint_told_ + kCheckpointPause) {
     checkpoint_due_ = false;
-    checkpoint_told_ = now;
-    if (state_ == State::kRunning) out.push_back(SendStatus{});
+    checkpoint_told_ = now_;
+    if (state_ == State::kRunning) act(SendStatus{});
   }
-  if (hold_back_until_ && now >= *hold_back_until_) declare_failure(now, out);
-  if (!stop_deadline_ || now < *stop_deadline_) return;
+  if (hold_back_until_ && now_ >= *hold_back_until_) declare_failure();
+  if (!stop_deadline_ || now_ < *stop_deadline_) return;
   if (!killed_) {
     const std::string who =
         alive_ > 0 ? counted(alive_, "worker") : "processes that workers started";
-    out.push_back(Say{Say::Level::kWarning,
-                      who + " did not end within " + to_text(options_.grace) + ": SIGKILL"});
-    return kill(now, out);
+    say(Say::Level::kWarning, who + " did not end within " + to_text(options_.grace) + ": SIGKILL");
+    return kill();
   }
   const std::string reason = "processes of generation " + to_text(generation_) +
                              " cannot be killed (in an uninterruptible system call?)";
-  out.push_back(Say{Say::Level::kError, reason});
-  out.push_back(SendLeave{Leave{0, reason}});
-  if (!verdict_) verdict_ = own_verdict(reason, now);
+  say(Say::Level::kError, reason);
+  act(SendLeave{Leave{0, reason}});
+  if (!verdict_) verdict_ = own_verdict(reason);
   state_ = State::kExited;
-  out.push_back(Exit{to_int(ExitCode::kInternal), verdict_});
+  act(Exit{to_int(ExitCode::kInternal), verdict_});
 }
 
 // Returns a verdict from what this node knows, for use when it does not wait for the service's.
 // Returns nullopt if no worker has failed.
-std::optional<Verdict> Supervisor::own_verdict(std::string headline, TimePoint now) const {
-  AgentStatus known = status(now);
+std::optional<Verdict> Supervisor::own_verdict(std::string headline) const {
+  AgentStatus known = status(now_);
   if (known.ends.empty()) return std::nullopt;
   Verdict verdict{.exit_code = to_int(ExitCode::kInternal), .headline = std::move(headline)};
   verdict.ends = std::move(known.ends);
@@ -474,49 +460,49 @@ std::optional<Verdict> Supervisor::own_verdict(std::string headline, TimePoint n
 
 // --- stopping ------------------------------------------------------------------------------------
 
-void Supervisor::begin_stop(int signal, TimePoint now, SupervisorActions& out, Known known) {
+void Supervisor::begin_stop(int signal, Known known) {
   if (state_ == State::kRunning) {
     state_ = State::kStopping;
     stop_asked_ = true;
     hold_back_until_.reset();
-    stop_deadline_ = now + options_.grace;
+    stop_deadline_ = now_ + options_.grace;
     if (known == Known::kNo) {
-      out.push_back(SignalTree{signal});
+      act(SignalTree{signal});
     } else if (suspended_) {
-      out.push_back(ResumeTree{});
+      act(ResumeTree{});
     }
     suspended_ = false;
   } else if (known == Known::kYes) {
     return;
   } else if (signal != SIGTERM) {
-    out.push_back(SignalTree{signal});
+    act(SignalTree{signal});
   }
 }
 
-void Supervisor::kill(TimePoint now, SupervisorActions& out) {
+void Supervisor::kill() {
   state_ = State::kStopping;
   stop_asked_ = true;
   killed_ = true;
   hold_back_until_.reset();
-  stop_deadline_ = now + options_.kill_timeout;
-  out.push_back(KillTree{});
+  stop_deadline_ = now_ + options_.kill_timeout;
+  act(KillTree{});
 }
 
-void Supervisor::exit_killing(int code, TimePoint now, SupervisorActions& out) {
+void Supervisor::exit_killing(int code) {
   if (!exit_code_) exit_code_ = code;
-  if (!has_workers()) return finish_exit(out);
-  kill(now, out);
+  if (!has_workers()) return finish_exit();
+  kill();
 }
 
-void Supervisor::finish_exit(SupervisorActions& out) {
+void Supervisor::finish_exit() {
   DDPRUN_ASSERT(exit_code_.has_value(), "an exit has a code");
   state_ = State::kExited;
   // The service told this node to end, so it needs no Leave.
   const bool expected = verdict_.has_value();
   if (!expected && (leaving_ != 0 || !leave_reason_.empty())) {
-    out.push_back(SendLeave{Leave{leaving_, leave_reason_}});
+    act(SendLeave{Leave{leaving_, leave_reason_}});
   }
-  out.push_back(Exit{*exit_code_, verdict_});
+  act(Exit{*exit_code_, verdict_});
 }
 
 }  // namespace ddprun

@@ -203,43 +203,48 @@ class Supervisor {
   State state() const { return state_; }
 
  private:
-  void on(const Wait& wait, TimePoint now, SupervisorActions& out);
-  void on(const Assignment& assignment, TimePoint now, SupervisorActions& out);
-  void on(const Stop& stop, TimePoint now, SupervisorActions& out);
-  void on(const End& end, TimePoint now, SupervisorActions& out);
-  void on(const ForwardSignal& forward_signal, TimePoint now, SupervisorActions& out);
-  void on(const WorkersEnded& ended, TimePoint now, SupervisorActions& out);
-  void on(const TreeEmpty&, TimePoint now, SupervisorActions& out);
-  void on(const UserSignal& signal, TimePoint now, SupervisorActions& out);
-  void on(const ServiceLost& lost, TimePoint now, SupervisorActions& out);
-  void on(const ServiceRefused& refused, TimePoint now, SupervisorActions& out);
-  void on(const GuardianLost&, TimePoint now, SupervisorActions& out);
-  void on(const CheckpointAnnounced& announced, TimePoint now, SupervisorActions& out);
-  void on(const WorkersHang&, TimePoint now, SupervisorActions& out);
-  void on(const WorkersSeen& seen, TimePoint now, SupervisorActions& out);
-  void on(const Tick&, TimePoint now, SupervisorActions& out);
+  void act(SupervisorAction action) { out_.push_back(std::move(action)); }
+  void say(Say::Level level, std::string text) { act(Say{level, std::move(text)}); }
 
-  void signal_workers(int signal, std::optional<LocalRank> rank, SupervisorActions& out);
-  void relay(const UserSignal& signal, SupervisorActions& out);
-  void ask_to_save(const UserSignal& signal, SupervisorActions& out);
-  void tell_to_save(const UserSignal& signal, SupervisorActions& out) const;
+  void on(const Wait& wait);
+  void on(const Assignment& assignment);
+  void on(const Stop& stop);
+  void on(const End& end);
+  void on(const ForwardSignal& forward_signal);
+  void on(const WorkersEnded& ended);
+  void on(const TreeEmpty&);
+  void on(const UserSignal& signal);
+  void on(const ServiceLost& lost);
+  void on(const ServiceRefused& refused);
+  void on(const GuardianLost&);
+  void on(const CheckpointAnnounced& announced);
+  void on(const WorkersHang&);
+  void on(const WorkersSeen& seen);
+  void on(const Tick&);
+
+  void signal_workers(int signal, std::optional<LocalRank> rank);
+  void relay(const UserSignal& signal);
+  void ask_to_save(const UserSignal& signal);
+  void tell_to_save(const UserSignal& signal);
   bool died_of_being_asked() const;
-  std::optional<Verdict> own_verdict(std::string headline, TimePoint now) const;
+  std::optional<Verdict> own_verdict(std::string headline) const;
   bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
-  void look(SupervisorActions& out);
+  void look();
   void take_down_who_left();
   void tell_who_left(AgentStatus& status, TimePoint now) const;
-  void take_down(const WorkersEnded& ended, TimePoint now, SupervisorActions& out);
-  void declare_failure(TimePoint now, SupervisorActions& out);
+  void take_down(const WorkersEnded& ended);
+  void declare_failure();
   // kYes: the workers got the signal from another sender.
   enum class Known { kNo, kYes };
-  void begin_stop(int signal, TimePoint now, SupervisorActions& out, Known known = Known::kNo);
-  void kill(TimePoint now, SupervisorActions& out);
+  void begin_stop(int signal, Known known = Known::kNo);
+  void kill();
   // Exits at once if no process is left. Else kills and exits when none is left.
-  void exit_killing(int code, TimePoint now, SupervisorActions& out);
-  void finish_exit(SupervisorActions& out);
+  void exit_killing(int code);
+  void finish_exit();
 
   SupervisorOptions options_;
+  TimePoint now_;          // of the event that is being handled
+  SupervisorActions out_;  // what it has led to so far
   State state_ = State::kIdle;
   Generation generation_{-1};
   Assignment assignment_{.generation = Generation(-1)};

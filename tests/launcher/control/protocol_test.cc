@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "rendezvous/http/status_page.h"
+
 namespace ddprun {
 namespace {
 

@@ -31,7 +31,7 @@ class ControlPlaceTest : public testing::Test {
 };
 
 TEST_F(ControlPlaceTest, ASocketIsFoundAndGoesWithItsDirectory) {
-  const std::string path = control_socket_path("a job/..", getpid());
+  const std::string path = control_socket_path(find_control_home(), "a job/..", getpid());
   EXPECT_EQ(path, home() + "/a_job___." + std::to_string(getpid()));
   EXPECT_FALSE(std::filesystem::exists(home())) << "nothing is made by asking";
   const Result<UniqueFd> listener = listen_for_control(path);
@@ -48,7 +48,8 @@ TEST_F(ControlPlaceTest, WorksHoweverLongThePathIs) {
   const std::string deep = directory_ / std::string(200, 'x');
   std::filesystem::create_directory(deep);
   setenv("XDG_RUNTIME_DIR", deep.c_str(), 1);
-  const std::string path = control_socket_path(std::string(500, 'y'), getpid());
+  const std::string path =
+      control_socket_path(find_control_home(), std::string(500, 'y'), getpid());
   const Result<UniqueFd> listener = listen_for_control(path);
   ASSERT_TRUE(listener) << listener.error().message();
   EXPECT_TRUE(connect_for_control(path));
@@ -78,7 +79,7 @@ TEST_F(ControlPlaceTest, WhereTheDirectoryIsNotTheUsersAnotherOneIsUsedAndFound)
 }
 
 TEST_F(ControlPlaceTest, ADirectoryThatIsNotTheUsersAloneIsNotUsed) {
-  const std::string path = control_socket_path("job", getpid());
+  const std::string path = control_socket_path(find_control_home(), "job", getpid());
   std::filesystem::create_directory(home());
   chmod(home().c_str(), 0750);
   Result<UniqueFd> listener = listen_for_control(path);
@@ -107,7 +108,7 @@ TEST_F(ControlPlaceTest, WhatADeadProcessHasLeftIsRemoved) {
   const pid_t child = fork();
   if (child == 0) _exit(0);
   ASSERT_GT(child, 0);
-  const std::string path = control_socket_path("job", child);
+  const std::string path = control_socket_path(find_control_home(), "job", child);
   { const Result<UniqueFd> listener = listen_for_control(path); }
   // This also holds while the parent has not reaped the process.
   siginfo_t ended{};

@@ -51,9 +51,10 @@ TEST(ParseRdzvConf, TakesKeysAndValues) {
 }
 
 TEST(ParseWorkerStore, TakesOneOfTwoWords) {
-  EXPECT_EQ(*parse_worker_store("agent"), WorkerStore::kAgent);
-  EXPECT_EQ(*parse_worker_store("rank0"), WorkerStore::kRank0);
-  EXPECT_EQ(parse_worker_store("0").error().cause, "invalid value '0' (expected agent or rank0)");
+  EXPECT_EQ(*parse_word(kWorkerStoreWords, "agent"), WorkerStore::kAgent);
+  EXPECT_EQ(*parse_word(kWorkerStoreWords, "rank0"), WorkerStore::kRank0);
+  EXPECT_EQ(parse_word(kWorkerStoreWords, "0").error().cause,
+            "invalid value '0' (expected agent or rank0)");
 }
 
 TEST(PlanRendezvous, SaysWhatAStoreOfRank0CannotDo) {
@@ -73,16 +74,18 @@ TEST(PlanRendezvous, SaysWhatAStoreOfRank0CannotDo) {
 }
 
 TEST(ParseBind, TakesOurWordsAndTorchrunsForItsOwnOption) {
-  for (const auto& [policy, word] : kBindWords) EXPECT_EQ(*parse_bind(word), policy);
+  for (const auto& [policy, word] : kBindWords) EXPECT_EQ(*parse_word(kBindWords, word), policy);
   for (const auto& [policy, word] : kNumaBindingWords) {
-    EXPECT_EQ(*parse_numa_binding(word), policy);
-    EXPECT_FALSE(parse_bind(word));
+    EXPECT_EQ(*parse_word(kNumaBindingWords, word), policy);
+    EXPECT_FALSE(parse_word(kBindWords, word));
   }
-  EXPECT_EQ(parse_bind("socket").error().cause,
+  EXPECT_EQ(parse_word(kBindWords, "socket").error().cause,
             "invalid value 'socket' (expected none, auto, core, numa or gpu)");
-  EXPECT_THAT(parse_numa_binding("core").error().cause, HasSubstr("exclusive or core-complex"));
-  EXPECT_EQ(*parse_gpu_visibility("own"), GpuVisibility::kOwn);
-  EXPECT_EQ(parse_gpu_visibility("").error().cause, "invalid value '' (expected all or own)");
+  EXPECT_THAT(parse_word(kNumaBindingWords, "core").error().cause,
+              HasSubstr("exclusive or core-complex"));
+  EXPECT_EQ(*parse_word(kGpuVisibilityWords, "own"), GpuVisibility::kOwn);
+  EXPECT_EQ(parse_word(kGpuVisibilityWords, "").error().cause,
+            "invalid value '' (expected all or own)");
 }
 
 TEST(PlanRendezvous, BindingIsAskedForInOneWay) {
@@ -97,12 +100,12 @@ TEST(PlanRendezvous, BindingIsAskedForInOneWay) {
 }
 
 TEST(ParseOnJoin, TakesOneOfThreeWords) {
-  EXPECT_EQ(*parse_on_join("now"), OnJoin::kNow);
-  EXPECT_EQ(*parse_on_join("checkpoint"), OnJoin::kCheckpoint);
-  EXPECT_EQ(*parse_on_join("restart"), OnJoin::kRestart);
-  EXPECT_EQ(parse_on_join("later").error().cause,
+  EXPECT_EQ(*parse_word(kOnJoinWords, "now"), OnJoin::kNow);
+  EXPECT_EQ(*parse_word(kOnJoinWords, "checkpoint"), OnJoin::kCheckpoint);
+  EXPECT_EQ(*parse_word(kOnJoinWords, "restart"), OnJoin::kRestart);
+  EXPECT_EQ(parse_word(kOnJoinWords, "later").error().cause,
             "invalid value 'later' (expected now, checkpoint or restart)");
-  EXPECT_FALSE(parse_on_join(""));
+  EXPECT_FALSE(parse_word(kOnJoinWords, ""));
 }
 
 // --- plan_rendezvous ---
@@ -308,9 +311,9 @@ TEST(ParseLogBytes, TakesBytesAndPowersOf1024) {
 }
 
 TEST(ParseLogFormat, KnowsTextAndJson) {
-  EXPECT_EQ(parse_log_format("json").value(), LogFormat::kJson);
-  EXPECT_EQ(parse_log_format("text").value(), LogFormat::kText);
-  EXPECT_FALSE(parse_log_format("xml"));
+  EXPECT_EQ(parse_word(kLogFormatWords, "json").value(), LogFormat::kJson);
+  EXPECT_EQ(parse_word(kLogFormatWords, "text").value(), LogFormat::kText);
+  EXPECT_FALSE(parse_word(kLogFormatWords, "xml"));
 }
 
 TEST(CheckOutput, RefusesWhatContradictsItselfAndSaysWhatDoesNothing) {

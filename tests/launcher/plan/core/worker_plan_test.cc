@@ -23,9 +23,9 @@ PlanOptions options() {
   options.command = {.executable = "./train",
                      .arguments = {"--rank=${local_rank}", "${local_rank}${local_rank}", "x"}};
   options.slots = 2;
-  options.run_id = "job";
+  options.options.rdzv_id = "job";
   options.submission = "job-7";
-  options.max_restarts = 3;
+  options.options.max_restarts = 3;
   options.log_directory = "/logs/attempt_1";
   return options;
 }
@@ -56,7 +56,7 @@ TEST(WorkerPlan, GivesEachWorkerItsPlaceInTheWorld) {
 
 TEST(WorkerPlan, WithVirtualLocalRanksEachWorkerIsTheFirstAndHasADeviceOfItsOwn) {
   PlanOptions virtually = options();
-  virtually.virtual_local_rank = true;
+  virtually.options.virtual_local_rank = true;
   virtually.own_devices = {"6", "GPU-7"};
   const std::vector<WorkerPlan> plans = plan_workers(virtually, second_node());
   auto env = variables(plans[1]);
@@ -80,7 +80,7 @@ TEST(WorkerPlan, AWorkerThatSeesOnlyItsOwnDeviceKeepsItsLocalRank) {
 TEST(WorkerPlan, TellsWorkersOfThePortsTheyMayListenOnWhereSomeWereGiven) {
   PlanOptions plan = options();
   EXPECT_FALSE(variables(plan_workers(plan, second_node())[0]).contains("DDPRUN_PORT_RANGE"));
-  plan.ports = {29500, 29599};
+  plan.options.ports = {29500, 29599};
   EXPECT_EQ(variables(plan_workers(plan, second_node())[0])["DDPRUN_PORT_RANGE"], "29500-29599");
 }
 
@@ -104,7 +104,7 @@ TEST(WorkerPlan, KnowsTheMacroInEveryFormAndTouchesNothingElse) {
 TEST(WorkerPlan, AListOfDevicesThatIsGivenIsDividedToo) {
   PlanOptions own = options();
   own.own_devices = {"6", "7"};
-  own.variables = {{"CUDA_VISIBLE_DEVICES", "6,7"}, {"A", "1"}};
+  own.options.variables = {{"CUDA_VISIBLE_DEVICES", "6,7"}, {"A", "1"}};
   auto env = variables(plan_workers(own, second_node())[1]);
   EXPECT_EQ(env["CUDA_VISIBLE_DEVICES"], "7");
   EXPECT_EQ(env["A"], "1");
@@ -135,7 +135,7 @@ TEST(WorkerPlan, TellsRank0WhereItHasToServeTheStoreItself) {
   PlanOptions own_store = options();
   EXPECT_EQ(variables(plan_workers(own_store, second_node())[0])["TORCHELASTIC_USE_AGENT_STORE"],
             "True");
-  own_store.agent_store = false;
+  own_store.options.worker_store = WorkerStore::kRank0;
   EXPECT_EQ(variables(plan_workers(own_store, second_node())[0])["TORCHELASTIC_USE_AGENT_STORE"],
             "False");
 }

@@ -1,0 +1,20 @@
+// joined(): writes several texts as one. Pure; any thread.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace ddprun {
+
+// Returns "a, b, c".
+template <class Texts>
+std::string joined(const Texts& texts, std::string_view between = ", ") {
+  std::string all;
+  for (const auto& text : texts) {
+    if (!all.empty()) all += between;
+    all += text;
+  }
+  return all;
+}
+
+}  // namespace ddprun
