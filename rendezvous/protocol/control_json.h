@@ -28,16 +28,6 @@ Enum value_in(const EnumNames<Enum, N>& words, const nlohmann::json& json) {
   refuse(json, "unknown word '" + clipped(text, kShownBytes) + "'");
 }
 
-// Writes a field, which is left out if there is no value.
-template <class T>
-void put(nlohmann::json& json, const char* key, const std::optional<T>& value) {
-  if (value) json[key] = *value;
-}
-template <class T>
-void take(const nlohmann::json& json, const char* key, std::optional<T>& value) {
-  if (json.contains(key)) json.at(key).get_to(value.emplace());
-}
-
 // Returns the JSON on one line. Bytes that are not UTF-8 are replaced; peers and workers may
 // send some.
 std::string text_of(const nlohmann::json& json);
