@@ -99,6 +99,7 @@ void read(const nlohmann::json& json, const char* key, Enum& value,
 
 class FieldReader {
  public:
+  static constexpr bool kReads = true;
   template <class T>
   using Of = T;
 
@@ -127,6 +128,7 @@ class FieldReader {
 
 class FieldWriter {
  public:
+  static constexpr bool kReads = false;
   template <class T>
   using Of = const T;
 

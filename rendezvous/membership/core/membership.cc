@@ -254,8 +254,8 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
   const std::optional<int> wanted = hello.node.node_rank;
   if (!wanted) return std::nullopt;
   if (*wanted < 0 || *wanted >= spec_.nodes.max) {
-    return "--node-rank: invalid value '" + std::to_string(*wanted) + "' (expected 0 to " +
-           std::to_string(spec_.nodes.max - 1) + ")";
+    return "--node-rank: invalid value '" + std::to_string(*wanted) + "' (expected 0" +
+           (spec_.nodes.max > 1 ? " to " + std::to_string(spec_.nodes.max - 1) : "") + ")";
   }
   for (const auto& [id, member] : members_) {
     if (id != hello.node.agent_id && member.connected && member.node.node_rank == wanted) {
@@ -374,7 +374,7 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
   if (leave.signal == 0) {
     // The reason becomes part of texts that are sent and kept within the same limit, so it is
     // clipped.
-    lose(found, clipped(leave.reason, kMaxMessageBytes), now, out);
+    lose(found, NodeLoss::kReported, clipped(leave.reason, kMaxMessageBytes), now, out);
   } else {
     const Member member = found->second;
     erase(found);
@@ -412,7 +412,8 @@ MembershipOutput Membership::tick(TimePoint now) {
     const Member& member = current->second;
     if (member.local || now < member.last_heard + options_.lease) continue;
     if (member.awaited && recall_until_) continue;  // settle_recall() judges its absence
-    lose(current, std::string(kSilentFor) + to_text(options_.lease), now, out);
+    lose(current, NodeLoss::kLeaseExpired, std::string(kSilentFor) + to_text(options_.lease), now,
+         out);
     ++out.lease_losses;
   }
   find_first_lease();
@@ -521,17 +522,17 @@ void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutp
   }
 }
 
-void Membership::lose(Members::iterator it, std::string how, TimePoint now, MembershipOutput& out) {
+void Membership::lose(Members::iterator it, NodeLoss loss, std::string how, TimePoint now,
+                      MembershipOutput& out) {
   const Member member = it->second;
   erase(it);
   if (!member.assignment) {
     note(member.node.host + " is gone: " + how, now, out);
     return;
   }
-  const bool fell_silent = how.starts_with(kSilentFor);
-  WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how)};
+  WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how), .loss = loss};
   // The longest time between two heartbeats (LeaseTimes::longest_heartbeat).
-  if (fell_silent) end.unseen = options_.lease / 4;
+  if (loss == NodeLoss::kLeaseExpired) end.unseen = options_.lease / 4;
   missing_.push_back(member.node.host);
   // The node was alive when it was last heard. Its loss affected other nodes only after that.
   add_lost_node(member, std::move(end), member.last_heard);

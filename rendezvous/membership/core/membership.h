@@ -287,7 +287,8 @@ class Membership {
   std::vector<WorkerEnd> give_up_awaited(const std::set<NodeRank>& here);
   void take_over(TimePoint now, MembershipOutput& out);
   void begin_forming(std::string reason, TimePoint now, MembershipOutput& out);
-  void lose(Members::iterator member, std::string how, TimePoint now, MembershipOutput& out);
+  void lose(Members::iterator member, NodeLoss loss, std::string how, TimePoint now,
+            MembershipOutput& out);
   void note_leaving(const Member& member, int signal, TimePoint now, MembershipOutput& out);
   void stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out);
   void restart_for(const UserRequest& request, TimePoint now, MembershipOutput& out);

@@ -69,7 +69,7 @@ const char* kind_word(const WorkerEnd& end) {
       return end.out_of_memory == OutOfMemory::kNo ? "signal" : "out_of_memory";
     case EndKind::kNotStarted: return "start_failure";
     case EndKind::kNodeLost:
-      return end.message.starts_with(kSilentFor) ? "lease_lost" : "node_lost";
+      return end.loss == NodeLoss::kLeaseExpired ? "lease_lost" : "node_lost";
     case EndKind::kHung: return "hang";
   }
   return "unknown";
