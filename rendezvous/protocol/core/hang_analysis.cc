@@ -18,6 +18,22 @@ std::string ranks_text(const Ranks& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + rank_ranges(ranks);
 }
 
+// Ranks that do the same.
+struct Waiting {
+  Ranks ranks;
+  Duration longest{};
+
+  void add(const WorkerSnapshot& one) {
+    ranks.push_back(one.rank.value);
+    longest = std::max(longest, one.waited);
+  }
+  // Returns ", where ranks 0,2 have waited 60.0 s".
+  std::string text() const {
+    return ", where " + ranks_text(ranks) + (ranks.size() == 1 ? " has" : " have") + " waited " +
+           to_text(longest);
+  }
+};
+
 bool is_in_collective(const WorkerSnapshot& one) {
   return one.flight == FlightState::kWaiting && one.peer < 0;
 }
@@ -163,15 +179,13 @@ std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& wait
 Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& earliest,
                      std::set<std::uint64_t> groups) {
   std::vector<const WorkerSnapshot*> in_it;
-  Ranks waiting;
-  Duration longest{};
+  Waiting waiting;
   for (const WorkerSnapshot& one : all) {
     const bool is_in_it = is_in_collective(one) && one.group == earliest.group &&
                           one.collective == earliest.collective;
     if (!is_in_it) continue;
     in_it.push_back(&one);
-    waiting.push_back(one.rank.value);
-    longest = std::max(longest, one.waited);
+    waiting.add(one);
   }
   if (std::optional<Guilty> guilty = of_mismatch(in_it)) return *guilty;
   std::vector<const WorkerSnapshot*> late = behind(all, earliest);
@@ -180,8 +194,7 @@ Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapsho
     if (!is_in_collective(*one) || groups.contains(one->group)) continue;
     return of_collective(all, *earliest_of(all, one->group), std::move(groups));
   }
-  const std::string waits = ranks_text(waiting) + (waiting.size() == 1 ? " has" : " have");
-  const std::string waited = ", where " + waits + " waited " + to_text(longest);
+  const std::string waited = waiting.text();
   if (!late.empty()) {
     return {std::move(late), "it has not come to " + call_text(earliest) + waited};
   }
@@ -191,7 +204,7 @@ Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapsho
     return {std::move(in_it), "it is stopped in " + call_text(earliest) + waited};
   }
   return {std::move(in_it), "all known participants are in " + call_text(earliest) +
-                                ", which has not ended for " + to_text(longest)};
+                                ", which has not ended for " + to_text(waiting.longest)};
 }
 
 Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
@@ -223,22 +236,13 @@ Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
 
 // Returns "torch.distributed.all_reduce, where ranks 0,2 have waited 60.0 s", for each call.
 std::string distributed_waits(const std::vector<WorkerSnapshot>& all) {
-  struct Waiting {
-    Ranks ranks;
-    Duration longest{};
-  };
   std::map<std::string_view, Waiting> by_call;
   for (const WorkerSnapshot& one : all) {
-    if (one.waits_in.empty()) continue;
-    Waiting& waiting = by_call[one.waits_in];
-    waiting.ranks.push_back(one.rank.value);
-    waiting.longest = std::max(waiting.longest, one.waited);
+    if (!one.waits_in.empty()) by_call[one.waits_in].add(one);
   }
   std::string text;
   for (const auto& [call, waiting] : by_call) {
-    text += (text.empty() ? "" : ", nor to ") + std::string(call) + ", where " +
-            ranks_text(waiting.ranks) + (waiting.ranks.size() == 1 ? " has" : " have") +
-            " waited " + to_text(waiting.longest);
+    text += (text.empty() ? "" : ", nor to ") + std::string(call) + waiting.text();
   }
   return text;
 }
@@ -342,17 +346,9 @@ std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots) 
 }
 
 std::vector<std::string> lines_of(const std::vector<WorkerSnapshot>& snapshots) {
-  struct Group {
-    Ranks ranks;
-    Duration longest{};
-  };
-  std::map<std::string, Group> groups;
-  for (const WorkerSnapshot& one : snapshots) {
-    Group& group = groups[what_it_does(one)];
-    group.ranks.push_back(one.rank.value);
-    group.longest = std::max(group.longest, one.waited);
-  }
-  std::vector<std::pair<std::string, Group>> sorted(groups.begin(), groups.end());
+  std::map<std::string, Waiting> groups;
+  for (const WorkerSnapshot& one : snapshots) groups[what_it_does(one)].add(one);
+  std::vector<std::pair<std::string, Waiting>> sorted(groups.begin(), groups.end());
   for (auto& [what, group] : sorted) std::sort(group.ranks.begin(), group.ranks.end());
   std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
     return a.second.ranks.front() < b.second.ranks.front();

@@ -34,6 +34,11 @@ constexpr std::string_view kNcclRemote =
 constexpr std::string_view kNcclUsage =
     "the ranks call NCCL differently or with arguments that it does not accept: NCCL_DEBUG=WARN "
     "shows which";
+constexpr std::string_view kPortTaken =
+    "a port is taken, perhaps by an earlier run: use port 0, or leave --master-port out; "
+    "ss -ltnp shows who uses it";
+constexpr std::string_view kVictim =
+    "another rank is gone: this one is its victim, look at the others' last lines";
 
 // PyTorch's threads sometimes outlive the interpreter.
 constexpr std::string_view kNotDestroyed =
@@ -122,17 +127,11 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.text = "use_libuv was requested but PyTorch was buil",
      .hint = "this PyTorch has no libuv: set USE_LIBUV=0 in the environment, and give "
              "--worker-store=rank0"},
-    {.text = "EADDRINUSE",
-     .hint = "a port is taken, perhaps by an earlier run: use port 0, or leave --master-port out; "
-             "ss -ltnp shows who uses it"},
-    {.text = "Address already in use",
-     .hint = "a port is taken, perhaps by an earlier run: use port 0, or leave --master-port out; "
-             "ss -ltnp shows who uses it"},
+    {.text = "EADDRINUSE", .hint = kPortTaken},
+    {.text = "Address already in use", .hint = kPortTaken},
     {.text = "Too many open files", .hint = "the limit of open files is too low: ulimit -n"},
-    {.text = "Connection reset by peer",
-     .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
-    {.text = "Connection closed by peer",
-     .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
+    {.text = "Connection reset by peer", .hint = kVictim},
+    {.text = "Connection closed by peer", .hint = kVictim},
     // Loops
     {.text = "the ranks disagree: ", .hint = kOtherCalls},
     {.text = "another iterator is not yet exhausted",
