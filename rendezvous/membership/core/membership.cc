@@ -1,6 +1,7 @@
 #include "rendezvous/membership/core/membership.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -141,24 +142,17 @@ void Membership::set_service_address(const std::string& address) {
 
 namespace {
 
-void add(Membership::Tally& sum, const Membership::Tally& one) {
-  sum.connected += one.connected;
-  sum.busy += one.busy;
-  sum.available += one.available;
-  sum.assigned += one.assigned;
-  sum.finished += one.finished;
-  sum.present += one.present;
-  sum.quit += one.quit;
+using Tally = Membership::Tally;
+constexpr std::array kCounts{&Tally::connected, &Tally::busy,     &Tally::available,
+                             &Tally::assigned,  &Tally::finished, &Tally::present,
+                             &Tally::quit};
+
+void add(Tally& sum, const Tally& one) {
+  for (const auto count : kCounts) sum.*count += one.*count;
 }
 
-void subtract(Membership::Tally& sum, const Membership::Tally& one) {
-  sum.connected -= one.connected;
-  sum.busy -= one.busy;
-  sum.available -= one.available;
-  sum.assigned -= one.assigned;
-  sum.finished -= one.finished;
-  sum.present -= one.present;
-  sum.quit -= one.quit;
+void subtract(Tally& sum, const Tally& one) {
+  for (const auto count : kCounts) sum.*count -= one.*count;
 }
 
 }  // namespace
@@ -226,27 +220,23 @@ bool Membership::is_consistent() const {
 
 std::optional<std::string> Membership::refusal(const Hello& hello) const {
   const JobSpec& theirs = hello.job;
+  const auto differs = [this](const std::string& with) {
+    return named() + " was started with " + with + ": give every node the same";
+  };
   if (theirs.nodes != spec_.nodes) {
-    return "job '" + spec_.id + "' was started with --nnodes=" + to_text(spec_.nodes) +
-           ", not --nnodes=" + to_text(theirs.nodes) + ": give every node the same";
+    return differs("--nnodes=" + to_text(spec_.nodes) + ", not --nnodes=" + to_text(theirs.nodes));
   }
   if (theirs.max_restarts != spec_.max_restarts) {
-    return "job '" + spec_.id +
-           "' was started with --max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
-           std::to_string(theirs.max_restarts) + ": give every node the same";
+    return differs("--max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
+                   std::to_string(theirs.max_restarts));
   }
   if (theirs.restart_rules != spec_.restart_rules) {
-    return "job '" + spec_.id +
-           "' was started with another --restart-window, --no-restart-on or --restart-on-progress: "
-           "give every node the same";
+    return differs("another --restart-window, --no-restart-on or --restart-on-progress");
   }
-  if (theirs.on_join != spec_.on_join) {
-    return "job '" + spec_.id + "' was started with another --on-join: give every node the same";
-  }
+  if (theirs.on_join != spec_.on_join) return differs("another --on-join");
   if (theirs.node_failures != spec_.node_failures) {
-    return "job '" + spec_.id +
-           "' was started with --node-failures=" + std::to_string(spec_.node_failures) + ", not " +
-           std::to_string(theirs.node_failures) + ": give every node the same";
+    return differs("--node-failures=" + std::to_string(spec_.node_failures) + ", not " +
+                   std::to_string(theirs.node_failures));
   }
   if (!is_possible(hello.status.generation)) {
     return "no service has ever begun generation " + ddprun::to_text(hello.status.generation);
@@ -283,8 +273,8 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   if (has_lease(member) && (!first_lease_ || lease_end < *first_lease_)) first_lease_ = lease_end;
   std::erase(missing_, hello.node.host);
   if (is_new && phase_ != JobPhase::kEnded) {
-    note(hello.node.host + " joined job '" + spec_.id + "' with " +
-             std::to_string(hello.node.slots) + " slots (" + presence() + ")",
+    note(hello.node.host + " joined " + named() + " with " + std::to_string(hello.node.slots) +
+             " slots (" + presence() + ")",
          now, out);
   }
   if (recall_until_) recall(member, hello);
@@ -679,7 +669,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
     if (!member.second.assignment) tell(member, out);
   }
   ++out.generations_formed;
-  note("job '" + spec_.id + "': generation " + ddprun::to_text(generation_) + " with " +
+  note(named() + ": generation " + ddprun::to_text(generation_) + " with " +
            std::to_string(world_size) + " workers on " + counted(order.size(), "node") + " (" +
            reason_ + ")",
        now, out);
@@ -693,7 +683,7 @@ void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
   ending_.reset();
   last_call_.reset();
   verdict_ = std::move(verdict);
-  note("job '" + spec_.id + "' ended: " + verdict_->headline, now, out);
+  note(named() + " ended: " + verdict_->headline, now, out);
   for (const auto& member : members_) tell(member, out);
 }
 
@@ -799,7 +789,7 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   pause_ = decision.pause;
   not_before_ = now + pause_;
   if (pause_ > Duration(0)) {
-    note("job '" + spec_.id + "': " + words_of_pause(), now, out);
+    note(named() + ": " + words_of_pause(), now, out);
     for (const auto& member : members_) tell(member, out);
   }
   return true;

@@ -316,6 +316,7 @@ class Membership {
   Assignment part_of(const Member& member) const;
   Directive directive_for(const Member& member) const;
   void tell(const Members::value_type& member, MembershipOutput& out) const;
+  std::string named() const { return "job '" + spec_.id + "'"; }
   std::string words_of_pause() const;
   std::string presence() const;
   std::string missing() const;
