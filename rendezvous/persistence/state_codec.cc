@@ -2,7 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "rendezvous/protocol/json_fields.h"
+#include "rendezvous/protocol/shared_fields.h"
 
 namespace ddprun {
 

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/assert.h"
-#include "rendezvous/protocol/json_fields.h"
+#include "rendezvous/protocol/shared_fields.h"
 #include "rendezvous/store/core/wire_format.h"
 
 // The JSON form of every message: one list of fields per type, in the order of control_message.h.
@@ -17,47 +17,11 @@ using Json = nlohmann::json;
 
 namespace {
 
-constexpr Bounds kPort{0, 65535};
-constexpr Bounds kSignal{0, 64};
 constexpr Bounds kUser{0, std::numeric_limits<std::uint32_t>::max()};
-constexpr Bounds kCode{0, 65535};  // exit codes, signals, errno
 constexpr Bounds kLogLines{0, kMaxLogLines};
-constexpr std::int64_t kMaxInt64 = std::numeric_limits<std::int64_t>::max();
-constexpr Bounds kStep{std::numeric_limits<std::int64_t>::min(), kMaxInt64};
 constexpr Bounds kFromZero{0, kMaxInt64};
-constexpr Duration kShortest = std::chrono::milliseconds(1);  // zero would make an endless loop
 
 }  // namespace
-
-template <class F>
-void fields(F& at, Of<F, WorkerEnd>& end) {
-  at.field("kind", end.kind, kEndKindWords);
-  at.field("code", end.code, kCode);
-  at.field("core_dumped", end.core_dumped);
-  at.field("after_stop", end.after_stop);
-  at.optional("unseen_ms", end.unseen > Duration(0), end.unseen);
-  at.optional("on_request", end.on_request, end.on_request);
-  at.optional("finished", end.finished, end.finished);
-  at.optional("out_of_memory", end.out_of_memory != OutOfMemory::kNo, end.out_of_memory,
-              kOutOfMemoryWords);
-  at.field("rank", end.rank, kCount);
-  at.field("local_rank", end.local_rank, kCount);
-  at.field("node_rank", end.node_rank, kCount);
-  at.field("host", end.host, Name());
-  at.field("pid", end.pid, kCount);
-  at.field("message", end.message, kMaxTextBytes);
-  at.field("stderr_tail", end.stderr_tail);
-  at.optional("frames", !end.frames.empty(), end.frames);
-  at.optional("blames", end.blames >= 0, end.blames, kCount);
-  at.optional("step", end.step, kStep);
-  at.field("age_ms", end.age);
-  at.optional("loss", end.loss != NodeLoss::kReported, end.loss, kNodeLossWords);
-  if constexpr (F::kReads) {
-    // Only the message of older versions says it.
-    const bool is_silent = end.kind == EndKind::kNodeLost && end.message.starts_with(kSilentFor);
-    if (is_silent) end.loss = NodeLoss::kLeaseExpired;
-  }
-}
 
 template <class F>
 void fields(F& at, Of<F, WorkerSnapshot>& one) {
@@ -97,65 +61,6 @@ void fields(F& at, Of<F, AgentStatus>& status) {
   at.optional("left", !status.left.empty(), status.left);
   at.optional("step", status.step, kStep);
   at.optional("sightings", !status.snapshots.empty(), status.snapshots, Most{kSnapshotsTold});
-}
-
-template <class F>
-void fields(F& at, Of<F, JobSpec>& job) {
-  at.field("id", job.id, Name());
-  at.field("min_nodes", job.nodes.min, Bounds{1, kMaxNodes});
-  at.field("max_nodes", job.nodes.max, Bounds{job.nodes.min, kMaxNodes});
-  at.field("max_restarts", job.max_restarts, kCount);
-  at.field("join_timeout_ms", job.join_timeout);
-  at.field("last_call_ms", job.last_call);
-  at.optional("on_join", true, job.on_join, kOnJoinWords);
-  at.optional("node_failures", true, job.node_failures, Bounds{1, kMaxInt});
-  auto& rules = job.restart_rules;
-  at.optional("restart_window_ms", rules.window > Duration(0), rules.window);
-  at.optional("no_restart_on", !rules.final_codes.empty(), rules.final_codes);
-  at.optional("restart_on_progress", rules.on_progress, rules.on_progress);
-}
-
-template <class F>
-void fields(F& at, Of<F, NodeSpec>& node) {
-  at.field("agent_id", node.agent_id, Name{.may_be_empty = false});
-  at.field("host", node.host, Name());
-  at.field("slots", node.slots, Bounds{1, kMaxSlots});
-  at.field("address", node.address, Name());
-  at.optional("node_rank", node.node_rank, kAnyInt);
-  at.optional("other_addresses", !node.other_addresses.empty(), node.other_addresses,
-              Addresses{kMaxAddresses});
-  at.optional("tells_output", node.tells_output, node.tells_output);
-  at.optional("tells_flight", node.tells_flight, node.tells_flight);
-}
-
-template <class F>
-void fields(F& at, Of<F, Verdict>& verdict) {
-  at.field("success", verdict.success);
-  at.field("exit_code", verdict.exit_code, kCode);
-  at.field("headline", verdict.headline, kMaxTextBytes);
-  at.field("ends", verdict.ends);
-  at.optional("more_ends", true, verdict.more_ends, kCount);
-  at.field("generation", verdict.generation);
-  at.field("restarts_used", verdict.restarts_used, kCount);
-  at.field("max_restarts", verdict.max_restarts, kCount);
-  at.optional("seen", !verdict.seen.empty(), verdict.seen, Most{kMaxSeenLines, "lines"});
-}
-
-template <class F>
-void fields(F& at, Of<F, Assignment>& assignment) {
-  at.field("generation", assignment.generation);
-  at.field("node_rank", assignment.node_rank, kCount);
-  at.field("node_count", assignment.node_count, Bounds{1, kMaxNodes});
-  at.field("first_rank", assignment.first_rank, kCount);
-  at.field("world_size", assignment.world_size, Bounds{1, kMaxInt});
-  at.field("store_host", assignment.store.host, Name());
-  at.field("store_port", assignment.store.port, kPort);
-  at.field("restart_count", assignment.restart_count, kCount);
-  at.field("reason", assignment.reason, kMaxTextBytes);
-  at.optional("peers", !assignment.peers.empty(), assignment.peers, Addresses{kMaxPeersBytes});
-  at.optional("restarts_left", assignment.restarts_left, kCount);
-  at.optional("failure", assignment.failure);
-  at.optional("lease_ms", true, assignment.lease, kShortest);
 }
 
 template <class F>
@@ -301,18 +206,6 @@ void fields(F&, Of<F, Open>&) {}
 
 template <class F>
 void fields(F&, Of<F, NoHandshake>&) {}
-
-// The types that other codecs use, too.
-void to_json(Json& json, const WorkerEnd& end) { write_fields(json, end); }
-void from_json(const Json& json, WorkerEnd& end) { read_fields(json, end); }
-void to_json(Json& json, const JobSpec& job) { write_fields(json, job); }
-void from_json(const Json& json, JobSpec& job) { read_fields(json, job); }
-void to_json(Json& json, const NodeSpec& node) { write_fields(json, node); }
-void from_json(const Json& json, NodeSpec& node) { read_fields(json, node); }
-void to_json(Json& json, const Assignment& assignment) { write_fields(json, assignment); }
-void from_json(const Json& json, Assignment& assignment) { read_fields(json, assignment); }
-void to_json(Json& json, const Verdict& verdict) { write_fields(json, verdict); }
-void from_json(const Json& json, Verdict& verdict) { read_fields(json, verdict); }
 
 namespace {
 

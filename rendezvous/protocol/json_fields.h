@@ -182,24 +182,15 @@ concept HasFields = requires(FieldWriter& at, const T& value) {
 };
 
 template <HasFields T>
-void write_fields(nlohmann::json& json, const T& value) {
+void to_json(nlohmann::json& json, const T& value) {
   json = nlohmann::json::object();
   FieldWriter at(json);
   fields(at, value);
 }
 template <HasFields T>
-void read_fields(const nlohmann::json& json, T& value) {
+void from_json(const nlohmann::json& json, T& value) {
   FieldReader at(json);
   fields(at, value);
-}
-
-template <HasFields T>
-void to_json(nlohmann::json& json, const T& value) {
-  write_fields(json, value);
-}
-template <HasFields T>
-void from_json(const nlohmann::json& json, T& value) {
-  read_fields(json, value);
 }
 
 }  // namespace ddprun
