@@ -215,26 +215,12 @@ void KvState::give_back(Progress& progress) {
   progress.stores_ = false;
 }
 
-// Copies a long value in slices and stores it when it is complete, if there is room for it in
-// addition to the old value.
+// Stores a long value as a MULTI_SET does, if there is room for it in addition to the old value.
 KvState::MaybeRefusal KvState::set_one(const Turn& turn) {
-  Progress& progress = turn.progress;
-  const std::string_view key = turn.key(), value = turn.value();
-  const std::size_t needed = key.size() + value.size() + kEntryBytes;
-  if (!progress.stores_) {
-    if (value.size() < Value::kLongBytes || !fits(needed)) return set_at_once(turn);
-    progress.stores_ = true;
-    held_bytes_ += progress.reserved_ = needed;
-  }
-  try {
-    if (!copy_in(value, progress)) return std::nullopt;
-    set(key, std::exchange(progress.incoming_, {}), turn.replies);
-  } catch (const std::bad_alloc&) {
-    give_back(progress);
-    throw;
-  }
-  give_back(progress);
-  return std::nullopt;
+  const std::size_t needed = turn.key().size() + turn.value().size() + kEntryBytes;
+  const bool is_long = turn.value().size() >= Value::kLongBytes;
+  if (turn.progress.stores_ || (is_long && fits(needed))) return multi_set(turn);
+  return set_at_once(turn);
 }
 
 KvState::MaybeRefusal KvState::set_at_once(const Turn& turn) {
