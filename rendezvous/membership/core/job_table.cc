@@ -52,7 +52,7 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
     jobs_.emplace(id, std::move(job));
   }
   // Jobs without a number ended before numbers were recorded: they come first, by id.
-  std::stable_sort(ended_.begin(), ended_.end(), [this](const auto& a, const auto& b) {
+  std::ranges::stable_sort(ended_, [this](const auto& a, const auto& b) {
     return jobs_.at(a).end_number < jobs_.at(b).end_number;
   });
 }
@@ -264,7 +264,7 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserI
                                          TimePoint now) {
   const auto found = jobs_.find(hello.job.id);
   if (found == jobs_.end()) {
-    const bool is_over = std::find(over_.begin(), over_.end(), hello.instance) != over_.end();
+    const bool is_over = std::ranges::find(over_, hello.instance) != over_.end();
     if (!is_over) return begin_job(hello, user, now);
     return Error{.kind = ErrorKind::kStopped, .cause = ended_and_forgotten(hello.job.id)};
   }
@@ -487,7 +487,7 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (!over) return;
   hand_on(inquiries_.job_ended(job_id, *job.membership.verdict(), job.last_change, now), out);
-  if (std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) {
+  if (std::ranges::find(ended_, job_id) == ended_.end()) {
     ended_.push_back(job_id);
     count_end(*job.membership.verdict());
   }
@@ -522,7 +522,7 @@ void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {
 
 void JobTable::forget_old_verdicts(ServiceOutput& out) {
   while (ended_.size() > kEndedJobsKept) {
-    const auto quiet = std::find_if(ended_.begin(), ended_.end(), [&](const std::string& id) {
+    const auto quiet = std::ranges::find_if(ended_, [&](const std::string& id) {
       return jobs_.at(id).membership.connected_count() == 0;
     });
     if (quiet == ended_.end()) return;

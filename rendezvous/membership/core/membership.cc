@@ -35,7 +35,7 @@ std::string replacements(const std::vector<NodeCandidate>& nodes,
     const std::optional<int> rank = nodes[i].previous_rank;
     if (nodes[i].failures == 0 || !rank || *rank < 0) continue;
     if (static_cast<std::size_t>(*rank) >= order.size()) continue;
-    if (std::find(order.begin(), order.end(), i) != order.end()) continue;
+    if (std::ranges::find(order, i) != order.end()) continue;
     told.push_back(nodes[order[static_cast<std::size_t>(*rank)]].host + " replaces " +
                    nodes[i].host + ", whose workers were the first to fail in " +
                    std::to_string(nodes[i].failures) + " generations");
@@ -84,8 +84,8 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
   recount_all();
   for (const WorkerEnd& end : state.ends) ends_.push_back({end, now - end.age});
   if (!ends_.empty()) ends_known_at_ = now;
-  look_ = std::any_of(state.ends.begin(), state.ends.end(),
-                      [](const WorkerEnd& end) { return end.kind == EndKind::kHung; });
+  look_ = std::ranges::any_of(state.ends,
+                              [](const WorkerEnd& end) { return end.kind == EndKind::kHung; });
 }
 
 // --- state that survives a restart of the service ------------------------------------------------
@@ -282,9 +282,9 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   MembershipOutput then = status(hello.node.agent_id, hello.status, now);
   then.log.insert(then.log.begin(), out.log.begin(), out.log.end());
   out = std::move(then);
-  const bool told = std::any_of(
-      out.tells.begin(), out.tells.end(),
-      [&](const AddressedDirective& tell) { return tell.agent_id == hello.node.agent_id; });
+  const bool told = std::ranges::any_of(out.tells, [&](const AddressedDirective& tell) {
+    return tell.agent_id == hello.node.agent_id;
+  });
   if (!told) tell(*members_.find(hello.node.agent_id), out);
   return out;
 }
@@ -384,10 +384,8 @@ void Membership::note_leaving(const Member& member, int signal, TimePoint now,
   const std::string what = member.node.host + " received " + signal_name(signal);
   if ((!is_elastic() || member.local) && !ending_) {
     note(what, now, out);
-    Verdict verdict;
-    verdict.exit_code = exit_code_of_signal(signal);
-    verdict.headline = std::string(kStopped) + what;
-    ending_ = std::move(verdict);
+    ending_ =
+        Verdict{.exit_code = exit_code_of_signal(signal), .headline = std::string(kStopped) + what};
   }
   if (phase_ == JobPhase::kRunning) begin_forming(what, now, out);
 }
@@ -470,7 +468,7 @@ std::vector<Membership::Members::iterator> Membership::candidates() {
 
 bool Membership::someone_may_join_now() const {
   if (tally_.available == 0) return false;
-  return std::any_of(members_.begin(), members_.end(), [this](const auto& entry) {
+  return std::ranges::any_of(members_, [this](const auto& entry) {
     const Member& member = entry.second;
     return !member.assignment && is_available(member) && may_join_now(member);
   });
@@ -480,7 +478,7 @@ bool Membership::someone_may_join_now() const {
 // list. A known end keeps the time at which it was first reported.
 void Membership::collect(const Member& member, TimePoint now) {
   for (const WorkerEnd& end : member.status.ends) {
-    const bool known = std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
+    const bool known = std::ranges::any_of(ends_, [&](const DatedEnd& dated) {
       return dated.end.rank == end.rank && dated.end.kind != EndKind::kNodeLost;
     });
     if (known) continue;
@@ -495,9 +493,8 @@ void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) 
   ends_.push_back({bounded(end), when});
   if (ends_.size() <= kEndsKept) return;
   for (DatedEnd& dated : ends_) dated.end = dated.as_of(now);
-  ends_.erase(std::max_element(
-      ends_.begin(), ends_.end(),
-      [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
+  ends_.erase(std::ranges::max_element(
+      ends_, [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
 }
 
 void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
@@ -536,10 +533,8 @@ void Membership::lose(Members::iterator it, NodeLoss loss, std::string how, Time
 // newcomer.
 void Membership::advance_running(TimePoint now, MembershipOutput& out) {
   if (tally_.finished == tally_.assigned) {
-    Verdict verdict;
-    verdict.success = true;
-    verdict.headline = "every worker ended with 0";
-    const bool was_asked = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+    Verdict verdict{.success = true, .headline = "every worker ended with 0"};
+    const bool was_asked = std::ranges::any_of(members_, [](const auto& entry) {
       return entry.second.assignment && entry.second.status.asked_to_save;
     });
     if (was_asked) {
@@ -590,11 +585,10 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
       for (const auto& member : members_) tell(member, out);
     }
     if (now >= forming_since_ + spec_.join_timeout) {
-      Verdict verdict;
-      verdict.exit_code = to_int(ExitCode::kJoinTimeout);
-      verdict.headline = "not enough nodes within " + to_text(spec_.join_timeout) +
-                         " (--rdzv-conf=join_timeout): " + presence();
-      end(std::move(verdict), now, out);
+      end({.exit_code = to_int(ExitCode::kJoinTimeout),
+           .headline = "not enough nodes within " + to_text(spec_.join_timeout) +
+                       " (--rdzv-conf=join_timeout): " + presence()},
+          now, out);
     }
     return;
   }
@@ -798,7 +792,7 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
 // Returns whether all hung ranks are on one node. If ranks of several nodes hang, one node is
 // hardly the cause.
 bool Membership::hangs_on_one_node() const {
-  return std::all_of(ends_.begin(), ends_.end(), [this](const DatedEnd& dated) {
+  return std::ranges::all_of(ends_, [this](const DatedEnd& dated) {
     return dated.end.kind != EndKind::kHung || dated.end.host == ends_.front().end.host;
   });
 }
@@ -824,10 +818,10 @@ std::string Membership::blame_of(const std::string& host) const {
 
 Verdict Membership::verdict_of_failure() const {
   const WorkerEnd& first = ends_.front().end;
-  Verdict verdict{.exit_code = exit_code_of(first)};
-  verdict.generation = generation_;
-  verdict.restarts_used = budget_.used();
-  verdict.max_restarts = spec_.max_restarts;
+  Verdict verdict{.exit_code = exit_code_of(first),
+                  .generation = generation_,
+                  .restarts_used = budget_.used(),
+                  .max_restarts = spec_.max_restarts};
   // If the first end is a rank that left early with 0, the code is that of the rank that
   // failed because of it.
   for (const DatedEnd& dated : ends_) {

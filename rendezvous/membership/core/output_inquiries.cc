@@ -143,8 +143,8 @@ OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator 
 // --- readers ------------------------------------------------------------------------------------
 
 bool OutputInquiries::has_room(const std::string& job) const {
-  const auto of_job = std::count_if(inquiries_.begin(), inquiries_.end(),
-                                    [&](const auto& one) { return one.second.job == job; });
+  const auto of_job =
+      std::ranges::count_if(inquiries_, [&](const auto& one) { return one.second.job == job; });
   return inquiries_.size() < kOfAll && static_cast<std::size_t>(of_job) < kOfJob;
 }
 

@@ -41,10 +41,8 @@ void Membership::stop_for(const UserRequest& request, TimePoint now, MembershipO
   if (!ending_) {
     const std::string what = request.by + " asked for it" + (at_once_ ? ", at once" : "");
     note(named() + " is being stopped: " + what, now, out);
-    Verdict verdict;
-    verdict.exit_code = exit_code_of_signal(SIGTERM);
-    verdict.headline = std::string(kStopped) + what;
-    ending_ = std::move(verdict);
+    ending_ = Verdict{.exit_code = exit_code_of_signal(SIGTERM),
+                      .headline = std::string(kStopped) + what};
   }
   if (phase_ == JobPhase::kRunning) {
     begin_forming("the job is being stopped: " + request.by + " asked for it", now, out);

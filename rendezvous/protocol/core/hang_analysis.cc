@@ -99,7 +99,7 @@ const WorkerSnapshot* earliest_of(const std::vector<WorkerSnapshot>& all, std::u
 bool is_of_group(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& one,
                  std::uint64_t group) {
   if (group == 0 || one.group == group) return true;
-  return std::any_of(all.begin(), all.end(), [&](const WorkerSnapshot& other) {
+  return std::ranges::any_of(all, [&](const WorkerSnapshot& other) {
     return other.group == group && std::ranges::count(other.group_ranks, one.rank.value) > 0;
   });
 }
@@ -120,7 +120,7 @@ std::vector<const WorkerSnapshot*> behind(const std::vector<WorkerSnapshot>& all
   const auto is_outside = [](const WorkerSnapshot* one) {
     return one->flight == FlightState::kOutside;
   };
-  if (std::any_of(late.begin(), late.end(), is_outside)) {
+  if (std::ranges::any_of(late, is_outside)) {
     std::erase_if(late, [&](const WorkerSnapshot* one) { return !is_outside(one); });
   }
   if (!late.empty()) return late;
@@ -149,12 +149,10 @@ std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& wait
   std::map<std::string_view, std::vector<const WorkerSnapshot*>> by_call;
   for (const WorkerSnapshot* one : waiting) by_call[what_all_call(*one)].push_back(one);
   if (by_call.size() < 2) return std::nullopt;
-  const auto most = std::max_element(by_call.begin(), by_call.end(), [](auto& a, auto& b) {
-    return a.second.size() < b.second.size();
-  });
-  const auto as_many = std::count_if(by_call.begin(), by_call.end(), [&](const auto& one) {
-    return one.second.size() == most->second.size();
-  });
+  const auto most = std::ranges::max_element(
+      by_call, [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
+  const auto as_many = std::ranges::count_if(
+      by_call, [&](const auto& one) { return one.second.size() == most->second.size(); });
   Guilty guilty;
   Duration longest{};
   std::string calls;
@@ -168,8 +166,9 @@ std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& wait
     calls += (calls.empty() ? "" : ", ") + ranks_text(numbers) +
              (numbers.size() == 1 ? " is" : " are") + " in " + ranks.front()->call;
   }
-  std::sort(guilty.ranks.begin(), guilty.ranks.end(),
-            [](const WorkerSnapshot* a, const WorkerSnapshot* b) { return a->rank < b->rank; });
+  std::ranges::sort(guilty.ranks, [](const WorkerSnapshot* a, const WorkerSnapshot* b) {
+    return a->rank < b->rank;
+  });
   guilty.why = "as collective " + std::to_string(waiting.front()->collective) +
                of_group(*waiting.front()) + " " + calls + ", for " + to_text(longest);
   return guilty;
@@ -199,7 +198,7 @@ Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapsho
     return {std::move(late), "it has not come to " + call_text(earliest) + waited};
   }
   const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
-  if (!std::all_of(in_it.begin(), in_it.end(), goes_on)) {
+  if (!std::ranges::all_of(in_it, goes_on)) {
     std::erase_if(in_it, goes_on);
     return {std::move(in_it), "it is stopped in " + call_text(earliest) + waited};
   }
@@ -213,11 +212,11 @@ Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
   for (const WorkerSnapshot& one : all) {
     if (one.flight != FlightState::kWaiting) continue;
     if (!waits) waits = &one;
-    const auto peer = std::find_if(all.begin(), all.end(), [&](const WorkerSnapshot& other) {
+    const auto peer = std::ranges::find_if(all, [&](const WorkerSnapshot& other) {
       return other.rank.value == one.peer && other.flight != FlightState::kWaiting;
     });
     if (peer == all.end()) continue;
-    if (std::count(guilty.ranks.begin(), guilty.ranks.end(), &*peer) == 0) {
+    if (std::ranges::count(guilty.ranks, &*peer) == 0) {
       guilty.ranks.push_back(&*peer);
     }
     if (guilty.why.empty()) {
@@ -271,7 +270,7 @@ Guilty without_records(const std::vector<WorkerSnapshot>& all) {
     return guilty;
   }
   const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
-  if (!std::all_of(guilty.ranks.begin(), guilty.ranks.end(), goes_on)) {
+  if (!std::ranges::all_of(guilty.ranks, goes_on)) {
     std::erase_if(guilty.ranks, goes_on);
     guilty.why = "its process is stopped, and nothing was reported for " + to_text(longest);
     return guilty;
@@ -304,9 +303,9 @@ void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
   const auto waits = [](const WorkerSnapshot& one) {
     return one.flight == FlightState::kWaiting || !one.waits_in.empty();
   };
-  std::stable_sort(
-      snapshots.begin(), snapshots.end(),
-      [&](const WorkerSnapshot& a, const WorkerSnapshot& b) { return waits(a) < waits(b); });
+  std::ranges::stable_sort(snapshots, [&](const WorkerSnapshot& a, const WorkerSnapshot& b) {
+    return waits(a) < waits(b);
+  });
   if (snapshots.size() > kSnapshotsTold) snapshots.resize(kSnapshotsTold);
   std::set<std::uint64_t> told_groups;
   for (std::size_t i = 0; i < snapshots.size(); ++i) {
@@ -329,8 +328,8 @@ void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
 std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots) {
   DDPRUN_ASSERT(!snapshots.empty(), "there is a snapshot");
   std::vector<WorkerSnapshot> all = snapshots;
-  std::sort(all.begin(), all.end(),
-            [](const WorkerSnapshot& a, const WorkerSnapshot& b) { return a.rank < b.rank; });
+  std::ranges::sort(
+      all, [](const WorkerSnapshot& a, const WorkerSnapshot& b) { return a.rank < b.rank; });
   const Guilty guilty = guilty_of(all);
   std::vector<WorkerEnd> ends;
   for (const WorkerSnapshot* one : guilty.ranks) {
@@ -350,7 +349,7 @@ std::vector<std::string> lines_of(const std::vector<WorkerSnapshot>& snapshots) 
   for (const WorkerSnapshot& one : snapshots) groups[what_it_does(one)].add(one);
   std::vector<std::pair<std::string, Waiting>> sorted(groups.begin(), groups.end());
   for (auto& [what, group] : sorted) std::sort(group.ranks.begin(), group.ranks.end());
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+  std::ranges::sort(sorted, [](const auto& a, const auto& b) {
     return a.second.ranks.front() < b.second.ranks.front();
   });
   std::vector<std::string> lines;

@@ -196,7 +196,7 @@ constexpr std::array kHints = std::to_array<Hint>({
 const std::string* saying(const WorkerEnd& end, std::string_view text) {
   const auto has = [&](const std::string& line) { return line.find(text) != std::string::npos; };
   if (has(end.message)) return &end.message;
-  const auto found = std::find_if(end.stderr_tail.begin(), end.stderr_tail.end(), has);
+  const auto found = std::ranges::find_if(end.stderr_tail, has);
   return found == end.stderr_tail.end() ? nullptr : &*found;
 }
 
@@ -238,7 +238,7 @@ std::string hint_for(const WorkerEnd& end) {
   if (end.kind == EndKind::kExited && end.code == 0) return std::string(kLeftEarly);
   if (end.kind == EndKind::kHung) return std::string(hint_for_hang(end));
   const auto found =
-      std::find_if(kHints.begin(), kHints.end(), [&](const Hint& hint) { return fits(hint, end); });
+      std::ranges::find_if(kHints, [&](const Hint& hint) { return fits(hint, end); });
   if (found == kHints.end()) return "";
   std::string text(found->hint);
   if (const std::size_t at = text.find(kSubject); at != std::string::npos) {
