@@ -2,14 +2,13 @@
 //
 // A program makes its Logger and passes it to the parts that need it. There is no global one.
 // Each line goes to one LineSink as a whole. In the launcher, ddprun's own lines and the
-// workers' output therefore cannot cut each other. Only log.cc includes spdlog, because it
-// costs seconds of compile time per file.
+// workers' output therefore cannot cut each other.
 //
 // A Logger may be called from any thread if its sink may.
 #pragma once
 
+#include <atomic>
 #include <functional>
-#include <memory>
 #include <string>
 #include <string_view>
 
@@ -39,19 +38,21 @@ class Logger {
   // Lines begin with "<program>: ", warnings and errors with "<program>: warning: " and so on.
   // An empty `format` selects this format.
   Logger(const std::string& program, LineSink sink, LineFormat format = {});
-  ~Logger();
 
   // Drops lines below `lowest`. By default, lines below kInfo are dropped.
-  void set_level(LogLevel lowest);
+  void set_level(LogLevel lowest) { lowest_ = lowest; }
 
-  void debug(std::string_view text);
-  void info(std::string_view text);
-  void warning(std::string_view text);
-  void error(std::string_view text);
+  void debug(std::string_view text) { log(LogLevel::kDebug, text); }
+  void info(std::string_view text) { log(LogLevel::kInfo, text); }
+  void warning(std::string_view text) { log(LogLevel::kWarning, text); }
+  void error(std::string_view text) { log(LogLevel::kError, text); }
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  void log(LogLevel level, std::string_view text);
+
+  LineSink sink_;
+  LineFormat format_;
+  std::atomic<LogLevel> lowest_ = LogLevel::kInfo;
 };
 
 }  // namespace ddprun

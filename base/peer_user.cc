@@ -5,23 +5,18 @@
 
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
+
+#include "base/small_file.h"
 
 namespace ddprun {
 namespace {
 
-std::string contents_of(const char* path) {
-  std::ifstream file(path);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
 // Returns the kernel's default if /proc has no value.
 uid_t overflow_user() {
   constexpr uid_t kUsual = 65534;
-  const std::string text = contents_of("/proc/sys/kernel/overflowuid");
+  const std::string text = text_of("/proc/sys/kernel/overflowuid");
   const auto number = static_cast<uid_t>(std::strtoul(text.c_str(), nullptr, 10));
   return number == 0 ? kUsual : number;
 }
@@ -50,7 +45,7 @@ bool names_one_user(uid_t user, uid_t overflow, std::string_view uid_map) {
 }
 
 bool names_one_user(uid_t user) {
-  return names_one_user(user, overflow_user(), contents_of("/proc/self/uid_map"));
+  return names_one_user(user, overflow_user(), text_of("/proc/self/uid_map"));
 }
 
 std::optional<uid_t> user_behind(int unix_socket) {

@@ -32,9 +32,9 @@ class IntReader {
     }
     const std::optional<int> value = parse_number<int>(*text);
     if (!value || *value < min || *value > max) {
-      const std::string range = std::to_string(min) + " to " + std::to_string(max);
-      return fail(name, "invalid value '" + *text + "' (expected an integer from " + range + ")",
-                  min);
+      const std::string range = "an integer from " + std::to_string(min) + " to ";
+      const std::string expected = (min < max ? range : "") + std::to_string(max);
+      return fail(name, "invalid value '" + *text + "' (expected " + expected + ")", min);
     }
     return *value;
   }

@@ -10,10 +10,7 @@ find_package(Threads REQUIRED)
 set(Boost_USE_STATIC_LIBS ON)
 find_package(Boost 1.81 REQUIRED COMPONENTS filesystem)
 
-# For the launcher and the rendezvous programs only. They are compiled in, so that the programs
-# start without these libraries.
-find_package(spdlog REQUIRED)
-find_package(fmt REQUIRED)
+# For the launcher and the rendezvous programs only. It is compiled in.
 find_package(CLI11 REQUIRED)
 
 find_package(nlohmann_json 3.9 REQUIRED)  # control messages, reports, manifests, object collectives

@@ -17,7 +17,7 @@ namespace ddprun {
 
 inline constexpr const char* kNoMunge = "none";  // value of --munge-socket
 
-// Returns true if the user has named munged's socket, and so requires munge.
+// Returns true if the user has named munged's socket. Then a warning says why munge is not used.
 inline bool is_named(const std::string& munge_socket) {
   return !munge_socket.empty() && munge_socket != kNoMunge;
 }

@@ -30,6 +30,14 @@ using Addresses = std::vector<SocketAddress>;
 
 namespace {
 
+// Hands on what the state machines of the connection leave to the agent. `message`: any variant.
+template <class Message>
+void hand_on(const Message& message, const ServiceLinkEvents& events) {
+  if (const auto* answer = std::get_if<Answer>(&message)) events.answer(*answer);
+  if (const auto* signal = std::get_if<ForwardSignal>(&message)) events.forward_signal(*signal);
+  if (const auto* tell = std::get_if<TellOutput>(&message)) events.tell_output(*tell);
+}
+
 class LocalLink final : public ServiceLink {
  public:
   LocalLink(RendezvousServer& server, ServiceLinkEvents events)
@@ -69,14 +77,10 @@ class LocalLink final : public ServiceLink {
  private:
   void take(const ServiceMessage& message) {
     if (const Welcome* welcome = std::get_if<Welcome>(&message)) instance_ = welcome->instance;
-    if (const Refused* refused = std::get_if<Refused>(&message))
+    if (const Refused* refused = std::get_if<Refused>(&message)) {
       return events_.refused({refused->reason});
-    if (const Answer* answer = std::get_if<Answer>(&message)) return events_.answer(*answer);
-    if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&message))
-      return events_.forward_signal(*forward_signal);
-    if (const TellOutput* tell = std::get_if<TellOutput>(&message)) {
-      return events_.tell_output(*tell);
     }
+    hand_on(message, events_);
     if (const auto directive = directive_of(message)) events_.directive(*directive);
   }
 
@@ -194,14 +198,8 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         }
       } else if (const auto* deliver = std::get_if<LinkDeliver>(&action)) {
         events_.directive(deliver->directive);
-      } else if (const auto* hand_on = std::get_if<LinkHandOn>(&action)) {
-        if (const Answer* answer = std::get_if<Answer>(&hand_on->message)) events_.answer(*answer);
-        if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&hand_on->message)) {
-          events_.forward_signal(*forward_signal);
-        }
-        if (const TellOutput* tell = std::get_if<TellOutput>(&hand_on->message)) {
-          events_.tell_output(*tell);
-        }
+      } else if (const auto* to_agent = std::get_if<LinkHandOn>(&action)) {
+        hand_on(to_agent->message, events_);
       } else if (const auto* refuses = std::get_if<LinkPortRefuses>(&action)) {
         tell_refusal(refuses->so_far);
       } else if (const auto* lost = std::get_if<ServiceLost>(&action)) {

@@ -124,12 +124,11 @@ Result<SocketOwner> owner_by_sock_diag(const RawAddress& peer, const RawAddress&
 std::string hexadecimal(const RawAddress& address, bool in_v6_table) {
   std::array<char, 64> text{};
   const unsigned port = ntohs(address.port);
-  if (address.is_v6) {
-    std::snprintf(text.data(), text.size(), "%08X%08X%08X%08X:%04X", address.words[0],
-                  address.words[1], address.words[2], address.words[3], port);
-  } else if (in_v6_table) {
-    std::snprintf(text.data(), text.size(), "%08X%08X%08X%08X:%04X", 0U, 0U, htonl(0xffffU),
-                  address.words[0], port);
+  const std::array words =
+      address.is_v6 ? address.words : std::array{0U, 0U, htonl(0xffffU), address.words[0]};
+  if (address.is_v6 || in_v6_table) {
+    std::snprintf(text.data(), text.size(), "%08X%08X%08X%08X:%04X", words[0], words[1], words[2],
+                  words[3], port);
   } else {
     std::snprintf(text.data(), text.size(), "%08X:%04X", address.words[0], port);
   }

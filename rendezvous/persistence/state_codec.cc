@@ -1,14 +1,42 @@
 #include "rendezvous/persistence/state_codec.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "base/seconds.h"
-#include "rendezvous/protocol/control_json.h"
+#include "rendezvous/protocol/shared_fields.h"
 
 namespace ddprun {
 
 using Json = nlohmann::json;
+
+template <class F>
+void fields(F& at, Of<F, Strikes>& strikes) {
+  at.field("in_a_row", strikes.in_a_row);
+  at.field("restarts", strikes.restarts);
+  at.optional("step", strikes.step);
+}
+
+// All fields but the places. Earlier versions did not write the optional ones.
+template <class F>
+void fields(F& at, Of<F, JobRecord>& record) {
+  auto& state = record.state;
+  at.field("instance", record.instance);
+  at.field("former_instance", record.former_instance);
+  at.field("spec", state.spec);
+  at.field("phase", state.phase, kJobPhaseWords);
+  at.field("generation", state.generation.value);
+  at.field("restarts_used", state.restarts_used);
+  at.field("reason", state.reason);
+  at.field("failed", state.failed);
+  at.field("ends", state.ends);
+  at.optional("ending", state.ending);
+  at.optional("verdict", state.verdict);
+  at.optional("end_number", record.end_number > 0, record.end_number);
+  at.optional("owner", record.owner);
+  at.optional("restart_ages_ms", true, state.restart_ages);
+  at.optional("strikes", state.strikes != Strikes(), state.strikes);
+  at.optional("missing", true, state.missing);
+  at.optional("node_failures", true, state.node_failures);
+}
 
 namespace {
 
@@ -17,33 +45,13 @@ constexpr std::string_view kServiceKey = "service";
 constexpr std::string_view kJobKey = "job/";
 
 Json json_of(const JobRecord& record) {
-  const JobState& state = record.state;
-  Json json = {{"version", kVersion},
-               {"instance", record.instance},
-               {"former_instance", record.former_instance},
-               {"spec", state.spec},
-               {"phase", enum_name(kJobPhaseWords, state.phase)},
-               {"generation", state.generation.value},
-               {"restarts_used", state.restarts_used},
-               {"restart_ages_ms", Json::array()},
-               {"reason", state.reason},
-               {"failed", state.failed},
-               {"ends", state.ends},
-               {"missing", state.missing},
-               {"node_failures", state.node_failures},
-               {"places", Json::array()}};
-  for (const Duration age : state.restart_ages) json["restart_ages_ms"].push_back(to_ms(age));
-  if (state.strikes != Strikes()) {
-    json["strikes"] = {{"in_a_row", state.strikes.in_a_row}, {"restarts", state.strikes.restarts}};
-    put(json["strikes"], "step", state.strikes.step);
-  }
-  put(json, "ending", state.ending);
-  put(json, "verdict", state.verdict);
-  if (record.end_number > 0) json["end_number"] = record.end_number;
-  if (record.owner) json["owner"] = record.owner->value;
+  Json json = record;
+  json["version"] = kVersion;
+  json["places"] = Json::array();
+  const std::vector<Place>& places = record.state.places;
   // All places have the same reason, which may be long, so it is written once.
-  if (!state.places.empty()) json["placed_for"] = state.places.front().assignment.reason;
-  for (const Place& place : state.places) {
+  if (!places.empty()) json["placed_for"] = places.front().assignment.reason;
+  for (const Place& place : places) {
     Assignment assignment = place.assignment;
     assignment.reason.clear();
     json["places"].push_back({{"node", place.node}, {"assignment", std::move(assignment)}});
@@ -51,44 +59,12 @@ Json json_of(const JobRecord& record) {
   return json;
 }
 
-Duration age_from_ms(std::int64_t ms) {
-  return std::chrono::milliseconds(std::clamp<std::int64_t>(ms, 0, to_ms(kMaxTime)));
-}
-
 JobRecord record_of(const Json& json) {
-  JobRecord record;
-  JobState& state = record.state;
-  json.at("instance").get_to(record.instance);
-  json.at("former_instance").get_to(record.former_instance);
-  json.at("spec").get_to(state.spec);
-  state.phase = value_in(kJobPhaseWords, json.at("phase"));
-  json.at("generation").get_to(state.generation.value);
-  json.at("restarts_used").get_to(state.restarts_used);
-  json.at("reason").get_to(state.reason);
-  json.at("failed").get_to(state.failed);
-  json.at("ends").get_to(state.ends);
-  take(json, "ending", state.ending);
-  take(json, "verdict", state.verdict);
-  if (json.contains("end_number")) json.at("end_number").get_to(record.end_number);
-  if (json.contains("owner")) json.at("owner").get_to(record.owner.emplace().value);
-  // Earlier versions did not write these fields.
-  if (json.contains("restart_ages_ms")) {
-    for (const Json& age : json.at("restart_ages_ms")) {
-      state.restart_ages.push_back(age_from_ms(age.get<std::int64_t>()));
-    }
-  }
-  if (json.contains("strikes")) {
-    const Json& strikes = json["strikes"];
-    strikes.at("in_a_row").get_to(state.strikes.in_a_row);
-    strikes.at("restarts").get_to(state.strikes.restarts);
-    take(strikes, "step", state.strikes.step);
-  }
-  if (json.contains("missing")) json.at("missing").get_to(state.missing);
-  if (json.contains("node_failures")) json.at("node_failures").get_to(state.node_failures);
+  JobRecord record = json.get<JobRecord>();
   for (const Json& place : json.at("places")) {
-    state.places.push_back(
+    record.state.places.push_back(
         {place.at("node").get<NodeSpec>(), place.at("assignment").get<Assignment>()});
-    json.at("placed_for").get_to(state.places.back().assignment.reason);
+    json.at("placed_for").get_to(record.state.places.back().assignment.reason);
   }
   return record;
 }

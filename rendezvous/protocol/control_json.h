@@ -1,7 +1,5 @@
-// The JSON form of the values that control messages and the journal share. Fields and bounds are
-// those of docs/reference/wire_protocol.md. Only codecs include this header, because that of
-// nlohmann_json adds seconds to a compilation. from_json throws Json::exception, which names the
-// key that is missing, of another type or out of bounds.
+// What all codecs of JSON need: rejecting a value, enumerators by their words, one line of text.
+// Only codecs include this header, because that of nlohmann_json adds seconds to a compilation.
 //
 // Pure functions; any thread.
 #pragma once
@@ -28,29 +26,8 @@ Enum value_in(const EnumNames<Enum, N>& words, const nlohmann::json& json) {
   refuse(json, "unknown word '" + clipped(text, kShownBytes) + "'");
 }
 
-// Writes a field, which is left out if there is no value.
-template <class T>
-void put(nlohmann::json& json, const char* key, const std::optional<T>& value) {
-  if (value) json[key] = *value;
-}
-template <class T>
-void take(const nlohmann::json& json, const char* key, std::optional<T>& value) {
-  if (json.contains(key)) json.at(key).get_to(value.emplace());
-}
-
 // Returns the JSON on one line. Bytes that are not UTF-8 are replaced; peers and workers may
 // send some.
 std::string text_of(const nlohmann::json& json);
-
-void to_json(nlohmann::json& json, const WorkerEnd& end);
-void from_json(const nlohmann::json& json, WorkerEnd& end);
-void to_json(nlohmann::json& json, const JobSpec& job);
-void from_json(const nlohmann::json& json, JobSpec& job);
-void to_json(nlohmann::json& json, const NodeSpec& node);
-void from_json(const nlohmann::json& json, NodeSpec& node);
-void to_json(nlohmann::json& json, const Assignment& assignment);
-void from_json(const nlohmann::json& json, Assignment& assignment);
-void to_json(nlohmann::json& json, const Verdict& verdict);
-void from_json(const nlohmann::json& json, Verdict& verdict);
 
 }  // namespace ddprun

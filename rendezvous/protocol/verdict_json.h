@@ -1,6 +1,6 @@
 // Formats a failed generation as one JSON object, for --report-file and status pages.
 // docs/reference/verdicts.md lists its fields. Agents and service exchange the same values in
-// another form (control_json.h).
+// another form (shared_fields.h).
 //
 // A pure function; any thread.
 #pragma once

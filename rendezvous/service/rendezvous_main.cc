@@ -121,15 +121,31 @@ std::optional<int> print_read_token(const Options& given) {
   return to_int(ExitCode::kSuccess);
 }
 
-// Reads the keys again. An error in the file changes nothing: the service continues with the
-// keys it has.
-void reload_keys(const Options& given, Logger& log, RendezvousServer& server) {
-  if (given.key_file.empty()) return;  // keys from the environment stay
-  Result<FoundKeys> found = find_keys(given.key_file);
-  if (!found) return log.error("the keys stay as they are: " + found.error().message());
+// Tells of the result of reading files again. An error changes nothing: the service continues with
+// what it has. Returns whether there is something new.
+template <class Found>
+bool is_new(const Result<Found>& found, const std::string& what, Logger& log) {
+  if (!found) {
+    log.error("the " + what + " stay as they are: " + found.error().message());
+    return false;
+  }
   if (!found->remark.empty()) log.warning(found->remark);
-  server.set_keys(std::move(found->keys));
-  log.info("has read the keys again");
+  return true;
+}
+
+void reload(const Options& given, Logger& log, RendezvousServer& server) {
+  if (!given.key_file.empty()) {  // keys from the environment stay
+    Result<FoundKeys> found = find_keys(given.key_file);
+    if (is_new(found, "keys", log)) {
+      server.set_keys(std::move(found->keys));
+      log.info("has read the keys again");
+    }
+  }
+  if (!given.tls.is_given()) return;
+  Result<FoundTls> found = TlsContext::for_service(given.tls);
+  if (!is_new(found, "certificates", log)) return;
+  server.set_tls(std::move(found->context));
+  log.info("has read the certificates again");
 }
 
 // Looks for munge. Called if there are neither keys nor certificates that agents must show.
@@ -149,15 +165,6 @@ Result<FoundMunge> find_munge_for(const Options& given, const HostPort& listenin
            std::string(user < kFirstUserOfPeople ? "all users" : "only user " + to_text(user)) +
            " trust a service of user " + to_text(user));
   return found;
-}
-
-void reload_tls(const Options& given, Logger& log, RendezvousServer& server) {
-  if (!given.tls.is_given()) return;
-  Result<FoundTls> found = TlsContext::for_service(given.tls);
-  if (!found) return log.error("the certificates stay as they are: " + found.error().message());
-  if (!found->remark.empty()) log.warning(found->remark);
-  server.set_tls(std::move(found->context));
-  log.info("has read the certificates again");
 }
 
 Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, Logger& log,
@@ -203,10 +210,7 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
       .drain = [server](std::function<void()> then) { server->drain(std::move(then)); },
       .reload = {}};
   if (!given.key_file.empty() || given.tls.is_given()) {
-    service.reload = [server, &given, &log] {
-      reload_keys(given, log, *server);
-      reload_tls(given, log, *server);
-    };
+    service.reload = [server, &given, &log] { reload(given, log, *server); };
   }
   return service;
 }

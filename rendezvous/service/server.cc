@@ -179,13 +179,11 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     drained_ = std::move(then);
     acceptor_.reset();
     timer_.cancel();
-    drain_timer_.expires_after(kDiskTime);
-    drain_timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (error || self->stopped_) return;
-      self->log_.warning(
+    after(drain_timer_, kDiskTime, [this] {
+      log_.warning(
           "the disk takes too long: decisions that are not on it are lost, and no agent knows of "
           "them");
-      self->say_farewell();
+      say_farewell();
     });
     if (is_durable()) say_farewell();
   }
@@ -193,6 +191,15 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   const JobTable& jobs() const { return table_; }
 
  private:
+  // Calls `then` after that time, unless the timer is cancelled or the service is stopped.
+  template <class Then>
+  void after(asio::steady_timer& timer, Duration time, Then then) {
+    timer.expires_after(time);
+    timer.async_wait([self = shared_from_this(), then = std::move(then)](error_code error) {
+      if (!error && !self->stopped_) then();
+    });
+  }
+
   AgentConnectionId next_id() { return AgentConnectionId(++last_id_); }
 
   std::optional<UserId> munge_user() const {
@@ -208,11 +215,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     session->service_address = local_address_of(session->wire->socket().native_handle()).host();
     sessions_[session->id] = session;
     pending_.insert(session->id);
-    session->hello_timer.expires_after(hello_timeout_);
-    session->hello_timer.async_wait([self = shared_from_this(), session](error_code error) {
-      if (error || !self->sessions_.contains(session->id) || !session->is_pending) return;
-      if (self->may_be_silent(session)) return self->give_to_store(session, {});
-      self->fail(session, "no hello within " + to_text(self->hello_timeout_));
+    after(session->hello_timer, hello_timeout_, [this, session] {
+      if (!sessions_.contains(session->id) || !session->is_pending) return;
+      if (may_be_silent(session)) return give_to_store(session, {});
+      drop(session, "no hello within " + to_text(hello_timeout_));
     });
     read(session);
   }
@@ -244,7 +250,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         [self = shared_from_this(), session](const Result<std::string_view>& bytes) {
           if (self->stopped_ || !self->sessions_.contains(session->id)) return;
           if (!bytes && bytes.error().kind == ErrorKind::kProtocol) {
-            return self->fail(session, bytes.error().message());
+            return self->drop(session, bytes.error().message());
           }
           if (!bytes) return self->drop(session, "");
           if (self->draining_) return self->read(session);  // reads and ignores the bytes
@@ -259,10 +265,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     session->frames.append(bytes);
     while (sessions_.contains(session->id) && !session->close_when_sent) {
       const auto frame = session->frames.next();
-      if (!frame) return fail(session, frame.error().message());
+      if (!frame) return drop(session, frame.error().message());
       if (!*frame) break;
       if (const Result<void> taken = take_frame(session, **frame); !taken) {
-        return fail(session, taken.error().message());
+        return drop(session, taken.error().message());
       }
     }
     read_on(session);
@@ -351,17 +357,20 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
     ++counters_.closed_before_hello;
-    warn_of(session, std::get<Refused>(answer).reason);
-    session->close_when_sent = true;
-    send(session, answer);
+    send_last(session, std::get<Refused>(answer));
   }
 
   // Tells the peer to try later. Unlike refuse() it counts nothing, because the reason may be no
   // fault of the peer.
   void put_off(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
-    warn_of(session, std::get<Silence>(answer).reason);
+    send_last(session, std::get<Silence>(answer));
+  }
+
+  template <class Answer>
+  void send_last(const SessionPtr& session, const Answer& answer) {
+    warn_of(session, answer.reason);
     session->close_when_sent = true;
-    send(session, answer);
+    send(session, ServiceHandshakeMessage(answer));
   }
 
   void identify(const SessionPtr& session, std::string_view bytes) {
@@ -405,7 +414,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   void start_tls(const SessionPtr& session, const std::string& first_bytes) {
     if (!tls_) {
       session->wire->write({asio::buffer(kNoTlsHere)}, [](const Result<void>&) {});
-      return fail(session, "it speaks TLS, but this service has no --rdzv-tls-cert");
+      return drop(session, "it speaks TLS, but this service has no --rdzv-tls-cert");
     }
     session->identified = false;
     if (turns_.begin(session->peer_host, BootClock::now()))
@@ -454,10 +463,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
       ++it;
     }
     if (!next) return;
-    turn_timer_.expires_after(*next - now);
-    turn_timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (!error && !self->stopped_) self->serve_waiting();
-    });
+    after(turn_timer_, *next - now, [this] { serve_waiting(); });
   }
 
   // Returns false if the newest handshake still has to wait, because the address has no turn
@@ -512,8 +518,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
     if (path == "/status.json") {
       return cached(status_, [this] {
-        const Moment now{.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
-        return HttpPage{.type = "application/json", .body = body_of(status_page(table_, now))};
+        return HttpPage{.type = "application/json", .body = body_of(status_page(table_, moment()))};
       });
     }
     return std::nullopt;
@@ -538,6 +543,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     return page;
   }
 
+  static Moment moment() {
+    return {.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
+  }
+
   Figures figures() const {
     Figures figures{.service = counters_, .http = http_->counters(), .store = std::nullopt};
     figures.service.connections = sessions_.size();
@@ -548,12 +557,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   void measure_lag() {
-    lag_timer_.expires_after(table_.pulse_period());
-    lag_timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (error || self->stopped_) return;
-      self->counters_.lag.note(std::chrono::steady_clock::now() - self->lag_timer_.expiry());
-      if (!self->draining_) self->perform(self->table_.pulse(BootClock::now()));
-      self->measure_lag();
+    after(lag_timer_, table_.pulse_period(), [this] {
+      counters_.lag.note(std::chrono::steady_clock::now() - lag_timer_.expiry());
+      if (!draining_) perform(table_.pulse(BootClock::now()));
+      measure_lag();
     });
   }
 
@@ -593,9 +600,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   // Answers a request for the status page. The reader has already proved its identity where
   // that is required.
   void show(const ServiceOutput::Page& page) {
-    const Moment now{.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()};
     Answer answer{.number = page.number, .done = true};
-    answer.page = status_page(table_, now, {.only = page.job, .max_bytes = kMaxPageBytes});
+    answer.page = status_page(table_, moment(), {.only = page.job, .max_bytes = kMaxPageBytes});
     ServiceOutput::Send send{
         .connection = page.connection, .message = std::move(answer), .last = page.last};
     deliver(send);
@@ -722,10 +728,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  // Closes the session because of what it sent, or did not send in time.
-  void fail(const SessionPtr& session, const std::string& why) { drop(session, why); }
-
-  // Closes the session. `why` is empty if the peer has simply disconnected.
+  // Closes the session. `why` is empty if the peer has simply disconnected. Otherwise it is what
+  // the peer sent, or did not send in time.
   void drop(SessionPtr session, const std::string& why) {
     if (!why.empty()) warn_of(session, why);
     if (!why.empty() && session->is_pending) ++counters_.closed_before_hello;
@@ -757,11 +761,10 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     const std::optional<TimePoint> due = table_.deadline();
     if (draining_ || !due || (armed_ && *armed_ <= *due)) return;
     armed_ = *due;
-    timer_.expires_after(std::max(Duration(0), *due - BootClock::now()));
-    timer_.async_wait([self = shared_from_this()](error_code error) {
-      if (error || self->stopped_ || self->draining_) return;
-      self->armed_.reset();
-      self->perform(self->table_.tick(BootClock::now()));
+    after(timer_, std::max(Duration(0), *due - BootClock::now()), [this] {
+      if (draining_) return;
+      armed_.reset();
+      perform(table_.tick(BootClock::now()));
     });
   }
 

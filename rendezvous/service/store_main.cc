@@ -8,6 +8,8 @@
 
 namespace {
 
+using namespace ddprun;
+
 struct LimitOption {
   const char* name;
   std::size_t& limit;
@@ -21,14 +23,14 @@ std::string read_size(std::string& text) {
   const std::string given = text;
   try {
     const std::string wrong = CLI::AsSizeValue(false)(text);
-    const auto size = ddprun::parse_number<double>(text);
+    const auto size = parse_number<double>(text);
     if (wrong.empty() && size && *size >= 1 && *size <= kMost) return "";
   } catch (const CLI::ValidationError&) {  // an unknown unit
   }
   return "invalid value '" + given + "' (expected a size from 1 to 1TiB, such as 1000 or 64MiB)";
 }
 
-void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
+void add_limits(CLI::App& app, StoreServerOptions& options) {
   const LimitOption limits[] = {
       {"--max-key-bytes", options.request.key_bytes, "Of one key"},
       {"--max-value-bytes", options.request.value_bytes, "Of one value in a request"},
@@ -50,11 +52,11 @@ void add_limits(CLI::App& app, ddprun::StoreServerOptions& options) {
   }
 }
 
-void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
+void add_options(CLI::App& app, StoreServerOptions& options) {
   app.add_option_function<std::string>(
          "--legacy-dialect",
          [&options](const std::string& name) {
-           const auto dialect = ddprun::parse_enum(ddprun::kLegacyDialectWords, name);
+           const auto dialect = parse_enum(kLegacyDialectWords, name);
            if (!dialect)
              throw CLI::ValidationError("--legacy-dialect",
                                         "invalid value '" + name + "' (expected l1 or l2)");
@@ -62,12 +64,11 @@ void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
          },
          "Protocol of clients older than PyTorch 2.2: l1 (up to 2.0) or l2 (2.1)")
       ->type_name("DIALECT")
-      ->default_str(
-          std::string(ddprun::enum_name(ddprun::kLegacyDialectWords, options.legacy_dialect)));
+      ->default_str(std::string(enum_name(kLegacyDialectWords, options.legacy_dialect)));
   app.add_option_function<std::string>(
          "--store-allow",
          [&options](const std::string& networks) {
-           const auto allowed = ddprun::AddressSet::parse(networks);
+           const auto allowed = AddressSet::parse(networks);
            if (!allowed) throw CLI::ValidationError("--store-allow", allowed.error().cause);
            options.allow = *allowed;
          },
@@ -79,8 +80,8 @@ void add_options(CLI::App& app, ddprun::StoreServerOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  ddprun::StoreServerOptions options;
-  ddprun::Daemon daemon;
+  StoreServerOptions options;
+  Daemon daemon;
   daemon.name = "ddp-store";
   daemon.description =
       "Serves one key-value store that speaks PyTorch's TCPStore protocol.\n"
@@ -89,12 +90,11 @@ int main(int argc, char** argv) {
     add_options(app, options);
     add_limits(app, options);
   };
-  daemon.serve = [&](boost::asio::io_context& io, ddprun::Logger& log,
-                     ddprun::DaemonSocket socket) -> ddprun::Result<ddprun::DaemonService> {
-    auto server =
-        std::make_shared<ddprun::StoreServer>(io, log, std::move(socket.listener), options);
+  daemon.serve = [&](boost::asio::io_context& io, Logger& log,
+                     DaemonSocket socket) -> Result<DaemonService> {
+    auto server = std::make_shared<StoreServer>(io, log, std::move(socket.listener), options);
     server->start();
-    return ddprun::DaemonService{.service = server, .drain = {}};
+    return DaemonService{.service = server, .drain = {}};
   };
-  return ddprun::run_daemon(daemon, argc, argv);
+  return run_daemon(daemon, argc, argv);
 }

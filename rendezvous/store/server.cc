@@ -171,11 +171,17 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     if (!std::exchange(is_alert_, true)) look_again();
   }
   void look_again() {
-    asio::post(io_, [weak = weak_from_this()] {
-      const auto self = weak.lock();
-      if (!self) return;
-      self->is_alert_ = BootClock::now() < self->alert_until_;
-      if (self->is_alert_) self->look_again();
+    later([this] {
+      is_alert_ = BootClock::now() < alert_until_;
+      if (is_alert_) look_again();
+    });
+  }
+
+  // Calls `then` in a later turn of the loop, if this object still exists.
+  template <class Then>
+  void later(Then then) {
+    asio::post(io_, [weak = weak_from_this(), then = std::move(then)] {
+      if (const auto self = weak.lock()) then();
     });
   }
 
@@ -245,11 +251,9 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   }
 
   bool serve_later(const ConnectionPtr& connection) {
-    asio::post(io_, [weak = weak_from_this(), connection] {
-      const auto self = weak.lock();
-      if (!self) return;
-      self->work();  // otherwise many connections that continue would pile up work
-      if (!connection->closed || must_go_on(connection)) self->serve(connection);
+    later([this, connection] {
+      work();  // otherwise many connections that continue would pile up work
+      if (!connection->closed || must_go_on(connection)) serve(connection);
     });
     return false;
   }
@@ -258,11 +262,9 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
   void work_later() {
     if (is_working_ || !state_.has_work()) return;
     is_working_ = true;
-    asio::post(io_, [weak = weak_from_this()] {
-      const auto self = weak.lock();
-      if (!self) return;
-      self->is_working_ = false;
-      self->work();
+    later([this] {
+      is_working_ = false;
+      work();
     });
   }
 

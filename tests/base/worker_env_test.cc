@@ -112,6 +112,7 @@ TEST(WorkerEnv, NamesTheVariableThatIsWrong) {
       {{{"WORLD_SIZE", "2"}}, "RANK"},
       {{{"RANK", "2"}, {"WORLD_SIZE", "2"}},
        "RANK: invalid value '2' (expected an integer from 0 to 1)"},
+      {{{"RANK", "1"}, {"WORLD_SIZE", "1"}}, "RANK: invalid value '1' (expected 0)"},
       {{{"RANK", "-1"}, {"WORLD_SIZE", "2"}}, "RANK"},
       {{{"RANK", "0x1"}, {"WORLD_SIZE", "2"}}, "invalid value '0x1' (expected an integer"},
       {{{"RANK", ""}, {"WORLD_SIZE", "2"}}, "RANK"},

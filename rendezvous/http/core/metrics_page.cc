@@ -121,20 +121,17 @@ void by_job(Page& page, const ListedJobs& jobs, std::string_view name, std::stri
 
 void add_jobs(Page& page, const JobTable& table) {
   const std::vector<const Membership*> jobs = table.jobs();
-  std::uint64_t forming = 0;
-  std::uint64_t running = 0;
+  std::map<JobPhase, std::uint64_t> in_phase;
   std::uint64_t members = 0;
   for (const Membership* job : jobs) {
-    forming += job->phase() == JobPhase::kForming ? 1 : 0;
-    running += job->phase() == JobPhase::kRunning ? 1 : 0;
+    ++in_phase[job->phase()];
     members += job->connected_count();
   }
   page.family("ddprun_jobs", Kind::kGauge,
               "Jobs that the service knows; of ended jobs those whose verdict it remembers.");
-  page.sample(label("phase", enum_name(kJobPhaseWords, JobPhase::kForming)), forming);
-  page.sample(label("phase", enum_name(kJobPhaseWords, JobPhase::kRunning)), running);
-  page.sample(label("phase", enum_name(kJobPhaseWords, JobPhase::kEnded)),
-              jobs.size() - forming - running);
+  for (const auto& [phase, word] : kJobPhaseWords) {
+    page.sample(label("phase", word), in_phase[phase]);
+  }
   page.gauge("ddprun_members", "Agents that are connected.", members);
 
   const JobCounts& counts = table.counts();
@@ -166,7 +163,7 @@ void add_jobs(Page& page, const JobTable& table) {
   by_job(page, listed, "ddprun_job_restarts_allowed", "The job's restart budget.",
          [](const Membership& job) { return job.spec().max_restarts; });
   page.gauge("ddprun_jobs_not_listed", "Running jobs that have no series of their own here.",
-             forming + running - listed.size());
+             jobs.size() - in_phase[JobPhase::kEnded] - listed.size());
 }
 
 void add_connections(Page& page, const JobTable& table, const Figures& figures) {

@@ -52,7 +52,7 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
     jobs_.emplace(id, std::move(job));
   }
   // Jobs without a number ended before numbers were recorded: they come first, by id.
-  std::stable_sort(ended_.begin(), ended_.end(), [this](const auto& a, const auto& b) {
+  std::ranges::stable_sort(ended_, [this](const auto& a, const auto& b) {
     return jobs_.at(a).end_number < jobs_.at(b).end_number;
   });
 }
@@ -142,11 +142,9 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
   const bool is_agents = agent != agents_.end();
   const std::string id = is_agents ? agent->second.job : request.job;
   const auto found = jobs_.find(id);
-  const auto answer = [&](Answer words, std::uint64_t after) {
-    out.sends.push_back({origin.connection, std::move(words), after, !is_agents});
-  };
   const auto refuse = [&](std::string why) {
-    answer({.number = request.number, .done = false, .text = std::move(why)}, 0);
+    Answer answer{.number = request.number, .done = false, .text = std::move(why)};
+    out.sends.push_back({origin.connection, std::move(answer), 0, !is_agents});
   };
   const bool is_about_all = id.empty() && request.what == UserRequest::What::kStatus;
   if (found == jobs_.end() && !is_about_all) {
@@ -171,7 +169,9 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
     if (!inquiries_.has_room(id)) {
       return refuse("too many commands read the output of workers: try again in a moment");
     }
-    return inquire(origin.connection, request, now, out);
+    return hand_on(inquiries_.begin(origin.connection, id, request,
+                                    nodes_of(job.membership, request.rank), now),
+                   out);
   }
   const bool watches = !is_agents && request.what == UserRequest::What::kStop;
   if (watches && watchers_.size() >= kWatchersKept) {
@@ -181,22 +181,12 @@ void JobTable::request(const Origin& origin, const UserRequest& request, TimePoi
   record(job, now, out);
   Answer said = std::move(*begun.answer);
   const bool waits = watches && said.done;
-  if (waits) {
-    out.sends.push_back({origin.connection, std::move(said), job.last_change});
-    watchers_[origin.connection] = id;
-  } else {
-    answer(std::move(said), job.last_change);
-  }
+  if (waits) watchers_[origin.connection] = id;
+  out.sends.push_back({origin.connection, std::move(said), job.last_change, !is_agents && !waits});
   forward(id, std::move(begun), now, out);
 }
 
 // --- output of workers --------------------------------------------------------------------------
-
-void JobTable::inquire(AgentConnectionId reader, const UserRequest& request, TimePoint now,
-                       ServiceOutput& out) {
-  const Membership& job = jobs_.at(request.job).membership;
-  hand_on(inquiries_.begin(reader, request.job, request, nodes_of(job, request.rank), now), out);
-}
 
 std::vector<OutputInquiries::Node> JobTable::nodes_of(const Membership& job,
                                                       std::optional<Rank> rank) const {
@@ -219,13 +209,19 @@ void JobTable::see_nodes(const std::string& job_id, TimePoint now, ServiceOutput
 
 void JobTable::hand_on(InquiryOutput&& from, ServiceOutput& out) {
   for (InquiryOutput::AddressedRequest& one : from.tells) {
-    const auto connection = connections_.find(one.agent_id);
-    if (connection == connections_.end()) continue;
-    out.sends.push_back({.connection = connection->second, .message = std::move(one.what)});
+    send_to(one.agent_id, std::move(one.what), 0, out);
   }
   for (InquiryOutput::Said& one : from.says) {
     out.sends.push_back({one.reader, std::move(one.message), one.after, one.last});
   }
+}
+
+// Sends a message to an agent, if it is connected. `after`: as in ServiceOutput::Send.
+void JobTable::send_to(const std::string& agent_id, ServiceMessage message, std::uint64_t after,
+                       ServiceOutput& out) const {
+  const auto connection = connections_.find(agent_id);
+  if (connection == connections_.end()) return;
+  out.sends.push_back({connection->second, std::move(message), after});
 }
 
 ServiceOutput JobTable::all_sent(AgentConnectionId connection, TimePoint now) {
@@ -268,7 +264,7 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserI
                                          TimePoint now) {
   const auto found = jobs_.find(hello.job.id);
   if (found == jobs_.end()) {
-    const bool is_over = std::find(over_.begin(), over_.end(), hello.instance) != over_.end();
+    const bool is_over = std::ranges::find(over_, hello.instance) != over_.end();
     if (!is_over) return begin_job(hello, user, now);
     return Error{.kind = ErrorKind::kStopped, .cause = ended_and_forgotten(hello.job.id)};
   }
@@ -473,19 +469,14 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
   Job& job = jobs_.at(job_id);
   record(job, now, out);
   for (AddressedDirective& tell : from.tells) {
-    const auto connection = connections_.find(tell.agent_id);
-    if (connection == connections_.end()) continue;
     std::visit(
-        [&](auto&& directive) {
-          out.sends.push_back(
-              {connection->second, std::forward<decltype(directive)>(directive), job.last_change});
+        [&](auto& directive) {
+          send_to(tell.agent_id, std::move(directive), job.last_change, out);
         },
-        std::move(tell.directive));
+        tell.directive);
   }
   for (const MembershipOutput::PassOnTo& one : from.pass_ons) {
-    const auto connection = connections_.find(one.agent_id);
-    if (connection == connections_.end()) continue;
-    out.sends.push_back({.connection = connection->second, .message = one.what});
+    send_to(one.agent_id, one.what, 0, out);
   }
   for (std::string& line : from.log) out.log.push_back(std::move(line));
   counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
@@ -496,7 +487,7 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (!over) return;
   hand_on(inquiries_.job_ended(job_id, *job.membership.verdict(), job.last_change, now), out);
-  if (std::find(ended_.begin(), ended_.end(), job_id) == ended_.end()) {
+  if (std::ranges::find(ended_, job_id) == ended_.end()) {
     ended_.push_back(job_id);
     count_end(*job.membership.verdict());
   }
@@ -531,7 +522,7 @@ void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {
 
 void JobTable::forget_old_verdicts(ServiceOutput& out) {
   while (ended_.size() > kEndedJobsKept) {
-    const auto quiet = std::find_if(ended_.begin(), ended_.end(), [&](const std::string& id) {
+    const auto quiet = std::ranges::find_if(ended_, [&](const std::string& id) {
       return jobs_.at(id).membership.connected_count() == 0;
     });
     if (quiet == ended_.end()) return;

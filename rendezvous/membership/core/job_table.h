@@ -200,12 +200,12 @@ class JobTable {
 
   void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
   void request(const Origin& origin, const UserRequest& request, TimePoint now, ServiceOutput& out);
-  void inquire(AgentConnectionId reader, const UserRequest& request, TimePoint now,
-               ServiceOutput& out);
   std::vector<OutputInquiries::Node> nodes_of(const Membership& job,
                                               std::optional<Rank> rank) const;
   void see_nodes(const std::string& job_id, TimePoint now, ServiceOutput& out);
   void hand_on(InquiryOutput&& from, ServiceOutput& out);
+  void send_to(const std::string& agent_id, ServiceMessage message, std::uint64_t after,
+               ServiceOutput& out) const;
   void tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
                      std::uint64_t after, ServiceOutput& out);
   Result<Job*> job_for(const Hello& hello, std::optional<UserId> user, TimePoint now);

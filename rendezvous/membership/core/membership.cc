@@ -1,6 +1,7 @@
 #include "rendezvous/membership/core/membership.h"
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 #include <utility>
@@ -34,7 +35,7 @@ std::string replacements(const std::vector<NodeCandidate>& nodes,
     const std::optional<int> rank = nodes[i].previous_rank;
     if (nodes[i].failures == 0 || !rank || *rank < 0) continue;
     if (static_cast<std::size_t>(*rank) >= order.size()) continue;
-    if (std::find(order.begin(), order.end(), i) != order.end()) continue;
+    if (std::ranges::find(order, i) != order.end()) continue;
     told.push_back(nodes[order[static_cast<std::size_t>(*rank)]].host + " replaces " +
                    nodes[i].host + ", whose workers were the first to fail in " +
                    std::to_string(nodes[i].failures) + " generations");
@@ -83,8 +84,8 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
   recount_all();
   for (const WorkerEnd& end : state.ends) ends_.push_back({end, now - end.age});
   if (!ends_.empty()) ends_known_at_ = now;
-  look_ = std::any_of(state.ends.begin(), state.ends.end(),
-                      [](const WorkerEnd& end) { return end.kind == EndKind::kHung; });
+  look_ = std::ranges::any_of(state.ends,
+                              [](const WorkerEnd& end) { return end.kind == EndKind::kHung; });
 }
 
 // --- state that survives a restart of the service ------------------------------------------------
@@ -141,24 +142,17 @@ void Membership::set_service_address(const std::string& address) {
 
 namespace {
 
-void add(Membership::Tally& sum, const Membership::Tally& one) {
-  sum.connected += one.connected;
-  sum.busy += one.busy;
-  sum.available += one.available;
-  sum.assigned += one.assigned;
-  sum.finished += one.finished;
-  sum.present += one.present;
-  sum.quit += one.quit;
+using Tally = Membership::Tally;
+constexpr std::array kCounts{&Tally::connected, &Tally::busy,     &Tally::available,
+                             &Tally::assigned,  &Tally::finished, &Tally::present,
+                             &Tally::quit};
+
+void add(Tally& sum, const Tally& one) {
+  for (const auto count : kCounts) sum.*count += one.*count;
 }
 
-void subtract(Membership::Tally& sum, const Membership::Tally& one) {
-  sum.connected -= one.connected;
-  sum.busy -= one.busy;
-  sum.available -= one.available;
-  sum.assigned -= one.assigned;
-  sum.finished -= one.finished;
-  sum.present -= one.present;
-  sum.quit -= one.quit;
+void subtract(Tally& sum, const Tally& one) {
+  for (const auto count : kCounts) sum.*count -= one.*count;
 }
 
 }  // namespace
@@ -226,27 +220,23 @@ bool Membership::is_consistent() const {
 
 std::optional<std::string> Membership::refusal(const Hello& hello) const {
   const JobSpec& theirs = hello.job;
+  const auto differs = [this](const std::string& with) {
+    return named() + " was started with " + with + ": give every node the same";
+  };
   if (theirs.nodes != spec_.nodes) {
-    return "job '" + spec_.id + "' was started with --nnodes=" + to_text(spec_.nodes) +
-           ", not --nnodes=" + to_text(theirs.nodes) + ": give every node the same";
+    return differs("--nnodes=" + to_text(spec_.nodes) + ", not --nnodes=" + to_text(theirs.nodes));
   }
   if (theirs.max_restarts != spec_.max_restarts) {
-    return "job '" + spec_.id +
-           "' was started with --max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
-           std::to_string(theirs.max_restarts) + ": give every node the same";
+    return differs("--max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
+                   std::to_string(theirs.max_restarts));
   }
   if (theirs.restart_rules != spec_.restart_rules) {
-    return "job '" + spec_.id +
-           "' was started with another --restart-window, --no-restart-on or --restart-on-progress: "
-           "give every node the same";
+    return differs("another --restart-window, --no-restart-on or --restart-on-progress");
   }
-  if (theirs.on_join != spec_.on_join) {
-    return "job '" + spec_.id + "' was started with another --on-join: give every node the same";
-  }
+  if (theirs.on_join != spec_.on_join) return differs("another --on-join");
   if (theirs.node_failures != spec_.node_failures) {
-    return "job '" + spec_.id +
-           "' was started with --node-failures=" + std::to_string(spec_.node_failures) + ", not " +
-           std::to_string(theirs.node_failures) + ": give every node the same";
+    return differs("--node-failures=" + std::to_string(spec_.node_failures) + ", not " +
+                   std::to_string(theirs.node_failures));
   }
   if (!is_possible(hello.status.generation)) {
     return "no service has ever begun generation " + ddprun::to_text(hello.status.generation);
@@ -254,8 +244,8 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
   const std::optional<int> wanted = hello.node.node_rank;
   if (!wanted) return std::nullopt;
   if (*wanted < 0 || *wanted >= spec_.nodes.max) {
-    return "--node-rank: invalid value '" + std::to_string(*wanted) + "' (expected 0 to " +
-           std::to_string(spec_.nodes.max - 1) + ")";
+    return "--node-rank: invalid value '" + std::to_string(*wanted) + "' (expected 0" +
+           (spec_.nodes.max > 1 ? " to " + std::to_string(spec_.nodes.max - 1) : "") + ")";
   }
   for (const auto& [id, member] : members_) {
     if (id != hello.node.agent_id && member.connected && member.node.node_rank == wanted) {
@@ -283,8 +273,8 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   if (has_lease(member) && (!first_lease_ || lease_end < *first_lease_)) first_lease_ = lease_end;
   std::erase(missing_, hello.node.host);
   if (is_new && phase_ != JobPhase::kEnded) {
-    note(hello.node.host + " joined job '" + spec_.id + "' with " +
-             std::to_string(hello.node.slots) + " slots (" + presence() + ")",
+    note(hello.node.host + " joined " + named() + " with " + std::to_string(hello.node.slots) +
+             " slots (" + presence() + ")",
          now, out);
   }
   if (recall_until_) recall(member, hello);
@@ -292,9 +282,9 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   MembershipOutput then = status(hello.node.agent_id, hello.status, now);
   then.log.insert(then.log.begin(), out.log.begin(), out.log.end());
   out = std::move(then);
-  const bool told = std::any_of(
-      out.tells.begin(), out.tells.end(),
-      [&](const AddressedDirective& tell) { return tell.agent_id == hello.node.agent_id; });
+  const bool told = std::ranges::any_of(out.tells, [&](const AddressedDirective& tell) {
+    return tell.agent_id == hello.node.agent_id;
+  });
   if (!told) tell(*members_.find(hello.node.agent_id), out);
   return out;
 }
@@ -374,7 +364,7 @@ MembershipOutput Membership::left(const std::string& agent_id, const Leave& leav
   if (leave.signal == 0) {
     // The reason becomes part of texts that are sent and kept within the same limit, so it is
     // clipped.
-    lose(found, clipped(leave.reason, kMaxMessageBytes), now, out);
+    lose(found, NodeLoss::kReported, clipped(leave.reason, kMaxMessageBytes), now, out);
   } else {
     const Member member = found->second;
     erase(found);
@@ -394,10 +384,8 @@ void Membership::note_leaving(const Member& member, int signal, TimePoint now,
   const std::string what = member.node.host + " received " + signal_name(signal);
   if ((!is_elastic() || member.local) && !ending_) {
     note(what, now, out);
-    Verdict verdict;
-    verdict.exit_code = exit_code_of_signal(signal);
-    verdict.headline = std::string(kStopped) + what;
-    ending_ = std::move(verdict);
+    ending_ =
+        Verdict{.exit_code = exit_code_of_signal(signal), .headline = std::string(kStopped) + what};
   }
   if (phase_ == JobPhase::kRunning) begin_forming(what, now, out);
 }
@@ -412,7 +400,8 @@ MembershipOutput Membership::tick(TimePoint now) {
     const Member& member = current->second;
     if (member.local || now < member.last_heard + options_.lease) continue;
     if (member.awaited && recall_until_) continue;  // settle_recall() judges its absence
-    lose(current, std::string(kSilentFor) + to_text(options_.lease), now, out);
+    lose(current, NodeLoss::kLeaseExpired, std::string(kSilentFor) + to_text(options_.lease), now,
+         out);
     ++out.lease_losses;
   }
   find_first_lease();
@@ -479,7 +468,7 @@ std::vector<Membership::Members::iterator> Membership::candidates() {
 
 bool Membership::someone_may_join_now() const {
   if (tally_.available == 0) return false;
-  return std::any_of(members_.begin(), members_.end(), [this](const auto& entry) {
+  return std::ranges::any_of(members_, [this](const auto& entry) {
     const Member& member = entry.second;
     return !member.assignment && is_available(member) && may_join_now(member);
   });
@@ -489,7 +478,7 @@ bool Membership::someone_may_join_now() const {
 // list. A known end keeps the time at which it was first reported.
 void Membership::collect(const Member& member, TimePoint now) {
   for (const WorkerEnd& end : member.status.ends) {
-    const bool known = std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
+    const bool known = std::ranges::any_of(ends_, [&](const DatedEnd& dated) {
       return dated.end.rank == end.rank && dated.end.kind != EndKind::kNodeLost;
     });
     if (known) continue;
@@ -504,9 +493,8 @@ void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) 
   ends_.push_back({bounded(end), when});
   if (ends_.size() <= kEndsKept) return;
   for (DatedEnd& dated : ends_) dated.end = dated.as_of(now);
-  ends_.erase(std::max_element(
-      ends_.begin(), ends_.end(),
-      [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
+  ends_.erase(std::ranges::max_element(
+      ends_, [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
 }
 
 void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
@@ -521,17 +509,17 @@ void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutp
   }
 }
 
-void Membership::lose(Members::iterator it, std::string how, TimePoint now, MembershipOutput& out) {
+void Membership::lose(Members::iterator it, NodeLoss loss, std::string how, TimePoint now,
+                      MembershipOutput& out) {
   const Member member = it->second;
   erase(it);
   if (!member.assignment) {
     note(member.node.host + " is gone: " + how, now, out);
     return;
   }
-  const bool fell_silent = how.starts_with(kSilentFor);
-  WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how)};
+  WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how), .loss = loss};
   // The longest time between two heartbeats (LeaseTimes::longest_heartbeat).
-  if (fell_silent) end.unseen = options_.lease / 4;
+  if (loss == NodeLoss::kLeaseExpired) end.unseen = options_.lease / 4;
   missing_.push_back(member.node.host);
   // The node was alive when it was last heard. Its loss affected other nodes only after that.
   add_lost_node(member, std::move(end), member.last_heard);
@@ -545,10 +533,8 @@ void Membership::lose(Members::iterator it, std::string how, TimePoint now, Memb
 // newcomer.
 void Membership::advance_running(TimePoint now, MembershipOutput& out) {
   if (tally_.finished == tally_.assigned) {
-    Verdict verdict;
-    verdict.success = true;
-    verdict.headline = "every worker ended with 0";
-    const bool was_asked = std::any_of(members_.begin(), members_.end(), [](const auto& entry) {
+    Verdict verdict{.success = true, .headline = "every worker ended with 0"};
+    const bool was_asked = std::ranges::any_of(members_, [](const auto& entry) {
       return entry.second.assignment && entry.second.status.asked_to_save;
     });
     if (was_asked) {
@@ -599,11 +585,10 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
       for (const auto& member : members_) tell(member, out);
     }
     if (now >= forming_since_ + spec_.join_timeout) {
-      Verdict verdict;
-      verdict.exit_code = to_int(ExitCode::kJoinTimeout);
-      verdict.headline = "not enough nodes within " + to_text(spec_.join_timeout) +
-                         " (--rdzv-conf=join_timeout): " + presence();
-      end(std::move(verdict), now, out);
+      end({.exit_code = to_int(ExitCode::kJoinTimeout),
+           .headline = "not enough nodes within " + to_text(spec_.join_timeout) +
+                       " (--rdzv-conf=join_timeout): " + presence()},
+          now, out);
     }
     return;
   }
@@ -678,7 +663,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
     if (!member.second.assignment) tell(member, out);
   }
   ++out.generations_formed;
-  note("job '" + spec_.id + "': generation " + ddprun::to_text(generation_) + " with " +
+  note(named() + ": generation " + ddprun::to_text(generation_) + " with " +
            std::to_string(world_size) + " workers on " + counted(order.size(), "node") + " (" +
            reason_ + ")",
        now, out);
@@ -692,7 +677,7 @@ void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
   ending_.reset();
   last_call_.reset();
   verdict_ = std::move(verdict);
-  note("job '" + spec_.id + "' ended: " + verdict_->headline, now, out);
+  note(named() + " ended: " + verdict_->headline, now, out);
   for (const auto& member : members_) tell(member, out);
 }
 
@@ -798,7 +783,7 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   pause_ = decision.pause;
   not_before_ = now + pause_;
   if (pause_ > Duration(0)) {
-    note("job '" + spec_.id + "': " + words_of_pause(), now, out);
+    note(named() + ": " + words_of_pause(), now, out);
     for (const auto& member : members_) tell(member, out);
   }
   return true;
@@ -807,7 +792,7 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
 // Returns whether all hung ranks are on one node. If ranks of several nodes hang, one node is
 // hardly the cause.
 bool Membership::hangs_on_one_node() const {
-  return std::all_of(ends_.begin(), ends_.end(), [this](const DatedEnd& dated) {
+  return std::ranges::all_of(ends_, [this](const DatedEnd& dated) {
     return dated.end.kind != EndKind::kHung || dated.end.host == ends_.front().end.host;
   });
 }
@@ -833,10 +818,10 @@ std::string Membership::blame_of(const std::string& host) const {
 
 Verdict Membership::verdict_of_failure() const {
   const WorkerEnd& first = ends_.front().end;
-  Verdict verdict{.exit_code = exit_code_of(first)};
-  verdict.generation = generation_;
-  verdict.restarts_used = budget_.used();
-  verdict.max_restarts = spec_.max_restarts;
+  Verdict verdict{.exit_code = exit_code_of(first),
+                  .generation = generation_,
+                  .restarts_used = budget_.used(),
+                  .max_restarts = spec_.max_restarts};
   // If the first end is a rank that left early with 0, the code is that of the rank that
   // failed because of it.
   for (const DatedEnd& dated : ends_) {

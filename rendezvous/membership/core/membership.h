@@ -287,7 +287,8 @@ class Membership {
   std::vector<WorkerEnd> give_up_awaited(const std::set<NodeRank>& here);
   void take_over(TimePoint now, MembershipOutput& out);
   void begin_forming(std::string reason, TimePoint now, MembershipOutput& out);
-  void lose(Members::iterator member, std::string how, TimePoint now, MembershipOutput& out);
+  void lose(Members::iterator member, NodeLoss loss, std::string how, TimePoint now,
+            MembershipOutput& out);
   void note_leaving(const Member& member, int signal, TimePoint now, MembershipOutput& out);
   void stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out);
   void restart_for(const UserRequest& request, TimePoint now, MembershipOutput& out);
@@ -315,6 +316,7 @@ class Membership {
   Assignment part_of(const Member& member) const;
   Directive directive_for(const Member& member) const;
   void tell(const Members::value_type& member, MembershipOutput& out) const;
+  std::string named() const { return "job '" + spec_.id + "'"; }
   std::string words_of_pause() const;
   std::string presence() const;
   std::string missing() const;

@@ -7,9 +7,8 @@ namespace ddprun {
 int NodeFailures::blame(const std::string& host) {
   const int count = ++counts_[host];
   if (counts_.size() > kHostsKept) {
-    counts_.erase(
-        std::min_element(counts_.begin(), counts_.end(),
-                         [](const auto& a, const auto& b) { return a.second < b.second; }));
+    counts_.erase(std::ranges::min_element(
+        counts_, [](const auto& a, const auto& b) { return a.second < b.second; }));
   }
   return count;
 }

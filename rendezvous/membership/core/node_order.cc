@@ -55,7 +55,7 @@ std::vector<std::size_t> pool_of(const std::vector<NodeCandidate>& candidates, s
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     (candidates[i].failures > 0 ? failed : pool).push_back(i);
   }
-  std::sort(failed.begin(), failed.end(), [&](std::size_t x, std::size_t y) {
+  std::ranges::sort(failed, [&](std::size_t x, std::size_t y) {
     const NodeCandidate& a = candidates[x];
     const NodeCandidate& b = candidates[y];
     if (a.failures != b.failures) return a.failures < b.failures;
@@ -100,9 +100,10 @@ std::vector<std::size_t> order_nodes(const std::vector<NodeCandidate>& candidate
     if (!wanted || !claim(i, *wanted)) newcomers.push_back(i);
   }
 
-  std::sort(newcomers.begin(), newcomers.end(),
-            [&](std::size_t x, std::size_t y) { return by_name(candidates[x], candidates[y]); });
-  std::sort(displaced.begin(), displaced.end(), [&](std::size_t x, std::size_t y) {
+  std::ranges::sort(newcomers, [&](std::size_t x, std::size_t y) {
+    return by_name(candidates[x], candidates[y]);
+  });
+  std::ranges::sort(displaced, [&](std::size_t x, std::size_t y) {
     return *candidates[x].previous_rank > *candidates[y].previous_rank;
   });
 

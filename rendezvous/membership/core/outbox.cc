@@ -11,7 +11,7 @@ std::optional<Outbox::Send> Outbox::put(Send send) {
   if (send.after <= durable_ && !(passes_on && before != waiting_.end())) return send;
   std::deque<Send>& waiting = waiting_[send.connection];
   const auto count = [&](auto is_one) {
-    return static_cast<std::size_t>(std::count_if(waiting.begin(), waiting.end(), is_one));
+    return static_cast<std::size_t>(std::ranges::count_if(waiting, is_one));
   };
   const auto is_passed_on = [](const Send& one) {
     return std::holds_alternative<ForwardSignal>(one.message);

@@ -143,8 +143,8 @@ OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator 
 // --- readers ------------------------------------------------------------------------------------
 
 bool OutputInquiries::has_room(const std::string& job) const {
-  const auto of_job = std::count_if(inquiries_.begin(), inquiries_.end(),
-                                    [&](const auto& one) { return one.second.job == job; });
+  const auto of_job =
+      std::ranges::count_if(inquiries_, [&](const auto& one) { return one.second.job == job; });
   return inquiries_.size() < kOfAll && static_cast<std::size_t>(of_job) < kOfJob;
 }
 
@@ -159,12 +159,7 @@ InquiryOutput OutputInquiries::begin(AgentConnectionId reader, const std::string
   inquiry.job = job;
   inquiry.request = request;
   say(inquiry, {}, out);  // tells the reader that the request is accepted
-  InquiryOutput rest = see(at->first, nodes, now);
-  for (InquiryOutput::AddressedRequest& one : rest.tells) {
-    one.what.lines = request.lines;
-    out.tells.push_back(std::move(one));
-  }
-  for (InquiryOutput::Said& one : rest.says) out.says.push_back(std::move(one));
+  ask_nodes(at, nodes, request.lines, now, out);
   return out;
 }
 
@@ -172,7 +167,12 @@ InquiryOutput OutputInquiries::see(std::uint64_t number, const std::vector<Node>
                                    TimePoint now) {
   InquiryOutput out;
   const auto at = inquiries_.find(number);
-  if (at == inquiries_.end()) return out;
+  if (at != inquiries_.end()) ask_nodes(at, nodes, kMaxLogLines, now, out);
+  return out;
+}
+
+void OutputInquiries::ask_nodes(Inquiries::iterator at, const std::vector<Node>& nodes, int lines,
+                                TimePoint now, InquiryOutput& out) {
   Inquiry& inquiry = at->second;
   std::vector<std::string> unreachable;
   std::vector<std::string> too_old;
@@ -190,29 +190,23 @@ InquiryOutput OutputInquiries::see(std::uint64_t number, const std::vector<Node>
       inquiry.sources[node.agent_id] = {node.host, State::kGone};
       unreachable.push_back(node.host);
     } else {
-      ask(*at, node, is_new ? kMaxLogLines : 0, now, out);
+      ask(*at, node, is_new ? lines : 0, now, out);
     }
   }
+  const std::string missing = told_by(inquiry.request) + " is missing; ";
   if (!unreachable.empty()) {
-    say(inquiry,
-        {.text = told_by(inquiry.request) + " is missing; cannot reach: " + list_of(unreachable)},
-        out);
+    say(inquiry, {.text = missing + "cannot reach: " + list_of(unreachable)}, out);
   }
   if (!too_old.empty()) {
-    say(inquiry,
-        {.text = told_by(inquiry.request) + " is missing; too old to send it: ddprun on " +
-                 list_of(too_old)},
-        out);
+    say(inquiry, {.text = missing + "too old to send it: ddprun on " + list_of(too_old)}, out);
   }
   go_on(at, now, out);
-  return out;
 }
 
 InquiryOutput OutputInquiries::reader_has_room(AgentConnectionId reader, TimePoint now) {
   InquiryOutput out;
-  const auto found = find(reader);
-  if (found == inquiries_.end()) return out;
-  const auto at = inquiries_.find(found->first);
+  const auto at = find(reader);
+  if (at == inquiries_.end()) return out;
   at->second.unread = 0;
   say_dropped(at->second, out);
   go_on(at, now, out);
@@ -234,9 +228,12 @@ std::vector<AgentConnectionId> OutputInquiries::readers() const {
   return all;
 }
 
-OutputInquiries::Inquiries::const_iterator OutputInquiries::find(AgentConnectionId reader) const {
-  return std::find_if(inquiries_.begin(), inquiries_.end(),
-                      [&](const auto& one) { return one.second.reader == reader; });
+OutputInquiries::Inquiries::iterator OutputInquiries::find(AgentConnectionId reader) {
+  return std::ranges::find(inquiries_, reader, reader_of);
+}
+
+bool OutputInquiries::is_reader(AgentConnectionId reader) const {
+  return std::ranges::count(inquiries_, reader, reader_of) > 0;
 }
 
 // --- agents -------------------------------------------------------------------------------------

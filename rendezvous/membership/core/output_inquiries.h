@@ -90,7 +90,7 @@ class OutputInquiries {
   // no effect on other connections.
   InquiryOutput reader_has_room(AgentConnectionId reader, TimePoint now);
   InquiryOutput reader_gone(AgentConnectionId reader);
-  bool is_reader(AgentConnectionId reader) const { return find(reader) != inquiries_.end(); }
+  bool is_reader(AgentConnectionId reader) const;
   std::vector<AgentConnectionId> readers() const;
 
   // Followed: an inquiry that follows a job, and the rank that it wants. Call see() for each
@@ -150,10 +150,14 @@ class OutputInquiries {
   static void give_turns(Inquiries::value_type& inquiry, TimePoint now, InquiryOutput& out);
   static void look_for_late(Inquiry& inquiry, TimePoint now, InquiryOutput& out);
   static void tell_end(const Inquiries::value_type& inquiry, InquiryOutput& out);
+  // Asks the nodes that were not asked yet for that many earlier lines.
+  void ask_nodes(Inquiries::iterator inquiry, const std::vector<Node>& nodes, int lines,
+                 TimePoint now, InquiryOutput& out);
   // Continues an inquiry after any event. Returns the next inquiry.
   Inquiries::iterator go_on(Inquiries::iterator inquiry, TimePoint now, InquiryOutput& out);
   InquiryOutput lose(const std::string& agent_id, State state, TimePoint now);
-  Inquiries::const_iterator find(AgentConnectionId reader) const;
+  static AgentConnectionId reader_of(const Inquiries::value_type& one) { return one.second.reader; }
+  Inquiries::iterator find(AgentConnectionId reader);
 
   Inquiries inquiries_;
   std::uint64_t last_number_ = 0;

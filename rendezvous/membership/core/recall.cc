@@ -140,7 +140,7 @@ void Membership::take_over(TimePoint now, MembershipOutput& out) {
     member.checkpoints_seen = checkpoints_;
     if (member.assignment) reason_ = member.assignment->reason;
   }
-  note("job '" + spec_.id + "': took over generation " + ddprun::to_text(generation_) + ", " +
+  note(named() + ": took over generation " + ddprun::to_text(generation_) + ", " +
            budget_.in_words(now) + " restarts used" +
            (remembers_ ? "" : "; its history before that is lost"),
        now, out);

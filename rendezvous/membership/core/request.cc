@@ -17,7 +17,7 @@ MembershipOutput Membership::request(const UserRequest& request, TimePoint now) 
   Answer& answer = out.answer.emplace();
   answer.number = request.number;
   if (phase_ == JobPhase::kEnded) {
-    answer.text = "job '" + spec_.id + "' has ended: " + verdict_->headline;
+    answer.text = named() + " has ended: " + verdict_->headline;
     return out;
   }
   switch (request.what) {
@@ -33,19 +33,16 @@ MembershipOutput Membership::request(const UserRequest& request, TimePoint now) 
 
 // Begins to stop the job. A second request may still remove the workers' grace period.
 void Membership::stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out) {
-  *out.answer = {
-      .number = request.number,
-      .done = true,
-      .text = "job '" + spec_.id + "' is being stopped on " + counted(members_.size(), "node")};
+  *out.answer = {.number = request.number,
+                 .done = true,
+                 .text = named() + " is being stopped on " + counted(members_.size(), "node")};
   const bool hurries = request.at_once && !at_once_;
   at_once_ = at_once_ || request.at_once;
   if (!ending_) {
     const std::string what = request.by + " asked for it" + (at_once_ ? ", at once" : "");
-    note("job '" + spec_.id + "' is being stopped: " + what, now, out);
-    Verdict verdict;
-    verdict.exit_code = exit_code_of_signal(SIGTERM);
-    verdict.headline = std::string(kStopped) + what;
-    ending_ = std::move(verdict);
+    note(named() + " is being stopped: " + what, now, out);
+    ending_ = Verdict{.exit_code = exit_code_of_signal(SIGTERM),
+                      .headline = std::string(kStopped) + what};
   }
   if (phase_ == JobPhase::kRunning) {
     begin_forming("the job is being stopped: " + request.by + " asked for it", now, out);
@@ -60,7 +57,7 @@ void Membership::stop_for(const UserRequest& request, TimePoint now, MembershipO
 void Membership::restart_for(const UserRequest& request, TimePoint now, MembershipOutput& out) {
   Answer& answer = *out.answer;
   if (ending_) {
-    answer.text = "job '" + spec_.id + "' is being stopped: " + ending_->headline;
+    answer.text = named() + " is being stopped: " + ending_->headline;
   } else if (recall_until_) {
     answer.text =
         "the rendezvous service has just been started and waits for nodes of the job that may be "
@@ -76,7 +73,7 @@ void Membership::restart_for(const UserRequest& request, TimePoint now, Membersh
     answer.text = "generation " + ddprun::to_text(generation_) + " ends and is formed again on " +
                   counted(tally_.assigned, "node") + "; this uses no restart";
     begin_forming("restart asked for by " + request.by, now, out);
-    note("job '" + spec_.id + "': " + reason_, now, out);
+    note(named() + ": " + reason_, now, out);
     advance(now, out);
   }
 }
@@ -84,7 +81,7 @@ void Membership::restart_for(const UserRequest& request, TimePoint now, Membersh
 void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) {
   Answer& answer = *out.answer;
   if (phase_ != JobPhase::kRunning) {
-    answer.text = "job '" + spec_.id + "' runs no workers now";
+    answer.text = named() + " runs no workers now";
     return;
   }
   int workers = 0;
@@ -115,8 +112,8 @@ void Membership::look_for_output(const UserRequest& request, Answer& answer) con
   answer.done = !nodes_of(request.rank).empty();
   if (answer.done) return;
   const bool is_rank_wrong = request.rank && !nodes_of(std::nullopt).empty();
-  answer.text = is_rank_wrong ? no_such_rank(*request.rank)
-                              : "job '" + spec_.id + "' runs no workers now: " + presence();
+  answer.text =
+      is_rank_wrong ? no_such_rank(*request.rank) : named() + " runs no workers now: " + presence();
 }
 
 std::vector<std::string> Membership::nodes_of(std::optional<Rank> rank) const {

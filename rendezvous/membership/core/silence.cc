@@ -37,9 +37,8 @@ void Membership::note_cut_off(const Member& member, const Hello& hello, TimePoin
   if (!ended || !ran) return;
   if (outage_ && last_heard <= outage_->ended) return;
   const TimePoint patience = last_heard + earliest_patience(options_.lease);
-  const bool failed_itself = std::any_of(is.ends.begin(), is.ends.end(), [&](const WorkerEnd& end) {
-    return is_own_failure(end, now - end.age, patience);
-  });
+  const bool failed_itself = std::ranges::any_of(
+      is.ends, [&](const WorkerEnd& end) { return is_own_failure(end, now - end.age, patience); });
   if (failed_itself) return;
   WorkerEnd end{.kind = EndKind::kNodeLost,
                 .message = "it was cut off from the rendezvous service for " +
@@ -74,9 +73,8 @@ void Membership::was_held_up(Duration time, TimePoint now) {
 // ended theirs.
 bool Membership::has_failed_itself() const {
   const TimePoint time = outage_->began + earliest_patience(options_.lease);
-  return std::any_of(ends_.begin(), ends_.end(), [&](const DatedEnd& dated) {
-    return is_own_failure(dated.end, dated.when, time);
-  });
+  return std::ranges::any_of(
+      ends_, [&](const DatedEnd& dated) { return is_own_failure(dated.end, dated.when, time); });
 }
 
 // Returns whether, in a recalled generation, a worker has failed by itself or a node was lost.
@@ -87,7 +85,7 @@ bool Membership::has_failed_before_stop() const {
   for (const DatedEnd& dated : ends_) {
     if (dated.end.after_stop) stopped = std::min(stopped, dated.when);
   }
-  return std::any_of(ends_.begin(), ends_.end(), [stopped](const DatedEnd& dated) {
+  return std::ranges::any_of(ends_, [stopped](const DatedEnd& dated) {
     const bool is_lost = dated.end.kind == EndKind::kNodeLost;
     return is_lost || is_own_failure(dated.end, dated.when, stopped);
   });
@@ -99,8 +97,8 @@ bool Membership::has_failed_before_stop() const {
 bool Membership::ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out) {
   if (!outage_ || now > outage_->ended + options_.lease || member.local) return false;
   if (has_failed_itself()) return false;
-  const auto host = std::find_if(members_.begin(), members_.end(),
-                                 [](const auto& entry) { return entry.second.local; });
+  const auto host =
+      std::ranges::find_if(members_, [](const auto& entry) { return entry.second.local; });
   std::string what = "the rendezvous service";
   if (host != members_.end()) what += " on " + host->second.node.host;
   what += " did not run for " + ddprun::to_text(outage_->ended - outage_->began);
@@ -124,14 +122,13 @@ bool Membership::ended_by_outage(const Member& member, TimePoint now, Membership
 // If every node except the one with the service fell silent, blames that one: its cable was
 // cut. With only two nodes it cannot be known which one was cut off.
 void Membership::blame_cut_off_service() {
-  const auto host = std::find_if(members_.begin(), members_.end(), [](const auto& entry) {
-    return entry.second.local && entry.second.assignment;
-  });
+  const auto host = std::ranges::find_if(
+      members_, [](const auto& entry) { return entry.second.local && entry.second.assignment; });
   if (host == members_.end()) return;
   const auto is_silent = [](const DatedEnd& dated) {
     return dated.end.kind == EndKind::kNodeLost && dated.end.unseen > Duration(0);
   };
-  const auto silent = std::count_if(ends_.begin(), ends_.end(), is_silent);
+  const auto silent = std::ranges::count_if(ends_, is_silent);
   if (silent < 2 || silent + 1 < host->second.assignment->node_count) return;
   TimePoint when = TimePoint::max();
   for (const DatedEnd& dated : ends_) {

@@ -15,9 +15,8 @@ namespace ddprun {
 
 std::string Membership::store_host_of(const Member& host) const {
   if (!is_loopback_host(host.node.address) || service_address_.empty()) return host.node.address;
-  const bool others_are_elsewhere =
-      std::any_of(members_.begin(), members_.end(),
-                  [](const auto& entry) { return !is_loopback_host(entry.second.node.address); });
+  const bool others_are_elsewhere = std::ranges::any_of(
+      members_, [](const auto& entry) { return !is_loopback_host(entry.second.node.address); });
   return others_are_elsewhere ? service_address_ : host.node.address;
 }
 

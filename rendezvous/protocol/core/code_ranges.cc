@@ -21,9 +21,8 @@ Result<CodeRange> parse_range(std::string_view text) {
 }  // namespace
 
 bool contains(const CodeRanges& ranges, int code) {
-  return std::any_of(ranges.begin(), ranges.end(), [code](const CodeRange& range) {
-    return code >= range.first && code <= range.last;
-  });
+  return std::ranges::any_of(
+      ranges, [code](const CodeRange& range) { return code >= range.first && code <= range.last; });
 }
 
 std::string to_text(const CodeRanges& ranges) {

@@ -56,7 +56,7 @@ inline std::string why_no_name(std::string_view text) {
   if (text.size() > kMaxNameBytes) {
     return "is longer than " + std::to_string(kMaxNameBytes) + " bytes";
   }
-  return std::any_of(text.begin(), text.end(), is_control) ? "has a control character" : "";
+  return std::ranges::any_of(text, is_control) ? "has a control character" : "";
 }
 
 // The number of nodes that a job takes. 1 <= min <= max <= kMaxNodes.

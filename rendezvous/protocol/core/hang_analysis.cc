@@ -18,6 +18,22 @@ std::string ranks_text(const Ranks& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + rank_ranges(ranks);
 }
 
+// Ranks that do the same.
+struct Waiting {
+  Ranks ranks;
+  Duration longest{};
+
+  void add(const WorkerSnapshot& one) {
+    ranks.push_back(one.rank.value);
+    longest = std::max(longest, one.waited);
+  }
+  // Returns ", where ranks 0,2 have waited 60.0 s".
+  std::string text() const {
+    return ", where " + ranks_text(ranks) + (ranks.size() == 1 ? " has" : " have") + " waited " +
+           to_text(longest);
+  }
+};
+
 bool is_in_collective(const WorkerSnapshot& one) {
   return one.flight == FlightState::kWaiting && one.peer < 0;
 }
@@ -83,7 +99,7 @@ const WorkerSnapshot* earliest_of(const std::vector<WorkerSnapshot>& all, std::u
 bool is_of_group(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& one,
                  std::uint64_t group) {
   if (group == 0 || one.group == group) return true;
-  return std::any_of(all.begin(), all.end(), [&](const WorkerSnapshot& other) {
+  return std::ranges::any_of(all, [&](const WorkerSnapshot& other) {
     return other.group == group && std::ranges::count(other.group_ranks, one.rank.value) > 0;
   });
 }
@@ -104,7 +120,7 @@ std::vector<const WorkerSnapshot*> behind(const std::vector<WorkerSnapshot>& all
   const auto is_outside = [](const WorkerSnapshot* one) {
     return one->flight == FlightState::kOutside;
   };
-  if (std::any_of(late.begin(), late.end(), is_outside)) {
+  if (std::ranges::any_of(late, is_outside)) {
     std::erase_if(late, [&](const WorkerSnapshot* one) { return !is_outside(one); });
   }
   if (!late.empty()) return late;
@@ -133,12 +149,10 @@ std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& wait
   std::map<std::string_view, std::vector<const WorkerSnapshot*>> by_call;
   for (const WorkerSnapshot* one : waiting) by_call[what_all_call(*one)].push_back(one);
   if (by_call.size() < 2) return std::nullopt;
-  const auto most = std::max_element(by_call.begin(), by_call.end(), [](auto& a, auto& b) {
-    return a.second.size() < b.second.size();
-  });
-  const auto as_many = std::count_if(by_call.begin(), by_call.end(), [&](const auto& one) {
-    return one.second.size() == most->second.size();
-  });
+  const auto most = std::ranges::max_element(
+      by_call, [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
+  const auto as_many = std::ranges::count_if(
+      by_call, [&](const auto& one) { return one.second.size() == most->second.size(); });
   Guilty guilty;
   Duration longest{};
   std::string calls;
@@ -152,8 +166,9 @@ std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& wait
     calls += (calls.empty() ? "" : ", ") + ranks_text(numbers) +
              (numbers.size() == 1 ? " is" : " are") + " in " + ranks.front()->call;
   }
-  std::sort(guilty.ranks.begin(), guilty.ranks.end(),
-            [](const WorkerSnapshot* a, const WorkerSnapshot* b) { return a->rank < b->rank; });
+  std::ranges::sort(guilty.ranks, [](const WorkerSnapshot* a, const WorkerSnapshot* b) {
+    return a->rank < b->rank;
+  });
   guilty.why = "as collective " + std::to_string(waiting.front()->collective) +
                of_group(*waiting.front()) + " " + calls + ", for " + to_text(longest);
   return guilty;
@@ -163,15 +178,13 @@ std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& wait
 Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapshot& earliest,
                      std::set<std::uint64_t> groups) {
   std::vector<const WorkerSnapshot*> in_it;
-  Ranks waiting;
-  Duration longest{};
+  Waiting waiting;
   for (const WorkerSnapshot& one : all) {
     const bool is_in_it = is_in_collective(one) && one.group == earliest.group &&
                           one.collective == earliest.collective;
     if (!is_in_it) continue;
     in_it.push_back(&one);
-    waiting.push_back(one.rank.value);
-    longest = std::max(longest, one.waited);
+    waiting.add(one);
   }
   if (std::optional<Guilty> guilty = of_mismatch(in_it)) return *guilty;
   std::vector<const WorkerSnapshot*> late = behind(all, earliest);
@@ -180,18 +193,17 @@ Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapsho
     if (!is_in_collective(*one) || groups.contains(one->group)) continue;
     return of_collective(all, *earliest_of(all, one->group), std::move(groups));
   }
-  const std::string waits = ranks_text(waiting) + (waiting.size() == 1 ? " has" : " have");
-  const std::string waited = ", where " + waits + " waited " + to_text(longest);
+  const std::string waited = waiting.text();
   if (!late.empty()) {
     return {std::move(late), "it has not come to " + call_text(earliest) + waited};
   }
   const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
-  if (!std::all_of(in_it.begin(), in_it.end(), goes_on)) {
+  if (!std::ranges::all_of(in_it, goes_on)) {
     std::erase_if(in_it, goes_on);
     return {std::move(in_it), "it is stopped in " + call_text(earliest) + waited};
   }
   return {std::move(in_it), "all known participants are in " + call_text(earliest) +
-                                ", which has not ended for " + to_text(longest)};
+                                ", which has not ended for " + to_text(waiting.longest)};
 }
 
 Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
@@ -200,11 +212,11 @@ Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
   for (const WorkerSnapshot& one : all) {
     if (one.flight != FlightState::kWaiting) continue;
     if (!waits) waits = &one;
-    const auto peer = std::find_if(all.begin(), all.end(), [&](const WorkerSnapshot& other) {
+    const auto peer = std::ranges::find_if(all, [&](const WorkerSnapshot& other) {
       return other.rank.value == one.peer && other.flight != FlightState::kWaiting;
     });
     if (peer == all.end()) continue;
-    if (std::count(guilty.ranks.begin(), guilty.ranks.end(), &*peer) == 0) {
+    if (std::ranges::count(guilty.ranks, &*peer) == 0) {
       guilty.ranks.push_back(&*peer);
     }
     if (guilty.why.empty()) {
@@ -223,22 +235,13 @@ Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
 
 // Returns "torch.distributed.all_reduce, where ranks 0,2 have waited 60.0 s", for each call.
 std::string distributed_waits(const std::vector<WorkerSnapshot>& all) {
-  struct Waiting {
-    Ranks ranks;
-    Duration longest{};
-  };
   std::map<std::string_view, Waiting> by_call;
   for (const WorkerSnapshot& one : all) {
-    if (one.waits_in.empty()) continue;
-    Waiting& waiting = by_call[one.waits_in];
-    waiting.ranks.push_back(one.rank.value);
-    waiting.longest = std::max(waiting.longest, one.waited);
+    if (!one.waits_in.empty()) by_call[one.waits_in].add(one);
   }
   std::string text;
   for (const auto& [call, waiting] : by_call) {
-    text += (text.empty() ? "" : ", nor to ") + std::string(call) + ", where " +
-            ranks_text(waiting.ranks) + (waiting.ranks.size() == 1 ? " has" : " have") +
-            " waited " + to_text(waiting.longest);
+    text += (text.empty() ? "" : ", nor to ") + std::string(call) + waiting.text();
   }
   return text;
 }
@@ -267,7 +270,7 @@ Guilty without_records(const std::vector<WorkerSnapshot>& all) {
     return guilty;
   }
   const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
-  if (!std::all_of(guilty.ranks.begin(), guilty.ranks.end(), goes_on)) {
+  if (!std::ranges::all_of(guilty.ranks, goes_on)) {
     std::erase_if(guilty.ranks, goes_on);
     guilty.why = "its process is stopped, and nothing was reported for " + to_text(longest);
     return guilty;
@@ -300,9 +303,9 @@ void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
   const auto waits = [](const WorkerSnapshot& one) {
     return one.flight == FlightState::kWaiting || !one.waits_in.empty();
   };
-  std::stable_sort(
-      snapshots.begin(), snapshots.end(),
-      [&](const WorkerSnapshot& a, const WorkerSnapshot& b) { return waits(a) < waits(b); });
+  std::ranges::stable_sort(snapshots, [&](const WorkerSnapshot& a, const WorkerSnapshot& b) {
+    return waits(a) < waits(b);
+  });
   if (snapshots.size() > kSnapshotsTold) snapshots.resize(kSnapshotsTold);
   std::set<std::uint64_t> told_groups;
   for (std::size_t i = 0; i < snapshots.size(); ++i) {
@@ -325,8 +328,8 @@ void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
 std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots) {
   DDPRUN_ASSERT(!snapshots.empty(), "there is a snapshot");
   std::vector<WorkerSnapshot> all = snapshots;
-  std::sort(all.begin(), all.end(),
-            [](const WorkerSnapshot& a, const WorkerSnapshot& b) { return a.rank < b.rank; });
+  std::ranges::sort(
+      all, [](const WorkerSnapshot& a, const WorkerSnapshot& b) { return a.rank < b.rank; });
   const Guilty guilty = guilty_of(all);
   std::vector<WorkerEnd> ends;
   for (const WorkerSnapshot* one : guilty.ranks) {
@@ -342,19 +345,11 @@ std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots) 
 }
 
 std::vector<std::string> lines_of(const std::vector<WorkerSnapshot>& snapshots) {
-  struct Group {
-    Ranks ranks;
-    Duration longest{};
-  };
-  std::map<std::string, Group> groups;
-  for (const WorkerSnapshot& one : snapshots) {
-    Group& group = groups[what_it_does(one)];
-    group.ranks.push_back(one.rank.value);
-    group.longest = std::max(group.longest, one.waited);
-  }
-  std::vector<std::pair<std::string, Group>> sorted(groups.begin(), groups.end());
+  std::map<std::string, Waiting> groups;
+  for (const WorkerSnapshot& one : snapshots) groups[what_it_does(one)].add(one);
+  std::vector<std::pair<std::string, Waiting>> sorted(groups.begin(), groups.end());
   for (auto& [what, group] : sorted) std::sort(group.ranks.begin(), group.ranks.end());
-  std::sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) {
+  std::ranges::sort(sorted, [](const auto& a, const auto& b) {
     return a.second.ranks.front() < b.second.ranks.front();
   });
   std::vector<std::string> lines;

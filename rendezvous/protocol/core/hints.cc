@@ -34,6 +34,11 @@ constexpr std::string_view kNcclRemote =
 constexpr std::string_view kNcclUsage =
     "the ranks call NCCL differently or with arguments that it does not accept: NCCL_DEBUG=WARN "
     "shows which";
+constexpr std::string_view kPortTaken =
+    "a port is taken, perhaps by an earlier run: use port 0, or leave --master-port out; "
+    "ss -ltnp shows who uses it";
+constexpr std::string_view kVictim =
+    "another rank is gone: this one is its victim, look at the others' last lines";
 
 // PyTorch's threads sometimes outlive the interpreter.
 constexpr std::string_view kNotDestroyed =
@@ -122,17 +127,11 @@ constexpr std::array kHints = std::to_array<Hint>({
     {.text = "use_libuv was requested but PyTorch was buil",
      .hint = "this PyTorch has no libuv: set USE_LIBUV=0 in the environment, and give "
              "--worker-store=rank0"},
-    {.text = "EADDRINUSE",
-     .hint = "a port is taken, perhaps by an earlier run: use port 0, or leave --master-port out; "
-             "ss -ltnp shows who uses it"},
-    {.text = "Address already in use",
-     .hint = "a port is taken, perhaps by an earlier run: use port 0, or leave --master-port out; "
-             "ss -ltnp shows who uses it"},
+    {.text = "EADDRINUSE", .hint = kPortTaken},
+    {.text = "Address already in use", .hint = kPortTaken},
     {.text = "Too many open files", .hint = "the limit of open files is too low: ulimit -n"},
-    {.text = "Connection reset by peer",
-     .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
-    {.text = "Connection closed by peer",
-     .hint = "another rank is gone: this one is its victim, look at the others' last lines"},
+    {.text = "Connection reset by peer", .hint = kVictim},
+    {.text = "Connection closed by peer", .hint = kVictim},
     // Loops
     {.text = "the ranks disagree: ", .hint = kOtherCalls},
     {.text = "another iterator is not yet exhausted",
@@ -197,7 +196,7 @@ constexpr std::array kHints = std::to_array<Hint>({
 const std::string* saying(const WorkerEnd& end, std::string_view text) {
   const auto has = [&](const std::string& line) { return line.find(text) != std::string::npos; };
   if (has(end.message)) return &end.message;
-  const auto found = std::find_if(end.stderr_tail.begin(), end.stderr_tail.end(), has);
+  const auto found = std::ranges::find_if(end.stderr_tail, has);
   return found == end.stderr_tail.end() ? nullptr : &*found;
 }
 
@@ -239,7 +238,7 @@ std::string hint_for(const WorkerEnd& end) {
   if (end.kind == EndKind::kExited && end.code == 0) return std::string(kLeftEarly);
   if (end.kind == EndKind::kHung) return std::string(hint_for_hang(end));
   const auto found =
-      std::find_if(kHints.begin(), kHints.end(), [&](const Hint& hint) { return fits(hint, end); });
+      std::ranges::find_if(kHints, [&](const Hint& hint) { return fits(hint, end); });
   if (found == kHints.end()) return "";
   std::string text(found->hint);
   if (const std::size_t at = text.find(kSubject); at != std::string::npos) {

@@ -40,7 +40,7 @@ std::string blame_text(const WorkerEnd& end) {
 bool is_own_doing(const WorkerEnd& end) {
   if (!end.after_stop) return true;
   constexpr std::array kEnding{SIGTERM, SIGKILL, SIGINT, SIGHUP, SIGQUIT};
-  const bool is_crash = std::find(kEnding.begin(), kEnding.end(), end.code) == kEnding.end();
+  const bool is_crash = std::ranges::find(kEnding, end.code) == kEnding.end();
   return end.kind == EndKind::kSignaled && (is_crash || end.out_of_memory != OutOfMemory::kNo);
 }
 
@@ -69,7 +69,7 @@ const char* kind_word(const WorkerEnd& end) {
       return end.out_of_memory == OutOfMemory::kNo ? "signal" : "out_of_memory";
     case EndKind::kNotStarted: return "start_failure";
     case EndKind::kNodeLost:
-      return end.message.starts_with(kSilentFor) ? "lease_lost" : "node_lost";
+      return end.loss == NodeLoss::kLeaseExpired ? "lease_lost" : "node_lost";
     case EndKind::kHung: return "hang";
   }
   return "unknown";
@@ -124,16 +124,16 @@ bool is_likelier_cause(const WorkerEnd& left, const WorkerEnd& right) {
 }
 
 void put_cause_first(std::vector<WorkerEnd>& ends) {
-  std::stable_sort(ends.begin(), ends.end(), is_likelier_cause);
+  std::ranges::stable_sort(ends, is_likelier_cause);
   std::vector<int> accusers;
   auto at = ends.begin();
   while (at != ends.end() && at->blames >= 0) {
     accusers.push_back(at->rank.value);
-    const auto blamed = std::find_if(ends.begin(), ends.end(), [&](const WorkerEnd& end) {
+    const auto blamed = std::ranges::find_if(ends, [&](const WorkerEnd& end) {
       return end.kind != EndKind::kNodeLost && end.rank.value == at->blames;
     });
     if (blamed == ends.end() || !is_own_doing(*blamed)) break;
-    const bool in_a_circle = std::count(accusers.begin(), accusers.end(), at->blames) > 0;
+    const bool in_a_circle = std::ranges::count(accusers, at->blames) > 0;
     if (in_a_circle) return;
     at = blamed;
   }

@@ -32,7 +32,16 @@ inline constexpr EnumNames<EndKind, 5> kEndKindWords{{{EndKind::kExited, "exited
                                                       {EndKind::kNodeLost, "node_lost"},
                                                       {EndKind::kHung, "hung"}}};
 
-// The message of a kNodeLost begins so if the lease expired.
+// How the service noticed that a node was lost.
+enum class NodeLoss {
+  kReported,      // a message, or its absence while others came, showed it
+  kLeaseExpired,  // nothing was heard of it for its lease
+};
+
+inline constexpr EnumNames<NodeLoss, 2> kNodeLossWords{
+    {{NodeLoss::kReported, "reported"}, {NodeLoss::kLeaseExpired, "lease_expired"}}};
+
+// The message of a NodeLoss::kLeaseExpired begins so.
 inline constexpr std::string_view kSilentFor = "nothing was heard of it for ";
 
 // Whether the kernel killed a worker because memory ran out. kLikely: it killed some process on
@@ -70,6 +79,7 @@ struct WorkerEnd {
   // For a node that fell silent: its end was not observed. It may have been up to this much later
   // than `age` says.
   Duration unseen{0};
+  NodeLoss loss = NodeLoss::kReported;  // only for kNodeLost
 
   friend bool operator==(const WorkerEnd&, const WorkerEnd&) = default;
 };

@@ -30,16 +30,16 @@ std::int64_t wrapping_sum(std::int64_t a, std::int64_t b) {
   return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
 }
 
-Refusal make_refusal(Refusal::Kind kind, Command command, const std::string& reason) {
-  return {kind, std::string(rule_of(command).name) + ": " + reason};
+Refusal make_refusal(Refusal::Kind kind, const Request& request, const std::string& reason) {
+  return {kind, std::string(rule_of(request.command).name) + ": " + reason};
 }
 
-Refusal no_number(Command command) {
-  return make_refusal(Refusal::kBadRequest, command, "the value of the key is not a number");
+Refusal no_number(const Request& request) {
+  return make_refusal(Refusal::kBadRequest, request, "the value of the key is not a number");
 }
 
-Refusal waits_already(Command command) {
-  return make_refusal(Refusal::kBadRequest, command, "this connection is already waiting");
+Refusal waits_already(const Request& request) {
+  return make_refusal(Refusal::kBadRequest, request, "this connection is already waiting");
 }
 
 }  // namespace
@@ -60,40 +60,39 @@ std::optional<Refusal> KvState::handle(StoreConnectionId from, const Request& re
                                        Progress& progress, Replies& replies) {
   cost_left_ = kSliceCost;
   progress.done_ = true;  // requests that are cut into slices clear it
+  const Turn turn{from, request, progress, replies};
   switch (request.command) {
     case Command::kValidate: break;
-    case Command::kPing:
-      put_u32(replies.to(from), static_cast<std::uint32_t>(request.number));
-      break;
-    case Command::kSet: return set_one(request, progress, replies);
-    case Command::kCompareSet: return compare_set(from, request, replies);
-    case Command::kGet: return get(from, request, progress, replies);
-    case Command::kAdd: return add(from, request, replies);
-    case Command::kCheck: check(from, request, progress, replies); break;
-    case Command::kWait: return wait(from, request, progress, replies);
+    case Command::kPing: put_u32(turn.out(), static_cast<std::uint32_t>(request.number)); break;
+    case Command::kSet: return set_one(turn);
+    case Command::kCompareSet: return compare_set(turn);
+    case Command::kGet: return get(turn);
+    case Command::kAdd: return add(turn);
+    case Command::kCheck: check(turn); break;
+    case Command::kWait: return wait(turn);
     case Command::kCancelWait:
       unpark(from);
-      put_u8(replies.to(from), kAnswerCancelled);
+      put_u8(turn.out(), kAnswerCancelled);
       break;
-    case Command::kGetNumKeys: put_u64(replies.to(from), values_.size()); break;
-    case Command::kDeleteKey: delete_key(from, request, replies); break;
-    case Command::kAppend: return append(request, replies);
-    case Command::kMultiGet: return multi_get(from, request, progress, replies);
-    case Command::kMultiSet: return multi_set(request, progress, replies);
-    case Command::kQueuePush: return queue_push(request, replies);
-    case Command::kQueuePop: return queue_pop(from, request, replies);
+    case Command::kGetNumKeys: put_u64(turn.out(), values_.size()); break;
+    case Command::kDeleteKey: delete_key(turn); break;
+    case Command::kAppend: return append(turn);
+    case Command::kMultiGet: return multi_get(turn);
+    case Command::kMultiSet: return multi_set(turn);
+    case Command::kQueuePush: return queue_push(turn);
+    case Command::kQueuePop: return queue_pop(turn);
     case Command::kQueueLen: {
       const auto queue = queues_.find(request.key());
-      put_u64(replies.to(from), queue == queues_.end() ? 0 : queue->second.size());
+      put_u64(turn.out(), queue == queues_.end() ? 0 : queue->second.size());
       break;
     }
-    case Command::kListKeys: return list_keys(from, progress, replies);
-    case Command::kBarrier: return barrier(from, request, replies);
+    case Command::kListKeys: return list_keys(turn);
+    case Command::kBarrier: return barrier(turn);
     // WATCH_KEY exists only in L1, and only C++ code could call it. The key is not watched:
     // changes are never reported.
-    case Command::kWatchKey: put_u8(replies.to(from), kAnswerWatching); break;
-    case Command::kFetch: return fetch(from, request, progress, replies);
-    case Command::kTryFetch: return try_fetch(from, request, progress, replies);
+    case Command::kWatchKey: put_u8(turn.out(), kAnswerWatching); break;
+    case Command::kFetch: return fetch(turn);
+    case Command::kTryFetch: return try_fetch(turn);
   }
   return std::nullopt;
 }
@@ -124,19 +123,19 @@ bool KvState::fits(std::size_t more) const {
   return held_bytes_ <= limits_.held_bytes && more <= limits_.held_bytes - held_bytes_;
 }
 
-KvState::MaybeRefusal KvState::full(Command command) const {
-  return make_refusal(Refusal::kHeldLimit, command,
+KvState::MaybeRefusal KvState::full(const Turn& turn) const {
+  return make_refusal(Refusal::kHeldLimit, turn.request,
                       "the store holds " + std::to_string(held_bytes_) + " bytes (at most " +
                           std::to_string(limits_.held_bytes) + ")");
 }
 
-KvState::MaybeRefusal KvState::too_long(Command command, const Value* value) const {
+KvState::MaybeRefusal KvState::too_long(const Turn& turn, const Value* value) const {
   const std::size_t reply_bytes = kLengthBytes + (value ? value->size() : 0);
-  return reply_bytes > limits_.reply_bytes ? too_long(command, reply_bytes) : std::nullopt;
+  return reply_bytes > limits_.reply_bytes ? too_long(turn, reply_bytes) : std::nullopt;
 }
 
-KvState::MaybeRefusal KvState::too_long(Command command, std::size_t reply_bytes) const {
-  return make_refusal(Refusal::kReplyLimit, command,
+KvState::MaybeRefusal KvState::too_long(const Turn& turn, std::size_t reply_bytes) const {
+  return make_refusal(Refusal::kReplyLimit, turn.request,
                       "a reply of " + std::to_string(reply_bytes) + " bytes (at most " +
                           std::to_string(limits_.reply_bytes) + ")");
 }
@@ -194,7 +193,8 @@ void KvState::begin_copy(const Value* value, Progress& progress, std::string& ou
   progress.copied_ = 0;
 }
 
-bool KvState::copy_out(StoreConnectionId to, Progress& progress, Replies& replies) {
+bool KvState::copy_out(const Turn& turn) {
+  Progress& progress = turn.progress;
   if (!progress.outgoing_) return true;
   const std::string_view value = *progress.outgoing_;
   while (progress.copied_ < value.size()) {
@@ -203,7 +203,7 @@ bool KvState::copy_out(StoreConnectionId to, Progress& progress, Replies& replie
         std::min(cost_left_, (value.size() - progress.copied_) / kBytesPerStep);
     spend(steps);
     const std::string_view piece = value.substr(progress.copied_, (1 + steps) * kBytesPerStep);
-    replies.to(to) += piece;
+    turn.out() += piece;
     progress.copied_ += piece.size();
   }
   progress.outgoing_.reset();
@@ -215,40 +215,26 @@ void KvState::give_back(Progress& progress) {
   progress.stores_ = false;
 }
 
-// Copies a long value in slices and stores it when it is complete, if there is room for it in
-// addition to the old value.
-KvState::MaybeRefusal KvState::set_one(const Request& request, Progress& progress,
-                                       Replies& replies) {
-  const std::string_view key = request.key(), value = request.value();
-  const std::size_t needed = key.size() + value.size() + kEntryBytes;
-  if (!progress.stores_) {
-    if (value.size() < Value::kLongBytes || !fits(needed)) return set_at_once(request, replies);
-    progress.stores_ = true;
-    held_bytes_ += progress.reserved_ = needed;
-  }
-  try {
-    if (!copy_in(value, progress)) return std::nullopt;
-    set(key, std::exchange(progress.incoming_, {}), replies);
-  } catch (const std::bad_alloc&) {
-    give_back(progress);
-    throw;
-  }
-  give_back(progress);
+// Stores a long value as a MULTI_SET does, if there is room for it in addition to the old value.
+KvState::MaybeRefusal KvState::set_one(const Turn& turn) {
+  const std::size_t needed = turn.key().size() + turn.value().size() + kEntryBytes;
+  const bool is_long = turn.value().size() >= Value::kLongBytes;
+  if (turn.progress.stores_ || (is_long && fits(needed))) return multi_set(turn);
+  return set_at_once(turn);
+}
+
+KvState::MaybeRefusal KvState::set_at_once(const Turn& turn) {
+  if (!has_room_to_set(turn.key(), turn.value().size())) return full(turn);
+  set(turn.key(), std::string(turn.value()), turn.replies);
   return std::nullopt;
 }
 
-KvState::MaybeRefusal KvState::set_at_once(const Request& request, Replies& replies) {
-  if (!has_room_to_set(request.key(), request.value().size())) return full(request.command);
-  set(request.key(), std::string(request.value()), replies);
-  return std::nullopt;
-}
-
-KvState::MaybeRefusal KvState::append(const Request& request, Replies& replies) {
-  const auto place = values_.find(request.key());
-  if (place == values_.end()) return set_at_once(request, replies);
-  if (!fits(request.value().size())) return full(request.command);
-  place->second.append(request.value());
-  held_bytes_ += request.value().size();
+KvState::MaybeRefusal KvState::append(const Turn& turn) {
+  const auto place = values_.find(turn.key());
+  if (place == values_.end()) return set_at_once(turn);
+  if (!fits(turn.value().size())) return full(turn);
+  place->second.append(turn.value());
+  held_bytes_ += turn.value().size();
   return std::nullopt;
 }
 
@@ -256,13 +242,13 @@ KvState::MaybeRefusal KvState::append(const Request& request, Replies& replies) 
 // request names twice, or which exist when a pair is stored. It reserves the room at once. For
 // each stored pair, it releases the reserved bytes, because set() counts those that are really
 // needed.
-KvState::MaybeRefusal KvState::multi_set(const Request& request, Progress& progress,
-                                         Replies& replies) {
-  const std::vector<std::string_view>& strings = request.strings;
+KvState::MaybeRefusal KvState::multi_set(const Turn& turn) {
+  Progress& progress = turn.progress;
+  const std::vector<std::string_view>& strings = turn.request.strings;
   if (!progress.stores_) {
     std::size_t needed = strings.size() / 2 * kEntryBytes;
     for (const std::string_view text : strings) needed += text.size();
-    if (!fits(needed)) return full(request.command);
+    if (!fits(needed)) return full(turn);
     progress.stores_ = true;
     held_bytes_ += progress.reserved_ = needed;
   }
@@ -270,7 +256,7 @@ KvState::MaybeRefusal KvState::multi_set(const Request& request, Progress& progr
     while (progress.next_ < strings.size() && step(progress)) {
       const std::string_view key = strings[progress.next_], value = strings[progress.next_ + 1];
       if (!copy_in(value, progress)) return std::nullopt;
-      set(key, std::exchange(progress.incoming_, {}), replies);
+      set(key, std::exchange(progress.incoming_, {}), turn.replies);
       progress.next_ += 2;
       progress.reserved_ -= key.size() + value.size() + kEntryBytes;
       held_bytes_ -= key.size() + value.size() + kEntryBytes;
@@ -285,46 +271,43 @@ KvState::MaybeRefusal KvState::multi_set(const Request& request, Progress& progr
 
 // Answers a missing key with an empty value, as PyTorch's libuv server does. PyTorch's other
 // server closes the connection.
-KvState::MaybeRefusal KvState::get(StoreConnectionId from, const Request& request,
-                                   Progress& progress, Replies& replies) {
-  if (!progress.outgoing_) {
-    const Value* value = find(request.key());
-    if (const MaybeRefusal refusal = too_long(request.command, value)) return refusal;
-    begin_copy(value, progress, replies.to(from));
+KvState::MaybeRefusal KvState::get(const Turn& turn) {
+  if (!turn.progress.outgoing_) {
+    const Value* value = find(turn.key());
+    if (const MaybeRefusal refusal = too_long(turn, value)) return refusal;
+    begin_copy(value, turn.progress, turn.out());
   }
-  copy_out(from, progress, replies);
+  copy_out(turn);
   return std::nullopt;
 }
 
-KvState::MaybeRefusal KvState::get_at_once(StoreConnectionId from, const Request& request,
-                                           Replies& replies) {
-  const Value* value = find(request.key());
-  if (const MaybeRefusal refusal = too_long(request.command, value)) return refusal;
-  put_string(replies.to(from), value ? value->bytes() : std::string_view());
+KvState::MaybeRefusal KvState::get_at_once(const Turn& turn) {
+  const Value* value = find(turn.key());
+  if (const MaybeRefusal refusal = too_long(turn, value)) return refusal;
+  put_string(turn.out(), value ? value->bytes() : std::string_view());
   return std::nullopt;
 }
 
-KvState::MaybeRefusal KvState::compare_set(StoreConnectionId from, const Request& request,
-                                           Replies& replies) {
-  const std::string_view expected = request.strings[1];
-  const std::string_view desired = request.strings[2];
-  if (request.key() == kIdentityKey) {
-    put_string(replies.to(from), identity_);
+KvState::MaybeRefusal KvState::compare_set(const Turn& turn) {
+  const std::string_view expected = turn.request.strings[1];
+  const std::string_view desired = turn.request.strings[2];
+  if (turn.key() == kIdentityKey) {
+    put_string(turn.out(), identity_);
     return std::nullopt;
   }
-  const auto place = values_.find(request.key());
+  const auto place = values_.find(turn.key());
   const bool exists = place != values_.end();
   if (exists ? place->second.bytes() == expected : expected.empty()) {
     if (kLengthBytes + desired.size() > limits_.reply_bytes) {
-      return too_long(request.command, kLengthBytes + desired.size());
+      return too_long(turn, kLengthBytes + desired.size());
     }
-    if (!has_room_to_set(request.key(), desired.size())) return full(request.command);
-    set(request.key(), std::string(desired), replies);
+    if (!has_room_to_set(turn.key(), desired.size())) return full(turn);
+    set(turn.key(), std::string(desired), turn.replies);
   } else if (!exists) {
-    put_string(replies.to(from), expected);  // nothing is stored; PyTorch reports it this way
+    put_string(turn.out(), expected);  // nothing is stored; PyTorch reports it this way
     return std::nullopt;
   }
-  return get_at_once(from, request, replies);
+  return get_at_once(turn);
 }
 
 std::optional<std::int64_t> KvState::sum_of(std::string_view key, std::int64_t delta) const {
@@ -335,78 +318,73 @@ std::optional<std::int64_t> KvState::sum_of(std::string_view key, std::int64_t d
   return wrapping_sum(*value, delta);
 }
 
-KvState::MaybeRefusal KvState::add(StoreConnectionId from, const Request& request,
-                                   Replies& replies) {
-  const std::optional<std::int64_t> sum = sum_of(request.key(), request.number);
-  if (!sum) return no_number(request.command);
+KvState::MaybeRefusal KvState::add(const Turn& turn) {
+  const std::optional<std::int64_t> sum = sum_of(turn.key(), turn.request.number);
+  if (!sum) return no_number(turn.request);
   const std::string text = std::to_string(*sum);
-  if (!has_room_to_set(request.key(), text.size())) return full(request.command);
-  set(request.key(), text, replies);
-  put_i64(replies.to(from), *sum);
+  if (!has_room_to_set(turn.key(), text.size())) return full(turn);
+  set(turn.key(), text, turn.replies);
+  put_i64(turn.out(), *sum);
   return std::nullopt;
 }
 
-void KvState::check(StoreConnectionId from, const Request& request, Progress& progress,
-                    Replies& replies) {
-  const std::optional<bool> all = all_present(request, progress);
-  if (all) put_u8(replies.to(from), *all ? kAnswerReady : kAnswerNotReady);
+void KvState::check(const Turn& turn) {
+  const std::optional<bool> all = all_present(turn);
+  if (all) put_u8(turn.out(), *all ? kAnswerReady : kAnswerNotReady);
 }
 
-std::optional<bool> KvState::all_present(const Request& request, Progress& progress) {
-  while (progress.next_ < request.strings.size()) {
-    if (!step(progress)) return std::nullopt;
-    if (!present(request.strings[progress.next_++])) return false;
+std::optional<bool> KvState::all_present(const Turn& turn) {
+  while (turn.progress.next_ < turn.request.strings.size()) {
+    if (!step(turn.progress)) return std::nullopt;
+    if (!present(turn.request.strings[turn.progress.next_++])) return false;
   }
   return true;
 }
 
-void KvState::delete_key(StoreConnectionId from, const Request& request, Replies& replies) {
-  const auto place = values_.find(request.key());
+void KvState::delete_key(const Turn& turn) {
+  const auto place = values_.find(turn.key());
   const bool existed = place != values_.end();
   if (existed) {
     held_bytes_ -= place->first.size() + place->second.size() + kEntryBytes;
     values_.erase(place);
   }
-  put_i64(replies.to(from), existed ? 1 : 0);
+  put_i64(turn.out(), existed ? 1 : 0);
 }
 
-KvState::MaybeRefusal KvState::multi_get(StoreConnectionId from, const Request& request,
-                                         Progress& progress, Replies& replies) {
-  while (copy_out(from, progress, replies) && progress.next_ < request.strings.size() &&
-         step(progress)) {
-    const Value* value = find(request.strings[progress.next_++]);
-    if (const MaybeRefusal refusal = too_long(request.command, value)) return refusal;
-    begin_copy(value, progress, replies.to(from));
+KvState::MaybeRefusal KvState::multi_get(const Turn& turn) {
+  Progress& progress = turn.progress;
+  while (copy_out(turn) && progress.next_ < turn.request.strings.size() && step(progress)) {
+    const Value* value = find(turn.request.strings[progress.next_++]);
+    if (const MaybeRefusal refusal = too_long(turn, value)) return refusal;
+    begin_copy(value, progress, turn.out());
   }
   return std::nullopt;
 }
 
 // Does what CHECK and then MULTI_GET would do.
-KvState::MaybeRefusal KvState::try_fetch(StoreConnectionId from, const Request& request,
-                                         Progress& progress, Replies& replies) {
-  if (!progress.checked_) {
-    const std::optional<bool> all = all_present(request, progress);
+KvState::MaybeRefusal KvState::try_fetch(const Turn& turn) {
+  if (!turn.progress.checked_) {
+    const std::optional<bool> all = all_present(turn);
     if (!all) return std::nullopt;
-    put_u8(replies.to(from), to_u8(*all ? Fetched::kHere : Fetched::kMissing));
+    put_u8(turn.out(), to_u8(*all ? Fetched::kHere : Fetched::kMissing));
     if (!*all) return std::nullopt;
-    progress.checked_ = true;
-    progress.next_ = 0;
+    turn.progress.checked_ = true;
+    turn.progress.next_ = 0;
   }
-  return multi_get(from, request, progress, replies);
+  return multi_get(turn);
 }
 
 // Does what WAIT and then GET would do.
-KvState::MaybeRefusal KvState::fetch(StoreConnectionId from, const Request& request,
-                                     Progress& progress, Replies& replies) {
-  if (progress.outgoing_ || present(request.key())) {
-    if (!progress.outgoing_) begin_fetch(request.key(), progress, replies.to(from));
-    copy_out(from, progress, replies);
+KvState::MaybeRefusal KvState::fetch(const Turn& turn) {
+  if (turn.progress.outgoing_ || present(turn.key())) {
+    if (!turn.progress.outgoing_) begin_fetch(turn.key(), turn.progress, turn.out());
+    copy_out(turn);
     return std::nullopt;
   }
-  if (parked_.contains(from.value)) return waits_already(request.command);
-  if (!fits(request.key().size() + kEntryBytes)) return full(request.command);
-  const Ticket ticket = begin_wait(from, 1);
-  link(ticket, request.key());
+  if (parked_.contains(turn.from.value)) return waits_already(turn.request);
+  if (!fits(turn.key().size() + kEntryBytes)) return full(turn);
+  const Ticket ticket = begin_wait(turn.from, 1);
+  link(ticket, turn.key());
   Wait& wait = wait_of(ticket);
   wait.whole = wait.fetches = true;
   return std::nullopt;
@@ -437,30 +415,31 @@ void KvState::answer_fetch(StoreConnectionId to, std::string_view key, Replies& 
 }
 
 // Collects all keys first, because the reply begins with their number.
-KvState::MaybeRefusal KvState::list_keys(StoreConnectionId from, Progress& progress,
-                                         Replies& replies) {
+KvState::MaybeRefusal KvState::list_keys(const Turn& turn) {
+  Progress& progress = turn.progress;
   if (!progress.counted_) {
-    const MaybeRefusal refusal = collect_keys(progress);
+    const MaybeRefusal refusal = collect_keys(turn);
     if (refusal || !progress.done_) return refusal;
-    put_u64(replies.to(from), progress.listed_);
+    put_u64(turn.out(), progress.listed_);
     progress.counted_ = true;
   }
   while (!progress.pieces_.empty() && step(progress)) {
     spend(progress.pieces_.front().size() / kBytesPerStep);
-    replies.to(from) += progress.pieces_.front();
+    turn.out() += progress.pieces_.front();
     progress.pieces_.pop_front();
   }
   return std::nullopt;
 }
 
-KvState::MaybeRefusal KvState::collect_keys(Progress& progress) {
+KvState::MaybeRefusal KvState::collect_keys(const Turn& turn) {
+  Progress& progress = turn.progress;
   constexpr std::size_t kPieceBytes = 16 * kBytesPerStep;
   auto next = progress.last_key_ ? values_.upper_bound(*progress.last_key_) : values_.begin();
   for (; next != values_.end() && step(progress); ++next) {
     const std::string& key = next->first;
     progress.listed_bytes_ += kLengthBytes + key.size();
     if (kLengthBytes + progress.listed_bytes_ > limits_.reply_bytes) {
-      return too_long(Command::kListKeys, kLengthBytes + progress.listed_bytes_);
+      return too_long(turn, kLengthBytes + progress.listed_bytes_);
     }
     if (progress.pieces_.empty() || progress.pieces_.back().size() >= kPieceBytes) {
       progress.pieces_.emplace_back().reserve(kPieceBytes);
@@ -472,25 +451,24 @@ KvState::MaybeRefusal KvState::collect_keys(Progress& progress) {
   return std::nullopt;
 }
 
-KvState::MaybeRefusal KvState::queue_push(const Request& request, Replies& replies) {
-  const auto place = queues_.find(request.key());
-  const std::size_t of_queue = place == queues_.end() ? request.key().size() + kEntryBytes : 0;
-  const std::size_t more = of_queue + request.value().size() + kEntryBytes;
-  if (!fits(more)) return full(request.command);
-  std::list<std::string> item{std::string(request.value())};
-  auto& queue = place == queues_.end() ? queues_[std::string(request.key())] : place->second;
+KvState::MaybeRefusal KvState::queue_push(const Turn& turn) {
+  const auto place = queues_.find(turn.key());
+  const std::size_t of_queue = place == queues_.end() ? turn.key().size() + kEntryBytes : 0;
+  const std::size_t more = of_queue + turn.value().size() + kEntryBytes;
+  if (!fits(more)) return full(turn);
+  std::list<std::string> item{std::string(turn.value())};
+  auto& queue = place == queues_.end() ? queues_[std::string(turn.key())] : place->second;
   queue.splice(queue.end(), item);
   held_bytes_ += more;
-  wake_oldest(request.key(), replies);
+  wake_oldest(turn.key(), turn.replies);
   return std::nullopt;
 }
 
 // Answers with the length before the pop, and with the value if there was one.
-KvState::MaybeRefusal KvState::queue_pop(StoreConnectionId from, const Request& request,
-                                         Replies& replies) {
-  const auto queue = queues_.find(request.key());
+KvState::MaybeRefusal KvState::queue_pop(const Turn& turn) {
+  const auto queue = queues_.find(turn.key());
   const std::size_t length = queue == queues_.end() ? 0 : queue->second.size();
-  std::string& out = replies.to(from);
+  std::string& out = turn.out();
   put_u64(out, length);
   if (length == 0) return std::nullopt;
   put_string(out, queue->second.front());
@@ -503,32 +481,32 @@ KvState::MaybeRefusal KvState::queue_pop(StoreConnectionId from, const Request& 
   return std::nullopt;
 }
 
-KvState::MaybeRefusal KvState::wait(StoreConnectionId from, const Request& request,
-                                    Progress& progress, Replies& replies) {
-  while (progress.next_ < request.strings.size() && step(progress)) {
-    const std::string_view key = request.strings[progress.next_++];
+KvState::MaybeRefusal KvState::wait(const Turn& turn) {
+  Progress& progress = turn.progress;
+  while (progress.next_ < turn.request.strings.size() && step(progress)) {
+    const std::string_view key = turn.request.strings[progress.next_++];
     if (present(key)) continue;
     if (!progress.ticket_) {
       // No client does this, and the two answers could not be told apart.
-      if (parked_.contains(from.value)) return waits_already(request.command);
-      progress.ticket_ = begin_wait(from, request.strings.size());
+      if (parked_.contains(turn.from.value)) return waits_already(turn.request);
+      progress.ticket_ = begin_wait(turn.from, turn.request.strings.size());
     }
     link(*progress.ticket_, key);
     if (held_bytes_ > limits_.held_bytes) {
-      const MaybeRefusal refusal = full(request.command);
-      unpark(from);
+      const MaybeRefusal refusal = full(turn);
+      unpark(turn.from);
       return refusal;
     }
   }
   if (!progress.done_) return std::nullopt;
   if (!progress.ticket_) {
-    put_u8(replies.to(from), kAnswerReady);
+    put_u8(turn.out(), kAnswerReady);
     return std::nullopt;
   }
   Wait& wait = wait_of(*progress.ticket_);
   wait.whole = true;
   if (!wait.missing.empty()) return std::nullopt;
-  put_u8(replies.to(from), kAnswerReady);
+  put_u8(turn.out(), kAnswerReady);
   end_wait(*progress.ticket_);
   return std::nullopt;
 }
@@ -622,29 +600,29 @@ void KvState::tell_woken(Replies& replies) {
   }
 }
 
-KvState::MaybeRefusal KvState::barrier(StoreConnectionId from, const Request& request,
-                                       Replies& replies) {
-  const std::string_view name = request.key();
-  if (parked_.contains(from.value)) return waits_already(request.command);
+KvState::MaybeRefusal KvState::barrier(const Turn& turn) {
+  const std::string_view name = turn.key();
+  if (parked_.contains(turn.from.value)) return waits_already(turn.request);
   const std::optional<std::int64_t> arrived = sum_of(name, 1);
-  if (!arrived) return no_number(request.command);
+  if (!arrived) return no_number(turn.request);
   const std::string count = std::to_string(*arrived);
   // Requires the room that a new counter and a waiting connection need.
-  if (!fits(2 * (name.size() + kEntryBytes) + count.size())) return full(request.command);
-  set(name, count, replies);
+  if (!fits(2 * (name.size() + kEntryBytes) + count.size())) return full(turn);
+  set(name, count, turn.replies);
   const auto place = barriers_.find(name);
-  if (*arrived < request.number) {
+  if (*arrived < turn.request.number) {
     const auto key =
         place != barriers_.end() ? place : barriers_.try_emplace(std::string(name)).first;
-    parked_[from.value].barrier = {
-        key, key->second.emplace(request.number, BarrierWaiter{from, barrier_waiters_++})};
+    parked_[turn.from.value].barrier = {
+        key,
+        key->second.emplace(turn.request.number, BarrierWaiter{turn.from, barrier_waiters_++})};
     held_bytes_ += name.size() + kEntryBytes;
     return std::nullopt;
   }
-  put_u8(replies.to(from), kAnswerReady);
+  put_u8(turn.out(), kAnswerReady);
   if (place == barriers_.end()) return std::nullopt;
   opened_.push_back({place->first, *arrived, barrier_waiters_});
-  tell_opened(replies);
+  tell_opened(turn.replies);
   return std::nullopt;
 }
 

@@ -198,6 +198,17 @@ class KvState {
 
  private:
   using MaybeRefusal = std::optional<Refusal>;
+  // One call of handle().
+  struct Turn {
+    StoreConnectionId from;
+    const Request& request;
+    Progress& progress;
+    Replies& replies;
+
+    std::string_view key() const { return request.key(); }
+    std::string_view value() const { return request.value(); }
+    std::string& out() const { return replies.to(from); }
+  };
   template <class T>
   // Ordered, because a rehash would stall all clients.
   using ByKey = std::map<std::string, T, std::less<>>;
@@ -236,42 +247,37 @@ class KvState {
     std::uint64_t before;
   };
 
-  MaybeRefusal get(StoreConnectionId from, const Request& request, Progress& progress,
-                   Replies& replies);
-  MaybeRefusal get_at_once(StoreConnectionId from, const Request& request, Replies& replies);
-  MaybeRefusal compare_set(StoreConnectionId from, const Request& request, Replies& replies);
-  MaybeRefusal add(StoreConnectionId from, const Request& request, Replies& replies);
-  MaybeRefusal wait(StoreConnectionId from, const Request& request, Progress& progress,
-                    Replies& replies);
-  MaybeRefusal multi_get(StoreConnectionId from, const Request& request, Progress& progress,
-                         Replies& replies);
-  MaybeRefusal queue_pop(StoreConnectionId from, const Request& request, Replies& replies);
-  MaybeRefusal list_keys(StoreConnectionId from, Progress& progress, Replies& replies);
-  MaybeRefusal collect_keys(Progress& progress);
-  MaybeRefusal barrier(StoreConnectionId from, const Request& request, Replies& replies);
-  MaybeRefusal fetch(StoreConnectionId from, const Request& request, Progress& progress,
-                     Replies& replies);
-  MaybeRefusal try_fetch(StoreConnectionId from, const Request& request, Progress& progress,
-                         Replies& replies);
-  void check(StoreConnectionId from, const Request& request, Progress& progress, Replies& replies);
+  MaybeRefusal get(const Turn& turn);
+  MaybeRefusal get_at_once(const Turn& turn);
+  MaybeRefusal compare_set(const Turn& turn);
+  MaybeRefusal add(const Turn& turn);
+  MaybeRefusal wait(const Turn& turn);
+  MaybeRefusal multi_get(const Turn& turn);
+  MaybeRefusal queue_pop(const Turn& turn);
+  MaybeRefusal list_keys(const Turn& turn);
+  MaybeRefusal collect_keys(const Turn& turn);
+  MaybeRefusal barrier(const Turn& turn);
+  MaybeRefusal fetch(const Turn& turn);
+  MaybeRefusal try_fetch(const Turn& turn);
+  void check(const Turn& turn);
   // Returns whether all keys exist; nullopt: the slice was used up before that is known.
-  std::optional<bool> all_present(const Request& request, Progress& progress);
+  std::optional<bool> all_present(const Turn& turn);
   void begin_fetch(std::string_view key, Progress& progress, std::string& out);
   // Writes the whole answer at once.
   void answer_fetch(StoreConnectionId to, std::string_view key, Replies& replies);
-  void delete_key(StoreConnectionId from, const Request& request, Replies& replies);
-  MaybeRefusal set_one(const Request& request, Progress& progress, Replies& replies);
-  MaybeRefusal set_at_once(const Request& request, Replies& replies);
-  MaybeRefusal append(const Request& request, Replies& replies);
-  MaybeRefusal multi_set(const Request& request, Progress& progress, Replies& replies);
-  MaybeRefusal queue_push(const Request& request, Replies& replies);
+  void delete_key(const Turn& turn);
+  MaybeRefusal set_one(const Turn& turn);
+  MaybeRefusal set_at_once(const Turn& turn);
+  MaybeRefusal append(const Turn& turn);
+  MaybeRefusal multi_set(const Turn& turn);
+  MaybeRefusal queue_push(const Turn& turn);
 
   // Returns true if there is room for `more` bytes.
   bool fits(std::size_t more) const;
-  MaybeRefusal full(Command command) const;
-  MaybeRefusal too_long(Command command, std::size_t reply_bytes) const;
+  MaybeRefusal full(const Turn& turn) const;
+  MaybeRefusal too_long(const Turn& turn, std::size_t reply_bytes) const;
   // Returns a refusal if a reply cannot hold the value.
-  MaybeRefusal too_long(Command command, const Value* value) const;
+  MaybeRefusal too_long(const Turn& turn, const Value* value) const;
   bool has_room_to_set(std::string_view key, std::size_t value_bytes) const;
 
   bool present(std::string_view key) const;
@@ -284,7 +290,7 @@ class KvState {
   // Begins the string of a reply: the whole of a short value, or the length of a long one.
   void begin_copy(const Value* value, Progress& progress, std::string& out);
   // Continues with a long value. Returns false if the slice is used up before its end.
-  bool copy_out(StoreConnectionId to, Progress& progress, Replies& replies);
+  bool copy_out(const Turn& turn);
   void give_back(Progress& progress);
   // Returns the sum of the counter and `delta`; nullopt: the value of the key is not a number.
   std::optional<std::int64_t> sum_of(std::string_view key, std::int64_t delta) const;

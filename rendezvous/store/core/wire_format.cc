@@ -65,7 +65,7 @@ constexpr std::span<const Command> opcodes_of(Dialect dialect) {
 
 // Returns the index of the command; nullopt: it is not in the table.
 constexpr std::optional<std::uint8_t> place_of(Command command, std::span<const Command> opcodes) {
-  const auto place = std::find(opcodes.begin(), opcodes.end(), command);
+  const auto place = std::ranges::find(opcodes, command);
   if (place == opcodes.end()) return std::nullopt;
   return static_cast<std::uint8_t>(place - opcodes.begin());
 }

@@ -28,7 +28,7 @@ foreach(printed man/man1/ddprun.1 bash-completion/completions/ddprun zsh/site-fu
 endforeach()
 
 # Packages that ddprun needs only for itself are hidden from the user's project.
-foreach(package Boost CLI11 fmt GTest spdlog)
+foreach(package Boost CLI11 GTest)
   list(APPEND options -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
 endforeach()
 if(COMPILER_LAUNCHER)

@@ -110,6 +110,7 @@ TEST_F(ReportFileTest, BelongsToWhoWroteItLastUntilTheEndIsTold) {
 TEST_F(ReportFileTest, ALostLeaseIsToldFromANodeThatSaysGoodbye) {
   WorkerEnd silent = worker(0, EndKind::kNodeLost, 0);
   silent.message = std::string(kSilentFor) + "5.0 s";
+  silent.loss = NodeLoss::kLeaseExpired;
   ASSERT_TRUE(report_.end({.exit_code = 68, .headline = "h", .verdict = failed(0, {silent})}));
   EXPECT_EQ(read()["failed_generations"][0]["first"][0]["kind"], "lease_lost");
 }

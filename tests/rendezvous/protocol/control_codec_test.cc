@@ -109,6 +109,19 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
   EXPECT_EQ(std::get<Hello>(*again).assignment, hello.assignment);
 }
 
+// Versions before "loss" tell only by the message that a lease expired.
+TEST(ControlCodec, AnExpiredLeaseIsReadFromTheMessageOfAnOlderVersion) {
+  WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::string(kSilentFor) + "5.0 s"};
+  for (const NodeLoss loss : {NodeLoss::kReported, NodeLoss::kLeaseExpired}) {
+    end.loss = loss;
+    const std::string frame = body(encode(ServiceMessage(End{{.ends = {end}}})));
+    EXPECT_EQ(frame.find("\"loss\"") != std::string::npos, loss == NodeLoss::kLeaseExpired);
+    const Result<ServiceMessage> read = decode_service_message(frame);
+    ASSERT_TRUE(read) << read.error().message();
+    EXPECT_EQ(std::get<End>(*read).verdict.ends[0].loss, NodeLoss::kLeaseExpired);
+  }
+}
+
 TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
   Hello hello;
   hello.node.agent_id = "x";
