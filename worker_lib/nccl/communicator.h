@@ -169,7 +169,6 @@ class NcclCommunicator {
   };
 
   Result<std::vector<NcclUniqueId>> exchange_ids(Store* store, const Deadline& deadline);
-  Result<void> set_id(Store& store, int root, NcclUniqueId& id);
   Result<std::string> await_id(Store& store, int root, const Deadline& deadline) const;
   Result<void> delete_id(Store& store) const;
   Result<void> init(const std::vector<NcclUniqueId>& ids, const Deadline& deadline);
