@@ -38,13 +38,6 @@ ReadableList contents_of(TensorList tensors) {
   return list;
 }
 
-template <class Bytes>
-std::span<const Bytes> view(const c10::SmallVector<Bytes, 8>& list) {
-  return {list.data(), list.size()};
-}
-
-TensorList list_of(const torch::Tensor& one) { return {&one, 1}; }
-
 // The engine has sums. A premultiplication is done before, in place if the result goes there
 // anyway.
 ReduceOp engine_op(const Reduction& how) {
@@ -209,7 +202,7 @@ Work CpuBackend::all_reduce(TensorList tensors, Reduction how, CallOptions call)
   return carry_out(call, tensors, {}, kInPlace,
                    [how](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
                      multiply_in_place(how, all);
-                     return group.all_reduce(view(memory_of(all)), element_type_of(all[0]),
+                     return group.all_reduce(memory_of(all), element_type_of(all[0]),
                                              engine_op(how), terms_of(how, timeout));
                    });
 }
@@ -226,8 +219,8 @@ Work CpuBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, Ca
           one = multiplied(how, all)[0];
         }
         const WritableBytes memory = memory_of(one);
-        return group.reduce(ddprun::list_of(memory), element_type_of(one), engine_op(how),
-                            Rank(root), terms_of(how, timeout));
+        return group.reduce(list_of(memory), element_type_of(one), engine_op(how), Rank(root),
+                            terms_of(how, timeout));
       });
 }
 
@@ -236,14 +229,14 @@ Work CpuBackend::broadcast(TensorList tensors, int root, CallOptions call) {
       call, tensors, {},
       {.reads_written = root == rank(), .writes_on_this_rank = root != rank(), .can_be_cut = true},
       [root](CpuGroup& group, TensorList all, TensorList, Duration timeout) {
-        return group.broadcast(view(memory_of(all)), Rank(root), terms_of(all, timeout));
+        return group.broadcast(memory_of(all), Rank(root), terms_of(all, timeout));
       });
 }
 
 Work CpuBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions call) {
   return carry_out(call, outputs, inputs, {},
                    [](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
-                     return group.all_gather(view(contents_of(from)), view(memory_of(to)),
+                     return group.all_gather(contents_of(from), memory_of(to),
                                              terms_of(from, timeout));
                    });
 }
@@ -255,7 +248,7 @@ Work CpuBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reduction
                      std::vector<torch::Tensor> products;
                      if (needs_products(how)) products = multiplied(how, from);
                      const TensorList given = products.empty() ? from : TensorList(products);
-                     return group.reduce_scatter(view(contents_of(given)), view(memory_of(to)),
+                     return group.reduce_scatter(contents_of(given), memory_of(to),
                                                  element_type_of(to[0]), engine_op(how),
                                                  terms_of(how, timeout));
                    });
@@ -265,7 +258,7 @@ Work CpuBackend::gather(TensorList outputs, const torch::Tensor& input, int root
                         CallOptions call) {
   return carry_out(call, outputs, list_of(input), {},
                    [root](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
-                     return group.gather(contents_of(from[0]), view(memory_of(to)), Rank(root),
+                     return group.gather(contents_of(from[0]), memory_of(to), Rank(root),
                                          terms_of(from, timeout));
                    });
 }
@@ -274,7 +267,7 @@ Work CpuBackend::scatter(const torch::Tensor& output, TensorList inputs, int roo
                          CallOptions call) {
   return carry_out(call, list_of(output), inputs, {},
                    [root](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
-                     return group.scatter(view(contents_of(from)), memory_of(to[0]), Rank(root),
+                     return group.scatter(contents_of(from), memory_of(to[0]), Rank(root),
                                           terms_of(to, timeout));
                    });
 }
@@ -282,7 +275,7 @@ Work CpuBackend::scatter(const torch::Tensor& output, TensorList inputs, int roo
 Work CpuBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions call) {
   return carry_out(call, outputs, inputs, {},
                    [](CpuGroup& group, TensorList to, TensorList from, Duration timeout) {
-                     return group.all_to_all(view(contents_of(from)), view(memory_of(to)),
+                     return group.all_to_all(contents_of(from), memory_of(to),
                                              terms_of(from, timeout));
                    });
 }

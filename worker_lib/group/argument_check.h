@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "ddprun/reduce_op.h"
 
 namespace ddprun {
@@ -31,6 +31,12 @@ class DeviceTypes {
  private:
   std::uint64_t types_ = 0;  // one bit for each type
 };
+
+// Returns the rest of a timeout that covers several collectives, never zero. If the deadline has
+// passed, the next collective reports it, with the ranks that are missing.
+inline Duration left(const Deadline& deadline) {
+  return std::max<Duration>(deadline.remaining(), std::chrono::milliseconds(1));
+}
 
 class ArgumentCheck {
  public:

@@ -189,8 +189,8 @@ Work NcclBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, C
   // Only the root's tensor is written, although all ranks pass theirs as the receive buffer.
   void* data = tensor.mutable_data_ptr();
   return issue({.device = device_of(tensor),
-                .what = call_of("reduce", {&tensor, 1}, how, root),
-                .header = header_of(CallKind::kReduce, {&tensor, 1}, how, root),
+                .what = call_of("reduce", list_of(tensor), how, root),
+                .header = header_of(CallKind::kReduce, list_of(tensor), how, root),
                 .keep = {tensor},
                 .launch =
                     [=, this, count = count_of(tensor), as = *as](const NcclLaneView& lane) {
@@ -314,23 +314,23 @@ Work NcclBackend::gather(TensorList outputs, const torch::Tensor& input, int roo
                          CallOptions call) {
   std::vector<WrittenPart> to = written(outputs);
   std::vector<ReadPart> from(static_cast<std::size_t>(size()));
-  from[static_cast<std::size_t>(root)] = read({&input, 1})[0];
+  from[static_cast<std::size_t>(root)] = read(list_of(input))[0];
   return issue_messages({.device = device_of(input),
-                         .what = call_of("gather", {&input, 1}, root),
-                         .header = header_of(CallKind::kGather, {&input, 1}, root),
-                         .keep = both(outputs, {&input, 1})},
+                         .what = call_of("gather", list_of(input), root),
+                         .header = header_of(CallKind::kGather, list_of(input), root),
+                         .keep = both(outputs, list_of(input))},
                         std::move(to), std::move(from), call);
 }
 
 Work NcclBackend::scatter(const torch::Tensor& output, TensorList inputs, int root,
                           CallOptions call) {
   std::vector<WrittenPart> to(static_cast<std::size_t>(size()));
-  to[static_cast<std::size_t>(root)] = written({&output, 1})[0];
+  to[static_cast<std::size_t>(root)] = written(list_of(output))[0];
   std::vector<ReadPart> from = read(inputs);
   return issue_messages({.device = device_of(output),
-                         .what = call_of("scatter", {&output, 1}, root),
-                         .header = header_of(CallKind::kScatter, {&output, 1}, root),
-                         .keep = both(inputs, {&output, 1})},
+                         .what = call_of("scatter", list_of(output), root),
+                         .header = header_of(CallKind::kScatter, list_of(output), root),
+                         .keep = both(inputs, list_of(output))},
                         std::move(to), std::move(from), call);
 }
 
@@ -396,7 +396,7 @@ NcclIssue::Message NcclBackend::recv_of(const torch::Tensor& tensor, int peer) c
 Work NcclBackend::send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) {
   if (tag != 0) return detail::work_of(no_tags("send", tag));
   return issue({.device = device_of(tensor),
-                .what = call_of("send", {&tensor, 1}, destination),
+                .what = call_of("send", list_of(tensor), destination),
                 .keep = {tensor},
                 .messages = {send_of(tensor, destination)}},
                call);
@@ -405,7 +405,7 @@ Work NcclBackend::send(const torch::Tensor& tensor, int destination, int tag, Ca
 Work NcclBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) {
   if (tag != 0) return detail::work_of(no_tags("recv", tag));
   if (source == kAnySource) return detail::work_of(no_any_source("recv"));
-  NcclCall what = call_of("recv", {&tensor, 1}, source);
+  NcclCall what = call_of("recv", list_of(tensor), source);
   what.source = source;
   return issue({.device = device_of(tensor),
                 .what = what,
