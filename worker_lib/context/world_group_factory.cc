@@ -128,9 +128,9 @@ Result<WorldGroupFactory::FormedBackend> WorldGroupFactory::form_backends(
   }
   const auto backend_groups = names.size() > 1 ? std::make_shared<BackendGroups>() : nullptr;
   std::vector<const CpuGroup*> engines;
-  std::vector<BackendByDevice::Part> parts;
+  std::vector<BackendPart> parts;
   for (const std::string& name : names) {
-    BackendByDevice::Part part;
+    BackendPart part;
     for (const BackendChoice::Server& one : options_.backends.servers) {
       if (one.backend == name) part.devices.push_back(torch::Device(one.device_type).type());
     }
@@ -148,8 +148,7 @@ Result<WorldGroupFactory::FormedBackend> WorldGroupFactory::form_backends(
     parts.push_back(std::move(part));
   }
   if (parts.size() == 1) return FormedBackend{std::move(parts[0].backend), std::move(engines)};
-  return FormedBackend{std::make_unique<BackendByDevice>(std::move(list), std::move(parts)),
-                       std::move(engines)};
+  return FormedBackend{backend_by_device(std::move(list), std::move(parts)), std::move(engines)};
 }
 
 Result<WorldGroupFactory::FormedBackend> WorldGroupFactory::form_backend(
@@ -171,7 +170,7 @@ Result<WorldGroupFactory::FormedBackend> WorldGroupFactory::form_backend(
   if (bootstrap.backend_groups) {
     (is_cpu ? bootstrap.backend_groups->cpu : bootstrap.backend_groups->nccl) = group;
   }
-  if (is_cpu) return FormedBackend{std::make_unique<CpuBackend>(group, devices), {group.get()}};
+  if (is_cpu) return FormedBackend{make_cpu_backend(group, devices), {group.get()}};
   Result<std::unique_ptr<Backend>> backend = options_.nccl->make(
       store_,
       {.rank = bootstrap.own,

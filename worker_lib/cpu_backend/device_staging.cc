@@ -137,7 +137,7 @@ Result<void> StagedCall::wait_for_piece(const Piece& piece, const CpuGroup& grou
     if (std::optional<Error> failed = group.failure()) return *failed;
     if (deadline.passed()) {
       return timeout_error("copy a tensor from " + device_.str() + " to the host",
-                           "the device has not got so far", deadline.waited(), deadline.allowed());
+                           "the device has not got so far", deadline);
     }
     pause.take();
   }

@@ -52,7 +52,7 @@ struct PeerInfo {
 
 std::string cpus_text(const std::vector<int>& cpus) {
   std::string text(static_cast<std::size_t>(cpus.back()) + 1, '0');
-  for (const int cpu : cpus) text[static_cast<std::size_t>(cpu)] = '1';
+  for (const int cpu : cpus) text[cpu] = '1';
   return text;
 }
 
@@ -234,7 +234,7 @@ class Connector {
   // connect may have died since.
   std::optional<int> find_gone() const {
     for (const int rank : absent()) {
-      if (is_closed(parts_.addresses[static_cast<std::size_t>(rank)])) return rank;
+      if (is_closed(parts_.addresses[rank])) return rank;
     }
     return std::nullopt;
   }
@@ -250,7 +250,7 @@ class Connector {
     const std::set<int> ranks = absent();
     return timeout_error(kConnecting,
                          name_ranks(std::vector<int>(ranks.begin(), ranks.end())) + " did not call",
-                         deadline_.waited(), deadline_.allowed());
+                         deadline_);
   }
 
   GroupParts& parts_;
@@ -308,9 +308,9 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
   if (!crowded.contains(peers->at(here.rank).machine)) parts.spin = here.tuning.spin;
   parts.node_silence = options.node_silence;
   parts.explain_absence = options.explain_absence;
-  here.segment = plan_segment(
-      here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
-      SharedGroup::segment_needs(static_cast<int>(neighbours.size()), options.world_size));
+  here.segment =
+      plan_segment(here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
+                   shared_segment_needs(static_cast<int>(neighbours.size()), options.world_size));
 
   std::vector<std::string> listeners;
   for (const int rank : neighbours) listeners.push_back(peers->at(rank).listener);
@@ -341,7 +341,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
   }
   Result<std::unique_ptr<GroupCore>> core = GroupCore::create(std::move(parts));
   if (!core) return core.error();
-  return std::unique_ptr<CpuGroup>(new SharedGroup(std::move(*core)));
+  return make_shared_group(std::move(*core));
 }
 
 }  // namespace
