@@ -37,7 +37,7 @@ bool CmaCollective::read_all(const Chunk& chunk) const {
   // same memory at first.
   for (int step = 0; step < count; ++step) {
     const int source = (here_.local + step) % count;
-    const PullJob::Take& take = job_.takes[static_cast<std::size_t>(source)];
+    const PullJob::Take& take = job_.takes[source];
     if (take.to.bytes() == 0) continue;
     const Place* const places = places_of(source, chunk);
     std::vector<ReadableBytes> pieces;

@@ -269,7 +269,7 @@ Result<void> Mailbox::post(Transfer& posted) {
   deadlines_.insert({transfer.deadline.when(), number});
   if (transfer.done) ++called_back_for_;
   if (transfer.is_send) {
-    Peer& peer = *peers_[static_cast<std::size_t>(transfer.partner)];
+    Peer& peer = *peers_[transfer.partner];
     peer.sends.push_back(number);
     return {};
   }
@@ -528,14 +528,13 @@ void Mailbox::end_with_leavers() {
   std::size_t count = 0;
   for (const auto& peer : peers_) {
     if (!peer || !is_gone(*peer)) continue;
-    gone[static_cast<std::size_t>(peer->rank)] = true;
+    gone[peer->rank] = true;
     ++count;
   }
   if (count == 0 || is_over_) return;
   for (auto& [number, transfer] : transfers_) {
     const int partner = transfer.partner < 0 ? transfer.source : transfer.partner;
-    if (partner >= 0 && gone[static_cast<std::size_t>(partner)])
-      return fail(transfer, WaitEnd::kLeft);
+    if (partner >= 0 && gone[partner]) return fail(transfer, WaitEnd::kLeft);
     if (partner < 0 && count + 1 == peers_.size()) {
       const bool all_left = std::ranges::all_of(peers_, [&](const auto& peer) {
         return !peer || peer->local >= 0 || core_.await_news(peer->rank);
@@ -648,8 +647,8 @@ void Mailbox::finish_frame(Peer& peer) {
 bool Mailbox::connect(Peer& peer) {
   if (peer.out) return true;
   Result<BegunConnect> call =
-      begin_connect_to_peer(core_.parts().addresses[static_cast<std::size_t>(peer.rank)],
-                            core_.parts().token, here_.rank, peer.rank, ConnectionUse::kMessages);
+      begin_connect_to_peer(core_.parts().addresses[peer.rank], core_.parts().token, here_.rank,
+                            peer.rank, ConnectionUse::kMessages);
   if (!call) {
     fail_all(call.error().kind, -1, call.error().message());
     return false;
@@ -776,7 +775,7 @@ void Mailbox::take_eager(Peer& peer, Transfer& receive, const Head& head) {
 
 void Mailbox::take_set_aside(Transfer& receive, std::map<MessageId, Message>::iterator at) {
   Message& message = at->second;
-  Peer& peer = *peers_[static_cast<std::size_t>(message.source)];
+  Peer& peer = *peers_[message.source];
   receive.source = message.source;
   if (message.head.what == What::kRts) {
     const Head offer = message.head;
@@ -828,7 +827,7 @@ void Mailbox::admit() {
     if (!*caller) return;
     const int rank = (*caller)->rank;
     if (rank == here_.rank || here_.on_my_node(rank)) continue;
-    Peer& peer = *peers_[static_cast<std::size_t>(rank)];
+    Peer& peer = *peers_[rank];
     if (peer.in) continue;  // a second connection of one rank is dropped
     peer.in = read_socket(std::move((*caller)->socket));
   }

@@ -212,7 +212,7 @@ class Leader {
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (const Result<void> sent = hand_out(guests_[local].get(), *segment); !sent) {
         return is_gone(sent.error()) ? lost(options_.ranks[local], kDoing)
-                                     : Error(sent.error()).within(kDoing);
+                                     : sent.error().within(kDoing);
       }
     }
     return NodeMembers{std::move(*segment), std::move(lives_), std::move(wakeups_),
@@ -311,8 +311,7 @@ class Leader {
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (!guests_[local].valid()) absent.push_back(options_.ranks[local]);
     }
-    return timeout_error(kDoing, name_ranks(absent) + " did not come", options_.deadline.waited(),
-                         options_.deadline.allowed());
+    return timeout_error(kDoing, name_ranks(absent) + " did not come", options_.deadline);
   }
 
   const NodeListener& listener_;
@@ -363,7 +362,7 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeBootstrapOpti
     if (!event) return event.error();
     if (!*event && options.deadline.passed()) {
       return timeout_error(kDoing, name_rank(options.ranks[0]) + " did not answer",
-                           options.deadline.waited(), options.deadline.allowed());
+                           options.deadline);
     }
     if (!*event) continue;
     Refusal refusal;

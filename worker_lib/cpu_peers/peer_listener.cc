@@ -126,11 +126,11 @@ Result<UniqueFd> connect_to_peer(const HostPort& address, const std::string& tok
         .kind = ErrorKind::kProtocol, .doing = doing, .cause = "the address is not numeric"};
   }
   Result<BlockingSocket> socket = BlockingSocket::connect(*numeric, deadline);
-  if (!socket) return Error(socket.error()).within(doing);
+  if (!socket) return socket.error().within(doing);
   const Hello hello = make_hello(token, from, to, use);
   const Result<void> said =
       socket->send_all({reinterpret_cast<const char*>(&hello), sizeof hello}, deadline);
-  if (!said) return Error(said.error()).within(doing);
+  if (!said) return said.error().within(doing);
   return std::move(*socket).take();
 }
 

@@ -283,12 +283,12 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
 }
 
 bool PeerWatch::has_ended(int local) const {
-  pollfd watched{lives_[static_cast<std::size_t>(local)].get(), POLLIN, 0};
+  pollfd watched{lives_[local].get(), POLLIN, 0};
   return ::poll(&watched, 1, 0) > 0;
 }
 
 void PeerWatch::kill(int local) const {
-  const int life = lives_[static_cast<std::size_t>(local)].get();
+  const int life = lives_[local].get();
   if (process_behind(life) == getpid()) return;
   syscall(SYS_pidfd_send_signal, life, SIGKILL, nullptr, 0);
 }

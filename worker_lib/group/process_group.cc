@@ -186,7 +186,7 @@ FlightTicket ProcessGroup::Call::begin() {
   facts.collective = group_.collectives_;
   FlightFacts recorded = facts;
   if (facts.peer >= 0) {
-    recorded.peer = group_.identity_.world_ranks[static_cast<std::size_t>(facts.peer)];
+    recorded.peer = group_.identity_.world_ranks[facts.peer];
   }
   if (!group_.reporter_->has_page()) return {.facts = recorded};
   return {group_.reporter_, group_.reporter_->begin_call(recorded), recorded};
@@ -672,7 +672,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
     }
     std::ranges::stable_sort(members, {}, [&](int r) { return choices[r][1]; });
     std::vector<int> ranks;
-    for (const int r : members) ranks.push_back(world_ranks()[static_cast<std::size_t>(r)]);
+    for (const int r : members) ranks.push_back(world_ranks()[r]);
     return value_or_throw(identity_.factory->form(ranks, options, left(deadline), std::move(seed)));
   });
 }

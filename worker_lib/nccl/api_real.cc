@@ -102,8 +102,7 @@ NcclResult comm_init_rank_scalable(NcclComm* comm, int size, int rank, const Ncc
                                    int id_count) {
   std::vector<ncclUniqueId> named(static_cast<std::size_t>(id_count));
   for (int i = 0; i < id_count; ++i) {
-    std::memcpy(named[static_cast<std::size_t>(i)].internal, ids[i].bytes.data(),
-                sizeof(ncclUniqueId));
+    std::memcpy(named[i].internal, ids[i].bytes.data(), sizeof(ncclUniqueId));
   }
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;

@@ -314,7 +314,7 @@ Work NcclBackend::gather(TensorList outputs, const torch::Tensor& input, int roo
                          CallOptions call) {
   std::vector<WrittenPart> to = written(outputs);
   std::vector<ReadPart> from(static_cast<std::size_t>(size()));
-  from[static_cast<std::size_t>(root)] = read(list_of(input))[0];
+  from[root] = read(list_of(input))[0];
   return issue_messages({.device = device_of(input),
                          .what = call_of("gather", list_of(input), root),
                          .header = header_of(CallKind::kGather, list_of(input), root),
@@ -325,7 +325,7 @@ Work NcclBackend::gather(TensorList outputs, const torch::Tensor& input, int roo
 Work NcclBackend::scatter(const torch::Tensor& output, TensorList inputs, int root,
                           CallOptions call) {
   std::vector<WrittenPart> to(static_cast<std::size_t>(size()));
-  to[static_cast<std::size_t>(root)] = written(list_of(output))[0];
+  to[root] = written(list_of(output))[0];
   std::vector<ReadPart> from = read(inputs);
   return issue_messages({.device = device_of(output),
                          .what = call_of("scatter", list_of(output), root),

@@ -90,10 +90,10 @@ std::string unequal_text(int from, const MessageEntry& sent, const MessageEntry&
 
 std::optional<std::string> find_unequal_message(std::span<const std::optional<CallNote>> by_rank) {
   for (int from = 0; from < static_cast<int>(by_rank.size()); ++from) {
-    const auto& sender = by_rank[static_cast<std::size_t>(from)];
+    const auto& sender = by_rank[from];
     if (!sender) continue;
     for (const MessageEntry& sent : sender->messages) {
-      const auto& receiver = by_rank[static_cast<std::size_t>(sent.peer)];
+      const auto& receiver = by_rank[sent.peer];
       if (!sent.is_send || !receiver) continue;
       const auto is_same = [&](const MessageEntry& other) {
         return !other.is_send && other.peer == from && other.place == sent.place &&
@@ -152,7 +152,7 @@ std::vector<MessageEntry> CollectiveLog::messages_of(std::uint64_t call) const {
 
 bool CollectiveLog::awaits_unseen(std::span<const std::optional<CallNote>> by_rank) const {
   return std::ranges::any_of(messages_, [&](const Message& one) {
-    return one.call >= messages_over_ && !by_rank[static_cast<std::size_t>(one.entry.peer)];
+    return one.call >= messages_over_ && !by_rank[one.entry.peer];
   });
 }
 
@@ -272,7 +272,7 @@ MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<Ca
   missing.text =
       name_ranks(missing.ranks) + (missing.ranks.size() == 1 ? " has" : " have") + " not come";
   for (std::size_t i = 0; i < std::min(missing.ranks.size(), kToldApart); ++i) {
-    const auto& note = by_rank[static_cast<std::size_t>(missing.ranks[i])];
+    const auto& note = by_rank[missing.ranks[i]];
     const CollectiveLogEntry* last = note && note->called > 0 ? note->find(note->called) : nullptr;
     missing.text += (i == 0 ? " (" : "; ") + name_rank(missing.ranks[i]);
     missing.text += last ? " called last " + describe(last->call) : " has called nothing yet";
@@ -286,7 +286,7 @@ MissingEnds find_missing_ends(std::span<const MessageEntry> messages, int own,
   std::set<int> ranks;
   bool is_sure = true;
   for (const MessageEntry& one : messages) {
-    const auto& note = by_rank[static_cast<std::size_t>(one.peer)];
+    const auto& note = by_rank[one.peer];
     const auto is_there = [&](const MessageEntry& other) {
       return other.peer == own && other.place == one.place && other.is_send != one.is_send &&
              other.number >= one.number;
@@ -301,7 +301,7 @@ MissingEnds find_missing_ends(std::span<const MessageEntry> messages, int own,
 std::string find_ahead(std::span<const int> ranks, int own,
                        std::span<const std::optional<CallNote>> by_rank) {
   const auto called_by = [&](int rank) {
-    const auto& note = by_rank[static_cast<std::size_t>(rank)];
+    const auto& note = by_rank[rank];
     return note ? note->called : 0;
   };
   std::string text;
@@ -309,7 +309,7 @@ std::string find_ahead(std::span<const int> ranks, int own,
   for (const int rank : ranks) {
     if (called_by(rank) <= called_by(own)) continue;
     if (++told > kToldApart) return text + "; ...";
-    const CallNote& note = *by_rank[static_cast<std::size_t>(rank)];
+    const CallNote& note = *by_rank[rank];
     const CollectiveLogEntry* beyond = note.find(called_by(own) + 1);
     if (!beyond) beyond = note.find(note.called);
     if (!beyond) continue;

@@ -113,7 +113,7 @@ Result<void> NcclEngine::inspect() {
   }
   // First, because peers that noticed the same failure have told this rank.
   if (const Result<void> good = abort_state_->check(); !good) {
-    return Error(good.error()).within("nccl group");
+    return good.error().within("nccl group");
   }
   if (late) return deadline_passed(late->call, late->deadline);
   for (NcclCommunicator* one : all) {
@@ -134,8 +134,7 @@ Error NcclEngine::deadline_passed(const NcclCall& call, const Deadline& deadline
   int first = -1;
   std::string who = who_is_missing(call, first);
   if (who.empty()) who = "a rank has not come, or is not done";
-  Error error = timeout_error(words_of(call), "it is not complete; " + who, deadline.waited(),
-                              deadline.allowed());
+  Error error = timeout_error(words_of(call), "it is not complete; " + who, deadline);
   error.peer_rank = first;
   return error;
 }
@@ -148,7 +147,7 @@ std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   std::vector<std::optional<CallNote>> notes = read_notes(*peers_, kNotePatience);
   {
     const std::lock_guard lock(mutex_);
-    notes[static_cast<std::size_t>(options_.rank)] = read_note(collective_log_.note());
+    notes[options_.rank] = read_note(collective_log_.note());
   }
   const MissingRanks missing = find_missing(call.collective, notes);
   if (missing.ranks.empty()) return "all ranks have come, but a device is stuck, or slow";

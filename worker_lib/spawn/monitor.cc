@@ -97,7 +97,7 @@ class Monitor {
     const pid_t pid = fork();
     if (pid < 0) return system_error(doing, errno);
     if (pid == 0) be_rank(rank, monitor);
-    ranks_[static_cast<std::size_t>(rank)].pid = pid;
+    ranks_[rank].pid = pid;
     pidfds_.push_back(pidfd_of(pid));
     return pidfds_.back().valid() ? Result<void>() : system_error(doing, errno);
   }
@@ -168,7 +168,7 @@ class Monitor {
       rank->wait_status = status;
       rank->ended = true;
       const auto number = rank - ranks_.begin();
-      pidfds_[static_cast<std::size_t>(number)].reset();
+      pidfds_[number].reset();
       act(watch_.on_end(static_cast<int>(number), end_of(*rank), BootClock::now()));
     }
   }
