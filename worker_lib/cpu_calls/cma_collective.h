@@ -40,7 +40,6 @@ class CmaCollective final : public ChunkedCall {
   // Returns whether a stage has room for `pieces` places.
   static bool has_room(const GroupTopology& here, std::size_t pieces);
 
-  std::size_t chunks() const override { return 1; }
   ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kSome; }
   void stage(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
