@@ -209,7 +209,7 @@ class Connector {
           {ConnectionUse::kControl, ConnectionUse::kData}, std::min(deadline_.when(), glance));
       if (!caller) return caller.error();
       if (!*caller) {
-        if (gone) return lost(*gone);
+        if (gone) return rank_is_gone(*gone, kConnecting);
         if (deadline_.passed()) return nobody_called();
         std::optional<Error> lost = check_members_ ? check_members_() : std::nullopt;
         if (lost) return std::move(*lost).within(kConnecting);
@@ -237,13 +237,6 @@ class Connector {
       if (is_closed(parts_.addresses[rank])) return rank;
     }
     return std::nullopt;
-  }
-
-  static Error lost(int rank) {
-    return Error{.kind = ErrorKind::kPeerLost,
-                 .doing = kConnecting,
-                 .cause = name_rank(rank) + " is gone",
-                 .peer_rank = rank};
   }
 
   Error nobody_called() const {

@@ -21,26 +21,13 @@
 namespace ddprun {
 namespace {
 
-// Returns the header of a collective on these tensors, with the fields that follow from their
-// sizes.
 template <class Bytes>
 CallHeader header_of(std::span<const Bytes> tensors) {
-  CallHeader header{.tensors =
-                        static_cast<std::uint16_t>(std::min<std::size_t>(tensors.size(), 65535))};
-  for (const Bytes& tensor : tensors) header.count += tensor.size();
-  if (tensors.size() > 1) {
-    std::vector<std::size_t> sizes;
-    for (const Bytes& tensor : tensors) sizes.push_back(tensor.size());
-    header.digest = digest_of(sizes);
-  }
-  return header;
+  return ddprun::header_of(tensors, [](const Bytes& one) { return one.size(); });
 }
 
-// Completes the header of a collective that moves bytes with the types of its bytes.
 CallHeader in_terms(const CpuCallOptions& terms, CallHeader header) {
-  header.type = terms.type;
-  header.count /= size_of(terms.type);
-  header.digest ^= terms.types;
+  header.moves(terms.type, terms.types);
   return header;
 }
 

@@ -117,11 +117,6 @@ class RingReader final : public Ring, public MessageReader {
   int fd() const override { return -1; }
 };
 
-std::ptrdiff_t not_now_or_closed(ssize_t moved) {
-  if (moved > 0) return moved;
-  return moved < 0 && would_block(errno) ? 0 : -1;
-}
-
 class SocketWriter final : public MessageWriter {
  public:
   SocketWriter(UniqueFd socket, std::string hello)

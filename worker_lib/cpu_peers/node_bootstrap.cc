@@ -12,13 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <optional>
 
 #include "base/peer_user.h"
 #include "base/pidfd.h"
 #include "base/poll_until.h"
 #include "base/random_id.h"
+#include "base/small_file.h"
 #include "base/would_block.h"
 #include "worker_lib/collective/rank_names.h"
 
@@ -138,13 +138,6 @@ Result<void> try_until(const Deadline& deadline, Try once) {
   }
 }
 
-Error lost(int rank, const std::string& doing) {
-  return Error{.kind = ErrorKind::kPeerLost,
-               .doing = doing,
-               .cause = name_rank(rank) + " is gone",
-               .peer_rank = rank};
-}
-
 Error other_user(int rank, std::optional<uid_t> user) {
   return Error{.kind = ErrorKind::kProtocol,
                .doing = kDoing,
@@ -211,7 +204,7 @@ class Leader {
     }
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (const Result<void> sent = hand_out(guests_[local].get(), *segment); !sent) {
-        return is_gone(sent.error()) ? lost(options_.ranks[local], kDoing)
+        return is_gone(sent.error()) ? rank_is_gone(options_.ranks[local], kDoing)
                                      : sent.error().within(kDoing);
       }
     }
@@ -240,7 +233,7 @@ class Leader {
     for (std::size_t i = first_guest; i < watched.size(); ++i) {
       // A connected rank sends nothing until it is answered: an event means that it is gone.
       if (watched[i].revents != 0) {
-        return lost(options_.ranks[i - first_guest], kDoing);
+        return rank_is_gone(options_.ranks[i - first_guest], kDoing);
       }
     }
     for (std::size_t i = first_guest; i-- > 1;) {
@@ -300,7 +293,7 @@ class Leader {
     if (options_.deadline.passed()) return nobody_came();
     for (std::size_t local = 1; local < options_.listeners.size(); ++local) {
       if (!guests_[local].valid() && is_closed(options_.listeners[local])) {
-        return lost(options_.ranks[local], kDoing);
+        return rank_is_gone(options_.ranks[local], kDoing);
       }
     }
     return {};
@@ -332,7 +325,7 @@ Result<UniqueFd> knock(const std::string& name, const NodeBootstrapOptions& opti
   socklen_t length = 0;
   const sockaddr_un address = address_of(name, length);
   const auto failure = [&](const Error& error) {
-    return is_gone(error) ? lost(options.ranks[0], kDoing) : Error(error).within(kDoing);
+    return is_gone(error) ? rank_is_gone(options.ranks[0], kDoing) : Error(error).within(kDoing);
   };
   const Result<void> connected = try_until(options.deadline, [&]() -> Result<void> {
     if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return {};
@@ -368,7 +361,7 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeBootstrapOpti
     Refusal refusal;
     const Result<std::size_t> got = receive_with_fds(socket->get(), &refusal, sizeof refusal, fds);
     if (!got) return got.error();
-    if (*got == 0) return lost(options.ranks[0], kDoing);
+    if (*got == 0) return rank_is_gone(options.ranks[0], kDoing);
     if (*got == sizeof refusal) {
       return Error{.kind = refusal.kind,
                    .doing = kDoing,
@@ -385,14 +378,14 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeBootstrapOpti
   return NodeMembers{std::move(*segment), part(0), part(1), part(2)};
 }
 
-std::string read_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 }  // namespace
+
+Error rank_is_gone(int rank, const std::string& doing) {
+  return Error{.kind = ErrorKind::kPeerLost,
+               .doing = doing,
+               .cause = name_rank(rank) + " is gone",
+               .peer_rank = rank};
+}
 
 Result<NodeListener> NodeListener::open() {
   NodeListener listener{UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
@@ -413,7 +406,7 @@ std::string shm_domain() {
   return machine_id() + " " + network;
 }
 
-std::string machine_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
+std::string machine_id() { return first_line_of("/proc/sys/kernel/random/boot_id"); }
 
 Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_name,
                                    const NodeBootstrapOptions& options) {

@@ -90,8 +90,9 @@ struct PeerWatch::Peer {
 
 Result<std::unique_ptr<PeerWatch>> PeerWatch::start(SharedProgress& progress,
                                                     const WakeupFds& wakeups, Options options) {
-  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake.valid()) return system_error("start the watch over other ranks", errno);
+  std::vector<UniqueFd> wake;
+  wake.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake[0].valid()) return system_error("start the watch over other ranks", errno);
   std::unique_ptr<PeerWatch> watch(
       new PeerWatch(progress, wakeups, std::move(options), std::move(wake)));
   const Result<void> started =
@@ -101,7 +102,7 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::start(SharedProgress& progress,
 }
 
 PeerWatch::PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options options,
-                     UniqueFd wake)
+                     std::vector<UniqueFd> wake)
     : progress_(progress),
       wakeups_(wakeups),
       rank_(options.rank),
@@ -110,7 +111,7 @@ PeerWatch::PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options
       node_ranks_(std::move(options.node_ranks)),
       lives_(std::move(options.lives)),
       pages_(std::move(options.pages)),
-      wake_(std::move(wake)) {
+      wake_(std::move(wake), 0) {
   for (Link& link : options.links) {
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = link.rank;
@@ -125,19 +126,12 @@ PeerWatch::~PeerWatch() {
   if (!thread_.joinable()) return;
   if (!progress_.failed()) await_delivery();
   stop_requested_ = true;
-  wake();
+  wake_.notify_own();
   thread_.join();
 }
 
-// Wakes the thread. EAGAIN: enough wakeups are pending.
-void PeerWatch::wake() {
-  const std::uint64_t one = 1;
-  while (write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-  }
-}
-
 void PeerWatch::run() {
-  std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
+  std::vector<pollfd> watched{{wake_.own_fd(), POLLIN, 0}};
   for (std::size_t local = 0; local < lives_.size(); ++local) {
     const bool self = static_cast<int>(local) == progress_.local();
     watched.push_back({self ? -1 : lives_[local].get(), POLLIN, 0});
@@ -154,10 +148,7 @@ void PeerWatch::run() {
       }
     }
     if (::poll(watched.data(), watched.size(), -1) < 0) continue;
-    if (watched[0].revents != 0) {
-      eventfd_t count = 0;
-      eventfd_read(wake_.get(), &count);
-    }
+    if (watched[0].revents != 0) wake_.drain();
     for (std::size_t i = 1; i < first_link; ++i) {
       if (watched[i].revents == 0) continue;
       watched[i].fd = -1;
@@ -326,7 +317,7 @@ void PeerWatch::send(Peer& peer, FrameHead head, const std::string& body) {
   peer.unsent += body;
   if (!is_first) return;
   send_unsent(peer);
-  if (!peer.unsent.empty()) wake();  // the thread polls for room
+  if (!peer.unsent.empty()) wake_.notify_own();  // the thread polls for room
 }
 
 void PeerWatch::send_unsent(Peer& peer) {

@@ -64,11 +64,6 @@ class Progress {
   std::size_t unfinished_ = 0;
 };
 
-ssize_t not_now_or_closed(ssize_t moved) {
-  if (moved > 0) return moved;
-  return moved < 0 && would_block(errno) ? 0 : -1;
-}
-
 // Returns the flags of each transfer: MSG_MORE if another one follows to the same node, because
 // both may share a packet.
 std::vector<int> flags_of(std::span<const TcpMesh::Sending> transfers, std::size_t node_count) {

@@ -1,25 +1,17 @@
 #include "worker_lib/flight/call_origin.h"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string_view>
+
+#include "worker_lib/util/exception_text.h"
 
 namespace ddprun {
 namespace {
-
-// Returns the C++ form of a linker's name. Other names stay as they are.
-std::string demangled(const char* symbol) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(
-      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free);
-  return status == 0 && text ? text.get() : symbol;
-}
 
 std::string in_hex(std::uintptr_t number) {
   std::string digits;

@@ -34,10 +34,8 @@ std::vector<torch::Tensor> of_each_rank(TensorList list, std::size_t place, std:
   return tensors;
 }
 
-std::vector<torch::Tensor> both(TensorList left, TensorList right) {
-  std::vector<torch::Tensor> tensors(left.begin(), left.end());
-  tensors.insert(tensors.end(), right.begin(), right.end());
-  return tensors;
+void keep(NcclIssue& issue, TensorList tensors) {
+  issue.keep.insert(issue.keep.end(), tensors.begin(), tensors.end());
 }
 
 // Returns whether the tensors are consecutive in memory, as the slices of one tensor are.
@@ -58,42 +56,6 @@ Result<torch::Tensor> block_for(const std::vector<torch::Tensor>& tensors) {
   } catch (...) {
     return error_in_flight("make room for the tensors of all ranks");
   }
-}
-
-NcclCall call_of(const char* name, TensorList tensors, int peer = -1) {
-  NcclCall call{.name = name, .type = tensors[0].scalar_type(), .peer = peer};
-  for (const torch::Tensor& one : tensors) call.elements += one.numel();
-  return call;
-}
-
-NcclCall call_of(const char* name, TensorList tensors, const Reduction& how, int root = -1) {
-  NcclCall call = call_of(name, tensors, root);
-  call.op = how.op;
-  return call;
-}
-
-// Returns the facts in which the ranks must agree, as in the cpu engine. Data that is only moved
-// counts as bytes.
-CallHeader header_of(CallKind kind, TensorList tensors, int root = -1) {
-  CallHeader header{.root = root, .kind = kind};
-  std::vector<std::size_t> sizes;
-  for (const torch::Tensor& one : tensors) {
-    header.count += one.nbytes();
-    sizes.push_back(one.nbytes());
-  }
-  if (sizes.size() > 1) header.digest = digest_of(sizes);
-  const ContentFacts content = content_of(tensors);
-  header.type = content.type;
-  header.count /= size_of(content.type);
-  header.digest ^= content.types;
-  header.tensors = static_cast<std::uint16_t>(std::min<std::size_t>(sizes.size(), 65535));
-  return header;
-}
-
-CallHeader header_of(CallKind kind, TensorList tensors, const Reduction& how, int root = -1) {
-  CallHeader header = header_of(kind, tensors, root);
-  header.op = how.op;
-  return header;
 }
 
 std::vector<std::size_t> bytes_of(TensorList tensors) {
@@ -120,6 +82,29 @@ Error no_any_source(const char* call) {
 int NcclBackend::device_of(const torch::Tensor& tensor) const {
   const torch::Device device = tensor.is_cuda() ? tensor.device() : engine_.options().device;
   return device.has_index() ? device.index() : 0;
+}
+
+NcclIssue NcclBackend::issue_of(const char* name, TensorList tensors, int peer) const {
+  NcclIssue issue{.device = device_of(tensors[0]),
+                  .what = {.name = name, .type = tensors[0].scalar_type(), .peer = peer},
+                  .keep = {tensors.begin(), tensors.end()}};
+  for (const torch::Tensor& one : tensors) issue.what.elements += one.numel();
+  return issue;
+}
+
+// The header has the facts in which the ranks must agree, as in the cpu engine. Data that is only
+// moved counts as bytes.
+NcclIssue NcclBackend::collective(const char* name, CallKind kind, TensorList tensors, int root,
+                                  std::optional<ReduceOp> op) const {
+  NcclIssue issue = issue_of(name, tensors, root);
+  issue.what.op = op;
+  const ContentFacts content = content_of(tensors);
+  issue.header = header_of(tensors, [](const torch::Tensor& one) { return one.nbytes(); });
+  issue.header->moves(content.type, content.types);
+  issue.header->root = root;
+  issue.header->kind = kind;
+  issue.header->op = op.value_or(ReduceOp::kSum);
+  return issue;
 }
 
 Work NcclBackend::issue(NcclIssue issue, CallOptions call) {
@@ -166,21 +151,16 @@ NcclResult NcclBackend::with_op(const NcclReduction& as, const NcclLaneView& lan
 Work NcclBackend::all_reduce(TensorList tensors, Reduction how, CallOptions call) {
   const Result<NcclReduction> as = nccl_reduction("all_reduce", how, tensors[0].scalar_type());
   if (!as) return detail::work_of(as.error());
-  return issue({.device = device_of(tensors[0]),
-                .what = call_of("all_reduce", tensors, how),
-                .header = header_of(CallKind::kAllReduce, tensors, how),
-                .keep = both(tensors, {}),
-                .launch =
-                    [this, as = *as, parts = written(tensors)](const NcclLaneView& lane) {
-                      return with_op(as, lane, [&](NcclOp op) {
-                        return grouped(parts.size(), [&](std::size_t i) {
-                          return engine_.api().all_reduce(parts[i].data, parts[i].data,
-                                                          parts[i].elements * as.values, as.type,
-                                                          op, lane.comm, lane.stream);
-                        });
-                      });
-                    }},
-               call);
+  NcclIssue reduce = collective("all_reduce", CallKind::kAllReduce, tensors, -1, how.op);
+  reduce.launch = [this, as = *as, parts = written(tensors)](const NcclLaneView& lane) {
+    return with_op(as, lane, [&](NcclOp op) {
+      return grouped(parts.size(), [&](std::size_t i) {
+        return engine_.api().all_reduce(parts[i].data, parts[i].data, parts[i].elements * as.values,
+                                        as.type, op, lane.comm, lane.stream);
+      });
+    });
+  };
+  return issue(std::move(reduce), call);
 }
 
 Work NcclBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) {
@@ -188,41 +168,31 @@ Work NcclBackend::reduce(const torch::Tensor& tensor, Reduction how, int root, C
   if (!as) return detail::work_of(as.error());
   // Only the root's tensor is written, although all ranks pass theirs as the receive buffer.
   void* data = tensor.mutable_data_ptr();
-  return issue({.device = device_of(tensor),
-                .what = call_of("reduce", list_of(tensor), how, root),
-                .header = header_of(CallKind::kReduce, list_of(tensor), how, root),
-                .keep = {tensor},
-                .launch =
-                    [=, this, count = count_of(tensor), as = *as](const NcclLaneView& lane) {
-                      return with_op(as, lane, [&](NcclOp op) {
-                        return engine_.api().reduce(data, data, count * as.values, as.type, op,
-                                                    root, lane.comm, lane.stream);
-                      });
-                    }},
-               call);
+  NcclIssue reduce = collective("reduce", CallKind::kReduce, list_of(tensor), root, how.op);
+  reduce.launch = [=, this, count = count_of(tensor), as = *as](const NcclLaneView& lane) {
+    return with_op(as, lane, [&](NcclOp op) {
+      return engine_.api().reduce(data, data, count * as.values, as.type, op, root, lane.comm,
+                                  lane.stream);
+    });
+  };
+  return issue(std::move(reduce), call);
 }
 
 Work NcclBackend::broadcast(TensorList tensors, int root, CallOptions call) {
-  return issue({.device = device_of(tensors[0]),
-                .what = call_of("broadcast", tensors, root),
-                .header = header_of(CallKind::kBroadcast, tensors, root),
-                .keep = both(tensors, {}),
-                .launch =
-                    [this, root, parts = written(tensors)](const NcclLaneView& lane) {
-                      return grouped(parts.size(), [&](std::size_t i) {
-                        return engine_.api().broadcast(parts[i].data, parts[i].data, parts[i].bytes,
-                                                       kByte, root, lane.comm, lane.stream);
-                      });
-                    }},
-               call);
+  NcclIssue broadcast = collective("broadcast", CallKind::kBroadcast, tensors, root);
+  broadcast.launch = [this, root, parts = written(tensors)](const NcclLaneView& lane) {
+    return grouped(parts.size(), [&](std::size_t i) {
+      return engine_.api().broadcast(parts[i].data, parts[i].data, parts[i].bytes, kByte, root,
+                                     lane.comm, lane.stream);
+    });
+  };
+  return issue(std::move(broadcast), call);
 }
 
 // NCCL needs one block. Consecutive outputs are one; others are copied from a temporary block.
 Work NcclBackend::all_gather(TensorList outputs, TensorList inputs, CallOptions call) {
-  NcclIssue gather{.device = device_of(inputs[0]),
-                   .what = call_of("all_gather", inputs),
-                   .header = header_of(CallKind::kAllGather, inputs),
-                   .keep = both(outputs, inputs)};
+  NcclIssue gather = collective("all_gather", CallKind::kAllGather, inputs);
+  keep(gather, outputs);
   std::vector<void*> blocks;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const std::vector<torch::Tensor> ours = of_each_rank(outputs, i, inputs.size());
@@ -250,10 +220,8 @@ Work NcclBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reductio
                                  CallOptions call) {
   const Result<NcclReduction> as = nccl_reduction("reduce_scatter", how, outputs[0].scalar_type());
   if (!as) return detail::work_of(as.error());
-  NcclIssue scatter{.device = device_of(outputs[0]),
-                    .what = call_of("reduce_scatter", outputs, how),
-                    .header = header_of(CallKind::kReduceScatter, outputs, how),
-                    .keep = both(outputs, inputs)};
+  NcclIssue scatter = collective("reduce_scatter", CallKind::kReduceScatter, outputs, -1, how.op);
+  keep(scatter, inputs);
   std::vector<const void*> blocks;
   for (std::size_t i = 0; i < outputs.size(); ++i) {
     const std::vector<torch::Tensor> ours = of_each_rank(inputs, i, outputs.size());
@@ -315,11 +283,9 @@ Work NcclBackend::gather(TensorList outputs, const torch::Tensor& input, int roo
   std::vector<WrittenPart> to = written(outputs);
   std::vector<ReadPart> from(static_cast<std::size_t>(size()));
   from[root] = read(list_of(input))[0];
-  return issue_messages({.device = device_of(input),
-                         .what = call_of("gather", list_of(input), root),
-                         .header = header_of(CallKind::kGather, list_of(input), root),
-                         .keep = both(outputs, list_of(input))},
-                        std::move(to), std::move(from), call);
+  NcclIssue gather = collective("gather", CallKind::kGather, list_of(input), root);
+  keep(gather, outputs);
+  return issue_messages(std::move(gather), std::move(to), std::move(from), call);
 }
 
 Work NcclBackend::scatter(const torch::Tensor& output, TensorList inputs, int root,
@@ -327,22 +293,18 @@ Work NcclBackend::scatter(const torch::Tensor& output, TensorList inputs, int ro
   std::vector<WrittenPart> to(static_cast<std::size_t>(size()));
   to[root] = written(list_of(output))[0];
   std::vector<ReadPart> from = read(inputs);
-  return issue_messages({.device = device_of(output),
-                         .what = call_of("scatter", list_of(output), root),
-                         .header = header_of(CallKind::kScatter, list_of(output), root),
-                         .keep = both(inputs, list_of(output))},
-                        std::move(to), std::move(from), call);
+  NcclIssue scatter = collective("scatter", CallKind::kScatter, list_of(output), root);
+  keep(scatter, inputs);
+  return issue_messages(std::move(scatter), std::move(to), std::move(from), call);
 }
 
 Work NcclBackend::all_to_all(TensorList outputs, TensorList inputs, CallOptions call) {
+  NcclIssue exchange = issue_of("all_to_all", inputs);
   // Each pair of ranks has its own size, on which the two must agree.
-  return issue_messages(
-      {.device = device_of(inputs[0]),
-       .what = call_of("all_to_all", inputs),
-       .header = CallHeader{.kind = CallKind::kAllToAll, .type = content_of(inputs).type},
-       .pairs = balance_of(rank(), bytes_of(inputs), bytes_of(outputs)),
-       .keep = both(outputs, inputs)},
-      written(outputs), read(inputs), call);
+  exchange.header = CallHeader{.kind = CallKind::kAllToAll, .type = content_of(inputs).type};
+  exchange.pairs = balance_of(rank(), bytes_of(inputs), bytes_of(outputs));
+  keep(exchange, outputs);
+  return issue_messages(std::move(exchange), written(outputs), read(inputs), call);
 }
 
 // Reduces a byte. Its Work blocks the host until that has ended.
@@ -355,18 +317,16 @@ Work NcclBackend::barrier(CallOptions call) {
   } catch (...) {
     return fail(error_in_flight("make the tensor of barriers"));
   }
-  return issue({.device = device_of(token_),
-                .what = {.name = "barrier"},
-                .header = CallHeader{.kind = CallKind::kBarrier},
-                .keep = {token_},
-                .launch =
-                    [this](const NcclLaneView& lane) {
-                      void* data = token_.mutable_data_ptr();
-                      return engine_.api().all_reduce(data, data, 1, kByte, NcclOp::kMax, lane.comm,
-                                                      lane.stream);
-                    },
-                .host_wait = NcclWork::HostWait::kAlways},
-               call);
+  NcclIssue barrier{.device = device_of(token_),
+                    .what = {.name = "barrier"},
+                    .header = CallHeader{.kind = CallKind::kBarrier},
+                    .keep = {token_},
+                    .host_wait = NcclWork::HostWait::kAlways};
+  barrier.launch = [this](const NcclLaneView& lane) {
+    void* data = token_.mutable_data_ptr();
+    return engine_.api().all_reduce(data, data, 1, kByte, NcclOp::kMax, lane.comm, lane.stream);
+  };
+  return issue(std::move(barrier), call);
 }
 
 Work NcclBackend::monitored_barrier(CallOptions call) {
@@ -395,23 +355,18 @@ NcclIssue::Message NcclBackend::recv_of(const torch::Tensor& tensor, int peer) c
 
 Work NcclBackend::send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) {
   if (tag != 0) return detail::work_of(no_tags("send", tag));
-  return issue({.device = device_of(tensor),
-                .what = call_of("send", list_of(tensor), destination),
-                .keep = {tensor},
-                .messages = {send_of(tensor, destination)}},
-               call);
+  NcclIssue message = issue_of("send", list_of(tensor), destination);
+  message.messages = {send_of(tensor, destination)};
+  return issue(std::move(message), call);
 }
 
 Work NcclBackend::recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) {
   if (tag != 0) return detail::work_of(no_tags("recv", tag));
   if (source == kAnySource) return detail::work_of(no_any_source("recv"));
-  NcclCall what = call_of("recv", list_of(tensor), source);
-  what.source = source;
-  return issue({.device = device_of(tensor),
-                .what = what,
-                .keep = {tensor},
-                .messages = {recv_of(tensor, source)}},
-               call);
+  NcclIssue message = issue_of("recv", list_of(tensor), source);
+  message.what.source = source;
+  message.messages = {recv_of(tensor, source)};
+  return issue(std::move(message), call);
 }
 
 // One group, so that NCCL starts them together.

@@ -82,6 +82,10 @@ class NcclBackend final : public Backend {
 
  private:
   int device_of(const torch::Tensor& tensor) const;
+  // Return a call on these tensors, which it keeps; what it launches is still missing.
+  NcclIssue issue_of(const char* name, TensorList tensors, int peer = -1) const;
+  NcclIssue collective(const char* name, CallKind kind, TensorList tensors, int root = -1,
+                       std::optional<ReduceOp> op = {}) const;
   Work issue(NcclIssue issue, CallOptions call);
   Work fail(const Error& failure);
   NcclIssue::Message send_of(const torch::Tensor& tensor, int peer) const;

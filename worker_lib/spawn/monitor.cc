@@ -1,6 +1,5 @@
 #include "worker_lib/spawn/monitor.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -10,7 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <exception>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -22,6 +21,7 @@
 #include "base/pidfd.h"
 #include "base/poll_until.h"
 #include "base/process_tree.h"
+#include "base/small_file.h"
 #include "base/write_all.h"
 #include "worker_lib/spawn/core/watch.h"
 #include "worker_lib/store/hosted_store.h"
@@ -32,16 +32,9 @@ namespace {
 // Closes descriptors inherited from the program. Otherwise the monitor would keep the program's
 // files and pipes open, and their readers would not see the end of file.
 void close_all_but(const std::vector<int>& kept) {
-  DIR* const directory = opendir("/proc/self/fd");
-  if (!directory) return;
-  std::vector<int> found;
-  while (const dirent* entry = readdir(directory)) {
-    const auto fd = parse_number<int>(entry->d_name);
-    if (fd && *fd != dirfd(directory) && *fd > STDERR_FILENO) found.push_back(*fd);
-  }
-  closedir(directory);
-  for (const int fd : found) {
-    if (std::ranges::count(kept, fd) == 0) close(fd);
+  for (const std::filesystem::path& open : entries_of("/proc/self/fd")) {
+    const auto fd = parse_number<int>(open.filename().native());
+    if (fd && *fd > STDERR_FILENO && std::ranges::count(kept, *fd) == 0) close(*fd);
   }
 }
 
