@@ -17,7 +17,6 @@
 #include "worker_lib/flight/worker_reporter.h"
 #include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/verification.h"
-#include "worker_lib/group/work_state.h"
 #include "worker_lib/nccl/backend_nccl.h"
 #include "worker_lib/store/core/start_plan.h"
 #include "worker_lib/store/world_store.h"

@@ -9,7 +9,6 @@
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_backend/backend_cpu.h"
 #include "worker_lib/cpu_group/solo_group.h"
-#include "worker_lib/flight/worker_reporter.h"
 #include "worker_lib/group/backend_by_device.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/group/verification.h"
@@ -51,7 +50,7 @@ struct WorldGroupFactory::BackendGroups {
 
 WorldGroupFactory::WorldGroupFactory(WorldGroupFactoryOptions options)
     : options_(std::move(options)) {
-  if (options_.store) store_ = std::make_shared<LockedStore>(options_.store->store());
+  if (options_.store) store_ = locked_store(options_.store->store());
 }
 
 Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form_world(Duration timeout) {

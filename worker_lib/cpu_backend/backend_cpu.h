@@ -1,7 +1,7 @@
 // make_cpu_backend(): the cpu backend of a ProcessGroup. It passes the tensors' memory to a
-// CpuGroup, which does the work. Asynchronous collectives run on the backend's own thread; messages run on
-// the group's. Tensors of other devices are staged (device_staging.h): Work::wait() makes the
-// caller's current stream wait for the results, and a send blocks until its tensor is on the
+// CpuGroup, which does the work. Asynchronous collectives run on the backend's own thread; messages
+// run on the group's. Tensors of other devices are staged (device_staging.h): Work::wait() makes
+// the caller's current stream wait for the results, and a send blocks until its tensor is on the
 // host.
 //
 // Owned by a ProcessGroup. One thread at a time calls it, except abort(): any thread.

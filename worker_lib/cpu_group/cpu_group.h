@@ -38,7 +38,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/host_port.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/worker_env.h"

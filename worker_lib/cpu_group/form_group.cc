@@ -76,17 +76,11 @@ Result<PeerInfo> read_peer_info(const std::string& text, int rank) {
   std::string port;
   std::string order;
   PeerInfo info;
-  std::getline(lines, version);
-  std::getline(lines, info.listener);
-  std::getline(lines, info.address.host);
-  std::getline(lines, port);
-  std::getline(lines, info.token);
-  std::getline(lines, order);
-  std::getline(lines, info.checks);
-  std::getline(lines, info.page_offset);
-  std::getline(lines, info.machine);
-  std::getline(lines, info.cpus);
-  std::getline(lines, info.cache);
+  for (std::string* const field :
+       {&version, &info.listener, &info.address.host, &port, &info.token, &order, &info.checks,
+        &info.page_offset, &info.machine, &info.cpus, &info.cache}) {
+    std::getline(lines, *field);
+  }
   std::getline(lines, info.node, '\0');
   const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(port);
   if (version != kPeerInfoVersion || !lines || !number) {

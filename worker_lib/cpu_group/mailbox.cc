@@ -37,13 +37,7 @@ struct Mailbox::Head {
   std::uint64_t receive = 0;  // CTS: the receiver's number
 };
 
-struct Mailbox::Transfer {
-  bool is_send = false;
-  char* data = nullptr;  // a send only reads it
-  std::size_t bytes = 0;
-  int partner = -1;  // -1: a receive from any source
-  int tag = 0;
-  Deadline deadline{Duration::zero()};
+struct Mailbox::Transfer : Request {
   // Called at the end of an asynchronous transfer; a transfer has either this or `answer`.
   TransferDone done;
   Answer* answer = nullptr;  // set at the end of a blocking call
@@ -147,52 +141,8 @@ bool Mailbox::await_idle(Duration patience) {
   return idle_.wait_for(lock, patience, [&] { return transfers_.empty(); });
 }
 
-Mailbox::Transfer Mailbox::make_send(const void* data, std::size_t bytes, Rank destination, int tag,
-                                     Duration timeout) {
-  return {.is_send = true,
-          .data = const_cast<char*>(static_cast<const char*>(data)),
-          .bytes = bytes,
-          .partner = destination.value,
-          .tag = tag,
-          .deadline = Deadline(timeout)};
-}
-
-Mailbox::Transfer Mailbox::make_recv(void* data, std::size_t bytes, std::optional<Rank> source,
-                                     int tag, Duration timeout) {
-  return {.data = static_cast<char*>(data),
-          .bytes = bytes,
-          .partner = source ? source->value : -1,
-          .tag = tag,
-          .deadline = Deadline(timeout)};
-}
-
-Result<void> Mailbox::send(const void* data, std::size_t bytes, Rank destination, int tag,
-                           Duration timeout) {
-  const Result<Rank> sent = carry_out(make_send(data, bytes, destination, tag, timeout));
-  if (!sent) return sent.error();
-  return {};
-}
-
-Result<Rank> Mailbox::recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                           Duration timeout) {
-  return carry_out(make_recv(data, bytes, source, tag, timeout));
-}
-
-void Mailbox::start_send(const void* data, std::size_t bytes, Rank destination, int tag,
-                         Duration timeout, TransferDone done) {
-  Transfer transfer = make_send(data, bytes, destination, tag, timeout);
-  transfer.done = std::move(done);
-  start(std::move(transfer));
-}
-
-void Mailbox::start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                         Duration timeout, TransferDone done) {
-  Transfer transfer = make_recv(data, bytes, source, tag, timeout);
-  transfer.done = std::move(done);
-  start(std::move(transfer));
-}
-
-Result<Rank> Mailbox::carry_out(Transfer transfer) {
+Result<Rank> Mailbox::carry_out(const Request& request) {
+  Transfer transfer{request};
   Answer answer;
   transfer.answer = &answer;
   Lock lock = enter();
@@ -212,7 +162,9 @@ Result<Rank> Mailbox::carry_out(Transfer transfer) {
   return std::move(*answer);
 }
 
-void Mailbox::start(Transfer transfer) {
+void Mailbox::start(const Request& request, TransferDone done) {
+  Transfer transfer{request};
+  transfer.done = std::move(done);
   Lock lock = enter();
   if (const Result<void> posted = post(transfer); !posted) {
     lock.unlock();

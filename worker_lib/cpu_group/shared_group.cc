@@ -461,26 +461,24 @@ class SharedGroup final : public CpuGroup {
 
   Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
                     Duration timeout) override {
-    require_partner(destination, rank(), size());
-    return mailbox_.send(data, bytes, destination, tag, timeout);
+    const Result<Rank> sent = mailbox_.carry_out(to_send(data, bytes, destination, tag, timeout));
+    if (!sent) return sent.error();
+    return {};
   }
 
   Result<Rank> recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
                     Duration timeout) override {
-    if (source) require_partner(*source, rank(), size());
-    return mailbox_.recv(data, bytes, source, tag, timeout);
+    return mailbox_.carry_out(to_receive(data, bytes, source, tag, timeout));
   }
 
   void start_send(const void* data, std::size_t bytes, Rank destination, int tag, Duration timeout,
                   TransferDone done) override {
-    require_partner(destination, rank(), size());
-    mailbox_.start_send(data, bytes, destination, tag, timeout, std::move(done));
+    mailbox_.start(to_send(data, bytes, destination, tag, timeout), std::move(done));
   }
 
   void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
                   Duration timeout, TransferDone done) override {
-    if (source) require_partner(*source, rank(), size());
-    mailbox_.start_recv(data, bytes, source, tag, timeout, std::move(done));
+    mailbox_.start(to_receive(data, bytes, source, tag, timeout), std::move(done));
   }
 
   bool await_messages(Duration patience) override { return mailbox_.await_idle(patience); }
@@ -504,6 +502,27 @@ class SharedGroup final : public CpuGroup {
     std::size_t bytes = 0;
     bool pulls = false;
   };
+
+  Mailbox::Request to_send(const void* data, std::size_t bytes, Rank destination, int tag,
+                           Duration timeout) const {
+    require_partner(destination, rank(), size());
+    return {.is_send = true,
+            .data = const_cast<char*>(static_cast<const char*>(data)),
+            .bytes = bytes,
+            .partner = destination.value,
+            .tag = tag,
+            .deadline = Deadline(timeout)};
+  }
+
+  Mailbox::Request to_receive(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                              Duration timeout) const {
+    if (source) require_partner(*source, rank(), size());
+    return {.data = static_cast<char*>(data),
+            .bytes = bytes,
+            .partner = source ? source->value : -1,
+            .tag = tag,
+            .deadline = Deadline(timeout)};
+  }
 
   Result<void> run_reduce(CallHeader header, const ReduceJob& job, const CpuCallOptions& terms) {
     require_operation(job.type, job.op);

@@ -4,14 +4,12 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <vector>
 
 #include "base/cache_line.h"
 #include "base/would_block.h"
 #include "worker_lib/cpu_kernels/stream_copy.h"
-#include "worker_lib/cpu_shm/core/segment_layout.h"
 
 namespace ddprun {
 namespace {

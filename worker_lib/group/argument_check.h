@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/deadline.h"
 #include "ddprun/reduce_op.h"
+#include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
 
@@ -118,7 +120,11 @@ class ArgumentCheck {
   // and at most the longest that a backend can compute with (kLongestTimeout).
   Duration timeout(std::optional<Duration> asked, Duration of_group) const;
 
-  [[noreturn]] void refuse(const std::string& why) const;
+  // Throws; the parts say why, see concat().
+  template <class... Parts>
+  [[noreturn]] void refuse(const Parts&... parts) const {
+    ddprun::refuse(concat(call_, ": ", parts...));
+  }
 
  private:
   bool on_device(const torch::Tensor& tensor) const;

@@ -7,7 +7,6 @@
 
 #include "base/deadline.h"
 #include "worker_lib/group/argument_check.h"
-#include "worker_lib/group/tensor_facts.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
@@ -22,7 +21,7 @@ nlohmann::json decode(const std::string& bytes, int from) {
     return nlohmann::json::from_cbor(bytes, /*strict=*/true, /*allow_exceptions=*/true,
                                      nlohmann::json::cbor_tag_handler_t::store);
   } catch (const nlohmann::json::exception& malformed) {
-    refuse("decode the value of rank " + std::to_string(from) + ": " + malformed.what(),
+    refuse(concat("decode the value of rank ", from, ": ", malformed.what()),
            DistError::Kind::kCorrupt);
   }
 }

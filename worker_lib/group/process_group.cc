@@ -289,16 +289,15 @@ std::vector<std::int64_t> ProcessGroup::Call::values_of_all(const char* checking
 std::string ProcessGroup::Call::name() const {
   std::string text = check.call();
   if (facts.group != 0) text += " in group " + group_.name();
-  if (!is_message()) text += " (collective " + std::to_string(group_.collectives_) + ")";
+  if (!is_message()) text += concat(" (collective ", group_.collectives_.load(), ")");
   return text;
 }
 
 void ProcessGroup::Call::refuse_nan(const NanFound& found) const {
   const int rank = group_.rank();
-  refuse(name() + ": what this rank, " + std::to_string(rank) + ", gives holds " +
-             std::to_string(found.count) + " NaN, the first in tensor " +
-             std::to_string(found.tensor) + " at element " + std::to_string(found.element) +
-             "; nothing was sent",
+  refuse(concat(name(), ": what this rank, ", rank, ", gives holds ", found.count,
+                " NaN, the first in tensor ", found.tensor, " at element ", found.element,
+                "; nothing was sent"),
          DistError::Kind::kInvalidArgument, rank);
 }
 
@@ -309,8 +308,7 @@ void ProcessGroup::Call::expect_no_nan() const {
   if (found.count > 0) refuse_nan(found);
   for (std::size_t r = 0; r < counts.size(); ++r) {
     if (counts[r] == 0) continue;
-    refuse(name() + ": what rank " + std::to_string(r) + " gives holds " +
-               std::to_string(counts[r]) + " NaN; nothing was sent",
+    refuse(concat(name(), ": what rank ", r, " gives holds ", counts[r], " NaN; nothing was sent"),
            DistError::Kind::kInvalidArgument, static_cast<int>(r));
   }
 }
@@ -374,9 +372,8 @@ Work ProcessGroup::Call::all_to_all(const std::vector<torch::Tensor>& outputs,
                                     const Options& options) {
   const auto own = static_cast<std::size_t>(group_.rank());
   if (outputs[own].numel() != inputs[own].numel()) {
-    check.refuse("this rank, " + std::to_string(own) + ", has " +
-                 std::to_string(inputs[own].numel()) + " elements for itself, but room for " +
-                 std::to_string(outputs[own].numel()));
+    check.refuse("this rank, ", own, ", has ", inputs[own].numel(),
+                 " elements for itself, but room for ", outputs[own].numel());
   }
   read = inputs;
   written = outputs;
@@ -608,7 +605,7 @@ std::vector<Work> ProcessGroup::batch_isend_irecv(const std::vector<P2POp>& oper
   for (std::size_t i = 0; i < operations.size(); ++i) {
     const P2POp& one = operations[i];
     const bool is_send = one.kind == P2POp::Kind::kSend;
-    const std::string name = "operations[" + std::to_string(i) + "]";
+    const std::string name = concat("operations[", i, "]");
     check.tensor((name + ".tensor").c_str(), one.tensor);
     if (is_send) {
       check.peer((name + ".peer").c_str(), one.peer);
@@ -680,7 +677,7 @@ std::unique_ptr<ProcessGroup> ProcessGroup::split(int color, int key, const Grou
 torch::Tensor ProcessGroup::shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) {
   ArgumentCheck check = check_for("shared_empty");
   for (const std::int64_t size : sizes) {
-    if (size < 0) check.refuse("size " + std::to_string(size) + " must not be negative");
+    if (size < 0) check.refuse("size ", size, " must not be negative");
   }
   return with_dist_errors("shared_empty", [&] {
     torch::Tensor tensor = backend_->shared_empty(sizes, dtype);

@@ -1,6 +1,5 @@
 #include "worker_lib/nccl/backend_nccl.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "worker_lib/group/tensor_facts.h"

@@ -1,14 +1,12 @@
 #include "worker_lib/nccl/communicator.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <limits>
 
 #include "base/background_thread.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_group/cpu_group.h"
-#include "worker_lib/nccl/device_guard.h"
 #include "worker_lib/store/result_store.h"
 #include "worker_lib/util/nccl_pause.h"
 

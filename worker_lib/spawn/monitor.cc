@@ -11,7 +11,6 @@
 #include <csignal>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
