@@ -17,8 +17,8 @@ namespace ddprun {
 namespace {
 
 // An engine call seldom has more tensors than this, and then allocates no heap memory for them.
-using WritableList = c10::SmallVector<WritableBytes, 8>;
-using ReadableList = c10::SmallVector<ReadableBytes, 8>;
+using WritableVector = c10::SmallVector<WritableBytes, 8>;
+using ReadableVector = c10::SmallVector<ReadableBytes, 8>;
 
 WritableBytes memory_of(const torch::Tensor& tensor) {
   return {static_cast<char*>(tensor.mutable_data_ptr()), tensor.nbytes()};
@@ -28,14 +28,14 @@ ReadableBytes contents_of(const torch::Tensor& tensor) {
   return {static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-WritableList memory_of(TensorList tensors) {
-  WritableList list;
+WritableVector memory_of(TensorList tensors) {
+  WritableVector list;
   for (const torch::Tensor& one : tensors) list.push_back(memory_of(one));
   return list;
 }
 
-ReadableList contents_of(TensorList tensors) {
-  ReadableList list;
+ReadableVector contents_of(TensorList tensors) {
+  ReadableVector list;
   for (const torch::Tensor& one : tensors) list.push_back(contents_of(one));
   return list;
 }
@@ -283,7 +283,7 @@ class CpuBackend final : public Backend {
   }
 
   torch::Tensor shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) override {
-    const auto elements = static_cast<std::size_t>(c10::multiply_integers(sizes));
+    const std::size_t elements = c10::multiply_integers(sizes);
     std::shared_ptr<char> memory = group_->shared_memory(elements * c10::elementSize(dtype));
     if (!memory) return {};
     char* const data = memory.get();

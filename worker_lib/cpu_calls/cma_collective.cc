@@ -44,7 +44,7 @@ bool CmaCollective::read_all(const Chunk& chunk) const {
     for (std::size_t i = take.pieces.begin; i < take.pieces.end; ++i) {
       pieces.emplace_back(reinterpret_cast<const char*>(places[i].address), places[i].bytes);
     }
-    const Scattered<const char> from{std::span<const ReadableBytes>(pieces)};
+    const Scattered<const char> from{ReadableList(pieces)};
     if (source == here_.local) {
       copy_all(from, take.to);
     } else if (!memory_.read(source, from, take.to)) {

@@ -168,8 +168,8 @@ void GatherCall::copy_out(const Chunk& chunk) {
 
 // --- scatter ---
 
-ScatterCall::ScatterCall(const GroupTopology& here, std::span<const ReadableBytes> inputs,
-                         WritableBytes output, int root)
+ScatterCall::ScatterCall(const GroupTopology& here, ReadableList inputs, WritableBytes output,
+                         int root)
     : CopyCall(here, root, output.size(), here.segment.stage_bytes / here.layout.rank_at.size()),
       inputs_(inputs),
       output_(output) {}
@@ -231,9 +231,8 @@ void ScatterCall::copy_out(const Chunk& chunk) {
 
 // --- all_to_all ---
 
-AllToAllCall::AllToAllCall(const GroupTopology& here, const PairSizes& sizes,
-                           std::span<const ReadableBytes> inputs,
-                           std::span<const WritableBytes> outputs)
+AllToAllCall::AllToAllCall(const GroupTopology& here, const PairSizes& sizes, ReadableList inputs,
+                           WritableList outputs)
     : CopyCall(here, -1, sizes.largest(), pair_slot_bytes(here.layout, here.segment.stage_bytes)),
       sizes_(sizes),
       inputs_(inputs),
@@ -247,7 +246,7 @@ Range AllToAllCall::part(int from, int to, const Chunk& chunk) const {
 
 char* AllToAllCall::outgoing(int from, int to, const Chunk& chunk) const {
   return here_.stage(here_.layout.local_of[from], chunk.number) +
-         static_cast<std::size_t>(here_.layout.position_of[to]) * slot_;
+         here_.layout.position_of[to] * slot_;
 }
 
 // The rows follow the leader's own slots: a row per rank of other nodes, a slot per rank of the
@@ -256,11 +255,10 @@ char* AllToAllCall::incoming(int from, int to, const Chunk& chunk) const {
   const NodeLayout& layout = here_.layout;
   const int lane = layout.lane_of(to);
   const Range of_lane = layout.lane_positions(lane, here_.node);
-  const auto world = static_cast<std::size_t>(layout.world_size());
+  const std::size_t world = layout.world_size();
   // The number of ranks of other nodes with a lower number.
   const std::vector<int>& mine = layout.nodes[here_.node];
-  const auto row =
-      static_cast<std::size_t>(from - (std::ranges::lower_bound(mine, from) - mine.begin()));
+  const std::size_t row = from - (std::ranges::lower_bound(mine, from) - mine.begin());
   const std::size_t column = layout.position_of[to] - of_lane.begin;
   return here_.stage(lane, chunk.number) + (world + row * of_lane.size() + column) * slot_;
 }

@@ -95,8 +95,7 @@ class GatherCall final : public CopyCall {
 
 class ScatterCall final : public CopyCall {
  public:
-  ScatterCall(const GroupTopology& here, std::span<const ReadableBytes> inputs,
-              WritableBytes output, int root);
+  ScatterCall(const GroupTopology& here, ReadableList inputs, WritableBytes output, int root);
 
   void stage(const Chunk& chunk) override;
   std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
@@ -104,7 +103,7 @@ class ScatterCall final : public CopyCall {
   void copy_out(const Chunk& chunk) override;
 
  private:
-  std::span<const ReadableBytes> inputs_;
+  ReadableList inputs_;
   WritableBytes output_;
 };
 
@@ -113,8 +112,8 @@ class ScatterCall final : public CopyCall {
 class AllToAllCall final : public CopyCall {
  public:
   // inputs[r] goes to rank r, outputs[r] comes from rank r; `sizes` has the sizes of all pairs.
-  AllToAllCall(const GroupTopology& here, const PairSizes& sizes,
-               std::span<const ReadableBytes> inputs, std::span<const WritableBytes> outputs);
+  AllToAllCall(const GroupTopology& here, const PairSizes& sizes, ReadableList inputs,
+               WritableList outputs);
 
   void stage(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
@@ -129,8 +128,8 @@ class AllToAllCall final : public CopyCall {
   char* incoming(int from, int to, const Chunk& chunk) const;
 
   const PairSizes& sizes_;
-  std::span<const ReadableBytes> inputs_;
-  std::span<const WritableBytes> outputs_;
+  ReadableList inputs_;
+  WritableList outputs_;
   std::size_t slot_;  // bytes of one pair in a chunk, at most
 };
 

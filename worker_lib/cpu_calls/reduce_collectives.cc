@@ -98,15 +98,14 @@ void DirectReduce::stage(const Chunk& chunk) {
   if (!job_.by_rank()) return job_.data.copy_to(to, part);
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     if (rank == here_.rank) continue;
-    job_.inputs[rank].copy_to(to + static_cast<std::size_t>(rank) * part.size(), part);
+    job_.inputs[rank].copy_to(to + rank * part.size(), part);
   }
 }
 
 void DirectReduce::copy_out(const Chunk& chunk) {
   if (!job_.wants_result(here_.rank)) return;
   const Range part = in_bytes(plan_.at(chunk.index), size_);
-  const std::size_t block_at =
-      job_.by_rank() ? static_cast<std::size_t>(here_.rank) * part.size() : 0;
+  const std::size_t block_at = job_.by_rank() ? here_.rank * part.size() : 0;
   // The result of an all_reduce lies where its input lay, which has just been read.
   const bool streams = job_.by_rank() && here_.streams(job_.bytes_by_rank());
   for_each_piece(job_, here_.rank, /*wanted=*/true, part,
@@ -158,7 +157,7 @@ bool SharedReduce::is_repeated() const {
   // Bytes sent from neighbours' tensors count only after a second check for a failure. The
   // second exchange makes that check (SharedGroup::reduce_in_heap).
   if (in_heap() && reduces_by_ranks() && here_.in_rank_order) return false;
-  const auto nodes = static_cast<std::size_t>(here_.layout.node_count());
+  const std::size_t nodes = here_.layout.node_count();
   const auto locals = static_cast<std::size_t>(here_.layout.world_size()) / nodes;
   const std::size_t result = job_.data.bytes();
   const std::size_t given = reduces_by_ranks() ? locals * result : job_.count() * accumulator_size_;
@@ -345,15 +344,13 @@ std::vector<TcpMesh::Sending> SharedReduce::sends_first(const Chunk& chunk) {
 
 TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, TimePoint deadline) {
   const std::size_t piece_bytes = shape(chunk).piece(here_.local, here_.node).size() * size_;
-  const auto ranks = static_cast<std::size_t>(here_.layout.world_size());
+  const std::size_t ranks = here_.layout.world_size();
   scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * ranks));
   std::vector<TcpMesh::Receiving> receivings;
   here_.for_each_other_node([&](int node) {
     if (!is_reduced_on(here_.node)) return;
     for (const int rank : here_.layout.nodes[node]) {
-      receivings.push_back({node,
-                            scratch_.inbox.data() + static_cast<std::size_t>(rank) * piece_bytes,
-                            piece_bytes});
+      receivings.push_back({node, scratch_.inbox.data() + rank * piece_bytes, piece_bytes});
     }
   });
   return here_.mesh->exchange(still_to_send(chunk), receivings, deadline);
@@ -370,10 +367,10 @@ TcpMesh::End SharedReduce::reduce_by_ranks(const Chunk& chunk, std::span<const S
     for_each_result(chunk, share, input, [&](char* out, Range at) {
       Sources sources(ranks);
       for (int rank = 0; rank < ranks; ++rank) {
-        sources[rank] = here_.on_my_node(rank)
-                            ? input_of(chunk, here_.layout.local_of[rank], at.begin)
-                            : scratch_.inbox.data() + static_cast<std::size_t>(rank) * piece_bytes +
-                                  (at.begin - piece.begin) * size_;
+        sources[rank] =
+            here_.on_my_node(rank)
+                ? input_of(chunk, here_.layout.local_of[rank], at.begin)
+                : scratch_.inbox.data() + rank * piece_bytes + (at.begin - piece.begin) * size_;
       }
       sources[here_.rank] = own + (at.begin - input.begin) * size_;
       job_.reduce(ReduceForm::kWhole, sources, at.size(), out, ranks);
@@ -397,9 +394,7 @@ TcpMesh::End SharedReduce::collect_pieces(const Chunk& chunk, TimePoint deadline
                           piece.size() * accumulator_size_});
     }
     if (is_reduced_on(here_.node)) {
-      receivings.push_back({node,
-                            scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes,
-                            piece_bytes});
+      receivings.push_back({node, scratch_.inbox.data() + node * piece_bytes, piece_bytes});
     }
   });
   return here_.mesh->exchange(sendings, receivings, deadline);
@@ -414,8 +409,7 @@ void SharedReduce::reduce_over_nodes(const Chunk& chunk, std::span<const Stretch
     const std::size_t in_piece = (at.begin - piece.begin) * accumulator_size_;
     Sources sources(here_.layout.node_count());
     for (int node = 0; node < here_.layout.node_count(); ++node) {
-      sources[node] =
-          scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes + in_piece;
+      sources[node] = scratch_.inbox.data() + node * piece_bytes + in_piece;
     }
     sources[here_.node] = scratch_.partial.data() + (at.begin - share_begin) * accumulator_size_;
     job_.reduce(ReduceForm::kFinish, sources, at.size(), out, here_.layout.world_size());

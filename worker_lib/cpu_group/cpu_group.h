@@ -127,32 +127,28 @@ class CpuGroup {
   // tensors, with the same sizes in bytes.
 
   // In place.
-  virtual Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type,
-                                  ReduceOp op, const CpuCallOptions& terms) = 0;
-  virtual Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                              Rank root, const CpuCallOptions& terms) = 0;
-  virtual Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
-                                 const CpuCallOptions& terms) = 0;
+  virtual Result<void> all_reduce(WritableList tensors, ElementType type, ReduceOp op,
+                                  const CpuCallOptions& terms) = 0;
+  virtual Result<void> reduce(WritableList tensors, ElementType type, ReduceOp op, Rank root,
+                              const CpuCallOptions& terms) = 0;
+  virtual Result<void> broadcast(WritableList tensors, Rank root, const CpuCallOptions& terms) = 0;
   // outputs: for each rank, in rank order, buffers of the sizes of `inputs`.
-  virtual Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                                  std::span<const WritableBytes> outputs,
+  virtual Result<void> all_gather(ReadableList inputs, WritableList outputs,
                                   const CpuCallOptions& terms) = 0;
   // inputs: for each rank, in rank order, buffers of the sizes of `outputs`. They are not
   // modified.
-  virtual Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
-                                      std::span<const WritableBytes> outputs, ElementType type,
+  virtual Result<void> reduce_scatter(ReadableList inputs, WritableList outputs, ElementType type,
                                       ReduceOp op, const CpuCallOptions& terms) = 0;
   // outputs: on the root one per rank, each as large as `input`; empty elsewhere.
-  virtual Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs,
-                              Rank root, const CpuCallOptions& terms) = 0;
+  virtual Result<void> gather(ReadableBytes input, WritableList outputs, Rank root,
+                              const CpuCallOptions& terms) = 0;
   // inputs: on the root one per rank, each as large as `output`; empty elsewhere.
-  virtual Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
-                               Rank root, const CpuCallOptions& terms) = 0;
+  virtual Result<void> scatter(ReadableList inputs, WritableBytes output, Rank root,
+                               const CpuCallOptions& terms) = 0;
   // inputs[r] goes to rank r, outputs[r] comes from rank r. Every pair may have its own size.
   // Returns kInvalidArgument on every rank if a rank sends a size that the receiver does not
   // expect.
-  virtual Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                                  std::span<const WritableBytes> outputs,
+  virtual Result<void> all_to_all(ReadableList inputs, WritableList outputs,
                                   const CpuCallOptions& terms) = 0;
   virtual Result<void> barrier(Duration timeout) = 0;
 
@@ -192,7 +188,7 @@ class CpuGroup {
   // zero: only this node. A note is empty if nothing was written or no answer came. Never ends
   // the group. One thread at a time; it may run in parallel with all other calls.
   virtual std::vector<std::string> notes(Duration /*patience*/) {
-    return std::vector<std::string>(static_cast<std::size_t>(size()));
+    return std::vector<std::string>(size());
   }
 
   // Returns the ranks that have begun a collective that this rank has not begun, as far as other

@@ -51,7 +51,7 @@ struct PeerInfo {
 };
 
 std::string cpus_text(const std::vector<int>& cpus) {
-  std::string text(static_cast<std::size_t>(cpus.back()) + 1, '0');
+  std::string text(cpus.back() + 1, '0');
   for (const int cpu : cpus) text[cpu] = '1';
   return text;
 }

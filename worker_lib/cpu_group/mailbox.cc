@@ -540,8 +540,8 @@ bool Mailbox::write(Peer& peer) {
       return has_moved;
     }
     has_moved = true;
-    moved += static_cast<std::size_t>(taken);
-    peer.frame_done += static_cast<std::size_t>(taken);
+    moved += taken;
+    peer.frame_done += taken;
     if (peer.frame_done == sizeof(Head) + frame.bytes.size()) finish_frame(peer);
   }
   return true;
@@ -637,16 +637,16 @@ bool Mailbox::read(Peer& peer) {
       return has_moved || got < 0;
     }
     has_moved = true;
-    moved += static_cast<std::size_t>(got);
+    moved += got;
     if (peer.bytes_left == 0) {
-      peer.head_done += static_cast<std::size_t>(got);
+      peer.head_done += got;
       if (peer.head_done < sizeof(Head)) continue;
       peer.head_done = 0;
       ++frames;
       handle(peer, peer.head);
     } else {
-      if (receive) receive->moved += static_cast<std::size_t>(got);
-      peer.bytes_left -= static_cast<std::size_t>(got);
+      if (receive) receive->moved += got;
+      peer.bytes_left -= got;
       if (peer.bytes_left == 0) finish_bytes(peer);
     }
   }

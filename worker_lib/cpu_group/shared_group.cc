@@ -35,7 +35,7 @@ CallHeader in_terms(const CpuCallOptions& terms, CallHeader header) {
 template <class Byte>
 std::vector<Scattered<Byte>> one_for_each_rank(std::span<const std::span<Byte>> list, int ranks) {
   std::vector<Scattered<Byte>> by_rank;
-  const std::size_t each = ranks == 0 ? 0 : list.size() / static_cast<std::size_t>(ranks);
+  const std::size_t each = ranks == 0 ? 0 : list.size() / ranks;
   by_rank.reserve(ranks);
   for (int rank = 0; rank < ranks; ++rank) by_rank.emplace_back(list.subspan(rank * each, each));
   return by_rank;
@@ -50,8 +50,7 @@ bool is_in_heap(const CallHeader& header) {
 constexpr std::uint64_t kPulled = std::uint64_t{1} << 63;
 
 // Returns the size of every part of both lists, if all have the same size.
-std::optional<std::size_t> size_of_each(std::span<const ReadableBytes> inputs,
-                                        std::span<const WritableBytes> outputs) {
+std::optional<std::size_t> size_of_each(ReadableList inputs, WritableList outputs) {
   const std::size_t first = inputs[0].size();
   const auto is_like_first = [first](const auto& part) { return part.size() == first; };
   if (!std::ranges::all_of(inputs, is_like_first)) return std::nullopt;
@@ -305,24 +304,23 @@ class SharedGroup final : public CpuGroup {
   int rank() const override { return here_.rank; }
   int size() const override { return here_.layout.world_size(); }
 
-  Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
+  Result<void> all_reduce(WritableList tensors, ElementType type, ReduceOp op,
                           const CpuCallOptions& terms) override {
     ReduceJob job{.kind = CallKind::kAllReduce, .type = type, .op = op};
     job.data = Scattered<char>(tensors);
     return run_reduce(header_of(tensors), job, terms);
   }
 
-  Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                      Rank root, const CpuCallOptions& terms) override {
+  Result<void> reduce(WritableList tensors, ElementType type, ReduceOp op, Rank root,
+                      const CpuCallOptions& terms) override {
     require_root(root, size());
     ReduceJob job{.kind = CallKind::kReduce, .type = type, .op = op, .root = root.value};
     job.data = Scattered<char>(tensors);
     return run_reduce(header_of(tensors), job, terms);
   }
 
-  Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
-                              std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
-                              const CpuCallOptions& terms) override {
+  Result<void> reduce_scatter(ReadableList inputs, WritableList outputs, ElementType type,
+                              ReduceOp op, const CpuCallOptions& terms) override {
     require_count(inputs.size(), outputs.size() * size());
     const std::vector<Scattered<const char>> by_rank = one_for_each_rank(inputs, size());
     ReduceJob job{.kind = CallKind::kReduceScatter, .type = type, .op = op};
@@ -331,8 +329,7 @@ class SharedGroup final : public CpuGroup {
     return run_reduce(header_of(outputs), job, terms);
   }
 
-  Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
-                         const CpuCallOptions& terms) override {
+  Result<void> broadcast(WritableList tensors, Rank root, const CpuCallOptions& terms) override {
     require_root(root, size());
     CallHeader header = in_terms(terms, header_of(tensors));
     header.kind = CallKind::kBroadcast;
@@ -346,8 +343,7 @@ class SharedGroup final : public CpuGroup {
     return phases_.run(header, call, terms.timeout);
   }
 
-  Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs,
+  Result<void> all_gather(ReadableList inputs, WritableList outputs,
                           const CpuCallOptions& terms) override {
     require_count(outputs.size(), inputs.size() * size());
     CallHeader header = in_terms(terms, header_of(inputs));
@@ -359,7 +355,7 @@ class SharedGroup final : public CpuGroup {
       return phases_.run(header, call, terms.timeout);
     }
     GatherCall staged(here_, input, by_rank, -1);
-    const std::size_t in_all = input.bytes() * static_cast<std::size_t>(1 + size());
+    const std::size_t in_all = input.bytes() * (1 + size());
     const Way way = choose_way(gather_trial_, input.bytes(), inputs.size(), in_all);
     Collective collective(header, terms.timeout);
     if (const Result<void> begun = phases_.begin(collective); !begun) return begun;
@@ -379,7 +375,7 @@ class SharedGroup final : public CpuGroup {
     return done(leg);
   }
 
-  Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs, Rank root,
+  Result<void> gather(ReadableBytes input, WritableList outputs, Rank root,
                       const CpuCallOptions& terms) override {
     require_root(root, size());
     const int wanted = root.value == rank() ? size() : 0;
@@ -395,7 +391,7 @@ class SharedGroup final : public CpuGroup {
     return phases_.run(header, call, terms.timeout);
   }
 
-  Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
+  Result<void> scatter(ReadableList inputs, WritableBytes output, Rank root,
                        const CpuCallOptions& terms) override {
     require_root(root, size());
     const int wanted = root.value == rank() ? size() : 0;
@@ -406,8 +402,7 @@ class SharedGroup final : public CpuGroup {
         call, terms.timeout);
   }
 
-  Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs,
+  Result<void> all_to_all(ReadableList inputs, WritableList outputs,
                           const CpuCallOptions& terms) override {
     require_count(inputs.size(), size());
     require_count(outputs.size(), size());
@@ -429,7 +424,7 @@ class SharedGroup final : public CpuGroup {
       if (way.pulls) {
         PullJob job;
         job.offered.assign(inputs.begin(), inputs.end());
-        const auto mine = static_cast<std::size_t>(rank());
+        const std::size_t mine = rank();
         for (const WritableBytes& output : outputs) {
           job.takes.push_back({{mine, mine + 1}, Scattered<char>(output)});
         }
@@ -658,12 +653,12 @@ class SharedGroup final : public CpuGroup {
   }
 
   // Exchanges the size tables of all ranks.
-  Result<PairSizes> agree_on_sizes(Collective& collective, std::span<const ReadableBytes> inputs,
-                                   std::span<const WritableBytes> outputs) {
+  Result<PairSizes> agree_on_sizes(Collective& collective, ReadableList inputs,
+                                   WritableList outputs) {
     std::vector<std::uint64_t> table;
     for (const ReadableBytes& input : inputs) table.push_back(input.size());
     for (const WritableBytes& output : outputs) table.push_back(output.size());
-    const auto ranks = static_cast<std::size_t>(size());
+    const std::size_t ranks = size();
     std::vector<std::uint64_t> tables(ranks * table.size());
     if (const Result<void> told = gather_all(collective, bytes_of(table), bytes_of(tables));
         !told) {

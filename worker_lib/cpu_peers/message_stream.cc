@@ -124,7 +124,7 @@ class SocketWriter final : public MessageWriter {
     while (!hello_.empty()) {
       const std::ptrdiff_t said = send_some(hello_, {});
       if (said <= 0) return said;
-      hello_.erase(0, static_cast<std::size_t>(said));
+      hello_.erase(0, said);
     }
     return send_some(first, second);
   }
@@ -157,7 +157,7 @@ class SocketReader final : public MessageReader {
       const std::ptrdiff_t got = receive(ahead_);
       if (got <= 0) return got;
       begin_ = 0;
-      end_ = static_cast<std::size_t>(got);
+      end_ = got;
     }
     const std::size_t part = std::min(to.size(), end_ - begin_);
     copy_bytes(to.data(), ahead_.data() + begin_, part);

@@ -102,7 +102,7 @@ Result<std::size_t> receive_with_fds(int socket, void* data, std::size_t bytes,
   if (message.msg_flags & MSG_CTRUNC) {
     return system_error("receive descriptors from another rank", EMFILE);
   }
-  return static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  return std::max<ssize_t>(got, 0);
 }
 
 // OwnFds: the descriptors that a rank sends of itself: its pidfd and its page. A rank without a

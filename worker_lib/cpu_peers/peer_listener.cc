@@ -93,7 +93,7 @@ Result<void> PeerListener::accept_pending() {
     if (socket.valid()) {
       // A whole job may have connected since the last look. Read their hellos before the oldest
       // is dropped.
-      const std::size_t limit = kUses * static_cast<std::size_t>(world_size_) + kMorePending;
+      const std::size_t limit = kUses * world_size_ + kMorePending;
       if (pending_.size() >= limit) read_pending();
       if (pending_.size() >= limit) pending_.pop_front();
       pending_.push_back({std::move(socket), {}});
@@ -115,7 +115,7 @@ void PeerListener::read_pending() {
       ++pending;
       continue;
     }
-    if (got > 0) pending->said.append(buffer, static_cast<std::size_t>(got));
+    if (got > 0) pending->said.append(buffer, got);
     if (got > 0 && pending->said.size() < sizeof(Hello)) continue;
     PendingConnection caller = std::move(*pending);
     pending = pending_.erase(pending);

@@ -184,7 +184,7 @@ void PeerWatch::read_link(Peer& peer) {
   char buffer[4096];
   ssize_t got = 0;
   while ((got = recv(peer.socket.get(), buffer, sizeof buffer, MSG_DONTWAIT)) > 0) {
-    peer.unread.append(buffer, static_cast<std::size_t>(got));
+    peer.unread.append(buffer, got);
   }
   const int why = got < 0 ? errno : 0;
   const bool closed = got == 0 || !would_block(why);
@@ -331,7 +331,7 @@ void PeerWatch::send_unsent(Peer& peer) {
       done = peer.unsent.size();
       break;
     }
-    done += static_cast<std::size_t>(sent);
+    done += sent;
   }
   peer.unsent.erase(0, done);
 }
@@ -401,7 +401,7 @@ PeerWatch::ProgressReport PeerWatch::query_progress(Duration patience) {
 }
 
 std::vector<std::string> PeerWatch::query_notes(Duration patience) {
-  std::vector<std::string> here(static_cast<std::size_t>(world_size_));
+  std::vector<std::string> here(world_size_);
   for (RankNote& one : notes_here()) here[one.rank] = std::move(one.text);
   if (peers_.empty() || patience == Duration::zero()) return here;
   const std::lock_guard turn(query_turn_);

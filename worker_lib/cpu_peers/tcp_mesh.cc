@@ -40,7 +40,7 @@ class Progress {
         return Moved::kClosed;
       }
       if (moved > 0) result = Moved::kSome;
-      done_[i] += static_cast<std::size_t>(moved);
+      done_[i] += moved;
       if (done_[i] == transfer.bytes && i < needed_) --unfinished_;
       blocked_[transfer.node] = done_[i] < transfer.bytes;
     }

@@ -55,7 +55,7 @@ bool PeerMemory::read(int local, const Scattered<const char>& from,
     const ssize_t got =
         process_vm_readv(pids_[local], ours.data(), ours.count(), theirs.data(), theirs.count(), 0);
     if (got <= 0) return false;
-    at += static_cast<std::size_t>(got);
+    at += got;
   }
   return true;
 }

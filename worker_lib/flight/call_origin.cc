@@ -38,7 +38,7 @@ std::string frame_text(void* address) {
 std::size_t end_of_program(const std::vector<std::string>& frames) {
   const auto start = std::ranges::find_if(
       frames, [](const std::string& frame) { return frame.starts_with("__libc_start_main"); });
-  auto end = static_cast<std::size_t>(start - frames.begin());
+  std::size_t end = start - frames.begin();
   while (end > 0 && frames[end - 1].starts_with("libc.so.6+")) --end;
   return end;
 }
@@ -62,7 +62,7 @@ CallStack CallStack::from(void* address) {
   const auto end = stack.frames.begin() + std::max(count, 0);
   auto first = std::find(stack.frames.begin(), end, address);
   if (first == end) first = stack.frames.begin();
-  stack.count = static_cast<std::size_t>(end - first);
+  stack.count = end - first;
   std::copy(first, end, stack.frames.begin());
   return stack;
 }

@@ -4,7 +4,6 @@
 #include <array>
 #include <cstdint>
 
-#include "ddprun/backend.h"
 #include "ddprun/p2p_op.h"
 #include "worker_lib/group/tensor_facts.h"
 
@@ -127,14 +126,14 @@ void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor
          ".contiguous(), and copy the result back where it is written");
 }
 
-void ArgumentCheck::list(const char* name, const std::vector<torch::Tensor>& list) {
+void ArgumentCheck::list(const char* name, TensorList list) {
   if (list.empty()) refuse(name, " must hold at least one tensor");
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!is_sound(list[i])) explain(element(name, i), list[i]);
   }
 }
 
-void ArgumentCheck::list_of_one_dtype(const char* name, const std::vector<torch::Tensor>& list) {
+void ArgumentCheck::list_of_one_dtype(const char* name, TensorList list) {
   this->list(name, list);
   for (std::size_t i = 1; i < list.size(); ++i) {
     if (list[i].scalar_type() == list[0].scalar_type()) continue;
@@ -144,15 +143,13 @@ void ArgumentCheck::list_of_one_dtype(const char* name, const std::vector<torch:
   }
 }
 
-void ArgumentCheck::must_be_one_per_rank(const char* name,
-                                         const std::vector<torch::Tensor>& list) const {
+void ArgumentCheck::must_be_one_per_rank(const char* name, TensorList list) const {
   if (list.size() == static_cast<std::size_t>(size_)) return;
   refuse(name, " must hold one tensor per rank, ", size_, ", but holds ", list.size());
 }
 
-void ArgumentCheck::one_dtype_per_rank(const char* name, const std::vector<torch::Tensor>& list,
-                                       const char* like_name,
-                                       const std::vector<torch::Tensor>& like) {
+void ArgumentCheck::one_dtype_per_rank(const char* name, TensorList list, const char* like_name,
+                                       TensorList like) {
   must_be_one_per_rank(name, list);
   this->list(name, list);
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -175,8 +172,8 @@ void ArgumentCheck::parts_of_all(const std::string& name, const torch::Tensor& w
          dtype_and_shape(part), ", but is ", dtype_and_shape(whole));
 }
 
-void ArgumentCheck::parts_of_each(const char* name, const std::vector<torch::Tensor>& wholes,
-                                  const char* part_name, const std::vector<torch::Tensor>& parts) {
+void ArgumentCheck::parts_of_each(const char* name, TensorList wholes, const char* part_name,
+                                  TensorList parts) {
   if (wholes.size() != parts.size()) {
     refuse(name, " must hold as many tensors as ", part_name, ", ", parts.size(), ", but holds ",
            wholes.size());
@@ -197,7 +194,7 @@ std::vector<std::int64_t> ArgumentCheck::splits(const char* name,
       refuse("the first dimension of ", tensor_name, ", ", rows,
              ", must be a multiple of the number of ranks, ", size_, ", or ", name, " be given");
     }
-    return std::vector<std::int64_t>(static_cast<std::size_t>(size_), rows / size_);
+    return std::vector<std::int64_t>(size_, rows / size_);
   }
   if (given.size() != static_cast<std::size_t>(size_)) {
     refuse(name, " must have one length per rank, ", size_, ", but has ", given.size());
@@ -215,8 +212,8 @@ std::vector<std::int64_t> ArgumentCheck::splits(const char* name,
   return given;
 }
 
-void ArgumentCheck::one_per_rank(const char* name, const std::vector<torch::Tensor>& list,
-                                 const char* like_name, const torch::Tensor& like) {
+void ArgumentCheck::one_per_rank(const char* name, TensorList list, const char* like_name,
+                                 const torch::Tensor& like) {
   must_be_one_per_rank(name, list);
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!is_sound(list[i])) explain(element(name, i), list[i]);
@@ -227,8 +224,8 @@ void ArgumentCheck::one_per_rank(const char* name, const std::vector<torch::Tens
   }
 }
 
-void ArgumentCheck::roots_list(const char* name, const std::vector<torch::Tensor>& list,
-                               const char* like_name, const torch::Tensor& like, int root) {
+void ArgumentCheck::roots_list(const char* name, TensorList list, const char* like_name,
+                               const torch::Tensor& like, int root) {
   if (rank_ == root) return one_per_rank(name, list, like_name, like);
   if (!list.empty()) {
     refuse(name, " must be empty on every rank but the root, ", root, ", but holds ", list.size(),
@@ -243,7 +240,7 @@ void ArgumentCheck::roots_values(const char* name, std::size_t given, int root) 
          ", and none elsewhere, but holds ", given, " on rank ", rank_);
 }
 
-void ArgumentCheck::written_apart(const char* name, const std::vector<torch::Tensor>& list) const {
+void ArgumentCheck::written_apart(const char* name, TensorList list) const {
   std::vector<Extent> extents;
   extents.reserve(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) extents.push_back(extent_of(list[i], i));
@@ -257,8 +254,7 @@ void ArgumentCheck::written_apart(const char* name, const std::vector<torch::Ten
 }
 
 void ArgumentCheck::apart_or_own(const char* name, const torch::Tensor& tensor,
-                                 const char* list_name,
-                                 const std::vector<torch::Tensor>& list) const {
+                                 const char* list_name, TensorList list) const {
   const Extent own = extent_of(tensor);
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Extent other = extent_of(list[i], i);
@@ -269,9 +265,8 @@ void ArgumentCheck::apart_or_own(const char* name, const torch::Tensor& tensor,
   }
 }
 
-void ArgumentCheck::apart_or_own_share(const char* name, const std::vector<torch::Tensor>& written,
-                                       const char* list_name,
-                                       const std::vector<torch::Tensor>& read) const {
+void ArgumentCheck::apart_or_own_share(const char* name, TensorList written, const char* list_name,
+                                       TensorList read) const {
   for (std::size_t i = 0; i < written.size(); ++i) {
     const Extent own = extent_of(written[i]);
     const std::uintptr_t ahead = (own.end - own.begin) * static_cast<std::uintptr_t>(rank_);
@@ -284,15 +279,15 @@ void ArgumentCheck::apart_or_own_share(const char* name, const std::vector<torch
   }
 }
 
-void ArgumentCheck::apart(const char* name, const std::vector<torch::Tensor>& written,
-                          const char* list_name, const std::vector<torch::Tensor>& read) const {
+void ArgumentCheck::apart(const char* name, TensorList written, const char* list_name,
+                          TensorList read) const {
   for (std::size_t i = 0; i < written.size(); ++i) {
     apart(element(name, i).c_str(), written[i], list_name, read);
   }
 }
 
 void ArgumentCheck::apart(const char* name, const torch::Tensor& tensor, const char* list_name,
-                          const std::vector<torch::Tensor>& list) const {
+                          TensorList list) const {
   const Extent own = extent_of(tensor);
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (own.overlaps(extent_of(list[i], i))) {

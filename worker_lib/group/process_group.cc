@@ -46,13 +46,12 @@ std::vector<torch::Tensor> parts_of(const torch::Tensor& tensor,
 }
 
 std::vector<torch::Tensor> equal_parts(const torch::Tensor& tensor, int count) {
-  return parts_of(
-      tensor, std::vector<std::int64_t>(static_cast<std::size_t>(count), tensor.numel() / count));
+  return parts_of(tensor, std::vector<std::int64_t>(count, tensor.numel() / count));
 }
 
 // Returns the ranks' parts of each tensor; all parts of rank 0 come first.
 std::vector<torch::Tensor> equal_parts(const std::vector<torch::Tensor>& tensors, int count) {
-  std::vector<torch::Tensor> parts(tensors.size() * static_cast<std::size_t>(count));
+  std::vector<torch::Tensor> parts(tensors.size() * count);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::vector<torch::Tensor> of_one = equal_parts(tensors[i], count);
     for (std::size_t r = 0; r < of_one.size(); ++r) parts[r * tensors.size() + i] = of_one[r];
@@ -92,14 +91,11 @@ class ProcessGroup::Call {
   Work all_reduce(TensorList tensors, const AllReduceOptions& options);
   Work broadcast(TensorList tensors, const RootOptions& options);
   // outputs: the ranks' parts of what is written.
-  Work all_gather(const std::vector<torch::Tensor>& outputs, TensorList inputs,
-                  const CollectiveOptions& options);
+  Work all_gather(TensorList outputs, TensorList inputs, const CollectiveOptions& options);
   // inputs: the ranks' parts of what is read.
-  Work reduce_scatter(TensorList outputs, const std::vector<torch::Tensor>& inputs,
-                      const ReduceScatterOptions& options);
+  Work reduce_scatter(TensorList outputs, TensorList inputs, const ReduceScatterOptions& options);
   template <class Options>
-  Work all_to_all(const std::vector<torch::Tensor>& outputs,
-                  const std::vector<torch::Tensor>& inputs, const Options& options);
+  Work all_to_all(TensorList outputs, TensorList inputs, const Options& options);
 
   // Carries out the call. tensors: those that its flight record describes.
   template <class Options, class Issue>
@@ -347,7 +343,7 @@ Work ProcessGroup::Call::broadcast(TensorList tensors, const RootOptions& option
   });
 }
 
-Work ProcessGroup::Call::all_gather(const std::vector<torch::Tensor>& outputs, TensorList inputs,
+Work ProcessGroup::Call::all_gather(TensorList outputs, TensorList inputs,
                                     const CollectiveOptions& options) {
   read = inputs;
   agreed = written;
@@ -356,8 +352,7 @@ Work ProcessGroup::Call::all_gather(const std::vector<torch::Tensor>& outputs, T
   });
 }
 
-Work ProcessGroup::Call::reduce_scatter(TensorList outputs,
-                                        const std::vector<torch::Tensor>& inputs,
+Work ProcessGroup::Call::reduce_scatter(TensorList outputs, TensorList inputs,
                                         const ReduceScatterOptions& options) {
   check.op(options.op, options.premul_factor, outputs[0]);
   written = outputs;
@@ -367,10 +362,8 @@ Work ProcessGroup::Call::reduce_scatter(TensorList outputs,
 }
 
 template <class Options>
-Work ProcessGroup::Call::all_to_all(const std::vector<torch::Tensor>& outputs,
-                                    const std::vector<torch::Tensor>& inputs,
-                                    const Options& options) {
-  const auto own = static_cast<std::size_t>(group_.rank());
+Work ProcessGroup::Call::all_to_all(TensorList outputs, TensorList inputs, const Options& options) {
+  const std::size_t own = group_.rank();
   if (outputs[own].numel() != inputs[own].numel()) {
     check.refuse("this rank, ", own, ", has ", inputs[own].numel(),
                  " elements for itself, but room for ", outputs[own].numel());
@@ -514,7 +507,7 @@ Work ProcessGroup::all_to_all_single(const torch::Tensor& output, const torch::T
       call.check.splits("output_splits", options.output_splits, "output", output);
   const std::vector<std::int64_t> outgoing =
       call.check.splits("input_splits", options.input_splits, "input", input);
-  call.check.apart("output", output, "input", {input});
+  call.check.apart("output", output, "input", list_of(input));
   return call.all_to_all(parts_of(output, in_elements(incoming, output)),
                          parts_of(input, in_elements(outgoing, input)), options);
 }

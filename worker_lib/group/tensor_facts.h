@@ -36,9 +36,7 @@ inline std::string dtype_and_shape(const torch::Tensor& tensor) {
 
 inline TensorList list_of(const torch::Tensor& one) { return {&one, 1}; }
 
-inline std::size_t count_of(const torch::Tensor& tensor) {
-  return static_cast<std::size_t>(tensor.numel());
-}
+inline std::size_t count_of(const torch::Tensor& tensor) { return tensor.numel(); }
 
 // Returns the CPU engine's name for the dtype. REQUIRES: a dtype that collectives support.
 inline ElementType element_type_of(torch::ScalarType type) {

@@ -100,7 +100,7 @@ const auto nccl_deregister = find<ncclResult_t(ncclComm_t, void*)>("ncclCommDere
 
 NcclResult comm_init_rank_scalable(NcclComm* comm, int size, int rank, const NcclUniqueId* ids,
                                    int id_count) {
-  std::vector<ncclUniqueId> named(static_cast<std::size_t>(id_count));
+  std::vector<ncclUniqueId> named(id_count);
   for (int i = 0; i < id_count; ++i) {
     std::memcpy(named[i].internal, ids[i].bytes.data(), sizeof(ncclUniqueId));
   }

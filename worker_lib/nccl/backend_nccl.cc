@@ -249,8 +249,8 @@ Work NcclBackend::reduce_scatter(TensorList outputs, TensorList inputs, Reductio
 // Sends messages, because NCCL has no such collectives. The rank's own part is copied.
 Work NcclBackend::issue_messages(NcclIssue issue, std::vector<WrittenPart> to,
                                  std::vector<ReadPart> from, CallOptions call) {
-  const auto ranks = static_cast<std::size_t>(size());
-  const auto own = static_cast<std::size_t>(rank());
+  const std::size_t ranks = size();
+  const std::size_t own = rank();
   to.resize(ranks);
   from.resize(ranks);
   if (to[own].bytes > 0 && to[own].data != from[own].data) {
@@ -259,7 +259,7 @@ Work NcclBackend::issue_messages(NcclIssue issue, std::vector<WrittenPart> to,
   std::vector<std::function<NcclResult(const NcclLaneView&)>> messages;
   for (int r = 0; r < size(); ++r) {
     if (r == rank()) continue;
-    const auto at = static_cast<std::size_t>(r);
+    const std::size_t at = r;
     if (from[at].bytes > 0) {
       messages.push_back([this, r, part = from[at]](const NcclLaneView& lane) {
         return engine_.api().send(part.data, part.bytes, kByte, r, lane.comm, lane.stream);
@@ -280,7 +280,7 @@ Work NcclBackend::issue_messages(NcclIssue issue, std::vector<WrittenPart> to,
 Work NcclBackend::gather(TensorList outputs, const torch::Tensor& input, int root,
                          CallOptions call) {
   std::vector<WrittenPart> to = written(outputs);
-  std::vector<ReadPart> from(static_cast<std::size_t>(size()));
+  std::vector<ReadPart> from(size());
   from[root] = read(list_of(input))[0];
   NcclIssue gather = collective("gather", CallKind::kGather, list_of(input), root);
   keep(gather, outputs);
@@ -289,7 +289,7 @@ Work NcclBackend::gather(TensorList outputs, const torch::Tensor& input, int roo
 
 Work NcclBackend::scatter(const torch::Tensor& output, TensorList inputs, int root,
                           CallOptions call) {
-  std::vector<WrittenPart> to(static_cast<std::size_t>(size()));
+  std::vector<WrittenPart> to(size());
   to[root] = written(list_of(output))[0];
   std::vector<ReadPart> from = read(inputs);
   NcclIssue scatter = collective("scatter", CallKind::kScatter, list_of(output), root);
@@ -407,8 +407,7 @@ Work NcclBackend::split_off(int color, int key, std::shared_ptr<void>* seed, Cal
 
 torch::Tensor NcclBackend::shared_empty(torch::IntArrayRef sizes, torch::ScalarType dtype) {
   const std::int64_t elements = c10::multiply_integers(sizes);
-  std::shared_ptr<void> memory =
-      engine_.memory().allocate(static_cast<std::size_t>(elements) * c10::elementSize(dtype));
+  std::shared_ptr<void> memory = engine_.memory().allocate(elements * c10::elementSize(dtype));
   if (!memory) return {};
   void* data = memory.get();
   return torch::from_blob(

@@ -139,7 +139,7 @@ std::string NcclCommunicator::id_key(int root) const {
 
 Result<std::vector<NcclUniqueId>> NcclCommunicator::exchange_ids(Store* store,
                                                                  const Deadline& deadline) {
-  std::vector<NcclUniqueId> ids(static_cast<std::size_t>(roots()));
+  std::vector<NcclUniqueId> ids(roots());
   for (int root = 0; root < roots(); ++root) {
     if (rank_of_root(root) != options_.rank) continue;
     NcclUniqueId& id = ids[root];
@@ -312,7 +312,7 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
   return *aside->result;
 }
 
-Result<void> NcclCommunicator::launch(std::span<NcclCommunicator* const> on, const Issue& issue,
+Result<void> NcclCommunicator::launch(Communicators on, const Issue& issue,
                                       const Deadline& deadline) {
   NcclAbortState& fate = *on[0]->abort_state_;
   if (const Result<void> mine = fate.enter(deadline); !mine) return mine;
@@ -322,13 +322,13 @@ Result<void> NcclCommunicator::launch(std::span<NcclCommunicator* const> on, con
   return settle(on, issued, deadline);
 }
 
-void NcclCommunicator::set_settled(std::span<NcclCommunicator* const> on, bool is_settled) {
+void NcclCommunicator::set_settled(Communicators on, bool is_settled) {
   const std::lock_guard lock(on[0]->abort_state_->mutex_);
   for (NcclCommunicator* one : on) one->is_settled_ = is_settled;
 }
 
 // A failure counts more than "in progress", and that more than success. REQUIRES: the turn.
-NcclResult NcclCommunicator::state_of(std::span<NcclCommunicator* const> on) {
+NcclResult NcclCommunicator::state_of(Communicators on) {
   NcclResult result = NcclResult::kSuccess;
   for (NcclCommunicator* one : on) {
     const NcclResult state = one->state_now();
@@ -339,7 +339,7 @@ NcclResult NcclCommunicator::state_of(std::span<NcclCommunicator* const> on) {
 }
 
 // Queries the state at least once: only then has NCCL joined the thread of the call.
-Result<void> NcclCommunicator::settle(std::span<NcclCommunicator* const> on, NcclResult result,
+Result<void> NcclCommunicator::settle(Communicators on, NcclResult result,
                                       const Deadline& deadline) {
   NcclAbortState& fate = *on[0]->abort_state_;
   NcclPause pause;

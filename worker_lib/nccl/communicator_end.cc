@@ -103,8 +103,7 @@ std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEndingS
 // can take long, or forever when a peer is gone. A thread that is stuck in the driver is
 // abandoned, because nothing can end it. A communicator that was revoked is quiet before it is
 // freed.
-NcclEnding NcclCommunicator::abort(std::span<NcclCommunicator* const> all,
-                                   std::shared_ptr<const void> keep) {
+NcclEnding NcclCommunicator::abort(Communicators all, std::shared_ptr<const void> keep) {
   NcclEnding ending;
   ending.state_ = std::make_shared<NcclEndingState>();
   struct Action {

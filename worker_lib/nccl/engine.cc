@@ -490,7 +490,7 @@ Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, Call
     end(error);
     return error;
   }
-  std::vector<char> failed(static_cast<std::size_t>(options_.world_size), part ? 0 : 1);
+  std::vector<char> failed(options_.world_size, part ? 0 : 1);
   if (peers_ && options_.world_size > 1) {
     const char mine = part ? 0 : 1;
     std::vector<WritableBytes> all;

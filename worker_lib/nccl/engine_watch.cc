@@ -144,7 +144,7 @@ std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   if (options_.world_size == 1) return "a device is stuck, or slow";
   if (call.collective == 0) return whose_ends_are_missing(call, first);
   if (!peers_ || !options_.compare_calls) return {};
-  std::vector<std::optional<CallNote>> notes = read_notes(*peers_, kNotePatience);
+  CallNotes notes = read_notes(*peers_, kNotePatience);
   {
     const std::lock_guard lock(mutex_);
     notes[options_.rank] = read_note(collective_log_.note());
@@ -164,7 +164,7 @@ std::string NcclEngine::whose_ends_are_missing(const NcclCall& call, int& first)
     messages = collective_log_.messages_of(call.number);
   }
   const bool are_shown = peers_ && options_.compare_calls;
-  std::vector<std::optional<CallNote>> notes(static_cast<std::size_t>(options_.world_size));
+  CallNotes notes(options_.world_size);
   if (are_shown) notes = read_notes(*peers_, kNotePatience);
   const MissingEnds missing = find_missing_ends(messages, options_.rank, notes);
   if (missing.ranks.empty()) return "all other ends have come, but a device is stuck, or slow";
@@ -215,7 +215,7 @@ Result<void> NcclEngine::compare_logs(bool was_idle) {
   const DesyncDetector::Sight sight{
       .read = [this](Duration patience) { return read_notes(*peers_, patience); },
       .awaits_unseen =
-          [this](std::span<const std::optional<CallNote>> notes) {
+          [this](CallNotesView notes) {
             const std::lock_guard lock(mutex_);
             return collective_log_.awaits_unseen(notes);
           }};

@@ -7,8 +7,7 @@
 
 namespace ddprun {
 
-SpawnWatch::SpawnWatch(int ranks, Duration grace)
-    : grace_(grace), ends_(static_cast<std::size_t>(ranks)), living_(ranks) {}
+SpawnWatch::SpawnWatch(int ranks, Duration grace) : grace_(grace), ends_(ranks), living_(ranks) {}
 
 SpawnWatch::Act SpawnWatch::on_end(int rank, const RankEnd& end, TimePoint now) {
   DDPRUN_ASSERT(!has_ended(rank), "a rank ends once");
