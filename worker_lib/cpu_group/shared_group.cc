@@ -488,7 +488,7 @@ class SharedGroup final : public CpuGroup {
   void fail(ErrorKind kind, int peer_rank, const std::string& cause) override {
     core_->raise(kind, peer_rank, cause);
   }
-  void abort(const std::string& reason) override { core_->abort(reason); }
+  void abort(const std::string& reason) override { core_->raise(ErrorKind::kStopped, -1, reason); }
 
  private:
   // Way: how a call moves its bytes from rank to rank.

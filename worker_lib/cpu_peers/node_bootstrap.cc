@@ -44,12 +44,20 @@ struct Refusal {
   char cause[244] = {};  // ends with a 0
 };
 
-sockaddr_un address_of(const std::string& name, socklen_t& length) {
+// UnixAddress: a name in the abstract namespace.
+struct UnixAddress {
+  explicit UnixAddress(const std::string& name)
+      : size(static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())) {
+    std::memcpy(address.sun_path + 1, name.data(), name.size());  // after the leading zero
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  std::memcpy(address.sun_path + 1, name.data(),
-              name.size());  // the leading zero makes it abstract
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
+  socklen_t size;
+};
+
+UniqueFd unix_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 Hello make_hello(const NodeBootstrapOptions& options) {
@@ -150,11 +158,9 @@ Error other_user(int rank, std::optional<uid_t> user) {
 
 // Returns whether the listener is closed: its rank has ended or has given up the group.
 bool is_closed(const std::string& listener) {
-  const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(listener, length);
-  return socket.valid() &&
-         connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 &&
+  const UniqueFd socket = unix_socket();
+  const UnixAddress address(listener);
+  return socket.valid() && connect(socket.get(), address.get(), address.size) != 0 &&
          errno == ECONNREFUSED;
 }
 
@@ -320,15 +326,14 @@ class Leader {
 // --- the other ranks ---
 
 Result<UniqueFd> knock(const std::string& name, const NodeBootstrapOptions& options) {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd socket = unix_socket();
   if (!socket.valid()) return system_error("make a Unix socket", errno);
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(name, length);
+  const UnixAddress address(name);
   const auto failure = [&](const Error& error) {
     return is_gone(error) ? rank_is_gone(options.ranks[0], kDoing) : Error(error).within(kDoing);
   };
   const Result<void> connected = try_until(options.deadline, [&]() -> Result<void> {
-    if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return {};
+    if (connect(socket.get(), address.get(), address.size) == 0) return {};
     return system_error("connect", errno);
   });
   if (!connected) return failure(connected.error());
@@ -388,12 +393,10 @@ Error rank_is_gone(int rank, const std::string& doing) {
 }
 
 Result<NodeListener> NodeListener::open() {
-  NodeListener listener{UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
-                        "ddprun-" + random_hex(16)};
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(listener.name, length);
+  NodeListener listener{unix_socket(), "ddprun-" + random_hex(16)};
+  const UnixAddress address(listener.name);
   if (!listener.listener.valid() ||
-      bind(listener.listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      bind(listener.listener.get(), address.get(), address.size) != 0 ||
       listen(listener.listener.get(), SOMAXCONN) != 0) {
     return system_error("listen on a Unix socket", errno);
   }

@@ -174,10 +174,7 @@ void PeerWatch::on_local_rank_ended(int local) {
   wakeups_.notify_own();
   if (progress_.has_left(local)) return;
   const int rank = node_ranks_[local];
-  raise_failure({.kind = ErrorKind::kPeerLost,
-                 .peer_rank = rank,
-                 .reporter = rank_,
-                 .cause = name_rank(rank) + " died (its process has ended)"});
+  blame(ErrorKind::kPeerLost, rank, " died (its process has ended)");
 }
 
 void PeerWatch::read_link(Peer& peer) {
@@ -197,11 +194,7 @@ void PeerWatch::read_link(Peer& peer) {
                             handle(peer, head, peer.unread.substr(sizeof head, head.body_bytes));
     if (!understood) {
       peer.open = false;
-      raise_failure({.kind = ErrorKind::kProtocol,
-                     .peer_rank = peer.rank,
-                     .reporter = rank_,
-                     .cause = name_rank(peer.rank) + " sent an invalid message"});
-      return;
+      return blame(ErrorKind::kProtocol, peer.rank, " sent an invalid message");
     }
     peer.unread.erase(0, sizeof head + head.body_bytes);
   }
@@ -209,13 +202,10 @@ void PeerWatch::read_link(Peer& peer) {
   peer.open = false;
   if (has_left(peer.rank)) return;
   const bool is_silent = why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH;
-  raise_failure({.kind = ErrorKind::kPeerLost,
-                 .peer_rank = peer.rank,
-                 .reporter = rank_,
-                 .cause = name_rank(peer.rank) +
-                          (is_silent ? " is out of reach (its node has not answered for " +
-                                           to_text(node_silence_) + ")"
-                                     : " died (its connection was closed)")});
+  blame(ErrorKind::kPeerLost, peer.rank,
+        is_silent
+            ? " is out of reach (its node has not answered for " + to_text(node_silence_) + ")"
+            : " died (its connection was closed)");
 }
 
 // Returns false if the frame is invalid.
@@ -357,6 +347,11 @@ void PeerWatch::await_delivery() {
       poll_until({}, BootClock::now() + kDeliveryInterval);
     }
   }
+}
+
+void PeerWatch::blame(ErrorKind kind, int rank, const std::string& what) {
+  raise_failure(
+      {.kind = kind, .peer_rank = rank, .reporter = rank_, .cause = name_rank(rank) + what});
 }
 
 void PeerWatch::raise_failure(const GroupFailure& failure) {

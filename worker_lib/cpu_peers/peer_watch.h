@@ -104,6 +104,7 @@ class PeerWatch {
   void run();
   void on_local_rank_ended(int local);
   void read_link(Peer& peer);
+  void blame(ErrorKind kind, int rank, const std::string& what);
   bool handle(Peer& peer, const FrameHead& head, const std::string& body);
   std::vector<RankProgress> progress_here() const;
   std::vector<RankNote> notes_here() const;

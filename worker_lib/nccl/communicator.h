@@ -75,19 +75,30 @@ struct NcclCommunicatorOptions {
   Duration abort_grace{};    // of the destructor
 };
 
-struct NcclEndingState;
-
 // NcclEnding: communicators that are being aborted, each on its own thread.
 class NcclEnding {
  public:
   // Waits until none of their work runs on the device. Returns false if that takes longer.
-  bool wait_until_quiet(Duration allowed);
+  bool wait_until_quiet(Duration allowed) { return wait(not_quiet_, allowed); }
   // Waits until NCCL has freed them.
-  bool wait_until_over(Duration allowed);
+  bool wait_until_over(Duration allowed) { return wait(not_over_, allowed); }
 
  private:
   friend class NcclCommunicator;
-  std::shared_ptr<NcclEndingState> state_;
+  void lower(int& count) {
+    const std::lock_guard lock(mutex_);
+    --count;
+    changed_.notify_all();
+  }
+  bool wait(const int& count, Duration allowed) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, allowed, [&] { return count == 0; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int not_quiet_ = 0;  // communicators
+  int not_over_ = 0;
 };
 
 class NcclCommunicator {
@@ -136,7 +147,7 @@ class NcclCommunicator {
 
   // After a failure: ends NCCL's work on the stream and frees its resources, once. `keep` lives
   // until then; it is memory that kernels may still write to.
-  static NcclEnding abort(Communicators all, std::shared_ptr<const void> keep);
+  static std::shared_ptr<NcclEnding> abort(Communicators all, std::shared_ptr<const void> keep);
 
   // Frees the communicator, before the deadline. None of its work is on a stream any more. If a
   // CUDA graph still uses it, it is left to that graph and to the end of the process.
@@ -183,7 +194,7 @@ class NcclCommunicator {
   static NcclResult state_of(Communicators on);
   NcclResult state_now();
   Error nccl_error(NcclResult result) const;
-  std::function<void()> end_of(const std::shared_ptr<NcclEndingState>& state,
+  std::function<void()> end_of(const std::shared_ptr<NcclEnding>& ending,
                                std::shared_ptr<const void> keep);
 
   const NcclApi& api_;

@@ -56,7 +56,7 @@ NcclEngine::~NcclEngine() {
   if (watcher_.joinable()) watcher_.join();
   call_back();
   const Deadline patience(options_.abort_grace);
-  for (NcclEnding& one : endings_) one.wait_until_over(patience.remaining());
+  for (const auto& one : endings_) one->wait_until_over(patience.remaining());
   memory_->end();
   for (const auto& lane : lanes_) {
     const DeviceGuard guard(api_, lane->device);
@@ -135,7 +135,7 @@ void NcclEngine::stop(const std::shared_ptr<NcclWork>& begun) {
   for (const auto& work : doomed) work->doom(*keep);
   endings_.push_back(NcclCommunicator::abort(all, keep));
   const Deadline patience(options_.stop_grace);
-  for (NcclEnding& one : endings_) one.wait_until_quiet(patience.remaining());
+  for (const auto& one : endings_) one->wait_until_quiet(patience.remaining());
   ending.unlock();
   const Error first = *abort_state_->failure();
   for (const auto& work : doomed) work->fail(first);
