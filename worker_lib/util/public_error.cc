@@ -1,6 +1,7 @@
 #include "worker_lib/util/public_error.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace ddprun {
 
@@ -28,7 +29,8 @@ constexpr Kinds kKinds[] = {
 }  // namespace
 
 DistError::Kind public_kind(ErrorKind kind) {
-  return std::ranges::find(kKinds, kind, &Kinds::internal)->shown;
+  const auto* const found = std::ranges::find(kKinds, kind, &Kinds::internal);
+  return found == std::end(kKinds) ? DistError::Kind::kSystem : found->shown;
 }
 
 DistError to_dist_error(const Error& error) {
@@ -37,7 +39,8 @@ DistError to_dist_error(const Error& error) {
 }
 
 Error from_dist_error(const DistError& thrown, std::string_view doing) {
-  return {.kind = std::ranges::find(kKinds, thrown.kind(), &Kinds::shown)->internal,
+  const auto* const found = std::ranges::find(kKinds, thrown.kind(), &Kinds::shown);
+  return {.kind = found == std::end(kKinds) ? ErrorKind::kSystem : found->internal,
           .doing = std::string(doing),
           .cause = thrown.what(),
           .peer_rank = thrown.peer_rank()};
