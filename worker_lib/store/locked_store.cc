@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #include <utility>
 
 #include "base/deadline.h"
@@ -48,7 +49,7 @@ class LockedStore final : public Store {
   // Waits in short turns. A mutex is not fair, so other threads get time to lock it between two
   // turns.
   template <class Wait>
-  auto in_turns(std::chrono::nanoseconds timeout, Wait wait) {
+  std::invoke_result_t<Wait, Duration> in_turns(std::chrono::nanoseconds timeout, Wait wait) {
     const Deadline deadline(timeout);
     for (;;) {
       const Duration left = deadline.remaining();
