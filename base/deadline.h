@@ -2,8 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "base/clock.h"
+#include "base/error.h"
 
 namespace ddprun {
 
@@ -26,5 +29,10 @@ class Deadline {
   TimePoint started_;
   Duration allowed_;
 };
+
+// Makes a kTimeout Error of this deadline.
+inline Error timeout_error(std::string doing, std::string cause, const Deadline& deadline) {
+  return timeout_error(std::move(doing), std::move(cause), deadline.waited(), deadline.allowed());
+}
 
 }  // namespace ddprun

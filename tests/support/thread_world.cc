@@ -128,7 +128,7 @@ std::vector<std::string> ThreadWorld::errors(const std::function<void(ProcessGro
   return errors_of_ranks(size_, [&](int rank) {
     at::set_num_threads(1);
     ProcessGroup group(
-        std::make_unique<CpuBackend>(std::make_unique<RecordedGroup>(
+        make_cpu_backend(std::make_unique<RecordedGroup>(
             form_rank(store.port(), std::string(static_cast<std::size_t>(size_), 'a'), rank,
                       "world"),
             record)),

@@ -5,12 +5,14 @@
 // Pure value and functions; thread-safe.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <vector>
 
 #include "base/cache_line.h"
 #include "base/result.h"
@@ -55,6 +57,14 @@ struct CallHeader {
   // (cpu_calls/cma_collective.h).
   std::uint64_t shortcut = 0;
 
+  // Completes the header of a collective that moves bytes with the type of its bytes, and a digest
+  // of their types if there are several.
+  void moves(ElementType of_bytes, std::uint32_t types) {
+    type = of_bytes;
+    count /= size_of(of_bytes);
+    digest ^= types;
+  }
+
   // Returns whether the ranks make the same call.
   friend bool operator==(const CallHeader& left, const CallHeader& right) {
     const auto what = [](const CallHeader& call) {
@@ -78,6 +88,21 @@ static_assert(sizeof(Arrival) == kCacheLineBytes);
 // Returns a digest of the sizes of several tensors. Different lists have the same digest with a
 // probability of 1 in 4 billion.
 std::uint32_t digest_of(std::span<const std::size_t> sizes);
+
+// Returns the header of a collective on these tensors, with the fields that follow from their
+// sizes. bytes_of(tensor): its size.
+template <class Tensors, class BytesOf>
+CallHeader header_of(const Tensors& tensors, BytesOf bytes_of) {
+  CallHeader header{.tensors =
+                        static_cast<std::uint16_t>(std::min<std::size_t>(tensors.size(), 65535))};
+  for (const auto& tensor : tensors) header.count += bytes_of(tensor);
+  if (tensors.size() > 1) {
+    std::vector<std::size_t> sizes;
+    for (const auto& tensor : tensors) sizes.push_back(bytes_of(tensor));
+    header.digest = digest_of(sizes);
+  }
+  return header;
+}
 
 // Returns "all_reduce #12 of 1048576 f32 (sum)",
 // "broadcast #3 of 400 B in 7 tensors from rank 0".

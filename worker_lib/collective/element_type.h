@@ -30,57 +30,49 @@ enum class ElementType : std::uint8_t {
   kF8E8M0,
 };
 
-constexpr std::size_t size_of(ElementType type) {
-  switch (type) {
-    case ElementType::kBool:
-    case ElementType::kU8:
-    case ElementType::kI8:
-    case ElementType::kF8E5M2:
-    case ElementType::kF8E4M3:
-    case ElementType::kF8E5M2Fnuz:
-    case ElementType::kF8E4M3Fnuz:
-    case ElementType::kF8E8M0: return 1;
-    case ElementType::kI16:
-    case ElementType::kU16:
-    case ElementType::kF16:
-    case ElementType::kBF16: return 2;
-    case ElementType::kI32:
-    case ElementType::kU32:
-    case ElementType::kF32: return 4;
-    case ElementType::kI64:
-    case ElementType::kU64:
-    case ElementType::kF64:
-    case ElementType::kC64: return 8;
-    case ElementType::kC128: return 16;
-  }
-  return 0;
+// By number.
+struct ElementFacts {
+  ElementType type;
+  std::size_t bytes;
+  const char* name;
+};
+inline constexpr ElementFacts kElementFacts[] = {
+    {ElementType::kBool, 1, "bool"},
+    {ElementType::kU8, 1, "u8"},
+    {ElementType::kI8, 1, "i8"},
+    {ElementType::kI16, 2, "i16"},
+    {ElementType::kI32, 4, "i32"},
+    {ElementType::kI64, 8, "i64"},
+    {ElementType::kF16, 2, "f16"},
+    {ElementType::kBF16, 2, "bf16"},
+    {ElementType::kF32, 4, "f32"},
+    {ElementType::kF64, 8, "f64"},
+    {ElementType::kC64, 8, "c64"},
+    {ElementType::kC128, 16, "c128"},
+    {ElementType::kU16, 2, "u16"},
+    {ElementType::kU32, 4, "u32"},
+    {ElementType::kU64, 8, "u64"},
+    {ElementType::kF8E5M2, 1, "f8e5m2"},
+    {ElementType::kF8E4M3, 1, "f8e4m3"},
+    {ElementType::kF8E5M2Fnuz, 1, "f8e5m2fnuz"},
+    {ElementType::kF8E4M3Fnuz, 1, "f8e4m3fnuz"},
+    {ElementType::kF8E8M0, 1, "f8e8m0"},
+};
+constexpr ElementFacts facts_of(ElementType type) {
+  const auto at = static_cast<std::size_t>(type);
+  const bool is_known = at < sizeof kElementFacts / sizeof kElementFacts[0];
+  return is_known ? kElementFacts[at] : ElementFacts{type, 0, "?"};
 }
+constexpr bool is_in_order() {
+  for (const ElementFacts& one : kElementFacts) {
+    if (facts_of(one.type).type != one.type) return false;
+  }
+  return facts_of(ElementType::kF8E8M0).bytes > 0;
+}
+static_assert(is_in_order(), "the table has every type at its number");
 
-constexpr const char* to_text(ElementType type) {
-  switch (type) {
-    case ElementType::kBool: return "bool";
-    case ElementType::kU8: return "u8";
-    case ElementType::kI8: return "i8";
-    case ElementType::kI16: return "i16";
-    case ElementType::kI32: return "i32";
-    case ElementType::kI64: return "i64";
-    case ElementType::kF16: return "f16";
-    case ElementType::kBF16: return "bf16";
-    case ElementType::kF32: return "f32";
-    case ElementType::kF64: return "f64";
-    case ElementType::kC64: return "c64";
-    case ElementType::kC128: return "c128";
-    case ElementType::kU16: return "u16";
-    case ElementType::kU32: return "u32";
-    case ElementType::kU64: return "u64";
-    case ElementType::kF8E5M2: return "f8e5m2";
-    case ElementType::kF8E4M3: return "f8e4m3";
-    case ElementType::kF8E5M2Fnuz: return "f8e5m2fnuz";
-    case ElementType::kF8E4M3Fnuz: return "f8e4m3fnuz";
-    case ElementType::kF8E8M0: return "f8e8m0";
-  }
-  return "?";
-}
+constexpr std::size_t size_of(ElementType type) { return facts_of(type).bytes; }
+constexpr const char* to_text(ElementType type) { return facts_of(type).name; }
 
 // Returns whether the engine has operations for the type.
 constexpr bool is_reducible(ElementType type) { return type <= ElementType::kC128; }

@@ -19,7 +19,7 @@ Result<void> announce_checkpoint(const WorkerEnv& env, std::int64_t step) {
   }
   // A SET has no answer. The answer to the next request shows that the SET was carried out.
   const Result<bool> is_there = (*store)->check({std::string(kCheckpointKey)});
-  if (!is_there) return Error(is_there.error()).within(doing);
+  if (!is_there) return is_there.error().within(doing);
   return {};
 }
 

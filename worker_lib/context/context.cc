@@ -17,7 +17,6 @@
 #include "worker_lib/flight/worker_reporter.h"
 #include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/verification.h"
-#include "worker_lib/group/work_state.h"
 #include "worker_lib/nccl/backend_nccl.h"
 #include "worker_lib/store/core/start_plan.h"
 #include "worker_lib/store/world_store.h"
@@ -72,7 +71,7 @@ BackendChoice choose(const InitOptions& options, LocalRank local_rank, const Bac
     if (options.device->has_index()) wish.device->index = options.device->index();
   }
   Result<BackendChoice> choice = choose_backends(wish, around);
-  if (!choice) throw to_dist_error(Error(choice.error()).within("ddprun::init"));
+  if (!choice) throw to_dist_error(choice.error().within("ddprun::init"));
   for (const BackendChoice::Server& one : choice->servers) {
     const torch::DeviceType type = torch::Device(one.device_type).type();
     if (one.backend == "cpu" && type != torch::kCPU && !can_be_staged(type)) {
@@ -198,7 +197,7 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
                                                .world_size = options.world_size,
                                                .has_store = options.store != nullptr},
                                               environment_variable);
-    if (!plan) throw to_dist_error(Error(plan.error()).within("ddprun::init"));
+    if (!plan) throw to_dist_error(plan.error().within("ddprun::init"));
     const WorkerEnv& env = plan->env;
     write_uncaught_exceptions_to(env.error_file);
     listen_for_save_requests(env.checkpoint_signal);
@@ -209,9 +208,8 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
     impl->reporter->report_finished(false);
     const Result<void> formed = impl->form_world(options, *plan, std::move(backends), nccl);
     if (!formed) {
-      throw to_dist_error(Error(formed.error())
-                              .within("ddprun::init of rank " + to_text(env.rank) + " of " +
-                                      std::to_string(env.world_size)));
+      throw to_dist_error(formed.error().within("ddprun::init of rank " + to_text(env.rank) +
+                                                " of " + std::to_string(env.world_size)));
     }
     return Context(std::move(impl));
   });

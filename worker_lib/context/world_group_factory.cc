@@ -9,7 +9,6 @@
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_backend/backend_cpu.h"
 #include "worker_lib/cpu_group/solo_group.h"
-#include "worker_lib/flight/worker_reporter.h"
 #include "worker_lib/group/backend_by_device.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/group/verification.h"
@@ -51,7 +50,7 @@ struct WorldGroupFactory::BackendGroups {
 
 WorldGroupFactory::WorldGroupFactory(WorldGroupFactoryOptions options)
     : options_(std::move(options)) {
-  if (options_.store) store_ = std::make_shared<LockedStore>(options_.store->store());
+  if (options_.store) store_ = locked_store(options_.store->store());
 }
 
 Result<std::unique_ptr<ProcessGroup>> WorldGroupFactory::form_world(Duration timeout) {
@@ -128,9 +127,9 @@ Result<WorldGroupFactory::FormedBackend> WorldGroupFactory::form_backends(
   }
   const auto backend_groups = names.size() > 1 ? std::make_shared<BackendGroups>() : nullptr;
   std::vector<const CpuGroup*> engines;
-  std::vector<BackendByDevice::Part> parts;
+  std::vector<BackendPart> parts;
   for (const std::string& name : names) {
-    BackendByDevice::Part part;
+    BackendPart part;
     for (const BackendChoice::Server& one : options_.backends.servers) {
       if (one.backend == name) part.devices.push_back(torch::Device(one.device_type).type());
     }
@@ -148,8 +147,7 @@ Result<WorldGroupFactory::FormedBackend> WorldGroupFactory::form_backends(
     parts.push_back(std::move(part));
   }
   if (parts.size() == 1) return FormedBackend{std::move(parts[0].backend), std::move(engines)};
-  return FormedBackend{std::make_unique<BackendByDevice>(std::move(list), std::move(parts)),
-                       std::move(engines)};
+  return FormedBackend{backend_by_device(std::move(list), std::move(parts)), std::move(engines)};
 }
 
 Result<WorldGroupFactory::FormedBackend> WorldGroupFactory::form_backend(
@@ -171,7 +169,7 @@ Result<WorldGroupFactory::FormedBackend> WorldGroupFactory::form_backend(
   if (bootstrap.backend_groups) {
     (is_cpu ? bootstrap.backend_groups->cpu : bootstrap.backend_groups->nccl) = group;
   }
-  if (is_cpu) return FormedBackend{std::make_unique<CpuBackend>(group, devices), {group.get()}};
+  if (is_cpu) return FormedBackend{make_cpu_backend(group, devices), {group.get()}};
   Result<std::unique_ptr<Backend>> backend = options_.nccl->make(
       store_,
       {.rank = bootstrap.own,

@@ -68,7 +68,7 @@ void StagedCall::cut_into_pieces(TensorList written, TensorList read) {
   std::size_t element = 1;
   for (const torch::Tensor& one : written) {
     hosts.push_back(room_on_host(one));
-    sizes.push_back(static_cast<std::size_t>(one.numel()));
+    sizes.push_back(one.numel());
     element = std::max(element, static_cast<std::size_t>(one.element_size()));
   }
   const std::size_t whole = std::size_t{1} << 62;
@@ -137,7 +137,7 @@ Result<void> StagedCall::wait_for_piece(const Piece& piece, const CpuGroup& grou
     if (std::optional<Error> failed = group.failure()) return *failed;
     if (deadline.passed()) {
       return timeout_error("copy a tensor from " + device_.str() + " to the host",
-                           "the device has not got so far", deadline.waited(), deadline.allowed());
+                           "the device has not got so far", deadline);
     }
     pause.take();
   }

@@ -56,6 +56,13 @@ struct GroupTopology {
   CopyBytes result_copy(std::size_t bytes) const {
     return streams(bytes) ? stream_bytes : copy_bytes;
   }
+  // visit(node) for each other node. Node i begins with node i+1, so that not all nodes send to the
+  // same one at first.
+  template <class Visit>
+  void for_each_other_node(Visit visit) const {
+    const int nodes = layout.node_count();
+    for (int step = 1; step < nodes; ++step) visit((node + step) % nodes);
+  }
   // Returns a stage of a rank of this node.
   char* stage(int of_local, std::size_t chunk) const {
     return memory + segment.stage(of_local, chunk);
@@ -73,8 +80,8 @@ class ChunkedCall {
 
   virtual ~ChunkedCall() = default;
 
-  virtual std::size_t chunks() const = 0;
-  virtual ChunkPipeline::Work work_mode() const = 0;
+  virtual std::size_t chunks() const { return 1; }
+  virtual ChunkPipeline::Work work_mode() const { return ChunkPipeline::Work::kNone; }
   // Returns whether the bytes staged first travel with the header
   // (cpu_calls/inline_collectives.h).
   virtual bool is_inline() const { return false; }
@@ -87,7 +94,7 @@ class ChunkedCall {
   virtual std::vector<TcpMesh::Sending> sends_first(const Chunk&) { return {}; }
   // Called on leaders of lanes only (on one node: on all ranks), when every rank has staged the
   // chunk. Returns how its exchanges with other ranks ended.
-  virtual TcpMesh::End work(const Chunk& chunk, TimePoint deadline) = 0;
+  virtual TcpMesh::End work(const Chunk&, TimePoint /*deadline*/) { return {}; }
   virtual void copy_out(const Chunk& chunk) = 0;
 
  protected:

@@ -37,14 +37,14 @@ bool CmaCollective::read_all(const Chunk& chunk) const {
   // same memory at first.
   for (int step = 0; step < count; ++step) {
     const int source = (here_.local + step) % count;
-    const PullJob::Take& take = job_.takes[static_cast<std::size_t>(source)];
+    const PullJob::Take& take = job_.takes[source];
     if (take.to.bytes() == 0) continue;
     const Place* const places = places_of(source, chunk);
     std::vector<ReadableBytes> pieces;
     for (std::size_t i = take.pieces.begin; i < take.pieces.end; ++i) {
       pieces.emplace_back(reinterpret_cast<const char*>(places[i].address), places[i].bytes);
     }
-    const Scattered<const char> from{std::span<const ReadableBytes>(pieces)};
+    const Scattered<const char> from{ReadableList(pieces)};
     if (source == here_.local) {
       copy_all(from, take.to);
     } else if (!memory_.read(source, from, take.to)) {

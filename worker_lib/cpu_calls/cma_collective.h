@@ -11,7 +11,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "worker_lib/collective/core/scattered.h"
@@ -40,7 +39,6 @@ class CmaCollective final : public ChunkedCall {
   // Returns whether a stage has room for `pieces` places.
   static bool has_room(const GroupTopology& here, std::size_t pieces);
 
-  std::size_t chunks() const override { return 1; }
   ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kSome; }
   void stage(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;

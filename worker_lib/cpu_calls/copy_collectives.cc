@@ -7,10 +7,6 @@
 namespace ddprun {
 namespace {
 
-ChunkPipeline::Work work_between_nodes(const GroupTopology& here) {
-  return here.one_node() ? ChunkPipeline::Work::kNone : ChunkPipeline::Work::kSome;
-}
-
 template <class Byte>
 std::size_t bytes_of(std::span<const std::span<Byte>> parts) {
   std::size_t bytes = 0;
@@ -32,12 +28,7 @@ std::size_t block_limit(const GroupTopology& here) {
 // --- broadcast ---
 
 BroadcastCall::BroadcastCall(const GroupTopology& here, Scattered<char> data, int root)
-    : here_(here),
-      data_(std::move(data)),
-      root_(root),
-      plan_(data_.bytes(), here.segment.stage_bytes, kCacheLineBytes) {}
-
-ChunkPipeline::Work BroadcastCall::work_mode() const { return work_between_nodes(here_); }
+    : CopyCall(here, root, data.bytes(), here.segment.stage_bytes), data_(std::move(data)) {}
 
 void BroadcastCall::stage(const Chunk& chunk) {
   if (here_.rank != root_) return;
@@ -106,13 +97,9 @@ void BroadcastCall::copy_out(const Chunk& chunk) {
 
 GatherCall::GatherCall(const GroupTopology& here, Scattered<const char> input,
                        std::span<const Scattered<char>> outputs, int root)
-    : here_(here),
+    : CopyCall(here, root, input.bytes(), block_limit(here)),
       input_(std::move(input)),
-      outputs_(outputs),
-      root_(root),
-      plan_(input_.bytes(), block_limit(here), kCacheLineBytes) {}
-
-ChunkPipeline::Work GatherCall::work_mode() const { return work_between_nodes(here_); }
+      outputs_(outputs) {}
 
 void GatherCall::stage(const Chunk& chunk) {
   if (root_ == here_.rank) return;
@@ -134,12 +121,6 @@ const char* GatherCall::staged(int rank, const Chunk& chunk) const {
 }
 
 template <class Visit>
-void GatherCall::for_each_other_node(Visit visit) const {
-  const int nodes = here_.layout.node_count();
-  for (int step = 1; step < nodes; ++step) visit((here_.node + step) % nodes);
-}
-
-template <class Visit>
 void GatherCall::for_each_of_lane(int node, Visit visit) const {
   const Range positions = here_.layout.lane_positions(here_.local, node);
   for (std::size_t at = positions.begin; at < positions.end; ++at) visit(here_.layout.rank_at[at]);
@@ -148,7 +129,7 @@ void GatherCall::for_each_of_lane(int node, Visit visit) const {
 std::vector<TcpMesh::Sending> GatherCall::sends_first(const Chunk& chunk) {
   const std::size_t block = plan_.at(chunk.index).size();
   std::vector<TcpMesh::Sending> sendings;
-  for_each_other_node([&](int node) {
+  here_.for_each_other_node([&](int node) {
     if (root_ >= 0 && here_.layout.node_of[root_] != node) return;
     for_each_of_lane(here_.node, [&](int rank) {
       sendings.push_back({node, staged(rank, chunk), block});
@@ -160,7 +141,7 @@ std::vector<TcpMesh::Sending> GatherCall::sends_first(const Chunk& chunk) {
 TcpMesh::End GatherCall::work(const Chunk& chunk, TimePoint deadline) {
   const std::size_t block = plan_.at(chunk.index).size();
   std::vector<TcpMesh::Receiving> receivings;
-  for_each_other_node([&](int node) {
+  here_.for_each_other_node([&](int node) {
     if (root_ >= 0 && !here_.on_my_node(root_)) return;
     for_each_of_lane(node, [&](int rank) {
       receivings.push_back({node, const_cast<char*>(staged(rank, chunk)), block});
@@ -187,16 +168,11 @@ void GatherCall::copy_out(const Chunk& chunk) {
 
 // --- scatter ---
 
-ScatterCall::ScatterCall(const GroupTopology& here, std::span<const ReadableBytes> inputs,
-                         WritableBytes output, int root)
-    : here_(here),
+ScatterCall::ScatterCall(const GroupTopology& here, ReadableList inputs, WritableBytes output,
+                         int root)
+    : CopyCall(here, root, output.size(), here.segment.stage_bytes / here.layout.rank_at.size()),
       inputs_(inputs),
-      output_(output),
-      root_(root),
-      plan_(output.size(), here.segment.stage_bytes / here.layout.rank_at.size(), kCacheLineBytes) {
-}
-
-ChunkPipeline::Work ScatterCall::work_mode() const { return work_between_nodes(here_); }
+      output_(output) {}
 
 void ScatterCall::stage(const Chunk& chunk) {
   if (here_.rank != root_) return;
@@ -255,20 +231,13 @@ void ScatterCall::copy_out(const Chunk& chunk) {
 
 // --- all_to_all ---
 
-AllToAllCall::AllToAllCall(const GroupTopology& here, const PairSizes& sizes,
-                           std::span<const ReadableBytes> inputs,
-                           std::span<const WritableBytes> outputs)
-    : here_(here),
+AllToAllCall::AllToAllCall(const GroupTopology& here, const PairSizes& sizes, ReadableList inputs,
+                           WritableList outputs)
+    : CopyCall(here, -1, sizes.largest(), pair_slot_bytes(here.layout, here.segment.stage_bytes)),
       sizes_(sizes),
       inputs_(inputs),
       outputs_(outputs),
       slot_(pair_slot_bytes(here.layout, here.segment.stage_bytes)) {}
-
-std::size_t AllToAllCall::chunks() const {
-  return std::max<std::size_t>(1, (sizes_.largest() + slot_ - 1) / slot_);
-}
-
-ChunkPipeline::Work AllToAllCall::work_mode() const { return work_between_nodes(here_); }
 
 Range AllToAllCall::part(int from, int to, const Chunk& chunk) const {
   const std::size_t bytes = sizes_.of(from, to);
@@ -277,7 +246,7 @@ Range AllToAllCall::part(int from, int to, const Chunk& chunk) const {
 
 char* AllToAllCall::outgoing(int from, int to, const Chunk& chunk) const {
   return here_.stage(here_.layout.local_of[from], chunk.number) +
-         static_cast<std::size_t>(here_.layout.position_of[to]) * slot_;
+         here_.layout.position_of[to] * slot_;
 }
 
 // The rows follow the leader's own slots: a row per rank of other nodes, a slot per rank of the
@@ -286,11 +255,10 @@ char* AllToAllCall::incoming(int from, int to, const Chunk& chunk) const {
   const NodeLayout& layout = here_.layout;
   const int lane = layout.lane_of(to);
   const Range of_lane = layout.lane_positions(lane, here_.node);
-  const auto world = static_cast<std::size_t>(layout.world_size());
+  const std::size_t world = layout.world_size();
   // The number of ranks of other nodes with a lower number.
   const std::vector<int>& mine = layout.nodes[here_.node];
-  const auto row =
-      static_cast<std::size_t>(from - (std::ranges::lower_bound(mine, from) - mine.begin()));
+  const std::size_t row = from - (std::ranges::lower_bound(mine, from) - mine.begin());
   const std::size_t column = layout.position_of[to] - of_lane.begin;
   return here_.stage(lane, chunk.number) + (world + row * of_lane.size() + column) * slot_;
 }
@@ -307,8 +275,7 @@ TcpMesh::End AllToAllCall::work(const Chunk& chunk, TimePoint deadline) {
   const NodeLayout& layout = here_.layout;
   std::vector<TcpMesh::Sending> sendings;
   std::vector<TcpMesh::Receiving> receivings;
-  for (int step = 1; step < layout.node_count(); ++step) {
-    const int node = (here_.node + step) % layout.node_count();
+  here_.for_each_other_node([&](int node) {
     const Range theirs = layout.lane_positions(here_.local, node);
     for (const int from : layout.nodes[here_.node]) {
       for (std::size_t at = theirs.begin; at < theirs.end; ++at) {
@@ -325,7 +292,7 @@ TcpMesh::End AllToAllCall::work(const Chunk& chunk, TimePoint deadline) {
         if (bytes > 0) receivings.push_back({node, incoming(from, to, chunk), bytes});
       }
     }
-  }
+  });
   return here_.mesh->exchange(sendings, receivings, deadline);
 }
 

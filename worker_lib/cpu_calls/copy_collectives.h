@@ -28,12 +28,29 @@
 
 namespace ddprun {
 
-class BroadcastCall final : public ChunkedCall {
+// CopyCall: the common part of the collectives that carry bytes. With several nodes the leaders of
+// the lanes work.
+class CopyCall : public ChunkedCall {
+ public:
+  std::size_t chunks() const override { return plan_.chunks(); }
+  ChunkPipeline::Work work_mode() const override {
+    return here_.one_node() ? ChunkPipeline::Work::kNone : ChunkPipeline::Work::kSome;
+  }
+
+ protected:
+  // root: -1: there is none. bytes, chunk_limit: of what is cut into chunks.
+  CopyCall(const GroupTopology& here, int root, std::size_t bytes, std::size_t chunk_limit)
+      : here_(here), root_(root), plan_(bytes, chunk_limit, kCacheLineBytes) {}
+
+  const GroupTopology& here_;
+  const int root_;
+  const ChunkPlan plan_;
+};
+
+class BroadcastCall final : public CopyCall {
  public:
   BroadcastCall(const GroupTopology& here, Scattered<char> data, int root);
 
-  std::size_t chunks() const override { return plan_.chunks(); }
-  ChunkPipeline::Work work_mode() const override;
   void stage(const Chunk& chunk) override;
   std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
@@ -46,21 +63,16 @@ class BroadcastCall final : public ChunkedCall {
   std::span<char> own_share(const Chunk& chunk) const;
   std::vector<TcpMesh::Sending> passes_on(const Chunk& chunk) const;
 
-  const GroupTopology& here_;
   Scattered<char> data_;
-  int root_;
-  ChunkPlan plan_;
 };
 
 // GatherCall: all_gather (root -1) and gather.
-class GatherCall final : public ChunkedCall {
+class GatherCall final : public CopyCall {
  public:
   // outputs: by rank, where this rank gets the result.
   GatherCall(const GroupTopology& here, Scattered<const char> input,
              std::span<const Scattered<char>> outputs, int root);
 
-  std::size_t chunks() const override { return plan_.chunks(); }
-  ChunkPipeline::Work work_mode() const override;
   void stage(const Chunk& chunk) override;
   std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
@@ -68,10 +80,7 @@ class GatherCall final : public ChunkedCall {
 
  private:
   bool wants_result() const { return root_ < 0 || root_ == here_.rank; }
-  // visit(node) for the other nodes; visit(rank) for the ranks of a node that this rank's lane
-  // carries.
-  template <class Visit>
-  void for_each_other_node(Visit visit) const;
+  // visit(rank) for the ranks of a node that this rank's lane carries.
   template <class Visit>
   void for_each_of_lane(int node, Visit visit) const;
   // Returns the place of a rank's bytes in this node's segment.
@@ -80,43 +89,32 @@ class GatherCall final : public ChunkedCall {
   // lane's leader on this node.
   std::size_t place_of(int rank) const;
 
-  const GroupTopology& here_;
   Scattered<const char> input_;
   std::span<const Scattered<char>> outputs_;
-  int root_;
-  ChunkPlan plan_;
 };
 
-class ScatterCall final : public ChunkedCall {
+class ScatterCall final : public CopyCall {
  public:
-  ScatterCall(const GroupTopology& here, std::span<const ReadableBytes> inputs,
-              WritableBytes output, int root);
+  ScatterCall(const GroupTopology& here, ReadableList inputs, WritableBytes output, int root);
 
-  std::size_t chunks() const override { return plan_.chunks(); }
-  ChunkPipeline::Work work_mode() const override;
   void stage(const Chunk& chunk) override;
   std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
 
  private:
-  const GroupTopology& here_;
-  std::span<const ReadableBytes> inputs_;
+  ReadableList inputs_;
   WritableBytes output_;
-  int root_;
-  ChunkPlan plan_;
 };
 
 // AllToAllCall: every rank has bytes for every other one; their number may differ from pair to
 // pair.
-class AllToAllCall final : public ChunkedCall {
+class AllToAllCall final : public CopyCall {
  public:
   // inputs[r] goes to rank r, outputs[r] comes from rank r; `sizes` has the sizes of all pairs.
-  AllToAllCall(const GroupTopology& here, const PairSizes& sizes,
-               std::span<const ReadableBytes> inputs, std::span<const WritableBytes> outputs);
+  AllToAllCall(const GroupTopology& here, const PairSizes& sizes, ReadableList inputs,
+               WritableList outputs);
 
-  std::size_t chunks() const override;
-  ChunkPipeline::Work work_mode() const override;
   void stage(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
@@ -129,19 +127,15 @@ class AllToAllCall final : public ChunkedCall {
   char* outgoing(int from, int to, const Chunk& chunk) const;
   char* incoming(int from, int to, const Chunk& chunk) const;
 
-  const GroupTopology& here_;
   const PairSizes& sizes_;
-  std::span<const ReadableBytes> inputs_;
-  std::span<const WritableBytes> outputs_;
+  ReadableList inputs_;
+  WritableList outputs_;
   std::size_t slot_;  // bytes of one pair in a chunk, at most
 };
 
 class BarrierCall final : public ChunkedCall {
  public:
-  std::size_t chunks() const override { return 1; }
-  ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kNone; }
   void stage(const Chunk&) override {}
-  TcpMesh::End work(const Chunk&, TimePoint) override { return {}; }
   void copy_out(const Chunk&) override {}
 };
 

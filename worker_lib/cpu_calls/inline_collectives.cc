@@ -19,21 +19,12 @@ void InlineReduce::copy_out(const Chunk&) {
   job_.data.copy_from(result, {0, job_.data.bytes()});
 }
 
-void InlineReduce::fold(ReduceForm form, std::span<const void* const> sources, char* out) const {
-  const bool is_last = form != ReduceForm::kPartial;
-  job_.kernel(form)({.sources = sources.data(),
-                     .source_count = static_cast<int>(sources.size()),
-                     .count = job_.count(),
-                     .out = out,
-                     .divisor = is_last ? job_.divisor(here_.layout.world_size()) : 1});
-}
-
 void InlineReduce::reduce_by_ranks(char* out) const {
   std::vector<const void*> sources;
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     sources.push_back(here_.arrival_of(rank).bytes);
   }
-  fold(ReduceForm::kWhole, sources, out);
+  job_.reduce(ReduceForm::kWhole, sources, job_.count(), out, here_.layout.world_size());
 }
 
 void InlineReduce::reduce_by_nodes(char* out) const {
@@ -46,10 +37,10 @@ void InlineReduce::reduce_by_nodes(char* out) const {
       of_ranks.push_back(here_.arrivals_of(node)[local].bytes);
     }
     char* const partial = partials.data() + of_nodes.size() * partial_bytes;
-    fold(ReduceForm::kPartial, of_ranks, partial);
+    job_.reduce(ReduceForm::kPartial, of_ranks, job_.count(), partial, here_.layout.world_size());
     of_nodes.push_back(partial);
   }
-  fold(ReduceForm::kFinish, of_nodes, out);
+  job_.reduce(ReduceForm::kFinish, of_nodes, job_.count(), out, here_.layout.world_size());
 }
 
 // --- InlineBroadcast ---

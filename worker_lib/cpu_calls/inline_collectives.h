@@ -22,10 +22,7 @@ class InlineCollective : public ChunkedCall {
     return !here.one_node() && bytes <= sizeof(Arrival::bytes);
   }
 
-  std::size_t chunks() const override { return 1; }
-  ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kNone; }
   bool is_inline() const override { return true; }
-  TcpMesh::End work(const Chunk&, TimePoint) override { return {}; }
 
  protected:
   explicit InlineCollective(const GroupTopology& here) : here_(here) {}
@@ -43,7 +40,6 @@ class InlineReduce final : public InlineCollective {
   void copy_out(const Chunk& chunk) override;
 
  private:
-  void fold(ReduceForm form, std::span<const void* const> sources, char* out) const;
   void reduce_by_nodes(char* out) const;
   void reduce_by_ranks(char* out) const;
 

@@ -28,14 +28,17 @@ std::size_t longest_chunk(const GroupTopology& here, const ReduceJob& job, bool 
 // allocation.
 class Sources {
  public:
-  explicit Sources(int count) {
+  explicit Sources(int count) : count_(count) {
     if (count > kFew) many_.resize(count);
   }
   const void*& operator[](int i) { return data()[i]; }
-  const void** data() { return many_.empty() ? few_ : many_.data(); }
+  operator std::span<const void* const>() { return {data(), count_}; }
 
  private:
+  const void** data() { return many_.empty() ? few_ : many_.data(); }
+
   static constexpr int kFew = 16;
+  const std::size_t count_;
   const void* few_[kFew] = {};
   std::vector<const void*> many_;
 };
@@ -95,15 +98,14 @@ void DirectReduce::stage(const Chunk& chunk) {
   if (!job_.by_rank()) return job_.data.copy_to(to, part);
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     if (rank == here_.rank) continue;
-    job_.inputs[rank].copy_to(to + static_cast<std::size_t>(rank) * part.size(), part);
+    job_.inputs[rank].copy_to(to + rank * part.size(), part);
   }
 }
 
 void DirectReduce::copy_out(const Chunk& chunk) {
   if (!job_.wants_result(here_.rank)) return;
   const Range part = in_bytes(plan_.at(chunk.index), size_);
-  const std::size_t block_at =
-      job_.by_rank() ? static_cast<std::size_t>(here_.rank) * part.size() : 0;
+  const std::size_t block_at = job_.by_rank() ? here_.rank * part.size() : 0;
   // The result of an all_reduce lies where its input lay, which has just been read.
   const bool streams = job_.by_rank() && here_.streams(job_.bytes_by_rank());
   for_each_piece(job_, here_.rank, /*wanted=*/true, part,
@@ -126,11 +128,7 @@ void DirectReduce::fold(const Chunk& chunk, std::size_t from, const char* input,
     sources[local] = here_.stage(local, chunk.number) + from;
   }
   sources[here_.local] = input;
-  job_.kernel(ReduceForm::kWhole)({.sources = sources.data(),
-                                   .source_count = here_.local_count(),
-                                   .count = bytes / size_,
-                                   .out = out,
-                                   .divisor = job_.divisor(here_.layout.world_size())});
+  job_.reduce(ReduceForm::kWhole, sources, bytes / size_, out, here_.layout.world_size());
 }
 
 // --- SharedReduce ---
@@ -159,7 +157,7 @@ bool SharedReduce::is_repeated() const {
   // Bytes sent from neighbours' tensors count only after a second check for a failure. The
   // second exchange makes that check (SharedGroup::reduce_in_heap).
   if (in_heap() && reduces_by_ranks() && here_.in_rank_order) return false;
-  const auto nodes = static_cast<std::size_t>(here_.layout.node_count());
+  const std::size_t nodes = here_.layout.node_count();
   const auto locals = static_cast<std::size_t>(here_.layout.world_size()) / nodes;
   const std::size_t result = job_.data.bytes();
   const std::size_t given = reduces_by_ranks() ? locals * result : job_.count() * accumulator_size_;
@@ -237,14 +235,7 @@ void SharedReduce::reduce_over_node(const Chunk& chunk, const Stretch& stretch, 
     sources[local] = input_of(chunk, local, stretch.at.begin);
   }
   sources[here_.local] = stretch.input;
-  job_.kernel(form)(
-      {.sources = sources.data(),
-       .source_count = here_.local_count(),
-       .count = stretch.at.size(),
-       .out = out,
-       .copies = copies.data(),
-       .copy_count = static_cast<int>(copies.size()),
-       .divisor = form == ReduceForm::kWhole ? job_.divisor(here_.layout.world_size()) : 1});
+  job_.reduce(form, sources, stretch.at.size(), out, here_.layout.world_size(), copies);
 }
 
 // Reduces into the tensors of all ranks of the node, the own one first. Returns false if the
@@ -339,34 +330,29 @@ void SharedReduce::for_each_input(const Chunk& chunk, std::span<const Stretch> s
 std::vector<TcpMesh::Sending> SharedReduce::sends_first(const Chunk& chunk) {
   const std::vector<Stretch> share = own_share(chunk);
   const ChunkShape parts = shape(chunk);
-  const int nodes = here_.layout.node_count();
   std::vector<TcpMesh::Sending> sendings;
-  for (int step = 1; step < nodes; ++step) {
-    const int node = (here_.node + step) % nodes;
+  here_.for_each_other_node([&](int node) {
     for (int local = 0; local < here_.local_count() && is_reduced_on(node); ++local) {
       for_each_input(chunk, share, local, parts.piece(here_.local, node),
                      [&](const char* data, Range at) {
                        sendings.push_back({node, data, at.size() * size_});
                      });
     }
-  }
+  });
   return sendings;
 }
 
 TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, TimePoint deadline) {
   const std::size_t piece_bytes = shape(chunk).piece(here_.local, here_.node).size() * size_;
-  const auto ranks = static_cast<std::size_t>(here_.layout.world_size());
+  const std::size_t ranks = here_.layout.world_size();
   scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * ranks));
-  const int nodes = here_.layout.node_count();
   std::vector<TcpMesh::Receiving> receivings;
-  for (int step = 1; step < nodes && is_reduced_on(here_.node); ++step) {
-    const int node = (here_.node + step) % nodes;
+  here_.for_each_other_node([&](int node) {
+    if (!is_reduced_on(here_.node)) return;
     for (const int rank : here_.layout.nodes[node]) {
-      receivings.push_back({node,
-                            scratch_.inbox.data() + static_cast<std::size_t>(rank) * piece_bytes,
-                            piece_bytes});
+      receivings.push_back({node, scratch_.inbox.data() + rank * piece_bytes, piece_bytes});
     }
-  }
+  });
   return here_.mesh->exchange(still_to_send(chunk), receivings, deadline);
 }
 
@@ -381,17 +367,13 @@ TcpMesh::End SharedReduce::reduce_by_ranks(const Chunk& chunk, std::span<const S
     for_each_result(chunk, share, input, [&](char* out, Range at) {
       Sources sources(ranks);
       for (int rank = 0; rank < ranks; ++rank) {
-        sources[rank] = here_.on_my_node(rank)
-                            ? input_of(chunk, here_.layout.local_of[rank], at.begin)
-                            : scratch_.inbox.data() + static_cast<std::size_t>(rank) * piece_bytes +
-                                  (at.begin - piece.begin) * size_;
+        sources[rank] =
+            here_.on_my_node(rank)
+                ? input_of(chunk, here_.layout.local_of[rank], at.begin)
+                : scratch_.inbox.data() + rank * piece_bytes + (at.begin - piece.begin) * size_;
       }
       sources[here_.rank] = own + (at.begin - input.begin) * size_;
-      job_.kernel(ReduceForm::kWhole)({.sources = sources.data(),
-                                       .source_count = ranks,
-                                       .count = at.size(),
-                                       .out = out,
-                                       .divisor = job_.divisor(here_.layout.world_size())});
+      job_.reduce(ReduceForm::kWhole, sources, at.size(), out, ranks);
     });
   });
   return {};
@@ -401,13 +383,10 @@ TcpMesh::End SharedReduce::collect_pieces(const Chunk& chunk, TimePoint deadline
   const ChunkShape parts = shape(chunk);
   const std::size_t share_begin = parts.share(here_.local).begin;
   const std::size_t piece_bytes = parts.piece(here_.local, here_.node).size() * accumulator_size_;
-  const int nodes = here_.layout.node_count();
-  scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * nodes));
+  scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * here_.layout.nodes.size()));
   std::vector<TcpMesh::Sending> sendings;
   std::vector<TcpMesh::Receiving> receivings;
-  // Node i begins with node i+1, so that not all nodes send to the same one at first.
-  for (int step = 1; step < nodes; ++step) {
-    const int node = (here_.node + step) % nodes;
+  here_.for_each_other_node([&](int node) {
     const Range piece = parts.piece(here_.local, node);
     if (is_reduced_on(node)) {
       sendings.push_back({node,
@@ -415,11 +394,9 @@ TcpMesh::End SharedReduce::collect_pieces(const Chunk& chunk, TimePoint deadline
                           piece.size() * accumulator_size_});
     }
     if (is_reduced_on(here_.node)) {
-      receivings.push_back({node,
-                            scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes,
-                            piece_bytes});
+      receivings.push_back({node, scratch_.inbox.data() + node * piece_bytes, piece_bytes});
     }
-  }
+  });
   return here_.mesh->exchange(sendings, receivings, deadline);
 }
 
@@ -432,15 +409,10 @@ void SharedReduce::reduce_over_nodes(const Chunk& chunk, std::span<const Stretch
     const std::size_t in_piece = (at.begin - piece.begin) * accumulator_size_;
     Sources sources(here_.layout.node_count());
     for (int node = 0; node < here_.layout.node_count(); ++node) {
-      sources[node] =
-          scratch_.inbox.data() + static_cast<std::size_t>(node) * piece_bytes + in_piece;
+      sources[node] = scratch_.inbox.data() + node * piece_bytes + in_piece;
     }
     sources[here_.node] = scratch_.partial.data() + (at.begin - share_begin) * accumulator_size_;
-    job_.kernel(ReduceForm::kFinish)({.sources = sources.data(),
-                                      .source_count = here_.layout.node_count(),
-                                      .count = at.size(),
-                                      .out = out,
-                                      .divisor = job_.divisor(here_.layout.world_size())});
+    job_.reduce(ReduceForm::kFinish, sources, at.size(), out, here_.layout.world_size());
   });
 }
 
@@ -448,12 +420,10 @@ TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, std::span<const Str
                                          TimePoint deadline) {
   if (job_.by_rank() || is_repeated()) return {};  // a piece is already on the node of its ranks
   const ChunkShape parts = shape(chunk);
-  const int nodes = here_.layout.node_count();
   const int root_node = job_.root < 0 ? -1 : here_.layout.node_of[job_.root];
   std::vector<TcpMesh::Sending> sendings;
   std::vector<TcpMesh::Receiving> receivings;
-  for (int step = 1; step < nodes; ++step) {
-    const int node = (here_.node + step) % nodes;
+  here_.for_each_other_node([&](int node) {
     if (root_node < 0 || root_node == node) {
       for_each_result(chunk, share, parts.piece(here_.local, here_.node),
                       [&](const char* data, Range at) {
@@ -465,7 +435,7 @@ TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, std::span<const Str
         receivings.push_back({node, data, at.size() * size_});
       });
     }
-  }
+  });
   return here_.mesh->exchange(sendings, receivings, deadline);
 }
 

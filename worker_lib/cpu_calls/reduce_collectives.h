@@ -63,9 +63,7 @@ class DirectReduce final : public ChunkedCall {
   static bool suits(const GroupTopology& here, const ReduceJob& job);
 
   std::size_t chunks() const override { return plan_.chunks(); }
-  ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kNone; }
   void stage(const Chunk& chunk) override;
-  TcpMesh::End work(const Chunk&, TimePoint) override { return {}; }
   void copy_out(const Chunk& chunk) override;
 
  private:

@@ -34,8 +34,7 @@ class PeerInfoExchange {
     const std::string who = name_ranks(missing);
     tell_the_others(missing, name_rank(options_.rank.value) + " gave up: " + who +
                                  " did not come within " + to_text(deadline.allowed()));
-    Error error = timeout_error("connect to the other ranks", who + " did not come",
-                                deadline.waited(), deadline.allowed());
+    Error error = timeout_error("connect to the other ranks", who + " did not come", deadline);
     if (missing.size() == 1) error.peer_rank = missing[0];
     return error;
   }
@@ -59,7 +58,7 @@ class PeerInfoExchange {
   std::vector<int> missing_ranks() {
     std::vector<int> ranks;
     for (int rank = 0; rank < options_.world_size; ++rank) {
-      const Result<bool> is_here = store_.check({keys_[static_cast<std::size_t>(rank)]});
+      const Result<bool> is_here = store_.check({keys_[rank]});
       if (!is_here) break;  // the next error of the store has the reason
       if (!*is_here) ranks.push_back(rank);
     }
@@ -71,7 +70,7 @@ class PeerInfoExchange {
   // out by itself.
   void tell_the_others(const std::vector<int>& missing, const std::string& reason) {
     for (const int rank : missing) {
-      if (!store_.set(keys_[static_cast<std::size_t>(rank)], absent_peer_info(reason))) return;
+      if (!store_.set(keys_[rank], absent_peer_info(reason))) return;
     }
   }
 

@@ -38,7 +38,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "base/host_port.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/worker_env.h"
@@ -128,32 +127,28 @@ class CpuGroup {
   // tensors, with the same sizes in bytes.
 
   // In place.
-  virtual Result<void> all_reduce(std::span<const WritableBytes> tensors, ElementType type,
-                                  ReduceOp op, const CpuCallOptions& terms) = 0;
-  virtual Result<void> reduce(std::span<const WritableBytes> tensors, ElementType type, ReduceOp op,
-                              Rank root, const CpuCallOptions& terms) = 0;
-  virtual Result<void> broadcast(std::span<const WritableBytes> tensors, Rank root,
-                                 const CpuCallOptions& terms) = 0;
+  virtual Result<void> all_reduce(WritableList tensors, ElementType type, ReduceOp op,
+                                  const CpuCallOptions& terms) = 0;
+  virtual Result<void> reduce(WritableList tensors, ElementType type, ReduceOp op, Rank root,
+                              const CpuCallOptions& terms) = 0;
+  virtual Result<void> broadcast(WritableList tensors, Rank root, const CpuCallOptions& terms) = 0;
   // outputs: for each rank, in rank order, buffers of the sizes of `inputs`.
-  virtual Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                                  std::span<const WritableBytes> outputs,
+  virtual Result<void> all_gather(ReadableList inputs, WritableList outputs,
                                   const CpuCallOptions& terms) = 0;
   // inputs: for each rank, in rank order, buffers of the sizes of `outputs`. They are not
   // modified.
-  virtual Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
-                                      std::span<const WritableBytes> outputs, ElementType type,
+  virtual Result<void> reduce_scatter(ReadableList inputs, WritableList outputs, ElementType type,
                                       ReduceOp op, const CpuCallOptions& terms) = 0;
   // outputs: on the root one per rank, each as large as `input`; empty elsewhere.
-  virtual Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs,
-                              Rank root, const CpuCallOptions& terms) = 0;
+  virtual Result<void> gather(ReadableBytes input, WritableList outputs, Rank root,
+                              const CpuCallOptions& terms) = 0;
   // inputs: on the root one per rank, each as large as `output`; empty elsewhere.
-  virtual Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output,
-                               Rank root, const CpuCallOptions& terms) = 0;
+  virtual Result<void> scatter(ReadableList inputs, WritableBytes output, Rank root,
+                               const CpuCallOptions& terms) = 0;
   // inputs[r] goes to rank r, outputs[r] comes from rank r. Every pair may have its own size.
   // Returns kInvalidArgument on every rank if a rank sends a size that the receiver does not
   // expect.
-  virtual Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                                  std::span<const WritableBytes> outputs,
+  virtual Result<void> all_to_all(ReadableList inputs, WritableList outputs,
                                   const CpuCallOptions& terms) = 0;
   virtual Result<void> barrier(Duration timeout) = 0;
 
@@ -176,10 +171,7 @@ class CpuGroup {
   // Waits until no message of these is in flight, at most `patience`. Returns whether none is in
   // flight. Call it before you destroy a group with asynchronous transfers. (Default: there are
   // none.)
-  virtual bool await_messages(Duration patience) {
-    static_cast<void>(patience);
-    return true;
-  }
+  virtual bool await_messages(Duration /*patience*/) { return true; }
 
   // Returns zeroed memory that the ranks of this node can reach. If the one tensor of an
   // all_reduce lies in such memory on every rank, it is reduced in place, without staging. The
@@ -191,21 +183,17 @@ class CpuGroup {
   // (default: it does not). The last note counts, also after the group has failed. One thread at
   // a time.
   static constexpr std::size_t kMaxNoteBytes = ddprun::kMaxNoteBytes;
-  virtual void write_note(std::string_view note) { static_cast<void>(note); }
+  virtual void write_note(std::string_view /*note*/) {}
   // Returns the notes of all ranks, by rank. Asks other nodes, which takes up to `patience`;
   // zero: only this node. A note is empty if nothing was written or no answer came. Never ends
   // the group. One thread at a time; it may run in parallel with all other calls.
-  virtual std::vector<std::string> notes(Duration patience) {
-    static_cast<void>(patience);
-    return std::vector<std::string>(static_cast<std::size_t>(size()));
+  virtual std::vector<std::string> notes(Duration /*patience*/) {
+    return std::vector<std::string>(size());
   }
 
   // Returns the ranks that have begun a collective that this rank has not begun, as far as other
   // nodes answer. Any thread.
-  virtual std::vector<int> ranks_ahead(Duration patience) {
-    static_cast<void>(patience);
-    return {};
-  }
+  virtual std::vector<int> ranks_ahead(Duration /*patience*/) { return {}; }
 
   // Returns the group's first failure, whichever rank found it, also while this rank makes no
   // calls. Returns nullopt while the group is intact. Any thread.
@@ -214,9 +202,7 @@ class CpuGroup {
   // Ends the group on all ranks with this failure, unless it has failed already. For failures
   // that a rank finds outside of the group's calls. The cause names the rank where that matters.
   // Any thread. (Default: abort().)
-  virtual void fail(ErrorKind kind, int peer_rank, const std::string& cause) {
-    static_cast<void>(kind);
-    static_cast<void>(peer_rank);
+  virtual void fail(ErrorKind /*kind*/, int /*peer_rank*/, const std::string& cause) {
     abort(cause);
   }
 

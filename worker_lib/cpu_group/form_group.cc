@@ -51,8 +51,8 @@ struct PeerInfo {
 };
 
 std::string cpus_text(const std::vector<int>& cpus) {
-  std::string text(static_cast<std::size_t>(cpus.back()) + 1, '0');
-  for (const int cpu : cpus) text[static_cast<std::size_t>(cpu)] = '1';
+  std::string text(cpus.back() + 1, '0');
+  for (const int cpu : cpus) text[cpu] = '1';
   return text;
 }
 
@@ -76,17 +76,11 @@ Result<PeerInfo> read_peer_info(const std::string& text, int rank) {
   std::string port;
   std::string order;
   PeerInfo info;
-  std::getline(lines, version);
-  std::getline(lines, info.listener);
-  std::getline(lines, info.address.host);
-  std::getline(lines, port);
-  std::getline(lines, info.token);
-  std::getline(lines, order);
-  std::getline(lines, info.checks);
-  std::getline(lines, info.page_offset);
-  std::getline(lines, info.machine);
-  std::getline(lines, info.cpus);
-  std::getline(lines, info.cache);
+  for (std::string* const field :
+       {&version, &info.listener, &info.address.host, &port, &info.token, &order, &info.checks,
+        &info.page_offset, &info.machine, &info.cpus, &info.cache}) {
+    std::getline(lines, *field);
+  }
   std::getline(lines, info.node, '\0');
   const std::optional<std::uint16_t> number = parse_number<std::uint16_t>(port);
   if (version != kPeerInfoVersion || !lines || !number) {
@@ -209,7 +203,7 @@ class Connector {
           {ConnectionUse::kControl, ConnectionUse::kData}, std::min(deadline_.when(), glance));
       if (!caller) return caller.error();
       if (!*caller) {
-        if (gone) return lost(*gone);
+        if (gone) return rank_is_gone(*gone, kConnecting);
         if (deadline_.passed()) return nobody_called();
         std::optional<Error> lost = check_members_ ? check_members_() : std::nullopt;
         if (lost) return std::move(*lost).within(kConnecting);
@@ -234,23 +228,16 @@ class Connector {
   // connect may have died since.
   std::optional<int> find_gone() const {
     for (const int rank : absent()) {
-      if (is_closed(parts_.addresses[static_cast<std::size_t>(rank)])) return rank;
+      if (is_closed(parts_.addresses[rank])) return rank;
     }
     return std::nullopt;
-  }
-
-  static Error lost(int rank) {
-    return Error{.kind = ErrorKind::kPeerLost,
-                 .doing = kConnecting,
-                 .cause = name_rank(rank) + " is gone",
-                 .peer_rank = rank};
   }
 
   Error nobody_called() const {
     const std::set<int> ranks = absent();
     return timeout_error(kConnecting,
                          name_ranks(std::vector<int>(ranks.begin(), ranks.end())) + " did not call",
-                         deadline_.waited(), deadline_.allowed());
+                         deadline_);
   }
 
   GroupParts& parts_;
@@ -308,9 +295,9 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
   if (!crowded.contains(peers->at(here.rank).machine)) parts.spin = here.tuning.spin;
   parts.node_silence = options.node_silence;
   parts.explain_absence = options.explain_absence;
-  here.segment = plan_segment(
-      here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
-      SharedGroup::segment_needs(static_cast<int>(neighbours.size()), options.world_size));
+  here.segment =
+      plan_segment(here.layout, here.node, choose_stage_bytes(here.layout, here.tuning.stage_bytes),
+                   shared_segment_needs(static_cast<int>(neighbours.size()), options.world_size));
 
   std::vector<std::string> listeners;
   for (const int rank : neighbours) listeners.push_back(peers->at(rank).listener);
@@ -341,7 +328,7 @@ Result<std::unique_ptr<CpuGroup>> form_shared(const ExchangePeerInfo& exchange,
   }
   Result<std::unique_ptr<GroupCore>> core = GroupCore::create(std::move(parts));
   if (!core) return core.error();
-  return std::unique_ptr<CpuGroup>(new SharedGroup(std::move(*core)));
+  return make_shared_group(std::move(*core));
 }
 
 }  // namespace

@@ -68,7 +68,12 @@ Result<void> GroupCore::may_begin(const OperationContext& attempt) {
 
 Error GroupCore::fail(const OperationContext& attempt, WaitEnd end, int node) {
   switch (end) {
-    case WaitEnd::kTimedOut: raise_timeout(attempt); break;
+    case WaitEnd::kTimedOut: {
+      int first = -1;
+      const std::string cause = who_is_missing(attempt, first);
+      raise(ErrorKind::kTimeout, first, cause);
+      break;
+    }
     case WaitEnd::kLeft: raise_departure(attempt, node); break;
     case WaitEnd::kFailed:
     case WaitEnd::kReady: break;
@@ -126,8 +131,6 @@ std::optional<Error> GroupCore::failure() const {
   return Error{.kind = failure->kind, .cause = failure->cause, .peer_rank = failure->peer_rank};
 }
 
-void GroupCore::abort(const std::string& reason) { raise(ErrorKind::kStopped, -1, reason); }
-
 // Returns the group's first failure, so that every rank reports the same one. It is not always
 // the failure that this rank saw.
 Error GroupCore::error_of_failure(const OperationContext& attempt) {
@@ -154,12 +157,6 @@ Error GroupCore::finish(Error error) {
   const std::lock_guard lock(finishing_);
   if (!finished_) finished_ = error;
   return error;
-}
-
-void GroupCore::raise_timeout(const OperationContext& attempt) {
-  int first = -1;
-  const std::string cause = who_is_missing(attempt, first);
-  raise(ErrorKind::kTimeout, first, cause);
 }
 
 // Returns a text about the ranks that the operation waits for, and sets `first` to the rank to

@@ -10,7 +10,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -99,14 +98,12 @@ class GroupCore {
   void raise(ErrorKind kind, int peer_rank, const std::string& cause);
 
   std::optional<Error> failure() const;
-  void abort(const std::string& reason);
 
  private:
   explicit GroupCore(GroupParts parts);
 
   Error error_of_failure(const OperationContext& attempt);
   Error finish(Error error);
-  void raise_timeout(const OperationContext& attempt);
   void raise_departure(const OperationContext& attempt, int node);
   std::string who_is_missing(const OperationContext& attempt, int& first) const;
 

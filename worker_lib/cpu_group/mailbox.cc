@@ -37,13 +37,7 @@ struct Mailbox::Head {
   std::uint64_t receive = 0;  // CTS: the receiver's number
 };
 
-struct Mailbox::Transfer {
-  bool is_send = false;
-  char* data = nullptr;  // a send only reads it
-  std::size_t bytes = 0;
-  int partner = -1;  // -1: a receive from any source
-  int tag = 0;
-  Deadline deadline{Duration::zero()};
+struct Mailbox::Transfer : Request {
   // Called at the end of an asynchronous transfer; a transfer has either this or `answer`.
   TransferDone done;
   Answer* answer = nullptr;  // set at the end of a blocking call
@@ -147,52 +141,8 @@ bool Mailbox::await_idle(Duration patience) {
   return idle_.wait_for(lock, patience, [&] { return transfers_.empty(); });
 }
 
-Mailbox::Transfer Mailbox::make_send(const void* data, std::size_t bytes, Rank destination, int tag,
-                                     Duration timeout) {
-  return {.is_send = true,
-          .data = const_cast<char*>(static_cast<const char*>(data)),
-          .bytes = bytes,
-          .partner = destination.value,
-          .tag = tag,
-          .deadline = Deadline(timeout)};
-}
-
-Mailbox::Transfer Mailbox::make_recv(void* data, std::size_t bytes, std::optional<Rank> source,
-                                     int tag, Duration timeout) {
-  return {.data = static_cast<char*>(data),
-          .bytes = bytes,
-          .partner = source ? source->value : -1,
-          .tag = tag,
-          .deadline = Deadline(timeout)};
-}
-
-Result<void> Mailbox::send(const void* data, std::size_t bytes, Rank destination, int tag,
-                           Duration timeout) {
-  const Result<Rank> sent = carry_out(make_send(data, bytes, destination, tag, timeout));
-  if (!sent) return sent.error();
-  return {};
-}
-
-Result<Rank> Mailbox::recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                           Duration timeout) {
-  return carry_out(make_recv(data, bytes, source, tag, timeout));
-}
-
-void Mailbox::start_send(const void* data, std::size_t bytes, Rank destination, int tag,
-                         Duration timeout, TransferDone done) {
-  Transfer transfer = make_send(data, bytes, destination, tag, timeout);
-  transfer.done = std::move(done);
-  start(std::move(transfer));
-}
-
-void Mailbox::start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                         Duration timeout, TransferDone done) {
-  Transfer transfer = make_recv(data, bytes, source, tag, timeout);
-  transfer.done = std::move(done);
-  start(std::move(transfer));
-}
-
-Result<Rank> Mailbox::carry_out(Transfer transfer) {
+Result<Rank> Mailbox::carry_out(const Request& request) {
+  Transfer transfer{request};
   Answer answer;
   transfer.answer = &answer;
   Lock lock = enter();
@@ -212,7 +162,9 @@ Result<Rank> Mailbox::carry_out(Transfer transfer) {
   return std::move(*answer);
 }
 
-void Mailbox::start(Transfer transfer) {
+void Mailbox::start(const Request& request, TransferDone done) {
+  Transfer transfer{request};
+  transfer.done = std::move(done);
   Lock lock = enter();
   if (const Result<void> posted = post(transfer); !posted) {
     lock.unlock();
@@ -269,7 +221,7 @@ Result<void> Mailbox::post(Transfer& posted) {
   deadlines_.insert({transfer.deadline.when(), number});
   if (transfer.done) ++called_back_for_;
   if (transfer.is_send) {
-    Peer& peer = *peers_[static_cast<std::size_t>(transfer.partner)];
+    Peer& peer = *peers_[transfer.partner];
     peer.sends.push_back(number);
     return {};
   }
@@ -528,14 +480,13 @@ void Mailbox::end_with_leavers() {
   std::size_t count = 0;
   for (const auto& peer : peers_) {
     if (!peer || !is_gone(*peer)) continue;
-    gone[static_cast<std::size_t>(peer->rank)] = true;
+    gone[peer->rank] = true;
     ++count;
   }
   if (count == 0 || is_over_) return;
   for (auto& [number, transfer] : transfers_) {
     const int partner = transfer.partner < 0 ? transfer.source : transfer.partner;
-    if (partner >= 0 && gone[static_cast<std::size_t>(partner)])
-      return fail(transfer, WaitEnd::kLeft);
+    if (partner >= 0 && gone[partner]) return fail(transfer, WaitEnd::kLeft);
     if (partner < 0 && count + 1 == peers_.size()) {
       const bool all_left = std::ranges::all_of(peers_, [&](const auto& peer) {
         return !peer || peer->local >= 0 || core_.await_news(peer->rank);
@@ -589,8 +540,8 @@ bool Mailbox::write(Peer& peer) {
       return has_moved;
     }
     has_moved = true;
-    moved += static_cast<std::size_t>(taken);
-    peer.frame_done += static_cast<std::size_t>(taken);
+    moved += taken;
+    peer.frame_done += taken;
     if (peer.frame_done == sizeof(Head) + frame.bytes.size()) finish_frame(peer);
   }
   return true;
@@ -648,8 +599,8 @@ void Mailbox::finish_frame(Peer& peer) {
 bool Mailbox::connect(Peer& peer) {
   if (peer.out) return true;
   Result<BegunConnect> call =
-      begin_connect_to_peer(core_.parts().addresses[static_cast<std::size_t>(peer.rank)],
-                            core_.parts().token, here_.rank, peer.rank, ConnectionUse::kMessages);
+      begin_connect_to_peer(core_.parts().addresses[peer.rank], core_.parts().token, here_.rank,
+                            peer.rank, ConnectionUse::kMessages);
   if (!call) {
     fail_all(call.error().kind, -1, call.error().message());
     return false;
@@ -686,16 +637,16 @@ bool Mailbox::read(Peer& peer) {
       return has_moved || got < 0;
     }
     has_moved = true;
-    moved += static_cast<std::size_t>(got);
+    moved += got;
     if (peer.bytes_left == 0) {
-      peer.head_done += static_cast<std::size_t>(got);
+      peer.head_done += got;
       if (peer.head_done < sizeof(Head)) continue;
       peer.head_done = 0;
       ++frames;
       handle(peer, peer.head);
     } else {
-      if (receive) receive->moved += static_cast<std::size_t>(got);
-      peer.bytes_left -= static_cast<std::size_t>(got);
+      if (receive) receive->moved += got;
+      peer.bytes_left -= got;
       if (peer.bytes_left == 0) finish_bytes(peer);
     }
   }
@@ -776,7 +727,7 @@ void Mailbox::take_eager(Peer& peer, Transfer& receive, const Head& head) {
 
 void Mailbox::take_set_aside(Transfer& receive, std::map<MessageId, Message>::iterator at) {
   Message& message = at->second;
-  Peer& peer = *peers_[static_cast<std::size_t>(message.source)];
+  Peer& peer = *peers_[message.source];
   receive.source = message.source;
   if (message.head.what == What::kRts) {
     const Head offer = message.head;
@@ -828,7 +779,7 @@ void Mailbox::admit() {
     if (!*caller) return;
     const int rank = (*caller)->rank;
     if (rank == here_.rank || here_.on_my_node(rank)) continue;
-    Peer& peer = *peers_[static_cast<std::size_t>(rank)];
+    Peer& peer = *peers_[rank];
     if (peer.in) continue;  // a second connection of one rank is dropped
     peer.in = read_socket(std::move((*caller)->socket));
   }

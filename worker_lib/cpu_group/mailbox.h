@@ -36,13 +36,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -71,15 +69,18 @@ class Mailbox {
   // Waits until nothing is in flight, at most `patience`. Returns whether nothing is in flight.
   bool await_idle(Duration patience);
 
-  // See CpuGroup.
-  Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
-                    Duration timeout);
-  Result<Rank> recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                    Duration timeout);
-  void start_send(const void* data, std::size_t bytes, Rank destination, int tag, Duration timeout,
-                  TransferDone done);
-  void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                  Duration timeout, TransferDone done);
+  // Request: a message to send or to receive, see CpuGroup.
+  struct Request {
+    bool is_send = false;
+    char* data = nullptr;  // a send only reads it
+    std::size_t bytes = 0;
+    int partner = -1;  // -1: a receive from any source
+    int tag = 0;
+    Deadline deadline{Duration::zero()};
+  };
+  // Blocks until the message is sent or received. Returns the partner.
+  Result<Rank> carry_out(const Request& request);
+  void start(const Request& request, TransferDone done);
 
  private:
   struct Head;
@@ -94,13 +95,6 @@ class Mailbox {
   };
   using Answer = std::optional<Result<Rank>>;
   using Lock = std::unique_lock<std::mutex>;
-
-  static Transfer make_send(const void* data, std::size_t bytes, Rank destination, int tag,
-                            Duration timeout);
-  static Transfer make_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                            Duration timeout);
-  Result<Rank> carry_out(Transfer transfer);
-  void start(Transfer transfer);
 
   Lock enter();
   void leave(Lock& lock);

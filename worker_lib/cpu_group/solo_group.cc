@@ -14,44 +14,42 @@ class SoloGroup final : public CpuGroup {
   int rank() const override { return 0; }
   int size() const override { return 1; }
 
-  Result<void> all_reduce(std::span<const WritableBytes>, ElementType type, ReduceOp op,
+  Result<void> all_reduce(WritableList, ElementType type, ReduceOp op,
                           const CpuCallOptions&) override {
     require_operation(type, op);
     return done("all_reduce");
   }
-  Result<void> reduce(std::span<const WritableBytes>, ElementType type, ReduceOp op, Rank root,
+  Result<void> reduce(WritableList, ElementType type, ReduceOp op, Rank root,
                       const CpuCallOptions&) override {
     require_root(root, 1);
     require_operation(type, op);
     return done("reduce");
   }
-  Result<void> broadcast(std::span<const WritableBytes>, Rank root,
-                         const CpuCallOptions&) override {
+  Result<void> broadcast(WritableList, Rank root, const CpuCallOptions&) override {
     require_root(root, 1);
     return done("broadcast");
   }
-  Result<void> all_gather(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CpuCallOptions&) override {
+  Result<void> all_gather(ReadableList inputs, WritableList outputs,
+                          const CpuCallOptions&) override {
     return copy("all_gather", inputs, outputs);
   }
-  Result<void> reduce_scatter(std::span<const ReadableBytes> inputs,
-                              std::span<const WritableBytes> outputs, ElementType type, ReduceOp op,
-                              const CpuCallOptions&) override {
+  Result<void> reduce_scatter(ReadableList inputs, WritableList outputs, ElementType type,
+                              ReduceOp op, const CpuCallOptions&) override {
     require_operation(type, op);
     return copy("reduce_scatter", inputs, outputs);
   }
-  Result<void> gather(ReadableBytes input, std::span<const WritableBytes> outputs, Rank root,
+  Result<void> gather(ReadableBytes input, WritableList outputs, Rank root,
                       const CpuCallOptions&) override {
     require_root(root, 1);
     return copy("gather", list_of(input), outputs);
   }
-  Result<void> scatter(std::span<const ReadableBytes> inputs, WritableBytes output, Rank root,
+  Result<void> scatter(ReadableList inputs, WritableBytes output, Rank root,
                        const CpuCallOptions&) override {
     require_root(root, 1);
     return copy("scatter", inputs, list_of(output));
   }
-  Result<void> all_to_all(std::span<const ReadableBytes> inputs,
-                          std::span<const WritableBytes> outputs, const CpuCallOptions&) override {
+  Result<void> all_to_all(ReadableList inputs, WritableList outputs,
+                          const CpuCallOptions&) override {
     require_count(inputs.size(), 1);
     if (inputs[0].size() != outputs[0].size()) {
       return invalid_argument("rank 0 sends " + std::to_string(inputs[0].size()) +
@@ -87,8 +85,7 @@ class SoloGroup final : public CpuGroup {
   }
 
  private:
-  Result<void> copy(const char* collective, std::span<const ReadableBytes> from,
-                    std::span<const WritableBytes> to) {
+  Result<void> copy(const char* collective, ReadableList from, WritableList to) {
     require_count(from.size(), to.size());
     const Result<void> usable = done(collective);
     for (std::size_t i = 0; usable && i < from.size(); ++i) {

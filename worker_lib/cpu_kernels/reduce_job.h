@@ -31,10 +31,10 @@ struct ReduceJob {
   // Returns the bytes that this rank gives and gets in a reduce_scatter.
   std::size_t bytes_by_rank() const { return output.bytes() * (inputs.size() + 1); }
   bool wants_result(int rank) const { return root < 0 || root == rank; }
-  // Returns the fastest kernel that this machine supports.
-  ReduceKernel kernel(ReduceForm form) const;
-  // Returns the divisor at the end of a reduction over all ranks.
-  double divisor(int world_size) const { return op == ReduceOp::kAvg ? world_size : 1; }
+  // Reduces `count` elements of each source into `out` and `copies`, with the fastest kernel that
+  // this machine supports. Unless the result is partial, it is of all ranks of the world.
+  void reduce(ReduceForm form, std::span<const void* const> sources, std::size_t count, void* out,
+              int world_size, std::span<void* const> copies = {}) const;
 };
 
 }  // namespace ddprun

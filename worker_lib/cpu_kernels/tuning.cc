@@ -56,14 +56,15 @@ CpuTuning choose_tuning(const TuningCase& group, const TuningOverrides& wish) {
     tuning.direct_chunk_bytes =
         std::clamp(group.cache_bytes / 8, kLeastDirectChunk, kChosen.direct_chunk_bytes);
   }
-  tuning.spin = wish.spin.value_or(tuning.spin);
-  tuning.stage_bytes = wish.stage_bytes.value_or(tuning.stage_bytes);
-  tuning.small_reduce_bytes = wish.small_reduce_bytes.value_or(tuning.small_reduce_bytes);
-  tuning.direct_chunk_bytes = wish.direct_chunk_bytes.value_or(tuning.direct_chunk_bytes);
-  tuning.in_place_bytes = wish.in_place_bytes.value_or(tuning.in_place_bytes);
-  tuning.repeated_bytes = wish.repeated_bytes.value_or(tuning.repeated_bytes);
-  tuning.stream_bytes = wish.stream_bytes.value_or(tuning.stream_bytes);
-  tuning.pull_bytes = wish.pull_bytes.value_or(tuning.pull_bytes);
+  const auto set = [](auto& value, const auto& wanted) { value = wanted.value_or(value); };
+  set(tuning.spin, wish.spin);
+  set(tuning.stage_bytes, wish.stage_bytes);
+  set(tuning.small_reduce_bytes, wish.small_reduce_bytes);
+  set(tuning.direct_chunk_bytes, wish.direct_chunk_bytes);
+  set(tuning.in_place_bytes, wish.in_place_bytes);
+  set(tuning.repeated_bytes, wish.repeated_bytes);
+  set(tuning.stream_bytes, wish.stream_bytes);
+  set(tuning.pull_bytes, wish.pull_bytes);
   tuning.tries_pulling = wish.tries_pulling || !wish.pull_bytes;
   return tuning;
 }

@@ -4,14 +4,12 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 #include <vector>
 
 #include "base/cache_line.h"
 #include "base/would_block.h"
 #include "worker_lib/cpu_kernels/stream_copy.h"
-#include "worker_lib/cpu_shm/core/segment_layout.h"
 
 namespace ddprun {
 namespace {
@@ -117,11 +115,6 @@ class RingReader final : public Ring, public MessageReader {
   int fd() const override { return -1; }
 };
 
-std::ptrdiff_t not_now_or_closed(ssize_t moved) {
-  if (moved > 0) return moved;
-  return moved < 0 && would_block(errno) ? 0 : -1;
-}
-
 class SocketWriter final : public MessageWriter {
  public:
   SocketWriter(UniqueFd socket, std::string hello)
@@ -131,7 +124,7 @@ class SocketWriter final : public MessageWriter {
     while (!hello_.empty()) {
       const std::ptrdiff_t said = send_some(hello_, {});
       if (said <= 0) return said;
-      hello_.erase(0, static_cast<std::size_t>(said));
+      hello_.erase(0, said);
     }
     return send_some(first, second);
   }
@@ -164,7 +157,7 @@ class SocketReader final : public MessageReader {
       const std::ptrdiff_t got = receive(ahead_);
       if (got <= 0) return got;
       begin_ = 0;
-      end_ = static_cast<std::size_t>(got);
+      end_ = got;
     }
     const std::size_t part = std::min(to.size(), end_ - begin_);
     copy_bytes(to.data(), ahead_.data() + begin_, part);

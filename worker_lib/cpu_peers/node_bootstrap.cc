@@ -12,13 +12,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <optional>
 
 #include "base/peer_user.h"
 #include "base/pidfd.h"
 #include "base/poll_until.h"
 #include "base/random_id.h"
+#include "base/small_file.h"
 #include "base/would_block.h"
 #include "worker_lib/collective/rank_names.h"
 
@@ -44,12 +44,20 @@ struct Refusal {
   char cause[244] = {};  // ends with a 0
 };
 
-sockaddr_un address_of(const std::string& name, socklen_t& length) {
+// UnixAddress: a name in the abstract namespace.
+struct UnixAddress {
+  explicit UnixAddress(const std::string& name)
+      : size(static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size())) {
+    std::memcpy(address.sun_path + 1, name.data(), name.size());  // after the leading zero
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
-  std::memcpy(address.sun_path + 1, name.data(),
-              name.size());  // the leading zero makes it abstract
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
+  socklen_t size;
+};
+
+UniqueFd unix_socket() {
+  return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 Hello make_hello(const NodeBootstrapOptions& options) {
@@ -102,7 +110,7 @@ Result<std::size_t> receive_with_fds(int socket, void* data, std::size_t bytes,
   if (message.msg_flags & MSG_CTRUNC) {
     return system_error("receive descriptors from another rank", EMFILE);
   }
-  return static_cast<std::size_t>(std::max<ssize_t>(got, 0));
+  return std::max<ssize_t>(got, 0);
 }
 
 // OwnFds: the descriptors that a rank sends of itself: its pidfd and its page. A rank without a
@@ -138,13 +146,6 @@ Result<void> try_until(const Deadline& deadline, Try once) {
   }
 }
 
-Error lost(int rank, const std::string& doing) {
-  return Error{.kind = ErrorKind::kPeerLost,
-               .doing = doing,
-               .cause = name_rank(rank) + " is gone",
-               .peer_rank = rank};
-}
-
 Error other_user(int rank, std::optional<uid_t> user) {
   return Error{.kind = ErrorKind::kProtocol,
                .doing = kDoing,
@@ -157,11 +158,9 @@ Error other_user(int rank, std::optional<uid_t> user) {
 
 // Returns whether the listener is closed: its rank has ended or has given up the group.
 bool is_closed(const std::string& listener) {
-  const UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(listener, length);
-  return socket.valid() &&
-         connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 &&
+  const UniqueFd socket = unix_socket();
+  const UnixAddress address(listener);
+  return socket.valid() && connect(socket.get(), address.get(), address.size) != 0 &&
          errno == ECONNREFUSED;
 }
 
@@ -211,8 +210,8 @@ class Leader {
     }
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (const Result<void> sent = hand_out(guests_[local].get(), *segment); !sent) {
-        return is_gone(sent.error()) ? lost(options_.ranks[local], kDoing)
-                                     : Error(sent.error()).within(kDoing);
+        return is_gone(sent.error()) ? rank_is_gone(options_.ranks[local], kDoing)
+                                     : sent.error().within(kDoing);
       }
     }
     return NodeMembers{std::move(*segment), std::move(lives_), std::move(wakeups_),
@@ -240,7 +239,7 @@ class Leader {
     for (std::size_t i = first_guest; i < watched.size(); ++i) {
       // A connected rank sends nothing until it is answered: an event means that it is gone.
       if (watched[i].revents != 0) {
-        return lost(options_.ranks[i - first_guest], kDoing);
+        return rank_is_gone(options_.ranks[i - first_guest], kDoing);
       }
     }
     for (std::size_t i = first_guest; i-- > 1;) {
@@ -300,7 +299,7 @@ class Leader {
     if (options_.deadline.passed()) return nobody_came();
     for (std::size_t local = 1; local < options_.listeners.size(); ++local) {
       if (!guests_[local].valid() && is_closed(options_.listeners[local])) {
-        return lost(options_.ranks[local], kDoing);
+        return rank_is_gone(options_.ranks[local], kDoing);
       }
     }
     return {};
@@ -311,8 +310,7 @@ class Leader {
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (!guests_[local].valid()) absent.push_back(options_.ranks[local]);
     }
-    return timeout_error(kDoing, name_ranks(absent) + " did not come", options_.deadline.waited(),
-                         options_.deadline.allowed());
+    return timeout_error(kDoing, name_ranks(absent) + " did not come", options_.deadline);
   }
 
   const NodeListener& listener_;
@@ -328,15 +326,14 @@ class Leader {
 // --- the other ranks ---
 
 Result<UniqueFd> knock(const std::string& name, const NodeBootstrapOptions& options) {
-  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  UniqueFd socket = unix_socket();
   if (!socket.valid()) return system_error("make a Unix socket", errno);
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(name, length);
+  const UnixAddress address(name);
   const auto failure = [&](const Error& error) {
-    return is_gone(error) ? lost(options.ranks[0], kDoing) : Error(error).within(kDoing);
+    return is_gone(error) ? rank_is_gone(options.ranks[0], kDoing) : Error(error).within(kDoing);
   };
   const Result<void> connected = try_until(options.deadline, [&]() -> Result<void> {
-    if (connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) == 0) return {};
+    if (connect(socket.get(), address.get(), address.size) == 0) return {};
     return system_error("connect", errno);
   });
   if (!connected) return failure(connected.error());
@@ -363,13 +360,13 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeBootstrapOpti
     if (!event) return event.error();
     if (!*event && options.deadline.passed()) {
       return timeout_error(kDoing, name_rank(options.ranks[0]) + " did not answer",
-                           options.deadline.waited(), options.deadline.allowed());
+                           options.deadline);
     }
     if (!*event) continue;
     Refusal refusal;
     const Result<std::size_t> got = receive_with_fds(socket->get(), &refusal, sizeof refusal, fds);
     if (!got) return got.error();
-    if (*got == 0) return lost(options.ranks[0], kDoing);
+    if (*got == 0) return rank_is_gone(options.ranks[0], kDoing);
     if (*got == sizeof refusal) {
       return Error{.kind = refusal.kind,
                    .doing = kDoing,
@@ -386,22 +383,20 @@ Result<NodeMembers> join_leader(const std::string& name, const NodeBootstrapOpti
   return NodeMembers{std::move(*segment), part(0), part(1), part(2)};
 }
 
-std::string read_line(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
-
 }  // namespace
 
+Error rank_is_gone(int rank, const std::string& doing) {
+  return Error{.kind = ErrorKind::kPeerLost,
+               .doing = doing,
+               .cause = name_rank(rank) + " is gone",
+               .peer_rank = rank};
+}
+
 Result<NodeListener> NodeListener::open() {
-  NodeListener listener{UniqueFd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)),
-                        "ddprun-" + random_hex(16)};
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(listener.name, length);
+  NodeListener listener{unix_socket(), "ddprun-" + random_hex(16)};
+  const UnixAddress address(listener.name);
   if (!listener.listener.valid() ||
-      bind(listener.listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      bind(listener.listener.get(), address.get(), address.size) != 0 ||
       listen(listener.listener.get(), SOMAXCONN) != 0) {
     return system_error("listen on a Unix socket", errno);
   }
@@ -414,7 +409,7 @@ std::string shm_domain() {
   return machine_id() + " " + network;
 }
 
-std::string machine_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
+std::string machine_id() { return first_line_of("/proc/sys/kernel/random/boot_id"); }
 
 Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_name,
                                    const NodeBootstrapOptions& options) {

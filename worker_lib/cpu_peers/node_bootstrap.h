@@ -50,6 +50,9 @@ std::string shm_domain();
 // its processors among them.
 std::string machine_id();
 
+// Returns a kPeerLost for a rank whose listener or connection is closed.
+Error rank_is_gone(int rank, const std::string& doing);
+
 // How often a rank checks a peer that has published its info but has not connected.
 inline constexpr Duration kGlanceAtOthers = std::chrono::milliseconds(500);
 

@@ -32,6 +32,21 @@ Hello make_hello(const std::string& token, int from, int to, ConnectionUse use) 
   return hello;
 }
 
+std::string bytes_of(const Hello& hello) {
+  return {reinterpret_cast<const char*>(&hello), sizeof hello};
+}
+
+std::string connecting(const HostPort& address, int to) {
+  return "connect to " + name_rank(to) + " at " + to_text(address);
+}
+
+Result<SocketAddress> address_of_peer(const HostPort& address, int to) {
+  if (const std::optional<SocketAddress> numeric = numeric_address(address)) return *numeric;
+  return Error{.kind = ErrorKind::kProtocol,
+               .doing = connecting(address, to),
+               .cause = "the address is not numeric"};
+}
+
 }  // namespace
 
 Result<PeerListener> PeerListener::open(const std::string& host, PortRange ports) {
@@ -78,7 +93,7 @@ Result<void> PeerListener::accept_pending() {
     if (socket.valid()) {
       // A whole job may have connected since the last look. Read their hellos before the oldest
       // is dropped.
-      const std::size_t limit = kUses * static_cast<std::size_t>(world_size_) + kMorePending;
+      const std::size_t limit = kUses * world_size_ + kMorePending;
       if (pending_.size() >= limit) read_pending();
       if (pending_.size() >= limit) pending_.pop_front();
       pending_.push_back({std::move(socket), {}});
@@ -100,7 +115,7 @@ void PeerListener::read_pending() {
       ++pending;
       continue;
     }
-    if (got > 0) pending->said.append(buffer, static_cast<std::size_t>(got));
+    if (got > 0) pending->said.append(buffer, got);
     if (got > 0 && pending->said.size() < sizeof(Hello)) continue;
     PendingConnection caller = std::move(*pending);
     pending = pending_.erase(pending);
@@ -119,40 +134,29 @@ void PeerListener::read_pending() {
 
 Result<UniqueFd> connect_to_peer(const HostPort& address, const std::string& token, int from,
                                  int to, ConnectionUse use, const Deadline& deadline) {
-  const std::string doing = "connect to " + name_rank(to) + " at " + to_text(address);
-  const std::optional<SocketAddress> numeric = numeric_address(address);
-  if (!numeric) {
-    return Error{
-        .kind = ErrorKind::kProtocol, .doing = doing, .cause = "the address is not numeric"};
-  }
-  Result<BlockingSocket> socket = BlockingSocket::connect(*numeric, deadline);
-  if (!socket) return Error(socket.error()).within(doing);
-  const Hello hello = make_hello(token, from, to, use);
-  const Result<void> said =
-      socket->send_all({reinterpret_cast<const char*>(&hello), sizeof hello}, deadline);
-  if (!said) return Error(said.error()).within(doing);
+  const Result<SocketAddress> peer = address_of_peer(address, to);
+  if (!peer) return peer.error();
+  Result<BlockingSocket> socket = BlockingSocket::connect(*peer, deadline);
+  if (!socket) return socket.error().within(connecting(address, to));
+  const Result<void> said = socket->send_all(bytes_of(make_hello(token, from, to, use)), deadline);
+  if (!said) return said.error().within(connecting(address, to));
   return std::move(*socket).take();
 }
 
 Result<BegunConnect> begin_connect_to_peer(const HostPort& address, const std::string& token,
                                            int from, int to, ConnectionUse use) {
-  const std::string doing = "connect to " + name_rank(to) + " at " + to_text(address);
-  const std::optional<SocketAddress> numeric = numeric_address(address);
-  if (!numeric) {
-    return Error{
-        .kind = ErrorKind::kProtocol, .doing = doing, .cause = "the address is not numeric"};
-  }
-  UniqueFd socket(::socket(numeric->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  const std::string doing = connecting(address, to);
+  const Result<SocketAddress> peer = address_of_peer(address, to);
+  if (!peer) return peer.error();
+  UniqueFd socket(::socket(peer->family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return system_error(doing, errno);
   disable_nagle(socket.get());
   // A refused connection is reported by the first write.
-  if (connect(socket.get(), numeric->get(), numeric->size) != 0 && errno != EINPROGRESS &&
+  if (connect(socket.get(), peer->get(), peer->size) != 0 && errno != EINPROGRESS &&
       errno != ECONNREFUSED) {
     return system_error(doing, errno);
   }
-  const Hello hello = make_hello(token, from, to, use);
-  return BegunConnect{std::move(socket),
-                      std::string(reinterpret_cast<const char*>(&hello), sizeof hello)};
+  return BegunConnect{std::move(socket), bytes_of(make_hello(token, from, to, use))};
 }
 
 }  // namespace ddprun

@@ -11,7 +11,6 @@
 
 #include <poll.h>
 
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <initializer_list>

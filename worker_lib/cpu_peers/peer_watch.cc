@@ -90,8 +90,9 @@ struct PeerWatch::Peer {
 
 Result<std::unique_ptr<PeerWatch>> PeerWatch::start(SharedProgress& progress,
                                                     const WakeupFds& wakeups, Options options) {
-  UniqueFd wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake.valid()) return system_error("start the watch over other ranks", errno);
+  std::vector<UniqueFd> wake;
+  wake.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake[0].valid()) return system_error("start the watch over other ranks", errno);
   std::unique_ptr<PeerWatch> watch(
       new PeerWatch(progress, wakeups, std::move(options), std::move(wake)));
   const Result<void> started =
@@ -101,7 +102,7 @@ Result<std::unique_ptr<PeerWatch>> PeerWatch::start(SharedProgress& progress,
 }
 
 PeerWatch::PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options options,
-                     UniqueFd wake)
+                     std::vector<UniqueFd> wake)
     : progress_(progress),
       wakeups_(wakeups),
       rank_(options.rank),
@@ -110,7 +111,7 @@ PeerWatch::PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options
       node_ranks_(std::move(options.node_ranks)),
       lives_(std::move(options.lives)),
       pages_(std::move(options.pages)),
-      wake_(std::move(wake)) {
+      wake_(std::move(wake), 0) {
   for (Link& link : options.links) {
     peers_.push_back(std::make_unique<Peer>());
     peers_.back()->rank = link.rank;
@@ -125,19 +126,12 @@ PeerWatch::~PeerWatch() {
   if (!thread_.joinable()) return;
   if (!progress_.failed()) await_delivery();
   stop_requested_ = true;
-  wake();
+  wake_.notify_own();
   thread_.join();
 }
 
-// Wakes the thread. EAGAIN: enough wakeups are pending.
-void PeerWatch::wake() {
-  const std::uint64_t one = 1;
-  while (write(wake_.get(), &one, sizeof one) < 0 && errno == EINTR) {
-  }
-}
-
 void PeerWatch::run() {
-  std::vector<pollfd> watched{{wake_.get(), POLLIN, 0}};
+  std::vector<pollfd> watched{{wake_.own_fd(), POLLIN, 0}};
   for (std::size_t local = 0; local < lives_.size(); ++local) {
     const bool self = static_cast<int>(local) == progress_.local();
     watched.push_back({self ? -1 : lives_[local].get(), POLLIN, 0});
@@ -154,10 +148,7 @@ void PeerWatch::run() {
       }
     }
     if (::poll(watched.data(), watched.size(), -1) < 0) continue;
-    if (watched[0].revents != 0) {
-      eventfd_t count = 0;
-      eventfd_read(wake_.get(), &count);
-    }
+    if (watched[0].revents != 0) wake_.drain();
     for (std::size_t i = 1; i < first_link; ++i) {
       if (watched[i].revents == 0) continue;
       watched[i].fd = -1;
@@ -183,17 +174,14 @@ void PeerWatch::on_local_rank_ended(int local) {
   wakeups_.notify_own();
   if (progress_.has_left(local)) return;
   const int rank = node_ranks_[local];
-  raise_failure({.kind = ErrorKind::kPeerLost,
-                 .peer_rank = rank,
-                 .reporter = rank_,
-                 .cause = name_rank(rank) + " died (its process has ended)"});
+  blame(ErrorKind::kPeerLost, rank, " died (its process has ended)");
 }
 
 void PeerWatch::read_link(Peer& peer) {
   char buffer[4096];
   ssize_t got = 0;
   while ((got = recv(peer.socket.get(), buffer, sizeof buffer, MSG_DONTWAIT)) > 0) {
-    peer.unread.append(buffer, static_cast<std::size_t>(got));
+    peer.unread.append(buffer, got);
   }
   const int why = got < 0 ? errno : 0;
   const bool closed = got == 0 || !would_block(why);
@@ -206,11 +194,7 @@ void PeerWatch::read_link(Peer& peer) {
                             handle(peer, head, peer.unread.substr(sizeof head, head.body_bytes));
     if (!understood) {
       peer.open = false;
-      raise_failure({.kind = ErrorKind::kProtocol,
-                     .peer_rank = peer.rank,
-                     .reporter = rank_,
-                     .cause = name_rank(peer.rank) + " sent an invalid message"});
-      return;
+      return blame(ErrorKind::kProtocol, peer.rank, " sent an invalid message");
     }
     peer.unread.erase(0, sizeof head + head.body_bytes);
   }
@@ -218,13 +202,10 @@ void PeerWatch::read_link(Peer& peer) {
   peer.open = false;
   if (has_left(peer.rank)) return;
   const bool is_silent = why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH;
-  raise_failure({.kind = ErrorKind::kPeerLost,
-                 .peer_rank = peer.rank,
-                 .reporter = rank_,
-                 .cause = name_rank(peer.rank) +
-                          (is_silent ? " is out of reach (its node has not answered for " +
-                                           to_text(node_silence_) + ")"
-                                     : " died (its connection was closed)")});
+  blame(ErrorKind::kPeerLost, peer.rank,
+        is_silent
+            ? " is out of reach (its node has not answered for " + to_text(node_silence_) + ")"
+            : " died (its connection was closed)");
 }
 
 // Returns false if the frame is invalid.
@@ -283,12 +264,12 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
 }
 
 bool PeerWatch::has_ended(int local) const {
-  pollfd watched{lives_[static_cast<std::size_t>(local)].get(), POLLIN, 0};
+  pollfd watched{lives_[local].get(), POLLIN, 0};
   return ::poll(&watched, 1, 0) > 0;
 }
 
 void PeerWatch::kill(int local) const {
-  const int life = lives_[static_cast<std::size_t>(local)].get();
+  const int life = lives_[local].get();
   if (process_behind(life) == getpid()) return;
   syscall(SYS_pidfd_send_signal, life, SIGKILL, nullptr, 0);
 }
@@ -326,7 +307,7 @@ void PeerWatch::send(Peer& peer, FrameHead head, const std::string& body) {
   peer.unsent += body;
   if (!is_first) return;
   send_unsent(peer);
-  if (!peer.unsent.empty()) wake();  // the thread polls for room
+  if (!peer.unsent.empty()) wake_.notify_own();  // the thread polls for room
 }
 
 void PeerWatch::send_unsent(Peer& peer) {
@@ -340,7 +321,7 @@ void PeerWatch::send_unsent(Peer& peer) {
       done = peer.unsent.size();
       break;
     }
-    done += static_cast<std::size_t>(sent);
+    done += sent;
   }
   peer.unsent.erase(0, done);
 }
@@ -366,6 +347,11 @@ void PeerWatch::await_delivery() {
       poll_until({}, BootClock::now() + kDeliveryInterval);
     }
   }
+}
+
+void PeerWatch::blame(ErrorKind kind, int rank, const std::string& what) {
+  raise_failure(
+      {.kind = kind, .peer_rank = rank, .reporter = rank_, .cause = name_rank(rank) + what});
 }
 
 void PeerWatch::raise_failure(const GroupFailure& failure) {
@@ -410,7 +396,7 @@ PeerWatch::ProgressReport PeerWatch::query_progress(Duration patience) {
 }
 
 std::vector<std::string> PeerWatch::query_notes(Duration patience) {
-  std::vector<std::string> here(static_cast<std::size_t>(world_size_));
+  std::vector<std::string> here(world_size_);
   for (RankNote& one : notes_here()) here[one.rank] = std::move(one.text);
   if (peers_.empty() || patience == Duration::zero()) return here;
   const std::lock_guard turn(query_turn_);

@@ -99,10 +99,12 @@ class PeerWatch {
  private:
   struct Peer;
 
-  PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options options, UniqueFd wake);
+  PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options options,
+            std::vector<UniqueFd> wake);
   void run();
   void on_local_rank_ended(int local);
   void read_link(Peer& peer);
+  void blame(ErrorKind kind, int rank, const std::string& what);
   bool handle(Peer& peer, const FrameHead& head, const std::string& body);
   std::vector<RankProgress> progress_here() const;
   std::vector<RankNote> notes_here() const;
@@ -110,7 +112,6 @@ class PeerWatch {
   void query_peers(FrameType query, Duration patience, std::unique_lock<std::mutex>& lock);
   void send(Peer& peer, FrameHead head, const std::string& body);  // holds send_mutex_
   void send_unsent(Peer& peer);                                    // holds send_mutex_
-  void wake();
   bool is_delivered(Peer& peer);
   void await_delivery();
   void forward_failure_holding_lock();
@@ -124,7 +125,7 @@ class PeerWatch {
   std::vector<UniqueFd> lives_;
   std::vector<std::optional<MappedPages>> pages_;
   std::vector<std::unique_ptr<Peer>> peers_;
-  UniqueFd wake_;  // an eventfd
+  const WakeupFds wake_;  // of the thread
   std::atomic<bool> stop_requested_ = false;
 
   std::mutex send_mutex_;  // guards writing to links, raising, and forwarded_

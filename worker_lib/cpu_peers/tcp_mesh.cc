@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
 
 #include "base/poll_until.h"
@@ -41,7 +40,7 @@ class Progress {
         return Moved::kClosed;
       }
       if (moved > 0) result = Moved::kSome;
-      done_[i] += static_cast<std::size_t>(moved);
+      done_[i] += moved;
       if (done_[i] == transfer.bytes && i < needed_) --unfinished_;
       blocked_[transfer.node] = done_[i] < transfer.bytes;
     }
@@ -63,11 +62,6 @@ class Progress {
   std::vector<bool> blocked_;
   std::size_t unfinished_ = 0;
 };
-
-ssize_t not_now_or_closed(ssize_t moved) {
-  if (moved > 0) return moved;
-  return moved < 0 && would_block(errno) ? 0 : -1;
-}
 
 // Returns the flags of each transfer: MSG_MORE if another one follows to the same node, because
 // both may share a packet.

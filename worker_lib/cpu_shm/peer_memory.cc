@@ -52,10 +52,10 @@ bool PeerMemory::read(int local, const Scattered<const char>& from,
     const Range range{at, std::min(at + kAtOnce, to.bytes())};
     const Parts theirs(from, range);
     const Parts ours(to, range);
-    const ssize_t got = process_vm_readv(pids_[static_cast<std::size_t>(local)], ours.data(),
-                                         ours.count(), theirs.data(), theirs.count(), 0);
+    const ssize_t got =
+        process_vm_readv(pids_[local], ours.data(), ours.count(), theirs.data(), theirs.count(), 0);
     if (got <= 0) return false;
-    at += static_cast<std::size_t>(got);
+    at += got;
   }
   return true;
 }

@@ -20,7 +20,7 @@ void touch(char* data, std::size_t bytes, std::size_t page) {
 }
 
 std::size_t part_of(std::size_t heap, int local_count) {
-  return heap / static_cast<std::size_t>(local_count) / FreeRanges::kPage * FreeRanges::kPage;
+  return heap / local_count / FreeRanges::kPage * FreeRanges::kPage;
 }
 
 }  // namespace
@@ -43,8 +43,7 @@ std::shared_ptr<char> SharedHeap::allocate(std::size_t bytes) {
 
 // Returns pages of the file to the system, whichever processes have mapped them.
 void SharedHeap::punch(std::size_t place, std::size_t bytes) const {
-  const std::size_t offset =
-      segment_->heap_offset() + static_cast<std::size_t>(local_) * each_ + place;
+  const std::size_t offset = segment_->heap_offset() + local_ * each_ + place;
   fallocate(segment_->fd(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
             static_cast<off_t>(bytes));
 }
@@ -54,7 +53,7 @@ void SharedHeap::punch(std::size_t place, std::size_t bytes) const {
 void SharedHeap::release(char* data, std::size_t bytes) {
   if (!made_by_.is_ours()) return;
   const std::size_t whole = FreeRanges::in_pages(bytes);
-  const auto place = static_cast<std::size_t>(data - at(local_, 0));
+  const std::size_t place = data - at(local_, 0);
   const std::lock_guard lock(mutex_);
   punch(place, whole);
   if (!is_retired_) return free_.give_back(place, bytes);
@@ -67,11 +66,11 @@ void SharedHeap::release(char* data, std::size_t bytes) {
 // over the shared one in one step, so that no thread finds the addresses empty. Last, it writes
 // to each page, so that the private copy has all that this process has ever written there.
 bool SharedHeap::make_private(std::size_t place, std::size_t bytes) {
-  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t page = sysconf(_SC_PAGESIZE);
   const std::size_t begin = place / page * page;
   const std::size_t end = (place + bytes + page - 1) / page * page;
   char* const target = at(local_, begin);
-  const std::size_t offset = segment_->heap_offset() + static_cast<std::size_t>(target - base_);
+  const std::size_t offset = segment_->heap_offset() + (target - base_);
   const std::lock_guard lock(mutex_);
   void* const aside = mmap(nullptr, end - begin, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_NORESERVE, segment_->fd(), static_cast<off_t>(offset));

@@ -7,7 +7,6 @@
 
 #include "base/assert.h"
 #include "base/cache_line.h"
-#include "worker_lib/cpu_shm/core/segment_layout.h"
 #include "worker_lib/cpu_shm/futex.h"
 
 namespace ddprun {
@@ -85,8 +84,8 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "shared between p
 std::size_t SharedProgress::bytes_for(int local_count, int world_size) {
   static_assert(alignof(Block) >= alignof(Head) && sizeof(Head) % alignof(Block) == 0);
   static_assert(alignof(Note) <= alignof(Block));
-  return sizeof(Head) + static_cast<std::size_t>(local_count) * (sizeof(Block) + sizeof(Note)) +
-         static_cast<std::size_t>(world_size) * sizeof(std::atomic<bool>);
+  return sizeof(Head) + local_count * (sizeof(Block) + sizeof(Note)) +
+         world_size * sizeof(std::atomic<bool>);
 }
 
 // The segment's zeros are valid objects: atomics of value 0, empty texts.

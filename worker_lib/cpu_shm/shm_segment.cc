@@ -63,7 +63,7 @@ Result<ShmSegment> ShmSegment::adopt(UniqueFd memfd, std::size_t bytes) {
   }
   struct stat status {};
   if (fstat(memfd.get(), &status) != 0) return system_error("inspect the shared segment", errno);
-  const auto size = static_cast<std::size_t>(status.st_size);
+  const std::size_t size = status.st_size;
   if (size < bytes) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "map the shared segment",

@@ -10,8 +10,7 @@ namespace ddprun {
 // EAGAIN means that the counter of pending notifications is full: the rank wakes anyway.
 void WakeupFds::notify(int local) const {
   const std::uint64_t one = 1;
-  while (write(wakeups_[static_cast<std::size_t>(local)].get(), &one, sizeof one) < 0 &&
-         errno == EINTR) {
+  while (write(wakeups_[local].get(), &one, sizeof one) < 0 && errno == EINTR) {
   }
 }
 

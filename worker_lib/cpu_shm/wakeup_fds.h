@@ -26,7 +26,7 @@ class WakeupFds {
   void notify_all() const;
 
   // Returns this rank's eventfd: readable from its notification until it is drained.
-  int own_fd() const { return wakeups_[static_cast<std::size_t>(own_)].get(); }
+  int own_fd() const { return wakeups_[own_].get(); }
   void drain() const;
 
  private:

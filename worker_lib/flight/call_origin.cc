@@ -1,25 +1,17 @@
 #include "worker_lib/flight/call_origin.h"
 
-#include <cxxabi.h>
 #include <dlfcn.h>
 #include <execinfo.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 #include <string_view>
+
+#include "worker_lib/util/exception_text.h"
 
 namespace ddprun {
 namespace {
-
-// Returns the C++ form of a linker's name. Other names stay as they are.
-std::string demangled(const char* symbol) {
-  int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> text(
-      abi::__cxa_demangle(symbol, nullptr, nullptr, &status), std::free);
-  return status == 0 && text ? text.get() : symbol;
-}
 
 std::string in_hex(std::uintptr_t number) {
   std::string digits;
@@ -46,7 +38,7 @@ std::string frame_text(void* address) {
 std::size_t end_of_program(const std::vector<std::string>& frames) {
   const auto start = std::ranges::find_if(
       frames, [](const std::string& frame) { return frame.starts_with("__libc_start_main"); });
-  auto end = static_cast<std::size_t>(start - frames.begin());
+  std::size_t end = start - frames.begin();
   while (end > 0 && frames[end - 1].starts_with("libc.so.6+")) --end;
   return end;
 }
@@ -70,7 +62,7 @@ CallStack CallStack::from(void* address) {
   const auto end = stack.frames.begin() + std::max(count, 0);
   auto first = std::find(stack.frames.begin(), end, address);
   if (first == end) first = stack.frames.begin();
-  stack.count = static_cast<std::size_t>(end - first);
+  stack.count = end - first;
   std::copy(first, end, stack.frames.begin());
   return stack;
 }

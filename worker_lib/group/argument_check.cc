@@ -4,11 +4,8 @@
 #include <array>
 #include <cstdint>
 
-#include "ddprun/backend.h"
 #include "ddprun/p2p_op.h"
 #include "worker_lib/group/tensor_facts.h"
-#include "worker_lib/group/work_state.h"
-#include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
 namespace {
@@ -37,9 +34,7 @@ std::string known_dtypes() {
   return text;
 }
 
-std::string element(const char* name, std::size_t index) {
-  return std::string(name) + "[" + std::to_string(index) + "]";
-}
+std::string element(const char* name, std::size_t index) { return concat(name, "[", index, "]"); }
 
 // The memory range of a contiguous tensor. const_data_ptr does not materialize a lazy copy.
 struct Extent {
@@ -104,60 +99,57 @@ void ArgumentCheck::tensor(const char* name, const torch::Tensor& tensor) {
 // Finds the rule that is_sound() found broken. It is a separate function, so that the fast path
 // builds no strings.
 void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor) const {
-  if (!tensor.defined()) refuse(name + " must be a tensor, but is undefined");
+  if (!tensor.defined()) refuse(name, " must be a tensor, but is undefined");
   if (tensor.layout() != torch::kStrided) {
-    refuse(name + " must be dense, but its layout is " + text_of(tensor.layout()));
+    refuse(name, " must be dense, but its layout is ", text_of(tensor.layout()));
   }
   if (!on_device(tensor)) {
-    refuse(name + " must be on " + devices_.to_text() + ", but is on " + tensor.device().str());
+    refuse(name, " must be on ", devices_.to_text(), ", but is on ", tensor.device().str());
   }
   if (device_ && tensor.device() != *device_) {
-    refuse(name + " must be on " + device_->str() + " like the call's other tensors, but is on " +
+    refuse(name, " must be on ", device_->str(), " like the call's other tensors, but is on ",
            tensor.device().str());
   }
   if (!is_known_dtype(tensor.scalar_type())) {
-    refuse(name + " is " + c10::toString(tensor.scalar_type()) + "; collectives know " +
+    refuse(name, " is ", c10::toString(tensor.scalar_type()), "; collectives know ",
            known_dtypes());
   }
-  if (!tensor.has_storage()) refuse(name + " has no memory of its own (a wrapper or fake tensor)");
+  if (!tensor.has_storage()) refuse(name, " has no memory of its own (a wrapper or fake tensor)");
   if (tensor.is_neg()) {
-    refuse(name + " is a lazily negated view; pass " + name + ".resolve_neg()");
+    refuse(name, " is a lazily negated view; pass ", name, ".resolve_neg()");
   }
   if (tensor.is_conj()) {
-    refuse(name + " is a lazily conjugated view; pass " + name + ".resolve_conj()");
+    refuse(name, " is a lazily conjugated view; pass ", name, ".resolve_conj()");
   }
-  refuse(name + " must be contiguous, but has strides " + text_of(tensor.strides()) +
-         " for shape " + text_of(tensor.sizes()) + "; pass " + name +
+  refuse(name, " must be contiguous, but has strides ", text_of(tensor.strides()), " for shape ",
+         text_of(tensor.sizes()), "; pass ", name,
          ".contiguous(), and copy the result back where it is written");
 }
 
-void ArgumentCheck::list(const char* name, const std::vector<torch::Tensor>& list) {
-  if (list.empty()) refuse(std::string(name) + " must hold at least one tensor");
+void ArgumentCheck::list(const char* name, TensorList list) {
+  if (list.empty()) refuse(name, " must hold at least one tensor");
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!is_sound(list[i])) explain(element(name, i), list[i]);
   }
 }
 
-void ArgumentCheck::list_of_one_dtype(const char* name, const std::vector<torch::Tensor>& list) {
+void ArgumentCheck::list_of_one_dtype(const char* name, TensorList list) {
   this->list(name, list);
   for (std::size_t i = 1; i < list.size(); ++i) {
     if (list[i].scalar_type() == list[0].scalar_type()) continue;
-    refuse(std::string(name) + " must have one dtype, but " + element(name, 0) + " is " +
-           c10::toString(list[0].scalar_type()) + " and " + element(name, i) + " is " +
+    refuse(name, " must have one dtype, but ", element(name, 0), " is ",
+           c10::toString(list[0].scalar_type()), " and ", element(name, i), " is ",
            c10::toString(list[i].scalar_type()));
   }
 }
 
-void ArgumentCheck::must_be_one_per_rank(const char* name,
-                                         const std::vector<torch::Tensor>& list) const {
+void ArgumentCheck::must_be_one_per_rank(const char* name, TensorList list) const {
   if (list.size() == static_cast<std::size_t>(size_)) return;
-  refuse(std::string(name) + " must hold one tensor per rank, " + std::to_string(size_) +
-         ", but holds " + std::to_string(list.size()));
+  refuse(name, " must hold one tensor per rank, ", size_, ", but holds ", list.size());
 }
 
-void ArgumentCheck::one_dtype_per_rank(const char* name, const std::vector<torch::Tensor>& list,
-                                       const char* like_name,
-                                       const std::vector<torch::Tensor>& like) {
+void ArgumentCheck::one_dtype_per_rank(const char* name, TensorList list, const char* like_name,
+                                       TensorList like) {
   must_be_one_per_rank(name, list);
   this->list(name, list);
   for (std::size_t i = 0; i < list.size(); ++i) {
@@ -168,23 +160,23 @@ void ArgumentCheck::one_dtype_per_rank(const char* name, const std::vector<torch
 void ArgumentCheck::same_dtype(const char* name, const torch::Tensor& tensor, const char* like_name,
                                const torch::Tensor& like) const {
   if (tensor.scalar_type() == like.scalar_type()) return;
-  refuse(std::string(name) + " must be " + c10::toString(like.scalar_type()) + " like " +
-         like_name + ", but is " + c10::toString(tensor.scalar_type()));
+  refuse(name, " must be ", c10::toString(like.scalar_type()), " like ", like_name, ", but is ",
+         c10::toString(tensor.scalar_type()));
 }
 
 void ArgumentCheck::parts_of_all(const std::string& name, const torch::Tensor& whole,
                                  const std::string& part_name, const torch::Tensor& part) {
   tensor(name.c_str(), whole);
   if (whole.scalar_type() == part.scalar_type() && whole.numel() == size_ * part.numel()) return;
-  refuse(name + " must hold " + std::to_string(size_) + " times the elements of " + part_name +
-         ", " + dtype_and_shape(part) + ", but is " + dtype_and_shape(whole));
+  refuse(name, " must hold ", size_, " times the elements of ", part_name, ", ",
+         dtype_and_shape(part), ", but is ", dtype_and_shape(whole));
 }
 
-void ArgumentCheck::parts_of_each(const char* name, const std::vector<torch::Tensor>& wholes,
-                                  const char* part_name, const std::vector<torch::Tensor>& parts) {
+void ArgumentCheck::parts_of_each(const char* name, TensorList wholes, const char* part_name,
+                                  TensorList parts) {
   if (wholes.size() != parts.size()) {
-    refuse(std::string(name) + " must hold as many tensors as " + part_name + ", " +
-           std::to_string(parts.size()) + ", but holds " + std::to_string(wholes.size()));
+    refuse(name, " must hold as many tensors as ", part_name, ", ", parts.size(), ", but holds ",
+           wholes.size());
   }
   for (std::size_t i = 0; i < wholes.size(); ++i) {
     parts_of_all(element(name, i), wholes[i], element(part_name, i), parts[i]);
@@ -195,19 +187,17 @@ std::vector<std::int64_t> ArgumentCheck::splits(const char* name,
                                                 const std::vector<std::int64_t>& given,
                                                 const char* tensor_name,
                                                 const torch::Tensor& tensor) const {
-  if (tensor.dim() == 0) refuse(std::string(tensor_name) + " must have at least one dimension");
+  if (tensor.dim() == 0) refuse(tensor_name, " must have at least one dimension");
   const std::int64_t rows = tensor.size(0);
   if (given.empty()) {
     if (rows % size_ != 0) {
-      refuse("the first dimension of " + std::string(tensor_name) + ", " + std::to_string(rows) +
-             ", must be a multiple of the number of ranks, " + std::to_string(size_) + ", or " +
-             name + " be given");
+      refuse("the first dimension of ", tensor_name, ", ", rows,
+             ", must be a multiple of the number of ranks, ", size_, ", or ", name, " be given");
     }
-    return std::vector<std::int64_t>(static_cast<std::size_t>(size_), rows / size_);
+    return std::vector<std::int64_t>(size_, rows / size_);
   }
   if (given.size() != static_cast<std::size_t>(size_)) {
-    refuse(std::string(name) + " must have one length per rank, " + std::to_string(size_) +
-           ", but has " + std::to_string(given.size()));
+    refuse(name, " must have one length per rank, ", size_, ", but has ", given.size());
   }
   std::int64_t left = rows;
   for (const std::int64_t length : given) {
@@ -215,44 +205,42 @@ std::vector<std::int64_t> ArgumentCheck::splits(const char* name,
     if (left >= 0) left -= length;
   }
   if (left != 0) {
-    refuse(std::string(name) + " " + text_of(torch::IntArrayRef(given)) +
-           " must be lengths of at least 0 that add up to " + std::to_string(rows) +
-           ", the first dimension of " + tensor_name);
+    refuse(name, " ", text_of(torch::IntArrayRef(given)),
+           " must be lengths of at least 0 that add up to ", rows, ", the first dimension of ",
+           tensor_name);
   }
   return given;
 }
 
-void ArgumentCheck::one_per_rank(const char* name, const std::vector<torch::Tensor>& list,
-                                 const char* like_name, const torch::Tensor& like) {
+void ArgumentCheck::one_per_rank(const char* name, TensorList list, const char* like_name,
+                                 const torch::Tensor& like) {
   must_be_one_per_rank(name, list);
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!is_sound(list[i])) explain(element(name, i), list[i]);
     if (list[i].scalar_type() != like.scalar_type() || list[i].sizes() != like.sizes()) {
-      refuse(element(name, i) + " must be like " + like_name + ", " + dtype_and_shape(like) +
-             ", but is " + dtype_and_shape(list[i]));
+      refuse(element(name, i), " must be like ", like_name, ", ", dtype_and_shape(like),
+             ", but is ", dtype_and_shape(list[i]));
     }
   }
 }
 
-void ArgumentCheck::roots_list(const char* name, const std::vector<torch::Tensor>& list,
-                               const char* like_name, const torch::Tensor& like, int root) {
+void ArgumentCheck::roots_list(const char* name, TensorList list, const char* like_name,
+                               const torch::Tensor& like, int root) {
   if (rank_ == root) return one_per_rank(name, list, like_name, like);
   if (!list.empty()) {
-    refuse(std::string(name) + " must be empty on every rank but the root, " +
-           std::to_string(root) + ", but holds " + std::to_string(list.size()) +
-           " tensors on rank " + std::to_string(rank_));
+    refuse(name, " must be empty on every rank but the root, ", root, ", but holds ", list.size(),
+           " tensors on rank ", rank_);
   }
 }
 
 void ArgumentCheck::roots_values(const char* name, std::size_t given, int root) const {
   const auto wanted = rank_ == root ? static_cast<std::size_t>(size_) : 0;
   if (given == wanted) return;
-  refuse(std::string(name) + " must hold one value per rank, " + std::to_string(size_) +
-         ", on the root, " + std::to_string(root) + ", and none elsewhere, but holds " +
-         std::to_string(given) + " on rank " + std::to_string(rank_));
+  refuse(name, " must hold one value per rank, ", size_, ", on the root, ", root,
+         ", and none elsewhere, but holds ", given, " on rank ", rank_);
 }
 
-void ArgumentCheck::written_apart(const char* name, const std::vector<torch::Tensor>& list) const {
+void ArgumentCheck::written_apart(const char* name, TensorList list) const {
   std::vector<Extent> extents;
   extents.reserve(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) extents.push_back(extent_of(list[i], i));
@@ -261,52 +249,49 @@ void ArgumentCheck::written_apart(const char* name, const std::vector<torch::Ten
   const auto clash = std::ranges::adjacent_find(
       extents, [](const Extent& left, const Extent& right) { return left.overlaps(right); });
   if (clash == extents.end()) return;
-  refuse(element(name, clash->index) + " and " + element(name, std::next(clash)->index) +
+  refuse(element(name, clash->index), " and ", element(name, std::next(clash)->index),
          " share memory, but each is written");
 }
 
 void ArgumentCheck::apart_or_own(const char* name, const torch::Tensor& tensor,
-                                 const char* list_name,
-                                 const std::vector<torch::Tensor>& list) const {
+                                 const char* list_name, TensorList list) const {
   const Extent own = extent_of(tensor);
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Extent other = extent_of(list[i], i);
     if (!own.overlaps(other)) continue;
     if (i == static_cast<std::size_t>(rank_) && own.is_same(other)) continue;
-    refuse(std::string(name) + " shares memory with " + element(list_name, i) +
-           "; it may only be the same memory as " + list_name + "[rank]");
+    refuse(name, " shares memory with ", element(list_name, i),
+           "; it may only be the same memory as ", list_name, "[rank]");
   }
 }
 
-void ArgumentCheck::apart_or_own_share(const char* name, const std::vector<torch::Tensor>& written,
-                                       const char* list_name,
-                                       const std::vector<torch::Tensor>& read) const {
+void ArgumentCheck::apart_or_own_share(const char* name, TensorList written, const char* list_name,
+                                       TensorList read) const {
   for (std::size_t i = 0; i < written.size(); ++i) {
     const Extent own = extent_of(written[i]);
     const std::uintptr_t ahead = (own.end - own.begin) * static_cast<std::uintptr_t>(rank_);
     for (std::size_t j = 0; j < read.size(); ++j) {
       const Extent other = extent_of(read[j]);
       if (!own.overlaps(other) || (i == j && own.begin == other.begin + ahead)) continue;
-      refuse(element(name, i) + " shares memory with " + element(list_name, j) +
-             "; it may only be this rank's share of " + element(list_name, i));
+      refuse(element(name, i), " shares memory with ", element(list_name, j),
+             "; it may only be this rank's share of ", element(list_name, i));
     }
   }
 }
 
-void ArgumentCheck::apart(const char* name, const std::vector<torch::Tensor>& written,
-                          const char* list_name, const std::vector<torch::Tensor>& read) const {
+void ArgumentCheck::apart(const char* name, TensorList written, const char* list_name,
+                          TensorList read) const {
   for (std::size_t i = 0; i < written.size(); ++i) {
     apart(element(name, i).c_str(), written[i], list_name, read);
   }
 }
 
 void ArgumentCheck::apart(const char* name, const torch::Tensor& tensor, const char* list_name,
-                          const std::vector<torch::Tensor>& list) const {
+                          TensorList list) const {
   const Extent own = extent_of(tensor);
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (own.overlaps(extent_of(list[i], i))) {
-      refuse(std::string(name) + " shares memory with " + element(list_name, i) +
-             ", which is only read");
+      refuse(name, " shares memory with ", element(list_name, i), ", which is only read");
     }
   }
 }
@@ -316,17 +301,16 @@ void ArgumentCheck::op(ReduceOp op, double factor, const torch::Tensor& tensor) 
   const bool is_real = torch::isFloatingType(type);
   const bool is_complex = torch::isComplexType(type);
   const auto refuse_dtype = [&](const char* needed) {
-    refuse(std::string("op ") + to_text(op) + " needs " + needed + ", but this one is " +
-           c10::toString(type));
+    refuse("op ", to_text(op), " needs ", needed, ", but this one is ", c10::toString(type));
   };
   if (!is_reducible(element_type_of(type))) {
     refuse(
-        std::string("op ") + to_text(op) + " cannot reduce " + c10::toString(type) +
+        "op ", to_text(op), " cannot reduce ", c10::toString(type),
         ": tensors of this dtype can be moved (broadcast, all_gather, send, ...), but not reduced; "
         "convert it");
   }
   if (factor != 1 && op != ReduceOp::kPremulSum) {
-    refuse(std::string("premul_factor is for op premul_sum, not ") + to_text(op));
+    refuse("premul_factor is for op premul_sum, not ", to_text(op));
   }
   switch (op) {
     case ReduceOp::kSum: return;
@@ -345,7 +329,7 @@ void ArgumentCheck::op(ReduceOp op, double factor, const torch::Tensor& tensor) 
       if (is_real || is_complex) refuse_dtype("an integer or bool tensor");
       return;
   }
-  refuse("there is no op " + std::to_string(static_cast<int>(op)));
+  refuse("there is no op ", static_cast<int>(op));
 }
 
 void ArgumentCheck::root(int root) const { must_be_rank("root", root); }
@@ -353,36 +337,29 @@ void ArgumentCheck::root(int root) const { must_be_rank("root", root); }
 void ArgumentCheck::peer(const char* name, int peer) const {
   must_be_rank(name, peer);
   if (peer == rank_) {
-    refuse(std::string(name) + " " + std::to_string(peer) +
-           " is this rank itself; copy the tensor instead");
+    refuse(name, " ", peer, " is this rank itself; copy the tensor instead");
   }
 }
 
 void ArgumentCheck::source(const char* name, int source) const {
   if (source != kAnySource) return peer(name, source);
-  if (size_ == 1)
-    refuse(std::string(name) + " is any rank, but there is no other rank in this group");
+  if (size_ == 1) refuse(name, " is any rank, but there is no other rank in this group");
 }
 
 void ArgumentCheck::must_be_rank(const char* name, int rank) const {
   if (rank >= 0 && rank < size_) return;
-  refuse(std::string(name) + " " + std::to_string(rank) +
-         " is not a rank of this group; its ranks are 0 to " + std::to_string(size_ - 1));
+  refuse(name, " ", rank, " is not a rank of this group; its ranks are 0 to ", size_ - 1);
 }
 
 void ArgumentCheck::tag(int tag) const {
-  if (tag < 0) refuse("tag " + std::to_string(tag) + " must not be negative");
+  if (tag < 0) refuse("tag ", tag, " must not be negative");
 }
 
 Duration ArgumentCheck::timeout(std::optional<Duration> asked, Duration of_group) const {
   if (asked && *asked <= Duration::zero()) {
-    refuse("timeout must be more than zero, but is " + to_text(*asked));
+    refuse("timeout must be more than zero, but is ", to_text(*asked));
   }
   return std::min(asked.value_or(of_group), kLongestTimeout);
-}
-
-void ArgumentCheck::refuse(const std::string& why) const {
-  ddprun::refuse(std::string(call_) + ": " + why);
 }
 
 }  // namespace ddprun

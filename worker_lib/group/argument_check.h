@@ -12,12 +12,12 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "ddprun/reduce_op.h"
+#include "base/concat.h"
+#include "base/deadline.h"
+#include "ddprun/backend.h"
+#include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
-
-class Backend;
 
 // DeviceTypes: the types of devices whose tensors a group accepts.
 class DeviceTypes {
@@ -32,6 +32,12 @@ class DeviceTypes {
   std::uint64_t types_ = 0;  // one bit for each type
 };
 
+// Returns the rest of a timeout that covers several collectives, never zero. If the deadline has
+// passed, the next collective reports it, with the ranks that are missing.
+inline Duration left(const Deadline& deadline) {
+  return std::max<Duration>(deadline.remaining(), std::chrono::milliseconds(1));
+}
+
 class ArgumentCheck {
  public:
   // call: "all_reduce". The strings and the devices are kept by pointer.
@@ -45,54 +51,52 @@ class ArgumentCheck {
   void tensor(const char* name, const torch::Tensor& tensor);
 
   // One tensor per rank, each valid by itself and of the shape and dtype of `like`.
-  void one_per_rank(const char* name, const std::vector<torch::Tensor>& list, const char* like_name,
+  void one_per_rank(const char* name, TensorList list, const char* like_name,
                     const torch::Tensor& like);
 
   // At least one tensor, each valid by itself.
-  void list(const char* name, const std::vector<torch::Tensor>& list);
+  void list(const char* name, TensorList list);
   // The same, all of one dtype.
-  void list_of_one_dtype(const char* name, const std::vector<torch::Tensor>& list);
+  void list_of_one_dtype(const char* name, TensorList list);
   // One tensor per rank, each valid by itself and of the dtype of like[0]; shapes may differ.
-  void one_dtype_per_rank(const char* name, const std::vector<torch::Tensor>& list,
-                          const char* like_name, const std::vector<torch::Tensor>& like);
+  void one_dtype_per_rank(const char* name, TensorList list, const char* like_name,
+                          TensorList like);
   void same_dtype(const char* name, const torch::Tensor& tensor, const char* like_name,
                   const torch::Tensor& like) const;
   // `whole` is valid by itself and holds a part like `part` for each rank, in any shape.
   void parts_of_all(const std::string& name, const torch::Tensor& whole,
                     const std::string& part_name, const torch::Tensor& part);
   // The same for each pair of two lists, which must be equally long.
-  void parts_of_each(const char* name, const std::vector<torch::Tensor>& wholes,
-                     const char* part_name, const std::vector<torch::Tensor>& parts);
+  void parts_of_each(const char* name, TensorList wholes, const char* part_name, TensorList parts);
   // Returns the length of each rank's share of the first dimension: the given lengths, else
   // equal ones.
   std::vector<std::int64_t> splits(const char* name, const std::vector<std::int64_t>& given,
                                    const char* tensor_name, const torch::Tensor& tensor) const;
 
   // The list that only the root passes: as in one_per_rank there, empty elsewhere.
-  void roots_list(const char* name, const std::vector<torch::Tensor>& list, const char* like_name,
+  void roots_list(const char* name, TensorList list, const char* like_name,
                   const torch::Tensor& like, int root);
 
   // Values that only the root passes, one per rank.
   void roots_values(const char* name, std::size_t given, int root) const;
 
   // No two tensors that are written share memory.
-  void written_apart(const char* name, const std::vector<torch::Tensor>& list) const;
+  void written_apart(const char* name, TensorList list) const;
 
   // `tensor` shares no memory with the list, or is exactly list[own rank].
   void apart_or_own(const char* name, const torch::Tensor& tensor, const char* list_name,
-                    const std::vector<torch::Tensor>& list) const;
+                    TensorList list) const;
 
   // No tensor that is written shares memory with one that is read. Exception: it may be exactly
   // this rank's share of the tensor at the same index.
-  void apart_or_own_share(const char* name, const std::vector<torch::Tensor>& written,
-                          const char* list_name, const std::vector<torch::Tensor>& read) const;
+  void apart_or_own_share(const char* name, TensorList written, const char* list_name,
+                          TensorList read) const;
 
   // No tensor that is written shares memory with one that is read.
-  void apart(const char* name, const std::vector<torch::Tensor>& written, const char* list_name,
-             const std::vector<torch::Tensor>& read) const;
+  void apart(const char* name, TensorList written, const char* list_name, TensorList read) const;
   // `tensor` shares no memory with the list.
   void apart(const char* name, const torch::Tensor& tensor, const char* list_name,
-             const std::vector<torch::Tensor>& list) const;
+             TensorList list) const;
 
   // The reduction is defined for the dtype. The factor is 1 if the reduction does not use it.
   void op(ReduceOp op, double factor, const torch::Tensor& tensor) const;
@@ -112,14 +116,18 @@ class ArgumentCheck {
   // and at most the longest that a backend can compute with (kLongestTimeout).
   Duration timeout(std::optional<Duration> asked, Duration of_group) const;
 
-  [[noreturn]] void refuse(const std::string& why) const;
+  // Throws; the parts say why, see concat().
+  template <class... Parts>
+  [[noreturn]] void refuse(const Parts&... parts) const {
+    ddprun::refuse(concat(call_, ": ", parts...));
+  }
 
  private:
   bool on_device(const torch::Tensor& tensor) const;
   bool on_calls_device(const torch::Tensor& tensor);
   bool is_sound(const torch::Tensor& tensor);
   void must_be_rank(const char* name, int rank) const;
-  void must_be_one_per_rank(const char* name, const std::vector<torch::Tensor>& list) const;
+  void must_be_one_per_rank(const char* name, TensorList list) const;
   [[noreturn]] void explain(const std::string& name, const torch::Tensor& tensor) const;
 
   const char* call_;

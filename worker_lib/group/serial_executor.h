@@ -8,17 +8,14 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 
 #include "base/clock.h"
 #include "base/result.h"
 #include "worker_lib/group/work_state.h"
+#include "worker_lib/util/background_task.h"
 
 namespace ddprun {
 
@@ -30,39 +27,26 @@ class SerialExecutor {
   // by its own deadline, so that wait ends, too.
   static constexpr std::size_t kMaxWaiting = 1024;
 
-  // thread_name: at most 15 characters, shown by debuggers.
-  explicit SerialExecutor(std::string thread_name) : thread_name_(std::move(thread_name)) {}
-
-  // Returns when every submitted call has run. To make them end soon, abort the engine before.
-  ~SerialExecutor();
+  // thread_name: at most 15 characters, shown by debuggers. The destructor returns when every
+  // submitted call has run. To make them end soon, abort the engine before.
+  explicit SerialExecutor(std::string thread_name) : queue_(std::move(thread_name), kMaxWaiting) {}
 
   // Returns whether no call waits or runs. The effects of the last call are then visible to the
   // caller.
   bool is_idle() const { return unfinished_.load(std::memory_order_acquire) == 0; }
   // Waits until the executor is idle, for at most `patience`. Nothing may be submitted
   // meanwhile.
-  void await_idle(Duration patience);
+  void await_idle(Duration patience) {
+    if (!is_idle()) queue_.await_idle(patience);
+  }
 
   // Queues the call. The state completes with its result, after the call and everything that it
   // holds are destroyed.
   std::shared_ptr<detail::HostWork> submit(Call call);
 
  private:
-  struct Entry {
-    Call call;
-    std::shared_ptr<detail::HostWork> work;
-  };
-
-  void run();
-  void carry_out(Entry entry);
-
-  const std::string thread_name_;
-  std::mutex mutex_;
-  std::condition_variable changed_;  // an entry came, was taken or has finished, or closing_
-  std::deque<Entry> waiting_;
-  bool closing_ = false;
-  std::atomic<int> unfinished_ = 0;  // waiting and running; also read without the mutex
-  std::thread thread_;
+  std::atomic<int> unfinished_ = 0;  // waiting and running
+  TaskQueue queue_;                  // ends first: its tasks count down
 };
 
 }  // namespace ddprun

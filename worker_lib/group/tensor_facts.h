@@ -34,9 +34,9 @@ inline std::string dtype_and_shape(const torch::Tensor& tensor) {
   return std::string(c10::toString(tensor.scalar_type())) + " of shape " + text_of(tensor.sizes());
 }
 
-inline std::size_t count_of(const torch::Tensor& tensor) {
-  return static_cast<std::size_t>(tensor.numel());
-}
+inline TensorList list_of(const torch::Tensor& one) { return {&one, 1}; }
+
+inline std::size_t count_of(const torch::Tensor& tensor) { return tensor.numel(); }
 
 // Returns the CPU engine's name for the dtype. REQUIRES: a dtype that collectives support.
 inline ElementType element_type_of(torch::ScalarType type) {

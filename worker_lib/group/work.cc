@@ -97,8 +97,7 @@ void HostWork::wait(std::optional<Duration> timeout) {
     if (!completed_.wait_for(lock, deadline.remaining(), is_over)) {
       const std::string what =
           ticket_.facts.call == FlightCall::kNone ? "a call" : words_of(ticket_.facts);
-      throw to_dist_error(timeout_error("wait for " + what, "it is not complete", deadline.waited(),
-                                        deadline.allowed()));
+      throw to_dist_error(timeout_error("wait for " + what, "it is not complete", deadline));
     }
   }
   if (failure_) std::rethrow_exception(failure_);

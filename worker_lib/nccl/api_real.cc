@@ -16,47 +16,53 @@
 namespace ddprun {
 namespace {
 
-template <class Ours, class Theirs>
-constexpr bool is_same_number(Ours ours, Theirs theirs) {
-  return static_cast<long>(ours) == static_cast<long>(theirs);
-}
+constexpr NcclResult ours(ncclResult_t result) { return static_cast<NcclResult>(result); }
+constexpr CudaResult ours(cudaError_t result) { return static_cast<CudaResult>(result); }
+constexpr ncclDataType_t theirs(NcclType type) { return static_cast<ncclDataType_t>(type); }
+constexpr ncclRedOp_t theirs(NcclOp op) { return static_cast<ncclRedOp_t>(op); }
 
-static_assert(is_same_number(NcclResult::kSuccess, ncclSuccess));
-static_assert(is_same_number(NcclResult::kUnhandledCudaError, ncclUnhandledCudaError));
-static_assert(is_same_number(NcclResult::kSystemError, ncclSystemError));
-static_assert(is_same_number(NcclResult::kInternalError, ncclInternalError));
-static_assert(is_same_number(NcclResult::kInvalidArgument, ncclInvalidArgument));
-static_assert(is_same_number(NcclResult::kInvalidUsage, ncclInvalidUsage));
-static_assert(is_same_number(NcclResult::kRemoteError, ncclRemoteError));
-static_assert(is_same_number(NcclResult::kInProgress, ncclInProgress));
+static_assert(ours(ncclSuccess) == NcclResult::kSuccess);
+static_assert(ours(ncclUnhandledCudaError) == NcclResult::kUnhandledCudaError);
+static_assert(ours(ncclSystemError) == NcclResult::kSystemError);
+static_assert(ours(ncclInternalError) == NcclResult::kInternalError);
+static_assert(ours(ncclInvalidArgument) == NcclResult::kInvalidArgument);
+static_assert(ours(ncclInvalidUsage) == NcclResult::kInvalidUsage);
+static_assert(ours(ncclRemoteError) == NcclResult::kRemoteError);
+static_assert(ours(ncclInProgress) == NcclResult::kInProgress);
 
-static_assert(is_same_number(NcclType::kInt8, ncclInt8));
-static_assert(is_same_number(NcclType::kUint8, ncclUint8));
-static_assert(is_same_number(NcclType::kInt32, ncclInt32));
-static_assert(is_same_number(NcclType::kInt64, ncclInt64));
-static_assert(is_same_number(NcclType::kFloat16, ncclFloat16));
-static_assert(is_same_number(NcclType::kFloat32, ncclFloat32));
-static_assert(is_same_number(NcclType::kFloat64, ncclFloat64));
-static_assert(is_same_number(NcclType::kBfloat16, ncclBfloat16));
+static_assert(theirs(NcclType::kInt8) == ncclInt8);
+static_assert(theirs(NcclType::kUint8) == ncclUint8);
+static_assert(theirs(NcclType::kInt32) == ncclInt32);
+static_assert(theirs(NcclType::kInt64) == ncclInt64);
+static_assert(theirs(NcclType::kFloat16) == ncclFloat16);
+static_assert(theirs(NcclType::kFloat32) == ncclFloat32);
+static_assert(theirs(NcclType::kFloat64) == ncclFloat64);
+static_assert(theirs(NcclType::kBfloat16) == ncclBfloat16);
 
-static_assert(is_same_number(NcclOp::kSum, ncclSum));
-static_assert(is_same_number(NcclOp::kProd, ncclProd));
-static_assert(is_same_number(NcclOp::kMax, ncclMax));
-static_assert(is_same_number(NcclOp::kMin, ncclMin));
-static_assert(is_same_number(NcclOp::kAvg, ncclAvg));
+static_assert(theirs(NcclOp::kSum) == ncclSum);
+static_assert(theirs(NcclOp::kProd) == ncclProd);
+static_assert(theirs(NcclOp::kMax) == ncclMax);
+static_assert(theirs(NcclOp::kMin) == ncclMin);
+static_assert(theirs(NcclOp::kAvg) == ncclAvg);
 
-static_assert(is_same_number(CudaResult::kSuccess, cudaSuccess));
-static_assert(is_same_number(CudaResult::kNotReady, cudaErrorNotReady));
+static_assert(ours(cudaSuccess) == CudaResult::kSuccess);
+static_assert(ours(cudaErrorNotReady) == CudaResult::kNotReady);
 
 static_assert(sizeof(NcclUniqueId) == sizeof(ncclUniqueId));
 static_assert(std::is_same_v<NcclComm, ncclComm_t>);
 static_assert(std::is_same_v<CudaStream, cudaStream_t>);
 static_assert(std::is_same_v<CudaEvent, cudaEvent_t>);
 
-NcclResult ours(ncclResult_t result) { return static_cast<NcclResult>(result); }
-CudaResult ours(cudaError_t result) { return static_cast<CudaResult>(result); }
-ncclDataType_t theirs(NcclType type) { return static_cast<ncclDataType_t>(type); }
-ncclRedOp_t theirs(NcclOp op) { return static_cast<ncclRedOp_t>(op); }
+template <class Same>
+Same theirs(Same argument) {
+  return argument;
+}
+
+// Calls the function with the same arguments, and returns its result.
+template <auto kFunction, class Result, class... Arguments>
+Result call(Arguments... arguments) {
+  return ours(kFunction(theirs(arguments)...));
+}
 
 NcclResult get_unique_id(NcclUniqueId* id) {
   ncclUniqueId made;
@@ -94,10 +100,9 @@ const auto nccl_deregister = find<ncclResult_t(ncclComm_t, void*)>("ncclCommDere
 
 NcclResult comm_init_rank_scalable(NcclComm* comm, int size, int rank, const NcclUniqueId* ids,
                                    int id_count) {
-  std::vector<ncclUniqueId> named(static_cast<std::size_t>(id_count));
+  std::vector<ncclUniqueId> named(id_count);
   for (int i = 0; i < id_count; ++i) {
-    std::memcpy(named[static_cast<std::size_t>(i)].internal, ids[i].bytes.data(),
-                sizeof(ncclUniqueId));
+    std::memcpy(named[i].internal, ids[i].bytes.data(), sizeof(ncclUniqueId));
   }
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -178,9 +183,9 @@ const NcclApi kRealApi{
     .get_unique_id = get_unique_id,
     .comm_init_rank = comm_init_rank,
     .comm_get_async_error = comm_get_async_error,
-    .comm_finalize = [](NcclComm comm) { return ours(ncclCommFinalize(comm)); },
-    .comm_destroy = [](NcclComm comm) { return ours(ncclCommDestroy(comm)); },
-    .comm_abort = [](NcclComm comm) { return ours(ncclCommAbort(comm)); },
+    .comm_finalize = call<ncclCommFinalize>,
+    .comm_destroy = call<ncclCommDestroy>,
+    .comm_abort = call<ncclCommAbort>,
     .comm_init_rank_scalable = nccl_init_rank_scalable ? comm_init_rank_scalable : nullptr,
     .comm_split = nccl_split ? comm_split : nullptr,
     .comm_revoke = nccl_revoke ? comm_revoke : nullptr,
@@ -201,50 +206,19 @@ const NcclApi kRealApi{
           *op = static_cast<NcclOp>(made);
           return ours(result);
         },
-    .red_op_destroy = [](NcclOp op,
-                         NcclComm comm) { return ours(ncclRedOpDestroy(theirs(op), comm)); },
+    .red_op_destroy = call<ncclRedOpDestroy>,
 
-    .group_start = [] { return ours(ncclGroupStart()); },
-    .group_end = [] { return ours(ncclGroupEnd()); },
-    .all_reduce =
-        [](const void* send, void* receive, std::size_t count, NcclType type, NcclOp op,
-           NcclComm comm, CudaStream stream) {
-          return ours(ncclAllReduce(send, receive, count, theirs(type), theirs(op), comm, stream));
-        },
-    .reduce =
-        [](const void* send, void* receive, std::size_t count, NcclType type, NcclOp op, int root,
-           NcclComm comm, CudaStream stream) {
-          return ours(
-              ncclReduce(send, receive, count, theirs(type), theirs(op), root, comm, stream));
-        },
-    .broadcast =
-        [](const void* send, void* receive, std::size_t count, NcclType type, int root,
-           NcclComm comm, CudaStream stream) {
-          return ours(ncclBroadcast(send, receive, count, theirs(type), root, comm, stream));
-        },
-    .all_gather =
-        [](const void* send, void* receive, std::size_t send_count, NcclType type, NcclComm comm,
-           CudaStream stream) {
-          return ours(ncclAllGather(send, receive, send_count, theirs(type), comm, stream));
-        },
-    .reduce_scatter =
-        [](const void* send, void* receive, std::size_t receive_count, NcclType type, NcclOp op,
-           NcclComm comm, CudaStream stream) {
-          return ours(ncclReduceScatter(send, receive, receive_count, theirs(type), theirs(op),
-                                        comm, stream));
-        },
-    .send =
-        [](const void* data, std::size_t count, NcclType type, int peer, NcclComm comm,
-           CudaStream stream) {
-          return ours(ncclSend(data, count, theirs(type), peer, comm, stream));
-        },
-    .recv =
-        [](void* data, std::size_t count, NcclType type, int peer, NcclComm comm,
-           CudaStream stream) {
-          return ours(ncclRecv(data, count, theirs(type), peer, comm, stream));
-        },
+    .group_start = call<ncclGroupStart>,
+    .group_end = call<ncclGroupEnd>,
+    .all_reduce = call<ncclAllReduce>,
+    .reduce = call<ncclReduce>,
+    .broadcast = call<ncclBroadcast>,
+    .all_gather = call<ncclAllGather>,
+    .reduce_scatter = call<ncclReduceScatter>,
+    .send = call<ncclSend>,
+    .recv = call<ncclRecv>,
 
-    .get_device_count = [](int* count) { return ours(cudaGetDeviceCount(count)); },
+    .get_device_count = call<cudaGetDeviceCount>,
     // LibTorch's functions: they know of a device that was restored without a context.
     .get_device = get_device,
     .set_device =
@@ -258,7 +232,7 @@ const NcclApi kRealApi{
               [=] { return c10::cuda::MaybeSetDevice(static_cast<c10::DeviceIndex>(device)); });
         },
     .stream_create = stream_create,
-    .stream_destroy = [](CudaStream stream) { return ours(cudaStreamDestroy(stream)); },
+    .stream_destroy = call<cudaStreamDestroy>,
     .stream_wait_event =
         [](CudaStream stream, CudaEvent event) {
           return ours(cudaStreamWaitEvent(stream, event, cudaEventWaitDefault));
@@ -268,9 +242,8 @@ const NcclApi kRealApi{
         [](CudaEvent* event) {
           return ours(cudaEventCreateWithFlags(event, cudaEventDisableTiming));
         },
-    .event_destroy = [](CudaEvent event) { return ours(cudaEventDestroy(event)); },
-    .event_record = [](CudaEvent event,
-                       CudaStream stream) { return ours(cudaEventRecord(event, stream)); },
+    .event_destroy = call<cudaEventDestroy>,
+    .event_record = call<cudaEventRecord>,
     .event_query = event_query,
     .memcpy_async =
         [](void* to, const void* from, std::size_t bytes, CudaStream stream) {

@@ -88,12 +88,12 @@ std::string unequal_text(int from, const MessageEntry& sent, const MessageEntry&
          " of " + std::to_string(awaited.bytes) + " B";
 }
 
-std::optional<std::string> find_unequal_message(std::span<const std::optional<CallNote>> by_rank) {
+std::optional<std::string> find_unequal_message(CallNotesView by_rank) {
   for (int from = 0; from < static_cast<int>(by_rank.size()); ++from) {
-    const auto& sender = by_rank[static_cast<std::size_t>(from)];
+    const auto& sender = by_rank[from];
     if (!sender) continue;
     for (const MessageEntry& sent : sender->messages) {
-      const auto& receiver = by_rank[static_cast<std::size_t>(sent.peer)];
+      const auto& receiver = by_rank[sent.peer];
       if (!sent.is_send || !receiver) continue;
       const auto is_same = [&](const MessageEntry& other) {
         return !other.is_send && other.peer == from && other.place == sent.place &&
@@ -150,9 +150,9 @@ std::vector<MessageEntry> CollectiveLog::messages_of(std::uint64_t call) const {
   return found;
 }
 
-bool CollectiveLog::awaits_unseen(std::span<const std::optional<CallNote>> by_rank) const {
+bool CollectiveLog::awaits_unseen(CallNotesView by_rank) const {
   return std::ranges::any_of(messages_, [&](const Message& one) {
-    return one.call >= messages_over_ && !by_rank[static_cast<std::size_t>(one.entry.peer)];
+    return one.call >= messages_over_ && !by_rank[one.entry.peer];
   });
 }
 
@@ -202,13 +202,13 @@ std::optional<CallNote> read_note(std::string_view note) {
   return read;
 }
 
-std::vector<std::optional<CallNote>> read_notes(CpuGroup& peers, Duration patience) {
-  std::vector<std::optional<CallNote>> notes;
+CallNotes read_notes(CpuGroup& peers, Duration patience) {
+  CallNotes notes;
   for (const std::string& one : peers.notes(patience)) notes.push_back(read_note(one));
   return notes;
 }
 
-std::optional<std::string> find_disagreement(std::span<const std::optional<CallNote>> by_rank) {
+std::optional<std::string> find_disagreement(CallNotesView by_rank) {
   std::uint64_t first = UINT64_MAX;
   std::uint64_t last = 0;
   for (const auto& note : by_rank) {
@@ -261,7 +261,7 @@ std::optional<std::string> find_disagreement(std::span<const std::optional<CallN
   return find_unequal_message(by_rank);
 }
 
-MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<CallNote>> by_rank) {
+MissingRanks find_missing(std::uint64_t number, CallNotesView by_rank) {
   MissingRanks missing;
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
     if (!by_rank[rank] || by_rank[rank]->called < number) {
@@ -272,7 +272,7 @@ MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<Ca
   missing.text =
       name_ranks(missing.ranks) + (missing.ranks.size() == 1 ? " has" : " have") + " not come";
   for (std::size_t i = 0; i < std::min(missing.ranks.size(), kToldApart); ++i) {
-    const auto& note = by_rank[static_cast<std::size_t>(missing.ranks[i])];
+    const auto& note = by_rank[missing.ranks[i]];
     const CollectiveLogEntry* last = note && note->called > 0 ? note->find(note->called) : nullptr;
     missing.text += (i == 0 ? " (" : "; ") + name_rank(missing.ranks[i]);
     missing.text += last ? " called last " + describe(last->call) : " has called nothing yet";
@@ -282,11 +282,11 @@ MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<Ca
 }
 
 MissingEnds find_missing_ends(std::span<const MessageEntry> messages, int own,
-                              std::span<const std::optional<CallNote>> by_rank) {
+                              CallNotesView by_rank) {
   std::set<int> ranks;
   bool is_sure = true;
   for (const MessageEntry& one : messages) {
-    const auto& note = by_rank[static_cast<std::size_t>(one.peer)];
+    const auto& note = by_rank[one.peer];
     const auto is_there = [&](const MessageEntry& other) {
       return other.peer == own && other.place == one.place && other.is_send != one.is_send &&
              other.number >= one.number;
@@ -298,10 +298,9 @@ MissingEnds find_missing_ends(std::span<const MessageEntry> messages, int own,
   return {{ranks.begin(), ranks.end()}, is_sure};
 }
 
-std::string find_ahead(std::span<const int> ranks, int own,
-                       std::span<const std::optional<CallNote>> by_rank) {
+std::string find_ahead(std::span<const int> ranks, int own, CallNotesView by_rank) {
   const auto called_by = [&](int rank) {
-    const auto& note = by_rank[static_cast<std::size_t>(rank)];
+    const auto& note = by_rank[rank];
     return note ? note->called : 0;
   };
   std::string text;
@@ -309,7 +308,7 @@ std::string find_ahead(std::span<const int> ranks, int own,
   for (const int rank : ranks) {
     if (called_by(rank) <= called_by(own)) continue;
     if (++told > kToldApart) return text + "; ...";
-    const CallNote& note = *by_rank[static_cast<std::size_t>(rank)];
+    const CallNote& note = *by_rank[rank];
     const CollectiveLogEntry* beyond = note.find(called_by(own) + 1);
     if (!beyond) beyond = note.find(note.called);
     if (!beyond) continue;

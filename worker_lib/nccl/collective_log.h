@@ -35,6 +35,9 @@ namespace ddprun {
 
 class CpuGroup;
 struct CallNote;
+// The notes of all ranks, by rank; nullopt: the rank shows none.
+using CallNotes = std::vector<std::optional<CallNote>>;
+using CallNotesView = std::span<const std::optional<CallNote>>;
 
 struct CollectiveLogEntry {
   CallHeader call;
@@ -70,7 +73,7 @@ class CollectiveLog {
   // Returns the messages of a call that has not ended.
   std::vector<MessageEntry> messages_of(std::uint64_t call) const;
   // Returns whether a message has not ended whose peer's note is missing.
-  bool awaits_unseen(std::span<const std::optional<CallNote>> by_rank) const;
+  bool awaits_unseen(CallNotesView by_rank) const;
 
   std::uint64_t called() const { return called_; }
   // Returns a number that grows with every entry.
@@ -110,14 +113,14 @@ std::optional<CallNote> read_note(std::string_view note);
 // Timeout for notes of other nodes.
 inline constexpr Duration kNotePatience = std::chrono::milliseconds(200);
 // Returns the notes of all ranks; see CpuGroup::notes().
-std::vector<std::optional<CallNote>> read_notes(CpuGroup& peers, Duration patience);
+CallNotes read_notes(CpuGroup& peers, Duration patience);
 
 // Describes the first disagreement of the ranks, if there is one:
 // - a call that differs among the ranks that have called it, as a table of the ranks' calls;
 // - an all_to_all, of those in the notes of all ranks, in which one rank sends another size than
 //   its peer expects;
 // - a message of a pair, of those in the notes of both, with two sizes.
-std::optional<std::string> find_disagreement(std::span<const std::optional<CallNote>> by_rank);
+std::optional<std::string> find_disagreement(CallNotesView by_rank);
 
 // The ranks that have not called the collective of this number, and their last calls as text. No
 // ranks: all have called it. A rank without a note has called nothing.
@@ -125,7 +128,7 @@ struct MissingRanks {
   std::vector<int> ranks;
   std::string text;
 };
-MissingRanks find_missing(std::uint64_t number, std::span<const std::optional<CallNote>> by_rank);
+MissingRanks find_missing(std::uint64_t number, CallNotesView by_rank);
 
 // The ranks whose ends of this rank's messages have not come. A rank without a note has called
 // nothing.
@@ -134,11 +137,10 @@ struct MissingEnds {
   bool is_sure = true;  // false: the ends may be older than the notes
 };
 MissingEnds find_missing_ends(std::span<const MessageEntry> messages, int own,
-                              std::span<const std::optional<CallNote>> by_rank);
+                              CallNotesView by_rank);
 
 // Describes which of these ranks have made calls that this one has not: "rank 0 has called nccl
 // all_reduce #1 of 4 f32 (sum)". Empty: none.
-std::string find_ahead(std::span<const int> ranks, int own,
-                       std::span<const std::optional<CallNote>> by_rank);
+std::string find_ahead(std::span<const int> ranks, int own, CallNotesView by_rank);
 
 }  // namespace ddprun

@@ -1,14 +1,12 @@
 #include "worker_lib/nccl/communicator.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <limits>
 
 #include "base/background_thread.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_group/cpu_group.h"
-#include "worker_lib/nccl/device_guard.h"
 #include "worker_lib/store/result_store.h"
 #include "worker_lib/util/nccl_pause.h"
 
@@ -71,8 +69,7 @@ Result<void> NcclAbortState::enter(const Deadline& deadline) {
                                       [this] { return !is_inside_ || failure_.has_value(); });
   if (failure_) return *failure_;
   if (!is_free) {
-    return timeout_error("", "another thread is inside NCCL", deadline.waited(),
-                         deadline.allowed());
+    return timeout_error("", "another thread is inside NCCL", deadline);
   }
   is_inside_ = true;
   return {};
@@ -110,14 +107,14 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(
   std::unique_ptr<NcclCommunicator> made(
       new NcclCommunicator(api, std::move(fate), std::move(options), device));
   const Result<std::vector<NcclUniqueId>> ids = made->exchange_ids(store, deadline);
-  if (!ids) return Error(ids.error()).within(doing);
+  if (!ids) return ids.error().within(doing);
   const Result<void> ready = made->init(*ids, deadline);
-  if (!ready) return Error(ready.error()).within(doing);
+  if (!ready) return ready.error().within(doing);
   // All ranks are here, so all have the ids. They are deleted, because a job that uses the store
   // again must not find them.
   if (store) {
     const Result<void> deleted = made->delete_id(*store);
-    if (!deleted) return Error(deleted.error()).within(doing);
+    if (!deleted) return deleted.error().within(doing);
   }
   return made;
 }
@@ -142,10 +139,10 @@ std::string NcclCommunicator::id_key(int root) const {
 
 Result<std::vector<NcclUniqueId>> NcclCommunicator::exchange_ids(Store* store,
                                                                  const Deadline& deadline) {
-  std::vector<NcclUniqueId> ids(static_cast<std::size_t>(roots()));
+  std::vector<NcclUniqueId> ids(roots());
   for (int root = 0; root < roots(); ++root) {
     if (rank_of_root(root) != options_.rank) continue;
-    NcclUniqueId& id = ids[static_cast<std::size_t>(root)];
+    NcclUniqueId& id = ids[root];
     const NcclResult made = api_.get_unique_id(&id);
     const bool is_made = made == NcclResult::kSuccess;
     const std::string reason = is_made ? "" : nccl_error(made).cause;
@@ -170,7 +167,7 @@ Result<std::vector<NcclUniqueId>> NcclCommunicator::exchange_ids(Store* store,
       if (error.kind == ErrorKind::kTimeout) error.peer_rank = maker;
       return std::move(error).within(doing);
     }
-    NcclUniqueId& id = ids[static_cast<std::size_t>(root)];
+    NcclUniqueId& id = ids[root];
     if (got->size() != id.bytes.size()) {
       return Error{.kind = ErrorKind::kPeerLost,
                    .doing = doing,
@@ -191,7 +188,7 @@ Result<std::string> NcclCommunicator::await_id(Store& store, int root,
     if (got || got.error().kind != ErrorKind::kTimeout) return got;
     if (const Result<void> fate = abort_state_->check(); !fate) return fate.error();
     if (deadline.passed()) {
-      return timeout_error("", "it has not come", deadline.waited(), deadline.allowed());
+      return timeout_error("", "it has not come", deadline);
     }
   }
 }
@@ -257,8 +254,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::split(int color, int
                                                                   const Deadline& deadline) {
   Result<NcclComm> made = make_part(color, key, deadline);
   if (!made) {
-    return Error(made.error())
-        .within("split the NCCL communicator of " + std::to_string(options_.world_size) + " ranks");
+    return made.error().within("split the NCCL communicator of " +
+                               std::to_string(options_.world_size) + " ranks");
   }
   NcclCommunicatorOptions options{.rank = options_.rank, .abort_grace = options_.abort_grace};
   std::unique_ptr<NcclCommunicator> part(
@@ -309,14 +306,13 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
   while (!aside->wait(std::min(deadline.remaining(), kAbortCheckInterval))) {
     if (const Result<void> good = abort_state_->check(); !good) return good.error();
     if (deadline.passed()) {
-      return timeout_error("", "NCCL has not returned; a rank has not come, or is stuck",
-                           deadline.waited(), deadline.allowed());
+      return timeout_error("", "NCCL has not returned; a rank has not come, or is stuck", deadline);
     }
   }
   return *aside->result;
 }
 
-Result<void> NcclCommunicator::launch(std::span<NcclCommunicator* const> on, const Issue& issue,
+Result<void> NcclCommunicator::launch(Communicators on, const Issue& issue,
                                       const Deadline& deadline) {
   NcclAbortState& fate = *on[0]->abort_state_;
   if (const Result<void> mine = fate.enter(deadline); !mine) return mine;
@@ -326,13 +322,13 @@ Result<void> NcclCommunicator::launch(std::span<NcclCommunicator* const> on, con
   return settle(on, issued, deadline);
 }
 
-void NcclCommunicator::set_settled(std::span<NcclCommunicator* const> on, bool is_settled) {
+void NcclCommunicator::set_settled(Communicators on, bool is_settled) {
   const std::lock_guard lock(on[0]->abort_state_->mutex_);
   for (NcclCommunicator* one : on) one->is_settled_ = is_settled;
 }
 
 // A failure counts more than "in progress", and that more than success. REQUIRES: the turn.
-NcclResult NcclCommunicator::state_of(std::span<NcclCommunicator* const> on) {
+NcclResult NcclCommunicator::state_of(Communicators on) {
   NcclResult result = NcclResult::kSuccess;
   for (NcclCommunicator* one : on) {
     const NcclResult state = one->state_now();
@@ -343,7 +339,7 @@ NcclResult NcclCommunicator::state_of(std::span<NcclCommunicator* const> on) {
 }
 
 // Queries the state at least once: only then has NCCL joined the thread of the call.
-Result<void> NcclCommunicator::settle(std::span<NcclCommunicator* const> on, NcclResult result,
+Result<void> NcclCommunicator::settle(Communicators on, NcclResult result,
                                       const Deadline& deadline) {
   NcclAbortState& fate = *on[0]->abort_state_;
   NcclPause pause;
@@ -360,8 +356,7 @@ Result<void> NcclCommunicator::settle(std::span<NcclCommunicator* const> on, Ncc
       if (is_failure(result)) break;
     }
     if (deadline.passed()) {
-      return timeout_error("", "NCCL is not done; a rank has not come, or is stuck",
-                           deadline.waited(), deadline.allowed());
+      return timeout_error("", "NCCL is not done; a rank has not come, or is stuck", deadline);
     }
     if (const Result<void> good = fate.check(); !good) return good;
   }

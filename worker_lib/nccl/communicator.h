@@ -75,23 +75,35 @@ struct NcclCommunicatorOptions {
   Duration abort_grace{};    // of the destructor
 };
 
-struct NcclEndingState;
-
 // NcclEnding: communicators that are being aborted, each on its own thread.
 class NcclEnding {
  public:
   // Waits until none of their work runs on the device. Returns false if that takes longer.
-  bool wait_until_quiet(Duration allowed);
+  bool wait_until_quiet(Duration allowed) { return wait(not_quiet_, allowed); }
   // Waits until NCCL has freed them.
-  bool wait_until_over(Duration allowed);
+  bool wait_until_over(Duration allowed) { return wait(not_over_, allowed); }
 
  private:
   friend class NcclCommunicator;
-  std::shared_ptr<NcclEndingState> state_;
+  void lower(int& count) {
+    const std::lock_guard lock(mutex_);
+    --count;
+    changed_.notify_all();
+  }
+  bool wait(const int& count, Duration allowed) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, allowed, [&] { return count == 0; });
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int not_quiet_ = 0;  // communicators
+  int not_over_ = 0;
 };
 
 class NcclCommunicator {
  public:
+  using Communicators = std::span<NcclCommunicator* const>;  // of one group
   // Forms a communicator; collective. It uses the current device. The store is used only during
   // the call, and may be null in a world of one.
   static Result<std::unique_ptr<NcclCommunicator>> form(const NcclApi& api, Store* store,
@@ -114,8 +126,7 @@ class NcclCommunicator {
   // Runs `issue`, which makes NCCL calls on these communicators of one group. Returns when NCCL
   // has put their work on the stream. After a failure: returns that failure.
   using Issue = std::function<NcclResult()>;
-  static Result<void> launch(std::span<NcclCommunicator* const> on, const Issue& issue,
-                             const Deadline& deadline);
+  static Result<void> launch(Communicators on, const Issue& issue, const Deadline& deadline);
   // For `issue`: returns the handle; null if the communicator has been given up meanwhile.
   NcclComm handle() const;
 
@@ -136,7 +147,7 @@ class NcclCommunicator {
 
   // After a failure: ends NCCL's work on the stream and frees its resources, once. `keep` lives
   // until then; it is memory that kernels may still write to.
-  static NcclEnding abort(std::span<NcclCommunicator* const> all, std::shared_ptr<const void> keep);
+  static std::shared_ptr<NcclEnding> abort(Communicators all, std::shared_ptr<const void> keep);
 
   // Frees the communicator, before the deadline. None of its work is on a stream any more. If a
   // CUDA graph still uses it, it is left to that graph and to the end of the process.
@@ -169,7 +180,6 @@ class NcclCommunicator {
   };
 
   Result<std::vector<NcclUniqueId>> exchange_ids(Store* store, const Deadline& deadline);
-  Result<void> set_id(Store& store, int root, NcclUniqueId& id);
   Result<std::string> await_id(Store& store, int root, const Deadline& deadline) const;
   Result<void> delete_id(Store& store) const;
   Result<void> init(const std::vector<NcclUniqueId>& ids, const Deadline& deadline);
@@ -179,13 +189,12 @@ class NcclCommunicator {
   std::string id_key(int root) const;
   using AsideCall = std::function<NcclResult(NcclComm* made)>;
   Result<NcclResult> call_aside(AsideCall call, const Deadline& deadline);
-  static Result<void> settle(std::span<NcclCommunicator* const> on, NcclResult result,
-                             const Deadline& deadline);
-  static void set_settled(std::span<NcclCommunicator* const> on, bool is_settled);
-  static NcclResult state_of(std::span<NcclCommunicator* const> on);
+  static Result<void> settle(Communicators on, NcclResult result, const Deadline& deadline);
+  static void set_settled(Communicators on, bool is_settled);
+  static NcclResult state_of(Communicators on);
   NcclResult state_now();
   Error nccl_error(NcclResult result) const;
-  std::function<void()> end_of(const std::shared_ptr<NcclEndingState>& state,
+  std::function<void()> end_of(const std::shared_ptr<NcclEnding>& ending,
                                std::shared_ptr<const void> keep);
 
   const NcclApi& api_;

@@ -1,6 +1,5 @@
 // The part of NcclCommunicator that ends it: abort and close.
 #include <algorithm>
-#include <condition_variable>
 
 #include "base/background_thread.h"
 #include "worker_lib/nccl/communicator.h"
@@ -16,35 +15,6 @@ constexpr Duration kRevokePatience = std::chrono::milliseconds(500);
 constexpr Duration kTurnPatience = std::chrono::milliseconds(100);
 // How long close() waits for a communicator that a CUDA graph has captured.
 constexpr Duration kGraphPatience = std::chrono::milliseconds(500);
-
-}  // namespace
-
-struct NcclEndingState {
-  std::mutex mutex;
-  std::condition_variable changed;
-  int not_quiet = 0;
-  int not_over = 0;
-
-  void lower(int NcclEndingState::*count) {
-    const std::lock_guard lock(mutex);
-    --(this->*count);
-    changed.notify_all();
-  }
-  bool wait(int NcclEndingState::*count, Duration allowed) {
-    std::unique_lock lock(mutex);
-    return changed.wait_for(lock, allowed, [&] { return this->*count == 0; });
-  }
-};
-
-bool NcclEnding::wait_until_quiet(Duration allowed) {
-  return !state_ || state_->wait(&NcclEndingState::not_quiet, allowed);
-}
-
-bool NcclEnding::wait_until_over(Duration allowed) {
-  return !state_ || state_->wait(&NcclEndingState::not_over, allowed);
-}
-
-namespace {
 
 // Revokes the communicator and returns whether none of its work is on the device any more. NCCL
 // accepts this only if its last call succeeded; otherwise it would crash.
@@ -69,7 +39,7 @@ bool is_revoked(const NcclApi& api, NcclComm comm) {
 // nothing to end. The abort also ends a call in which another thread is stuck; the result of
 // that call is freed after it. The part of a split that was given up, or that failed, must be
 // freed after this communicator.
-std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEndingState>& state,
+std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEnding>& ending,
                                                std::shared_ptr<const void> keep) {
   NcclComm comm = nullptr;
   std::shared_ptr<Aside> aside;
@@ -82,10 +52,10 @@ std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEndingS
     enrolled_.clear();
   }
   if (!comm && !aside) return nullptr;
-  return [&api = api_, fate = abort_state_, comm, aside, may_revoke, state, keep] {
+  return [&api = api_, fate = abort_state_, comm, aside, may_revoke, ending, keep] {
     const bool is_free = fate->wait_until_left(kTurnPatience);
     const bool is_quiet = comm && may_revoke && is_free && is_revoked(api, comm);
-    if (is_quiet) state->lower(&NcclEndingState::not_quiet);
+    if (is_quiet) ending->lower(ending->not_quiet_);
     if (comm) api.comm_abort(comm);
     if (aside) {
       // An init that blocks has written its handle before.
@@ -94,8 +64,8 @@ std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEndingS
       aside->wait(kLongestTimeout);
       if (const NcclComm made = aside->take(); made && made != forming) api.comm_abort(made);
     }
-    if (!is_quiet) state->lower(&NcclEndingState::not_quiet);
-    state->lower(&NcclEndingState::not_over);
+    if (!is_quiet) ending->lower(ending->not_quiet_);
+    ending->lower(ending->not_over_);
   };
 }
 
@@ -103,10 +73,9 @@ std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEndingS
 // can take long, or forever when a peer is gone. A thread that is stuck in the driver is
 // abandoned, because nothing can end it. A communicator that was revoked is quiet before it is
 // freed.
-NcclEnding NcclCommunicator::abort(std::span<NcclCommunicator* const> all,
-                                   std::shared_ptr<const void> keep) {
-  NcclEnding ending;
-  ending.state_ = std::make_shared<NcclEndingState>();
+std::shared_ptr<NcclEnding> NcclCommunicator::abort(Communicators all,
+                                                    std::shared_ptr<const void> keep) {
+  auto ending = std::make_shared<NcclEnding>();
   struct Action {
     const NcclApi& api;
     int device;
@@ -114,10 +83,10 @@ NcclEnding NcclCommunicator::abort(std::span<NcclCommunicator* const> all,
   };
   std::vector<Action> actions;
   for (NcclCommunicator* one : all) {
-    std::function<void()> run = one->end_of(ending.state_, keep);
+    std::function<void()> run = one->end_of(ending, keep);
     if (!run) continue;
-    ++ending.state_->not_quiet;
-    ++ending.state_->not_over;
+    ++ending->not_quiet_;
+    ++ending->not_over_;
     actions.push_back({one->api_, one->device_, std::move(run)});
   }
   for (const Action& action : actions) {
@@ -174,7 +143,7 @@ void NcclCommunicator::close(const Deadline& deadline) {
 
 NcclCommunicator::~NcclCommunicator() {
   NcclCommunicator* const self[] = {this};
-  abort(self, nullptr).wait_until_over(options_.abort_grace);
+  abort(self, nullptr)->wait_until_over(options_.abort_grace);
 }
 
 }  // namespace ddprun

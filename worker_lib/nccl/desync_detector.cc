@@ -17,7 +17,7 @@ std::optional<std::string> DesyncDetector::look(TimePoint now, bool has_moved, c
   if (has_moved) moved_at_ = now;
   if (now - looked_at_ < kLookInterval) return std::nullopt;
   looked_at_ = now;
-  std::vector<std::optional<CallNote>> notes = sight.read(Duration::zero());
+  CallNotes notes = sight.read(Duration::zero());
   std::optional<std::string> seen = find_disagreement(notes);
   // The message is a table of all ranks' calls, so the notes of other nodes are needed, too.
   if (seen || is_suspected_ || asks(now, notes, sight)) {
@@ -30,8 +30,7 @@ std::optional<std::string> DesyncDetector::look(TimePoint now, bool has_moved, c
   return is_believed ? seen : std::nullopt;
 }
 
-bool DesyncDetector::asks(TimePoint now, const std::vector<std::optional<CallNote>>& notes,
-                          const Sight& sight) const {
+bool DesyncDetector::asks(TimePoint now, const CallNotes& notes, const Sight& sight) const {
   const Duration stuck = now - moved_at_;
   const Duration since = now - asked_at_;
   const auto first = std::ranges::find_if(notes, [](const auto& note) { return note.has_value(); });

@@ -35,9 +35,9 @@ class DesyncDetector {
 
   struct Sight {
     // Returns the notes of all ranks. patience: see CpuGroup::notes().
-    std::function<std::vector<std::optional<CallNote>>(Duration patience)> read;
+    std::function<CallNotes(Duration patience)> read;
     // See CollectiveLog.
-    std::function<bool(std::span<const std::optional<CallNote>>)> awaits_unseen;
+    std::function<bool(CallNotesView)> awaits_unseen;
   };
   // Returns the disagreement of the ranks, if there is one. Call it every few tens of
   // milliseconds while a call is in flight. has_moved: since the last look a call has ended, or
@@ -45,8 +45,7 @@ class DesyncDetector {
   std::optional<std::string> look(TimePoint now, bool has_moved, const Sight& sight);
 
  private:
-  bool asks(TimePoint now, const std::vector<std::optional<CallNote>>& notes,
-            const Sight& sight) const;
+  bool asks(TimePoint now, const CallNotes& notes, const Sight& sight) const;
 
   const int rank_;
   TimePoint moved_at_;   // when has_moved was last true

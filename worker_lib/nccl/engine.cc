@@ -56,7 +56,7 @@ NcclEngine::~NcclEngine() {
   if (watcher_.joinable()) watcher_.join();
   call_back();
   const Deadline patience(options_.abort_grace);
-  for (NcclEnding& one : endings_) one.wait_until_over(patience.remaining());
+  for (const auto& one : endings_) one->wait_until_over(patience.remaining());
   memory_->end();
   for (const auto& lane : lanes_) {
     const DeviceGuard guard(api_, lane->device);
@@ -82,8 +82,7 @@ Result<void> NcclEngine::drain(const Deadline& deadline) {
       oldest = (*busy)->in_flight.front().first;
     }
     if (deadline.passed()) {
-      return timeout_error("", words_of(oldest->call()) + " is not complete", deadline.waited(),
-                           deadline.allowed());
+      return timeout_error("", words_of(oldest->call()) + " is not complete", deadline);
     }
     pause.take();
   }
@@ -136,7 +135,7 @@ void NcclEngine::stop(const std::shared_ptr<NcclWork>& begun) {
   for (const auto& work : doomed) work->doom(*keep);
   endings_.push_back(NcclCommunicator::abort(all, keep));
   const Deadline patience(options_.stop_grace);
-  for (NcclEnding& one : endings_) one.wait_until_quiet(patience.remaining());
+  for (const auto& one : endings_) one->wait_until_quiet(patience.remaining());
   ending.unlock();
   const Error first = *abort_state_->failure();
   for (const auto& work : doomed) work->fail(first);
@@ -158,7 +157,7 @@ Result<void> NcclEngine::may_begin(const NcclCall& what) {
   const Result<void> good = abort_state_->check();
   if (good) return {};
   // A failure that the peers found while nothing was in flight is reported here first.
-  end(Error(good.error()).within("nccl group"));
+  end(good.error().within("nccl group"));
   return group_finished(words_of(what), *abort_state_->failure());
 }
 
@@ -172,7 +171,7 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::launch(NcclIssue issue, CallOption
   const DeviceGuard guard(api_, issue.device);
   const Result<bool> captured = is_captured(issue);
   if (!captured && captured.error().kind == ErrorKind::kUnsupported) {
-    return Error(captured.error()).within(words_of(issue.what));
+    return captured.error().within(words_of(issue.what));
   }
   std::shared_ptr<NcclWork> work;
   Result<std::shared_ptr<NcclWork>> done =
@@ -461,7 +460,7 @@ Result<void> NcclEngine::monitored_barrier(CallOptions call) {
   }
   const Result<void> passed = peers_->barrier(call.timeout);
   if (passed) return {};
-  const Error error = Error(passed.error()).within(what.name);
+  const Error error = passed.error().within(what.name);
   end(error);
   return error;
 }
@@ -471,7 +470,7 @@ Result<void> NcclEngine::monitored_barrier(CallOptions call) {
 // The ranks tell each other the result: a part that only some of them have is useless.
 Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, CallOptions call) {
   if (const Result<void> good = abort_state_->check(); !good) {
-    return Error(good.error()).within("nccl group");
+    return good.error().within("nccl group");
   }
   Lane* const first = lanes_.empty() ? nullptr : lanes_[0].get();
   if (!first || !first->communicator || !first->communicator->can_split()) {
@@ -481,7 +480,7 @@ Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, Call
   const DeviceGuard guard(api_, first->device);
   // NCCL may deadlock when it splits a communicator with outstanding calls.
   if (const Result<void> drained = drain(deadline); !drained) {
-    const Error error = Error(drained.error()).within("split");
+    const Error error = drained.error().within("split");
     end(error);
     return error;
   }
@@ -491,7 +490,7 @@ Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, Call
     end(error);
     return error;
   }
-  std::vector<char> failed(static_cast<std::size_t>(options_.world_size), part ? 0 : 1);
+  std::vector<char> failed(options_.world_size, part ? 0 : 1);
   if (peers_ && options_.world_size > 1) {
     const char mine = part ? 0 : 1;
     std::vector<WritableBytes> all;
@@ -499,14 +498,14 @@ Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, Call
     const ReadableBytes own[] = {{&mine, 1}};
     const Result<void> told = peers_->all_gather(own, all, deadline.remaining());
     if (!told) {
-      end(Error(told.error()).within("split"));
-      return Error(told.error()).within("split");
+      end(told.error().within("split"));
+      return told.error().within("split");
     }
   }
   if (!part) return part.error();
   std::vector<int> others;
   for (int rank = 0; rank < options_.world_size; ++rank) {
-    if (failed[static_cast<std::size_t>(rank)] != 0) others.push_back(rank);
+    if (failed[rank] != 0) others.push_back(rank);
   }
   if (!others.empty()) {
     return Error{.kind = ErrorKind::kSystem,

@@ -25,7 +25,6 @@
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -193,7 +192,7 @@ class NcclEngine {
   std::uint64_t calls_ = 0;  // messages included
 
   std::mutex ending_;  // held while the group ends
-  std::vector<NcclEnding> endings_;
+  std::vector<std::shared_ptr<NcclEnding>> endings_;
   std::weak_ptr<std::vector<torch::Tensor>> kept_;  // by aborts that have not ended
 
   std::mutex mutex_;  // guards the following; never held while NCCL or CUDA is called

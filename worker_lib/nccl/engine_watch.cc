@@ -113,7 +113,7 @@ Result<void> NcclEngine::inspect() {
   }
   // First, because peers that noticed the same failure have told this rank.
   if (const Result<void> good = abort_state_->check(); !good) {
-    return Error(good.error()).within("nccl group");
+    return good.error().within("nccl group");
   }
   if (late) return deadline_passed(late->call, late->deadline);
   for (NcclCommunicator* one : all) {
@@ -134,8 +134,7 @@ Error NcclEngine::deadline_passed(const NcclCall& call, const Deadline& deadline
   int first = -1;
   std::string who = who_is_missing(call, first);
   if (who.empty()) who = "a rank has not come, or is not done";
-  Error error = timeout_error(words_of(call), "it is not complete; " + who, deadline.waited(),
-                              deadline.allowed());
+  Error error = timeout_error(words_of(call), "it is not complete; " + who, deadline);
   error.peer_rank = first;
   return error;
 }
@@ -145,10 +144,10 @@ std::string NcclEngine::who_is_missing(const NcclCall& call, int& first) {
   if (options_.world_size == 1) return "a device is stuck, or slow";
   if (call.collective == 0) return whose_ends_are_missing(call, first);
   if (!peers_ || !options_.compare_calls) return {};
-  std::vector<std::optional<CallNote>> notes = read_notes(*peers_, kNotePatience);
+  CallNotes notes = read_notes(*peers_, kNotePatience);
   {
     const std::lock_guard lock(mutex_);
-    notes[static_cast<std::size_t>(options_.rank)] = read_note(collective_log_.note());
+    notes[options_.rank] = read_note(collective_log_.note());
   }
   const MissingRanks missing = find_missing(call.collective, notes);
   if (missing.ranks.empty()) return "all ranks have come, but a device is stuck, or slow";
@@ -165,7 +164,7 @@ std::string NcclEngine::whose_ends_are_missing(const NcclCall& call, int& first)
     messages = collective_log_.messages_of(call.number);
   }
   const bool are_shown = peers_ && options_.compare_calls;
-  std::vector<std::optional<CallNote>> notes(static_cast<std::size_t>(options_.world_size));
+  CallNotes notes(options_.world_size);
   if (are_shown) notes = read_notes(*peers_, kNotePatience);
   const MissingEnds missing = find_missing_ends(messages, options_.rank, notes);
   if (missing.ranks.empty()) return "all other ends have come, but a device is stuck, or slow";
@@ -216,7 +215,7 @@ Result<void> NcclEngine::compare_logs(bool was_idle) {
   const DesyncDetector::Sight sight{
       .read = [this](Duration patience) { return read_notes(*peers_, patience); },
       .awaits_unseen =
-          [this](std::span<const std::optional<CallNote>> notes) {
+          [this](CallNotesView notes) {
             const std::lock_guard lock(mutex_);
             return collective_log_.awaits_unseen(notes);
           }};

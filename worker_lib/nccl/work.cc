@@ -42,8 +42,8 @@ void NcclWork::wait(std::optional<Duration> timeout) {
   NcclPause pause;
   while (!value_or_throw(poll())) {
     if (deadline.passed()) {
-      throw to_dist_error(timeout_error("wait for " + to_text(call_), "it is not complete",
-                                        deadline.waited(), deadline.allowed()));
+      throw to_dist_error(
+          timeout_error("wait for " + to_text(call_), "it is not complete", deadline));
     }
     pause.take();
   }

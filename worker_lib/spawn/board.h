@@ -69,7 +69,7 @@ struct SpawnBoard {
 class SharedSpawnBoard {
  public:
   static Result<SharedSpawnBoard> make(int ranks) {
-    const std::size_t bytes = kRanksAt + static_cast<std::size_t>(ranks) * sizeof(SpawnBoard::Rank);
+    const std::size_t bytes = kRanksAt + ranks * sizeof(SpawnBoard::Rank);
     void* const memory =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return system_error("share memory with the ranks", errno);

@@ -1,6 +1,5 @@
 #include "worker_lib/spawn/monitor.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -10,9 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <exception>
+#include <filesystem>
 #include <memory>
-#include <optional>
 #include <set>
 #include <utility>
 #include <vector>
@@ -22,6 +20,7 @@
 #include "base/pidfd.h"
 #include "base/poll_until.h"
 #include "base/process_tree.h"
+#include "base/small_file.h"
 #include "base/write_all.h"
 #include "worker_lib/spawn/core/watch.h"
 #include "worker_lib/store/hosted_store.h"
@@ -32,16 +31,9 @@ namespace {
 // Closes descriptors inherited from the program. Otherwise the monitor would keep the program's
 // files and pipes open, and their readers would not see the end of file.
 void close_all_but(const std::vector<int>& kept) {
-  DIR* const directory = opendir("/proc/self/fd");
-  if (!directory) return;
-  std::vector<int> found;
-  while (const dirent* entry = readdir(directory)) {
-    const auto fd = parse_number<int>(entry->d_name);
-    if (fd && *fd != dirfd(directory) && *fd > STDERR_FILENO) found.push_back(*fd);
-  }
-  closedir(directory);
-  for (const int fd : found) {
-    if (std::ranges::count(kept, fd) == 0) close(fd);
+  for (const std::filesystem::path& open : entries_of("/proc/self/fd")) {
+    const auto fd = parse_number<int>(open.filename().native());
+    if (fd && *fd > STDERR_FILENO && std::ranges::count(kept, *fd) == 0) close(*fd);
   }
 }
 
@@ -97,7 +89,7 @@ class Monitor {
     const pid_t pid = fork();
     if (pid < 0) return system_error(doing, errno);
     if (pid == 0) be_rank(rank, monitor);
-    ranks_[static_cast<std::size_t>(rank)].pid = pid;
+    ranks_[rank].pid = pid;
     pidfds_.push_back(pidfd_of(pid));
     return pidfds_.back().valid() ? Result<void>() : system_error(doing, errno);
   }
@@ -168,7 +160,7 @@ class Monitor {
       rank->wait_status = status;
       rank->ended = true;
       const auto number = rank - ranks_.begin();
-      pidfds_[static_cast<std::size_t>(number)].reset();
+      pidfds_[number].reset();
       act(watch_.on_end(static_cast<int>(number), end_of(*rank), BootClock::now()));
     }
   }

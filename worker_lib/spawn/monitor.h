@@ -18,7 +18,6 @@
 #include <signal.h>
 
 #include <functional>
-#include <string>
 
 #include "base/clock.h"
 #include "base/pipe.h"

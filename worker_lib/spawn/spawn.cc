@@ -122,7 +122,7 @@ int run_rank(Rank rank, const SpawnPlace& place, const std::function<void(int)>&
 // --- how the ranks ended
 
 SpawnError describe(int rank, std::span<const SpawnBoard::Rank> ranks) {
-  const SpawnBoard::Rank& one = ranks[static_cast<std::size_t>(rank)];
+  const SpawnBoard::Rank& one = ranks[rank];
   std::string what = "spawn: rank " + std::to_string(rank) + " of " + std::to_string(ranks.size());
   SpawnError::Facts facts{.kind = DistError::Kind::kPeerLost,
                           .peer_rank = rank,
@@ -203,9 +203,7 @@ void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPl
   monitor = fork();
   const int fork_errno = errno;
   if (monitor == 0) {
-    const auto run = [&](int rank) {
-      return run_rank(Rank(rank), place, fn, board.ranks()[static_cast<std::size_t>(rank)]);
-    };
+    const auto run = [&](int rank) { return run_rank(Rank(rank), place, fn, board.ranks()[rank]); };
     be_monitor({.board = board,
                 .listener = std::move(listener),
                 .orders = std::move(orders),

@@ -59,7 +59,7 @@ Result<std::unique_ptr<HostedStore>> HostedStore::start(Listener listener) {
     impl->server->start();
     const Result<void> started =
         start_thread(impl->thread, "ddprun-store", [&io = impl->io] { io.run(); });
-    if (!started) return Error(started.error()).within(doing);
+    if (!started) return started.error().within(doing);
     return std::unique_ptr<HostedStore>(new HostedStore(std::move(impl)));
   } catch (const std::exception& thrown) {  // from Asio, if there are no descriptors
     return Error{.kind = ErrorKind::kSystem, .doing = doing, .cause = thrown.what()};

@@ -72,10 +72,9 @@ Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
   std::string version;
   std::string port;
   StoreAddress address;
-  std::getline(lines, version);
-  std::getline(lines, address.address.host);
-  std::getline(lines, port);
-  std::getline(lines, address.token);
+  for (std::string* const line : {&version, &address.address.host, &port, &address.token}) {
+    std::getline(lines, *line);
+  }
   const auto number = parse_number<std::uint16_t>(port);
   if (!lines || version != kVersion || !number || address.token.empty()) {
     return not_an_init_file(path);

@@ -234,13 +234,13 @@ class WorldStore::Opening {
     const std::string doing = "host the store at " + to_text(plan_.address);
     const auto host =
         listening_host(plan_.address, std::min(deadline_.remaining(), kLookUpPatience));
-    if (!host) return Error(host.error()).within(doing);
+    if (!host) return host.error().within(doing);
     std::string why_not = plan_.address.host + " is not an address of this host";
     if (*host) {
       Result<Listener> listener = listen_tcp(HostPort{.host = **host, .port = plan_.address.port});
       if (listener) return host_at(std::move(*listener));
       if (listener.error().sys_errno != EADDRINUSE) {
-        return Error(listener.error()).within("rank 0 hosts the store");
+        return listener.error().within("rank 0 hosts the store");
       }
       why_not = "the port is taken";
     }
@@ -278,7 +278,7 @@ class WorldStore::Opening {
     const Result<std::string> host = own_address();
     if (!host) return host.error();
     Result<Listener> listener = listen_tcp(*host, plan_.env.ports);
-    if (!listener) return Error(listener.error()).within("rank 0 hosts the store");
+    if (!listener) return listener.error().within("rank 0 hosts the store");
     return host_at(std::move(*listener));
   }
 
@@ -382,7 +382,7 @@ class WorldStore::Opening {
     if (!text) {
       Error error = text.error();
       if (error.kind != ErrorKind::kTimeout) return error;
-      error = timeout_error(doing, "rank 0 did not come", deadline_.waited(), deadline_.allowed());
+      error = timeout_error(doing, "rank 0 did not come", deadline_);
       error.peer_rank = 0;
       return error;
     }
@@ -414,7 +414,7 @@ class WorldStore::Opening {
     if (!options_.local_address) return likely_local_address(own);
     Result<std::string> found = find_local_address(
         *options_.local_address, own, std::min(deadline_.remaining(), kLookUpPatience));
-    if (!found) return Error(found.error()).within("InitOptions::local_address");
+    if (!found) return found.error().within("InitOptions::local_address");
     return found;
   }
 

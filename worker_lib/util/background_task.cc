@@ -4,39 +4,48 @@
 
 namespace ddprun {
 
-BackgroundTask::~BackgroundTask() {
-  if (!thread_.joinable()) return;
+TaskQueue::~TaskQueue() {
   {
     const std::lock_guard lock(mutex_);
     closing_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
-void BackgroundTask::begin(std::function<void()> task) {
-  if (!thread_.joinable() && !start_thread(thread_, name_, [this] { run(); })) return task();
+Result<void> TaskQueue::start() {
+  if (thread_.joinable()) return {};
+  return start_thread(thread_, name_, [this] { run(); });
+}
+
+void TaskQueue::post(std::function<void()> task) {
   {
-    const std::lock_guard lock(mutex_);
-    task_ = std::move(task);
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return waiting_.size() < most_waiting_; });
+    waiting_.push_back(std::move(task));
   }
   changed_.notify_all();
 }
 
-void BackgroundTask::join() {
+void TaskQueue::await_idle(Duration patience) {
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return !task_; });
+  changed_.wait_for(lock, patience, [this] { return waiting_.empty() && !is_busy_; });
 }
 
-void BackgroundTask::run() {
+void TaskQueue::run() {
   std::unique_lock lock(mutex_);
-  for (;;) {
-    changed_.wait(lock, [&] { return closing_ || task_; });
-    if (!task_) return;
+  while (true) {
+    changed_.wait(lock, [this] { return !waiting_.empty() || closing_; });
+    if (waiting_.empty()) return;
+    std::function<void()> task = std::move(waiting_.front());
+    waiting_.pop_front();
+    is_busy_ = true;
     lock.unlock();
-    task_();
+    changed_.notify_all();
+    task();
+    task = nullptr;
     lock.lock();
-    task_ = nullptr;
+    is_busy_ = false;
     changed_.notify_all();
   }
 }

@@ -37,7 +37,7 @@ std::string callstack() {
   std::string text = "Traceback (most recent call last):\n";
   for (int i = count - 1; i > 0; --i) {
     Dl_info info{};
-    void* const address = addresses[static_cast<std::size_t>(i)];
+    void* const address = addresses[i];
     if (dladdr(address, &info) == 0 || !info.dli_fname) continue;
     const auto offset =
         static_cast<const char*>(address) - static_cast<const char*>(info.dli_fbase);

@@ -1,22 +1,36 @@
 #include "worker_lib/util/public_error.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace ddprun {
 
+namespace {
+
+struct Kinds {
+  ErrorKind internal;
+  DistError::Kind shown;
+};
+// Of several internal kinds with one public kind, the first is the one to convert back to.
+constexpr Kinds kKinds[] = {
+    {ErrorKind::kInvalidArgument, DistError::Kind::kInvalidArgument},
+    {ErrorKind::kTimeout, DistError::Kind::kTimeout},
+    {ErrorKind::kConnection, DistError::Kind::kConnection},
+    {ErrorKind::kProtocol, DistError::Kind::kConnection},
+    {ErrorKind::kPeerLost, DistError::Kind::kPeerLost},
+    {ErrorKind::kStopped, DistError::Kind::kStopped},
+    {ErrorKind::kCorrupt, DistError::Kind::kCorrupt},
+    {ErrorKind::kUnsupported, DistError::Kind::kUnsupported},
+    {ErrorKind::kSystem, DistError::Kind::kSystem},
+    {ErrorKind::kNotFound, DistError::Kind::kSystem},
+    {ErrorKind::kResource, DistError::Kind::kSystem},
+};
+
+}  // namespace
+
 DistError::Kind public_kind(ErrorKind kind) {
-  switch (kind) {
-    case ErrorKind::kInvalidArgument: return DistError::Kind::kInvalidArgument;
-    case ErrorKind::kTimeout: return DistError::Kind::kTimeout;
-    case ErrorKind::kConnection:
-    case ErrorKind::kProtocol: return DistError::Kind::kConnection;
-    case ErrorKind::kPeerLost: return DistError::Kind::kPeerLost;
-    case ErrorKind::kStopped: return DistError::Kind::kStopped;
-    case ErrorKind::kCorrupt: return DistError::Kind::kCorrupt;
-    case ErrorKind::kUnsupported: return DistError::Kind::kUnsupported;
-    case ErrorKind::kNotFound:
-    case ErrorKind::kResource:
-    case ErrorKind::kSystem: return DistError::Kind::kSystem;
-  }
-  return DistError::Kind::kSystem;
+  const auto* const found = std::ranges::find(kKinds, kind, &Kinds::internal);
+  return found == std::end(kKinds) ? DistError::Kind::kSystem : found->shown;
 }
 
 DistError to_dist_error(const Error& error) {
@@ -25,19 +39,11 @@ DistError to_dist_error(const Error& error) {
 }
 
 Error from_dist_error(const DistError& thrown, std::string_view doing) {
-  Error error{.kind = ErrorKind::kSystem, .doing = std::string(doing), .cause = thrown.what()};
-  switch (thrown.kind()) {
-    case DistError::Kind::kInvalidArgument: error.kind = ErrorKind::kInvalidArgument; break;
-    case DistError::Kind::kTimeout: error.kind = ErrorKind::kTimeout; break;
-    case DistError::Kind::kConnection: error.kind = ErrorKind::kConnection; break;
-    case DistError::Kind::kPeerLost: error.kind = ErrorKind::kPeerLost; break;
-    case DistError::Kind::kStopped: error.kind = ErrorKind::kStopped; break;
-    case DistError::Kind::kCorrupt: error.kind = ErrorKind::kCorrupt; break;
-    case DistError::Kind::kUnsupported: error.kind = ErrorKind::kUnsupported; break;
-    case DistError::Kind::kSystem: error.kind = ErrorKind::kSystem; break;
-  }
-  error.peer_rank = thrown.peer_rank();
-  return error;
+  const auto* const found = std::ranges::find(kKinds, thrown.kind(), &Kinds::shown);
+  return {.kind = found == std::end(kKinds) ? ErrorKind::kSystem : found->internal,
+          .doing = std::string(doing),
+          .cause = thrown.what(),
+          .peer_rank = thrown.peer_rank()};
 }
 
 }  // namespace ddprun

@@ -4,7 +4,6 @@
 // Pure functions; any thread.
 #pragma once
 
-#include <string>
 #include <string_view>
 #include <type_traits>
 

@@ -172,8 +172,7 @@ class CpuBackendTest : public testing::Test {
   static constexpr CallOptions kAsync{.timeout = seconds(60), .async = true};
 
   EngineRecord engine_;
-  std::unique_ptr<CpuBackend> backend_ =
-      std::make_unique<CpuBackend>(std::make_unique<GatedGroup>(engine_));
+  std::unique_ptr<Backend> backend_ = make_cpu_backend(std::make_unique<GatedGroup>(engine_));
   const torch::Tensor x_ = torch::ones({6}, torch::kFloat64);
 };
 
@@ -339,7 +338,7 @@ TEST_F(CpuBackendTest, AnExceptionThatPassesIsNotHeldUp) {
   engine_.is_open = false;
   EXPECT_THROW(
       {
-        const std::unique_ptr<CpuBackend> ends_here = std::move(backend_);
+        const std::unique_ptr<Backend> ends_here = std::move(backend_);
         ends_here->barrier(kAsync);
         throw std::runtime_error("the training has failed");
       },
@@ -349,8 +348,8 @@ TEST_F(CpuBackendTest, AnExceptionThatPassesIsNotHeldUp) {
 
 TEST_F(CpuBackendTest, DestroyingItAbortsWhatDoesNotGetOverAndFailsItsWorks) {
   engine_.is_open = false;
-  backend_ = std::make_unique<CpuBackend>(std::make_unique<GatedGroup>(engine_),
-                                          std::vector{torch::kCPU}, milliseconds(2));
+  backend_ = make_cpu_backend(std::make_unique<GatedGroup>(engine_), std::vector{torch::kCPU},
+                              milliseconds(2));
   std::vector<Work> works;
   for (int i = 0; i < 5; ++i)
     works.push_back(backend_->all_reduce(list_of_one(x_), {ReduceOp::kSum}, kAsync));

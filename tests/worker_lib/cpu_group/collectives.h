@@ -30,7 +30,7 @@ inline std::size_t bytes_of(const std::string& size, const std::string& letters)
       choose_stage_bytes(layout, choose_tuning({.nodes = layout.node_count()}).stage_bytes);
   if (size == "chunk") return stage / 2 + 4;
   if (size == "chunks") return (ChunkPipeline::kStages + 1) * stage + 4;
-  const SegmentNeeds needs = SharedGroup::segment_needs(layout.local_count(0), layout.world_size());
+  const SegmentNeeds needs = shared_segment_needs(layout.local_count(0), layout.world_size());
   return plan_segment(layout, 0, stage, needs).total + 4;
 }
 

@@ -112,10 +112,9 @@ TEST(LateRequests, OfAGroupOfADeviceWaitForNoStream) {
   const torch::Device device = QueueDevice::install();
   testing_support::RunningStore store;
   testing_support::run_ranks(2, [&](int rank) {
-    ProcessGroup group(
-        std::make_unique<CpuBackend>(form_rank(store.port(), "aa", rank, "world"),
-                                     std::vector<torch::DeviceType>{torch::kPrivateUse1}),
-        device, kPatience);
+    ProcessGroup group(make_cpu_backend(form_rank(store.port(), "aa", rank, "world"),
+                                        std::vector<torch::DeviceType>{torch::kPrivateUse1}),
+                       device, kPatience);
     ASSERT_FALSE(group.takes(torch::kCPU));
     LateRequests wishes(group);
     QueueDevice::close_stream();  // begin() does not wait for the stream

@@ -31,12 +31,12 @@ using testing_support::run_ranks;
 using testing_support::store_of;
 using torch::Tensor;
 
-std::unique_ptr<NcclBackend> world_of_one(const NcclBackendOptions& changed = {},
-                                          std::unique_ptr<CpuGroup> peers = nullptr) {
+std::unique_ptr<Backend> world_of_one(const NcclBackendOptions& changed = {},
+                                      std::unique_ptr<CpuGroup> peers = nullptr) {
   NcclBackendOptions options = changed;
   options.device = torch::kCPU;
   options.close_grace = milliseconds(200);
-  return std::make_unique<NcclBackend>(NcclDouble::api(), nullptr, options, std::move(peers));
+  return BackendFactory(NcclDouble::api()).make(nullptr, options, std::move(peers));
 }
 
 // --- streams
@@ -74,18 +74,19 @@ TEST(NcclBackend, WaitingBlocksTheCallersStreamAndNotTheHost) {
   testing_support::RunningStore store;
   std::latch issued(2);
   run_ranks(2, [&](int rank) {
-    NcclBackend backend(NcclDouble::api(), store_of(store.port()),
-                        {.rank = rank, .world_size = 2, .device = torch::kCPU});
-    backend.barrier(kCall).wait(seconds(30));  // makes the communicator
+    const auto backend =
+        BackendFactory(NcclDouble::api())
+            .make(store_of(store.port()), {.rank = rank, .world_size = 2, .device = torch::kCPU});
+    backend->barrier(kCall).wait(seconds(30));  // makes the communicator
     if (rank == 0) {
-      const Work work = backend.all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+      const Work work = backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
       work.wait();  // rank 1 has not called all_reduce yet
       EXPECT_FALSE(cuda.is_stream_idle());
       issued.count_down();
     } else {
       issued.count_down();
       issued.wait();
-      backend.all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
+      backend->all_reduce(list_of_one(torch::ones({4})), {ReduceOp::kSum}, kCall);
     }
     EXPECT_TRUE(eventually([&] { return cuda.is_stream_idle(); }));
   });
@@ -259,15 +260,15 @@ TEST(NcclBackend, ADeviceThatAnswersNoQuestionEndsTheGroup) {
 
 TEST(NcclBackend, ACallThatThereIsNoMemoryForEndsTheGroup) {
   NcclDouble cuda;
-  NcclBackend backend(NcclDouble::api(), nullptr,
-                      {.rank = 1, .world_size = 4, .device = torch::kCPU});
+  const auto backend = BackendFactory(NcclDouble::api())
+                           .make(nullptr, {.rank = 1, .world_size = 4, .device = torch::kCPU});
   // Four of these tensors overflow the size, and they are not contiguous with each other.
   float memory = 0;
   const auto huge = [&memory] { return torch::from_blob(&memory, {std::int64_t{1} << 59}); };
   const std::vector<Tensor> outputs{huge(), huge(), huge(), huge()};
-  const Work work = backend.all_gather(outputs, list_of_one(huge()), kCall);
+  const Work work = backend->all_gather(outputs, list_of_one(huge()), kCall);
   EXPECT_THAT(failure_of(work).what(), HasSubstr("make room for the tensors of all ranks"));
-  const DistError later = failure_of(backend.barrier(kCall));
+  const DistError later = failure_of(backend->barrier(kCall));
   EXPECT_EQ(later.kind(), DistError::Kind::kStopped);
   EXPECT_THAT(later.what(), HasSubstr("make room for the tensors of all ranks"));
 }

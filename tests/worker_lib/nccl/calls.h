@@ -16,7 +16,7 @@ namespace ddprun {
 
 inline constexpr CallOptions kCall{.timeout = std::chrono::seconds(60), .async = true};
 
-inline Work sum_on(NcclBackend& backend, const torch::Tensor& tensor, CallOptions call = kCall) {
+inline Work sum_on(Backend& backend, const torch::Tensor& tensor, CallOptions call = kCall) {
   return backend.all_reduce(list_of_one(tensor), Reduction{ReduceOp::kSum}, call);
 }
 

@@ -61,14 +61,15 @@ TEST_P(NcclParts, APartBeginsWithACommunicatorThatIsSplitOff) {
     ASSERT_EQ(seed != nullptr, rank != 3);
     EXPECT_EQ(cuda_.count("get_unique_id"), 1);
     if (rank != 3) {
-      NcclBackend part(NcclDouble::api(), nullptr,
-                       {.rank = 2 - rank, .world_size = 3, .device = torch::kCPU}, nullptr,
-                       std::static_pointer_cast<NcclSeed>(seed));
+      const auto part =
+          BackendFactory(NcclDouble::api())
+              .make(nullptr, {.rank = 2 - rank, .world_size = 3, .device = torch::kCPU}, nullptr,
+                    seed);
       const Tensor tensor = torch::full({4}, static_cast<float>(rank));
-      part.broadcast(list_of_one(tensor), 0, kCall).wait(seconds(30));
+      part->broadcast(list_of_one(tensor), 0, kCall).wait(seconds(30));
       EXPECT_EQ(tensor[0].item<float>(), 2);
       // The parent group keeps working.
-      sum_on(part, tensor).wait(seconds(30));
+      sum_on(*part, tensor).wait(seconds(30));
     }
     sum_on(*all, torch::ones({4})).wait(seconds(30));
   });
@@ -153,9 +154,9 @@ TEST_P(NcclParts, APartThatNobodyUsesIsClosedWithItsGroup) {
     sum_on(*all, torch::ones({4})).wait(seconds(30));
     std::shared_ptr<void> seed;
     all->split_off(0, rank, &seed, kCall).wait();
-    const NcclBackend part(NcclDouble::api(), nullptr,
-                           {.rank = rank, .world_size = 2, .device = torch::kCPU}, nullptr,
-                           std::static_pointer_cast<NcclSeed>(seed));
+    const auto part =
+        BackendFactory(NcclDouble::api())
+            .make(nullptr, {.rank = rank, .world_size = 2, .device = torch::kCPU}, nullptr, seed);
   });
   EXPECT_EQ(cuda_.count("comm_abort"), 0);
   EXPECT_EQ(cuda_.count("comm_destroy"), 4);

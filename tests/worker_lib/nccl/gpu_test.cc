@@ -125,10 +125,10 @@ TEST_F(NcclRanksOnOneGpu, ReduceExchangeAndSplit) {
     backend->split_off(rank < 2 ? 0 : -1, -rank, &seed, kCall).wait();
     ASSERT_EQ(seed != nullptr, rank < 2);
     if (seed) {
-      NcclBackend part(real_nccl_api(), nullptr,
-                       {.rank = 1 - rank, .world_size = 2, .device = kFirstGpu}, nullptr,
-                       std::static_pointer_cast<NcclSeed>(seed));
-      part.broadcast(list_of_one(own), 0, kCall).wait(seconds(60));
+      const auto part = BackendFactory(real_nccl_api())
+                            .make(nullptr, {.rank = 1 - rank, .world_size = 2, .device = kFirstGpu},
+                                  nullptr, seed);
+      part->broadcast(list_of_one(own), 0, kCall).wait(seconds(60));
       EXPECT_EQ(own[0].item<float>(), 1);
     }
     const Tensor shared = backend->shared_empty({1000}, torch::kFloat32);

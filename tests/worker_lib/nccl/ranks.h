@@ -18,7 +18,7 @@ class NcclRanks {
 
   // Fills in the options' rank, world and device. Every two ranks are a node, so traffic
   // between nodes is tested, too.
-  std::unique_ptr<NcclBackend> make(int rank, int size, NcclBackendOptions options = {}) {
+  std::unique_ptr<Backend> make(int rank, int size, NcclBackendOptions options = {}) {
     complete(rank, size, options);
     const auto store = connect();
     auto peers = value_or_throw(CpuGroup::form(*store, {.rank = Rank(rank),
@@ -26,13 +26,13 @@ class NcclRanks {
                                                         .node_id = std::to_string(rank / 2),
                                                         .name = options.name + "/peers",
                                                         .timeout = testing_support::kPatience}));
-    return std::make_unique<NcclBackend>(api_, store, options, std::move(peers));
+    return BackendFactory(api_).make(store, options, std::move(peers));
   }
 
   // Makes a backend without a group of peers.
-  std::unique_ptr<NcclBackend> make_alone(int rank, int size, NcclBackendOptions options = {}) {
+  std::unique_ptr<Backend> make_alone(int rank, int size, NcclBackendOptions options = {}) {
     complete(rank, size, options);
-    return std::make_unique<NcclBackend>(api_, connect(), options);
+    return BackendFactory(api_).make(connect(), options);
   }
 
   std::shared_ptr<Store> connect() { return testing_support::store_of(store_.port()); }

@@ -52,7 +52,9 @@ class WatchedStore final : public Store {
 class StoreInTurns : public testing::Test {
  protected:
   testing_support::RunningStore server_;
-  LockedStore store_{std::make_shared<WatchedStore>(testing_support::store_of(server_.port()))};
+  const std::shared_ptr<Store> owned_ =
+      locked_store(std::make_shared<WatchedStore>(testing_support::store_of(server_.port())));
+  Store& store_ = *owned_;
 };
 
 TEST_F(StoreInTurns, WhoWaitsForAKeyDoesNotKeepOthersFromSettingIt) {

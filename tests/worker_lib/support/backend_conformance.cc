@@ -90,9 +90,9 @@ std::unique_ptr<CpuGroup> World::form_cpu_group(int rank, Store& store) const {
 }
 
 std::unique_ptr<Backend> CpuWorld::form_backend(int rank, std::shared_ptr<Store> store) {
-  return std::make_unique<CpuBackend>(form_cpu_group(rank, *store),
-                                      std::vector<torch::DeviceType>{device.type()},
-                                      /*close_grace=*/std::chrono::milliseconds(300));
+  return make_cpu_backend(form_cpu_group(rank, *store),
+                          std::vector<torch::DeviceType>{device.type()},
+                          /*close_grace=*/std::chrono::milliseconds(300));
 }
 
 std::unique_ptr<Backend> NcclWorld::form_backend(int rank, std::shared_ptr<Store> store) {

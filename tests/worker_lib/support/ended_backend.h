@@ -111,7 +111,7 @@ inline void run_with_ends(int size,
     bool has_ended = false;
     ProcessGroup group(
         std::make_unique<EndedBackend>(
-            std::make_unique<CpuBackend>(form_rank(
+            make_cpu_backend(form_rank(
                 store.port(), std::string(static_cast<std::size_t>(size), 'a'), rank, "world")),
             has_ended, how),
         torch::kCPU, kPatience);

@@ -18,6 +18,9 @@ namespace ddprun {
 
 using ReadableBytes = std::span<const char>;
 using WritableBytes = std::span<char>;
+// The memory of a list of tensors.
+using ReadableList = std::span<const ReadableBytes>;
+using WritableList = std::span<const WritableBytes>;
 
 // Returns a list of one element, which must outlive it.
 template <class Byte>
@@ -59,8 +62,7 @@ class Scattered {
       visit(one_.data() + range.begin, std::size_t{0}, range.size());
       return;
     }
-    auto at = static_cast<std::size_t>(std::ranges::upper_bound(begins_, range.begin) -
-                                       begins_.begin() - 1);
+    std::size_t at = std::ranges::upper_bound(begins_, range.begin) - begins_.begin() - 1;
     for (std::size_t done = 0; done < range.size(); ++at) {
       const std::size_t from = range.begin + done - begins_[at];
       const std::size_t bytes = std::min(many_[at].size() - from, range.size() - done);

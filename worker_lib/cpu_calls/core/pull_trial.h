@@ -62,9 +62,7 @@ class PullTrial {
     Duration staged = Duration::max();
     bool settled_for_pulling = false;
   };
-  static std::size_t place_of(std::size_t bytes) {
-    return static_cast<std::size_t>(std::bit_width(bytes));
-  }
+  static std::size_t place_of(std::size_t bytes) { return std::bit_width(bytes); }
   const Class& class_of(std::size_t bytes) const { return classes_[place_of(bytes)]; }
   Class& class_of(std::size_t bytes) { return classes_[place_of(bytes)]; }
 

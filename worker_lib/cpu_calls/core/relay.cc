@@ -25,7 +25,7 @@ Relay relay_in_tree(int node, int nodes) {
 }
 
 bool tree_is_shorter(std::size_t chunks, int nodes) {
-  const auto depth = static_cast<std::size_t>(std::bit_width(static_cast<unsigned>(nodes - 1)));
+  const std::size_t depth = std::bit_width(static_cast<unsigned>(nodes - 1));
   return chunks * depth + 2 < chunks + static_cast<std::size_t>(nodes);
 }
 

@@ -7,13 +7,12 @@
 namespace ddprun {
 
 Range NodeLayout::lane_positions(int lane) const {
-  const std::size_t first = static_cast<std::size_t>(lane) * nodes.size();
+  const std::size_t first = lane * nodes.size();
   return {group_begin_[first], group_begin_[first + nodes.size()]};
 }
 
 Range NodeLayout::lane_positions(int lane, int node) const {
-  const std::size_t group =
-      static_cast<std::size_t>(lane) * nodes.size() + static_cast<std::size_t>(node);
+  const std::size_t group = lane * nodes.size() + node;
   return {group_begin_[group], group_begin_[group + 1]};
 }
 

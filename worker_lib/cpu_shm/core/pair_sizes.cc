@@ -36,10 +36,10 @@ PairSizes PairSizes::from_tables(const std::vector<std::uint64_t>& tables, std::
 }
 
 std::size_t pair_slots(const NodeLayout& layout) {
-  const auto world = static_cast<std::size_t>(layout.world_size());
+  const std::size_t world = layout.world_size();
   std::size_t most = 0;
   for (int node = 0; node < layout.node_count(); ++node) {
-    const std::size_t elsewhere = world - static_cast<std::size_t>(layout.local_count(node));
+    const std::size_t elsewhere = world - layout.local_count(node);
     for (int lane = 0; lane < layout.lanes; ++lane) {
       most = std::max(most, elsewhere * layout.lane_positions(lane, node).size());
     }

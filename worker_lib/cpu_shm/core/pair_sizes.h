@@ -22,9 +22,7 @@ class PairSizes {
   // rank, and then the bytes that it expects from each rank.
   static PairSizes from_tables(const std::vector<std::uint64_t>& tables, std::size_t ranks);
 
-  std::size_t of(int from, int to) const {
-    return world_ == 0 ? even_ : sent_[static_cast<std::size_t>(from) * world_ + to];
-  }
+  std::size_t of(int from, int to) const { return world_ == 0 ? even_ : sent_[from * world_ + to]; }
   std::size_t largest() const { return largest_; }
   bool is_even() const { return smallest_ == largest_; }
 

@@ -16,8 +16,7 @@ std::size_t to_pages(std::size_t bytes) { return (bytes + kPage - 1) / kPage * k
 }  // namespace
 
 std::size_t SegmentLayout::stage(int local, std::size_t chunk) const {
-  const std::size_t index =
-      static_cast<std::size_t>(local) * ChunkPipeline::kStages + chunk % ChunkPipeline::kStages;
+  const std::size_t index = local * ChunkPipeline::kStages + chunk % ChunkPipeline::kStages;
   return stages + index * stage_bytes;
 }
 

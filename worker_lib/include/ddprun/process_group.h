@@ -148,12 +148,8 @@ struct GroupIdentity {
 
 class ArgumentCheck;
 class Backend;
-class Deadline;
 class DeviceTypes;
 class WorkerReporter;
-struct CallOptions;
-struct FlightTicket;
-struct NanFound;
 
 class ProcessGroup {
  public:
@@ -316,7 +312,8 @@ class ProcessGroup {
 
  private:
   friend class LongWait;
-  struct Call;
+  class Call;
+  class Exchange;
   // While it lives, calls of other threads are refused.
   struct Leave {
     void operator()(std::atomic<bool>* is_called) const {
@@ -324,44 +321,7 @@ class ProcessGroup {
     }
   };
   using Turn = std::unique_ptr<std::atomic<bool>, Leave>;
-  Turn take_turn(bool is_message);
   ArgumentCheck check_for(const char* call) const;
-  template <class Options>
-  CallOptions how(const ArgumentCheck& check, const Options& options) const;
-  template <class Issue>
-  Work carry_out(const Call& call, Issue issue);
-  template <class Issue>
-  Work carry_out_alone(const Call& call, CallOptions options, Issue issue);
-  std::span<const torch::Tensor> on_root(int root, std::span<const torch::Tensor> tensors) const;
-  std::span<const torch::Tensor> off_root(int root, std::span<const torch::Tensor> tensors) const;
-
-  std::vector<std::int64_t> values_of_all(const Call& call, const char* checking,
-                                          std::int64_t mine);
-  void expect_no_nan(const Call& call);
-  void expect_no_nan_here(const Call& call);
-  std::string name_of(const Call& call) const;
-  [[noreturn]] void refuse_nan(const Call& call, const NanFound& found) const;
-  void expect_agreement(const Call& call);
-  std::string in_group() const;
-
-  Work exchange(const ArgumentCheck& check, const std::vector<torch::Tensor>& outputs,
-                const std::vector<torch::Tensor>& inputs, CallOptions options);
-
-  template <class Body>
-  auto exchange_objects(const char* name, std::optional<Timeout> timeout, Body body);
-  std::vector<std::int64_t> sizes_of_all(std::size_t mine, const Deadline& deadline);
-  std::vector<std::string> all_gather_text(const std::string& bytes, const Deadline& deadline);
-  std::string broadcast_text(const std::string& bytes, int root, const Deadline& deadline);
-  std::vector<std::string> gather_text(const std::string& bytes, int root,
-                                       const Deadline& deadline);
-  std::string scatter_text(const std::vector<std::string>& texts, int root,
-                           const Deadline& deadline);
-  std::vector<torch::Tensor> exchange_bytes(const torch::Tensor& bytes,
-                                            const std::vector<std::int64_t>& outgoing,
-                                            const std::vector<std::int64_t>& incoming,
-                                            const Deadline& deadline);
-  FlightTicket begin(const Call& call);
-  static void keep_record(const Work& work, FlightTicket ticket);
 
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<const DeviceTypes> devices_;  // that the backend serves

@@ -44,7 +44,7 @@ PairBalance& PairBalance::operator+=(const PairBalance& other) {
 
 PairBalance balance_of(int rank, std::span<const std::size_t> sent,
                        std::span<const std::size_t> awaited) {
-  const auto own = static_cast<std::size_t>(rank);
+  const std::size_t own = rank;
   PairBalance balance;
   for (std::size_t to = 0; to < sent.size(); ++to) balance += of_pair(own, to, sent[to]);
   for (std::size_t from = 0; from < awaited.size(); ++from) {
@@ -65,8 +65,8 @@ std::optional<PairExcess> excess_in(const PairBalance& sum, int ranks) {
   if (sum == PairBalance()) return std::nullopt;
   PairExcess excess;
   for (int rank = 0; rank < ranks; ++rank) {
-    const std::uint64_t sender = sender_weight(static_cast<std::size_t>(rank));
-    const std::uint64_t receiver = receiver_weight(static_cast<std::size_t>(rank));
+    const std::uint64_t sender = sender_weight(rank);
+    const std::uint64_t receiver = receiver_weight(rank);
     if (sum.by_pair == sender * sum.by_receiver) {
       excess.from = rank;
       excess.bytes = static_cast<std::int64_t>(sum.by_sender * inverse(sender));

@@ -7,12 +7,11 @@
 
 namespace ddprun {
 
-SpawnWatch::SpawnWatch(int ranks, Duration grace)
-    : grace_(grace), ends_(static_cast<std::size_t>(ranks)), living_(ranks) {}
+SpawnWatch::SpawnWatch(int ranks, Duration grace) : grace_(grace), ends_(ranks), living_(ranks) {}
 
 SpawnWatch::Act SpawnWatch::on_end(int rank, const RankEnd& end, TimePoint now) {
   DDPRUN_ASSERT(!has_ended(rank), "a rank ends once");
-  ends_[static_cast<std::size_t>(rank)] = Ended{.end = end, .as_told = is_as_told(end)};
+  ends_[rank] = Ended{.end = end, .as_told = is_as_told(end)};
   --living_;
   if (!end.well && stage_ == Stage::kRunning) first_failed_ = rank;
   if (living_ == 0) {
@@ -41,7 +40,7 @@ std::optional<int> SpawnWatch::story() const {
   std::optional<int> told = first_failed_;
   // Takes at most as many steps as there are ranks, because some may blame each other.
   for (std::size_t step = 0; told && step < ends_.size(); ++step) {
-    const int peer = ends_[static_cast<std::size_t>(*told)]->end.blamed_peer;
+    const int peer = ends_[*told]->end.blamed_peer;
     if (peer == first_failed_) return first_failed_;
     if (!failed_by_itself(peer)) break;
     told = peer;
@@ -68,7 +67,7 @@ bool SpawnWatch::is_as_told(const RankEnd& end) const {
 
 bool SpawnWatch::failed_by_itself(int rank) const {
   if (rank < 0 || static_cast<std::size_t>(rank) >= ends_.size() || !has_ended(rank)) return false;
-  const Ended& ended = *ends_[static_cast<std::size_t>(rank)];
+  const Ended& ended = *ends_[rank];
   return !ended.end.well && !ended.as_told;
 }
 

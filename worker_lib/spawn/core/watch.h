@@ -54,7 +54,7 @@ class SpawnWatch {
   // Returns the rank whose failure is reported. REQUIRES: it is over. nullopt: no rank has
   // failed by itself.
   std::optional<int> story() const;
-  bool has_ended(int rank) const { return ends_[static_cast<std::size_t>(rank)].has_value(); }
+  bool has_ended(int rank) const { return ends_[rank].has_value(); }
 
  private:
   enum class Stage { kRunning, kTerminating, kKilling, kOver };

@@ -180,7 +180,7 @@ Result<StartPlan> plan_start(const StartRequest& request, const EnvLookup& looku
   const std::string text = request.init_method.value_or("env://");
   const std::string what = request.has_store ? "the store" : "init_method '" + text + "'";
   const Result<Method> method = request.has_store ? Method() : read_method(text);
-  if (!method) return Error(method.error()).within(what);
+  if (!method) return method.error().within(what);
   const auto rank = one_of("rank", request.rank, method->rank);
   const auto world_size = one_of("world_size", request.world_size, method->world_size);
   if (!rank) return rank.error();

@@ -1,0 +1,26 @@
+// concat(): makes a text of parts: texts and whole numbers. Pure; any thread.
+#pragma once
+
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace ddprun {
+
+// concat("rank ", 3, " of ", size) is "rank 3 of 8".
+template <class... Parts>
+std::string concat(const Parts&... parts) {
+  std::string text;
+  const auto add = [&text](const auto& part) {
+    if constexpr (std::integral<std::remove_cvref_t<decltype(part)>>) {
+      text += std::to_string(part);
+    } else {
+      text += std::string_view(part);
+    }
+  };
+  (add(parts), ...);
+  return text;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,20 @@
+#include "base/concat.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ddprun {
+namespace {
+
+TEST(Concat, WritesTextsAndNumbersOneAfterTheOther) {
+  const std::string name = "tensor";
+  EXPECT_EQ(concat(name, "[", std::size_t{3}, "] is of ", std::string_view("rank "), -1, ", not ",
+                   std::int64_t{1} << 40),
+            "tensor[3] is of rank -1, not 1099511627776");
+}
+
+}  // namespace
+}  // namespace ddprun
