@@ -363,7 +363,6 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, Pr
          .find_unused = options.find_unused_parameters,
          .static_graph = options.static_graph,
          .gradient_as_bucket_view = options.gradient_as_bucket_view,
-         .compute_in_buckets = options.compute_gradients_in_buckets,
          .looks_late = options.check_passes_late && !group.device().is_cpu(),
          .statistics_every = options.statistics_every});
   });

@@ -39,31 +39,22 @@ void GradientBuckets::lay_out(std::span<const std::size_t> order) {
   layout_ = plan_buckets(gradients, placed, caps_);
   if (layout_.empty()) layout_.push_back({.kind = static_cast<int>(torch::kFloat32)});
   flats_.resize(layout_.size());
-  for (const BucketLayout& layout : layout_) {
+  firsts_.clear();
+  for (int bucket = 0; bucket < count(); ++bucket) {
+    const BucketLayout& layout = layout_[static_cast<std::size_t>(bucket)];
     const auto type = static_cast<torch::ScalarType>(layout.kind);
     const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(type));
     const auto aligned = static_cast<std::int64_t>(slot_aligned(layout.bytes));
-    const bool is_last = &layout == &layout_.back();
+    const bool is_last = bucket + 1 == count();
     const std::int64_t elements = aligned / element_bytes + (is_last ? word_count_ : 0);
-    set_flat(static_cast<int>(&layout - layout_.data()),
-             group_.shared_empty({elements}, type).zero_());
+    const torch::Tensor flat = group_.shared_empty({elements}, type).zero_();
+    flats_[static_cast<std::size_t>(bucket)] = flat;
+    for (const BucketSlot& slot : layout.slots) {
+      places_[slot.gradient] = make_place(slot.gradient, flat, slot.offset_bytes);
+      bucket_of_[slot.gradient] = bucket;
+    }
+    if (is_last) words_ = flat.narrow(0, flat.size(0) - word_count_, word_count_);
   }
-}
-
-void GradientBuckets::move(int bucket) {
-  const torch::Tensor old = flat(bucket);
-  set_flat(bucket, group_.shared_empty(old.sizes(), old.scalar_type()).copy_(old));
-}
-
-void GradientBuckets::set_flat(int bucket, const torch::Tensor& flat) {
-  const auto index = static_cast<std::size_t>(bucket);
-  flats_[index] = flat;
-  firsts_.clear();
-  for (const BucketSlot& slot : layout_[index].slots) {
-    places_[slot.gradient] = make_place(slot.gradient, flat, slot.offset_bytes);
-    bucket_of_[slot.gradient] = bucket;
-  }
-  if (bucket + 1 == count()) words_ = flat.narrow(0, flat.size(0) - word_count_, word_count_);
 }
 
 // Makes a place with the strides that AccumulateGrad would choose.

@@ -33,9 +33,6 @@ class GradientBuckets {
   // there and keep it alive. order: indices of parameters; those without a place are left out.
   void lay_out(std::span<const std::size_t> order);
 
-  // Moves one bucket with its contents to new memory.
-  void move(int bucket);
-
   std::span<const BucketLayout> layout() const { return layout_; }
   bool has_place(std::size_t gradient) const { return in_a_bucket_[gradient] != 0; }
   // Returns the gradient's place, with the parameter's shape and strides. It is no view to
@@ -64,7 +61,6 @@ class GradientBuckets {
   void multiply_first_elements(const torch::Tensor& factor);
 
  private:
-  void set_flat(int bucket, const torch::Tensor& flat);
   std::vector<torch::Tensor> first_elements(int bucket) const;
   torch::Tensor make_place(std::size_t gradient, const torch::Tensor& flat,
                            std::uint64_t offset_bytes) const;

@@ -85,8 +85,8 @@ class Reducer::GradientHook final : public torch::autograd::FunctionPostHook {
   GradientHook(Reducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list& inputs) override {
-    reducer_.on_gradient(index_, inputs[0]);
+                                            const torch::autograd::variable_list&) override {
+    reducer_.on_gradient(index_);
     return outputs;
   }
 
@@ -111,9 +111,6 @@ Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
     slots_.push_back({.parameter = std::move(parameter)});
   }
   const std::size_t words = PassWords::count(group.size(), tells_used() ? slots_.size() : 0);
-  const bool places_fit = options.compute_in_buckets && options.gradient_as_bucket_view &&
-                          !options.find_unused && !options.static_graph && group.device().is_cpu();
-  if (places_fit) placement_ = GradientPlacement::make(tensors);
   buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), in_a_bucket, words, group,
                                                options.caps);
   if (options.looks_late) group.notes()->late_checks->add(late_, group.world_ranks());
@@ -125,20 +122,13 @@ std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters, Proces
   std::shared_ptr<Reducer> reducer(new Reducer(std::move(parameters), group, options));
   std::vector<std::size_t> order(reducer->slots_.size());
   std::iota(order.rbegin(), order.rend(), 0);
-  reducer->lay_out(order);
+  reducer->buckets_->lay_out(order);
   reducer->first_buckets_ = reducer->bucket_contents();
   reducer->install_hooks();
   return reducer;
 }
 
-void Reducer::lay_out(std::span<const std::size_t> order) {
-  buckets_->lay_out(order);
-  for (std::size_t i = 0; placement_ && i < slots_.size(); ++i)
-    if (buckets_->has_place(i)) placement_->set_place(i, buckets_->place(i));
-}
-
 Reducer::~Reducer() {
-  if (placement_) placement_->end();  // the reducer may be destroyed in its own pass
   for (Slot& slot : slots_) slot.accumulator->del_post_hook(slot.hook);
 }
 
@@ -215,13 +205,7 @@ void Reducer::set_divisor(std::optional<int> divisor) {
 void Reducer::on_output() {
   const std::lock_guard lock(mutex_);
   open_scope();
-  if (!is_to_accumulate()) return;
-  is_pass_due_ = true;
-  const bool synchronise = decision_.value_or(!local_);
-  if (!placement_ || placement_->is_active() || state_ != State::kIdle || !synchronise) return;
-  wait_for_buckets();  // of a pass that was given up
-  placement_->new_pass();
-  placement_->begin();
+  if (is_to_accumulate()) is_pass_due_ = true;
 }
 
 // Returns whether the running pass adds to .grad of parameters. torch::autograd::grad does not.
@@ -241,8 +225,7 @@ bool Reducer::awaits_gradients() const {
              slots_, [](const Slot& slot) { return slot.parameter.tensor.requires_grad(); });
 }
 
-// computed: the tensor that the accumulator received.
-void Reducer::on_gradient(std::size_t index, const torch::Tensor& computed) {
+void Reducer::on_gradient(std::size_t index) {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kIdle) {
     open_scope();
@@ -267,7 +250,7 @@ void Reducer::on_gradient(std::size_t index, const torch::Tensor& computed) {
                      : "more often than in the first pass: the graph is not static"));
   }
   if (!slot.parameter.is_sparse) {
-    move_into_bucket(index, computed);
+    move_into_bucket(index);
     if (recorder_) recorder_->gradient_came(buckets_->bucket_of(index));
   }
   send_due();
@@ -331,7 +314,6 @@ void Reducer::prepare_pass() {
   // A reduction of a pass that was given up may still use the buckets.
   wait_for_buckets();
   ++passes_;
-  if (placement_) placement_->new_pass();
   works_.assign(static_cast<std::size_t>(buckets_->count()), {});
   finishes_.clear();
   pass_.emplace(buckets_->layout(), slots_.size(), expected_);
@@ -343,46 +325,13 @@ void Reducer::mark_unused(std::size_t index) {
   contribute_without_gradient(index);
 }
 
-// Copies nothing if the gradient was added up, or computed, in its place.
-void Reducer::move_into_bucket(std::size_t index, const torch::Tensor& computed) {
+// Copies nothing if the gradient was added up in its place.
+void Reducer::move_into_bucket(std::size_t index) {
   torch::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
   slots_[index].kept.reset();  // it was marked unused, and came after all
-  if (placement_) placement_->note_gradient(index, gradient, computed);
   if (gradient.is_same(buckets_->place(index))) return;
-  if (!buckets_->is_in_place(index, gradient)) place_to_write(index).copy_(gradient);
+  if (!buckets_->is_in_place(index, gradient)) buckets_->place(index).copy_(gradient);
   if (options_.gradient_as_bucket_view) gradient = buckets_->place(index);
-}
-
-// Moves the bucket away from tensors that lie in it and are not gradients.
-void Reducer::move_bucket(int bucket) {
-  const auto slots = buckets_->layout()[static_cast<std::size_t>(bucket)].slots;
-  std::vector<torch::Tensor> old;
-  for (const BucketSlot& slot : slots) {
-    old.push_back(buckets_->place(slot.gradient));
-    if (placement_->is_lent(slot.gradient)) placement_->do_not_guess(slot.gradient);
-  }
-  buckets_->move(bucket);
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    const std::size_t index = slots[i].gradient;
-    placement_->set_place(index, buckets_->place(index));
-    torch::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
-    if (gradient.is_same(old[i])) gradient = buckets_->place(index);
-  }
-}
-
-// Returns the gradient's place, in which no other tensor lies.
-const torch::Tensor& Reducer::place_to_write(std::size_t index) {
-  if (placement_ && placement_->is_lent(index)) move_bucket(buckets_->bucket_of(index));
-  return buckets_->place(index);
-}
-
-// Prepares the bucket for its reduction, which writes to all of it.
-void Reducer::vacate(int bucket) {
-  if (!placement_) return;
-  const auto& slots = buckets_->layout()[static_cast<std::size_t>(bucket)].slots;
-  if (std::ranges::any_of(
-          slots, [&](const BucketSlot& slot) { return placement_->is_lent(slot.gradient); }))
-    move_bucket(bucket);
 }
 
 // Contributes zeros, or the gradient from before this pass. That gradient is kept, because it
@@ -392,11 +341,11 @@ void Reducer::contribute_without_gradient(std::size_t index) {
   if (slot.parameter.is_sparse) return;
   const torch::Tensor& old = slot.parameter.tensor.grad();
   if (!old.defined()) {
-    place_to_write(index).zero_();
+    buckets_->place(index).zero_();
   } else if (buckets_->is_in_place(index, old)) {
     slot.kept = old.clone();
   } else {
-    place_to_write(index).copy_(old);
+    buckets_->place(index).copy_(old);
   }
 }
 
@@ -406,7 +355,6 @@ void Reducer::send_due() {
 }
 
 void Reducer::send(int bucket, bool async) {
-  vacate(bucket);
   if (recorder_) recorder_->sent(bucket);
   if (hook_) {
     try {
@@ -481,7 +429,6 @@ void Reducer::end_pass() {
 
 void Reducer::finish() {
   const std::lock_guard lock(mutex_);
-  if (placement_) placement_->end();
   const bool is_due = state_ == State::kIdle && awaits_gradients();
   is_pass_due_ = false;
   if (is_due) begin_pass();  // no gradient will come
@@ -514,7 +461,7 @@ void Reducer::shadow_pass() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     pass_->mark_unused(i);
     slots_[i].is_used = false;
-    if (buckets_->has_place(i)) place_to_write(i).zero_();
+    if (buckets_->has_place(i)) buckets_->place(i).zero_();
   }
   send_due();
   const std::optional<PassWords> words = reduce_rest({});
@@ -667,7 +614,6 @@ void Reducer::finalize_sparse(const std::optional<PassWords>& words, bool is_sha
 // reports kGivenUp in them. The thread that gave the pass up already has an exception in flight.
 void Reducer::give_up() noexcept {
   const std::lock_guard lock(mutex_);
-  if (placement_) placement_->end();
   const bool is_due = state_ == State::kIdle && awaits_gradients();
   is_pass_due_ = false;
   try {
@@ -776,7 +722,7 @@ void Reducer::adopt_ready_order(const std::vector<std::size_t>& own_order) {
   const auto* indices = agreed.const_data_ptr<std::int64_t>();
   std::vector<torch::Tensor> old;
   for (std::size_t i = 0; i < slots_.size(); ++i) old.push_back(buckets_->place(i));
-  lay_out(std::vector<std::size_t>(indices, indices + agreed.numel()));
+  buckets_->lay_out(std::vector<std::size_t>(indices, indices + agreed.numel()));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     torch::Tensor& gradient = slots_[i].parameter.tensor.mutable_grad();
     if (!gradient.defined() || !gradient.is_same(old[i])) continue;

@@ -13,9 +13,6 @@
 // outputs have a hook, too). So gradients of a pass within it, as re-entrant checkpointing
 // makes, count for the outer one.
 //
-// With compute_in_buckets, autograd computes gradients in their places (gradient_placement.h),
-// so nothing is copied.
-//
 // Bits: gradients are summed in the group's order, and the sum is divided by the world size,
 // element by element (ReduceOp::kAvg). The result does not depend on the bucket that a gradient
 // lies in, nor on whether it was copied there or added up there. (PyTorch divides first, or
@@ -62,7 +59,6 @@
 #include "worker_lib/ddp/core/bucket_plan.h"
 #include "worker_lib/ddp/core/pass_words.h"
 #include "worker_lib/ddp/gradient_buckets.h"
-#include "worker_lib/ddp/gradient_placement.h"
 #include "worker_lib/ddp/step_recorder.h"
 #include "worker_lib/group/late_checks.h"
 
@@ -78,8 +74,6 @@ struct ReducerOptions {
   bool static_graph = false;
   // .grad is the gradient's place in its bucket. If false, it is copied there and back.
   bool gradient_as_bucket_view = true;
-  // Gradients are computed in their places, as far as possible.
-  bool compute_in_buckets = false;
   // The words of a pass are read in the next one. Not in the first pass, with a hook, with
   // unused or sparse parameters, or in join(): these need the words at once.
   bool looks_late = false;
@@ -172,16 +166,13 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void install_hooks();
 
   void on_output();
-  void on_gradient(std::size_t index, const torch::Tensor& computed);
+  void on_gradient(std::size_t index);
   bool is_to_accumulate() const;
   bool awaits_gradients() const;
   void expect_usable(const Slot& slot, const torch::Tensor& gradient) const;
   void open_scope();
   void begin_pass();
-  void move_into_bucket(std::size_t index, const torch::Tensor& computed);
-  void move_bucket(int bucket);
-  void vacate(int bucket);
-  const torch::Tensor& place_to_write(std::size_t index);
+  void move_into_bucket(std::size_t index);
   void contribute_without_gradient(std::size_t index);
   void send_due();
   void send(int bucket, bool async);
@@ -209,7 +200,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void finalize_sparse(const std::optional<PassWords>& words, bool is_shadow);
   bool is_left_alone(std::size_t index, const std::optional<PassWords>& words) const;
   void learn_from_first_pass();
-  void lay_out(std::span<const std::size_t> order);
   void give_up() noexcept;
   void expect_reduced(const PassWords& words) const;
   void expect_same_epoch(const PassWords& words, const OwnPart& own, Looking how) const;
@@ -229,8 +219,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<Slot> slots_;
   AccumulatorIndex accumulators_;
   std::unique_ptr<GradientBuckets> buckets_;
-  std::shared_ptr<GradientPlacement> placement_;  // null: gradients are copied
-  std::vector<Work> works_;                       // by bucket: of its last reduction
+  std::vector<Work> works_;  // by bucket: of its last reduction
   std::shared_ptr<CommHook> hook_;
   std::vector<std::function<void()>> finishes_;  // of the hook's started calls, in the order of the
                                                  // buckets
