@@ -71,8 +71,10 @@ c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std:
 // Returns the entry of a dict; nullopt if there is none, or if `dict` is no dict.
 std::optional<c10::IValue> find_entry(const c10::IValue& dict, const std::string& key);
 
-// Return a value of a file as this type, or throw kCorrupt that names `file`, `what` the value
-// is, and the expected type.
+// Throws kCorrupt that names `file`, `what` the value is, its type and the expected one.
+void expect_type(bool is_right, const c10::IValue& value, const std::string& what,
+                 const char* expected, const std::string& file);
+// Return a value of a file as this type, or throw as expect_type().
 std::int64_t as_integer(const c10::IValue& value, const std::string& what, const std::string& file);
 std::string as_text(const c10::IValue& value, const std::string& what, const std::string& file);
 PickleDict as_dict(const c10::IValue& value, const std::string& what, const std::string& file);
