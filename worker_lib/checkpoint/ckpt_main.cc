@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
-#include <set>
 
 #include "base/durable_directory.h"
 #include "base/exit_codes.h"

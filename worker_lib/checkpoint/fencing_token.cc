@@ -4,7 +4,6 @@
 #include <sys/file.h>
 
 #include <cerrno>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/deadline.h"

@@ -1,7 +1,6 @@
 #include "worker_lib/ddp/gradient_buckets.h"
 
 #include <ATen/Dispatch.h>
-#include <torch/types.h>
 
 #include <algorithm>
 

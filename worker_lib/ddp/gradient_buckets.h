@@ -14,7 +14,6 @@
 #include <torch/types.h>
 
 #include <span>
-#include <string>
 #include <vector>
 
 #include "ddprun/process_group.h"

@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/types.h>
 
 #include <algorithm>
 #include <limits>
@@ -97,11 +96,7 @@ class Reducer::GradientHook final : public torch::autograd::FunctionPostHook {
 
 Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
                  const ReducerOptions& options)
-    : group_(group),
-      options_(options),
-      recorder_(options.statistics_every > 0
-                    ? std::make_unique<StepRecorder>(options.statistics_every)
-                    : nullptr) {
+    : group_(group), options_(options), recorder_(options.statistics_every) {
   std::vector<torch::Tensor> tensors;
   std::vector<char> in_a_bucket;
   for (Parameter& parameter : parameters) {
@@ -151,14 +146,14 @@ void Reducer::set_require_sync(bool synchronise) {
 
 void Reducer::cancel_forward() {
   const std::lock_guard lock(mutex_);
-  if (recorder_) recorder_->forward_fails();
+  recorder_.forward_fails();
   decision_ = decision_before_;
   --forwards_;
 }
 
 void Reducer::prepare_for_backward(std::span<const torch::Tensor> outputs) {
   const std::lock_guard lock(mutex_);
-  if (recorder_) recorder_->forward_ends();
+  recorder_.forward_ends();
   for (const torch::Tensor& output : outputs)
     if (output.requires_grad() && !output.is_leaf())
       output.register_hook([reducer = weak_from_this()](const torch::Tensor&) {
@@ -172,15 +167,13 @@ void Reducer::prepare_for_backward(std::span<const torch::Tensor> outputs) {
 }
 
 void Reducer::forward_begins() {
-  if (!recorder_) return;
   const std::lock_guard lock(mutex_);
-  recorder_->forward_begins(passes_ + 1);
+  recorder_.forward_begins(passes_ + 1);
 }
 
 void Reducer::module_begins() {
-  if (!recorder_) return;
   const std::lock_guard lock(mutex_);
-  recorder_->module_begins();
+  recorder_.module_begins();
 }
 
 void Reducer::set_local(bool local) {
@@ -220,9 +213,9 @@ bool Reducer::is_to_accumulate() const {
 
 // Returns whether other ranks may be in a synchronised pass, although no gradient has come here.
 bool Reducer::awaits_gradients() const {
-  return is_pass_due_ && decision_.value_or(!local_) &&
-         std::ranges::any_of(
-             slots_, [](const Slot& slot) { return slot.parameter.tensor.requires_grad(); });
+  return is_pass_due_ && is_to_synchronise() && std::ranges::any_of(slots_, [](const Slot& slot) {
+           return slot.parameter.tensor.requires_grad();
+         });
 }
 
 void Reducer::on_gradient(std::size_t index) {
@@ -251,7 +244,7 @@ void Reducer::on_gradient(std::size_t index) {
   }
   if (!slot.parameter.is_sparse) {
     move_into_bucket(index);
-    if (recorder_) recorder_->gradient_came(buckets_->bucket_of(index));
+    recorder_.gradient_came(buckets_->bucket_of(index));
   }
   send_due();
 }
@@ -278,17 +271,15 @@ void Reducer::open_scope() {
       [guard = std::move(guard)] { guard->end(); });
   *is_open = true;
   is_scope_open_ = is_open;
-  if (recorder_) recorder_->pass_begins(passes_ + 1);
+  recorder_.pass_begins(passes_ + 1);
 }
 
 void Reducer::begin_pass() {
-  const bool synchronise = decision_.value_or(!local_);
+  const bool synchronise = is_to_synchronise();
   if (synchronise) prepare_pass();
   state_ = synchronise ? State::kPass : State::kLocalPass;
-  if (recorder_ && synchronise)
-    recorder_->is_synchronised(passes_, [this] { return untimed_buckets(); });
-  if (recorder_ && !synchronise) recorder_->is_not_recorded();
-  if (!synchronise) return;
+  if (!synchronise) return recorder_.is_not_recorded();
+  recorder_.is_synchronised(passes_, [this] { return untimed_buckets(); });
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (expected_.empty() ? forwards_ > 0 && prepared_ == forwards_ && !reachable_[i]
                           : expected_[i] == 0)
@@ -355,7 +346,7 @@ void Reducer::send_due() {
 }
 
 void Reducer::send(int bucket, bool async) {
-  if (recorder_) recorder_->sent(bucket);
+  recorder_.sent(bucket);
   if (hook_) {
     try {
       finishes_.push_back(hook_->start(bucket_for_hook(bucket), group_));
@@ -371,7 +362,7 @@ void Reducer::send(int bucket, bool async) {
       group_.all_reduce(buckets_->flat(bucket), {.op = divisor_ ? ReduceOp::kSum : ReduceOp::kAvg,
                                                  .timeout = options_.timeout,
                                                  .async = async});
-  if (recorder_) recorder_->watch(bucket, works_[static_cast<std::size_t>(bucket)]);
+  recorder_.watch(bucket, works_[static_cast<std::size_t>(bucket)]);
 }
 
 GradBucket Reducer::bucket_for_hook(int bucket) const {
@@ -421,22 +412,25 @@ std::int64_t Reducer::own_epoch() const {
 
 // --- end of a pass ---
 
-void Reducer::end_pass() {
+// Returns what the pass was. kIdle: there was none.
+Reducer::State Reducer::end_pass() {
+  const bool is_due = state_ == State::kIdle && awaits_gradients();
+  is_pass_due_ = false;
+  if (is_due) begin_pass();  // no gradient will come
+  const State ended = std::exchange(state_, State::kIdle);
+  if (ended == State::kIdle) return ended;
   decision_.reset();
   forwards_ = prepared_ = 0;
   std::ranges::fill(reachable_, 0);
+  return ended;
 }
 
 void Reducer::finish() {
   const std::lock_guard lock(mutex_);
-  const bool is_due = state_ == State::kIdle && awaits_gradients();
-  is_pass_due_ = false;
-  if (is_due) begin_pass();  // no gradient will come
-  if (recorder_) recorder_->computed();
-  const State ended = std::exchange(state_, State::kIdle);
+  const State ended = end_pass();
+  recorder_.computed();
   if (ended == State::kIdle) return;
   was_local_ = ended == State::kLocalPass;
-  end_pass();
   if (ended == State::kPass) finish_pass();
 }
 
@@ -449,14 +443,14 @@ void Reducer::finish_pass() {
   finalize_gradients(words);
   finalize_sparse(words, /*is_shadow=*/false);
   for (Slot& slot : slots_) slot.is_used = false;
-  if (recorder_) recorder_->pass_ends();
+  recorder_.pass_ends();
   if (options_.static_graph && expected_.empty()) expected_ = pass_->arrivals();
   learn_from_first_pass();
 }
 
 void Reducer::shadow_pass() {
   const std::lock_guard lock(mutex_);
-  if (recorder_) recorder_->is_not_recorded();
+  recorder_.is_not_recorded();
   prepare_pass();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     pass_->mark_unused(i);
@@ -498,11 +492,11 @@ std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& mi
   OwnPart own = take_own_part(missing);
   if (may_look_late()) {
     look_later(std::move(own));
-    if (recorder_) recorder_->reduced();
+    recorder_.reduced();
     return std::nullopt;
   }
   const torch::Tensor words = buckets_->words().cpu();
-  if (recorder_) recorder_->reduced();
+  recorder_.reduced();
   return look_at(words, own);
 }
 
@@ -558,7 +552,7 @@ void Reducer::finish_buckets() {
   int finished = 0;
   for (const auto& finish : std::exchange(finishes_, {})) {
     finish();
-    if (recorder_) recorder_->done(finished++);
+    recorder_.done(finished++);
   }
   if (!divisor_) return;
   for (int bucket = 0; bucket < buckets_->count(); ++bucket)
@@ -614,14 +608,8 @@ void Reducer::finalize_sparse(const std::optional<PassWords>& words, bool is_sha
 // reports kGivenUp in them. The thread that gave the pass up already has an exception in flight.
 void Reducer::give_up() noexcept {
   const std::lock_guard lock(mutex_);
-  const bool is_due = state_ == State::kIdle && awaits_gradients();
-  is_pass_due_ = false;
   try {
-    if (is_due) begin_pass();
-    const State ended = std::exchange(state_, State::kIdle);
-    if (ended == State::kIdle) return;
-    end_pass();
-    if (ended != State::kPass) return;
+    if (end_pass() != State::kPass) return;
     for (Slot& slot : slots_) slot.kept.reset();
     set_words(PassCode::kGivenUp);
     for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
@@ -730,7 +718,7 @@ void Reducer::adopt_ready_order(const std::vector<std::size_t>& own_order) {
     gradient = buckets_->place(i);
   }
   has_ready_order_ = true;
-  if (recorder_) recorder_->change_buckets();
+  recorder_.change_buckets();
 }
 
 // --- statistics ---
@@ -775,9 +763,8 @@ void Reducer::describe(DataParallelStatistics& to) {
     to.unused.push_back(index);
     to.unused_bytes += slots_[index].parameter.tensor.nbytes();
   }
-  if (!recorder_) return;
-  to.last = recorder_->statistics().last();
-  to.recent = recorder_->statistics().summary();
+  to.last = recorder_.statistics().last();
+  to.recent = recorder_.statistics().summary();
 }
 
 }  // namespace ddprun

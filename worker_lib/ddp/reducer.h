@@ -158,6 +158,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     double scale = 1;              // factor that makes the words sums
   };
 
+  enum class State { kIdle, kLocalPass, kPass };
+
   // kAlone: without a collective, because the other ranks are elsewhere. Its messages name less.
   enum class Looking { kTogether, kAlone };
 
@@ -168,6 +170,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void on_output();
   void on_gradient(std::size_t index);
   bool is_to_accumulate() const;
+  bool is_to_synchronise() const { return decision_.value_or(!local_); }
   bool awaits_gradients() const;
   void expect_usable(const Slot& slot, const torch::Tensor& gradient) const;
   void open_scope();
@@ -184,6 +187,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void set_words(PassCode code);
   std::int64_t own_epoch() const;
 
+  State end_pass();
   void finish();
   void prepare_pass();
   void expect_no_other_hooks() const;
@@ -207,7 +211,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   [[noreturn]] void report_missing(const OwnPart& own) const;
   std::string describe_missing(std::size_t index) const;
   void adopt_ready_order(const std::vector<std::size_t>& own_order);
-  void end_pass();
 
   std::vector<BucketContents> bucket_contents() const;
   std::vector<BucketTimes> untimed_buckets() const;
@@ -238,7 +241,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   bool local_ = false;
   bool compares_epochs_ = true;
-  enum class State { kIdle, kLocalPass, kPass } state_ = State::kIdle;
+  State state_ = State::kIdle;
   std::shared_ptr<const std::atomic<bool>> is_scope_open_;  // of the last guard; null before the
                                                             // first
   // A gradient of an output has come, in a pass that reaches the parameters.
@@ -248,7 +251,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<ReductionPass> pass_;
 
   std::vector<BucketContents> first_buckets_;
-  const std::unique_ptr<StepRecorder> recorder_;  // null: no times are taken
+  StepRecorder recorder_;
 };
 
 }  // namespace ddprun

@@ -1,10 +1,8 @@
 #include "worker_lib/nn/batch_norm_math.h"
 
 #include <ATen/Parallel.h>
-#include <torch/types.h>
 
 #include <algorithm>
-#include <span>
 #include <vector>
 
 #include "worker_lib/group/tensor_facts.h"
