@@ -179,11 +179,9 @@ void open_checkpoint(const CheckpointDirectory& directory, const CheckpointManif
   opened.name = directory.path_of(manifest.files.front().name);
   opened.bytes = bytes_of(manifest);
   std::vector<StateArchive> archives;
-  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
-    Result<std::vector<char>> bytes = directory.read_data(manifest, i);
-    if (!bytes) refuse_damaged(directory.path(), bytes.error());
-    opened.shards.push_back(*std::move(bytes));
-  }
+  Result<std::vector<std::vector<char>>> shards = directory.read_files(manifest);
+  if (!shards) refuse_damaged(directory.path(), shards.error());
+  opened.shards = *std::move(shards);
   for (const std::vector<char>& shard : opened.shards) {
     Result<StateArchive> archive =
         read_state_archive({shard.data(), shard.size()}, RecordCrcs::kTrust);

@@ -468,6 +468,17 @@ Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifes
   return std::move(read->bytes);
 }
 
+Result<std::vector<std::vector<char>>> CheckpointDirectory::read_files(
+    const CheckpointManifest& manifest) const {
+  std::vector<std::vector<char>> result;
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+    Result<std::vector<char>> bytes = read_data(manifest, i);
+    if (!bytes) return bytes.error();
+    result.push_back(*std::move(bytes));
+  }
+  return result;
+}
+
 Result<void> CheckpointDirectory::forget(std::int64_t step) {
   const Result<AnnouncedCheckpoint> checkpoint = read_manifest(step);
   if (const Result<void> removed = remove({manifest_name(step)}); !removed) return removed;

@@ -129,8 +129,8 @@ struct Conversion {
       }
       case PickleKind::kDict: {
         PickleDict dict(c10::AnyType::get(), c10::AnyType::get());
-        for (std::size_t i = 0; i < node.items.size(); i += 2)
-          dict.insert(key(tree[node.items[i]]), value(tree[node.items[i + 1]]));
+        for (const PickleEntry& entry : entries_of(node))
+          dict.insert(key(tree[entry.key]), value(tree[entry.value]));
         return dict;
       }
       case PickleKind::kBigInteger:
@@ -327,6 +327,12 @@ torch::Tensor tensor_for_file(const torch::Tensor& tensor) {
   const torch::Tensor plain = tensor.detach().cpu();
   const bool is_slice = plain.storage().nbytes() > plain.nbytes();
   return is_slice ? plain.clone() : plain;
+}
+
+PickleDict tensors_for_file(const std::map<std::string, torch::Tensor>& tensors) {
+  PickleDict dict = make_string_dict();
+  for (const auto& [name, tensor] : tensors) dict.insert(name, tensor_for_file(tensor));
+  return dict;
 }
 
 PickleDict module_state(const torch::nn::Module& module,

@@ -113,6 +113,7 @@ void load_module_state(torch::nn::Module& module, const c10::IValue& state,
 // Returns a tensor for a file: on the CPU, without history, and with no more storage than it
 // needs (a slice would write the whole tensor).
 torch::Tensor tensor_for_file(const torch::Tensor& tensor);
+PickleDict tensors_for_file(const std::map<std::string, torch::Tensor>& tensors);
 
 // Returns the generator state with which a rank continues: its own of `saved`, which is not
 // empty. A rank that the saved world did not have gets a state derived from the first rank's.

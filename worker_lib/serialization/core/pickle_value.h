@@ -110,6 +110,14 @@ struct PickleNode {
   std::vector<PickleNodeId> items;
 };
 
+// An entry of a dict.
+struct PickleEntry {
+  PickleNodeId key, value;
+};
+
+// Returns the entries of a dict, in order.
+std::vector<PickleEntry> entries_of(const PickleNode& dict);
+
 struct PickleTree {
   std::vector<PickleNode> nodes;
   std::vector<PickleTensor> tensors;

@@ -735,6 +735,13 @@ std::string_view to_text(PickleKind kind) {
   return "a name";
 }
 
+std::vector<PickleEntry> entries_of(const PickleNode& dict) {
+  std::vector<PickleEntry> entries;
+  for (std::size_t i = 0; i + 1 < dict.items.size(); i += 2)
+    entries.push_back({dict.items[i], dict.items[i + 1]});
+  return entries;
+}
+
 const PickleNode* PickleTree::find(const PickleNode& dict, std::string_view key) const {
   if (dict.kind != PickleKind::kDict) return nullptr;
   for (std::size_t i = 0; i + 1 < dict.items.size(); i += 2) {
