@@ -350,15 +350,16 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
                                      const std::string& job)
     : impl_(new Impl{group, generation, options, CheckpointDirectory(options.directory),
                      std::move(announce)}) {
-  const auto refuse_option = [](const char* option, std::int64_t value, const char* least) {
-    refuse(std::string("CheckpointManager: the option '") + option + "' is " +
-           std::to_string(value) + ", at least " + least + " is needed");
+  const auto expect_at_least = [](std::int64_t least, const char* option, std::int64_t value) {
+    if (value < least)
+      refuse(std::string("CheckpointManager: the option '") + option + "' is " +
+             std::to_string(value) + ", at least " + std::to_string(least) + " is needed");
   };
   if (options.directory.empty()) refuse("CheckpointManager: the option 'directory' is empty");
-  if (options.keep_last < 1) refuse_option("keep_last", options.keep_last, "1");
-  if (options.keep_best < 0) refuse_option("keep_best", options.keep_best, "0");
-  if (options.every_steps < 0) refuse_option("every_steps", options.every_steps, "0");
-  if (options.every.count() < 0) refuse_option("every", options.every.count(), "0");
+  expect_at_least(1, "keep_last", options.keep_last);
+  expect_at_least(0, "keep_best", options.keep_best);
+  expect_at_least(0, "every_steps", options.every_steps);
+  expect_at_least(0, "every", options.every.count());
   if (options.read_only) return;
   const auto begin = [&]() -> json {
     if (group.rank() != 0) return nullptr;

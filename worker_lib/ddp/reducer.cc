@@ -98,16 +98,13 @@ Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
                  const ReducerOptions& options)
     : group_(group), options_(options), recorder_(options.statistics_every) {
   std::vector<torch::Tensor> tensors;
-  std::vector<char> in_a_bucket;
   for (Parameter& parameter : parameters) {
     tensors.push_back(parameter.tensor);
     has_sparse_ |= parameter.is_sparse;
-    in_a_bucket.push_back(!parameter.is_sparse);
     slots_.push_back({.parameter = std::move(parameter)});
   }
   const std::size_t words = PassWords::count(group.size(), tells_used() ? slots_.size() : 0);
-  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), in_a_bucket, words, group,
-                                               options.caps);
+  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), words, group, options.caps);
   if (options.looks_late) group.notes()->late_checks->add(late_, group.world_ranks());
 }
 
@@ -117,10 +114,15 @@ std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters, Proces
   std::shared_ptr<Reducer> reducer(new Reducer(std::move(parameters), group, options));
   std::vector<std::size_t> order(reducer->slots_.size());
   std::iota(order.rbegin(), order.rend(), 0);
-  reducer->buckets_->lay_out(order);
+  reducer->lay_out(std::move(order));
   reducer->first_buckets_ = reducer->bucket_contents();
   reducer->install_hooks();
   return reducer;
+}
+
+void Reducer::lay_out(std::vector<std::size_t> order) {
+  std::erase_if(order, [&](std::size_t i) { return slots_[i].parameter.is_sparse; });
+  buckets_->lay_out(order);
 }
 
 Reducer::~Reducer() {
@@ -341,11 +343,10 @@ void Reducer::contribute_without_gradient(std::size_t index) {
 }
 
 void Reducer::send_due() {
-  for (int bucket = pass_->take_due(); bucket >= 0; bucket = pass_->take_due())
-    send(bucket, /*async=*/true);
+  while (const auto bucket = pass_->take_due()) send(*bucket, /*async=*/true);
 }
 
-void Reducer::send(int bucket, bool async) {
+void Reducer::send(std::size_t bucket, bool async) {
   recorder_.sent(bucket);
   if (hook_) {
     try {
@@ -358,18 +359,18 @@ void Reducer::send(int bucket, bool async) {
     }
     return;
   }
-  works_[static_cast<std::size_t>(bucket)] =
+  works_[bucket] =
       group_.all_reduce(buckets_->flat(bucket), {.op = divisor_ ? ReduceOp::kSum : ReduceOp::kAvg,
                                                  .timeout = options_.timeout,
                                                  .async = async});
-  recorder_.watch(bucket, works_[static_cast<std::size_t>(bucket)]);
+  recorder_.watch(bucket, works_[bucket]);
 }
 
-GradBucket Reducer::bucket_for_hook(int bucket) const {
-  GradBucket result{.index = bucket,
+GradBucket Reducer::bucket_for_hook(std::size_t bucket) const {
+  GradBucket result{.index = static_cast<int>(bucket),
                     .is_last = bucket + 1 == buckets_->count(),
                     .buffer = buckets_->payload(bucket)};
-  for (const BucketSlot& slot : buckets_->layout()[static_cast<std::size_t>(bucket)].slots) {
+  for (const BucketSlot& slot : buckets_->layout()[bucket].slots) {
     result.gradients.push_back(buckets_->place(slot.gradient));
     result.parameters.push_back(slots_[slot.gradient].parameter.tensor);
   }
@@ -455,7 +456,7 @@ void Reducer::shadow_pass() {
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     pass_->mark_unused(i);
     slots_[i].is_used = false;
-    if (buckets_->has_place(i)) buckets_->place(i).zero_();
+    if (!slots_[i].parameter.is_sparse) buckets_->place(i).zero_();
   }
   send_due();
   const std::optional<PassWords> words = reduce_rest({});
@@ -478,10 +479,9 @@ Reducer::OwnPart Reducer::take_own_part(const std::vector<std::size_t>& missing)
 // are read in the next pass. missing: parameters that got no gradient here.
 std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& missing) {
   set_words(missing.empty() ? PassCode::kComplete : PassCode::kMissing);
-  const int last = buckets_->count() - 1;
+  const std::size_t last = buckets_->count() - 1;
   try {
-    for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
-      send(bucket, /*async=*/bucket != last);
+    while (const auto bucket = pass_->take_remaining()) send(*bucket, /*async=*/*bucket != last);
     if (hook_) reduce_words(/*async=*/false);
   } catch (const DistError& thrown) {
     wait_for_buckets();  // throws an earlier bucket's failure, which says more
@@ -549,13 +549,13 @@ void Reducer::expect_reduced(const PassWords& words) const {
 
 // Either all ranks call this, or none.
 void Reducer::finish_buckets() {
-  int finished = 0;
+  std::size_t finished = 0;
   for (const auto& finish : std::exchange(finishes_, {})) {
     finish();
     recorder_.done(finished++);
   }
   if (!divisor_) return;
-  for (int bucket = 0; bucket < buckets_->count(); ++bucket)
+  for (std::size_t bucket = 0; bucket < buckets_->count(); ++bucket)
     buckets_->payload(bucket).div_(*divisor_);
 }
 
@@ -612,8 +612,7 @@ void Reducer::give_up() noexcept {
     if (end_pass() != State::kPass) return;
     for (Slot& slot : slots_) slot.kept.reset();
     set_words(PassCode::kGivenUp);
-    for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
-      send(bucket, /*async=*/true);
+    while (const auto bucket = pass_->take_remaining()) send(*bucket, /*async=*/true);
     if (hook_) reduce_words(/*async=*/true);
     if (!options_.looks_late) return;
     // As in reduce_rest(): reading the words may be a collective of all ranks.
@@ -710,7 +709,7 @@ void Reducer::adopt_ready_order(const std::vector<std::size_t>& own_order) {
   const auto* indices = agreed.const_data_ptr<std::int64_t>();
   std::vector<torch::Tensor> old;
   for (std::size_t i = 0; i < slots_.size(); ++i) old.push_back(buckets_->place(i));
-  buckets_->lay_out(std::vector<std::size_t>(indices, indices + agreed.numel()));
+  lay_out(std::vector<std::size_t>(indices, indices + agreed.numel()));
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     torch::Tensor& gradient = slots_[i].parameter.tensor.mutable_grad();
     if (!gradient.defined() || !gradient.is_same(old[i])) continue;

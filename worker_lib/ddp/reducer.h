@@ -178,8 +178,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void move_into_bucket(std::size_t index);
   void contribute_without_gradient(std::size_t index);
   void send_due();
-  void send(int bucket, bool async);
-  GradBucket bucket_for_hook(int bucket) const;
+  void send(std::size_t bucket, bool async);
+  GradBucket bucket_for_hook(std::size_t bucket) const;
   void reduce_words(bool async);
   void wait_for_buckets();
   bool may_look_late() const;
@@ -202,6 +202,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void finish_buckets();
   void finalize_gradients(const std::optional<PassWords>& words);
   void finalize_sparse(const std::optional<PassWords>& words, bool is_shadow);
+  void lay_out(std::vector<std::size_t> order);
   bool is_left_alone(std::size_t index, const std::optional<PassWords>& words) const;
   void learn_from_first_pass();
   void give_up() noexcept;

@@ -38,11 +38,11 @@ class StepRecorder {
                        const std::function<std::vector<BucketTimes>()>& describe);
 
   // Mark events of a synchronised pass.
-  void gradient_came(int bucket);
-  void sent(int bucket);
+  void gradient_came(std::size_t bucket);
+  void sent(std::size_t bucket);
   // Watches `work`, which reduces the bucket.
-  void watch(int bucket, const Work& work);
-  void done(int bucket);
+  void watch(std::size_t bucket, const Work& work);
+  void done(std::size_t bucket);
   void computed();
   // Marks that every watched reduction has ended. One whose end was not yet recorded gets the
   // present time.
