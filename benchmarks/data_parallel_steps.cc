@@ -4,7 +4,6 @@
 //
 //   plain    forward, backward, a step of SGD, without communication
 //   ddp      the same with DistributedDataParallel
-//   placed   the same with compute_gradients_in_buckets
 //   noop     the same with the hooks and buckets of DistributedDataParallel, but nothing is sent
 //   reduce   only an all_reduce of the gradients, in memory that the ranks share
 //   within   a plain step with such an all_reduce, of other numbers, between backward and SGD
@@ -73,10 +72,7 @@ class StepsRank final : public MeasuredSystem {
     auto& [training, model] = made_[{order.call, order.bytes}];
     if (!training) {
       training = std::make_unique<Training>(order.bytes, group_.rank());
-      if (is_wrapped(order.call))
-        model = std::make_unique<Model>(
-            training->net(), group_,
-            DataParallelOptions{.compute_gradients_in_buckets = order.call == "placed"});
+      if (is_wrapped(order.call)) model = std::make_unique<Model>(training->net(), group_);
       if (order.call == "noop") model->register_comm_hook(std::make_shared<NoopHook>());
     }
     if (order.call == "plain") return [one = training.get()] { one->step(one->net()); };
@@ -92,9 +88,7 @@ class StepsRank final : public MeasuredSystem {
   void barrier() override { group_.barrier(); }
 
  private:
-  static bool is_wrapped(const std::string& call) {
-    return call == "ddp" || call == "placed" || call == "noop";
-  }
+  static bool is_wrapped(const std::string& call) { return call == "ddp" || call == "noop"; }
 
   using Model = DistributedDataParallel<torch::nn::Sequential>;
   struct Made {

@@ -98,7 +98,7 @@ struct CheckpointManager::Impl {
   void settle();
   void settle_everywhere();
   void retire(std::int64_t step);
-  std::vector<RatedStep> rated(const std::vector<std::int64_t>& steps) const;
+  Better better() const { return options.higher_is_better ? Better::kHigher : Better::kLower; }
   void expect_no_later_step(std::int64_t step) const;
   // Runs rank 0's part of a call. Returns its result, or throws its exception, on every rank.
   bool on_rank_0(const char* doing, const std::function<bool()>& part);
@@ -280,7 +280,7 @@ void CheckpointManager::Impl::retire(std::int64_t step) {
   const Result<ClaimLock> mine = directory.hold("remove old checkpoints");
   const auto steps = directory.steps();
   if (!mine || !steps) return;
-  std::vector<std::int64_t> read_here;
+  std::vector<RatedStep> read_here;
   for (const std::int64_t other : *steps) {
     const auto checkpoint = directory.read_manifest(other);
     const bool is_beyond = !checkpoint && is_beyond_reader(checkpoint.error());
@@ -288,25 +288,12 @@ void CheckpointManager::Impl::retire(std::int64_t step) {
     const bool is_gone = other != step && !is_beyond && passed_over.contains(other) &&
                          directory.forget(other).has_value();
     if (is_gone || other == step) passed_over.erase(other);
-    if (!is_gone && !is_beyond && !passed_over.contains(other)) read_here.push_back(other);
+    if (!is_gone && !is_beyond && !passed_over.contains(other))
+      read_here.push_back({other, checkpoint ? checkpoint->manifest.metric : std::nullopt});
   }
-  const auto better = options.higher_is_better ? Better::kHigher : Better::kLower;
   for (const std::int64_t old :
-       steps_to_forget(rated(read_here), options.keep_last, options.keep_best, better))
+       steps_to_forget(read_here, options.keep_last, options.keep_best, better()))
     (void)directory.forget(old);
-}
-
-std::vector<RatedStep> CheckpointManager::Impl::rated(
-    const std::vector<std::int64_t>& steps) const {
-  std::vector<RatedStep> result;
-  for (const std::int64_t step : steps) {
-    RatedStep one{.step = step};
-    if (options.keep_best > 0)
-      if (const auto checkpoint = directory.read_manifest(step))
-        one.metric = checkpoint->manifest.metric;
-    result.push_back(one);
-  }
-  return result;
 }
 
 bool CheckpointManager::Impl::on_rank_0(const char* doing, const std::function<bool()>& part) {
@@ -363,15 +350,16 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
                                      const std::string& job)
     : impl_(new Impl{group, generation, options, CheckpointDirectory(options.directory),
                      std::move(announce)}) {
-  const auto refuse_option = [](const char* option, std::int64_t value, const char* least) {
-    refuse(std::string("CheckpointManager: the option '") + option + "' is " +
-           std::to_string(value) + ", at least " + least + " is needed");
+  const auto expect_at_least = [](std::int64_t least, const char* option, std::int64_t value) {
+    if (value < least)
+      refuse(std::string("CheckpointManager: the option '") + option + "' is " +
+             std::to_string(value) + ", at least " + std::to_string(least) + " is needed");
   };
   if (options.directory.empty()) refuse("CheckpointManager: the option 'directory' is empty");
-  if (options.keep_last < 1) refuse_option("keep_last", options.keep_last, "1");
-  if (options.keep_best < 0) refuse_option("keep_best", options.keep_best, "0");
-  if (options.every_steps < 0) refuse_option("every_steps", options.every_steps, "0");
-  if (options.every.count() < 0) refuse_option("every", options.every.count(), "0");
+  expect_at_least(1, "keep_last", options.keep_last);
+  expect_at_least(0, "keep_best", options.keep_best);
+  expect_at_least(0, "every_steps", options.every_steps);
+  expect_at_least(0, "every", options.every.count());
   if (options.read_only) return;
   const auto begin = [&]() -> json {
     if (group.rank() != 0) return nullptr;
@@ -469,8 +457,7 @@ std::string CheckpointManager::best() const {
     for (const std::int64_t step : value_or_throw(impl_->directory.steps()))
       if (const auto checkpoint = impl_->directory.read_manifest(step))
         rated.push_back({step, checkpoint->manifest.metric});
-    const auto better = impl_->options.higher_is_better ? Better::kHigher : Better::kLower;
-    const std::optional<std::int64_t> step = best_step(rated, better);
+    const std::optional<std::int64_t> step = best_step(rated, impl_->better());
     if (!step) return "";
     const auto checkpoint = value_or_throw(impl_->directory.read_manifest(*step));
     return impl_->directory.path_of(checkpoint.manifest.files.front().name);

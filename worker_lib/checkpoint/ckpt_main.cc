@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
-#include <set>
 
 #include "base/durable_directory.h"
 #include "base/exit_codes.h"
@@ -39,6 +38,24 @@ std::string plain(std::string text) {
 
 void complain(const std::string& what) {
   std::fprintf(stderr, "%s: %s\n", kName, plain(what).c_str());
+}
+
+// Thrown within this file only, when a path cannot be handled.
+struct Failed {
+  ExitCode code;
+  std::string why;
+};
+
+[[noreturn]] void refuse_files(std::string why) { throw Failed{ExitCode::kFiles, std::move(why)}; }
+
+[[noreturn]] void refuse_damaged(const std::string& path, const Error& error) {
+  throw Failed{error.kind == ErrorKind::kSystem ? ExitCode::kFiles : ExitCode::kUnwell,
+               path + ": " + error.message()};
+}
+
+ExitCode report(const Failed& failed) {
+  complain(failed.why);
+  return failed.code;
 }
 
 std::string time_text(const std::string& path) {
@@ -86,20 +103,14 @@ std::string files_text(const CheckpointManifest& manifest) {
          (more > 0 ? " and " + std::to_string(more) + " more shard" + (more > 1 ? "s" : "") : "");
 }
 
-// Lists the steps. Prints the reason and returns kFiles if the path is not a readable directory.
-ExitCode steps_of(const CheckpointDirectory& directory, std::vector<std::int64_t>& steps) {
+// Lists the steps. Refuses a path that is not a readable directory.
+std::vector<std::int64_t> steps_of(const CheckpointDirectory& directory) {
   std::error_code failed;
-  if (!fs::is_directory(directory.path(), failed)) {
-    complain(directory.path() + (failed ? ": " + failed.message() : " is not a directory"));
-    return ExitCode::kFiles;
-  }
+  if (!fs::is_directory(directory.path(), failed))
+    refuse_files(directory.path() + (failed ? ": " + failed.message() : " is not a directory"));
   Result<std::vector<std::int64_t>> found = directory.steps();
-  if (!found) {
-    complain(found.error().message());
-    return ExitCode::kFiles;
-  }
-  steps = std::move(*found);
-  return ExitCode::kSuccess;
+  if (!found) refuse_files(found.error().message());
+  return *std::move(found);
 }
 
 // A checkpoint beyond the reader's bounds may be complete.
@@ -109,8 +120,7 @@ const char* word_for(const Error& error) {
 
 ExitCode list(const std::string& path) {
   const CheckpointDirectory directory(path);
-  std::vector<std::int64_t> steps;
-  if (const ExitCode bad = steps_of(directory, steps); bad != ExitCode::kSuccess) return bad;
+  const std::vector<std::int64_t> steps = steps_of(directory);
   ExitCode outcome = ExitCode::kSuccess;
   if (steps.empty()) std::printf("no checkpoint\n");
   for (const std::int64_t step : steps) {
@@ -136,14 +146,13 @@ ExitCode list(const std::string& path) {
   return outcome;
 }
 
-std::optional<std::string> contents(const std::string& path) {
+std::string contents(const std::string& path) {
   const Result<UniqueFd> fd = open_regular_file(path);
   Result<std::string> bytes =
       fd ? read_whole<std::string>(fd->get(), path, std::numeric_limits<std::uint64_t>::max())
          : Result<std::string>(fd.error());
-  if (bytes) return *std::move(bytes);
-  complain(bytes.error().message());
-  return std::nullopt;
+  if (!bytes) refuse_files(bytes.error().message());
+  return *std::move(bytes);
 }
 
 // A file of torch.save, or the shards that form one, and its contents. The bytes must not move.
@@ -155,85 +164,62 @@ struct Opened {
   MergedArchive merged;                   // crcs: for shards only
 };
 
-// Opens a file; prints what is wrong with it.
-ExitCode open_file(const std::string& path, Opened& opened) {
-  std::optional<std::string> bytes = contents(path);
-  if (!bytes) return ExitCode::kFiles;
+void open_file(const std::string& path, Opened& opened) {
   opened.name = path;
-  opened.file = *std::move(bytes);
+  opened.file = contents(path);
   opened.bytes = opened.file.size();
   Result<StateArchive> archive = read_state_archive(opened.file, RecordCrcs::kCheck);
-  if (!archive) {
-    complain(path + ": " + archive.error().message());
-    return ExitCode::kUnwell;
-  }
+  if (!archive) throw Failed{ExitCode::kUnwell, path + ": " + archive.error().message()};
   opened.merged.archive = *std::move(archive);
-  return ExitCode::kSuccess;
-}
-
-ExitCode damaged(const std::string& path, const Error& error) {
-  complain(path + ": " + error.message());
-  return error.kind == ErrorKind::kSystem ? ExitCode::kFiles : ExitCode::kUnwell;
 }
 
 // Opens a checkpoint. Compares every byte with its SHA-256.
-ExitCode open_checkpoint(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
-                         Opened& opened) {
+void open_checkpoint(const CheckpointDirectory& directory, const CheckpointManifest& manifest,
+                     Opened& opened) {
   opened.name = directory.path_of(manifest.files.front().name);
   opened.bytes = bytes_of(manifest);
   std::vector<StateArchive> archives;
-  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
-    Result<std::vector<char>> bytes = directory.read_data(manifest, i);
-    if (!bytes) return damaged(directory.path(), bytes.error());
-    opened.shards.push_back(*std::move(bytes));
-  }
+  Result<std::vector<std::vector<char>>> shards = directory.read_files(manifest);
+  if (!shards) refuse_damaged(directory.path(), shards.error());
+  opened.shards = *std::move(shards);
   for (const std::vector<char>& shard : opened.shards) {
     Result<StateArchive> archive =
         read_state_archive({shard.data(), shard.size()}, RecordCrcs::kTrust);
-    if (!archive) return damaged(opened.name, archive.error());
+    if (!archive) refuse_damaged(opened.name, archive.error());
     archives.push_back(*std::move(archive));
   }
   if (!is_sharded(manifest)) {
     opened.merged.archive = std::move(archives.front());
-    return ExitCode::kSuccess;
+    return;
   }
   Result<MergedArchive> merged = merge_shards(archives);
-  if (!merged) return damaged(opened.name, merged.error());
+  if (!merged) refuse_damaged(opened.name, merged.error());
   opened.merged = *std::move(merged);
-  return ExitCode::kSuccess;
 }
 
 // Finds the checkpoint of a step, or the newest complete one.
-ExitCode find_checkpoint(const CheckpointDirectory& directory, std::optional<std::int64_t> wanted,
-                         CheckpointManifest& manifest) {
-  std::vector<std::int64_t> steps;
-  if (const ExitCode bad = steps_of(directory, steps); bad != ExitCode::kSuccess) return bad;
-  for (const std::int64_t step : steps) {
+CheckpointManifest find_checkpoint(const CheckpointDirectory& directory,
+                                   std::optional<std::int64_t> wanted) {
+  for (const std::int64_t step : steps_of(directory)) {
     if (wanted && step != *wanted) continue;
     const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
-    if (wanted && !checkpoint) return damaged(directory.path(), checkpoint.error());
+    if (wanted && !checkpoint) refuse_damaged(directory.path(), checkpoint.error());
     if (!checkpoint || (!wanted && !quick_look(directory, checkpoint->manifest).empty())) continue;
-    manifest = checkpoint->manifest;
-    return ExitCode::kSuccess;
+    return checkpoint->manifest;
   }
-  complain(directory.path() + " has no " +
-           (wanted ? "checkpoint of step " + std::to_string(*wanted) : "whole checkpoint"));
-  return ExitCode::kFiles;
+  refuse_files(directory.path() + " has no " +
+               (wanted ? "checkpoint of step " + std::to_string(*wanted) : "whole checkpoint"));
 }
 
-ExitCode open_any(const std::string& path, Opened& opened) {
+void open_any(const std::string& path, Opened& opened) {
   if (!fs::is_directory(path)) return open_file(path, opened);
   const CheckpointDirectory directory(path);
-  CheckpointManifest manifest;
-  if (const ExitCode bad = find_checkpoint(directory, std::nullopt, manifest);
-      bad != ExitCode::kSuccess)
-    return bad;
-  return open_checkpoint(directory, manifest, opened);
+  open_checkpoint(directory, find_checkpoint(directory, std::nullopt), opened);
 }
 
 ExitCode show(const std::string& path, bool all) {
   Opened opened;
-  if (const ExitCode bad = open_any(path, opened); bad != ExitCode::kSuccess) return bad;
+  open_any(path, opened);
   const std::string and_others = opened.shards.size() > 1 ? " and its other shards" : std::string();
   std::printf("%s%s: %s\n", plain(opened.name).c_str(), and_others.c_str(),
               size_text(opened.bytes).c_str());
@@ -243,40 +229,30 @@ ExitCode show(const std::string& path, bool all) {
 }
 
 ExitCode merge(const std::string& path, std::optional<std::int64_t> step, const std::string& out) {
-  if (fs::exists(out)) {
-    complain(out + " already exists; give another --output");
-    return ExitCode::kFiles;
-  }
+  if (fs::exists(out)) refuse_files(out + " already exists; give another --output");
   const CheckpointDirectory directory(path);
-  CheckpointManifest manifest;
+  const CheckpointManifest manifest = find_checkpoint(directory, step);
   Opened opened;
-  if (const ExitCode bad = find_checkpoint(directory, step, manifest); bad != ExitCode::kSuccess)
-    return bad;
-  if (const ExitCode bad = open_checkpoint(directory, manifest, opened); bad != ExitCode::kSuccess)
-    return bad;
+  open_checkpoint(directory, manifest, opened);
   AtomicFile file(out);
   const auto write = [&](const void* data, std::size_t bytes) { file.write(data, bytes); };
   if (!is_sharded(manifest))
     write(opened.shards[0].data(), opened.shards[0].size());
   else if (const auto done = write_state_archive(opened.merged.archive, opened.merged.crcs, write);
            !done)
-    return damaged(opened.name, done.error());
+    refuse_damaged(opened.name, done.error());
   const Result<WrittenFile> written = file.commit();
   const std::string parent = fs::absolute(out).parent_path();
   const Result<void> flushed = written ? flush_directory(parent) : Result<void>(written.error());
-  if (!flushed) {
-    complain(flushed.error().message());
-    return ExitCode::kFiles;
-  }
+  if (!flushed) refuse_files(flushed.error().message());
   std::printf("%s: step %lld, %s\n", plain(out).c_str(), static_cast<long long>(manifest.step),
               size_text(written->bytes).c_str());
   return ExitCode::kSuccess;
 }
 
 ExitCode verify_file(const std::string& path) {
-  const std::optional<std::string> bytes = contents(path);
-  if (!bytes) return ExitCode::kFiles;
-  const Result<StateArchive> archive = read_state_archive(*bytes, RecordCrcs::kCheck);
+  const std::string bytes = contents(path);
+  const Result<StateArchive> archive = read_state_archive(bytes, RecordCrcs::kCheck);
   if (!archive) {
     std::printf("%s: damaged: %s\n", plain(path).c_str(), plain(archive.error().message()).c_str());
     return ExitCode::kUnwell;
@@ -287,8 +263,7 @@ ExitCode verify_file(const std::string& path) {
 
 ExitCode verify_directory(const std::string& path) {
   const CheckpointDirectory directory(path);
-  std::vector<std::int64_t> steps;
-  if (const ExitCode bad = steps_of(directory, steps); bad != ExitCode::kSuccess) return bad;
+  const std::vector<std::int64_t> steps = steps_of(directory);
   ExitCode outcome = ExitCode::kSuccess;
   if (steps.empty()) std::printf("%s: no checkpoint\n", plain(path).c_str());
   for (const std::int64_t step : steps) {
@@ -307,16 +282,22 @@ ExitCode verify_directory(const std::string& path) {
   return outcome;
 }
 
-ExitCode verify(const std::vector<std::string>& paths) {
+ExitCode verify(const std::string& path) try {
+  return fs::is_directory(path) ? verify_directory(path) : verify_file(path);
+} catch (const Failed& failed) {
+  return report(failed);
+}
+
+ExitCode verify_all(const std::vector<std::string>& paths) {
   ExitCode worst = ExitCode::kSuccess;
   for (const std::string& path : paths) {
-    const ExitCode outcome = fs::is_directory(path) ? verify_directory(path) : verify_file(path);
+    const ExitCode outcome = verify(path);
     if (outcome != ExitCode::kSuccess && worst != ExitCode::kFiles) worst = outcome;
   }
   return worst;
 }
 
-int run(int argc, char** argv) {
+int run(int argc, char** argv) try {
   CLI::App app(
       "Inspects checkpoints (directories of CheckpointManager, and files of torch.save), and "
       "merges shards into one file.",
@@ -363,7 +344,9 @@ int run(int argc, char** argv) {
   if (*ls) return to_int(list(directory));
   if (*merge_it) return to_int(merge(directory, step, output));
   if (*show_it) return to_int(show(shown, all));
-  return to_int(verify(verified));
+  return to_int(verify_all(verified));
+} catch (const Failed& failed) {
+  return to_int(report(failed));
 }
 
 }  // namespace

@@ -23,11 +23,10 @@ void set_state_of(at::Generator generator, const torch::Tensor& state) {
 }
 
 PickleDict to_dict(const HookState& state, const std::string& name) {
-  PickleDict dict = make_string_dict(), tensors = make_string_dict();
-  for (const auto& [key, tensor] : state.tensors) tensors.insert(key, tensor_for_file(tensor));
+  PickleDict dict = make_string_dict();
   dict.insert("name", name);
   dict.insert("values", from_json(state.values));
-  dict.insert("tensors", tensors);
+  dict.insert("tensors", tensors_for_file(state.tensors));
   return dict;
 }
 
@@ -118,17 +117,13 @@ namespace {
 PickleDict tensors_of_share(const TrainingState& state, const ShardAssignment* share) {
   PickleDict top = make_string_dict();
   if (state.model)
-    top.insert("model", share ? module_state(*state.model,
-                                             [&](const std::string& name) {
-                                               return share->has_tensor(name);
-                                             })
-                              : module_state(*state.model));
+    top.insert("model", module_state(*state.model, [&](const std::string& name) {
+                 return !share || share->has_tensor(name);
+               }));
   if (state.optimizer)
-    top.insert("optimizer", share ? optimizer_state(*state.optimizer,
-                                                    [&](std::size_t index) {
-                                                      return share->has_optimizer_state(index);
-                                                    })
-                                  : optimizer_state(*state.optimizer));
+    top.insert("optimizer", optimizer_state(*state.optimizer, [&](std::size_t index) {
+                 return !share || share->has_optimizer_state(index);
+               }));
   return top;
 }
 
@@ -136,7 +131,7 @@ PickleDict tensors_of_share(const TrainingState& state, const ShardAssignment* s
 void add_named_parts(PickleDict& top, const TrainingState& state, const CheckpointFacts& facts) {
   PickleDict models = make_string_dict(), optimizers = make_string_dict(),
              classes = make_string_dict(), schedules = make_string_dict(),
-             schedule_classes = make_string_dict(), tensors = make_string_dict();
+             schedule_classes = make_string_dict();
   for (const auto& [name, model] : state.models) models.insert(name, module_state(*model));
   for (const auto& [name, optimizer] : state.optimizers) {
     PickleDict its_state = optimizer_state(*optimizer);
@@ -150,13 +145,12 @@ void add_named_parts(PickleDict& top, const TrainingState& state, const Checkpoi
     schedules.insert(name, from_json(scheduler->state()));
     schedule_classes.insert(name, scheduler->class_name());
   }
-  for (const auto& [name, tensor] : state.tensors) tensors.insert(name, tensor_for_file(tensor));
   for (const auto& [key, parts] : {std::pair<const char*, PickleDict>{"models", models},
                                    {"optimizers", optimizers},
                                    {"optimizer_classes", classes},
                                    {"lr_schedulers", schedules},
                                    {"lr_scheduler_classes", schedule_classes},
-                                   {"tensors", tensors}})
+                                   {"tensors", tensors_for_file(state.tensors)}})
     if (!parts.empty()) top.insert(key, parts);
 }
 
@@ -199,10 +193,6 @@ PickleDict whole_contents(const TrainingState& state, const CheckpointFacts& fac
   }
   return top;
 }
-
-}  // namespace
-
-namespace {
 
 template <class Part>
 void expect_sound(const char* list, const std::map<std::string, Part>& parts) {

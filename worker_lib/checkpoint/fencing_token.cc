@@ -4,15 +4,11 @@
 #include <sys/file.h>
 
 #include <cerrno>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "base/deadline.h"
 #include "base/durable_directory.h"
-#include "base/read_whole.h"
-#include "base/regular_file.h"
 #include "base/worker_env.h"
-#include "worker_lib/checkpoint/core/json_bounds.h"
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/util/sha256.h"
 
@@ -20,7 +16,6 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kMaxClaimBytes = std::size_t{16} << 20;  // maximum that is written
-constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
 constexpr JsonBounds kMaxShape{.depth = 8, .values = std::size_t{4} << 20};
 constexpr Duration kLockPatience = std::chrono::seconds(10);
 constexpr Duration kLockPause = std::chrono::milliseconds(5);
@@ -59,16 +54,12 @@ FencingToken claim_of(const nlohmann::json& document) try {
 }
 
 Result<FencingToken> read_claim(const std::string& directory) {
-  const std::string path = claim_path(directory);
-  const Result<UniqueFd> fd = open_regular_file(path);
-  if (!fd && fd.error().kind == ErrorKind::kCorrupt) return FencingToken{};
-  if (!fd && fd.error().sys_errno == ENOENT) return FencingToken{};
-  if (!fd) return fd.error();
-  const Result<std::string> text = read_whole<std::string>(fd->get(), path, kMaxReadBytes);
-  if (!text && text.error().kind == ErrorKind::kCorrupt) return FencingToken{};
-  if (!text) return text.error();
-  if (beyond_bounds(*text, kMaxShape)) return FencingToken{};
-  return claim_of(nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false));
+  const Result<std::string> text = read_json_text(claim_path(directory), kMaxShape);
+  if (text) return claim_of(nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false));
+  const Error& error = text.error();
+  if (error.kind == ErrorKind::kCorrupt || error.sys_errno == ENOENT || is_beyond_reader(error))
+    return FencingToken{};
+  return error;
 }
 
 Result<void> write_claim(const std::string& directory, const FencingToken& claim) {

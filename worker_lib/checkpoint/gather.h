@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
 #include "ddprun/checkpoint.h"
 #include "worker_lib/checkpoint/contents.h"

@@ -16,7 +16,6 @@
 #include "base/read_all.h"
 #include "base/read_whole.h"
 #include "base/regular_file.h"
-#include "worker_lib/checkpoint/core/json_bounds.h"
 #include "worker_lib/util/background_task.h"
 #include "worker_lib/util/sha256.h"
 
@@ -24,7 +23,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kBufferBytes = 4 << 20;  // enough for the disk's full speed
-// Maximum size of a manifest that is read. Written manifests are far smaller
+// Maximum size of a manifest or claim that is read. Those that are written are far smaller
 // (kMaxManifestBytes). So no version writes a manifest that it, or a version with somewhat
 // smaller bounds, could not read.
 constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
@@ -40,18 +39,6 @@ Error beyond_reader(const std::string& path, std::string cause) {
   return {.kind = ErrorKind::kResource,
           .doing = "read " + path,
           .cause = std::move(cause) + ", the most that this program reads; it is left as it is"};
-}
-
-// Reads a manifest. kResource: it exceeds the reader's bounds.
-Result<std::string> read_manifest_text(const std::string& path) {
-  const Result<UniqueFd> fd = open_regular_file(path);
-  if (!fd) return fd.error();
-  Result<std::string> text = read_whole<std::string>(fd->get(), path, kMaxReadBytes);
-  if (!text && text.error().kind == ErrorKind::kCorrupt)
-    return beyond_reader(path, "it has more than " + std::to_string(kMaxReadBytes) + " bytes");
-  if (!text) return text;
-  if (const auto beyond = beyond_bounds(*text, kMaxShape)) return beyond_reader(path, *beyond);
-  return text;
 }
 
 struct DigestedBytes {
@@ -191,6 +178,17 @@ Result<CheckpointManifest> decode(const std::string& path, const std::string& te
 }
 
 }  // namespace
+
+Result<std::string> read_json_text(const std::string& path, const JsonBounds& shape) {
+  const Result<UniqueFd> fd = open_regular_file(path);
+  if (!fd) return fd.error();
+  Result<std::string> text = read_whole<std::string>(fd->get(), path, kMaxReadBytes);
+  if (!text && text.error().kind == ErrorKind::kCorrupt)
+    return beyond_reader(path, "it has more than " + std::to_string(kMaxReadBytes) + " bytes");
+  if (!text) return text;
+  if (const auto beyond = beyond_bounds(*text, shape)) return beyond_reader(path, *beyond);
+  return text;
+}
 
 CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(path)) {}
 
@@ -430,7 +428,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
 
 Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step) const {
   const std::string path = path_of(manifest_name(step));
-  const Result<std::string> text = read_manifest_text(path);
+  const Result<std::string> text = read_json_text(path, kMaxShape);
   if (!text) return text.error();
   Result<CheckpointManifest> manifest = decode(path, *text);
   if (!manifest) return manifest.error();
@@ -466,6 +464,17 @@ Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifes
   if (read->sha256 != file.sha256)
     return corrupt(path, "its SHA-256 is not the one in its manifest: it is damaged");
   return std::move(read->bytes);
+}
+
+Result<std::vector<std::vector<char>>> CheckpointDirectory::read_files(
+    const CheckpointManifest& manifest) const {
+  std::vector<std::vector<char>> result;
+  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
+    Result<std::vector<char>> bytes = read_data(manifest, i);
+    if (!bytes) return bytes.error();
+    result.push_back(*std::move(bytes));
+  }
+  return result;
 }
 
 Result<void> CheckpointDirectory::forget(std::int64_t step) {

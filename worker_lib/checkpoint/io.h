@@ -13,10 +13,10 @@
 
 #include <functional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "worker_lib/checkpoint/core/json_bounds.h"
 #include "worker_lib/checkpoint/core/manifest.h"
 #include "worker_lib/checkpoint/fencing_token.h"
 #include "worker_lib/serialization/atomic_file.h"
@@ -27,7 +27,7 @@ namespace ddprun {
 // manifests several times as large.
 inline constexpr std::size_t kMaxManifestBytes = std::size_t{16} << 20;
 
-// Returns whether read_manifest() met its own bounds. A checkpoint beyond them may be complete.
+// Returns whether read_json_text() met its own bounds. A checkpoint beyond them may be complete.
 // If memory or descriptors run out, the error is kResource, too, but has the system's errno.
 inline bool is_beyond_reader(const Error& error) {
   return error.kind == ErrorKind::kResource && error.sys_errno == 0;
@@ -39,6 +39,10 @@ inline bool is_passed_over(const Error& error) {
   return error.kind == ErrorKind::kCorrupt || error.kind == ErrorKind::kNotFound ||
          error.kind == ErrorKind::kStopped || is_beyond_reader(error);
 }
+
+// Reads a JSON file for a parser. The error is_beyond_reader() if it is larger than this program
+// reads, or exceeds `shape`. Otherwise fails as open_regular_file() and read_whole().
+Result<std::string> read_json_text(const std::string& path, const JsonBounds& shape);
 
 // A complete manifest and its digest, by which ranks check that they mean the same one.
 struct AnnouncedCheckpoint {
@@ -104,6 +108,8 @@ class CheckpointDirectory {
   // Returns the bytes of a file of the manifest, after a check of its size and SHA-256.
   Result<std::vector<char>> read_data(const CheckpointManifest& manifest,
                                       std::size_t file = 0) const;
+  // The same for each of its files.
+  Result<std::vector<std::vector<char>>> read_files(const CheckpointManifest& manifest) const;
 
   // Removes a checkpoint. The manifest goes first, so that the checkpoint never looks damaged.
   Result<void> forget(std::int64_t step);

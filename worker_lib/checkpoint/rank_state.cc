@@ -78,33 +78,25 @@ PickleDict own_state(const TrainingState& state) {
   const auto add = [&](const char* section, const PickleDict& entries) {
     if (!entries.empty()) own.insert(section, entries);
   };
-  if (state.model && anywhere)
-    add("model", module_state(*state.model));
-  else if (state.model && state.ranks_differ == RanksDiffer::kInBuffers)
-    add("model", buffers_of(*state.model));
-  if (state.optimizer && anywhere && !owners_of_states(*state.optimizer))
-    add(kOptimizer, optimizer_state(*state.optimizer).at("state").toGenericDict());
-  if (state.hook && state.model) {
-    PickleDict tensors = make_string_dict();
-    for (const auto& [name, tensor] : state.hook->state(*state.model).tensors)
-      tensors.insert(name, tensor_for_file(tensor));
-    add("comm_hook", tensors);
-  }
-  PickleDict models = make_string_dict(), optimizers = make_string_dict(),
-             tensors = make_string_dict();
-  for (const auto& [name, model] : state.models) {
-    if (anywhere) add_named(models, name, module_state(*model));
-    if (!anywhere && state.ranks_differ == RanksDiffer::kInBuffers)
-      add_named(models, name, buffers_of(*model));
-  }
+  const auto of_model = [&](const torch::nn::Module& model) {
+    if (anywhere) return module_state(model);
+    return state.ranks_differ == RanksDiffer::kInBuffers ? buffers_of(model) : make_string_dict();
+  };
+  const auto of_optimizer = [&](const torch::optim::Optimizer& optimizer) {
+    if (!anywhere || owners_of_states(optimizer)) return make_int_dict();
+    return optimizer_state(optimizer).at("state").toGenericDict();
+  };
+  if (state.model) add("model", of_model(*state.model));
+  if (state.optimizer) add(kOptimizer, of_optimizer(*state.optimizer));
+  if (state.hook && state.model)
+    add("comm_hook", tensors_for_file(state.hook->state(*state.model).tensors));
+  PickleDict models = make_string_dict(), optimizers = make_string_dict();
+  for (const auto& [name, model] : state.models) add_named(models, name, of_model(*model));
   for (const auto& [name, optimizer] : state.optimizers)
-    if (anywhere && !owners_of_states(*optimizer))
-      add_named(optimizers, name, optimizer_state(*optimizer).at("state").toGenericDict());
-  if (state.ranks_differ != RanksDiffer::kNowhere)
-    for (const auto& [name, tensor] : state.tensors) tensors.insert(name, tensor_for_file(tensor));
+    add_named(optimizers, name, of_optimizer(*optimizer));
   add("models", models);
   add("optimizers", optimizers);
-  add("tensors", tensors);
+  if (state.ranks_differ != RanksDiffer::kNowhere) add("tensors", tensors_for_file(state.tensors));
   if (state.gradients) add("gradients", gradients_of(state));
   return own;
 }

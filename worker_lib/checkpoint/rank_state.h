@@ -21,7 +21,6 @@
 // of the group's calls.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 

@@ -23,17 +23,6 @@ struct Search {
   std::optional<DistError> failure;
 };
 
-Result<std::vector<std::vector<char>>> read_files(const CheckpointDirectory& directory,
-                                                  const CheckpointManifest& manifest) {
-  std::vector<std::vector<char>> result;
-  for (std::size_t i = 0; i < manifest.files.size(); ++i) {
-    Result<std::vector<char>> bytes = directory.read_data(manifest, i);
-    if (!bytes) return bytes.error();
-    result.push_back(*std::move(bytes));
-  }
-  return result;
-}
-
 std::string_view view_of(const std::vector<char>& bytes) { return {bytes.data(), bytes.size()}; }
 
 Search search(const CheckpointDirectory& directory, std::int64_t bound) {
@@ -46,7 +35,7 @@ Search search(const CheckpointDirectory& directory, std::int64_t bound) {
   for (const std::int64_t step : *steps) {
     if (step > bound) continue;
     const auto checkpoint = directory.read_manifest(step);
-    auto data = checkpoint ? read_files(directory, checkpoint->manifest)
+    auto data = checkpoint ? directory.read_files(checkpoint->manifest)
                            : Result<std::vector<std::vector<char>>>(checkpoint.error());
     if (data) {
       result.found = LoadedCheckpoint{checkpoint->manifest, checkpoint->identity,

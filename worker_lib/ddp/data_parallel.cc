@@ -226,14 +226,13 @@ void expect_supported(const torch::nn::Module* module, const DataParallelOptions
         "a bucket of 0 bytes holds nothing; the options 'first_bucket_bytes' and 'bucket_bytes' "
         "are "
         "at least 1");
-  if (options.check_consistency_every < 0)
-    refuse_to_construct("the option 'check_consistency_every' is " +
-                        std::to_string(options.check_consistency_every) +
-                        " (expected a number of steps, or 0 for no checks)");
-  if (options.statistics_every < 0)
-    refuse_to_construct("the option 'statistics_every' is " +
-                        std::to_string(options.statistics_every) +
-                        " (expected a number of steps, or 0 for no statistics)");
+  const auto expect_steps = [](const char* option, std::int64_t value, const char* nothing) {
+    if (value < 0)
+      refuse_to_construct("the option '" + std::string(option) + "' is " + std::to_string(value) +
+                          " (expected a number of steps, or 0 for " + nothing + ")");
+  };
+  expect_steps("check_consistency_every", options.check_consistency_every, "no checks");
+  expect_steps("statistics_every", options.statistics_every, "no statistics");
 }
 
 // What a rank reports about the forward that it begins, inside join().
@@ -363,7 +362,6 @@ DataParallelCore::DataParallelCore(std::shared_ptr<torch::nn::Module> module, Pr
          .find_unused = options.find_unused_parameters,
          .static_graph = options.static_graph,
          .gradient_as_bucket_view = options.gradient_as_bucket_view,
-         .compute_in_buckets = options.compute_gradients_in_buckets,
          .looks_late = options.check_passes_late && !group.device().is_cpu(),
          .statistics_every = options.statistics_every});
   });

@@ -14,7 +14,6 @@
 #include <torch/types.h>
 
 #include <span>
-#include <string>
 #include <vector>
 
 #include "ddprun/process_group.h"
@@ -24,20 +23,16 @@ namespace ddprun {
 
 class GradientBuckets {
  public:
-  // parameters: dense, on the group's device. Those that are not `in_a_bucket` get no place. The
-  // group must outlive this.
-  GradientBuckets(std::vector<torch::Tensor> parameters, const std::vector<char>& in_a_bucket,
-                  std::size_t words, ProcessGroup& group, BucketCaps caps);
+  // parameters: on the group's device. The group must outlive this.
+  GradientBuckets(std::vector<torch::Tensor> parameters, std::size_t words, ProcessGroup& group,
+                  BucketCaps caps);
 
   // Allocates new, zeroed memory for this order of gradients. Gradients in the old memory stay
-  // there and keep it alive. order: indices of parameters; those without a place are left out.
+  // there and keep it alive. order: indices of parameters with dense gradients; all others have
+  // no place.
   void lay_out(std::span<const std::size_t> order);
 
-  // Moves one bucket with its contents to new memory.
-  void move(int bucket);
-
   std::span<const BucketLayout> layout() const { return layout_; }
-  bool has_place(std::size_t gradient) const { return in_a_bucket_[gradient] != 0; }
   // Returns the gradient's place, with the parameter's shape and strides. It is no view to
   // autograd, so detach_() works on it. It keeps the bucket alive, because .grad may outlive the
   // reducer.
@@ -46,13 +41,13 @@ class GradientBuckets {
   bool is_in_place(std::size_t gradient, const torch::Tensor& tensor) const;
 
   // REQUIRES: the gradient has a place.
-  int bucket_of(std::size_t gradient) const { return bucket_of_[gradient]; }
+  std::size_t bucket_of(std::size_t gradient) const { return bucket_of_[gradient]; }
 
-  int count() const { return static_cast<int>(flats_.size()); }
+  std::size_t count() const { return flats_.size(); }
   // Returns a whole bucket, of one dimension; the last one includes the words.
-  const torch::Tensor& flat(int bucket) const { return flats_[static_cast<std::size_t>(bucket)]; }
+  const torch::Tensor& flat(std::size_t bucket) const { return flats_[bucket]; }
   // Returns a bucket without the words.
-  torch::Tensor payload(int bucket) const;
+  torch::Tensor payload(std::size_t bucket) const;
   const torch::Tensor& words() const { return words_; }
   // Writes all words. Each step does this, so it uses no LibTorch operator if they are on the
   // host. Does not wait for a stream of a GPU.
@@ -64,20 +59,18 @@ class GradientBuckets {
   void multiply_first_elements(const torch::Tensor& factor);
 
  private:
-  void set_flat(int bucket, const torch::Tensor& flat);
-  std::vector<torch::Tensor> first_elements(int bucket) const;
+  std::vector<torch::Tensor> first_elements(std::size_t bucket) const;
   torch::Tensor make_place(std::size_t gradient, const torch::Tensor& flat,
                            std::uint64_t offset_bytes) const;
 
   ProcessGroup& group_;
   const BucketCaps caps_;
   const std::vector<torch::Tensor> parameters_;
-  const std::vector<char> in_a_bucket_;
   const std::int64_t word_count_;
   std::vector<BucketLayout> layout_;
   std::vector<torch::Tensor> flats_;
   std::vector<torch::Tensor> places_;  // by gradient
-  std::vector<int> bucket_of_;
+  std::vector<std::size_t> bucket_of_;
   torch::Tensor words_;
   std::vector<std::vector<torch::Tensor>> firsts_;  // by bucket; empty until first used
 };

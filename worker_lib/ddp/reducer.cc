@@ -3,7 +3,6 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
-#include <torch/types.h>
 
 #include <algorithm>
 #include <limits>
@@ -85,8 +84,8 @@ class Reducer::GradientHook final : public torch::autograd::FunctionPostHook {
   GradientHook(Reducer& reducer, std::size_t index) : reducer_(reducer), index_(index) {}
 
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list& inputs) override {
-    reducer_.on_gradient(index_, inputs[0]);
+                                            const torch::autograd::variable_list&) override {
+    reducer_.on_gradient(index_);
     return outputs;
   }
 
@@ -97,25 +96,15 @@ class Reducer::GradientHook final : public torch::autograd::FunctionPostHook {
 
 Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
                  const ReducerOptions& options)
-    : group_(group),
-      options_(options),
-      recorder_(options.statistics_every > 0
-                    ? std::make_unique<StepRecorder>(options.statistics_every)
-                    : nullptr) {
+    : group_(group), options_(options), recorder_(options.statistics_every) {
   std::vector<torch::Tensor> tensors;
-  std::vector<char> in_a_bucket;
   for (Parameter& parameter : parameters) {
     tensors.push_back(parameter.tensor);
     has_sparse_ |= parameter.is_sparse;
-    in_a_bucket.push_back(!parameter.is_sparse);
     slots_.push_back({.parameter = std::move(parameter)});
   }
   const std::size_t words = PassWords::count(group.size(), tells_used() ? slots_.size() : 0);
-  const bool places_fit = options.compute_in_buckets && options.gradient_as_bucket_view &&
-                          !options.find_unused && !options.static_graph && group.device().is_cpu();
-  if (places_fit) placement_ = GradientPlacement::make(tensors);
-  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), in_a_bucket, words, group,
-                                               options.caps);
+  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), words, group, options.caps);
   if (options.looks_late) group.notes()->late_checks->add(late_, group.world_ranks());
 }
 
@@ -125,20 +114,18 @@ std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters, Proces
   std::shared_ptr<Reducer> reducer(new Reducer(std::move(parameters), group, options));
   std::vector<std::size_t> order(reducer->slots_.size());
   std::iota(order.rbegin(), order.rend(), 0);
-  reducer->lay_out(order);
+  reducer->lay_out(std::move(order));
   reducer->first_buckets_ = reducer->bucket_contents();
   reducer->install_hooks();
   return reducer;
 }
 
-void Reducer::lay_out(std::span<const std::size_t> order) {
+void Reducer::lay_out(std::vector<std::size_t> order) {
+  std::erase_if(order, [&](std::size_t i) { return slots_[i].parameter.is_sparse; });
   buckets_->lay_out(order);
-  for (std::size_t i = 0; placement_ && i < slots_.size(); ++i)
-    if (buckets_->has_place(i)) placement_->set_place(i, buckets_->place(i));
 }
 
 Reducer::~Reducer() {
-  if (placement_) placement_->end();  // the reducer may be destroyed in its own pass
   for (Slot& slot : slots_) slot.accumulator->del_post_hook(slot.hook);
 }
 
@@ -161,14 +148,14 @@ void Reducer::set_require_sync(bool synchronise) {
 
 void Reducer::cancel_forward() {
   const std::lock_guard lock(mutex_);
-  if (recorder_) recorder_->forward_fails();
+  recorder_.forward_fails();
   decision_ = decision_before_;
   --forwards_;
 }
 
 void Reducer::prepare_for_backward(std::span<const torch::Tensor> outputs) {
   const std::lock_guard lock(mutex_);
-  if (recorder_) recorder_->forward_ends();
+  recorder_.forward_ends();
   for (const torch::Tensor& output : outputs)
     if (output.requires_grad() && !output.is_leaf())
       output.register_hook([reducer = weak_from_this()](const torch::Tensor&) {
@@ -182,15 +169,13 @@ void Reducer::prepare_for_backward(std::span<const torch::Tensor> outputs) {
 }
 
 void Reducer::forward_begins() {
-  if (!recorder_) return;
   const std::lock_guard lock(mutex_);
-  recorder_->forward_begins(passes_ + 1);
+  recorder_.forward_begins(passes_ + 1);
 }
 
 void Reducer::module_begins() {
-  if (!recorder_) return;
   const std::lock_guard lock(mutex_);
-  recorder_->module_begins();
+  recorder_.module_begins();
 }
 
 void Reducer::set_local(bool local) {
@@ -215,13 +200,7 @@ void Reducer::set_divisor(std::optional<int> divisor) {
 void Reducer::on_output() {
   const std::lock_guard lock(mutex_);
   open_scope();
-  if (!is_to_accumulate()) return;
-  is_pass_due_ = true;
-  const bool synchronise = decision_.value_or(!local_);
-  if (!placement_ || placement_->is_active() || state_ != State::kIdle || !synchronise) return;
-  wait_for_buckets();  // of a pass that was given up
-  placement_->new_pass();
-  placement_->begin();
+  if (is_to_accumulate()) is_pass_due_ = true;
 }
 
 // Returns whether the running pass adds to .grad of parameters. torch::autograd::grad does not.
@@ -236,13 +215,12 @@ bool Reducer::is_to_accumulate() const {
 
 // Returns whether other ranks may be in a synchronised pass, although no gradient has come here.
 bool Reducer::awaits_gradients() const {
-  return is_pass_due_ && decision_.value_or(!local_) &&
-         std::ranges::any_of(
-             slots_, [](const Slot& slot) { return slot.parameter.tensor.requires_grad(); });
+  return is_pass_due_ && is_to_synchronise() && std::ranges::any_of(slots_, [](const Slot& slot) {
+           return slot.parameter.tensor.requires_grad();
+         });
 }
 
-// computed: the tensor that the accumulator received.
-void Reducer::on_gradient(std::size_t index, const torch::Tensor& computed) {
+void Reducer::on_gradient(std::size_t index) {
   const std::lock_guard lock(mutex_);
   if (state_ == State::kIdle) {
     open_scope();
@@ -267,8 +245,8 @@ void Reducer::on_gradient(std::size_t index, const torch::Tensor& computed) {
                      : "more often than in the first pass: the graph is not static"));
   }
   if (!slot.parameter.is_sparse) {
-    move_into_bucket(index, computed);
-    if (recorder_) recorder_->gradient_came(buckets_->bucket_of(index));
+    move_into_bucket(index);
+    recorder_.gradient_came(buckets_->bucket_of(index));
   }
   send_due();
 }
@@ -295,17 +273,15 @@ void Reducer::open_scope() {
       [guard = std::move(guard)] { guard->end(); });
   *is_open = true;
   is_scope_open_ = is_open;
-  if (recorder_) recorder_->pass_begins(passes_ + 1);
+  recorder_.pass_begins(passes_ + 1);
 }
 
 void Reducer::begin_pass() {
-  const bool synchronise = decision_.value_or(!local_);
+  const bool synchronise = is_to_synchronise();
   if (synchronise) prepare_pass();
   state_ = synchronise ? State::kPass : State::kLocalPass;
-  if (recorder_ && synchronise)
-    recorder_->is_synchronised(passes_, [this] { return untimed_buckets(); });
-  if (recorder_ && !synchronise) recorder_->is_not_recorded();
-  if (!synchronise) return;
+  if (!synchronise) return recorder_.is_not_recorded();
+  recorder_.is_synchronised(passes_, [this] { return untimed_buckets(); });
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (expected_.empty() ? forwards_ > 0 && prepared_ == forwards_ && !reachable_[i]
                           : expected_[i] == 0)
@@ -331,7 +307,6 @@ void Reducer::prepare_pass() {
   // A reduction of a pass that was given up may still use the buckets.
   wait_for_buckets();
   ++passes_;
-  if (placement_) placement_->new_pass();
   works_.assign(static_cast<std::size_t>(buckets_->count()), {});
   finishes_.clear();
   pass_.emplace(buckets_->layout(), slots_.size(), expected_);
@@ -343,46 +318,13 @@ void Reducer::mark_unused(std::size_t index) {
   contribute_without_gradient(index);
 }
 
-// Copies nothing if the gradient was added up, or computed, in its place.
-void Reducer::move_into_bucket(std::size_t index, const torch::Tensor& computed) {
+// Copies nothing if the gradient was added up in its place.
+void Reducer::move_into_bucket(std::size_t index) {
   torch::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
   slots_[index].kept.reset();  // it was marked unused, and came after all
-  if (placement_) placement_->note_gradient(index, gradient, computed);
   if (gradient.is_same(buckets_->place(index))) return;
-  if (!buckets_->is_in_place(index, gradient)) place_to_write(index).copy_(gradient);
+  if (!buckets_->is_in_place(index, gradient)) buckets_->place(index).copy_(gradient);
   if (options_.gradient_as_bucket_view) gradient = buckets_->place(index);
-}
-
-// Moves the bucket away from tensors that lie in it and are not gradients.
-void Reducer::move_bucket(int bucket) {
-  const auto slots = buckets_->layout()[static_cast<std::size_t>(bucket)].slots;
-  std::vector<torch::Tensor> old;
-  for (const BucketSlot& slot : slots) {
-    old.push_back(buckets_->place(slot.gradient));
-    if (placement_->is_lent(slot.gradient)) placement_->do_not_guess(slot.gradient);
-  }
-  buckets_->move(bucket);
-  for (std::size_t i = 0; i < slots.size(); ++i) {
-    const std::size_t index = slots[i].gradient;
-    placement_->set_place(index, buckets_->place(index));
-    torch::Tensor& gradient = slots_[index].parameter.tensor.mutable_grad();
-    if (gradient.is_same(old[i])) gradient = buckets_->place(index);
-  }
-}
-
-// Returns the gradient's place, in which no other tensor lies.
-const torch::Tensor& Reducer::place_to_write(std::size_t index) {
-  if (placement_ && placement_->is_lent(index)) move_bucket(buckets_->bucket_of(index));
-  return buckets_->place(index);
-}
-
-// Prepares the bucket for its reduction, which writes to all of it.
-void Reducer::vacate(int bucket) {
-  if (!placement_) return;
-  const auto& slots = buckets_->layout()[static_cast<std::size_t>(bucket)].slots;
-  if (std::ranges::any_of(
-          slots, [&](const BucketSlot& slot) { return placement_->is_lent(slot.gradient); }))
-    move_bucket(bucket);
 }
 
 // Contributes zeros, or the gradient from before this pass. That gradient is kept, because it
@@ -392,22 +334,20 @@ void Reducer::contribute_without_gradient(std::size_t index) {
   if (slot.parameter.is_sparse) return;
   const torch::Tensor& old = slot.parameter.tensor.grad();
   if (!old.defined()) {
-    place_to_write(index).zero_();
+    buckets_->place(index).zero_();
   } else if (buckets_->is_in_place(index, old)) {
     slot.kept = old.clone();
   } else {
-    place_to_write(index).copy_(old);
+    buckets_->place(index).copy_(old);
   }
 }
 
 void Reducer::send_due() {
-  for (int bucket = pass_->take_due(); bucket >= 0; bucket = pass_->take_due())
-    send(bucket, /*async=*/true);
+  while (const auto bucket = pass_->take_due()) send(*bucket, /*async=*/true);
 }
 
-void Reducer::send(int bucket, bool async) {
-  vacate(bucket);
-  if (recorder_) recorder_->sent(bucket);
+void Reducer::send(std::size_t bucket, bool async) {
+  recorder_.sent(bucket);
   if (hook_) {
     try {
       finishes_.push_back(hook_->start(bucket_for_hook(bucket), group_));
@@ -419,18 +359,18 @@ void Reducer::send(int bucket, bool async) {
     }
     return;
   }
-  works_[static_cast<std::size_t>(bucket)] =
+  works_[bucket] =
       group_.all_reduce(buckets_->flat(bucket), {.op = divisor_ ? ReduceOp::kSum : ReduceOp::kAvg,
                                                  .timeout = options_.timeout,
                                                  .async = async});
-  if (recorder_) recorder_->watch(bucket, works_[static_cast<std::size_t>(bucket)]);
+  recorder_.watch(bucket, works_[bucket]);
 }
 
-GradBucket Reducer::bucket_for_hook(int bucket) const {
-  GradBucket result{.index = bucket,
+GradBucket Reducer::bucket_for_hook(std::size_t bucket) const {
+  GradBucket result{.index = static_cast<int>(bucket),
                     .is_last = bucket + 1 == buckets_->count(),
                     .buffer = buckets_->payload(bucket)};
-  for (const BucketSlot& slot : buckets_->layout()[static_cast<std::size_t>(bucket)].slots) {
+  for (const BucketSlot& slot : buckets_->layout()[bucket].slots) {
     result.gradients.push_back(buckets_->place(slot.gradient));
     result.parameters.push_back(slots_[slot.gradient].parameter.tensor);
   }
@@ -473,23 +413,25 @@ std::int64_t Reducer::own_epoch() const {
 
 // --- end of a pass ---
 
-void Reducer::end_pass() {
+// Returns what the pass was. kIdle: there was none.
+Reducer::State Reducer::end_pass() {
+  const bool is_due = state_ == State::kIdle && awaits_gradients();
+  is_pass_due_ = false;
+  if (is_due) begin_pass();  // no gradient will come
+  const State ended = std::exchange(state_, State::kIdle);
+  if (ended == State::kIdle) return ended;
   decision_.reset();
   forwards_ = prepared_ = 0;
   std::ranges::fill(reachable_, 0);
+  return ended;
 }
 
 void Reducer::finish() {
   const std::lock_guard lock(mutex_);
-  if (placement_) placement_->end();
-  const bool is_due = state_ == State::kIdle && awaits_gradients();
-  is_pass_due_ = false;
-  if (is_due) begin_pass();  // no gradient will come
-  if (recorder_) recorder_->computed();
-  const State ended = std::exchange(state_, State::kIdle);
+  const State ended = end_pass();
+  recorder_.computed();
   if (ended == State::kIdle) return;
   was_local_ = ended == State::kLocalPass;
-  end_pass();
   if (ended == State::kPass) finish_pass();
 }
 
@@ -502,19 +444,19 @@ void Reducer::finish_pass() {
   finalize_gradients(words);
   finalize_sparse(words, /*is_shadow=*/false);
   for (Slot& slot : slots_) slot.is_used = false;
-  if (recorder_) recorder_->pass_ends();
+  recorder_.pass_ends();
   if (options_.static_graph && expected_.empty()) expected_ = pass_->arrivals();
   learn_from_first_pass();
 }
 
 void Reducer::shadow_pass() {
   const std::lock_guard lock(mutex_);
-  if (recorder_) recorder_->is_not_recorded();
+  recorder_.is_not_recorded();
   prepare_pass();
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     pass_->mark_unused(i);
     slots_[i].is_used = false;
-    if (buckets_->has_place(i)) place_to_write(i).zero_();
+    if (!slots_[i].parameter.is_sparse) buckets_->place(i).zero_();
   }
   send_due();
   const std::optional<PassWords> words = reduce_rest({});
@@ -537,10 +479,9 @@ Reducer::OwnPart Reducer::take_own_part(const std::vector<std::size_t>& missing)
 // are read in the next pass. missing: parameters that got no gradient here.
 std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& missing) {
   set_words(missing.empty() ? PassCode::kComplete : PassCode::kMissing);
-  const int last = buckets_->count() - 1;
+  const std::size_t last = buckets_->count() - 1;
   try {
-    for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
-      send(bucket, /*async=*/bucket != last);
+    while (const auto bucket = pass_->take_remaining()) send(*bucket, /*async=*/*bucket != last);
     if (hook_) reduce_words(/*async=*/false);
   } catch (const DistError& thrown) {
     wait_for_buckets();  // throws an earlier bucket's failure, which says more
@@ -551,11 +492,11 @@ std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& mi
   OwnPart own = take_own_part(missing);
   if (may_look_late()) {
     look_later(std::move(own));
-    if (recorder_) recorder_->reduced();
+    recorder_.reduced();
     return std::nullopt;
   }
   const torch::Tensor words = buckets_->words().cpu();
-  if (recorder_) recorder_->reduced();
+  recorder_.reduced();
   return look_at(words, own);
 }
 
@@ -608,13 +549,13 @@ void Reducer::expect_reduced(const PassWords& words) const {
 
 // Either all ranks call this, or none.
 void Reducer::finish_buckets() {
-  int finished = 0;
+  std::size_t finished = 0;
   for (const auto& finish : std::exchange(finishes_, {})) {
     finish();
-    if (recorder_) recorder_->done(finished++);
+    recorder_.done(finished++);
   }
   if (!divisor_) return;
-  for (int bucket = 0; bucket < buckets_->count(); ++bucket)
+  for (std::size_t bucket = 0; bucket < buckets_->count(); ++bucket)
     buckets_->payload(bucket).div_(*divisor_);
 }
 
@@ -667,19 +608,11 @@ void Reducer::finalize_sparse(const std::optional<PassWords>& words, bool is_sha
 // reports kGivenUp in them. The thread that gave the pass up already has an exception in flight.
 void Reducer::give_up() noexcept {
   const std::lock_guard lock(mutex_);
-  if (placement_) placement_->end();
-  const bool is_due = state_ == State::kIdle && awaits_gradients();
-  is_pass_due_ = false;
   try {
-    if (is_due) begin_pass();
-    const State ended = std::exchange(state_, State::kIdle);
-    if (ended == State::kIdle) return;
-    end_pass();
-    if (ended != State::kPass) return;
+    if (end_pass() != State::kPass) return;
     for (Slot& slot : slots_) slot.kept.reset();
     set_words(PassCode::kGivenUp);
-    for (int bucket = pass_->take_remaining(); bucket >= 0; bucket = pass_->take_remaining())
-      send(bucket, /*async=*/true);
+    while (const auto bucket = pass_->take_remaining()) send(*bucket, /*async=*/true);
     if (hook_) reduce_words(/*async=*/true);
     if (!options_.looks_late) return;
     // As in reduce_rest(): reading the words may be a collective of all ranks.
@@ -784,7 +717,7 @@ void Reducer::adopt_ready_order(const std::vector<std::size_t>& own_order) {
     gradient = buckets_->place(i);
   }
   has_ready_order_ = true;
-  if (recorder_) recorder_->change_buckets();
+  recorder_.change_buckets();
 }
 
 // --- statistics ---
@@ -829,9 +762,8 @@ void Reducer::describe(DataParallelStatistics& to) {
     to.unused.push_back(index);
     to.unused_bytes += slots_[index].parameter.tensor.nbytes();
   }
-  if (!recorder_) return;
-  to.last = recorder_->statistics().last();
-  to.recent = recorder_->statistics().summary();
+  to.last = recorder_.statistics().last();
+  to.recent = recorder_.statistics().summary();
 }
 
 }  // namespace ddprun

@@ -13,9 +13,6 @@
 // outputs have a hook, too). So gradients of a pass within it, as re-entrant checkpointing
 // makes, count for the outer one.
 //
-// With compute_in_buckets, autograd computes gradients in their places (gradient_placement.h),
-// so nothing is copied.
-//
 // Bits: gradients are summed in the group's order, and the sum is divided by the world size,
 // element by element (ReduceOp::kAvg). The result does not depend on the bucket that a gradient
 // lies in, nor on whether it was copied there or added up there. (PyTorch divides first, or
@@ -62,7 +59,6 @@
 #include "worker_lib/ddp/core/bucket_plan.h"
 #include "worker_lib/ddp/core/pass_words.h"
 #include "worker_lib/ddp/gradient_buckets.h"
-#include "worker_lib/ddp/gradient_placement.h"
 #include "worker_lib/ddp/step_recorder.h"
 #include "worker_lib/group/late_checks.h"
 
@@ -78,8 +74,6 @@ struct ReducerOptions {
   bool static_graph = false;
   // .grad is the gradient's place in its bucket. If false, it is copied there and back.
   bool gradient_as_bucket_view = true;
-  // Gradients are computed in their places, as far as possible.
-  bool compute_in_buckets = false;
   // The words of a pass are read in the next one. Not in the first pass, with a hook, with
   // unused or sparse parameters, or in join(): these need the words at once.
   bool looks_late = false;
@@ -164,6 +158,8 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     double scale = 1;              // factor that makes the words sums
   };
 
+  enum class State { kIdle, kLocalPass, kPass };
+
   // kAlone: without a collective, because the other ranks are elsewhere. Its messages name less.
   enum class Looking { kTogether, kAlone };
 
@@ -172,20 +168,18 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void install_hooks();
 
   void on_output();
-  void on_gradient(std::size_t index, const torch::Tensor& computed);
+  void on_gradient(std::size_t index);
   bool is_to_accumulate() const;
+  bool is_to_synchronise() const { return decision_.value_or(!local_); }
   bool awaits_gradients() const;
   void expect_usable(const Slot& slot, const torch::Tensor& gradient) const;
   void open_scope();
   void begin_pass();
-  void move_into_bucket(std::size_t index, const torch::Tensor& computed);
-  void move_bucket(int bucket);
-  void vacate(int bucket);
-  const torch::Tensor& place_to_write(std::size_t index);
+  void move_into_bucket(std::size_t index);
   void contribute_without_gradient(std::size_t index);
   void send_due();
-  void send(int bucket, bool async);
-  GradBucket bucket_for_hook(int bucket) const;
+  void send(std::size_t bucket, bool async);
+  GradBucket bucket_for_hook(std::size_t bucket) const;
   void reduce_words(bool async);
   void wait_for_buckets();
   bool may_look_late() const;
@@ -193,6 +187,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void set_words(PassCode code);
   std::int64_t own_epoch() const;
 
+  State end_pass();
   void finish();
   void prepare_pass();
   void expect_no_other_hooks() const;
@@ -207,9 +202,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void finish_buckets();
   void finalize_gradients(const std::optional<PassWords>& words);
   void finalize_sparse(const std::optional<PassWords>& words, bool is_shadow);
+  void lay_out(std::vector<std::size_t> order);
   bool is_left_alone(std::size_t index, const std::optional<PassWords>& words) const;
   void learn_from_first_pass();
-  void lay_out(std::span<const std::size_t> order);
   void give_up() noexcept;
   void expect_reduced(const PassWords& words) const;
   void expect_same_epoch(const PassWords& words, const OwnPart& own, Looking how) const;
@@ -217,7 +212,6 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   [[noreturn]] void report_missing(const OwnPart& own) const;
   std::string describe_missing(std::size_t index) const;
   void adopt_ready_order(const std::vector<std::size_t>& own_order);
-  void end_pass();
 
   std::vector<BucketContents> bucket_contents() const;
   std::vector<BucketTimes> untimed_buckets() const;
@@ -229,8 +223,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<Slot> slots_;
   AccumulatorIndex accumulators_;
   std::unique_ptr<GradientBuckets> buckets_;
-  std::shared_ptr<GradientPlacement> placement_;  // null: gradients are copied
-  std::vector<Work> works_;                       // by bucket: of its last reduction
+  std::vector<Work> works_;  // by bucket: of its last reduction
   std::shared_ptr<CommHook> hook_;
   std::vector<std::function<void()>> finishes_;  // of the hook's started calls, in the order of the
                                                  // buckets
@@ -249,7 +242,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   bool local_ = false;
   bool compares_epochs_ = true;
-  enum class State { kIdle, kLocalPass, kPass } state_ = State::kIdle;
+  State state_ = State::kIdle;
   std::shared_ptr<const std::atomic<bool>> is_scope_open_;  // of the last guard; null before the
                                                             // first
   // A gradient of an output has come, in a pass that reaches the parameters.
@@ -259,7 +252,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::optional<ReductionPass> pass_;
 
   std::vector<BucketContents> first_buckets_;
-  const std::unique_ptr<StepRecorder> recorder_;  // null: no times are taken
+  StepRecorder recorder_;
 };
 
 }  // namespace ddprun

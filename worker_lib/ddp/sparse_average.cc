@@ -1,7 +1,5 @@
 #include "worker_lib/ddp/sparse_average.h"
 
-#include <torch/types.h>
-
 #include <algorithm>
 
 namespace ddprun {

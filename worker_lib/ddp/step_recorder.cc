@@ -41,24 +41,23 @@ void StepRecorder::is_synchronised(std::int64_t pass,
   record_.emplace(pass, *pass_began_, std::move(buckets));
 }
 
-void StepRecorder::gradient_came(int bucket) {
-  if (record_) record_->gradient_came(static_cast<std::size_t>(bucket), BootClock::now());
+void StepRecorder::gradient_came(std::size_t bucket) {
+  if (record_) record_->gradient_came(bucket, BootClock::now());
 }
 
-void StepRecorder::sent(int bucket) {
-  if (record_) record_->sent(static_cast<std::size_t>(bucket), BootClock::now());
+void StepRecorder::sent(std::size_t bucket) {
+  if (record_) record_->sent(bucket, BootClock::now());
 }
 
-void StepRecorder::watch(int bucket, const Work& work) {
+void StepRecorder::watch(std::size_t bucket, const Work& work) {
   if (!record_) return;
-  work.future()->addCallback(
-      [ends = ends_, i = static_cast<std::size_t>(bucket)](c10::ivalue::Future&) {
-        (*ends)[i].store(BootClock::now().time_since_epoch().count());
-      });
+  work.future()->addCallback([ends = ends_, bucket](c10::ivalue::Future&) {
+    (*ends)[bucket].store(BootClock::now().time_since_epoch().count());
+  });
 }
 
-void StepRecorder::done(int bucket) {
-  if (record_) record_->done(static_cast<std::size_t>(bucket), BootClock::now());
+void StepRecorder::done(std::size_t bucket) {
+  if (record_) record_->done(bucket, BootClock::now());
 }
 
 void StepRecorder::computed() {

@@ -1,7 +1,7 @@
 // StepRecorder: takes the times of the passes that the option 'statistics_every' selects.
 //
-// A Reducer owns it (none if the option is 0) and calls it with its mutex held. Between recorded
-// steps a call costs a comparison. The thread that ends a reduction sees how long it took. That
+// A Reducer owns it and calls it with its mutex held. Between recorded steps a call costs a
+// comparison. The thread that ends a reduction sees how long it took. That
 // thread only writes a time, into memory that it shares with this pass's record.
 #pragma once
 
@@ -20,7 +20,7 @@ namespace ddprun {
 
 class StepRecorder {
  public:
-  // every: at least 1.
+  // every: the option's value; 0: no times are taken.
   explicit StepRecorder(std::int64_t every) : every_(every) {}
 
   // Mark a forward in grad mode: it begins, the module's own forward begins, it ends, it throws.
@@ -38,11 +38,11 @@ class StepRecorder {
                        const std::function<std::vector<BucketTimes>()>& describe);
 
   // Mark events of a synchronised pass.
-  void gradient_came(int bucket);
-  void sent(int bucket);
+  void gradient_came(std::size_t bucket);
+  void sent(std::size_t bucket);
   // Watches `work`, which reduces the bucket.
-  void watch(int bucket, const Work& work);
-  void done(int bucket);
+  void watch(std::size_t bucket, const Work& work);
+  void done(std::size_t bucket);
   void computed();
   // Marks that every watched reduction has ended. One whose end was not yet recorded gets the
   // present time.
@@ -53,7 +53,7 @@ class StepRecorder {
   const StepStatistics& statistics() const { return statistics_; }
 
  private:
-  bool is_due(std::int64_t pass) const { return pass % every_ == 0; }
+  bool is_due(std::int64_t pass) const { return every_ > 0 && pass % every_ == 0; }
 
   // By bucket: when it was seen to be done, as nanoseconds of the BootClock; 0: not yet.
   using Ends = std::vector<std::atomic<Duration::rep>>;

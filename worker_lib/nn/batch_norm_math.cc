@@ -1,10 +1,8 @@
 #include "worker_lib/nn/batch_norm_math.h"
 
 #include <ATen/Parallel.h>
-#include <torch/types.h>
 
 #include <algorithm>
-#include <span>
 #include <vector>
 
 #include "worker_lib/group/tensor_facts.h"
@@ -53,6 +51,11 @@ bool has_planes(const Tensor& input) {
          Planes(input).length >= kShortestPlane;
 }
 
+// The vectors on a CPU are float64, but those of moments_row() may be float32.
+bool goes_by_planes(const Tensor& input, const Tensor& mean) {
+  return has_planes(input) && mean.scalar_type() == torch::kFloat64;
+}
+
 // Calls use(T()) with the tensor's type, one of those that has_planes() accepts.
 template <class Use>
 void with_type(const Tensor& tensor, Use use) {
@@ -66,8 +69,7 @@ Moments moments_of_planes(const Tensor& input) {
   const Planes planes(input);
   const auto channels = static_cast<std::size_t>(planes.channels);
   std::vector<double> shift(channels), sums(channels), squares(channels);
-  with_type(input, [&](auto type) {
-    using T = decltype(type);
+  with_type(input, [&]<class T>(T) {
     const T* x = input.const_data_ptr<T>();
     // The shift is one of the channel's values. The mean is at most sqrt(count) standard
     // deviations away from it. So the variance loses no more digits than the count has.
@@ -125,6 +127,11 @@ Tensor wide_rows(const Tensor& tensor, std::int64_t first, std::int64_t rows,
   return tensor.narrow(0, first, rows).to(type);
 }
 
+// Returns x - mean, in the dtype of the mean.
+Tensor distances(const Tensor& input, std::int64_t first, std::int64_t rows, const Tensor& mean) {
+  return wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
+}
+
 Moments moments_of_blocks(const Tensor& input) {
   Moments result(static_cast<std::size_t>(input.size(1)));
   const auto dimensions = reduced_dimensions(input);
@@ -177,10 +184,9 @@ CombinedMoments combined_moments(const Tensor& rows) {
 Tensor normalized(const Tensor& input, const Tensor& mean, const Tensor& scale,
                   const Tensor& bias) {
   Tensor output = torch::empty_like(input);
-  if (has_planes(input) && mean.scalar_type() == torch::kFloat64) {
+  if (goes_by_planes(input, mean)) {
     const auto means = values_of(mean), scales = values_of(scale), biases = values_of(bias);
-    with_type(input, [&](auto type) {
-      using T = decltype(type);
+    with_type(input, [&]<class T>(T) {
       const T* x = input.const_data_ptr<T>();
       T* y = output.mutable_data_ptr<T>();
       const Planes planes(input);
@@ -192,7 +198,7 @@ Tensor normalized(const Tensor& input, const Tensor& mean, const Tensor& scale,
     return output;
   }
   for_each_block(input, [&](std::int64_t first, std::int64_t rows) {
-    Tensor block = wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
+    Tensor block = distances(input, first, rows, mean);
     block.mul_(along_channels(scale, input)).add_(along_channels(bias, input));
     output.narrow(0, first, rows).copy_(block);
   });
@@ -201,13 +207,12 @@ Tensor normalized(const Tensor& input, const Tensor& mean, const Tensor& scale,
 
 Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& mean) {
   Tensor sums = torch::zeros({2, input.size(1)}, mean.options());
-  if (has_planes(input) && mean.scalar_type() == torch::kFloat64) {
+  if (goes_by_planes(input, mean)) {
     const Tensor plain = gradient.contiguous();
     const auto means = values_of(mean);
     double* of_gradient = sums.mutable_data_ptr<double>();
     double* of_product = of_gradient + input.size(1);
-    with_type(input, [&](auto type) {
-      using T = decltype(type);
+    with_type(input, [&]<class T>(T) {
       const T* x = input.const_data_ptr<T>();
       const T* g = plain.const_data_ptr<T>();
       const Planes planes(input);
@@ -221,10 +226,8 @@ Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& 
   const auto dimensions = reduced_dimensions(input);
   for_each_block(input, [&](std::int64_t first, std::int64_t rows) {
     const Tensor g = wide_rows(gradient, first, rows, mean.scalar_type());
-    const Tensor distance =
-        wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
     sums[0] += g.sum(dimensions);
-    sums[1] += (g * distance).sum(dimensions);
+    sums[1] += (g * distances(input, first, rows, mean)).sum(dimensions);
   });
   return sums;
 }
@@ -232,12 +235,11 @@ Tensor gradient_sums(const Tensor& gradient, const Tensor& input, const Tensor& 
 Tensor input_gradient(const Tensor& gradient, const Tensor& input, const Tensor& mean,
                       const Tensor& scale, const Tensor& constant, const Tensor& slope) {
   Tensor result = torch::empty_like(input);
-  if (has_planes(input) && mean.scalar_type() == torch::kFloat64) {
+  if (goes_by_planes(input, mean)) {
     const Tensor plain = gradient.contiguous();
     const auto means = values_of(mean), scales = values_of(scale), constants = values_of(constant),
                slopes = values_of(slope);
-    with_type(input, [&](auto type) {
-      using T = decltype(type);
+    with_type(input, [&]<class T>(T) {
       const T* x = input.const_data_ptr<T>();
       const T* g = plain.const_data_ptr<T>();
       T* r = result.mutable_data_ptr<T>();
@@ -251,7 +253,7 @@ Tensor input_gradient(const Tensor& gradient, const Tensor& input, const Tensor&
     return result;
   }
   for_each_block(input, [&](std::int64_t first, std::int64_t rows) {
-    Tensor block = wide_rows(input, first, rows, mean.scalar_type()) - along_channels(mean, input);
+    Tensor block = distances(input, first, rows, mean);
     block.mul_(along_channels(slope, input)).add_(along_channels(constant, input));
     torch::sub_out(block, wide_rows(gradient, first, rows, mean.scalar_type()), block);
     result.narrow(0, first, rows).copy_(block.mul_(along_channels(scale, input)));

@@ -1,7 +1,6 @@
 #include "ddprun/lr_scheduler.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "worker_lib/optim/core/lr_formulas.h"
 #include "worker_lib/util/error_bridge.h"
@@ -23,12 +22,13 @@ void set_rates(Optimizer& optimizer, const std::vector<double>& rates) {
   for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
 }
 
-// Replaces each group's rate by change(rate, index of the group).
+// Replaces each group's rate by change(rate, index of the group). Returns the new rates.
 template <class Change>
-void change_rates(Optimizer& optimizer, Change change) {
+std::vector<double> change_rates(Optimizer& optimizer, Change change) {
   std::vector<double> rates = rates_of(optimizer);
   for (std::size_t i = 0; i < rates.size(); ++i) rates[i] = change(rates[i], i);
   set_rates(optimizer, rates);
+  return rates_of(optimizer);
 }
 
 void expect_no_fault(const std::string& name, const std::string& fault) {
@@ -75,8 +75,7 @@ class Reader {
   const std::string doing_;
 };
 
-// The names of PyTorch's classes, and the fields that they have in addition to those of every
-// schedule.
+// The names of PyTorch's classes.
 std::string name_of(const LRRule& rule) {
   static constexpr const char* kNames[] = {"StepLR", "MultiStepLR", "CosineAnnealingLR",
                                            "LinearLR"};
@@ -84,40 +83,33 @@ std::string name_of(const LRRule& rule) {
   return kNames[rule.index()];
 }
 
-struct FieldsOf {
-  json operator()(const StepLR& rule) const {
-    return {{"step_size", rule.step_size}, {"gamma", rule.gamma}};
-  }
-  // Not "milestones", which is a Counter in Python. JSON cannot hold a Counter.
-  json operator()(const MultiStepLR& rule) const {
-    return {{"milestone_list", rule.milestones}, {"gamma", rule.gamma}};
-  }
-  json operator()(const CosineAnnealingLR& rule) const {
-    return {{"T_max", rule.t_max}, {"eta_min", rule.eta_min}};
-  }
-  json operator()(const LinearWarmup& rule) const {
-    return {{"start_factor", rule.start_factor},
-            {"end_factor", rule.end_factor},
-            {"total_iters", rule.total_iters}};
-  }
-};
-
-struct Read {
-  const Reader& from;
-  void operator()(StepLR& rule) const {
-    rule = {from.get<std::int64_t>("step_size"), from.get<double>("gamma")};
-  }
-  void operator()(MultiStepLR& rule) const {
-    rule = {from.get<std::vector<std::int64_t>>("milestone_list"), from.get<double>("gamma")};
-  }
-  void operator()(CosineAnnealingLR& rule) const {
-    rule = {from.get<std::int64_t>("T_max"), from.get<double>("eta_min")};
-  }
-  void operator()(LinearWarmup& rule) const {
-    rule = {from.get<double>("start_factor"), from.get<double>("end_factor"),
-            from.get<std::int64_t>("total_iters")};
-  }
-};
+// Each rule's fields, once for both directions: the visitor gets a name and a reference.
+template <class Visit>
+void visit_fields(StepLR& rule, Visit visit) {
+  visit("step_size", rule.step_size);
+  visit("gamma", rule.gamma);
+}
+// Not "milestones", which is a Counter in Python. JSON cannot hold a Counter.
+template <class Visit>
+void visit_fields(MultiStepLR& rule, Visit visit) {
+  visit("milestone_list", rule.milestones);
+  visit("gamma", rule.gamma);
+}
+template <class Visit>
+void visit_fields(CosineAnnealingLR& rule, Visit visit) {
+  visit("T_max", rule.t_max);
+  visit("eta_min", rule.eta_min);
+}
+template <class Visit>
+void visit_fields(LinearWarmup& rule, Visit visit) {
+  visit("start_factor", rule.start_factor);
+  visit("end_factor", rule.end_factor);
+  visit("total_iters", rule.total_iters);
+}
+template <class Visit>
+void visit_fields(LRRule& rule, Visit visit) {
+  std::visit([&](auto& one) { visit_fields(one, visit); }, rule);
+}
 
 }  // namespace
 
@@ -139,37 +131,36 @@ struct LRScheduler::Impl {
   std::vector<double> last_lr = {};
 
   void begin(Part& part) const {
-    change_rates(optimizer, [&](double lr, std::size_t) { return first_lr(part.rule, lr); });
-    part.last_lr = rates_of(optimizer);
+    part.last_lr =
+        change_rates(optimizer, [&](double lr, std::size_t) { return first_lr(part.rule, lr); });
   }
   void advance(Part& part) const {
     ++part.last_epoch;
     ++part.step_count;
-    change_rates(optimizer, [&](double lr, std::size_t i) {
+    part.last_lr = change_rates(optimizer, [&](double lr, std::size_t i) {
       return next_lr(part.rule, part.last_epoch, lr, base_lrs[i]);
     });
-    part.last_lr = rates_of(optimizer);
   }
   void restart(Part& part) const {
     part.last_epoch = 0;
-    change_rates(optimizer,
-                 [&](double, std::size_t i) { return restarted_lr(part.rule, base_lrs[i]); });
-    part.last_lr = rates_of(optimizer);
+    part.last_lr = change_rates(
+        optimizer, [&](double, std::size_t i) { return restarted_lr(part.rule, base_lrs[i]); });
   }
 
   json state_of(const Part& part) const {
-    json state = std::visit(FieldsOf(), part.rule);
-    state.update({{"base_lrs", base_lrs},
-                  {"last_epoch", part.last_epoch},
-                  {"_step_count", part.step_count},
-                  {"_is_initial", false},
-                  {"_get_lr_called_within_step", false},
-                  {"_last_lr", part.last_lr}});
+    json state{{"base_lrs", base_lrs},
+               {"last_epoch", part.last_epoch},
+               {"_step_count", part.step_count},
+               {"_is_initial", false},
+               {"_get_lr_called_within_step", false},
+               {"_last_lr", part.last_lr}};
+    LRRule rule = part.rule;
+    visit_fields(rule, [&](const char* key, const auto& value) { state[key] = value; });
     return state;
   }
   void load_part(Part& part, const json& state) {
     const Reader from(state, name_of(part.rule));
-    std::visit(Read{from}, part.rule);
+    visit_fields(part.rule, [&]<class T>(const char* key, T& value) { value = from.get<T>(key); });
     from.expect_no_fault(fault_of(part.rule));
     base_lrs = from.rates("base_lrs", optimizer);
     part.last_epoch = from.get<std::int64_t>("last_epoch");
@@ -303,7 +294,7 @@ void ReduceLROnPlateau::step(double metric) {
   i.expect_min_lrs(std::string("step of ") + kPlateau);
   ++i.last_epoch;
   if (i.watch.judge(i.options, metric))
-    change_rates(i.optimizer, [&](double lr, std::size_t group) {
+    (void)change_rates(i.optimizer, [&](double lr, std::size_t group) {
       return reduced_lr(i.options, lr, i.options.min_lr[group]);
     });
   i.last_lr = rates_of(i.optimizer);

@@ -129,8 +129,8 @@ struct Conversion {
       }
       case PickleKind::kDict: {
         PickleDict dict(c10::AnyType::get(), c10::AnyType::get());
-        for (std::size_t i = 0; i < node.items.size(); i += 2)
-          dict.insert(key(tree[node.items[i]]), value(tree[node.items[i + 1]]));
+        for (const PickleEntry& entry : entries_of(node))
+          dict.insert(key(tree[entry.key]), value(tree[entry.value]));
         return dict;
       }
       case PickleKind::kBigInteger:
@@ -258,15 +258,11 @@ nlohmann::json to_json(const c10::IValue& value, const std::string& what) {
   return object;
 }
 
-namespace {
-
 void expect_type(bool is_right, const c10::IValue& value, const std::string& what,
                  const char* expected, const std::string& file) {
   if (!is_right)
     corrupt(file, "'" + what + "' is a " + value.tagKind() + ", " + expected + " was expected");
 }
-
-}  // namespace
 
 std::int64_t as_integer(const c10::IValue& value, const std::string& what,
                         const std::string& file) {
@@ -333,6 +329,12 @@ torch::Tensor tensor_for_file(const torch::Tensor& tensor) {
   return is_slice ? plain.clone() : plain;
 }
 
+PickleDict tensors_for_file(const std::map<std::string, torch::Tensor>& tensors) {
+  PickleDict dict = make_string_dict();
+  for (const auto& [name, tensor] : tensors) dict.insert(name, tensor_for_file(tensor));
+  return dict;
+}
+
 PickleDict module_state(const torch::nn::Module& module,
                         const std::function<bool(const std::string&)>& keeps) {
   PickleDict dict = make_string_dict();
@@ -343,23 +345,16 @@ PickleDict module_state(const torch::nn::Module& module,
 
 namespace {
 
-// Makes "'a', 'b' and 3 more".
-class Names {
- public:
-  void add(const std::string& name) {
-    if (++count_ <= kMaxShown) text_ += (text_.empty() ? "'" : ", '") + name + "'";
-  }
-  std::string text() const {
-    return text_ +
-           (count_ > kMaxShown ? " and " + std::to_string(count_ - kMaxShown) + " more" : "");
-  }
-  bool empty() const { return count_ == 0; }
-
- private:
-  static constexpr std::size_t kMaxShown = 8;
-  std::string text_;
-  std::size_t count_ = 0;
-};
+// Returns "'a', 'b' and 3 more".
+std::string text_of(const std::vector<std::string>& names) {
+  constexpr std::size_t kMaxShown = 8;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(names.size(), kMaxShown); ++i)
+    text += (i > 0 ? ", '" : "'") + names[i] + "'";
+  if (names.size() > kMaxShown)
+    text += " and " + std::to_string(names.size() - kMaxShown) + " more";
+  return text;
+}
 
 // Returns the first tensors that differ from the module's, each with its form and the expected
 // form.
@@ -385,24 +380,18 @@ IncompatibleKeys copy_into_module(torch::nn::Module& module, const StateDict& st
                                   const std::string& doing, const std::string& whose) {
   const auto own = tensors_of(module);
   IncompatibleKeys keys;
-  Names missing, unexpected;
   std::set<std::string_view> own_names;
   for (const auto& [name, tensor] : own) {
     own_names.insert(name);
-    if (state.contains(name)) continue;
-    missing.add(name);
-    keys.missing.push_back(name);
+    if (!state.contains(name)) keys.missing.push_back(name);
   }
-  for (const auto& item : state) {
-    if (own_names.contains(item.key())) continue;
-    unexpected.add(item.key());
-    keys.unexpected.push_back(item.key());
-  }
+  for (const auto& item : state)
+    if (!own_names.contains(item.key())) keys.unexpected.push_back(item.key());
   std::string wrong = mismatches(own, state, whose);
-  if (strict == Strict::kYes && !missing.empty())
-    wrong += "; " + whose + " has no " + missing.text();
-  if (strict == Strict::kYes && !unexpected.empty())
-    wrong += "; this model has no " + unexpected.text();
+  if (strict == Strict::kYes && !keys.missing.empty())
+    wrong += "; " + whose + " has no " + text_of(keys.missing);
+  if (strict == Strict::kYes && !keys.unexpected.empty())
+    wrong += "; this model has no " + text_of(keys.unexpected);
   if (!wrong.empty()) refuse(doing + ": " + wrong.substr(2));
   torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : own) {

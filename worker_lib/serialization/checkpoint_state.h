@@ -71,8 +71,10 @@ c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std:
 // Returns the entry of a dict; nullopt if there is none, or if `dict` is no dict.
 std::optional<c10::IValue> find_entry(const c10::IValue& dict, const std::string& key);
 
-// Return a value of a file as this type, or throw kCorrupt that names `file`, `what` the value
-// is, and the expected type.
+// Throws kCorrupt that names `file`, `what` the value is, its type and the expected one.
+void expect_type(bool is_right, const c10::IValue& value, const std::string& what,
+                 const char* expected, const std::string& file);
+// Return a value of a file as this type, or throw as expect_type().
 std::int64_t as_integer(const c10::IValue& value, const std::string& what, const std::string& file);
 std::string as_text(const c10::IValue& value, const std::string& what, const std::string& file);
 PickleDict as_dict(const c10::IValue& value, const std::string& what, const std::string& file);
@@ -111,6 +113,7 @@ void load_module_state(torch::nn::Module& module, const c10::IValue& state,
 // Returns a tensor for a file: on the CPU, without history, and with no more storage than it
 // needs (a slice would write the whole tensor).
 torch::Tensor tensor_for_file(const torch::Tensor& tensor);
+PickleDict tensors_for_file(const std::map<std::string, torch::Tensor>& tensors);
 
 // Returns the generator state with which a rank continues: its own of `saved`, which is not
 // empty. A rank that the saved world did not have gets a state derived from the first rank's.

@@ -22,86 +22,66 @@ struct Count {
   std::int64_t& value;
 };
 // Tensors of LBFGS, which treats all parameters as one vector: Flat is such a vector, Number a
-// single number.
+// single number. Value is a tensor, or a list of them.
+using Tensors = std::deque<torch::Tensor>;
+template <class Value>
 struct Flat {
-  torch::Tensor& value;
+  Value& value;
 };
+template <class Value>
 struct Number {
-  torch::Tensor& value;
+  Value& value;
 };
-struct FlatList {
-  std::deque<torch::Tensor>& value;
-};
-struct NumberList {
-  std::deque<torch::Tensor>& value;
-};
+
+[[noreturn]] void refuse_restore(const std::string& file, const std::string& what) {
+  refuse("restore the optimizer from " + file + ": " + what);
+}
 
 // Each optimizer's fields under Python's names, once for both directions: the visitor gets a
 // name and a reference.
-template <class Options, class Visitor>
-void visit_adam_options(Options& o, Visitor&& visit) {
-  visit("lr", o.lr());
-  visit("betas", o.betas());
-  visit("eps", o.eps());
-  visit("weight_decay", o.weight_decay());
-  visit("amsgrad", o.amsgrad());
-}
-
-template <class State, class Visitor>
-void visit_adam_state(State& s, Visitor&& visit) {
-  visit("step", s.step());
-  visit("exp_avg", s.exp_avg());
-  visit("exp_avg_sq", s.exp_avg_sq());
-  visit("max_exp_avg_sq", s.max_exp_avg_sq());
-}
-
 struct Sgd {
   using Class = torch::optim::SGD;
   using Options = torch::optim::SGDOptions;
   using State = torch::optim::SGDParamState;
   static constexpr const char* kName = "SGD";
-  template <class Visitor>
-  static void visit_options(Options& o, Visitor&& visit) {
+  static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
     visit("momentum", o.momentum());
     visit("dampening", o.dampening());
     visit("weight_decay", o.weight_decay());
     visit("nesterov", o.nesterov());
   }
-  template <class Visitor>
-  static void visit_state(State& s, Visitor&& visit) {
-    visit("momentum_buffer", s.momentum_buffer());
+  static void visit_state(State& s, auto&& visit) { visit("momentum_buffer", s.momentum_buffer()); }
+};
+
+template <class OfClass, class ItsOptions, class ItsState>
+struct AdamFields {
+  using Class = OfClass;
+  using Options = ItsOptions;
+  using State = ItsState;
+  static void visit_options(Options& o, auto&& visit) {
+    visit("lr", o.lr());
+    visit("betas", o.betas());
+    visit("eps", o.eps());
+    visit("weight_decay", o.weight_decay());
+    visit("amsgrad", o.amsgrad());
+  }
+  static void visit_state(State& s, auto&& visit) {
+    visit("step", s.step());
+    visit("exp_avg", s.exp_avg());
+    visit("exp_avg_sq", s.exp_avg_sq());
+    visit("max_exp_avg_sq", s.max_exp_avg_sq());
   }
 };
 
-struct Adam {
-  using Class = torch::optim::Adam;
-  using Options = torch::optim::AdamOptions;
-  using State = torch::optim::AdamParamState;
+struct Adam
+    : AdamFields<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState> {
   static constexpr const char* kName = "Adam";
-  template <class Visitor>
-  static void visit_options(Options& o, Visitor&& visit) {
-    visit_adam_options(o, visit);
-  }
-  template <class Visitor>
-  static void visit_state(State& s, Visitor&& visit) {
-    visit_adam_state(s, visit);
-  }
 };
 
-struct AdamW {
-  using Class = torch::optim::AdamW;
-  using Options = torch::optim::AdamWOptions;
-  using State = torch::optim::AdamWParamState;
+struct AdamW
+    : AdamFields<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState> {
   static constexpr const char* kName = "AdamW";
-  template <class Visitor>
-  static void visit_options(Options& o, Visitor&& visit) {
-    visit_adam_options(o, visit);
-  }
-  template <class Visitor>
-  static void visit_state(State& s, Visitor&& visit) {
-    visit_adam_state(s, visit);
-  }
 };
 
 struct RmsProp {
@@ -109,8 +89,7 @@ struct RmsProp {
   using Options = torch::optim::RMSpropOptions;
   using State = torch::optim::RMSpropParamState;
   static constexpr const char* kName = "RMSprop";
-  template <class Visitor>
-  static void visit_options(Options& o, Visitor&& visit) {
+  static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
     visit("alpha", o.alpha());
     visit("eps", o.eps());
@@ -118,8 +97,7 @@ struct RmsProp {
     visit("momentum", o.momentum());
     visit("centered", o.centered());
   }
-  template <class Visitor>
-  static void visit_state(State& s, Visitor&& visit) {
+  static void visit_state(State& s, auto&& visit) {
     visit("step", s.step());
     visit("square_avg", s.square_avg());
     visit("momentum_buffer", s.momentum_buffer());
@@ -132,16 +110,14 @@ struct Adagrad {
   using Options = torch::optim::AdagradOptions;
   using State = torch::optim::AdagradParamState;
   static constexpr const char* kName = "Adagrad";
-  template <class Visitor>
-  static void visit_options(Options& o, Visitor&& visit) {
+  static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
     visit("lr_decay", o.lr_decay());
     visit("weight_decay", o.weight_decay());
     visit("initial_accumulator_value", o.initial_accumulator_value());
     visit("eps", o.eps());
   }
-  template <class Visitor>
-  static void visit_state(State& s, Visitor&& visit) {
+  static void visit_state(State& s, auto&& visit) {
     visit("step", s.step());
     visit("sum", s.sum());
   }
@@ -152,16 +128,14 @@ struct OfAdadelta {
   using Options = AdadeltaOptions;
   using State = AdadeltaParamState;
   static constexpr const char* kName = "Adadelta";
-  template <class Visitor>
-  static void visit_options(Options& o, Visitor&& visit) {
+  static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
     visit("rho", o.rho());
     visit("eps", o.eps());
     visit("weight_decay", o.weight_decay());
     visit("maximize", o.maximize());
   }
-  template <class Visitor>
-  static void visit_state(State& s, Visitor&& visit) {
+  static void visit_state(State& s, auto&& visit) {
     visit("step", s.step());
     visit("square_avg", s.square_avg());
     visit("acc_delta", s.acc_delta());
@@ -175,8 +149,7 @@ struct Lbfgs {
   using Options = torch::optim::LBFGSOptions;
   using State = torch::optim::LBFGSParamState;
   static constexpr const char* kName = "LBFGS";
-  template <class Visitor>
-  static void visit_options(Options& o, Visitor&& visit) {
+  static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
     visit("max_iter", Count{o.max_iter()});
     visit("max_eval", o.max_eval());
@@ -185,8 +158,7 @@ struct Lbfgs {
     visit("history_size", Count{o.history_size()});
     visit("line_search_fn", o.line_search_fn());
   }
-  template <class Visitor>
-  static void visit_state(State& s, Visitor&& visit) {
+  static void visit_state(State& s, auto&& visit) {
     visit("func_evals", Count{s.func_evals()});
     visit("n_iter", Count{s.n_iter()});
     if (s.n_iter() == 0) return;  // Python has no more fields then
@@ -195,19 +167,19 @@ struct Lbfgs {
     visit("d", Flat{s.d()});
     visit("H_diag", Number{s.H_diag()});
     visit("prev_flat_grad", Flat{s.prev_flat_grad()});
-    visit("old_dirs", FlatList{s.old_dirs()});
-    visit("old_stps", FlatList{s.old_stps()});
-    visit("ro", NumberList{s.ro()});
+    visit("old_dirs", Flat{s.old_dirs()});
+    visit("old_stps", Flat{s.old_stps()});
+    visit("ro", Number{s.ro()});
   }
   // LibTorch's loop over the history trusts these lengths.
   static void expect_whole(const State& s, const Options& o, const std::string& file) {
     const std::size_t size = s.ro().size();
     if (s.old_dirs().size() != size || s.old_stps().size() != size ||
         static_cast<std::int64_t>(size) > o.history_size())
-      refuse("restore the optimizer from " + file + ": 'old_dirs', 'old_stps' and 'ro' have " +
-             std::to_string(s.old_dirs().size()) + ", " + std::to_string(s.old_stps().size()) +
-             " and " + std::to_string(size) + " entries, of a history of " +
-             std::to_string(o.history_size()));
+      refuse_restore(
+          file, "'old_dirs', 'old_stps' and 'ro' have " + std::to_string(s.old_dirs().size()) +
+                    ", " + std::to_string(s.old_stps().size()) + " and " + std::to_string(size) +
+                    " entries, of a history of " + std::to_string(o.history_size()));
   }
 };
 
@@ -245,19 +217,19 @@ struct Writer {
     if (value.defined()) dict.insert(key, tensor_for_file(value));
   }
   void operator()(const char* key, Count count) { dict.insert(key, count.value); }
-  void operator()(const char* key, const std::optional<std::int64_t>& value) {
+  template <class Value>
+  void operator()(const char* key, const std::optional<Value>& value) {
     dict.insert(key, value ? c10::IValue(*value) : c10::IValue());
   }
-  void operator()(const char* key, const std::optional<std::string>& value) {
-    dict.insert(key, value ? c10::IValue(*value) : c10::IValue());
+  template <class Value>
+  void operator()(const char* key, Flat<Value> flat) {
+    (*this)(key, flat.value);
   }
-  void operator()(const char* key, Flat flat) { (*this)(key, flat.value); }
-  void operator()(const char* key, Number number) { (*this)(key, number.value); }
-  void operator()(const char* key, FlatList flats) { insert(key, flats.value); }
-  void operator()(const char* key, NumberList numbers) { insert(key, numbers.value); }
-
- private:
-  void insert(const char* key, const std::deque<torch::Tensor>& tensors) {
+  template <class Value>
+  void operator()(const char* key, Number<Value> number) {
+    (*this)(key, number.value);
+  }
+  void operator()(const char* key, const Tensors& tensors) {
     auto list = make_list();
     for (const torch::Tensor& tensor : tensors) list.push_back(tensor_for_file(tensor));
     dict.insert(key, list);
@@ -278,15 +250,15 @@ struct Reader {
   double number(const char* key) const {
     const c10::IValue found = (*this)[key];
     const bool is_tensor = found.isTensor() && found.toTensor().numel() == 1;
-    if (!is_tensor && !found.isInt() && !found.isDouble() && !found.isBool())
-      wrong_type(key, found, "a number");
+    expect_type(is_tensor || found.isInt() || found.isDouble() || found.isBool(), found, key,
+                "a number", file);
     return is_tensor ? found.toTensor().item<double>() : found.toScalar().toDouble();
   }
 
   void operator()(const char* key, double& value) const { value = number(key); }
   void operator()(const char* key, bool& value) const {
     const c10::IValue found = (*this)[key];
-    if (!found.isBool()) wrong_type(key, found, "a truth value");
+    expect_type(found.isBool(), found, key, "a truth value", file);
     value = found.toBool();
   }
   void operator()(const char* key, std::tuple<double, double>& value) const {
@@ -294,7 +266,7 @@ struct Reader {
     const bool is_pair = found.isTuple() && found.toTupleRef().elements().size() == 2 &&
                          found.toTupleRef().elements()[0].isDouble() &&
                          found.toTupleRef().elements()[1].isDouble();
-    if (!is_pair) wrong_type(key, found, "a pair of numbers");
+    expect_type(is_pair, found, key, "a pair of numbers", file);
     const auto& pair = found.toTupleRef().elements();
     value = {pair[0].toDouble(), pair[1].toDouble()};
   }
@@ -307,8 +279,7 @@ struct Reader {
     if ((*this)[key].isNone()) return;                        // Python's SGD has no value yet
     const torch::Tensor saved = as_tensor((*this)[key], key, file);
     if (saved.sizes() != parameter.sizes())
-      refuse("restore the optimizer from " + file + ": '" + key +
-             "' does not have the shape of its parameter");
+      refuse_entry(key, "does not have the shape of its parameter");
     value = saved.to(parameter.device());
   }
   void operator()(const char* key, Count count) const {
@@ -324,26 +295,22 @@ struct Reader {
     value.reset();
     if (!found.isNone()) value = as_text(found, key, file);
   }
-  void operator()(const char* key, Flat flat) const { flat.value = flat_of(key, (*this)[key]); }
-  void operator()(const char* key, Number number) const {
+  void operator()(const char* key, Flat<torch::Tensor> flat) const {
+    flat.value = flat_of(key, (*this)[key]);
+  }
+  void operator()(const char* key, Number<torch::Tensor> number) const {
     number.value = number_of(key, (*this)[key]);
   }
-  void operator()(const char* key, FlatList flats) const {
+  void operator()(const char* key, Flat<Tensors> flats) const {
     for (const c10::IValue& saved : list_of(key)) flats.value.push_back(flat_of(key, saved));
   }
-  void operator()(const char* key, NumberList numbers) const {
+  void operator()(const char* key, Number<Tensors> numbers) const {
     for (const c10::IValue& saved : list_of(key)) numbers.value.push_back(number_of(key, saved));
   }
 
  private:
-  [[noreturn]] void wrong_type(const char* key, const c10::IValue& found,
-                               const char* expected) const {
-    refuse("read " + file + ": '" + key + "' is a " + found.tagKind() + ", " + expected +
-               " was expected",
-           DistError::Kind::kCorrupt);
-  }
-  [[noreturn]] void refuse_entry(const char* key, const std::string& what) const {
-    refuse("restore the optimizer from " + file + ": '" + key + "' " + what);
+  [[noreturn]] void refuse_entry(const char* key, const char* what) const {
+    refuse_restore(file, std::string("'") + key + "' " + what);
   }
   torch::Tensor flat_of(const char* key, const c10::IValue& saved) const {
     const torch::Tensor tensor = as_tensor(saved, key, file);
@@ -352,8 +319,8 @@ struct Reader {
     return tensor.to(parameter.device());
   }
   torch::Tensor number_of(const char* key, const c10::IValue& saved) const {
-    if (!saved.isTensor() && !saved.isInt() && !saved.isDouble())
-      wrong_type(key, saved, "a number");
+    expect_type(saved.isTensor() || saved.isInt() || saved.isDouble(), saved, key, "a number",
+                file);
     if (!saved.isTensor()) return torch::scalar_tensor(saved.toScalar(), parameter.options());
     if (saved.toTensor().dim() != 0) refuse_entry(key, "is not a number");
     return saved.toTensor().to(parameter.device());
@@ -401,24 +368,29 @@ void load_groups(Optimizer& optimizer, const c10::IValue& saved, const std::stri
   const auto groups = as_list(entry_of(saved, "param_groups", file), "param_groups", file);
   auto& own = optimizer.param_groups();
   if (groups.size() != own.size())
-    refuse("restore the optimizer from " + file + ": it has " + std::to_string(groups.size()) +
-           " parameter groups, this optimizer has " + std::to_string(own.size()));
+    refuse_restore(file, "it has " + std::to_string(groups.size()) +
+                             " parameter groups, this optimizer has " + std::to_string(own.size()));
   for (std::size_t g = 0; g < own.size(); ++g) {
     const c10::IValue& group = groups[g];
     const std::size_t params = as_list(entry_of(group, "params", file), "params", file).size();
     if (params != own[g].params().size())
-      refuse("restore the optimizer from " + file + ": group " + std::to_string(g) + " has " +
-             std::to_string(params) + " parameters, this optimizer's has " +
-             std::to_string(own[g].params().size()));
+      refuse_restore(file, "group " + std::to_string(g) + " has " + std::to_string(params) +
+                               " parameters, this optimizer's has " +
+                               std::to_string(own[g].params().size()));
     D::visit_options(static_cast<typename D::Options&>(own[g].options()), Reader{group, file, {}});
   }
 }
 
+// Returns null if the state is not sharded over the ranks.
+const detail::ZeroShards* shards_of(const Optimizer& optimizer) {
+  const auto* sharded = dynamic_cast<const detail::ShardedOptimizer*>(&optimizer);
+  return sharded ? &sharded->shards() : nullptr;
+}
+
 // Returns whether this rank keeps the state of a parameter.
 bool is_own(const Optimizer& optimizer, std::size_t index) {
-  const auto* sharded = dynamic_cast<const detail::ShardedOptimizer*>(&optimizer);
-  if (!sharded) return true;
-  return sharded->shards().owner_of(index) == sharded->shards().group().rank();
+  const auto* shards = shards_of(optimizer);
+  return !shards || shards->owner_of(index) == shards->group().rank();
 }
 
 template <class D>
@@ -461,19 +433,19 @@ PickleDict optimizer_state(const Optimizer& optimizer,
 }
 
 std::optional<std::vector<int>> owners_of_states(const Optimizer& optimizer) {
-  const auto* sharded = dynamic_cast<const detail::ShardedOptimizer*>(&optimizer);
-  if (!sharded) return std::nullopt;
+  const auto* shards = shards_of(optimizer);
+  if (!shards) return std::nullopt;
   std::vector<int> owners;
   for (const auto& group : optimizer.param_groups())
     for (std::size_t i = 0; i < group.params().size(); ++i)
-      owners.push_back(sharded->shards().owner_of(owners.size()));
+      owners.push_back(shards->owner_of(owners.size()));
   return owners;
 }
 
 std::optional<PickleDict> gather_optimizer_states(const Optimizer& optimizer) {
-  const auto* sharded = dynamic_cast<const detail::ShardedOptimizer*>(&optimizer);
-  if (!sharded) return std::nullopt;
-  ProcessGroup& group = sharded->shards().group();
+  const auto* shards = shards_of(optimizer);
+  if (!shards) return std::nullopt;
+  ProcessGroup& group = shards->group();
   const PickleDict own = optimizer_state(optimizer).at("state").toGenericDict();
   const auto all = gather_values(group, own, "the optimizer's state");
   if (group.rank() != 0) return own;

@@ -44,11 +44,10 @@ std::unique_ptr<OpenFile> open_file(const std::string& path) {
 
 bool is_state_dict(const PickleTree& tree, const PickleNode& node) {
   if (node.kind != PickleKind::kDict) return false;
-  for (std::size_t i = 0; i < node.items.size(); i += 2)
-    if (tree[node.items[i]].kind != PickleKind::kString ||
-        tree[node.items[i + 1]].kind != PickleKind::kTensor)
-      return false;
-  return true;
+  return std::ranges::all_of(entries_of(node), [&](const PickleEntry& entry) {
+    return tree[entry.key].kind == PickleKind::kString &&
+           tree[entry.value].kind == PickleKind::kTensor;
+  });
 }
 
 std::string keys_of(const PickleTree& tree, const PickleNode& dict) {
@@ -89,15 +88,16 @@ StateDict load_state_dict(const std::string& path) {
                  "'model_state_dict'; " +
                  keys_of(tree, dict ? *dict : file->top()),
              DistError::Kind::kInvalidArgument);
-    bool parallel = !dict->items.empty();
-    for (std::size_t i = 0; i < dict->items.size(); i += 2)
-      parallel = parallel && tree[dict->items[i]].text.starts_with(kParallelPrefix);
+    const std::vector<PickleEntry> entries = entries_of(*dict);
+    const bool parallel =
+        !entries.empty() && std::ranges::all_of(entries, [&](const PickleEntry& entry) {
+          return tree[entry.key].text.starts_with(kParallelPrefix);
+        });
     ArchiveTensors tensors(file->archive);
     StateDict result;
-    for (std::size_t i = 0; i < dict->items.size(); i += 2)
-      result.insert(
-          std::string(without_prefix(tree[dict->items[i]].text, parallel)),
-          tensors.make(tree.tensors[static_cast<std::size_t>(tree[dict->items[i + 1]].integer)]));
+    for (const auto& [key, value] : entries)
+      result.insert(std::string(without_prefix(tree[key].text, parallel)),
+                    tensors.make(tree.tensors[static_cast<std::size_t>(tree[value].integer)]));
     return result;
   });
 }

@@ -1,6 +1,5 @@
 #include "worker_lib/checkpoint/io.h"
 
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -95,58 +94,6 @@ TEST_F(CheckpointIo, ReadsBackWhatWasAnnounced) {
   EXPECT_TRUE(std::equal(bytes->begin(), bytes->end(), data.begin(), data.end()));
   EXPECT_THAT(listing(directory_.path()),
               ElementsAre("step-000000000005.json", "step-000000000005.pt"));
-}
-
-TEST_F(CheckpointIo, WhatWasWrittenMayChangeAtOnce) {
-  const std::string small = payload(1), large = payload(2, 5 << 20);
-  const auto written = directory_.announce({.step = 5}, [&](AtomicFile& file) {
-    for (int i = 0; i < 3; ++i)
-      for (const std::string& piece : {small, large}) {
-        std::string text = piece;
-        file.write(text.data(), text.size());
-        text.assign(text.size(), 'x');
-      }
-  });
-  ASSERT_TRUE(written) << written.error().message();
-  std::string all;
-  for (int i = 0; i < 3; ++i) all += small + large;
-  EXPECT_THAT(written->manifest.files,
-              ElementsAre(WrittenFile{"step-000000000005.pt", all.size(), sha256_hex(all)}));
-  EXPECT_EQ(damage(directory_, 5), "");
-}
-
-// Tests whole buffers, one byte less and one byte more. File systems with and without direct
-// writes (O_DIRECT) are tested, and short writes.
-TEST_F(CheckpointIo, FilesOfAnySizeAreWholeOnAnyFileSystem) {
-  struct OnlyThroughTheCache : FileCalls {
-    ssize_t write(int fd, const void* data, std::size_t bytes) override {
-      if ((::fcntl(fd, F_GETFL) & O_DIRECT) == 0) return FileCalls::write(fd, data, bytes);
-      ++refused;
-      return errno = EINVAL, -1;
-    }
-    int refused = 0;
-  } only_through_the_cache;
-  struct ShortWrites : FileCalls {
-    ssize_t write(int fd, const void* data, std::size_t bytes) override {
-      return FileCalls::write(fd, data, bytes > 5000 ? bytes / 8192 * 4096 + 4096 : bytes);
-    }
-  } short_writes;
-  FileCalls plain;
-  constexpr std::size_t kBuffer = 4 << 20;
-  const std::string longest = payload(7, 3 * kBuffer + 4097);
-  for (FileCalls* calls : {&plain, static_cast<FileCalls*>(&only_through_the_cache),
-                           static_cast<FileCalls*>(&short_writes)}) {
-    const ScopedFileCalls scope(*calls);
-    for (const std::size_t size : {std::size_t{0}, kBuffer - 1, kBuffer, kBuffer + 1, 2 * kBuffer,
-                                   3 * kBuffer + 4096, 3 * kBuffer + 4097}) {
-      ASSERT_TRUE(announce(directory_, 7, longest.substr(0, size)));
-      ASSERT_EQ(damage(directory_, 7), "") << size << " bytes";
-      ASSERT_EQ(fs::file_size(
-                    directory_.path_of(directory_.read_manifest(7)->manifest.files.front().name)),
-                size);
-    }
-  }
-  EXPECT_GT(only_through_the_cache.refused, 0);
 }
 
 TEST_F(CheckpointIo, ListsStepsNewestFirstAndAMissingDirectoryHasNone) {

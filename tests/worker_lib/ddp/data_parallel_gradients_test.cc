@@ -1,12 +1,9 @@
 // Tests where gradients lie, which kinds of gradients are possible, and what the rest of
 // LibTorch does to them.
-#include <c10/core/CPUAllocator.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/utils/clip_grad.h>
-
-#include <set>
 
 #include "ddprun/data_parallel.h"
 #include "tests/support/eventually.h"
@@ -222,136 +219,16 @@ TEST(DataParallelGradients, OfASharedParameterAreReducedOnce) {
   EXPECT_THAT(sizes_of(world, "all_reduce"), testing::ElementsAre(20 * 4));
 }
 
-// --- gradients computed in their places
+// --- what the rest of the program does to gradients
 
-// FreshGradients: where gradients lie when autograd has made them, before they could be copied.
-class FreshGradients {
- public:
-  explicit FreshGradients(torch::nn::Module& net) : places_(net.parameters().size()) {
-    std::size_t i = 0;
-    for (const torch::Tensor& p : net.parameters())
-      p.register_hook([this, i = i++](const torch::Tensor& gradient) {
-        places_[i] = gradient.const_data_ptr();
-      });
-  }
-  const std::vector<const void*>& places() const { return places_; }
-
- private:
-  std::vector<const void*> places_;
-};
-
-TEST(DataParallelGradients, AreComputedInTheirBuckets) {
+TEST(DataParallelGradients, AreRightWithTheOptionThatHasNoEffect) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     auto net = make_mlp();
-    DistributedDataParallel model(
-        net, group,
-        {.first_bucket_bytes = 100, .bucket_bytes = 300, .compute_gradients_in_buckets = true});
-    const FreshGradients fresh(*net);
-    backward(model, group);
-    EXPECT_NE(fresh.places(), places(*net));
-    for (int step = 1; step < 4; ++step) {
+    DistributedDataParallel model(net, group, {.compute_gradients_in_buckets = true});
+    for (int step = 0; step < 4; ++step) {
       net->zero_grad();
       backward(model, group, step);
-      EXPECT_EQ(fresh.places(), places(*net)) << step;
       expect_same(gradients_of(*net), averaged(local_gradients(2, step)));
-    }
-    // Autograd adds to a gradient that exists, so the new one is not computed in its place.
-    backward(model, group, 3);
-    EXPECT_NE(fresh.places(), places(*net));
-  });
-}
-
-// Greedy: an identity. Its backward pass makes tensors of the sizes of gradients and keeps
-// them.
-struct Greedy : torch::autograd::Function<Greedy> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
-                               Tensors* made, const Tensors* like) {
-    context->saved_data["made"] = reinterpret_cast<std::int64_t>(made);
-    context->saved_data["like"] = reinterpret_cast<std::int64_t>(like);
-    return x.clone();
-  }
-  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
-    auto& made = *reinterpret_cast<Tensors*>(context->saved_data["made"].toInt());
-    for (const torch::Tensor& one :
-         *reinterpret_cast<const Tensors*>(context->saved_data["like"].toInt()))
-      made.push_back(torch::full_like(one, 7));
-    return {gradients[0], torch::Tensor(), torch::Tensor()};
-  }
-};
-
-// RawUser: an identity. Its backward pass allocates memory of a gradient's size without a
-// tensor.
-struct RawUser : torch::autograd::Function<RawUser> {
-  static torch::Tensor forward(torch::autograd::AutogradContext* context, const torch::Tensor& x,
-                               std::int64_t bytes) {
-    context->saved_data["bytes"] = bytes;
-    return x.clone();
-  }
-  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
-    const auto bytes = static_cast<std::size_t>(context->saved_data["bytes"].toInt());
-    c10::Allocator* const allocator = c10::GetCPUAllocator();
-    std::vector<void*> blocks;
-    for (int i = 0; i < 4; ++i) blocks.push_back(allocator->raw_allocate(bytes));
-    for (void* block : blocks) std::memset(block, 7, bytes);
-    for (void* block : blocks) allocator->raw_deallocate(block);
-    return {gradients[0], torch::Tensor()};
-  }
-};
-
-// GreedyMlp: the MLP with Greedy after its second layer. When Greedy's backward pass runs, the
-// gradients of the third layer exist and those of the other layers do not.
-struct GreedyMlp : torch::nn::Module {
-  GreedyMlp() { register_module("layers", layers); }
-  torch::Tensor forward(const torch::Tensor& x, bool is_greedy) {
-    torch::Tensor hidden = x;
-    std::size_t i = 0;
-    for (auto& layer : *layers) {
-      if (is_greedy && i == 3) hidden = Greedy::apply(hidden, &made, &like);
-      if (raw_bytes > 0 && i == 3) hidden = RawUser::apply(hidden, raw_bytes);
-      ++i;
-      hidden = layer.forward(hidden);
-    }
-    return hidden;
-  }
-  torch::nn::Sequential layers = make_mlp();
-  Tensors made;
-  const Tensors like = layers->parameters();
-  std::int64_t raw_bytes = 0;
-};
-
-TEST(DataParallelGradients, DoNoHarmToWhatTookTheirPlaces) {
-  for (const std::size_t bytes : {std::size_t{1}, std::size_t{300}, std::size_t{1} << 20})
-    ThreadWorld(2).run([&](ProcessGroup& group) {
-      const auto net = std::make_shared<GreedyMlp>();
-      DistributedDataParallel model(net, group,
-                                    {.first_bucket_bytes = bytes,
-                                     .bucket_bytes = bytes,
-                                     .compute_gradients_in_buckets = true});
-      std::set<const void*> homes;
-      for (int step = 0; step < 6; ++step) {
-        net->zero_grad();
-        const bool is_greedy = step % 2 == 1 && group.rank() == 0;
-        loss_of(model(input_of(group.rank(), step), is_greedy), group.rank(), step).backward();
-        expect_same(gradients_of(*net), averaged(local_gradients(2, step)));
-        for (const torch::Tensor& one : net->made)
-          EXPECT_TRUE((one == 7).all().item<bool>()) << step;
-        homes.insert(places(*net)[0]);
-      }
-      // The guess was wrong once on rank 0, and was not made again.
-      EXPECT_EQ(homes.size(), group.rank() == 0 ? 2u : 1u);
-    });
-}
-
-TEST(DataParallelGradients, AreNotComputedThereUnlessAskedFor) {
-  ThreadWorld(2).run([](ProcessGroup& group) {
-    auto net = make_mlp();
-    DistributedDataParallel model(net, group);
-    const FreshGradients fresh(*net);
-    for (int step = 0; step < 3; ++step) {
-      net->zero_grad();
-      backward(model, group, step);
-      for (std::size_t i = 0; i < fresh.places().size(); ++i)
-        EXPECT_NE(fresh.places()[i], places(*net)[i]) << step;
     }
   });
 }
@@ -367,35 +244,33 @@ TORCH_MODULE(Square);
 // program, so it must not change in the passes in which this rank answers the collectives of
 // the others.
 TEST(DataParallelGradients, OfOtherTensorsSurviveTheEndOfAJoin) {
-  for (const bool computed_in_buckets : {true, false})
-    ThreadWorld(2).run([&](ProcessGroup& group) {
-      Square net;
-      DistributedDataParallel model(net, group,
-                                    {.compute_gradients_in_buckets = computed_in_buckets});
-      const int inputs = group.rank() == 0 ? 6 : 3;
-      torch::Tensor kept;
-      model.join([&] {
-        for (int i = 0; i < inputs; ++i) {
-          net->zero_grad();
-          const bool is_last = group.rank() == 1 && i == inputs - 1;
-          torch::Tensor x = torch::ones({64, 64});
-          if (is_last) x.requires_grad_(true);
-          const torch::Tensor loss = model(x).sum();
-          loss.backward({}, /*retain_graph=*/is_last, false, std::vector<torch::Tensor>{net->w});
-          net->zero_grad();
-          if (is_last) kept = torch::autograd::grad({loss}, {x})[0];
-        }
-      });
-      if (group.rank() == 1) {
-        EXPECT_TRUE(torch::equal(kept, torch::full({64, 64}, 64.f)));
+  ThreadWorld(2).run([](ProcessGroup& group) {
+    Square net;
+    DistributedDataParallel model(net, group);
+    const int inputs = group.rank() == 0 ? 6 : 3;
+    torch::Tensor kept;
+    model.join([&] {
+      for (int i = 0; i < inputs; ++i) {
+        net->zero_grad();
+        const bool is_last = group.rank() == 1 && i == inputs - 1;
+        torch::Tensor x = torch::ones({64, 64});
+        if (is_last) x.requires_grad_(true);
+        const torch::Tensor loss = model(x).sum();
+        loss.backward({}, /*retain_graph=*/is_last, false, std::vector<torch::Tensor>{net->w});
+        net->zero_grad();
+        if (is_last) kept = torch::autograd::grad({loss}, {x})[0];
       }
     });
+    if (group.rank() == 1) {
+      EXPECT_TRUE(torch::equal(kept, torch::full({64, 64}, 64.f)));
+    }
+  });
 }
 
 TEST(DataParallelGradients, ThatAHookKeepsStayLocal) {
   ThreadWorld(2).run([](ProcessGroup& group) {
     auto net = make_mlp();
-    DistributedDataParallel model(net, group, {.compute_gradients_in_buckets = true});
+    DistributedDataParallel model(net, group);
     Tensors kept;
     net->parameters()[2].register_hook(
         [&](const torch::Tensor& gradient) { kept.push_back(gradient); });
@@ -445,9 +320,7 @@ TEST(DataParallelGradients, ThatAreViewsOfWhatOtherLayersNeedAreNotReducedUnderT
   ThreadWorld world(2);
   world.run([&](ProcessGroup& group) {
     Embedded net;
-    DistributedDataParallel model(
-        net, group,
-        {.first_bucket_bytes = 1, .bucket_bytes = 1, .compute_gradients_in_buckets = true});
+    DistributedDataParallel model(net, group, {.first_bucket_bytes = 1, .bucket_bytes = 1});
     for (int step = 0; step < 4; ++step) {
       net->zero_grad();
       const torch::Tensor factors = data(static_cast<std::uint64_t>(group.rank()), {6, 4});
@@ -464,21 +337,6 @@ TEST(DataParallelGradients, ThatAreViewsOfWhatOtherLayersNeedAreNotReducedUnderT
       (model(torch::ones({6, 4}), &look) * factors).sum().backward();
       EXPECT_TRUE(same_bits(net->positions.grad().squeeze(0), data(0, {6, 4}) + data(1, {6, 4})));
       group.barrier();
-    }
-  });
-}
-
-TEST(DataParallelGradients, MayHaveTheSizeOfMemoryThatNoTensorHolds) {
-  ThreadWorld(2).run([](ProcessGroup& group) {
-    const auto net = std::make_shared<GreedyMlp>();
-    DistributedDataParallel model(net, group, {.compute_gradients_in_buckets = true});
-    const auto bytes = static_cast<std::int64_t>(net->like[0].nbytes());
-    // RawUser comes after the second layer, as Greedy does.
-    for (int step = 0; step < 4; ++step) {
-      net->zero_grad();
-      net->raw_bytes = step > 1 ? bytes : 0;
-      loss_of(model(input_of(group.rank(), step), false), group.rank(), step).backward();
-      expect_same(gradients_of(*net), averaged(local_gradients(2, step)));
     }
   });
 }

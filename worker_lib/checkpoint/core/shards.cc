@@ -7,16 +7,20 @@
 namespace ddprun {
 namespace {
 
-Error corrupt(std::size_t shard, std::string what) {
-  return {.kind = ErrorKind::kCorrupt,
-          .doing = "put the shards together",
-          .cause = "shard " + std::to_string(shard) + " " + std::move(what)};
-}
-
 // Thrown within this file only.
 struct Refused {
   Error error;
 };
+
+[[noreturn]] void refuse(std::size_t shard, const std::string& what) {
+  throw Refused{{.kind = ErrorKind::kCorrupt,
+                 .doing = "put the shards together",
+                 .cause = "shard " + std::to_string(shard) + " " + what}};
+}
+
+void append(PickleNode& dict, PickleEntry entry) {
+  dict.items.insert(dict.items.end(), {entry.key, entry.value});
+}
 
 constexpr std::string_view kModelNames = "model_names";
 
@@ -28,18 +32,15 @@ class Merger {
     for (std::size_t s = 0; s < shards_.size(); ++s) take(s);
     PickleTree& tree = result_.archive.tree;
     PickleNode top{.kind = PickleKind::kDict};
-    const PickleNode first = top_of(0);
-    for (std::size_t i = 0; i < first.items.size(); i += 2) {
-      const PickleNodeId key = first.items[i];
+    for (auto [key, value] : entries_of(top_of(0))) {
       const std::string name = tree[key].text;
       if (name == "shard" || name == "shards" || name == "rank" || name == kModelNames) continue;
-      PickleNodeId value = first.items[i + 1];
       if (name == "model") value = merged_model();
       if (name == "optimizer") value = merged_optimizer(value);
-      top.items.insert(top.items.end(), {key, value});
+      append(top, {key, value});
     }
     if (const auto ranks = merged_ranks())
-      top.items.insert(top.items.end(), {add_text("ranks"), *ranks});
+      append(top, {add({.kind = PickleKind::kString, .text = "ranks"}), *ranks});
     tree.top = add(std::move(top));
     return std::move(result_);
   }
@@ -71,9 +72,9 @@ class Merger {
     const PickleNode* count = find(s, top_of(s), "shards", PickleKind::kInteger);
     if (number->integer != static_cast<std::int64_t>(s) ||
         count->integer != static_cast<std::int64_t>(shards_.size()))
-      throw Refused{corrupt(s, "says that it is shard " + std::to_string(number->integer) + " of " +
-                                   std::to_string(count->integer) + ", there are " +
-                                   std::to_string(shards_.size()))};
+      refuse(s, "says that it is shard " + std::to_string(number->integer) + " of " +
+                    std::to_string(count->integer) + ", there are " +
+                    std::to_string(shards_.size()));
   }
 
   const PickleNode& top_of(std::size_t s) const { return result_.archive.tree[tops_[s]]; }
@@ -81,11 +82,10 @@ class Merger {
   const PickleNode* find(std::size_t s, const PickleNode& dict, std::string_view key,
                          PickleKind kind) const {
     const PickleNode* found = result_.archive.tree.find(dict, key);
-    if (!found) throw Refused{corrupt(s, "has no '" + std::string(key) + "'")};
+    if (!found) refuse(s, "has no '" + std::string(key) + "'");
     if (found->kind != kind)
-      throw Refused{corrupt(s, "has a '" + std::string(key) + "' that is " +
-                                   std::string(to_text(found->kind)) + ", not " +
-                                   std::string(to_text(kind)))};
+      refuse(s, "has a '" + std::string(key) + "' that is " + std::string(to_text(found->kind)) +
+                    ", not " + std::string(to_text(kind)));
     return found;
   }
 
@@ -95,40 +95,31 @@ class Merger {
     return static_cast<PickleNodeId>(tree.nodes.size() - 1);
   }
 
-  PickleNodeId add_text(std::string_view text) {
-    return add({.kind = PickleKind::kString, .text = std::string(text)});
-  }
-
   PickleNodeId merged_model() {
     const PickleTree& tree = result_.archive.tree;
-    std::map<std::string, std::pair<PickleNodeId, PickleNodeId>> by_name;
-    for (std::size_t s = 0; s < shards_.size(); ++s) {
-      const PickleNode& model = *find(s, top_of(s), "model", PickleKind::kDict);
-      for (std::size_t i = 0; i + 1 < model.items.size(); i += 2)
-        by_name[tree[model.items[i]].text] = {model.items[i], model.items[i + 1]};
-    }
+    std::map<std::string, PickleEntry> by_name;
+    for (std::size_t s = 0; s < shards_.size(); ++s)
+      for (const PickleEntry& entry : entries_of(*find(s, top_of(s), "model", PickleKind::kDict)))
+        by_name[tree[entry.key].text] = entry;
     PickleNode merged{.kind = PickleKind::kDict};
     for (const PickleNodeId id : find(0, top_of(0), kModelNames, PickleKind::kList)->items) {
       const auto found = by_name.find(tree[id].text);
-      if (found == by_name.end())
-        throw Refused{corrupt(0, "names '" + tree[id].text + "', which no shard has")};
-      merged.items.insert(merged.items.end(), {found->second.first, found->second.second});
+      if (found == by_name.end()) refuse(0, "names '" + tree[id].text + "', which no shard has");
+      append(merged, found->second);
     }
     return add(std::move(merged));
   }
 
   PickleNodeId merged_optimizer(PickleNodeId first) {
     const PickleTree& tree = result_.archive.tree;
-    std::map<std::int64_t, std::pair<PickleNodeId, PickleNodeId>> by_index;
+    std::map<std::int64_t, PickleEntry> by_index;
     for (std::size_t s = 0; s < shards_.size(); ++s) {
       const PickleNode& optimizer = *find(s, top_of(s), "optimizer", PickleKind::kDict);
-      const PickleNode& state = *find(s, optimizer, "state", PickleKind::kDict);
-      for (std::size_t i = 0; i + 1 < state.items.size(); i += 2)
-        by_index[tree[state.items[i]].integer] = {state.items[i], state.items[i + 1]};
+      for (const PickleEntry& entry : entries_of(*find(s, optimizer, "state", PickleKind::kDict)))
+        by_index[tree[entry.key].integer] = entry;
     }
     PickleNode state{.kind = PickleKind::kDict};
-    for (const auto& [index, entry] : by_index)
-      state.items.insert(state.items.end(), {entry.first, entry.second});
+    for (const auto& [index, entry] : by_index) append(state, entry);
     PickleNode merged = tree[first];
     const PickleNodeId merged_state = add(std::move(state));
     for (std::size_t i = 0; i + 1 < merged.items.size(); i += 2)
@@ -140,14 +131,12 @@ class Merger {
     const PickleTree& tree = result_.archive.tree;
     PickleNode ranks{.kind = PickleKind::kList};
     bool is_empty = true;
-    for (std::size_t s = 0; s < shards_.size(); ++s) {
-      const PickleNode& top = top_of(s);
-      for (std::size_t i = 0; i + 1 < top.items.size(); i += 2)
-        if (tree[top.items[i]].text == "rank") {
-          ranks.items.push_back(top.items[i + 1]);
-          is_empty = is_empty && tree[top.items[i + 1]].items.empty();
+    for (std::size_t s = 0; s < shards_.size(); ++s)
+      for (const auto& [key, value] : entries_of(top_of(s)))
+        if (tree[key].text == "rank") {
+          ranks.items.push_back(value);
+          is_empty = is_empty && tree[value].items.empty();
         }
-    }
     if (is_empty) return std::nullopt;
     return add(std::move(ranks));
   }

@@ -94,14 +94,14 @@ bool ReductionPass::arrive(std::size_t gradient) {
   return true;
 }
 
-int ReductionPass::take_due() {
-  if (only_counts_ || next_ + 1 >= buckets_.size() || pending_[next_] > 0) return -1;
-  return static_cast<int>(next_++);
+std::optional<std::size_t> ReductionPass::take_due() {
+  if (only_counts_ || next_ + 1 >= buckets_.size() || pending_[next_] > 0) return std::nullopt;
+  return next_++;
 }
 
-int ReductionPass::take_remaining() {
-  if (next_ >= buckets_.size()) return -1;
-  return static_cast<int>(next_++);
+std::optional<std::size_t> ReductionPass::take_remaining() {
+  if (next_ >= buckets_.size()) return std::nullopt;
+  return next_++;
 }
 
 std::vector<std::size_t> ReductionPass::missing() const {

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -54,8 +55,8 @@ std::vector<BucketLayout> plan_buckets(std::span<const PlannedGradient> gradient
 // must send them in the same order. The last one is held back until the pass ends, because it
 // carries this rank's report on the whole pass.
 //
-//   per gradient:   arrive(g); while ((b = take_due()) >= 0) send(b);
-//   at the end:     while ((b = take_remaining()) >= 0) send(b);
+//   per gradient:   arrive(g); while (b = take_due()) send(*b);
+//   at the end:     while (b = take_remaining()) send(*b);
 //
 // Gradients without a bucket are counted like the others.
 class ReductionPass {
@@ -76,12 +77,12 @@ class ReductionPass {
   // as often as expected, or if it was marked unused and its bucket was sent.
   bool arrive(std::size_t gradient);
 
-  // Returns the next bucket that is due, or -1. Returns each bucket once.
-  int take_due();
+  // Returns the next bucket that is due; nullopt: none. Returns each bucket once.
+  std::optional<std::size_t> take_due();
 
   // At the end of the pass: returns the remaining buckets one by one, complete or not, the last
-  // one included; then -1.
-  int take_remaining();
+  // one included; then nullopt.
+  std::optional<std::size_t> take_remaining();
 
   // Returns how often each gradient has come.
   const std::vector<int>& arrivals() const { return arrivals_; }

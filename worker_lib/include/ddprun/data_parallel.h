@@ -54,18 +54,7 @@ struct DataParallelOptions {
   // The .grad of a parameter is a view of its bucket, so that nothing is copied back. If false,
   // gradients stay where they are and take the memory twice.
   bool gradient_as_bucket_view = true;
-  // Autograd computes gradients in their buckets, so that they need not be copied there. It
-  // works only on a CPU, with gradient_as_bucket_view and without find_unused_parameters and
-  // static_graph; elsewhere it does nothing. It saves one copy of each gradient in a pass.
-  // Measure whether your net gains from it (docs/concepts/ddp.md). Its hazards:
-  //   - It replaces LibTorch's allocator of host memory, for the whole process and until its end.
-  //     Another library that does the same must do it first.
-  //   - It guesses which allocation of a pass becomes a gradient: the k-th one of this size, as in
-  //     the first pass. If the guess is wrong, another tensor gets memory of a bucket. The bucket
-  //     moves before anything is written to it, so that tensor keeps its values. But the tensor
-  //     keeps the whole old bucket alive.
-  //   - Reference counts decide whether a tensor's storage is shared. Code that keeps a raw pointer
-  //     into a gradient, and no tensor, reads later values of the bucket.
+  // Has no effect since 0.1.0. It is there so that programs that set it still compile.
   bool compute_gradients_in_buckets = false;
   // Parameters may get no gradient, on some ranks or on all. Before a backward pass the graph is
   // walked from the tensors that forward returned (output_tensors.h), so that buckets do not

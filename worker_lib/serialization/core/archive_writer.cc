@@ -1,6 +1,6 @@
 #include "worker_lib/serialization/core/archive_writer.h"
 
-#include <array>
+#include <algorithm>
 #include <bit>
 #include <limits>
 #include <vector>
@@ -17,25 +17,6 @@ void append(std::string& text, std::uint64_t number, std::size_t bytes) {
 }
 
 // --- the pickle --------------------------------------------------------------------------------
-
-struct StorageClass {
-  std::string_view dtype;
-  std::string_view name;
-};
-constexpr std::array kStorageClasses = std::to_array<StorageClass>({
-    {"float32", "FloatStorage"},
-    {"float64", "DoubleStorage"},
-    {"float16", "HalfStorage"},
-    {"bfloat16", "BFloat16Storage"},
-    {"int64", "LongStorage"},
-    {"int32", "IntStorage"},
-    {"int16", "ShortStorage"},
-    {"int8", "CharStorage"},
-    {"uint8", "ByteStorage"},
-    {"bool", "BoolStorage"},
-    {"complex64", "ComplexFloatStorage"},
-    {"complex128", "ComplexDoubleStorage"},
-});
 
 class Pickler {
  public:
@@ -107,8 +88,10 @@ class Pickler {
     text_ += text;
   }
 
-  void global(std::string_view module, std::string_view name) {
-    text_.append("c").append(module).append("\n").append(name).append("\n");
+  // name: "MODULE NAME".
+  void global(std::string name) {
+    std::ranges::replace(name, ' ', '\n');
+    text_ += "c" + name + "\n";
   }
 
   void integers(const std::vector<std::int64_t>& numbers) {
@@ -119,20 +102,19 @@ class Pickler {
 
   // _rebuild_tensor_v2(storage, offset, sizes, strides, requires_grad, hooks).
   void tensor(const PickleTensor& tensor) {
-    std::string_view storage_class;
-    for (const StorageClass& one : kStorageClasses)
-      if (one.dtype == tensor.dtype.name) storage_class = one.name;
-    if (storage_class.empty()) {
+    const auto storage_class =
+        std::ranges::find(kStorageClasses, tensor.dtype.name, &StorageClass::dtype);
+    if (storage_class == kStorageClasses.end()) {
       refused_ = "a tensor of dtype " + std::string(tensor.dtype.name);
       return;
     }
     const auto [number, is_new] =
         number_of_.try_emplace(tensor.storage.key, std::to_string(storages_.size()));
     if (is_new) storages_.push_back(tensor.storage.key);
-    global("torch._utils", "_rebuild_tensor_v2");
+    global("torch._utils _rebuild_tensor_v2");
     text_ += "((";
     string("storage");
-    global("torch", storage_class);
+    global(std::string(storage_class->name));
     string(number->second);
     string("cpu");
     integer(tensor.storage.bytes / tensor.dtype.bytes);
@@ -141,7 +123,7 @@ class Pickler {
     integers(tensor.sizes);
     integers(tensor.strides);
     text_ += tensor.requires_grad ? '\x88' : '\x89';
-    global("collections", "OrderedDict");
+    global("collections OrderedDict");
     text_ += ")RtR";
   }
 

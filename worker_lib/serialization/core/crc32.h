@@ -1,6 +1,9 @@
 // CRC-32 of zip archives (ISO 3309, reflected). It uses the processor's carry-less
-// multiplication if there is one, which is 15 times as fast as tables. So it costs almost
-// nothing compared with a disk. Pure; any thread.
+// multiplication if there is one. So it costs almost nothing compared with a disk. Pure; any
+// thread.
+//
+// A library would be slower. On 256 MiB, on the machine of docs/measurements: 10.8 GB/s here, 1.9
+// by tables, 3.4 with zlib 1.2.13, 0.4 with Boost.CRC (2026-11-26).
 #pragma once
 
 #include <cstdint>

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -39,6 +40,28 @@ struct PickleDtype {
   std::int64_t bytes = 0;
   bool operator==(const PickleDtype&) const = default;
 };
+
+// Before _rebuild_tensor_v3 the class of the storage determined the dtype.
+struct StorageClass {
+  std::string_view name;   // "MODULE NAME"
+  std::string_view dtype;  // empty: untyped bytes; the tensor has its dtype
+};
+inline constexpr std::array kStorageClasses = std::to_array<StorageClass>({
+    {"torch FloatStorage", "float32"},
+    {"torch DoubleStorage", "float64"},
+    {"torch HalfStorage", "float16"},
+    {"torch BFloat16Storage", "bfloat16"},
+    {"torch LongStorage", "int64"},
+    {"torch IntStorage", "int32"},
+    {"torch ShortStorage", "int16"},
+    {"torch CharStorage", "int8"},
+    {"torch ByteStorage", "uint8"},
+    {"torch BoolStorage", "bool"},
+    {"torch ComplexFloatStorage", "complex64"},
+    {"torch ComplexDoubleStorage", "complex128"},
+    {"torch.storage UntypedStorage", ""},
+    {"torch UntypedStorage", ""},
+});
 
 // A storage, which is a record of the archive: "data/KEY".
 struct PickleStorage {
@@ -86,6 +109,14 @@ struct PickleNode {
   std::string text;
   std::vector<PickleNodeId> items;
 };
+
+// An entry of a dict.
+struct PickleEntry {
+  PickleNodeId key, value;
+};
+
+// Returns the entries of a dict, in order.
+std::vector<PickleEntry> entries_of(const PickleNode& dict);
 
 struct PickleTree {
   std::vector<PickleNode> nodes;

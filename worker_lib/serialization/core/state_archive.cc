@@ -1,7 +1,6 @@
 #include "worker_lib/serialization/core/state_archive.h"
 
 #include <algorithm>
-#include <unordered_map>
 
 #include "worker_lib/serialization/core/unpickler.h"
 

@@ -5,7 +5,6 @@
 #include <bit>
 #include <cstring>
 #include <limits>
-#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -21,28 +20,6 @@ constexpr std::array kDtypes = std::to_array<PickleDtype>({
     {"bool", 1},           {"complex32", 4},       {"complex64", 8},   {"complex128", 16},
     {"float8_e4m3fn", 1},  {"float8_e4m3fnuz", 1}, {"float8_e5m2", 1}, {"float8_e5m2fnuz", 1},
     {"float8_e8m0fnu", 1},
-});
-
-// Before _rebuild_tensor_v3 the class of the storage determined the dtype.
-struct StorageClass {
-  std::string_view name;
-  std::string_view dtype;  // empty: untyped bytes; the tensor has its dtype
-};
-constexpr std::array kStorageClasses = std::to_array<StorageClass>({
-    {"torch FloatStorage", "float32"},
-    {"torch DoubleStorage", "float64"},
-    {"torch HalfStorage", "float16"},
-    {"torch BFloat16Storage", "bfloat16"},
-    {"torch LongStorage", "int64"},
-    {"torch IntStorage", "int32"},
-    {"torch ShortStorage", "int16"},
-    {"torch CharStorage", "int8"},
-    {"torch ByteStorage", "uint8"},
-    {"torch BoolStorage", "bool"},
-    {"torch ComplexFloatStorage", "complex64"},
-    {"torch ComplexDoubleStorage", "complex128"},
-    {"torch.storage UntypedStorage", ""},
-    {"torch UntypedStorage", ""},
 });
 
 enum class Global {
@@ -199,8 +176,7 @@ class Machine {
 
   Result<PickleTree> run() {
     try {
-      while (step()) {
-      }
+      while (!has_stopped_) step();
       if (!left_.empty()) corrupt("bytes follow its end");
       return std::move(tree_);
     } catch (const Refused& refused) {
@@ -211,8 +187,8 @@ class Machine {
   }
 
  private:
-  // Performs one opcode. Returns false if it was the last.
-  bool step() {
+  // Performs one opcode.
+  void step() {
     opcode_at_ = all_.size() - left_.size();
     const unsigned char opcode = static_cast<unsigned char>(take(1)[0]);
     switch (opcode) {
@@ -220,25 +196,25 @@ class Machine {
       case 0x95: return frame();
       case '.': return stop();
       case '(': return push({What::kMark});
-      case 'N': return push(PickleNode{.kind = PickleKind::kNone});
-      case 0x88: return push(PickleNode{.kind = PickleKind::kBool, .integer = 1});
-      case 0x89: return push(PickleNode{.kind = PickleKind::kBool, .integer = 0});
+      case 'N': return push_value(PickleKind::kNone);
+      case 0x88: return push_value(PickleKind::kBool, 1);
+      case 0x89: return push_value(PickleKind::kBool, 0);
       case 'K': return push_integer(static_cast<std::int64_t>(take_number(1)));
       case 'M': return push_integer(static_cast<std::int64_t>(take_number(2)));
       case 'J': return push_integer(static_cast<std::int32_t>(take_number(4)));
-      case 0x8a: return push_long(take(take_length(1)));
-      case 0x8b: return push_long(take(take_length(4)));
+      case 0x8a: return push_long(take(take_number(1)));
+      case 0x8b: return push_long(take(take_number(4)));
       case 'G': return push_double(take(8));
-      case 'X': return push_string(take(take_length(4)));
-      case 0x8c: return push_string(take(take_length(1)));
-      case 0x8d: return push_string(take(take_length(8)));
-      case 'C': return push_text(PickleKind::kBytes, take(take_length(1)));
-      case 'B': return push_text(PickleKind::kBytes, take(take_length(4)));
-      case 0x8e: return push_text(PickleKind::kBytes, take(take_length(8)));
-      case ']': return push(PickleNode{.kind = PickleKind::kList});
-      case ')': return push(PickleNode{.kind = PickleKind::kTuple});
-      case '}': return push(PickleNode{.kind = PickleKind::kDict});
-      case 0x8f: return push(PickleNode{.kind = PickleKind::kSet});
+      case 'X': return push_string(take(take_number(4)));
+      case 0x8c: return push_string(take(take_number(1)));
+      case 0x8d: return push_string(take(take_number(8)));
+      case 'C': return push_text(PickleKind::kBytes, take(take_number(1)));
+      case 'B': return push_text(PickleKind::kBytes, take(take_number(4)));
+      case 0x8e: return push_text(PickleKind::kBytes, take(take_number(8)));
+      case ']': return push_value(PickleKind::kList);
+      case ')': return push_value(PickleKind::kTuple);
+      case '}': return push_value(PickleKind::kDict);
+      case 0x8f: return push_value(PickleKind::kSet);
       case 't': return push_items(PickleKind::kTuple, pop_to_mark());
       case 0x85: return push_items(PickleKind::kTuple, pop_values(1));
       case 0x86: return push_items(PickleKind::kTuple, pop_values(2));
@@ -281,9 +257,6 @@ class Machine {
     return number;
   }
 
-  // take() checks a length when it is used.
-  std::uint64_t take_length(std::size_t bytes) { return take_number(bytes); }
-
   std::string_view take_line() {
     const std::size_t end = left_.find('\n');
     if (end == std::string_view::npos) corrupt("the pickle is cut off");
@@ -292,66 +265,69 @@ class Machine {
     return line;
   }
 
-  static bool protocol(std::uint64_t version) {
+  static void protocol(std::uint64_t version) {
     if (version < 2 || version > 5)
       unsupported("pickle protocol " + std::to_string(version) + ", 2 to 5 are read");
-    return true;
   }
 
   // The end of a frame is ignored: frames exist only for reading ahead.
-  bool frame() {
-    if (take_length(8) > left_.size()) corrupt("the pickle is cut off");
-    return true;
+  void frame() {
+    if (take_number(8) > left_.size()) corrupt("the pickle is cut off");
   }
 
   // --- the stack ---
 
-  bool push(Entry entry) {
-    stack_.push_back(entry);
-    return true;
-  }
+  void push(Entry entry) { stack_.push_back(entry); }
 
   // Counts values of which one input byte can make many: a value in the memo can be copied again
   // and again.
   void charge(std::size_t values) {
     charged_ += values;
-    if (charged_ > most_)
+    expect_at_most(charged_);
+  }
+
+  void expect_at_most(std::size_t values) const {
+    if (values > most_)
       unsupported("it has more than " + std::to_string(most_) +
                   " values, the most for a pickle of its size");
   }
 
-  bool push(PickleNode node) {
+  PickleNodeId add(PickleNode node) {
     charge(1 + node.items.size());
     tree_.nodes.push_back(std::move(node));
-    return push({What::kValue, static_cast<std::uint32_t>(tree_.nodes.size() - 1)});
+    return static_cast<PickleNodeId>(tree_.nodes.size() - 1);
   }
 
-  bool push_integer(std::int64_t value) {
-    return push(PickleNode{.kind = PickleKind::kInteger, .integer = value});
+  void push(PickleNode node) { push({What::kValue, add(std::move(node))}); }
+
+  void push_value(PickleKind kind, std::int64_t integer = 0) {
+    push(PickleNode{.kind = kind, .integer = integer});
   }
 
-  bool push_text(PickleKind kind, std::string_view text) {
-    return push(PickleNode{.kind = kind, .text = std::string(text)});
+  void push_integer(std::int64_t value) { push_value(PickleKind::kInteger, value); }
+
+  void push_text(PickleKind kind, std::string_view text) {
+    push(PickleNode{.kind = kind, .text = std::string(text)});
   }
 
-  bool push_string(std::string_view text) {
+  void push_string(std::string_view text) {
     if (!is_utf8(text)) corrupt("a text is not UTF-8");
-    return push_text(PickleKind::kString, text);
+    push_text(PickleKind::kString, text);
   }
 
-  bool push_items(PickleKind kind, std::vector<PickleNodeId> items) {
-    return push(PickleNode{.kind = kind, .items = std::move(items)});
+  void push_items(PickleKind kind, std::vector<PickleNodeId> items) {
+    push(PickleNode{.kind = kind, .items = std::move(items)});
   }
 
-  bool push_double(std::string_view big_endian) {
+  void push_double(std::string_view big_endian) {
     std::uint64_t bits = 0;
     for (const char c : big_endian) bits = (bits << 8) | static_cast<unsigned char>(c);
-    return push(PickleNode{.kind = PickleKind::kDouble, .real = std::bit_cast<double>(bits)});
+    push(PickleNode{.kind = PickleKind::kDouble, .real = std::bit_cast<double>(bits)});
   }
 
   // Pushes a two's complement integer of any length. Bytes that only repeat the sign are
   // dropped.
-  bool push_long(std::string_view bytes) {
+  void push_long(std::string_view bytes) {
     if (bytes.size() > kMaxIntegerBytes)
       unsupported("an integer of " + std::to_string(bytes.size()) + " bytes, " +
                   std::to_string(kMaxIntegerBytes) + " are the most that is read");
@@ -362,12 +338,11 @@ class Machine {
       return push_text(PickleKind::kBigInteger, bytes);
     std::uint64_t value = negative ? ~std::uint64_t{0} : 0;
     std::memcpy(&value, bytes.data(), bytes.size());
-    return push_integer(static_cast<std::int64_t>(value));
+    push_integer(static_cast<std::int64_t>(value));
   }
 
   Entry pop() {
-    if (stack_.empty() || stack_.back().what == What::kMark) corrupt("its stack is empty");
-    const Entry entry = stack_.back();
+    const Entry entry = top();
     stack_.pop_back();
     return entry;
   }
@@ -381,10 +356,8 @@ class Machine {
   PickleNodeId value(Entry entry) {
     if (entry.what == What::kValue) return entry.index;
     // _rebuild_from_type_v2 has a function and a class among its arguments.
-    charge(1);
     names_.push_back(entry);
-    tree_.nodes.push_back({.kind = kName, .integer = static_cast<std::int64_t>(names_.size() - 1)});
-    return static_cast<PickleNodeId>(tree_.nodes.size() - 1);
+    return add({.kind = kName, .integer = static_cast<std::int64_t>(names_.size() - 1)});
   }
 
   std::vector<PickleNodeId> pop_values(std::size_t count) {
@@ -414,43 +387,39 @@ class Machine {
     return entry.what == What::kValue && tree_.nodes[entry.index].kind == PickleKind::kNone;
   }
 
-  bool append(PickleKind kind, const std::vector<PickleNodeId>& items) {
+  void append(PickleKind kind, const std::vector<PickleNodeId>& items) {
     PickleNode& container = node(top(), kind);
     if (kind == PickleKind::kDict && items.size() % 2 != 0) corrupt("a key without a value");
     charge(items.size());
     container.items.insert(container.items.end(), items.begin(), items.end());
-    return true;
   }
 
   // --- the memo ---
 
-  bool memoize(std::uint64_t index) {
-    memo_[index] = top();
-    return true;
-  }
+  void memoize(std::uint64_t index) { memo_[index] = top(); }
 
-  bool recall(std::uint64_t index) {
+  void recall(std::uint64_t index) {
     const auto found = memo_.find(index);
     if (found == memo_.end())
       corrupt("it refers to value " + std::to_string(index) + ", which it has not");
-    return push(found->second);
+    push(found->second);
   }
 
   // --- names and their meanings ---
 
-  bool global() {
+  void global() {
     const std::string_view module = take_line();
     const std::string_view name = take_line();
-    return push_global(std::string(module) + " " + std::string(name));
+    push_global(std::string(module) + " " + std::string(name));
   }
 
-  bool stack_global() {
+  void stack_global() {
     const Entry name = pop();
     const Entry module = pop();
-    return push_global(name_in(module) + " " + name_in(name));
+    push_global(name_in(module) + " " + name_in(name));
   }
 
-  bool push_global(const std::string& name) {
+  void push_global(const std::string& name) {
     if (const auto found = std::ranges::find(kGlobals, name, &GlobalName::name);
         found != kGlobals.end())
       return push({What::kGlobal, static_cast<std::uint32_t>(found->global)});
@@ -491,7 +460,7 @@ class Machine {
 
   // ("storage", class, key, location, elements). The location is ignored: the storage is read to
   // the CPU.
-  bool persistent() {
+  void persistent() {
     const Entry id = pop();
     node(id, PickleKind::kTuple);
     const std::vector<Entry> parts = arguments(id.index, 5, 5);
@@ -508,21 +477,20 @@ class Machine {
       corrupt("a storage of " + std::to_string(storage.elements) + " elements");
     charge(1);
     storages_.push_back(std::move(storage));
-    return push({What::kStorage, static_cast<std::uint32_t>(storages_.size() - 1)});
+    push({What::kStorage, static_cast<std::uint32_t>(storages_.size() - 1)});
   }
 
-  bool reduce() {
+  void reduce() {
     const Entry tuple = pop();
     node(tuple, PickleKind::kTuple);
     const Entry function = pop();
     call(function, tuple.index);
-    return true;
   }
 
   void call(Entry function, PickleNodeId tuple) {
     if (function.what != What::kGlobal) corrupt("it calls something that is not a function");
     switch (static_cast<Global>(function.index)) {
-      case Global::kOrderedDict: make_ordered_dict(arguments(tuple, 0, 0)); return;
+      case Global::kOrderedDict: (void)arguments(tuple, 0, 0); return push_value(PickleKind::kDict);
       case Global::kRebuildTensorV2:
         return rebuild_tensor(arguments(tuple, 6, 7), /*has_dtype=*/false);
       case Global::kRebuildTensorV3:
@@ -531,24 +499,21 @@ class Machine {
       case Global::kRebuildParameterWithState: return rebuild_parameter(arguments(tuple, 4, 4));
       case Global::kRebuildFromType: return rebuild_from_type(arguments(tuple, 4, 4));
       case Global::kSize:
-        push_items(PickleKind::kTuple, integers_of(arguments(tuple, 1, 1)[0]));
-        return;
+        return push_items(PickleKind::kTuple, integers_of(arguments(tuple, 1, 1)[0]));
       case Global::kDevice: return make_device(arguments(tuple, 1, 2));
       case Global::kEncode: return encode(arguments(tuple, 2, 2));
       case Global::kSet:
       case Global::kFrozenSet: {
         const std::vector<Entry> items = arguments(tuple, 0, 1);
-        push_items(PickleKind::kSet, items.empty() ? std::vector<PickleNodeId>()
-                                                   : node(items[0], PickleKind::kList).items);
-        return;
+        return push_items(PickleKind::kSet, items.empty()
+                                                ? std::vector<PickleNodeId>()
+                                                : node(items[0], PickleKind::kList).items);
       }
       case Global::kTensorClass:
       case Global::kParameterClass: break;
     }
     corrupt("it calls a class that is only a name here");
   }
-
-  void make_ordered_dict(const std::vector<Entry>&) { push(PickleNode{.kind = PickleKind::kDict}); }
 
   void rebuild_tensor(const std::vector<Entry>& parts, bool has_dtype) {
     if (parts[0].what != What::kStorage) corrupt("a tensor without a storage");
@@ -573,9 +538,12 @@ class Machine {
     if (!lies_within(tensor, elements))
       corrupt("a tensor reaches beyond the " + std::to_string(elements) +
               " elements of its storage '" + shown(tensor.storage.key) + "'");
+    push_tensor(std::move(tensor));
+  }
+
+  void push_tensor(PickleTensor tensor) {
     tree_.tensors.push_back(std::move(tensor));
-    push(PickleNode{.kind = PickleKind::kTensor,
-                    .integer = static_cast<std::int64_t>(tree_.tensors.size() - 1)});
+    push_value(PickleKind::kTensor, static_cast<std::int64_t>(tree_.tensors.size() - 1));
   }
 
   // (tensor, requires_grad, hooks[, state])
@@ -584,9 +552,7 @@ class Machine {
         tree_.tensors[static_cast<std::size_t>(node(parts[0], PickleKind::kTensor).integer)];
     tensor.requires_grad = node(parts[1], PickleKind::kBool).integer != 0;
     charge(1 + tensor.sizes.size());
-    tree_.tensors.push_back(std::move(tensor));
-    push(PickleNode{.kind = PickleKind::kTensor,
-                    .integer = static_cast<std::int64_t>(tree_.tensors.size() - 1)});
+    push_tensor(std::move(tensor));
   }
 
   // (function, class, its arguments, attributes): a tensor with attributes, which are dropped.
@@ -648,23 +614,22 @@ class Machine {
 
   // Attributes of an OrderedDict (_metadata of a state dict): checked like everything, and
   // dropped.
-  bool build() {
+  void build() {
     (void)pop();
     if (top().what != What::kValue || tree_.nodes[top().index].kind != PickleKind::kDict)
       unsupported("it sets attributes of something that is not an OrderedDict");
-    return true;
   }
 
   // --- the end ---
 
-  bool stop() {
+  void stop() {
     const Entry entry = pop();
     if (!stack_.empty()) corrupt("values are left on its stack");
     if (entry.what != What::kValue) corrupt("it is a name, not a value");
     tree_.top = entry.index;
     extents_.assign(tree_.nodes.size(), {});
     check_tree(tree_.top, 0);
-    return false;
+    has_stopped_ = true;
   }
 
   // Refuses what PickleTree guarantees not to have. Nodes that were met before are not walked
@@ -683,9 +648,7 @@ class Machine {
       const Extent under = check_tree(item, depth + 1);
       found.size += under.size;
       found.height = std::max(found.height, under.height + 1);
-      if (found.size > most_)
-        unsupported("it has more than " + std::to_string(most_) +
-                    " values, the most for a pickle of its size");
+      expect_at_most(found.size);
     }
     if (it.kind == PickleKind::kDict || it.kind == PickleKind::kSet) check_keys(it);
     return its = found;
@@ -747,6 +710,7 @@ class Machine {
   std::vector<Entry> names_;
   std::vector<Extent> extents_;
   std::size_t charged_ = 0;
+  bool has_stopped_ = false;
 };
 
 }  // namespace
@@ -769,6 +733,13 @@ std::string_view to_text(PickleKind kind) {
     case PickleKind::kDevice: return "a device";
   }
   return "a name";
+}
+
+std::vector<PickleEntry> entries_of(const PickleNode& dict) {
+  std::vector<PickleEntry> entries;
+  for (std::size_t i = 0; i + 1 < dict.items.size(); i += 2)
+    entries.push_back({dict.items[i], dict.items[i + 1]});
+  return entries;
 }
 
 const PickleNode* PickleTree::find(const PickleNode& dict, std::string_view key) const {

@@ -89,12 +89,12 @@ class ReductionPassTest : public testing::Test {
 
   std::vector<int> due() {
     std::vector<int> result;
-    for (int b = pass_.take_due(); b >= 0; b = pass_.take_due()) result.push_back(b);
+    while (const auto b = pass_.take_due()) result.push_back(static_cast<int>(*b));
     return result;
   }
   std::vector<int> remaining() {
     std::vector<int> result;
-    for (int b = pass_.take_remaining(); b >= 0; b = pass_.take_remaining()) result.push_back(b);
+    while (const auto b = pass_.take_remaining()) result.push_back(static_cast<int>(*b));
     return result;
   }
 };
@@ -174,10 +174,10 @@ TEST_F(ReductionPassTest, ABucketWaitsForEveryArrivalThatIsExpected) {
   const std::vector<int> expected{2, 0, 1, 1, 1, 1};
   ReductionPass pass(buckets_, 6, expected);
   EXPECT_TRUE(pass.arrive(0));
-  EXPECT_EQ(pass.take_due(), -1);
+  EXPECT_EQ(pass.take_due(), std::nullopt);
   EXPECT_THAT(pass.missing(), ElementsAre(0, 2, 3, 4, 5));
   EXPECT_TRUE(pass.arrive(0));
-  EXPECT_EQ(pass.take_due(), 0);
+  EXPECT_EQ(pass.take_due(), 0u);
   EXPECT_FALSE(pass.arrive(0));
   EXPECT_FALSE(pass.arrive(1));
 }
@@ -188,7 +188,7 @@ TEST_F(ReductionPassTest, CountsWhatLiesInNoBucket) {
   ReductionPass pass(buckets, 6);
   for (const std::size_t gradient : {1, 0, 3, 2, 4}) EXPECT_TRUE(pass.arrive(gradient));
   EXPECT_FALSE(pass.arrive(3));
-  EXPECT_EQ(pass.take_due(), 0);
+  EXPECT_EQ(pass.take_due(), 0u);
   EXPECT_THAT(pass.missing(), ElementsAre(5));
   EXPECT_THAT(pass.ready_order(), ElementsAre(1, 0, 3, 2, 4, 5));
 }
