@@ -10,9 +10,11 @@ namespace ddprun {
 template <class Texts>
 std::string joined(const Texts& texts, std::string_view between = ", ") {
   std::string all;
+  std::string_view before;
   for (const auto& text : texts) {
-    if (!all.empty()) all += between;
+    all += before;
     all += text;
+    before = between;
   }
   return all;
 }
