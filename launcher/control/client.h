@@ -2,7 +2,6 @@
 // (launcher/control/socket.h). Used by one thread. Every wait has a deadline.
 #pragma once
 
-
 #include <optional>
 #include <string>
 #include <string_view>

@@ -11,7 +11,6 @@
 
 #include <sys/types.h>
 
-
 #include "base/result.h"
 #include "base/unique_fd.h"
 
