@@ -77,18 +77,46 @@ Result<BlockingSocket> BlockingSocket::connect(const SocketAddress& address,
 
 Result<void> BlockingSocket::send_all(std::string_view bytes, const Deadline& deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent =
-        ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent >= 0) {
-      bytes.remove_prefix(static_cast<std::size_t>(sent));
-    } else if (would_block(errno)) {
-      const Result<void> ready = await(socket_.get(), POLLOUT, deadline, "it does not read");
-      if (!ready) return ready.error();
-    } else if (errno != EINTR) {
-      return system_error("", errno);
-    }
+    const Result<std::size_t> sent = send_some(bytes);
+    if (!sent) return sent.error();
+    bytes.remove_prefix(*sent);
+    if (*sent > 0) continue;
+    const Result<void> ready = await(socket_.get(), POLLOUT, deadline, "it does not read");
+    if (!ready) return ready.error();
   }
   return {};
+}
+
+Result<std::size_t> BlockingSocket::send_some(std::string_view bytes) {
+  for (;;) {
+    const ssize_t sent =
+        ::send(socket_.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return static_cast<std::size_t>(sent);
+    if (errno == EINTR) continue;
+    if (would_block(errno)) return 0;
+    return system_error("", errno);
+  }
+}
+
+Result<std::size_t> BlockingSocket::receive_now(std::span<char> space) {
+  return receive_with(MSG_DONTWAIT, space);
+}
+
+Result<std::size_t> BlockingSocket::receive_with(int flags, std::span<char> space) {
+  for (;;) {
+    const ssize_t got = ::recv(socket_.get(), space.data(), space.size(), flags);
+    if (got > 0) return static_cast<std::size_t>(got);
+    if (got == 0) {
+      return Error{.kind = ErrorKind::kConnection, .cause = "it closed the connection"};
+    }
+    if (errno == EINTR) continue;
+    if (would_block(errno)) return 0;
+    return system_error("", errno);
+  }
+}
+
+Result<void> BlockingSocket::wait_until_ready(const Deadline& deadline) {
+  return await(socket_.get(), POLLIN | POLLOUT, deadline, "it does not read");
 }
 
 Result<std::size_t> BlockingSocket::receive(std::span<char> space, const Deadline& deadline) {
@@ -99,13 +127,8 @@ Result<std::size_t> BlockingSocket::receive(std::span<char> space, const Deadlin
       const Result<void> ready = await(socket_.get(), POLLIN, deadline, "no answer");
       if (!ready) return ready.error();
     }
-    const ssize_t got =
-        ::recv(socket_.get(), space.data(), space.size(), waits_in_recv ? 0 : MSG_DONTWAIT);
-    if (got > 0) return static_cast<std::size_t>(got);
-    if (got == 0) {
-      return Error{.kind = ErrorKind::kConnection, .cause = "it closed the connection"};
-    }
-    if (errno != EINTR && !would_block(errno)) return system_error("", errno);
+    const Result<std::size_t> got = receive_with(waits_in_recv ? 0 : MSG_DONTWAIT, space);
+    if (!got || *got > 0) return got;
   }
 }
 

@@ -31,6 +31,13 @@ class BlockingSocket {
   // Sends all bytes. kTimeout: it is unknown how much was sent.
   Result<void> send_all(std::string_view bytes, const Deadline& deadline);
 
+  // Sends what the socket takes now, and returns its size; 0 if the socket is full.
+  Result<std::size_t> send_some(std::string_view bytes);
+  // Returns the size of what has come already, possibly 0. kConnection: the peer has closed.
+  Result<std::size_t> receive_now(std::span<char> space);
+  // Waits until the socket can send or has received bytes.
+  Result<void> wait_until_ready(const Deadline& deadline);
+
   // Waits until there is at least one byte, and returns how many came. kConnection: the peer has
   // closed.
   Result<std::size_t> receive(std::span<char> space, const Deadline& deadline);
@@ -47,6 +54,10 @@ class BlockingSocket {
 
  private:
   explicit BlockingSocket(UniqueFd socket) : socket_(std::move(socket)) {}
+
+  // Receives with these flags of recv(). Returns 0 if nothing came within the wait that the
+  // flags allow.
+  Result<std::size_t> receive_with(int flags, std::span<char> space);
 
   UniqueFd socket_;
 };

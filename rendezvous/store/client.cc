@@ -17,6 +17,8 @@ namespace {
 constexpr Duration kOneTry = std::chrono::seconds(10);
 
 constexpr Duration kShortestPause = std::chrono::milliseconds(1);
+// Pipelined requests are sent when this many bytes have gathered.
+constexpr std::size_t kQueuedBytes = 8 * 1024;
 
 Error protocol_error(std::string cause) {
   return Error{.kind = ErrorKind::kProtocol, .cause = std::move(cause)};
@@ -49,6 +51,28 @@ std::string name_of(const StoreClientOptions& options) {
 }
 
 }  // namespace
+
+// --- what is pending ---
+
+PendingGet& PendingGet::operator=(PendingGet&& other) noexcept {
+  if (this == &other) return *this;
+  if (client_) client_->release(number_);
+  client_ = std::exchange(other.client_, nullptr);
+  number_ = other.number_;
+  return *this;
+}
+
+PendingGet::~PendingGet() {
+  if (client_) client_->release(number_);
+}
+
+Result<std::string> PendingGet::take() && {
+  DDPRUN_ASSERT(client_, "a value is taken once");
+  StoreClient& client = *std::exchange(client_, nullptr);
+  Result<std::string> value = client.take(number_);
+  client.release(number_);
+  return value;
+}
 
 // --- connecting ---
 
@@ -103,11 +127,10 @@ Result<std::unique_ptr<StoreClient>> StoreClient::try_connect(const StoreClientO
 // Sends VALIDATE, which has no answer, and then the question for the store's identity. If the
 // answer is neither an identity nor the expected value, the peer is not a TCPStore.
 Result<void> StoreClient::shake_hands(const Deadline& deadline) {
-  std::string requests;
-  put_handshake(requests);
-  put_request(requests, Command::kCompareSet,
+  put_handshake(queued_);
+  put_request(queued_, Command::kCompareSet,
               std::array<std::string_view, 3>{kIdentityKey, kNoIdentity, kNoIdentity});
-  const Result<void> sent = send_bytes(requests, deadline);
+  const Result<void> sent = send_queued(deadline.remaining());
   if (!sent) return sent.error();
   Result<std::string> identity = answer_within(deadline, &ReplyReader::take_string);
   if (!identity) return std::move(identity).error().within("handshake");
@@ -167,15 +190,26 @@ Error StoreClient::break_off(const Call& call, Error&& error) {
     error.cause += ", and " + unconfirmed_ + " before it may not have been done";
     return finish(call, std::move(error));
   }
+  forget_sent();
   error.doing = doing(call);
   broken_ = error;
   return std::move(error);
 }
 
 Error StoreClient::finish(const Call& call, Error&& error) {
+  forget_sent();
   error.doing = doing(call);
   finished_ = error;
   return std::move(error);
+}
+
+void StoreClient::forget_sent() {
+  queued_.clear();
+  value_follows_ = false;
+  for (Slot& slot : slots_) {
+    if (slot.state == Slot::kSent) slot.state = Slot::kToAsk;
+  }
+  skip_answered();
 }
 
 template <class T, class Ask>
@@ -193,7 +227,8 @@ Result<T> StoreClient::repeatedly(const Call& call, const Deadline& deadline, As
 
 template <class T, class Ask>
 Result<T> StoreClient::once(const Call& call, Ask ask) {
-  if (!finished_ && !broken_ && socket_.is_finished()) {
+  const bool is_idle = !finished_ && !broken_ && all_answered();
+  if (is_idle && socket_.is_finished()) {
     break_off(call, {.kind = ErrorKind::kConnection, .cause = "it closed the connection"});
   }
   const Result<void> connected = be_connected(call, Deadline(options_.timeout));
@@ -213,16 +248,37 @@ Result<void> StoreClient::send(const Call& call, Command command,
   if (!refusal.empty()) {
     return invalid_argument(std::move(refusal)).within(doing(call));
   }
-  std::string bytes;
-  put_request(bytes, command, strings, number);
-  Result<void> sent = send_bytes(bytes, Deadline(options_.timeout));
+  put_request(queued_, command, strings, number);
+  Result<void> sent = send_queued(options_.timeout);
   if (!sent) return break_off(call, std::move(sent).error());
   return {};
 }
 
-Result<void> StoreClient::send_bytes(std::string_view bytes, const Deadline& deadline) {
-  Result<void> sent = socket_.send_all(bytes, deadline);
-  if (!sent) return with_times(std::move(sent).error(), deadline);
+// Takes answers meanwhile, because a server that cannot send does not read.
+Result<void> StoreClient::send_queued(Duration timeout) {
+  std::string_view rest = queued_;
+  const Result<std::size_t> at_once = socket_.send_some(rest);
+  if (at_once && *at_once == rest.size()) {
+    queued_.clear();
+    return {};
+  }
+  // Made late, so that only a call that must wait reads the clock.
+  const Deadline deadline(timeout);
+  if (!at_once) return with_times(Error(at_once.error()), deadline);
+  rest.remove_prefix(*at_once);
+  while (!rest.empty()) {
+    const Result<void> ready = socket_.wait_until_ready(deadline);
+    if (!ready) return ready.error();
+    const Result<std::size_t> got = socket_.receive_now(replies_.space());
+    if (!got) return with_times(Error(got.error()), deadline);
+    replies_.commit(*got);
+    const Result<void> sane = sort_answers();
+    if (!sane) return sane.error();
+    const Result<std::size_t> sent = socket_.send_some(rest);
+    if (!sent) return with_times(Error(sent.error()), deadline);
+    rest.remove_prefix(*sent);
+  }
+  queued_.clear();
   return {};
 }
 
@@ -236,13 +292,9 @@ Result<void> StoreClient::tell(const Call& call, Command command,
   });
 }
 
-Result<void> StoreClient::tell_of_key(const Call& call, Command command, std::string_view value) {
-  const std::string full = full_key(call.key);
-  return tell(call, command, std::array<std::string_view, 2>{full, value});
-}
-
 template <class T>
 std::optional<T> StoreClient::answer_at_hand(std::optional<T> (ReplyReader::*take)()) {
+  if (!all_answered()) return std::nullopt;
   std::optional<T> field = (replies_.*take)();
   if (field) unconfirmed_.clear();
   return field;
@@ -252,12 +304,20 @@ template <class T>
 Result<T> StoreClient::answer_within(const Deadline& deadline,
                                      std::optional<T> (ReplyReader::*take)()) {
   for (;;) {
+    const Result<void> sane = sort_answers();
+    if (!sane) return sane.error();
     if (std::optional<T> field = answer_at_hand(take)) return std::move(*field);
     if (replies_.failed()) return protocol_error("an answer of invalid length");
-    const Result<std::size_t> got = socket_.receive(replies_.space(), deadline);
-    if (!got) return with_times(Error(got.error()), deadline);
-    replies_.commit(*got);
+    const Result<void> more = receive(deadline);
+    if (!more) return more.error();
   }
+}
+
+Result<void> StoreClient::receive(const Deadline& deadline) {
+  const Result<std::size_t> got = socket_.receive(replies_.space(), deadline);
+  if (!got) return with_times(Error(got.error()), deadline);
+  replies_.commit(*got);
+  return {};
 }
 
 template <class T>
@@ -326,38 +386,97 @@ std::vector<std::string> StoreClient::full_keys(const std::vector<std::string>& 
   return full;
 }
 
-template <class T>
-Result<T> StoreClient::ask(const Call& call, Command command,
-                           std::span<const std::string_view> strings,
-                           std::optional<T> (ReplyReader::*take)(), std::int64_t number) {
-  const Result<void> sent = send(call, command, strings, number);
-  if (!sent) return sent.error();
-  return answer(call, take);
+// --- pipelining ---
+
+PendingGet StoreClient::get_async(std::string_view key, Duration timeout) {
+  Slot& slot = slots_.emplace_back(Slot{std::string(key), Deadline(timeout)});
+  const std::string full = full_key(key);
+  const std::array<std::string_view, 1> strings{full};
+  const bool can_send = identity_ && !finished_ && !broken_ &&
+                        refusal_of(Command::kTryFetch, strings, RequestLimits{}).empty();
+  const std::uint64_t number = first_slot_ + slots_.size() - 1;
+  if (can_send) {
+    slot.state = Slot::kSent;
+    put_request(queued_, Command::kTryFetch, strings);
+    if (queued_.size() >= kQueuedBytes) flush();
+  }
+  skip_answered();
+  return PendingGet(this, number);
 }
 
-template <class T>
-Result<T> StoreClient::ask_once(const Call& call, Command command,
-                                std::initializer_list<std::string_view> strings,
-                                std::optional<T> (ReplyReader::*take)(), std::int64_t number) {
-  return once<T>(call, [&] { return ask(call, command, strings, take, number); });
+// An error is reported by the calls that take the values.
+void StoreClient::flush() {
+  if (queued_.empty()) return;
+  Result<void> sent = send_queued(options_.timeout);
+  if (!sent) break_off({"get", slots_.back().key}, std::move(sent).error());
 }
 
-template <class T>
-Result<T> StoreClient::ask_repeatedly(const Call& call, Command command,
-                                      std::span<const std::string_view> strings,
-                                      std::optional<T> (ReplyReader::*take)()) {
-  return repeatedly<T>(call, Deadline(options_.timeout),
-                       [&] { return ask(call, command, strings, take); });
+Result<void> StoreClient::sort_answers() {
+  for (; !all_answered(); skip_answered()) {
+    Slot& slot = slots_[next_answer_ - first_slot_];
+    if (!value_follows_) {
+      const std::optional<std::uint8_t> first = replies_.take_u8();
+      if (!first) return {};
+      if (*first == to_u8(Fetched::kMissing)) slot.state = Slot::kToAsk;
+      if (slot.state == Slot::kToAsk) continue;
+      if (*first != to_u8(Fetched::kHere)) return protocol_error("invalid answer to a get");
+      value_follows_ = true;
+    }
+    std::optional<std::string> value = replies_.take_string();
+    if (replies_.failed()) return protocol_error("an answer of invalid length");
+    if (!value) return {};
+    value_follows_ = false;
+    if (!slot.is_released) slot.value = std::move(*value);
+    slot.state = Slot::kHere;
+  }
+  return {};
+}
+
+void StoreClient::skip_answered() {
+  while (!all_answered() && slots_[next_answer_ - first_slot_].state != Slot::kSent) {
+    ++next_answer_;
+  }
+}
+
+bool StoreClient::all_answered() const { return next_answer_ == first_slot_ + slots_.size(); }
+
+Result<std::string> StoreClient::take(std::uint64_t number) {
+  Slot& slot = slots_[number - first_slot_];
+  const Call call{"get", slot.key};
+  flush();
+  while (slot.state == Slot::kSent) {
+    Result<void> sane = sort_answers();
+    if (sane && slot.state == Slot::kSent) sane = receive(slot.deadline);
+    if (sane) continue;
+    Error error = std::move(sane).error();
+    if (error.kind == ErrorKind::kTimeout) {  // the late answer will be skipped
+      error.doing = doing(call);
+      return error;
+    }
+    break_off(call, std::move(error));
+  }
+  if (slot.state == Slot::kHere) return std::move(slot.value);
+  return get_within(slot.key, slot.deadline);
+}
+
+void StoreClient::release(std::uint64_t number) {
+  slots_[number - first_slot_].is_released = true;
+  while (!slots_.empty() && first_slot_ < next_answer_ && slots_.front().is_released) {
+    slots_.pop_front();
+    ++first_slot_;
+  }
 }
 
 // --- the operations ---
 
 Result<void> StoreClient::set(std::string_view key, std::string_view value) {
-  return tell_of_key({"set", key}, Command::kSet, value);
+  const std::string full = full_key(key);
+  return tell({"set", key}, Command::kSet, std::array<std::string_view, 2>{full, value});
 }
 
 Result<void> StoreClient::append(std::string_view key, std::string_view value) {
-  return tell_of_key({"append", key}, Command::kAppend, value);
+  const std::string full = full_key(key);
+  return tell({"append", key}, Command::kAppend, std::array<std::string_view, 2>{full, value});
 }
 
 Result<void> StoreClient::multi_set(const std::vector<std::pair<std::string, std::string>>& pairs) {
@@ -388,7 +507,10 @@ Result<void> StoreClient::ask_to_wait(const Call& call, std::span<const std::str
 }
 
 Result<std::string> StoreClient::get(std::string_view key, Duration timeout) {
-  const Deadline deadline(timeout);
+  return get_within(key, Deadline(timeout));
+}
+
+Result<std::string> StoreClient::get_within(std::string_view key, const Deadline& deadline) {
   const Call call{"get", key};
   const std::string full = full_key(key);
   return repeatedly<std::string>(call, deadline, [&] {
@@ -467,39 +589,66 @@ Result<StoreClient::Strings> StoreClient::take_strings(const Call& call, std::si
   return values;
 }
 
+template <class T>
+Result<T> StoreClient::ask(const Call& call, Command command,
+                           std::span<const std::string_view> strings, std::int64_t number,
+                           std::optional<T> (ReplyReader::*take)()) {
+  const Result<void> sent = send(call, command, strings, number);
+  if (!sent) return sent.error();
+  return answer(call, take);
+}
+
 Result<std::int64_t> StoreClient::add(std::string_view key, std::int64_t delta) {
-  return ask_once({"add", key}, Command::kAdd, {full_key(key)}, &ReplyReader::take_i64, delta);
+  const Call call{"add", key};
+  const std::string full = full_key(key);
+  return once<std::int64_t>(call, [&] {
+    return ask(call, Command::kAdd, std::array<std::string_view, 1>{full}, delta,
+               &ReplyReader::take_i64);
+  });
 }
 
 Result<bool> StoreClient::check(const std::vector<std::string>& keys) {
   const Call call{"check", first_of(keys), keys.size()};
   const std::vector<std::string> full = full_keys(keys);
-  const auto missing = ask_repeatedly(call, Command::kCheck, views_of(full), &ReplyReader::take_u8);
+  const auto missing = repeatedly<std::uint8_t>(call, Deadline(options_.timeout), [&] {
+    return ask(call, Command::kCheck, views_of(full), 0, &ReplyReader::take_u8);
+  });
   if (!missing) return missing.error();
   return *missing == kAnswerReady;
 }
 
 Result<std::string> StoreClient::compare_set(std::string_view key, std::string_view expected,
                                              std::string_view desired) {
-  return ask_once({"compare_set", key}, Command::kCompareSet, {full_key(key), expected, desired},
-                  &ReplyReader::take_string);
+  const Call call{"compare_set", key};
+  const std::string full = full_key(key);
+  return once<std::string>(call, [&] {
+    return ask(call, Command::kCompareSet, std::array<std::string_view, 3>{full, expected, desired},
+               0, &ReplyReader::take_string);
+  });
 }
 
 Result<bool> StoreClient::delete_key(std::string_view key) {
-  const auto count =
-      ask_once({"delete", key}, Command::kDeleteKey, {full_key(key)}, &ReplyReader::take_i64);
+  const Call call{"delete", key};
+  const std::string full = full_key(key);
+  const auto count = once<std::int64_t>(call, [&] {
+    return ask(call, Command::kDeleteKey, std::array<std::string_view, 1>{full}, 0,
+               &ReplyReader::take_i64);
+  });
   if (!count) return count.error();
   return *count > 0;
 }
 
 Result<std::int64_t> StoreClient::num_keys() {
-  return ask_repeatedly({"count keys", ""}, Command::kGetNumKeys, {}, &ReplyReader::take_i64);
+  const Call call{"count keys", ""};
+  return repeatedly<std::int64_t>(call, Deadline(options_.timeout), [&] {
+    return ask(call, Command::kGetNumKeys, {}, 0, &ReplyReader::take_i64);
+  });
 }
 
 Result<std::vector<std::string>> StoreClient::list_keys() {
   const Call call{"list keys", ""};
   const auto all = repeatedly<Strings>(call, Deadline(options_.timeout), [&]() -> Result<Strings> {
-    const auto count = ask(call, Command::kListKeys, {}, &ReplyReader::take_i64);
+    const auto count = ask(call, Command::kListKeys, {}, 0, &ReplyReader::take_i64);
     if (!count) return count.error();
     return take_strings(call, static_cast<std::size_t>(std::max<std::int64_t>(*count, 0)));
   });
@@ -512,7 +661,9 @@ Result<std::vector<std::string>> StoreClient::list_keys() {
 }
 
 Result<void> StoreClient::queue_push(std::string_view key, std::string_view value) {
-  return tell_of_key({"push to queue", key}, Command::kQueuePush, value);
+  const std::string full = full_key(key);
+  return tell({"push to queue", key}, Command::kQueuePush,
+              std::array<std::string_view, 2>{full, value});
 }
 
 Result<std::optional<std::string>> StoreClient::queue_pop(std::string_view key) {
@@ -520,7 +671,7 @@ Result<std::optional<std::string>> StoreClient::queue_pop(std::string_view key) 
   const Call call{"pop from queue", key};
   const std::string full = full_key(key);
   return once<Item>(call, [&]() -> Result<Item> {
-    const auto length = ask(call, Command::kQueuePop, std::array<std::string_view, 1>{full},
+    const auto length = ask(call, Command::kQueuePop, std::array<std::string_view, 1>{full}, 0,
                             &ReplyReader::take_i64);
     if (!length) return length.error();
     if (*length <= 0) return Item();
@@ -543,9 +694,12 @@ Result<std::string> StoreClient::queue_pop(std::string_view key, Duration timeou
 }
 
 Result<std::int64_t> StoreClient::queue_len(std::string_view key) {
+  const Call call{"length of queue", key};
   const std::string full = full_key(key);
-  return ask_repeatedly({"length of queue", key}, Command::kQueueLen,
-                        std::array<std::string_view, 1>{full}, &ReplyReader::take_i64);
+  return repeatedly<std::int64_t>(call, Deadline(options_.timeout), [&] {
+    return ask(call, Command::kQueueLen, std::array<std::string_view, 1>{full}, 0,
+               &ReplyReader::take_i64);
+  });
 }
 
 Result<void> StoreClient::barrier(std::string_view key, std::int64_t world, Duration timeout) {

@@ -1,7 +1,7 @@
 // StoreClient: a connection to a generation's store. It speaks the c10d TCPStore protocol (dialect
 // M, PyTorch 2.2 and newer; docs/reference/wire_protocol.md) and works with our store and with
-// PyTorch's. The handshake finds out which one it is. With ours, a get is one round trip, and a
-// broken connection can be replaced.
+// PyTorch's. The handshake finds out which one it is. With ours, a get is one round trip, gets can
+// be pipelined, and a broken connection can be replaced.
 //
 // For worker_lib and tests. It uses plain sockets, and has no event loop and no thread of its
 // own. A call blocks until the answer is there or its deadline has passed. One thread at a time
@@ -32,7 +32,7 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -58,6 +58,30 @@ struct StoreClientOptions {
   bool tries_once = false;  // connect only once, so that a store that is not up yet is an error
 };
 
+class StoreClient;
+
+// PendingGet: a value that was requested by get_async(). It belongs to its client's thread, and
+// the client must outlive it.
+class PendingGet {
+ public:
+  PendingGet(PendingGet&& other) noexcept
+      : client_(std::exchange(other.client_, nullptr)), number_(other.number_) {}
+  PendingGet& operator=(PendingGet&& other) noexcept;
+  // Drops the value.
+  ~PendingGet();
+
+  // Returns what get() would return. May be called once. Blocks until the deadline given to
+  // get_async().
+  Result<std::string> take() &&;
+
+ private:
+  friend class StoreClient;
+  PendingGet(StoreClient* client, std::uint64_t number) : client_(client), number_(number) {}
+
+  StoreClient* client_;
+  std::uint64_t number_;
+};
+
 class StoreClient {
  public:
   // Connects and does the handshake. A failed attempt is repeated with growing pauses until
@@ -72,6 +96,15 @@ class StoreClient {
   Result<void> multi_set(const std::vector<std::pair<std::string, std::string>>& pairs);
   // Returns the value. Waits until the key exists.
   Result<std::string> get(std::string_view key, Duration timeout);
+  // Requests the value without waiting; it is taken later. The timeout begins now. With our
+  // store, many such requests can be in flight. They are sent when some KiB have gathered, by
+  // flush(), by the next other call, or when a value is taken.
+  //
+  // If the key was missing when its request arrived, it is requested again when its value is
+  // taken, which then waits. For PyTorch's store, every key is requested only then.
+  PendingGet get_async(std::string_view key, Duration timeout);
+  // Sends the requests of get_async() that have not been sent yet.
+  void flush();
   // Returns the values in the order of the keys. Waits until all keys exist.
   Result<std::vector<std::string>> multi_get(const std::vector<std::string>& keys,
                                              Duration timeout);
@@ -127,6 +160,20 @@ class StoreClient {
   };
 
   using Strings = std::vector<std::string>;
+  // The state of one get_async().
+  struct Slot {
+    enum State : std::uint8_t {
+      kToAsk,  // must be requested when its value is taken
+      kSent,   // sent or queued, and not answered yet
+      kHere,
+    };
+    std::string key;
+    Deadline deadline;
+    State state = kToAsk;
+    bool is_released = false;  // its PendingGet was destroyed
+    std::string value;
+  };
+  friend class PendingGet;
 
   StoreClient(StoreClientOptions options, BlockingSocket socket);
 
@@ -143,6 +190,8 @@ class StoreClient {
   // finished.
   Error break_off(const Call& call, Error&& error);
   Error finish(const Call& call, Error&& error);
+  // Forgets sent requests, because no answer to them will come.
+  void forget_sent();
   // Performs a call that may be repeated.
   template <class T, class Ask>
   Result<T> repeatedly(const Call& call, const Deadline& deadline, Ask ask);
@@ -150,24 +199,16 @@ class StoreClient {
   template <class T, class Ask>
   Result<T> once(const Call& call, Ask ask);
 
+  // Sends a request, after the queued ones.
   Result<void> send(const Call& call, Command command, std::span<const std::string_view> strings,
                     std::int64_t number = 0);
-  Result<void> send_bytes(std::string_view bytes, const Deadline& deadline);
-  // Perform a call that has no answer.
+  Result<void> send_queued(Duration timeout);
+  // Performs a call that has no answer.
   Result<void> tell(const Call& call, Command command, std::span<const std::string_view> strings);
-  Result<void> tell_of_key(const Call& call, Command command, std::string_view value);
   // Sends a request and returns the first field of its answer.
   template <class T>
   Result<T> ask(const Call& call, Command command, std::span<const std::string_view> strings,
-                std::optional<T> (ReplyReader::*take)(), std::int64_t number = 0);
-  template <class T>
-  Result<T> ask_once(const Call& call, Command command,
-                     std::initializer_list<std::string_view> strings,
-                     std::optional<T> (ReplyReader::*take)(), std::int64_t number = 0);
-  template <class T>
-  Result<T> ask_repeatedly(const Call& call, Command command,
-                           std::span<const std::string_view> strings,
-                           std::optional<T> (ReplyReader::*take)());
+                std::int64_t number, std::optional<T> (ReplyReader::*take)());
   // Returns the next field of the answer, read by one of ReplyReader's take functions.
   template <class T>
   Result<T> answer(const Call& call, std::optional<T> (ReplyReader::*take)());
@@ -176,6 +217,8 @@ class StoreClient {
   // Does the same, but returns nullopt if the field has not come yet.
   template <class T>
   std::optional<T> answer_at_hand(std::optional<T> (ReplyReader::*take)());
+  // Waits for bytes.
+  Result<void> receive(const Deadline& deadline);
   // Returns the answer to a WAIT, FETCH or BARRIER that was sent. `rest` makes the result from
   // the first byte of the answer and the bytes that follow.
   template <class T, class Rest>
@@ -185,12 +228,21 @@ class StoreClient {
 
   Result<void> ask_to_wait(const Call& call, std::span<const std::string_view> full,
                            const Deadline& deadline);
+  Result<std::string> get_within(std::string_view key, const Deadline& deadline);
   Result<std::string> fetch(const Call& call, std::string_view full, const Deadline& deadline);
   Result<std::string> wait_and_get(const Call& call, std::string_view full,
                                    const Deadline& deadline);
   // Returns nullopt if a key is missing.
   Result<std::optional<Strings>> try_fetch(const Call& call,
                                            std::span<const std::string_view> full);
+
+  // Assigns the answers that have come to their slots.
+  Result<void> sort_answers();
+  // Moves next_answer_ to the next slot that expects an answer.
+  void skip_answered();
+  bool all_answered() const;
+  Result<std::string> take(std::uint64_t number);
+  void release(std::uint64_t number);
 
   std::string named(const Call& call) const;
   std::string doing(const Call& call) const;
@@ -202,11 +254,18 @@ class StoreClient {
   std::string local_address_;
   std::string key_prefix_;
   std::optional<std::string> identity_;  // set if the store is one of ours
+  std::string queued_;                   // requests that have not been sent
   ReplyReader replies_;
   std::optional<Error> broken_;    // error of the connection; a call may replace it
   std::optional<Error> finished_;  // error that has finished the client
   // The last request without an answer, until another request is answered.
   std::string unconfirmed_;
+
+  // Slots are numbered from first_slot_ on.
+  std::deque<Slot> slots_;
+  std::uint64_t first_slot_ = 0;
+  std::uint64_t next_answer_ = 0;  // the slot that the next answer is for
+  bool value_follows_ = false;     // the first byte of its answer has been read
 };
 
 }  // namespace ddprun

@@ -67,6 +67,12 @@ void all_servers(StoreClient& client) {
   show("multi_set", client.multi_set({{"m1", "1"}, {"m2", ""}, {"m3", "3"}}));
   show("multi_get", client.multi_get({"m3", "m2", "m1"}, 10s));
   show("multi_get missing", client.multi_get({"m1", "missing"}, 20ms));
+  PendingGet first = client.get_async("k", 10s), missing = client.get_async("missing", 20ms);
+  PendingGet empty = client.get_async("empty", 10s);
+  show("pipelined get of an empty value", std::move(empty).take());
+  show("add between", client.add("n", 0));
+  show("pipelined get", std::move(first).take());
+  show("pipelined get of a missing key", std::move(missing).take());
   show("delete", client.delete_key("k"));
   show("delete again", client.delete_key("k"));
   show("num_keys", client.num_keys());

@@ -68,6 +68,21 @@ TEST(BlockingSocket, ReceivingEndsAtALongDeadlineToo) {
   EXPECT_TRUE(deadline.passed());
 }
 
+TEST(BlockingSocket, DoesWhatCanBeDoneAtOnce) {
+  Pair pair = connected_pair();
+  char space[16];
+  EXPECT_EQ(*pair.near.receive_now(space), 0u);
+  std::size_t sent = 0;
+  const std::string bytes(64 << 20, 'x');
+  do {
+    while (const std::size_t count = *pair.near.send_some(bytes)) sent += count;
+  } while (pair.near.wait_until_ready(Deadline(10ms)));  // until the kernel takes no more
+  EXPECT_GT(sent, 0u);
+  ASSERT_EQ(send(pair.far.get(), "abc", 3, 0), 3);
+  ASSERT_TRUE(pair.near.wait_until_ready(Deadline(10s)));
+  EXPECT_EQ(*pair.near.receive_now(space), 3u);
+}
+
 TEST(BlockingSocket, HandsOverASocketThatDoesNotBlock) {
   Pair pair = connected_pair();
   const UniqueFd socket = std::move(pair.near).take();

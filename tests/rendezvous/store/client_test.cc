@@ -288,6 +288,106 @@ TEST(StoreClient, AValueThatTheStoreMayNotSendIsSaidAndLeavesTheClientUsable) {
   EXPECT_EQ(*client->num_keys(), 1);
 }
 
+// --- pipelining ---
+
+TEST(StoreClient, TakesPipelinedValuesInAnyOrderAmongOtherCalls) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  constexpr int kCount = 3000;
+  for (int i = 0; i < kCount; ++i)
+    ASSERT_TRUE(client->set(std::to_string(i), "v" + std::to_string(i)));
+  std::vector<PendingGet> pending;
+  for (int i = 0; i < kCount; ++i) {
+    pending.push_back(client->get_async(std::to_string(i), 10s));
+    if (i % 1000 == 500) {
+      EXPECT_EQ(*client->add("n", 1), 1 + i / 1000);
+    }
+    if (i % 1000 == 700) {
+      EXPECT_EQ(*client->get("7", 10s), "v7");
+    }
+  }
+  for (int i = kCount - 1; i >= 0; i -= 2) {
+    EXPECT_EQ(*std::move(pending[i]).take(), "v" + std::to_string(i));
+  }
+  pending.clear();  // drops the other half unread
+  EXPECT_EQ(*std::move(*std::make_unique<PendingGet>(client->get_async("0", 10s))).take(), "v0");
+  EXPECT_EQ(requests(store, Command::kTryFetch), kCount + 1u);
+}
+
+TEST(StoreClient, FlushSendsWhatIsPipelined) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  PendingGet pending = client->get_async("k", 10s);
+  client->flush();
+  EXPECT_TRUE(eventually([&] { return requests(store, Command::kTryFetch) == 1; }));
+}
+
+// If the client does not read while it sends, both sides wait for each other for ever.
+TEST(StoreClient, PipelinesMoreThanTheConnectionHolds) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port());
+  const std::string value(4 << 20, 'v'), name(4000, 'k');
+  ASSERT_TRUE(client->set(name, value));
+  std::vector<PendingGet> pending;
+  for (int i = 0; i < 16; ++i) pending.push_back(client->get_async(name, 10s));
+  for (int i = 0; i < 4000; ++i) pending.push_back(client->get_async(name + "missing", 10s));
+  for (int i = 0; i < 16; ++i) EXPECT_TRUE(*std::move(pending[i]).take() == value);
+}
+
+TEST(StoreClient, APipelinedGetWaitsForItsKeyAndKeepsItsDeadline) {
+  RunningStore store;
+  const ClientPtr client = client_of(store.port()), other = client_of(store.port());
+  PendingGet late = client->get_async("late", 10s);
+  PendingGet never = client->get_async("never", 20ms);
+  PendingGet too_long = client->get_async(std::string(9000, 'k'), 10s);
+  ASSERT_FALSE(*client->check({"late"})) << "both have been answered now";
+  ASSERT_TRUE(other->set("late", "v"));
+  EXPECT_EQ(*std::move(late).take(), "v");
+  const Result<std::string> nothing = std::move(never).take();
+  ASSERT_FALSE(nothing);
+  EXPECT_EQ(nothing.error().kind, ErrorKind::kTimeout);
+  EXPECT_THAT(
+      nothing.error().message(),
+      MatchesRegex("get 'never' at store .*: the key is not there \\(waited .* of 20 ms\\)"));
+  const Result<std::string> refused = std::move(too_long).take();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().kind, ErrorKind::kInvalidArgument);
+  EXPECT_EQ(*client->num_keys(), 1);
+}
+
+TEST(StoreClient, AnAnswerToAPipelinedGetThatComesTooLateIsSkipped) {
+  ScriptedServer server([](int socket, int) {
+    shake_hands(socket, kIdentity);
+    read_bytes(socket, 1 + 8 + 8 + 2);  // TRY_FETCH
+    read_bytes(socket, 1);              // GETNUMKEYS
+    write_bytes(socket, "\0"s + string_reply("late") + "\x07\0\0\0\0\0\0\0"s);
+    read_to_the_end(socket);
+  });
+  const ClientPtr client = client_of(server.port());
+  const Result<std::string> value = client->get_async("k", 20ms).take();
+  ASSERT_FALSE(value);
+  EXPECT_THAT(value.error().message(), HasSubstr("get 'k' at store"));
+  EXPECT_EQ(value.error().kind, ErrorKind::kTimeout);
+  EXPECT_EQ(*client->num_keys(), 7);
+}
+
+TEST(StoreClient, PipelinedGetsFromOtherServersAreCarriedOutOneAfterTheOther) {
+  ScriptedServer server([](int socket, int) {
+    shake_hands(socket);
+    for (const char* value : {"b", "a"}) {
+      read_bytes(socket, 1 + 8 + 8 + 2);  // WAIT
+      write_bytes(socket, "\0"sv);
+      read_bytes(socket, request_of("k"));  // GET
+      write_bytes(socket, string_reply(value));
+    }
+    read_to_the_end(socket);
+  });
+  const ClientPtr client = client_of(server.port());
+  PendingGet a = client->get_async("a", 10s), b = client->get_async("b", 10s);
+  EXPECT_EQ(*std::move(b).take(), "b");
+  EXPECT_EQ(*std::move(a).take(), "a");
+}
+
 // --- a connection that breaks ---
 
 TEST(StoreClient, RepeatsAGetOnANewConnectionToTheSameStore) {
@@ -299,6 +399,24 @@ TEST(StoreClient, RepeatsAGetOnANewConnectionToTheSameStore) {
     read_to_the_end(socket);
   });
   EXPECT_EQ(*client_of(server.port())->get("k", 10s), "v");
+}
+
+TEST(StoreClient, RepeatsPipelinedGetsOnANewConnection) {
+  ScriptedServer server([](int socket, int number) {
+    shake_hands(socket, kIdentity);
+    if (number == 0) {
+      read_bytes(socket, 2 * (1 + 8 + 8 + 2));  // TRY_FETCH
+      write_bytes(socket, "\0"s + string_reply("a") + "\0"s);
+      return;  // closes in the middle of the second answer
+    }
+    read_bytes(socket, request_of("b"));  // FETCH
+    write_bytes(socket, "\0"s + string_reply("b"));
+    read_to_the_end(socket);
+  });
+  const ClientPtr client = client_of(server.port());
+  PendingGet a = client->get_async("a", 10s), b = client->get_async("b", 10s);
+  EXPECT_EQ(*std::move(b).take(), "b");
+  EXPECT_EQ(*std::move(a).take(), "a");
 }
 
 // This very request may be the reason why the store closes the connection.
