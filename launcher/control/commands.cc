@@ -51,8 +51,8 @@ void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
 void print_json(const Json& json) { print(text_of(json) + "\n"); }
 
 // Prints the reason on one line of stderr. With --json, also prints an object to stdout.
-int refuse(const ControlOptions& options, const std::string& why, ExitCode code,
-           Json more = Json::object()) {
+int end_refused(const ControlOptions& options, const std::string& why, ExitCode code,
+                Json more = Json::object()) {
   if (options.json) {
     more.update({{"ok", false}, {"error", why}});
     print_json(more);
@@ -131,17 +131,17 @@ Choice choose(const ControlOptions& options) {
   const std::string here = "of user " + std::to_string(geteuid()) + " runs on this host";
   if (choice.agents.empty()) {
     const std::string what = options.job.empty() ? "no job " : "no job '" + options.job + "' ";
-    choice.exit_code = refuse(options, what + here, ExitCode::kNoJob, {{"agents", nodes}});
+    choice.exit_code = end_refused(options, what + here, ExitCode::kNoJob, {{"agents", nodes}});
   } else {
     const std::string first = job_of(choice.agents.front());
     for (const LocalAgent& agent : choice.agents) {
       if (job_of(agent) == first) continue;
-      choice.exit_code =
-          refuse(options,
-                 options.job.empty()
-                     ? "several jobs run here: give the id or process id of one"
-                     : "several jobs have the id '" + options.job + "': give the process id of one",
-                 ExitCode::kUsage, {{"agents", nodes}});
+      choice.exit_code = end_refused(
+          options,
+          options.job.empty()
+              ? "several jobs run here: give the id or process id of one"
+              : "several jobs have the id '" + options.job + "': give the process id of one",
+          ExitCode::kUsage, {{"agents", nodes}});
       break;
     }
   }
@@ -229,7 +229,7 @@ bool print_output(LogPrinter& printer, const Answer& answer) {
 // Reports how a request for output ended. Returns the exit code.
 int end_output(const ControlOptions& options, const LogPrinter& printer,
                const ServiceReply& reply) {
-  if (reply.broke_off) return refuse(options, reply.broke_off->message(), ExitCode::kNoAnswer);
+  if (reply.broke_off) return end_refused(options, reply.broke_off->message(), ExitCode::kNoAnswer);
   if (reply.verdict) {
     const std::string code = std::to_string(reply.verdict->exit_code);
     printer.notice({{"ended", true},
@@ -237,7 +237,7 @@ int end_output(const ControlOptions& options, const LogPrinter& printer,
                     {"text", reply.verdict->headline}},
                    "the job has ended with exit code " + code);
   } else if (!reply.answer.done) {
-    return refuse(options, reply.answer.text, ExitCode::kNoAnswer);
+    return end_refused(options, reply.answer.text, ExitCode::kNoAnswer);
   }
   return 0;
 }
@@ -252,13 +252,13 @@ FlightShowOptions show_options(const ControlOptions& options) {
 
 int end_flight(const ControlOptions& options, const FlightShow& show) {
   const Result<void> shown = show.print();
-  return shown ? 0 : refuse(options, shown.error().message(), ExitCode::kFiles);
+  return shown ? 0 : end_refused(options, shown.error().message(), ExitCode::kFiles);
 }
 
 // Prints the flight records after the service's last answer. Returns the exit code.
 int end_flight(const ControlOptions& options, const FlightShow& show, const ServiceReply& reply) {
-  if (reply.broke_off) return refuse(options, reply.broke_off->message(), ExitCode::kNoAnswer);
-  if (!reply.answer.done) return refuse(options, reply.answer.text, ExitCode::kNoAnswer);
+  if (reply.broke_off) return end_refused(options, reply.broke_off->message(), ExitCode::kNoAnswer);
+  if (!reply.answer.done) return end_refused(options, reply.answer.text, ExitCode::kNoAnswer);
   return end_flight(options, show);
 }
 
@@ -266,7 +266,8 @@ int ask_service(ControlOptions options) {
   options.service.rdzv_id = options.job;
   Result<AgentConfig> config = plan_call(options.service);
   if (!config)
-    return refuse(options, config.error().message(), usage_or(ExitCode::kFiles, config.error()));
+    return end_refused(options, config.error().message(),
+                       usage_or(ExitCode::kFiles, config.error()));
   ServiceCall call;
   call.address = config->rendezvous.meeting_point;
   call.key = config->keys.key_of(options.job).value_or(Secret());
@@ -290,7 +291,7 @@ int ask_service(ControlOptions options) {
   request.job = options.job;
   const Result<ServiceReply> reply = call_service(call, request);
   if (!reply) {
-    return refuse(options, reply.error().message(), code_of_call(reply.error()));
+    return end_refused(options, reply.error().message(), code_of_call(reply.error()));
   }
   if (was_accepted) {
     return is_flight ? end_flight(options, flights, *reply) : end_output(options, printer, *reply);
@@ -302,7 +303,7 @@ int ask_service(ControlOptions options) {
     if (is_there) return show_page(options, page);
   }
   if (!answer.done) {
-    return refuse(options, to_text(call.address) + ": " + answer.text, ExitCode::kNoJob);
+    return end_refused(options, to_text(call.address) + ": " + answer.text, ExitCode::kNoJob);
   }
   Json outcome{{"ok", true}, {"text", answer.text}};
   if (reply->verdict) {
@@ -323,7 +324,7 @@ int status_here(const ControlOptions& options) {
     const Result<Asked> asked = ask(agent, options.request);
     if (!asked) {
       if (choice.agents.size() > 1) continue;
-      return refuse(options, asked.error().message(), code_of(asked.error()));
+      return end_refused(options, asked.error().message(), code_of(asked.error()));
     }
     picture["agents"].push_back(asked->answer.value("node", Json::object()));
     const Json jobs = asked->answer.value("service", Json::object()).value("jobs", Json::array());
@@ -334,7 +335,7 @@ int status_here(const ControlOptions& options) {
     }
   }
   if (picture["agents"].empty()) {
-    return refuse(options, "no ddprun of the job answers", ExitCode::kNoAnswer);
+    return end_refused(options, "no ddprun of the job answers", ExitCode::kNoAnswer);
   }
   return show(options, picture, status_text);
 }
@@ -362,9 +363,9 @@ int wait_for_end(const ControlOptions& options, const LocalAgent& agent, Asked a
   bool all = true;
   for (const UniqueFd& process : processes) all = wait_for_process(process, deadline) && all;
   if (!all) {
-    return refuse(options,
-                  outcome.value("text", "") + "; it did not end within " + to_text(allowed),
-                  ExitCode::kNoAnswer);
+    return end_refused(options,
+                       outcome.value("text", "") + "; it did not end within " + to_text(allowed),
+                       ExitCode::kNoAnswer);
   }
   return tell_outcome(options, outcome);
 }
@@ -383,14 +384,14 @@ int order_here(const ControlOptions& options) {
       continue;
     }
     if (!asked->answer.value("ok", false)) {
-      return refuse(options, asked->answer.value("text", ""), ExitCode::kNoAnswer);
+      return end_refused(options, asked->answer.value("text", ""), ExitCode::kNoAnswer);
     }
     if (options.request.what == What::kStop) {
       return wait_for_end(options, agent, std::move(*asked), processes);
     }
     return tell_outcome(options, {{"ok", true}, {"text", asked->answer.value("text", "")}});
   }
-  return refuse(options, trouble->message(), code_of(*trouble));
+  return end_refused(options, trouble->message(), code_of(*trouble));
 }
 
 // Asks each agent of the job, and passes on the connection to each that carries out the request.
@@ -418,7 +419,7 @@ int logs_here(const ControlOptions& options) {
   const std::string why_not = ask_each(choice, options.request, [&](ControlClient&& client) {
     clients.push_back(std::move(client));
   });
-  if (clients.empty()) return refuse(options, why_not, ExitCode::kNoAnswer);
+  if (clients.empty()) return end_refused(options, why_not, ExitCode::kNoAnswer);
   return show_logs(std::move(clients), {.json = options.json, .rank = options.request.rank});
 }
 
@@ -432,8 +433,9 @@ int flight_here(const ControlOptions& options) {
     while (const Result<std::string> line = client.line(deadline)) flights.take(*line);
   });
   if (!flights.has_any()) {
-    return refuse(options, why_not.empty() ? "the job has no workers on this host now" : why_not,
-                  ExitCode::kNoAnswer);
+    return end_refused(options,
+                       why_not.empty() ? "the job has no workers on this host now" : why_not,
+                       ExitCode::kNoAnswer);
   }
   return end_flight(options, flights);
 }
@@ -442,7 +444,7 @@ int flight_of_files(const ControlOptions& options) {
   FlightShow flights(show_options(options));
   for (const std::string& path : options.files) {
     if (const Result<void> read = flights.read(path); !read) {
-      return refuse(options, read.error().message(), ExitCode::kFiles);
+      return end_refused(options, read.error().message(), ExitCode::kFiles);
     }
   }
   return end_flight(options, flights);
@@ -450,14 +452,14 @@ int flight_of_files(const ControlOptions& options) {
 
 int flight_of_processes(const ControlOptions& options) {
   Result<ProcessFlights> found = read_process_flights(options.processes);
-  if (!found) return refuse(options, "--pid: " + found.error().message(), ExitCode::kUsage);
+  if (!found) return end_refused(options, "--pid: " + found.error().message(), ExitCode::kUsage);
   if (found->flights.empty()) {
-    return refuse(options, "--pid: " + found->missing.front(), ExitCode::kNoJob);
+    return end_refused(options, "--pid: " + found->missing.front(), ExitCode::kNoJob);
   }
   const std::optional<Rank>& rank = options.request.rank;
   if (rank && std::ranges::count(found->flights, *rank, &RankFlight::rank) == 0) {
-    return refuse(options, "--rank: none of these processes is rank " + to_text(*rank),
-                  ExitCode::kNoAnswer);
+    return end_refused(options, "--rank: none of these processes is rank " + to_text(*rank),
+                       ExitCode::kNoAnswer);
   }
   FlightShow flights(show_options(options));
   flights.add(std::move(found->flights));
@@ -470,7 +472,7 @@ int run(What what, const std::vector<std::string>& arguments) {
   if (!options) {
     ControlOptions refused;
     refused.json = std::ranges::count(arguments, "--json") > 0;
-    return refuse(refused, options.error().message(), ExitCode::kUsage);
+    return end_refused(refused, options.error().message(), ExitCode::kUsage);
   }
   if (options->wants_help) {
     print(control_help(what));

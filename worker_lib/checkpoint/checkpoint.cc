@@ -29,9 +29,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSaving = "save a checkpoint";
 constexpr const char* kWaiting = "wait until checkpoints are written";
-constexpr const char* kRestoring = "restore a checkpoint";
 
 // Warns on rank 0 only, for warnings that are the same on all ranks.
 void warn(const ProcessGroup& group, const std::string& text) {

@@ -16,7 +16,7 @@ namespace ddprun {
 namespace {
 
 constexpr std::size_t kMaxClaimBytes = std::size_t{16} << 20;  // maximum that is written
-constexpr JsonBounds kMaxShape{.depth = 8, .values = std::size_t{4} << 20};
+constexpr JsonBounds kMaxClaim{.depth = 8, .values = std::size_t{4} << 20};
 constexpr Duration kLockPatience = std::chrono::seconds(10);
 constexpr Duration kLockPause = std::chrono::milliseconds(5);
 
@@ -54,7 +54,7 @@ FencingToken claim_of(const nlohmann::json& document) try {
 }
 
 Result<FencingToken> read_claim(const std::string& directory) {
-  const Result<std::string> text = read_json_text(claim_path(directory), kMaxShape);
+  const Result<std::string> text = read_json_text(claim_path(directory), kMaxClaim);
   if (text) return claim_of(nlohmann::json::parse(*text, nullptr, /*allow_exceptions=*/false));
   const Error& error = text.error();
   if (error.kind == ErrorKind::kCorrupt || error.sys_errno == ENOENT || is_beyond_reader(error))

@@ -20,8 +20,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kSaving = "save a checkpoint";
-
 std::optional<SamplerPosition> position_of(const DistributedSampler* sampler) {
   if (!sampler) return std::nullopt;
   const json state = sampler->state();

@@ -12,6 +12,8 @@
 
 namespace ddprun {
 
+inline constexpr const char* kSaving = "save a checkpoint";
+
 TrainingPosition position_of(const TrainingState& state, std::int64_t step);
 
 struct GatheredState {

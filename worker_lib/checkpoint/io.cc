@@ -27,7 +27,7 @@ constexpr std::size_t kBufferBytes = 4 << 20;  // enough for the disk's full spe
 // (kMaxManifestBytes). So no version writes a manifest that it, or a version with somewhat
 // smaller bounds, could not read.
 constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
-constexpr JsonBounds kMaxShape{.depth = 16, .values = std::size_t{4} << 20};
+constexpr JsonBounds kMaxManifest{.depth = 16, .values = std::size_t{4} << 20};
 constexpr const char* kSelfDigest = "manifest_sha256";
 
 Error corrupt(const std::string& path, std::string cause) {
@@ -428,7 +428,7 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
 
 Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step) const {
   const std::string path = path_of(manifest_name(step));
-  const Result<std::string> text = read_json_text(path, kMaxShape);
+  const Result<std::string> text = read_json_text(path, kMaxManifest);
   if (!text) return text.error();
   Result<CheckpointManifest> manifest = decode(path, *text);
   if (!manifest) return manifest.error();

@@ -13,8 +13,6 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kRestoring = "restore a checkpoint";
-
 // The result of one rank within a bound. A failure is not a damaged checkpoint: the disk or the
 // permissions are at fault, and a checkpoint that cannot be read now may be complete.
 struct Search {

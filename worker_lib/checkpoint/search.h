@@ -15,6 +15,8 @@
 
 namespace ddprun {
 
+inline constexpr const char* kRestoring = "restore a checkpoint";
+
 // A checkpoint whose bytes are in memory and have been verified.
 struct LoadedCheckpoint {
   CheckpointManifest manifest;

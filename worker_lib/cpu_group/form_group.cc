@@ -31,7 +31,7 @@ constexpr const char* kRankOrder = "rank order";
 constexpr const char* kAnyOrder = "any order";
 constexpr std::string_view kAbsent = "ddprun-absent\n";  // begins an absent_peer_info()
 constexpr const char* kConnecting = "connect to the other nodes";
-constexpr Duration kMoment = std::chrono::milliseconds(50);
+constexpr Duration kConnectTimeout = std::chrono::milliseconds(50);
 
 // --- peers ---
 
@@ -154,7 +154,8 @@ std::set<std::string> crowded_machines(const std::vector<PeerInfo>& peers) {
 bool is_closed(const HostPort& address) {
   const std::optional<SocketAddress> numeric = numeric_address(address);
   if (!numeric) return false;
-  const Result<BlockingSocket> socket = BlockingSocket::connect(*numeric, Deadline(kMoment));
+  const Result<BlockingSocket> socket =
+      BlockingSocket::connect(*numeric, Deadline(kConnectTimeout));
   return !socket && socket.error().sys_errno == ECONNREFUSED;
 }
 

@@ -27,11 +27,11 @@ namespace {
 
 constexpr std::size_t kFdsPerMessage = 200;  // the kernel takes at most 253
 // Pending connections that may exist beyond those of the ranks.
-constexpr std::size_t kMorePending = 64;
+constexpr std::size_t kMoreGuests = 64;
 constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr const char* kDoing = "share memory with the ranks of this node";
 
-struct Hello {
+struct GuestHello {
   char token[64] = {};
   std::int32_t local = -1;
 };
@@ -60,8 +60,8 @@ UniqueFd unix_socket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-Hello make_hello(const NodeBootstrapOptions& options) {
-  Hello hello;
+GuestHello make_hello(const NodeBootstrapOptions& options) {
+  GuestHello hello;
   options.token.copy(hello.token, sizeof hello.token);
   hello.local = options.local;
   return hello;
@@ -254,7 +254,7 @@ class Leader {
         return system_error("accept the ranks of this node", errno);
       }
       if (!pending.valid() || user_behind(pending.get()) != geteuid()) return {};
-      if (pending_.size() == guests_.size() + kMorePending) {
+      if (pending_.size() == guests_.size() + kMoreGuests) {
         pending_.erase(pending_.begin());
       }
       pending_.push_back(std::move(pending));
@@ -264,7 +264,7 @@ class Leader {
 
   // Accepts a connection with a correct hello; closes any other.
   void admit(UniqueFd pending) {
-    Hello hello;
+    GuestHello hello;
     std::vector<UniqueFd> fds;
     const Result<std::size_t> got = receive_with_fds(pending.get(), &hello, sizeof hello, fds);
     const bool right =
@@ -341,7 +341,7 @@ Result<UniqueFd> knock(const std::string& name, const NodeBootstrapOptions& opti
   if (user != geteuid()) return other_user(options.ranks[0], user);
   const Result<OwnFds> own = own_fds(options);
   if (!own) return own.error();
-  const Hello hello = make_hello(options);
+  const GuestHello hello = make_hello(options);
   const Result<void> said = try_until(options.deadline, [&] {
     return send_with_fds(socket.get(), &hello, sizeof hello, {own->life.get(), own->page});
   });

@@ -12,6 +12,7 @@
 #include "base/assert.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/ddp/sparse_average.h"
+#include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/util/error_bridge.h"
 #include "worker_lib/util/exception_text.h"
@@ -21,8 +22,6 @@ namespace {
 
 constexpr const char* kDoing = "backward pass of DistributedDataParallel";
 constexpr std::size_t kMaxNames = 10;  // in one message
-// How long an aborted call may take to report its reason.
-constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 [[noreturn]] void refuse_pass(const std::string& what,
                               DistError::Kind kind = DistError::Kind::kInvalidArgument,

@@ -17,9 +17,6 @@ using nlohmann::json;
 
 namespace {
 
-// How long an aborted call may take to report its reason.
-constexpr auto kTimeToFail = std::chrono::seconds(10);
-
 // Makes a tensor of the requests, on the CPU if the group supports that. The copy to a GPU does
 // not wait for its stream.
 torch::Tensor as_tensor(const std::vector<bool>& requests, const ProcessGroup& group) {

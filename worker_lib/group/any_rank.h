@@ -1,6 +1,7 @@
 // Tells all ranks of a group about a request or a failure of any rank.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +12,9 @@
 #include "ddprun/process_group.h"
 
 namespace ddprun {
+
+// How long an aborted call may take to report its reason.
+inline constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 // Returns for each request whether any rank has it. A collective call: one small all-reduce,
 // none in a world of one. For the thread of the group's calls; throws as they do.

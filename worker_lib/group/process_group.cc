@@ -6,6 +6,7 @@
 #include "base/deadline.h"
 #include "ddprun/backend.h"
 #include "worker_lib/flight/worker_reporter.h"
+#include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/argument_check.h"
 #include "worker_lib/group/factory.h"
 #include "worker_lib/group/notes.h"
@@ -16,9 +17,6 @@
 
 namespace ddprun {
 namespace {
-
-// How long an aborted call may take to report its reason.
-constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 // Autograd does not see the writes of a collective. With a higher version, a backward pass that
 // saved the old value fails instead of silently using the new one. (Inference tensors have no

@@ -17,7 +17,7 @@ namespace {
 constexpr Duration kAbortCheckInterval = std::chrono::milliseconds(200);
 
 // How long a registration of memory waits for the turn. A later registration is soon enough.
-constexpr Duration kTurnPatience = std::chrono::milliseconds(100);
+constexpr Duration kRegisterPatience = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -409,7 +409,7 @@ Error NcclCommunicator::nccl_error(NcclResult result) const {
 // --- memory ---
 
 void NcclCommunicator::enroll(void* memory, std::size_t bytes) {
-  if (!api_.comm_register || !abort_state_->enter(Deadline(kTurnPatience))) return;
+  if (!api_.comm_register || !abort_state_->enter(Deadline(kRegisterPatience))) return;
   void* known_by = nullptr;
   const NcclComm comm = handle();
   if (comm && api_.comm_register(comm, memory, bytes, &known_by) == NcclResult::kSuccess) {
@@ -420,7 +420,8 @@ void NcclCommunicator::enroll(void* memory, std::size_t bytes) {
 }
 
 bool NcclCommunicator::withdraw(void* memory) {
-  if (const Result<void> mine = abort_state_->enter(Deadline(kTurnPatience)); !mine) return false;
+  if (const Result<void> mine = abort_state_->enter(Deadline(kRegisterPatience)); !mine)
+    return false;
   void* known_by = nullptr;
   NcclComm comm = nullptr;
   {

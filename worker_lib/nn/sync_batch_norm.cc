@@ -11,6 +11,7 @@
 #include <numeric>
 #include <span>
 
+#include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/late_checks.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/group/tensor_facts.h"
@@ -22,9 +23,6 @@ namespace ddprun {
 namespace {
 
 using torch::Tensor;
-
-// How long an aborted call may take to report its reason.
-constexpr auto kTimeToFail = std::chrono::seconds(10);
 
 // What a rank's forward records, and so which collectives its backward pass can take part in. No
 // value is 0: a rank whose number did not come shows that nothing was exchanged.

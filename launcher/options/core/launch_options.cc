@@ -19,7 +19,7 @@ Error refused(std::string_view option, std::string why) {
   return invalid_argument(std::move(why)).within(option);
 }
 
-std::string quoted(std::string_view text) { return "'" + std::string(text) + "'"; }
+std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -195,7 +195,7 @@ std::string remark_on_unknown_conf(const std::vector<std::string>& unknown) {
   std::string text = "--rdzv-conf: unknown keys are ignored, as with torchrun: ";
   for (const std::string& key : unknown) {
     if (&key != &unknown.front()) text += ", ";
-    text += quoted(key);
+    text += in_quotes(key);
     if (const std::string near = nearest_word(key, kKnown); !near.empty()) {
       text += " (did you mean " + near + "?)";
     }

@@ -17,7 +17,7 @@ std::string shortest(double value) {
 }
 
 // Returns the text in quotes, without characters that a terminal interprets.
-std::string quoted(std::string_view text) {
+std::string quoted_text(std::string_view text) {
   std::string shown = "'";
   for (const char c : text.substr(0, kLongestText))
     shown += static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? '?' : c;
@@ -63,7 +63,7 @@ class Printer {
 
   static std::string key_text(const PickleNode& key) {
     if (key.kind == PickleKind::kString) {
-      const std::string text = quoted(key.text);
+      const std::string text = quoted_text(key.text);
       return key.text.size() <= kLongestText ? text.substr(1, text.size() - 2) : text;
     }
     if (key.kind == PickleKind::kInteger) return std::to_string(key.integer);
@@ -78,7 +78,7 @@ class Printer {
       case PickleKind::kBigInteger:
         return "an integer of " + std::to_string(node.text.size()) + " bytes";
       case PickleKind::kDouble: return shortest(node.real);
-      case PickleKind::kString: return quoted(node.text);
+      case PickleKind::kString: return quoted_text(node.text);
       case PickleKind::kBytes: return std::to_string(node.text.size()) + " bytes";
       case PickleKind::kDtype:
       case PickleKind::kDevice: return node.text;

@@ -140,8 +140,10 @@ struct Refused {
   ErrorKind kind;
   std::string why;
 };
-[[noreturn]] void corrupt(std::string why) { throw Refused{ErrorKind::kCorrupt, std::move(why)}; }
-[[noreturn]] void unsupported(std::string why) {
+[[noreturn]] void refuse_corrupt(std::string why) {
+  throw Refused{ErrorKind::kCorrupt, std::move(why)};
+}
+[[noreturn]] void refuse_unsupported(std::string why) {
   throw Refused{ErrorKind::kUnsupported, std::move(why)};
 }
 
@@ -177,7 +179,7 @@ class Machine {
   Result<PickleTree> run() {
     try {
       while (!has_stopped_) step();
-      if (!left_.empty()) corrupt("bytes follow its end");
+      if (!left_.empty()) refuse_corrupt("bytes follow its end");
       return std::move(tree_);
     } catch (const Refused& refused) {
       return Error{.kind = refused.kind,
@@ -237,13 +239,13 @@ class Machine {
       case 'b': return build();
       default: break;
     }
-    unsupported("opcode " + std::to_string(opcode) + " is not one that torch.save writes");
+    refuse_unsupported("opcode " + std::to_string(opcode) + " is not one that torch.save writes");
   }
 
   // --- input ---
 
   std::string_view take(std::uint64_t bytes) {
-    if (bytes > left_.size()) corrupt("the pickle is cut off");
+    if (bytes > left_.size()) refuse_corrupt("the pickle is cut off");
     const std::string_view taken = left_.substr(0, static_cast<std::size_t>(bytes));
     left_.remove_prefix(taken.size());
     return taken;
@@ -259,7 +261,7 @@ class Machine {
 
   std::string_view take_line() {
     const std::size_t end = left_.find('\n');
-    if (end == std::string_view::npos) corrupt("the pickle is cut off");
+    if (end == std::string_view::npos) refuse_corrupt("the pickle is cut off");
     const std::string_view line = take(end);
     take(1);
     return line;
@@ -267,12 +269,12 @@ class Machine {
 
   static void protocol(std::uint64_t version) {
     if (version < 2 || version > 5)
-      unsupported("pickle protocol " + std::to_string(version) + ", 2 to 5 are read");
+      refuse_unsupported("pickle protocol " + std::to_string(version) + ", 2 to 5 are read");
   }
 
   // The end of a frame is ignored: frames exist only for reading ahead.
   void frame() {
-    if (take_number(8) > left_.size()) corrupt("the pickle is cut off");
+    if (take_number(8) > left_.size()) refuse_corrupt("the pickle is cut off");
   }
 
   // --- the stack ---
@@ -288,8 +290,8 @@ class Machine {
 
   void expect_at_most(std::size_t values) const {
     if (values > most_)
-      unsupported("it has more than " + std::to_string(most_) +
-                  " values, the most for a pickle of its size");
+      refuse_unsupported("it has more than " + std::to_string(most_) +
+                         " values, the most for a pickle of its size");
   }
 
   PickleNodeId add(PickleNode node) {
@@ -311,7 +313,7 @@ class Machine {
   }
 
   void push_string(std::string_view text) {
-    if (!is_utf8(text)) corrupt("a text is not UTF-8");
+    if (!is_utf8(text)) refuse_corrupt("a text is not UTF-8");
     push_text(PickleKind::kString, text);
   }
 
@@ -329,8 +331,8 @@ class Machine {
   // dropped.
   void push_long(std::string_view bytes) {
     if (bytes.size() > kMaxIntegerBytes)
-      unsupported("an integer of " + std::to_string(bytes.size()) + " bytes, " +
-                  std::to_string(kMaxIntegerBytes) + " are the most that is read");
+      refuse_unsupported("an integer of " + std::to_string(bytes.size()) + " bytes, " +
+                         std::to_string(kMaxIntegerBytes) + " are the most that is read");
     const bool negative = !bytes.empty() && (bytes.back() & 0x80) != 0;
     const char sign = negative ? '\xff' : '\0';
     while (bytes.size() > 8 && bytes.back() == sign) bytes.remove_suffix(1);
@@ -348,7 +350,7 @@ class Machine {
   }
 
   Entry& top() {
-    if (stack_.empty() || stack_.back().what == What::kMark) corrupt("its stack is empty");
+    if (stack_.empty() || stack_.back().what == What::kMark) refuse_corrupt("its stack is empty");
     return stack_.back();
   }
 
@@ -369,7 +371,7 @@ class Machine {
   std::vector<PickleNodeId> pop_to_mark() {
     const auto mark = std::find_if(stack_.rbegin(), stack_.rend(),
                                    [](const Entry& entry) { return entry.what == What::kMark; });
-    if (mark == stack_.rend()) corrupt("it has no mark on its stack");
+    if (mark == stack_.rend()) refuse_corrupt("it has no mark on its stack");
     std::vector<PickleNodeId> values;
     values.reserve(static_cast<std::size_t>(mark - stack_.rbegin()));
     for (auto it = mark.base(); it != stack_.end(); ++it) values.push_back(value(*it));
@@ -379,7 +381,7 @@ class Machine {
 
   PickleNode& node(Entry entry, PickleKind kind) {
     if (entry.what != What::kValue || tree_.nodes[entry.index].kind != kind)
-      corrupt("it has something else where " + std::string(to_text(kind)) + " should be");
+      refuse_corrupt("it has something else where " + std::string(to_text(kind)) + " should be");
     return tree_.nodes[entry.index];
   }
 
@@ -389,7 +391,7 @@ class Machine {
 
   void append(PickleKind kind, const std::vector<PickleNodeId>& items) {
     PickleNode& container = node(top(), kind);
-    if (kind == PickleKind::kDict && items.size() % 2 != 0) corrupt("a key without a value");
+    if (kind == PickleKind::kDict && items.size() % 2 != 0) refuse_corrupt("a key without a value");
     charge(items.size());
     container.items.insert(container.items.end(), items.begin(), items.end());
   }
@@ -401,7 +403,7 @@ class Machine {
   void recall(std::uint64_t index) {
     const auto found = memo_.find(index);
     if (found == memo_.end())
-      corrupt("it refers to value " + std::to_string(index) + ", which it has not");
+      refuse_corrupt("it refers to value " + std::to_string(index) + ", which it has not");
     push(found->second);
   }
 
@@ -429,8 +431,9 @@ class Machine {
           {What::kStorageClass, static_cast<std::uint32_t>(found - kStorageClasses.begin())});
     if (name.starts_with("torch ") && find_dtype(std::string_view(name).substr(6)))
       return push_text(PickleKind::kDtype, std::string_view(name).substr(6));
-    unsupported("it names " + dotted(name) +
-                ", which is not allowed: only tensors and plain data are read, no code is run");
+    refuse_unsupported(
+        "it names " + dotted(name) +
+        ", which is not allowed: only tensors and plain data are read, no code is run");
   }
 
   // Returns the entry of a number; if value() made the node from a name, the name's entry.
@@ -444,7 +447,7 @@ class Machine {
   std::vector<Entry> arguments(PickleNodeId tuple, std::size_t least, std::size_t most) const {
     const PickleNode& it = tree_.nodes[tuple];
     if (it.kind != PickleKind::kTuple || it.items.size() < least || it.items.size() > most)
-      corrupt("a call with the wrong arguments");
+      refuse_corrupt("a call with the wrong arguments");
     std::vector<Entry> result;
     for (const PickleNodeId id : it.items) result.push_back(entry_of(id));
     return result;
@@ -454,7 +457,8 @@ class Machine {
 
   const std::string& name_in(Entry entry) {
     const std::string& text = node(entry, PickleKind::kString).text;
-    if (text.size() > kMaxNameBytes) corrupt("a name of " + std::to_string(text.size()) + " bytes");
+    if (text.size() > kMaxNameBytes)
+      refuse_corrupt("a name of " + std::to_string(text.size()) + " bytes");
     return text;
   }
 
@@ -466,7 +470,7 @@ class Machine {
     const std::vector<Entry> parts = arguments(id.index, 5, 5);
     if (node(parts[0], PickleKind::kString).text != "storage" ||
         parts[1].what != What::kStorageClass)
-      corrupt("it refers to something outside of the pickle that is not a storage");
+      refuse_corrupt("it refers to something outside of the pickle that is not a storage");
     const StorageClass& its_class = kStorageClasses[parts[1].index];
     Storage storage{.storage = {.key = name_in(parts[2])},
                     .dtype = its_class.dtype,
@@ -474,7 +478,7 @@ class Machine {
     const std::int64_t element_bytes = storage.dtype.empty() ? 1 : find_dtype(storage.dtype)->bytes;
     if (storage.elements < 0 ||
         __builtin_mul_overflow(storage.elements, element_bytes, &storage.storage.bytes))
-      corrupt("a storage of " + std::to_string(storage.elements) + " elements");
+      refuse_corrupt("a storage of " + std::to_string(storage.elements) + " elements");
     charge(1);
     storages_.push_back(std::move(storage));
     push({What::kStorage, static_cast<std::uint32_t>(storages_.size() - 1)});
@@ -488,7 +492,7 @@ class Machine {
   }
 
   void call(Entry function, PickleNodeId tuple) {
-    if (function.what != What::kGlobal) corrupt("it calls something that is not a function");
+    if (function.what != What::kGlobal) refuse_corrupt("it calls something that is not a function");
     switch (static_cast<Global>(function.index)) {
       case Global::kOrderedDict: (void)arguments(tuple, 0, 0); return push_value(PickleKind::kDict);
       case Global::kRebuildTensorV2:
@@ -512,11 +516,11 @@ class Machine {
       case Global::kTensorClass:
       case Global::kParameterClass: break;
     }
-    corrupt("it calls a class that is only a name here");
+    refuse_corrupt("it calls a class that is only a name here");
   }
 
   void rebuild_tensor(const std::vector<Entry>& parts, bool has_dtype) {
-    if (parts[0].what != What::kStorage) corrupt("a tensor without a storage");
+    if (parts[0].what != What::kStorage) refuse_corrupt("a tensor without a storage");
     const Storage& storage = storages_[parts[0].index];
     PickleTensor tensor{.storage = storage.storage,
                         .offset = integer(parts[1]),
@@ -524,20 +528,20 @@ class Machine {
                         .strides = dimensions(parts[3]),
                         .requires_grad = node(parts[4], PickleKind::kBool).integer != 0};
     if (has_dtype != storage.dtype.empty())
-      corrupt("a tensor and a storage that do not fit together");
+      refuse_corrupt("a tensor and a storage that do not fit together");
     tensor.dtype = *find_dtype(has_dtype ? node(parts[6], PickleKind::kDtype).text : storage.dtype);
     // Views that show the conjugate or the negative of the stored values.
     const std::size_t plain = has_dtype ? 7 : 6;
     if (parts.size() > plain && !is_none(parts[plain]) &&
         !node(parts[plain], PickleKind::kDict).items.empty())
-      unsupported("a tensor that is a conjugate or negative view");
+      refuse_unsupported("a tensor that is a conjugate or negative view");
     charge(1 + tensor.sizes.size());
     const std::int64_t elements = storage.storage.bytes / tensor.dtype.bytes;
     if (tensor.sizes.size() != tensor.strides.size() || !has_countable_elements(tensor.sizes))
-      corrupt("a tensor with impossible sizes and strides");
+      refuse_corrupt("a tensor with impossible sizes and strides");
     if (!lies_within(tensor, elements))
-      corrupt("a tensor reaches beyond the " + std::to_string(elements) +
-              " elements of its storage '" + shown(tensor.storage.key) + "'");
+      refuse_corrupt("a tensor reaches beyond the " + std::to_string(elements) +
+                     " elements of its storage '" + shown(tensor.storage.key) + "'");
     push_tensor(std::move(tensor));
   }
 
@@ -561,9 +565,9 @@ class Machine {
       return entry.what == What::kGlobal && static_cast<Global>(entry.index) == global;
     };
     if (!is(parts[0], Global::kRebuildTensorV2) && !is(parts[0], Global::kRebuildTensorV3))
-      unsupported("a tensor that is rebuilt by another function than torch's own");
+      refuse_unsupported("a tensor that is rebuilt by another function than torch's own");
     if (!is(parts[1], Global::kTensorClass) && !is(parts[1], Global::kParameterClass))
-      unsupported("a tensor of a class that is not torch's own");
+      refuse_unsupported("a tensor of a class that is not torch's own");
     node(parts[2], PickleKind::kTuple);
     call(parts[0], parts[2].index);
   }
@@ -578,11 +582,11 @@ class Machine {
   std::vector<std::int64_t> dimensions(Entry tuple) {
     const std::vector<PickleNodeId> items = integers_of(tuple);
     if (items.size() > kMaxDimensions)
-      unsupported("a tensor of " + std::to_string(items.size()) + " dimensions");
+      refuse_unsupported("a tensor of " + std::to_string(items.size()) + " dimensions");
     std::vector<std::int64_t> result;
     for (const PickleNodeId id : items) {
       result.push_back(tree_.nodes[id].integer);
-      if (result.back() < 0) corrupt("a tensor with a negative size or stride");
+      if (result.back() < 0) refuse_corrupt("a tensor with a negative size or stride");
     }
     return result;
   }
@@ -597,7 +601,7 @@ class Machine {
   void encode(const std::vector<Entry>& parts) {
     const std::string& text = node(parts[0], PickleKind::kString).text;
     charge(text.size() / kBytesPerValue);
-    if (name_in(parts[1]) != "latin1") corrupt("bytes in an encoding other than latin1");
+    if (name_in(parts[1]) != "latin1") refuse_corrupt("bytes in an encoding other than latin1");
     std::string bytes;
     for (std::size_t i = 0; i < text.size(); ++i) {
       const auto first = static_cast<unsigned char>(text[i]);
@@ -606,7 +610,7 @@ class Machine {
       } else if (first <= 0xc3) {  // two bytes, below U+0100; is_utf8() has returned true
         bytes += static_cast<char>(((first & 3) << 6) | (text[++i] & 0x3f));
       } else {
-        corrupt("bytes that are not latin1");
+        refuse_corrupt("bytes that are not latin1");
       }
     }
     push_text(PickleKind::kBytes, bytes);
@@ -617,15 +621,15 @@ class Machine {
   void build() {
     (void)pop();
     if (top().what != What::kValue || tree_.nodes[top().index].kind != PickleKind::kDict)
-      unsupported("it sets attributes of something that is not an OrderedDict");
+      refuse_unsupported("it sets attributes of something that is not an OrderedDict");
   }
 
   // --- the end ---
 
   void stop() {
     const Entry entry = pop();
-    if (!stack_.empty()) corrupt("values are left on its stack");
-    if (entry.what != What::kValue) corrupt("it is a name, not a value");
+    if (!stack_.empty()) refuse_corrupt("values are left on its stack");
+    if (entry.what != What::kValue) refuse_corrupt("it is a name, not a value");
     tree_.top = entry.index;
     extents_.assign(tree_.nodes.size(), {});
     check_tree(tree_.top, 0);
@@ -636,11 +640,11 @@ class Machine {
   // again.
   Extent check_tree(PickleNodeId id, std::size_t depth) {
     const PickleNode& it = tree_.nodes[id];
-    if (it.kind == kName) corrupt("a name where a value is expected");
+    if (it.kind == kName) refuse_corrupt("a name where a value is expected");
     Extent& its = extents_[id];
-    if (its.size == kOpen) corrupt("a value contains itself");
+    if (its.size == kOpen) refuse_corrupt("a value contains itself");
     if (depth + its.height > kMaxPickleDepth)
-      unsupported("it is nested deeper than " + std::to_string(kMaxPickleDepth));
+      refuse_unsupported("it is nested deeper than " + std::to_string(kMaxPickleDepth));
     if (its.size != 0) return its;
     its.size = kOpen;
     Extent found{.size = 1};
@@ -660,11 +664,11 @@ class Machine {
     for (std::size_t i = 0; i < container.items.size(); i += step) {
       const PickleNodeId id = container.items[i];
       if (extents_[id].size > kMaxKeyNodes)
-        unsupported("a key of more than " + std::to_string(kMaxKeyNodes) + " values");
+        refuse_unsupported("a key of more than " + std::to_string(kMaxKeyNodes) + " values");
       std::string key;
       spell_key(id, key);
       charge(key.size() / kBytesPerValue);
-      if (!keys.insert(key).second) corrupt("key " + shown(key) + " is there twice");
+      if (!keys.insert(key).second) refuse_corrupt("key " + shown(key) + " is there twice");
     }
   }
 
@@ -692,7 +696,7 @@ class Machine {
         return;
       default: break;
     }
-    corrupt("a key is " + std::string(to_text(it.kind)));
+    refuse_corrupt("a key is " + std::string(to_text(it.kind)));
   }
 
   // The kind of nodes that hold a name until a call takes it. A finished tree has none.
