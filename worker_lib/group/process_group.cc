@@ -64,12 +64,6 @@ std::vector<std::int64_t> in_elements(std::vector<std::int64_t> rows, const torc
   return rows;
 }
 
-std::size_t bytes_in(TensorList tensors) {
-  std::size_t bytes = 0;
-  for (const torch::Tensor& one : tensors) bytes += one.nbytes();
-  return bytes;
-}
-
 template <class Options>
 Reduction reduction_of(const Options& options) {
   return {.op = options.op, .factor = options.premul_factor};
