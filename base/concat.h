@@ -13,7 +13,9 @@ template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::string text;
   const auto add = [&text](const auto& part) {
-    if constexpr (std::integral<std::remove_cvref_t<decltype(part)>>) {
+    using Part = std::remove_cvref_t<decltype(part)>;
+    static_assert(!std::same_as<Part, char> && !std::same_as<Part, bool>, "would become a number");
+    if constexpr (std::integral<Part>) {
       text += std::to_string(part);
     } else {
       text += std::string_view(part);

@@ -1,5 +1,6 @@
 #include "launcher/doctor/service.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <map>

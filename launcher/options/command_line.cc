@@ -58,7 +58,7 @@ Result<Scanned> scan(const std::vector<std::string>& arguments) {
       argument.erase(1, 1);
       if (first->is_switch()) {
         scanned.texts[first->name].push_back("true");
-        option = find_option(argument);
+        option = argument.size() == 2 ? find_option(argument) : nullptr;
       } else {
         option = first;
         text = argument.substr(1);

@@ -15,7 +15,7 @@ void fields(F& at, Of<F, Strikes>& strikes) {
   at.optional("step", strikes.step);
 }
 
-// All fields but the places. Earlier versions did not write the optional ones.
+// All fields but the places. Optional: earlier versions did not write it, or it may have no value.
 template <class F>
 void fields(F& at, Of<F, JobRecord>& record) {
   auto& state = record.state;

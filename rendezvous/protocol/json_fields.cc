@@ -7,10 +7,7 @@ namespace ddprun {
 using Json = nlohmann::json;
 
 std::string printable(std::string text) {
-  for (char& c : text) {
-    if (is_control(c)) c = '?';
-  }
-  return clipped(std::move(text), kShownBytes);
+  return clipped(in_one_line(std::move(text)), kShownBytes);
 }
 
 std::string text_of(const Json& json) {

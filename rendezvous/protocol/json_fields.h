@@ -105,6 +105,7 @@ class FieldReader {
 
   explicit FieldReader(const nlohmann::json& json) : json_(json) {}
 
+  bool has(const char* key) const { return json_.contains(key); }
   template <class T, class... How>
   void field(const char* key, T& value, const How&... how) {
     read(json_, key, value, how...);

@@ -41,11 +41,11 @@ void fields(F& at, Of<F, WorkerEnd>& end) {
   at.optional("blames", end.blames >= 0, end.blames, kCount);
   at.optional("step", end.step, kStep);
   at.field("age_ms", end.age);
-  at.optional("loss", end.loss != NodeLoss::kReported, end.loss, kNodeLossWords);
+  at.optional("loss", end.kind == EndKind::kNodeLost, end.loss, kNodeLossWords);
   if constexpr (F::kReads) {
-    // Only the message of older versions says it.
-    const bool is_silent = end.kind == EndKind::kNodeLost && end.message.starts_with(kSilentFor);
-    if (is_silent) end.loss = NodeLoss::kLeaseExpired;
+    // Older versions do not write it. Their message tells.
+    if (!at.has("loss") && end.kind == EndKind::kNodeLost && end.message.starts_with(kSilentFor))
+      end.loss = NodeLoss::kLeaseExpired;
   }
 }
 

@@ -11,10 +11,10 @@
 namespace ddprun {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-Json json_of(const WorkerEnd& end) {
-  Json json{{"kind", kind_word(end)}, {"what", describe(end)}, {"host", end.host}};
+OrderedJson json_of(const WorkerEnd& end) {
+  OrderedJson json{{"kind", kind_word(end)}, {"what", describe(end)}, {"host", end.host}};
   if (!end.host.empty()) json["node_rank"] = end.node_rank.value;
   if (end.kind != EndKind::kNodeLost) {
     json["rank"] = end.rank.value;
@@ -45,16 +45,17 @@ Json json_of(const WorkerEnd& end) {
 
 }  // namespace
 
-Json verdict_json(const Verdict& failed) {
-  Json json{{"generation", failed.generation.value}, {"restarts_used", failed.restarts_used}};
+OrderedJson verdict_json(const Verdict& failed) {
+  OrderedJson json{{"generation", failed.generation.value},
+                   {"restarts_used", failed.restarts_used}};
   json["what"] = failed.headline;
   const std::size_t firsts = count_possible_firsts(failed.ends);
-  Json first = Json::array();
-  Json blamed = Json::array();
-  Json same = Json::array();
-  Json victims = Json::array();
+  OrderedJson first = OrderedJson::array();
+  OrderedJson blamed = OrderedJson::array();
+  OrderedJson same = OrderedJson::array();
+  OrderedJson victims = OrderedJson::array();
   for (std::size_t i = 0; i < failed.ends.size(); ++i) {
-    Json end = json_of(failed.ends[i]);
+    OrderedJson end = json_of(failed.ends[i]);
     if (i < firsts) {
       first.push_back(std::move(end));
       continue;

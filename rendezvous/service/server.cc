@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -728,8 +729,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     });
   }
 
-  // Closes the session. `why` is empty if the peer has simply disconnected. Otherwise it is what
-  // the peer sent, or did not send in time.
+  // Closes the session. `why` becomes a warning. It is empty if the peer has disconnected, or has
+  // got its last message.
   void drop(SessionPtr session, const std::string& why) {
     if (!why.empty()) warn_of(session, why);
     if (!why.empty() && session->is_pending) ++counters_.closed_before_hello;

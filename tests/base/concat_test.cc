@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "base/joined.h"
 
 namespace ddprun {
 namespace {
@@ -14,6 +17,13 @@ TEST(Concat, WritesTextsAndNumbersOneAfterTheOther) {
   EXPECT_EQ(concat(name, "[", std::size_t{3}, "] is of ", std::string_view("rank "), -1, ", not ",
                    std::int64_t{1} << 40),
             "tensor[3] is of rank -1, not 1099511627776");
+}
+
+TEST(Joined, PutsTheSeparatorOnlyBetweenTexts) {
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(joined(Texts{}), "");
+  EXPECT_EQ(joined(Texts{"a"}), "a");
+  EXPECT_EQ(joined(Texts{"", "a", ""}, "; "), "; a; ");
 }
 
 }  // namespace

@@ -57,9 +57,9 @@ struct CallHeader {
   // (cpu_calls/cma_collective.h).
   std::uint64_t shortcut = 0;
 
-  // Completes the header of a collective that moves bytes with the type of its bytes, and a digest
-  // of their types if there are several.
-  void moves(ElementType of_bytes, std::uint32_t types) {
+  // For a collective that only moves bytes: sets the type and counts its elements. Adds the digest
+  // of the types if there are several.
+  void set_moved_type(ElementType of_bytes, std::uint32_t types) {
     type = of_bytes;
     count /= size_of(of_bytes);
     digest ^= types;

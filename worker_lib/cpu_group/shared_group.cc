@@ -27,7 +27,7 @@ CallHeader header_of(std::span<const Bytes> tensors) {
 }
 
 CallHeader in_terms(const CpuCallOptions& terms, CallHeader header) {
-  header.moves(terms.type, terms.types);
+  header.set_moved_type(terms.type, terms.types);
   return header;
 }
 

@@ -168,11 +168,13 @@ void Reducer::prepare_for_backward(std::span<const torch::Tensor> outputs) {
 }
 
 void Reducer::forward_begins() {
+  if (options_.statistics_every == 0) return;
   const std::lock_guard lock(mutex_);
   recorder_.forward_begins(passes_ + 1);
 }
 
 void Reducer::module_begins() {
+  if (options_.statistics_every == 0) return;
   const std::lock_guard lock(mutex_);
   recorder_.module_begins();
 }

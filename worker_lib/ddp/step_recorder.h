@@ -1,8 +1,8 @@
 // StepRecorder: takes the times of the passes that the option 'statistics_every' selects.
 //
 // A Reducer owns it and calls it with its mutex held. Between recorded steps a call costs a
-// comparison. The thread that ends a reduction sees how long it took. That
-// thread only writes a time, into memory that it shares with this pass's record.
+// comparison. The thread that ends a reduction sees how long it took. That thread only writes a
+// time, into memory that it shares with this pass's record.
 #pragma once
 
 #include <atomic>

@@ -58,7 +58,7 @@ Same theirs(Same argument) {
   return argument;
 }
 
-// Calls the function with the same arguments, and returns its result.
+// Calls the function. Converts our enums to NCCL's, and its result to ours.
 template <auto kFunction, class Result, class... Arguments>
 Result call(Arguments... arguments) {
   return ours(kFunction(theirs(arguments)...));

@@ -331,7 +331,7 @@ class NcclBackend final : public Backend {
     return device.has_index() ? device.index() : 0;
   }
 
-  // Returns a call on these tensors, which it keeps; what it launches is still missing.
+  // Returns a call without its `launch`. It keeps the tensors.
   NcclIssue issue_of(const char* name, TensorList tensors, int peer = -1) const {
     NcclIssue issue{.device = device_of(tensors[0]),
                     .what = {.name = name, .type = tensors[0].scalar_type(), .peer = peer},
@@ -348,7 +348,7 @@ class NcclBackend final : public Backend {
     issue.what.op = op;
     const ContentFacts content = content_of(tensors);
     issue.header = header_of(tensors, [](const torch::Tensor& one) { return one.nbytes(); });
-    issue.header->moves(content.type, content.types);
+    issue.header->set_moved_type(content.type, content.types);
     issue.header->root = root;
     issue.header->kind = kind;
     issue.header->op = op.value_or(ReduceOp::kSum);

@@ -1,5 +1,5 @@
-// BackendFactory: makes the nccl backend of a ProcessGroup. It uses only the table of api.h. It
-// builds the calls, and NcclEngine carries them out.
+// The nccl backend of a ProcessGroup. BackendFactory makes it. The backend builds the calls, and
+// NcclEngine carries them out. Both use only the table of api.h.
 //
 // Every collective runs on a stream of the backend, one for each device that the rank uses.
 // There it waits for the work that is already on the caller's current stream. Work::wait() makes
@@ -20,8 +20,8 @@
 // are sent, and in one order with the collectives. So two ranks that both send first and then
 // receive wait for each other; the messages of a batch do not.)
 //
-// Owned by a ProcessGroup. One thread at a time calls it, except abort() and shared_empty(): any
-// thread.
+// A ProcessGroup owns the backend. One thread at a time calls it, except abort() and
+// shared_empty(): any thread.
 #pragma once
 
 #include <memory>

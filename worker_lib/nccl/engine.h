@@ -1,4 +1,4 @@
-// NcclEngine: carries out the calls of an NcclBackend. It has their streams, communicators and
+// NcclEngine: carries out the calls of the nccl backend. It has their streams, communicators and
 // order, watches the calls in flight, and ends the group.
 //
 // Each device that a rank uses has a lane: a stream of the engine, a communicator and the calls
@@ -15,7 +15,7 @@
 // calls disagree get an error, because NCCL does not notice that. A call from which NCCL does
 // not return has its deadline, too.
 //
-// Owned by an NcclBackend. One thread at a time launches and splits; end(): any thread.
+// The nccl backend owns it. One thread at a time launches and splits; end(): any thread.
 #pragma once
 
 #include <condition_variable>

@@ -32,16 +32,16 @@ inline constexpr EnumNames<EndKind, 5> kEndKindWords{{{EndKind::kExited, "exited
                                                       {EndKind::kNodeLost, "node_lost"},
                                                       {EndKind::kHung, "hung"}}};
 
-// How the service noticed that a node was lost.
+// Why a node counts as lost.
 enum class NodeLoss {
-  kReported,      // a message, or its absence while others came, showed it
-  kLeaseExpired,  // nothing was heard of it for its lease
+  kReported,      // its agent left, was cut off or did not return
+  kLeaseExpired,  // the service heard nothing of it for its lease
 };
 
 inline constexpr EnumNames<NodeLoss, 2> kNodeLossWords{
     {{NodeLoss::kReported, "reported"}, {NodeLoss::kLeaseExpired, "lease_expired"}}};
 
-// The message of a NodeLoss::kLeaseExpired begins so.
+// Begins the message of a NodeLoss::kLeaseExpired.
 inline constexpr std::string_view kSilentFor = "nothing was heard of it for ";
 
 // Whether the kernel killed a worker because memory ran out. kLikely: it killed some process on

@@ -217,6 +217,21 @@ TEST(CommandLine, AShortOptionMayHaveItsValueBehindItsLetter) {
   EXPECT_EQ(options.tee.all, Streams::kOut);
 }
 
+TEST(CommandLine, SeveralLettersMayFollowOneDash) {
+  for (const std::vector<std::string>& letters :
+       {std::vector<std::string>{"-mr3"}, {"-mr", "3"}, {"-mmr3"}}) {
+    std::vector<std::string> arguments = letters;
+    arguments.push_back("p");
+    const LaunchOptions options = parse(arguments);
+    EXPECT_TRUE(options.module) << letters[0];
+    EXPECT_EQ(options.redirects.all, Streams::kBoth) << letters[0];
+    EXPECT_EQ(options.program, "p") << letters[0];
+  }
+  for (const char* wrong : {"-m_pty", "-m-pty", "-mx", "-x", "-5"})
+    EXPECT_THAT(error_of({wrong, "p"}), HasSubstr("unknown option")) << wrong;
+  EXPECT_THAT(error_of({"-mr=3", "p"}), HasSubstr("--redirects: invalid value '=3'"));
+}
+
 TEST(CommandLine, WhatTorchrunHasAndCannotBeHereSaysWhatToDo) {
   EXPECT_THAT(error_of({"--duplicate_stdout_filters=x", "./train"}),
               HasSubstr("of torchrun is not supported: give -t 1 and search its files"));

@@ -104,7 +104,7 @@ class Pickler {
   void tensor(const PickleTensor& tensor) {
     const auto storage_class =
         std::ranges::find(kStorageClasses, tensor.dtype.name, &StorageClass::dtype);
-    if (storage_class == kStorageClasses.end()) {
+    if (tensor.dtype.name.empty() || storage_class == kStorageClasses.end()) {
       refused_ = "a tensor of dtype " + std::string(tensor.dtype.name);
       return;
     }

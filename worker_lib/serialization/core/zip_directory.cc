@@ -6,6 +6,7 @@
 
 #include "base/is_control.h"
 #include "worker_lib/serialization/core/crc32.h"
+#include "worker_lib/serialization/core/zip_format.h"
 
 namespace ddprun {
 namespace {
@@ -14,10 +15,7 @@ constexpr std::size_t kEndBytes = 22;
 constexpr std::size_t kLocatorBytes = 20;
 constexpr std::size_t kEnd64Bytes = 56;
 constexpr std::size_t kEntryBytes = 46;
-constexpr std::size_t kLocalBytes = 30;
 constexpr std::size_t kMaxComment = 0xffff;
-constexpr std::uint32_t kMax32 = 0xffffffff;
-constexpr std::uint16_t kZip64Extra = 1;
 constexpr std::uint16_t kEncrypted = 1;
 
 Error corrupt(std::string cause) {
@@ -87,7 +85,7 @@ Result<Directory> find_directory(std::string_view archive) {
 // Replaces values that did not fit into 32 bits by those in the zip64 extra field.
 bool take_zip64(std::string_view extra, std::uint64_t& size, std::uint64_t& stored,
                 std::uint64_t& header_at) {
-  if (size != kMax32 && stored != kMax32 && header_at != kMax32) return true;
+  if (size != kZipMax32 && stored != kZipMax32 && header_at != kZipMax32) return true;
   while (extra.size() >= 4) {
     const Fields head(extra);
     const std::size_t bytes = head.u16(2);
@@ -95,7 +93,7 @@ bool take_zip64(std::string_view extra, std::uint64_t& size, std::uint64_t& stor
     if (head.u16(0) == kZip64Extra) {
       std::size_t at = 4;
       for (std::uint64_t* value : {&size, &stored, &header_at}) {
-        if (*value != kMax32) continue;
+        if (*value != kZipMax32) continue;
         if (at + 8 > 4 + bytes) return false;
         *value = head.u64(at);
         at += 8;
@@ -129,13 +127,13 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
                        " is compressed, as in TorchScript archives (torch.jit.save, and "
                        "torch::save of C++); torch.save stores records as they are");
   if (stored != size) return corrupt(record + " has two sizes");
-  const auto header = part(archive, header_at, kLocalBytes);
+  const auto header = part(archive, header_at, kZipLocalBytes);
   if (!header || !Fields(*header).is("PK\3\4")) return corrupt(record + " is not at its position");
   const Fields local(*header);
-  const auto at = header_at + kLocalBytes + local.u16(26) + local.u16(28);
+  const auto at = header_at + kZipLocalBytes + local.u16(26) + local.u16(28);
   const auto contents = part(archive, at, size);
   if (!contents) return corrupt(record + " reaches beyond the end of the file");
-  if (part(archive, header_at + kLocalBytes, local.u16(26)) != name)
+  if (part(archive, header_at + kZipLocalBytes, local.u16(26)) != name)
     return corrupt(record + " has another name at its position");
   ZipRecord result{.name = std::string(name), .bytes = *contents, .crc = entry.u32(16)};
   entries.remove_prefix(bytes);

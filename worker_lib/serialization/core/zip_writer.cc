@@ -3,19 +3,18 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "worker_lib/serialization/core/zip_format.h"
 
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kLocalBytes = 30;
+constexpr std::size_t kRecordAlignment = 64;
 constexpr std::size_t kExtraHeadBytes = 4;
-constexpr std::uint64_t kMax16 = 0xffff, kMax32 = 0xffffffff;
+constexpr std::uint64_t kMax16 = 0xffff;
 constexpr std::uint16_t kPlainVersion = 20, kZip64Version = 45;
 // Sizes and CRC follow the record; names are UTF-8.
 constexpr std::uint16_t kFlags = 0x0808;
 constexpr std::uint16_t kStored = 0;
-constexpr std::uint16_t kZip64Extra = 1;
 
 void add(std::string& text, std::uint64_t value, int bytes) {
   for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i));
@@ -24,7 +23,7 @@ void add16(std::string& text, std::uint64_t value) { add(text, value, 2); }
 void add32(std::string& text, std::uint64_t value) { add(text, value, 4); }
 void add64(std::string& text, std::uint64_t value) { add(text, value, 8); }
 
-bool is_large(std::uint64_t bytes) { return bytes >= kMax32; }
+bool is_large(std::uint64_t bytes) { return bytes >= kZipMax32; }
 
 // Adds the common start of both headers.
 void add_facts(std::string& text, bool needs_zip64) {
@@ -45,8 +44,9 @@ std::string ZipWriter::begin(std::string name, std::uint64_t bytes) {
     add64(extra, bytes);
     add64(extra, bytes);
   }
-  const std::uint64_t unpadded = at_ + kLocalBytes + name.size() + extra.size() + kExtraHeadBytes;
-  const std::size_t padding = (kAlignment - unpadded % kAlignment) % kAlignment;
+  const std::uint64_t unpadded =
+      at_ + kZipLocalBytes + name.size() + extra.size() + kExtraHeadBytes;
+  const std::size_t padding = (kRecordAlignment - unpadded % kRecordAlignment) % kRecordAlignment;
   extra += "FB";  // LibTorch's mark for padding
   add16(extra, padding);
   extra.append(padding, 'Z');
@@ -91,14 +91,14 @@ std::string ZipWriter::finish() const {
     add16(text, large || far ? kZip64Version : kPlainVersion);
     add_facts(text, large || far);
     add32(text, record.crc);
-    for (int i = 0; i < 2; ++i) add32(text, std::min(record.bytes, kMax32));
+    for (int i = 0; i < 2; ++i) add32(text, std::min(record.bytes, kZipMax32));
     add16(text, record.name.size());
     add16(text, extra.size());
     add16(text, 0);  // no comment
     add16(text, 0);  // the first and only disk
     add16(text, 0);  // no attributes
     add32(text, 0);
-    add32(text, std::min(record.at, kMax32));
+    add32(text, std::min(record.at, kZipMax32));
     text += record.name + extra;
   }
   // The 64-bit end record is always written, as LibTorch does. So there is one form, which every
@@ -119,8 +119,8 @@ std::string ZipWriter::finish() const {
   text += "PK\5\6";
   add32(text, 0);
   for (int i = 0; i < 2; ++i) add16(text, std::min<std::uint64_t>(records_.size(), kMax16));
-  add32(text, std::min(directory_bytes, kMax32));
-  add32(text, std::min(at_, kMax32));
+  add32(text, std::min(directory_bytes, kZipMax32));
+  add32(text, std::min(at_, kZipMax32));
   add16(text, 0);  // no comment
   return text;
 }
