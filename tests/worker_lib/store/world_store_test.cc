@@ -262,7 +262,7 @@ TEST(WorldStore, ASecondRank0AtAFileIsToldThatThereIsOne) {
   const TemporaryDirectory directory;
   const std::string file = directory / "meeting";
   const auto first = open(at_file(file, {}));
-  const Error error = error_of(at_file(file, {.timeout = seconds(1)}));
+  const Error error = error_of(at_file(file, {.timeout = seconds(3)}));
   EXPECT_EQ(error.kind, ErrorKind::kConnection);
   EXPECT_THAT(error.message(), AllOf(HasSubstr("join at " + file + ": another job's rank 0 is at"),
                                      HasSubstr("Give each job its own file")));
