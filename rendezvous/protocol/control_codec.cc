@@ -241,7 +241,7 @@ template <class Variant, class Types>
 Result<std::string> encode_variant(const Variant& message, const Types& types) {
   Json json = std::visit([](const auto& alternative) { return Json(alternative); }, message);
   const char* type = types[message.index()];
-  DDPRUN_ASSERT(*type != '\0', "what is no message of the handshake is not written as one");
+  DDPRUN_ASSERT(*type != '\0', "only messages of the handshake are written here");
   json["type"] = type;
   return frame(json, type);
 }
