@@ -1,5 +1,9 @@
 #include "worker_lib/cpu_kernels/reduce_kernels.h"
 
+#if defined(DDPRUN_REDUCE_X86)
+#include <cpuid.h>
+#endif
+
 namespace ddprun {
 
 namespace reduce_baseline {
@@ -14,9 +18,17 @@ ReduceKernel kernel(ElementType type, ReduceOp op, ReduceForm form);
 }
 #endif
 
+#if defined(DDPRUN_REDUCE_X86)
+// Clang 14 does not know this feature by name.
+static bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
 InstructionSet best_instruction_set() {
 #if defined(DDPRUN_REDUCE_X86)
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) {
+  if (__builtin_cpu_supports("avx2") && has_f16c()) {
     return __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                    __builtin_cpu_supports("avx512vl")
                ? InstructionSet::kAvx512

@@ -206,7 +206,7 @@ std::string remark_on_unknown_conf(const std::vector<std::string>& unknown) {
 Result<void> apply_conf(const LaunchOptions& options, Rendezvous& plan) {
   std::vector<std::string> unknown;
   for (const auto& [key, value] : options.rdzv_conf) {
-    const auto seconds = [&](Duration& target) -> Result<void> {
+    const auto seconds = [&key = key, &value = value](Duration& target) -> Result<void> {
       const Result<Duration> parsed = parse_seconds(value);
       if (!parsed) return refused("--rdzv-conf", key + ": " + parsed.error().cause);
       target = *parsed;

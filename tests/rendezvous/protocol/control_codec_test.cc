@@ -232,7 +232,7 @@ TEST(ControlCodec, AWaitTellsTheNewestGenerationWhereThereIsOne) {
 }
 
 TEST(ControlCodec, AnAssignmentKeepsEveryField) {
-  Assignment assignment{Generation(3), NodeRank(1), 2, Rank(4), 8, "10.1.1.1", 5555, 2, 5, "why"};
+  Assignment assignment{Generation(3), NodeRank(1), 2, Rank(4), 8, {"10.1.1.1", 5555}, 2, 5, "why"};
   assignment.lease = std::chrono::seconds(7);
   assignment.peers = {"10.1.1.1", "fd00::1"};
   const auto decoded = decode_service_message(body(encode(ServiceMessage(assignment))));

@@ -33,9 +33,9 @@ using testing_support::string_reply;
 using ClientPtr = std::unique_ptr<StoreClient>;
 
 ClientPtr client_of(std::uint16_t port, const std::string& prefix = "") {
-  return std::move(
-      testing_support::client_of(port, {.prefix = prefix, .connect_timeout = 10s, .timeout = 10s})
-          .value());
+  return testing_support::client_of(port,
+                                    {.prefix = prefix, .connect_timeout = 10s, .timeout = 10s})
+      .value();
 }
 
 // ScriptedServer: runs the test's script with each connection in turn, on its own thread.

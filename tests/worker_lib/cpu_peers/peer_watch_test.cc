@@ -49,10 +49,10 @@ class PeerWatchTest : public testing::Test {
     options.lives.push_back(pidfd_of(getpid()));
     options.pages.emplace_back();
     options.links.push_back({1, std::move(link)});
-    watch_ = std::move(*PeerWatch::start(progress_, *wakeups_, std::move(options)));
+    watch_ = *PeerWatch::start(progress_, *wakeups_, std::move(options));
   }
 
-  static std::unique_ptr<WakeupFds> one_bell() {
+  static std::unique_ptr<WakeupFds> one_wakeup() {
     std::vector<UniqueFd> wakeups;
     wakeups.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     return std::make_unique<WakeupFds>(std::move(wakeups), 0);
@@ -100,7 +100,7 @@ class PeerWatchTest : public testing::Test {
   };
   std::unique_ptr<void, Free> memory_{std::aligned_alloc(4096, kBoardBytes)};
   SharedProgress progress_{memory_.get(), 1, 0, Duration::zero()};
-  std::unique_ptr<WakeupFds> wakeups_ = one_bell();
+  std::unique_ptr<WakeupFds> wakeups_ = one_wakeup();
   UniqueFd here_;
   UniqueFd link_;  // the rank's end, for the test to inspect
   std::unique_ptr<PeerWatch> watch_;

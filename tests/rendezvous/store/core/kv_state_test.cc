@@ -837,7 +837,7 @@ TEST(KvState, AReplyGoesOnWithTheLongValueItHasBegun) {
       Store store;
       store.set("k", value);
       const int before = store.slices;
-      store.between_slices = [&] {
+      store.between_slices = [&store, change = change, &strings = strings] {
         const auto running = std::exchange(store.between_slices, nullptr);
         store.ask(2, change, strings);
       };
