@@ -62,6 +62,9 @@ if(NOT DDPRUN_SANITIZE)
   target_link_options(ddprun_compile_options INTERFACE -Wl,-z,relro,-z,now)
 endif()
 
+if(DDPRUN_SANITIZE)
+  target_compile_definitions(ddprun_compile_options INTERFACE DDPRUN_SANITIZED)
+endif()
 if(DDPRUN_SANITIZE STREQUAL "address")
   target_compile_options(ddprun_compile_options INTERFACE -fsanitize=address,undefined
       -fno-sanitize-recover=all -fno-omit-frame-pointer)

@@ -20,6 +20,7 @@
 #include "tests/support/program.h"
 #include "tests/support/raw_tcp_client.h"
 #include "tests/support/running_ddp_store.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/store_bytes.h"
 
 namespace ddprun {
@@ -33,18 +34,13 @@ using testing_support::Arguments;
 using testing_support::ChildProcess;
 using testing_support::handshake;
 using testing_support::joined;
+using testing_support::kSanitized;
 using testing_support::program;
 using testing_support::RawTcpClient;
 using testing_support::request;
 using testing_support::RunningDdpStore;
 using testing_support::table_rows;
 using testing_support::TableRow;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
 
 struct Ended {
   std::optional<int> exit_code;

@@ -18,6 +18,7 @@
 #include "base/rng.h"
 #include "tests/support/child_process.h"
 #include "tests/support/program.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/test_seed.h"
 #include "tests/worker_lib/cpu_group/collectives.h"
 #include "tests/worker_lib/cpu_group/world.h"
@@ -132,11 +133,7 @@ std::vector<Cell> all_sizes(Fault fault) {
 
 // --- one cell ---
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kSlowness = 4;
-#else
-constexpr int kSlowness = 1;
-#endif
+constexpr int kSlowness = testing_support::kSanitized ? 4 : 1;
 constexpr Duration kLimit = kSlowness * seconds(1);  // for events that must happen within a second
 // Much longer than any call takes, even if many worlds share few cores.
 constexpr Duration kDeadline = kSlowness * seconds(2);

@@ -16,7 +16,7 @@
 #include "tests/support/program.h"
 #include "tests/worker_lib/cpu_group/world.h"
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(DDPRUN_SANITIZED)
 namespace {
 // Allocations of exactly this size by this thread fail. 0: none.
 thread_local std::size_t fails_for_bytes = 0;
@@ -44,7 +44,7 @@ using testing_support::program;
 constexpr std::size_t kBytes = std::size_t{8} << 20;
 
 // Sanitizers replace operator new themselves.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(DDPRUN_SANITIZED)
 TEST(CpuGroupException, InTheMiddleOfACollectiveEndsItForTheOthers) {
   EngineWorld world("aa");
   world.run([](CpuGroup& group, int rank) {
@@ -117,7 +117,7 @@ TEST_F(LateWriter, GetsNoMemoryThatIsGivenOutAfterTheError) {
 }
 
 // Sanitizers need more private memory themselves.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(DDPRUN_SANITIZED)
 TEST_F(LateWriter, IsKilledBeforeTheErrorIsReturnedWhereThereAreNoPrivatePages) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_DATA, &before), 0);

@@ -134,7 +134,7 @@ TEST(SharedHeap, WithALimitOfFileSizesThereIsASegmentWithoutHeap) {
 }
 
 // Sanitizers need more address space than that themselves.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !defined(DDPRUN_SANITIZED)
 TEST(SharedHeap, WithALimitOfAddressesAWorldDoesWithoutHeap) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);

@@ -15,6 +15,7 @@
 #include "base/rng.h"
 #include "base/signal_names.h"
 #include "launcher/supervisor/core/supervisor.h"
+#include "tests/support/sanitized.h"
 
 namespace ddprun {
 namespace {
@@ -24,7 +25,7 @@ using std::chrono::seconds;
 using State = Supervisor::State;
 
 constexpr int kSlots = 3;
-constexpr int kScripts = 20000;
+constexpr int kScripts = testing_support::rounds(20000);
 constexpr int kSteps = 60;
 
 class Node {
