@@ -1,8 +1,8 @@
 """Tests PyTorch's own DistributedDataParallel under ddprun.
 
-argv[1]: the folder of the programs. argv[2]: the sources. Ten jobs run examples/ddp_digits.py.
-In each, one rank is killed from outside at a random moment, from the first import to the last
-step. Each job must succeed, with the weights of an undisturbed run.
+argv[1]: the folder of the programs. argv[2]: the sources. argv[3]: the number of jobs. They run
+examples/ddp_digits.py. In each, one rank is killed from outside at a random moment, from the
+first import to the last step. Each job must succeed, with the weights of an undisturbed run.
 """
 import os
 import pathlib
@@ -16,7 +16,6 @@ import time
 
 import needs
 
-TRIES = 10
 PATIENCE = 120.0  # seconds for one job
 
 
@@ -69,7 +68,7 @@ def main() -> None:
         digest = (work / "undisturbed.sha256").read_text()
 
         resumed = 0
-        for attempt in range(TRIES):
+        for attempt in range(int(sys.argv[3])):
             job = f"killed-{seed}-{attempt}"
             process = start(binaries, sources, job, work)
             # The kill comes during the start, or in one of the epochs except the last; then a
