@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "launcher/worker/shared_clone.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
@@ -17,9 +18,13 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kNoSharedClone =
+    "clang's ThreadSanitizer takes every clone() for a fork and ends both processes";
+
 class RunCgroup : public testing::Test {
  protected:
   void SetUp() override {
+    if (testing_support::kThreadSanitized) GTEST_SKIP() << kNoSharedClone;
     run_ = make_run_cgroup();
     if (!run_) GTEST_SKIP() << "no control group (v2) can be made here";
   }
@@ -83,6 +88,7 @@ TEST(RunCgroupFiles, WithoutARunThereIsNothingToDo) {
 }
 
 TEST(SharedClone, WhatTheChildWroteIsReadByItsParent) {
+  if (testing_support::kThreadSanitized) GTEST_SKIP() << kNoSharedClone;
   int written = 0;
   Result<ClonedChild> child = start_sharing_memory(
       -1,

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tests/support/eventually.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/test_seed.h"
 #include "tests/worker_lib/cpu_group/reference.h"
 #include "tests/worker_lib/cpu_group/world.h"
@@ -514,12 +515,22 @@ std::string name_of_world(const testing::TestParamInfo<std::tuple<const char*, C
   return std::get<0>(world.param) + name_of(std::get<1>(world.param));
 }
 
+// Under a sanitizer a world takes ten seconds, so there are fewer.
+std::vector<const char*> layouts() {
+  if (testing_support::kSanitized) return {"aaa", "aabb", "abbc"};
+  return {std::begin(kLayouts), std::end(kLayouts)};
+}
+std::vector<const char*> layouts_of_choices() {
+  if (testing_support::kSanitized) return {"abbc"};
+  return {"aaa", "ab", "aabb", "abbc"};
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, CpuGroupConformance,
-                         testing::Combine(testing::ValuesIn(kLayouts),
+                         testing::Combine(testing::ValuesIn(layouts()),
                                           testing::Values(Choices::kUsual)),
                          name_of_world);
 INSTANTIATE_TEST_SUITE_P(Choices, CpuGroupConformance,
-                         testing::Combine(testing::Values("aaa", "ab", "aabb", "abbc"),
+                         testing::Combine(testing::ValuesIn(layouts_of_choices()),
                                           testing::Values(Choices::kPastCaches,
                                                           Choices::kFewJourneys,
                                                           Choices::kSmallStages)),
