@@ -78,7 +78,7 @@ ClusterSim::ClusterSim(std::uint64_t seed) : rng_(seed) {
   const bool is_large = seed % 8 == 3;
   int node_count = 1 + static_cast<int>(rng_.below(6));
   if (is_large) node_count = kManyAgents + static_cast<int>(rng_.below(60));
-  if (seed % 200 == 99) node_count = 1000;
+  if (seed % 200 == 99) node_count = 1000;  // none in the 30 seeds that sanitizers run
   faults_until_ = now_ + (is_large ? kFaultTimeOfManyAgents : kFaultTime);
   if (is_large) saw(Happening::kLargeCluster);
   job_.id = kJob;

@@ -9,13 +9,6 @@ inline constexpr bool kSanitized = true;
 #else
 inline constexpr bool kSanitized = false;
 #endif
-#if defined(__SANITIZE_THREAD__)
-inline constexpr bool kThreadSanitized = true;
-#elif defined(__has_feature)
-inline constexpr bool kThreadSanitized = __has_feature(thread_sanitizer);
-#else
-inline constexpr bool kThreadSanitized = false;
-#endif
 
 // Returns the number of rounds of a test of random events: a twentieth under a sanitizer, where
 // each round takes fifty times as long.

@@ -318,7 +318,7 @@ TEST(StateCodec, WhatIsKeptOfRandomJobsIsWhatThereIs) {
     }
     generations += service.generations();
   }
-  EXPECT_GT(generations, 8 * kJobs) << "jobs that do nothing prove nothing";
+  EXPECT_GT(generations, testing_support::rounds(500)) << "jobs that do nothing prove nothing";
 }
 
 }  // namespace
