@@ -5,13 +5,13 @@
 #include <atomic>
 #include <cmath>
 #include <set>
-#include <sstream>
 
 #include "base/durable_directory.h"
 #include "base/random_id.h"
 #include "worker_lib/checkpoint/contents.h"
 #include "worker_lib/checkpoint/gather.h"
 #include "worker_lib/checkpoint/io.h"
+#include "worker_lib/checkpoint/manifest_text.h"
 #include "worker_lib/checkpoint/rank_state.h"
 #include "worker_lib/checkpoint/search.h"
 #include "worker_lib/checkpoint/state_snapshot.h"
@@ -20,8 +20,7 @@
 #include "worker_lib/group/late_checks.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/group/serial_executor.h"
-#include "worker_lib/serialization/checkpoint_state.h"
-#include "worker_lib/util/error_bridge.h"
+#include "worker_lib/group/tensor_facts.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {
@@ -49,8 +48,8 @@ struct CheckpointManager::Impl {
   // The data of one save, independent of all that the training goes on changing.
   struct Saving {
     CheckpointManifest manifest;
-    c10::IValue contents;
-    std::string data_name;  // of shards: the base of their names
+    c10::IValue contents = {};
+    std::string data_name = {};  // of shards: the base of their names
   };
 
   ProcessGroup& group;
@@ -77,7 +76,13 @@ struct CheckpointManager::Impl {
   std::atomic<bool> is_waited_for = false;
   SerialExecutor writer{"ddprun-ckpt"};  // the last member, so that it ends first
 
-  ~Impl();
+  ~Impl() {
+    try {
+      settle();
+    } catch (const DistError& failure) {
+      TORCH_WARN(failure.what());
+    }
+  }
 
   bool would_skip() const { return options.skip_when_busy && !writer.is_idle(); }
   // Rank 0's part of save(). Returns false if the writer is busy and options.skip_when_busy is
@@ -91,9 +96,17 @@ struct CheckpointManager::Impl {
   Result<void> write_share(const Saving& saving);
   void write_contents(const Saving& saving, AtomicFile& file);
   Result<void> announce_shards(CheckpointManifest manifest, const std::vector<json>& reports);
-  void announced(std::int64_t step);
+  void announced(std::int64_t step) {
+    retire(step);
+    if (announce) announce(step);
+  }
   // Waits for the writer, and throws its failure.
-  void settle();
+  void settle() {
+    if (!writing) return;
+    is_waited_for = true;
+    const std::shared_ptr<detail::HostWork> last = std::exchange(writing, nullptr);
+    last->wait(std::nullopt);
+  }
   void settle_everywhere();
   void retire(std::int64_t step);
   Better better() const { return options.higher_is_better ? Better::kHigher : Better::kLower; }
@@ -102,27 +115,19 @@ struct CheckpointManager::Impl {
   bool on_rank_0(const char* doing, const std::function<bool()>& part);
 };
 
-CheckpointManager::Impl::~Impl() {
-  try {
-    settle();
-  } catch (const DistError& failure) {
-    TORCH_WARN(failure.what());
-  }
-}
-
 void CheckpointManager::Impl::expect_no_later_step(std::int64_t step) const {
   const auto does_not_count = [&](std::int64_t other) {
     const auto checkpoint = directory.read_manifest(other);
     return !checkpoint && checkpoint.error().kind == ErrorKind::kStopped;
   };
-  const std::string doing = "save step " + std::to_string(step);
+  const std::string doing = concat("save step ", step);
   for (const std::int64_t other : value_or_throw(directory.steps())) {
     if (other <= step || passed_over.contains(other) || does_not_count(other)) continue;
     // If another run has taken the directory since, the step may belong to that run.
-    (void)value_or_throw(directory.hold(doing + " in " + directory.path()));
-    refuse(doing + ": " + directory.path() + " holds a checkpoint of step " +
-           std::to_string(other) +
-           " that this run did not restore; call restore() first, or use an empty directory");
+    (void)value_or_throw(directory.hold(concat(doing, " in ", directory.path())));
+    refuse(
+        concat(doing, ": ", directory.path(), " holds a checkpoint of step ", other,
+               " that this run did not restore; call restore() first, or use an empty directory"));
   }
 }
 
@@ -144,9 +149,8 @@ bool CheckpointManager::Impl::begin_save(const TrainingState& state, const Check
   last_save = BootClock::now();
   settle();
   expect_no_later_step(facts.step);
-  hand_to_writer({.manifest = manifest_of(state, facts.step),
-                  .contents = contents_of(state, facts),
-                  .data_name = {}});
+  hand_to_writer(
+      {.manifest = manifest_of(state, facts.step), .contents = contents_of(state, facts)});
   return true;
 }
 
@@ -157,7 +161,7 @@ bool CheckpointManager::Impl::save_share(const TrainingState& state,
   const std::int64_t step = gathered.facts.step;
   if (options.skip_when_busy && any_rank_requests(group, {would_skip()})[0]) return false;
   last_save = BootClock::now();
-  Saving saving{.manifest = manifest_of(state, step), .contents = {}, .data_name = {}};
+  Saving saving{.manifest = manifest_of(state, step)};
   const std::vector<json> replies =
       on_every_rank(group, kSaving, options.disk_timeout, [&]() -> json {
         settle();
@@ -181,13 +185,6 @@ void CheckpointManager::Impl::hand_to_writer(Saving saving) {
   if (!options.asynchronous) return value_or_throw(carry_out(saving));
   if (!writers) saving.contents = snapshot.take(saving.contents);
   writing = writer.submit([carry_out, saving = std::move(saving)] { return carry_out(saving); });
-}
-
-void CheckpointManager::Impl::settle() {
-  if (!writing) return;
-  is_waited_for = true;
-  const std::shared_ptr<detail::HostWork> last = std::exchange(writing, nullptr);
-  last->wait(std::nullopt);
 }
 
 void CheckpointManager::Impl::settle_everywhere() {
@@ -234,12 +231,9 @@ Result<void> CheckpointManager::Impl::write_share(const Saving& saving) try {
     }
   };
   const Result<WrittenFile> written = write_shard();
-  json report{{"failure", nullptr}};
-  if (written)
-    report.update(
-        {{"name", written->name}, {"bytes", written->bytes}, {"sha256", written->sha256}});
-  else
-    report["failure"] = to_json_report(to_dist_error(written.error()));
+  json report = json::object();
+  if (written) report = *written;
+  report["failure"] = written ? json() : to_json_report(to_dist_error(written.error()));
   const std::vector<json> reports = writers->gather_object(report, 0, options.disk_timeout);
   json outcome = nullptr;
   if (group.rank() == 0)
@@ -257,18 +251,13 @@ Result<void> CheckpointManager::Impl::write_share(const Saving& saving) try {
 Result<void> CheckpointManager::Impl::announce_shards(CheckpointManifest manifest,
                                                       const std::vector<json>& reports) try {
   for (std::size_t rank = 0; rank < reports.size(); ++rank)
-    throw_reported(reports[rank].at("failure"), "rank " + std::to_string(rank) + ": ");
+    throw_reported(reports[rank].at("failure"), concat("rank ", rank, ": "));
   for (const json& report : reports)
     manifest.files.push_back({report.at("name"), report.at("bytes"), report.at("sha256")});
   if (const auto done = directory.announce(std::move(manifest)); !done) return done.error();
   return {};
 } catch (...) {
   return error_in_flight(kSaving);
-}
-
-void CheckpointManager::Impl::announced(std::int64_t step) {
-  retire(step);
-  if (announce) announce(step);
 }
 
 // Removes checkpoints that the new one makes superfluous, and those that do not count. A
@@ -297,15 +286,14 @@ void CheckpointManager::Impl::retire(std::int64_t step) {
 bool CheckpointManager::Impl::on_rank_0(const char* doing, const std::function<bool()>& part) {
   json outcome{{"failure", nullptr}, {"result", false}};
   std::optional<LongWait> for_the_disk;
-  if (group.rank() != 0) for_the_disk.emplace(group);
-  if (group.rank() == 0) {
-    std::optional<DistError> failure;
+  if (group.rank() != 0) {
+    for_the_disk.emplace(group);
+  } else {
     try {
       with_dist_errors(doing, [&] { outcome["result"] = part(); });
-    } catch (const DistError& thrown) {
-      failure = thrown;
+    } catch (const DistError& failure) {
+      outcome["failure"] = to_json_report(failure);
     }
-    outcome["failure"] = to_json_report(failure);
   }
   try {
     outcome = group.broadcast_object(outcome, /*root=*/0, options.disk_timeout);
@@ -321,9 +309,8 @@ std::string digest_of(const torch::nn::Module& module) {
     Sha256 digest;
     for (const auto& [name, tensor] : tensors_of(module)) {
       const torch::Tensor plain = tensor.detach().cpu().contiguous();
-      std::ostringstream text;
-      text << name << " " << plain.dtype() << " " << plain.sizes() << "\n";
-      const std::string header = text.str();
+      const std::string header =
+          concat(name, " ", text_of(plain.dtype()), " ", text_of(plain.sizes()), "\n");
       digest.add(header.data(), header.size());
       if (plain.nbytes() > 0) digest.add(plain.const_data_ptr(), plain.nbytes());
     }
@@ -350,8 +337,8 @@ CheckpointManager::CheckpointManager(ProcessGroup& group, std::int64_t generatio
                      std::move(announce)}) {
   const auto expect_at_least = [](std::int64_t least, const char* option, std::int64_t value) {
     if (value < least)
-      refuse(std::string("CheckpointManager: the option '") + option + "' is " +
-             std::to_string(value) + ", at least " + std::to_string(least) + " is needed");
+      refuse(concat("CheckpointManager: the option '", option, "' is ", value, ", at least ", least,
+                    " is needed"));
   };
   if (options.directory.empty()) refuse("CheckpointManager: the option 'directory' is empty");
   expect_at_least(1, "keep_last", options.keep_last);
@@ -384,8 +371,8 @@ CheckpointManager& CheckpointManager::operator=(CheckpointManager&&) noexcept = 
 
 bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
   return with_dist_errors(kSaving, [&] {
-    if (step < 0) refuse(std::string(kSaving) + ": step " + std::to_string(step) + " is negative");
-    if (impl_->options.read_only) refuse(std::string(kSaving) + ": the option 'read_only' is on");
+    if (step < 0) refuse(concat(kSaving, ": step ", step, " is negative"));
+    if (impl_->options.read_only) refuse(concat(kSaving, ": the option 'read_only' is on"));
     const GatheredState gathered = gather_for_save(impl_->group, state,
                                                    {.step = step,
                                                     .generation = impl_->generation,
@@ -393,7 +380,7 @@ bool CheckpointManager::save(std::int64_t step, const TrainingState& state) {
                                                     .timeout = impl_->options.disk_timeout});
     for (const std::string& warning :
          impl_->watch.saving(position_of(state, step), state.has_position))
-      warn(impl_->group, std::string(kSaving) + ": " + warning);
+      warn(impl_->group, concat(kSaving, ": ", warning));
     if (impl_->writers) return impl_->save_share(state, gathered);
     return impl_->on_rank_0(kSaving, [&] { return impl_->begin_save(state, gathered.facts); });
   });
@@ -407,10 +394,8 @@ MaybeSaved CheckpointManager::maybe_save(std::int64_t step, const TrainingState&
     if (goes_on && !std::exchange(impl_->was_warned_of_leave, true))
       warn(impl_->group,
            "the training continues after maybe_save() returned `leave` (--checkpoint-signal): "
-           "ddprun "
-           "will exit with 75, as if the job were to be started again; leave the loop and return 0 "
-           "when "
-           "maybe_save(...).leave is true");
+           "ddprun will exit with 75, as if the job were to be started again; leave the loop and "
+           "return 0 when maybe_save(...).leave is true");
     const bool may_be_asked = impl_->may_be_asked && !goes_on;
     MaybeSaved done;
     const bool asks = options.every.count() > 0 || may_be_asked;
@@ -480,21 +465,21 @@ Restored CheckpointManager::restore(TrainingState& state) {
     result.step = found->manifest.step;
     const int world_size = found->manifest.world_size;
     if (world_size != impl_->group.size())
-      result.remarks.push_back(
-          result.file + " was saved by a world of " + std::to_string(world_size) +
-          ", this one has " + std::to_string(impl_->group.size()) +
+      result.remarks.push_back(concat(
+          result.file, " was saved by a world of ", world_size, ", this one has ",
+          impl_->group.size(),
           ": the rest of the epoch is divided among the ranks of this one, and results are not "
-          "bit-identical to those of a training that was not resized");
+          "bit-identical to those of a training that was not resized"));
     const ExtraNames extra = impl_->options.read_only ? ExtraNames::kRemark : ExtraNames::kRefuse;
-    fill(state, contents_of(*found), found->file, impl_->group, extra, result.remarks);
+    fill(state, {contents_of(*found), found->file}, impl_->group, extra, result.remarks);
     // The late checks are about passes that the restored state replaces.
     impl_->group.notes()->late_checks->forget(impl_->group.world_ranks());
     const TrainingPosition position = position_of(state, result.step);
     impl_->watch.restored(position);
     if (const auto contradiction = epoch_contradiction(position);
         contradiction && state.has_position) {
-      result.remarks.push_back(result.file + ": " + *contradiction);
-      warn(impl_->group, std::string(kRestoring) + ": " + result.remarks.back());
+      result.remarks.push_back(concat(result.file, ": ", *contradiction));
+      warn(impl_->group, concat(kRestoring, ": ", result.remarks.back()));
     }
     return result;
   });

@@ -1,6 +1,5 @@
 // ddprun-ckpt: shows and verifies a directory of checkpoints or a file of torch.save; merges
 // shards into one file. Needs no LibTorch.
-#include <fcntl.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -10,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "base/concat.h"
 #include "base/durable_directory.h"
 #include "base/exit_codes.h"
 #include "base/read_whole.h"
@@ -34,6 +34,11 @@ constexpr std::size_t kShown = 40;  // entries of one dict or list
 std::string plain(std::string text) {
   std::ranges::replace(text, '\x1b', '?');
   return terminal_line(text);
+}
+
+template <class... Parts>
+void print(const Parts&... line) {
+  std::printf("%s\n", plain(concat(line...)).c_str());
 }
 
 void complain(const std::string& what) {
@@ -84,8 +89,7 @@ std::string quick_look(const CheckpointDirectory& directory, const CheckpointMan
     const std::uint64_t bytes = fs::file_size(directory.path_of(file.name), failed);
     if (failed) return file.name + ": " + failed.message();
     if (bytes != file.bytes)
-      return file.name + " has " + std::to_string(bytes) + " bytes, but its manifest has " +
-             std::to_string(file.bytes);
+      return concat(file.name, " has ", bytes, " bytes, but its manifest has ", file.bytes);
   }
   return "";
 }
@@ -100,7 +104,7 @@ std::uint64_t bytes_of(const CheckpointManifest& manifest) {
 std::string files_text(const CheckpointManifest& manifest) {
   const std::size_t more = manifest.files.size() - 1;
   return manifest.files.front().name +
-         (more > 0 ? " and " + std::to_string(more) + " more shard" + (more > 1 ? "s" : "") : "");
+         (more > 0 ? concat(" and ", more, " more shard", more > 1 ? "s" : "") : "");
 }
 
 // Lists the steps. Refuses a path that is not a readable directory.
@@ -122,26 +126,23 @@ ExitCode list(const std::string& path) {
   const CheckpointDirectory directory(path);
   const std::vector<std::int64_t> steps = steps_of(directory);
   ExitCode outcome = ExitCode::kSuccess;
-  if (steps.empty()) std::printf("no checkpoint\n");
+  if (steps.empty()) print("no checkpoint");
   for (const std::int64_t step : steps) {
     const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
-    std::string wrong =
+    const std::string wrong =
         checkpoint ? quick_look(directory, checkpoint->manifest) : checkpoint.error().message();
     if (!wrong.empty()) outcome = ExitCode::kUnwell;
     if (!checkpoint) {
-      std::printf("step %lld  %s: %s\n", static_cast<long long>(step), word_for(checkpoint.error()),
-                  plain(wrong).c_str());
+      print("step ", step, "  ", word_for(checkpoint.error()), ": ", wrong);
       continue;
     }
     const CheckpointManifest& m = checkpoint->manifest;
-    const std::string model = m.model.empty() ? "" : "model " + m.model + "  ";
-    const std::string data = m.data.empty() ? "" : "data '" + m.data + "'  ";
-    std::printf("step %lld  epoch %lld  %s  %s  world of %d  generation %lld  %s%s%s%s%s\n",
-                static_cast<long long>(m.step), static_cast<long long>(m.epoch),
-                time_text(directory.path_of(manifest_name(step))).c_str(),
-                size_text(bytes_of(m)).c_str(), m.world_size, static_cast<long long>(m.generation),
-                plain(model).c_str(), plain(data).c_str(), plain(files_text(m)).c_str(),
-                wrong.empty() ? "" : "  damaged: ", plain(wrong).c_str());
+    print("step ", m.step, "  epoch ", m.epoch, "  ",
+          time_text(directory.path_of(manifest_name(step))), "  ", size_text(bytes_of(m)),
+          "  world of ", m.world_size, "  generation ", m.generation, "  ",
+          m.model.empty() ? "" : concat("model ", m.model, "  "),
+          m.data.empty() ? "" : concat("data '", m.data, "'  "), files_text(m),
+          wrong.empty() ? "" : "  damaged: ", wrong);
   }
   return outcome;
 }
@@ -208,7 +209,7 @@ CheckpointManifest find_checkpoint(const CheckpointDirectory& directory,
     return checkpoint->manifest;
   }
   refuse_files(directory.path() + " has no " +
-               (wanted ? "checkpoint of step " + std::to_string(*wanted) : "whole checkpoint"));
+               (wanted ? concat("checkpoint of step ", *wanted) : "whole checkpoint"));
 }
 
 void open_any(const std::string& path, Opened& opened) {
@@ -220,11 +221,10 @@ void open_any(const std::string& path, Opened& opened) {
 ExitCode show(const std::string& path, bool all) {
   Opened opened;
   open_any(path, opened);
-  const std::string and_others = opened.shards.size() > 1 ? " and its other shards" : std::string();
-  std::printf("%s%s: %s\n", plain(opened.name).c_str(), and_others.c_str(),
-              size_text(opened.bytes).c_str());
+  print(opened.name, opened.shards.size() > 1 ? " and its other shards" : "", ": ",
+        size_text(opened.bytes));
   for (const std::string& line : to_lines(opened.merged.archive.tree, all ? 0 : kShown))
-    std::printf("%s\n", plain(line).c_str());
+    print(line);
   return ExitCode::kSuccess;
 }
 
@@ -245,8 +245,7 @@ ExitCode merge(const std::string& path, std::optional<std::int64_t> step, const 
   const std::string parent = fs::absolute(out).parent_path();
   const Result<void> flushed = written ? flush_directory(parent) : Result<void>(written.error());
   if (!flushed) refuse_files(flushed.error().message());
-  std::printf("%s: step %lld, %s\n", plain(out).c_str(), static_cast<long long>(manifest.step),
-              size_text(written->bytes).c_str());
+  print(out, ": step ", manifest.step, ", ", size_text(written->bytes));
   return ExitCode::kSuccess;
 }
 
@@ -254,10 +253,10 @@ ExitCode verify_file(const std::string& path) {
   const std::string bytes = contents(path);
   const Result<StateArchive> archive = read_state_archive(bytes, RecordCrcs::kCheck);
   if (!archive) {
-    std::printf("%s: damaged: %s\n", plain(path).c_str(), plain(archive.error().message()).c_str());
+    print(path, ": damaged: ", archive.error().message());
     return ExitCode::kUnwell;
   }
-  std::printf("%s: whole (CRC of %zu records)\n", plain(path).c_str(), archive->records.size());
+  print(path, ": whole (CRC of ", archive->records.size(), " records)");
   return ExitCode::kSuccess;
 }
 
@@ -265,19 +264,18 @@ ExitCode verify_directory(const std::string& path) {
   const CheckpointDirectory directory(path);
   const std::vector<std::int64_t> steps = steps_of(directory);
   ExitCode outcome = ExitCode::kSuccess;
-  if (steps.empty()) std::printf("%s: no checkpoint\n", plain(path).c_str());
+  if (steps.empty()) print(path, ": no checkpoint");
   for (const std::int64_t step : steps) {
     const Result<AnnouncedCheckpoint> checkpoint = directory.read_manifest(step);
     std::string wrong;
     if (!checkpoint)
-      wrong = word_for(checkpoint.error()) + (": " + checkpoint.error().message());
+      wrong = concat(word_for(checkpoint.error()), ": ", checkpoint.error().message());
     else
       for (std::size_t i = 0; i < checkpoint->manifest.files.size() && wrong.empty(); ++i)
         if (const auto bytes = directory.read_data(checkpoint->manifest, i); !bytes)
           wrong = "damaged: " + bytes.error().message();
     if (!wrong.empty()) outcome = ExitCode::kUnwell;
-    std::printf("step %lld: %s\n", static_cast<long long>(step),
-                wrong.empty() ? "whole (SHA-256)" : plain(wrong).c_str());
+    print("step ", step, ": ", wrong.empty() ? "whole (SHA-256)" : wrong);
   }
   return outcome;
 }
@@ -302,7 +300,7 @@ int run(int argc, char** argv) try {
       "Inspects checkpoints (directories of CheckpointManager, and files of torch.save), and "
       "merges shards into one file.",
       kName);
-  app.set_version_flag("--version", std::string(kName) + " " + kVersion);
+  app.set_version_flag("--version", concat(kName, " ", kVersion));
   app.require_subcommand(1);
   app.footer(
       "Exit codes: 0: no damage, 78: damage found, 73: a file cannot be read or written.\n"

@@ -11,7 +11,6 @@
 #include "worker_lib/checkpoint/rank_state.h"
 #include "worker_lib/group/tensor_facts.h"
 #include "worker_lib/serialization/optimizer_state.h"
-#include "worker_lib/util/error_bridge.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {
@@ -31,34 +30,32 @@ PickleDict to_dict(const HookState& state, const std::string& name) {
 }
 
 // Throws if the file's entry differs from this run's text.
-void expect_same(const c10::IValue& top, const char* key, const std::string& own, const char* noun,
-                 const std::string& file) {
-  const std::string saved = as_text(entry_of(top, key, file), key, file);
-  if (saved != own)
-    refuse("restore " + file + ": it holds the state of " + saved + ", this " + noun + " is " +
-           own);
+void expect_same(const SavedValue& top, const std::string& key, const std::string& own,
+                 const char* noun) {
+  const std::string saved = top.at(key).text();
+  if (saved != own) top.refuse("it holds the state of ", saved, ", this ", noun, " is ", own);
 }
 
-void expect_same_data(const c10::IValue& top, const std::string& own, const std::string& file) {
-  const auto data = find_entry(top, "data");  // files of earlier versions have no such entry
+void expect_same_data(const SavedValue& top, const std::string& own) {
+  const auto data = top.find("data");  // files of earlier versions have no such entry
   if (!data || own.empty()) return;
-  const std::string saved = as_text(*data, "data", file);
+  const std::string saved = data->text();
   if (!saved.empty() && saved != own)
-    refuse("restore " + file + ": it was trained on the data '" + saved + "', but this run uses '" +
-           own + "'");
+    top.refuse("it was trained on the data '", saved, "', but this run uses '", own, "'");
 }
 
-void fill_generators(const c10::IValue& top, const std::string& file, const ProcessGroup& group,
+void fill_generators(const SavedValue& top, const ProcessGroup& group,
                      std::vector<std::string>& remarks) {
-  const std::vector<c10::IValue> rng = as_list(entry_of(top, "rng", file), "rng", file);
-  if (rng.empty()) refuse("restore " + file + ": it has no random generators");
+  const std::vector<c10::IValue> rng = top.at("rng").list();
+  if (rng.empty()) top.refuse("it has no random generators");
   for (const RankGenerator& own : generators_of(group)) {
     std::vector<torch::Tensor> saved;
     for (const c10::IValue& of_rank : rng)
-      if (const auto state_there = find_entry(of_rank, own.key))
-        saved.push_back(as_tensor(*state_there, own.key, file));
+      if (const auto state_there = SavedValue{of_rank, top.file}.find(own.key))
+        saved.push_back(state_there->tensor());
     if (saved.empty()) {  // ranks without a GPU saved it
-      remarks.push_back(file + " has no " + own.key + " generators: those stay as they are");
+      remarks.push_back(
+          concat(top.file, " has no ", own.key, " generators: those stay as they are"));
       continue;
     }
     set_state_of(own.generator, generator_of_rank(saved, static_cast<std::size_t>(group.rank())));
@@ -67,34 +64,33 @@ void fill_generators(const c10::IValue& top, const std::string& file, const Proc
 
 // Fills a communication hook. It is not an error if only one side has one: compression may begin
 // or end in the middle of a training.
-void fill_hook(TrainingState& state, const c10::IValue& top, const RankView& view,
-               const std::string& file, std::vector<std::string>& remarks) {
-  const auto saved = find_entry(top, "comm_hook");
-  const std::string saved_name = saved ? as_text(entry_of(*saved, "name", file), "name", file) : "";
+void fill_hook(TrainingState& state, const SavedValue& top, const RankView& view,
+               std::vector<std::string>& remarks) {
+  const auto saved = top.find("comm_hook");
+  const std::string saved_name = saved ? saved->at("name").text() : "";
   if (!saved && state.hook)
-    remarks.push_back(file + " has no state of a communication hook: '" + state.hook->name() +
-                      "' starts without state");
+    remarks.push_back(concat(top.file, " has no state of a communication hook: '",
+                             state.hook->name(), "' starts without state"));
   if (saved && !state.hook)
-    remarks.push_back(file + " has the state of the communication hook '" + saved_name +
-                      "', which is not restored");
+    remarks.push_back(concat(top.file, " has the state of the communication hook '", saved_name,
+                             "', which is not restored"));
   if (!saved || !state.hook) return;
-  expect_same(*saved, "name", state.hook->name(), "communication hook", file);
-  if (!state.model) refuse("restore " + file + ": a hook's state needs TrainingState::model");
-  HookState own{.values = to_json(entry_of(*saved, "values", file), file), .tensors = {}};
-  const auto of_rank_0 = as_dict(entry_of(*saved, "tensors", file), "tensors", file);
-  for (const auto& entry : view.averaged_section("comm_hook", of_rank_0))
-    own.tensors.emplace(as_text(entry.key(), "comm_hook", file),
-                        as_tensor(entry.value(), "comm_hook", file));
-  with_dist_errors("restore " + file, [&] { state.hook->load_state(own, *state.model); });
+  expect_same(*saved, "name", state.hook->name(), "communication hook");
+  if (!state.model) top.refuse("a hook's state needs TrainingState::model");
+  HookState own{.values = saved->at("values").json(), .tensors = {}};
+  for (const auto& entry : view.averaged_section("comm_hook", saved->at("tensors").dict()))
+    own.tensors.emplace(SavedValue{entry.key(), top.file, "comm_hook"}.text(),
+                        SavedValue{entry.value(), top.file, "comm_hook"}.tensor());
+  with_dist_errors("restore " + top.file, [&] { state.hook->load_state(own, *state.model); });
 }
 
-void fill_averager(TrainingState& state, const c10::IValue& top, const std::string& file,
-                   std::vector<std::string>& remarks) {
+void fill_averager(TrainingState& state, const SavedValue& top, std::vector<std::string>& remarks) {
   if (!state.averager) return;
-  if (const auto saved = find_entry(top, "averager"))
-    with_dist_errors("restore " + file, [&] { state.averager->load_state(to_json(*saved, file)); });
+  if (const auto saved = top.find("averager"))
+    with_dist_errors("restore " + top.file, [&] { state.averager->load_state(saved->json()); });
   else
-    remarks.push_back(file + " has no state of a PeriodicModelAverager: it starts without state");
+    remarks.push_back(top.file +
+                      " has no state of a PeriodicModelAverager: it starts without state");
 }
 
 }  // namespace
@@ -129,33 +125,57 @@ PickleDict tensors_of_share(const TrainingState& state, const ShardAssignment* s
 
 // Adds the named objects of TrainingState, by name. With shards all of them are in shard 0.
 void add_named_parts(PickleDict& top, const TrainingState& state, const CheckpointFacts& facts) {
-  PickleDict models = make_string_dict(), optimizers = make_string_dict(),
-             classes = make_string_dict(), schedules = make_string_dict(),
-             schedule_classes = make_string_dict();
-  for (const auto& [name, model] : state.models) models.insert(name, module_state(*model));
-  for (const auto& [name, optimizer] : state.optimizers) {
-    PickleDict its_state = optimizer_state(*optimizer);
+  const auto add = [&top](const char* key, const auto& parts, const auto& saved) {
+    PickleDict dict = make_string_dict();
+    for (const auto& [name, part] : parts) dict.insert(name, saved(name, *part));
+    if (!dict.empty()) top.insert(key, dict);
+  };
+  add("models", state.models, [](auto&, auto& model) { return module_state(model); });
+  add("optimizers", state.optimizers, [&](auto& name, auto& optimizer) {
+    PickleDict its_state = optimizer_state(optimizer);
     if (const auto all = facts.named_optimizer_states.find(name);
         all != facts.named_optimizer_states.end())
       its_state.insert_or_assign("state", all->second);
-    optimizers.insert(name, its_state);
-    classes.insert(name, optimizer_class(*optimizer));
-  }
-  for (const auto& [name, scheduler] : state.schedulers) {
-    schedules.insert(name, from_json(scheduler->state()));
-    schedule_classes.insert(name, scheduler->class_name());
-  }
-  for (const auto& [key, parts] : {std::pair<const char*, PickleDict>{"models", models},
-                                   {"optimizers", optimizers},
-                                   {"optimizer_classes", classes},
-                                   {"lr_schedulers", schedules},
-                                   {"lr_scheduler_classes", schedule_classes},
-                                   {"tensors", tensors_for_file(state.tensors)}})
-    if (!parts.empty()) top.insert(key, parts);
+    return its_state;
+  });
+  add("optimizer_classes", state.optimizers,
+      [](auto&, auto& optimizer) { return optimizer_class(optimizer); });
+  add("lr_schedulers", state.schedulers,
+      [](auto&, auto& scheduler) { return from_json(scheduler.state()); });
+  add("lr_scheduler_classes", state.schedulers,
+      [](auto&, auto& scheduler) { return scheduler.class_name(); });
+  const PickleDict tensors = tensors_for_file(state.tensors);
+  if (!tensors.empty()) top.insert("tensors", tensors);
 }
 
-PickleDict whole_contents(const TrainingState& state, const CheckpointFacts& facts,
-                          const ShardAssignment* share) {
+template <class Part>
+void expect_sound(const char* list, const std::map<std::string, Part>& parts) {
+  for (const auto& [name, part] : parts) {
+    const std::string text = concat("TrainingState::", list, ": ");
+    if (name.empty()) refuse(text + "a name is empty");
+    if (name.find('/') != std::string::npos) refuse(text + "the name '" + name + "' holds a '/'");
+    if constexpr (std::is_pointer_v<Part>)
+      if (!part) refuse(text + "'" + name + "' is null");
+  }
+}
+
+}  // namespace
+
+void expect_sound_names(const TrainingState& state) {
+  expect_sound("models", state.models);
+  expect_sound("optimizers", state.optimizers);
+  expect_sound("schedulers", state.schedulers);
+  expect_sound("tensors", state.tensors);
+}
+
+std::string hash_of_models(const TrainingState& state) {
+  std::string hash = state.model ? model_hash(*state.model) : "";
+  for (const auto& [name, model] : state.models) hash += concat(" ", name, " ", model_hash(*model));
+  return state.models.empty() ? hash : sha256_hex(hash).substr(0, 16);
+}
+
+PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts,
+                       const ShardAssignment* share) {
   PickleDict top = tensors_of_share(state, share);
   if (state.optimizer) {
     PickleDict optimizer = top.at("optimizer").toGenericDict();
@@ -194,40 +214,10 @@ PickleDict whole_contents(const TrainingState& state, const CheckpointFacts& fac
   return top;
 }
 
-template <class Part>
-void expect_sound(const char* list, const std::map<std::string, Part>& parts) {
-  for (const auto& [name, part] : parts) {
-    const std::string text = std::string("TrainingState::") + list + ": ";
-    if (name.empty()) refuse(text + "a name is empty");
-    if (name.find('/') != std::string::npos) refuse(text + "the name '" + name + "' holds a '/'");
-    if constexpr (std::is_pointer_v<Part>)
-      if (!part) refuse(text + "'" + name + "' is null");
-  }
-}
-
-}  // namespace
-
-void expect_sound_names(const TrainingState& state) {
-  expect_sound("models", state.models);
-  expect_sound("optimizers", state.optimizers);
-  expect_sound("schedulers", state.schedulers);
-  expect_sound("tensors", state.tensors);
-}
-
-std::string hash_of_models(const TrainingState& state) {
-  std::string hash = state.model ? model_hash(*state.model) : "";
-  for (const auto& [name, model] : state.models) hash += " " + name + " " + model_hash(*model);
-  return state.models.empty() ? hash : sha256_hex(hash).substr(0, 16);
-}
-
-PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts) {
-  return whole_contents(state, facts, nullptr);
-}
-
 PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,
                     const ShardAssignment& share, const PickleDict& own) {
   PickleDict top =
-      share.rank() == 0 ? whole_contents(state, facts, &share) : tensors_of_share(state, &share);
+      share.rank() == 0 ? contents_of(state, facts, &share) : tensors_of_share(state, &share);
   top.insert("shard", share.rank());
   top.insert("shards", share.world_size());
   top.insert("rank", own);
@@ -241,144 +231,136 @@ PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,
 
 namespace {
 
-PickleDict list_in(const c10::IValue& top, const char* key, const std::string& file) {
-  const auto found = find_entry(top, key);
-  return found ? as_dict(*found, key, file) : make_string_dict();
+// Returns a dict of named objects; empty if the file lacks it.
+SavedValue named_in(const SavedValue& top, const char* key) {
+  const auto found = top.find(key);
+  return {found ? found->dict() : make_string_dict(), top.file, key};
 }
 
 // Compares the names of one list of TrainingState with the file's. Names that only the file has
 // are refused, or added to `extra`.
 template <class Part>
-void expect_same_names(const c10::IValue& top, const char* key,
-                       const std::map<std::string, Part>& own, const std::string& file,
-                       std::string* extra) {
-  const PickleDict saved = list_in(top, key, file);
+void expect_same_names(const SavedValue& top, const char* key,
+                       const std::map<std::string, Part>& own, std::string* extra) {
+  const PickleDict saved = named_in(top, key).dict();
   std::string missing, unexpected;
   for (const auto& [name, part] : own)
     if (!saved.contains(name)) missing += " '" + name + "'";
   for (const auto& entry : saved)
-    if (const std::string name = as_text(entry.key(), key, file); !own.contains(name))
+    if (const std::string name = SavedValue{entry.key(), top.file, key}.text(); !own.contains(name))
       unexpected += " '" + name + "'";
   if (extra && !unexpected.empty())
-    *extra += (extra->empty() ? "" : ", ") + std::string(key) + std::exchange(unexpected, "");
+    *extra += concat(extra->empty() ? "" : ", ", key, std::exchange(unexpected, ""));
   if (!missing.empty() || !unexpected.empty())
-    refuse("restore " + file + ": of '" + key + "'" +
-           (missing.empty() ? "" : " it has no" + missing) +
-           (!missing.empty() && !unexpected.empty() ? ", and" : "") +
-           (unexpected.empty() ? ""
-                               : " this training has no" + unexpected +
-                                     " (to restore some of the names, set "
-                                     "CheckpointOptions::read_only)"));
+    top.refuse("of '", key, "'", missing.empty() ? "" : " it has no" + missing,
+               !missing.empty() && !unexpected.empty() ? ", and" : "",
+               unexpected.empty() ? ""
+                                  : " this training has no" + unexpected +
+                                        " (to restore some of the names, set "
+                                        "CheckpointOptions::read_only)");
 }
 
 // Refuses the state of another training, as far as names and classes show it.
-void expect_fitting(const TrainingState& state, const c10::IValue& top, const std::string& file,
-                    ExtraNames extra, std::vector<std::string>& remarks) {
+void expect_fitting(const TrainingState& state, const SavedValue& top, ExtraNames extra,
+                    std::vector<std::string>& remarks) {
   if (state.optimizer)
-    expect_same(top, "optimizer_class", optimizer_class(*state.optimizer), "optimizer", file);
+    expect_same(top, "optimizer_class", optimizer_class(*state.optimizer), "optimizer");
   if (state.scheduler)
-    expect_same(top, "lr_scheduler_class", state.scheduler->class_name(), "schedule", file);
+    expect_same(top, "lr_scheduler_class", state.scheduler->class_name(), "schedule");
   for (const auto& [key, is_needed] : {std::pair<const char*, bool>{"model", state.model},
                                        {"optimizer", state.optimizer},
                                        {"lr_scheduler", state.scheduler},
                                        {"sampler", state.sampler}})
-    if (is_needed) (void)entry_of(top, key, file);
+    if (is_needed) (void)top.at(key);
   std::string only_in_file;
   std::string* const list = extra == ExtraNames::kRemark ? &only_in_file : nullptr;
-  expect_same_names(top, "models", state.models, file, list);
-  expect_same_names(top, "optimizers", state.optimizers, file, list);
-  expect_same_names(top, "lr_schedulers", state.schedulers, file, list);
-  expect_same_names(top, "tensors", state.tensors, file, list);
+  expect_same_names(top, "models", state.models, list);
+  expect_same_names(top, "optimizers", state.optimizers, list);
+  expect_same_names(top, "lr_schedulers", state.schedulers, list);
+  expect_same_names(top, "tensors", state.tensors, list);
   if (!only_in_file.empty())
-    remarks.push_back(file + " also holds " + only_in_file + ", which are not restored");
-  const PickleDict classes = list_in(top, "optimizer_classes", file);
+    remarks.push_back(concat(top.file, " also holds ", only_in_file, ", which are not restored"));
+  const SavedValue classes = named_in(top, "optimizer_classes");
   for (const auto& [name, optimizer] : state.optimizers)
-    expect_same(classes, name.c_str(), optimizer_class(*optimizer), "optimizer", file);
-  const PickleDict schedule_classes = list_in(top, "lr_scheduler_classes", file);
+    expect_same(classes, name, optimizer_class(*optimizer), "optimizer");
+  const SavedValue schedule_classes = named_in(top, "lr_scheduler_classes");
   for (const auto& [name, scheduler] : state.schedulers)
-    expect_same(schedule_classes, name.c_str(), scheduler->class_name(), "schedule", file);
-  expect_same_data(top, state.data, file);
+    expect_same(schedule_classes, name, scheduler->class_name(), "schedule");
+  expect_same_data(top, state.data);
 }
 
-void fill_named_tensors(TrainingState& state, const c10::IValue& top, const RankView& view,
-                        const std::string& file) {
-  const PickleDict tensors = view.section("tensors", list_in(top, "tensors", file));
+void fill_named_tensors(TrainingState& state, const SavedValue& top, const RankView& view) {
+  const SavedValue tensors{view.section("tensors", named_in(top, "tensors").dict()), top.file};
   const torch::NoGradGuard no_grad;
   for (auto& [name, own] : state.tensors) {
-    const torch::Tensor saved = as_tensor(entry_of(tensors, name, file), name, file);
+    const torch::Tensor saved = tensors.at(name).tensor();
     if (!own.defined()) {
       own = saved.clone();
       continue;
     }
     if (saved.sizes() != own.sizes() || saved.dtype() != own.dtype())
-      refuse("restore " + file + ": the tensor '" + name + "' is " + dtype_and_shape(saved) +
-             " in the file, " + dtype_and_shape(own) + " in this training");
+      top.refuse("the tensor '", name, "' is ", dtype_and_shape(saved), " in the file, ",
+                 dtype_and_shape(own), " in this training");
     own.copy_(saved);
   }
 }
 
-void fill_named_parts(TrainingState& state, const c10::IValue& top, const RankView& view,
-                      const std::string& file) {
-  const PickleDict models = list_in(top, "models", file);
-  const PickleDict optimizers = list_in(top, "optimizers", file);
-  const PickleDict schedules = list_in(top, "lr_schedulers", file);
+void fill_named_parts(TrainingState& state, const SavedValue& top, const RankView& view) {
+  const SavedValue models = named_in(top, "models"), optimizers = named_in(top, "optimizers"),
+                   schedules = named_in(top, "lr_schedulers");
   PickleDict of_models = make_string_dict(), of_optimizers = make_string_dict();
-  for (const auto& [name, model] : state.models)
-    add_named(of_models, name, as_dict(models.at(name), name, file));
+  for (const auto& [name, model] : state.models) add_named(of_models, name, models.at(name).dict());
   for (const auto& [name, optimizer] : state.optimizers)
-    add_named(of_optimizers, name,
-              as_dict(entry_of(optimizers.at(name), "state", file), "state", file));
+    add_named(of_optimizers, name, optimizers.at(name).at("state").dict());
   of_models = view.section("models", of_models);
   of_optimizers = view.section("optimizers", of_optimizers);
   for (const auto& [name, model] : state.models)
-    load_module_state(*model, part_named(of_models, name), file + ", model '" + name + "'");
+    load_module_state(*model, part_named(of_models, name),
+                      concat(top.file, ", model '", name, "'"));
   for (const auto& [name, optimizer] : state.optimizers) {
     PickleDict by_index = make_int_dict();
     for (const auto& entry : part_named(of_optimizers, name))
       if (const auto index = parse_number<std::int64_t>(entry.key().toStringRef()))
         by_index.insert(*index, entry.value());
-    PickleDict its_state = as_dict(optimizers.at(name), name, file).copy();
+    PickleDict its_state = optimizers.at(name).dict().copy();
     its_state.insert_or_assign("state", by_index);
-    load_optimizer_state(*optimizer, its_state, file + ", optimizer '" + name + "'");
+    load_optimizer_state(*optimizer, its_state, concat(top.file, ", optimizer '", name, "'"));
   }
   for (const auto& [name, scheduler] : state.schedulers)
-    scheduler->load_state(to_json(schedules.at(name), file));
-  fill_named_tensors(state, top, view, file);
+    scheduler->load_state(schedules.at(name).json());
+  fill_named_tensors(state, top, view);
 }
 
-void fill_gradients(TrainingState& state, const c10::IValue& top, const RankView& view,
-                    const std::string& file) {
-  const auto saved = find_entry(top, "gradients");
+void fill_gradients(TrainingState& state, const SavedValue& top, const RankView& view) {
+  const auto saved = top.find("gradients");
   state.gradients = saved.has_value();
   if (!saved) return;
-  const PickleDict gradients =
-      view.averaged_section("gradients", as_dict(*saved, "gradients", file));
-  if (state.model) load_gradients(*state.model, gradients, file);
+  const PickleDict gradients = view.averaged_section("gradients", saved->dict());
+  if (state.model) load_gradients(*state.model, gradients, top.file);
   for (const auto& [name, model] : state.models)
-    load_gradients(*model, part_named(gradients, name), file);
+    load_gradients(*model, part_named(gradients, name), top.file);
 }
 
-void remark_on_threads(const c10::IValue& top, const std::string& file,
-                       std::vector<std::string>& remarks) {
-  if (const auto threads = find_entry(top, "threads");
-      threads && as_integer(*threads, "threads", file) != torch::get_num_threads())
-    remarks.push_back(file + " was saved by workers of " + std::to_string(threads->toInt()) +
-                      " threads, these have " + std::to_string(torch::get_num_threads()) +
-                      ": sums may be rounded otherwise");
+void remark_on_threads(const SavedValue& top, std::vector<std::string>& remarks) {
+  if (const auto threads = top.find("threads");
+      threads && threads->integer() != torch::get_num_threads())
+    remarks.push_back(concat(top.file, " was saved by workers of ", threads->integer(),
+                             " threads, these have ", torch::get_num_threads(),
+                             ": sums may be rounded otherwise"));
 }
 
 // REQUIRES: the sampler's state is loaded.
-void remark_on_batches(const TrainingState& state, const c10::IValue& top, const std::string& file,
+void remark_on_batches(const TrainingState& state, const SavedValue& top,
                        std::vector<std::string>& remarks) {
   const auto remark = [&](std::uint64_t saved, std::uint64_t own, const char* where) {
     if (saved == 0 || own == 0 || saved == own) return;
-    remarks.push_back(file + " was saved with batches of " + std::to_string(saved) + " samples" +
-                      where + ", these have " + std::to_string(own) +
-                      ": steps and learning rates that depend on the batch have another meaning");
+    remarks.push_back(
+        concat(top.file, " was saved with batches of ", saved, " samples", where, ", these have ",
+               own, ": steps and learning rates that depend on the batch have another meaning"));
   };
-  const auto batch = find_entry(top, "batch_size");
+  const auto batch = top.find("batch_size");
   if (batch && state.batch_size > 0)
-    return remark(static_cast<std::uint64_t>(as_integer(*batch, "batch_size", file)),
+    return remark(static_cast<std::uint64_t>(batch->integer()),
                   static_cast<std::uint64_t>(state.batch_size), "");
   if (!state.sampler) return;
   const auto over_all_ranks = [](const nlohmann::json& sampler) {
@@ -389,42 +371,39 @@ void remark_on_batches(const TrainingState& state, const c10::IValue& top, const
     };
     return number("batch_size") * number("world_size");
   };
-  remark(over_all_ranks(to_json(entry_of(top, "sampler", file), file)),
-         over_all_ranks(state.sampler->state()), " over all ranks");
+  remark(over_all_ranks(top.at("sampler").json()), over_all_ranks(state.sampler->state()),
+         " over all ranks");
 }
 
 }  // namespace
 
-void fill(TrainingState& state, const c10::IValue& top, const std::string& file,
-          const ProcessGroup& group, ExtraNames extra, std::vector<std::string>& remarks) {
-  expect_fitting(state, top, file, extra, remarks);
-  remark_on_threads(top, file, remarks);
-  const RankView view(top, group.rank(), group.size(), file);
+void fill(TrainingState& state, const SavedValue& top, const ProcessGroup& group, ExtraNames extra,
+          std::vector<std::string>& remarks) {
+  expect_fitting(state, top, extra, remarks);
+  remark_on_threads(top, remarks);
+  const RankView view(top, group.rank(), group.size());
   if (view.has_own() && !view.is_same_world())
-    remarks.push_back(file +
+    remarks.push_back(top.file +
                       " has a state of its own for each rank: here all ranks take rank 0's buffers "
                       "and parameters, and the average of gradients and hook states");
-  if (state.model) {
-    const PickleDict model = as_dict(entry_of(top, "model", file), "model", file);
-    load_module_state(*state.model, view.section("model", model), file);
-  }
+  if (state.model)
+    load_module_state(*state.model, view.section("model", top.at("model").dict()), top.file);
   if (state.optimizer) {
-    PickleDict optimizer = as_dict(entry_of(top, "optimizer", file), "optimizer", file).copy();
-    const auto of_rank_0 = as_dict(entry_of(optimizer, "state", file), "state", file);
-    optimizer.insert_or_assign("state", view.section("optimizer", of_rank_0));
-    load_optimizer_state(*state.optimizer, optimizer, file);
+    const SavedValue saved = top.at("optimizer");
+    PickleDict optimizer = saved.dict().copy();
+    optimizer.insert_or_assign("state", view.section("optimizer", saved.at("state").dict()));
+    load_optimizer_state(*state.optimizer, optimizer, top.file);
   }
-  if (state.scheduler)
-    state.scheduler->load_state(to_json(entry_of(top, "lr_scheduler", file), file));
-  if (state.sampler) state.sampler->load_state(to_json(entry_of(top, "sampler", file), file));
-  remark_on_batches(state, top, file, remarks);
-  fill_named_parts(state, top, view, file);
-  fill_hook(state, top, view, file, remarks);
-  fill_averager(state, top, file, remarks);
-  fill_gradients(state, top, view, file);
-  state.epoch = as_integer(entry_of(top, "epoch", file), "epoch", file);
-  state.extra = to_json(entry_of(top, "extra", file), file);
-  fill_generators(top, file, group, remarks);
+  if (state.scheduler) state.scheduler->load_state(top.at("lr_scheduler").json());
+  if (state.sampler) state.sampler->load_state(top.at("sampler").json());
+  remark_on_batches(state, top, remarks);
+  fill_named_parts(state, top, view);
+  fill_hook(state, top, view, remarks);
+  fill_averager(state, top, remarks);
+  fill_gradients(state, top, view);
+  state.epoch = top.at("epoch").integer();
+  state.extra = top.at("extra").json();
+  fill_generators(top, group, remarks);
 }
 
 }  // namespace ddprun

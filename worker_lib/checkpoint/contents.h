@@ -28,12 +28,13 @@ struct CheckpointFacts {
   std::int64_t step = 0;
   std::int64_t generation = 0;
   int world_size = 1;
-  std::vector<PickleDict> generators;          // of every rank, in rank order
-  std::optional<PickleDict> optimizer_states;  // of all ranks, if they are sharded over the ranks
+  std::vector<PickleDict> generators;  // of every rank, in rank order
+  // Of all ranks, if they are sharded over the ranks.
+  std::optional<PickleDict> optimizer_states = {};
   // The same, by TrainingState's names.
   std::map<std::string, PickleDict> named_optimizer_states = {};
   // The differences of each rank from rank 0 (rank_state.h); empty: none.
-  std::vector<c10::IValue> of_ranks;
+  std::vector<c10::IValue> of_ranks = {};
 };
 
 // Throws kInvalidArgument for invalid names and pointers in TrainingState's lists.
@@ -43,7 +44,9 @@ void expect_sound_names(const TrainingState& state);
 // with their names.
 std::string hash_of_models(const TrainingState& state);
 
-PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts);
+// share: rank 0's, if each rank writes its own.
+PickleDict contents_of(const TrainingState& state, const CheckpointFacts& facts,
+                       const ShardAssignment* share = nullptr);
 
 // Returns the shard of one rank (checkpoint/core/shards.h). own: its differences from rank 0.
 PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,
@@ -52,10 +55,10 @@ PickleDict shard_of(const TrainingState& state, const CheckpointFacts& facts,
 // How to treat names in the file's lists that `state` does not have.
 enum class ExtraNames { kRefuse, kRemark };
 
-// Fills `state` and this rank's generators from the contents of `file`. remarks: differences
+// Fills `state` and this rank's generators from the contents of a file. remarks: differences
 // from the saved run. Throws kInvalidArgument for contents of another training, and kCorrupt if
 // an entry is missing. Names and classes are compared before anything is filled.
-void fill(TrainingState& state, const c10::IValue& top, const std::string& file,
-          const ProcessGroup& group, ExtraNames extra, std::vector<std::string>& remarks);
+void fill(TrainingState& state, const SavedValue& top, const ProcessGroup& group, ExtraNames extra,
+          std::vector<std::string>& remarks);
 
 }  // namespace ddprun

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <thread>
 
+#include "base/concat.h"
 #include "base/deadline.h"
 #include "base/durable_directory.h"
 #include "base/worker_env.h"
@@ -28,9 +29,7 @@ nlohmann::json to_json(const FencingToken& claim) {
   nlohmann::json document{{"claim", claim.number},
                           {"generation", claim.generation},
                           {"owner", claim.owner},
-                          {"accepted", nlohmann::json::array()}};
-  for (const auto& [step, identity] : claim.accepted)
-    document["accepted"].push_back({step, identity});
+                          {"accepted", claim.accepted}};
   if (!claim.job.empty()) document["job"] = claim.job;
   for (const DisplacedJob& displaced : claim.displaced)
     document["displaced"].push_back({displaced.job, displaced.generation});
@@ -41,9 +40,7 @@ FencingToken claim_of(const nlohmann::json& document) try {
   FencingToken claim{.number = document.at("claim"),
                      .generation = document.at("generation"),
                      .owner = document.at("owner"),
-                     .accepted = {}};
-  for (const nlohmann::json& one : document.at("accepted"))
-    claim.accepted.emplace(one.at(0).get<std::int64_t>(), one.at(1).get<std::string>());
+                     .accepted = document.at("accepted")};
   claim.job = document.value("job", "");
   if (const auto displaced = document.find("displaced"); displaced != document.end())
     for (const nlohmann::json& one : *displaced)
@@ -65,8 +62,8 @@ Result<FencingToken> read_claim(const std::string& directory) {
 Result<void> write_claim(const std::string& directory, const FencingToken& claim) {
   const std::string text = to_json(claim).dump() + "\n";
   if (text.size() > kMaxClaimBytes)
-    return invalid_argument(directory + " holds " + std::to_string(claim.accepted.size()) +
-                            " checkpoints, too many to be listed in its .claim.json: remove some");
+    return invalid_argument(concat(directory, " holds ", claim.accepted.size(), " checkpoints, ",
+                                   "too many to be listed in its .claim.json: remove some"));
   AtomicFile file(claim_path(directory));
   file.write(text.data(), text.size());
   if (const Result<WrittenFile> written = file.commit(); !written) return written.error();
@@ -75,7 +72,7 @@ Result<void> write_claim(const std::string& directory, const FencingToken& claim
 
 std::string job_name(const std::string& run_id) {
   constexpr std::size_t kDigits = 12;
-  const std::string submission = environment_variable("DDPRUN_SUBMISSION").value_or("");
+  const std::string submission = environment_text("DDPRUN_SUBMISSION");
   if (!submission.empty()) return run_id + ":" + sha256_hex(submission).substr(0, kDigits);
   return run_id == kDefaultJobId ? "" : run_id;
 }
@@ -85,7 +82,7 @@ ClaimLock::ClaimLock(const std::string& directory)
   const Deadline deadline(kLockPatience);
   while (fd_.valid() && ::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
-    if (errno != EWOULDBLOCK || deadline.remaining() <= Duration::zero()) fd_.reset();
+    if (errno != EWOULDBLOCK || deadline.passed()) fd_.reset();
     std::this_thread::sleep_for(kLockPause);
   }
 }

@@ -11,9 +11,7 @@
 #include "worker_lib/ddp/consistency_guard.h"
 #include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/notes.h"
-#include "worker_lib/serialization/checkpoint_state.h"
 #include "worker_lib/serialization/optimizer_state.h"
-#include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
 namespace {
@@ -50,8 +48,7 @@ std::pair<std::vector<PickleDict>, bool> exchange(ProcessGroup& group,
   } catch (const DistError& thrown) {
     // After an early exit from a loop the other ranks may be elsewhere, so the message says
     // where this rank is.
-    throw within(thrown, std::string(kSaving) + " of step " + std::to_string(position.step) +
-                             " in epoch " + std::to_string(position.epoch));
+    throw within(thrown, concat(kSaving, " of step ", position.step, " in epoch ", position.epoch));
   }
   std::vector<PickleDict> result;
   std::set<std::int64_t> hashes;
@@ -64,9 +61,9 @@ std::pair<std::vector<PickleDict>, bool> exchange(ProcessGroup& group,
     TrainingPosition theirs_is{.step = word(0), .epoch = word(1), .sampler = {}};
     if (word(2) >= 0) theirs_is.sampler = SamplerPosition{word(2), word(3)};
     if (const auto differs = difference_between(position, theirs_is); differs && !difference)
-      difference = std::string(kSaving) + ": rank " + std::to_string(rank) + " " + differs->other +
-                   ", rank " + std::to_string(group.rank()) + " " + differs->own +
-                   ": ranks that are apart cannot be restored as one; do the same steps on each";
+      difference = concat(
+          kSaving, ": rank ", rank, " ", differs->other, ", rank ", group.rank(), " ", differs->own,
+          ": ranks that are apart cannot be restored as one; do the same steps on each");
     hashes.insert(word(4));
     has_failed = has_failed || word(5) != 0;
     PickleDict of_rank = make_string_dict();
@@ -116,9 +113,7 @@ GatheredState gather_for_save(ProcessGroup& group, const TrainingState& state,
   GatheredState result{.facts = {.step = options.step,
                                  .generation = options.generation,
                                  .world_size = group.size(),
-                                 .generators = std::move(generators),
-                                 .optimizer_states = {},
-                                 .of_ranks = {}},
+                                 .generators = std::move(generators)},
                        .own = make_string_dict()};
   if (!are_equal) {
     const json of_rank_0 = group.broadcast_object(to_json(HashTable(hashes)));

@@ -6,16 +6,16 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <limits>
-#include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/durable_directory.h"
 #include "base/file_calls.h"
 #include "base/final_error.h"
 #include "base/read_all.h"
 #include "base/read_whole.h"
 #include "base/regular_file.h"
+#include "worker_lib/checkpoint/manifest_text.h"
 #include "worker_lib/util/background_task.h"
 #include "worker_lib/util/sha256.h"
 
@@ -28,7 +28,6 @@ constexpr std::size_t kBufferBytes = 4 << 20;  // enough for the disk's full spe
 // smaller bounds, could not read.
 constexpr std::size_t kMaxReadBytes = std::size_t{128} << 20;
 constexpr JsonBounds kMaxManifest{.depth = 16, .values = std::size_t{4} << 20};
-constexpr const char* kSelfDigest = "manifest_sha256";
 
 Error corrupt(const std::string& path, std::string cause) {
   return {.kind = ErrorKind::kCorrupt, .doing = "read " + path, .cause = std::move(cause)};
@@ -41,24 +40,18 @@ Error beyond_reader(const std::string& path, std::string cause) {
           .cause = std::move(cause) + ", the most that this program reads; it is left as it is"};
 }
 
-struct DigestedBytes {
-  std::vector<char> bytes;
-  std::string sha256;
-};
-
 // Reads and digests a large file at the same time: each takes about as long as the other.
-Result<DigestedBytes> read_and_digest(const std::string& path, std::uint64_t limit) {
+Result<std::vector<char>> read_and_digest(const std::string& path, std::uint64_t limit,
+                                          Sha256& digest) {
   const Result<UniqueFd> fd = open_regular_file(path);
   if (!fd) return fd.error();
   const Result<std::size_t> size = size_within(fd->get(), path, limit);
   if (!size) return size.error();
-  DigestedBytes result;
-  result.bytes.resize(*size);
-  Sha256 digest;
+  std::vector<char> result(*size);
   BackgroundTask digesting("ddprun-digest");  // ends before the bytes
   std::size_t at = 0;
   for (bool is_last = false; !is_last;) {
-    char* piece = result.bytes.data() + at;
+    char* piece = result.data() + at;
     const std::size_t wanted = std::min(kBufferBytes, *size - at);
     const ssize_t got = read_all(fd->get(), piece, wanted);
     if (got < 0) return system_error("read " + path, errno);
@@ -71,110 +64,8 @@ Result<DigestedBytes> read_and_digest(const std::string& path, std::uint64_t lim
     else
       digesting.begin([&digest, piece, bytes] { digest.add(piece, bytes); });
   }
-  result.bytes.resize(at);
-  result.sha256 = digest.hex();
+  result.resize(at);
   return result;
-}
-
-// Returns the document with its own digest in it. nlohmann::json sorts keys, so a manifest has
-// exactly one text.
-std::string encode(const CheckpointManifest& manifest) {
-  nlohmann::json document{{"format", manifest.format},         {"step", manifest.step},
-                          {"epoch", manifest.epoch},           {"generation", manifest.generation},
-                          {"world_size", manifest.world_size}, {"files", nlohmann::json::array()}};
-  if (manifest.metric) document["metric"] = *manifest.metric;
-  if (manifest.claim > 0) document["claim"] = manifest.claim;
-  if (!manifest.model.empty()) document["model"] = manifest.model;
-  if (!manifest.data.empty()) document["data"] = manifest.data;
-  for (const WrittenFile& file : manifest.files)
-    document["files"].push_back(
-        {{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
-  document[kSelfDigest] = sha256_hex(document.dump());
-  return document.dump(1) + "\n";
-}
-
-// Returns null unless `text` is exactly the encode() of some document, unknown keys included.
-nlohmann::json whole_document(const std::string& text) {
-  nlohmann::json document = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!document.is_object() || document.dump(1) + "\n" != text) return nullptr;
-  const auto digest = document.find(kSelfDigest);
-  if (digest == document.end()) return nullptr;
-  const nlohmann::json claimed = *digest;
-  document.erase(digest);
-  if (claimed != sha256_hex(document.dump())) return nullptr;
-  return document;
-}
-
-// Thrown within this file only.
-struct WrongField {
-  std::string what;
-};
-
-std::int64_t integer(const nlohmann::json& object, const char* key, std::int64_t least = 0) {
-  const auto found = object.find(key);
-  const bool fits = found != object.end() && found->is_number_integer() &&
-                    (!found->is_number_unsigned() ||
-                     found->get<std::uint64_t>() <=
-                         static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()));
-  if (fits && found->get<std::int64_t>() >= least) return found->get<std::int64_t>();
-  throw WrongField{std::string("its '") + key + "' is " +
-                   (found == object.end() ? "missing"
-                    : fits                ? std::to_string(found->get<std::int64_t>())
-                                          : std::string("a ") + found->type_name()) +
-                   ", an integer of at least " + std::to_string(least) + " was expected"};
-}
-
-std::string text_in(const nlohmann::json& object, const char* key) {
-  const auto found = object.find(key);
-  if (found != object.end() && found->is_string()) return found->get<std::string>();
-  throw WrongField{std::string("its '") + key + "' is " +
-                   (found == object.end() ? "missing" : std::string("a ") + found->type_name()) +
-                   ", a string was expected"};
-}
-
-std::vector<WrittenFile> files_in(const nlohmann::json& document) {
-  const auto files = document.find("files");
-  if (files == document.end() || !files->is_array())
-    throw WrongField{"its 'files' is not an array"};
-  std::vector<WrittenFile> result;
-  for (const nlohmann::json& file : *files) {
-    if (!file.is_object()) throw WrongField{"an element of its 'files' is not an object"};
-    result.push_back({text_in(file, "name"), static_cast<std::uint64_t>(integer(file, "bytes")),
-                      text_in(file, "sha256")});
-  }
-  return result;
-}
-
-Result<CheckpointManifest> decode(const std::string& path, const std::string& text) try {
-  const nlohmann::json document = whole_document(text);
-  if (document.is_null())
-    return corrupt(path, "the manifest does not match its own SHA-256: it is damaged or cut off");
-  const std::int64_t format = integer(document, "format");
-  if (format != kCheckpointFormat)
-    return Error{.kind = ErrorKind::kUnsupported,
-                 .doing = "read " + path,
-                 .cause = "it has format " + std::to_string(format) +
-                          ", this program reads format " + std::to_string(kCheckpointFormat)};
-  const std::int64_t world_size = integer(document, "world_size");
-  if (world_size < 1 || world_size > std::numeric_limits<int>::max())
-    throw WrongField{"its 'world_size' is " + std::to_string(world_size) + ", which no world has"};
-  constexpr auto kAny = std::numeric_limits<std::int64_t>::min();
-  CheckpointManifest manifest{.step = integer(document, "step"),
-                              // Programs may count epochs from -1.
-                              .epoch = integer(document, "epoch", kAny),
-                              .generation = integer(document, "generation", kAny),
-                              .world_size = static_cast<int>(world_size)};
-  if (const auto metric = document.find("metric"); metric != document.end()) {
-    if (!metric->is_number()) throw WrongField{"its 'metric' is not a number"};
-    manifest.metric = metric->get<double>();
-  }
-  if (document.contains("claim")) manifest.claim = integer(document, "claim");
-  if (document.contains("model")) manifest.model = text_in(document, "model");
-  if (document.contains("data")) manifest.data = text_in(document, "data");
-  manifest.files = files_in(document);
-  return manifest;
-} catch (const WrongField& wrong) {
-  return corrupt(path, wrong.what);
 }
 
 }  // namespace
@@ -184,13 +75,11 @@ Result<std::string> read_json_text(const std::string& path, const JsonBounds& sh
   if (!fd) return fd.error();
   Result<std::string> text = read_whole<std::string>(fd->get(), path, kMaxReadBytes);
   if (!text && text.error().kind == ErrorKind::kCorrupt)
-    return beyond_reader(path, "it has more than " + std::to_string(kMaxReadBytes) + " bytes");
+    return beyond_reader(path, concat("it has more than ", kMaxReadBytes, " bytes"));
   if (!text) return text;
   if (const auto beyond = beyond_bounds(*text, shape)) return beyond_reader(path, *beyond);
   return text;
 }
-
-CheckpointDirectory::CheckpointDirectory(std::string path) : path_(std::move(path)) {}
 
 Result<void> CheckpointDirectory::prepare() {
   if (Result<void> made = make_durable_directory(path_); !made)
@@ -244,11 +133,6 @@ Result<void> CheckpointDirectory::remove_leftovers() {
   return removed;
 }
 
-// If another run has the directory, the files in it are left to that run.
-void CheckpointDirectory::tidy() {
-  if (const Result<ClaimLock> lock = hold("tidy " + path_)) (void)remove_leftovers();
-}
-
 Result<void> CheckpointDirectory::take(std::int64_t generation, const std::string& owner,
                                        const std::string& job) {
   const std::string doing = "take the directory " + path_;
@@ -259,8 +143,7 @@ Result<void> CheckpointDirectory::take(std::int64_t generation, const std::strin
     own_ = *last;
     return {};
   }
-  if (Result<void> not_displaced = expect_not_displaced(generation, job); !not_displaced)
-    return not_displaced;
+  if (is_displaced(*last, job, generation)) return taken_by_another_job(last->job, job);
   const Result<std::vector<std::string>> all = names();
   if (!all) return Error(all.error()).within(doing);
   for (const std::string& name : *all)  // left by a kill within the next lines
@@ -284,26 +167,17 @@ Result<void> CheckpointDirectory::take(std::int64_t generation, const std::strin
   return {};
 }
 
-Result<void> CheckpointDirectory::expect_not_displaced(std::int64_t generation,
-                                                       const std::string& job) const {
-  const std::string doing = "take the directory " + path_;
-  const Result<FencingToken> last = read_claim(path_);
-  if (!last) return Error(last.error()).within(doing);
-  if (!is_displaced(*last, job, generation)) return {};
-  return taken_by_another_job(last->job, job);
-}
-
 // The path is last: ddprun looks for kFinalError in lines of which it keeps kMaxTailLineBytes.
 Error CheckpointDirectory::taken_by_another_job(const std::string& other,
                                                 const std::string& own) const {
   return {.kind = ErrorKind::kStopped,
-          .cause = "job '" + other + "' has taken the checkpoint directory from this one; " +
-                   std::string(kFinalError) +
-                   ": give each job its own directory, or end one of the two jobs (if '" + other +
-                   "' has ended, submit this job, '" + own +
-                   "', again or remove .claim.json); a run that only restores sets the option "
-                   "'read_only' (the directory is " +
-                   path_ + ")"};
+          .cause = concat(
+              "job '", other, "' has taken the checkpoint directory from this one; ", kFinalError,
+              ": give each job its own directory, or end one of the two jobs (if '", other,
+              "' has ended, submit this job, '", own,
+              "', again or remove .claim.json); a run that only restores sets the option "
+              "'read_only' (the directory is ",
+              path_, ")")};
 }
 
 Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
@@ -315,10 +189,9 @@ Result<void> CheckpointDirectory::expect_own(const std::string& doing) const {
   if (is_other_job) return taken_by_another_job(now->job, own_.job);
   return Error{.kind = ErrorKind::kStopped,
                .doing = doing,
-               .cause = "a later run (generation " + std::to_string(now->generation) +
-                        ") has taken " + path_ + " from this one (generation " +
-                        std::to_string(own_.generation) +
-                        "); a run that only restores sets the option 'read_only'"};
+               .cause = concat("a later run (generation ", now->generation, ") has taken ", path_,
+                               " from this one (generation ", own_.generation,
+                               "); a run that only restores sets the option 'read_only'")};
 }
 
 Result<ClaimLock> CheckpointDirectory::hold(const std::string& doing) const {
@@ -370,16 +243,15 @@ Result<void> CheckpointDirectory::set_aside_unread(std::int64_t step) {
 Result<AnnouncedCheckpoint> CheckpointDirectory::announce(CheckpointManifest manifest) {
   manifest.claim = own_.number;
   const std::string name = manifest_name(manifest.step);
-  const std::string text = encode(manifest);
+  const std::string text = encode_manifest(manifest);
   if (text.size() > kMaxManifestBytes) {
     for (const WrittenFile& file : manifest.files) discard({file.name});
     return Error{.kind = ErrorKind::kInvalidArgument,
                  .doing = "announce " + path_of(name),
-                 .cause = "a manifest of " + std::to_string(manifest.files.size()) + " files has " +
-                          std::to_string(text.size()) + " bytes, " +
-                          std::to_string(kMaxManifestBytes) +
-                          " is the most that is written: save fewer shards, or a shorter "
-                          "TrainingState::data"};
+                 .cause = concat("a manifest of ", manifest.files.size(), " files has ",
+                                 text.size(), " bytes, ", kMaxManifestBytes,
+                                 " is the most that is written: save fewer shards, or a shorter "
+                                 "TrainingState::data")};
   }
   AtomicFile announcement(path_of(name));
   announcement.write(text.data(), text.size());
@@ -419,7 +291,8 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::announce(
   if (!name) return name.error();
   const Result<WrittenFile> written = write_data(*name, write);
   if (!written) {
-    tidy();
+    // If another run has the directory, the files in it are left to that run.
+    if (const Result<ClaimLock> lock = hold("tidy " + path_)) (void)remove_leftovers();
     return written.error();
   }
   manifest.files = {*written};
@@ -430,25 +303,24 @@ Result<AnnouncedCheckpoint> CheckpointDirectory::read_manifest(std::int64_t step
   const std::string path = path_of(manifest_name(step));
   const Result<std::string> text = read_json_text(path, kMaxManifest);
   if (!text) return text.error();
-  Result<CheckpointManifest> manifest = decode(path, *text);
-  if (!manifest) return manifest.error();
+  Result<CheckpointManifest> manifest = decode_manifest(*text);
+  if (!manifest) return std::move(manifest).error().within("read " + path);
   if (manifest->step != step)
-    return corrupt(path, "it is the manifest of step " + std::to_string(manifest->step));
+    return corrupt(path, concat("it is the manifest of step ", manifest->step));
   if (!names_data_files(*manifest))
-    return corrupt(path, "it does not name one data file of step " + std::to_string(step) +
-                             ", or all shards of one");
+    return corrupt(
+        path, concat("it does not name one data file of step ", step, ", or all shards of one"));
   AnnouncedCheckpoint result{*std::move(manifest), sha256_hex(*text)};
   const Result<FencingToken> claim = read_claim(path_);
   if (!claim) return claim.error();
   if (!counts(*claim, result.manifest, result.identity))
     return Error{.kind = ErrorKind::kStopped,
                  .doing = "read " + path,
-                 .cause = "a run of generation " + std::to_string(result.manifest.generation) +
-                          " announced it after a later run (generation " +
-                          std::to_string(claim->generation) +
-                          ") had taken the directory: it does not count (if it was put there by "
-                          "hand, remove " +
-                          path_of(".claim.json") + ")"};
+                 .cause = concat("a run of generation ", result.manifest.generation,
+                                 " announced it after a later run (generation ", claim->generation,
+                                 ") had taken the directory: it does not count (if it was put "
+                                 "there by hand, remove ",
+                                 path_of(".claim.json"), ")")};
   return result;
 }
 
@@ -456,14 +328,15 @@ Result<std::vector<char>> CheckpointDirectory::read_data(const CheckpointManifes
                                                          std::size_t index) const {
   const WrittenFile& file = manifest.files[index];
   const std::string path = path_of(file.name);
-  Result<DigestedBytes> read = read_and_digest(path, file.bytes);
-  if (!read) return read.error();
-  if (read->bytes.size() != file.bytes)
-    return corrupt(path, "it has " + std::to_string(read->bytes.size()) +
-                             " bytes, but its manifest has " + std::to_string(file.bytes));
-  if (read->sha256 != file.sha256)
+  Sha256 digest;
+  Result<std::vector<char>> bytes = read_and_digest(path, file.bytes, digest);
+  if (!bytes) return bytes;
+  if (bytes->size() != file.bytes)
+    return corrupt(path,
+                   concat("it has ", bytes->size(), " bytes, but its manifest has ", file.bytes));
+  if (digest.hex() != file.sha256)
     return corrupt(path, "its SHA-256 is not the one in its manifest: it is damaged");
-  return std::move(read->bytes);
+  return bytes;
 }
 
 Result<std::vector<std::vector<char>>> CheckpointDirectory::read_files(

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -52,7 +53,7 @@ struct AnnouncedCheckpoint {
 
 class CheckpointDirectory {
  public:
-  explicit CheckpointDirectory(std::string path);
+  explicit CheckpointDirectory(std::string path) : path_(std::move(path)) {}
 
   const std::string& path() const { return path_; }
   std::string path_of(const std::string& name) const { return path_ + "/" + name; }
@@ -65,11 +66,9 @@ class CheckpointDirectory {
   // announced now count; checkpoints that earlier runs announce later do not. A run that already
   // has the directory keeps it. owner: random, the same in the whole process. job: the same in
   // all generations of a job, empty if it is not known. For the rank that announces, after
-  // prepare(). Errors as expect_not_displaced().
+  // prepare(). Returns kStopped if another job has taken the directory from an earlier generation
+  // of this one.
   Result<void> take(std::int64_t generation, const std::string& owner, const std::string& job = "");
-  // Returns kStopped if another job has taken the directory from an earlier generation of this
-  // one.
-  Result<void> expect_not_displaced(std::int64_t generation, const std::string& job) const;
   // For a rank that only writes data files: sets the claim of the rank that has taken the
   // directory.
   void share(const FencingToken& claim) { own_ = claim; }
@@ -126,7 +125,6 @@ class CheckpointDirectory {
   // it.
   Result<void> set_aside_unread(std::int64_t step);
   Result<void> remove_leftovers();
-  void tidy();
 
   std::string path_;
   FencingToken own_;

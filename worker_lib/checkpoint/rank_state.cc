@@ -9,7 +9,6 @@
 #include "worker_lib/ddp/consistency_guard.h"
 #include "worker_lib/group/tensor_facts.h"
 #include "worker_lib/serialization/optimizer_state.h"
-#include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
 namespace {
@@ -34,6 +33,20 @@ PickleDict buffers_of(const torch::nn::Module& model) {
   PickleDict result = make_string_dict();
   for (const auto& item : model.named_buffers())
     if (item.value().defined()) result.insert(item.key(), tensor_for_file(item.value()));
+  return result;
+}
+
+PickleDict gradients_of(const torch::nn::Module& model) {
+  PickleDict result = make_string_dict();
+  for (const auto& item : model.named_parameters()) {
+    const torch::Tensor& gradient = item.value().grad();
+    if (!gradient.defined()) continue;
+    if (gradient.layout() != torch::kStrided)
+      refuse(concat("save the gradient of '", item.key(),
+                    "': it is sparse; only dense ones can be saved"),
+             DistError::Kind::kUnsupported);
+    result.insert(item.key(), tensor_for_file(gradient));
+  }
   return result;
 }
 
@@ -133,24 +146,25 @@ PickleDict differences(const PickleDict& own, const std::vector<NamedHash>& of_r
   return result;
 }
 
-RankView::RankView(const c10::IValue& top, int rank, int world_size, std::string file)
-    : rank_(rank), world_size_(world_size), file_(std::move(file)) {
-  saved_world_ =
-      static_cast<int>(as_integer(entry_of(top, "world_size", file_), "world_size", file_));
-  if (const auto ranks = find_entry(top, "ranks")) ranks_ = as_list(*ranks, "ranks", file_);
+RankView::RankView(const SavedValue& top, int rank, int world_size)
+    : rank_(rank),
+      world_size_(world_size),
+      saved_world_(static_cast<int>(top.at("world_size").integer())),
+      file_(top.file) {
+  if (const auto ranks = top.find("ranks")) ranks_ = ranks->list();
   if (!ranks_.empty() && static_cast<int>(ranks_.size()) != saved_world_)
-    refuse("read " + file_ + ": it has the state of " + std::to_string(ranks_.size()) +
-               " ranks, of a world of " + std::to_string(saved_world_),
+    refuse(concat("read ", file_, ": it has the state of ", ranks_.size(), " ranks, of a world of ",
+                  saved_world_),
            DistError::Kind::kCorrupt);
 }
 
 PickleDict RankView::of_rank(int rank, const std::string& key, const PickleDict& of_rank_0) const {
   const auto own = rank < static_cast<int>(ranks_.size())
-                       ? find_entry(ranks_[static_cast<std::size_t>(rank)], key)
+                       ? SavedValue{ranks_[static_cast<std::size_t>(rank)], file_}.find(key)
                        : std::nullopt;
   if (!own) return of_rank_0;
   PickleDict result = of_rank_0.copy();
-  for (const auto& entry : as_dict(*own, key, file_)) {
+  for (const auto& entry : own->dict()) {
     if (entry.value().isNone())
       (void)result.erase(entry.key());
     else
@@ -168,27 +182,14 @@ PickleDict RankView::averaged_section(const std::string& key, const PickleDict& 
   std::map<std::string, std::vector<torch::Tensor>> by_name;
   for (int rank = 0; rank < saved_world_; ++rank)
     for (const auto& entry : of_rank(rank, key, of_rank_0))
-      by_name[as_text(entry.key(), key, file_)].push_back(as_tensor(entry.value(), key, file_));
+      by_name[SavedValue{entry.key(), file_, key}.text()].push_back(
+          SavedValue{entry.value(), file_, key}.tensor());
   PickleDict result = make_string_dict();
   for (auto& [name, tensors] : by_name) {
     // A rank without the tensor counts as zeros.
     while (static_cast<int>(tensors.size()) < saved_world_)
       tensors.push_back(torch::zeros_like(tensors[0]));
     result.insert(name, average(tensors));
-  }
-  return result;
-}
-
-PickleDict gradients_of(const torch::nn::Module& model) {
-  PickleDict result = make_string_dict();
-  for (const auto& item : model.named_parameters()) {
-    const torch::Tensor& gradient = item.value().grad();
-    if (!gradient.defined()) continue;
-    if (gradient.layout() != torch::kStrided)
-      refuse(
-          "save the gradient of '" + item.key() + "': it is sparse; only dense ones can be saved",
-          DistError::Kind::kUnsupported);
-    result.insert(item.key(), tensor_for_file(gradient));
   }
   return result;
 }
@@ -211,11 +212,11 @@ void load_gradients(torch::nn::Module& model, const PickleDict& gradients,
       gradient.reset();
       continue;
     }
-    const torch::Tensor saved = as_tensor(found->value(), item.key(), file);
+    const SavedValue value{found->value(), file, item.key()};
+    const torch::Tensor saved = value.tensor();
     if (saved.sizes() != parameter.sizes() || saved.dtype() != parameter.dtype())
-      refuse("restore " + file + ": the gradient of '" + item.key() + "' is " +
-             dtype_and_shape(saved) + " in the file, the parameter is " +
-             dtype_and_shape(parameter));
+      value.refuse("the gradient of '", item.key(), "' is ", dtype_and_shape(saved),
+                   " in the file, the parameter is ", dtype_and_shape(parameter));
     if (gradient.defined() && gradient.layout() == torch::kStrided)
       gradient.copy_(saved);  // it may be a view of a bucket
     else

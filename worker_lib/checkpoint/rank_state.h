@@ -46,8 +46,8 @@ PickleDict differences(const PickleDict& own, const std::vector<NamedHash>& of_r
 // RankView: a checkpoint as one rank of a world of this size sees it.
 class RankView {
  public:
-  // top: the contents of `file`.
-  RankView(const c10::IValue& top, int rank, int world_size, std::string file);
+  // top: the contents of a file.
+  RankView(const SavedValue& top, int rank, int world_size);
 
   // The world that saved has the same size: each rank gets its own state back.
   bool is_same_world() const { return saved_world_ == world_size_; }
@@ -74,9 +74,7 @@ class RankView {
 void add_named(PickleDict& section, const std::string& name, const PickleDict& entries);
 PickleDict part_named(const PickleDict& section, const std::string& name);
 
-// Returns gradients by the name of the parameter.
-PickleDict gradients_of(const torch::nn::Module& model);
-// Returns the gradients of all models of the state.
+// Returns the gradients of all models of the state, by the name of the parameter.
 PickleDict gradients_of(const TrainingState& state);
 // Gives every parameter the gradient that the dict has for it, or none. Throws kInvalidArgument
 // that names `file`.

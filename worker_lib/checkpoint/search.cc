@@ -6,7 +6,6 @@
 #include "worker_lib/checkpoint/core/shards.h"
 #include "worker_lib/group/any_rank.h"
 #include "worker_lib/serialization/checkpoint_state.h"
-#include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
 namespace {
@@ -45,7 +44,7 @@ Search search(const CheckpointDirectory& directory, std::int64_t bound) {
       result.failure = to_dist_error(data.error());
       return result;
     }
-    result.skipped.push_back("step " + std::to_string(step) + ": " + data.error().message());
+    result.skipped.push_back(concat("step ", step, ": ", data.error().message()));
   }
   return result;
 }
@@ -73,11 +72,9 @@ std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
     std::vector<RestoreCandidate> candidates;
     for (std::size_t rank = 0; rank < reports.size(); ++rank) {
       const json& report = reports[rank];
-      throw_reported(report.at("failure"),
-                     std::string(kRestoring) + ": rank " + std::to_string(rank) + ": ");
+      throw_reported(report.at("failure"), concat(kRestoring, ": rank ", rank, ": "));
       if (somebody_reads.empty() && report.at("step") >= 0)
-        somebody_reads =
-            "rank " + std::to_string(rank) + " can read " + report.at("file").get<std::string>();
+        somebody_reads = concat("rank ", rank, " can read ", report.at("file").get<std::string>());
       candidates.push_back({report.at("step"), report.at("identity")});
       // Ranks that share a directory report the same lines; each line is kept once.
       for (const std::string line : report.at("skipped"))
@@ -85,18 +82,17 @@ std::optional<LoadedCheckpoint> find_common(ProcessGroup& group,
     }
     const RestoreRound round = agree_on_step(candidates);
     if (round.done && round.step < 0 && !somebody_reads.empty())
-      refuse(
-          std::string(kRestoring) + ": the ranks have no checkpoint in common: " + somebody_reads +
-              ", rank " + std::to_string(round.rank) + " has no equal one; is " + directory.path() +
-              " one directory that all ranks see? (To start from the beginning, use an empty one.)",
-          DistError::Kind::kSystem);
+      refuse(concat(kRestoring, ": the ranks have no checkpoint in common: ", somebody_reads,
+                    ", rank ", round.rank, " has no equal one; is ", directory.path(),
+                    " one directory that all ranks see? (To start from the beginning, use an "
+                    "empty one.)"),
+             DistError::Kind::kSystem);
     if (round.done && round.step < 0) return std::nullopt;
     if (round.done) return std::move(own.found);
-    skipped.push_back(
-        "rank " + std::to_string(round.rank) +
-        (round.differs
-             ? " has another checkpoint of step " + std::to_string(round.bound + 1) + " than rank 0"
-             : " can read none that is newer than step " + std::to_string(round.bound)));
+    skipped.push_back(concat(
+        "rank ", round.rank,
+        round.differs ? concat(" has another checkpoint of step ", round.bound + 1, " than rank 0")
+                      : concat(" can read none that is newer than step ", round.bound)));
     bound = round.bound;
   }
 }

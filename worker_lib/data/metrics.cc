@@ -2,13 +2,15 @@
 
 #include <limits>
 
+#include "base/concat.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
+
 void MetricAccumulator::add(const std::string& name, double sum, double count) {
   if (!(count >= 0))
-    refuse("MetricAccumulator: '" + name + "' over " + std::to_string(count) +
-           " samples; a count is at least 0");
+    refuse(concat("MetricAccumulator: '", name, "' over ", std::to_string(count),
+                  " samples; a count is at least 0"));
   Total& total = totals_[name];
   total.sum += sum;
   total.count += count;

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 
+#include "base/concat.h"
 #include "worker_lib/data/core/shard_order.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/util/error_bridge.h"
@@ -15,13 +16,15 @@
 namespace ddprun {
 namespace {
 
-[[noreturn]] void refuse_sampler(const std::string& what) { refuse("DistributedSampler: " + what); }
+template <class... Parts>
+[[noreturn]] void refuse_sampler(const Parts&... what) {
+  refuse(concat("DistributedSampler: ", what...));
+}
 
 Shard checked_shard(std::size_t dataset_size, const DistributedSamplerOptions& options) {
   if (dataset_size == 0) refuse_sampler("the dataset has 0 samples; at least 1 is needed");
   if (options.world_size < 1 || options.rank < 0 || options.rank >= options.world_size)
-    refuse_sampler("rank " + std::to_string(options.rank) + " is not in a world of " +
-                   std::to_string(options.world_size));
+    refuse_sampler("rank ", options.rank, " is not in a world of ", options.world_size);
   return {.dataset_size = dataset_size,
           .world_size = static_cast<std::size_t>(options.world_size),
           .rank = static_cast<std::size_t>(options.rank),
@@ -37,15 +40,14 @@ Options in_group(Options options, const ProcessGroup& group) {
 
 const nlohmann::json& entry(const nlohmann::json& state, const std::string& key) {
   const auto found = state.find(key);
-  if (found == state.end()) refuse_sampler("the saved state has no '" + key + "'");
+  if (found == state.end()) refuse_sampler("the saved state has no '", key, "'");
   return *found;
 }
 
 std::size_t count(const nlohmann::json& state, const char* key) {
   const nlohmann::json& value = entry(state, key);
   if (!value.is_number_integer() || value.get<std::int64_t>() < 0)
-    refuse_sampler("the saved state has " + std::string(key) + " " + value.dump() +
-                   ", not a count");
+    refuse_sampler("the saved state has ", key, " ", value.dump(), ", not a count");
   return value.get<std::size_t>();
 }
 
@@ -132,7 +134,7 @@ DistributedSampler::DistributedSampler(std::size_t dataset_size, const ProcessGr
 void DistributedSampler::follow_group(const ProcessGroup& group) { state_->group = group.notes(); }
 
 void DistributedSampler::set_epoch(std::int64_t epoch) {
-  if (epoch < 0) refuse_sampler("epoch " + std::to_string(epoch) + " is negative");
+  if (epoch < 0) refuse_sampler("epoch ", epoch, " is negative");
   if (epoch != state_->epoch) state_->choose(epoch, 0);
   state_->note_epoch();
 }
@@ -146,8 +148,8 @@ void DistributedSampler::delivered(std::size_t samples) {
   if (!s.options.prefetched)
     refuse_sampler("delivered() is for samplers with the option 'prefetched'");
   if (samples > s.handed_out - s.reached)
-    refuse_sampler("delivered(" + std::to_string(samples) + ") after only " +
-                   std::to_string(s.handed_out - s.reached) + " more samples were handed out");
+    refuse_sampler("delivered(", samples, ") after only ", s.handed_out - s.reached,
+                   " more samples were handed out");
   s.reached += samples;
 }
 
@@ -180,9 +182,10 @@ void DistributedSampler::note_batch_size(std::size_t samples) {
 nlohmann::json DistributedSampler::state() const {
   const State& s = *state_;
   if (!s.is_in_order && s.pass == State::Pass::kOfThisEpoch && s.reached != s.requested)
-    refuse("DistributedSampler: the loader has " + std::to_string(s.requested - s.reached) +
-               " samples in progress and enforce_ordering(false): no position says which ones the "
-               "training loop has received; use enforce_ordering(true), or save between epochs",
+    refuse(concat("DistributedSampler: the loader has ", s.requested - s.reached,
+                  " samples in progress and enforce_ordering(false): no position says which ones "
+                  "the training loop has received; use enforce_ordering(true), or save between "
+                  "epochs"),
            DistError::Kind::kUnsupported);
   nlohmann::json state = s.identity;
   state["epoch"] = s.epoch;
@@ -196,7 +199,7 @@ void DistributedSampler::load_state(const nlohmann::json& saved) {
   State& s = *state_;
   for (const auto& [key, own] : s.identity.items())
     if (const nlohmann::json& value = entry(saved, key); value != own)
-      refuse_sampler("the saved state has " + key + " " + value.dump() + ", this sampler has " +
+      refuse_sampler("the saved state has ", key, " ", value.dump(), ", this sampler has ",
                      own.dump());
   const std::size_t epoch = count(saved, "epoch");
   const std::size_t world_size = count(saved, "world_size");
@@ -204,9 +207,8 @@ void DistributedSampler::load_state(const nlohmann::json& saved) {
   const std::size_t entries = s.whole.dataset_size;
   // The last samples of an epoch may be its first ones again, at most once for each rank.
   if (position >= entries + std::max<std::size_t>(world_size, 1))
-    refuse_sampler("the saved state has position " + std::to_string(position) + "; a world of " +
-                   std::to_string(world_size) + " deals " + std::to_string(entries) +
-                   " samples, and some again to fill up");
+    refuse_sampler("the saved state has position ", position, "; a world of ", world_size,
+                   " deals ", entries, " samples, and some again to fill up");
   if (s.batch_size == 0 && saved.contains("batch_size"))  // else restore() has added a remark
     s.saved_global_batch = count(saved, "batch_size") * world_size;
   const bool is_other_world = world_size != s.whole.world_size;
@@ -272,29 +274,31 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
 
 namespace {
 
+template <class... Parts>
+[[noreturn]] void refuse_weights(const Parts&... what) {
+  refuse(concat("DistributedWeightedSampler: ", what...));
+}
+
 torch::Tensor checked_weights(const std::vector<double>& weights, std::size_t samples,
                               bool replacement) {
-  constexpr const char* kName = "DistributedWeightedSampler: ";
   constexpr std::size_t kMostWeights = std::size_t{1} << 24;  // the limit of torch::multinomial
   if (weights.size() > kMostWeights)
-    refuse(kName + std::to_string(weights.size()) + " weights; at most 2^24 are possible");
+    refuse_weights(weights.size(), " weights; at most 2^24 are possible");
   double sum = 0;
   std::size_t possible = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     if (!std::isfinite(weights[i]) || weights[i] < 0)
-      refuse(kName + ("weight " + std::to_string(i)) + " is " + std::to_string(weights[i]) +
-             "; weights are finite and at least 0");
+      refuse_weights("weight ", i, " is ", std::to_string(weights[i]),
+                     "; weights are finite and at least 0");
     possible += weights[i] > 0;
     sum += weights[i];
   }
-  if (!std::isfinite(sum))
-    refuse(std::string(kName) + "the weights add up to more than a double holds");
-  if (possible == 0) refuse(std::string(kName) + "no weight is above 0");
-  if (samples == 0) refuse(std::string(kName) + "an epoch of 0 samples; at least 1 is needed");
+  if (!std::isfinite(sum)) refuse_weights("the weights add up to more than a double holds");
+  if (possible == 0) refuse_weights("no weight is above 0");
+  if (samples == 0) refuse_weights("an epoch of 0 samples; at least 1 is needed");
   if (!replacement && samples > possible)
-    refuse(kName + ("an epoch of " + std::to_string(samples)) +
-           " samples without replacement from " + std::to_string(possible) +
-           " whose weights are above 0");
+    refuse_weights("an epoch of ", samples, " samples without replacement from ", possible,
+                   " whose weights are above 0");
   return torch::tensor(weights, torch::kFloat64);
 }
 
@@ -385,8 +389,7 @@ DistributedEvalSampler::DistributedEvalSampler(std::size_t dataset_size, int ran
       world_size_(static_cast<std::size_t>(world_size)),
       next_(rank_) {
   if (world_size < 1 || rank < 0 || rank >= world_size)
-    refuse("DistributedEvalSampler: rank " + std::to_string(rank) + " is not in a world of " +
-           std::to_string(world_size));
+    refuse(concat("DistributedEvalSampler: rank ", rank, " is not in a world of ", world_size));
 }
 
 std::size_t DistributedEvalSampler::size() const {
@@ -424,20 +427,19 @@ void DistributedEvalSampler::load(torch::serialize::InputArchive& archive) {
     for (const auto& [name, own] :
          {std::pair{"dataset_size", dataset_size_}, {"rank", rank_}, {"world_size", world_size_}})
       if (saved(name) != own)
-        refuse("DistributedEvalSampler: the saved state has " + std::string(name) + " " +
-               std::to_string(saved(name)) + ", this sampler has " + std::to_string(own));
+        refuse(concat("DistributedEvalSampler: the saved state has ", name, " ", saved(name),
+                      ", this sampler has ", own));
     next_ = saved("next");
   });
 }
 
 std::size_t per_rank(std::size_t batch_size, int world_size) {
   const auto ranks = static_cast<std::size_t>(std::max(world_size, 1));
-  if (world_size < 1) refuse("per_rank: a world of " + std::to_string(world_size) + " ranks");
+  if (world_size < 1) refuse(concat("per_rank: a world of ", world_size, " ranks"));
   if (batch_size == 0 || batch_size % ranks != 0)
-    refuse("per_rank: a batch of " + std::to_string(batch_size) + " does not divide among " +
-           std::to_string(ranks) + " ranks; " +
-           (batch_size > ranks ? std::to_string(batch_size / ranks * ranks) + " and " : "") +
-           std::to_string((batch_size / ranks + 1) * ranks) + " do");
+    refuse(concat("per_rank: a batch of ", batch_size, " does not divide among ", ranks, " ranks; ",
+                  batch_size > ranks ? concat(batch_size / ranks * ranks, " and ") : "",
+                  (batch_size / ranks + 1) * ranks, " do"));
   return batch_size / ranks;
 }
 

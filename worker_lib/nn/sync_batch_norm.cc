@@ -5,12 +5,12 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
 #include <map>
-#include <numeric>
 #include <span>
 
+#include "base/concat.h"
+#include "base/joined.h"
 #include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/late_checks.h"
 #include "worker_lib/group/notes.h"
@@ -142,10 +142,10 @@ bool agree_on_exchange(const std::string& doing, std::span<const Recorded> of_ra
   const auto something =
       std::ranges::find_if(of_ranks, [](Recorded r) { return r != Recorded::kNothing; });
   if (nothing != of_ranks.end() && something != of_ranks.end())
-    refuse(doing + ": rank " + std::to_string(nothing - of_ranks.begin()) +
-           " records no gradients, rank " + std::to_string(something - of_ranks.begin()) +
-           " does; its backward pass would wait for a rank that has none. Use grad mode on all "
-           "ranks or on none");
+    refuse(concat(doing, ": rank ", nothing - of_ranks.begin(), " records no gradients, rank ",
+                  something - of_ranks.begin(),
+                  " does; its backward pass would wait for a rank that has none. Use grad mode on "
+                  "all ranks or on none"));
   return std::ranges::find(of_ranks, Recorded::kInput) != of_ranks.end();
 }
 
@@ -185,8 +185,8 @@ bool expect_sound(const std::string& doing, const Tensor& numbers, const Work& w
       refuse_unexchanged(doing);
   }
   if (count < 2)
-    refuse(doing + ": the batches of all ranks have " + std::to_string(static_cast<int>(count)) +
-           " values for each channel, training needs at least 2");
+    refuse(concat(doing, ": the batches of all ranks have ", static_cast<int>(count),
+                  " values for each channel, training needs at least 2"));
   return agree_on_exchange(doing, recorded);
 }
 
@@ -261,10 +261,11 @@ c10::intrusive_ptr<Normalization> normalization_on_device(const std::string& doi
 void expect_normalizable(const std::string& doing, const Tensor& input,
                          const detail::BatchNormParts& parts) {
   if (!input.is_floating_point())
-    refuse(doing + ": the input is " + dtype_and_shape(input) + "; it must be floating-point");
+    refuse(concat(doing, ": the input is ", dtype_and_shape(input), "; it must be floating-point"));
   if (input.size(1) != parts.options.num_features() || input.size(1) == 0)
-    refuse(doing + ": the input is " + dtype_and_shape(input) + "; its second dimension must be " +
-           std::to_string(std::max<std::int64_t>(1, parts.options.num_features())) + " channels");
+    refuse(concat(doing, ": the input is ", dtype_and_shape(input),
+                  "; its second dimension must be ",
+                  std::max<std::int64_t>(1, parts.options.num_features()), " channels"));
 }
 
 // --- conversion ---
@@ -367,9 +368,8 @@ Tensor sync_batch_norm(const Tensor& input, const BatchNormParts& parts) {
 void expect_dimensions(std::size_t d, const Tensor& input) {
   const auto given = static_cast<std::size_t>(input.dim());
   if (given == d + 2 || (d == 1 && given == 2)) return;
-  refuse("forward of SyncBatchNorm" + std::to_string(d) + "d: the input is " +
-         dtype_and_shape(input) + "; it must have " + (d == 1 ? "2 or 3" : std::to_string(d + 2)) +
-         " dimensions");
+  refuse(concat("forward of SyncBatchNorm", d, "d: the input is ", dtype_and_shape(input),
+                "; it must have ", d == 1 ? "2 or 3" : std::to_string(d + 2), " dimensions"));
 }
 
 }  // namespace detail
@@ -377,18 +377,15 @@ void expect_dimensions(std::size_t d, const Tensor& input) {
 std::size_t convert_sync_batchnorm(torch::nn::Module& module, ProcessGroup& group) {
   const std::string doing = "convert to SyncBatchNorm: ";
   if (is_batch_norm(module))
-    refuse(
-        doing + "the module is a " + module.name() + " itself; declare it as ddprun::SyncBatchNorm",
-        DistError::Kind::kUnsupported);
+    refuse(concat(doing, "the module is a ", module.name(),
+                  " itself; declare it as ddprun::SyncBatchNorm"),
+           DistError::Kind::kUnsupported);
   std::vector<std::string> stuck;
   find_stuck(module, "", stuck);
   if (!stuck.empty())
-    refuse(doing +
-               std::accumulate(
-                   stuck.begin() + 1, stuck.end(), stuck.front(),
-                   [](const std::string& a, const std::string& b) { return a + ", " + b; }) +
-               " would keep calling the old layer: only those in a Sequential can be replaced; "
-               "declare these as ddprun::SyncBatchNorm",
+    refuse(concat(doing, joined(stuck),
+                  " would keep calling the old layer: only those in a Sequential can be replaced; "
+                  "declare these as ddprun::SyncBatchNorm"),
            DistError::Kind::kUnsupported);
   Converted converted;
   return replace_below(module, group, converted);

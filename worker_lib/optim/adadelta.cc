@@ -3,6 +3,7 @@
 #include <torch/optim/serialize.h>
 #include <torch/types.h>
 
+#include "base/concat.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
@@ -13,8 +14,7 @@ using torch::optim::OptimizerParamGroup;
 
 void expect_range(const char* option, double value, double low, double high, const char* range) {
   if (!(value >= low && value <= high))
-    refuse(std::string("Adadelta: '") + option + "' is " + std::to_string(value) + ", it must be " +
-           range);
+    refuse(concat("Adadelta: '", option, "' is ", std::to_string(value), ", it must be ", range));
 }
 
 void expect_in_range(const AdadeltaOptions& options) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/concat.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
@@ -27,11 +28,11 @@ torch::Tensor clip_grad_norm_(const std::vector<torch::Tensor>& parameters, doub
                               double norm_type, bool error_if_nonfinite) {
   return with_dist_errors(kClipping, [&] {
     if (!(max_norm >= 0))
-      refuse(std::string(kClipping) + ": max_norm is " + std::to_string(max_norm) +
-             ", at least 0 is needed");
+      refuse(
+          concat(kClipping, ": max_norm is ", std::to_string(max_norm), ", at least 0 is needed"));
     if (!(norm_type > 0))
-      refuse(std::string(kClipping) + ": norm_type is " + std::to_string(norm_type) +
-             ", a number above 0 or infinity is needed");
+      refuse(concat(kClipping, ": norm_type is ", std::to_string(norm_type),
+                    ", a number above 0 or infinity is needed"));
     const torch::NoGradGuard no_grad;
     std::vector<torch::Tensor> gradients, norms;
     for (const torch::Tensor& parameter : parameters)
@@ -47,8 +48,8 @@ torch::Tensor clip_grad_norm_(const std::vector<torch::Tensor>& parameters, doub
     for (torch::Tensor& norm : norms) norm = norm.to(options);
     const torch::Tensor total = torch::linalg_vector_norm(torch::stack(norms), norm_type);
     if (error_if_nonfinite && !std::isfinite(total.item<double>()))
-      refuse(std::string(kClipping) + ": the norm of the gradients is " +
-                 std::to_string(total.item<double>()),
+      refuse(concat(kClipping, ": the norm of the gradients is ",
+                    std::to_string(total.item<double>())),
              DistError::Kind::kCorrupt);
     const torch::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
     for (torch::Tensor& gradient : gradients) {

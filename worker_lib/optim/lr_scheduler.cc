@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
 #include "worker_lib/optim/core/lr_formulas.h"
 #include "worker_lib/util/error_bridge.h"
 
@@ -17,17 +18,13 @@ std::vector<double> rates_of(const Optimizer& optimizer) {
   return rates;
 }
 
-void set_rates(Optimizer& optimizer, const std::vector<double>& rates) {
-  auto& groups = optimizer.param_groups();
-  for (std::size_t i = 0; i < groups.size(); ++i) groups[i].options().set_lr(rates[i]);
-}
-
 // Replaces each group's rate by change(rate, index of the group). Returns the new rates.
 template <class Change>
 std::vector<double> change_rates(Optimizer& optimizer, Change change) {
-  std::vector<double> rates = rates_of(optimizer);
-  for (std::size_t i = 0; i < rates.size(); ++i) rates[i] = change(rates[i], i);
-  set_rates(optimizer, rates);
+  for (std::size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    auto& options = optimizer.param_groups()[i].options();
+    options.set_lr(change(options.get_lr(), i));
+  }
   return rates_of(optimizer);
 }
 
@@ -38,8 +35,8 @@ void expect_no_fault(const std::string& name, const std::string& fault) {
 void expect_groups(const std::string& doing, std::size_t expected, const Optimizer& optimizer) {
   const std::size_t groups = optimizer.param_groups().size();
   if (groups != expected)
-    refuse(doing + ": it is for " + std::to_string(expected) +
-           " parameter groups, the optimizer has " + std::to_string(groups));
+    refuse(
+        concat(doing, ": it is for ", expected, " parameter groups, the optimizer has ", groups));
 }
 
 // Reader: reads a saved state; its errors name what is missing or wrong.
@@ -53,7 +50,7 @@ class Reader {
     try {
       return at(key).get<T>();
     } catch (const json::exception&) {
-      refuse(doing_ + ": '" + key + "' is " + at(key).dump());
+      refuse("'", key, "' is ", at(key).dump());
     }
   }
   // Returns one rate for each group of the optimizer.
@@ -64,11 +61,14 @@ class Reader {
   }
   const json& at(const char* key) const {
     if (!state_.is_object() || !state_.contains(key))
-      refuse(doing_ + ": it has no '" + key + "'; is it that of another class?");
+      refuse("it has no '", key, "'; is it that of another class?");
     return state_.at(key);
   }
   void expect_no_fault(const std::string& fault) const { ddprun::expect_no_fault(doing_, fault); }
-  const std::string& doing() const { return doing_; }
+  template <class... Parts>
+  [[noreturn]] void refuse(const Parts&... why) const {
+    ddprun::refuse(concat(doing_, ": ", why...));
+  }
 
  private:
   const json& state_;
@@ -171,9 +171,8 @@ struct LRScheduler::Impl {
     const Reader from(state, "SequentialLR");
     const json& schedules = from.at("_schedulers");
     if (!schedules.is_array() || schedules.size() != parts.size())
-      refuse(from.doing() + ": it has " +
-             (schedules.is_array() ? std::to_string(schedules.size()) : "no list of") +
-             " schedules, this one " + std::to_string(parts.size()));
+      from.refuse("it has ", schedules.is_array() ? std::to_string(schedules.size()) : "no list of",
+                  " schedules, this one ", parts.size());
     for (std::size_t i = 0; i < parts.size(); ++i) load_part(parts[i], schedules[i]);
     SequentialLR rules{.schedules = {},
                        .milestones = from.get<std::vector<std::int64_t>>("_milestones")};
@@ -199,7 +198,7 @@ LRScheduler::LRScheduler(Optimizer& optimizer, const SequentialLR& rules)
   // the first begins. The state shows the others as constructed until they begin.
   for (const LRRule& rule : rules.schedules)
     impl_->begin(impl_->parts.emplace_back(Impl::Part{.rule = rule, .last_epoch = -1}));
-  set_rates(optimizer, impl_->base_lrs);
+  (void)change_rates(optimizer, [&](double, std::size_t i) { return impl_->base_lrs[i]; });
   impl_->parts[0].last_epoch = 0;
   impl_->begin(impl_->parts[0]);
   impl_->last_lr = rates_of(optimizer);
@@ -271,12 +270,25 @@ struct ReduceLROnPlateau::Impl {
   std::int64_t last_epoch = 0;
   std::vector<double> last_lr = {};
 
+  // The fields that are plain numbers in Python, once for both directions.
+  template <class Visit>
+  void visit_numbers(Visit visit) {
+    visit("factor", options.factor);
+    visit("patience", options.patience);
+    visit("cooldown", options.cooldown);
+    visit("threshold", options.threshold);
+    visit("eps", options.eps);
+    visit("cooldown_counter", watch.cooldown_counter);
+    visit("num_bad_epochs", watch.num_bad_epochs);
+    visit("last_epoch", last_epoch);
+  }
+
   void expect_min_lrs(const std::string& doing) {
     const std::size_t groups = optimizer.param_groups().size();
     if (has_one_min_lr) options.min_lr.resize(groups, options.min_lr.front());
     if (options.min_lr.size() != groups)
-      refuse(doing + ": 'min_lr' has " + std::to_string(options.min_lr.size()) +
-             " rates, the optimizer has " + std::to_string(groups) + " parameter groups");
+      refuse(concat(doing, ": 'min_lr' has ", options.min_lr.size(), " rates, the optimizer has ",
+                    groups, " parameter groups"));
   }
 };
 
@@ -304,23 +316,17 @@ std::vector<double> ReduceLROnPlateau::last_lr() const { return impl_->last_lr; 
 std::string ReduceLROnPlateau::class_name() const { return kPlateau; }
 
 json ReduceLROnPlateau::state() const {
-  const Impl& i = *impl_;
-  return {{"factor", i.options.factor},
-          {"default_min_lr", i.has_one_min_lr ? json(i.options.min_lr.front()) : json()},
-          {"min_lrs", i.options.min_lr},
-          {"patience", i.options.patience},
-          {"cooldown", i.options.cooldown},
-          {"eps", i.options.eps},
-          {"last_epoch", i.last_epoch},
-          {"_last_lr", i.last_lr},
-          {"mode_worse", worst_of(i.options)},
-          {"mode", i.options.mode == Plateau::Mode::kMin ? "min" : "max"},
-          {"threshold", i.options.threshold},
-          {"threshold_mode",
-           i.options.threshold_mode == Plateau::ThresholdMode::kRelative ? "rel" : "abs"},
-          {"best", i.watch.best},
-          {"cooldown_counter", i.watch.cooldown_counter},
-          {"num_bad_epochs", i.watch.num_bad_epochs}};
+  Impl& i = *impl_;
+  json state{{"default_min_lr", i.has_one_min_lr ? json(i.options.min_lr.front()) : json()},
+             {"min_lrs", i.options.min_lr},
+             {"_last_lr", i.last_lr},
+             {"mode_worse", worst_of(i.options)},
+             {"mode", i.options.mode == Plateau::Mode::kMin ? "min" : "max"},
+             {"threshold_mode",
+              i.options.threshold_mode == Plateau::ThresholdMode::kRelative ? "rel" : "abs"},
+             {"best", i.watch.best}};
+  i.visit_numbers([&](const char* key, const auto& value) { state[key] = value; });
+  return state;
 }
 
 void ReduceLROnPlateau::load_state(const json& state) {
@@ -328,8 +334,7 @@ void ReduceLROnPlateau::load_state(const json& state) {
   const auto one_of = [&](const char* key, const char* first, const char* second) {
     const auto word = from.get<std::string>(key);
     if (word != first && word != second)
-      refuse(from.doing() + ": '" + key + "' is '" + word + "', it must be '" + first + "' or '" +
-             second + "'");
+      from.refuse("'", key, "' is '", word, "', it must be '", first, "' or '", second, "'");
     return word == first;
   };
   auto loaded = std::make_unique<Impl>(*impl_);
@@ -338,19 +343,12 @@ void ReduceLROnPlateau::load_state(const json& state) {
   options.threshold_mode = one_of("threshold_mode", "rel", "abs")
                                ? Plateau::ThresholdMode::kRelative
                                : Plateau::ThresholdMode::kAbsolute;
-  options.factor = from.get<double>("factor");
-  options.patience = from.get<std::int64_t>("patience");
-  options.cooldown = from.get<std::int64_t>("cooldown");
-  options.threshold = from.get<double>("threshold");
-  options.eps = from.get<double>("eps");
+  loaded->visit_numbers([&]<class T>(const char* key, T& value) { value = from.get<T>(key); });
   options.min_lr = from.rates("min_lrs", loaded->optimizer);
   from.expect_no_fault(fault_of(options));
   loaded->has_one_min_lr = !from.at("default_min_lr").is_null();
   // JSON text has no infinite numbers. In such a state "nothing yet" is null.
   loaded->watch.best = from.at("best").is_null() ? worst_of(options) : from.get<double>("best");
-  loaded->watch.cooldown_counter = from.get<std::int64_t>("cooldown_counter");
-  loaded->watch.num_bad_epochs = from.get<std::int64_t>("num_bad_epochs");
-  loaded->last_epoch = from.get<std::int64_t>("last_epoch");
   loaded->last_lr = from.rates("_last_lr", loaded->optimizer);
   impl_ = std::move(loaded);
 }

@@ -3,6 +3,8 @@
 #include <torch/types.h>
 
 #include "base/assert.h"
+#include "base/concat.h"
+#include "worker_lib/group/tensor_facts.h"
 #include "worker_lib/optim/core/shard_owners.h"
 #include "worker_lib/util/error_bridge.h"
 
@@ -17,9 +19,8 @@ std::vector<torch::Tensor> parameters_of(const torch::optim::Optimizer& optimize
 }
 
 std::string describe(const torch::Tensor& parameter) {
-  std::ostringstream text;
-  text << parameter.dtype() << " " << parameter.sizes() << " with strides " << parameter.strides();
-  return text.str();
+  return concat(text_of(parameter.dtype()), " ", text_of(parameter.sizes()), " with strides ",
+                text_of(parameter.strides()));
 }
 
 // Returns one line for each parameter.
@@ -27,7 +28,7 @@ std::vector<std::string> describe(const torch::optim::Optimizer& optimizer) {
   std::vector<std::string> lines;
   for (std::size_t g = 0; g < optimizer.param_groups().size(); ++g)
     for (const torch::Tensor& parameter : optimizer.param_groups()[g].params())
-      lines.push_back("group " + std::to_string(g) + ": " + describe(parameter));
+      lines.push_back(concat("group ", g, ": ", describe(parameter)));
   return lines;
 }
 
@@ -38,9 +39,8 @@ void expect_equal(const std::vector<std::string>& own, const std::vector<std::st
     const std::string& mine = i < own.size() ? own[i] : kNone;
     const std::string& other = i < theirs.size() ? theirs[i] : kNone;
     if (mine != other)
-      refuse("ZeroRedundancyOptimizer: the ranks' parameters differ: parameter " +
-             std::to_string(i) + " is '" + mine + "' here and '" + other + "' on rank " +
-             std::to_string(rank));
+      refuse(concat("ZeroRedundancyOptimizer: the ranks' parameters differ: parameter ", i, " is '",
+                    mine, "' here and '", other, "' on rank ", rank));
   }
 }
 
@@ -147,8 +147,7 @@ int ZeroShards::owner_of(std::size_t index) const {
 void ZeroShards::refuse_archive() {
   refuse(
       "torch::save() and torch::load() of a ZeroRedundancyOptimizer: each rank has its share of "
-      "the "
-      "state only; CheckpointManager saves and restores all of it",
+      "the state only; CheckpointManager saves and restores all of it",
       DistError::Kind::kUnsupported);
 }
 

@@ -23,8 +23,6 @@ ssize_t write_file(int fd, const void* data, std::size_t bytes) {
   return file_calls().write(fd, data, bytes);
 }
 
-std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
-
 }  // namespace
 
 AtomicFile::Buffer AtomicFile::make_buffer() {
@@ -130,7 +128,8 @@ Result<WrittenFile> AtomicFile::commit() {
   if (!failure_ && file_calls().rename(temporary_.c_str(), path_.c_str()) != 0) fail(errno);
   if (failure_) return *failure_;
   committed_ = true;
-  return WrittenFile{.name = name_of(path_), .bytes = bytes_, .sha256 = digest_.hex()};
+  return WrittenFile{
+      .name = path_.substr(path_.rfind('/') + 1), .bytes = bytes_, .sha256 = digest_.hex()};
 }
 
 }  // namespace ddprun

@@ -9,28 +9,26 @@
 #include <cstring>
 #include <limits>
 #include <set>
+#include <span>
 
-#include "ddprun/error.h"
+#include "base/joined.h"
 #include "worker_lib/group/tensor_facts.h"
-#include "worker_lib/serialization/core/crc32.h"
-#include "worker_lib/serialization/core/zip_writer.h"
-#include "worker_lib/util/error_bridge.h"
 #include "worker_lib/util/sha256.h"
 
 namespace ddprun {
 namespace {
 
 constexpr int kMaxJsonDepth = 64;
-constexpr std::size_t kPieceBytes = 256 << 10;  // stays in a core's cache between CRC and copy
 
-[[noreturn]] void corrupt(const std::string& file, const std::string& what) {
-  refuse("read " + file + ": " + what, DistError::Kind::kCorrupt);
+template <class... Parts>
+[[noreturn]] void corrupt(const std::string& file, const Parts&... what) {
+  refuse(concat("read ", file, ": ", what...), DistError::Kind::kCorrupt);
 }
 
 c10::IValue from_json(const nlohmann::json& value, int depth) {
   using Type = nlohmann::json::value_t;
   if (depth > kMaxJsonDepth)
-    refuse("save a JSON value: it is nested deeper than " + std::to_string(kMaxJsonDepth));
+    refuse(concat("save a JSON value: it is nested deeper than ", kMaxJsonDepth));
   switch (value.type()) {
     case Type::null: return {};
     case Type::boolean: return value.get<bool>();
@@ -87,57 +85,59 @@ constexpr std::array kDtypes = std::to_array<DtypeName>({
 
 // Converts a tree of the archive to LibTorch's values. PickleTree guarantees its depth and size.
 struct Conversion {
+  using enum PickleKind;
   const StateArchive& archive;
   ArchiveTensors& tensors;
   const std::string& file;
 
-  [[noreturn]] void cannot_hold(const std::string& what) const {
-    refuse("read " + file + ": " + what + " is not supported here", DistError::Kind::kUnsupported);
+  template <class... Parts>
+  [[noreturn]] void cannot_hold(const Parts&... what) const {
+    refuse(concat("read ", file, ": ", what..., " is not supported here"),
+           DistError::Kind::kUnsupported);
   }
 
   c10::IValue key(const PickleNode& node) const {
     switch (node.kind) {
-      case PickleKind::kBool:
-      case PickleKind::kInteger:
-      case PickleKind::kDouble:
-      case PickleKind::kString: return value(node);
-      default: cannot_hold("a key that is " + std::string(to_text(node.kind)));
+      case kBool:
+      case kInteger:
+      case kDouble:
+      case kString: return value(node);
+      default: cannot_hold("a key that is ", to_text(node.kind));
     }
   }
 
   c10::IValue value(const PickleNode& node) const {
     const PickleTree& tree = archive.tree;
     switch (node.kind) {
-      case PickleKind::kNone: return {};
-      case PickleKind::kBool: return node.integer != 0;
-      case PickleKind::kInteger: return node.integer;
-      case PickleKind::kDouble: return node.real;
-      case PickleKind::kString:
-      case PickleKind::kDtype:
-      case PickleKind::kDevice: return node.text;
-      case PickleKind::kTensor:
-        return tensors.make(tree.tensors[static_cast<std::size_t>(node.integer)]);
-      case PickleKind::kList: {
+      case kNone: return {};
+      case kBool: return node.integer != 0;
+      case kInteger: return node.integer;
+      case kDouble: return node.real;
+      case kString:
+      case kDtype:
+      case kDevice: return node.text;
+      case kTensor: return tensors.make(tree.tensors[static_cast<std::size_t>(node.integer)]);
+      case kList: {
         auto list = make_list();
         for (const PickleNodeId item : node.items) list.push_back(value(tree[item]));
         return list;
       }
-      case PickleKind::kTuple: {
+      case kTuple: {
         std::vector<c10::IValue> items;
         for (const PickleNodeId item : node.items) items.push_back(value(tree[item]));
         return c10::ivalue::Tuple::create(std::move(items));
       }
-      case PickleKind::kDict: {
+      case kDict: {
         PickleDict dict(c10::AnyType::get(), c10::AnyType::get());
         for (const PickleEntry& entry : entries_of(node))
           dict.insert(key(tree[entry.key]), value(tree[entry.value]));
         return dict;
       }
-      case PickleKind::kBigInteger:
-      case PickleKind::kBytes:
-      case PickleKind::kSet: break;
+      case kBigInteger:
+      case kBytes:
+      case kSet: break;
     }
-    cannot_hold(std::string(to_text(node.kind)));
+    cannot_hold(to_text(node.kind));
   }
 };
 
@@ -153,42 +153,30 @@ PickleDict make_string_dict() { return PickleDict(c10::StringType::get(), c10::A
 PickleDict make_int_dict() { return PickleDict(c10::IntType::get(), c10::AnyType::get()); }
 c10::impl::GenericList make_list() { return c10::impl::GenericList(c10::AnyType::get()); }
 
-void write_pickle(const c10::IValue& top, const WritePiece& write) {
+void write_pickle(const c10::IValue& top, const WriteBytes& write) {
   std::string pickled;
   torch::jit::Pickler pickler([&](const char* data, size_t size) { pickled.append(data, size); },
                               nullptr, nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
   pickler.protocol();
   pickler.pushIValue(top);
   pickler.stop();
-  ZipWriter zip;
-  const auto frame = [&](const std::string& text) { write(text.data(), text.size()); };
-  const auto record = [&](const std::string& name, std::string_view bytes) {
-    frame(zip.begin("archive/" + name, bytes.size()));
-    std::uint32_t crc = 0;
-    while (!bytes.empty()) {
-      const std::string_view piece = bytes.substr(0, kPieceBytes);
-      crc = crc32(piece, crc);  // brings it into the cache
-      write(piece.data(), piece.size());
-      bytes.remove_prefix(piece.size());
-    }
-    frame(zip.end(crc));
-  };
-  record("data.pkl", pickled);
-  record("byteorder", "little");
+  ZipWriter zip(write);
+  zip.add("archive/data.pkl", pickled);
+  zip.add("archive/byteorder", "little");
   int index = 0;
   for (const at::Tensor& tensor : pickler.tensorData()) {
     const c10::Storage& storage = tensor.storage();
-    record("data/" + std::to_string(index++),
-           {static_cast<const char*>(storage.data()), storage.nbytes()});
+    zip.add(concat("archive/data/", index++),
+            {static_cast<const char*>(storage.data()), storage.nbytes()});
   }
-  record("version", "3\n");  // of the format; PyTorch requires it
-  frame(zip.finish());
+  zip.add("archive/version", "3\n");  // of the format; PyTorch requires it
+  zip.finish();
 }
 
 torch::Tensor ArchiveTensors::make(const PickleTensor& tensor) {
   const auto known = std::ranges::find(kDtypes, tensor.dtype.name, &DtypeName::name);
   if (known == kDtypes.end())
-    refuse("a tensor of dtype " + std::string(tensor.dtype.name) + ", which is not supported",
+    refuse(concat("a tensor of dtype ", tensor.dtype.name, ", which is not supported"),
            DistError::Kind::kUnsupported);
   const std::string_view bytes = archive_.storages.at(tensor.storage.key);
   c10::Storage& storage = storages_[tensor.storage.key];
@@ -213,18 +201,51 @@ c10::IValue read_pickle(std::string_view bytes, const std::string& file, RecordC
   return to_ivalue(archive, archive.tree[archive.tree.top], tensors, file);
 }
 
-std::optional<c10::IValue> find_entry(const c10::IValue& dict, const std::string& key) {
-  if (!dict.isGenericDict()) return std::nullopt;
-  const auto entries = dict.toGenericDict();
+std::optional<SavedValue> SavedValue::find(const std::string& key) const {
+  if (!value.isGenericDict()) return std::nullopt;
+  const auto entries = value.toGenericDict();
   const auto found = entries.find(key);
-  return found == entries.end() ? std::nullopt : std::optional(found->value());
+  if (found == entries.end()) return std::nullopt;
+  return SavedValue{found->value(), file, key};
 }
 
-c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std::string& file) {
-  if (!dict.isGenericDict()) corrupt(file, "a dict was expected around '" + key + "'");
-  if (const auto found = find_entry(dict, key)) return *found;
-  corrupt(file, "it has no '" + key + "'");
+SavedValue SavedValue::at(const std::string& key) const {
+  if (!value.isGenericDict()) corrupt(file, "a dict was expected around '", key, "'");
+  if (const auto found = find(key)) return *found;
+  corrupt(file, "it has no '", key, "'");
 }
+
+void SavedValue::expect(bool is_right, const char* expected) const {
+  if (!is_right)
+    corrupt(file, "'", name, "' is a ", value.tagKind(), ", ", expected, " was expected");
+}
+
+std::int64_t SavedValue::integer() const {
+  expect(value.isInt(), "an integer");
+  return value.toInt();
+}
+
+std::string SavedValue::text() const {
+  expect(value.isString(), "text");
+  return value.toStringRef();
+}
+
+PickleDict SavedValue::dict() const {
+  expect(value.isGenericDict(), "a dict");
+  return value.toGenericDict();
+}
+
+std::vector<c10::IValue> SavedValue::list() const {
+  expect(value.isList(), "a list");
+  return value.toListRef().vec();
+}
+
+torch::Tensor SavedValue::tensor() const {
+  expect(value.isTensor(), "a tensor");
+  return value.toTensor();
+}
+
+nlohmann::json SavedValue::json() const { return to_json(value, file); }
 
 c10::IValue from_json(const nlohmann::json& value) {
   try {
@@ -246,50 +267,13 @@ nlohmann::json to_json(const c10::IValue& value, const std::string& what) {
     for (const c10::IValue& element : value.toListRef()) array.push_back(to_json(element, what));
     return array;
   }
-  if (!value.isGenericDict())
-    refuse("read " + what + ": it holds a " + value.tagKind(), DistError::Kind::kCorrupt);
+  if (!value.isGenericDict()) corrupt(what, "it holds a ", value.tagKind());
   auto object = nlohmann::json::object();
   for (const auto& entry : value.toGenericDict()) {
-    if (!entry.key().isString())
-      refuse("read " + what + ": a key is a " + entry.key().tagKind() + ", not text",
-             DistError::Kind::kCorrupt);
+    if (!entry.key().isString()) corrupt(what, "a key is a ", entry.key().tagKind(), ", not text");
     object[entry.key().toStringRef()] = to_json(entry.value(), what);
   }
   return object;
-}
-
-void expect_type(bool is_right, const c10::IValue& value, const std::string& what,
-                 const char* expected, const std::string& file) {
-  if (!is_right)
-    corrupt(file, "'" + what + "' is a " + value.tagKind() + ", " + expected + " was expected");
-}
-
-std::int64_t as_integer(const c10::IValue& value, const std::string& what,
-                        const std::string& file) {
-  expect_type(value.isInt(), value, what, "an integer", file);
-  return value.toInt();
-}
-
-std::string as_text(const c10::IValue& value, const std::string& what, const std::string& file) {
-  expect_type(value.isString(), value, what, "text", file);
-  return value.toStringRef();
-}
-
-PickleDict as_dict(const c10::IValue& value, const std::string& what, const std::string& file) {
-  expect_type(value.isGenericDict(), value, what, "a dict", file);
-  return value.toGenericDict();
-}
-
-std::vector<c10::IValue> as_list(const c10::IValue& value, const std::string& what,
-                                 const std::string& file) {
-  expect_type(value.isList(), value, what, "a list", file);
-  return value.toListRef().vec();
-}
-
-torch::Tensor as_tensor(const c10::IValue& value, const std::string& what,
-                        const std::string& file) {
-  expect_type(value.isTensor(), value, what, "a tensor", file);
-  return value.toTensor();
 }
 
 namespace {
@@ -298,10 +282,10 @@ namespace {
 // its children.
 void add_tensors_of(const torch::nn::Module& module, const std::string& prefix,
                     std::vector<std::pair<std::string, torch::Tensor>>& result) {
-  for (const auto& item : module.named_parameters(/*recurse=*/false))
-    if (item.value().defined()) result.emplace_back(prefix + item.key(), item.value());
-  for (const auto& item : module.named_buffers(/*recurse=*/false))
-    if (item.value().defined()) result.emplace_back(prefix + item.key(), item.value());
+  for (const StateDict& own :
+       {module.named_parameters(/*recurse=*/false), module.named_buffers(/*recurse=*/false)})
+    for (const auto& item : own)
+      if (item.value().defined()) result.emplace_back(prefix + item.key(), item.value());
   for (const auto& item : module.named_children())
     add_tensors_of(*item.value(), prefix + item.key() + ".", result);
 }
@@ -317,10 +301,8 @@ std::vector<std::pair<std::string, torch::Tensor>> tensors_of(const torch::nn::M
 std::string model_hash(const torch::nn::Module& module) {
   std::set<std::string> lines;  // the order does not matter
   for (const auto& [name, tensor] : tensors_of(module))
-    lines.insert(name + " " + dtype_and_shape(tensor) + "\n");
-  std::string text;
-  for (const std::string& line : lines) text += line;
-  return sha256_hex(text).substr(0, 16);
+    lines.insert(concat(name, " ", dtype_and_shape(tensor), "\n"));
+  return sha256_hex(joined(lines, "")).substr(0, 16);
 }
 
 torch::Tensor tensor_for_file(const torch::Tensor& tensor) {
@@ -348,11 +330,9 @@ namespace {
 // Returns "'a', 'b' and 3 more".
 std::string text_of(const std::vector<std::string>& names) {
   constexpr std::size_t kMaxShown = 8;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMaxShown); ++i)
-    text += (i > 0 ? ", '" : "'") + names[i] + "'";
-  if (names.size() > kMaxShown)
-    text += " and " + std::to_string(names.size() - kMaxShown) + " more";
+  const auto first = std::span(names).first(std::min(names.size(), kMaxShown));
+  std::string text = concat("'", joined(first, "', '"), "'");
+  if (names.size() > kMaxShown) text += concat(" and ", names.size() - kMaxShown, " more");
   return text;
 }
 
@@ -367,10 +347,10 @@ std::string mismatches(const std::vector<std::pair<std::string, torch::Tensor>>&
     const torch::Tensor* value = state.find(name);
     if (!value || (value->sizes() == tensor.sizes() && value->dtype() == tensor.dtype())) continue;
     if (++count > kMaxShown) continue;
-    text += "; '" + name + "' is " + dtype_and_shape(*value) + " in " + whose + " and " +
-            dtype_and_shape(tensor) + " in this model";
+    text += concat("; '", name, "' is ", dtype_and_shape(*value), " in ", whose, " and ",
+                   dtype_and_shape(tensor), " in this model");
   }
-  if (count > kMaxShown) text += " and " + std::to_string(count - kMaxShown) + " more differ";
+  if (count > kMaxShown) text += concat(" and ", count - kMaxShown, " more differ");
   return text;
 }
 
@@ -389,7 +369,7 @@ IncompatibleKeys copy_into_module(torch::nn::Module& module, const StateDict& st
     if (!own_names.contains(item.key())) keys.unexpected.push_back(item.key());
   std::string wrong = mismatches(own, state, whose);
   if (strict == Strict::kYes && !keys.missing.empty())
-    wrong += "; " + whose + " has no " + text_of(keys.missing);
+    wrong += concat("; ", whose, " has no ", text_of(keys.missing));
   if (strict == Strict::kYes && !keys.unexpected.empty())
     wrong += "; this model has no " + text_of(keys.unexpected);
   if (!wrong.empty()) refuse(doing + ": " + wrong.substr(2));
@@ -408,7 +388,7 @@ void load_module_state(torch::nn::Module& module, const c10::IValue& state,
   for (const auto& entry : state.toGenericDict()) {
     if (!entry.key().isString()) corrupt(file, "a name in the model is not text");
     const std::string& name = entry.key().toStringRef();
-    if (!entry.value().isTensor()) corrupt(file, "'" + name + "' is not a tensor");
+    if (!entry.value().isTensor()) corrupt(file, "'", name, "' is not a tensor");
     saved.insert(name, entry.value().toTensor());
   }
   copy_into_module(module, saved, Strict::kYes, "restore the model from " + file, "the file");
@@ -417,8 +397,8 @@ void load_module_state(torch::nn::Module& module, const c10::IValue& state,
 torch::Tensor generator_of_rank(const std::vector<torch::Tensor>& saved, std::size_t rank) {
   if (rank < saved.size()) return saved[rank];
   const torch::Tensor first = saved[0].contiguous();
-  std::string text(static_cast<const char*>(first.const_data_ptr()), first.nbytes());
-  const std::string digest = sha256_hex(text.append(" rank ").append(std::to_string(rank)));
+  const std::string text(static_cast<const char*>(first.const_data_ptr()), first.nbytes());
+  const std::string digest = sha256_hex(text + concat(" rank ", rank));
   const std::uint64_t seed = std::stoull(digest.substr(0, 16), nullptr, 16);
   return at::detail::createCPUGenerator(seed).get_state();
 }
@@ -434,7 +414,7 @@ std::vector<c10::IValue> gather_values(ProcessGroup& group, const PickleDict& ow
   std::vector<c10::IValue> result;
   for (std::size_t rank = 0; rank < all.size(); ++rank)
     result.push_back(rank == 0 ? c10::IValue(own)
-                               : read_pickle(all[rank], what + " of rank " + std::to_string(rank)));
+                               : read_pickle(all[rank], concat(what, " of rank ", rank)));
   return result;
 }
 

@@ -19,9 +19,12 @@
 #include <string_view>
 #include <vector>
 
+#include "base/concat.h"
 #include "ddprun/process_group.h"
 #include "ddprun/state_file.h"
 #include "worker_lib/serialization/core/state_archive.h"
+#include "worker_lib/serialization/core/zip_writer.h"
+#include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
 
@@ -31,11 +34,8 @@ PickleDict make_string_dict();
 PickleDict make_int_dict();
 c10::impl::GenericList make_list();
 
-// Receives a piece of an archive.
-using WritePiece = std::function<void(const void* data, std::size_t bytes)>;
-
 // Writes the archive piece by piece.
-void write_pickle(const c10::IValue& top, const WritePiece& write);
+void write_pickle(const c10::IValue& top, const WriteBytes& write);
 
 // Calls read_state_archive() and throws its Error as a DistError that names `file`.
 StateArchive open_state_archive(std::string_view bytes, const std::string& file, RecordCrcs crcs);
@@ -65,22 +65,33 @@ c10::IValue read_pickle(std::string_view bytes, const std::string& file,
 c10::IValue to_ivalue(const StateArchive& archive, const PickleNode& node, ArchiveTensors& tensors,
                       const std::string& file);
 
-// Returns the entry of a dict, or throws kCorrupt that names `file` and the key.
-c10::IValue entry_of(const c10::IValue& dict, const std::string& key, const std::string& file);
+// SavedValue: a value of a file. Its errors are kCorrupt and name the file and the value.
+struct SavedValue {
+  c10::IValue value;
+  std::string file;
+  std::string name = {};
 
-// Returns the entry of a dict; nullopt if there is none, or if `dict` is no dict.
-std::optional<c10::IValue> find_entry(const c10::IValue& dict, const std::string& key);
+  // Returns the entry of a dict, or throws.
+  SavedValue at(const std::string& key) const;
+  // Returns the entry of a dict; nullopt if there is none, or if this is no dict.
+  std::optional<SavedValue> find(const std::string& key) const;
 
-// Throws kCorrupt that names `file`, `what` the value is, its type and the expected one.
-void expect_type(bool is_right, const c10::IValue& value, const std::string& what,
-                 const char* expected, const std::string& file);
-// Return a value of a file as this type, or throw as expect_type().
-std::int64_t as_integer(const c10::IValue& value, const std::string& what, const std::string& file);
-std::string as_text(const c10::IValue& value, const std::string& what, const std::string& file);
-PickleDict as_dict(const c10::IValue& value, const std::string& what, const std::string& file);
-std::vector<c10::IValue> as_list(const c10::IValue& value, const std::string& what,
-                                 const std::string& file);
-torch::Tensor as_tensor(const c10::IValue& value, const std::string& what, const std::string& file);
+  // Return the value as this type, or throw.
+  std::int64_t integer() const;
+  std::string text() const;
+  PickleDict dict() const;
+  std::vector<c10::IValue> list() const;
+  torch::Tensor tensor() const;
+  nlohmann::json json() const;
+  // Throws unless the value has the expected type.
+  void expect(bool is_right, const char* expected) const;
+
+  // Throws kInvalidArgument: the file cannot be restored; the parts say why, see concat().
+  template <class... Parts>
+  [[noreturn]] void refuse(const Parts&... why) const {
+    ddprun::refuse(concat("restore ", file, ": ", why...));
+  }
+};
 
 // Converts JSON to Python's own values. Throws kInvalidArgument for values that a pickle cannot
 // hold: integers beyond int64, text that is not UTF-8, binary values, nesting deeper than 64.

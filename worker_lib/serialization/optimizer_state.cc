@@ -14,35 +14,37 @@ namespace ddprun {
 namespace {
 
 using torch::optim::Optimizer;
-using torch::optim::OptimizerOptions;
-using torch::optim::OptimizerParamState;
 
 // A count that is an integer in Python, too. Other counts are tensors there.
 struct Count {
   std::int64_t& value;
 };
-// Tensors of LBFGS, which treats all parameters as one vector: Flat is such a vector, Number a
+// Tensors of LBFGS, which treats all parameters as one vector: kFlat is such a vector, kNumber a
 // single number. Value is a tensor, or a list of them.
 using Tensors = std::deque<torch::Tensor>;
+enum class Form { kFlat, kNumber };
 template <class Value>
-struct Flat {
-  Value& value;
-};
-template <class Value>
-struct Number {
+struct OfLbfgs {
+  Form form;
   Value& value;
 };
 
-[[noreturn]] void refuse_restore(const std::string& file, const std::string& what) {
-  refuse("restore the optimizer from " + file + ": " + what);
+template <class... Parts>
+[[noreturn]] void refuse_restore(const std::string& file, const Parts&... what) {
+  refuse(concat("restore the optimizer from ", file, ": ", what...));
 }
 
 // Each optimizer's fields under Python's names, once for both directions: the visitor gets a
 // name and a reference.
-struct Sgd {
-  using Class = torch::optim::SGD;
-  using Options = torch::optim::SGDOptions;
-  using State = torch::optim::SGDParamState;
+template <class OfClass, class ItsOptions, class ItsState>
+struct OptimizerFields {
+  using Class = OfClass;
+  using Options = ItsOptions;
+  using State = ItsState;
+};
+
+struct Sgd
+    : OptimizerFields<torch::optim::SGD, torch::optim::SGDOptions, torch::optim::SGDParamState> {
   static constexpr const char* kName = "SGD";
   static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
@@ -54,11 +56,8 @@ struct Sgd {
   static void visit_state(State& s, auto&& visit) { visit("momentum_buffer", s.momentum_buffer()); }
 };
 
-template <class OfClass, class ItsOptions, class ItsState>
-struct AdamFields {
-  using Class = OfClass;
-  using Options = ItsOptions;
-  using State = ItsState;
+template <class Class, class Options, class State>
+struct AdamFields : OptimizerFields<Class, Options, State> {
   static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
     visit("betas", o.betas());
@@ -84,10 +83,8 @@ struct AdamW
   static constexpr const char* kName = "AdamW";
 };
 
-struct RmsProp {
-  using Class = torch::optim::RMSprop;
-  using Options = torch::optim::RMSpropOptions;
-  using State = torch::optim::RMSpropParamState;
+struct RmsProp : OptimizerFields<torch::optim::RMSprop, torch::optim::RMSpropOptions,
+                                 torch::optim::RMSpropParamState> {
   static constexpr const char* kName = "RMSprop";
   static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
@@ -105,10 +102,8 @@ struct RmsProp {
   }
 };
 
-struct Adagrad {
-  using Class = torch::optim::Adagrad;
-  using Options = torch::optim::AdagradOptions;
-  using State = torch::optim::AdagradParamState;
+struct Adagrad : OptimizerFields<torch::optim::Adagrad, torch::optim::AdagradOptions,
+                                 torch::optim::AdagradParamState> {
   static constexpr const char* kName = "Adagrad";
   static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
@@ -123,10 +118,7 @@ struct Adagrad {
   }
 };
 
-struct OfAdadelta {
-  using Class = Adadelta;
-  using Options = AdadeltaOptions;
-  using State = AdadeltaParamState;
+struct OfAdadelta : OptimizerFields<Adadelta, AdadeltaOptions, AdadeltaParamState> {
   static constexpr const char* kName = "Adadelta";
   static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
@@ -144,10 +136,8 @@ struct OfAdadelta {
 
 // LBFGS's state belongs to the first parameter, in Python and in C++. "al" is left out: both
 // fill it before they read it, and create it if it is missing.
-struct Lbfgs {
-  using Class = torch::optim::LBFGS;
-  using Options = torch::optim::LBFGSOptions;
-  using State = torch::optim::LBFGSParamState;
+struct Lbfgs : OptimizerFields<torch::optim::LBFGS, torch::optim::LBFGSOptions,
+                               torch::optim::LBFGSParamState> {
   static constexpr const char* kName = "LBFGS";
   static void visit_options(Options& o, auto&& visit) {
     visit("lr", o.lr());
@@ -164,35 +154,37 @@ struct Lbfgs {
     if (s.n_iter() == 0) return;  // Python has no more fields then
     visit("t", s.t());
     visit("prev_loss", s.prev_loss());
-    visit("d", Flat{s.d()});
-    visit("H_diag", Number{s.H_diag()});
-    visit("prev_flat_grad", Flat{s.prev_flat_grad()});
-    visit("old_dirs", Flat{s.old_dirs()});
-    visit("old_stps", Flat{s.old_stps()});
-    visit("ro", Number{s.ro()});
+    visit("d", OfLbfgs{Form::kFlat, s.d()});
+    visit("H_diag", OfLbfgs{Form::kNumber, s.H_diag()});
+    visit("prev_flat_grad", OfLbfgs{Form::kFlat, s.prev_flat_grad()});
+    visit("old_dirs", OfLbfgs{Form::kFlat, s.old_dirs()});
+    visit("old_stps", OfLbfgs{Form::kFlat, s.old_stps()});
+    visit("ro", OfLbfgs{Form::kNumber, s.ro()});
   }
   // LibTorch's loop over the history trusts these lengths.
   static void expect_whole(const State& s, const Options& o, const std::string& file) {
     const std::size_t size = s.ro().size();
     if (s.old_dirs().size() != size || s.old_stps().size() != size ||
         static_cast<std::int64_t>(size) > o.history_size())
-      refuse_restore(
-          file, "'old_dirs', 'old_stps' and 'ro' have " + std::to_string(s.old_dirs().size()) +
-                    ", " + std::to_string(s.old_stps().size()) + " and " + std::to_string(size) +
-                    " entries, of a history of " + std::to_string(o.history_size()));
+      refuse_restore(file, "'old_dirs', 'old_stps' and 'ro' have ", s.old_dirs().size(), ", ",
+                     s.old_stps().size(), " and ", size, " entries, of a history of ",
+                     o.history_size());
   }
 };
 
 // Calls `use` with the description of the optimizer's class. AdamW is not derived from Adam in C++.
 template <class Use>
 auto with_description(const Optimizer& optimizer, Use&& use) {
-  if (dynamic_cast<const Sgd::Class*>(&optimizer)) return use(Sgd());
-  if (dynamic_cast<const Adam::Class*>(&optimizer)) return use(Adam());
-  if (dynamic_cast<const AdamW::Class*>(&optimizer)) return use(AdamW());
-  if (dynamic_cast<const RmsProp::Class*>(&optimizer)) return use(RmsProp());
-  if (dynamic_cast<const Adagrad::Class*>(&optimizer)) return use(Adagrad());
-  if (dynamic_cast<const OfAdadelta::Class*>(&optimizer)) return use(OfAdadelta());
-  if (dynamic_cast<const Lbfgs::Class*>(&optimizer)) return use(Lbfgs());
+  const auto is = [&]<class D>(D) {
+    return dynamic_cast<const typename D::Class*>(&optimizer) != nullptr;
+  };
+  if (is(Sgd())) return use(Sgd());
+  if (is(Adam())) return use(Adam());
+  if (is(AdamW())) return use(AdamW());
+  if (is(RmsProp())) return use(RmsProp());
+  if (is(Adagrad())) return use(Adagrad());
+  if (is(OfAdadelta())) return use(OfAdadelta());
+  if (is(Lbfgs())) return use(Lbfgs());
   const std::string name = c10::demangle(typeid(optimizer).name());
   refuse("the state of optimizer " + name +
              ": only that of SGD, Adam, AdamW, RMSprop, Adagrad, Adadelta and LBFGS can be read",
@@ -222,12 +214,8 @@ struct Writer {
     dict.insert(key, value ? c10::IValue(*value) : c10::IValue());
   }
   template <class Value>
-  void operator()(const char* key, Flat<Value> flat) {
-    (*this)(key, flat.value);
-  }
-  template <class Value>
-  void operator()(const char* key, Number<Value> number) {
-    (*this)(key, number.value);
+  void operator()(const char* key, OfLbfgs<Value> field) {
+    (*this)(key, field.value);
   }
   void operator()(const char* key, const Tensors& tensors) {
     auto list = make_list();
@@ -238,36 +226,33 @@ struct Writer {
 
 // Reads fields from a dict.
 struct Reader {
-  const c10::IValue& dict;
-  const std::string& file;
+  const SavedValue saved;
   torch::Tensor parameter;        // that the state tensors belong to
   std::int64_t all_elements = 0;  // of all the optimizer's parameters
-
-  c10::IValue operator[](const char* key) const { return entry_of(dict, key, file); }
 
   // Python's number may also be a tensor of one element: a count of steps usually is, a learning
   // rate can be.
   double number(const char* key) const {
-    const c10::IValue found = (*this)[key];
-    const bool is_tensor = found.isTensor() && found.toTensor().numel() == 1;
-    expect_type(is_tensor || found.isInt() || found.isDouble() || found.isBool(), found, key,
-                "a number", file);
-    return is_tensor ? found.toTensor().item<double>() : found.toScalar().toDouble();
+    const SavedValue found = saved.at(key);
+    const c10::IValue& value = found.value;
+    const bool is_tensor = value.isTensor() && value.toTensor().numel() == 1;
+    found.expect(is_tensor || value.isInt() || value.isDouble() || value.isBool(), "a number");
+    return is_tensor ? value.toTensor().item<double>() : value.toScalar().toDouble();
   }
 
   void operator()(const char* key, double& value) const { value = number(key); }
   void operator()(const char* key, bool& value) const {
-    const c10::IValue found = (*this)[key];
-    expect_type(found.isBool(), found, key, "a truth value", file);
-    value = found.toBool();
+    const SavedValue found = saved.at(key);
+    found.expect(found.value.isBool(), "a truth value");
+    value = found.value.toBool();
   }
   void operator()(const char* key, std::tuple<double, double>& value) const {
-    const c10::IValue found = (*this)[key];
-    const bool is_pair = found.isTuple() && found.toTupleRef().elements().size() == 2 &&
-                         found.toTupleRef().elements()[0].isDouble() &&
-                         found.toTupleRef().elements()[1].isDouble();
-    expect_type(is_pair, found, key, "a pair of numbers", file);
-    const auto& pair = found.toTupleRef().elements();
+    const SavedValue found = saved.at(key);
+    const auto is_double = [](const c10::IValue& element) { return element.isDouble(); };
+    found.expect(found.value.isTuple() && found.value.toTupleRef().elements().size() == 2 &&
+                     std::ranges::all_of(found.value.toTupleRef().elements(), is_double),
+                 "a pair of numbers");
+    const auto& pair = found.value.toTupleRef().elements();
     value = {pair[0].toDouble(), pair[1].toDouble()};
   }
   void operator()(const char* key, std::int64_t& value) const {
@@ -275,58 +260,47 @@ struct Reader {
   }
   void operator()(const char* key, torch::Tensor& value) const {
     value.reset();
-    if (!as_dict(dict, "state", file).contains(key)) return;  // amsgrad and similar options are off
-    if ((*this)[key].isNone()) return;                        // Python's SGD has no value yet
-    const torch::Tensor saved = as_tensor((*this)[key], key, file);
-    if (saved.sizes() != parameter.sizes())
+    if (!saved.dict().contains(key)) return;  // amsgrad and similar options are off
+    const SavedValue found = saved.at(key);
+    if (found.value.isNone()) return;  // Python's SGD has no value yet
+    const torch::Tensor tensor = found.tensor();
+    if (tensor.sizes() != parameter.sizes())
       refuse_entry(key, "does not have the shape of its parameter");
-    value = saved.to(parameter.device());
+    value = tensor.to(parameter.device());
   }
-  void operator()(const char* key, Count count) const {
-    count.value = as_integer((*this)[key], key, file);
-  }
-  void operator()(const char* key, std::optional<std::int64_t>& value) const {
-    const c10::IValue found = (*this)[key];
+  void operator()(const char* key, Count count) const { count.value = saved.at(key).integer(); }
+  template <class Value>
+  void operator()(const char* key, std::optional<Value>& value) const {
+    const SavedValue found = saved.at(key);
     value.reset();
-    if (!found.isNone()) value = as_integer(found, key, file);
+    if (found.value.isNone()) return;
+    if constexpr (std::is_same_v<Value, std::string>)
+      value = found.text();
+    else
+      value = found.integer();
   }
-  void operator()(const char* key, std::optional<std::string>& value) const {
-    const c10::IValue found = (*this)[key];
-    value.reset();
-    if (!found.isNone()) value = as_text(found, key, file);
+  void operator()(const char* key, OfLbfgs<torch::Tensor> field) const {
+    field.value = tensor_of(field.form, saved.at(key));
   }
-  void operator()(const char* key, Flat<torch::Tensor> flat) const {
-    flat.value = flat_of(key, (*this)[key]);
-  }
-  void operator()(const char* key, Number<torch::Tensor> number) const {
-    number.value = number_of(key, (*this)[key]);
-  }
-  void operator()(const char* key, Flat<Tensors> flats) const {
-    for (const c10::IValue& saved : list_of(key)) flats.value.push_back(flat_of(key, saved));
-  }
-  void operator()(const char* key, Number<Tensors> numbers) const {
-    for (const c10::IValue& saved : list_of(key)) numbers.value.push_back(number_of(key, saved));
+  void operator()(const char* key, OfLbfgs<Tensors> field) const {
+    for (const c10::IValue& element : saved.at(key).list())
+      field.value.push_back(tensor_of(field.form, {element, saved.file, key}));
   }
 
  private:
-  [[noreturn]] void refuse_entry(const char* key, const char* what) const {
-    refuse_restore(file, std::string("'") + key + "' " + what);
+  [[noreturn]] void refuse_entry(const std::string& key, const char* what) const {
+    refuse_restore(saved.file, "'", key, "' ", what);
   }
-  torch::Tensor flat_of(const char* key, const c10::IValue& saved) const {
-    const torch::Tensor tensor = as_tensor(saved, key, file);
-    if (tensor.dim() != 1 || tensor.numel() != all_elements)
-      refuse_entry(key, "is not a vector over all parameters");
-    return tensor.to(parameter.device());
-  }
-  torch::Tensor number_of(const char* key, const c10::IValue& saved) const {
-    expect_type(saved.isTensor() || saved.isInt() || saved.isDouble(), saved, key, "a number",
-                file);
-    if (!saved.isTensor()) return torch::scalar_tensor(saved.toScalar(), parameter.options());
-    if (saved.toTensor().dim() != 0) refuse_entry(key, "is not a number");
-    return saved.toTensor().to(parameter.device());
-  }
-  std::vector<c10::IValue> list_of(const char* key) const {
-    return as_list((*this)[key], key, file);
+  torch::Tensor tensor_of(Form form, const SavedValue& found) const {
+    const c10::IValue& value = found.value;
+    if (form == Form::kNumber) {
+      found.expect(value.isTensor() || value.isInt() || value.isDouble(), "a number");
+      if (!value.isTensor()) return torch::scalar_tensor(value.toScalar(), parameter.options());
+      if (value.toTensor().dim() != 0) refuse_entry(found.name, "is not a number");
+    } else if (found.tensor().dim() != 1 || value.toTensor().numel() != all_elements) {
+      refuse_entry(found.name, "is not a vector over all parameters");
+    }
+    return value.toTensor().to(parameter.device());
   }
 };
 
@@ -364,20 +338,19 @@ PickleDict saved_state(const Optimizer& optimizer, const std::function<bool(std:
 }
 
 template <class D>
-void load_groups(Optimizer& optimizer, const c10::IValue& saved, const std::string& file) {
-  const auto groups = as_list(entry_of(saved, "param_groups", file), "param_groups", file);
+void load_groups(Optimizer& optimizer, const SavedValue& saved) {
+  const auto groups = saved.at("param_groups").list();
   auto& own = optimizer.param_groups();
   if (groups.size() != own.size())
-    refuse_restore(file, "it has " + std::to_string(groups.size()) +
-                             " parameter groups, this optimizer has " + std::to_string(own.size()));
+    refuse_restore(saved.file, "it has ", groups.size(), " parameter groups, this optimizer has ",
+                   own.size());
   for (std::size_t g = 0; g < own.size(); ++g) {
-    const c10::IValue& group = groups[g];
-    const std::size_t params = as_list(entry_of(group, "params", file), "params", file).size();
+    const SavedValue group{groups[g], saved.file};
+    const std::size_t params = group.at("params").list().size();
     if (params != own[g].params().size())
-      refuse_restore(file, "group " + std::to_string(g) + " has " + std::to_string(params) +
-                               " parameters, this optimizer's has " +
-                               std::to_string(own[g].params().size()));
-    D::visit_options(static_cast<typename D::Options&>(own[g].options()), Reader{group, file, {}});
+      refuse_restore(saved.file, "group ", g, " has ", params, " parameters, this optimizer's has ",
+                     own[g].params().size());
+    D::visit_options(static_cast<typename D::Options&>(own[g].options()), Reader{group, {}});
   }
 }
 
@@ -394,8 +367,8 @@ bool is_own(const Optimizer& optimizer, std::size_t index) {
 }
 
 template <class D>
-void load_states(Optimizer& optimizer, const c10::IValue& saved, const std::string& file) {
-  const auto states = as_dict(entry_of(saved, "state", file), "state", file);
+void load_states(Optimizer& optimizer, const SavedValue& saved) {
+  const PickleDict states = saved.at("state").dict();
   std::int64_t index = -1;
   std::int64_t all_elements = 0;
   for (const auto& group : optimizer.param_groups())
@@ -407,9 +380,11 @@ void load_states(Optimizer& optimizer, const c10::IValue& saved, const std::stri
       const auto found = states.find(++index);
       if (found == states.end() || !is_own(optimizer, static_cast<std::size_t>(index))) continue;
       auto state = std::make_unique<typename D::State>();
-      D::visit_state(*state, Reader{found->value(), file, parameter, all_elements});
+      D::visit_state(*state,
+                     Reader{{found->value(), saved.file, "state"}, parameter, all_elements});
       if constexpr (std::is_same_v<D, Lbfgs>)
-        D::expect_whole(*state, static_cast<const typename D::Options&>(group.options()), file);
+        D::expect_whole(*state, static_cast<const typename D::Options&>(group.options()),
+                        saved.file);
       optimizer.state()[key] = std::move(state);
     }
 }
@@ -461,8 +436,8 @@ std::optional<PickleDict> gather_optimizer_states(const Optimizer& optimizer) {
 void load_optimizer_state(Optimizer& optimizer, const c10::IValue& state, const std::string& file) {
   with_description(optimizer, [&](auto description) {
     using D = decltype(description);
-    load_groups<D>(optimizer, state, file);
-    load_states<D>(optimizer, state, file);
+    load_groups<D>(optimizer, {state, file});
+    load_states<D>(optimizer, {state, file});
   });
 }
 

@@ -9,12 +9,11 @@
 #include <limits>
 
 #include "base/durable_directory.h"
+#include "base/joined.h"
 #include "base/read_whole.h"
 #include "base/unique_fd.h"
 #include "worker_lib/serialization/atomic_file.h"
-#include "worker_lib/serialization/checkpoint_state.h"
 #include "worker_lib/serialization/optimizer_state.h"
-#include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
 namespace {
@@ -51,15 +50,17 @@ bool is_state_dict(const PickleTree& tree, const PickleNode& node) {
 }
 
 std::string keys_of(const PickleTree& tree, const PickleNode& dict) {
-  if (dict.kind != PickleKind::kDict) return "it is " + std::string(to_text(dict.kind));
-  std::string keys;
-  for (std::size_t i = 0; i < std::min(dict.items.size(), 2 * kMaxKeysShown); i += 2) {
-    const PickleNode& key = tree[dict.items[i]];
-    keys +=
-        (keys.empty() ? "" : ", ") +
-        (key.kind == PickleKind::kString ? "'" + key.text + "'" : std::string(to_text(key.kind)));
+  if (dict.kind != PickleKind::kDict) return concat("it is ", to_text(dict.kind));
+  std::vector<std::string> keys;
+  for (const PickleEntry& entry : entries_of(dict)) {
+    const PickleNode& key = tree[entry.key];
+    keys.push_back(key.kind == PickleKind::kString ? concat("'", key.text, "'")
+                                                   : std::string(to_text(key.kind)));
+    if (keys.size() <= kMaxKeysShown) continue;
+    keys.back() = "...";
+    break;
   }
-  return "it is a dict of " + keys + (dict.items.size() > 2 * kMaxKeysShown ? ", ..." : "");
+  return "it is a dict of " + joined(keys);
 }
 
 template <std::size_t n>
@@ -83,11 +84,10 @@ StateDict load_state_dict(const std::string& path) {
     const PickleNode* dict = &file->top();
     if (!is_state_dict(tree, *dict)) dict = find_any(tree, kModelKeys);
     if (!dict || !is_state_dict(tree, *dict))
-      refuse("read " + path +
-                 ": it has no state dict, neither as a whole nor under 'model', 'state_dict' or "
-                 "'model_state_dict'; " +
-                 keys_of(tree, dict ? *dict : file->top()),
-             DistError::Kind::kInvalidArgument);
+      refuse(concat("read ", path,
+                    ": it has no state dict, neither as a whole nor under 'model', 'state_dict' or "
+                    "'model_state_dict'; ",
+                    keys_of(tree, dict ? *dict : file->top())));
     const std::vector<PickleEntry> entries = entries_of(*dict);
     const bool parallel =
         !entries.empty() && std::ranges::all_of(entries, [&](const PickleEntry& entry) {
@@ -115,15 +115,14 @@ void load_optimizer_state_dict(const std::string& path, torch::optim::Optimizer&
     const PickleNode* state = find_any(tree, kOptimizerKeys);
     if (!state && tree.find(file->top(), "param_groups")) state = &file->top();
     if (!state)
-      refuse("read " + path +
-                 ": it has no state of an optimizer, neither as a whole nor under 'optimizer' or "
-                 "'optimizer_state_dict'; " +
-                 keys_of(tree, file->top()),
-             DistError::Kind::kInvalidArgument);
+      refuse(concat("read ", path,
+                    ": it has no state of an optimizer, neither as a whole nor under 'optimizer' "
+                    "or 'optimizer_state_dict'; ",
+                    keys_of(tree, file->top())));
     if (const PickleNode* saved = tree.find(file->top(), "optimizer_class");
         saved && saved->text != optimizer_class(optimizer))
-      refuse("read " + path + ": it holds the state of " + saved->text + ", this optimizer is " +
-             optimizer_class(optimizer));
+      refuse(concat("read ", path, ": it holds the state of ", saved->text, ", this optimizer is ",
+                    optimizer_class(optimizer)));
     ArchiveTensors tensors(file->archive);
     load_optimizer_state(optimizer, to_ivalue(file->archive, *state, tensors, path), path);
   });
@@ -133,7 +132,8 @@ void save_state_dict(const std::string& path, const StateDict& state) {
   with_dist_errors("write " + path, [&] {
     PickleDict dict = make_string_dict();
     for (const auto& item : state) {
-      if (!item.value().defined()) refuse("write " + path + ": '" + item.key() + "' is undefined");
+      if (!item.value().defined())
+        refuse(concat("write ", path, ": '", item.key(), "' is undefined"));
       dict.insert(item.key(), tensor_for_file(item.value()));
     }
     AtomicFile file(path);

@@ -14,11 +14,11 @@
 #include <array>
 #include <cerrno>
 #include <cstddef>
+#include <memory>
 #include <new>
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "base/result.h"
 #include "ddprun/error.h"
@@ -34,14 +34,14 @@ class SharedText {
     std::copy_n(text.data(), size_, text_.data());
   }
   std::string text() const { return std::string(text_.data(), size_); }
-  bool empty() const { return size_ == 0; }
 
  private:
   std::size_t size_ = 0;
   std::array<char, most> text_{};
 };
 
-struct SpawnBoard {
+// Aligned so that the ranks can follow in memory.
+struct alignas(std::max_align_t) SpawnBoard {
   struct Rank {
     // Written by the monitor.
     pid_t pid = 0;
@@ -49,8 +49,7 @@ struct SpawnBoard {
     bool ended = false;
     // Written by the rank when it throws.
     bool threw = false;
-    bool threw_dist_error = false;
-    DistError::Kind kind = DistError::Kind::kSystem;
+    DistError::Kind kind = DistError::Kind::kSystem;  // also of other exceptions
     int peer_rank = -1;
     SharedText<512> line;      // type and first line
     SharedText<8000> message;  // the whole text
@@ -69,39 +68,31 @@ struct SpawnBoard {
 class SharedSpawnBoard {
  public:
   static Result<SharedSpawnBoard> make(int ranks) {
-    const std::size_t bytes = kRanksAt + ranks * sizeof(SpawnBoard::Rank);
+    const std::size_t bytes = sizeof(SpawnBoard) + ranks * sizeof(SpawnBoard::Rank);
     void* const memory =
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return system_error("share memory with the ranks", errno);
-    SharedSpawnBoard board;
-    board.bytes_ = bytes;
-    board.board_ = new (memory) SpawnBoard;
-    board.ranks_ = {static_cast<SpawnBoard::Rank*>(
-                        static_cast<void*>(static_cast<std::byte*>(memory) + kRanksAt)),
-                    static_cast<std::size_t>(ranks)};
-    for (SpawnBoard::Rank& rank : board.ranks_) new (&rank) SpawnBoard::Rank;
-    return board;
+    SharedSpawnBoard shared;
+    shared.board_ = {new (memory) SpawnBoard, Unmap{bytes}};
+    shared.ranks_ = {static_cast<SpawnBoard::Rank*>(static_cast<void*>(shared.board_.get() + 1)),
+                     static_cast<std::size_t>(ranks)};
+    for (SpawnBoard::Rank& rank : shared.ranks_) new (&rank) SpawnBoard::Rank;
+    return shared;
   }
-  ~SharedSpawnBoard() {
-    if (board_) munmap(board_, bytes_);
-  }
-  SharedSpawnBoard(SharedSpawnBoard&& other) noexcept
-      : bytes_(other.bytes_),
-        board_(std::exchange(other.board_, nullptr)),
-        ranks_(std::exchange(other.ranks_, {})) {}
-  SharedSpawnBoard& operator=(SharedSpawnBoard&&) = delete;
 
-  SpawnBoard* operator->() const { return board_; }
+  SpawnBoard* operator->() const { return board_.get(); }
   std::span<SpawnBoard::Rank> ranks() const { return ranks_; }
 
  private:
-  SharedSpawnBoard() = default;
-  static constexpr std::size_t kRanksAt = (sizeof(SpawnBoard) + alignof(std::max_align_t) - 1) /
-                                          alignof(std::max_align_t) * alignof(std::max_align_t);
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(SpawnBoard* board) const { munmap(board, bytes); }
+  };
 
-  std::size_t bytes_ = 0;
-  SpawnBoard* board_ = nullptr;
-  std::span<SpawnBoard::Rank> ranks_;
+  SharedSpawnBoard() = default;
+
+  std::unique_ptr<SpawnBoard, Unmap> board_;
+  std::span<SpawnBoard::Rank> ranks_;  // behind the board
 };
 
 }  // namespace ddprun

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/exit_codes.h"
 #include "base/parse_number.h"
 #include "base/pidfd.h"
@@ -84,7 +85,7 @@ class Monitor {
   }
 
   Result<void> start_rank(int rank) {
-    const std::string doing = "fork rank " + std::to_string(rank);
+    const std::string doing = concat("fork rank ", rank);
     const pid_t monitor = getpid();
     const pid_t pid = fork();
     if (pid < 0) return system_error(doing, errno);
@@ -172,8 +173,7 @@ class Monitor {
     } else {
       end.well = WEXITSTATUS(rank.wait_status) == 0;
     }
-    const bool has_lost = rank.threw_dist_error && rank.kind == DistError::Kind::kPeerLost;
-    if (has_lost) end.blamed_peer = rank.peer_rank;
+    if (rank.kind == DistError::Kind::kPeerLost) end.blamed_peer = rank.peer_rank;
     return end;
   }
 

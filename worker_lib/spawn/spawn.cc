@@ -3,7 +3,6 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,9 +14,10 @@
 #include <filesystem>
 #include <iostream>
 #include <string_view>
-#include <type_traits>
+#include <thread>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/deadline.h"
 #include "base/parse_number.h"
 #include "base/pidfd.h"
@@ -48,7 +48,7 @@ constexpr Duration kMonitorEndPatience = std::chrono::seconds(5);
 template <class T>
 T value_for_spawn(Result<T> result, std::string_view doing = "spawn") {
   if (!result) throw to_dist_error(std::move(result).error().within(doing));
-  if constexpr (!std::is_void_v<T>) return *std::move(result);
+  return value_or_throw(std::move(result));
 }
 
 // --- whether this process can be forked
@@ -73,8 +73,7 @@ Result<void> check_can_fork_now() {
   for (;;) {
     Result<void> can = check_can_fork(obstacles_now());
     if (can || deadline.passed()) return can;
-    const timespec look = to_timespec(kLook);
-    nanosleep(&look, nullptr);
+    std::this_thread::sleep_for(kLook);
   }
 }
 
@@ -111,7 +110,6 @@ int run_rank(Rank rank, const SpawnPlace& place, const std::function<void(int)>&
     board.message.set(words.text);
     board.kind = words.kind.value_or(DistError::Kind::kSystem);
     board.peer_rank = words.peer_rank;
-    board.threw_dist_error = words.kind.has_value();
     board.threw = true;
     exit_code = 1;
   }
@@ -123,7 +121,7 @@ int run_rank(Rank rank, const SpawnPlace& place, const std::function<void(int)>&
 
 SpawnError describe(int rank, std::span<const SpawnBoard::Rank> ranks) {
   const SpawnBoard::Rank& one = ranks[rank];
-  std::string what = "spawn: rank " + std::to_string(rank) + " of " + std::to_string(ranks.size());
+  std::string what = concat("spawn: rank ", rank, " of ", ranks.size());
   SpawnError::Facts facts{.kind = DistError::Kind::kPeerLost,
                           .peer_rank = rank,
                           .rank = rank,
@@ -138,18 +136,26 @@ SpawnError describe(int rank, std::span<const SpawnBoard::Rank> ranks) {
     what += " threw " + one.line.text();
   } else {
     facts.exit_code = WEXITSTATUS(one.wait_status);
-    what += " ended with exit code " + std::to_string(*facts.exit_code);
+    what += concat(" ended with exit code ", *facts.exit_code);
   }
   return SpawnError(what, std::move(facts));
+}
+
+// Waits for the end of a monitor that has ended or is about to. Returns its status; nullopt:
+// other code has already waited for it.
+std::optional<int> end_of_monitor(pid_t monitor, const UniqueFd& pidfd) {
+  pollfd ended{pidfd.get(), POLLIN, 0};
+  poll_until({&ended, 1}, BootClock::now() + kMonitorEndPatience);
+  int status = 0;
+  return waitpid(monitor, &status, WNOHANG) == monitor ? std::optional(status) : std::nullopt;
 }
 
 // Returns a text about ranks that SIGKILL could not end; empty if there are none.
 std::string left_over(std::span<const SpawnBoard::Rank> ranks) {
   std::string text;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    if (ranks[rank].ended) continue;
-    text += "; rank " + std::to_string(rank) + " (pid " + std::to_string(ranks[rank].pid) +
-            ") cannot be killed";
+    if (!ranks[rank].ended)
+      text += concat("; rank ", rank, " (pid ", ranks[rank].pid, ") cannot be killed");
   }
   return text;
 }
@@ -176,19 +182,6 @@ struct SpawnContext::Impl {
   bool wait(Duration patience);
   std::exception_ptr what_became() const;
 };
-
-namespace {
-
-// Waits for the end of a monitor that has ended or is about to. Returns its status; nullopt:
-// other code has already waited for it.
-std::optional<int> end_of_monitor(pid_t monitor, const UniqueFd& pidfd) {
-  pollfd ended{pidfd.get(), POLLIN, 0};
-  poll_until({&ended, 1}, BootClock::now() + kMonitorEndPatience);
-  int status = 0;
-  return waitpid(monitor, &status, WNOHANG) == monitor ? std::optional(status) : std::nullopt;
-}
-
-}  // namespace
 
 void SpawnContext::Impl::start(const std::function<void(int)>& fn, const SpawnPlace& place,
                                Listener listener) {
@@ -249,11 +242,11 @@ std::exception_ptr SpawnContext::Impl::what_became() const {
   const std::span<const SpawnBoard::Rank> ranks = board.ranks();
   if (!board->over) {
     const bool by_signal = status && WIFSIGNALED(*status);
-    return std::make_exception_ptr(DistError(
-        DistError::Kind::kSystem,
-        "spawn: the monitor of the ranks (pid " + std::to_string(monitor) + ") was killed" +
-            (by_signal ? " by " + signal_name(WTERMSIG(*status)) : std::string()) +
-            ", and the ranks with it"));
+    return std::make_exception_ptr(
+        DistError(DistError::Kind::kSystem,
+                  concat("spawn: the monitor of the ranks (pid ", monitor, ") was killed",
+                         by_signal ? " by " + signal_name(WTERMSIG(*status)) : "",
+                         ", and the ranks with it")));
   }
   if (board->story >= 0) return std::make_exception_ptr(describe(board->story, ranks));
   if (board->stopped) {
@@ -320,11 +313,11 @@ SpawnContext spawn_context(const std::function<void(int rank)>& fn, int nprocs,
     throw DistError(DistError::Kind::kInvalidArgument, "spawn: " + why);
   };
   if (!fn) refuse("fn is empty: give it what a rank does");
-  if (nprocs < 1) refuse("nprocs " + std::to_string(nprocs) + " is less than 1");
+  if (nprocs < 1) refuse(concat("nprocs ", nprocs, " is less than 1"));
   if (options.grace < Duration::zero())
     refuse("grace must not be negative, but is " + to_text(options.grace));
   value_for_spawn(check_can_fork_now());
-  const std::string range = environment_variable("DDPRUN_PORT_RANGE").value_or("");
+  const std::string range = environment_text("DDPRUN_PORT_RANGE");
   const PortRange ports =
       range.empty() ? PortRange{}
                     : value_for_spawn(parse_port_range(range), "spawn: DDPRUN_PORT_RANGE");

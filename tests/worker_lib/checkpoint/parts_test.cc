@@ -22,6 +22,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/support/thread_world.h"
 #include "tests/support/torch.h"
+#include "tests/worker_lib/support/pickled.h"
 #include "worker_lib/checkpoint/io.h"
 #include "worker_lib/serialization/checkpoint_state.h"
 
@@ -145,7 +146,7 @@ TEST_F(CheckpointParts, PythonFindsThemByName) {
   const c10::IValue top = read_pickle(bytes, file_);
   const auto keys_of = [&](const char* key) {
     std::vector<std::string> keys;
-    for (const auto& entry : entry_of(top, key, file_).toGenericDict())
+    for (const auto& entry : entry_of(top, key).toGenericDict())
       keys.push_back(entry.key().toStringRef());
     std::sort(keys.begin(), keys.end());
     return keys;
@@ -154,13 +155,10 @@ TEST_F(CheckpointParts, PythonFindsThemByName) {
   EXPECT_THAT(keys_of("optimizers"), ElementsAre("discriminator", "generator"));
   EXPECT_THAT(keys_of("lr_schedulers"), ElementsAre("generator"));
   EXPECT_THAT(keys_of("tensors"), ElementsAre("noise", "queue"));
-  EXPECT_EQ(
-      entry_of(entry_of(top, "optimizer_classes", file_), "discriminator", file_).toStringRef(),
-      "SGD");
-  EXPECT_FALSE(find_entry(top, "model"));
-  const c10::IValue model = entry_of(entry_of(top, "models", file_), "generator", file_);
-  EXPECT_TRUE(
-      torch::equal(entry_of(model, "0.weight", file_).toTensor(), gan.generator->parameters()[0]));
+  EXPECT_EQ(entry_of(entry_of(top, "optimizer_classes"), "discriminator").toStringRef(), "SGD");
+  EXPECT_FALSE(has_entry(top, "model"));
+  const c10::IValue model = entry_of(entry_of(top, "models"), "generator");
+  EXPECT_TRUE(torch::equal(entry_of(model, "0.weight").toTensor(), gan.generator->parameters()[0]));
 }
 
 TEST_F(CheckpointParts, AStateWithoutThemHasNoNewKeys) {
@@ -172,7 +170,7 @@ TEST_F(CheckpointParts, AStateWithoutThemHasNoNewKeys) {
   const c10::IValue top = read_pickle(bytes, file_);
   for (const char* key : {"models", "optimizers", "optimizer_classes", "lr_schedulers",
                           "lr_scheduler_classes", "tensors", "batch_size"})
-    EXPECT_FALSE(find_entry(top, key)) << key;
+    EXPECT_FALSE(has_entry(top, key)) << key;
 }
 
 TEST_F(CheckpointParts, NamesThatDoNotAgreeAreAClearError) {
@@ -552,7 +550,7 @@ TEST_F(CheckpointParts, EntriesOfTheWrongTypeAreNamed) {
                 [&](PickleDict& changed) {
                   c10::IValue at = changed;
                   for (std::size_t i = 0; i + 1 < its_path.size(); ++i)
-                    at = entry_of(at, its_path[i], "");
+                    at = entry_of(at, its_path[i]);
                   at.toGenericDict().insert_or_assign(its_path.back(), value);
                 },
                 where + " as a " + value.tagKind());

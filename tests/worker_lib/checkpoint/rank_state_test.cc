@@ -17,6 +17,7 @@
 #include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/torch.h"
+#include "tests/worker_lib/support/pickled.h"
 #include "tests/worker_lib/support/small_mlp.h"
 
 namespace ddprun {
@@ -162,10 +163,10 @@ TEST_F(RankState, BuffersOfEachRankAreSaved) {
       .options = {.first_bucket_bytes = 100, .bucket_bytes = 300, .broadcast_buffers = false}};
   expect_to_need_its_own(setting, 2, 6);
   expect_to_resume(setting, 3, 6);
-  const auto ranks = entry_of(file_of(3), "ranks", "it").toListRef().vec();
+  const auto ranks = entry_of(file_of(3), "ranks").toListRef().vec();
   ASSERT_EQ(ranks.size(), 2u);
   EXPECT_TRUE(ranks[0].toGenericDict().empty());
-  const auto own = entry_of(ranks[1], "model", "it").toGenericDict();
+  const auto own = entry_of(ranks[1], "model").toGenericDict();
   EXPECT_EQ(own.size(), 2u) << "the count of batches is the same on both";
   EXPECT_TRUE(own.contains("1.running_mean"));
   EXPECT_TRUE(own.contains("1.running_var"));
@@ -182,7 +183,7 @@ TEST_F(RankState, NothingIsAddedWhereNothingDiffers) {
   });
   for (const int step : {1, 2})
     for (const char* key : {"ranks", "comm_hook", "gradients", "averager"})
-      EXPECT_FALSE(find_entry(file_of(step), key)) << step << " " << key;
+      EXPECT_FALSE(has_entry(file_of(step), key)) << step << " " << key;
 }
 
 TEST_F(RankState, ParametersThatAreEachRanksOwnAreSavedOnRequest) {
@@ -192,8 +193,8 @@ TEST_F(RankState, ParametersThatAreEachRanksOwnAreSavedOnRequest) {
                     .ranks_differ = RanksDiffer::kAnywhere},
                    2, 5);
   const auto own = file_of(2).toGenericDict().at("ranks").toListRef()[1];
-  EXPECT_EQ(entry_of(own, "model", "it").toGenericDict().size(), 2u);
-  EXPECT_EQ(entry_of(own, "optimizer", "it").toGenericDict().size(), 2u);
+  EXPECT_EQ(entry_of(own, "model").toGenericDict().size(), 2u);
+  EXPECT_EQ(entry_of(own, "optimizer").toGenericDict().size(), 2u);
 }
 
 TEST_F(RankState, PowerSgdGoesOnWithItsErrorsAndItsQ) {
@@ -218,11 +219,10 @@ TEST_F(RankState, OnlyErrorsOfPowerSgdAreSavedForEachRank) {
     CheckpointManager(group, 0, options()).save(4, training.state);
   });
   const c10::IValue top = file_of(4);
-  const auto of_rank_0 =
-      entry_of(entry_of(top, "comm_hook", "it"), "tensors", "it").toGenericDict();
+  const auto of_rank_0 = entry_of(entry_of(top, "comm_hook"), "tensors").toGenericDict();
   EXPECT_EQ(of_rank_0.size(), 4u) << "two matrices are worth it";
   const auto of_rank_1 =
-      entry_of(top.toGenericDict().at("ranks").toListRef()[1], "comm_hook", "it").toGenericDict();
+      entry_of(top.toGenericDict().at("ranks").toListRef()[1], "comm_hook").toGenericDict();
   EXPECT_EQ(of_rank_1.size(), 2u);
   EXPECT_TRUE(of_rank_1.contains("error 0.weight"));
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/torch.h"
+#include "tests/worker_lib/support/pickled.h"
 #include "worker_lib/serialization/checkpoint_state.h"
 
 namespace ddprun {
@@ -15,7 +16,7 @@ c10::IValue tree_of(const std::vector<std::pair<std::string, torch::Tensor>>& te
 }
 
 torch::Tensor in(const c10::IValue& tree, const std::string& key) {
-  return entry_of(tree, key, "the tree").toTensor();
+  return entry_of(tree, key).toTensor();
 }
 
 TEST(StateSnapshot, IsNotChangedByWhatComesLater) {
@@ -81,10 +82,10 @@ TEST(StateSnapshot, ListsTuplesAndNumbersAreAsTheyWere) {
   StateSnapshot snapshot;
   const c10::IValue taken = snapshot.take(dict);
   tensor.zero_();
-  const c10::IValue taken_list = entry_of(taken, "list", "the tree");
+  const c10::IValue taken_list = entry_of(taken, "list");
   EXPECT_FALSE(taken_list.toListRef()[0].toTensor().eq(0).any().item<bool>());
   EXPECT_EQ(taken_list.toListRef()[1].toInt(), 7);
-  const auto pair = entry_of(taken, "pair", "the tree").toTuple();
+  const auto pair = entry_of(taken, "pair").toTuple();
   EXPECT_EQ(pair->elements()[0].toDouble(), 0.5);
   EXPECT_FALSE(pair->elements()[1].toTensor().eq(0).any().item<bool>());
 }

@@ -15,6 +15,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/support/thread_world.h"
 #include "tests/support/torch.h"
+#include "tests/worker_lib/support/pickled.h"
 #include "worker_lib/ddp/consistency_guard.h"
 #include "worker_lib/serialization/checkpoint_state.h"
 
@@ -172,7 +173,7 @@ TEST_F(CheckpointTool, MergesShardsIntoTheFileThatOneRankWouldHaveWritten) {
   const auto one = read_pickle(read_file(merged), merged);
   const auto other = read_pickle(read_file(plain), plain);
   EXPECT_EQ(hash_of_value(one), hash_of_value(other));
-  EXPECT_TRUE(find_entry(one, "ranks"));
+  EXPECT_TRUE(has_entry(one, "ranks"));
 }
 
 TEST_F(CheckpointTool, MergesTheStepThatIsNamedAndWritesOverNothing) {

@@ -32,7 +32,7 @@ TEST(CheckpointState, JsonComesBackAsItWas) {
       {"nested", {{{"a", {1, {2, {3}}}}}}}};
   auto top = make_string_dict();
   top.insert("extra", from_json(value));
-  const json back = to_json(entry_of(through_a_file(top), "extra", "f.pt"));
+  const json back = to_json(entry_of(through_a_file(top), "extra"));
   EXPECT_EQ(back, value);
   EXPECT_EQ(back.dump(), value.dump());  // 3.0 has not become an integer
 }
@@ -57,7 +57,7 @@ TEST(CheckpointState, TensorsKeepDtypeStridesAndSharing) {
   top.insert("empty", tensor_for_file(torch::empty({0, 5})));
   top.insert("parameter", tensor_for_file(torch::ones({2}, torch::requires_grad())));
   const c10::IValue back = through_a_file(top);
-  const auto tensor = [&](const char* key) { return entry_of(back, key, "f").toTensor(); };
+  const auto tensor = [&](const char* key) { return entry_of(back, key).toTensor(); };
   EXPECT_TRUE(torch::equal(tensor("transposed"), base.transpose(0, 2)));
   EXPECT_EQ(tensor("transposed").strides(), base.transpose(0, 2).strides());
   EXPECT_TRUE(tensor("transposed").is_alias_of(tensor("whole")));
@@ -96,7 +96,7 @@ TEST(CheckpointState, NoFlippedBitChangesWhatIsRead) {
   std::vector<char> bytes = small_file();
   const c10::IValue whole = read_pickle(text_of(bytes), "f.pt");
   const auto same = [&](const c10::IValue& other, const char* key) {
-    return torch::equal(entry_of(other, key, "f").toTensor(), entry_of(whole, key, "f").toTensor());
+    return torch::equal(entry_of(other, key).toTensor(), entry_of(whole, key).toTensor());
   };
   std::size_t refused = 0;
   for (std::size_t bit = 0; bit < bytes.size() * 8; ++bit) {
@@ -144,9 +144,9 @@ TEST(CheckpointState, EverythingThatDoesNotFitIsNamedAndStrictIsAChoice) {
 }
 
 TEST(CheckpointState, AMissingEntryIsNamed) {
-  EXPECT_DIST_ERROR(entry_of(make_string_dict(), "model", "f.pt"), Kind::kCorrupt,
+  EXPECT_DIST_ERROR((SavedValue{make_string_dict(), "f.pt"}.at("model")), Kind::kCorrupt,
                     HasSubstr("read f.pt: it has no 'model'"));
-  EXPECT_DIST_ERROR(entry_of(c10::IValue(3), "model", "f.pt"), Kind::kCorrupt,
+  EXPECT_DIST_ERROR((SavedValue{c10::IValue(3), "f.pt"}.at("model")), Kind::kCorrupt,
                     HasSubstr("a dict was expected"));
 }
 

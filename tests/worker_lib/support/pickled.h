@@ -1,6 +1,7 @@
 // Writes and reads checkpoint contents in memory instead of a file.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -24,6 +25,15 @@ inline std::string_view text_of(const std::vector<char>& bytes) {
 // Writes and reads back a value. Errors name the file "f.pt".
 inline c10::IValue through_a_file(const c10::IValue& top) {
   return read_pickle(text_of(pickled(top)), "f.pt");
+}
+
+// Returns the entry of a dict. Throws DistError if there is none.
+inline c10::IValue entry_of(const c10::IValue& dict, const std::string& key) {
+  return SavedValue{dict, "it"}.at(key).value;
+}
+
+inline bool has_entry(const c10::IValue& dict, const std::string& key) {
+  return SavedValue{dict, "it"}.find(key).has_value();
 }
 
 }  // namespace ddprun

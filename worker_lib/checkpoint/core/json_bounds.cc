@@ -1,5 +1,7 @@
 #include "worker_lib/checkpoint/core/json_bounds.h"
 
+#include "base/concat.h"
+
 namespace ddprun {
 
 std::optional<std::string> beyond_bounds(std::string_view text, const JsonBounds& bounds) {
@@ -15,7 +17,7 @@ std::optional<std::string> beyond_bounds(std::string_view text, const JsonBounds
       case '{':
         ++values;
         if (++depth > bounds.depth)
-          return "it is nested deeper than " + std::to_string(bounds.depth) + " levels";
+          return concat("it is nested deeper than ", bounds.depth, " levels");
         break;
       case ']':
       case '}':
@@ -23,7 +25,7 @@ std::optional<std::string> beyond_bounds(std::string_view text, const JsonBounds
         break;
       case ',':
         if (++values > bounds.values)
-          return "it holds more than " + std::to_string(bounds.values) + " values";
+          return concat("it holds more than ", bounds.values, " values");
         break;
       default: break;
     }

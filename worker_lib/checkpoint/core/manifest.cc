@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "base/parse_number.h"
 
 namespace ddprun {
@@ -38,24 +39,24 @@ std::optional<std::int64_t> number(std::string_view text) {
 
 }  // namespace
 
-std::string manifest_name(std::int64_t step) { return stem(step) + std::string(kManifestSuffix); }
+std::string manifest_name(std::int64_t step) { return concat(stem(step), kManifestSuffix); }
 
 std::string data_name(std::int64_t step, const std::set<std::string>& taken) {
   std::string base = stem(step);
   const auto is_taken = [&] {
-    const auto shard = taken.lower_bound(base + std::string(kShardInfix));
-    return taken.contains(base + std::string(kDataSuffix)) ||
-           (shard != taken.end() && shard->starts_with(base + std::string(kShardInfix)));
+    const auto shard = taken.lower_bound(concat(base, kShardInfix));
+    return taken.contains(concat(base, kDataSuffix)) ||
+           (shard != taken.end() && shard->starts_with(concat(base, kShardInfix)));
   };
-  for (int attempt = 2; is_taken(); ++attempt) base = stem(step) + "-" + std::to_string(attempt);
-  return base + std::string(kDataSuffix);
+  for (int attempt = 2; is_taken(); ++attempt) base = concat(stem(step), "-", attempt);
+  return concat(base, kDataSuffix);
 }
 
 std::string shard_name(std::string_view data_name, int shard) {
   DDPRUN_ASSERT(take_suffix(data_name, kDataSuffix), "it is the name of a data file");
   std::string number = std::to_string(shard);
   if (number.size() < kShardDigits) number.insert(0, kShardDigits - number.size(), '0');
-  return std::string(data_name) + std::string(kShardInfix) + number + std::string(kDataSuffix);
+  return concat(data_name, kShardInfix, number, kDataSuffix);
 }
 
 std::optional<CheckpointFileName> parse_file_name(std::string_view name) {
@@ -102,35 +103,33 @@ bool is_sharded(const CheckpointManifest& manifest) {
   return name && name->shard;
 }
 
-std::vector<std::int64_t> announced_steps(std::span<const std::string> names) {
-  std::vector<std::int64_t> steps;
-  for (const std::string& name : names)
-    if (const auto file = parse_file_name(name);
-        file && file->kind == CheckpointFileName::Kind::kManifest)
-      steps.push_back(file->step);
-  std::ranges::sort(steps, std::greater<>());
-  return steps;
-}
-
 namespace {
 
-std::set<std::int64_t> steps_set_aside(std::span<const std::string> names) {
-  std::set<std::int64_t> steps;
+// Returns the steps of the manifests whose names have this suffix.
+std::vector<std::int64_t> steps_of_manifests(std::span<const std::string> names,
+                                             std::string_view suffix = "") {
+  std::vector<std::int64_t> steps;
   for (std::string_view name : names)
-    if (take_suffix(name, kUnreadSuffix))
+    if (take_suffix(name, suffix))
       if (const auto file = parse_file_name(name);
           file && file->kind == CheckpointFileName::Kind::kManifest)
-        steps.insert(file->step);
+        steps.push_back(file->step);
   return steps;
 }
 
 }  // namespace
 
+std::vector<std::int64_t> announced_steps(std::span<const std::string> names) {
+  std::vector<std::int64_t> steps = steps_of_manifests(names);
+  std::ranges::sort(steps, std::greater<>());
+  return steps;
+}
+
 std::vector<std::string> leftovers(std::span<const std::string> names,
                                    const std::map<std::int64_t, std::set<std::string>>& named_by) {
   using Kind = CheckpointFileName::Kind;
   const std::vector<std::int64_t> announced = announced_steps(names);
-  const std::set<std::int64_t> set_aside = steps_set_aside(names);
+  const std::vector<std::int64_t> set_aside = steps_of_manifests(names, kUnreadSuffix);
   std::vector<std::string> result;
   for (const std::string& name : names) {
     const auto file = parse_file_name(name);
@@ -140,7 +139,7 @@ std::vector<std::string> leftovers(std::span<const std::string> names,
       const bool unreadable =
           named == named_by.end() && std::ranges::count(announced, file->step) > 0;
       const bool is_named = named != named_by.end() && named->second.contains(name);
-      if (unreadable || is_named || set_aside.contains(file->step)) continue;
+      if (unreadable || is_named || std::ranges::count(set_aside, file->step) > 0) continue;
     }
     result.push_back(name);
   }

@@ -5,6 +5,9 @@
 #include <charconv>
 #include <unordered_map>
 
+#include "base/concat.h"
+#include "base/joined.h"
+
 namespace ddprun {
 namespace {
 
@@ -23,26 +26,27 @@ std::string quoted_text(std::string_view text) {
     shown += static_cast<unsigned char>(c) < ' ' || c == '\x7f' ? '?' : c;
   shown += "'";
   if (text.size() > kLongestText)
-    shown += " and " + std::to_string(text.size() - kLongestText) + " bytes more";
+    shown += concat(" and ", text.size() - kLongestText, " bytes more");
   return shown;
 }
 
 class Printer {
+  using enum PickleKind;
+
  public:
   Printer(const PickleTree& tree, std::size_t most) : tree_(tree), most_(most) {}
 
   std::vector<std::string> print() {
     const PickleNode& top = tree_[tree_.top];
-    if (top.kind != PickleKind::kDict) lines_.push_back(describe(top, "the file"));
+    if (top.kind != kDict) lines_.push_back(describe(top, "the file"));
     print_items(top, "", 0);
     return std::move(lines_);
   }
 
  private:
   void print_items(const PickleNode& node, const std::string& path, int depth) {
-    const bool is_dict = node.kind == PickleKind::kDict;
-    const bool is_list = node.kind == PickleKind::kList || node.kind == PickleKind::kTuple ||
-                         node.kind == PickleKind::kSet;
+    const bool is_dict = node.kind == kDict;
+    const bool is_list = node.kind == kList || node.kind == kTuple || node.kind == kSet;
     if (!is_dict && !is_list) return;
     const std::size_t step = is_dict ? 2 : 1;
     const std::size_t count = node.items.size() / step;
@@ -54,7 +58,7 @@ class Printer {
       line(depth, key + ": " + describe(value, name));
       print_items(value, name, depth + 1);
     }
-    if (shown < count) line(depth, "... and " + std::to_string(count - shown) + " more");
+    if (shown < count) line(depth, concat("... and ", count - shown, " more"));
   }
 
   void line(int depth, const std::string& text) {
@@ -62,47 +66,45 @@ class Printer {
   }
 
   static std::string key_text(const PickleNode& key) {
-    if (key.kind == PickleKind::kString) {
+    if (key.kind == kString) {
       const std::string text = quoted_text(key.text);
       return key.text.size() <= kLongestText ? text.substr(1, text.size() - 2) : text;
     }
-    if (key.kind == PickleKind::kInteger) return std::to_string(key.integer);
+    if (key.kind == kInteger) return std::to_string(key.integer);
     return std::string(to_text(key.kind));
   }
 
   std::string describe(const PickleNode& node, const std::string& name) {
     switch (node.kind) {
-      case PickleKind::kNone: return "none";
-      case PickleKind::kBool: return node.integer ? "true" : "false";
-      case PickleKind::kInteger: return std::to_string(node.integer);
-      case PickleKind::kBigInteger:
-        return "an integer of " + std::to_string(node.text.size()) + " bytes";
-      case PickleKind::kDouble: return shortest(node.real);
-      case PickleKind::kString: return quoted_text(node.text);
-      case PickleKind::kBytes: return std::to_string(node.text.size()) + " bytes";
-      case PickleKind::kDtype:
-      case PickleKind::kDevice: return node.text;
-      case PickleKind::kDict: return "dict of " + std::to_string(node.items.size() / 2);
-      case PickleKind::kList: return "list of " + std::to_string(node.items.size());
-      case PickleKind::kTuple: return "tuple of " + std::to_string(node.items.size());
-      case PickleKind::kSet: return "set of " + std::to_string(node.items.size());
-      case PickleKind::kTensor: return describe_tensor(node, name);
+      case kNone: return "none";
+      case kBool: return node.integer ? "true" : "false";
+      case kInteger: return std::to_string(node.integer);
+      case kBigInteger: return concat("an integer of ", node.text.size(), " bytes");
+      case kDouble: return shortest(node.real);
+      case kString: return quoted_text(node.text);
+      case kBytes: return concat(node.text.size(), " bytes");
+      case kDtype:
+      case kDevice: return node.text;
+      case kDict: return concat("dict of ", node.items.size() / 2);
+      case kList: return concat("list of ", node.items.size());
+      case kTuple: return concat("tuple of ", node.items.size());
+      case kSet: return concat("set of ", node.items.size());
+      case kTensor: return describe_tensor(node, name);
     }
     return "";
   }
 
   std::string describe_tensor(const PickleNode& node, const std::string& name) {
     const PickleTensor& tensor = tree_.tensors[static_cast<std::size_t>(node.integer)];
-    std::string text = std::string(tensor.dtype.name) + " [";
+    std::vector<std::string> sizes;
     std::int64_t elements = 1;
-    for (std::size_t i = 0; i < tensor.sizes.size(); ++i) {
-      text += (i ? ", " : "") + std::to_string(tensor.sizes[i]);
-      elements *= tensor.sizes[i];
+    for (const std::int64_t size : tensor.sizes) {
+      sizes.push_back(std::to_string(size));
+      elements *= size;
     }
-    text += "], " + std::to_string(elements * tensor.dtype.bytes) + " bytes";
     const auto [owner, is_first] = owners_.emplace(tensor.storage.key, name);
-    if (!is_first) text += ", a view of " + owner->second + "'s storage";
-    return text;
+    return concat(tensor.dtype.name, " [", joined(sizes), "], ", elements * tensor.dtype.bytes,
+                  " bytes", is_first ? "" : concat(", a view of ", owner->second, "'s storage"));
   }
 
   const PickleTree& tree_;

@@ -2,17 +2,19 @@
 
 #include <utility>
 
+#include "base/concat.h"
+
 namespace ddprun {
 
 std::optional<std::string> epoch_contradiction(const TrainingPosition& position) {
   if (!position.sampler) return std::nullopt;
   const std::int64_t own = position.epoch, of_sampler = position.sampler->epoch;
   if (own == of_sampler || own == of_sampler + 1) return std::nullopt;
-  const std::string text = "TrainingState::epoch is " + std::to_string(own) +
-                           ", but its sampler is in epoch " + std::to_string(of_sampler) + ": ";
+  const std::string text =
+      concat("TrainingState::epoch is ", own, ", but its sampler is in epoch ", of_sampler, ": ");
   if (own < of_sampler)
-    return text + "a resumed run begins at epoch " + std::to_string(own) +
-           " and trains epochs twice; let the loop count in TrainingState::epoch";
+    return concat(text, "a resumed run begins at epoch ", own,
+                  " and trains epochs twice; let the loop count in TrainingState::epoch");
   return text +
          "every epoch has the same order, and a resumed run may skip or repeat one; call "
          "set_epoch(epoch) at the beginning of each epoch";
@@ -21,7 +23,7 @@ std::optional<std::string> epoch_contradiction(const TrainingPosition& position)
 std::optional<PositionDifference> difference_between(const TrainingPosition& own,
                                                      const TrainingPosition& other) {
   const auto both = [](const char* before, std::int64_t a, std::int64_t b) {
-    return PositionDifference{before + std::to_string(a), before + std::to_string(b)};
+    return PositionDifference{concat(before, a), concat(before, b)};
   };
   if (own.step != other.step) return both("is at step ", own.step, other.step);
   if (own.epoch != other.epoch) return both("is in epoch ", own.epoch, other.epoch);
@@ -57,19 +59,17 @@ std::vector<std::string> PositionWatch::saving(const TrainingPosition& position,
       warnings.push_back(
           "TrainingState::sampler is null: the position in the epoch's data is missing, and a "
           "resumed run begins the epoch again with samples that it has trained on (where there is "
-          "no such "
-          "position, set TrainingState::has_position to false)");
+          "no such position, set TrainingState::has_position to false)");
     return warnings;
   }
   if (!first_) first_ = TrainingPosition{.sampler = SamplerPosition{}};
   has_moved_ = has_moved_ || first_->sampler != position.sampler;
   if (!has_moved_ && position.step > first_->step && !std::exchange(told_unused_, true))
-    warnings.push_back(
-        "the sampler in TrainingState::sampler has not moved since step " +
-        std::to_string(first_->step) + " (epoch " + std::to_string(position.sampler->epoch) +
-        ", position " + std::to_string(position.sampler->position) +
+    warnings.push_back(concat(
+        "the sampler in TrainingState::sampler has not moved since step ", first_->step, " (epoch ",
+        position.sampler->epoch, ", position ", position.sampler->position,
         "): the loop takes its samples from another one, so the position in the epoch's data is "
-        "missing, and a resumed run repeats samples; give the loader this sampler");
+        "missing, and a resumed run repeats samples; give the loader this sampler"));
   return warnings;
 }
 

@@ -5,19 +5,16 @@
 #include <limits>
 #include <numbers>
 
+#include "base/concat.h"
+
 namespace ddprun {
 namespace {
 
 constexpr double kPi = std::numbers::pi;
 
-std::string needs(const char* field, const std::string& value, const char* range) {
-  return std::string("'") + field + "' is " + value + ", it must be " + range;
-}
-std::string needs(const char* field, std::int64_t value, const char* range) {
-  return needs(field, std::to_string(value), range);
-}
-std::string needs(const char* field, double value, const char* range) {
-  return needs(field, std::to_string(value), range);
+template <class Number>
+std::string needs(const char* field, Number value, const char* range) {
+  return concat("'", field, "' is ", std::to_string(value), ", it must be ", range);
 }
 
 // Finds the fault of each rule.
@@ -81,16 +78,6 @@ struct Next {
   }
 };
 
-struct Restarted {
-  double base_lr;
-  double operator()(const StepLR&) const { return base_lr; }
-  double operator()(const MultiStepLR& rule) const { return at_milestones(rule, 0, base_lr); }
-  double operator()(const CosineAnnealingLR& rule) const {
-    return rule.eta_min + (base_lr - rule.eta_min) * 2 / 2;
-  }
-  double operator()(const LinearWarmup& rule) const { return base_lr * rule.start_factor; }
-};
-
 bool is_better(const ReduceLROnPlateauOptions& options, double metric, double best) {
   using Options = ReduceLROnPlateauOptions;
   const bool relative = options.threshold_mode == Options::ThresholdMode::kRelative;
@@ -107,9 +94,8 @@ std::string fault_of(const SequentialLR& rules) {
   for (const LRRule& rule : rules.schedules)
     if (const std::string fault = fault_of(rule); !fault.empty()) return fault;
   if (rules.schedules.size() != rules.milestones.size() + 1)
-    return "'schedules' has " + std::to_string(rules.schedules.size()) +
-           " rules and 'milestones' " + std::to_string(rules.milestones.size()) +
-           "; it must be one less";
+    return concat("'schedules' has ", rules.schedules.size(), " rules and 'milestones' ",
+                  rules.milestones.size(), "; it must be one less");
   if (!rules.milestones.empty() && rules.milestones.front() < 1)
     return needs("milestones", rules.milestones.front(), "1 or more");
   if (std::ranges::adjacent_find(rules.milestones, std::greater_equal()) != rules.milestones.end())
@@ -131,7 +117,10 @@ double next_lr(const LRRule& rule, std::int64_t epoch, double lr, double base_lr
 }
 
 double restarted_lr(const LRRule& rule, double base_lr) {
-  return std::visit(Restarted{base_lr}, rule);
+  // PyTorch's formula does not always give base_lr itself.
+  if (const auto* cosine = std::get_if<CosineAnnealingLR>(&rule))
+    return cosine->eta_min + (base_lr - cosine->eta_min) * 2 / 2;
+  return first_lr(rule, base_lr);
 }
 
 PlateauWatch::PlateauWatch(const ReduceLROnPlateauOptions& options)

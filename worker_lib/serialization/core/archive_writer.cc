@@ -5,20 +5,15 @@
 #include <limits>
 #include <vector>
 
-#include "worker_lib/serialization/core/crc32.h"
-#include "worker_lib/serialization/core/zip_writer.h"
+#include "base/concat.h"
+#include "worker_lib/serialization/core/little_endian.h"
 
 namespace ddprun {
 namespace {
 
-// Appends little-endian.
-void append(std::string& text, std::uint64_t number, std::size_t bytes) {
-  for (std::size_t i = 0; i < bytes; ++i) text += static_cast<char>((number >> (8 * i)) & 0xff);
-}
-
-// --- the pickle --------------------------------------------------------------------------------
-
 class Pickler {
+  using enum PickleKind;
+
  public:
   explicit Pickler(const PickleTree& tree) : tree_(tree) {}
 
@@ -37,25 +32,24 @@ class Pickler {
  private:
   void value(const PickleNode& node) {
     switch (node.kind) {
-      case PickleKind::kNone: text_ += 'N'; return;
-      case PickleKind::kBool: text_ += node.integer != 0 ? '\x88' : '\x89'; return;
-      case PickleKind::kInteger: return integer(node.integer);
-      case PickleKind::kDouble: return real(node.real);
-      case PickleKind::kString: return string(node.text);
-      case PickleKind::kList: return items(node, ']', 'e');
-      case PickleKind::kDict: return items(node, '}', 'u');
-      case PickleKind::kTuple:
+      case kNone: text_ += 'N'; return;
+      case kBool: text_ += node.integer != 0 ? '\x88' : '\x89'; return;
+      case kInteger: return integer(node.integer);
+      case kDouble: return real(node.real);
+      case kString: return string(node.text);
+      case kList: return items(node, ']', 'e');
+      case kDict: return items(node, '}', 'u');
+      case kTuple:
         text_ += '(';
         for (const PickleNodeId item : node.items) value(tree_[item]);
         text_ += 't';
         return;
-      case PickleKind::kTensor:
-        return tensor(tree_.tensors[static_cast<std::size_t>(node.integer)]);
-      case PickleKind::kBigInteger:
-      case PickleKind::kBytes:
-      case PickleKind::kSet:
-      case PickleKind::kDtype:
-      case PickleKind::kDevice: break;
+      case kTensor: return tensor(tree_.tensors[static_cast<std::size_t>(node.integer)]);
+      case kBigInteger:
+      case kBytes:
+      case kSet:
+      case kDtype:
+      case kDevice: break;
     }
     refused_ = std::string(to_text(node.kind));
   }
@@ -72,7 +66,7 @@ class Pickler {
     const bool is_short = number >= std::numeric_limits<std::int32_t>::min() &&
                           number <= std::numeric_limits<std::int32_t>::max();
     text_ += is_short ? "J" : "\x8a\x08";
-    append(text_, static_cast<std::uint64_t>(number), is_short ? 4 : 8);
+    add_little_endian(text_, static_cast<std::uint64_t>(number), is_short ? 4 : 8);
   }
 
   // Big-endian.
@@ -84,7 +78,7 @@ class Pickler {
 
   void string(std::string_view text) {
     text_ += 'X';
-    append(text_, text.size(), 4);
+    add_little_endian(text_, text.size(), 4);
     text_ += text;
   }
 
@@ -105,7 +99,7 @@ class Pickler {
     const auto storage_class =
         std::ranges::find(kStorageClasses, tensor.dtype.name, &StorageClass::dtype);
     if (tensor.dtype.name.empty() || storage_class == kStorageClasses.end()) {
-      refused_ = "a tensor of dtype " + std::string(tensor.dtype.name);
+      refused_ = concat("a tensor of dtype ", tensor.dtype.name);
       return;
     }
     const auto [number, is_new] =
@@ -144,27 +138,17 @@ Result<void> write_state_archive(const StateArchive& archive,
     return Error{.kind = ErrorKind::kUnsupported,
                  .doing = "write it as a file of torch.save",
                  .cause = refused + " is not supported"};
-  ZipWriter zip;
-  const auto put = [&](std::string_view bytes) { write(bytes.data(), bytes.size()); };
-  const auto add = [&](const std::string& name, std::string_view bytes, std::uint32_t crc) {
-    put(zip.begin("archive/" + name, bytes.size()));
-    put(bytes);
-    put(zip.end(crc));
-  };
-  const auto add_small = [&](const std::string& name, std::string_view bytes) {
-    add(name, bytes, crc32(bytes));
-  };
-  add_small("data.pkl", pickler.text());
-  add_small("byteorder", "little");
-  add_small("version", "3\n");
+  ZipWriter zip(write);
+  zip.add("archive/data.pkl", pickler.text());
+  zip.add("archive/byteorder", "little");
+  zip.add("archive/version", "3\n");
   std::size_t number = 0;
   for (const std::string& key : pickler.storages()) {
-    const std::string_view bytes = archive.storages.at(key);
     const auto crc = crc_of.find(key);
-    add("data/" + std::to_string(number++), bytes,
-        crc == crc_of.end() ? crc32(bytes) : crc->second);
+    zip.add(concat("archive/data/", number++), archive.storages.at(key),
+            crc == crc_of.end() ? std::nullopt : std::optional(crc->second));
   }
-  put(zip.finish());
+  zip.finish();
   return {};
 }
 

@@ -6,17 +6,13 @@
 // Pure; any thread.
 #pragma once
 
-#include <cstddef>
-#include <functional>
 #include <string>
 
 #include "base/result.h"
 #include "worker_lib/serialization/core/state_archive.h"
+#include "worker_lib/serialization/core/zip_writer.h"
 
 namespace ddprun {
-
-// Receives a piece of the file. Must not throw.
-using WriteBytes = std::function<void(const void* data, std::size_t bytes)>;
 
 // Writes the archive. Storages get new numbers in the order in which the tree has them. A
 // storage that two tensors share is written once. crc_of: CRCs of storages that are already

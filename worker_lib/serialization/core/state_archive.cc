@@ -1,7 +1,6 @@
 #include "worker_lib/serialization/core/state_archive.h"
 
-#include <algorithm>
-
+#include "base/concat.h"
 #include "worker_lib/serialization/core/unpickler.h"
 
 namespace ddprun {
@@ -9,29 +8,6 @@ namespace {
 
 Error wrong(ErrorKind kind, std::string cause) {
   return {.kind = kind, .doing = "read it as a file of torch.save", .cause = std::move(cause)};
-}
-
-const ZipRecord* find(const StateArchive& archive, const std::string& name) {
-  const auto found = std::ranges::find(archive.records, archive.prefix + name, &ZipRecord::name);
-  return found == archive.records.end() ? nullptr : &*found;
-}
-
-// Finds every storage that the tree's tensors need, with the size that the pickle gives.
-Result<void> find_storages(StateArchive& archive) {
-  std::unordered_map<std::string_view, std::string_view> by_name;
-  for (const ZipRecord& record : archive.records) by_name[record.name] = record.bytes;
-  for (const PickleTensor& tensor : archive.tree.tensors) {
-    const std::string name = archive.prefix + "data/" + tensor.storage.key;
-    const auto found = by_name.find(name);
-    if (found == by_name.end())
-      return wrong(ErrorKind::kCorrupt, "it has no record '" + name + "'");
-    if (found->second.size() != static_cast<std::uint64_t>(tensor.storage.bytes))
-      return wrong(ErrorKind::kCorrupt,
-                   "record '" + name + "' has " + std::to_string(found->second.size()) +
-                       " bytes, the pickle says " + std::to_string(tensor.storage.bytes));
-    archive.storages[tensor.storage.key] = found->second;
-  }
-  return {};
 }
 
 // Before PyTorch 1.6, files of torch.save began with a pickle of this number.
@@ -61,16 +37,28 @@ Result<StateArchive> read_state_archive(std::string_view file, RecordCrcs crcs) 
       if (!has_right_crc(record))
         return wrong(ErrorKind::kCorrupt, "the bytes of record '" + record.name +
                                               "' do not match its CRC: it is damaged");
-  const ZipRecord* pickle = find(archive, "data.pkl");
-  if (!pickle)
+  std::unordered_map<std::string_view, std::string_view> by_name;
+  for (const ZipRecord& record : archive.records) by_name[record.name] = record.bytes;
+  const auto pickle = by_name.find(archive.prefix + "data.pkl");
+  if (pickle == by_name.end())
     return wrong(ErrorKind::kCorrupt, "it has no record '" + archive.prefix + "data.pkl'");
-  if (const ZipRecord* order = find(archive, "byteorder"); order && order->bytes != "little")
-    return wrong(ErrorKind::kUnsupported, order->bytes == "big" ? "its tensors are big-endian"
-                                                                : "its byte order is not known");
-  Result<PickleTree> tree = unpickle(pickle->bytes);
+  if (const auto order = by_name.find(archive.prefix + "byteorder");
+      order != by_name.end() && order->second != "little")
+    return wrong(ErrorKind::kUnsupported, order->second == "big" ? "its tensors are big-endian"
+                                                                 : "its byte order is not known");
+  Result<PickleTree> tree = unpickle(pickle->second);
   if (!tree) return tree.error();
   archive.tree = *std::move(tree);
-  if (const Result<void> found = find_storages(archive); !found) return found.error();
+  for (const PickleTensor& tensor : archive.tree.tensors) {
+    const std::string name = concat(archive.prefix, "data/", tensor.storage.key);
+    const auto found = by_name.find(name);
+    if (found == by_name.end())
+      return wrong(ErrorKind::kCorrupt, "it has no record '" + name + "'");
+    if (found->second.size() != static_cast<std::uint64_t>(tensor.storage.bytes))
+      return wrong(ErrorKind::kCorrupt, concat("record '", name, "' has ", found->second.size(),
+                                               " bytes, the pickle says ", tensor.storage.bytes));
+    archive.storages[tensor.storage.key] = found->second;
+  }
   return archive;
 }
 

@@ -8,10 +8,13 @@
 #include <set>
 #include <unordered_map>
 
+#include "base/concat.h"
+#include "worker_lib/serialization/core/little_endian.h"
+
 namespace ddprun {
 namespace {
 
-// --- known names ---
+using Ids = std::vector<PickleNodeId>;
 
 constexpr std::array kDtypes = std::to_array<PickleDtype>({
     {"float32", 4},        {"float64", 8},         {"float16", 2},     {"bfloat16", 2},
@@ -20,45 +23,6 @@ constexpr std::array kDtypes = std::to_array<PickleDtype>({
     {"bool", 1},           {"complex32", 4},       {"complex64", 8},   {"complex128", 16},
     {"float8_e4m3fn", 1},  {"float8_e4m3fnuz", 1}, {"float8_e5m2", 1}, {"float8_e5m2fnuz", 1},
     {"float8_e8m0fnu", 1},
-});
-
-enum class Global {
-  kOrderedDict,
-  kRebuildTensorV2,
-  kRebuildTensorV3,
-  kRebuildParameter,
-  kRebuildParameterWithState,
-  kRebuildFromType,
-  kTensorClass,
-  kParameterClass,
-  kSize,
-  kDevice,
-  kEncode,
-  kSet,
-  kFrozenSet,
-};
-
-struct GlobalName {
-  std::string_view name;
-  Global global;
-};
-// "__builtin__" is protocol 2's name for "builtins".
-constexpr std::array kGlobals = std::to_array<GlobalName>({
-    {"collections OrderedDict", Global::kOrderedDict},
-    {"torch._utils _rebuild_tensor_v2", Global::kRebuildTensorV2},
-    {"torch._utils _rebuild_tensor_v3", Global::kRebuildTensorV3},
-    {"torch._utils _rebuild_parameter", Global::kRebuildParameter},
-    {"torch._utils _rebuild_parameter_with_state", Global::kRebuildParameterWithState},
-    {"torch._tensor _rebuild_from_type_v2", Global::kRebuildFromType},
-    {"torch Tensor", Global::kTensorClass},
-    {"torch.nn.parameter Parameter", Global::kParameterClass},
-    {"torch Size", Global::kSize},
-    {"torch device", Global::kDevice},
-    {"_codecs encode", Global::kEncode},
-    {"__builtin__ set", Global::kSet},
-    {"builtins set", Global::kSet},
-    {"__builtin__ frozenset", Global::kFrozenSet},
-    {"builtins frozenset", Global::kFrozenSet},
 });
 
 const PickleDtype* find_dtype(std::string_view name) {
@@ -140,28 +104,25 @@ struct Refused {
   ErrorKind kind;
   std::string why;
 };
-[[noreturn]] void refuse_corrupt(std::string why) {
-  throw Refused{ErrorKind::kCorrupt, std::move(why)};
+template <class... Parts>
+[[noreturn]] void refuse_corrupt(const Parts&... why) {
+  throw Refused{ErrorKind::kCorrupt, concat(why...)};
 }
-[[noreturn]] void refuse_unsupported(std::string why) {
-  throw Refused{ErrorKind::kUnsupported, std::move(why)};
+template <class... Parts>
+[[noreturn]] void refuse_unsupported(const Parts&... why) {
+  throw Refused{ErrorKind::kUnsupported, concat(why...)};
 }
 
-// An entry of the stack: a value of the tree, or an object that only a pickle's own calls
-// accept.
-struct Entry {
-  enum class What { kValue, kMark, kGlobal, kStorageClass, kStorage };
-  What what = What::kValue;
-  // kValue: a node. kGlobal: a Global. kStorageClass: an index into kStorageClasses. kStorage:
-  // an index into storages_.
-  std::uint32_t index = 0;
-};
-using What = Entry::What;
+// Kinds of nodes that only a pickle's own calls accept. A finished tree has none.
+constexpr auto kGlobal = static_cast<PickleKind>(-1);        // integer: index into kGlobals
+constexpr auto kStorageClass = static_cast<PickleKind>(-2);  // integer: index into kStorageClasses
+constexpr auto kStorage = static_cast<PickleKind>(-3);       // integer: index into storages_
+
+bool is_name(const PickleNode& node) { return node.kind < PickleKind::kNone; }
 
 struct Storage {
   PickleStorage storage;
   std::string_view dtype;  // of its class
-  std::int64_t elements = 0;
 };
 
 // The extent of a node's subtree. size counts a shared node each time that it is met; 0: not yet
@@ -172,6 +133,8 @@ struct Extent {
 };
 
 class Machine {
+  using enum PickleKind;
+
  public:
   explicit Machine(std::string_view pickle)
       : all_(pickle), left_(pickle), most_(max_pickle_nodes(pickle.size())) {}
@@ -184,7 +147,7 @@ class Machine {
     } catch (const Refused& refused) {
       return Error{.kind = refused.kind,
                    .doing = "unpickle",
-                   .cause = "at byte " + std::to_string(opcode_at_) + ": " + refused.why};
+                   .cause = concat("at byte ", opcode_at_, ": ", refused.why)};
     }
   }
 
@@ -197,10 +160,10 @@ class Machine {
       case 0x80: return protocol(take_number(1));
       case 0x95: return frame();
       case '.': return stop();
-      case '(': return push({What::kMark});
-      case 'N': return push_value(PickleKind::kNone);
-      case 0x88: return push_value(PickleKind::kBool, 1);
-      case 0x89: return push_value(PickleKind::kBool, 0);
+      case '(': return marks_.push_back(stack_.size());
+      case 'N': return push_value(kNone);
+      case 0x88: return push_value(kBool, 1);
+      case 0x89: return push_value(kBool, 0);
       case 'K': return push_integer(static_cast<std::int64_t>(take_number(1)));
       case 'M': return push_integer(static_cast<std::int64_t>(take_number(2)));
       case 'J': return push_integer(static_cast<std::int32_t>(take_number(4)));
@@ -210,23 +173,23 @@ class Machine {
       case 'X': return push_string(take(take_number(4)));
       case 0x8c: return push_string(take(take_number(1)));
       case 0x8d: return push_string(take(take_number(8)));
-      case 'C': return push_text(PickleKind::kBytes, take(take_number(1)));
-      case 'B': return push_text(PickleKind::kBytes, take(take_number(4)));
-      case 0x8e: return push_text(PickleKind::kBytes, take(take_number(8)));
-      case ']': return push_value(PickleKind::kList);
-      case ')': return push_value(PickleKind::kTuple);
-      case '}': return push_value(PickleKind::kDict);
-      case 0x8f: return push_value(PickleKind::kSet);
-      case 't': return push_items(PickleKind::kTuple, pop_to_mark());
-      case 0x85: return push_items(PickleKind::kTuple, pop_values(1));
-      case 0x86: return push_items(PickleKind::kTuple, pop_values(2));
-      case 0x87: return push_items(PickleKind::kTuple, pop_values(3));
-      case 0x91: return push_items(PickleKind::kSet, pop_to_mark());
-      case 'a': return append(PickleKind::kList, pop_values(1));
-      case 'e': return append(PickleKind::kList, pop_to_mark());
-      case 0x90: return append(PickleKind::kSet, pop_to_mark());
-      case 's': return append(PickleKind::kDict, pop_values(2));
-      case 'u': return append(PickleKind::kDict, pop_to_mark());
+      case 'C': return push_text(kBytes, take(take_number(1)));
+      case 'B': return push_text(kBytes, take(take_number(4)));
+      case 0x8e: return push_text(kBytes, take(take_number(8)));
+      case ']': return push_value(kList);
+      case ')': return push_value(kTuple);
+      case '}': return push_value(kDict);
+      case 0x8f: return push_value(kSet);
+      case 't': return push_items(kTuple, pop_to_mark());
+      case 0x85: return push_items(kTuple, pop_values(1));
+      case 0x86: return push_items(kTuple, pop_values(2));
+      case 0x87: return push_items(kTuple, pop_values(3));
+      case 0x91: return push_items(kSet, pop_to_mark());
+      case 'a': return append(kList, pop_values(1));
+      case 'e': return append(kList, pop_to_mark());
+      case 0x90: return append(kSet, pop_to_mark());
+      case 's': return append(kDict, pop_values(2));
+      case 'u': return append(kDict, pop_to_mark());
       case 'q': return memoize(take_number(1));
       case 'r': return memoize(take_number(4));
       case 0x94: return memoize(memo_.size());
@@ -239,7 +202,7 @@ class Machine {
       case 'b': return build();
       default: break;
     }
-    refuse_unsupported("opcode " + std::to_string(opcode) + " is not one that torch.save writes");
+    refuse_unsupported("opcode ", opcode, " is not one that torch.save writes");
   }
 
   // --- input ---
@@ -251,13 +214,7 @@ class Machine {
     return taken;
   }
 
-  std::uint64_t take_number(std::size_t bytes) {
-    std::uint64_t number = 0;
-    const std::string_view taken = take(bytes);
-    for (std::size_t i = 0; i < bytes; ++i)
-      number |= std::uint64_t{static_cast<unsigned char>(taken[i])} << (8 * i);
-    return number;
-  }
+  std::uint64_t take_number(std::size_t bytes) { return read_little_endian(take(bytes)); }
 
   std::string_view take_line() {
     const std::size_t end = left_.find('\n');
@@ -269,7 +226,7 @@ class Machine {
 
   static void protocol(std::uint64_t version) {
     if (version < 2 || version > 5)
-      refuse_unsupported("pickle protocol " + std::to_string(version) + ", 2 to 5 are read");
+      refuse_unsupported("pickle protocol ", version, ", 2 to 5 are read");
   }
 
   // The end of a frame is ignored: frames exist only for reading ahead.
@@ -278,8 +235,6 @@ class Machine {
   }
 
   // --- the stack ---
-
-  void push(Entry entry) { stack_.push_back(entry); }
 
   // Counts values of which one input byte can make many: a value in the memo can be copied again
   // and again.
@@ -290,8 +245,7 @@ class Machine {
 
   void expect_at_most(std::size_t values) const {
     if (values > most_)
-      refuse_unsupported("it has more than " + std::to_string(most_) +
-                         " values, the most for a pickle of its size");
+      refuse_unsupported("it has more than ", most_, " values, the most for a pickle of its size");
   }
 
   PickleNodeId add(PickleNode node) {
@@ -300,13 +254,13 @@ class Machine {
     return static_cast<PickleNodeId>(tree_.nodes.size() - 1);
   }
 
-  void push(PickleNode node) { push({What::kValue, add(std::move(node))}); }
+  void push(PickleNode node) { stack_.push_back(add(std::move(node))); }
 
   void push_value(PickleKind kind, std::int64_t integer = 0) {
     push(PickleNode{.kind = kind, .integer = integer});
   }
 
-  void push_integer(std::int64_t value) { push_value(PickleKind::kInteger, value); }
+  void push_integer(std::int64_t value) { push_value(kInteger, value); }
 
   void push_text(PickleKind kind, std::string_view text) {
     push(PickleNode{.kind = kind, .text = std::string(text)});
@@ -314,84 +268,70 @@ class Machine {
 
   void push_string(std::string_view text) {
     if (!is_utf8(text)) refuse_corrupt("a text is not UTF-8");
-    push_text(PickleKind::kString, text);
+    push_text(kString, text);
   }
 
-  void push_items(PickleKind kind, std::vector<PickleNodeId> items) {
+  void push_items(PickleKind kind, Ids items) {
     push(PickleNode{.kind = kind, .items = std::move(items)});
   }
 
   void push_double(std::string_view big_endian) {
     std::uint64_t bits = 0;
     for (const char c : big_endian) bits = (bits << 8) | static_cast<unsigned char>(c);
-    push(PickleNode{.kind = PickleKind::kDouble, .real = std::bit_cast<double>(bits)});
+    push(PickleNode{.kind = kDouble, .real = std::bit_cast<double>(bits)});
   }
 
   // Pushes a two's complement integer of any length. Bytes that only repeat the sign are
   // dropped.
   void push_long(std::string_view bytes) {
     if (bytes.size() > kMaxIntegerBytes)
-      refuse_unsupported("an integer of " + std::to_string(bytes.size()) + " bytes, " +
-                         std::to_string(kMaxIntegerBytes) + " are the most that is read");
+      refuse_unsupported("an integer of ", bytes.size(), " bytes, ", kMaxIntegerBytes,
+                         " are the most that is read");
     const bool negative = !bytes.empty() && (bytes.back() & 0x80) != 0;
     const char sign = negative ? '\xff' : '\0';
     while (bytes.size() > 8 && bytes.back() == sign) bytes.remove_suffix(1);
     if (bytes.size() > 8 || (bytes.size() == 8 && ((bytes.back() & 0x80) != 0) != negative))
-      return push_text(PickleKind::kBigInteger, bytes);
+      return push_text(kBigInteger, bytes);
     std::uint64_t value = negative ? ~std::uint64_t{0} : 0;
     std::memcpy(&value, bytes.data(), bytes.size());
     push_integer(static_cast<std::int64_t>(value));
   }
 
-  Entry pop() {
-    const Entry entry = top();
+  PickleNodeId pop() {
+    const PickleNodeId id = top();
     stack_.pop_back();
-    return entry;
+    return id;
   }
 
-  Entry& top() {
-    if (stack_.empty() || stack_.back().what == What::kMark) refuse_corrupt("its stack is empty");
+  PickleNodeId top() const {
+    if (stack_.size() == (marks_.empty() ? 0 : marks_.back())) refuse_corrupt("its stack is empty");
     return stack_.back();
   }
 
-  // Returns the number of a node for a place in the tree.
-  PickleNodeId value(Entry entry) {
-    if (entry.what == What::kValue) return entry.index;
-    // _rebuild_from_type_v2 has a function and a class among its arguments.
-    names_.push_back(entry);
-    return add({.kind = kName, .integer = static_cast<std::int64_t>(names_.size() - 1)});
-  }
-
-  std::vector<PickleNodeId> pop_values(std::size_t count) {
-    std::vector<PickleNodeId> values(count);
-    for (std::size_t i = count; i > 0; --i) values[i - 1] = value(pop());
+  Ids pop_values(std::size_t count) {
+    Ids values(count);
+    for (std::size_t i = count; i > 0; --i) values[i - 1] = pop();
     return values;
   }
 
-  std::vector<PickleNodeId> pop_to_mark() {
-    const auto mark = std::find_if(stack_.rbegin(), stack_.rend(),
-                                   [](const Entry& entry) { return entry.what == What::kMark; });
-    if (mark == stack_.rend()) refuse_corrupt("it has no mark on its stack");
-    std::vector<PickleNodeId> values;
-    values.reserve(static_cast<std::size_t>(mark - stack_.rbegin()));
-    for (auto it = mark.base(); it != stack_.end(); ++it) values.push_back(value(*it));
-    stack_.erase(mark.base() - 1, stack_.end());
+  Ids pop_to_mark() {
+    if (marks_.empty()) refuse_corrupt("it has no mark on its stack");
+    const auto first = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
+    Ids values(first, stack_.end());
+    stack_.erase(first, stack_.end());
+    marks_.pop_back();
     return values;
   }
 
-  PickleNode& node(Entry entry, PickleKind kind) {
-    if (entry.what != What::kValue || tree_.nodes[entry.index].kind != kind)
-      refuse_corrupt("it has something else where " + std::string(to_text(kind)) + " should be");
-    return tree_.nodes[entry.index];
+  PickleNode& node(PickleNodeId id, PickleKind kind) {
+    if (tree_.nodes[id].kind != kind)
+      refuse_corrupt("it has something else where ", to_text(kind), " should be");
+    return tree_.nodes[id];
   }
 
-  bool is_none(Entry entry) const {
-    return entry.what == What::kValue && tree_.nodes[entry.index].kind == PickleKind::kNone;
-  }
-
-  void append(PickleKind kind, const std::vector<PickleNodeId>& items) {
+  void append(PickleKind kind, const Ids& items) {
     PickleNode& container = node(top(), kind);
-    if (kind == PickleKind::kDict && items.size() % 2 != 0) refuse_corrupt("a key without a value");
+    if (kind == kDict && items.size() % 2 != 0) refuse_corrupt("a key without a value");
     charge(items.size());
     container.items.insert(container.items.end(), items.begin(), items.end());
   }
@@ -402,9 +342,8 @@ class Machine {
 
   void recall(std::uint64_t index) {
     const auto found = memo_.find(index);
-    if (found == memo_.end())
-      refuse_corrupt("it refers to value " + std::to_string(index) + ", which it has not");
-    push(found->second);
+    if (found == memo_.end()) refuse_corrupt("it refers to value ", index, ", which it has not");
+    stack_.push_back(found->second);
   }
 
   // --- names and their meanings ---
@@ -412,177 +351,148 @@ class Machine {
   void global() {
     const std::string_view module = take_line();
     const std::string_view name = take_line();
-    push_global(std::string(module) + " " + std::string(name));
+    push_global(concat(module, " ", name));
   }
 
   void stack_global() {
-    const Entry name = pop();
-    const Entry module = pop();
+    const PickleNodeId name = pop();
+    const PickleNodeId module = pop();
     push_global(name_in(module) + " " + name_in(name));
   }
 
   void push_global(const std::string& name) {
-    if (const auto found = std::ranges::find(kGlobals, name, &GlobalName::name);
+    if (const auto found = std::ranges::find(kGlobals, name, &Global::name);
         found != kGlobals.end())
-      return push({What::kGlobal, static_cast<std::uint32_t>(found->global)});
+      return push_value(kGlobal, found - kGlobals.begin());
     if (const auto found = std::ranges::find(kStorageClasses, name, &StorageClass::name);
         found != kStorageClasses.end())
-      return push(
-          {What::kStorageClass, static_cast<std::uint32_t>(found - kStorageClasses.begin())});
+      return push_value(kStorageClass, found - kStorageClasses.begin());
     if (name.starts_with("torch ") && find_dtype(std::string_view(name).substr(6)))
-      return push_text(PickleKind::kDtype, std::string_view(name).substr(6));
+      return push_text(kDtype, std::string_view(name).substr(6));
     refuse_unsupported(
-        "it names " + dotted(name) +
+        "it names ", dotted(name),
         ", which is not allowed: only tensors and plain data are read, no code is run");
   }
 
-  // Returns the entry of a number; if value() made the node from a name, the name's entry.
-  Entry entry_of(PickleNodeId id) const {
-    const PickleNode& it = tree_.nodes[id];
-    return it.kind == kName ? names_[static_cast<std::size_t>(it.integer)]
-                            : Entry{What::kValue, id};
-  }
+  std::int64_t integer(PickleNodeId id) { return node(id, kInteger).integer; }
 
-  // Returns the arguments of a call. A copy, because a push moves the nodes.
-  std::vector<Entry> arguments(PickleNodeId tuple, std::size_t least, std::size_t most) const {
-    const PickleNode& it = tree_.nodes[tuple];
-    if (it.kind != PickleKind::kTuple || it.items.size() < least || it.items.size() > most)
-      refuse_corrupt("a call with the wrong arguments");
-    std::vector<Entry> result;
-    for (const PickleNodeId id : it.items) result.push_back(entry_of(id));
-    return result;
-  }
-
-  std::int64_t integer(Entry entry) { return node(entry, PickleKind::kInteger).integer; }
-
-  const std::string& name_in(Entry entry) {
-    const std::string& text = node(entry, PickleKind::kString).text;
-    if (text.size() > kMaxNameBytes)
-      refuse_corrupt("a name of " + std::to_string(text.size()) + " bytes");
+  const std::string& name_in(PickleNodeId id) {
+    const std::string& text = node(id, kString).text;
+    if (text.size() > kMaxNameBytes) refuse_corrupt("a name of ", text.size(), " bytes");
     return text;
   }
 
   // ("storage", class, key, location, elements). The location is ignored: the storage is read to
   // the CPU.
   void persistent() {
-    const Entry id = pop();
-    node(id, PickleKind::kTuple);
-    const std::vector<Entry> parts = arguments(id.index, 5, 5);
-    if (node(parts[0], PickleKind::kString).text != "storage" ||
-        parts[1].what != What::kStorageClass)
+    const PickleNodeId id = pop();
+    node(id, kTuple);
+    const Ids& parts = tree_.nodes[id].items;
+    if (parts.size() != 5) refuse_corrupt("a call with the wrong arguments");
+    const PickleNode& its_class = tree_.nodes[parts[1]];
+    if (node(parts[0], kString).text != "storage" || its_class.kind != kStorageClass)
       refuse_corrupt("it refers to something outside of the pickle that is not a storage");
-    const StorageClass& its_class = kStorageClasses[parts[1].index];
-    Storage storage{.storage = {.key = name_in(parts[2])},
-                    .dtype = its_class.dtype,
-                    .elements = integer(parts[4])};
-    const std::int64_t element_bytes = storage.dtype.empty() ? 1 : find_dtype(storage.dtype)->bytes;
-    if (storage.elements < 0 ||
-        __builtin_mul_overflow(storage.elements, element_bytes, &storage.storage.bytes))
-      refuse_corrupt("a storage of " + std::to_string(storage.elements) + " elements");
-    charge(1);
-    storages_.push_back(std::move(storage));
-    push({What::kStorage, static_cast<std::uint32_t>(storages_.size() - 1)});
+    Storage its{.storage = {.key = name_in(parts[2])},
+                .dtype = kStorageClasses[static_cast<std::size_t>(its_class.integer)].dtype};
+    const std::int64_t elements = integer(parts[4]);
+    const std::int64_t element_bytes = its.dtype.empty() ? 1 : find_dtype(its.dtype)->bytes;
+    if (elements < 0 || __builtin_mul_overflow(elements, element_bytes, &its.storage.bytes))
+      refuse_corrupt("a storage of ", elements, " elements");
+    storages_.push_back(std::move(its));
+    push_value(kStorage, static_cast<std::int64_t>(storages_.size() - 1));
   }
 
   void reduce() {
-    const Entry tuple = pop();
-    node(tuple, PickleKind::kTuple);
-    const Entry function = pop();
-    call(function, tuple.index);
+    const PickleNodeId tuple = pop();
+    node(tuple, kTuple);
+    call(pop(), tuple);
   }
 
-  void call(Entry function, PickleNodeId tuple) {
-    if (function.what != What::kGlobal) refuse_corrupt("it calls something that is not a function");
-    switch (static_cast<Global>(function.index)) {
-      case Global::kOrderedDict: (void)arguments(tuple, 0, 0); return push_value(PickleKind::kDict);
-      case Global::kRebuildTensorV2:
-        return rebuild_tensor(arguments(tuple, 6, 7), /*has_dtype=*/false);
-      case Global::kRebuildTensorV3:
-        return rebuild_tensor(arguments(tuple, 7, 8), /*has_dtype=*/true);
-      case Global::kRebuildParameter: return rebuild_parameter(arguments(tuple, 3, 3));
-      case Global::kRebuildParameterWithState: return rebuild_parameter(arguments(tuple, 4, 4));
-      case Global::kRebuildFromType: return rebuild_from_type(arguments(tuple, 4, 4));
-      case Global::kSize:
-        return push_items(PickleKind::kTuple, integers_of(arguments(tuple, 1, 1)[0]));
-      case Global::kDevice: return make_device(arguments(tuple, 1, 2));
-      case Global::kEncode: return encode(arguments(tuple, 2, 2));
-      case Global::kSet:
-      case Global::kFrozenSet: {
-        const std::vector<Entry> items = arguments(tuple, 0, 1);
-        return push_items(PickleKind::kSet, items.empty()
-                                                ? std::vector<PickleNodeId>()
-                                                : node(items[0], PickleKind::kList).items);
-      }
-      case Global::kTensorClass:
-      case Global::kParameterClass: break;
-    }
-    refuse_corrupt("it calls a class that is only a name here");
+  void call(PickleNodeId function, PickleNodeId tuple) {
+    if (tree_.nodes[function].kind != kGlobal)
+      refuse_corrupt("it calls something that is not a function");
+    const Global& global = global_of(function);
+    if (!global.call) refuse_corrupt("it calls a class that is only a name here");
+    const Ids parts = tree_.nodes[tuple].items;  // a copy, because a push moves the nodes
+    if (parts.size() < global.least || parts.size() > global.most)
+      refuse_corrupt("a call with the wrong arguments");
+    (this->*global.call)(parts);
   }
 
-  void rebuild_tensor(const std::vector<Entry>& parts, bool has_dtype) {
-    if (parts[0].what != What::kStorage) refuse_corrupt("a tensor without a storage");
-    const Storage& storage = storages_[parts[0].index];
+  void make_dict(const Ids&) { push_value(kDict); }
+
+  void make_set(const Ids& parts) {
+    push_items(kSet, parts.empty() ? Ids() : node(parts[0], kList).items);
+  }
+
+  void make_size(const Ids& parts) { push_items(kTuple, integers_of(parts[0])); }
+
+  void rebuild_tensor_v2(const Ids& parts) { rebuild_tensor(parts, /*has_dtype=*/false); }
+  void rebuild_tensor_v3(const Ids& parts) { rebuild_tensor(parts, /*has_dtype=*/true); }
+
+  void rebuild_tensor(const Ids& parts, bool has_dtype) {
+    const PickleNode& its_storage = tree_.nodes[parts[0]];
+    if (its_storage.kind != kStorage) refuse_corrupt("a tensor without a storage");
+    const Storage& storage = storages_[static_cast<std::size_t>(its_storage.integer)];
     PickleTensor tensor{.storage = storage.storage,
                         .offset = integer(parts[1]),
                         .sizes = dimensions(parts[2]),
                         .strides = dimensions(parts[3]),
-                        .requires_grad = node(parts[4], PickleKind::kBool).integer != 0};
+                        .requires_grad = node(parts[4], kBool).integer != 0};
     if (has_dtype != storage.dtype.empty())
       refuse_corrupt("a tensor and a storage that do not fit together");
-    tensor.dtype = *find_dtype(has_dtype ? node(parts[6], PickleKind::kDtype).text : storage.dtype);
+    tensor.dtype = *find_dtype(has_dtype ? node(parts[6], kDtype).text : storage.dtype);
     // Views that show the conjugate or the negative of the stored values.
     const std::size_t plain = has_dtype ? 7 : 6;
-    if (parts.size() > plain && !is_none(parts[plain]) &&
-        !node(parts[plain], PickleKind::kDict).items.empty())
+    if (parts.size() > plain && tree_.nodes[parts[plain]].kind != kNone &&
+        !node(parts[plain], kDict).items.empty())
       refuse_unsupported("a tensor that is a conjugate or negative view");
     charge(1 + tensor.sizes.size());
     const std::int64_t elements = storage.storage.bytes / tensor.dtype.bytes;
     if (tensor.sizes.size() != tensor.strides.size() || !has_countable_elements(tensor.sizes))
       refuse_corrupt("a tensor with impossible sizes and strides");
     if (!lies_within(tensor, elements))
-      refuse_corrupt("a tensor reaches beyond the " + std::to_string(elements) +
-                     " elements of its storage '" + shown(tensor.storage.key) + "'");
+      refuse_corrupt("a tensor reaches beyond the ", elements, " elements of its storage '",
+                     shown(tensor.storage.key), "'");
     push_tensor(std::move(tensor));
   }
 
   void push_tensor(PickleTensor tensor) {
     tree_.tensors.push_back(std::move(tensor));
-    push_value(PickleKind::kTensor, static_cast<std::int64_t>(tree_.tensors.size() - 1));
+    push_value(kTensor, static_cast<std::int64_t>(tree_.tensors.size() - 1));
   }
 
   // (tensor, requires_grad, hooks[, state])
-  void rebuild_parameter(const std::vector<Entry>& parts) {
-    PickleTensor tensor =
-        tree_.tensors[static_cast<std::size_t>(node(parts[0], PickleKind::kTensor).integer)];
-    tensor.requires_grad = node(parts[1], PickleKind::kBool).integer != 0;
+  void rebuild_parameter(const Ids& parts) {
+    PickleTensor tensor = tree_.tensors[static_cast<std::size_t>(node(parts[0], kTensor).integer)];
+    tensor.requires_grad = node(parts[1], kBool).integer != 0;
     charge(1 + tensor.sizes.size());
     push_tensor(std::move(tensor));
   }
 
   // (function, class, its arguments, attributes): a tensor with attributes, which are dropped.
-  void rebuild_from_type(const std::vector<Entry>& parts) {
-    const auto is = [](Entry entry, Global global) {
-      return entry.what == What::kGlobal && static_cast<Global>(entry.index) == global;
+  void rebuild_from_type(const Ids& parts) {
+    const auto is = [this](PickleNodeId id, Call call) {
+      return tree_.nodes[id].kind == kGlobal && global_of(id).call == call;
     };
-    if (!is(parts[0], Global::kRebuildTensorV2) && !is(parts[0], Global::kRebuildTensorV3))
+    if (!is(parts[0], &Machine::rebuild_tensor_v2) && !is(parts[0], &Machine::rebuild_tensor_v3))
       refuse_unsupported("a tensor that is rebuilt by another function than torch's own");
-    if (!is(parts[1], Global::kTensorClass) && !is(parts[1], Global::kParameterClass))
-      refuse_unsupported("a tensor of a class that is not torch's own");
-    node(parts[2], PickleKind::kTuple);
-    call(parts[0], parts[2].index);
+    if (!is(parts[1], nullptr)) refuse_unsupported("a tensor of a class that is not torch's own");
+    node(parts[2], kTuple);
+    call(parts[0], parts[2]);
   }
 
-  std::vector<PickleNodeId> integers_of(Entry tuple) {
-    charge(node(tuple, PickleKind::kTuple).items.size());
-    std::vector<PickleNodeId> items = node(tuple, PickleKind::kTuple).items;
-    for (const PickleNodeId id : items) (void)integer(entry_of(id));
+  Ids integers_of(PickleNodeId tuple) {
+    charge(node(tuple, kTuple).items.size());
+    Ids items = tree_.nodes[tuple].items;
+    for (const PickleNodeId id : items) (void)integer(id);
     return items;
   }
 
-  std::vector<std::int64_t> dimensions(Entry tuple) {
-    const std::vector<PickleNodeId> items = integers_of(tuple);
+  std::vector<std::int64_t> dimensions(PickleNodeId tuple) {
+    const Ids items = integers_of(tuple);
     if (items.size() > kMaxDimensions)
-      refuse_unsupported("a tensor of " + std::to_string(items.size()) + " dimensions");
+      refuse_unsupported("a tensor of ", items.size(), " dimensions");
     std::vector<std::int64_t> result;
     for (const PickleNodeId id : items) {
       result.push_back(tree_.nodes[id].integer);
@@ -591,15 +501,15 @@ class Machine {
     return result;
   }
 
-  void make_device(const std::vector<Entry>& parts) {
+  void make_device(const Ids& parts) {
     std::string device = name_in(parts[0]);
-    if (parts.size() == 2) device += ":" + std::to_string(integer(parts[1]));
-    push_text(PickleKind::kDevice, device);
+    if (parts.size() == 2) device += concat(":", integer(parts[1]));
+    push_text(kDevice, device);
   }
 
   // encode("\u00ff", "latin1"): how protocol 2 writes bytes.
-  void encode(const std::vector<Entry>& parts) {
-    const std::string& text = node(parts[0], PickleKind::kString).text;
+  void encode(const Ids& parts) {
+    const std::string& text = node(parts[0], kString).text;
     charge(text.size() / kBytesPerValue);
     if (name_in(parts[1]) != "latin1") refuse_corrupt("bytes in an encoding other than latin1");
     std::string bytes;
@@ -613,24 +523,23 @@ class Machine {
         refuse_corrupt("bytes that are not latin1");
       }
     }
-    push_text(PickleKind::kBytes, bytes);
+    push_text(kBytes, bytes);
   }
 
   // Attributes of an OrderedDict (_metadata of a state dict): checked like everything, and
   // dropped.
   void build() {
     (void)pop();
-    if (top().what != What::kValue || tree_.nodes[top().index].kind != PickleKind::kDict)
+    if (tree_.nodes[top()].kind != kDict)
       refuse_unsupported("it sets attributes of something that is not an OrderedDict");
   }
 
   // --- the end ---
 
   void stop() {
-    const Entry entry = pop();
-    if (!stack_.empty()) refuse_corrupt("values are left on its stack");
-    if (entry.what != What::kValue) refuse_corrupt("it is a name, not a value");
-    tree_.top = entry.index;
+    tree_.top = pop();
+    if (!stack_.empty() || !marks_.empty()) refuse_corrupt("values are left on its stack");
+    if (is_name(tree_.nodes[tree_.top])) refuse_corrupt("it is a name, not a value");
     extents_.assign(tree_.nodes.size(), {});
     check_tree(tree_.top, 0);
     has_stopped_ = true;
@@ -640,11 +549,11 @@ class Machine {
   // again.
   Extent check_tree(PickleNodeId id, std::size_t depth) {
     const PickleNode& it = tree_.nodes[id];
-    if (it.kind == kName) refuse_corrupt("a name where a value is expected");
+    if (is_name(it)) refuse_corrupt("a name where a value is expected");
     Extent& its = extents_[id];
     if (its.size == kOpen) refuse_corrupt("a value contains itself");
     if (depth + its.height > kMaxPickleDepth)
-      refuse_unsupported("it is nested deeper than " + std::to_string(kMaxPickleDepth));
+      refuse_unsupported("it is nested deeper than ", kMaxPickleDepth);
     if (its.size != 0) return its;
     its.size = kOpen;
     Extent found{.size = 1};
@@ -654,53 +563,77 @@ class Machine {
       found.height = std::max(found.height, under.height + 1);
       expect_at_most(found.size);
     }
-    if (it.kind == PickleKind::kDict || it.kind == PickleKind::kSet) check_keys(it);
+    if (it.kind == kDict || it.kind == kSet) check_keys(it);
     return its = found;
   }
 
   void check_keys(const PickleNode& container) {
     std::set<std::string> keys;
-    const std::size_t step = container.kind == PickleKind::kDict ? 2 : 1;
+    const std::size_t step = container.kind == kDict ? 2 : 1;
     for (std::size_t i = 0; i < container.items.size(); i += step) {
       const PickleNodeId id = container.items[i];
       if (extents_[id].size > kMaxKeyNodes)
-        refuse_unsupported("a key of more than " + std::to_string(kMaxKeyNodes) + " values");
+        refuse_unsupported("a key of more than ", kMaxKeyNodes, " values");
       std::string key;
       spell_key(id, key);
       charge(key.size() / kBytesPerValue);
-      if (!keys.insert(key).second) refuse_corrupt("key " + shown(key) + " is there twice");
+      if (!keys.insert(key).second) refuse_corrupt("key ", shown(key), " is there twice");
     }
   }
 
   void spell_key(PickleNodeId id, std::string& text) const {
     const PickleNode& it = tree_.nodes[id];
     switch (it.kind) {
-      case PickleKind::kNone: text += "None"; return;
-      case PickleKind::kBool: text += it.integer != 0 ? "True" : "False"; return;
-      case PickleKind::kInteger: text += std::to_string(it.integer); return;
-      case PickleKind::kDouble:
-        text += std::to_string(std::bit_cast<std::uint64_t>(it.real)) + "f";
+      case kNone: text += "None"; return;
+      case kBool: text += it.integer != 0 ? "True" : "False"; return;
+      case kInteger: text += std::to_string(it.integer); return;
+      case kDouble: text += concat(std::bit_cast<std::uint64_t>(it.real), "f"); return;
+      case kBigInteger:
+      case kString:
+      case kBytes:
+      case kDtype:
+      case kDevice:
+        text += concat(static_cast<int>(it.kind), ".", it.text.size(), "'", it.text, "'");
         return;
-      case PickleKind::kBigInteger:
-      case PickleKind::kString:
-      case PickleKind::kBytes:
-      case PickleKind::kDtype:
-      case PickleKind::kDevice:
-        text += std::to_string(static_cast<int>(it.kind)) + "." + std::to_string(it.text.size()) +
-                "'" + it.text + "'";
-        return;
-      case PickleKind::kTuple:
+      case kTuple:
         text += "(";
         for (const PickleNodeId item : it.items) spell_key(item, text), text += ",";
         text += ")";
         return;
       default: break;
     }
-    refuse_corrupt("a key is " + std::string(to_text(it.kind)));
+    refuse_corrupt("a key is ", to_text(it.kind));
   }
 
-  // The kind of nodes that hold a name until a call takes it. A finished tree has none.
-  static constexpr PickleKind kName = static_cast<PickleKind>(-1);
+  // What the names mean. "__builtin__" is protocol 2's name for "builtins".
+  using Call = void (Machine::*)(const Ids& arguments);
+  struct Global {
+    std::string_view name;
+    Call call;                // null: a class of tensors
+    std::size_t least, most;  // arguments
+  };
+  static constexpr std::array kGlobals = std::to_array<Global>({
+      {"collections OrderedDict", &Machine::make_dict, 0, 0},
+      {"torch._utils _rebuild_tensor_v2", &Machine::rebuild_tensor_v2, 6, 7},
+      {"torch._utils _rebuild_tensor_v3", &Machine::rebuild_tensor_v3, 7, 8},
+      {"torch._utils _rebuild_parameter", &Machine::rebuild_parameter, 3, 3},
+      {"torch._utils _rebuild_parameter_with_state", &Machine::rebuild_parameter, 4, 4},
+      {"torch._tensor _rebuild_from_type_v2", &Machine::rebuild_from_type, 4, 4},
+      {"torch Tensor", nullptr, 0, 0},
+      {"torch.nn.parameter Parameter", nullptr, 0, 0},
+      {"torch Size", &Machine::make_size, 1, 1},
+      {"torch device", &Machine::make_device, 1, 2},
+      {"_codecs encode", &Machine::encode, 2, 2},
+      {"__builtin__ set", &Machine::make_set, 0, 1},
+      {"builtins set", &Machine::make_set, 0, 1},
+      {"__builtin__ frozenset", &Machine::make_set, 0, 1},
+      {"builtins frozenset", &Machine::make_set, 0, 1},
+  });
+
+  const Global& global_of(PickleNodeId id) const {
+    return kGlobals[static_cast<std::size_t>(tree_.nodes[id].integer)];
+  }
+
   static constexpr std::size_t kOpen = std::numeric_limits<std::size_t>::max();
 
   std::string_view all_;
@@ -708,10 +641,10 @@ class Machine {
   std::size_t most_;  // nodes
   std::size_t opcode_at_ = 0;
   PickleTree tree_;
-  std::vector<Entry> stack_;
-  std::unordered_map<std::uint64_t, Entry> memo_;
+  Ids stack_;
+  std::vector<std::size_t> marks_;  // how many values of the stack are below each
+  std::unordered_map<std::uint64_t, PickleNodeId> memo_;
   std::vector<Storage> storages_;
-  std::vector<Entry> names_;
   std::vector<Extent> extents_;
   std::size_t charged_ = 0;
   bool has_stopped_ = false;
@@ -720,21 +653,22 @@ class Machine {
 }  // namespace
 
 std::string_view to_text(PickleKind kind) {
+  using enum PickleKind;
   switch (kind) {
-    case PickleKind::kNone: return "None";
-    case PickleKind::kBool: return "a bool";
-    case PickleKind::kInteger: return "an integer";
-    case PickleKind::kBigInteger: return "an integer past 64 bits";
-    case PickleKind::kDouble: return "a float";
-    case PickleKind::kString: return "a text";
-    case PickleKind::kBytes: return "bytes";
-    case PickleKind::kList: return "a list";
-    case PickleKind::kTuple: return "a tuple";
-    case PickleKind::kSet: return "a set";
-    case PickleKind::kDict: return "a dict";
-    case PickleKind::kTensor: return "a tensor";
-    case PickleKind::kDtype: return "a dtype";
-    case PickleKind::kDevice: return "a device";
+    case kNone: return "None";
+    case kBool: return "a bool";
+    case kInteger: return "an integer";
+    case kBigInteger: return "an integer past 64 bits";
+    case kDouble: return "a float";
+    case kString: return "a text";
+    case kBytes: return "bytes";
+    case kList: return "a list";
+    case kTuple: return "a tuple";
+    case kSet: return "a set";
+    case kDict: return "a dict";
+    case kTensor: return "a tensor";
+    case kDtype: return "a dtype";
+    case kDevice: return "a device";
   }
   return "a name";
 }

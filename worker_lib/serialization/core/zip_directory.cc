@@ -4,8 +4,10 @@
 #include <optional>
 #include <set>
 
+#include "base/concat.h"
 #include "base/is_control.h"
 #include "worker_lib/serialization/core/crc32.h"
+#include "worker_lib/serialization/core/little_endian.h"
 #include "worker_lib/serialization/core/zip_format.h"
 
 namespace ddprun {
@@ -30,19 +32,12 @@ Error unsupported(std::string cause) {
 class Fields {
  public:
   explicit Fields(std::string_view bytes) : bytes_(bytes) {}
-  std::uint16_t u16(std::size_t at) const { return static_cast<std::uint16_t>(number(at, 2)); }
-  std::uint32_t u32(std::size_t at) const { return static_cast<std::uint32_t>(number(at, 4)); }
-  std::uint64_t u64(std::size_t at) const { return number(at, 8); }
+  std::uint64_t u16(std::size_t at) const { return read_little_endian(bytes_.substr(at, 2)); }
+  std::uint64_t u32(std::size_t at) const { return read_little_endian(bytes_.substr(at, 4)); }
+  std::uint64_t u64(std::size_t at) const { return read_little_endian(bytes_.substr(at, 8)); }
   bool is(std::string_view signature) const { return bytes_.starts_with(signature); }
 
  private:
-  std::uint64_t number(std::size_t at, std::size_t bytes) const {
-    std::uint64_t result = 0;
-    for (std::size_t i = 0; i < bytes; ++i)
-      result |= std::uint64_t{static_cast<unsigned char>(bytes_[at + i])} << (8 * i);
-    return result;
-  }
-
   std::string_view bytes_;
 };
 
@@ -105,8 +100,6 @@ bool take_zip64(std::string_view extra, std::uint64_t& size, std::uint64_t& stor
   return false;
 }
 
-std::string quoted(std::string_view name) { return "'" + std::string(name) + "'"; }
-
 // Removes one entry from the front of `entries` and returns its record.
 Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries) {
   if (entries.size() < kEntryBytes || !Fields(entries).is("PK\1\2"))
@@ -117,7 +110,7 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
   if (bytes > entries.size()) return corrupt("its directory is damaged");
   const std::string_view name = entries.substr(kEntryBytes, name_bytes);
   if (std::ranges::any_of(name, is_control)) return corrupt("a record's name is not text");
-  const std::string record = "record " + quoted(name);
+  const std::string record = concat("record '", name, "'");
   std::uint64_t stored = entry.u32(20), size = entry.u32(24), header_at = entry.u32(42);
   if (!take_zip64(entries.substr(kEntryBytes + name_bytes, extra_bytes), size, stored, header_at))
     return corrupt(record + " has no zip64 sizes");
@@ -135,7 +128,9 @@ Result<ZipRecord> take_entry(std::string_view archive, std::string_view& entries
   if (!contents) return corrupt(record + " reaches beyond the end of the file");
   if (part(archive, header_at + kZipLocalBytes, local.u16(26)) != name)
     return corrupt(record + " has another name at its position");
-  ZipRecord result{.name = std::string(name), .bytes = *contents, .crc = entry.u32(16)};
+  ZipRecord result{.name = std::string(name),
+                   .bytes = *contents,
+                   .crc = static_cast<std::uint32_t>(entry.u32(16))};
   entries.remove_prefix(bytes);
   return result;
 }
@@ -158,7 +153,7 @@ Result<std::vector<ZipRecord>> read_zip(std::string_view archive) {
   std::vector<std::string_view> places;
   for (const ZipRecord& record : records) {
     if (!names.insert(record.name).second)
-      return corrupt("it has two records " + quoted(record.name));
+      return corrupt("it has two records '" + record.name + "'");
     if (!record.bytes.empty()) places.push_back(record.bytes);
   }
   std::ranges::sort(places, {}, [](std::string_view place) { return place.data(); });

@@ -3,12 +3,15 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "worker_lib/serialization/core/crc32.h"
+#include "worker_lib/serialization/core/little_endian.h"
 #include "worker_lib/serialization/core/zip_format.h"
 
 namespace ddprun {
 namespace {
 
 constexpr std::size_t kRecordAlignment = 64;
+constexpr std::size_t kPieceBytes = 256 << 10;  // stays in a core's cache between CRC and copy
 constexpr std::size_t kExtraHeadBytes = 4;
 constexpr std::uint64_t kMax16 = 0xffff;
 constexpr std::uint16_t kPlainVersion = 20, kZip64Version = 45;
@@ -16,12 +19,9 @@ constexpr std::uint16_t kPlainVersion = 20, kZip64Version = 45;
 constexpr std::uint16_t kFlags = 0x0808;
 constexpr std::uint16_t kStored = 0;
 
-void add(std::string& text, std::uint64_t value, int bytes) {
-  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> (8 * i));
-}
-void add16(std::string& text, std::uint64_t value) { add(text, value, 2); }
-void add32(std::string& text, std::uint64_t value) { add(text, value, 4); }
-void add64(std::string& text, std::uint64_t value) { add(text, value, 8); }
+void add16(std::string& text, std::uint64_t value) { add_little_endian(text, value, 2); }
+void add32(std::string& text, std::uint64_t value) { add_little_endian(text, value, 4); }
+void add64(std::string& text, std::uint64_t value) { add_little_endian(text, value, 8); }
 
 bool is_large(std::uint64_t bytes) { return bytes >= kZipMax32; }
 
@@ -35,14 +35,22 @@ void add_facts(std::string& text, bool needs_zip64) {
 
 }  // namespace
 
-std::string ZipWriter::begin(std::string name, std::uint64_t bytes) {
+void ZipWriter::put(std::string_view bytes) {
+  write_(bytes.data(), bytes.size());
+  at_ += bytes.size();
+}
+
+void ZipWriter::add(const std::string& name, std::string_view bytes,
+                    std::optional<std::uint32_t> crc) {
   DDPRUN_ASSERT(name.size() <= kMax16, "a record's name is short");
+  Record record{.name = name, .at = at_, .bytes = bytes.size(), .crc = crc.value_or(0)};
+  const bool large = is_large(record.bytes);
   std::string extra;
-  if (is_large(bytes)) {
+  if (large) {
     add16(extra, kZip64Extra);
     add16(extra, 16);
-    add64(extra, bytes);
-    add64(extra, bytes);
+    add64(extra, record.bytes);
+    add64(extra, record.bytes);
   }
   const std::uint64_t unpadded =
       at_ + kZipLocalBytes + name.size() + extra.size() + kExtraHeadBytes;
@@ -52,29 +60,32 @@ std::string ZipWriter::begin(std::string name, std::uint64_t bytes) {
   extra.append(padding, 'Z');
 
   std::string header = "PK\3\4";
-  add_facts(header, is_large(bytes));
+  add_facts(header, large);
   add32(header, 0);  // the CRC follows the record, and so do
   add32(header, 0);  // the sizes
   add32(header, 0);
   add16(header, name.size());
   add16(header, extra.size());
-  header += name + extra;
-  records_.push_back({std::move(name), at_, bytes});
-  at_ += header.size() + bytes;
-  return header;
+  put(header + name + extra);
+
+  if (crc) {
+    put(bytes);
+  } else {
+    for (; !bytes.empty(); bytes.remove_prefix(std::min(bytes.size(), kPieceBytes))) {
+      const std::string_view piece = bytes.substr(0, kPieceBytes);
+      record.crc = crc32(piece, record.crc);  // brings it into the cache
+      put(piece);
+    }
+  }
+
+  std::string trailer = "PK\7\10";
+  add32(trailer, record.crc);
+  for (int i = 0; i < 2; ++i) add_little_endian(trailer, record.bytes, large ? 8 : 4);
+  put(trailer);
+  records_.push_back(std::move(record));
 }
 
-std::string ZipWriter::end(std::uint32_t crc) {
-  Record& record = records_.back();
-  record.crc = crc;
-  std::string text = "PK\7\10";
-  add32(text, crc);
-  for (int i = 0; i < 2; ++i) add(text, record.bytes, is_large(record.bytes) ? 8 : 4);
-  at_ += text.size();
-  return text;
-}
-
-std::string ZipWriter::finish() const {
+void ZipWriter::finish() {
   std::string text;
   for (const Record& record : records_) {
     const bool large = is_large(record.bytes), far = is_large(record.at);
@@ -122,7 +133,7 @@ std::string ZipWriter::finish() const {
   add32(text, std::min(directory_bytes, kZipMax32));
   add32(text, std::min(at_, kZipMax32));
   add16(text, 0);  // no comment
-  return text;
+  put(text);
 }
 
 }  // namespace ddprun

@@ -2,7 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <span>
 #include <string_view>
+
+#include "base/concat.h"
+#include "base/counted.h"
+#include "base/joined.h"
 
 namespace ddprun {
 namespace {
@@ -14,10 +19,7 @@ constexpr std::array kKept = std::to_array<std::string_view>(
 
 std::string list_of(const std::vector<std::string>& names) {
   constexpr std::size_t kMostNames = 4;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMostNames); ++i) {
-    text += (i == 0 ? "" : ", ") + names[i];
-  }
+  const std::string text = joined(std::span(names).first(std::min(names.size(), kMostNames)));
   return names.size() > kMostNames ? text + ", ..." : text;
 }
 
@@ -30,11 +32,11 @@ Result<void> check_can_fork(const ForkObstacles& obstacles) {
         "this process uses CUDA already, which does not survive a fork. Call spawn() before "
         "anything asks for a GPU, torch::cuda::device_count() included";
   } else if (!obstacles.other_threads.empty()) {
-    const std::size_t count = obstacles.other_threads.size();
-    cause = "this process has " + std::to_string(count) +
-            (count == 1 ? " more thread (" : " more threads (") + list_of(obstacles.other_threads) +
-            "), and the locks that a thread holds stay locked in a fork. Call spawn() before "
-            "anything starts threads: tensor operations, autograd, data loaders, ddprun::init()";
+    cause = concat(
+        "this process has ", counted(obstacles.other_threads.size(), "more thread"), " (",
+        list_of(obstacles.other_threads),
+        "), and the locks that a thread holds stay locked in a fork. Call spawn() before "
+        "anything starts threads: tensor operations, autograd, data loaders, ddprun::init()");
   } else {
     return {};
   }

@@ -1,0 +1,37 @@
+#include "worker_lib/checkpoint/manifest_text.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(ManifestText, WhatIsWrittenIsReadAgain) {
+  CheckpointManifest manifest{.step = 5, .epoch = -1, .generation = 2, .world_size = 3};
+  manifest.files = {{"step-000000000005.pt", 7, "ab"}};
+  EXPECT_EQ(*decode_manifest(encode_manifest(manifest)), manifest);
+  manifest.metric = 0.5;
+  manifest.claim = 4;
+  manifest.model = "m";
+  manifest.data = "d";
+  EXPECT_EQ(*decode_manifest(encode_manifest(manifest)), manifest);
+}
+
+TEST(ManifestText, DamageAndWrongFieldsAreNamed) {
+  const auto wrong = [](const std::string& text) {
+    const Result<CheckpointManifest> manifest = decode_manifest(text);
+    return manifest ? "" : manifest.error().message();
+  };
+  const std::string whole = encode_manifest({.step = 5});
+  EXPECT_THAT(wrong(whole + " "), HasSubstr("does not match its own SHA-256"));
+  EXPECT_THAT(wrong("[]"), HasSubstr("does not match its own SHA-256"));
+  EXPECT_EQ(wrong(encode_manifest({.step = -5})),
+            "its 'step' is -5, an integer of at least 0 was expected");
+  EXPECT_EQ(wrong(encode_manifest({.world_size = 0})), "its 'world_size' is 0, which no world has");
+  EXPECT_EQ(wrong(encode_manifest({.format = 9})), "it has format 9, this program reads format 1");
+}
+
+}  // namespace
+}  // namespace ddprun
