@@ -9,8 +9,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/process/v2/posix/default_launcher.hpp>
-#include <boost/process/v2/process.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <csignal>
 #include <map>
@@ -25,9 +24,6 @@
 extern "C" char** environ;  // NOLINT: declared by unistd.h for _GNU_SOURCE only
 
 namespace ddprun {
-
-namespace process = boost::process::v2;
-using boost::system::error_code;
 
 namespace {
 
@@ -56,6 +52,7 @@ struct WorkerInitializer {
   const WorkerStart& start;
   int in = -1;
   pid_t agent = 0;
+  const char* const* arguments = nullptr;
   const char* const* environment = nullptr;
   const CpuAffinity& affinity;
   const std::vector<int>& reset;
@@ -72,6 +69,7 @@ struct WorkerInitializer {
   }
 
   bool on_exec_setup() {
+    const LaunchOptions& options = start.options;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The agent may have died before the line above. Then the kernel would not kill this
     // process.
@@ -79,7 +77,7 @@ struct WorkerInitializer {
     setsid();
     raise_oom_score();
     if (!affinity.take()) return failed("bind it to its CPUs");
-    if (start.has_terminal && ioctl(start.out, TIOCSCTTY, 0) != 0) {
+    if (options.pty && ioctl(start.out, TIOCSCTTY, 0) != 0) {
       return failed("give it its terminal");
     }
     if (dup2(in, STDIN_FILENO) < 0 || dup2(start.out, STDOUT_FILENO) < 0 ||
@@ -88,8 +86,8 @@ struct WorkerInitializer {
     }
     close_all_but_streams();
     if (start.descriptor_limit) setrlimit(RLIMIT_NOFILE, &*start.descriptor_limit);
-    if (start.file_mask) umask(*start.file_mask);
-    if (!start.directory.empty() && chdir(start.directory.c_str()) != 0) return failed("chdir");
+    if (options.file_mask) umask(*options.file_mask);
+    if (!options.directory.empty() && chdir(options.directory.c_str()) != 0) return failed("chdir");
     for (const int signal : reset) {
       struct sigaction action {};
       action.sa_handler = SIG_DFL;
@@ -97,7 +95,7 @@ struct WorkerInitializer {
     }
     sigset_t blocked;
     sigemptyset(&blocked);
-    if (start.blocked_signal != 0) sigaddset(&blocked, start.blocked_signal);
+    if (options.checkpoint_signal != 0) sigaddset(&blocked, options.checkpoint_signal);
     sigprocmask(SIG_SETMASK, &blocked, nullptr);
     return true;
   }
@@ -121,12 +119,13 @@ struct WorkerInitializer {
   }
 };
 
-// Returns the text that the child writes, because the child cannot format text.
-std::string raised_oom_score(int raise) {
-  constexpr int kMost = 1000;
+// Returns the text that the child writes, because the child cannot format text. The kernel then
+// kills workers before the agent, which must report why they ended.
+std::string raised_oom_score() {
+  constexpr int kMost = 1000;  // stands for the whole memory
+  constexpr int kRaise = 100;
   const auto own = parse_number<int>(first_line_of("/proc/self/oom_score_adj"));
-  if (!own || raise <= 0) return "";
-  return std::to_string(std::min(kMost, *own + raise));
+  return own ? std::to_string(std::min(kMost, *own + kRaise)) : "";
 }
 
 // Environment: this process's environment, overridden by the given variables, in the form that
@@ -152,96 +151,87 @@ class Environment {
   std::vector<const char*> pointers_;
 };
 
-using Handle = process::basic_process<boost::asio::io_context::executor_type>;
-
-// Replaces Boost's launcher, which forks. In a child that shares memory, Boost would also renew
-// Asio's descriptors, which are the agent's.
-struct WorkerLauncher : process::posix::default_launcher {
-  Result<Handle> operator()(boost::asio::io_context& io, WorkerInitializer& initializer) {
-    struct Child {
-      const char* executable;
-      const char* const* arguments;
-      WorkerInitializer& initializer;
-    };
-    const WorkerStart& start = initializer.start;
-    const process::filesystem::path executable(start.executable);
-    Child child{executable.c_str(), build_argv_(executable, start.arguments), initializer};
-    Result<ClonedChild> made = start_sharing_memory(
-        start.cgroup,
-        [](void* argument) {
-          auto& [path, arguments, setup] = *static_cast<Child*>(argument);
-          if (!setup.on_exec_setup()) leave_shared(127);
-          execve(path, const_cast<char* const*>(arguments),
-                 const_cast<char* const*>(setup.environment));
-          setup.failed("exec");
-          leave_shared(127);
-        },
-        &child);
-    if (!made) return made.error();
-    if (initializer.step) {
-      waitpid(made->pid, nullptr, 0);
-      return Error{};
-    }
-    return Handle(io.get_executor(), made->pid, made->pidfd.release());
-  }
-};
+// Starts the process. If a step of the child fails, the child is reaped.
+Result<ClonedChild> start_child(WorkerInitializer& initializer) {
+  Result<ClonedChild> made = start_sharing_memory(
+      initializer.start.cgroup,
+      [](void* argument) {
+        auto& setup = *static_cast<WorkerInitializer*>(argument);
+        if (!setup.on_exec_setup()) leave_shared(127);
+        execve(setup.arguments[0], const_cast<char* const*>(setup.arguments),
+               const_cast<char* const*>(setup.environment));
+        setup.failed("exec");
+        leave_shared(127);
+      },
+      &initializer);
+  if (made && initializer.step) waitpid(made->pid, nullptr, 0);
+  return made;
+}
 
 // Describes the step that failed in the child, and what would be right.
 Error failed_step(const WorkerStart& start, const std::string& step, int step_errno) {
   Error error = system_error(step, step_errno);
   if (step == "exec") {
     error.doing += " " + start.executable;
-    error.cause = exec_diagnosis(start.executable, start.directory, step_errno);
+    error.cause = exec_diagnosis(start.executable, start.options.directory, step_errno);
   } else if (step == "chdir") {
-    error.doing += " " + start.directory;
+    error.doing += " " + start.options.directory;
   }
   return error;
 }
 
 }  // namespace
 
-// Shared with the pending wait, because Boost ties that to the handle's address.
+// Shared with the pending wait, which reaps the process even after it was released.
 struct WorkerProcess::State {
-  explicit State(Handle the_handle) : handle(std::move(the_handle)) {}
-  Handle handle;
+  State(boost::asio::io_context& io, ClonedChild child)
+      : pid(child.pid), pidfd(io, child.pidfd.release()) {}
+  pid_t pid;
+  boost::asio::posix::stream_descriptor pidfd;
   bool let_go = false;
 };
 
 WorkerProcess::WorkerProcess(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 WorkerProcess::~WorkerProcess() {
-  if (!state_) return;
-  state_->let_go = true;
-  state_->handle.detach();  // Boost's destructor would kill it and wait without limit
+  if (state_) state_->let_go = true;
 }
 
-pid_t WorkerProcess::id() const { return state_->handle.id(); }
+pid_t WorkerProcess::id() const { return state_->pid; }
 
 void WorkerProcess::when_ended(std::function<void(int)> then) {
-  state_->handle.async_wait([state = state_, then = std::move(then)](error_code error, int) {
-    if (state->let_go) return;
-    DDPRUN_ASSERT(!error, "only the agent reaps a worker");
-    then(state->handle.native_exit_code());
-  });
+  state_->pidfd.async_wait(
+      boost::asio::posix::stream_descriptor::wait_read,
+      [state = state_, then = std::move(then)](boost::system::error_code error) {
+        int status = 0;
+        const bool is_reaped = !error && waitpid(state->pid, &status, 0) == state->pid;
+        if (state->let_go) return;
+        DDPRUN_ASSERT(is_reaped, "only the agent reaps a worker");
+        then(status);
+      });
 }
 
 Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const WorkerStart& start) {
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null.valid()) return system_error("open /dev/null", errno);
-  const Environment environment(start.variables);
-  const CpuAffinity affinity(start.cpus);
-  const std::string oom_score = raised_oom_score(start.oom_score_raise);
+  std::vector<const char*> arguments{start.executable.c_str()};
+  for (const std::string& argument : start.plan.arguments) arguments.push_back(argument.c_str());
+  arguments.push_back(nullptr);
+  const Environment environment(start.plan.variables);
+  const CpuAffinity affinity(start.plan.cpus);
+  const std::string oom_score = raised_oom_score();
   WorkerInitializer initializer{.start = start,
                                 .in = start.in < 0 ? null.get() : start.in,
                                 .agent = getpid(),
+                                .arguments = arguments.data(),
                                 .environment = environment.get(),
                                 .affinity = affinity,
                                 .reset = signals_to_reset(),
                                 .oom_score = oom_score};
-  Result<Handle> handle = WorkerLauncher()(io, initializer);
-  if (handle) return WorkerProcess(std::make_shared<State>(std::move(*handle)));
+  Result<ClonedChild> child = start_child(initializer);
   if (initializer.step) return failed_step(start, initializer.step, initializer.step_errno);
-  Error error = std::move(handle).error().within("start " + start.executable);
+  if (child) return WorkerProcess(std::make_shared<State>(io, std::move(*child)));
+  Error error = std::move(child).error().within("start " + start.executable);
   if (error.sys_errno == EAGAIN) {
     const std::string limits = limits_of_processes();
     error.cause += limits.empty() ? ": too many processes" : ": " + limits;
