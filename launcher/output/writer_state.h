@@ -28,6 +28,7 @@ inline void end_writer(WriterState& state, std::thread& thread) {
   {
     const std::lock_guard lock(state.mutex);
     state.over = true;
+    state.on_flushed = nullptr;
     writing = state.writing;
   }
   state.wake.notify_one();
