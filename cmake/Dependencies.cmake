@@ -5,8 +5,10 @@ set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 
 find_package(Threads REQUIRED)
 
-# Asio, Beast and system::result, which are headers.
-find_package(Boost 1.81 REQUIRED)
+# Boost: Asio, Beast, Process v2 and system::result are headers. Process v2 needs
+# Boost.Filesystem.
+set(Boost_USE_STATIC_LIBS ON)
+find_package(Boost 1.81 REQUIRED COMPONENTS filesystem)
 
 # For the launcher and the rendezvous programs only. It is compiled in.
 find_package(CLI11 REQUIRED)

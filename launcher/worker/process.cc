@@ -9,7 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/process/v2/posix/default_launcher.hpp>
+#include <boost/process/v2/process.hpp>
 #include <cerrno>
 #include <csignal>
 #include <map>
@@ -24,6 +25,9 @@
 extern "C" char** environ;  // NOLINT: declared by unistd.h for _GNU_SOURCE only
 
 namespace ddprun {
+
+namespace process = boost::process::v2;
+using boost::system::error_code;
 
 namespace {
 
@@ -52,7 +56,6 @@ struct WorkerInitializer {
   const WorkerStart& start;
   int in = -1;
   pid_t agent = 0;
-  const char* const* arguments = nullptr;
   const char* const* environment = nullptr;
   const CpuAffinity& affinity;
   const std::vector<int>& reset;
@@ -151,22 +154,39 @@ class Environment {
   std::vector<const char*> pointers_;
 };
 
-// Starts the process. If a step of the child fails, the child is reaped.
-Result<ClonedChild> start_child(WorkerInitializer& initializer) {
-  Result<ClonedChild> made = start_sharing_memory(
-      initializer.start.cgroup,
-      [](void* argument) {
-        auto& setup = *static_cast<WorkerInitializer*>(argument);
-        if (!setup.on_exec_setup()) leave_shared(127);
-        execve(setup.arguments[0], const_cast<char* const*>(setup.arguments),
-               const_cast<char* const*>(setup.environment));
-        setup.failed("exec");
-        leave_shared(127);
-      },
-      &initializer);
-  if (made && initializer.step) waitpid(made->pid, nullptr, 0);
-  return made;
-}
+using Handle = process::basic_process<boost::asio::io_context::executor_type>;
+
+// Replaces Boost's launcher, which forks. In a child that shares memory, Boost would also renew
+// Asio's descriptors, which are the agent's.
+struct WorkerLauncher : process::posix::default_launcher {
+  Result<Handle> operator()(boost::asio::io_context& io, WorkerInitializer& initializer) {
+    struct Child {
+      const char* executable;
+      const char* const* arguments;
+      WorkerInitializer& initializer;
+    };
+    const WorkerStart& start = initializer.start;
+    const process::filesystem::path executable(start.executable);
+    Child child{executable.c_str(), build_argv_(executable, start.plan.arguments), initializer};
+    Result<ClonedChild> made = start_sharing_memory(
+        start.cgroup,
+        [](void* argument) {
+          auto& [path, arguments, setup] = *static_cast<Child*>(argument);
+          if (!setup.on_exec_setup()) leave_shared(127);
+          execve(path, const_cast<char* const*>(arguments),
+                 const_cast<char* const*>(setup.environment));
+          setup.failed("exec");
+          leave_shared(127);
+        },
+        &child);
+    if (!made) return made.error();
+    if (initializer.step) {
+      waitpid(made->pid, nullptr, 0);
+      return Error{};
+    }
+    return Handle(io.get_executor(), made->pid, made->pidfd.release());
+  }
+};
 
 // Describes the step that failed in the child, and what would be right.
 Error failed_step(const WorkerStart& start, const std::string& step, int step_errno) {
@@ -182,56 +202,48 @@ Error failed_step(const WorkerStart& start, const std::string& step, int step_er
 
 }  // namespace
 
-// Shared with the pending wait, which reaps the process even after it was released.
+// Shared with the pending wait, because Boost ties that to the handle's address.
 struct WorkerProcess::State {
-  State(boost::asio::io_context& io, ClonedChild child)
-      : pid(child.pid), pidfd(io, child.pidfd.release()) {}
-  pid_t pid;
-  boost::asio::posix::stream_descriptor pidfd;
+  explicit State(Handle the_handle) : handle(std::move(the_handle)) {}
+  Handle handle;
   bool let_go = false;
 };
 
 WorkerProcess::WorkerProcess(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 WorkerProcess::~WorkerProcess() {
-  if (state_) state_->let_go = true;
+  if (!state_) return;
+  state_->let_go = true;
+  state_->handle.detach();  // Boost's destructor would kill it and wait without limit
 }
 
-pid_t WorkerProcess::id() const { return state_->pid; }
+pid_t WorkerProcess::id() const { return state_->handle.id(); }
 
 void WorkerProcess::when_ended(std::function<void(int)> then) {
-  state_->pidfd.async_wait(
-      boost::asio::posix::stream_descriptor::wait_read,
-      [state = state_, then = std::move(then)](boost::system::error_code error) {
-        int status = 0;
-        const bool is_reaped = !error && waitpid(state->pid, &status, 0) == state->pid;
-        if (state->let_go) return;
-        DDPRUN_ASSERT(is_reaped, "only the agent reaps a worker");
-        then(status);
-      });
+  state_->handle.async_wait([state = state_, then = std::move(then)](error_code error, int) {
+    if (state->let_go) return;
+    DDPRUN_ASSERT(!error, "only the agent reaps a worker");
+    then(state->handle.native_exit_code());
+  });
 }
 
 Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const WorkerStart& start) {
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null.valid()) return system_error("open /dev/null", errno);
-  std::vector<const char*> arguments{start.executable.c_str()};
-  for (const std::string& argument : start.plan.arguments) arguments.push_back(argument.c_str());
-  arguments.push_back(nullptr);
   const Environment environment(start.plan.variables);
   const CpuAffinity affinity(start.plan.cpus);
   const std::string oom_score = raised_oom_score();
   WorkerInitializer initializer{.start = start,
                                 .in = start.in < 0 ? null.get() : start.in,
                                 .agent = getpid(),
-                                .arguments = arguments.data(),
                                 .environment = environment.get(),
                                 .affinity = affinity,
                                 .reset = signals_to_reset(),
                                 .oom_score = oom_score};
-  Result<ClonedChild> child = start_child(initializer);
+  Result<Handle> handle = WorkerLauncher()(io, initializer);
+  if (handle) return WorkerProcess(std::make_shared<State>(std::move(*handle)));
   if (initializer.step) return failed_step(start, initializer.step, initializer.step_errno);
-  if (child) return WorkerProcess(std::make_shared<State>(io, std::move(*child)));
-  Error error = std::move(child).error().within("start " + start.executable);
+  Error error = std::move(handle).error().within("start " + start.executable);
   if (error.sys_errno == EAGAIN) {
     const std::string limits = limits_of_processes();
     error.cause += limits.empty() ? ": too many processes" : ": " + limits;

@@ -1,6 +1,8 @@
 // WorkerProcess: the process of one worker, from its start until it is reaped or released.
 //
-// It is created without a copy of the agent's memory (launcher/worker/shared_clone.h):
+// It uses Boost.Process v2 with a launcher and an initializer of its own. The launcher creates
+// the process without a copy of the agent's memory (launcher/worker/shared_clone.h); Boost's
+// launcher forks. The initializer prepares the process:
 //   - It has a session and process group of its own (as with torchrun).
 //   - The kernel kills it when its agent dies.
 //   - Its signal handling is the default. SIGHUP, SIGINT and SIGQUIT stay ignored if they were
