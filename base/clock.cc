@@ -1,8 +1,7 @@
 #include "base/clock.h"
 
-#include <cstdio>
-
 #include "base/assert.h"
+#include "base/printed.h"
 
 namespace ddprun {
 
@@ -21,17 +20,10 @@ timespec to_timespec(Duration duration) {
 std::string to_text(Duration duration) {
   if (duration < Duration::zero()) return "-" + to_text(-duration);
   const double seconds = std::chrono::duration<double>(duration).count();
-  char text[32];
-  if (seconds < 0.001) {
-    std::snprintf(text, sizeof text, "%.0f us", seconds * 1e6);
-  } else if (seconds < 1) {
-    std::snprintf(text, sizeof text, "%.0f ms", seconds * 1e3);
-  } else if (seconds < 300) {
-    std::snprintf(text, sizeof text, "%.1f s", seconds);
-  } else {
-    std::snprintf(text, sizeof text, "%.1f min", seconds / 60);
-  }
-  return text;
+  if (seconds < 0.001) return printed("%.0f us", seconds * 1e6);
+  if (seconds < 1) return printed("%.0f ms", seconds * 1e3);
+  if (seconds < 300) return printed("%.1f s", seconds);
+  return printed("%.1f min", seconds / 60);
 }
 
 }  // namespace ddprun

@@ -43,6 +43,8 @@ Error Error::within(std::string_view what) && {
   return std::move(*this);
 }
 
+std::string errno_text(int sys_errno) { return std::generic_category().message(sys_errno); }
+
 Error system_error(std::string doing, int sys_errno) {
   ErrorKind kind = ErrorKind::kSystem;
   switch (sys_errno) {

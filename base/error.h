@@ -48,7 +48,10 @@ struct Error {
   Error within(std::string_view what) &&;
 };
 
-// Makes an Error from errno. The cause is the system's text.
+// Returns the system's text for an errno.
+std::string errno_text(int sys_errno);
+
+// Makes an Error from errno. The cause is errno_text().
 Error system_error(std::string doing, int sys_errno);
 
 // Makes a kInvalidArgument Error; within() adds what was being done.

@@ -1,18 +1,13 @@
 #include "launcher/agent/report_file.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "base/exit_codes.h"
 #include "base/small_file.h"
-#include "base/unique_fd.h"
 #include "base/version.h"
-#include "base/write_all.h"
+#include "launcher/process/replace_file.h"
 #include "rendezvous/protocol/verdict_json.h"
 
 namespace ddprun {
@@ -93,21 +88,13 @@ std::string ReportFile::text(const JobOutcome* outcome) const {
 
 Result<void> ReportFile::write(const std::string& text) const {
   if (path_.empty()) return {};
-  const std::string draft = path_ + "." + host_ + ".new";
   const std::string doing = "--report-file: write " + path_;
   struct stat there {};
   if (lstat(path_.c_str(), &there) == 0 && !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode)) {
     // rename() would replace a device, even /dev/null, by a regular file.
     return invalid_argument("not a regular file; give a regular file or a new name").within(doing);
   }
-  const UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.valid()) return system_error(doing, errno);
-  if (!write_all(file.get(), text) || rename(draft.c_str(), path_.c_str()) != 0) {
-    const int reason = errno;
-    unlink(draft.c_str());
-    return system_error(doing, reason);
-  }
-  return {};
+  return replace_file(path_, path_ + "." + host_ + ".new", text, doing);
 }
 
 }  // namespace ddprun

@@ -18,9 +18,8 @@ Result<ControlClient> ControlClient::ask(const ControlPlace& place, std::string_
   // A request fits into the buffer of an empty socket.
   const ssize_t sent = ::send(socket->get(), line.data(), line.size(), MSG_NOSIGNAL);
   if (sent != static_cast<ssize_t>(line.size())) {
-    return Error{.kind = ErrorKind::kConnection,
-                 .doing = "ask " + place.path,
-                 .cause = system_error("", errno).cause};
+    return Error{
+        .kind = ErrorKind::kConnection, .doing = "ask " + place.path, .cause = errno_text(errno)};
   }
   return ControlClient(place, std::move(*socket));
 }
@@ -44,7 +43,7 @@ Result<std::optional<std::string>> ControlClient::line_now() {
     const ssize_t size = ::recv(socket_.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && errno == EAGAIN) return std::optional<std::string>();
-    if (size < 0) return over(system_error("", errno).cause);
+    if (size < 0) return over(errno_text(errno));
     if (size == 0) return over("ddprun closed the connection");
     received_.append(buffer.data(), static_cast<std::size_t>(size));
   }

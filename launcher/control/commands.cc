@@ -31,7 +31,7 @@ namespace ddprun {
 namespace {
 
 using Json = nlohmann::json;
-using What = ControlRequest::What;
+using What = UserRequest::What;
 
 // An agent answers at once, except that it may wait up to 3 s for its service.
 constexpr Duration kWhoPatience = std::chrono::seconds(2);
@@ -75,11 +75,10 @@ struct LocalAgent {
 };
 
 std::vector<LocalAgent> find_agents() {
-  ControlRequest who;
-  who.by = who_asks();
+  const std::string who = who_request_line(who_asks());
   std::vector<std::pair<ControlPlace, Result<ControlClient>>> asked;
   for (const ControlPlace& place : find_control_sockets()) {
-    asked.emplace_back(place, ControlClient::ask(place, request_line(who)));
+    asked.emplace_back(place, ControlClient::ask(place, who));
   }
   const TimePoint deadline = BootClock::now() + kWhoPatience;
   std::vector<LocalAgent> agents;
@@ -157,7 +156,7 @@ struct Asked {
   Json answer;
 };
 
-Result<Asked> ask(const LocalAgent& agent, const ControlRequest& request) {
+Result<Asked> ask(const LocalAgent& agent, const UserRequest& request) {
   Result<ControlClient> client = ControlClient::ask(agent.place, request_line(request));
   if (!client) return client.error();
   Result<std::string> line = client->line(BootClock::now() + kAnswerPatience);
@@ -244,7 +243,7 @@ int end_output(const ControlOptions& options, const LogPrinter& printer,
 
 FlightShowOptions show_options(const ControlOptions& options) {
   return {.json = options.json,
-          .rank = options.request.rank,
+          .rank = options.rank,
           .last = options.last,
           .only_compares = options.only_compares,
           .trace_file = options.trace_file};
@@ -275,9 +274,9 @@ int ask_service(ControlOptions options) {
   call.demands_proof = config->options.require_auth;
   call.tls = config->tls;
   call.to_end = options.timeout.value_or(kDefaultGrace + kBeyondGrace);
-  LogPrinter printer({.json = options.json, .rank = options.request.rank});
+  LogPrinter printer({.json = options.json, .rank = options.rank});
   FlightShow flights(show_options(options));
-  const bool is_flight = options.request.what == What::kFlight;
+  const bool is_flight = options.what == What::kFlight;
   bool was_accepted = false;
   call.on_output = [&](const Answer& answer) {
     was_accepted = true;
@@ -286,9 +285,8 @@ int ask_service(ControlOptions options) {
     if (!answer.text.empty()) flights.notice(answer.text);
     return true;
   };
-  UserRequest request = for_service(options.request);
+  UserRequest request = options;
   request.number = 1;
-  request.job = options.job;
   const Result<ServiceReply> reply = call_service(call, request);
   if (!reply) {
     return end_refused(options, reply.error().message(), code_of_call(reply.error()));
@@ -297,7 +295,7 @@ int ask_service(ControlOptions options) {
     return is_flight ? end_flight(options, flights, *reply) : end_output(options, printer, *reply);
   }
   const Answer& answer = reply->answer;
-  if (options.request.what == What::kStatus && answer.done) {
+  if (options.what == What::kStatus && answer.done) {
     const Json page = parsed(answer.page);
     const bool is_there = options.job.empty() || !page.value("jobs", Json::array()).empty();
     if (is_there) return show_page(options, page);
@@ -316,14 +314,12 @@ int ask_service(ControlOptions options) {
 
 // --- commands ------------------------------------------------------------------------------------
 
-int status_here(const ControlOptions& options) {
-  const Choice choice = choose(options);
-  if (choice.exit_code != 0) return choice.exit_code;
+int status_here(const ControlOptions& options, const std::vector<LocalAgent>& agents) {
   Json picture{{"agents", Json::array()}};
-  for (const LocalAgent& agent : choice.agents) {
-    const Result<Asked> asked = ask(agent, options.request);
+  for (const LocalAgent& agent : agents) {
+    const Result<Asked> asked = ask(agent, options);
     if (!asked) {
-      if (choice.agents.size() > 1) continue;
+      if (agents.size() > 1) continue;
       return end_refused(options, asked.error().message(), code_of(asked.error()));
     }
     picture["agents"].push_back(asked->answer.value("node", Json::object()));
@@ -371,14 +367,12 @@ int wait_for_end(const ControlOptions& options, const LocalAgent& agent, Asked a
 }
 
 // Sends a request that concerns the whole job. The first agent that answers is enough.
-int order_here(const ControlOptions& options) {
-  const Choice choice = choose(options);
-  if (choice.exit_code != 0) return choice.exit_code;
+int order_here(const ControlOptions& options, const std::vector<LocalAgent>& agents) {
   std::vector<UniqueFd> processes;  // opened before any of them can end
-  for (const LocalAgent& agent : choice.agents) processes.push_back(pidfd_of(agent.place.pid));
+  for (const LocalAgent& agent : agents) processes.push_back(pidfd_of(agent.place.pid));
   std::optional<Error> trouble;
-  for (const LocalAgent& agent : choice.agents) {
-    Result<Asked> asked = ask(agent, options.request);
+  for (const LocalAgent& agent : agents) {
+    Result<Asked> asked = ask(agent, options);
     if (!asked) {
       if (!trouble) trouble = asked.error();
       continue;
@@ -386,7 +380,7 @@ int order_here(const ControlOptions& options) {
     if (!asked->answer.value("ok", false)) {
       return end_refused(options, asked->answer.value("text", ""), ExitCode::kNoAnswer);
     }
-    if (options.request.what == What::kStop) {
+    if (options.what == What::kStop) {
       return wait_for_end(options, agent, std::move(*asked), processes);
     }
     return tell_outcome(options, {{"ok", true}, {"text", asked->answer.value("text", "")}});
@@ -396,10 +390,10 @@ int order_here(const ControlOptions& options) {
 
 // Asks each agent of the job, and passes on the connection to each that carries out the request.
 // Returns why the last one of the others does not.
-std::string ask_each(const Choice& choice, const ControlRequest& request,
+std::string ask_each(const std::vector<LocalAgent>& agents, const UserRequest& request,
                      const std::function<void(ControlClient&&)>& take) {
   std::string why_not;
-  for (const LocalAgent& agent : choice.agents) {
+  for (const LocalAgent& agent : agents) {
     Result<Asked> asked = ask(agent, request);
     if (!asked) {
       why_not = asked.error().message();
@@ -412,23 +406,18 @@ std::string ask_each(const Choice& choice, const ControlRequest& request,
   return why_not;
 }
 
-int logs_here(const ControlOptions& options) {
-  const Choice choice = choose(options);
-  if (choice.exit_code != 0) return choice.exit_code;
+int logs_here(const ControlOptions& options, const std::vector<LocalAgent>& agents) {
   std::vector<ControlClient> clients;
-  const std::string why_not = ask_each(choice, options.request, [&](ControlClient&& client) {
-    clients.push_back(std::move(client));
-  });
+  const std::string why_not = ask_each(
+      agents, options, [&](ControlClient&& client) { clients.push_back(std::move(client)); });
   if (clients.empty()) return end_refused(options, why_not, ExitCode::kNoAnswer);
-  return show_logs(std::move(clients), {.json = options.json, .rank = options.request.rank});
+  return show_logs(std::move(clients), {.json = options.json, .rank = options.rank});
 }
 
 // Shows the flight records that the job's agents on this host send.
-int flight_here(const ControlOptions& options) {
-  const Choice choice = choose(options);
-  if (choice.exit_code != 0) return choice.exit_code;
+int flight_here(const ControlOptions& options, const std::vector<LocalAgent>& agents) {
   FlightShow flights(show_options(options));
-  const std::string why_not = ask_each(choice, options.request, [&](ControlClient&& client) {
+  const std::string why_not = ask_each(agents, options, [&](ControlClient&& client) {
     const TimePoint deadline = BootClock::now() + kAnswerPatience;
     while (const Result<std::string> line = client.line(deadline)) flights.take(*line);
   });
@@ -456,7 +445,7 @@ int flight_of_processes(const ControlOptions& options) {
   if (found->flights.empty()) {
     return end_refused(options, "--pid: " + found->missing.front(), ExitCode::kNoJob);
   }
-  const std::optional<Rank>& rank = options.request.rank;
+  const std::optional<Rank>& rank = options.rank;
   if (rank && std::ranges::count(found->flights, *rank, &RankFlight::rank) == 0) {
     return end_refused(options, "--rank: none of these processes is rank " + to_text(*rank),
                        ExitCode::kNoAnswer);
@@ -467,7 +456,9 @@ int flight_of_processes(const ControlOptions& options) {
   return end_flight(options, flights);
 }
 
-int run(What what, const std::vector<std::string>& arguments) {
+}  // namespace
+
+int run_control(UserRequest::What what, const std::vector<std::string>& arguments) {
   Result<ControlOptions> options = parse_control_options(what, arguments);
   if (!options) {
     ControlOptions refused;
@@ -478,24 +469,16 @@ int run(What what, const std::vector<std::string>& arguments) {
     print(control_help(what));
     return 0;
   }
-  options->request.by = who_asks();
+  options->by = who_asks();
   if (!options->files.empty()) return flight_of_files(*options);
   if (!options->processes.empty()) return flight_of_processes(*options);
   if (!options->service.rdzv_endpoint.empty()) return ask_service(std::move(*options));
-  if (what == What::kStatus) return status_here(*options);
-  if (what == What::kFlight) return flight_here(*options);
-  return what == What::kLogs ? logs_here(*options) : order_here(*options);
+  const Choice choice = choose(*options);
+  if (choice.exit_code != 0) return choice.exit_code;
+  if (what == What::kStatus) return status_here(*options, choice.agents);
+  if (what == What::kFlight) return flight_here(*options, choice.agents);
+  if (what == What::kLogs) return logs_here(*options, choice.agents);
+  return order_here(*options, choice.agents);
 }
-
-}  // namespace
-
-int run_status(const std::vector<std::string>& arguments) { return run(What::kStatus, arguments); }
-int run_logs(const std::vector<std::string>& arguments) { return run(What::kLogs, arguments); }
-int run_stop(const std::vector<std::string>& arguments) { return run(What::kStop, arguments); }
-int run_flight(const std::vector<std::string>& arguments) { return run(What::kFlight, arguments); }
-int run_restart(const std::vector<std::string>& arguments) {
-  return run(What::kRestart, arguments);
-}
-int run_signal(const std::vector<std::string>& arguments) { return run(What::kSignal, arguments); }
 
 }  // namespace ddprun

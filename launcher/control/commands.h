@@ -1,18 +1,16 @@
 // The commands that talk to a running job: status, logs, stop, restart, signal and flight
-// (docs/how-to/control.md). Each runs on the main thread and returns the exit code; see
-// Subcommand::run.
+// (docs/how-to/control.md).
 #pragma once
 
 #include <string>
 #include <vector>
 
+#include "rendezvous/protocol/core/user_request.h"
+
 namespace ddprun {
 
-int run_status(const std::vector<std::string>& arguments);
-int run_logs(const std::vector<std::string>& arguments);
-int run_stop(const std::vector<std::string>& arguments);
-int run_restart(const std::vector<std::string>& arguments);
-int run_signal(const std::vector<std::string>& arguments);
-int run_flight(const std::vector<std::string>& arguments);
+// Runs the command whose name is that of `what`, on the main thread, and returns the exit code;
+// see RunCommand.
+int run_control(UserRequest::What what, const std::vector<std::string>& arguments);
 
 }  // namespace ddprun

@@ -25,42 +25,22 @@ std::string from_hex(const std::string& hex) {
   return bytes;
 }
 
-class Reader {
- public:
-  Reader(std::vector<ControlClient> clients, const LogOptions& options)
-      : clients_(std::move(clients)), printer_(options) {}
-
-  int run() {
-    while (true) {
-      for (ControlClient& client : clients_) {
-        if (!take_lines(client)) return 0;
-      }
-      std::erase_if(clients_, [](const ControlClient& one) { return one.is_at_end(); });
-      if (clients_.empty()) return 0;
-      wait();
-    }
+// Prints the lines that have arrived. Returns false if the output can no longer be written.
+bool print_lines(ControlClient& client, LogPrinter& printer) {
+  while (true) {
+    const Result<std::optional<std::string>> line = client.line_now();
+    if (!line || !*line) return true;
+    if (!printer.take(**line)) return false;
   }
+}
 
- private:
-  bool take_lines(ControlClient& client) {
-    while (true) {
-      const Result<std::optional<std::string>> line = client.line_now();
-      if (!line || !*line) return true;
-      if (!printer_.take(**line)) return false;
-    }
+void wait_for(const std::vector<ControlClient>& clients) {
+  std::vector<pollfd> fds;
+  for (const ControlClient& client : clients) fds.push_back({client.descriptor(), POLLIN, 0});
+  // No timeout: the user asked to follow the output until the job ends.
+  while (::poll(fds.data(), fds.size(), -1) < 0 && errno == EINTR) {
   }
-
-  void wait() {
-    std::vector<pollfd> fds;
-    for (const ControlClient& client : clients_) fds.push_back({client.descriptor(), POLLIN, 0});
-    // No timeout: the user asked to follow the output until the job ends.
-    while (::poll(fds.data(), fds.size(), -1) < 0 && errno == EINTR) {
-    }
-  }
-
-  std::vector<ControlClient> clients_;
-  LogPrinter printer_;
-};
+}
 
 }  // namespace
 
@@ -133,7 +113,15 @@ void LogPrinter::begin(const Json& json) {
 }
 
 int show_logs(std::vector<ControlClient> clients, const LogOptions& options) {
-  return Reader(std::move(clients), options).run();
+  LogPrinter printer(options);
+  while (true) {
+    for (ControlClient& client : clients) {
+      if (!print_lines(client, printer)) return 0;
+    }
+    std::erase_if(clients, [](const ControlClient& one) { return one.is_at_end(); });
+    if (clients.empty()) return 0;
+    wait_for(clients);
+  }
 }
 
 }  // namespace ddprun

@@ -10,13 +10,14 @@
 #include "base/parse_number.h"
 #include "base/seconds.h"
 #include "base/signal_names.h"
+#include "base/split.h"
 #include "base/worker_page.h"
 #include "launcher/options/option_table.h"
 
 namespace ddprun {
 namespace {
 
-using What = ControlRequest::What;
+using What = UserRequest::What;
 using Setter = std::function<Result<void>(ControlOptions&, const std::string& text)>;
 
 struct Option {
@@ -41,93 +42,60 @@ std::vector<What> only(Whats... commands) {
 const std::vector<What> kAll;
 
 Setter flag(bool ControlOptions::*member) {
-  return [member](ControlOptions& options, const std::string&) -> Result<void> {
-    options.*member = true;
-    return {};
-  };
+  return setter(member, [](const std::string&) -> Result<bool> { return true; });
 }
 
-Setter flag(bool ControlRequest::*member) {
-  return [member](ControlOptions& options, const std::string&) -> Result<void> {
-    options.request.*member = true;
-    return {};
-  };
-}
-
-Result<void> set_rank(ControlOptions& options, const std::string& text) {
+Result<Rank> parse_rank(const std::string& text) {
   const auto rank = parse_number<int>(text);
   if (!rank || *rank < 0) return invalid_value(text, "expected a rank: 0, 1, 2, ...");
-  options.request.rank = Rank(*rank);
-  return {};
+  return Rank(*rank);
 }
 
-template <class Number>
-Result<void> read_number(const std::string& text, int most, Number& number) {
-  const auto given = parse_number<int>(text);
-  if (!given || *given < 0 || *given > most) {
+// Makes a setter for a number from 0 to `most`.
+template <class Member>
+Setter number(Member member, int most) {
+  return setter(member, [most](const std::string& text) -> Result<int> {
+    const auto given = parse_number<int>(text);
+    if (given && *given >= 0 && *given <= most) return *given;
     return invalid_value(text, "expected a number from 0 to " + std::to_string(most));
-  }
-  number = *given;
-  return {};
+  });
 }
 
 // Parses one or more process ids, separated by commas as `pgrep -d,` prints them.
 Result<void> set_processes(ControlOptions& options, const std::string& text) {
-  std::string_view rest = text;
-  for (bool is_last = false; !is_last;) {
-    const std::size_t comma = rest.find(',');
-    is_last = comma == std::string_view::npos;
-    const std::string_view word = rest.substr(0, comma);
+  for (const std::string_view word : split(text, ',')) {
     const auto process = parse_number<pid_t>(word);
     if (!process || *process <= 0) {
       return invalid_value(word, "expected process ids, such as 4711 or 4711,4712");
     }
     options.processes.push_back(*process);
-    if (!is_last) rest.remove_prefix(comma + 1);
   }
-  return {};
-}
-
-Result<void> set_timeout(ControlOptions& options, const std::string& text) {
-  Result<Duration> time = parse_seconds(text);
-  if (!time) return time.error();
-  options.timeout = *time;
   return {};
 }
 
 std::vector<Option> own_options() {
   return {
       {"json", "", "print JSON", kAll, flag(&ControlOptions::json)},
-      {"rank", "N", "only this rank", only(What::kLogs, What::kSignal, What::kFlight), set_rank},
+      {"rank", "N", "only this rank", only(What::kLogs, What::kSignal, What::kFlight),
+       setter(&ControlOptions::rank, parse_rank)},
       {"last", "N", "the last N calls of each rank (default: 10; with --json all)",
-       only(What::kFlight),
-       [](ControlOptions& options, const std::string& text) {
-         return read_number(text, static_cast<int>(kFlightRecords), options.last);
-       }},
+       only(What::kFlight), number(&ControlOptions::last, static_cast<int>(kFlightRecords))},
       {"follow", "", "continue with new output until the job ends", only(What::kLogs),
-       flag(&ControlRequest::follow), "f"},
+       flag(&ControlOptions::follow), "f"},
       {"lines", "N",
        "the last N lines of each stream (default: " + std::to_string(kDefaultLogLines) + ")",
-       only(What::kLogs),
-       [](ControlOptions& options, const std::string& text) {
-         return read_number(text, kMaxLogLines, options.request.lines);
-       },
-       "n"},
+       only(What::kLogs), number(&ControlOptions::lines, kMaxLogLines), "n"},
       {"now", "", "kill the workers at once, without --shutdown-grace", only(What::kStop),
-       flag(&ControlRequest::at_once)},
+       flag(&ControlOptions::at_once)},
       {"compare", "", "show only where ranks differ, and what is in progress", only(What::kFlight),
        flag(&ControlOptions::only_compares)},
       {"chrome-trace", "FILE", "write a trace for ui.perfetto.dev or chrome://tracing instead",
-       only(What::kFlight),
-       [](ControlOptions& options, const std::string& text) -> Result<void> {
-         options.trace_file = text;
-         return {};
-       }},
+       only(What::kFlight), setter(&ControlOptions::trace_file, text_as_given)},
       {"pid", "PID,...", "read ranks that run without ddprun, in these processes of this host",
        only(What::kFlight), set_processes},
       {"timeout", "SECONDS",
        "how long to wait for the end (default: --shutdown-grace and a minute)", only(What::kStop),
-       set_timeout},
+       setter(&ControlOptions::timeout, parse_seconds)},
       {"help", "", "this text", kAll, flag(&ControlOptions::wants_help), "h"},
   };
 }
@@ -151,18 +119,10 @@ std::vector<Option> options_of(What what) {
   return all;
 }
 
-const Option* find(const std::vector<Option>& options, const std::string& given) {
-  for (const Option& one : options) {
-    const bool is_short = !one.short_name.empty() && given == "-" + one.short_name;
-    if (is_short || with_dashes(given) == "--" + one.name) return &one;
-  }
-  return nullptr;
-}
-
 Error unknown_option(What what, const std::vector<Option>& options, const std::string& given) {
   std::vector<std::string> names;
   for (const Option& one : options) names.push_back(one.name);
-  return invalid_argument("'ddprun " + std::string(enum_name(kControlWords, what)) +
+  return invalid_argument("'ddprun " + std::string(enum_name(kUserRequestWords, what)) +
                           "' has no option " + given +
                           guess_at_option(with_dashes(given), names, "; its --help lists them"));
 }
@@ -173,8 +133,8 @@ bool names_file(const std::string& word) {
 }
 
 Result<void> take_words(ControlOptions& options, std::vector<std::string> words) {
-  const std::string command(enum_name(kControlWords, options.request.what));
-  if (options.request.what == What::kSignal) {
+  const std::string command(enum_name(kUserRequestWords, options.what));
+  if (options.what == What::kSignal) {
     if (words.empty()) return invalid_argument("the signal is missing: ddprun signal USR1 [JOB]");
     std::string name = words.front();
     std::ranges::transform(name, name.begin(),
@@ -183,10 +143,10 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
     if (!signal) {
       return invalid_value(words.front(), "expected USR1, SIGTERM, 10, ...").within("signal");
     }
-    options.request.signal = *signal;
+    options.signal = *signal;
     words.erase(words.begin());
   }
-  if (options.request.what == What::kFlight && std::ranges::any_of(words, names_file)) {
+  if (options.what == What::kFlight && std::ranges::any_of(words, names_file)) {
     const auto job = std::ranges::find_if_not(words, names_file);
     if (job != words.end()) {
       return invalid_argument("give files or a job, not both: '" + *job + "' is not a file");
@@ -207,7 +167,7 @@ Result<void> take_words(ControlOptions& options, std::vector<std::string> words)
 Result<ControlOptions> parse_control_options(What what, const std::vector<std::string>& arguments) {
   const std::vector<Option> known = options_of(what);
   ControlOptions options;
-  options.request.what = what;
+  options.what = what;
   std::vector<std::string> words;
   bool only_words = false;
   std::string of_service;  // the last option given that says how to ask a service
@@ -223,7 +183,7 @@ Result<ControlOptions> parse_control_options(What what, const std::vector<std::s
     }
     const std::size_t equals = given.starts_with("--") ? given.find('=') : std::string::npos;
     const std::string name = given.substr(0, equals);
-    const Option* option = find(known, name);
+    const Option* option = find_written(known, name);
     if (!option) return unknown_option(what, known, name);
     std::string text;
     if (option->placeholder.empty()) {
@@ -281,7 +241,7 @@ std::string control_usage(What what) {
 
 std::string control_help(What what) {
   constexpr std::size_t kColumn = 28;
-  std::string text = "ddprun " + std::string(enum_name(kControlWords, what)) + " " +
+  std::string text = "ddprun " + std::string(enum_name(kUserRequestWords, what)) + " " +
                      control_usage(what) +
                      "\n\nJOB: the job's id, or the process id of its ddprun (default: the only "
                      "job of this\nuser on this host). See docs/how-to/control.md.\n\n";

@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "base/result.h"
-#include "launcher/control/core/request.h"
 #include "launcher/options/core/launch_options.h"
+#include "rendezvous/protocol/core/user_request.h"
 
 namespace ddprun {
 
-struct ControlOptions {
-  ControlRequest request;
-  std::string job;  // a job's id or the process id of a ddprun; empty: the only job
+// The job of the request is a job's id or the process id of a ddprun; empty: the only job.
+struct ControlOptions : UserRequest {
   bool json = false;
   bool wants_help = false;
   std::optional<Duration> timeout;  // of stop
@@ -31,14 +30,14 @@ struct ControlOptions {
   LaunchOptions service;   // how to reach the service; used if --rdzv-endpoint is not empty
 };
 
-// Parses the arguments of the command `what`, which must not be kWho. The error is
-// kInvalidArgument and names the option.
-Result<ControlOptions> parse_control_options(ControlRequest::What what,
+// Parses the arguments of the command `what`. The error is kInvalidArgument and names the
+// option.
+Result<ControlOptions> parse_control_options(UserRequest::What what,
                                              const std::vector<std::string>& arguments);
 
 // Returns the text after "ddprun <command> " in the list of commands.
-std::string control_usage(ControlRequest::What what);
+std::string control_usage(UserRequest::What what);
 // Returns the text of `ddprun <command> --help`.
-std::string control_help(ControlRequest::What what);
+std::string control_help(UserRequest::What what);
 
 }  // namespace ddprun

@@ -1,37 +1,34 @@
 #include "launcher/control/protocol.h"
 
 #include <algorithm>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
 
 #include "base/hex.h"
 #include "base/is_control.h"
 #include "rendezvous/http/status_page.h"
-#include "rendezvous/protocol/control_json.h"
+#include "rendezvous/protocol/json_fields.h"
 
 namespace ddprun {
 namespace {
 
 using Json = nlohmann::json;
 
+constexpr int kControlSocketProtocol = 1;
+constexpr std::string_view kWho = "who";
 constexpr std::size_t kMaxByBytes = 256;
 constexpr int kMaxSignal = 64;
 
-// Returns `otherwise` if the key is missing. Throws if the value has another type or is out of
-// range.
-int integer_or(const Json& json, const char* key, int otherwise, int max) {
-  const auto found = json.find(key);
-  if (found == json.end()) return otherwise;
-  if (!found->is_number_integer() || *found < 0 || *found > max) {
-    refuse(json, std::string(key) + " is not a number from 0 to " + std::to_string(max));
-  }
-  return found->get<int>();
-}
-
-bool flag(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  return found != json.end() && found->get<bool>();
+// Lists the fields of a request that follow "what".
+template <class F>
+void fields_of(F& at, Of<F, UserRequest>& request) {
+  at.optional("by", true, request.by);
+  at.optional("signal", request.signal != 0, request.signal, Bounds{0, kMaxSignal});
+  at.optional("rank", request.rank, kCount);
+  at.optional("at_once", request.at_once, request.at_once);
+  at.optional("follow", request.follow, request.follow);
+  const bool is_logs = request.what == UserRequest::What::kLogs;
+  at.optional("lines", is_logs, request.lines, Bounds{0, kMaxLogLines});
 }
 
 std::string shown(std::string text) { return clipped(in_one_line(std::move(text)), kMaxByBytes); }
@@ -82,43 +79,39 @@ Json answer(Outcome outcome) {
 
 }  // namespace
 
-std::string request_line(const ControlRequest& request) {
+std::string request_line(const UserRequest& request) {
   Json json{{"version", kControlSocketProtocol},
-            {"what", enum_name(kControlWords, request.what)},
-            {"by", request.by}};
-  if (request.signal != 0) json["signal"] = request.signal;
-  if (request.rank) json["rank"] = request.rank->value;
-  if (request.at_once) json["at_once"] = true;
-  if (request.follow) json["follow"] = true;
-  if (request.what == ControlRequest::What::kLogs) json["lines"] = request.lines;
+            {"what", enum_name(kUserRequestWords, request.what)}};
+  FieldWriter at(json);
+  fields_of(at, request);
   return text_of(json);
 }
 
-Result<ControlRequest> parse_request(std::string_view line) {
+std::string who_request_line(const std::string& by) {
+  return text_of({{"version", kControlSocketProtocol}, {"what", kWho}, {"by", by}});
+}
+
+Result<std::optional<UserRequest>> parse_request(std::string_view line) {
   try {
     const Json json = Json::parse(line);
     if (!json.is_object()) return invalid_argument("the request is not a JSON object");
-    const int version = integer_or(json, "version", 0, std::numeric_limits<int>::max());
+    FieldReader at(json);
+    int version = 0;
+    at.optional("version", true, version, kCount);
     if (version != kControlSocketProtocol) {
       return Error{.kind = ErrorKind::kUnsupported,
                    .cause = "this ddprun speaks version " + std::to_string(kControlSocketProtocol) +
                             " on its socket, the request has version " + std::to_string(version)};
     }
-    ControlRequest request;
-    request.what = value_in(kControlWords, json.at("what"));
-    if (json.contains("by")) request.by = shown(json.at("by").get<std::string>());
-    if (request.by.empty()) request.by = "a user";
-    request.signal = integer_or(json, "signal", 0, kMaxSignal);
-    if (request.what == ControlRequest::What::kSignal && request.signal == 0) {
+    UserRequest request;
+    const bool is_who = json.at("what") == kWho;
+    if (!is_who) request.what = value_in(kUserRequestWords, json.at("what"));
+    fields_of(at, request);
+    request.by = request.by.empty() ? "a user" : shown(std::move(request.by));
+    if (request.what == UserRequest::What::kSignal && request.signal == 0) {
       return invalid_argument("the request has no signal");
     }
-    if (json.contains("rank")) {
-      request.rank = Rank(integer_or(json, "rank", 0, std::numeric_limits<int>::max()));
-    }
-    request.at_once = flag(json, "at_once");
-    request.follow = flag(json, "follow");
-    request.lines = integer_or(json, "lines", kDefaultLogLines, kMaxLogLines);
-    return request;
+    return is_who ? std::nullopt : std::optional(std::move(request));
   } catch (const Json::exception& error) {
     return invalid_argument("invalid request: " + shown(error.what()));
   }

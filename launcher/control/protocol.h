@@ -12,7 +12,6 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "launcher/control/core/request.h"
 #include "rendezvous/protocol/core/control_message.h"
 
 namespace ddprun {
@@ -21,11 +20,14 @@ struct Moment;
 
 inline constexpr std::size_t kMaxRequestBytes = 4096;
 
-// Returns the line for the request, without its line end.
-std::string request_line(const ControlRequest& request);
-// Parses a request. Returns kInvalidArgument, with the reason, for a malformed request. Returns
-// kUnsupported for a request of another protocol version.
-Result<ControlRequest> parse_request(std::string_view line);
+// Return the line for a request, without its line end. The second one asks for the node's view
+// only (who_line()); the service is not asked.
+std::string request_line(const UserRequest& request);
+std::string who_request_line(const std::string& by);
+// Parses a request; nullopt: it is one of who_request_line(). Returns kInvalidArgument, with the
+// reason, for a malformed request. Returns kUnsupported for a request of another protocol
+// version.
+Result<std::optional<UserRequest>> parse_request(std::string_view line);
 
 // --- what an agent knows about its node ----------------------------------------------------------
 
@@ -55,7 +57,7 @@ struct NodeView {
   std::vector<WorkerView> workers;
 };
 
-// Returns the answer to kWho.
+// Returns the answer to who_request_line().
 std::string who_line(const NodeView& node, const Moment& now);
 // Returns the answer to kStatus. page: the service's page of this job, or the error that says
 // why it is missing.

@@ -10,7 +10,7 @@
 namespace ddprun {
 
 using boost::system::error_code;
-using What = ControlRequest::What;
+using What = UserRequest::What;
 
 namespace {
 
@@ -24,9 +24,10 @@ ControlServer::ControlServer(boost::asio::io_context& io, UniqueFd listener, Con
                              int slots)
     : io_(io), node_(std::move(node)), outputs_(static_cast<std::size_t>(slots)) {
   if (!listener.valid()) return;
-  socket_.emplace(
+  socket_ = std::make_shared<ControlSocket>(
       io, std::move(listener),
       [this](const ControlSessionPtr& session, std::string_view line) { take(session, line); });
+  socket_->accept();
 }
 
 RecentOutput& ControlServer::output(LocalRank rank, OutputStream stream) {
@@ -36,28 +37,23 @@ RecentOutput& ControlServer::output(LocalRank rank, OutputStream stream) {
 Rank ControlServer::rank_of(LocalRank rank) const { return Rank(first_rank_ + rank.value); }
 
 void ControlServer::take(const ControlSessionPtr& session, std::string_view line) {
-  const Result<ControlRequest> request = parse_request(line);
-  if (!request) {
-    return session->answer(outcome_line(Outcome::kRefused, request.error().cause));
+  const Result<std::optional<UserRequest>> parsed = parse_request(line);
+  if (!parsed) {
+    return session->answer(outcome_line(Outcome::kRefused, parsed.error().cause));
   }
-  switch (request->what) {
-    case What::kWho: return session->answer(who_line(node_.view(), moment()));
-    case What::kLogs:
-    case What::kFlight: return show_workers(session, *request);
-    case What::kStatus:
-    case What::kStop:
-    case What::kRestart:
-    case What::kSignal: return ask_service(session, *request);
-  }
+  const std::optional<UserRequest>& request = *parsed;
+  if (!request) return session->answer(who_line(node_.view(), moment()));
+  if (is_told_by_nodes(request->what)) return show_workers(session, *request);
+  ask_service(session, *request);
 }
 
 // --- requests for the service --------------------------------------------------------------------
 
-void ControlServer::ask_service(const ControlSessionPtr& session, const ControlRequest& request) {
+void ControlServer::ask_service(const ControlSessionPtr& session, const UserRequest& request) {
   const std::uint64_t number = ++last_number_;
   Question question{session, request,
                     std::make_shared<boost::asio::steady_timer>(io_, kServicePatience)};
-  UserRequest asked = for_service(request);
+  UserRequest asked = request;
   asked.number = number;
   if (!node_.ask_service(asked)) {
     return without_service(question,
@@ -66,22 +62,20 @@ void ControlServer::ask_service(const ControlSessionPtr& session, const ControlR
   }
   question.patience->async_wait([this, number](error_code error) {
     if (error) return;
-    const auto found = questions_.find(number);
-    if (found == questions_.end()) return;
-    const Question late = std::exchange(found->second, {});
-    questions_.erase(found);
-    without_service(late, Error{.kind = ErrorKind::kTimeout,
-                                .cause = "the rendezvous service has not answered within " +
-                                         to_text(kServicePatience)});
+    const auto late = questions_.extract(number);
+    if (!late) return;
+    without_service(late.mapped(),
+                    Error{.kind = ErrorKind::kTimeout,
+                          .cause = "the rendezvous service has not answered within " +
+                                   to_text(kServicePatience)});
   });
   questions_.emplace(number, std::move(question));
 }
 
 void ControlServer::answered(const Answer& answer) {
-  const auto found = questions_.find(answer.number);
-  if (found == questions_.end()) return;
-  const Question question = std::exchange(found->second, {});
-  questions_.erase(found);
+  const auto asked = questions_.extract(answer.number);
+  if (!asked) return;
+  const Question& question = asked.mapped();
   question.patience->cancel();
   const ControlSessionPtr& session = question.session;
   if (question.request.what == What::kStatus && answer.done) {
@@ -102,11 +96,7 @@ void ControlServer::without_service(const Question& question, const Error& why) 
       session->say(outcome_line(Outcome::kDone, why.cause + ": stopping only this node"));
       waiters_.push_back(session);
       return node_.stop_here(question.request.at_once);
-    case What::kWho:
-    case What::kLogs:
-    case What::kFlight:
-    case What::kRestart:
-    case What::kSignal:
+    default:
       return session->answer(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
   }
 }
@@ -170,7 +160,7 @@ void ControlServer::service_lost() {
 
 // --- output and flight records -------------------------------------------------------------------
 
-void ControlServer::show_workers(const ControlSessionPtr& session, const ControlRequest& request) {
+void ControlServer::show_workers(const ControlSessionPtr& session, const UserRequest& request) {
   const NodeView node = node_.view();
   const bool is_here =
       !request.rank || std::ranges::count(node.workers, *request.rank, &WorkerView::rank) > 0;

@@ -77,14 +77,14 @@ class ControlServer {
   };
   struct Question {
     ControlSessionPtr session;
-    ControlRequest request;
+    UserRequest request;
     std::shared_ptr<boost::asio::steady_timer> patience;
   };
 
   void take(const ControlSessionPtr& session, std::string_view line);
-  void ask_service(const ControlSessionPtr& session, const ControlRequest& request);
+  void ask_service(const ControlSessionPtr& session, const UserRequest& request);
   void without_service(const Question& question, const Error& why);
-  void show_workers(const ControlSessionPtr& session, const ControlRequest& request);
+  void show_workers(const ControlSessionPtr& session, const UserRequest& request);
   void show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank);
   void show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines, bool follow);
   void begin_inquiry(const TellOutput& what);
@@ -105,7 +105,7 @@ class ControlServer {
   std::map<std::uint64_t, std::shared_ptr<OutputPages>> inquiries_;
   int first_rank_ = 0;  // of this node in the current generation
   bool is_over_ = false;
-  std::optional<ControlSocket> socket_;
+  std::shared_ptr<ControlSocket> socket_;
 };
 
 }  // namespace ddprun

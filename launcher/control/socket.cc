@@ -69,26 +69,11 @@ void ControlSession::flush() {
 
 // --- all connections -----------------------------------------------------------------------------
 
-struct ControlSocket::State {
-  State(asio::io_context& io, UniqueFd listener, Asked the_asked)
-      : acceptor(io, stream_protocol(), listener.release()), asked(std::move(the_asked)) {}
-
-  // In order of arrival. Closed ones are removed when the next connection arrives.
-  std::vector<ControlSessionPtr> sessions;
-  stream_protocol::acceptor acceptor;
-  Asked asked;
-};
-
 ControlSocket::ControlSocket(asio::io_context& io, UniqueFd listener, Asked asked)
-    : state_(std::make_shared<State>(io, std::move(listener), std::move(asked))) {
-  accept(state_);
-}
+    : acceptor_(io, stream_protocol(), listener.release()), asked_(std::move(asked)) {}
 
 ControlSocket::~ControlSocket() {
-  error_code ignored;
-  state_->acceptor.close(ignored);
-  state_->asked = nullptr;
-  for (const ControlSessionPtr& session : state_->sessions) session->close();
+  for (const ControlSessionPtr& session : sessions_) session->close();
 }
 
 namespace {
@@ -109,50 +94,48 @@ constexpr auto kPauseWithoutDescriptors = std::chrono::seconds(1);
 
 }  // namespace
 
-void ControlSocket::accept(const std::shared_ptr<State>& state) {
-  state->acceptor.async_accept(
-      [weak = std::weak_ptr(state)](error_code error, stream_protocol::socket socket) {
-        const std::shared_ptr<State> self = weak.lock();
-        if (!self || !self->acceptor.is_open()) return;
+void ControlSocket::accept() {
+  acceptor_.async_accept(
+      [weak = weak_from_this()](error_code error, stream_protocol::socket socket) {
+        const std::shared_ptr<ControlSocket> self = weak.lock();
+        if (!self) return;
         if (!error) {
-          admit(self, std::make_shared<ControlSession>(std::move(socket)));
-          return accept(self);
+          self->admit(std::make_shared<ControlSession>(std::move(socket)));
+          return self->accept();
         }
         // No descriptor is free. The connection waits in the backlog.
-        auto pause = std::make_shared<asio::steady_timer>(self->acceptor.get_executor(),
+        auto pause = std::make_shared<asio::steady_timer>(self->acceptor_.get_executor(),
                                                           kPauseWithoutDescriptors);
         pause->async_wait([weak, pause](error_code) {
-          const std::shared_ptr<State> later = weak.lock();
-          if (later && later->acceptor.is_open()) accept(later);
+          if (const std::shared_ptr<ControlSocket> later = weak.lock()) later->accept();
         });
       });
 }
 
-void ControlSocket::admit(const std::shared_ptr<State>& state, const ControlSessionPtr& session) {
+void ControlSocket::admit(const ControlSessionPtr& session) {
   if (!may_ask(session->socket_.native_handle())) return session->close();
-  std::vector<ControlSessionPtr>& all = state->sessions;
-  std::erase_if(all, [](const ControlSessionPtr& one) { return !one->is_open(); });
+  std::erase_if(sessions_, [](const ControlSessionPtr& one) { return !one->is_open(); });
   const auto is_silent = [](const ControlSessionPtr& one) { return !one->has_asked_; };
-  const auto silent = static_cast<std::size_t>(std::ranges::count_if(all, is_silent));
-  if (silent >= kMaxSilent) (*std::ranges::find_if(all, is_silent))->close();
-  if (all.size() >= kMaxConnections) {
+  const auto silent = static_cast<std::size_t>(std::ranges::count_if(sessions_, is_silent));
+  if (silent >= kMaxSilent) (*std::ranges::find_if(sessions_, is_silent))->close();
+  if (sessions_.size() >= kMaxConnections) {
     return session->answer(
         outcome_line(Outcome::kRefused, "too many commands wait for this ddprun"));
   }
-  all.push_back(session);
+  sessions_.push_back(session);
   session->timer_.expires_after(kAskTimeout);
   session->timer_.async_wait([session](error_code error) {
     if (error || session->has_asked_) return;
     session->answer(outcome_line(Outcome::kRefused, "no request came in time"));
   });
-  read(state, session);
+  read(session);
 }
 
 // Continues to read after the request, to notice when the peer closes.
-void ControlSocket::read(const std::shared_ptr<State>& state, const ControlSessionPtr& session) {
+void ControlSocket::read(const ControlSessionPtr& session) {
   session->socket_.async_wait(
-      stream_protocol::socket::wait_read, [weak = std::weak_ptr(state), session](error_code error) {
-        const std::shared_ptr<State> self = weak.lock();
+      stream_protocol::socket::wait_read, [weak = weak_from_this(), session](error_code error) {
+        const std::shared_ptr<ControlSocket> self = weak.lock();
         if (error || !self || !session->is_open()) return;
         std::array<char, 2048> buffer;
         const ssize_t size =
@@ -165,13 +148,13 @@ void ControlSocket::read(const std::shared_ptr<State>& state, const ControlSessi
         }
         if (size > 0 && !session->has_asked_) {
           session->received_.append(buffer.data(), static_cast<std::size_t>(size));
-          take(self, session);
+          self->take(session);
         }
-        if (session->is_open()) read(self, session);
+        if (session->is_open()) self->read(session);
       });
 }
 
-void ControlSocket::take(const std::shared_ptr<State>& state, const ControlSessionPtr& session) {
+void ControlSocket::take(const ControlSessionPtr& session) {
   const std::size_t end = session->received_.find('\n');
   if (end == std::string::npos && session->received_.size() <= kMaxRequestBytes) return;
   session->has_asked_ = true;
@@ -183,7 +166,7 @@ void ControlSocket::take(const std::shared_ptr<State>& state, const ControlSessi
   }
   const std::string line = session->received_.substr(0, end);
   session->received_.clear();
-  if (state->asked) state->asked(session, line);
+  asked_(session, line);
 }
 
 }  // namespace ddprun

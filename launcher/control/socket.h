@@ -23,6 +23,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/unique_fd.h"
@@ -69,7 +70,7 @@ class ControlSession final : public OutputReader,
 };
 using ControlSessionPtr = std::shared_ptr<ControlSession>;
 
-class ControlSocket {
+class ControlSocket : public std::enable_shared_from_this<ControlSocket> {
  public:
   static constexpr Duration kAskTimeout = std::chrono::seconds(5);
   static constexpr Duration kTakeTimeout = std::chrono::seconds(10);
@@ -81,19 +82,22 @@ class ControlSocket {
 
   // listener: from listen_for_control(). REQUIRES: the io_context outlives the socket.
   ControlSocket(boost::asio::io_context& io, UniqueFd listener, Asked asked);
+  // Begins to accept connections. Call once.
+  void accept();
   // Closes all connections.
   ~ControlSocket();
   ControlSocket(const ControlSocket&) = delete;
   ControlSocket& operator=(const ControlSocket&) = delete;
 
  private:
-  struct State;
-  static void accept(const std::shared_ptr<State>& state);
-  static void admit(const std::shared_ptr<State>& state, const ControlSessionPtr& session);
-  static void read(const std::shared_ptr<State>& state, const ControlSessionPtr& session);
-  static void take(const std::shared_ptr<State>& state, const ControlSessionPtr& session);
+  void admit(const ControlSessionPtr& session);
+  void read(const ControlSessionPtr& session);
+  void take(const ControlSessionPtr& session);
 
-  std::shared_ptr<State> state_;
+  // In order of arrival. Closed ones are removed when the next connection arrives.
+  std::vector<ControlSessionPtr> sessions_;
+  boost::asio::local::stream_protocol::acceptor acceptor_;
+  Asked asked_;
 };
 
 }  // namespace ddprun

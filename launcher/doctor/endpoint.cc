@@ -7,7 +7,6 @@
 #include "base/deadline.h"
 #include "launcher/doctor/names.h"
 #include "launcher/doctor/ports.h"
-#include "launcher/doctor/service.h"
 #include "launcher/process/side_by_side.h"
 #include "rendezvous/net/blocking_socket.h"
 
@@ -17,6 +16,14 @@ namespace {
 // A lost SYN is sent again after one second and after three.
 constexpr Duration kConnectPatience = std::chrono::milliseconds(3500);
 constexpr std::size_t kMostTries = 4;
+
+// Returns this host's address towards another, by the kernel's routes. Empty: no route. Sends
+// nothing.
+std::string source_address_towards(const SocketAddress& address) {
+  const UniqueFd udp(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!udp.valid() || connect(udp.get(), address.get(), address.size) != 0) return "";
+  return local_address_of(udp.get()).host();
+}
 
 ConnectTry try_to_connect(const SocketAddress& address) {
   const Deadline deadline(kConnectPatience);
@@ -36,15 +43,6 @@ ConnectTry try_to_connect(const SocketAddress& address) {
   return seen;
 }
 
-ServiceAnswer ask(const EndpointRequest& request, const SocketAddress& address) {
-  return ask_service({.address = address,
-                      .named = request.address,
-                      .job = request.job,
-                      .tls = request.tls,
-                      .key = request.key,
-                      .key_for_all = request.key_for_all});
-}
-
 // Connects to each address, and looks up the names of both ends.
 void try_addresses(const std::vector<SocketAddress>& addresses, EndpointSeen& seen) {
   std::set<std::string> ends;
@@ -53,26 +51,13 @@ void try_addresses(const std::vector<SocketAddress>& addresses, EndpointSeen& se
     const std::string source = source_address_towards(one);
     if (!source.empty()) ends.insert(source);
   }
-  seen.facts.tries.resize(addresses.size());
-  seen.names.resize(ends.size());
   std::vector<std::function<void()>> bodies;
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
-    bodies.push_back([&, i] { seen.facts.tries[i] = try_to_connect(addresses[i]); });
-  }
-  std::size_t at = 0;
-  for (const std::string& end : ends) {
-    bodies.push_back([&seen, end, i = at++] { seen.names[i] = look_up_address(end); });
-  }
+  look_at_each(addresses, try_to_connect, seen.facts.tries, bodies);
+  look_at_each(ends, look_up_address, seen.names, bodies);
   side_by_side(std::move(bodies));
 }
 
 }  // namespace
-
-std::string source_address_towards(const SocketAddress& address) {
-  const UniqueFd udp(socket(address.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  if (!udp.valid() || connect(udp.get(), address.get(), address.size) != 0) return "";
-  return local_address_of(udp.get()).host();
-}
 
 EndpointSeen look_at_endpoint(const EndpointRequest& request) {
   EndpointSeen seen{.facts = {.option = request.option, .address = request.address}};
@@ -87,7 +72,7 @@ EndpointSeen look_at_endpoint(const EndpointRequest& request) {
   try_addresses(addresses, seen);
   for (std::size_t i = 0; i < addresses.size() && !facts.service; ++i) {
     if (facts.tries[i].outcome == ConnectTry::Outcome::kConnected)
-      facts.service = ask(request, addresses[i]);
+      facts.service = ask_service(request, addresses[i]);
   }
   const bool is_served = facts.service &&
                          facts.service->outcome != ServiceAnswer::Outcome::kOther &&

@@ -79,11 +79,9 @@ std::vector<LookUp> look_up_own_addresses(const std::vector<NamedAddress>& own) 
     const bool is_ipv4 = one.address.find(':') == std::string::npos;
     if (is_ipv4 && addresses.size() < kMost) addresses.push_back(one.address);
   }
-  std::vector<LookUp> seen(addresses.size());
+  std::vector<LookUp> seen;
   std::vector<std::function<void()>> bodies;
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
-    bodies.push_back([&, i] { seen[i] = look_up_address(addresses[i]); });
-  }
+  look_at_each(addresses, look_up_address, seen, bodies);
   side_by_side(std::move(bodies));
   return seen;
 }

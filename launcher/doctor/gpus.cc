@@ -147,10 +147,10 @@ std::string nccl_wanted_by(const fs::path& site_packages) {
 // Opens NCCL and asks for its version. name: a path, or a name for the loader. The result has
 // the path where it was found.
 NcclLibrary open_nccl(const std::string& name) {
+  const std::string path = name.find('/') != std::string::npos ? name : "";
   const auto opened =
-      result_within<NcclLibrary>(kOpenPatience, "nccl", [name]() -> Result<NcclLibrary> {
-        const bool is_path = name.find('/') != std::string::npos;
-        NcclLibrary library{.path = is_path ? name : ""};
+      result_within<NcclLibrary>(kOpenPatience, "nccl", [name, path]() -> Result<NcclLibrary> {
+        NcclLibrary library{.path = path};
         // Never closed: NCCL's threads and exit handlers would run code that is no longer
         // mapped.
         void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
@@ -172,7 +172,6 @@ NcclLibrary open_nccl(const std::string& name) {
         }
         return library;
       });
-  const std::string path = name.find('/') != std::string::npos ? name : "";
   if (!opened)
     return {.path = path, .why = "it could not be opened within " + to_text(kOpenPatience)};
   if (!*opened) return {.path = path, .why = opened->error().message()};

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -16,6 +15,7 @@
 #include "base/parse_number.h"
 #include "base/result.h"
 #include "base/small_file.h"
+#include "base/split.h"
 #include "base/usable_cpus.h"
 #include "base/worker_env.h"
 #include "launcher/plan/program.h"
@@ -48,7 +48,7 @@ Space look_at_space(const std::string& path) {
   Space space{.path = path};
   struct statvfs status {};
   if (statvfs(path.c_str(), &status) != 0) {
-    space.why_not_writable = system_error("", errno).cause;
+    space.why_not_writable = errno_text(errno);
     return space;
   }
   space.total = std::uint64_t{status.f_blocks} * status.f_frsize;
@@ -59,7 +59,7 @@ Space look_at_space(const std::string& path) {
   if (!fs::is_directory(path, error)) {
     space.why_not_writable = "not a directory";
   } else if (access(path.c_str(), W_OK | X_OK) != 0) {
-    space.why_not_writable = system_error("", errno).cause;
+    space.why_not_writable = errno_text(errno);
   }
   return space;
 }
@@ -98,6 +98,11 @@ std::vector<std::string> names_in(const std::string& directory) {
 
 // --- cgroups -------------------------------------------------------------------------------------
 
+// Returns whether a list with commas has the entry.
+bool lists(const std::string& list, const std::string& entry) {
+  return std::ranges::count(split(list, ','), entry) > 0;
+}
+
 // A mounted hierarchy, of v2 or of a v1 controller.
 struct Hierarchy {
   std::string mount_point;
@@ -118,8 +123,7 @@ std::optional<Hierarchy> find_hierarchy(const std::string& mountinfo,
     before >> id >> parent >> device >> found.mounted_root >> found.mount_point;
     behind >> type >> source >> options;
     const bool is_v2 = controller.empty() && type == "cgroup2";
-    const bool is_v1 = !controller.empty() && type == "cgroup" &&
-                       ("," + options + ",").find("," + controller + ",") != std::string::npos;
+    const bool is_v1 = !controller.empty() && type == "cgroup" && lists(options, controller);
     if (is_v2 || is_v1) return found;
   }
   return std::nullopt;
@@ -133,10 +137,7 @@ std::string own_cgroup(const std::string& cgroups, const std::string& controller
     const std::size_t second = line.find(':', first + 1);
     if (second == std::string::npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool is_it =
-        controller.empty()
-            ? controllers.empty()
-            : ("," + controllers + ",").find("," + controller + ",") != std::string::npos;
+    const bool is_it = controller.empty() ? controllers.empty() : lists(controllers, controller);
     if (is_it) return line.substr(second + 1);
   }
   return "/";
@@ -210,7 +211,7 @@ SharedMemoryFacts look_at_shared_memory() {
   constexpr const char* kPath = "/dev/shm";
   SharedMemoryFacts facts;
   if (access(kPath, F_OK) != 0) {
-    facts.why_missing = system_error("", errno).cause;
+    facts.why_missing = errno_text(errno);
     return facts;
   }
   facts.space = look_at_space(kPath);

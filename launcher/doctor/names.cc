@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <optional>
 #include <sstream>
 
@@ -39,7 +38,7 @@ std::optional<NameServer::Outcome> await_answer(int socket, TimePoint until, std
     const ssize_t size = recv(socket, answer.data(), answer.size(), MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) continue;
     if (size < 0) {
-      why = system_error("", errno).cause;
+      why = errno_text(errno);
       return NameServer::Outcome::kFailed;
     }
     if (size > 2 && std::equal(answer.begin(), answer.begin() + 2, kQuestion.begin()))
@@ -118,12 +117,12 @@ NameServer ask_name_server(const std::string& address) {
   const Deadline deadline(kServerPatience);
   const UniqueFd udp(socket(numeric->family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (!udp.valid() || connect(udp.get(), numeric->get(), numeric->size) != 0) {
-    server.why = system_error("", errno).cause;
+    server.why = errno_text(errno);
     return server;
   }
   while (!deadline.passed()) {
     if (send(udp.get(), kQuestion.data(), kQuestion.size(), MSG_NOSIGNAL) < 0) {
-      server.why = system_error("", errno).cause;
+      server.why = errno_text(errno);
       server.took = deadline.waited();
       return server;
     }
@@ -141,11 +140,8 @@ NameServer ask_name_server(const std::string& address) {
 NameFacts look_at_names() {
   NameFacts facts;
   const std::vector<std::string> servers = name_servers_of(text_of("/etc/resolv.conf"));
-  facts.servers.resize(servers.size());
   std::vector<std::function<void()>> bodies;
-  for (std::size_t i = 0; i < servers.size(); ++i) {
-    bodies.push_back([&, i] { facts.servers[i] = ask_name_server(servers[i]); });
-  }
+  look_at_each(servers, ask_name_server, facts.servers, bodies);
   bodies.push_back([&] {
     NamedLookUp own = look_up_name({host_name(), 0});
     facts.own_is_here = std::ranges::any_of(own.addresses, is_local_address);

@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "base/small_file.h"
+#include "base/split.h"
 #include "rendezvous/net/listen.h"
 
 namespace ddprun {
@@ -87,8 +88,7 @@ std::vector<PortRange> reserved_ports() {
 
 std::vector<PortRange> parse_port_ranges(const std::string& text) {
   std::vector<PortRange> ranges;
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
+  for (const std::string_view part : split(text, ',')) {
     if (const Result<PortRange> range = parse_port_range(part)) ranges.push_back(*range);
   }
   return ranges;

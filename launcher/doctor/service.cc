@@ -29,18 +29,17 @@ constexpr std::size_t kMaxAnswer = 64 * 1024;  // the fields of interest come fi
 // Conversation: a connection, with or without TLS.
 class Conversation {
  public:
-  static Result<Conversation> open(const ServiceQuestion& question, const Deadline& deadline) {
-    Result<BlockingSocket> socket = BlockingSocket::connect(question.address, deadline);
+  static Result<Conversation> open(const EndpointRequest& endpoint, const SocketAddress& address,
+                                   const Deadline& deadline) {
+    Result<BlockingSocket> socket = BlockingSocket::connect(address, deadline);
     if (!socket) return socket.error();
     Conversation made(std::move(*socket));
-    if (!question.tls) return made;
-    made.tls_.emplace(TlsChannel::agent(question.tls, question.named.host));
+    if (!endpoint.tls) return made;
+    made.tls_.emplace(TlsChannel::agent(endpoint.tls, endpoint.address.host));
+    if (const Result<void> sent = made.flush(deadline); !sent) return sent.error();
     while (!made.tls_->is_open()) {
-      if (const Result<void> sent = made.flush(deadline); !sent) return sent.error();
-      if (made.tls_->is_open()) break;
       if (const Result<void> moved = made.take(deadline); !moved) return moved.error();
     }
-    if (const Result<void> sent = made.flush(deadline); !sent) return sent.error();
     return made;
   }
 
@@ -122,15 +121,15 @@ Duration now_in_utc() {
   return std::chrono::duration_cast<Duration>(std::chrono::system_clock::now().time_since_epoch());
 }
 
-ServiceAnswer read_page(const ServiceQuestion& question) {
+ServiceAnswer read_page(const EndpointRequest& endpoint, const SocketAddress& address) {
   const Deadline deadline(kPatience);
-  const auto at_fault = question.tls ? Outcome::kTlsFailed : Outcome::kOther;
-  Result<Conversation> conversation = Conversation::open(question, deadline);
+  const auto at_fault = endpoint.tls ? Outcome::kTlsFailed : Outcome::kOther;
+  Result<Conversation> conversation = Conversation::open(endpoint, address, deadline);
   if (!conversation) return failed(conversation.error(), deadline, at_fault);
-  std::string request = "GET /status.json HTTP/1.1\r\nHost: " + to_text(question.named) +
+  std::string request = "GET /status.json HTTP/1.1\r\nHost: " + to_text(endpoint.address) +
                         "\r\nUser-Agent: ddprun-doctor\r\nConnection: close\r\n";
-  if (!question.key_for_all.empty()) {
-    request += "Authorization: Bearer " + read_token_of(question.key_for_all.view()) + "\r\n";
+  if (!endpoint.key_for_all.empty()) {
+    request += "Authorization: Bearer " + read_token_of(endpoint.key_for_all.view()) + "\r\n";
   }
   const Result<void> sent = conversation->send(request + "\r\n", deadline);
   if (!sent) return failed(sent.error(), deadline, at_fault);
@@ -163,13 +162,13 @@ Result<ServiceHandshakeMessage> next_message(Conversation& conversation, FrameRe
   }
 }
 
-// Checks whether the service has the same key. REQUIRES: question.key is set.
-Result<void> prove_key(const ServiceQuestion& question) {
+// Checks whether the service has the same key. REQUIRES: endpoint.key is set.
+Result<void> prove_key(const EndpointRequest& endpoint, const SocketAddress& address) {
   const Deadline deadline(kPatience);
-  Result<Conversation> conversation = Conversation::open(question, deadline);
+  Result<Conversation> conversation = Conversation::open(endpoint, address, deadline);
   if (!conversation) return conversation.error();
-  const Knock knock{.version = kVersion, .job = question.job, .nonce = random_hex(kNonceBytes)};
-  AgentHandshake handshake(question.key, knock, conversation->binding());
+  const Knock knock{.version = kVersion, .job = endpoint.job, .nonce = random_hex(kNonceBytes)};
+  AgentHandshake handshake(endpoint.key, knock, conversation->binding());
   FrameReader reader;
   AgentHandshakeMessage next = handshake.knock();
   while (true) {
@@ -243,12 +242,12 @@ ServiceAnswer read_status_answer(std::string_view heard, Duration ours) {
   return answer;
 }
 
-ServiceAnswer ask_service(const ServiceQuestion& question) {
-  ServiceAnswer answer = read_page(question);
+ServiceAnswer ask_service(const EndpointRequest& endpoint, const SocketAddress& address) {
+  ServiceAnswer answer = read_page(endpoint, address);
   const bool may_be_ours =
       answer.outcome == Outcome::kService || answer.outcome == Outcome::kWantsKey;
-  if (!may_be_ours || question.key.empty()) return answer;
-  const Result<void> proved = prove_key(question);
+  if (!may_be_ours || endpoint.key.empty()) return answer;
+  const Result<void> proved = prove_key(endpoint, address);
   answer.has_proved = proved.has_value();
   answer.outcome = proved ? Outcome::kService : Outcome::kRefusesKey;
   if (!proved) answer.why = proved.error().message();

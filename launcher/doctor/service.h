@@ -10,24 +10,26 @@
 #include "base/host_port.h"
 #include "base/secret.h"
 #include "launcher/doctor/core/facts.h"
+#include "launcher/options/core/launch_options.h"
 #include "rendezvous/auth/tls_context.h"
 #include "rendezvous/net/tcp_address.h"
 
 namespace ddprun {
 
-// How an agent of the job would talk to the service.
-struct ServiceQuestion {
-  SocketAddress address;
-  HostPort named;  // as the user named it, for TLS
+// How an agent of the job would connect to the endpoint.
+struct EndpointRequest {
+  std::string option;  // that named it
+  HostPort address;
+  NodeRange nodes;
   std::string job;
   TlsContextPtr tls;   // null: without TLS
   Secret key;          // of the job; empty: none
   Secret key_for_all;  // for reading the service's pages; empty: none
 };
 
-// Reads the service's status page. If there is a key, also goes through an agent's handshake and
-// leaves before it would join, so no job is affected.
-ServiceAnswer ask_service(const ServiceQuestion& question);
+// Reads the status page of the service at one of the endpoint's addresses. If there is a key,
+// also goes through an agent's handshake and leaves before it would join, so no job is affected.
+ServiceAnswer ask_service(const EndpointRequest& endpoint, const SocketAddress& address);
 
 // Interprets an answer to GET /status.json. heard: the bytes received, perhaps truncated. ours:
 // this host's time when the answer was given, since 1970.

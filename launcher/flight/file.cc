@@ -1,36 +1,13 @@
 #include "launcher/flight/file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdio>
 #include <future>
 #include <utility>
 
 #include "base/background_thread.h"
-#include "base/error.h"
-#include "base/unique_fd.h"
-#include "base/write_all.h"
 #include "launcher/flight/json.h"
+#include "launcher/process/replace_file.h"
 
 namespace ddprun {
-namespace {
-
-// Writes the file under a temporary name and renames it, so that readers always see a complete
-// file.
-Result<void> write_file(const std::string& path, const std::string& text) {
-  const std::string doing = "write " + path;
-  const std::string draft = path + ".new";
-  const UniqueFd file(open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!file.valid()) return system_error(doing, errno);
-  if (write_all(file.get(), text) && rename(draft.c_str(), path.c_str()) == 0) return {};
-  const int reason = errno;
-  unlink(draft.c_str());
-  return system_error(doing, reason);
-}
-
-}  // namespace
 
 struct FlightFile::Writing {
   std::string path;
@@ -45,7 +22,9 @@ Result<void> FlightFile::save(const std::string& directory, std::vector<RankFlig
   writing_->path = directory + "/" + kName;
   const auto shared = std::make_shared<std::vector<RankFlight>>(std::move(flights));
   const Result<void> started = start_detached_thread("ddprun-flight", [writing = writing_, shared] {
-    writing->end.set_value(write_file(writing->path, flight_file(*shared)));
+    const std::string& path = writing->path;
+    writing->end.set_value(
+        replace_file(path, path + ".new", flight_file(*shared), "write " + path));
   });
   if (!started) writing_->end.set_value(started.error());
   return before;

@@ -6,45 +6,44 @@
 #include <utility>
 
 #include "base/parse_number.h"
-#include "rendezvous/protocol/control_json.h"
+#include "rendezvous/protocol/json_fields.h"
 
 namespace ddprun {
 namespace {
 
 using Json = nlohmann::json;
 
-// Omits fields that the call does not set.
+// Lists the plain fields of a call. Those that it does not set are left out.
+template <class F>
+void fields_of(F& at, Of<F, FlightEntry>& call) {
+  at.field("number", call.number);
+  at.field("begun_ns", call.begun_ns);
+  at.optional("collective", true, call.collective);
+  at.optional("bytes", true, call.bytes);
+  at.optional("group", call.group != 0, call.group);
+  at.optional("ended_ns", call.ended_ns != 0, call.ended_ns);
+  at.optional("peer", call.peer >= 0, call.peer);
+  at.optional("failed", call.failed, call.failed);
+  at.optional("tag", call.tag != 0, call.tag);
+  at.optional("origin", call.origin != 0, call.origin);
+}
+
 Json json_of(const FlightEntry& call) {
-  Json json{{"number", call.number},
-            {"call", name_of(call.call)},
-            {"begun_ns", call.begun_ns},
-            {"collective", call.collective},
-            {"bytes", call.bytes}};
-  if (call.group != 0) json["group"] = call.group;
-  if (call.ended_ns != 0) json["ended_ns"] = call.ended_ns;
-  if (call.peer >= 0) json["peer"] = call.peer;
-  if (call.failed) json["failed"] = true;
+  Json json{{"call", name_of(call.call)}};
   if (call.dtype != FlightType::kNone) json["dtype"] = name_of(call.dtype);
   if (call.op != FlightOp::kNone) json["op"] = name_of(call.op);
-  if (call.tag != 0) json["tag"] = call.tag;
-  if (call.origin != 0) json["origin"] = call.origin;
+  FieldWriter at(json);
+  fields_of(at, call);
   return json;
 }
 
 FlightEntry entry_of(const Json& json) {
-  return {.number = json.at("number").get<std::uint64_t>(),
-          .begun_ns = json.at("begun_ns").get<std::uint64_t>(),
-          .ended_ns = json.value("ended_ns", std::uint64_t{0}),
-          .collective = json.value("collective", std::uint64_t{0}),
-          .bytes = json.value("bytes", std::uint64_t{0}),
-          .group = json.value("group", std::uint64_t{0}),
-          .peer = json.value("peer", -1),
-          .call = call_named(json.at("call").get<std::string>()),
-          .failed = json.value("failed", false),
-          .dtype = type_named(json.value("dtype", "")),
-          .op = op_named(json.value("op", "")),
-          .tag = json.value("tag", 0),
-          .origin = json.value("origin", std::uint32_t{0})};
+  FlightEntry call{.call = call_named(json.at("call").get<std::string>()),
+                   .dtype = type_named(json.value("dtype", "")),
+                   .op = op_named(json.value("op", ""))};
+  FieldReader at(json);
+  fields_of(at, call);
+  return call;
 }
 
 Json json_of(const FlightGroupFacts& group) {
@@ -64,31 +63,40 @@ FlightGroupFacts group_of(const Json& json) {
           .ranks = json.value("ranks", std::vector<int>())};
 }
 
+// Lists the plain fields of a record.
+template <class F>
+void fields_of(F& at, Of<F, RankFlight>& flight) {
+  at.field("rank", flight.rank);
+  at.optional("local_rank", true, flight.local_rank);
+  at.optional("host", true, flight.host);
+  at.optional("pid", true, flight.pid);
+  at.optional("lives", true, flight.lives);
+  at.optional("stopped", true, flight.is_stopped);
+  at.optional("state", true, flight.state);
+  at.field("boot_ns", flight.boot_ns);
+  at.field("wall_ns", flight.wall_ns);
+  at.optional("call_count", true, flight.call_count);
+  at.optional("step", flight.step);
+}
+
 // Returns the record without its calls.
 Json head_of(const RankFlight& flight) {
-  Json json{{"rank", flight.rank.value}, {"local_rank", flight.local_rank.value},
-            {"host", flight.host},       {"pid", flight.pid},
-            {"lives", flight.lives},     {"stopped", flight.is_stopped},
-            {"state", flight.state},     {"boot_ns", flight.boot_ns},
-            {"wall_ns", flight.wall_ns}, {"call_count", flight.call_count},
-            {"groups", Json::array()},   {"origins", Json::object()}};
-  if (flight.step) json["step"] = *flight.step;
+  Json json{{"groups", Json::array()}, {"origins", Json::object()}};
+  FieldWriter at(json);
+  fields_of(at, flight);
   for (const FlightGroupFacts& group : flight.groups) json["groups"].push_back(json_of(group));
   for (const auto& [number, text] : flight.origins) json["origins"][std::to_string(number)] = text;
   return json;
 }
 
-void take_head(const Json& json, RankFlight& flight) {
-  flight.local_rank = LocalRank(json.value("local_rank", 0));
-  flight.host = json.value("host", "");
-  flight.pid = json.value("pid", 0);
-  flight.lives = json.value("lives", false);
-  flight.is_stopped = json.value("stopped", false);
-  flight.state = json.value("state", "");
-  flight.boot_ns = json.at("boot_ns").get<std::uint64_t>();
-  flight.wall_ns = json.at("wall_ns").get<std::int64_t>();
-  flight.call_count = json.value("call_count", std::uint64_t{0});
-  if (json.contains("step")) flight.step = json.at("step").get<std::int64_t>();
+void take_calls(const Json& json, RankFlight& flight) {
+  for (const Json& call : json.at("calls")) flight.calls.push_back(entry_of(call));
+}
+
+RankFlight flight_of(const Json& json) {
+  RankFlight flight;
+  FieldReader at(json);
+  fields_of(at, flight);
   for (const Json& group : json.value("groups", Json::array())) {
     flight.groups.push_back(group_of(group));
   }
@@ -97,10 +105,8 @@ void take_head(const Json& json, RankFlight& flight) {
     const auto origin = parse_number<std::uint32_t>(number);
     if (origin) flight.origins[*origin] = text.get<std::string>();
   }
-}
-
-void take_calls(const Json& json, RankFlight& flight) {
-  for (const Json& call : json.at("calls")) flight.calls.push_back(entry_of(call));
+  take_calls(json, flight);
+  return flight;
 }
 
 Json calls_json(const RankFlight& flight, std::size_t begin, std::size_t end) {
@@ -130,32 +136,23 @@ std::vector<std::string> flight_lines(const RankFlight& flight) {
   return lines;
 }
 
-bool FlightCollector::take(std::string_view json_line) {
+bool take_flight_line(std::string_view json_line, std::vector<RankFlight>& flights) {
   const Json line = Json::parse(json_line, nullptr, /*allow_exceptions=*/false);
   if (!line.is_object() || !line.contains("flight")) return false;
   try {
     const Json& json = line.at("flight");
-    const Rank rank(json.at("rank").get<int>());
     if (json.value("goes_on", false)) {
-      const auto found = std::ranges::find(flights_, rank, &RankFlight::rank);
-      if (found == flights_.end()) return false;
+      const Rank rank(json.at("rank").get<int>());
+      const auto found = std::ranges::find(flights, rank, &RankFlight::rank);
+      if (found == flights.end()) return false;
       take_calls(json, *found);
-      return true;
+    } else {
+      flights.push_back(flight_of(json));
     }
-    RankFlight flight{.rank = rank};
-    take_head(json, flight);
-    take_calls(json, flight);
-    flights_.push_back(std::move(flight));
     return true;
   } catch (const Json::exception&) {
     return false;  // from another version
   }
-}
-
-std::vector<RankFlight> FlightCollector::flights() const {
-  std::vector<RankFlight> sorted = flights_;
-  std::ranges::stable_sort(sorted, {}, &RankFlight::rank);
-  return sorted;
 }
 
 std::string flight_file(const std::vector<RankFlight>& flights) {
@@ -171,11 +168,7 @@ Result<std::vector<RankFlight>> parse_flight_file(std::string_view text) {
   if (!json.is_array()) return invalid_argument("not a flight.json: no JSON array");
   std::vector<RankFlight> flights;
   try {
-    for (const Json& one : json) {
-      flights.push_back({.rank = Rank(one.at("rank").get<int>())});
-      take_head(one, flights.back());
-      take_calls(one, flights.back());
-    }
+    for (const Json& one : json) flights.push_back(flight_of(one));
   } catch (const Json::exception& error) {
     return invalid_argument("not a flight.json: " + std::string(error.what()));
   }
@@ -215,9 +208,8 @@ double wall_us(const RankFlight& flight, std::uint64_t boot_ns) {
 
 std::string name_of_row(const RankFlight& flight, std::uint64_t group, int lane) {
   std::string name = group == 0 ? "world" : "group " + std::to_string(group);
-  for (const FlightGroupFacts& facts : flight.groups) {
-    if (group != 0 && facts.id == group && !facts.name.empty()) name = facts.name;
-  }
+  const FlightGroupFacts* facts = group == 0 ? nullptr : flight.group(group);
+  if (facts && !facts->name.empty()) name = facts->name;
   return lane == 0 ? name : name + " (" + std::to_string(lane + 1) + ")";
 }
 
@@ -232,8 +224,7 @@ Json event_of(const RankFlight& flight, const FlightEntry& call, int row) {
              {"tid", row},
              {"ts", wall_us(flight, call.begun_ns)},
              {"args", json_of(call)}};
-  const auto origin = flight.origins.find(call.origin);
-  if (origin != flight.origins.end()) event["args"]["from"] = origin->second;
+  if (const std::string* origin = flight.origin_of(call)) event["args"]["from"] = *origin;
   if (call.ended_ns == 0) {
     event["ph"] = "B";  // in progress, so it has no end
     return event;

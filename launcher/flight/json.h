@@ -17,21 +17,13 @@ namespace ddprun {
 nlohmann::json flight_json(const RankFlight& flight);
 
 // Returns the record as several lines without line ends, each with at most kCallsOnALine calls.
-// FlightCollector::take() joins them again.
+// take_flight_line() joins them again.
 inline constexpr std::size_t kCallsOnALine = 128;
 std::vector<std::string> flight_lines(const RankFlight& flight);
 
-// FlightCollector: joins records from the lines of one or more agents.
-class FlightCollector {
- public:
-  // Takes one line. Returns false if it holds no flight record, or one of another version.
-  bool take(std::string_view json_line);
-  // Returns the records, sorted by rank.
-  std::vector<RankFlight> flights() const;
-
- private:
-  std::vector<RankFlight> flights_;
-};
+// Takes one line of an agent: adds its record to `flights`, or its calls to a record there.
+// Returns false if it holds no flight record, or one of another version.
+bool take_flight_line(std::string_view json_line, std::vector<RankFlight>& flights);
 
 // Returns the text of a flight.json: a JSON array with one rank per line.
 std::string flight_file(const std::vector<RankFlight>& flights);

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -65,7 +64,7 @@ RankFlight flight_in(const WorkerPage& page, pid_t process) {
 std::string why_no_record(pid_t process, const fs::path& open_files) {
   if (!process_stat(process)) return "there is no " + name_of(process);
   if (access(open_files.c_str(), R_OK | X_OK) != 0) {
-    return "cannot look into " + name_of(process) + ": " + std::strerror(errno);
+    return "cannot look into " + name_of(process) + ": " + errno_text(errno);
   }
   return name_of(process) +
          " has no flight record of its own: it is not a rank of this ddprun's library, or ddprun "

@@ -54,7 +54,7 @@ Result<void> write_trace(const std::string& path, const std::string& trace) {
 }  // namespace
 
 void FlightShow::take(std::string_view json_line) {
-  if (collected_.take(json_line)) return;
+  if (take_flight_line(json_line, flights_)) return;
   const Json json = Json::parse(json_line, nullptr, /*allow_exceptions=*/false);
   if (json.is_object() && json.contains("dropped_bytes")) {
     notice("calls are missing: a node has more calls than it keeps for a reader");
@@ -85,12 +85,11 @@ Result<void> FlightShow::read(const std::string& path) {
 }
 
 void FlightShow::add(std::vector<RankFlight> flights) {
-  std::move(flights.begin(), flights.end(), std::back_inserter(given_));
+  std::move(flights.begin(), flights.end(), std::back_inserter(flights_));
 }
 
 std::vector<RankFlight> FlightShow::flights() const {
-  std::vector<RankFlight> all = collected_.flights();
-  all.insert(all.end(), given_.begin(), given_.end());
+  std::vector<RankFlight> all = flights_;
   std::ranges::stable_sort(all, {}, &RankFlight::rank);
   if (options_.rank) {
     std::erase_if(all, [this](const RankFlight& one) { return one.rank != *options_.rank; });

@@ -36,7 +36,7 @@ class FlightShow {
   // Adds the records that were read from processes.
   void add(std::vector<RankFlight> flights);
 
-  bool has_any() const { return !collected_.flights().empty() || !given_.empty(); }
+  bool has_any() const { return !flights_.empty(); }
   // Prints the records, or writes the trace. Returns the system's error if the trace cannot be
   // written.
   Result<void> print() const;
@@ -45,8 +45,7 @@ class FlightShow {
   std::vector<RankFlight> flights() const;
 
   FlightShowOptions options_;
-  FlightCollector collected_;
-  std::vector<RankFlight> given_;  // from files and processes
+  std::vector<RankFlight> flights_;
 };
 
 }  // namespace ddprun

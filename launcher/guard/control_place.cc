@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -141,12 +142,8 @@ ControlHome find_control_home() {
 
 std::string control_socket_path(const ControlHome& home, std::string_view job, pid_t pid) {
   std::string name(job.substr(0, kJobBytesInName));
-  const auto is_plain = [](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
-           c == '_';
-  };
   std::ranges::replace_if(
-      name, [&](char c) { return !is_plain(c); }, '_');
+      name, [](unsigned char c) { return std::isalnum(c) == 0 && c != '-'; }, '_');
   return home.path + "/" + name + "." + std::to_string(pid);
 }
 

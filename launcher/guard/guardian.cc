@@ -235,23 +235,20 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
   caught.push_back(SIGCHLD);
   if (options.passes_input) caught.push_back(SIGCONT);
   std::signal(SIGPIPE, SIG_IGN);
-  Result<Ties> ties = make_ties(caught);
-  if (!ties) {
-    say(options, "cannot start: " + ties.error().message());
+  const auto cannot_start = [&](const Error& error) {
+    say(options, "cannot start: " + error.message());
     remove_traces(options);
     return to_int(ExitCode::kCannotStart);
-  }
+  };
+  Result<Ties> ties = make_ties(caught);
+  if (!ties) return cannot_start(ties.error());
   auto& [signals, guardian_alive, keeper_alive, agent_pid, input] = *ties;
   if (!options.passes_input) input = {};
   std::fflush(nullptr);
 
   const pid_t guardian = getpid();
   const pid_t keeper = fork();
-  if (keeper < 0) {
-    say(options, "cannot start: " + system_error("fork the keeper", errno).message());
-    remove_traces(options);
-    return to_int(ExitCode::kCannotStart);
-  }
+  if (keeper < 0) return cannot_start(system_error("fork the keeper", errno));
   if (keeper == 0) {
     guardian_alive.write.reset();
     agent_pid.read.reset();

@@ -167,13 +167,12 @@ void put_group(const WorkerPage& page, std::uint64_t group, WorkerSnapshot& seen
   seen.group = group;
   RankFlight flight;
   read_flight(page, 0, flight);
-  for (const FlightGroupFacts& facts : flight.groups) {
-    if (facts.id != group) continue;
-    seen.group_name = facts.name;
-    // The page lists at most kFlightGroupRanks ranks. Of a larger group, only the ranks that
-    // are seen in it are known.
-    if (facts.ranks.size() == facts.size) seen.group_ranks = facts.ranks;
-  }
+  const FlightGroupFacts* facts = flight.group(group);
+  if (!facts) return;
+  seen.group_name = facts->name;
+  // The page lists at most kFlightGroupRanks ranks. Of a larger group, only the ranks that are
+  // seen in it are known.
+  if (facts->ranks.size() == facts->size) seen.group_ranks = facts->ranks;
 }
 
 }  // namespace

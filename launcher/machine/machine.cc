@@ -1,33 +1,26 @@
 #include "launcher/machine/machine.h"
 
-#include <fcntl.h>
-
-#include <array>
 #include <string>
 
-#include "base/read_all.h"
-#include "base/unique_fd.h"
+#include "base/small_file.h"
 #include "base/usable_cpus.h"
+#include "base/worker_env.h"
 #include "launcher/machine/core/cpu_set.h"
-#include "launcher/machine/gpus.h"
+#include "launcher/machine/nvml.h"
 
 namespace ddprun {
 namespace {
 
-int count_gpus() { return static_cast<int>(visible_gpus_here().size()); }
+int count_gpus() {
+  const auto visible = environment_variable("CUDA_VISIBLE_DEVICES");
+  return static_cast<int>(visible_gpus(visible, present_gpus()).size());
+}
 
 int count_cpus() { return static_cast<int>(usable_cpus().size()); }
 
-// Returns a file of /sys/devices/system/cpu, without its newline. Empty: it cannot be read, or
-// is longer than such a file can be.
+// Returns a file of /sys/devices/system/cpu, without its newline. Empty: it cannot be read.
 std::string kernel_says(const std::string& name) {
-  const std::string path = "/sys/devices/system/cpu/" + name;
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) return "";
-  std::array<char, 4096> text{};
-  const ssize_t size = read_all(file.get(), text.data(), text.size());
-  if (size <= 0 || static_cast<std::size_t>(size) == text.size()) return "";
-  return std::string(text.data(), static_cast<std::size_t>(size - (text[size - 1] == '\n')));
+  return first_line_of("/sys/devices/system/cpu/" + name);
 }
 
 }  // namespace

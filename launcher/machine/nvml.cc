@@ -3,9 +3,9 @@
 #include <dlfcn.h>
 
 #include <array>
-#include <cstdio>
 
 #include "base/library_function.h"
+#include "base/printed.h"
 
 namespace ddprun {
 namespace {
@@ -110,13 +110,17 @@ std::vector<PresentGpu> Nvml::gpus() const {
     std::array<char, 96> text{};
     PciInfo pci;
     if (pci_of && pci_of(device, &pci) == 0) {
-      std::snprintf(text.data(), text.size(), "%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
-      gpus[i].bus_id = text.data();
+      gpus[i].bus_id = printed("%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);
     }
     if (uuid_of && uuid_of(device, text.data(), text.size()) == 0) gpus[i].uuid = text.data();
     if (name_of && name_of(device, text.data(), text.size()) == 0) gpus[i].model = text.data();
   }
   return gpus;
+}
+
+std::vector<PresentGpu> present_gpus() {
+  const Result<Nvml> nvml = Nvml::open();
+  return nvml ? nvml->gpus() : std::vector<PresentGpu>();
 }
 
 }  // namespace ddprun

@@ -40,4 +40,8 @@ class Nvml {
   std::shared_ptr<const Library> library_;
 };
 
+// Returns all GPUs that the driver shows to this process, in the order of the PCI bus. Empty
+// without a driver. The driver's library is loaded for the call and unloaded again.
+std::vector<PresentGpu> present_gpus();
+
 }  // namespace ddprun

@@ -6,13 +6,12 @@
 #include <hwloc.h>
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <utility>
 
 #include "base/library_function.h"
+#include "base/printed.h"
 #include "base/usable_cpus.h"
 
 namespace ddprun {
@@ -110,10 +109,10 @@ class Scan {
   CpuSet near(const std::string& bus_id) const {
     for (const hwloc_obj_t device : objects(HWLOC_OBJ_PCI_DEVICE)) {
       const auto& pci = device->attr->pcidev;
-      std::array<char, 32> text{};
-      std::snprintf(text.data(), text.size(), "%04x:%02x:%02x.%x", unsigned{pci.domain},
-                    unsigned{pci.bus}, unsigned{pci.dev}, unsigned{pci.func});
-      if (bus_id != text.data()) continue;
+      if (bus_id != printed("%04x:%02x:%02x.%x", unsigned{pci.domain}, unsigned{pci.bus},
+                            unsigned{pci.dev}, unsigned{pci.func})) {
+        continue;
+      }
       hwloc_obj_t place = device;
       while (place && !place->cpuset) place = place->parent;
       const bool says_nothing =

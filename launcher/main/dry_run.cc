@@ -1,10 +1,9 @@
 #include "launcher/main/dry_run.h"
 
-#include <array>
-#include <cstdio>
 #include <map>
 
 #include "base/counted.h"
+#include "base/printed.h"
 #include "launcher/options/core/shell_words.h"
 #include "launcher/plan/core/worker_plan.h"
 #include "launcher/plan/job_plan.h"
@@ -68,11 +67,7 @@ std::string environment_text(const AgentConfig& config) {
   const LaunchOptions& options = config.options;
   std::string text;
   if (!options.directory.empty()) text += "directory: " + options.directory + "\n";
-  if (options.file_mask) {
-    std::array<char, 8> octal;
-    std::snprintf(octal.data(), octal.size(), "%03o", *options.file_mask);
-    text += std::string("umask: ") + octal.data() + "\n";
-  }
+  if (options.file_mask) text += printed("umask: %03o\n", *options.file_mask);
   if (options.pty) text += "terminal: each worker has one\n";
   if (options.passes_stdin) text += "standard input: rank 0 reads that of ddprun\n";
   const std::string logs = log_directory_of(config);

@@ -1,7 +1,6 @@
 #include "launcher/main/help.h"
 
 #include <cstdio>
-#include <functional>
 
 #include "base/exit_codes.h"
 #include "base/fail.h"
@@ -56,16 +55,6 @@ std::string explanation_of(const OptionSpec& spec) {
          spec.example;
 }
 
-// Calls `begin` at the first option of each group, and `one` for each option.
-void for_each_option(const std::function<void(const std::string&)>& begin,
-                     const std::function<void(const OptionSpec&)>& one) {
-  std::string group;
-  for (const OptionSpec& spec : option_table()) {
-    if (spec.group != group) begin(group = spec.group);
-    one(spec);
-  }
-}
-
 // Escapes `text`, so that roff prints it literally.
 std::string in_roff(std::string_view text) {
   std::string out;
@@ -94,9 +83,11 @@ std::string help_text() {
       "  ddprun --nproc-per-node=2 ./train\n"
       "  ddprun --nproc-per-node=gpu --max-restarts=3 train.py --epochs 10\n"
       "  ddprun --nnodes=2 --rdzv-endpoint=node0:29400 --rdzv-id=job1 --nproc-per-node=8 ./train\n";
-  for_each_option(
-      [&](const std::string& group) { text += "\n" + group + "\n"; },
-      [&](const OptionSpec& spec) { append_entry(text, head_of(spec), explanation_of(spec)); });
+  std::string group;
+  for (const OptionSpec& spec : option_table()) {
+    if (spec.group != group) text += "\n" + (group = spec.group) + "\n";
+    append_entry(text, head_of(spec), explanation_of(spec));
+  }
   text += "\nIn brackets: the default.\n";
   append_wrapped(text, kSources, 0);
   text += "\nCommands (./NAME runs a program of that name)\n";
@@ -126,8 +117,11 @@ std::string man_page() {
   const auto entry = [&](const std::string& head, const std::string& words) {
     page += ".TP\n.B " + in_roff(head) + "\n" + in_roff(words) + "\n";
   };
-  for_each_option([&](const std::string& group) { page += ".SS " + in_roff(group) + "\n"; },
-                  [&](const OptionSpec& spec) { entry(head_of(spec), explanation_of(spec)); });
+  std::string group;
+  for (const OptionSpec& spec : option_table()) {
+    if (spec.group != group) page += ".SS " + in_roff(group = spec.group) + "\n";
+    entry(head_of(spec), explanation_of(spec));
+  }
   page +=
       ".SH COMMANDS\nA first word that is one of these is a command; ./NAME runs a program of "
       "that name.\n";

@@ -1,8 +1,5 @@
 #include "launcher/main/subcommand.h"
 
-#include <array>
-#include <utility>
-
 #include "launcher/control/commands.h"
 #include "launcher/doctor/command.h"
 #include "launcher/main/completion.h"
@@ -11,19 +8,13 @@
 namespace ddprun {
 
 RunCommand find_command(std::string_view name) {
-  constexpr std::array kTable = std::to_array<std::pair<std::string_view, RunCommand>>({
-      {"status", run_status},
-      {"logs", run_logs},
-      {"stop", run_stop},
-      {"restart", run_restart},
-      {"signal", run_signal},
-      {"flight", run_flight},
-      {"completion", run_completion},
-      {"doctor", run_doctor},
-      {"man-page", run_man_page},
-  });
-  for (const auto& [of, run] : kTable)
-    if (of == name) return run;
+  if (const auto what = parse_enum(kUserRequestWords, name)) {
+    return
+        [what](const std::vector<std::string>& arguments) { return run_control(*what, arguments); };
+  }
+  if (name == "completion") return run_completion;
+  if (name == "doctor") return run_doctor;
+  if (name == "man-page") return run_man_page;
   return nullptr;
 }
 

@@ -2,6 +2,7 @@
 // thread.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,7 +11,7 @@ namespace ddprun {
 
 // Runs a command and returns its exit code. arguments: those that follow the command's name.
 // Main thread only.
-using RunCommand = int (*)(const std::vector<std::string>& arguments);
+using RunCommand = std::function<int(const std::vector<std::string>& arguments)>;
 
 // Returns the function that runs the command `name`, or null if there is no such command.
 RunCommand find_command(std::string_view name);

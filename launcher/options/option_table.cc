@@ -4,9 +4,11 @@
 #include <array>
 #include <cctype>
 
+#include "base/concat.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
 #include "base/signal_names.h"
+#include "base/split.h"
 
 namespace ddprun {
 namespace {
@@ -20,95 +22,65 @@ std::vector<std::string> words(const EnumNames<Enum, N>& table) {
   return texts;
 }
 
-// Makes a setter for an option whose text is parsed by `parse` into a member.
-template <class Member, class T>
-Setter parsed(Member LaunchOptions::*member, Result<T> (*parse)(std::string_view)) {
-  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
-    Result<T> value = parse(text);
-    if (!value) return value.error();
-    options.*member = std::move(*value);
-    return {};
-  };
+// As setter(), for a member of a member.
+template <class Part, class T, class Parse>
+Setter part_into(Part LaunchOptions::*part, T Part::*member, Parse parse) {
+  return setter([=](LaunchOptions& options) -> T& { return options.*part.*member; }, parse);
 }
 
-// As parsed(), for a member of a member.
-template <class Part, class T, class Parsed>
-Setter part_into(Part LaunchOptions::*part, T Part::*member,
-                 Result<Parsed> (*parse)(std::string_view)) {
-  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
-    Result<Parsed> value = parse(text);
-    if (!value) return value.error();
-    options.*part.*member = std::move(*value);
-    return {};
-  };
-}
-
-// As parsed(), for a word of a table. more: see parse_word().
+// As setter(), for a word of a table. more: see parse_word().
 template <class Member, class Enum, std::size_t N>
 Setter word_into(Member LaunchOptions::*member, const EnumNames<Enum, N>& words,
                  std::string_view more = "") {
-  return [=, &words](LaunchOptions& options, const std::string& text) -> Result<void> {
-    const Result<Enum> value = parse_word(words, text, more);
-    if (!value) return value.error();
-    options.*member = *value;
-    return {};
-  };
+  return setter(member,
+                [=, &words](const std::string& text) { return parse_word(words, text, more); });
 }
 
 template <class T>
 Setter text_into(T LaunchOptions::*member) {
-  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
-    options.*member = text;
-    return {};
-  };
+  return setter(member, text_as_given);
 }
 
 // As text_into(), but refuses an empty text, which an unset variable of a script leaves. An
 // empty text must not mean that the option was not given, for example for a key file.
 Setter needed_into(std::string LaunchOptions::*member) {
-  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+  return setter(member, [](const std::string& text) -> Result<std::string> {
     if (text.empty()) return invalid_argument("empty value (give one, or leave the option out)");
-    options.*member = text;
-    return {};
-  };
+    return text;
+  });
 }
 
-// Reads the value of a switch. torchrun reads its switches from the environment as integers.
+// Parses the value of a switch. torchrun reads its switches from the environment as integers.
 // Users may also write --switch=false to revoke a switch that a script has given.
-Result<void> read_switch(bool& value, const std::string& text) {
+Result<bool> parse_switch(const std::string& text) {
   const bool number = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
   if (!number && text != "true" && text != "false") {
     return invalid_value(text, "expected true, false, 1 or 0");
   }
-  value = text == "true" || (number && text.find_first_not_of('0') != std::string::npos);
-  return {};
+  return text == "true" || (number && text.find_first_not_of('0') != std::string::npos);
 }
 
-Setter switch_into(bool LaunchOptions::*member) {
-  return [=](LaunchOptions& options, const std::string& text) {
-    return read_switch(options.*member, text);
-  };
-}
+Setter switch_into(bool LaunchOptions::*member) { return setter(member, parse_switch); }
 
 template <class T>
 Setter integer_into(T LaunchOptions::*member, int min, int max) {
-  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+  return setter(member, [=](const std::string& text) -> Result<int> {
     const std::optional<int> value = parse_number<int>(text);
-    if (!value || *value < min || *value > max) {
-      return invalid_value(
-          text, "expected an integer from " + std::to_string(min) + " to " + std::to_string(max));
-    }
-    options.*member = *value;
-    return {};
-  };
+    if (value && *value >= min && *value <= max) return *value;
+    return invalid_value(text, concat("expected an integer from ", min, " to ", max));
+  });
 }
 
 // Makes a setter for an option that is accepted because torchrun has it, and has no effect.
 // `check` checks its text. No remark is made at the start: with any text that `check` accepts,
 // the job runs as it would under torchrun.
-Setter without_effect(std::function<Result<void>(const std::string&)> check) {
-  return
-      [check = std::move(check)](LaunchOptions&, const std::string& text) { return check(text); };
+template <class Check>
+Setter without_effect(Check check) {
+  return [=](LaunchOptions&, const std::string& text) -> Result<void> {
+    const auto checked = check(text);
+    if (!checked) return checked.error();
+    return {};
+  };
 }
 
 // Makes an option that asks for something instead of running a job.
@@ -117,25 +89,17 @@ OptionSpec wish(const char* name, const char* help, const char* example, LaunchC
           .help = help,
           .example = example,
           .set = [what](LaunchOptions& options, const std::string& text) -> Result<void> {
-            bool wanted = false;
-            if (Result<void> read = read_switch(wanted, text); !read) return read;
-            if (wanted) options.command = what;
+            const Result<bool> wanted = parse_switch(text);
+            if (!wanted) return wanted.error();
+            if (*wanted) options.command = what;
             return {};
           },
           .where = OptionSpec::Where::kCommandLineOnly};
 }
 
-Result<void> check_seconds(const std::string& text) {
-  const Result<Duration> value = parse_seconds(text);
-  if (!value) return value.error();
-  return {};
-}
-
 // Checks a list of signals, each of which must end a job here, too.
 Result<void> check_signals(const std::string& text) {
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    const std::string name = text.substr(begin, end - begin);
+  for (const std::string_view name : split(text, ',')) {
     const std::optional<int> signal = signal_by_name(name);
     if (!signal) return invalid_value(name, "expected signals, such as SIGTERM,SIGINT");
     if (std::ranges::count(kPassedSignals, *signal) == 0) {
@@ -143,15 +107,13 @@ Result<void> check_signals(const std::string& text) {
           signal_name(*signal) +
           " does not end a job; with --checkpoint-signal workers save and exit");
     }
-    begin = end + 1;
   }
   return {};
 }
 
 // Returns a check for one of the words that torchrun knows. `instead`: what to do if it is
 // another one.
-std::function<Result<void>(const std::string&)> check_word(std::vector<std::string> words,
-                                                           const char* instead) {
+auto check_word(std::vector<std::string> words, const char* instead) {
   return [words = std::move(words), instead](const std::string& text) -> Result<void> {
     if (std::ranges::count(words, text) > 0) return {};
     return invalid_value(text, instead);
@@ -180,7 +142,7 @@ std::vector<OptionSpec> make_table() {
   const LaunchOptions standard;
   const std::vector<OptionSpec> workers{
       {"nproc-per-node", "N", "workers on this node: a number, cpu, gpu or auto",
-       "--nproc-per-node=8", parsed(&LaunchOptions::slots, parse_slots),
+       "--nproc-per-node=8", setter(&LaunchOptions::slots, parse_slots),
        std::to_string(standard.slots.number)},
       {"max-restarts", "N", "restarts of the whole job; each starts all workers again",
        "--max-restarts=3", integer_into(&LaunchOptions::max_restarts, 0, kMaxInt),
@@ -197,9 +159,7 @@ std::vector<OptionSpec> make_table() {
        "when workers report a later step than that of the last failure, all restarts are available "
        "again; the third failure in a row at one step ends the job",
        "--max-restarts=3 --restart-on-progress",
-       [](LaunchOptions& options, const std::string& text) {
-         return read_switch(options.restart_rules.on_progress, text);
-       }},
+       part_into(&LaunchOptions::restart_rules, &RestartRules::on_progress, parse_switch)},
       with_letter("m", {"module", "", "the program is a Python module", "-m package.train",
                         switch_into(&LaunchOptions::module)}),
       {"no-python", "", "execute the program directly, also when it is a .py file",
@@ -207,24 +167,24 @@ std::vector<OptionSpec> make_table() {
       {"role", "NAME", "name of the workers' role, for ROLE_NAME and torchrun's prefix",
        "--role=trainer", text_into(&LaunchOptions::role), standard.role},
       {"shutdown-grace", "SECONDS", "time between the first signal to workers and SIGKILL",
-       "--shutdown-grace=10", parsed(&LaunchOptions::grace, parse_seconds),
+       "--shutdown-grace=10", setter(&LaunchOptions::grace, parse_seconds),
        in_seconds(kDefaultGrace) + ", under srun " + in_seconds(kDefaultGraceUnderSlurm)},
       {"shutdown-timeout", "SECONDS", "torchrun's name for --shutdown-grace",
-       "--shutdown-timeout=120", parsed(&LaunchOptions::shutdown_timeout, parse_seconds)},
+       "--shutdown-timeout=120", setter(&LaunchOptions::shutdown_timeout, parse_seconds)},
       {"hang-timeout", "SECONDS",
        "workers fail if, after a step was reported, they do nothing or stay in one collective for "
        "this time (default: no check)",
-       "--hang-timeout=600", parsed(&LaunchOptions::hang_timeout, parse_seconds)},
+       "--hang-timeout=600", setter(&LaunchOptions::hang_timeout, parse_seconds)},
       {.name = "checkpoint-signal",
        .placeholder = "SIGNAL",
        .help = "signal at which workers of ddprun's library save and exit, as Slurm and preemptors "
                "send before the end; the exit code then says: start the job again",
        .example = "--checkpoint-signal=USR1",
-       .set = parsed(&LaunchOptions::checkpoint_signal, parse_checkpoint_signal),
+       .set = setter(&LaunchOptions::checkpoint_signal, parse_checkpoint_signal),
        .choices = {"USR1", "USR2", "TERM"}},
       {"monitor-interval", "SECONDS",
        "accepted, no effect: the kernel reports the end of a worker at once",
-       "--monitor-interval=0.1", without_effect(check_seconds)},
+       "--monitor-interval=0.1", without_effect(parse_seconds)},
       {"signals-to-handle", "SIGNALS",
        "accepted, no effect: SIGTERM, SIGINT, SIGHUP and SIGQUIT always end the job, SIGUSR1 and "
        "SIGUSR2 are passed on",
@@ -256,7 +216,7 @@ std::vector<OptionSpec> make_table() {
        },
        .repeats = true},
       {"umask", "OCTAL", "the file mode mask of workers", "--umask=027",
-       parsed(&LaunchOptions::file_mask, parse_umask)},
+       setter(&LaunchOptions::file_mask, parse_umask)},
       {"bind", "POLICY",
        "CPUs of each worker, without overlap: core (equal parts of the cores), numa (within a NUMA "
        "node), gpu (next to its GPU), auto (gpu, numa or core, whichever fits) or none",
@@ -279,7 +239,7 @@ std::vector<OptionSpec> make_table() {
        "--standalone", switch_into(&LaunchOptions::standalone)},
       {"nnodes", "N|MIN:MAX",
        "nodes of the job; with MIN:MAX it continues while MIN nodes are there", "--nnodes=2:4",
-       parsed(&LaunchOptions::nodes, parse_nodes), std::to_string(standard.nodes.max)},
+       setter(&LaunchOptions::nodes, parse_nodes), std::to_string(standard.nodes.max)},
       {"rdzv-endpoint", "HOST[:PORT]",
        "address of the rendezvous service: the node with this address starts it, unless "
        "ddp-rendezvous runs there",
@@ -295,7 +255,7 @@ std::vector<OptionSpec> make_table() {
        .choices = {"c10d", "static"}},
       {"rdzv-conf", "K=V,...",
        "join_timeout, last_call_timeout: seconds to wait for MIN, then for MAX nodes",
-       "--rdzv-conf=join_timeout=600", parsed(&LaunchOptions::rdzv_conf, parse_rdzv_conf)},
+       "--rdzv-conf=join_timeout=600", setter(&LaunchOptions::rdzv_conf, parse_rdzv_conf)},
       {"on-join", "WHEN",
        "when a new node joins a running job with room for it: now (with a new generation), at the "
        "next checkpoint that workers announce, or with the next restart",
@@ -324,7 +284,7 @@ std::vector<OptionSpec> make_table() {
       {"port-range", "FIRST-LAST",
        "ports to listen on, for firewalls: one for the store, one for each worker of ddprun's "
        "library",
-       "--port-range=29500-29599", parsed(&LaunchOptions::ports, parse_port_range)},
+       "--port-range=29500-29599", setter(&LaunchOptions::ports, parse_port_range)},
       {"rdzv-key-file", "FILE",
        "file with the key that all nodes and the service must have, a line of 16 characters or "
        "more (default: DDPRUN_RDZV_KEY)",
@@ -365,11 +325,11 @@ std::vector<OptionSpec> make_table() {
        "--log-dir=logs", text_into(&LaunchOptions::log_dir)},
       {"local-ranks-filter", "RANKS",
        "the console gets the output of these local ranks only; log files are not affected",
-       "--local-ranks-filter=0", parsed(&LaunchOptions::shown_ranks, parse_local_ranks)},
+       "--local-ranks-filter=0", setter(&LaunchOptions::shown_ranks, parse_local_ranks)},
       {"log-max-bytes", "N[K|M|G]",
        "size at which a log file is renamed to <name>.1, in place of the previous one, and a new "
        "one is begun; at least 4096 bytes",
-       "--log-max-bytes=100M", parsed(&LaunchOptions::log_max_bytes, parse_log_bytes),
+       "--log-max-bytes=100M", setter(&LaunchOptions::log_max_bytes, parse_log_bytes),
        "0, no limit"},
       {"pty", "", "each worker writes to its own terminal, and its programs behave as on one",
        "--pty", switch_into(&LaunchOptions::pty)},
@@ -396,10 +356,10 @@ std::vector<OptionSpec> make_table() {
        without_effect(check_word({"default"}, "expected default; see -r, -t and --log-dir"))},
       with_letter("r", {"redirects", "STREAMS",
                         "into log files only: 1 stdout, 2 stderr, 3 both, or RANK:N,...", "-r 3",
-                        parsed(&LaunchOptions::redirects, parse_streams)}),
+                        setter(&LaunchOptions::redirects, parse_streams)}),
       with_letter("t",
                   {"tee", "STREAMS", "into log files and to the console, with torchrun's prefix",
-                   "-t 0:3,1:2", parsed(&LaunchOptions::tee, parse_streams)}),
+                   "-t 0:3,1:2", setter(&LaunchOptions::tee, parse_streams)}),
       {"log-line-prefix-template", "TEXT",
        "prefix of each line of -t, with ${role_name}, ${rank}, ${local_rank} and ${hostname}; else "
        "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE",
@@ -496,11 +456,7 @@ const std::vector<std::string>& option_names() {
 }
 
 const OptionSpec* find_option(const std::string& given) {
-  for (const OptionSpec& spec : option_table()) {
-    const bool is_short = !spec.short_name.empty() && given == "-" + spec.short_name;
-    if (is_short || with_dashes(given) == "--" + spec.name) return &spec;
-  }
-  return nullptr;
+  return find_written(option_table(), given);
 }
 
 std::string with_underscores(std::string name) {

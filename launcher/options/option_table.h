@@ -3,10 +3,12 @@
 // Constant after the first use; any thread.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -45,6 +47,19 @@ const std::vector<OptionSpec>& option_table();
 // beginning of a name for it.
 std::span<const std::string_view> torchrun_options();
 
+// Makes a setter of a table of options: puts what `parse` makes of the text at a place. place: a
+// member of the options, or a function that returns it.
+template <class Place, class Parse>
+auto setter(Place place, Parse parse) {
+  return [=](auto& options, const std::string& text) -> Result<void> {
+    auto value = parse(text);
+    if (!value) return value.error();
+    std::invoke(place, options) = std::move(*value);
+    return {};
+  };
+}
+inline Result<std::string> text_as_given(const std::string& text) { return text; }
+
 // RefusedOption: an option that torchrun has and ddprun does not have.
 struct RefusedOption {
   std::string name;     // with dashes
@@ -56,11 +71,21 @@ const RefusedOption* find_refused(const std::string& name);
 // Returns the names of all options, without leading dashes.
 const std::vector<std::string>& option_names();
 
-// Returns the option that is written like `given`: --name with - or _, or -n. Null: there is
-// none.
+std::string with_dashes(std::string name);
+
+// Returns the option in a list that is written like `given`: --name with - or _, or -n. Null:
+// there is none.
+template <class Options>
+auto find_written(const Options& options, const std::string& given) {
+  const auto found = std::ranges::find_if(options, [&](const auto& one) {
+    const bool is_short = !one.short_name.empty() && given == "-" + one.short_name;
+    return is_short || with_dashes(given) == "--" + one.name;
+  });
+  return found == options.end() ? nullptr : &*found;
+}
+// As find_written(), in the table.
 const OptionSpec* find_option(const std::string& given);
 
-std::string with_dashes(std::string name);
 std::string with_underscores(std::string name);
 // Returns PET_<NAME>: the variable that, as in torchrun, replaces an option that is not given.
 std::string environment_name(const std::string& name);

@@ -4,8 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <condition_variable>
-#include <mutex>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -15,6 +13,7 @@
 #include "base/result.h"
 #include "base/write_all.h"
 #include "launcher/output/core/gap.h"
+#include "launcher/output/writer_state.h"
 
 namespace ddprun {
 namespace {
@@ -34,29 +33,21 @@ class Outlet {
  public:
   Outlet() = default;
   Outlet(int descriptor, std::string name)
-      : descriptor_(descriptor), name_(std::move(name)), is_terminal_(isatty(descriptor) != 0) {}
+      : descriptor_(descriptor), is_terminal_(isatty(descriptor) != 0), gap_(std::move(name)) {}
 
   void put(std::string_view bytes);
-  // Returns the warnings for the user since the last call.
-  std::vector<std::string> take_news() { return std::exchange(news_, {}); }
-  bool has_gap() const { return gap_.is_open(); }
-  // Returns what is missing since writes began to fail. Empty: writes succeed.
-  std::string loss() const {
-    return gap_.missing() > 0 ? name_ + ": " + gap_.text() + ": " + gap_.why() : "";
-  }
+  OutputGap& gap() { return gap_; }
 
  private:
   bool end_broken_line();
   bool has_lost_its_reader(int sys_errno) const;
 
   int descriptor_ = -1;
-  std::string name_;
   // As it was at the start, because isatty() fails for a terminal that was hung up.
   bool is_terminal_ = false;
   bool reader_gone_ = false;
   bool mid_line_ = false;  // the last byte written did not end a line
   OutputGap gap_;
-  std::vector<std::string> news_;
 };
 
 void Outlet::put(std::string_view bytes) {
@@ -71,19 +62,12 @@ void Outlet::put(std::string_view bytes) {
   const int sys_errno = errno;
   if (written > 0) mid_line_ = bytes[written - 1] != '\n';
   if (written == bytes.size()) {
-    if (is_tried_again) {
-      news_.push_back(name_ + " is written again; " + gap_.text());
-      gap_.close();
-    }
+    if (is_tried_again) gap_.close();
     return;
   }
   reader_gone_ = has_lost_its_reader(sys_errno);
   if (reader_gone_) return;
-  const std::string why = system_error("", sys_errno).cause;
-  if (gap_.open(why, BootClock::now())) {
-    news_.push_back(name_ + ": " + why +
-                    "; output to it is dropped until this is over, workers continue");
-  }
+  gap_.open(errno_text(sys_errno), BootClock::now());
   gap_.drop(bytes.substr(written));
 }
 
@@ -101,23 +85,18 @@ bool Outlet::has_lost_its_reader(int sys_errno) const {
 
 }  // namespace
 
-struct ConsoleWriter::State {
+struct ConsoleWriter::State : WriterState {
   std::function<void()> on_drained;
-  std::function<void()> on_flushed;
   std::function<void(const std::string& text)> warn;
   std::array<Outlet, 2> outlets;  // used by the thread
   bool one_stream = false;        // everything goes to the first
-  std::mutex mutex;
-  std::condition_variable wake;
   std::optional<LiveScreen> screen;
   std::array<ConsoleText, 2> texts;
   std::array<OutputBuffer, 2> queued;
   ConsoleSource self;
-  bool writing = false;
   bool was_full = false;
   bool has_losses = false;
   std::array<std::string, 2> losses;  // one text for each outlet
-  bool over = false;                  // the owner has gone, and its callbacks with it
 
   std::size_t index_of(ConsoleStream stream) const {
     return one_stream ? 0 : static_cast<std::size_t>(stream);
@@ -134,14 +113,12 @@ struct ConsoleWriter::State {
     return queued[0].empty() && queued[1].empty() && !(screen && screen->has_changed());
   }
   void note_losses(std::size_t outlet) {
-    has_losses |= outlets[outlet].has_gap();
-    losses[outlet] = outlets[outlet].loss();
-    for (const std::string& text : outlets[outlet].take_news()) {
-      if (warn) warn(text);
+    OutputGap& gap = outlets[outlet].gap();
+    has_losses |= gap.is_open();
+    losses[outlet] = gap.loss();
+    for (const std::string& text : gap.take_news()) {
+      if (warn && !over) warn(text);
     }
-  }
-  void say_flushed() {
-    if (on_flushed) std::exchange(on_flushed, nullptr)();
   }
 };
 
@@ -162,22 +139,7 @@ ConsoleWriter::ConsoleWriter(std::function<void()> on_drained, const ConsoleOpti
   }
 }
 
-ConsoleWriter::~ConsoleWriter() {
-  bool writing = false;
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->over = true;
-    state_->on_drained = state_->on_flushed = nullptr;
-    state_->warn = nullptr;
-    writing = state_->writing;
-  }
-  state_->wake.notify_one();
-  if (writing) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
-}
+ConsoleWriter::~ConsoleWriter() { end_writer(*state_, thread_); }
 
 template <class Change>
 void ConsoleWriter::change(Change&& change) {

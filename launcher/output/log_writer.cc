@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -15,6 +14,7 @@
 #include "base/write_all.h"
 #include "launcher/output/core/gap.h"
 #include "launcher/output/core/log_rotation.h"
+#include "launcher/output/writer_state.h"
 
 namespace ddprun {
 namespace {
@@ -29,7 +29,7 @@ UniqueFd create(const std::string& path) {
 class LogFile {
  public:
   LogFile(std::string path, std::uint64_t max_bytes)
-      : path_(std::move(path)), rotation_(max_bytes) {}
+      : path_(std::move(path)), rotation_(max_bytes), gap_("log file " + path_) {}
 
   // --- under the lock ---
   std::string queued;
@@ -45,14 +45,14 @@ class LogFile {
   // dropped after `bytes`. is_end: nothing follows.
   void put(std::string_view bytes, std::uint64_t overflowed, bool is_end);
   // Returns the warnings for the user since the last call.
-  std::vector<std::string> take_news() { return std::exchange(news_, {}); }
+  std::vector<std::string> take_news() { return gap_.take_news(); }
   const std::string& path() const { return path_; }
 
  private:
   void make();
   void write(std::string_view bytes);
   void rotate();
-  void begin_missing(const std::string& why);
+  void begin_missing(const std::string& why) { gap_.open(why, BootClock::now()); }
   bool try_again();
   // Returns how many bytes were written. If not all, errno has the reason.
   std::size_t write_now(std::string_view bytes);
@@ -64,19 +64,21 @@ class LogFile {
   std::string held_;  // an unfinished line
   OutputGap gap_;
   bool mid_line_ = false;  // the last byte written did not end a line
-  std::vector<std::string> news_;
 };
 
+// Creates the file, and its directory if needed. If that fails, errno has the reason.
 void LogFile::make() {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), error);
   fd_ = create(path_);
-  const int reason = error ? error.value() : errno;
-  if (!fd_.valid()) begin_missing(system_error("", reason).cause);
+  if (!fd_.valid() && error) errno = error.value();
 }
 
 void LogFile::put(std::string_view bytes, std::uint64_t overflowed, bool is_end) {
-  if (!std::exchange(was_made_, true)) make();
+  if (!std::exchange(was_made_, true)) {
+    make();
+    if (!fd_.valid()) begin_missing(errno_text(errno));
+  }
   const std::string begun = held_.empty() ? "" : held_.append(bytes);
   std::string_view left = begun.empty() ? bytes : begun;
   while (true) {
@@ -95,8 +97,7 @@ void LogFile::put(std::string_view bytes, std::uint64_t overflowed, bool is_end)
     gap_.drop_unseen(overflowed);
   }
   if (!is_end) return;
-  const std::string summary = "log file " + path_ + ": " + gap_.text() + ": " + gap_.why();
-  if (gap_.missing() > 0 && !try_again()) news_.push_back(summary);
+  if (gap_.missing() > 0 && !try_again()) gap_.report_loss();
   fd_.reset();
 }
 
@@ -108,7 +109,7 @@ void LogFile::write(std::string_view bytes) {
   }
   const std::size_t written = write_now(bytes);
   if (written == bytes.size()) return;
-  begin_missing(system_error("", errno).cause);
+  begin_missing(errno_text(errno));
   gap_.drop(bytes.substr(written));
 }
 
@@ -129,43 +130,26 @@ void LogFile::rotate() {
     return;
   }
   fd_ = create(path_);
-  if (!fd_.valid()) begin_missing(system_error("", errno).cause);
-}
-
-void LogFile::begin_missing(const std::string& why) {
-  if (!gap_.open(why, BootClock::now())) return;
-  news_.push_back("log file " + path_ + ": " + why +
-                  "; output to it is dropped until this is over, workers continue");
+  if (!fd_.valid()) begin_missing(errno_text(errno));
 }
 
 // Retries after a failure: creates the file if needed, and writes a line that says what is
 // missing there. Returns false if that is not possible yet.
 bool LogFile::try_again() {
-  if (!fd_.valid()) {
-    std::error_code ignored;
-    std::filesystem::create_directories(std::filesystem::path(path_).parent_path(), ignored);
-    fd_ = create(path_);
-  }
+  if (!fd_.valid()) make();
   const std::string line =
       (mid_line_ ? "\n[ddprun: " : "[ddprun: ") + gap_.text() + " here: " + gap_.why() + "]\n";
   if (!fd_.valid() || (gap_.missing() > 0 && write_now(line) < line.size())) {
-    begin_missing(system_error("", errno).cause);
+    begin_missing(errno_text(errno));
     return false;
   }
-  if (gap_.missing() > 0)
-    news_.push_back("log file " + path_ + " is written again; " + gap_.text());
   gap_.close();
   return true;
 }
 
-struct LogWriter::State {
+struct LogWriter::State : WriterState {
   LogWriterOptions options;
-  std::mutex mutex;
-  std::condition_variable wake;
   std::vector<std::shared_ptr<LogFile>> files;
-  std::function<void()> on_flushed;
-  bool writing = false;
-  bool over = false;
 
   std::shared_ptr<LogFile> next() const {
     const auto found = std::ranges::find_if(files, [](const auto& file) {
@@ -173,30 +157,13 @@ struct LogWriter::State {
     });
     return found == files.end() ? nullptr : *found;
   }
-  void say_flushed() {
-    if (on_flushed) std::exchange(on_flushed, nullptr)();
-  }
 };
 
 LogWriter::LogWriter(LogWriterOptions options) : state_(std::make_shared<State>()) {
   state_->options = std::move(options);
 }
 
-LogWriter::~LogWriter() {
-  bool writing = false;
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->over = true;
-    writing = state_->writing;
-  }
-  state_->wake.notify_one();
-  if (!thread_.joinable()) return;
-  if (writing) {
-    thread_.detach();
-  } else {
-    thread_.join();
-  }
-}
+LogWriter::~LogWriter() { end_writer(*state_, thread_); }
 
 Result<std::shared_ptr<LogFile>> LogWriter::open(const std::string& path) {
   auto file = std::make_shared<LogFile>(path, state_->options.max_bytes);

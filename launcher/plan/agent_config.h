@@ -22,18 +22,16 @@
 
 namespace ddprun {
 
-struct AgentConfig {
-  LaunchOptions options;
+// What PlanOptions has of a single generation is empty here.
+struct AgentConfig : PlanOptions {
   Rendezvous rendezvous;
-  WorkerCommand command;
   Keyring keys;  // for the service at which this node meets others; empty: none
   // Set if the job has other nodes, keys and certificates are missing, and munge works; else
   // null.
   FoundMunge munge;
   TlsFiles tls_files;
-  TlsContextPtr tls;       // made from tls_files, to join with; null: no TLS
-  AddressSet store_allow;  // addresses that may use the store, besides the job's nodes
-  int slots = 1;
+  TlsContextPtr tls;              // made from tls_files, to join with; null: no TLS
+  AddressSet store_allow;         // addresses that may use the store, besides the job's nodes
   std::string log_root;           // of this run; empty with --log-dir /dev/null
   std::string scratch_directory;  // removed at the end
   std::string cgroup;             // of this run (launcher/guard/run_cgroup.h); empty: none
@@ -45,13 +43,10 @@ struct AgentConfig {
   // workers; 0: none.
   pid_t manager = 0;
   Duration kill_timeout = kKillPatience;  // how long processes may take to end after SIGKILL
-  Binding binding;                        // of as many workers as there are slots
-  std::vector<std::string> own_devices;   // GPUs of each worker; empty: all inherit what is visible
+  Binding binding;                        // without its seats, which are in PlanOptions
   ConsoleLook look;                       // of the console, if it is a terminal
   std::optional<ScreenSize> screen;       // size of that terminal
   std::string tee_pattern;                // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: not set
-  bool inherits_omp_threads = false;
-  std::string inherited_nccl_async_error_handling;
 };
 
 }  // namespace ddprun

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "base/worker_env.h"
-#include "launcher/machine/gpus.h"
 #include "launcher/machine/machine.h"
+#include "launcher/machine/nvml.h"
 #include "launcher/machine/topology.h"
 #include "launcher/plan/core/binding_drawing.h"
 #include "rendezvous/net/tcp_address.h"

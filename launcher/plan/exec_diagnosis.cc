@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "base/error.h"
 #include "base/read_all.h"
 #include "base/unique_fd.h"
 #include "launcher/process/own_cgroup.h"
@@ -22,8 +23,6 @@ namespace ddprun {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string words_of(int number) { return std::generic_category().message(number); }
 
 // Returns the first bytes of a file; empty: it cannot be read.
 std::string head_of(const std::string& path) {
@@ -125,11 +124,11 @@ std::optional<std::string> trouble_with(const std::string& name, const std::stri
       return "no such file" + (path == name ? "" : " in " + directory) +
              did_you_mean(name, directory, way);
     }
-    return errno == EACCES ? refusal_of(path, way) : words_of(errno);
+    return errno == EACCES ? refusal_of(path, way) : errno_text(errno);
   }
   if (S_ISDIR(info.st_mode)) return "it is a directory";
   if (access(path.c_str(), way) != 0) {
-    return errno == EACCES ? refusal_of(path, way) : words_of(errno);
+    return errno == EACCES ? refusal_of(path, way) : errno_text(errno);
   }
   if (way != X_OK) return std::nullopt;
   const std::string interpreter = interpreter_in(head_of(path));
@@ -143,7 +142,7 @@ std::optional<std::string> trouble_with(const std::string& name, const std::stri
 
 std::string exec_diagnosis(const std::string& name, const std::string& directory, int exec_errno) {
   const std::string path = path_from(directory, name);
-  const std::string words = words_of(exec_errno);
+  const std::string words = errno_text(exec_errno);
   const std::string head = head_of(path);
   switch (exec_errno) {
     case ENOENT: {

@@ -117,6 +117,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   Result<Binding> binding = bind_workers(options, *slots);
   if (!binding) return binding.error();
   config.binding = std::move(*binding);
+  config.seats = std::move(config.binding.seats);
   // In this case the workers of torchrun's c10d serve the store themselves, too.
   if (!options.worker_store && rendezvous->mode != Rendezvous::Mode::kStatic &&
       options.on_join != OnJoin::kCheckpoint &&
@@ -235,14 +236,9 @@ Result<AgentConfig> plan_call(LaunchOptions options) {
 }
 
 PlanOptions plan_options(const AgentConfig& config, std::string log_directory) {
-  return {.options = config.options,
-          .command = config.command,
-          .slots = config.slots,
-          .log_directory = std::move(log_directory),
-          .seats = config.binding.seats,
-          .own_devices = config.own_devices,
-          .inherits_omp_threads = config.inherits_omp_threads,
-          .inherited_nccl_async_error_handling = config.inherited_nccl_async_error_handling};
+  PlanOptions plan = config;
+  plan.log_directory = std::move(log_directory);
+  return plan;
 }
 
 namespace {

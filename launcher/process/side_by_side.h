@@ -10,4 +10,15 @@ namespace ddprun {
 // when all have ended. A body must not throw, and must not write where another one does.
 void side_by_side(std::vector<std::function<void()>> bodies);
 
+// Adds a body for each one of `asked`, which puts look(one) into `answers`, in the same order.
+template <class Asked, class Look, class Answer>
+void look_at_each(const Asked& asked, Look look, std::vector<Answer>& answers,
+                  std::vector<std::function<void()>>& bodies) {
+  answers.resize(asked.size());
+  auto place = answers.begin();
+  for (const auto& one : asked) {
+    bodies.push_back([look, &one, &answer = *place++] { answer = look(one); });
+  }
+}
+
 }  // namespace ddprun

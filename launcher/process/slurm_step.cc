@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <fstream>
 #include <string>
 
 #include "base/process_stat.h"
+#include "base/small_file.h"
 
 namespace ddprun {
 
@@ -15,9 +15,7 @@ pid_t slurm_manager() {
   constexpr int kFarthest = 16;  // parents to look at: a few shells and wrappers may lie between
   pid_t one = getppid();
   for (int i = 0; i < kFarthest && one > 1; ++i) {
-    std::ifstream file("/proc/" + std::to_string(one) + "/comm");
-    std::string name;
-    if (std::getline(file, name) && name == "slurmstepd") return one;
+    if (first_line_of("/proc/" + std::to_string(one) + "/comm") == "slurmstepd") return one;
     const std::optional<ProcessStat> stat = process_stat(one);
     if (!stat) return 0;
     one = stat->parent;

@@ -17,6 +17,8 @@ namespace ddprun {
 
 namespace {
 
+using Json = nlohmann::json;
+
 // The size that WorkerOutput reads at once.
 constexpr int kPipeBytes = 256 * 1024;
 
@@ -30,8 +32,12 @@ Result<WorkerStream> open_pipe() {
   return stream;
 }
 
-Result<void> add_log(WorkerStream& stream, const std::string& path, LogWriter& logs) {
-  Result<std::shared_ptr<LogFile>> log = logs.open(path);
+// Adds the log file that -r or -t asks for.
+Result<void> add_log(const WorkerFilesOptions& options, const char* name, bool redirect, bool tee,
+                     LogWriter& logs, WorkerStream& stream) {
+  if (options.directory.empty() || !(redirect || tee)) return {};
+  stream.only_logged = !tee;
+  Result<std::shared_ptr<LogFile>> log = logs.open(options.directory + "/" + name);
   if (!log) return log.error();
   stream.log = std::move(*log);
   return {};
@@ -45,14 +51,9 @@ Result<WorkerStreams> open_terminal(const WorkerFilesOptions& options, LogWriter
   if (!streams.err.to_worker.valid()) return system_error("--pty: duplicate a descriptor", errno);
   streams.out.to_worker = std::move(terminal->workers);
   streams.out.from_worker = std::move(terminal->ours);
-  const bool teed = options.tee != Streams::kNone;
-  const bool logged = teed || options.redirects != Streams::kNone;
-  streams.out.only_logged = logged && !teed;
-  if (logged && !options.directory.empty()) {
-    Result<void> added = add_log(streams.out, options.directory + "/stdout.log", logs);
-    if (!added) return added.error();
-  }
-  if (options.directory.empty()) streams.out.only_logged = false;
+  Result<void> added = add_log(options, "stdout.log", options.redirects != Streams::kNone,
+                               options.tee != Streams::kNone, logs, streams.out);
+  if (!added) return added.error();
   return streams;
 }
 
@@ -66,9 +67,7 @@ Result<WorkerStreams> open_streams(const WorkerFilesOptions& options, LogWriter&
     Result<WorkerStream> made = open_pipe();
     if (!made) return made.error();
     stream = std::move(*made);
-    if (options.directory.empty() || !(redirect || tee)) return {};
-    stream.only_logged = !tee;
-    return add_log(stream, options.directory + "/" + name, logs);
+    return add_log(options, name, redirect, tee, logs, stream);
   };
   Result<void> out =
       open_one(streams.out, "stdout.log", has_out(options.redirects), has_out(options.tee));
@@ -116,23 +115,19 @@ OwnWords read_error_file(const std::string& path) {
   // Another program wrote this file. If anything is wrong with it, the report goes without it.
   if (std::filesystem::file_size(path, error) > kMaxFileBytes || error) return words;
   std::ifstream file(path);
-  const nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
-  const auto text_in = [](const nlohmann::json& object, const char* key) {
-    return object.is_object() && object.contains(key) && object[key].is_string()
-               ? object[key].get<std::string>()
-               : std::string();
+  const auto member = [](const Json& object, const char* key) {
+    return object.is_object() ? object.value(key, Json()) : Json();
   };
-  words.message = text_in(json, "message");
-  if (!json.is_object() || !json.contains("message")) return words;
-  const nlohmann::json& message = json["message"];
-  if (message.is_object()) words.message = text_in(message, "message");
-  words.message = clipped(std::move(words.message), kMaxMessageBytes);
-  if (!message.is_object() || !message.contains("extraInfo")) return words;
-  const nlohmann::json& more = message["extraInfo"];
-  words.frames = frames_of(text_in(more, "py_callstack"));
-  if (more.is_object() && more.contains("peer_rank") && more["peer_rank"].is_number_integer()) {
-    words.blames = std::max(-1, more["peer_rank"].get<int>());
-  }
+  const auto text = [](const Json& json) {
+    return json.is_string() ? json.get<std::string>() : std::string();
+  };
+  const Json message = member(Json::parse(file, nullptr, false), "message");
+  words.message =
+      clipped(text(message.is_object() ? member(message, "message") : message), kMaxMessageBytes);
+  const Json more = member(message, "extraInfo");
+  words.frames = frames_of(text(member(more, "py_callstack")));
+  const Json peer = member(more, "peer_rank");
+  if (peer.is_number_integer()) words.blames = std::max(-1, peer.get<int>());
   return words;
 }
 

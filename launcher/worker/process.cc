@@ -72,6 +72,7 @@ struct WorkerInitializer {
   }
 
   bool on_exec_setup() {
+    const LaunchOptions& options = start.options;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     // The agent may have died before the line above. Then the kernel would not kill this
     // process.
@@ -79,7 +80,7 @@ struct WorkerInitializer {
     setsid();
     raise_oom_score();
     if (!affinity.take()) return failed("bind it to its CPUs");
-    if (start.has_terminal && ioctl(start.out, TIOCSCTTY, 0) != 0) {
+    if (options.pty && ioctl(start.out, TIOCSCTTY, 0) != 0) {
       return failed("give it its terminal");
     }
     if (dup2(in, STDIN_FILENO) < 0 || dup2(start.out, STDOUT_FILENO) < 0 ||
@@ -88,8 +89,8 @@ struct WorkerInitializer {
     }
     close_all_but_streams();
     if (start.descriptor_limit) setrlimit(RLIMIT_NOFILE, &*start.descriptor_limit);
-    if (start.file_mask) umask(*start.file_mask);
-    if (!start.directory.empty() && chdir(start.directory.c_str()) != 0) return failed("chdir");
+    if (options.file_mask) umask(*options.file_mask);
+    if (!options.directory.empty() && chdir(options.directory.c_str()) != 0) return failed("chdir");
     for (const int signal : reset) {
       struct sigaction action {};
       action.sa_handler = SIG_DFL;
@@ -97,7 +98,7 @@ struct WorkerInitializer {
     }
     sigset_t blocked;
     sigemptyset(&blocked);
-    if (start.blocked_signal != 0) sigaddset(&blocked, start.blocked_signal);
+    if (options.checkpoint_signal != 0) sigaddset(&blocked, options.checkpoint_signal);
     sigprocmask(SIG_SETMASK, &blocked, nullptr);
     return true;
   }
@@ -121,12 +122,13 @@ struct WorkerInitializer {
   }
 };
 
-// Returns the text that the child writes, because the child cannot format text.
-std::string raised_oom_score(int raise) {
-  constexpr int kMost = 1000;
+// Returns the text that the child writes, because the child cannot format text. The kernel then
+// kills workers before the agent, which must report why they ended.
+std::string raised_oom_score() {
+  constexpr int kMost = 1000;  // stands for the whole memory
+  constexpr int kRaise = 100;
   const auto own = parse_number<int>(first_line_of("/proc/self/oom_score_adj"));
-  if (!own || raise <= 0) return "";
-  return std::to_string(std::min(kMost, *own + raise));
+  return own ? std::to_string(std::min(kMost, *own + kRaise)) : "";
 }
 
 // Environment: this process's environment, overridden by the given variables, in the form that
@@ -165,7 +167,7 @@ struct WorkerLauncher : process::posix::default_launcher {
     };
     const WorkerStart& start = initializer.start;
     const process::filesystem::path executable(start.executable);
-    Child child{executable.c_str(), build_argv_(executable, start.arguments), initializer};
+    Child child{executable.c_str(), build_argv_(executable, start.plan.arguments), initializer};
     Result<ClonedChild> made = start_sharing_memory(
         start.cgroup,
         [](void* argument) {
@@ -191,9 +193,9 @@ Error failed_step(const WorkerStart& start, const std::string& step, int step_er
   Error error = system_error(step, step_errno);
   if (step == "exec") {
     error.doing += " " + start.executable;
-    error.cause = exec_diagnosis(start.executable, start.directory, step_errno);
+    error.cause = exec_diagnosis(start.executable, start.options.directory, step_errno);
   } else if (step == "chdir") {
-    error.doing += " " + start.directory;
+    error.doing += " " + start.options.directory;
   }
   return error;
 }
@@ -228,9 +230,9 @@ void WorkerProcess::when_ended(std::function<void(int)> then) {
 Result<WorkerProcess> WorkerProcess::start(boost::asio::io_context& io, const WorkerStart& start) {
   const UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!null.valid()) return system_error("open /dev/null", errno);
-  const Environment environment(start.variables);
-  const CpuAffinity affinity(start.cpus);
-  const std::string oom_score = raised_oom_score(start.oom_score_raise);
+  const Environment environment(start.plan.variables);
+  const CpuAffinity affinity(start.plan.cpus);
+  const std::string oom_score = raised_oom_score();
   WorkerInitializer initializer{.start = start,
                                 .in = start.in < 0 ? null.get() : start.in,
                                 .agent = getpid(),

@@ -23,32 +23,27 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "base/result.h"
 #include "base/unique_fd.h"
-#include "launcher/machine/core/cpu_set.h"
+#include "launcher/options/core/launch_options.h"
+#include "launcher/plan/core/worker_plan.h"
 
 namespace ddprun {
 
 struct WorkerStart {
-  std::string executable;                                      // becomes argv[0]
-  std::vector<std::string> arguments;                          // after argv[0]
-  std::vector<std::pair<std::string, std::string>> variables;  // override this process's own
+  const std::string& executable;  // becomes argv[0]
+  const WorkerPlan& plan;         // its arguments, variables (override this process's own) and CPUs
+  // With --pty, stdout is a terminal; it becomes the controlling terminal. The signal for
+  // checkpoints is blocked when the program starts.
+  const LaunchOptions& options;
   // Descriptors that become stdin (-1: /dev/null), stdout and stderr. The caller closes its
   // copies.
   int in = -1;
   int out = -1;
   int err = -1;
-  CpuSet cpus;                             // CPUs that it may run on; empty: as this process
-  bool has_terminal = false;               // stdout is one; it becomes the controlling terminal
-  std::optional<rlimit> descriptor_limit;  // nullopt: as this process
-  std::string directory;                   // --chdir; empty: as this process
-  std::optional<mode_t> file_mask;         // --umask; nullopt: as this process
-  int blocked_signal = 0;                  // blocked when the program starts; 0: none
-  int oom_score_raise = 0;  // added to this process's: short of memory, the kernel kills it first
-  int cgroup = -1;          // its control group's directory; -1: as this process
+  std::optional<rlimit> descriptor_limit = {};  // nullopt: as this process
+  int cgroup = -1;  // its control group's directory; -1: as this process
 };
 
 class WorkerProcess {

@@ -16,10 +16,6 @@
 namespace ddprun {
 namespace {
 
-// Added to oom_score_adj, where 1000 stands for the whole memory. The kernel then kills workers
-// before the agent, which must report why they ended.
-constexpr int kOomScoreRaise = 100;
-
 std::string state_after(const WorkerEnd& end) {
   if (end.kind == EndKind::kSignaled) return "killed by " + signal_name(end.code);
   return "exited with " + std::to_string(end.code);
@@ -52,18 +48,12 @@ Result<void> Worker::start(const WorkerServices& around,
       cgroup_.empty() ? -1 : open(cgroup_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   const int in = types ? streams->out.to_worker.get() : STDIN_FILENO;
   const WorkerStart start{.executable = around.executable,
-                          .arguments = plan_.arguments,
-                          .variables = plan_.variables,
+                          .plan = plan_,
+                          .options = options,
                           .in = gets_stdin(options) ? in : -1,
                           .out = streams->out.to_worker.get(),
                           .err = streams->err.to_worker.get(),
-                          .cpus = plan_.cpus,
-                          .has_terminal = options.pty,
                           .descriptor_limit = around.descriptor_limit,
-                          .directory = options.directory,
-                          .file_mask = options.file_mask,
-                          .blocked_signal = options.checkpoint_signal,
-                          .oom_score_raise = kOomScoreRaise,
                           .cgroup = cgroup.get()};
   Result<WorkerProcess> process = WorkerProcess::start(around.io, start);
   if (!process) return process.error();

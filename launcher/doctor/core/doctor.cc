@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/counted.h"
 #include "base/joined.h"
 #include "launcher/options/core/wrapped_text.h"
@@ -15,11 +15,10 @@ namespace {
 constexpr std::size_t kLevelColumns = 9;
 constexpr std::size_t kIdColumns = 21;
 
-// Terminal escape codes: green, cyan, yellow, bold red.
-constexpr EnumNames<Level, 4> kColours{{{Level::kOk, "\x1b[32m"},
-                                        {Level::kNote, "\x1b[36m"},
-                                        {Level::kWarning, "\x1b[33m"},
-                                        {Level::kProblem, "\x1b[1;31m"}}};
+// The words of the levels, by Level, and their terminal escape codes: green, cyan, yellow, bold
+// red.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kLooks{
+    {{"ok", "\x1b[32m"}, {"note", "\x1b[36m"}, {"warn", "\x1b[33m"}, {"PROBLEM", "\x1b[1;31m"}}};
 constexpr std::string_view kPlain = "\x1b[0m";
 
 std::string padded(std::string_view text, std::size_t columns) {
@@ -33,9 +32,8 @@ std::string summary(const std::vector<Finding>& findings) {
     return std::ranges::count(findings, level, &Finding::level);
   };
   std::vector<std::string> parts;
-  for (const auto& [level, noun] :
-       {std::pair(Level::kProblem, "problem"), std::pair(Level::kWarning, "warning"),
-        std::pair(Level::kNote, "note")}) {
+  for (const Level level : {Level::kProblem, Level::kWarning, Level::kNote}) {
+    const std::string noun(enum_name(kLevelNames, level));
     if (const auto number = count(level)) parts.push_back(counted(number, noun));
   }
   if (const auto number = count(Level::kOk)) parts.push_back(std::to_string(number) + " ok");
@@ -77,10 +75,9 @@ std::string report_text(const std::vector<Finding>& findings, const ReportStyle&
   constexpr std::size_t kIndent = kLevelColumns + kIdColumns;
   std::string text;
   for (const Finding& one : findings) {
-    const std::string level = padded(enum_name(kLevelWords, one.level), kLevelColumns);
-    text += style.coloured
-                ? std::string(enum_name(kColours, one.level)) + level + std::string(kPlain)
-                : level;
+    const auto& [word, colour] = kLooks[static_cast<std::size_t>(one.level)];
+    const std::string level = padded(word, kLevelColumns);
+    text += style.coloured ? concat(colour, level, kPlain) : level;
     text += padded(one.id, kIdColumns) + wrapped(one.seen, kIndent, style.width) + "\n";
     if (!one.effect.empty()) {
       text += std::string(kIndent, ' ') + wrapped(one.effect, kIndent, style.width) + "\n";
@@ -91,17 +88,6 @@ std::string report_text(const std::vector<Finding>& findings, const ReportStyle&
     }
   }
   return text + "ddprun doctor: " + summary(findings) + "\n";
-}
-
-std::string bytes_text(std::uint64_t bytes) {
-  constexpr std::array kUnits{"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return std::to_string(bytes) + " bytes";
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  for (value /= 1024; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
-  std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), "%.1f %s", value, kUnits[unit]);
-  return text.data();
 }
 
 }  // namespace ddprun

@@ -23,11 +23,7 @@ enum class Level {
   kWarning,  // some jobs are slow or fail because of it
   kProblem,  // jobs hang, are slow or fail because of it
 };
-// The levels as the report writes them, and as JSON has them.
-inline constexpr EnumNames<Level, 4> kLevelWords{{{Level::kOk, "ok"},
-                                                  {Level::kNote, "note"},
-                                                  {Level::kWarning, "warn"},
-                                                  {Level::kProblem, "PROBLEM"}}};
+// The levels as JSON has them.
 inline constexpr EnumNames<Level, 4> kLevelNames{{{Level::kOk, "ok"},
                                                   {Level::kNote, "note"},
                                                   {Level::kWarning, "warning"},
@@ -81,8 +77,5 @@ struct ReportStyle {
 // Returns one line for each finding, with its effect and its advice below. The last line is a
 // summary.
 std::string report_text(const std::vector<Finding>& findings, const ReportStyle& style);
-
-// Returns a size as text: "16.0 MiB".
-std::string bytes_text(std::uint64_t bytes);
 
 }  // namespace ddprun

@@ -2,6 +2,7 @@
 
 #include "base/counted.h"
 #include "base/parse_number.h"
+#include "base/split.h"
 #include "launcher/doctor/core/doctor.h"
 
 namespace ddprun {
@@ -113,15 +114,13 @@ std::optional<Finding> judge_driver(const DoctorFacts& facts) {
 
 // Returns 22809 for 2.28.9, so that versions can be compared; 0 for text that is not a version.
 int number_of(const std::string& version) {
+  const std::vector<std::string_view> parts = split(version, '.');
+  if (parts.size() < 3) return 0;
   int number = 0;
-  std::size_t begin = 0;
-  for (int part = 0; part < 3; ++part) {
-    const std::size_t end = version.find('.', begin);
-    const auto value = parse_number<int>(version.substr(begin, end - begin));
+  for (std::size_t i = 0; i < 3; ++i) {
+    const auto value = parse_number<int>(parts[i]);
     if (!value) return 0;
     number = number * 100 + *value;
-    if (end == std::string::npos) return part == 2 ? number : 0;
-    begin = end + 1;
   }
   return number;
 }

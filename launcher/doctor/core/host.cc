@@ -2,11 +2,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
 
 #include "base/counted.h"
 #include "base/joined.h"
+#include "base/printed.h"
 #include "launcher/doctor/core/doctor.h"
+#include "launcher/options/core/bytes_text.h"
 
 namespace ddprun {
 namespace {
@@ -248,16 +249,10 @@ std::optional<Finding> judge_cores(const DoctorFacts& facts) {
   return finding;
 }
 
-std::string cores_text(double cores) {
-  std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), "%.1f", cores);
-  return text.data();
-}
-
 std::optional<Finding> judge_cpu_quota(const DoctorFacts& facts) {
   const std::optional<double>& cpus = facts.cgroup.cpus;
   if (!cpus) return Finding{.seen = "the cgroup has no CPU quota"};
-  Finding finding{.seen = "the cgroup may use " + cores_text(*cpus) + " cores' time of " +
+  Finding finding{.seen = "the cgroup may use " + printed("%.1f", *cpus) + " cores' time of " +
                           std::to_string(facts.machine.usable_cores) + " (cpu.max)",
                   .details = {{"cpus", *cpus}}};
   if (*cpus >= facts.machine.usable_cores) return finding;

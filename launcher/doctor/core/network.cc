@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/joined.h"
+#include "base/split.h"
 #include "launcher/doctor/core/doctor.h"
 
 namespace ddprun {
@@ -375,17 +376,6 @@ std::optional<Finding> judge_source_address(const DoctorFacts& facts) {
   return finding;
 }
 
-std::vector<std::string> split(const std::string& text, char separator) {
-  std::vector<std::string> parts;
-  std::size_t begin = 0;
-  while (true) {
-    const std::size_t end = text.find(separator, begin);
-    parts.push_back(text.substr(begin, end - begin));
-    if (end == std::string::npos) return parts;
-    begin = end + 1;
-  }
-}
-
 // Returns whether a variable's value names one of the interfaces. NCCL takes prefixes of names,
 // '=' before whole names, and '^' before names to exclude. gloo takes whole names.
 bool names_an_interface(const std::string& variable, std::string value,
@@ -394,8 +384,8 @@ bool names_an_interface(const std::string& variable, std::string value,
   if (is_nccl && value.starts_with('^')) return true;
   const bool whole = !is_nccl || value.starts_with('=');
   if (is_nccl && value.starts_with('=')) value.erase(0, 1);
-  for (const std::string& part : split(value, ',')) {
-    const std::string wanted = part.substr(0, part.find(':'));
+  for (const std::string_view part : split(value, ',')) {
+    const std::string_view wanted = part.substr(0, part.find(':'));
     const bool found = std::ranges::any_of(names, [&](const std::string& name) {
       return whole ? name == wanted : name.starts_with(wanted);
     });

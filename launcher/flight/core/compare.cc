@@ -49,22 +49,17 @@ struct Member {
   }
 };
 
-const FlightGroupFacts* facts_of(const RankFlight& flight, std::uint64_t group) {
-  const auto found = std::ranges::find(flight.groups, group, &FlightGroupFacts::id);
-  return found == flight.groups.end() ? nullptr : &*found;
-}
-
 // Returns whether the rank is in the group. Ranks may also know groups that they are not in.
 bool is_member(const Flights& flights, const RankFlight& flight, std::uint64_t group) {
   if (group == 0) return true;
   bool all_are_known = false;
   for (const RankFlight& one : flights) {
-    const FlightGroupFacts* facts = facts_of(one, group);
+    const FlightGroupFacts* facts = one.group(group);
     if (!facts) continue;
     if (std::ranges::count(facts->ranks, flight.rank.value) > 0) return true;
     all_are_known = all_are_known || facts->ranks.size() == facts->size;
   }
-  if (!all_are_known && facts_of(flight, group)) return true;
+  if (!all_are_known && flight.group(group)) return true;
   return std::ranges::count(flight.calls, group, &FlightEntry::group) > 0;
 }
 
@@ -85,8 +80,8 @@ std::vector<Member> members_of(const Flights& flights, std::uint64_t group) {
 }
 
 std::string from_text(const RankFlight& flight, const FlightEntry& call) {
-  const auto origin = flight.origins.find(call.origin);
-  return origin == flight.origins.end() ? "" : ", from " + origin->second;
+  const std::string* origin = flight.origin_of(call);
+  return origin ? ", from " + *origin : "";
 }
 
 std::string collective_text(const Flights& flights, const FlightEntry& call) {
@@ -199,7 +194,7 @@ void find_members(const std::vector<Member>& members, std::uint64_t group,
   const FlightGroupFacts* first = nullptr;
   FlightFinding finding{.kind = Kind::kMembers, .group = group};
   for (const Member& member : members) {
-    const FlightGroupFacts* facts = facts_of(*member.flight, group);
+    const FlightGroupFacts* facts = member.flight->group(group);
     if (!facts) continue;
     if (!first) first = facts;
     if (*facts == *first) continue;
@@ -232,7 +227,7 @@ const FlightEntry* in_progress(const RankFlight& flight) {
 std::string group_text(const Flights& flights, std::uint64_t group) {
   if (group == 0) return "the world";
   for (const RankFlight& flight : flights) {
-    const FlightGroupFacts* facts = facts_of(flight, group);
+    const FlightGroupFacts* facts = flight.group(group);
     if (!facts) continue;
     const std::string name = facts->name.empty() ? std::to_string(group) : facts->name;
     const bool all_are_listed = facts->ranks.size() == facts->size;

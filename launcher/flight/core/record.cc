@@ -20,6 +20,16 @@ FlightGroupFacts facts_of(const FlightGroup& group) {
 
 }  // namespace
 
+const FlightGroupFacts* RankFlight::group(std::uint64_t id) const {
+  const auto found = std::ranges::find(groups, id, &FlightGroupFacts::id);
+  return found == groups.end() ? nullptr : &*found;
+}
+
+const std::string* RankFlight::origin_of(const FlightEntry& call) const {
+  const auto found = origins.find(call.origin);
+  return found == origins.end() ? nullptr : &found->second;
+}
+
 void read_flight(const WorkerPage& page, std::size_t most, RankFlight& flight) {
   flight.step = page.last_step();
   flight.call_count = page.calls.load(std::memory_order_acquire);

@@ -42,6 +42,10 @@ struct RankFlight {
   std::vector<FlightGroupFacts> groups;          // groups that it has named
   std::map<std::uint32_t, std::string> origins;  // by FlightEntry::origin, for `calls`
 
+  // Return what is known of a group, and where a call was made. Null: nothing is known.
+  const FlightGroupFacts* group(std::uint64_t id) const;
+  const std::string* origin_of(const FlightEntry& call) const;
+
   friend bool operator==(const RankFlight&, const RankFlight&) = default;
 };
 

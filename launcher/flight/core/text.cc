@@ -1,32 +1,17 @@
 #include "launcher/flight/core/text.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "base/counted.h"
 #include "base/is_control.h"
 #include "launcher/flight/core/compare.h"
+#include "launcher/options/core/bytes_text.h"
 #include "launcher/options/core/table_text.h"
 
 namespace ddprun {
 namespace {
 
 using Row = std::vector<std::string>;
-
-std::string size_text(std::uint64_t bytes) {
-  constexpr std::array kUnits{"KiB", "MiB", "GiB", "TiB"};
-  if (bytes < 1024) return std::to_string(bytes) + " B";
-  double amount = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  while (amount >= 1024 && unit + 1 < kUnits.size()) {
-    amount /= 1024;
-    ++unit;
-  }
-  std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), "%.1f %s", amount, kUnits[unit]);
-  return text.data();
-}
 
 std::string state_text(const FlightEntry& call) {
   if (call.ended_ns == 0) return "in progress";
@@ -36,26 +21,24 @@ std::string state_text(const FlightEntry& call) {
 std::string name_of_group(const std::vector<RankFlight>& all, std::uint64_t group) {
   if (group == 0) return "world";
   for (const RankFlight& flight : all) {
-    for (const FlightGroupFacts& facts : flight.groups) {
-      if (facts.id == group && !facts.name.empty()) return facts.name;
-    }
+    const FlightGroupFacts* facts = flight.group(group);
+    if (facts && !facts->name.empty()) return facts->name;
   }
   return std::to_string(group);
 }
 
 Row row_of(const std::vector<RankFlight>& all, const RankFlight& flight, const FlightEntry& call) {
-  const auto origin = flight.origins.find(call.origin);
+  const std::string* origin = flight.origin_of(call);
   return {std::to_string(call.number),
           in_one_line(name_of_group(all, call.group)),
           is_message(call.call) ? "" : std::to_string(call.collective),
           name_of(call.call),
-          is_barrier(call.call) ? "" : size_text(call.bytes),
+          is_barrier(call.call) ? "" : bytes_text(call.bytes, "B"),
           name_of(call.dtype),
           name_of(call.op),
           call.peer < 0 ? "" : std::to_string(call.peer),
           span_text(call.begun_ns, flight.boot_ns) + " ago",
-          state_text(call) +
-              (origin == flight.origins.end() ? "" : ", from " + in_one_line(origin->second))};
+          state_text(call) + (origin ? ", from " + in_one_line(*origin) : "")};
 }
 
 std::string headline_of(const RankFlight& flight) {

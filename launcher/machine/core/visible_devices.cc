@@ -1,10 +1,10 @@
 #include "launcher/machine/core/visible_devices.h"
 
 #include <algorithm>
-#include <sstream>
 
 #include "base/counted.h"
 #include "base/parse_number.h"
+#include "base/split.h"
 
 namespace ddprun {
 namespace {
@@ -12,11 +12,10 @@ namespace {
 // Returns the entries up to the first one that is invalid on any machine.
 std::vector<std::string> entries_of(const std::string& list) {
   std::vector<std::string> entries;
-  std::istringstream text(list);
-  for (std::string entry; std::getline(text, entry, ',');) {
+  for (const std::string_view entry : split(list, ',')) {
     const std::size_t begin = entry.find_first_not_of(' ');
     if (begin == std::string::npos || entry[begin] == '-') break;
-    entries.push_back(entry.substr(begin, entry.find_last_not_of(' ') + 1 - begin));
+    entries.emplace_back(entry.substr(begin, entry.find_last_not_of(' ') + 1 - begin));
   }
   return entries;
 }

@@ -11,6 +11,7 @@
 #include "base/parse_number.h"
 #include "base/seconds.h"
 #include "base/signal_names.h"
+#include "base/split.h"
 
 namespace ddprun {
 namespace {
@@ -20,16 +21,6 @@ Error refused(std::string_view option, std::string why) {
 }
 
 std::string in_quotes(std::string_view text) { return "'" + std::string(text) + "'"; }
-
-std::vector<std::string_view> split(std::string_view text, char separator) {
-  std::vector<std::string_view> parts;
-  while (true) {
-    const std::size_t at = text.find(separator);
-    parts.push_back(text.substr(0, at));
-    if (at == std::string_view::npos) return parts;
-    text.remove_prefix(at + 1);
-  }
-}
 
 std::optional<Streams> parse_stream(std::string_view text) {
   const std::optional<int> value = parse_number<int>(text);

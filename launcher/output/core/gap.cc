@@ -6,12 +6,17 @@ namespace ddprun {
 
 std::string OutputGap::text() const { return std::to_string(missing_) + " bytes are missing"; }
 
-bool OutputGap::open(const std::string& why, TimePoint now) {
+std::string OutputGap::loss() const {
+  return missing_ > 0 ? name_ + ": " + text() + ": " + why_ : "";
+}
+
+void OutputGap::open(const std::string& why, TimePoint now) {
   retry_at_ = now + retry_after_;
   retry_after_ = std::min(2 * retry_after_, kLongestRetry);
-  if (is_open_) return false;
+  if (std::exchange(is_open_, true)) return;
   why_ = why;
-  return is_open_ = true;
+  news_.push_back(name_ + ": " + why +
+                  "; output to it is dropped until this is over, workers continue");
 }
 
 void OutputGap::drop(std::string_view bytes) {
@@ -42,6 +47,7 @@ std::string_view OutputGap::writable(std::string_view bytes, TimePoint now) {
 // Keeps the time between retries as long as it has become. Otherwise a disk that has room only
 // now and then would cause a warning every second.
 void OutputGap::close() {
+  if (missing_ > 0) news_.push_back(name_ + " is written again; " + text());
   is_open_ = false;
   missing_ = 0;
   mid_line_ = false;

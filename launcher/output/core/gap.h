@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -22,6 +24,9 @@ class OutputGap {
   static constexpr Duration kRetry = std::chrono::seconds(1);
   static constexpr Duration kLongestRetry = std::chrono::seconds(60);
 
+  // name: of the file or stream, for messages.
+  explicit OutputGap(std::string name = "") : name_(std::move(name)) {}
+
   bool is_open() const { return is_open_; }
   // Returns how many bytes were dropped since the gap opened.
   std::uint64_t missing() const { return missing_; }
@@ -29,9 +34,13 @@ class OutputGap {
   std::string text() const;
   // Returns why the first write failed.
   const std::string& why() const { return why_; }
+  // Returns the name, what is missing and why. Empty: nothing is missing.
+  std::string loss() const;
+  // Returns the warnings for the user since the last call.
+  std::vector<std::string> take_news() { return std::exchange(news_, {}); }
 
-  // Records that a write failed. Returns true if the gap was closed before.
-  bool open(const std::string& why, TimePoint now);
+  // Records that a write failed. If the gap was closed before, this is news.
+  void open(const std::string& why, TimePoint now);
   // Counts these bytes as dropped.
   void drop(std::string_view bytes);
   // Counts `count` more bytes as dropped, whose contents are unknown. The bytes that follow may
@@ -40,16 +49,20 @@ class OutputGap {
   // Returns the part of the bytes that should be written now, from the beginning of a line. The
   // rest is dropped. Empty: all of it was dropped. REQUIRES: the gap is open.
   std::string_view writable(std::string_view bytes, TimePoint now);
-  // Records that a write has succeeded.
+  // Records that a write has succeeded. If bytes are missing, this is news.
   void close();
+  // Makes loss() news.
+  void report_loss() { news_.push_back(loss()); }
 
  private:
+  std::string name_;
   bool is_open_ = false;
   bool mid_line_ = false;  // the last byte dropped did not end a line
   std::uint64_t missing_ = 0;
   std::string why_;
   TimePoint retry_at_;
   Duration retry_after_ = kRetry;
+  std::vector<std::string> news_;
 };
 
 }  // namespace ddprun

@@ -1,7 +1,6 @@
 #include "launcher/output/core/live_screen.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 namespace ddprun {
@@ -14,10 +13,6 @@ constexpr std::string_view kWrapOn = "\x1b[?7h";
 // A row longer than this exceeds the widest terminal, so sending more is useless.
 constexpr std::size_t kMostRowBytes = 2048;
 constexpr std::size_t kMostRows = 8;
-
-bool contains(std::string_view bytes, char c) {
-  return !bytes.empty() && std::memchr(bytes.data(), c, bytes.size()) != nullptr;
-}
 
 // Returns what can stand in a row: text and colours.
 std::string row_text(std::string_view text) {
@@ -97,7 +92,7 @@ void LiveScreen::show() { changed_ |= std::exchange(hidden_, false); }
 void LiveScreen::print(const ConsoleSource& source, std::string_view line) {
   lines_.append(source.prefix);
   lines_.append(line);
-  if (contains(line, '\x1b')) lines_.append(kNoColours);
+  if (line.find('\x1b') != std::string_view::npos) lines_.append(kNoColours);
   lines_.append("\n");
 }
 

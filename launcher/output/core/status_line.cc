@@ -1,25 +1,19 @@
 #include "launcher/output/core/status_line.h"
 
-#include <cstdio>
-
 #include "base/counted.h"
+#include "base/printed.h"
 
 namespace ddprun {
 namespace {
 
 std::string hours_minutes_seconds(Duration elapsed) {
   const long long seconds = elapsed / std::chrono::seconds(1);
-  char text[32];
-  std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", seconds / 3600, seconds / 60 % 60,
-                seconds % 60);
-  return text;
+  return printed("%lld:%02lld:%02lld", seconds / 3600, seconds / 60 % 60, seconds % 60);
 }
 
 // Formats with about three digits.
 std::string rate_text(double rate) {
-  char text[32];
-  std::snprintf(text, sizeof text, rate < 10 ? "%.2f" : rate < 100 ? "%.1f" : "%.0f", rate);
-  return text;
+  return printed(rate < 10 ? "%.2f" : rate < 100 ? "%.1f" : "%.0f", rate);
 }
 
 }  // namespace

@@ -9,15 +9,15 @@ namespace ddprun {
 namespace {
 
 using testing::HasSubstr;
-using What = ControlRequest::What;
+using What = UserRequest::What;
 
 TEST(ControlOptions, TakesOptionsAndTheJobInAnyOrder) {
   const Result<ControlOptions> logs =
       parse_control_options(What::kLogs, {"-f", "train", "--rank=3", "-n", "7", "--json"});
   ASSERT_TRUE(logs) << logs.error().message();
-  EXPECT_TRUE(logs->request.follow && logs->json);
-  EXPECT_EQ(logs->request.rank, Rank(3));
-  EXPECT_EQ(logs->request.lines, 7);
+  EXPECT_TRUE(logs->follow && logs->json);
+  EXPECT_EQ(logs->rank, Rank(3));
+  EXPECT_EQ(logs->lines, 7);
   EXPECT_EQ(logs->job, "train");
 }
 
@@ -28,7 +28,7 @@ TEST(ControlOptions, FlightRecordsAreOfAJobOrOfFiles) {
   EXPECT_EQ(job->last, 3);
   EXPECT_TRUE(job->only_compares);
   EXPECT_EQ(job->trace_file, "t");
-  EXPECT_EQ(job->request.rank, Rank(1));
+  EXPECT_EQ(job->rank, Rank(1));
   EXPECT_EQ(job->job, "train");
   EXPECT_TRUE(job->files.empty());
   const Result<ControlOptions> files =
@@ -61,10 +61,10 @@ TEST(ControlOptions, ASignalIsItsNameOrItsNumber) {
   for (const char* name : {"USR1", "SIGUSR1", "sigusr1", "usr1"}) {
     const Result<ControlOptions> signal = parse_control_options(What::kSignal, {name, "train"});
     ASSERT_TRUE(signal) << signal.error().message();
-    EXPECT_EQ(signal->request.signal, SIGUSR1);
+    EXPECT_EQ(signal->signal, SIGUSR1);
     EXPECT_EQ(signal->job, "train");
   }
-  EXPECT_EQ(parse_control_options(What::kSignal, {"9"})->request.signal, 9);
+  EXPECT_EQ(parse_control_options(What::kSignal, {"9"})->signal, 9);
   for (const char* none : {"0", "65", "-1", "USR3", ""}) {
     EXPECT_FALSE(parse_control_options(What::kSignal, {"--", none})) << none;
   }
@@ -102,7 +102,7 @@ TEST(ControlOptions, AJobMayBeCalledAsAnOption) {
   const Result<ControlOptions> stop = parse_control_options(What::kStop, {"--", "--now"});
   ASSERT_TRUE(stop);
   EXPECT_EQ(stop->job, "--now");
-  EXPECT_FALSE(stop->request.at_once);
+  EXPECT_FALSE(stop->at_once);
 }
 
 TEST(ControlOptions, HelpNamesEveryOption) {

@@ -12,11 +12,11 @@ namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
-using What = ControlRequest::What;
+using What = UserRequest::What;
 
 TEST(ControlProtocol, ARequestIsReadAsItWasWritten) {
-  for (const auto& [what, word] : kControlWords) {
-    ControlRequest request{.what = what, .by = "ada on node0"};
+  for (const auto& [what, word] : kUserRequestWords) {
+    UserRequest request{.what = what, .by = "ada on node0"};
     if (what == What::kSignal) {
       request.signal = 10;
       request.rank = Rank(3);
@@ -26,10 +26,13 @@ TEST(ControlProtocol, ARequestIsReadAsItWasWritten) {
       request.follow = true;
       request.lines = 5;
     }
-    const Result<ControlRequest> read = parse_request(request_line(request));
+    const Result<std::optional<UserRequest>> read = parse_request(request_line(request));
     ASSERT_TRUE(read) << read.error().message();
     EXPECT_EQ(*read, request);
   }
+  const Result<std::optional<UserRequest>> who = parse_request(who_request_line("ada on node0"));
+  ASSERT_TRUE(who) << who.error().message();
+  EXPECT_EQ(*who, std::nullopt);
 }
 
 TEST(ControlProtocol, WhatIsNoRequestIsRefusedInWords) {
@@ -47,7 +50,7 @@ TEST(ControlProtocol, WhatIsNoRequestIsRefusedInWords) {
       {R"({"version":1,"what":"stop","at_once":1})", "type"},
   };
   for (const auto& [line, words] : bad) {
-    const Result<ControlRequest> read = parse_request(line);
+    const Result<std::optional<UserRequest>> read = parse_request(line);
     ASSERT_FALSE(read) << line;
     EXPECT_THAT(read.error().cause, HasSubstr(words)) << line;
     EXPECT_EQ(read.error().cause.find('\n'), std::string::npos);
@@ -55,11 +58,9 @@ TEST(ControlProtocol, WhatIsNoRequestIsRefusedInWords) {
 }
 
 TEST(ControlProtocol, WhoAsksIsShownWithoutControlCharacters) {
-  const Result<ControlRequest> read =
-      parse_request(R"({"version":1,"what":"who","by":"a\nb\u001b[31m"})");
-  ASSERT_TRUE(read);
-  EXPECT_EQ(read->by, "a?b?[31m");
-  EXPECT_EQ(parse_request(R"({"version":1,"what":"who"})")->by, "a user");
+  const auto by = [](const char* line) { return parse_request(line).value().value().by; };
+  EXPECT_EQ(by(R"({"version":1,"what":"status","by":"a\nb\u001b[31m"})"), "a?b?[31m");
+  EXPECT_EQ(by(R"({"version":1,"what":"status"})"), "a user");
 }
 
 TEST(ControlProtocol, AnswersAreOneLineEach) {

@@ -20,13 +20,18 @@ using testing_support::RunningService;
 
 constexpr const char* kKey = "a_key_of_more_than_sixteen_characters";
 
-ServiceQuestion question_of(std::uint16_t port, const std::string& key = "") {
-  return {.address = *numeric_address({"127.0.0.1", port}),
-          .named = {"localhost", port},
+EndpointRequest request_of(std::uint16_t port, const std::string& key = "") {
+  return {.option = "",
+          .address = {"localhost", port},
+          .nodes = {},
           .job = "job",
           .tls = nullptr,
           .key = key,
           .key_for_all = key};
+}
+
+ServiceAnswer ask(const EndpointRequest& request) {
+  return ask_service(request, *numeric_address({"127.0.0.1", request.address.port}));
 }
 
 TEST(ParseUtc, ReadsWhatStatusPagesSay) {
@@ -70,7 +75,7 @@ TEST(ReadStatusAnswer, TellsOthersFromOurs) {
 
 TEST(AskService, SeesVersionHostAndClock) {
   RunningService service({.host = "node7", .service_id = "s"});
-  const ServiceAnswer answer = ask_service(question_of(service.port()));
+  const ServiceAnswer answer = ask(request_of(service.port()));
   EXPECT_EQ(answer.outcome, Outcome::kService) << answer.why;
   EXPECT_EQ(answer.version, kVersion);
   EXPECT_EQ(answer.host, "node7");
@@ -81,12 +86,12 @@ TEST(AskService, SeesVersionHostAndClock) {
 TEST(AskService, ProvesTheKey) {
   RunningService service;
   service.set_keys(kKey);
-  EXPECT_EQ(ask_service(question_of(service.port())).outcome, Outcome::kWantsKey);
-  const ServiceAnswer right = ask_service(question_of(service.port(), kKey));
+  EXPECT_EQ(ask(request_of(service.port())).outcome, Outcome::kWantsKey);
+  const ServiceAnswer right = ask(request_of(service.port(), kKey));
   EXPECT_EQ(right.outcome, Outcome::kService) << right.why;
   EXPECT_TRUE(right.has_proved);
   EXPECT_EQ(right.version, kVersion);
-  const ServiceAnswer wrong = ask_service(question_of(service.port(), "another_key_just_as_long"));
+  const ServiceAnswer wrong = ask(request_of(service.port(), "another_key_just_as_long"));
   EXPECT_EQ(wrong.outcome, Outcome::kRefusesKey);
   EXPECT_THAT(wrong.why, HasSubstr("is not the key that this service has"));
 }
@@ -94,9 +99,9 @@ TEST(AskService, ProvesTheKey) {
 TEST(AskService, ProvesAKeyThatIsTheJobsAlone) {
   RunningService service;
   service.set_keys("job a_key_of_this_job_alone");
-  ServiceQuestion question = question_of(service.port(), "a_key_of_this_job_alone");
-  question.key_for_all = Secret();
-  const ServiceAnswer answer = ask_service(question);
+  EndpointRequest request = request_of(service.port(), "a_key_of_this_job_alone");
+  request.key_for_all = Secret();
+  const ServiceAnswer answer = ask(request);
   EXPECT_EQ(answer.outcome, Outcome::kService) << answer.why;
   EXPECT_TRUE(answer.has_proved);
   EXPECT_EQ(answer.version, "") << "its page is for those with the key for every job";
@@ -104,13 +109,13 @@ TEST(AskService, ProvesAKeyThatIsTheJobsAlone) {
 
 TEST(AskService, AKeyThatTheServiceDoesNotWantIsADifference) {
   RunningService service;
-  EXPECT_EQ(ask_service(question_of(service.port(), kKey)).outcome, Outcome::kRefusesKey);
+  EXPECT_EQ(ask(request_of(service.port(), kKey)).outcome, Outcome::kRefusesKey);
 }
 
 TEST(AskService, DoesNotWaitForOneThatSaysNothing) {
   const Result<Listener> silent = listen_tcp(HostPort{"127.0.0.1", 0});
   ASSERT_TRUE(silent) << silent.error().message();
-  const ServiceAnswer answer = ask_service(question_of(silent->address.port));
+  const ServiceAnswer answer = ask(request_of(silent->address.port));
   EXPECT_EQ(answer.outcome, Outcome::kSilent);
   EXPECT_LT(answer.took, seconds(3));
 }

@@ -38,25 +38,24 @@ RankFlight full_flight(int rank) {
 }
 
 TEST(FlightJson, LinesArePutTogetherToWhatTheyWere) {
-  const std::vector<RankFlight> flights{full_flight(0), flight_of(1), full_flight(2)};
-  FlightCollector collector;
+  const std::vector<RankFlight> flights{full_flight(2), full_flight(0), flight_of(1)};
+  std::vector<RankFlight> joined;
   // The lines of rank 2 come first, as if from another node.
-  const auto second = flight_lines(flights[2]);
-  EXPECT_THAT(second, SizeIs(3));
-  for (const auto& line : second) EXPECT_TRUE(collector.take(line));
-  for (const auto& line : flight_lines(flights[0])) EXPECT_TRUE(collector.take(line));
-  for (const auto& line : flight_lines(flights[1])) EXPECT_TRUE(collector.take(line));
-  EXPECT_EQ(collector.flights(), flights);
+  EXPECT_THAT(flight_lines(flights[0]), SizeIs(3));
+  for (const RankFlight& flight : flights) {
+    for (const auto& line : flight_lines(flight)) EXPECT_TRUE(take_flight_line(line, joined));
+  }
+  EXPECT_EQ(joined, flights);
 }
 
 TEST(FlightJson, LinesOfOtherVersionsArePassedOver) {
-  FlightCollector collector;
+  std::vector<RankFlight> flights;
   for (const char* line :
        {"", "7", "{}", "{\"flight\": 1}", "{\"flight\": {}}", "{\"flight\": {\"rank\": \"x\"}}",
         "{\"flight\": {\"rank\": 0}}", "{\"flight\": {\"rank\": 9, \"goes_on\": true}}"}) {
-    EXPECT_FALSE(collector.take(line)) << line;
+    EXPECT_FALSE(take_flight_line(line, flights)) << line;
   }
-  EXPECT_THAT(collector.flights(), SizeIs(0));
+  EXPECT_THAT(flights, SizeIs(0));
 }
 
 TEST(FlightJson, AFileHasALineForEachRankAndIsReadAsItWasWritten) {

@@ -94,13 +94,5 @@ TEST(DoctorReport, SumsUpByTheWorst) {
               HasSubstr("no problem, but some jobs may be slow or fail: 1 warning, 1 note\n"));
 }
 
-TEST(BytesText, CountsInPowersOf1024) {
-  EXPECT_EQ(bytes_text(0), "0 bytes");
-  EXPECT_EQ(bytes_text(1023), "1023 bytes");
-  EXPECT_EQ(bytes_text(1024), "1.0 KiB");
-  EXPECT_EQ(bytes_text(64 * kMiB), "64.0 MiB");
-  EXPECT_EQ(bytes_text(3 * kGiB / 2), "1.5 GiB");
-}
-
 }  // namespace
 }  // namespace ddprun

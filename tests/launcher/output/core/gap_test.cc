@@ -11,16 +11,24 @@ using std::chrono::seconds;
 const TimePoint kStart{seconds(1000)};
 
 TEST(OutputGap, IsOpenedOnceAndCountsWhatIsLeftOut) {
-  OutputGap gap;
+  OutputGap gap("a file");
   EXPECT_FALSE(gap.is_open());
-  EXPECT_TRUE(gap.open("No space left on device", kStart));
-  EXPECT_FALSE(gap.open("Input/output error", kStart)) << "it is open already";
+  gap.open("No space left on device", kStart);
+  gap.open("Input/output error", kStart);
+  EXPECT_TRUE(gap.is_open());
+  EXPECT_EQ(gap.take_news(),
+            (std::vector<std::string>{"a file: No space left on device; output to it is dropped "
+                                      "until this is over, workers continue"}))
+      << "it is open already";
   gap.drop("a line\n");
   gap.drop_unseen(5);
   EXPECT_EQ(gap.missing(), 12u);
   EXPECT_EQ(gap.text(), "12 bytes are missing");
   EXPECT_EQ(gap.why(), "No space left on device");
+  EXPECT_EQ(gap.loss(), "a file: 12 bytes are missing: No space left on device");
   gap.close();
+  EXPECT_EQ(gap.take_news(),
+            (std::vector<std::string>{"a file is written again; 12 bytes are missing"}));
   EXPECT_FALSE(gap.is_open());
   EXPECT_EQ(gap.missing(), 0u);
 }
