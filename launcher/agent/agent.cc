@@ -292,9 +292,10 @@ class Agent {
     for (const std::string& line : interrupts_.summary()) log_.info(line);
     if (exit.verdict) report(*exit.verdict);
     control_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
-    // No worker failed: a user ended the job, on this node or on another one.
-    const bool was_asked = exit.verdict && !exit.verdict->success && exit.verdict->ends.empty();
-    if (was_asked) output_drain_.hurry();
+    // The job was stopped, or never had enough nodes.
+    const bool none_failed =
+        exit.verdict && !exit.verdict->success && exit.verdict->cause != VerdictCause::kFailure;
+    if (none_failed) output_drain_.hurry();
     let_go_of_workers();
     store_.close();
     rendezvous_.leave(last_word_, [this] { io_.stop(); });
@@ -323,8 +324,9 @@ class Agent {
     // Print the full report on the first node and on the node that failed, where users look.
     const bool here = !verdict.ends.empty() && verdict.ends.front().host == host_name();
     const bool in_full = here || node_rank_ == NodeRank(0);
-    if (!in_full && !verdict.ends.empty())
+    if (!in_full && verdict.cause == VerdictCause::kFailure) {
       return log_.error(lines.front() + ": " + verdict.headline);
+    }
     for (const std::string& line : lines) log_.error(line);
   }
 

@@ -113,7 +113,7 @@ std::string restarts_of(const Verdict& verdict) {
 std::vector<std::string> failure_report(const std::string& job_id, const Verdict& verdict) {
   if (verdict.success) return {};
   std::vector<std::string> lines;
-  const bool was_stopped = verdict.headline.starts_with(kStopped);
+  const bool was_stopped = verdict.cause == VerdictCause::kStopped;
   std::string headline = "job '" + job_id + "'" + (was_stopped ? " ended" : " failed");
   if (verdict.max_restarts > 0) {
     headline += " after " + restarts_of(verdict);
@@ -124,8 +124,8 @@ std::vector<std::string> failure_report(const std::string& job_id, const Verdict
   }
   lines.push_back(headline + " in generation " + to_text(verdict.generation));
   tell_ends(verdict, lines);
-  if (const std::size_t at = verdict.headline.find(kNotRestarted); at != std::string::npos) {
-    lines.push_back(verdict.headline.substr(at + 2));
+  if (!verdict.not_restarted_because.empty()) {
+    lines.push_back("not restarted: " + verdict.not_restarted_because);
   }
   lines.push_back(exit_code_text(verdict, verdict.ends.front()));
   return lines;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "base/exit_codes.h"
 
 namespace ddprun {
 namespace {
@@ -489,19 +488,12 @@ void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimeP
   hand_on(inquiries_.job_ended(job_id, *job.membership.verdict(), job.last_change, now), out);
   if (std::ranges::find(ended_, job_id) == ended_.end()) {
     ended_.push_back(job_id);
-    count_end(*job.membership.verdict());
+    const Verdict& verdict = *job.membership.verdict();
+    ++(verdict.success                           ? counts_.jobs_succeeded
+       : verdict.cause == VerdictCause::kStopped ? counts_.jobs_stopped
+                                                 : counts_.jobs_failed);
   }
   tell_watchers(job_id, End{*job.membership.verdict()}, job.last_change, out);
-}
-
-// Counts the end of a job. The verdict of a stopped job has no worker ends, and its exit code
-// is not that of the join timeout.
-void JobTable::count_end(const Verdict& verdict) {
-  const bool was_stopped =
-      verdict.ends.empty() && verdict.exit_code != to_int(ExitCode::kJoinTimeout);
-  ++(verdict.success ? counts_.jobs_succeeded
-     : was_stopped   ? counts_.jobs_stopped
-                     : counts_.jobs_failed);
 }
 
 void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {

@@ -225,7 +225,6 @@ class JobTable {
   void forget_deserted_jobs(TimePoint now, ServiceOutput& out);
 
   void notice_time(TimePoint now, ServiceOutput& out);
-  void count_end(const Verdict& verdict);
 
   ServiceOptions options_;
   std::optional<TimePoint> awake_;  // time of the last call, once pulse() was called

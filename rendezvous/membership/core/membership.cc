@@ -384,8 +384,7 @@ void Membership::note_leaving(const Member& member, int signal, TimePoint now,
   const std::string what = member.node.host + " received " + signal_name(signal);
   if ((!is_elastic() || member.local) && !ending_) {
     note(what, now, out);
-    ending_ =
-        Verdict{.exit_code = exit_code_of_signal(signal), .headline = std::string(kStopped) + what};
+    ending_ = stopped_verdict(exit_code_of_signal(signal), what);
   }
   if (phase_ == JobPhase::kRunning) begin_forming(what, now, out);
 }
@@ -543,7 +542,7 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
       if (has_crashes_at_the_end(now)) verdict.headline += "; " + describe(ends_.front().end);
     } else if (has_crashes_at_the_end(now)) {
       verdict = verdict_of_failure();
-      verdict.headline.append(kNotRestarted).append("its training is done");
+      set_not_restarted(verdict, "its training is done");
       out.failures.emplace_back(kind_word(verdict.ends.front()));
       remember_failure(verdict, now);
     }
@@ -585,7 +584,8 @@ void Membership::advance(TimePoint now, MembershipOutput& out) {
       for (const auto& member : members_) tell(member, out);
     }
     if (now >= forming_since_ + spec_.join_timeout) {
-      end({.exit_code = to_int(ExitCode::kJoinTimeout),
+      end({.cause = VerdictCause::kTooFewNodes,
+           .exit_code = to_int(ExitCode::kJoinTimeout),
            .headline = "not enough nodes within " + to_text(spec_.join_timeout) +
                        " (--rdzv-conf=join_timeout): " + presence()},
           now, out);
@@ -772,7 +772,7 @@ bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
   Verdict verdict = verdict_of_failure();
   remember_failure(verdict, now);
   if (!decision.restart) {
-    if (!decision.why_not.empty()) verdict.headline.append(kNotRestarted).append(decision.why_not);
+    if (!decision.why_not.empty()) set_not_restarted(verdict, decision.why_not);
     end(std::move(verdict), now, out);
     return false;
   }

@@ -41,8 +41,7 @@ void Membership::stop_for(const UserRequest& request, TimePoint now, MembershipO
   if (!ending_) {
     const std::string what = request.by + " asked for it" + (at_once_ ? ", at once" : "");
     note(named() + " is being stopped: " + what, now, out);
-    ending_ = Verdict{.exit_code = exit_code_of_signal(SIGTERM),
-                      .headline = std::string(kStopped) + what};
+    ending_ = stopped_verdict(exit_code_of_signal(SIGTERM), what);
   }
   if (phase_ == JobPhase::kRunning) {
     begin_forming("the job is being stopped: " + request.by + " asked for it", now, out);

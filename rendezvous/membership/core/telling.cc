@@ -25,10 +25,8 @@ std::string Membership::store_host_of(const Member& host) const {
 Assignment Membership::part_of(const Member& member) const {
   Assignment part = *member.assignment;
   if (failure_) {
-    const bool is_told =
-        part.node_rank == NodeRank(0) ||
-        (!failure_->ends.empty() && failure_->ends.front().host == member.node.host);
-    if (is_told) part.failure = failure_;
+    const bool failed_first = failure_->ends.front().host == member.node.host;
+    if (failed_first || part.node_rank == NodeRank(0)) part.failure = failure_;
   }
   if (part.node_rank != NodeRank(0)) return part;
   // The first address of each node comes before the second of any node, because not all may

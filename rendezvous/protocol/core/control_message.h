@@ -30,6 +30,7 @@
 #include "rendezvous/protocol/core/code_ranges.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
 #include "rendezvous/protocol/core/user_request.h"
+#include "rendezvous/protocol/core/verdict.h"
 #include "rendezvous/protocol/core/worker_end.h"
 
 namespace ddprun {
@@ -159,26 +160,6 @@ struct NodeSpec {
   std::vector<std::string> other_addresses = {};
   bool tells_output = false;  // it understands TellOutput; older versions do not
   bool tells_flight = false;  // it understands TellOutput::flight
-};
-
-// Text in Verdict::headline that precedes the reason why a job with restarts left was not
-// restarted.
-inline constexpr std::string_view kNotRestarted = "; not restarted: ";
-inline constexpr std::string_view kStopped = "the job was stopped: ";  // a user asked for it
-
-// Verdict: how a generation, or the whole job, ended.
-struct Verdict {
-  bool success = false;
-  int exit_code = 0;
-  std::string headline;         // one line, for people
-  std::vector<WorkerEnd> ends;  // of the last generation, the first failure first; an excerpt
-  int more_ends = 0;            // number of ends that are not in the excerpt (keep_likeliest)
-  std::vector<std::string> seen = {};  // for a generation that hung: what each rank did
-  Generation generation{-1};
-  int restarts_used = 0;
-  int max_restarts = 0;
-
-  friend bool operator==(const Verdict&, const Verdict&) = default;
 };
 
 // Assignment: a Directive that gives a node its part in a generation.

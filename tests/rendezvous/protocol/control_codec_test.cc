@@ -128,6 +128,26 @@ TEST(ControlCodec, AnExpiredLeaseIsReadFromTheMessageOfAnOlderVersion) {
   EXPECT_EQ(loss_in(now), NodeLoss::kReported) << "the field counts, not the message";
 }
 
+// Versions before "cause" tell only by the headline why a job ended.
+TEST(ControlCodec, TheCauseIsReadFromTheHeadlineOfAnOlderVersion) {
+  const Verdict stopped = stopped_verdict(143, "why");
+  const std::string now = body(encode(ServiceMessage(End{stopped})));
+  const std::string field = R"("cause":"stopped",)";
+  ASSERT_NE(now.find(field), std::string::npos) << now;
+  std::string older = now;
+  older.erase(older.find(field), field.size());
+  for (const std::string& frame : {now, older}) {
+    const Result<ServiceMessage> read = decode_service_message(frame);
+    ASSERT_TRUE(read) << read.error().message();
+    EXPECT_EQ(std::get<End>(*read).verdict, stopped);
+  }
+  Verdict failed{.headline = "the job was stopped: so says a worker", .ends = {WorkerEnd{}}};
+  set_not_restarted(failed, "why");
+  const auto read = decode_service_message(body(encode(ServiceMessage(End{failed}))));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(std::get<End>(*read).verdict, failed) << "the fields count, not the headline";
+}
+
 TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
   Hello hello;
   hello.node.agent_id = "x";
