@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/earlier.h"
 #include "base/random_id.h"
 #include "rendezvous/auth/core/failure_rate.h"
 #include "rendezvous/auth/core/handshake_turns.h"
@@ -458,9 +459,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         it = waiting_.erase(it);
         continue;
       }
-      const TimePoint due =
-          std::min(turns_.free_at(address, now), waiting.front().since + HandshakeTurns::kWait);
-      if (!next || due < *next) next = due;
+      keep_earlier(next, turns_.free_at(address, now));
+      keep_earlier(next, waiting.front().since + HandshakeTurns::kWait);
       ++it;
     }
     if (!next) return;

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <csignal>
-#include <utility>
 
 #include "base/assert.h"
 #include "base/counted.h"
+#include "base/earlier.h"
 #include "base/exit_codes.h"
 #include "base/signal_names.h"
 
@@ -34,11 +34,8 @@ SupervisorActions Supervisor::step(const SupervisorEvent& event, TimePoint now) 
 std::optional<TimePoint> Supervisor::deadline() const {
   if (state_ == State::kExited) return std::nullopt;
   std::optional<TimePoint> earliest = stop_deadline_;
-  const auto consider = [&](TimePoint time) {
-    if (!earliest || time < *earliest) earliest = time;
-  };
-  if (hold_back_until_) consider(*hold_back_until_);
-  if (checkpoint_due_) consider(checkpoint_told_ + kCheckpointPause);
+  keep_earlier(earliest, hold_back_until_);
+  if (checkpoint_due_) keep_earlier(earliest, checkpoint_told_ + kCheckpointPause);
   return earliest;
 }
 

@@ -75,8 +75,8 @@ Directive Membership::directive_for(const Member& member) const {
               ends_.empty() ? reason_ : describe(ends_.front().end), at_once_, look_};
 }
 
-void Membership::tell(const Members::value_type& member, MembershipOutput& out) const {
-  if (member.second.connected) out.tells.push_back({member.first, directive_for(member.second)});
+void Membership::tell(const Members::value_type& member) {
+  if (member.second.connected) out_.tells.push_back({member.first, directive_for(member.second)});
 }
 
 std::string Membership::words_of_pause() const {

@@ -47,8 +47,8 @@ class OutputInquiriesTest : public testing::Test {
       told_.push_back(one.agent_id + " " + std::string(enum_name(kTellOutputWords, one.what.what)));
       last_told_ = one.what;
     }
-    for (InquiryOutput::Said& one : out.says) {
-      EXPECT_EQ(one.reader, kReader);
+    for (InquiryOutput::Send& one : out.sends) {
+      EXPECT_EQ(one.connection, kReader);
       EXPECT_FALSE(is_over_) << "nothing comes after the last word";
       is_over_ = one.last;
       if (const Answer* answer = std::get_if<Answer>(&one.message)) {
