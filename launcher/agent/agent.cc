@@ -422,10 +422,10 @@ class Agent {
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .ask_service =
                 [this](const UserRequest& asked) {
-                  return !over_ && rendezvous_.link().ask(asked);
+                  return !over_ && rendezvous_.link().send_now(asked);
                 },
             .stop_here = [this](bool at_once) { stop_here(at_once); },
-            .tell_service = [this](const OutputPage& page) { rendezvous_.link().tell(page); }},
+            .tell_service = [this](const OutputPage& page) { rendezvous_.link().send_now(page); }},
         config_.slots);
   }
 

@@ -163,7 +163,7 @@ Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::str
     socket = std::move(listener->socket);
   }
   own_address_ = std::move(address);
-  server_ = std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(socket));
+  server_ = RendezvousServer::make(io_, log_, std::move(options), std::move(socket));
   server_->set_keys(config_.keys);
   if (config_.munge.munge) server_->set_munge(config_.munge.munge);
   server_->set_tls(std::move(tls));

@@ -199,8 +199,8 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
   if (!knows_its_past && !socket.port_is_new) {
     options.strangers_until = BootClock::now() + options.times.patience();
   }
-  auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
-                                                   std::move(socket.listener), std::move(kept));
+  const auto server = RendezvousServer::make(io, log, std::move(options),
+                                             std::move(socket.listener), std::move(kept));
   server->set_keys(std::move(found->keys));
   if (munge->munge) server->set_munge(munge->munge);
   server->set_tls(std::move(tls.context));

@@ -79,12 +79,11 @@ struct Waiting {
   TimePoint since;
 };
 
-}  // namespace
-
-class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
+// Server: the Asio shell around JobTable. Its pending operations keep it alive; stop() ends them.
+class Server final : public RendezvousServer, public std::enable_shared_from_this<Server> {
  public:
-  Impl(asio::io_context& io, Logger& log, ServiceOptions options, UniqueFd listener,
-       std::optional<KeptState> kept)
+  Server(asio::io_context& io, Logger& log, ServiceOptions options, UniqueFd listener,
+         std::optional<KeptState> kept)
       : io_(io),
         log_(log),
         quiet_(options.embedded),
@@ -114,7 +113,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
   }
 
-  void start() {
+  void start() override {
     if (acceptor_) {
       acceptor_->open();
       perform(table_.pulse(BootClock::now()));
@@ -146,37 +145,37 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // --- agents in this process -----------------------------------------------------------------
 
-  AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver) {
+  AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver) override {
     const AgentConnectionId id = next_id();
     locals_[id] = std::make_shared<std::function<void(const ServiceMessage&)>>(std::move(deliver));
     return id;
   }
 
-  void receive_local(AgentConnectionId id, const AgentMessage& message) {
+  void receive(AgentConnectionId id, const AgentMessage& message) override {
     perform(
         table_.receive({.connection = id, .local = true, .service_address = {}, .peer_address = {}},
                        message, BootClock::now()));
   }
 
-  void detach(AgentConnectionId id) {
+  void detach(AgentConnectionId id) override {
     locals_.erase(id);
     gone(id);
   }
 
-  void share_port_with(StoreServer* store) { store_ = store; }
-  void show_store(const StoreServer* store) { shown_store_ = store; }
+  void share_port_with(StoreServer* store) override { store_ = store; }
+  void show_store(const StoreServer* store) override { shown_store_ = store; }
 
-  void set_keys(Keyring keys) { keys_ = std::move(keys); }
-  void set_munge(std::shared_ptr<const Munge> munge) { munge_.emplace(io_, std::move(munge)); }
-  void set_tls(TlsContextPtr tls) { tls_ = std::move(tls); }
+  void set_keys(Keyring keys) override { keys_ = std::move(keys); }
+  void set_munge(std::shared_ptr<const Munge> munge) override { munge_.emplace(io_, std::move(munge)); }
+  void set_tls(TlsContextPtr tls) override { tls_ = std::move(tls); }
 
-  void when_idle(std::function<void()> then) {
+  void when_idle(std::function<void()> then) override {
     ends_soon_ = true;
     when_idle_ = std::move(then);
     check_idle();
   }
 
-  void drain(std::function<void()> then) {
+  void drain(std::function<void()> then) override {
     draining_ = true;
     drained_ = std::move(then);
     acceptor_.reset();
@@ -190,7 +189,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (is_durable()) say_farewell();
   }
 
-  const JobTable& jobs() const { return table_; }
+  const JobTable& jobs() const override { return table_; }
 
  private:
   // Calls `then` after that time, unless the timer is cancelled or the service is stopped.
@@ -282,7 +281,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   Result<void> take_frame(const SessionPtr& session, std::string_view frame) {
     if (session->is_pending) {
-      const Result<AgentHandshakeMessage> opening = decode_agent_handshake(frame);
+      const Result<AgentHandshakeMessage> opening = decode<AgentHandshakeMessage>(frame);
       if (!opening) return opening.error();
       const ServiceHandshake::Step step = session->handshake.receive(*opening);
       if (step.what != ServiceHandshake::Step::What::kPass) {
@@ -290,7 +289,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         return {};
       }
     }
-    const Result<AgentMessage> message = decode_agent_message(frame);
+    const Result<AgentMessage> message = decode<AgentMessage>(frame);
     if (!message) {
       // A peer of a later version may send messages that this version does not know.
       const bool is_later = message.error().kind == ErrorKind::kUnsupported;
@@ -810,30 +809,14 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   bool stopped_ = false;
 };
 
-RendezvousServer::RendezvousServer(asio::io_context& io, Logger& log, ServiceOptions options,
-                                   UniqueFd listener, std::optional<KeptState> kept)
-    : impl_(std::make_shared<Impl>(io, log, std::move(options), std::move(listener),
-                                   std::move(kept))) {}
+}  // namespace
 
-RendezvousServer::~RendezvousServer() { impl_->stop(); }
-
-void RendezvousServer::start() { impl_->start(); }
-void RendezvousServer::set_keys(Keyring keys) { impl_->set_keys(std::move(keys)); }
-void RendezvousServer::set_munge(std::shared_ptr<const Munge> munge) {
-  impl_->set_munge(std::move(munge));
+std::shared_ptr<RendezvousServer> RendezvousServer::make(asio::io_context& io, Logger& log,
+                                                         ServiceOptions options, UniqueFd listener,
+                                                         std::optional<KeptState> kept) {
+  const auto server = std::make_shared<Server>(io, log, std::move(options), std::move(listener),
+                                               std::move(kept));
+  return {server.get(), [server](RendezvousServer*) { server->stop(); }};
 }
-void RendezvousServer::set_tls(TlsContextPtr tls) { impl_->set_tls(std::move(tls)); }
-AgentConnectionId RendezvousServer::attach(std::function<void(const ServiceMessage&)> deliver) {
-  return impl_->attach(std::move(deliver));
-}
-void RendezvousServer::receive(AgentConnectionId connection, const AgentMessage& message) {
-  impl_->receive_local(connection, message);
-}
-void RendezvousServer::detach(AgentConnectionId connection) { impl_->detach(connection); }
-void RendezvousServer::share_port_with(StoreServer* store) { impl_->share_port_with(store); }
-void RendezvousServer::show_store(const StoreServer* store) { impl_->show_store(store); }
-void RendezvousServer::drain(std::function<void()> then) { impl_->drain(std::move(then)); }
-void RendezvousServer::when_idle(std::function<void()> then) { impl_->when_idle(std::move(then)); }
-const JobTable& RendezvousServer::jobs() const { return impl_->jobs(); }
 
 }  // namespace ddprun

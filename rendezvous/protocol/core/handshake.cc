@@ -129,31 +129,20 @@ Error bad(std::string cause, ErrorKind kind = ErrorKind::kProtocol) {
 
 constexpr const char* kNotProven = "it did not prove that it holds the key of this job";
 
-Introduction introduction_of(const Knock& knock, std::string channel) {
-  return {.protocol = knock.protocol,
-          .version = knock.version,
-          .job = knock.job,
-          .agent_nonce = knock.nonce,
-          .service_nonce = {},
-          .channel = std::move(channel)};
-}
-
-Knock with_method(Knock knock, ProofMethod method) {
-  knock.method = method;
-  return knock;
-}
-
 }  // namespace
 
-AgentHandshake::AgentHandshake(Secret key, Knock knock, std::string channel)
+AgentHandshake::AgentHandshake(Secret key, Knock knock, std::string channel, const ByMunge& munge)
     : key_(std::move(key)),
-      knock_(with_method(std::move(knock), ProofMethod::kKey)),
-      introduction_(introduction_of(knock_, std::move(channel))) {}
-
-AgentHandshake::AgentHandshake(const ByMunge& munge, Knock knock, std::string channel)
-    : munge_(munge),
-      knock_(with_method(std::move(knock), ProofMethod::kMunge)),
-      introduction_(introduction_of(knock_, std::move(channel))) {}
+      munge_(munge),
+      knock_(std::move(knock)),
+      introduction_{.protocol = knock_.protocol,
+                    .version = knock_.version,
+                    .job = knock_.job,
+                    .agent_nonce = knock_.nonce,
+                    .service_nonce = {},
+                    .channel = std::move(channel)} {
+  knock_.method = key_.empty() ? ProofMethod::kMunge : ProofMethod::kKey;
+}
 
 Result<AgentHandshake::Step> AgentHandshake::receive(const ServiceHandshakeMessage& message) {
   if (const Refused* refused = std::get_if<Refused>(&message)) return Step(*refused);

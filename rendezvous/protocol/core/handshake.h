@@ -152,14 +152,14 @@ constexpr bool is_believable(UserId service, UserId own) {
 // AgentHandshake: the agent's side.
 class AgentHandshake {
  public:
-  // key: of the job. nonce: random, for this connection only. channel: of Introduction.
-  AgentHandshake(Secret key, Knock knock, std::string channel = {});
-  // The agent's side by munge, if there is no key.
+  // How an agent without a key proves its identity.
   struct ByMunge {
-    UserId own;                  // the agent's user
+    UserId own = {};             // the agent's user
     bool demands_proof = false;  // an open service is refused
   };
-  AgentHandshake(const ByMunge& munge, Knock knock, std::string channel = {});
+  // key: of the job; empty: by munge. knock.nonce: random, for this connection only. channel: of
+  // Introduction.
+  AgentHandshake(Secret key, Knock knock, std::string channel = {}, const ByMunge& munge = {});
 
   const Knock& knock() const { return knock_; }
 
