@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/seconds.h"
+#include "base/utf8.h"
 #include "base/version.h"
 
 namespace ddprun {
@@ -19,23 +20,6 @@ constexpr const char* kFailureKinds[] = {"exit_code",     "exception",     "sign
 
 // Limit of a job's id in a label.
 constexpr std::size_t kLabelBytes = 256;
-
-// Returns the bytes of the first character of the text; 0: the text does not begin with UTF-8.
-std::size_t character_bytes(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x80) return 1;
-  if (byte(0) < 0xC2 || byte(0) > 0xF4) return 0;
-  const std::size_t length = byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : 4;
-  if (text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates, and code points above U+10FFFF.
-  const bool forbidden = (byte(0) == 0xE0 && byte(1) < 0xA0) ||
-                         (byte(0) == 0xED && byte(1) > 0x9F) ||
-                         (byte(0) == 0xF0 && byte(1) < 0x90) || (byte(0) == 0xF4 && byte(1) > 0x8F);
-  return forbidden ? 0 : length;
-}
 
 std::string label_value(std::string_view text) {
   std::string escaped;
