@@ -15,10 +15,10 @@
 #include "base/process_tree.h"
 #include "base/signal_names.h"
 #include "launcher/agent/generation_store.h"
+#include "launcher/agent/job_report.h"
 #include "launcher/agent/node_workers.h"
 #include "launcher/agent/output_drain.h"
 #include "launcher/agent/rendezvous_handler.h"
-#include "launcher/agent/report_file.h"
 #include "launcher/agent/terminal.h"
 #include "launcher/control/server.h"
 #include "launcher/guard/control_place.h"
@@ -34,7 +34,6 @@
 #include "launcher/process/give_back_code.h"
 #include "launcher/process/signal_source.h"
 #include "launcher/supervisor/core/supervisor.h"
-#include "launcher/supervisor/core/verdict_report.h"
 #include "rendezvous/client/service_link.h"
 #include "rendezvous/net/tcp_address.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
@@ -115,7 +114,7 @@ class Agent {
                   {.status = [this] { return status_facts(); },
                    .resized = [this](ScreenSize size) { workers_.resize_terminals(size); },
                    .typed = [this](std::string_view bytes) { workers_.type(bytes); }}),
-        report_file_(config.options.report_file, config.options.rdzv_id, host_name()) {
+        report_(log_, files_, config.options) {
     if (config.options.quiet) log_.set_level(LogLevel::kWarning);
     if (config.options.verbose) log_.set_level(LogLevel::kDebug);
   }
@@ -125,12 +124,12 @@ class Agent {
       work();
     } catch (const std::exception& error) {
       // The keeper ends the processes that run below this one.
-      trouble(std::string("internal error: ") + error.what());
+      report_.trouble(std::string("internal error: ") + error.what());
       exit_code_ = to_int(ExitCode::kInternal);
       output_drain_.hurry();
     }
     over_ = true;
-    write_last_report();
+    report_.end(exit_code_, writes_report());
     store_.close();
     rendezvous_.close();
     let_go_of_workers();
@@ -144,7 +143,7 @@ class Agent {
  private:
   void work() {
     if (const Result<void> watched = watch_signals(); !watched) {
-      return trouble(watched.error().message());
+      return report_.trouble(watched.error().message());
     }
     watch_guards();
     if (!config_.options.quiet) terminal_.show_status();
@@ -154,7 +153,7 @@ class Agent {
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (!config_.binding.told.empty()) log_.info(config_.binding.told);
     if (const Result<void> ready = meet(); !ready) {
-      trouble(ready.error().message());
+      report_.trouble(ready.error().message());
       exit_code_ = to_int(rendezvous_.exit_code());
       return;
     }
@@ -277,20 +276,16 @@ class Agent {
     switch (say.level) {
       case Say::Level::kInfo: return log_.info(say.text);
       case Say::Level::kWarning: return log_.warning(say.text);
-      case Say::Level::kError: return trouble(say.text);
+      case Say::Level::kError: return report_.trouble(say.text);
     }
   }
   void act(const ReportRestart& restart) {
-    for (const std::string& line : restart_report(restart.failed)) log_.error(line);
-    if (!writes_report()) return;
-    report_file_.add_failure(restart.failed);
-    write_report([report = report_file_] { return report.write_running(); });
+    report_.restart(restart.failed, writes_report());
   }
   void act(const Exit& exit) {
     exit_code_ = exit.code;
-    verdict_ = exit.verdict;
     for (const std::string& line : interrupts_.summary()) log_.info(line);
-    if (exit.verdict) report(*exit.verdict);
+    if (exit.verdict) report_.verdict(*exit.verdict, node_rank_);
     control_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
     // The job was stopped, or never had enough nodes.
     const bool none_failed =
@@ -313,36 +308,6 @@ class Agent {
     perform(supervisor_.step(TreeEmpty{}, BootClock::now()));
   }
 
-  void report(const Verdict& verdict) {
-    if (verdict.success) {
-      if (verdict.restarts_used > 0) {
-        log_.info("job '" + config_.options.rdzv_id + "' succeeded after " + restarts_of(verdict));
-      }
-      return;
-    }
-    const std::vector<std::string> lines = failure_report(config_.options.rdzv_id, verdict);
-    // Print the full report on the first node and on the node that failed, where users look.
-    const bool here = !verdict.ends.empty() && verdict.ends.front().host == host_name();
-    const bool in_full = here || node_rank_ == NodeRank(0);
-    if (!in_full && verdict.cause == VerdictCause::kFailure) {
-      return log_.error(lines.front() + ": " + verdict.headline);
-    }
-    for (const std::string& line : lines) log_.error(line);
-  }
-
-  // Logs an error. Its text is also the report's headline if the service gives no verdict.
-  void trouble(const std::string& text) {
-    last_trouble_ = text;
-    log_.error(text);
-  }
-
-  bool is_rank_0_lost() const {
-    if (!verdict_) return false;
-    return std::ranges::any_of(verdict_->ends, [](const WorkerEnd& end) {
-      return end.kind == EndKind::kNodeLost && end.node_rank == NodeRank(0) && !end.host.empty();
-    });
-  }
-
   // With several nodes that share a file system, node rank 0 writes the file: it learns of every
   // failure.
   bool writes_report() const {
@@ -355,34 +320,10 @@ class Agent {
     for (const std::string& text : console_.losses()) log_.warning(text);
     if (exit_code_ == 0) {
       exit_code_ = to_int(ExitCode::kFiles);
-      lost_output_ = "output of workers was lost: stdout or stderr did not accept it";
-      write_last_report();
+      report_.lost_output();
+      report_.end(exit_code_, writes_report());
     }
     output_drain_.flush();
-  }
-
-  void write_report(std::function<Result<void>()> write) {
-    if (report_file_.path().empty()) return;
-    const std::string doing = "--report-file: write " + report_file_.path();
-    const Result<void> written = files_.run_or_keep(doing, std::move(write));
-    if (!written) log_.warning(written.error().message());
-  }
-
-  void write_last_report() {
-    files_.forget_lease();
-    std::string headline = last_trouble_;
-    if (verdict_) {
-      headline = verdict_->headline;
-    } else if (exit_code_ > exit_code_of_signal(0)) {
-      headline = "ddprun received " + signal_name(exit_code_ - exit_code_of_signal(0));
-    }
-    if (!lost_output_.empty()) headline = lost_output_;
-    const JobOutcome outcome{.exit_code = exit_code_, .headline = headline, .verdict = verdict_};
-    write_report([report = report_file_, outcome, is_ours = writes_report(),
-                  rank_0_is_lost = is_rank_0_lost()]() -> Result<void> {
-      if (!is_ours && report.is_anothers(rank_0_is_lost)) return {};
-      return report.end(outcome);
-    });
   }
 
   void arm_timer() {
@@ -539,19 +480,17 @@ class Agent {
   }
 
   StatusFacts status_facts() {
-    StatusFacts facts;
-    facts.job = config_.options.rdzv_id;
-    facts.meets_others = config_.options.nodes.max > 1;
-    facts.generation = generation_;
-    facts.slots = config_.slots;
-    facts.world_size = world_size_;
-    facts.restarts_left = restarts_left_.value_or(config_.options.max_restarts);
-    facts.elapsed = BootClock::now() - started_;
-    facts.alive = workers_.count_open();
     steps_.see(workers_.highest_step(), BootClock::now());
-    facts.step = steps_.step();
-    facts.steps_per_second = steps_.rate();
-    return facts;
+    return {.job = config_.options.rdzv_id,
+            .meets_others = config_.options.nodes.max > 1,
+            .generation = generation_,
+            .alive = workers_.count_open(),
+            .slots = config_.slots,
+            .world_size = world_size_,
+            .restarts_left = restarts_left_.value_or(config_.options.max_restarts),
+            .elapsed = BootClock::now() - started_,
+            .step = steps_.step(),
+            .steps_per_second = steps_.rate()};
   }
 
   const AgentConfig& config_;
@@ -588,10 +527,7 @@ class Agent {
   int world_size_ = 0;
   std::optional<int> restarts_left_;
   std::optional<Leave> last_word_;
-  ReportFile report_file_;
-  std::optional<Verdict> verdict_;
-  std::string last_trouble_;
-  std::string lost_output_;  // the report's headline if output was lost
+  JobReport report_;
   int exit_code_ = to_int(ExitCode::kInternal);
 };
 
