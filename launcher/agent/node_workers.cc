@@ -62,12 +62,10 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
   for (const auto& worker : workers_) {
     const Result<void> started = made ? start(*worker, assignment, control) : made;
     if (started) continue;
-    WorkerEnd end;
-    end.local_rank = worker->local_rank();
-    end.kind = EndKind::kNotStarted;
-    end.code = started.error().sys_errno;
-    end.message = started.error().message();
-    not_started_.push_back(std::move(end));
+    not_started_.push_back({.kind = EndKind::kNotStarted,
+                            .code = started.error().sys_errno,
+                            .local_rank = worker->local_rank(),
+                            .message = started.error().message()});
   }
   oom_kills_before_ = oom_kills_of_machine();
   if (not_started_.empty()) return;

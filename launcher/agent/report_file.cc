@@ -33,8 +33,7 @@ const WorkerEnd* decisive(const JobOutcome& outcome) {
 const char* source_of(const JobOutcome& outcome) {
   if (outcome.exit_code == 0) return "job";
   if (const WorkerEnd* end = decisive(outcome)) {
-    const bool is_workers = end->kind == EndKind::kExited || end->kind == EndKind::kSignaled;
-    return is_workers ? "worker" : "ddprun";
+    return is_of_process(*end) ? "worker" : "ddprun";
   }
   return outcome.exit_code > exit_code_of_signal(0) ? "signal" : "ddprun";
 }

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <string_view>
 
 #include "base/durable_directory.h"
 #include "base/read_whole.h"

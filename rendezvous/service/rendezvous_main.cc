@@ -190,10 +190,8 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
     if (!opened) return std::move(opened).error();
     kept = std::move(*opened);
   }
-  ServiceOptions options;
-  options.times = given.times;
-  options.host = host_name();
-  options.service_id = random_hex(8);
+  ServiceOptions options{
+      .times = given.times, .host = host_name(), .service_id = random_hex(8)};
   // Without kept state, agents of an earlier service at this address may still come.
   const bool knows_its_past = kept && !kept->directory.is_new();
   if (!knows_its_past && !socket.port_is_new) {

@@ -304,7 +304,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     if (hello || (request && session->is_pending)) {
       const std::string& job = hello ? hello->job.id : request->job;
       if (!session->handshake.may_join(job)) {
-        refuse(session, Refused{"the key was proved for a job other than '" + job + "'"});
+        turn_away(session, Refused{"the key was proved for a job other than '" + job + "'"});
         return {};
       }
       settle(session);
@@ -324,9 +324,9 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     switch (step.what) {
       case What::kPass: return;
       case What::kRefuse:
-        return step.is_wrong_proof ? refuse_proof(session, step.answer)
-                                   : refuse(session, step.answer);
-      case What::kPutOff: return put_off(session, step.answer);
+        if (step.is_wrong_proof) return refuse_proof(session, step.answer);
+        return turn_away(session, step.answer);
+      case What::kPutOff: return turn_away(session, step.answer);
       case What::kAskMunge: return ask_munge(session, step.task);
       case What::kAnswer:
         if (!session->handshake.is_closed()) session->frames.set_limit(kMaxControlFrameBytes);
@@ -349,29 +349,21 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     const std::string who = session->peer_host + " " + job;
     const bool too_often = failures_.is_blocked(who, BootClock::now());
     failures_.note(who, BootClock::now());
-    if (!too_often) return refuse(session, answer);
+    if (!too_often) return turn_away(session, answer);
     ++counters_.blocked;
     ++counters_.closed_before_hello;
-    put_off(session, Silence{"too many wrong proofs for job '" + job + "' came from " +
+    turn_away(session, Silence{"too many wrong proofs for job '" + job + "' came from " +
                              session->peer_host + ": try later"});
   }
 
-  void refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
-    ++counters_.closed_before_hello;
-    send_last(session, std::get<Refused>(answer));
-  }
-
-  // Tells the peer to try later. Unlike refuse() it counts nothing, because the reason may be no
-  // fault of the peer.
-  void put_off(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
-    send_last(session, std::get<Silence>(answer));
-  }
-
-  template <class Answer>
-  void send_last(const SessionPtr& session, const Answer& answer) {
-    warn_of(session, answer.reason);
+  // Sends the last message: Refused, or Silence for a peer that is to try later. Only a refused peer
+  // is counted, because otherwise the reason may be no fault of the peer.
+  void turn_away(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+    const Refused* refused = std::get_if<Refused>(&answer);
+    if (refused) ++counters_.closed_before_hello;
+    warn_of(session, refused ? refused->reason : std::get<Silence>(answer).reason);
     session->close_when_sent = true;
-    send(session, ServiceHandshakeMessage(answer));
+    send(session, answer);
   }
 
   void identify(const SessionPtr& session, std::string_view bytes) {
@@ -388,8 +380,11 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     const bool is_tls = session->wire->is_tls();
     switch (*kind) {
       case ClientKind::kAgent:
-        if (is_tls || !tls_) return meet_agent(session, first_bytes);
-        refuse(session, Refused{"this service requires TLS: give this node "
+        if (is_tls || !tls_) {
+          if (is_tls) session->handshake.bind_to(session->wire->binding());
+          return take(session, first_bytes);
+        }
+        turn_away(session, Refused{"this service requires TLS: give this node "
                                 "--rdzv-tls-ca"});
         return read_on(session);
       case ClientKind::kHttp:
@@ -404,11 +399,6 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         break;
     }
     drop(session, "it does not speak the control protocol");
-  }
-
-  void meet_agent(const SessionPtr& session, const std::string& first_bytes) {
-    if (session->wire->is_tls()) session->handshake.bind_to(session->wire->binding());
-    take(session, first_bytes);
   }
 
   // Begins TLS. The first bytes inside TLS then show the kind of client.

@@ -40,12 +40,11 @@ std::optional<TimePoint> Supervisor::deadline() const {
 }
 
 AgentStatus Supervisor::status(TimePoint now) const {
-  AgentStatus status;
-  status.generation = generation_;
-  status.leaving = leaving_;
-  status.checkpoints = checkpoints_;
-  status.asked_to_save = asked_to_save_;
-  status.snapshots = snapshots_;
+  AgentStatus status{.generation = generation_,
+                     .leaving = leaving_,
+                     .checkpoints = checkpoints_,
+                     .asked_to_save = asked_to_save_,
+                     .snapshots = snapshots_};
   switch (state_) {
     case State::kIdle:
     case State::kExited: status.phase = AgentPhase::kIdle; break;
@@ -446,13 +445,13 @@ void Supervisor::on(const Tick&) {
 std::optional<Verdict> Supervisor::own_verdict(std::string headline) const {
   AgentStatus known = status(now_);
   if (known.ends.empty()) return std::nullopt;
-  Verdict verdict{.exit_code = to_int(ExitCode::kInternal), .headline = std::move(headline)};
-  verdict.ends = std::move(known.ends);
-  verdict.more_ends = known.more_ends;
-  verdict.generation = generation_;
-  verdict.restarts_used = assignment_.restart_count;
-  verdict.max_restarts = options_.max_restarts;
-  return verdict;
+  return Verdict{.exit_code = to_int(ExitCode::kInternal),
+                 .headline = std::move(headline),
+                 .ends = std::move(known.ends),
+                 .more_ends = known.more_ends,
+                 .generation = generation_,
+                 .restarts_used = assignment_.restart_count,
+                 .max_restarts = options_.max_restarts};
 }
 
 // --- stopping ------------------------------------------------------------------------------------

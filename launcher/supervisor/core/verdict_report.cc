@@ -4,7 +4,6 @@
 
 #include "base/signal_names.h"
 #include "rendezvous/protocol/core/hints.h"
-#include "rendezvous/protocol/core/same_failure.h"
 
 namespace ddprun {
 namespace {
@@ -43,8 +42,7 @@ std::vector<std::string> untold_lines(const WorkerEnd& end) {
 }
 
 void tell_first(const WorkerEnd& first, std::vector<std::string>& lines) {
-  const bool has_said = first.kind == EndKind::kExited || first.kind == EndKind::kSignaled;
-  if (!first.message.empty() && has_said) lines.push_back("  its message: " + first.message);
+  if (!first.message.empty() && is_of_process(first)) lines.push_back("  its message: " + first.message);
   tell_frames(first, lines);
   if (const std::vector<std::string> untold = untold_lines(first); !untold.empty()) {
     lines.emplace_back("  its last lines on stderr:");

@@ -169,7 +169,7 @@ bool Membership::hangs_on_one_node() const {
 
 void Membership::blame(const WorkerEnd& first) {
   const bool is_hung = first.kind == EndKind::kHung && hangs_on_one_node();
-  if (first.kind != EndKind::kExited && first.kind != EndKind::kSignaled && !is_hung) return;
+  if (!is_of_process(first) && !is_hung) return;
   if (failures_.blame(first.host) != spec_.node_failures) return;
   note("the workers of " + first.host + " were the first to fail in " +
            std::to_string(spec_.node_failures) +

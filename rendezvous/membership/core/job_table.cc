@@ -198,17 +198,15 @@ void JobTable::see_nodes(const std::string& job_id) {
 }
 
 void JobTable::hand_on(InquiryOutput&& from) {
-  for (InquiryOutput::AddressedRequest& one : from.tells) {
-    send_to(one.agent_id, std::move(one.what), 0);
-  }
+  for (ToAgent& one : from.tells) send(std::move(one), 0);
   std::ranges::move(from.sends, std::back_inserter(out_.sends));
 }
 
 // Sends a message to an agent, if it is connected. `after`: as in ServiceOutput::Send.
-void JobTable::send_to(const std::string& agent_id, ServiceMessage message, std::uint64_t after) {
-  const auto connection = connections_.find(agent_id);
+void JobTable::send(ToAgent to, std::uint64_t after) {
+  const auto connection = connections_.find(to.agent_id);
   if (connection == connections_.end()) return;
-  out_.sends.push_back({connection->second, std::move(message), after});
+  out_.sends.push_back({connection->second, std::move(to.message), after});
 }
 
 ServiceOutput JobTable::all_sent(AgentConnectionId connection, TimePoint now) {
@@ -448,17 +446,9 @@ void JobTable::record(Job& job) {
 void JobTable::forward(const std::string& job_id, MembershipOutput&& from) {
   Job& job = jobs_.at(job_id);
   record(job);
-  for (AddressedDirective& tell : from.tells) {
-    std::visit(
-        [&](auto& directive) {
-          send_to(tell.agent_id, std::move(directive), job.last_change);
-        },
-        tell.directive);
-  }
-  for (const MembershipOutput::PassOnTo& one : from.pass_ons) {
-    send_to(one.agent_id, one.what, 0);
-  }
-  for (std::string& line : from.log) out_.log.push_back(std::move(line));
+  for (ToAgent& one : from.tells) send(std::move(one), job.last_change);
+  for (ToAgent& one : from.pass_ons) send(std::move(one), 0);
+  std::ranges::move(from.log, std::back_inserter(out_.log));
   counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
   counts_.restarts += static_cast<std::uint64_t>(from.restarts);
   counts_.lease_losses += static_cast<std::uint64_t>(from.lease_losses);

@@ -199,7 +199,7 @@ class JobTable {
                                               std::optional<Rank> rank) const;
   void see_nodes(const std::string& job_id);
   void hand_on(InquiryOutput&& from);
-  void send_to(const std::string& agent_id, ServiceMessage message, std::uint64_t after);
+  void send(ToAgent to, std::uint64_t after);
   void tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
                      std::uint64_t after);
   Result<Job*> job_for(const Hello& hello, std::optional<UserId> user);

@@ -270,7 +270,7 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   if (recall_until_) recall(member, hello);
   if (!is_new && !was_awaited) note_cut_off(member, hello, last_heard);
   take_status(hello.node.agent_id, hello.status);
-  const bool told = std::ranges::any_of(out_.tells, [&](const AddressedDirective& tell) {
+  const bool told = std::ranges::any_of(out_.tells, [&](const ToAgent& tell) {
     return tell.agent_id == hello.node.agent_id;
   });
   if (!told) tell(*members_.find(hello.node.agent_id));

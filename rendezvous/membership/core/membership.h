@@ -94,12 +94,6 @@ struct MembershipOptions {
   Duration lease = kDefaultLease;  // a member is lost after this time without a message
 };
 
-// AddressedDirective: a directive for one agent.
-struct AddressedDirective {
-  std::string agent_id;
-  Directive directive;
-};
-
 // JobEvent: one of the latest events of a job, with the text of the service's log.
 struct JobEvent {
   TimePoint when;
@@ -113,12 +107,8 @@ struct FailedGeneration {
 };
 
 struct MembershipOutput {
-  struct PassOnTo {
-    std::string agent_id;
-    ForwardSignal what;
-  };
-  std::vector<AddressedDirective> tells;
-  std::vector<PassOnTo> pass_ons;
+  std::vector<ToAgent> tells;     // directives
+  std::vector<ToAgent> pass_ons;  // ForwardSignals
   std::optional<Answer> answer;  // of request()
   std::vector<std::string> log;  // one line each, for the service's log
   // Counts for the metrics.
@@ -314,7 +304,7 @@ class Membership {
   Verdict verdict_of_failure() const;
   std::string store_host_of(const Member& member) const;
   Assignment part_of(const Member& member) const;
-  Directive directive_for(const Member& member) const;
+  ServiceMessage directive_for(const Member& member) const;
   void tell(const Members::value_type& member);
   std::string named() const { return "job '" + spec_.id + "'"; }
   std::string words_of_pause() const;

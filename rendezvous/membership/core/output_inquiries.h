@@ -42,17 +42,13 @@ namespace ddprun {
 using AgentConnectionId = Id<struct AgentConnectionTag, std::uint64_t>;
 
 struct InquiryOutput {
-  struct AddressedRequest {
-    std::string agent_id;
-    TellOutput what;
-  };
   struct Send {
     AgentConnectionId connection;
     ServiceMessage message;
     std::uint64_t after = 0;  // the number of the change that it reports; 0: none
     bool last = false;        // close the connection after sending it
   };
-  std::vector<AddressedRequest> tells;
+  std::vector<ToAgent> tells;  // TellOutputs
   std::vector<Send> sends;
 };
 

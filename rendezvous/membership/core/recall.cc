@@ -1,6 +1,5 @@
 // Recall: the part of Membership that finds out in which state an earlier run of the service
 // left the job (membership.h, "Recalling").
-#include <algorithm>
 #include <set>
 #include <utility>
 

@@ -1,6 +1,5 @@
 // Requests: the part of Membership that does what a person asks for
 // (rendezvous/protocol/core/user_request.h).
-#include <algorithm>
 #include <csignal>
 #include <utility>
 

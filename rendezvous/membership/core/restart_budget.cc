@@ -9,8 +9,7 @@ namespace ddprun {
 namespace {
 
 bool is_of_a_worker(const WorkerEnd& end) {
-  return end.kind == EndKind::kExited || end.kind == EndKind::kSignaled ||
-         end.kind == EndKind::kHung;
+  return is_of_process(end) || end.kind == EndKind::kHung;
 }
 
 bool says_final_error(const WorkerEnd& end) {

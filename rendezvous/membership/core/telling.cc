@@ -2,7 +2,6 @@
 // store to connect to, and why it waits.
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -48,7 +47,7 @@ Assignment Membership::part_of(const Member& member) const {
   return part;
 }
 
-Directive Membership::directive_for(const Member& member) const {
+ServiceMessage Membership::directive_for(const Member& member) const {
   switch (phase_) {
     case JobPhase::kEnded: return End{*verdict_};
     case JobPhase::kRunning:

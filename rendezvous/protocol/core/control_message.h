@@ -249,6 +249,12 @@ using Directive = std::variant<Wait, Assignment, Stop, End>;
 using ServiceMessage = std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop,
                                     End, Answer, ForwardSignal, TellOutput>;
 
+// ToAgent: a message of the service with the agent that gets it.
+struct ToAgent {
+  std::string agent_id;
+  ServiceMessage message;
+};
+
 // Returns the message as a Directive; nullopt if it is not one.
 inline std::optional<Directive> directive_of(const ServiceMessage& message) {
   return std::visit(

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
@@ -138,6 +137,15 @@ std::string_view what_all_call(const WorkerSnapshot& one) {
   return call.starts_with("all_to_all") ? call.substr(0, call.find(' ')) : call;
 }
 
+// Removes the ranks whose process goes on, if that of another one is stopped. Returns whether one
+// is stopped.
+bool keep_stopped(std::vector<const WorkerSnapshot*>& ranks) {
+  const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
+  if (std::ranges::all_of(ranks, goes_on)) return false;
+  std::erase_if(ranks, goes_on);
+  return true;
+}
+
 struct Guilty {
   std::vector<const WorkerSnapshot*> ranks;
   std::string why;  // follows "rank N hangs: "
@@ -197,9 +205,7 @@ Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapsho
   if (!late.empty()) {
     return {std::move(late), "it has not come to " + call_text(earliest) + waited};
   }
-  const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
-  if (!std::ranges::all_of(in_it, goes_on)) {
-    std::erase_if(in_it, goes_on);
+  if (keep_stopped(in_it)) {
     return {std::move(in_it), "it is stopped in " + call_text(earliest) + waited};
   }
   return {std::move(in_it), "all known participants are in " + call_text(earliest) +
@@ -269,9 +275,7 @@ Guilty without_records(const std::vector<WorkerSnapshot>& all) {
         to_text(longest);
     return guilty;
   }
-  const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
-  if (!std::ranges::all_of(guilty.ranks, goes_on)) {
-    std::erase_if(guilty.ranks, goes_on);
+  if (keep_stopped(guilty.ranks)) {
     guilty.why = "its process is stopped, and nothing was reported for " + to_text(longest);
     return guilty;
   }
@@ -310,12 +314,11 @@ void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
   std::set<std::uint64_t> told_groups;
   for (std::size_t i = 0; i < snapshots.size(); ++i) {
     WorkerSnapshot& one = snapshots[i];
-    one.group_name = clipped(std::move(one.group_name), kMaxDoingBytes);
     if (!told_groups.insert(one.group).second) one.group_ranks.clear();
     one.host = clipped(std::move(one.host), kHostBytesShown);
-    one.call = clipped(std::move(one.call), kMaxDoingBytes);
-    one.doing = clipped(std::move(one.doing), kMaxDoingBytes);
-    one.waits_in = clipped(std::move(one.waits_in), kMaxDoingBytes);
+    for (std::string* text : {&one.group_name, &one.call, &one.doing, &one.waits_in}) {
+      *text = clipped(std::move(*text), kMaxDoingBytes);
+    }
     if (i >= kEndsInFull) {
       one.frames.clear();
       one.stderr_tail.clear();

@@ -43,9 +43,10 @@ class OutputInquiriesTest : public testing::Test {
     now_ = until;
   }
   void take(InquiryOutput out) {
-    for (InquiryOutput::AddressedRequest& one : out.tells) {
-      told_.push_back(one.agent_id + " " + std::string(enum_name(kTellOutputWords, one.what.what)));
-      last_told_ = one.what;
+    for (const ToAgent& one : out.tells) {
+      last_told_ = std::get<TellOutput>(one.message);
+      told_.push_back(one.agent_id + " " +
+                      std::string(enum_name(kTellOutputWords, last_told_.what)));
     }
     for (InquiryOutput::Send& one : out.sends) {
       EXPECT_EQ(one.connection, kReader);
