@@ -129,7 +129,7 @@ class Agent {
       output_drain_.hurry();
     }
     over_ = true;
-    report_.end(exit_code_, writes_report());
+    report_.end(exit_code_, is_first_node());
     store_.close();
     rendezvous_.close();
     let_go_of_workers();
@@ -220,19 +220,14 @@ class Agent {
   }
 
   void act(const StartWorkers& start) {
-    node_rank_ = start.assignment.node_rank;
-    generation_ = start.assignment.generation;
-    world_size_ = start.assignment.world_size;
-    restarts_left_ = start.assignment.restarts_left.value_or(
-        std::max(0, config_.options.max_restarts - start.assignment.restart_count));
-    json_.set_place(node_rank_, generation_);
+    json_.set_place(start.assignment.node_rank, start.assignment.generation);
     store_.serve(start.assignment);
     let_go_of_workers();
     files_.set_lease(start.assignment.lease);
     generation_since_ = BootClock::now();
     workers_.start(start.assignment, rendezvous_.link().instance(), *control_);
     steps_ = {};
-    hang_monitor_.begin(generation_, static_cast<std::size_t>(config_.slots));
+    hang_monitor_.begin(start.assignment.generation, static_cast<std::size_t>(config_.slots));
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     control_->generation_began();
@@ -280,12 +275,12 @@ class Agent {
     }
   }
   void act(const ReportRestart& restart) {
-    report_.restart(restart.failed, writes_report());
+    report_.restart(restart.failed, is_first_node());
   }
   void act(const Exit& exit) {
     exit_code_ = exit.code;
     for (const std::string& line : interrupts_.summary()) log_.info(line);
-    if (exit.verdict) report_.verdict(*exit.verdict, node_rank_);
+    if (exit.verdict) report_.verdict(*exit.verdict, is_first_node());
     control_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
     // The job was stopped, or never had enough nodes.
     const bool none_failed =
@@ -308,10 +303,9 @@ class Agent {
     perform(supervisor_.step(TreeEmpty{}, BootClock::now()));
   }
 
-  // With several nodes that share a file system, node rank 0 writes the file: it learns of every
-  // failure.
-  bool writes_report() const {
-    const std::optional<Assignment> assignment = supervisor_.assignment();
+  // Returns whether this is node rank 0, or may become it. It learns of every failure.
+  bool is_first_node() const {
+    const std::optional<Assignment>& assignment = supervisor_.assignment();
     return !assignment || assignment->node_rank == NodeRank(0);
   }
 
@@ -321,7 +315,7 @@ class Agent {
     if (exit_code_ == 0) {
       exit_code_ = to_int(ExitCode::kFiles);
       report_.lost_output();
-      report_.end(exit_code_, writes_report());
+      report_.end(exit_code_, is_first_node());
     }
     output_drain_.flush();
   }
@@ -386,7 +380,7 @@ class Agent {
     if (!config_.rendezvous.is_local()) {
       view.meets = to_text(config_.rendezvous.meeting_point);
     }
-    const std::optional<Assignment> assignment = supervisor_.assignment();
+    const std::optional<Assignment>& assignment = supervisor_.assignment();
     if (assignment && assignment->generation == status.generation) view.assignment = assignment;
     view.workers = workers_.views();
     return view;
@@ -481,16 +475,21 @@ class Agent {
 
   StatusFacts status_facts() {
     steps_.see(workers_.highest_step(), BootClock::now());
-    return {.job = config_.options.rdzv_id,
-            .meets_others = config_.options.nodes.max > 1,
-            .generation = generation_,
-            .alive = workers_.count_open(),
-            .slots = config_.slots,
-            .world_size = world_size_,
-            .restarts_left = restarts_left_.value_or(config_.options.max_restarts),
-            .elapsed = BootClock::now() - started_,
-            .step = steps_.step(),
-            .steps_per_second = steps_.rate()};
+    StatusFacts facts{.job = config_.options.rdzv_id,
+                      .meets_others = config_.options.nodes.max > 1,
+                      .alive = workers_.count_open(),
+                      .slots = config_.slots,
+                      .restarts_left = config_.options.max_restarts,
+                      .elapsed = BootClock::now() - started_,
+                      .step = steps_.step(),
+                      .steps_per_second = steps_.rate()};
+    if (const std::optional<Assignment>& assignment = supervisor_.assignment()) {
+      facts.generation = assignment->generation;
+      facts.world_size = assignment->world_size;
+      facts.restarts_left = assignment->restarts_left.value_or(
+          std::max(0, config_.options.max_restarts - assignment->restart_count));
+    }
+    return facts;
   }
 
   const AgentConfig& config_;
@@ -522,10 +521,6 @@ class Agent {
   StepRate steps_;
   AgentTerminal terminal_;
   std::optional<TimePoint> generation_since_;
-  NodeRank node_rank_{0};
-  Generation generation_{-1};
-  int world_size_ = 0;
-  std::optional<int> restarts_left_;
   std::optional<Leave> last_word_;
   JobReport report_;
   int exit_code_ = to_int(ExitCode::kInternal);

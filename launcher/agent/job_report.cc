@@ -22,14 +22,14 @@ void JobReport::trouble(const std::string& text) {
   log_.error(text);
 }
 
-void JobReport::restart(const Verdict& failed, bool is_ours) {
+void JobReport::restart(const Verdict& failed, bool is_first_node) {
   for (const std::string& line : restart_report(failed)) log_.error(line);
-  if (!is_ours) return;
+  if (!is_first_node) return;
   file_.add_failure(failed);
   write([file = file_] { return file.write_running(); });
 }
 
-void JobReport::verdict(const Verdict& verdict, NodeRank node_rank) {
+void JobReport::verdict(const Verdict& verdict, bool is_first_node) {
   verdict_ = verdict;
   if (verdict.success) {
     if (verdict.restarts_used > 0) {
@@ -40,14 +40,13 @@ void JobReport::verdict(const Verdict& verdict, NodeRank node_rank) {
   const std::vector<std::string> lines = failure_report(job_, verdict);
   // Print the full report on the first node and on the node that failed, where users look.
   const bool here = !verdict.ends.empty() && verdict.ends.front().host == host_name();
-  const bool in_full = here || node_rank == NodeRank(0);
-  if (!in_full && verdict.cause == VerdictCause::kFailure) {
+  if (!here && !is_first_node && verdict.cause == VerdictCause::kFailure) {
     return log_.error(lines.front() + ": " + verdict.headline);
   }
   for (const std::string& line : lines) log_.error(line);
 }
 
-void JobReport::end(int exit_code, bool is_ours) {
+void JobReport::end(int exit_code, bool is_first_node) {
   files_.forget_lease();
   std::string headline = last_trouble_;
   bool rank_0_is_lost = false;
@@ -61,8 +60,8 @@ void JobReport::end(int exit_code, bool is_ours) {
   }
   if (lost_output_) headline = "output of workers was lost: stdout or stderr did not accept it";
   const JobOutcome outcome{.exit_code = exit_code, .headline = headline, .verdict = verdict_};
-  write([file = file_, outcome, is_ours, rank_0_is_lost]() -> Result<void> {
-    if (!is_ours && file.is_anothers(rank_0_is_lost)) return {};
+  write([file = file_, outcome, is_first_node, rank_0_is_lost]() -> Result<void> {
+    if (!is_first_node && file.is_anothers(rank_0_is_lost)) return {};
     return file.end(outcome);
   });
 }

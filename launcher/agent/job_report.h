@@ -21,15 +21,15 @@ class JobReport {
 
   // Logs an error. Its text is also the report's headline if the service gives no verdict.
   void trouble(const std::string& text);
-  // Reports a generation that failed, and that another one follows. is_ours: this node writes the
-  // file, here and below.
-  void restart(const Verdict& failed, bool is_ours);
+  // Reports a generation that failed, and that another one follows. is_first_node: of nodes that
+  // share a file system, that one writes the file.
+  void restart(const Verdict& failed, bool is_first_node);
   // Reports the verdict of the job in the log.
-  void verdict(const Verdict& verdict, NodeRank node_rank);
+  void verdict(const Verdict& verdict, bool is_first_node);
   // The report's headline is that output was lost.
   void lost_output() { lost_output_ = true; }
   // Writes the end of the job to the file.
-  void end(int exit_code, bool is_ours);
+  void end(int exit_code, bool is_first_node);
 
  private:
   void write(std::function<Result<void>()> write);

@@ -58,10 +58,32 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
   for (WorkerPlan& one : plan_workers(plan, assignment)) {
     workers_.push_back(std::make_shared<Worker>(std::move(one)));
   }
+  const WorkerConsole looks{
+      .coloured = config_.look.coloured,
+      .has_prefix = assignment.world_size > 1,
+      .tee_pattern = config_.tee_pattern,
+      .screen = size_of_terminal(STDOUT_FILENO),
+      .json = config_.options.log_format == LogFormat::kJson ? &parts_.json : nullptr};
+  const WorkerServices services{parts_.io,
+                                parts_.console,
+                                config_.options,
+                                config_.command.executable,
+                                parts_.descriptor_limit,
+                                config_.cgroup,
+                                parts_.interrupts,
+                                parts_.logs,
+                                looks,
+                                control};
+  const auto when_ended = [this](std::shared_ptr<Worker> one) { ended(std::move(one)); };
   const Result<void> made = make_directories();
   for (const auto& worker : workers_) {
-    const Result<void> started = made ? start(*worker, assignment, control) : made;
-    if (started) continue;
+    const Result<void> started = made ? worker->start(services, when_ended) : made;
+    if (started) {
+      parts_.log.debug("rank " + to_text(worker->rank()) + " (local rank " +
+                       to_text(worker->local_rank()) + ") runs as pid " +
+                       std::to_string(worker->pid()));
+      continue;
+    }
     not_started_.push_back({.kind = EndKind::kNotStarted,
                             .code = started.error().sys_errno,
                             .local_rank = worker->local_rank(),
@@ -99,26 +121,6 @@ Result<void> NodeWorkers::make_directories() {
 template <class T>
 Result<T> NodeWorkers::with_files(const std::string& doing, std::function<Result<T>()> body) {
   return config_.scratch_directory.empty() ? parts_.files.run(doing, std::move(body)) : body();
-}
-
-Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment,
-                                ControlServer& control) {
-  const WorkerConsole looks{
-      .coloured = config_.look.coloured,
-      .has_prefix = assignment.world_size > 1,
-      .tee_pattern = config_.tee_pattern,
-      .screen = size_of_terminal(STDOUT_FILENO),
-      .json = config_.options.log_format == LogFormat::kJson ? &parts_.json : nullptr};
-  const Result<void> started = worker.start(
-      {parts_.io, parts_.console, config_.options, config_.command.executable,
-       parts_.descriptor_limit, config_.cgroup, parts_.interrupts, parts_.logs, looks, control},
-      [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
-  if (started) {
-    parts_.log.debug("rank " + to_text(worker.rank()) + " (local rank " +
-                     to_text(worker.local_rank()) + ") runs as pid " +
-                     std::to_string(worker.pid()));
-  }
-  return started;
 }
 
 void NodeWorkers::let_go() {

@@ -107,7 +107,7 @@ void Supervisor::on(const Assignment& assignment) {
   snapshots_.clear();
   last_wait_.clear();
   if (assignment.failure) act(ReportRestart{*assignment.failure});
-  assignment_.failure.reset();
+  assignment_->failure.reset();
   if (generation_ > Generation(0)) {
     say(Say::Level::kInfo, "generation " + to_text(generation_) + ": starting " +
                                counted(options_.slots, "worker") + " (" + assignment.reason + ")");
@@ -170,7 +170,7 @@ void Supervisor::on(const ForwardSignal& forward_signal) {
   if (state_ != State::kRunning || forward_signal.generation != generation_) return;
   std::optional<LocalRank> rank;
   if (forward_signal.rank) {
-    const int local = forward_signal.rank->value - assignment_.first_rank.value;
+    const int local = forward_signal.rank->value - assignment_->first_rank.value;
     if (local < 0 || local >= options_.slots) return;
     rank = LocalRank(local);
   } else if (forward_signal.signal == options_.checkpoint_signal) {
@@ -213,8 +213,8 @@ void Supervisor::on(const WorkersSeen& seen) {
   looking_ = false;
   snapshots_ = seen.snapshots;
   for (WorkerSnapshot& one : snapshots_) {
-    one.rank = Rank(assignment_.first_rank.value + one.local_rank.value);
-    one.node_rank = assignment_.node_rank;
+    one.rank = Rank(assignment_->first_rank.value + one.local_rank.value);
+    one.node_rank = assignment_->node_rank;
     one.host = options_.host;
   }
   keep_telling(snapshots_);
@@ -245,8 +245,8 @@ void Supervisor::take_down(const WorkersEnded& ended) {
     end.after_stop = stop_asked_;
     end.on_request = end.kind == EndKind::kSignaled && end.out_of_memory == OutOfMemory::kNo &&
                      asked_for_.contains({end.code, end.local_rank.value});
-    end.rank = Rank(assignment_.first_rank.value + end.local_rank.value);
-    end.node_rank = assignment_.node_rank;
+    end.rank = Rank(assignment_->first_rank.value + end.local_rank.value);
+    end.node_rank = assignment_->node_rank;
     end.host = options_.host;
     const bool has_left = end.finished;
     end.finished = has_left && is_crash(end);
@@ -450,7 +450,7 @@ std::optional<Verdict> Supervisor::own_verdict(std::string headline) const {
                  .ends = std::move(known.ends),
                  .more_ends = known.more_ends,
                  .generation = generation_,
-                 .restarts_used = assignment_.restart_count,
+                 .restarts_used = assignment_->restart_count,
                  .max_restarts = options_.max_restarts};
 }
 
