@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/concat.h"
 #include "base/descriptor_limit.h"
 #include "base/fail.h"
 #include "base/process_tree.h"
@@ -55,13 +56,12 @@ std::optional<rlimit> open_many_descriptors(int workers) {
 // Describes a directive of the service, for --verbose.
 std::string describe(const Wait& wait) { return "ordered to wait: " + wait.reason; }
 std::string describe(const Assignment& assignment) {
-  return "ordered to run generation " + to_text(assignment.generation) + " as node " +
-         to_text(assignment.node_rank) + " of " + std::to_string(assignment.node_count) +
-         ", from rank " + to_text(assignment.first_rank) + " of " +
-         std::to_string(assignment.world_size);
+  return concat("ordered to run generation ", assignment.generation, " as node ",
+                assignment.node_rank, " of ", assignment.node_count, ", from rank ",
+                assignment.first_rank, " of ", assignment.world_size);
 }
 std::string describe(const Stop& stop) {
-  return "ordered to stop generation " + to_text(stop.generation) + ": " + stop.reason;
+  return concat("ordered to stop generation ", stop.generation, ": ", stop.reason);
 }
 std::string describe(const End& end) {
   return "ordered to end: " +
@@ -263,7 +263,7 @@ class Agent {
     last_word_ = leave.leave;
     // Only processes that survived SIGKILL are still there.
     for (const std::string& one : describe_descendants()) {
-      log_.error("  " + to_text(config_.kill_timeout) + " after SIGKILL " + one);
+      log_.error(concat("  ", config_.kill_timeout, " after SIGKILL ", one));
       last_word_->reason += "; " + one;
     }
   }
@@ -274,9 +274,7 @@ class Agent {
       case Say::Level::kError: return report_.trouble(say.text);
     }
   }
-  void act(const ReportRestart& restart) {
-    report_.restart(restart.failed, is_first_node());
-  }
+  void act(const ReportRestart& restart) { report_.restart(restart.failed, is_first_node()); }
   void act(const Exit& exit) {
     exit_code_ = exit.code;
     for (const std::string& line : interrupts_.summary()) log_.info(line);
@@ -398,11 +396,12 @@ class Agent {
         supervisor_.assignment() ? supervisor_.assignment()->first_rank.value : 0;
     std::vector<int> ranks;
     for (const std::size_t worker : workers) ranks.push_back(first_rank + static_cast<int>(worker));
-    log_.warning("--hang-timeout: " + std::string(ranks.size() == 1 ? "rank " : "ranks ") +
-                 rank_ranges(ranks) + (ranks.size() == 1 ? " has" : " have") +
-                 " reported no step for " + to_text(config_.options.hang_timeout) +
-                 " and cannot be watched: call report_progress() in each step (in Python see "
-                 "docs/how-to/hangs.md)");
+    log_.warning(
+        concat("--hang-timeout: ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks),
+               ranks.size() == 1 ? " has" : " have", " reported no step for ",
+               config_.options.hang_timeout,
+               " and cannot be watched: call report_progress() in each step (in Python see "
+               "docs/how-to/hangs.md)"));
   }
 
   // --- signals and guards ------------------------------------------------------------------------

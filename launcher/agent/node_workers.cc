@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/process_tree.h"
 #include "base/signal_names.h"
 #include "launcher/agent/agent.h"
@@ -79,9 +80,8 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
   for (const auto& worker : workers_) {
     const Result<void> started = made ? worker->start(services, when_ended) : made;
     if (started) {
-      parts_.log.debug("rank " + to_text(worker->rank()) + " (local rank " +
-                       to_text(worker->local_rank()) + ") runs as pid " +
-                       std::to_string(worker->pid()));
+      parts_.log.debug(concat("rank ", worker->rank(), " (local rank ", worker->local_rank(),
+                              ") runs as pid ", worker->pid()));
       continue;
     }
     not_started_.push_back({.kind = EndKind::kNotStarted,
@@ -99,8 +99,8 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
 std::string NodeWorkers::attempt_directory(const Assignment& assignment) {
   if (config_.log_root.empty()) return "";
   const int attempt = assignment.restart_count;
-  const std::string path = config_.log_root + "/attempt_" + std::to_string(attempt);
-  return attempts_.insert(attempt).second ? path : path + ".g" + to_text(assignment.generation);
+  const std::string path = concat(config_.log_root, "/attempt_", attempt);
+  return attempts_.insert(attempt).second ? path : concat(path, ".g", assignment.generation);
 }
 
 // Creates the log directories. A disk that does not answer does not keep workers from starting,
@@ -134,8 +134,8 @@ void NodeWorkers::signal_tree(int signal) {
   told_signal_ = signal;
   told_.clear();
   signal_descendants(signal, told_);
-  parts_.log.debug("sent " + signal_name(signal) + " to " + std::to_string(told_.size()) +
-                   " processes of the job");
+  parts_.log.debug(
+      concat("sent ", signal_name(signal), " to ", told_.size(), " processes of the job"));
 }
 
 void NodeWorkers::kill_tree() {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random_id.h"
 #include "base/version.h"
 #include "launcher/agent/agent.h"
@@ -88,7 +89,7 @@ Result<void> RendezvousHandler::meet_dynamic() {
 void RendezvousHandler::listen_again(const HostPort& port, const std::string& address,
                                      Duration refused_for) {
   if (!may_listen_) return;
-  const std::string again = to_text(port) + " refuses connections; trying again";
+  const std::string again = concat(port, " refuses connections; trying again");
   if (refused_for < kMayBeRestarted) return log_.debug(again);
   Result<Listener> listener = listen_tcp(port);
   const bool is_taken = !listener && listener.error().sys_errno == EADDRINUSE;
@@ -99,11 +100,12 @@ void RendezvousHandler::listen_again(const HostPort& port, const std::string& ad
     met = embed(std::move(*listener), address);
     if (met) return start();
   } else if (is_taken) {
-    met = Error{.kind = ErrorKind::kConnection,
-                .doing = "--rdzv-endpoint",
-                .cause = to_text(config_.rendezvous.meeting_point) +
-                         " is taken by a program that is not a rendezvous service (it does not "
-                         "accept connections here): choose another port"};
+    met = Error{
+        .kind = ErrorKind::kConnection,
+        .doing = "--rdzv-endpoint",
+        .cause = concat(config_.rendezvous.meeting_point,
+                        " is taken by a program that is not a rendezvous service (it does not "
+                        "accept connections here): choose another port")};
   } else {
     met = std::move(listener).error().within("--rdzv-endpoint");
   }
@@ -174,16 +176,15 @@ Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::str
 void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::string& address) {
   const Rendezvous& plan = config_.rendezvous;
   may_listen_ = own_port.has_value();
-  RemoteLinkOptions options{
-      .address = plan.meeting_point,
-      .link = {.service = to_text(plan.meeting_point),
-               .join_timeout = plan.join_timeout,
-               .must_answer = may_listen_},
-      .key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret()),
-      .munge = config_.munge.munge,
-      .demands_proof = config_.options.require_auth,
-      .tls = config_.tls,
-      .tls_files = config_.tls_files};
+  RemoteLinkOptions options{.address = plan.meeting_point,
+                            .link = {.service = to_text(plan.meeting_point),
+                                     .join_timeout = plan.join_timeout,
+                                     .must_answer = may_listen_},
+                            .key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret()),
+                            .munge = config_.munge.munge,
+                            .demands_proof = config_.options.require_auth,
+                            .tls = config_.tls,
+                            .tls_files = config_.tls_files};
   if (own_port) {
     options.port_refuses = [this, port = *own_port, address](Duration so_far) {
       listen_again(port, address, so_far);

@@ -24,8 +24,7 @@ struct MungeFunctions {
   const char* (*context_error)(void*) = nullptr;
   const char* (*error)(int code) = nullptr;
   int (*encode)(char** credential, void*, const void* payload, int size) = nullptr;
-  int (*decode)(const char* credential, void*, void** payload, int* size, uid_t*,
-                gid_t*) = nullptr;
+  int (*decode)(const char* credential, void*, void** payload, int* size, uid_t*, gid_t*) = nullptr;
 };
 
 namespace {

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/openssl_loader.h"
 #include "base/unique_fd.h"
 
@@ -126,9 +127,8 @@ Result<FoundTls> TlsContext::make(const TlsFiles& files, Side side) {
   FoundTls found{.context = context, .remark = {}};
   if (files.cert.empty() != files.key.empty()) {
     const bool lacks_key = files.key.empty();
-    return invalid_argument(std::string("needs ") +
-                            (lacks_key ? "--rdzv-tls-key" : "--rdzv-tls-cert") +
-                            ", which was not given")
+    return invalid_argument(concat("needs ", lacks_key ? "--rdzv-tls-key" : "--rdzv-tls-cert",
+                                   ", which was not given"))
         .within(lacks_key ? "--rdzv-tls-cert" : "--rdzv-tls-key");
   }
   openssl().ERR_clear_error();

@@ -95,7 +95,7 @@ class Call {
     if (call_.key.empty() && !call_.munge) {
       transmit(AgentMessage(request_));
     } else {
-      AgentHandshake::ByMunge by_munge{.demands_proof = call_.demands_proof};
+      MungeProof by_munge{.demands_proof = call_.demands_proof};
       if (call_.munge) by_munge.own = call_.munge->user();
       handshake_.emplace(
           call_.key,

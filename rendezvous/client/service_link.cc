@@ -239,8 +239,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   void begin_handshake() {
     const Hello hello = present();
     // A process in the place of a service that has proved its identity must prove its own, too.
-    AgentHandshake::ByMunge by_munge{.demands_proof =
-                                         options_.demands_proof || service_has_proved_};
+    MungeProof by_munge{.demands_proof = options_.demands_proof || service_has_proved_};
     if (munge_) by_munge.own = munge_->munge().user();
     handshake_.emplace(
         options_.key,

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "rendezvous/protocol/shared_fields.h"
 #include "rendezvous/store/core/wire_format.h"
 
@@ -210,7 +211,7 @@ void fields(F&, Of<F, NoHandshake>&) {}
 namespace {
 
 std::string too_large(std::size_t bytes, std::size_t limit) {
-  return std::to_string(bytes) + " bytes are more than the limit of " + std::to_string(limit);
+  return concat(bytes, " bytes are more than the limit of ", limit);
 }
 
 // The "type" of each alternative, in the order of the variants.
@@ -299,7 +300,7 @@ Result<std::optional<std::string_view>> FrameReader::next() {
   buffer_.consume(std::exchange(handed_out_, 0));
   const std::string_view bytes = buffer_.bytes();
   if (!kControlMagic.starts_with(bytes.substr(0, kControlMagic.size()))) {
-    return bad("it does not begin with " + std::string(kControlMagic));
+    return bad(concat("it does not begin with ", kControlMagic));
   }
   if (bytes.size() < kControlHeaderBytes) return std::optional<std::string_view>();
   const std::size_t length = get_u32(bytes.substr(kControlMagic.size()));

@@ -166,7 +166,9 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   void show_store(const StoreServer* store) override { shown_store_ = store; }
 
   void set_keys(Keyring keys) override { keys_ = std::move(keys); }
-  void set_munge(std::shared_ptr<const Munge> munge) override { munge_.emplace(io_, std::move(munge)); }
+  void set_munge(std::shared_ptr<const Munge> munge) override {
+    munge_.emplace(io_, std::move(munge));
+  }
   void set_tls(TlsContextPtr tls) override { tls_ = std::move(tls); }
 
   void when_idle(std::function<void()> then) override {
@@ -353,11 +355,11 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     ++counters_.blocked;
     ++counters_.closed_before_hello;
     turn_away(session, Silence{"too many wrong proofs for job '" + job + "' came from " +
-                             session->peer_host + ": try later"});
+                               session->peer_host + ": try later"});
   }
 
-  // Sends the last message: Refused, or Silence for a peer that is to try later. Only a refused peer
-  // is counted, because otherwise the reason may be no fault of the peer.
+  // Sends the last message: Refused, or Silence for a peer that is to try later. Only a refused
+  // peer is counted, because otherwise the reason may be no fault of the peer.
   void turn_away(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
     const Refused* refused = std::get_if<Refused>(&answer);
     if (refused) ++counters_.closed_before_hello;
@@ -385,7 +387,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
           return take(session, first_bytes);
         }
         turn_away(session, Refused{"this service requires TLS: give this node "
-                                "--rdzv-tls-ca"});
+                                   "--rdzv-tls-ca"});
         return read_on(session);
       case ClientKind::kHttp:
         settle(session);
@@ -804,8 +806,8 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
 std::shared_ptr<RendezvousServer> RendezvousServer::make(asio::io_context& io, Logger& log,
                                                          ServiceOptions options, UniqueFd listener,
                                                          std::optional<KeptState> kept) {
-  const auto server = std::make_shared<Server>(io, log, std::move(options), std::move(listener),
-                                               std::move(kept));
+  const auto server =
+      std::make_shared<Server>(io, log, std::move(options), std::move(listener), std::move(kept));
   return {server.get(), [server](RendezvousServer*) { server->stop(); }};
 }
 

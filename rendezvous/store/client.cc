@@ -463,14 +463,6 @@ Result<void> StoreClient::set(std::string_view key, std::string_view value) {
   });
 }
 
-Result<void> StoreClient::wait(const std::vector<std::string>& keys, Duration timeout) {
-  const Call call{"wait for", first_of(keys), keys.size()};
-  const std::vector<std::string> full = full_keys(keys);
-  const Deadline deadline(timeout);
-  return repeatedly<void>(call, deadline,
-                          [&] { return ask_to_wait(call, views_of(full), deadline); });
-}
-
 Result<void> StoreClient::ask_to_wait(const Call& call, std::span<const std::string_view> full,
                                       const Deadline& deadline) {
   const Result<void> sent = send(call, Command::kWait, full);
@@ -570,8 +562,7 @@ Result<T> StoreClient::ask(const Call& call, Command command,
   return answer(call, take);
 }
 
-Result<std::int64_t> StoreClient::ask_once(const Call& call, Command command,
-                                           std::int64_t number) {
+Result<std::int64_t> StoreClient::ask_once(const Call& call, Command command, std::int64_t number) {
   const std::string full = full_key(call.key);
   return once<std::int64_t>(call, [&] {
     return ask(call, command, std::array<std::string_view, 1>{full}, number,

@@ -15,15 +15,15 @@
 // these errors:
 // - kInvalidArgument: a key or value is too long; nothing was sent.
 // - kResource: the value is longer than the store may send.
-// - kTimeout of a call that waits: get, multi_get and wait.
+// - kTimeout of a call that waits: get and multi_get.
 //
 // After any other error the client is finished, and every later call returns that error again.
 // There is one exception.
 //
 // If the connection to a store of ours breaks, the client connects again, within the deadline of
-// the call. It then repeats the call once, if a repetition is harmless: get, multi_get, wait,
-// check, num_keys, list_keys. Other calls reconnect only before they send. If such a call was sent,
-// its error says that it may or may not have been done, and the next call reconnects.
+// the call. It then repeats the call once, if a repetition is harmless: get, multi_get, check,
+// num_keys, list_keys. Other calls reconnect only before they send. If such a call was sent, its
+// error says that it may or may not have been done, and the next call reconnects.
 //
 // The client is finished if no process listens there any more, or if another store does. It is
 // also finished if a set, which has no answer, may be lost, because no answer has come since.
@@ -106,8 +106,6 @@ class StoreClient {
                                              Duration timeout);
   // Adds to a decimal counter (missing = 0) and returns the sum.
   Result<std::int64_t> add(std::string_view key, std::int64_t delta);
-  // Waits until every key exists. A queue that is not empty counts as a key.
-  Result<void> wait(const std::vector<std::string>& keys, Duration timeout);
   // Returns true if every key exists now.
   Result<bool> check(const std::vector<std::string>& keys);
   // Returns true if the key existed.

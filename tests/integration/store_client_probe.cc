@@ -52,8 +52,6 @@ void all_servers(StoreClient& client) {
   show("add nothing", client.add("zero", 0));
   show("check", client.check({"k", "n"}));
   show("check missing", client.check({"k", "missing"}));
-  show("wait", client.wait({"k", "n", "k"}, 10s));
-  show("wait missing", client.wait({"k", "missing"}, 20ms));
   show("get missing", client.get("missing", 20ms));
   show("get after a wait that timed out", client.get("k", 10s));
   show("multi_get", client.multi_get({"n", "empty", "k"}, 10s));

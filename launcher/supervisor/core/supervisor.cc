@@ -4,6 +4,7 @@
 #include <csignal>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "base/counted.h"
 #include "base/earlier.h"
 #include "base/exit_codes.h"
@@ -109,8 +110,8 @@ void Supervisor::on(const Assignment& assignment) {
   if (assignment.failure) act(ReportRestart{*assignment.failure});
   assignment_->failure.reset();
   if (generation_ > Generation(0)) {
-    say(Say::Level::kInfo, "generation " + to_text(generation_) + ": starting " +
-                               counted(options_.slots, "worker") + " (" + assignment.reason + ")");
+    say(Say::Level::kInfo, concat("generation ", generation_, ": starting ",
+                                  counted(options_.slots, "worker"), " (", assignment.reason, ")"));
   }
   act(StartWorkers{assignment});
   // These workers were started after the request to save, so they must be asked, too.
@@ -381,9 +382,9 @@ void Supervisor::on(const UserSignal& signal) {
   if (!has_workers()) return finish_exit();
   const bool known = signal.way == UserSignal::Way::kManager;
   say(Say::Level::kInfo,
-      signal_name(signal.signal) + (known ? ": also sent to " : ": passing it on to ") +
-          counted(alive_, "worker") + (alive_ == 1 ? ", which has " : ", which have ") +
-          to_text(options_.grace) + " to end");
+      concat(signal_name(signal.signal), known ? ": also sent to " : ": passing it on to ",
+             counted(alive_, "worker"), alive_ == 1 ? ", which has " : ", which have ",
+             options_.grace, " to end"));
   begin_stop(signal.signal, known ? Known::kYes : Known::kNo);
   act(SendStatus{});
 }
@@ -428,11 +429,11 @@ void Supervisor::on(const Tick&) {
   if (!killed_) {
     const std::string who =
         alive_ > 0 ? counted(alive_, "worker") : "processes that workers started";
-    say(Say::Level::kWarning, who + " did not end within " + to_text(options_.grace) + ": SIGKILL");
+    say(Say::Level::kWarning, concat(who, " did not end within ", options_.grace, ": SIGKILL"));
     return kill();
   }
-  const std::string reason = "processes of generation " + to_text(generation_) +
-                             " cannot be killed (in an uninterruptible system call?)";
+  const std::string reason = concat("processes of generation ", generation_,
+                                    " cannot be killed (in an uninterruptible system call?)");
   say(Say::Level::kError, reason);
   act(SendLeave{Leave{0, reason}});
   if (!verdict_) verdict_ = own_verdict(reason);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace ddprun {
 
 AgentLink::AgentLink(AgentLinkOptions options, Rng rng, TimePoint now)
@@ -177,8 +179,8 @@ void AgentLink::pause() {
 void AgentLink::try_failed(Try how) {
   if (is_another_program(how)) return not_a_service(last_trouble_);
   if (is_host_without_service(how)) {
-    return give_up(service() + " is gone: it has not answered for " + to_text(now_ - confirmed_) +
-                       ", and connections are refused" + where_it_ran(),
+    return give_up(concat(service(), " is gone: it has not answered for ", now_ - confirmed_,
+                          ", and connections are refused", where_it_ran()),
                    ExitCode::kServiceLost);
   }
   if (how == Try::kRefused && options_.must_answer && !has_spoken_) {
@@ -238,7 +240,8 @@ void AgentLink::check_patience() {
     return;
   }
   if (now_ < confirmed_ + welcome_->agent_patience) return;
-  const std::string reason = service() + " has not answered for " + to_text(now_ - confirmed_) + what_it_said();
+  const std::string reason =
+      concat(service(), " has not answered for ", now_ - confirmed_, what_it_said());
   welcome_.reset();
   join_until_ = std::max(now_, confirmed_ + options_.join_timeout);
   if (state_ == State::kUp) {
@@ -256,12 +259,11 @@ void AgentLink::give_up_at_deadline() {
   const std::string tail =
       " (--rdzv-conf=join_timeout): " + last_trouble_ + what_it_said() + where_it_ran();
   if (instance_.empty()) {
-    return give_up("no rendezvous service answered at " + options_.service + " within " +
-                       to_text(options_.join_timeout) + tail,
+    return give_up(concat("no rendezvous service answered at ", options_.service, " within ",
+                          options_.join_timeout, tail),
                    ExitCode::kJoinTimeout);
   }
-  give_up(service() + " has not answered for " +
-              to_text(now_ - confirmed_) + tail,
+  give_up(concat(service(), " has not answered for ", now_ - confirmed_, tail),
           ExitCode::kServiceLost);
 }
 

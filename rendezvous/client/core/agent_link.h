@@ -64,9 +64,8 @@ struct ServiceLost {
 struct ServiceRefused {
   std::string reason;
 };
-using LinkAction =
-    std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, LinkTransmit, LinkDeliver,
-                 LinkPortRefuses, ServiceLost, ServiceRefused>;
+using LinkAction = std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, LinkTransmit,
+                                LinkDeliver, LinkPortRefuses, ServiceLost, ServiceRefused>;
 using LinkActions = std::vector<LinkAction>;
 
 // How a try to connect failed or a connection ended.

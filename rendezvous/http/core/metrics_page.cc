@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/seconds.h"
 #include "base/utf8.h"
 #include "base/version.h"
@@ -39,7 +40,7 @@ std::string label_value(std::string_view text) {
 }
 
 std::string label(std::string_view name, std::string_view value) {
-  return "{" + std::string(name) + "=\"" + label_value(value) + "\"}";
+  return concat("{", name, "=\"", label_value(value), "\"}");
 }
 
 // Page: builds the text line by line.
@@ -51,8 +52,8 @@ class Page {
 
   void family(std::string_view name, Kind kind, std::string_view help) {
     name_ = name;
-    text_ += "# HELP " + name_ + " " + std::string(help) + "\n# TYPE " + name_ + " " +
-             std::string(enum_name(kKindWords, kind)) + "\n";
+    text_ += concat("# HELP ", name_, " ", help, "\n# TYPE ", name_, " ",
+                    enum_name(kKindWords, kind), "\n");
   }
   void sample(std::string_view labels, std::string_view value, std::string_view suffix = "") {
     text_ += name_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "base/exit_codes.h"
 #include "rendezvous/membership/core/membership.h"
 
@@ -171,9 +172,8 @@ void Membership::blame(const WorkerEnd& first) {
   const bool is_hung = first.kind == EndKind::kHung && hangs_on_one_node();
   if (!is_of_process(first) && !is_hung) return;
   if (failures_.blame(first.host) != spec_.node_failures) return;
-  note("the workers of " + first.host + " were the first to fail in " +
-           std::to_string(spec_.node_failures) +
-           " generations (--node-failures): other nodes are preferred from now on");
+  note(concat("the workers of ", first.host, " were the first to fail in ", spec_.node_failures,
+              " generations (--node-failures): other nodes are preferred from now on"));
 }
 
 // Returns the text to append to failures of the host. Empty while it has fewer than
@@ -181,8 +181,7 @@ void Membership::blame(const WorkerEnd& first) {
 std::string Membership::blame_of(const std::string& host) const {
   const int count = failures_.of(host);
   if (count < spec_.node_failures) return "";
-  return "; the workers of " + host + " were the first to fail in " + std::to_string(count) +
-         " generations";
+  return concat("; the workers of ", host, " were the first to fail in ", count, " generations");
 }
 
 Verdict Membership::verdict_of_failure() const {

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "base/earlier.h"
 
 namespace ddprun {
@@ -16,9 +17,8 @@ bool may_use(std::optional<UserId> owner, std::optional<UserId> user) {
 }
 
 Error not_his(const std::string& job, UserId owner, UserId user) {
-  return invalid_argument("job '" + job + "' belongs to user " + to_text(owner) +
-                          ", but according to munge this node's agent runs as user " +
-                          to_text(user));
+  return invalid_argument(concat("job '", job, "' belongs to user ", owner,
+                                 ", but according to munge this node's agent runs as user ", user));
 }
 
 std::string ended_and_forgotten(const std::string& job) {
@@ -42,8 +42,7 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
   if (!past.service_id.empty()) options_.service_id = past.service_id;
   jobs_begun_ = past.jobs_begun;
   for (const auto& [id, kept] : past.jobs) {
-    Job job{kept.instance, kept.former_instance,
-            Membership(kept.state, {.lease = options_.times.lease}, now)};
+    Job job{kept.instance, kept.former_instance, Membership(kept.state, options_.times.lease, now)};
     job.owner = kept.owner;
     job.recorded = job.mark();
     job.end_number = kept.end_number;
@@ -118,12 +117,12 @@ void JobTable::hello(const Origin& origin, const Hello& hello) {
   MembershipOutput joined = membership.joined(seen, origin.local, now_);
   record(**job);
   out_.sends.push_back({origin.connection,
-                       Welcome{.instance = (*job)->instance,
-                               .heartbeat_interval = options_.times.heartbeat(),
-                               .agent_patience = options_.times.patience(),
-                               .embedded = options_.embedded,
-                               .host = options_.host},
-                       (*job)->first_change});
+                        Welcome{.instance = (*job)->instance,
+                                .heartbeat_interval = options_.times.heartbeat(),
+                                .agent_patience = options_.times.patience(),
+                                .embedded = options_.embedded,
+                                .host = options_.host},
+                        (*job)->first_change});
   forward(hello.job.id, std::move(joined));
   see_nodes(hello.job.id);
 }
@@ -147,8 +146,8 @@ void JobTable::request(const Origin& origin, const UserRequest& request) {
   }
   Job& job = found->second;
   if (!is_agents && !may_use(job.owner, origin.user)) {
-    return refuse("job '" + id + "' belongs to user " + to_text(*job.owner) +
-                  ", but according to munge you are user " + to_text(*origin.user));
+    return refuse(concat("job '", id, "' belongs to user ", *job.owner,
+                         ", but according to munge you are user ", *origin.user));
   }
   if (is_told_by_nodes(request.what)) {
     if (is_agents) return refuse("an agent cannot ask for output");
@@ -281,12 +280,12 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserI
 Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<UserId> user) {
   const std::string& id = hello.job.id;
   if (!may_use(options_.owner, user)) return not_his(id, *options_.owner, *user);
-  Membership membership(hello.job, {.lease = options_.times.lease}, now_);
+  Membership membership(hello.job, options_.times.lease, now_);
   if (std::optional<std::string> why_not = membership.refusal(hello)) {
     return invalid_argument(std::move(*why_not));
   }
   std::string instance = hello.instance;
-  if (instance.empty()) instance = options_.service_id + "-" + std::to_string(++jobs_begun_);
+  if (instance.empty()) instance = concat(options_.service_id, "-", ++jobs_begun_);
   if (has_past(hello)) {
     if (can_recall(hello.instance)) recalled_.insert(hello.instance);
     membership.expect_past(now_ + options_.times.lease);
@@ -352,8 +351,8 @@ void JobTable::notice_time() {
   if (!awake_) return;
   const Duration gap = now_ - *std::exchange(awake_, now_);
   if (gap <= options_.times.patience() / 2) return;
-  out_.log.push_back("this service did not run for " + to_text(gap) +
-                    ": no node counts as lost because of this");
+  out_.log.push_back(
+      concat("this service did not run for ", gap, ": no node counts as lost because of this"));
   for (auto& [id, job] : jobs_) job.membership.was_held_up(gap, now_);
 }
 
@@ -430,17 +429,18 @@ void JobTable::record(Job& job) {
   const auto mark = job.mark();
   if (job.recorded == mark) return;
   const bool is_first = !job.recorded;
-  if (is_first) out_.changes.push_back({++changes_, ServiceBegun{options_.service_id, jobs_begun_}});
+  if (is_first)
+    out_.changes.push_back({++changes_, ServiceBegun{options_.service_id, jobs_begun_}});
   job.recorded = mark;
   job.last_change = ++changes_;
   if (is_first) job.first_change = changes_;
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (over && job.end_number == 0) job.end_number = ++jobs_ended_;
   out_.changes.push_back({changes_, JobChanged{{.instance = job.instance,
-                                               .former_instance = job.former_instance,
-                                               .end_number = job.end_number,
-                                               .owner = job.owner,
-                                               .state = job.membership.state(now_)}}});
+                                                .former_instance = job.former_instance,
+                                                .end_number = job.end_number,
+                                                .owner = job.owner,
+                                                .state = job.membership.state(now_)}}});
 }
 
 void JobTable::forward(const std::string& job_id, MembershipOutput&& from) {

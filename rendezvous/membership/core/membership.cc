@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/counted.h"
 #include "base/earlier.h"
 #include "base/exit_codes.h"
@@ -29,25 +30,25 @@ std::string replacements(const std::vector<NodeCandidate>& nodes,
     if (nodes[i].failures == 0 || !rank || *rank < 0) continue;
     if (static_cast<std::size_t>(*rank) >= order.size()) continue;
     if (std::ranges::find(order, i) != order.end()) continue;
-    told.push_back(nodes[order[static_cast<std::size_t>(*rank)]].host + " replaces " +
-                   nodes[i].host + ", whose workers were the first to fail in " +
-                   std::to_string(nodes[i].failures) + " generations");
+    told.push_back(concat(nodes[order[static_cast<std::size_t>(*rank)]].host, " replaces ",
+                          nodes[i].host, ", whose workers were the first to fail in ",
+                          nodes[i].failures, " generations"));
   }
   return told.empty() ? "" : "; " + list_of(told);
 }
 
 }  // namespace
 
-Membership::Membership(JobSpec spec, MembershipOptions options, TimePoint now)
+Membership::Membership(JobSpec spec, Duration lease, TimePoint now)
     : spec_(std::move(spec)),
-      options_(options),
+      lease_(lease),
       budget_(spec_.max_restarts, spec_.restart_rules),
       forming_since_(now),
       known_since_(now) {}
 
-Membership::Membership(const JobState& state, MembershipOptions options, TimePoint now)
+Membership::Membership(const JobState& state, Duration lease, TimePoint now)
     : spec_(state.spec),
-      options_(options),
+      lease_(lease),
       phase_(state.phase == JobPhase::kEnded ? JobPhase::kEnded : JobPhase::kForming),
       generation_(state.generation),
       budget_(spec_.max_restarts, spec_.restart_rules),
@@ -62,7 +63,7 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
       verdict_(state.verdict) {
   budget_.restore(state.restarts_used, state.restart_ages, state.strikes, now);
   if (phase_ == JobPhase::kEnded) return;
-  recall_until_ = now + options_.lease;
+  recall_until_ = now + lease_;
   was_forming_ = recall_broken_ = state.phase == JobPhase::kForming && generation_ >= Generation(0);
   for (const Place& place : state.places) {
     members_[place.node.agent_id] = {
@@ -192,7 +193,7 @@ void Membership::find_first_lease() {
   first_lease_.reset();
   for (const auto& [id, member] : members_) {
     if (!has_lease(member)) continue;
-    keep_earlier(first_lease_, member.last_heard + options_.lease);
+    keep_earlier(first_lease_, member.last_heard + lease_);
   }
 }
 
@@ -203,7 +204,7 @@ bool Membership::is_consistent() const {
     if (one != member.counted) return false;
     add(sum, one);
     if (phase_ == JobPhase::kEnded || !has_lease(member)) continue;
-    if (!first_lease_ || member.last_heard + options_.lease < *first_lease_) return false;
+    if (!first_lease_ || member.last_heard + lease_ < *first_lease_) return false;
   }
   return sum == tally_;
 }
@@ -216,33 +217,31 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
     return named() + " was started with " + with + ": give every node the same";
   };
   if (theirs.nodes != spec_.nodes) {
-    return differs("--nnodes=" + to_text(spec_.nodes) + ", not --nnodes=" + to_text(theirs.nodes));
+    return differs(concat("--nnodes=", spec_.nodes, ", not --nnodes=", theirs.nodes));
   }
   if (theirs.max_restarts != spec_.max_restarts) {
-    return differs("--max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
-                   std::to_string(theirs.max_restarts));
+    return differs(concat("--max-restarts=", spec_.max_restarts, ", not ", theirs.max_restarts));
   }
   if (theirs.restart_rules != spec_.restart_rules) {
     return differs("another --restart-window, --no-restart-on or --restart-on-progress");
   }
   if (theirs.on_join != spec_.on_join) return differs("another --on-join");
   if (theirs.node_failures != spec_.node_failures) {
-    return differs("--node-failures=" + std::to_string(spec_.node_failures) + ", not " +
-                   std::to_string(theirs.node_failures));
+    return differs(concat("--node-failures=", spec_.node_failures, ", not ", theirs.node_failures));
   }
   if (!is_possible(hello.status.generation)) {
-    return "no service has ever begun generation " + ddprun::to_text(hello.status.generation);
+    return concat("no service has ever begun generation ", hello.status.generation);
   }
   const std::optional<int> wanted = hello.node.node_rank;
   if (!wanted) return std::nullopt;
   if (*wanted < 0 || *wanted >= spec_.nodes.max) {
-    return "--node-rank: invalid value '" + std::to_string(*wanted) + "' (expected 0" +
-           (spec_.nodes.max > 1 ? " to " + std::to_string(spec_.nodes.max - 1) : "") + ")";
+    return concat("--node-rank: invalid value '", *wanted, "' (expected 0",
+                  spec_.nodes.max > 1 ? " to " + std::to_string(spec_.nodes.max - 1) : "", ")");
   }
   for (const auto& [id, member] : members_) {
     if (id != hello.node.agent_id && member.connected && member.node.node_rank == wanted) {
-      return "node rank " + std::to_string(*wanted) + " is taken by " + member.node.host +
-             ": give each node its own --node-rank";
+      return concat("node rank ", *wanted, " is taken by ", member.node.host,
+                    ": give each node its own --node-rank");
     }
   }
   return std::nullopt;
@@ -261,18 +260,17 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   member.last_heard = now;
   if (is_new) member.checkpoints_seen = checkpoints_;
   recount(member);
-  if (has_lease(member)) keep_earlier(first_lease_, now + options_.lease);
+  if (has_lease(member)) keep_earlier(first_lease_, now + lease_);
   std::erase(missing_, hello.node.host);
   if (is_new && phase_ != JobPhase::kEnded) {
-    note(hello.node.host + " joined " + named() + " with " + std::to_string(hello.node.slots) +
-             " slots (" + presence() + ")");
+    note(concat(hello.node.host, " joined ", named(), " with ", hello.node.slots, " slots (",
+                presence(), ")"));
   }
   if (recall_until_) recall(member, hello);
   if (!is_new && !was_awaited) note_cut_off(member, hello, last_heard);
   take_status(hello.node.agent_id, hello.status);
-  const bool told = std::ranges::any_of(out_.tells, [&](const ToAgent& tell) {
-    return tell.agent_id == hello.node.agent_id;
-  });
+  const bool told = std::ranges::any_of(
+      out_.tells, [&](const ToAgent& tell) { return tell.agent_id == hello.node.agent_id; });
   if (!told) tell(*members_.find(hello.node.agent_id));
   return std::exchange(out_, {});
 }
@@ -388,9 +386,9 @@ MembershipOutput Membership::tick(TimePoint now) {
   for (auto it = members_.begin(); it != members_.end();) {
     const auto current = it++;
     const Member& member = current->second;
-    if (member.local || now < member.last_heard + options_.lease) continue;
+    if (member.local || now < member.last_heard + lease_) continue;
     if (member.awaited && recall_until_) continue;  // settle_recall() judges its absence
-    lose(current, NodeLoss::kLeaseExpired, std::string(kSilentFor) + to_text(options_.lease));
+    lose(current, NodeLoss::kLeaseExpired, std::string(kSilentFor) + to_text(lease_));
     ++out_.lease_losses;
   }
   find_first_lease();
@@ -429,20 +427,6 @@ bool Membership::is_available(const Member& member) const {
   return member.connected && !runs_workers(member) && member.status.leaving == 0;
 }
 
-// Returns whether a running generation with room is stopped so that the member can join.
-bool Membership::may_join_now(const Member& member) const {
-  switch (spec_.on_join) {
-    case OnJoin::kNow: return true;
-    case OnJoin::kCheckpoint: return checkpoints_ > member.checkpoints_seen;
-    case OnJoin::kRestart: break;
-  }
-  return false;
-}
-
-bool Membership::is_last_candidate(const Member& member) const {
-  return failures_.of(member.node.host) >= spec_.node_failures;
-}
-
 std::vector<Membership::Members::iterator> Membership::candidates() {
   std::vector<Members::iterator> found;
   for (auto it = members_.begin(); it != members_.end(); ++it) {
@@ -451,11 +435,13 @@ std::vector<Membership::Members::iterator> Membership::candidates() {
   return found;
 }
 
+// Returns whether a running generation with room is stopped so that a member can join.
 bool Membership::someone_may_join_now() const {
-  if (tally_.available == 0) return false;
+  if (tally_.available == 0 || spec_.on_join == OnJoin::kRestart) return false;
   return std::ranges::any_of(members_, [this](const auto& entry) {
     const Member& member = entry.second;
-    return !member.assignment && is_available(member) && may_join_now(member);
+    if (member.assignment || !is_available(member)) return false;
+    return spec_.on_join == OnJoin::kNow || checkpoints_ > member.checkpoints_seen;
   });
 }
 
@@ -480,7 +466,7 @@ void Membership::lose(Members::iterator it, NodeLoss loss, std::string how) {
   }
   WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how), .loss = loss};
   // The longest time between two heartbeats (LeaseTimes::longest_heartbeat).
-  if (loss == NodeLoss::kLeaseExpired) end.unseen = options_.lease / 4;
+  if (loss == NodeLoss::kLeaseExpired) end.unseen = lease_ / 4;
   missing_.push_back(member.node.host);
   // The node was alive when it was last heard. Its loss affected other nodes only after that.
   add_lost_node(member, std::move(end), member.last_heard);
@@ -511,8 +497,8 @@ void Membership::advance_running() {
     end(std::move(verdict));
   } else if (tally_.finished == 0 && tally_.assigned < static_cast<std::size_t>(spec_.nodes.max) &&
              someone_may_join_now()) {
-    begin_forming(
-        spec_.on_join == OnJoin::kCheckpoint ? "a node joined at a checkpoint" : "a node joined");
+    begin_forming(spec_.on_join == OnJoin::kCheckpoint ? "a node joined at a checkpoint"
+                                                       : "a node joined");
   }
 }
 
@@ -537,8 +523,8 @@ void Membership::advance() {
     if (now_ >= forming_since_ + spec_.join_timeout) {
       end({.cause = VerdictCause::kTooFewNodes,
            .exit_code = to_int(ExitCode::kJoinTimeout),
-           .headline = "not enough nodes within " + to_text(spec_.join_timeout) +
-                       " (--rdzv-conf=join_timeout): " + presence()});
+           .headline = concat("not enough nodes within ", spec_.join_timeout,
+                              " (--rdzv-conf=join_timeout): ", presence())});
     }
     return;
   }
@@ -556,11 +542,12 @@ void Membership::form() {
   std::vector<NodeCandidate> nodes;
   for (const auto& it : here) {
     const Member& member = it->second;
+    const int failures = failures_.of(member.node.host);
     nodes.push_back({.host = member.node.host,
                      .agent_id = it->first,
                      .wanted_rank = member.node.node_rank,
                      .previous_rank = member.node_rank,
-                     .failures = is_last_candidate(member) ? failures_.of(member.node.host) : 0});
+                     .failures = failures < spec_.node_failures ? 0 : failures});
   }
   const std::vector<std::size_t> order = order_nodes(nodes, spec_.nodes.max);
   reason_ += replacements(nodes, order);
@@ -596,7 +583,7 @@ void Membership::form() {
                         .restart_count = budget_.used(),
                         .restarts_left = budget_.left(now_),
                         .reason = reason_,
-                        .lease = options_.lease};
+                        .lease = lease_};
   int first_rank = 0;
   for (std::size_t rank = 0; rank < order.size(); ++rank) {
     const Members::iterator it = here[order[rank]];
@@ -613,9 +600,8 @@ void Membership::form() {
     if (!member.second.assignment) tell(member);
   }
   ++out_.generations_formed;
-  note(named() + ": generation " + ddprun::to_text(generation_) + " with " +
-           std::to_string(world_size) + " workers on " + counted(order.size(), "node") + " (" +
-           reason_ + ")");
+  note(concat(named(), ": generation ", generation_, " with ", world_size, " workers on ",
+              counted(order.size(), "node"), " (", reason_, ")"));
 }
 
 void Membership::end(Verdict verdict) {

@@ -90,10 +90,6 @@
 
 namespace ddprun {
 
-struct MembershipOptions {
-  Duration lease = kDefaultLease;  // a member is lost after this time without a message
-};
-
 // JobEvent: one of the latest events of a job, with the text of the service's log.
 struct JobEvent {
   TimePoint when;
@@ -109,8 +105,8 @@ struct FailedGeneration {
 struct MembershipOutput {
   std::vector<ToAgent> tells;     // directives
   std::vector<ToAgent> pass_ons;  // ForwardSignals
-  std::optional<Answer> answer;  // of request()
-  std::vector<std::string> log;  // one line each, for the service's log
+  std::optional<Answer> answer;   // of request()
+  std::vector<std::string> log;   // one line each, for the service's log
   // Counts for the metrics.
   int generations_formed = 0;
   int restarts = 0;
@@ -157,9 +153,10 @@ class Membership {
   // Minimum time between two restarts that use no budget because the service did not run.
   static constexpr Duration kFreeAgain = std::chrono::minutes(10);
 
-  Membership(JobSpec spec, MembershipOptions options, TimePoint now);
+  // lease: a member is lost after this time without a message.
+  Membership(JobSpec spec, Duration lease, TimePoint now);
   // Continues a job of an earlier run of the service. Its nodes have a lease from now to come.
-  Membership(const JobState& state, MembershipOptions options, TimePoint now);
+  Membership(const JobState& state, Duration lease, TimePoint now);
 
   // Returns why an agent with this Hello may not join, and what would be right. nullopt: it
   // may.
@@ -259,8 +256,6 @@ class Membership {
   bool is_elastic() const { return spec_.nodes.min != spec_.nodes.max; }
   bool runs_workers(const Member& member) const;
   bool is_available(const Member& member) const;
-  bool may_join_now(const Member& member) const;
-  bool is_last_candidate(const Member& member) const;
   std::vector<Members::iterator> candidates();
   bool someone_may_join_now() const;
 
@@ -313,7 +308,7 @@ class Membership {
   std::string why_it_waits(const Member& member) const;
 
   JobSpec spec_;
-  MembershipOptions options_;
+  Duration lease_;
   TimePoint now_;         // of the event that is being handled
   MembershipOutput out_;  // what it has led to so far
   Members members_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "base/earlier.h"
 #include "rendezvous/protocol/core/list_of_names.h"
 
@@ -72,8 +73,8 @@ void OutputInquiries::say_dropped(Inquiry& inquiry) {
   if (inquiry.dropped == 0) return;
   const std::uint64_t dropped = std::exchange(inquiry.dropped, 0);
   say(inquiry,
-      {.text = "about " + std::to_string(dropped) +
-               " bytes of output are missing here: they came faster than they were read"});
+      {.text = concat("about ", dropped,
+                      " bytes of output are missing here: they came faster than they were read")});
 }
 
 void OutputInquiries::give_turns(Inquiries::value_type& entry) {
@@ -82,7 +83,8 @@ void OutputInquiries::give_turns(Inquiries::value_type& entry) {
     const std::string agent_id = std::move(inquiry.ready.front());
     inquiry.ready.pop_front();
     await(inquiry, inquiry.sources.at(agent_id), State::kTurn);
-    out_.tells.push_back({agent_id, TellOutput{.what = TellOutput::What::kNext, .inquiry = number}});
+    out_.tells.push_back(
+        {agent_id, TellOutput{.what = TellOutput::What::kNext, .inquiry = number}});
   }
 }
 
@@ -100,9 +102,8 @@ void OutputInquiries::look_for_late(Inquiry& inquiry) {
     }
   }
   if (late.empty()) return;
-  say(inquiry,
-      {.text = "no answer within " + to_text(kAgentPatience) + " from " + list_of(late) + ": " +
-               told_by(inquiry.request) + " is missing"});
+  say(inquiry, {.text = concat("no answer within ", kAgentPatience, " from ", list_of(late), ": ",
+                               told_by(inquiry.request), " is missing")});
 }
 
 // Sends kEnd to the agents that may still have output.
@@ -279,9 +280,8 @@ InquiryOutput OutputInquiries::lose(const std::string& agent_id, State state, Ti
     std::erase(inquiry.ready, agent_id);
     enter(inquiry, source, state);
     if (is_news) {
-      say(inquiry,
-          {.text = "the connection with " + source.host +
-                   " is lost: the output of its workers is missing until it reconnects"});
+      say(inquiry, {.text = "the connection with " + source.host +
+                            " is lost: the output of its workers is missing until it reconnects"});
     }
     at = go_on(at);
   }

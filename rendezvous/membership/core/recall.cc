@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "rendezvous/membership/core/membership.h"
 
 namespace ddprun {
@@ -108,8 +109,8 @@ bool Membership::settle_recall() {
 // name is known, it returns one end for the lowest missing node rank.
 std::vector<WorkerEnd> Membership::give_up_awaited(const std::set<NodeRank>& here) {
   WorkerEnd end{.kind = EndKind::kNodeLost,
-                .message = "it did not come back to the restarted rendezvous service within " +
-                           to_text(options_.lease)};
+                .message = concat(
+                    "it did not come back to the restarted rendezvous service within ", lease_)};
   std::vector<WorkerEnd> lost;
   for (auto it = members_.begin(); it != members_.end();) {
     const auto current = it++;
@@ -139,9 +140,8 @@ void Membership::take_over() {
     member.checkpoints_seen = checkpoints_;
     if (member.assignment) reason_ = member.assignment->reason;
   }
-  note(named() + ": took over generation " + ddprun::to_text(generation_) + ", " +
-           budget_.in_words(now_) + " restarts used" +
-           (remembers_ ? "" : "; its history before that is lost"));
+  note(concat(named(), ": took over generation ", generation_, ", ", budget_.in_words(now_),
+              " restarts used", remembers_ ? "" : "; its history before that is lost"));
   // Agents report a hang only once, perhaps during the outage.
   if (!snapshots().empty()) end_hang();
 }

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/counted.h"
 #include "base/exit_codes.h"
 #include "base/signal_names.h"
@@ -32,8 +33,8 @@ MembershipOutput Membership::request(const UserRequest& request, TimePoint now) 
 // Begins to stop the job. A second request may still remove the workers' grace period.
 void Membership::stop_for(const UserRequest& request) {
   *out_.answer = {.number = request.number,
-                 .done = true,
-                 .text = named() + " is being stopped on " + counted(members_.size(), "node")};
+                  .done = true,
+                  .text = named() + " is being stopped on " + counted(members_.size(), "node")};
   const bool hurries = request.at_once && !at_once_;
   at_once_ = at_once_ || request.at_once;
   if (!ending_) {
@@ -61,14 +62,15 @@ void Membership::restart_for(const UserRequest& request) {
         "on "
         "their way back: ask again in a moment";
   } else if (phase_ == JobPhase::kForming) {
-    answer.text = generation_ < Generation(0)
-                      ? "no generation runs yet: " + presence()
-                      : "generation " + ddprun::to_text(generation_) +
-                            " has ended already, and the next one is being formed: " + presence();
+    answer.text =
+        generation_ < Generation(0)
+            ? "no generation runs yet: " + presence()
+            : concat("generation ", generation_,
+                     " has ended already, and the next one is being formed: ", presence());
   } else {
     answer.done = true;
-    answer.text = "generation " + ddprun::to_text(generation_) + " ends and is formed again on " +
-                  counted(tally_.assigned, "node") + "; this uses no restart";
+    answer.text = concat("generation ", generation_, " ends and is formed again on ",
+                         counted(tally_.assigned, "node"), "; this uses no restart");
     begin_forming("restart asked for by " + request.by);
     note(named() + ": " + reason_);
     advance();
@@ -130,8 +132,7 @@ std::string Membership::no_such_rank(Rank rank) const {
   for (const auto& [id, member] : members_) {
     if (member.assignment) world_size = member.assignment->world_size;
   }
-  return "there is no rank " + ddprun::to_text(rank) + ": ranks are 0 to " +
-         std::to_string(world_size - 1);
+  return concat("there is no rank ", rank, ": ranks are 0 to ", world_size - 1);
 }
 
 }  // namespace ddprun

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/host_port.h"
 #include "rendezvous/membership/core/membership.h"
 #include "rendezvous/protocol/core/list_of_names.h"
@@ -79,8 +80,9 @@ void Membership::tell(const Members::value_type& member) {
 }
 
 std::string Membership::words_of_pause() const {
-  return "the workers fail within seconds of each start: the next one comes after a pause of " +
-         ddprun::to_text(pause_);
+  return concat(
+      "the workers fail within seconds of each start: the next one comes after a pause of ",
+      pause_);
 }
 
 std::string Membership::presence() const {
@@ -91,8 +93,8 @@ std::string Membership::presence() const {
   }
   const std::string names = list_of(hosts);
   const std::string gone = missing();
-  return std::to_string(connected_count()) + " of " + to_text(spec_.nodes) + " nodes here" +
-         (names.empty() ? "" : ": " + names) + (gone.empty() ? "" : "; missing: " + gone);
+  return concat(connected_count(), " of ", spec_.nodes, " nodes here",
+                names.empty() ? "" : ": " + names, gone.empty() ? "" : "; missing: " + gone);
 }
 
 // Returns the hosts that were in the newest generation and are gone. If no node was lost and all
@@ -119,7 +121,7 @@ std::string Membership::missing() const {
   if (asked.empty()) return "";
   std::vector<std::string> ranks;
   for (int rank = 0; rank < spec_.nodes.max && ranks.size() <= kNamesShown; ++rank) {
-    if (!asked.contains(rank)) ranks.push_back("node rank " + std::to_string(rank));
+    if (!asked.contains(rank)) ranks.push_back(concat("node rank ", rank));
   }
   return list_of(ranks);
 }
@@ -134,8 +136,8 @@ std::string Membership::why_it_waits(const Member& member) const {
       return "this node joins with the next generation (--on-join=restart)";
     }
   }
-  return "every place of --nnodes=" + to_text(spec_.nodes) + " is taken; this node is a spare" +
-         blame_of(member.node.host);
+  return concat("every place of --nnodes=", spec_.nodes, " is taken; this node is a spare",
+                blame_of(member.node.host));
 }
 
 }  // namespace ddprun

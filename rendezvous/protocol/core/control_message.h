@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/concat.h"
 #include "base/enum_names.h"
 #include "base/host_port.h"
 #include "base/ids.h"
@@ -55,7 +56,7 @@ static_assert(std::int64_t{kMaxNodes} * kMaxSlots <= std::numeric_limits<int>::m
 // follows "it ". Empty: it may be shown.
 inline std::string why_no_name(std::string_view text) {
   if (text.size() > kMaxNameBytes) {
-    return "is longer than " + std::to_string(kMaxNameBytes) + " bytes";
+    return concat("is longer than ", kMaxNameBytes, " bytes");
   }
   return std::ranges::any_of(text, is_control) ? "has a control character" : "";
 }
@@ -69,7 +70,7 @@ struct NodeRange {
 // Returns the range in the notation of --nnodes.
 inline std::string to_text(NodeRange nodes) {
   if (nodes.min == nodes.max) return std::to_string(nodes.min);
-  return std::to_string(nodes.min) + ":" + std::to_string(nodes.max);
+  return concat(nodes.min, ":", nodes.max);
 }
 
 enum class AgentPhase {
@@ -268,10 +269,9 @@ inline std::optional<Directive> directive_of(const ServiceMessage& message) {
 // Returns why an agent of another protocol is refused.
 inline std::string other_protocol(int theirs, const std::string& version) {
   const std::string ddprun = version.empty() ? "" : " (ddprun " + version + ")";
-  return "this service speaks control protocol " + std::to_string(kControlProtocol) +
-         ", this agent" + ddprun + " speaks " +
-         (theirs == kUnknownProtocol ? "another one" : std::to_string(theirs)) +
-         ": use the same ddprun on all nodes";
+  return concat("this service speaks control protocol ", kControlProtocol, ", this agent", ddprun,
+                " speaks ", theirs == kUnknownProtocol ? "another one" : std::to_string(theirs),
+                ": use the same ddprun on all nodes");
 }
 
 }  // namespace ddprun

@@ -76,23 +76,21 @@ constexpr std::array kTextHints = std::to_array<TextHint>({
     // Python
     {"ModuleNotFoundError: No module named",
      "this Python lacks the module: is it the right virtual environment? ddprun takes the "
-             "python of PATH, or PYTHON_EXEC"},
+     "python of PATH, or PYTHON_EXEC"},
     {"SyntaxError: ", "the script does not fit this version of Python"},
     // Memory
     {"is killed by signal: Killed",
      "a process of the DataLoader was killed, mostly for want of memory: fewer workers, a "
-             "smaller prefetch_factor; dmesg, or the cgroup's memory.events"},
+     "smaller prefetch_factor; dmesg, or the cgroup's memory.events"},
     {"Bus error",  // also of a process of the DataLoader
      "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host"},
     {"CUDA out of memory",
      "the GPU's memory is full: a smaller batch, or look for other processes on it with "
-             "nvidia-smi"},
+     "nvidia-smi"},
     {"CUDA error: out of memory",
      "the GPU's memory is full: look for other processes on it with nvidia-smi"},
-    {"std::bad_alloc",
-     "no memory was left for it: see ulimit -v and the cgroup's limit"},
-    {"unable to mmap",
-     "/dev/shm may be too small: docker run --shm-size=8g, or --ipc=host"},
+    {"std::bad_alloc", "no memory was left for it: see ulimit -v and the cgroup's limit"},
+    {"unable to mmap", "/dev/shm may be too small: docker run --shm-size=8g, or --ipc=host"},
     {"No space left on device",
      "a disk or /dev/shm is full: df -h, and where checkpoints and TMPDIR lead"},
     // CUDA and NCCL
@@ -110,7 +108,7 @@ constexpr std::array kTextHints = std::to_array<TextHint>({
      "an index is out of range on the GPU, mostly a label: CUDA_LAUNCH_BLOCKING=1 shows where"},
     {"CUDA error: an illegal memory access",
      "a kernel has accessed memory that is not its own: CUDA_LAUNCH_BLOCKING=1 shows which "
-             "call, compute-sanitizer which kernel"},
+     "call, compute-sanitizer which kernel"},
     {"uncorrectable ECC error",
      "the GPU's memory is broken: nvidia-smi -q; take the node out of service"},
     // NCCL also calls this an invalid usage.
@@ -126,12 +124,12 @@ constexpr std::array kTextHints = std::to_array<TextHint>({
     {"invalid usage (run with NCCL_DEBUG", kNcclUsage},
     {"Watchdog caught collective operation timeout",
      "a rank did not come to a collective: the ranks must call the same ones in the same "
-             "order; look for the one that waits elsewhere"},
+     "order; look for the one that waits elsewhere"},
     // Rendezvous
     // "build" in older versions, "built" in newer ones.
     {"use_libuv was requested but PyTorch was buil",
      "this PyTorch has no libuv: set USE_LIBUV=0 in the environment, and give "
-             "--worker-store=rank0"},
+     "--worker-store=rank0"},
     {"EADDRINUSE", kPortTaken},
     {"Address already in use", kPortTaken},
     {"Too many open files", "the limit of open files is too low: ulimit -n"},
@@ -141,18 +139,17 @@ constexpr std::array kTextHints = std::to_array<TextHint>({
     {"the ranks disagree: ", kOtherCalls},
     {"another iterator is not yet exhausted",
      "LibTorch's data loader does not begin again after a loop over it was left with "
-             "break: make a new loader in each epoch"},
+     "break: make a new loader in each epoch"},
     // Loading
     {": cannot open shared object file",
      "the library % is not found: ldd shows what a program or module lacks, LD_LIBRARY_PATH "
-         "says where to look"},
+     "says where to look"},
     {"error while loading shared libraries",
      "a library of the program is not found: ldd shows which, LD_LIBRARY_PATH says where"},
-    {"GLIBCXX_",
-     "the program was built with a newer compiler than this host's libstdc++"},
+    {"GLIBCXX_", "the program was built with a newer compiler than this host's libstdc++"},
     {"ImportError: ",
      "a module does not fit this Python or its libraries: try the import by itself with the "
-         "same python"},
+     "same python"},
 });
 
 constexpr std::array kHints = std::to_array<Hint>({

@@ -413,10 +413,12 @@ TEST(ControlCodec, TheHandshakeIsWhatWasMeant) {
   const auto challenge =
       decode<ServiceHandshakeMessage>(body(encode(ServiceHandshakeMessage(Challenge{"n"}))));
   EXPECT_EQ(std::get<Challenge>(challenge.value()).nonce, "n");
-  const auto proven = decode<ServiceHandshakeMessage>(body(encode(ServiceHandshakeMessage(Proven{"p"}))));
+  const auto proven =
+      decode<ServiceHandshakeMessage>(body(encode(ServiceHandshakeMessage(Proven{"p"}))));
   EXPECT_EQ(std::get<Proven>(proven.value()).proof, "p");
   // The service refuses with the same message at any time.
-  const auto refused = decode<ServiceHandshakeMessage>(body(encode(ServiceMessage(Refused{"why"}))));
+  const auto refused =
+      decode<ServiceHandshakeMessage>(body(encode(ServiceMessage(Refused{"why"}))));
   EXPECT_EQ(std::get<Refused>(refused.value()).reason, "why");
 }
 
@@ -429,7 +431,8 @@ TEST(ControlCodec, TheHandshakeByMungeIsWhatWasMeant) {
   EXPECT_EQ(std::get<Challenge>(challenge.value()).user, UserId(4'294'967'295));
   const auto open = decode<ServiceHandshakeMessage>(body(encode(ServiceHandshakeMessage(Open()))));
   EXPECT_TRUE(std::holds_alternative<Open>(open.value()));
-  const auto silence = decode<ServiceHandshakeMessage>(body(encode(ServiceMessage(Silence{"why"}))));
+  const auto silence =
+      decode<ServiceHandshakeMessage>(body(encode(ServiceMessage(Silence{"why"}))));
   EXPECT_EQ(std::get<Silence>(silence.value()).reason, "why");
   EXPECT_FALSE(decode<ServiceHandshakeMessage>(R"({"type":"challenge","nonce":"n","user":-1})"));
   EXPECT_FALSE(decode<AgentHandshakeMessage>(

@@ -498,9 +498,9 @@ TEST(StoreClient, AWaitThatTimesOutNamesTheKeyAndLeavesTheClientUsable) {
       MatchesRegex("get 'epoch'" + at + ": the key is not there \\(waited [0-9]+ ms of 20 ms\\)"));
 
   ASSERT_TRUE(client->set("a", "1"));
-  const Result<void> all = client->wait({"a", "b", "c"}, 20ms);
+  const auto all = client->multi_get({"a", "b", "c"}, 20ms);
   ASSERT_FALSE(all);
-  EXPECT_THAT(all.error().message(), HasSubstr("wait for 'a' and 2 more" + at + ": not all keys"));
+  EXPECT_THAT(all.error().message(), HasSubstr("multi_get 'a' and 2 more" + at + ": not all keys"));
 
   EXPECT_FALSE(client->multi_get({"a", "b"}, 1ms));
   EXPECT_EQ(*client->add("n", 1), 1);
@@ -524,12 +524,14 @@ TEST(StoreClient, AnAnswerThatCrossesTheCancellingCounts) {
     read_bytes(socket, 1 + 8 + 8 + 2);  // WAIT, answered only after it is cancelled
     read_bytes(socket, 1);              // CANCEL_WAIT
     write_bytes(socket, "\x00\x01"sv);
+    read_bytes(socket, request_of("k"));  // GET
+    write_bytes(socket, string_reply("v"));
     read_bytes(socket, 1);  // GETNUMKEYS
     write_bytes(socket, "\x07\0\0\0\0\0\0\0"sv);
     read_to_the_end(socket);
   });
   const ClientPtr client = client_of(server.port());
-  EXPECT_TRUE(client->wait({"k"}, 10ms));
+  EXPECT_EQ(*client->get("k", 10ms), "v");
   EXPECT_EQ(*client->num_keys(), 7);
 }
 
@@ -599,7 +601,7 @@ struct Nonsense {
 
 TEST(StoreClient, NonsenseFinishesTheClient) {
   const std::vector<Nonsense> cases{
-      {"wait", "\x05", [](StoreClient& c) { return c.wait({"k"}, 10s).has_value(); }},
+      {"wait", "\x05", [](StoreClient& c) { return c.get("k", 10s).has_value(); }},
       {"length", "\0"s + std::string(8, '\x7F'),
        [](StoreClient& c) { return c.get("k", 10s).has_value(); }},
   };

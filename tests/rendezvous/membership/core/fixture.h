@@ -28,9 +28,7 @@ class MembershipFixture : public testing::Test {
     spec.last_call = std::chrono::seconds(30);
     start(spec);
   }
-  void start(const JobSpec& spec) {
-    job_.emplace(spec, MembershipOptions{.lease = std::chrono::seconds(5)}, now_);
-  }
+  void start(const JobSpec& spec) { job_.emplace(spec, std::chrono::seconds(5), now_); }
 
   Hello hello(const std::string& host, int slots = 1) {
     Hello hello = hello_of(job_->spec().id, "id-" + host);

@@ -5,11 +5,10 @@
 namespace ddprun {
 namespace {
 
+using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using What = TellOutput::What;
-using std::chrono::seconds;
 
 constexpr AgentConnectionId kReader{100};
 
@@ -72,7 +71,7 @@ class OutputInquiriesTest : public testing::Test {
   std::string read_;
   std::vector<std::string> news_;
   Answer last_answer_;
-  InquiryOutput::Said last_word_;
+  InquiryOutput::Send last_word_;
   bool is_over_ = false;
 };
 
