@@ -1,4 +1,5 @@
-// concat(): makes a text of parts: texts and whole numbers. Pure; any thread.
+// concat(): makes a text of parts: texts, whole numbers, and all that to_text() takes, such as ids
+// and durations. Pure; any thread.
 #pragma once
 
 #include <concepts>
@@ -6,9 +7,12 @@
 #include <string_view>
 #include <type_traits>
 
+#include "base/clock.h"
+#include "base/ids.h"
+
 namespace ddprun {
 
-// concat("rank ", 3, " of ", size) is "rank 3 of 8".
+// concat("rank ", Rank(3), " of ", size) is "rank 3 of 8".
 template <class... Parts>
 std::string concat(const Parts&... parts) {
   std::string text;
@@ -17,6 +21,8 @@ std::string concat(const Parts&... parts) {
     static_assert(!std::same_as<Part, char> && !std::same_as<Part, bool>, "would become a number");
     if constexpr (std::integral<Part>) {
       text += std::to_string(part);
+    } else if constexpr (requires { to_text(part); }) {
+      text += to_text(part);
     } else {
       text += std::string_view(part);
     }

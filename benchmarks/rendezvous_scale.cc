@@ -168,7 +168,7 @@ class Agents {
   void take(std::size_t agent, std::string_view bytes) {
     frames_[agent].append(bytes);
     while (const std::optional<std::string_view> frame = need(frames_[agent].next())) {
-      const ServiceMessage message = need(decode_service_message(*frame));
+      const ServiceMessage message = need(decode<ServiceMessage>(*frame));
       if (const auto* welcome = std::get_if<Welcome>(&message)) {
         ++welcomed_;
         interval_ = welcome->heartbeat_interval;

@@ -10,15 +10,16 @@
 #include <memory>
 #include <optional>
 
+#include "base/concat.h"
 #include "base/descriptor_limit.h"
 #include "base/fail.h"
 #include "base/process_tree.h"
 #include "base/signal_names.h"
 #include "launcher/agent/generation_store.h"
+#include "launcher/agent/job_report.h"
 #include "launcher/agent/node_workers.h"
 #include "launcher/agent/output_drain.h"
 #include "launcher/agent/rendezvous_handler.h"
-#include "launcher/agent/report_file.h"
 #include "launcher/agent/terminal.h"
 #include "launcher/control/server.h"
 #include "launcher/guard/control_place.h"
@@ -34,7 +35,6 @@
 #include "launcher/process/give_back_code.h"
 #include "launcher/process/signal_source.h"
 #include "launcher/supervisor/core/supervisor.h"
-#include "launcher/supervisor/core/verdict_report.h"
 #include "rendezvous/client/service_link.h"
 #include "rendezvous/net/tcp_address.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
@@ -56,13 +56,12 @@ std::optional<rlimit> open_many_descriptors(int workers) {
 // Describes a directive of the service, for --verbose.
 std::string describe(const Wait& wait) { return "ordered to wait: " + wait.reason; }
 std::string describe(const Assignment& assignment) {
-  return "ordered to run generation " + to_text(assignment.generation) + " as node " +
-         to_text(assignment.node_rank) + " of " + std::to_string(assignment.node_count) +
-         ", from rank " + to_text(assignment.first_rank) + " of " +
-         std::to_string(assignment.world_size);
+  return concat("ordered to run generation ", assignment.generation, " as node ",
+                assignment.node_rank, " of ", assignment.node_count, ", from rank ",
+                assignment.first_rank, " of ", assignment.world_size);
 }
 std::string describe(const Stop& stop) {
-  return "ordered to stop generation " + to_text(stop.generation) + ": " + stop.reason;
+  return concat("ordered to stop generation ", stop.generation, ": ", stop.reason);
 }
 std::string describe(const End& end) {
   return "ordered to end: " +
@@ -115,7 +114,7 @@ class Agent {
                   {.status = [this] { return status_facts(); },
                    .resized = [this](ScreenSize size) { workers_.resize_terminals(size); },
                    .typed = [this](std::string_view bytes) { workers_.type(bytes); }}),
-        report_file_(config.options.report_file, config.options.rdzv_id, host_name()) {
+        report_(log_, files_, config.options) {
     if (config.options.quiet) log_.set_level(LogLevel::kWarning);
     if (config.options.verbose) log_.set_level(LogLevel::kDebug);
   }
@@ -125,12 +124,12 @@ class Agent {
       work();
     } catch (const std::exception& error) {
       // The keeper ends the processes that run below this one.
-      trouble(std::string("internal error: ") + error.what());
+      report_.trouble(std::string("internal error: ") + error.what());
       exit_code_ = to_int(ExitCode::kInternal);
       output_drain_.hurry();
     }
     over_ = true;
-    write_last_report();
+    report_.end(exit_code_, is_first_node());
     store_.close();
     rendezvous_.close();
     let_go_of_workers();
@@ -144,7 +143,7 @@ class Agent {
  private:
   void work() {
     if (const Result<void> watched = watch_signals(); !watched) {
-      return trouble(watched.error().message());
+      return report_.trouble(watched.error().message());
     }
     watch_guards();
     if (!config_.options.quiet) terminal_.show_status();
@@ -154,7 +153,7 @@ class Agent {
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (!config_.binding.told.empty()) log_.info(config_.binding.told);
     if (const Result<void> ready = meet(); !ready) {
-      trouble(ready.error().message());
+      report_.trouble(ready.error().message());
       exit_code_ = to_int(rendezvous_.exit_code());
       return;
     }
@@ -221,19 +220,14 @@ class Agent {
   }
 
   void act(const StartWorkers& start) {
-    node_rank_ = start.assignment.node_rank;
-    generation_ = start.assignment.generation;
-    world_size_ = start.assignment.world_size;
-    restarts_left_ = start.assignment.restarts_left.value_or(
-        std::max(0, config_.options.max_restarts - start.assignment.restart_count));
-    json_.set_place(node_rank_, generation_);
+    json_.set_place(start.assignment.node_rank, start.assignment.generation);
     store_.serve(start.assignment);
     let_go_of_workers();
     files_.set_lease(start.assignment.lease);
     generation_since_ = BootClock::now();
     workers_.start(start.assignment, rendezvous_.link().instance(), *control_);
     steps_ = {};
-    hang_monitor_.begin(generation_, static_cast<std::size_t>(config_.slots));
+    hang_monitor_.begin(start.assignment.generation, static_cast<std::size_t>(config_.slots));
     terminal_.update_status();
     if (workers_.has_open(Rank(0))) terminal_.read_typing();
     control_->generation_began();
@@ -269,7 +263,7 @@ class Agent {
     last_word_ = leave.leave;
     // Only processes that survived SIGKILL are still there.
     for (const std::string& one : describe_descendants()) {
-      log_.error("  " + to_text(config_.kill_timeout) + " after SIGKILL " + one);
+      log_.error(concat("  ", config_.kill_timeout, " after SIGKILL ", one));
       last_word_->reason += "; " + one;
     }
   }
@@ -277,24 +271,19 @@ class Agent {
     switch (say.level) {
       case Say::Level::kInfo: return log_.info(say.text);
       case Say::Level::kWarning: return log_.warning(say.text);
-      case Say::Level::kError: return trouble(say.text);
+      case Say::Level::kError: return report_.trouble(say.text);
     }
   }
-  void act(const ReportRestart& restart) {
-    for (const std::string& line : restart_report(restart.failed)) log_.error(line);
-    if (!writes_report()) return;
-    report_file_.add_failure(restart.failed);
-    write_report([report = report_file_] { return report.write_running(); });
-  }
+  void act(const ReportRestart& restart) { report_.restart(restart.failed, is_first_node()); }
   void act(const Exit& exit) {
     exit_code_ = exit.code;
-    verdict_ = exit.verdict;
     for (const std::string& line : interrupts_.summary()) log_.info(line);
-    if (exit.verdict) report(*exit.verdict);
+    if (exit.verdict) report_.verdict(*exit.verdict, is_first_node());
     control_->ended(exit.code, exit.verdict ? exit.verdict->headline : "");
-    // No worker failed: a user ended the job, on this node or on another one.
-    const bool was_asked = exit.verdict && !exit.verdict->success && exit.verdict->ends.empty();
-    if (was_asked) output_drain_.hurry();
+    // The job was stopped, or never had enough nodes.
+    const bool none_failed =
+        exit.verdict && !exit.verdict->success && exit.verdict->cause != VerdictCause::kFailure;
+    if (none_failed) output_drain_.hurry();
     let_go_of_workers();
     store_.close();
     rendezvous_.leave(last_word_, [this] { io_.stop(); });
@@ -312,39 +301,9 @@ class Agent {
     perform(supervisor_.step(TreeEmpty{}, BootClock::now()));
   }
 
-  void report(const Verdict& verdict) {
-    if (verdict.success) {
-      if (verdict.restarts_used > 0) {
-        log_.info("job '" + config_.options.rdzv_id + "' succeeded after " + restarts_of(verdict));
-      }
-      return;
-    }
-    const std::vector<std::string> lines = failure_report(config_.options.rdzv_id, verdict);
-    // Print the full report on the first node and on the node that failed, where users look.
-    const bool here = !verdict.ends.empty() && verdict.ends.front().host == host_name();
-    const bool in_full = here || node_rank_ == NodeRank(0);
-    if (!in_full && !verdict.ends.empty())
-      return log_.error(lines.front() + ": " + verdict.headline);
-    for (const std::string& line : lines) log_.error(line);
-  }
-
-  // Logs an error. Its text is also the report's headline if the service gives no verdict.
-  void trouble(const std::string& text) {
-    last_trouble_ = text;
-    log_.error(text);
-  }
-
-  bool is_rank_0_lost() const {
-    if (!verdict_) return false;
-    return std::ranges::any_of(verdict_->ends, [](const WorkerEnd& end) {
-      return end.kind == EndKind::kNodeLost && end.node_rank == NodeRank(0) && !end.host.empty();
-    });
-  }
-
-  // With several nodes that share a file system, node rank 0 writes the file: it learns of every
-  // failure.
-  bool writes_report() const {
-    const std::optional<Assignment> assignment = supervisor_.assignment();
+  // Returns whether this is node rank 0, or may become it. It learns of every failure.
+  bool is_first_node() const {
+    const std::optional<Assignment>& assignment = supervisor_.assignment();
     return !assignment || assignment->node_rank == NodeRank(0);
   }
 
@@ -353,34 +312,10 @@ class Agent {
     for (const std::string& text : console_.losses()) log_.warning(text);
     if (exit_code_ == 0) {
       exit_code_ = to_int(ExitCode::kFiles);
-      lost_output_ = "output of workers was lost: stdout or stderr did not accept it";
-      write_last_report();
+      report_.lost_output();
+      report_.end(exit_code_, is_first_node());
     }
     output_drain_.flush();
-  }
-
-  void write_report(std::function<Result<void>()> write) {
-    if (report_file_.path().empty()) return;
-    const std::string doing = "--report-file: write " + report_file_.path();
-    const Result<void> written = files_.run_or_keep(doing, std::move(write));
-    if (!written) log_.warning(written.error().message());
-  }
-
-  void write_last_report() {
-    files_.forget_lease();
-    std::string headline = last_trouble_;
-    if (verdict_) {
-      headline = verdict_->headline;
-    } else if (exit_code_ > exit_code_of_signal(0)) {
-      headline = "ddprun received " + signal_name(exit_code_ - exit_code_of_signal(0));
-    }
-    if (!lost_output_.empty()) headline = lost_output_;
-    const JobOutcome outcome{.exit_code = exit_code_, .headline = headline, .verdict = verdict_};
-    write_report([report = report_file_, outcome, is_ours = writes_report(),
-                  rank_0_is_lost = is_rank_0_lost()]() -> Result<void> {
-      if (!is_ours && report.is_anothers(rank_0_is_lost)) return {};
-      return report.end(outcome);
-    });
   }
 
   void arm_timer() {
@@ -420,10 +355,10 @@ class Agent {
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .ask_service =
                 [this](const UserRequest& asked) {
-                  return !over_ && rendezvous_.link().ask(asked);
+                  return !over_ && rendezvous_.link().send_now(asked);
                 },
             .stop_here = [this](bool at_once) { stop_here(at_once); },
-            .tell_service = [this](const OutputPage& page) { rendezvous_.link().tell(page); }},
+            .tell_service = [this](const OutputPage& page) { rendezvous_.link().send_now(page); }},
         config_.slots);
   }
 
@@ -443,7 +378,7 @@ class Agent {
     if (!config_.rendezvous.is_local()) {
       view.meets = to_text(config_.rendezvous.meeting_point);
     }
-    const std::optional<Assignment> assignment = supervisor_.assignment();
+    const std::optional<Assignment>& assignment = supervisor_.assignment();
     if (assignment && assignment->generation == status.generation) view.assignment = assignment;
     view.workers = workers_.views();
     return view;
@@ -461,11 +396,12 @@ class Agent {
         supervisor_.assignment() ? supervisor_.assignment()->first_rank.value : 0;
     std::vector<int> ranks;
     for (const std::size_t worker : workers) ranks.push_back(first_rank + static_cast<int>(worker));
-    log_.warning("--hang-timeout: " + std::string(ranks.size() == 1 ? "rank " : "ranks ") +
-                 rank_ranges(ranks) + (ranks.size() == 1 ? " has" : " have") +
-                 " reported no step for " + to_text(config_.options.hang_timeout) +
-                 " and cannot be watched: call report_progress() in each step (in Python see "
-                 "docs/how-to/hangs.md)");
+    log_.warning(
+        concat("--hang-timeout: ", ranks.size() == 1 ? "rank " : "ranks ", rank_ranges(ranks),
+               ranks.size() == 1 ? " has" : " have", " reported no step for ",
+               config_.options.hang_timeout,
+               " and cannot be watched: call report_progress() in each step (in Python see "
+               "docs/how-to/hangs.md)"));
   }
 
   // --- signals and guards ------------------------------------------------------------------------
@@ -537,18 +473,21 @@ class Agent {
   }
 
   StatusFacts status_facts() {
-    StatusFacts facts;
-    facts.job = config_.options.rdzv_id;
-    facts.meets_others = config_.options.nodes.max > 1;
-    facts.generation = generation_;
-    facts.slots = config_.slots;
-    facts.world_size = world_size_;
-    facts.restarts_left = restarts_left_.value_or(config_.options.max_restarts);
-    facts.elapsed = BootClock::now() - started_;
-    facts.alive = workers_.count_open();
     steps_.see(workers_.highest_step(), BootClock::now());
-    facts.step = steps_.step();
-    facts.steps_per_second = steps_.rate();
+    StatusFacts facts{.job = config_.options.rdzv_id,
+                      .meets_others = config_.options.nodes.max > 1,
+                      .alive = workers_.count_open(),
+                      .slots = config_.slots,
+                      .restarts_left = config_.options.max_restarts,
+                      .elapsed = BootClock::now() - started_,
+                      .step = steps_.step(),
+                      .steps_per_second = steps_.rate()};
+    if (const std::optional<Assignment>& assignment = supervisor_.assignment()) {
+      facts.generation = assignment->generation;
+      facts.world_size = assignment->world_size;
+      facts.restarts_left = assignment->restarts_left.value_or(
+          std::max(0, config_.options.max_restarts - assignment->restart_count));
+    }
     return facts;
   }
 
@@ -581,15 +520,8 @@ class Agent {
   StepRate steps_;
   AgentTerminal terminal_;
   std::optional<TimePoint> generation_since_;
-  NodeRank node_rank_{0};
-  Generation generation_{-1};
-  int world_size_ = 0;
-  std::optional<int> restarts_left_;
   std::optional<Leave> last_word_;
-  ReportFile report_file_;
-  std::optional<Verdict> verdict_;
-  std::string last_trouble_;
-  std::string lost_output_;  // the report's headline if output was lost
+  JobReport report_;
   int exit_code_ = to_int(ExitCode::kInternal);
 };
 

@@ -11,6 +11,7 @@
 #include <string>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/process_tree.h"
 #include "base/signal_names.h"
 #include "launcher/agent/agent.h"
@@ -58,16 +59,35 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
   for (WorkerPlan& one : plan_workers(plan, assignment)) {
     workers_.push_back(std::make_shared<Worker>(std::move(one)));
   }
+  const WorkerConsole looks{
+      .coloured = config_.look.coloured,
+      .has_prefix = assignment.world_size > 1,
+      .tee_pattern = config_.tee_pattern,
+      .screen = size_of_terminal(STDOUT_FILENO),
+      .json = config_.options.log_format == LogFormat::kJson ? &parts_.json : nullptr};
+  const WorkerServices services{parts_.io,
+                                parts_.console,
+                                config_.options,
+                                config_.command.executable,
+                                parts_.descriptor_limit,
+                                config_.cgroup,
+                                parts_.interrupts,
+                                parts_.logs,
+                                looks,
+                                control};
+  const auto when_ended = [this](std::shared_ptr<Worker> one) { ended(std::move(one)); };
   const Result<void> made = make_directories();
   for (const auto& worker : workers_) {
-    const Result<void> started = made ? start(*worker, assignment, control) : made;
-    if (started) continue;
-    WorkerEnd end;
-    end.local_rank = worker->local_rank();
-    end.kind = EndKind::kNotStarted;
-    end.code = started.error().sys_errno;
-    end.message = started.error().message();
-    not_started_.push_back(std::move(end));
+    const Result<void> started = made ? worker->start(services, when_ended) : made;
+    if (started) {
+      parts_.log.debug(concat("rank ", worker->rank(), " (local rank ", worker->local_rank(),
+                              ") runs as pid ", worker->pid()));
+      continue;
+    }
+    not_started_.push_back({.kind = EndKind::kNotStarted,
+                            .code = started.error().sys_errno,
+                            .local_rank = worker->local_rank(),
+                            .message = started.error().message()});
   }
   oom_kills_before_ = oom_kills_of_machine();
   if (not_started_.empty()) return;
@@ -79,8 +99,8 @@ void NodeWorkers::start(const Assignment& assignment, const std::string& instanc
 std::string NodeWorkers::attempt_directory(const Assignment& assignment) {
   if (config_.log_root.empty()) return "";
   const int attempt = assignment.restart_count;
-  const std::string path = config_.log_root + "/attempt_" + std::to_string(attempt);
-  return attempts_.insert(attempt).second ? path : path + ".g" + to_text(assignment.generation);
+  const std::string path = concat(config_.log_root, "/attempt_", attempt);
+  return attempts_.insert(attempt).second ? path : concat(path, ".g", assignment.generation);
 }
 
 // Creates the log directories. A disk that does not answer does not keep workers from starting,
@@ -103,26 +123,6 @@ Result<T> NodeWorkers::with_files(const std::string& doing, std::function<Result
   return config_.scratch_directory.empty() ? parts_.files.run(doing, std::move(body)) : body();
 }
 
-Result<void> NodeWorkers::start(Worker& worker, const Assignment& assignment,
-                                ControlServer& control) {
-  const WorkerConsole looks{
-      .coloured = config_.look.coloured,
-      .has_prefix = assignment.world_size > 1,
-      .tee_pattern = config_.tee_pattern,
-      .screen = size_of_terminal(STDOUT_FILENO),
-      .json = config_.options.log_format == LogFormat::kJson ? &parts_.json : nullptr};
-  const Result<void> started = worker.start(
-      {parts_.io, parts_.console, config_.options, config_.command.executable,
-       parts_.descriptor_limit, config_.cgroup, parts_.interrupts, parts_.logs, looks, control},
-      [this](std::shared_ptr<Worker> one) { ended(std::move(one)); });
-  if (started) {
-    parts_.log.debug("rank " + to_text(worker.rank()) + " (local rank " +
-                     to_text(worker.local_rank()) + ") runs as pid " +
-                     std::to_string(worker.pid()));
-  }
-  return started;
-}
-
 void NodeWorkers::let_go() {
   save_flights();
   workers_.clear();
@@ -134,8 +134,8 @@ void NodeWorkers::signal_tree(int signal) {
   told_signal_ = signal;
   told_.clear();
   signal_descendants(signal, told_);
-  parts_.log.debug("sent " + signal_name(signal) + " to " + std::to_string(told_.size()) +
-                   " processes of the job");
+  parts_.log.debug(
+      concat("sent ", signal_name(signal), " to ", told_.size(), " processes of the job"));
 }
 
 void NodeWorkers::kill_tree() {

@@ -106,7 +106,6 @@ class NodeWorkers {
   std::vector<RankFlight> flights(std::optional<Rank> rank) const;
 
  private:
-  Result<void> start(Worker& worker, const Assignment& assignment, ControlServer& control);
   void ended(std::shared_ptr<Worker> worker);
   std::string attempt_directory(const Assignment& assignment);
   Result<void> make_directories();

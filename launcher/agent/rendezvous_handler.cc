@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/random_id.h"
 #include "base/version.h"
 #include "launcher/agent/agent.h"
@@ -88,7 +89,7 @@ Result<void> RendezvousHandler::meet_dynamic() {
 void RendezvousHandler::listen_again(const HostPort& port, const std::string& address,
                                      Duration refused_for) {
   if (!may_listen_) return;
-  const std::string again = to_text(port) + " refuses connections; trying again";
+  const std::string again = concat(port, " refuses connections; trying again");
   if (refused_for < kMayBeRestarted) return log_.debug(again);
   Result<Listener> listener = listen_tcp(port);
   const bool is_taken = !listener && listener.error().sys_errno == EADDRINUSE;
@@ -99,11 +100,12 @@ void RendezvousHandler::listen_again(const HostPort& port, const std::string& ad
     met = embed(std::move(*listener), address);
     if (met) return start();
   } else if (is_taken) {
-    met = Error{.kind = ErrorKind::kConnection,
-                .doing = "--rdzv-endpoint",
-                .cause = to_text(config_.rendezvous.meeting_point) +
-                         " is taken by a program that is not a rendezvous service (it does not "
-                         "accept connections here): choose another port"};
+    met = Error{
+        .kind = ErrorKind::kConnection,
+        .doing = "--rdzv-endpoint",
+        .cause = concat(config_.rendezvous.meeting_point,
+                        " is taken by a program that is not a rendezvous service (it does not "
+                        "accept connections here): choose another port")};
   } else {
     met = std::move(listener).error().within("--rdzv-endpoint");
   }
@@ -139,11 +141,10 @@ Result<void> RendezvousHandler::meet_static() {
 
 // listener: where other nodes connect; nullopt for a job of this node alone.
 Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::string address) {
-  ServiceOptions options;
-  options.times = config_.options.times;
-  options.embedded = true;
-  options.host = host_name();
-  options.service_id = random_hex(8);
+  ServiceOptions options{.times = config_.options.times,
+                         .embedded = true,
+                         .host = host_name(),
+                         .service_id = random_hex(8)};
   if (config_.munge.munge) options.owner = config_.munge.munge->user();
   UniqueFd socket;
   TlsContextPtr tls;
@@ -163,7 +164,7 @@ Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::str
     socket = std::move(listener->socket);
   }
   own_address_ = std::move(address);
-  server_ = std::make_unique<RendezvousServer>(io_, log_, std::move(options), std::move(socket));
+  server_ = RendezvousServer::make(io_, log_, std::move(options), std::move(socket));
   server_->set_keys(config_.keys);
   if (config_.munge.munge) server_->set_munge(config_.munge.munge);
   server_->set_tls(std::move(tls));
@@ -174,16 +175,16 @@ Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::str
 // own_port: the port of this host that is taken. address: where other nodes reach this host.
 void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::string& address) {
   const Rendezvous& plan = config_.rendezvous;
-  RemoteLinkOptions options;
-  options.address = plan.meeting_point;
-  options.link.service = to_text(plan.meeting_point);
-  options.link.join_timeout = plan.join_timeout;
-  options.link.must_answer = may_listen_ = own_port.has_value();
-  options.key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret());
-  options.munge = config_.munge.munge;
-  options.demands_proof = config_.options.require_auth;
-  options.tls = config_.tls;
-  options.tls_files = config_.tls_files;
+  may_listen_ = own_port.has_value();
+  RemoteLinkOptions options{.address = plan.meeting_point,
+                            .link = {.service = to_text(plan.meeting_point),
+                                     .join_timeout = plan.join_timeout,
+                                     .must_answer = may_listen_},
+                            .key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret()),
+                            .munge = config_.munge.munge,
+                            .demands_proof = config_.options.require_auth,
+                            .tls = config_.tls,
+                            .tls_files = config_.tls_files};
   if (own_port) {
     options.port_refuses = [this, port = *own_port, address](Duration so_far) {
       listen_again(port, address, so_far);
@@ -199,31 +200,29 @@ void RendezvousHandler::start() {
 
 Hello RendezvousHandler::introduce(const std::string& local_address) const {
   const LaunchOptions& options = config_.options;
-  Hello hello;
-  hello.version = kVersion;
-  hello.job.id = options.rdzv_id;
-  hello.job.nodes = options.nodes;
-  hello.job.max_restarts = options.max_restarts;
-  hello.job.restart_rules = options.restart_rules;
-  hello.job.join_timeout = config_.rendezvous.join_timeout;
-  hello.job.last_call = config_.rendezvous.last_call;
-  hello.job.on_join = options.on_join;
-  hello.job.node_failures = options.node_failures;
-  hello.node.agent_id = agent_id_;
-  hello.node.host = host_name();
-  hello.node.slots = config_.slots;
-  hello.node.node_rank = options.node_rank;
-  hello.node.tells_output = true;
-  hello.node.tells_flight = true;
-  if (config_.rendezvous.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
+  const Rendezvous& plan = config_.rendezvous;
+  Hello hello{.version = kVersion,
+              .job = {.id = options.rdzv_id,
+                      .nodes = options.nodes,
+                      .max_restarts = options.max_restarts,
+                      .restart_rules = options.restart_rules,
+                      .join_timeout = plan.join_timeout,
+                      .last_call = plan.last_call,
+                      .on_join = options.on_join,
+                      .node_failures = options.node_failures},
+              .node = {.agent_id = agent_id_,
+                       .host = host_name(),
+                       .slots = config_.slots,
+                       .node_rank = options.node_rank,
+                       .address = !local_addr_.empty()    ? local_addr_
+                                  : local_address.empty() ? own_address_
+                                                          : local_address,
+                       .tells_output = true,
+                       .tells_flight = true}};
+  if (plan.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
     hello.node.node_rank = 0;  // as in torchrun
   }
-  hello.node.address = !local_addr_.empty()    ? local_addr_
-                       : local_address.empty() ? own_address_
-                                               : local_address;
-  if (!config_.rendezvous.is_local()) {
-    hello.node.other_addresses = addresses_of_this_node();
-  }
+  if (!plan.is_local()) hello.node.other_addresses = addresses_of_this_node();
   return hello;
 }
 

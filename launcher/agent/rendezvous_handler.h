@@ -79,8 +79,8 @@ class RendezvousHandler {
   const std::string agent_id_;
   ServiceLinkEvents events_;
   boost::asio::steady_timer drained_;
-  std::unique_ptr<RendezvousServer> server_;
-  std::unique_ptr<ServiceLink> link_;
+  std::shared_ptr<RendezvousServer> server_;
+  std::shared_ptr<ServiceLink> link_;
   std::string own_address_;  // this node's, in a Hello to an embedded service
   std::string local_addr_;   // --local-addr, numeric; empty: not given
   std::optional<std::uint16_t> shared_port_;

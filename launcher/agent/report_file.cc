@@ -28,8 +28,7 @@ const WorkerEnd* decisive(const JobOutcome& outcome) {
 const char* source_of(const JobOutcome& outcome) {
   if (outcome.exit_code == 0) return "job";
   if (const WorkerEnd* end = decisive(outcome)) {
-    const bool is_workers = end->kind == EndKind::kExited || end->kind == EndKind::kSignaled;
-    return is_workers ? "worker" : "ddprun";
+    return is_of_process(*end) ? "worker" : "ddprun";
   }
   return outcome.exit_code > exit_code_of_signal(0) ? "signal" : "ddprun";
 }
@@ -74,10 +73,10 @@ std::string ReportFile::text(const JobOutcome* outcome) const {
     json["exit_code_of"] = source_of(*outcome);
     json["kind"] = kind_of(*outcome);
     json["what"] = outcome->headline;
-    if (outcome->verdict) {
-      json["restarts_used"] = outcome->verdict->restarts_used;
-      json["max_restarts"] = outcome->verdict->max_restarts;
-      if (!outcome->verdict->ends.empty()) failed.push_back(*outcome->verdict);
+    if (const std::optional<Verdict>& verdict = outcome->verdict) {
+      json["restarts_used"] = verdict->restarts_used;
+      json["max_restarts"] = verdict->max_restarts;
+      if (!verdict->success && verdict->cause == VerdictCause::kFailure) failed.push_back(*verdict);
     }
   }
   Json& failures = json["failed_generations"] = Json::array();

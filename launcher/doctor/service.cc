@@ -155,7 +155,7 @@ Result<ServiceHandshakeMessage> next_message(Conversation& conversation, FrameRe
   while (true) {
     const auto frame = reader.next();
     if (!frame) return frame.error();
-    if (*frame) return decode_service_handshake(**frame);
+    if (*frame) return decode<ServiceHandshakeMessage>(**frame);
     const Result<std::string> more = conversation.receive(deadline);
     if (!more) return more.error();
     reader.append(*more);

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/utf8.h"
+
 namespace ddprun {
 namespace {
 
@@ -51,15 +53,6 @@ nlohmann::ordered_json beginning(const std::string& job, const std::string& host
 
 std::string line_of(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
-bool is_utf8(std::string_view bytes) {
-  try {
-    [[maybe_unused]] const std::string text = nlohmann::json(std::string(bytes)).dump();
-    return true;
-  } catch (const nlohmann::json::type_error&) {
-    return false;
-  }
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/concat.h"
 #include "base/openssl_loader.h"
 #include "base/read_all.h"
 #include "base/unique_fd.h"
@@ -37,7 +38,7 @@ Result<Secret> contents_of(const UniqueFd& file, const std::string& doing) {
   });
   if (failed != 0) return system_error(doing, failed);
   if (text.view().size() > kMaxFileBytes) {
-    return invalid_argument("the file has more than " + std::to_string(kMaxFileBytes) + " bytes")
+    return invalid_argument(concat("the file has more than ", kMaxFileBytes, " bytes"))
         .within(doing);
   }
   return text;
@@ -80,10 +81,11 @@ Result<FoundKeys> find_keys(const std::string& path) {
 
 std::string exposure_of(const HostPort& listening, const Keyring& keys, const FoundMunge& munge) {
   if (!keys.empty() || munge.munge || is_loopback_host(listening.host)) return "";
-  return "ANYONE who can reach " + to_text(listening) +
-         " can join jobs, read their addresses and end them: give every node and the service the "
-         "same --rdzv-key-file (munge is not used: " +
-         munge.why_not + ")";
+  return concat(
+      "ANYONE who can reach ", listening,
+      " can join jobs, read their addresses and end them: give every node and the service the "
+      "same --rdzv-key-file (munge is not used: ",
+      munge.why_not, ")");
 }
 
 }  // namespace ddprun

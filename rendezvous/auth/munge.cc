@@ -16,6 +16,17 @@
 #include "rendezvous/auth/core/slurm_conf.h"
 
 namespace ddprun {
+
+struct MungeFunctions {
+  void* (*create)() = nullptr;
+  void (*destroy)(void*) = nullptr;
+  int (*set)(void*, int option, ...) = nullptr;
+  const char* (*context_error)(void*) = nullptr;
+  const char* (*error)(int code) = nullptr;
+  int (*encode)(char** credential, void*, const void* payload, int size) = nullptr;
+  int (*decode)(const char* credential, void*, void** payload, int* size, uid_t*, gid_t*) = nullptr;
+};
+
 namespace {
 
 // Constants of munge.h. Their numbers are part of the library's ABI.
@@ -33,8 +44,6 @@ constexpr int kCredentialExpired = 15;
 constexpr int kCredentialRewound = 16;
 constexpr int kCredentialUnauthorized = 18;
 
-using Context = void*;
-
 // Returns true if munge itself failed. All other codes mean that the credential is wrong.
 bool is_munges_trouble(int code) {
   return code == kInternal || code == kOverflow || code == kNoMemory || code == kSocketError ||
@@ -51,53 +60,26 @@ std::string hint_of(int code) {
   }
 }
 
-}  // namespace
-
-struct Munge::Functions {
-  Context (*create)() = nullptr;
-  void (*destroy)(Context) = nullptr;
-  int (*set)(Context, int option, ...) = nullptr;
-  const char* (*context_error)(Context) = nullptr;
-  const char* (*error)(int code) = nullptr;
-  int (*encode)(char** credential, Context, const void* payload, int size) = nullptr;
-  int (*decode)(const char* credential, Context, void** payload, int* size, uid_t*,
-                gid_t*) = nullptr;
-};
-
-namespace {
-
 struct Freed {
   void operator()(void* memory) const { std::free(memory); }
 };
 
-}  // namespace
-
-// --- asking ------------------------------------------------------------------------------------
-
-MungeOutcome Munge::carry_out(const MungeTask& task) const {
-  if (const auto* wanted = std::get_if<MakeCredential>(&task)) return make(*wanted);
-  return read(std::get<ReadCredential>(task).credential);
-}
-
-namespace {
-
 // A context of libmunge, for the thread that made it only.
-template <class Functions>
-class ContextOf {
+class Context {
  public:
-  ContextOf(const Functions& functions, const MungeOptions& options)
+  Context(const MungeFunctions& functions, const MungeOptions& options)
       : functions_(functions), context_(functions.create()) {
     if (!context_) return;
     if (!options.socket.empty()) functions.set(context_, kOptionSocket, options.socket.c_str());
     functions.set(context_, kOptionTtl, static_cast<int>(options.lifetime.count()));
   }
-  ~ContextOf() {
+  ~Context() {
     if (context_) functions_.destroy(context_);
   }
-  ContextOf(const ContextOf&) = delete;
-  ContextOf& operator=(const ContextOf&) = delete;
+  Context(const Context&) = delete;
+  Context& operator=(const Context&) = delete;
 
-  Context get() const { return context_; }
+  void* get() const { return context_; }
 
   Error error(std::string doing, int code) const {
     const char* details = functions_.context_error(context_);
@@ -108,8 +90,8 @@ class ContextOf {
   }
 
  private:
-  const Functions& functions_;
-  Context context_;
+  const MungeFunctions& functions_;
+  void* context_;
 };
 
 Error no_memory() {
@@ -118,8 +100,15 @@ Error no_memory() {
 
 }  // namespace
 
+// --- asking ------------------------------------------------------------------------------------
+
+MungeOutcome Munge::carry_out(const MungeTask& task) const {
+  if (const auto* wanted = std::get_if<MakeCredential>(&task)) return make(*wanted);
+  return read(std::get<ReadCredential>(task).credential);
+}
+
 MungeOutcome Munge::make(const MakeCredential& task) const {
-  const ContextOf context(*functions_, options_);
+  const Context context(*functions_, options_);
   if (!context.get()) return no_memory();
   functions_->set(context.get(), kOptionUserRestriction, static_cast<uid_t>(task.reader.value));
   char* raw = nullptr;
@@ -141,7 +130,7 @@ MungeOutcome Munge::read(const std::string& credential) const {
   if (credential.empty() || credential.find('\0') != std::string::npos) {
     return Error{.kind = ErrorKind::kProtocol, .doing = doing, .cause = "not a credential"};
   }
-  const ContextOf context(*functions_, options_);
+  const Context context(*functions_, options_);
   if (!context.get()) return no_memory();
   void* raw = nullptr;
   int size = 0;
@@ -168,8 +157,8 @@ FoundMunge ask_munge(const MungeOptions& options) {
     const char* why = dlerror();
     return {nullptr, why ? why : "no " + options.library};
   }
-  const auto functions = std::make_shared<Munge::Functions>();
-  Munge::Functions& f = *functions;
+  const auto functions = std::make_shared<MungeFunctions>();
+  MungeFunctions& f = *functions;
   const bool complete = find_function(library, "munge_ctx_create", f.create) &&
                         find_function(library, "munge_ctx_destroy", f.destroy) &&
                         find_function(library, "munge_ctx_set", f.set) &&

@@ -32,6 +32,8 @@ struct MungeOptions {
   std::chrono::seconds lifetime{30};
 };
 
+struct MungeFunctions;  // of libmunge
+
 class Munge {
  public:
   Munge(const Munge&) = delete;
@@ -48,13 +50,12 @@ class Munge {
 
  private:
   friend struct FoundMunge ask_munge(const MungeOptions& options);
-  struct Functions;
-  Munge(std::shared_ptr<const Functions> functions, MungeOptions options)
+  Munge(std::shared_ptr<const MungeFunctions> functions, MungeOptions options)
       : functions_(std::move(functions)), options_(std::move(options)) {}
   MungeOutcome make(const MakeCredential& task) const;
   MungeOutcome read(const std::string& credential) const;
 
-  std::shared_ptr<const Functions> functions_;
+  std::shared_ptr<const MungeFunctions> functions_;
   MungeOptions options_;
   UserId user_;
 };

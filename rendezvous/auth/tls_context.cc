@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/openssl_loader.h"
 #include "base/unique_fd.h"
 
@@ -114,57 +115,42 @@ Result<FoundTls> TlsContext::for_service(const TlsFiles& files) {
                "authority of the nodes")
         .within("--rdzv-tls-ca");
   }
+  return make(files, Side::kService);
+}
+
+Result<FoundTls> TlsContext::for_agent(const TlsFiles& files) { return make(files, Side::kAgent); }
+
+Result<FoundTls> TlsContext::make(const TlsFiles& files, Side side) {
   const Result<ssl_ctx_st*> made = make_context();
   if (!made) return made.error();
   const std::shared_ptr<TlsContext> context(new TlsContext(*made));
-  Result<FoundTls> found = read(*context, files);
-  if (!found) return found;
-  if (!files.ca.empty()) {
-    openssl().SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT,
-                                 nullptr);
-    openssl().SSL_CTX_set_client_CA_list(context->get(),
-                                         openssl().SSL_load_client_CA_file(files.ca.c_str()));
-    openssl().ERR_clear_error();
-    context->demands_certificates_ = true;
-  }
-  found->context = context;
-  return found;
-}
-
-Result<FoundTls> TlsContext::for_agent(const TlsFiles& files) {
-  const Result<ssl_ctx_st*> made = make_context();
-  if (!made) return made.error();
-  const std::shared_ptr<TlsContext> context(new TlsContext(*made));
-  Result<FoundTls> found = read(*context, files);
-  if (!found) return found;
-  openssl().SSL_CTX_set_verify(context->get(), SSL_VERIFY_PEER, nullptr);
-  if (!files.has_authority()) {
-    openssl().SSL_CTX_set_default_verify_paths(context->get());
-    openssl().ERR_clear_error();
-  }
-  found->context = context;
-  return found;
-}
-
-Result<FoundTls> TlsContext::read(TlsContext& context, const TlsFiles& files) {
-  FoundTls found;
+  FoundTls found{.context = context, .remark = {}};
   if (files.cert.empty() != files.key.empty()) {
     const bool lacks_key = files.key.empty();
-    return invalid_argument(std::string("needs ") +
-                            (lacks_key ? "--rdzv-tls-key" : "--rdzv-tls-cert") +
-                            ", which was not given")
+    return invalid_argument(concat("needs ", lacks_key ? "--rdzv-tls-key" : "--rdzv-tls-cert",
+                                   ", which was not given"))
         .within(lacks_key ? "--rdzv-tls-cert" : "--rdzv-tls-key");
   }
   openssl().ERR_clear_error();
   if (!files.cert.empty()) {
-    if (const auto used = use_certificate(context.get(), files.cert); !used) return used.error();
-    Result<std::string> remark = use_key(context.get(), files);
+    if (const auto used = use_certificate(*made, files.cert); !used) return used.error();
+    Result<std::string> remark = use_key(*made, files);
     if (!remark) return std::move(remark).error();
     found.remark = std::move(*remark);
   }
   if (files.has_authority()) {
-    if (const auto used = use_authorities(context.get(), files.ca); !used) return used.error();
+    if (const auto used = use_authorities(*made, files.ca); !used) return used.error();
   }
+  if (side == Side::kAgent) {
+    openssl().SSL_CTX_set_verify(*made, SSL_VERIFY_PEER, nullptr);
+    if (!files.has_authority()) openssl().SSL_CTX_set_default_verify_paths(*made);
+  } else if (!files.ca.empty()) {
+    openssl().SSL_CTX_set_verify(*made, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nullptr);
+    openssl().SSL_CTX_set_client_CA_list(*made,
+                                         openssl().SSL_load_client_CA_file(files.ca.c_str()));
+    context->demands_certificates_ = true;
+  }
+  openssl().ERR_clear_error();
   return found;
 }
 

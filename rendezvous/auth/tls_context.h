@@ -62,7 +62,8 @@ class TlsContext {
 
  private:
   explicit TlsContext(ssl_ctx_st* context) : context_(context) {}
-  static Result<FoundTls> read(TlsContext& context, const TlsFiles& files);
+  enum class Side { kService, kAgent };
+  static Result<FoundTls> make(const TlsFiles& files, Side side);
 
   ssl_ctx_st* context_;
   bool demands_certificates_ = false;

@@ -4,7 +4,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -13,7 +12,7 @@
 #include "base/version.h"
 #include "rendezvous/auth/munge_desk.h"
 #include "rendezvous/net/blocking_socket.h"
-#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/net/tcp_acceptor.h"
 #include "rendezvous/protocol/control_codec.h"
 #include "rendezvous/transport/transport.h"
 
@@ -41,12 +40,7 @@ class Call {
         resolve(call_.address, deadline_.remaining());
     if (!addresses) return Error(addresses.error()).within(doing());
     std::vector<tcp::endpoint> endpoints;
-    for (const SocketAddress& address : *addresses) {
-      tcp::endpoint endpoint;
-      endpoint.resize(address.size);
-      std::memcpy(endpoint.data(), address.get(), address.size);
-      endpoints.push_back(endpoint);
-    }
+    for (const SocketAddress& address : *addresses) endpoints.push_back(endpoint_of(address));
     arm(deadline_.remaining(), "no answer");
     asio::async_connect(transport_->socket(), endpoints,
                         [this](error_code failed, const tcp::endpoint&) {
@@ -98,18 +92,16 @@ class Call {
   }
 
   void introduce() {
-    const Knock knock{.version = kVersion, .job = request_.job, .nonce = random_hex(kNonceBytes)};
-    if (!call_.key.empty()) {
-      handshake_.emplace(call_.key, knock, transport_->binding());
-    } else if (call_.munge) {
-      handshake_.emplace(
-          AgentHandshake::ByMunge{.own = call_.munge->user(), .demands_proof = call_.demands_proof},
-          knock, transport_->binding());
-    }
-    if (handshake_) {
-      transmit(AgentHandshakeMessage(handshake_->knock()));
-    } else {
+    if (call_.key.empty() && !call_.munge) {
       transmit(AgentMessage(request_));
+    } else {
+      MungeProof by_munge{.demands_proof = call_.demands_proof};
+      if (call_.munge) by_munge.own = call_.munge->user();
+      handshake_.emplace(
+          call_.key,
+          Knock{.version = kVersion, .job = request_.job, .nonce = random_hex(kNonceBytes)},
+          transport_->binding(), by_munge);
+      transmit(AgentHandshakeMessage(handshake_->knock()));
     }
     read();
   }
@@ -136,11 +128,11 @@ class Call {
 
   void take(std::string_view frame) {
     if (handshake_ && !handshake_->is_over()) {
-      const Result<ServiceHandshakeMessage> message = decode_service_handshake(frame);
+      const Result<ServiceHandshakeMessage> message = decode<ServiceHandshakeMessage>(frame);
       if (!message) return fail(ErrorKind::kProtocol, message.error().message());
       return carry_out(handshake_->receive(*message));
     }
-    const Result<ServiceMessage> message = decode_service_message(frame);
+    const Result<ServiceMessage> message = decode<ServiceMessage>(frame);
     if (!message) return fail(ErrorKind::kProtocol, message.error().message());
     if (const Refused* refused = std::get_if<Refused>(&*message)) {
       return fail(ErrorKind::kStopped, refused->reason);

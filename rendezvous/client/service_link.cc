@@ -8,7 +8,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <cstring>
 #include <mutex>
 #include <vector>
 
@@ -16,7 +15,7 @@
 #include "rendezvous/auth/munge_desk.h"
 #include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/icmp_error.h"
-#include "rendezvous/net/tcp_address.h"
+#include "rendezvous/net/tcp_acceptor.h"
 #include "rendezvous/protocol/control_codec.h"
 #include "rendezvous/service/server.h"
 #include "rendezvous/transport/transport.h"
@@ -30,12 +29,12 @@ using Addresses = std::vector<SocketAddress>;
 
 namespace {
 
-// Hands on what the state machines of the connection leave to the agent. `message`: any variant.
-template <class Message>
-void hand_on(const Message& message, const ServiceLinkEvents& events) {
+// Hands on the messages that are for the agent.
+void deliver(const ServiceMessage& message, const ServiceLinkEvents& events) {
   if (const auto* answer = std::get_if<Answer>(&message)) events.answer(*answer);
   if (const auto* signal = std::get_if<ForwardSignal>(&message)) events.forward_signal(*signal);
   if (const auto* tell = std::get_if<TellOutput>(&message)) events.tell_output(*tell);
+  if (const auto directive = directive_of(message)) events.directive(*directive);
 }
 
 class LocalLink final : public ServiceLink {
@@ -56,12 +55,10 @@ class LocalLink final : public ServiceLink {
     if (connection_) server_.receive(*connection_, message);
   }
 
-  bool ask(const UserRequest& request) override {
-    send(request);
+  bool send_now(const AgentMessage& message) override {
+    send(message);
     return connection_.has_value();
   }
-
-  void tell(const OutputPage& page) override { send(page); }
 
   std::string instance() const override { return instance_; }
 
@@ -80,8 +77,7 @@ class LocalLink final : public ServiceLink {
     if (const Refused* refused = std::get_if<Refused>(&message)) {
       return events_.refused({refused->reason});
     }
-    hand_on(message, events_);
-    if (const auto directive = directive_of(message)) events_.directive(*directive);
+    deliver(message, events_);
   }
 
   RendezvousServer& server_;
@@ -96,13 +92,6 @@ struct LookUpDesk {
   std::mutex mutex;
   asio::io_context* io = nullptr;  // null: the link does not wait for a result any more
 };
-
-tcp::endpoint endpoint_of(const SocketAddress& address) {
-  tcp::endpoint endpoint;
-  endpoint.resize(address.size);
-  std::memcpy(endpoint.data(), address.get(), address.size);
-  return endpoint;
-}
 
 // Sets TCP_USER_TIMEOUT of the socket to a quarter of the patience.
 //
@@ -126,11 +115,11 @@ void end_when_cut_off(int socket, Duration patience) {
 // network.
 constexpr Duration kAnswerTime = std::chrono::microseconds(500);
 
-// RemoteLinkImpl: the Asio shell around AgentLink. Its pending operations keep it alive;
-// `over_` ends them.
-class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
+// RemoteLink: the Asio shell around AgentLink. Its pending operations keep it alive; `over_` ends
+// them.
+class RemoteLink final : public ServiceLink, public std::enable_shared_from_this<RemoteLink> {
  public:
-  RemoteLinkImpl(asio::io_context& io, RemoteLinkOptions options, ServiceLinkEvents events)
+  RemoteLink(asio::io_context& io, RemoteLinkOptions options, ServiceLinkEvents events)
       : io_(io),
         options_(std::move(options)),
         events_(std::move(events)),
@@ -141,21 +130,19 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     if (options_.munge) munge_.emplace(io, options_.munge);
   }
 
-  void start() { perform(link_.start(BootClock::now())); }
+  void start() override { perform(link_.start(BootClock::now())); }
 
-  const std::string& instance() const { return link_.instance(); }
+  std::string instance() const override { return link_.instance(); }
 
-  void send(const AgentMessage& message) { perform(link_.send(message)); }
+  void send(const AgentMessage& message) override { perform(link_.send(message)); }
 
-  // Sends a message that no later Hello makes up for. Returns false if the service cannot be
-  // reached now.
-  bool send_now(const AgentMessage& message) {
+  bool send_now(const AgentMessage& message) override {
     if (!link_.is_up()) return false;
     perform(link_.send(message));
     return true;
   }
 
-  void leave(std::optional<Leave> leave, std::function<void()> then) {
+  void leave(std::optional<Leave> leave, std::function<void()> then) override {
     if (leave) perform(link_.leave(*leave));
     over_ = true;
     timer_.cancel();
@@ -181,43 +168,55 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
 
  private:
   void perform(LinkActions actions) {
-    for (LinkAction& action : actions) {
-      if (std::holds_alternative<LinkLookUp>(action)) {
-        look_up();
-      } else if (std::holds_alternative<LinkConnect>(action)) {
-        connect();
-      } else if (std::holds_alternative<LinkClose>(action)) {
-        close();
-      } else if (std::holds_alternative<LinkHello>(action)) {
-        greet();
-      } else if (const auto* message = std::get_if<LinkTransmit>(&action)) {
-        transmit(message->message);
-        if (std::holds_alternative<Heartbeat>(message->message)) {
-          beat_sent_ = BootClock::now();
-          if (answers_soon_) stay_awake(beat_sent_ + kAnswerTime);
-        }
-      } else if (const auto* deliver = std::get_if<LinkDeliver>(&action)) {
-        events_.directive(deliver->directive);
-      } else if (const auto* to_agent = std::get_if<LinkHandOn>(&action)) {
-        hand_on(to_agent->message, events_);
-      } else if (const auto* refuses = std::get_if<LinkPortRefuses>(&action)) {
-        tell_refusal(refuses->so_far);
-      } else if (const auto* lost = std::get_if<ServiceLost>(&action)) {
-        events_.lost(*lost);
-      } else if (const auto* refused = std::get_if<ServiceRefused>(&action)) {
-        events_.refused(*refused);
-      }
+    for (const LinkAction& action : actions) {
+      std::visit([this](const auto& what) { act(what); }, action);
       if (over_) return;
     }
     arm();
   }
 
-  void tell_refusal(Duration so_far) {
+  // Begins a look-up. A known address is tried at once. If the last try failed, the name
+  // service is asked at the same time: the host may have moved, and the name service may be
+  // slow.
+  void act(const LinkLookUp&) {
+    const bool known = !endpoints_.empty();
+    awaits_address_ = !known;
+    if (!known || !reached_) ask_name_service();
+    if (known) perform(link_.looked_up(BootClock::now()));
+  }
+  void act(const LinkConnect&) {
+    close();
+    if (std::exchange(has_tried_, true)) renew_tls();
+    transport_ = std::make_shared<Transport>(tcp::socket(io_));
+    reached_ = false;
+    connect_to({endpoints_.rbegin(), endpoints_.rend()}, LinkFailure::kRefused);
+  }
+  void act(const LinkClose&) { close(); }
+  // Starts TLS where it is configured. TLS, the handshake and the Welcome share one deadline.
+  void act(const LinkHello&) {
+    if (!options_.tls) return introduce();
+    transport_->start_tls(TlsChannel::agent(options_.tls, options_.address.host));
+    transport_->open([self = shared_from_this(), wire = transport_](const Result<void>& opened) {
+      if (self->over_ || self->transport_ != wire) return;
+      if (!opened) return self->failed(opened.error());
+      self->introduce();
+    });
+  }
+  void act(const LinkTransmit& what) {
+    transmit(what.message);
+    if (!std::holds_alternative<Heartbeat>(what.message)) return;
+    beat_sent_ = BootClock::now();
+    if (answers_soon_) stay_awake(beat_sent_ + kAnswerTime);
+  }
+  void act(const LinkDeliver& what) { deliver(what.message, events_); }
+  void act(const LinkPortRefuses& refuses) {
     if (!options_.port_refuses) return;
-    asio::post(io_, [self = shared_from_this(), so_far] {
+    asio::post(io_, [self = shared_from_this(), so_far = refuses.so_far] {
       if (!self->over_) self->options_.port_refuses(so_far);
     });
   }
+  void act(const ServiceLost& lost) { events_.lost(lost); }
+  void act(const ServiceRefused& refused) { events_.refused(refused); }
 
   // Keeps the event loop busy until the answer to a heartbeat comes, or until `until`.
   // Sleeping after a heartbeat would need a second wakeup for the answer. Where the last
@@ -226,17 +225,6 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     if (over_ || !link_.awaits_ack() || BootClock::now() >= until) return;
     sched_yield();  // lets a service run that was woken on this processor
     asio::post(io_, [self = shared_from_this(), until] { self->stay_awake(until); });
-  }
-
-  // Starts TLS where it is configured. TLS, the handshake and the Welcome share one deadline.
-  void greet() {
-    if (!options_.tls) return introduce();
-    transport_->start_tls(TlsChannel::agent(options_.tls, options_.address.host));
-    transport_->open([self = shared_from_this(), wire = transport_](const Result<void>& opened) {
-      if (self->over_ || self->transport_ != wire) return;
-      if (!opened) return self->failed(opened.error());
-      self->introduce();
-    });
   }
 
   void introduce() {
@@ -250,18 +238,13 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
 
   void begin_handshake() {
     const Hello hello = present();
-    const Knock knock{
-        .version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)};
-    if (!options_.key.empty()) {
-      handshake_.emplace(options_.key, knock, transport_->binding());
-    } else {
-      // A process in the place of a service that has proved its identity must prove its own,
-      // too.
-      const bool demands_proof = options_.demands_proof || service_has_proved_;
-      handshake_.emplace(
-          AgentHandshake::ByMunge{.own = options_.munge->user(), .demands_proof = demands_proof},
-          knock, transport_->binding());
-    }
+    // A process in the place of a service that has proved its identity must prove its own, too.
+    MungeProof by_munge{.demands_proof = options_.demands_proof || service_has_proved_};
+    if (munge_) by_munge.own = munge_->munge().user();
+    handshake_.emplace(
+        options_.key,
+        Knock{.version = hello.version, .job = hello.job.id, .nonce = random_hex(kNonceBytes)},
+        transport_->binding(), by_munge);
     transmit(AgentHandshakeMessage(handshake_->knock()));
   }
 
@@ -274,7 +257,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   }
 
   void take_handshake(std::string_view frame) {
-    const Result<ServiceHandshakeMessage> message = decode_service_handshake(frame);
+    const Result<ServiceHandshakeMessage> message = decode<ServiceHandshakeMessage>(frame);
     if (!message) return garbled(message.error().message());
     carry_out(handshake_->receive(*message));
   }
@@ -311,16 +294,6 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
     });
   }
 
-  // Begins a look-up. A known address is tried at once. If the last try failed, the name
-  // service is asked at the same time: the host may have moved, and the name service may be
-  // slow.
-  void look_up() {
-    const bool known = !endpoints_.empty();
-    awaits_address_ = !known;
-    if (!known || !reached_) ask_name_service();
-    if (known) perform(link_.looked_up(BootClock::now()));
-  }
-
   // Asks the name service on a thread of its own. Asio's resolver is not used. Its single
   // thread serves look-ups one after another, and each fork of a worker would wait for it.
   void ask_name_service() {
@@ -351,14 +324,6 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   void nobody_waits() {
     const std::lock_guard lock(desk_->mutex);
     desk_->io = nullptr;
-  }
-
-  void connect() {
-    close();
-    if (std::exchange(has_tried_, true)) renew_tls();
-    transport_ = std::make_shared<Transport>(tcp::socket(io_));
-    reached_ = false;
-    connect_to({endpoints_.rbegin(), endpoints_.rend()}, LinkFailure::kRefused);
   }
 
   // Tries the endpoints one after another, beginning with the last. The result is kRefused
@@ -417,7 +382,7 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
         take_handshake(**frame);
         continue;
       }
-      const Result<ServiceMessage> message = decode_service_message(**frame);
+      const Result<ServiceMessage> message = decode<ServiceMessage>(**frame);
       if (!message) {
         // A service of a later version may send messages that this agent does not know.
         if (message.error().kind == ErrorKind::kUnsupported) continue;
@@ -526,34 +491,17 @@ class RemoteLinkImpl : public std::enable_shared_from_this<RemoteLinkImpl> {
   std::function<void()> when_sent_;
 };
 
-class RemoteLink final : public ServiceLink {
- public:
-  RemoteLink(asio::io_context& io, RemoteLinkOptions options, ServiceLinkEvents events)
-      : impl_(std::make_shared<RemoteLinkImpl>(io, std::move(options), std::move(events))) {}
-  ~RemoteLink() override { impl_->abandon(); }
-
-  void start() override { impl_->start(); }
-  void send(const AgentMessage& message) override { impl_->send(message); }
-  bool ask(const UserRequest& request) override { return impl_->send_now(request); }
-  void tell(const OutputPage& page) override { impl_->send_now(page); }
-  std::string instance() const override { return impl_->instance(); }
-  void leave(std::optional<Leave> leave, std::function<void()> then) override {
-    impl_->leave(std::move(leave), std::move(then));
-  }
-
- private:
-  std::shared_ptr<RemoteLinkImpl> impl_;
-};
-
 }  // namespace
 
-std::unique_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events) {
-  return std::make_unique<LocalLink>(server, std::move(events));
+std::shared_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events) {
+  return std::make_shared<LocalLink>(server, std::move(events));
 }
 
-std::unique_ptr<ServiceLink> make_remote_link(asio::io_context& io, RemoteLinkOptions options,
+// The last owner's pointer ends the pending operations. These keep the object itself alive.
+std::shared_ptr<ServiceLink> make_remote_link(asio::io_context& io, RemoteLinkOptions options,
                                               ServiceLinkEvents events) {
-  return std::make_unique<RemoteLink>(io, std::move(options), std::move(events));
+  const auto link = std::make_shared<RemoteLink>(io, std::move(options), std::move(events));
+  return {link.get(), [link](ServiceLink*) { link->abandon(); }};
 }
 
 }  // namespace ddprun

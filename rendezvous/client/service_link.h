@@ -28,7 +28,7 @@ struct ServiceLinkEvents {
   // It is empty for a service in the same process.
   std::function<Hello(const std::string& local_address)> hello;
   std::function<void(const Directive&)> directive;
-  std::function<void(const Answer&)> answer;  // the answer to ask()
+  std::function<void(const Answer&)> answer;
   std::function<void(const ForwardSignal&)> forward_signal;
   std::function<void(const TellOutput&)> tell_output;
   std::function<void(const ServiceLost&)> lost;
@@ -42,13 +42,10 @@ class ServiceLink {
   // Sends a message to the service. If the service cannot be reached now, the message is lost.
   // The next Hello makes up for it.
   virtual void send(const AgentMessage& message) = 0;
-  // Sends a user's request. Returns false if the service cannot be reached now; nothing was
-  // sent then. Otherwise an Answer may come. No Answer comes if the connection breaks or if
-  // the service has an older version.
-  virtual bool ask(const UserRequest& request) = 0;
-  // Sends the reply to a TellOutput on the same connection. It is lost if that connection
-  // breaks.
-  virtual void tell(const OutputPage& page) = 0;
+  // Sends a message that no later Hello makes up for: a user's request, or the reply to a
+  // TellOutput. Returns false if the service cannot be reached now; nothing was sent then. A
+  // request may get no Answer, if the connection breaks or if the service has an older version.
+  virtual bool send_now(const AgentMessage& message) = 0;
   // Returns the instance of the job (Welcome::instance); empty before the first Welcome.
   virtual std::string instance() const = 0;
   // Says goodbye. Calls `then` when the goodbye has been sent or cannot be sent.
@@ -56,7 +53,7 @@ class ServiceLink {
 };
 
 // Returns a link to a service in this process. The server must outlive the link.
-std::unique_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events);
+std::shared_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLinkEvents events);
 
 // RemoteLinkOptions: how to reach a service over TCP. The link reconnects by itself after an
 // outage (rendezvous/client/core/agent_link.h). The host name is looked up on another thread.
@@ -81,7 +78,7 @@ struct RemoteLinkOptions {
   // Looks up an address. Tests replace it by their own name service.
   std::function<void(const HostPort&, ResolveHandler)> look_up = resolve_in_background;
 };
-std::unique_ptr<ServiceLink> make_remote_link(boost::asio::io_context& io,
+std::shared_ptr<ServiceLink> make_remote_link(boost::asio::io_context& io,
                                               RemoteLinkOptions options, ServiceLinkEvents events);
 
 }  // namespace ddprun

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/version.h"
-#include "rendezvous/protocol/control_codec.h"
 #include "rendezvous/protocol/control_json.h"
 #include "rendezvous/protocol/verdict_json.h"
 

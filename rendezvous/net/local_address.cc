@@ -4,6 +4,7 @@
 
 #include <set>
 
+#include "base/joined.h"
 #include "base/unique_fd.h"
 #include "rendezvous/net/address_set.h"
 
@@ -18,17 +19,15 @@ bool is_link_local(const SocketAddress& address) {
 std::string names_of(const std::vector<InterfaceAddress>& own) {
   std::set<std::string> names;
   for (const InterfaceAddress& one : own) names.insert(one.interface);
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + name;
-  return text.empty() ? "none" : text;
+  return names.empty() ? "none" : joined(names);
 }
 
 std::string addresses_of(const std::vector<InterfaceAddress>& own) {
-  std::string text;
+  std::vector<std::string> all;
   for (const InterfaceAddress& one : own) {
-    text += (text.empty() ? "" : ", ") + one.address.host() + " (" + one.interface + ")";
+    all.push_back(one.address.host() + " (" + one.interface + ")");
   }
-  return text.empty() ? "none" : text;
+  return all.empty() ? "none" : joined(all);
 }
 
 Result<std::string> find_in_network(const std::string& wanted,

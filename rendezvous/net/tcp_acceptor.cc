@@ -4,6 +4,7 @@
 
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
+#include <cstring>
 #include <new>
 
 #include "rendezvous/net/blocking_socket.h"
@@ -24,6 +25,13 @@ constexpr auto kPause = std::chrono::milliseconds(100);
 
 tcp tcp_protocol_of(int socket) {
   return local_address_of(socket).family() == AF_INET6 ? tcp::v6() : tcp::v4();
+}
+
+tcp::endpoint endpoint_of(const SocketAddress& address) {
+  tcp::endpoint endpoint;
+  endpoint.resize(address.size);
+  std::memcpy(endpoint.data(), address.get(), address.size);
+  return endpoint;
 }
 
 class TcpAcceptor::Impl : public std::enable_shared_from_this<Impl> {

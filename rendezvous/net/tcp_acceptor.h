@@ -45,4 +45,7 @@ class TcpAcceptor {
 // Returns the protocol of a socket, which Asio needs to take the socket over.
 boost::asio::ip::tcp tcp_protocol_of(int socket);
 
+// Returns the address as Asio has it.
+boost::asio::ip::tcp::endpoint endpoint_of(const SocketAddress& address);
+
 }  // namespace ddprun

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/concat.h"
 #include "rendezvous/protocol/shared_fields.h"
 
 namespace ddprun {
@@ -90,8 +91,7 @@ Result<void> take_entry(const std::string& key, const Json& json, ServiceState& 
   const int version = json.at("version").get<int>();
   if (version != kVersion) {
     return bad(ErrorKind::kUnsupported, key,
-               "its version is " + std::to_string(version) + ", but this program supports " +
-                   std::to_string(kVersion));
+               concat("its version is ", version, ", but this program supports ", kVersion));
   }
   if (key == kServiceKey) {
     json.at("service_id").get_to(state.service_id);

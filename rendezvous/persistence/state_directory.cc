@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <string_view>
 
+#include "base/concat.h"
 #include "base/durable_directory.h"
 #include "base/read_whole.h"
 #include "base/write_all.h"
@@ -85,9 +85,8 @@ Result<void> StateDirectory::write(std::span<const JournalEntry> entries) {
   for (const JournalEntry& entry : entries) {
     const std::size_t bytes = journal_bytes({&entry, 1});
     if (bytes > kMaxJournalFrameBytes) {
-      return invalid_argument("'" + entry.key + "' takes " + std::to_string(bytes) +
-                              " bytes, more than the limit of " +
-                              std::to_string(kMaxJournalFrameBytes))
+      return invalid_argument(concat("'", entry.key, "' takes ", bytes,
+                                     " bytes, more than the limit of ", kMaxJournalFrameBytes))
           .within("write " + path_ + "/" + kJournal);
     }
   }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "rendezvous/protocol/shared_fields.h"
 #include "rendezvous/store/core/wire_format.h"
 
@@ -210,20 +211,25 @@ void fields(F&, Of<F, NoHandshake>&) {}
 namespace {
 
 std::string too_large(std::size_t bytes, std::size_t limit) {
-  return std::to_string(bytes) + " bytes are more than the limit of " + std::to_string(limit);
+  return concat(bytes, " bytes are more than the limit of ", limit);
 }
 
 // The "type" of each alternative, in the order of the variants.
-constexpr std::array<const char*, std::variant_size_v<AgentMessage>> kAgentTypes{
-    "hello", "status", "heartbeat", "leave", "request", "output"};
-constexpr std::array<const char*, std::variant_size_v<ServiceMessage>> kServiceTypes{
+template <class Message>
+constexpr std::nullptr_t kTypes{};
+template <>
+constexpr std::array<const char*, 6> kTypes<AgentMessage>{"hello", "status",  "heartbeat",
+                                                          "leave", "request", "output"};
+template <>
+constexpr std::array<const char*, 11> kTypes<ServiceMessage>{
     "welcome", "refused", "silence", "heartbeat_ack", "wait",       "assignment",
     "stop",    "end",     "answer",  "pass_on",       "tell_output"};
 // The first entry stands for every type that is not in the list.
-constexpr std::array<const char*, std::variant_size_v<AgentHandshakeMessage>> kAgentHandshakeTypes{
-    "", "knock", "proof"};
-constexpr std::array<const char*, std::variant_size_v<ServiceHandshakeMessage>>
-    kServiceHandshakeTypes{"", "refused", "silence", "challenge", "proven", "open"};
+template <>
+constexpr std::array<const char*, 3> kTypes<AgentHandshakeMessage>{"", "knock", "proof"};
+template <>
+constexpr std::array<const char*, 6> kTypes<ServiceHandshakeMessage>{
+    "", "refused", "silence", "challenge", "proven", "open"};
 
 Result<std::string> frame(const Json& json, const char* type) {
   const std::string text = text_of(json);
@@ -237,33 +243,37 @@ Result<std::string> frame(const Json& json, const char* type) {
   return bytes + text;
 }
 
-template <class Variant, class Types>
-Result<std::string> encode_variant(const Variant& message, const Types& types) {
+}  // namespace
+
+template <class Message>
+Result<std::string> encode(const Message& message) {
   Json json = std::visit([](const auto& alternative) { return Json(alternative); }, message);
-  const char* type = types[message.index()];
+  const char* type = kTypes<Message>[message.index()];
   DDPRUN_ASSERT(*type != '\0', "only messages of the handshake are written here");
   json["type"] = type;
   return frame(json, type);
 }
 
-template <class Variant, class Types>
-Result<Variant> decode_variant(std::string_view text, const Types& types) {
+template <class Message>
+Result<Message> decode(std::string_view text) {
   const auto bad = [](std::string cause) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "read a control message",
                  .cause = printable(std::move(cause))};
   };
+  constexpr auto& types = kTypes<Message>;
+  static_assert(types.size() == std::variant_size_v<Message>);
   try {
     const Json json = Json::parse(text);
     const std::string& type = json.at("type").get_ref<const std::string&>();
     for (std::size_t i = 0; i < types.size(); ++i) {
       if (type != types[i]) continue;
-      return boost::mp11::mp_with_index<std::variant_size_v<Variant>>(i, [&](auto index) {
-        return Variant(json.get<std::variant_alternative_t<index, Variant>>());
+      return boost::mp11::mp_with_index<types.size()>(i, [&](auto index) {
+        return Message(json.get<std::variant_alternative_t<index, Message>>());
       });
     }
-    if constexpr (std::is_same_v<std::variant_alternative_t<0, Variant>, NoHandshake>) {
-      return Variant(NoHandshake());
+    if constexpr (std::is_same_v<std::variant_alternative_t<0, Message>, NoHandshake>) {
+      return Message(NoHandshake());
     }
     Error unknown = bad("unknown type '" + type + "'");
     unknown.kind = ErrorKind::kUnsupported;
@@ -273,35 +283,14 @@ Result<Variant> decode_variant(std::string_view text, const Types& types) {
   }
 }
 
-}  // namespace
-
-Result<std::string> encode(const AgentMessage& message) {
-  return encode_variant(message, kAgentTypes);
-}
-Result<std::string> encode(const ServiceMessage& message) {
-  return encode_variant(message, kServiceTypes);
-}
-
-Result<std::string> encode(const AgentHandshakeMessage& message) {
-  return encode_variant(message, kAgentHandshakeTypes);
-}
-Result<std::string> encode(const ServiceHandshakeMessage& message) {
-  return encode_variant(message, kServiceHandshakeTypes);
-}
-
-Result<AgentMessage> decode_agent_message(std::string_view json) {
-  return decode_variant<AgentMessage>(json, kAgentTypes);
-}
-Result<ServiceMessage> decode_service_message(std::string_view json) {
-  return decode_variant<ServiceMessage>(json, kServiceTypes);
-}
-
-Result<AgentHandshakeMessage> decode_agent_handshake(std::string_view json) {
-  return decode_variant<AgentHandshakeMessage>(json, kAgentHandshakeTypes);
-}
-Result<ServiceHandshakeMessage> decode_service_handshake(std::string_view json) {
-  return decode_variant<ServiceHandshakeMessage>(json, kServiceHandshakeTypes);
-}
+template Result<std::string> encode(const AgentMessage& message);
+template Result<std::string> encode(const ServiceMessage& message);
+template Result<std::string> encode(const AgentHandshakeMessage& message);
+template Result<std::string> encode(const ServiceHandshakeMessage& message);
+template Result<AgentMessage> decode(std::string_view json);
+template Result<ServiceMessage> decode(std::string_view json);
+template Result<AgentHandshakeMessage> decode(std::string_view json);
+template Result<ServiceHandshakeMessage> decode(std::string_view json);
 
 Result<std::optional<std::string_view>> FrameReader::next() {
   const auto bad = [](std::string cause) {
@@ -311,7 +300,7 @@ Result<std::optional<std::string_view>> FrameReader::next() {
   buffer_.consume(std::exchange(handed_out_, 0));
   const std::string_view bytes = buffer_.bytes();
   if (!kControlMagic.starts_with(bytes.substr(0, kControlMagic.size()))) {
-    return bad("it does not begin with " + std::string(kControlMagic));
+    return bad(concat("it does not begin with ", kControlMagic));
   }
   if (bytes.size() < kControlHeaderBytes) return std::optional<std::string_view>();
   const std::size_t length = get_u32(bytes.substr(kControlMagic.size()));

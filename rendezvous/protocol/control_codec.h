@@ -21,13 +21,12 @@ namespace ddprun {
 inline constexpr std::size_t kControlHeaderBytes = kControlMagic.size() + sizeof(std::uint32_t);
 inline constexpr std::size_t kMaxControlFrameBytes = 1 << 20;
 
+// Message: AgentMessage, ServiceMessage, AgentHandshakeMessage or ServiceHandshakeMessage.
+
 // Returns one frame, ready to be sent. kProtocol: the JSON would be longer than
-// kMaxControlFrameBytes.
-Result<std::string> encode(const AgentMessage& message);
-Result<std::string> encode(const ServiceMessage& message);
-// REQUIRES: the message is not NoHandshake.
-Result<std::string> encode(const AgentHandshakeMessage& message);
-Result<std::string> encode(const ServiceHandshakeMessage& message);
+// kMaxControlFrameBytes. REQUIRES: the message is not NoHandshake.
+template <class Message>
+Result<std::string> encode(const Message& message);
 
 // Decodes the JSON of one frame.
 // - kProtocol: a field is missing, has another type or is out of bounds; the error names the
@@ -36,12 +35,10 @@ Result<std::string> encode(const ServiceHandshakeMessage& message);
 // - kUnsupported: this version does not know the type. The caller ignores such a message if the
 //   peer has identified itself.
 //
-// Of a Hello of another protocol, only protocol and version are read.
-Result<AgentMessage> decode_agent_message(std::string_view json);
-Result<ServiceMessage> decode_service_message(std::string_view json);
-// The same for handshake messages. NoHandshake stands for every other type, known or not.
-Result<AgentHandshakeMessage> decode_agent_handshake(std::string_view json);
-Result<ServiceHandshakeMessage> decode_service_handshake(std::string_view json);
+// Of a Hello of another protocol, only protocol and version are read. Among handshake messages,
+// NoHandshake stands for every other type, known or not.
+template <class Message>
+Result<Message> decode(std::string_view json);
 
 // FrameReader: cuts a byte stream into frames. Bytes are appended in pieces of any size. A wrong
 // magic or a length above the limit is a kProtocol error, which is returned as soon as the

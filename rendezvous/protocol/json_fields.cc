@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
+
 namespace ddprun {
 
 using Json = nlohmann::json;
@@ -27,13 +29,12 @@ std::int64_t read_integer(const Json& json, const char* key, Bounds bounds) {
     const std::int64_t value = field.get<std::int64_t>();
     if (value >= bounds.min && value <= bounds.max) return value;
   }
-  refuse(json, std::string(key) + " is not a number from " + std::to_string(bounds.min) + " to " +
-                   std::to_string(bounds.max));
+  refuse(json, concat(key, " is not a number from ", bounds.min, " to ", bounds.max));
 }
 
 void read(const Json& json, const char* key, std::uint64_t& value) {
   const Json& field = json.at(key);
-  if (!field.is_number_unsigned()) refuse(json, std::string(key) + " is not a number from 0 on");
+  if (!field.is_number_unsigned()) refuse(json, concat(key, " is not a number from 0 on"));
   value = field.get<std::uint64_t>();
 }
 
@@ -48,22 +49,21 @@ void read(const Json& json, const char* key, Duration& duration, Duration min) {
 void read(const Json& json, const char* key, std::string& text, std::size_t max_bytes) {
   read(json, key, text);
   if (text.size() > max_bytes) {
-    refuse(json, std::string(key) + " has " + std::to_string(text.size()) + " bytes, more than " +
-                     std::to_string(max_bytes));
+    refuse(json, concat(key, " has ", text.size(), " bytes, more than ", max_bytes));
   }
 }
 
 void read(const Json& json, const char* key, std::string& name, Name how) {
   read(json, key, name);
   const std::string why = why_no_name(name);
-  if (!why.empty()) refuse(json, std::string(key) + " " + why);
-  if (!how.may_be_empty && name.empty()) refuse(json, std::string(key) + " is empty");
+  if (!why.empty()) refuse(json, concat(key, " ", why));
+  if (!how.may_be_empty && name.empty()) refuse(json, concat(key, " is empty"));
 }
 
 void read(const Json& json, const char* key, std::vector<std::string>& list, Addresses most) {
   read(json, key, list, Most{most.count});
   for (const std::string& address : list) {
-    if (address.size() > kMaxNameBytes) refuse(json, std::string(key) + " has no addresses");
+    if (address.size() > kMaxNameBytes) refuse(json, concat(key, " has no addresses"));
   }
 }
 
@@ -79,7 +79,7 @@ void read(const Json& json, const char* key, std::vector<Duration>& times) {
 
 void read(const Json& json, const char* key, CodeRanges& codes) {
   Result<CodeRanges> read = parse_code_ranges(json.at(key).get<std::string>());
-  if (!read) refuse(json, std::string(key) + ": " + read.error().cause);
+  if (!read) refuse(json, concat(key, ": ", read.error().cause));
   codes = std::move(*read);
 }
 

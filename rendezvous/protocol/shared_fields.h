@@ -83,12 +83,18 @@ void fields(F& at, Of<F, Verdict>& verdict) {
   at.field("success", verdict.success);
   at.field("exit_code", verdict.exit_code, kCode);
   at.field("headline", verdict.headline, kMaxTextBytes);
+  at.optional("cause", !verdict.success, verdict.cause, kVerdictCauseWords);
+  at.optional("not_restarted_because", !verdict.not_restarted_because.empty(),
+              verdict.not_restarted_because, kMaxTextBytes);
   at.field("ends", verdict.ends);
   at.optional("more_ends", true, verdict.more_ends, kCount);
   at.field("generation", verdict.generation);
   at.field("restarts_used", verdict.restarts_used, kCount);
   at.field("max_restarts", verdict.max_restarts, kCount);
   at.optional("seen", !verdict.seen.empty(), verdict.seen, Most{kMaxSeenLines, "lines"});
+  if constexpr (F::kReads) {
+    if (!verdict.success && !at.has("cause")) infer_cause(verdict);
+  }
 }
 
 template <class F>

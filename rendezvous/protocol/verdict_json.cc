@@ -6,7 +6,6 @@
 
 #include "base/signal_names.h"
 #include "rendezvous/protocol/core/hints.h"
-#include "rendezvous/protocol/core/same_failure.h"
 
 namespace ddprun {
 namespace {

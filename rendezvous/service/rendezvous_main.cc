@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "base/concat.h"
 #include "base/fail.h"
 #include "base/random_id.h"
 #include "base/seconds.h"
@@ -93,11 +94,11 @@ Result<KeptState> open_state(const std::string& path, Logger& log) {
   Result<ServiceState> state = decode_state(directory->image());
   if (!state) return std::move(state).error().within("--state-dir " + path);
   if (directory->cut_bytes() > 0) {
-    log.warning("cut " + std::to_string(directory->cut_bytes()) + " bytes off the journal in " +
-                path + ": the last write was incomplete, and no agent knows of it");
+    log.warning(concat("cut ", directory->cut_bytes(), " bytes off the journal in ", path,
+                       ": the last write was incomplete, and no agent knows of it"));
   }
   if (!directory->is_new()) {
-    log.info("continuing with " + std::to_string(state->jobs.size()) + " jobs of " + path);
+    log.info(concat("continuing with ", state->jobs.size(), " jobs of ", path));
   }
   return KeptState{std::move(*directory), std::move(*state)};
 }
@@ -161,9 +162,9 @@ Result<FoundMunge> find_munge_for(const Options& given, const HostPort& listenin
   }
   if (!found.munge) return found;
   const UserId user = found.munge->user();
-  log.info("munge authenticates agents; agents of " +
-           std::string(user < kFirstUserOfPeople ? "all users" : "only user " + to_text(user)) +
-           " trust a service of user " + to_text(user));
+  log.info(concat("munge authenticates agents; agents of ",
+                  user < kFirstUserOfPeople ? "all users" : "only user " + to_text(user),
+                  " trust a service of user ", user));
   return found;
 }
 
@@ -190,17 +191,14 @@ Result<DaemonService> serve(const Options& given, boost::asio::io_context& io, L
     if (!opened) return std::move(opened).error();
     kept = std::move(*opened);
   }
-  ServiceOptions options;
-  options.times = given.times;
-  options.host = host_name();
-  options.service_id = random_hex(8);
+  ServiceOptions options{.times = given.times, .host = host_name(), .service_id = random_hex(8)};
   // Without kept state, agents of an earlier service at this address may still come.
   const bool knows_its_past = kept && !kept->directory.is_new();
   if (!knows_its_past && !socket.port_is_new) {
     options.strangers_until = BootClock::now() + options.times.patience();
   }
-  auto server = std::make_shared<RendezvousServer>(io, log, std::move(options),
-                                                   std::move(socket.listener), std::move(kept));
+  const auto server = RendezvousServer::make(io, log, std::move(options),
+                                             std::move(socket.listener), std::move(kept));
   server->set_keys(std::move(found->keys));
   if (munge->munge) server->set_munge(munge->munge);
   server->set_tls(std::move(tls.context));

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/earlier.h"
 #include "base/random_id.h"
 #include "rendezvous/auth/core/failure_rate.h"
 #include "rendezvous/auth/core/handshake_turns.h"
@@ -78,12 +79,11 @@ struct Waiting {
   TimePoint since;
 };
 
-}  // namespace
-
-class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
+// Server: the Asio shell around JobTable. Its pending operations keep it alive; stop() ends them.
+class Server final : public RendezvousServer, public std::enable_shared_from_this<Server> {
  public:
-  Impl(asio::io_context& io, Logger& log, ServiceOptions options, UniqueFd listener,
-       std::optional<KeptState> kept)
+  Server(asio::io_context& io, Logger& log, ServiceOptions options, UniqueFd listener,
+         std::optional<KeptState> kept)
       : io_(io),
         log_(log),
         quiet_(options.embedded),
@@ -113,7 +113,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     }
   }
 
-  void start() {
+  void start() override {
     if (acceptor_) {
       acceptor_->open();
       perform(table_.pulse(BootClock::now()));
@@ -145,37 +145,39 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   // --- agents in this process -----------------------------------------------------------------
 
-  AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver) {
+  AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver) override {
     const AgentConnectionId id = next_id();
     locals_[id] = std::make_shared<std::function<void(const ServiceMessage&)>>(std::move(deliver));
     return id;
   }
 
-  void receive_local(AgentConnectionId id, const AgentMessage& message) {
+  void receive(AgentConnectionId id, const AgentMessage& message) override {
     perform(
         table_.receive({.connection = id, .local = true, .service_address = {}, .peer_address = {}},
                        message, BootClock::now()));
   }
 
-  void detach(AgentConnectionId id) {
+  void detach(AgentConnectionId id) override {
     locals_.erase(id);
     gone(id);
   }
 
-  void share_port_with(StoreServer* store) { store_ = store; }
-  void show_store(const StoreServer* store) { shown_store_ = store; }
+  void share_port_with(StoreServer* store) override { store_ = store; }
+  void show_store(const StoreServer* store) override { shown_store_ = store; }
 
-  void set_keys(Keyring keys) { keys_ = std::move(keys); }
-  void set_munge(std::shared_ptr<const Munge> munge) { munge_.emplace(io_, std::move(munge)); }
-  void set_tls(TlsContextPtr tls) { tls_ = std::move(tls); }
+  void set_keys(Keyring keys) override { keys_ = std::move(keys); }
+  void set_munge(std::shared_ptr<const Munge> munge) override {
+    munge_.emplace(io_, std::move(munge));
+  }
+  void set_tls(TlsContextPtr tls) override { tls_ = std::move(tls); }
 
-  void when_idle(std::function<void()> then) {
+  void when_idle(std::function<void()> then) override {
     ends_soon_ = true;
     when_idle_ = std::move(then);
     check_idle();
   }
 
-  void drain(std::function<void()> then) {
+  void drain(std::function<void()> then) override {
     draining_ = true;
     drained_ = std::move(then);
     acceptor_.reset();
@@ -189,7 +191,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (is_durable()) say_farewell();
   }
 
-  const JobTable& jobs() const { return table_; }
+  const JobTable& jobs() const override { return table_; }
 
  private:
   // Calls `then` after that time, unless the timer is cancelled or the service is stopped.
@@ -281,7 +283,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
 
   Result<void> take_frame(const SessionPtr& session, std::string_view frame) {
     if (session->is_pending) {
-      const Result<AgentHandshakeMessage> opening = decode_agent_handshake(frame);
+      const Result<AgentHandshakeMessage> opening = decode<AgentHandshakeMessage>(frame);
       if (!opening) return opening.error();
       const ServiceHandshake::Step step = session->handshake.receive(*opening);
       if (step.what != ServiceHandshake::Step::What::kPass) {
@@ -289,7 +291,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         return {};
       }
     }
-    const Result<AgentMessage> message = decode_agent_message(frame);
+    const Result<AgentMessage> message = decode<AgentMessage>(frame);
     if (!message) {
       // A peer of a later version may send messages that this version does not know.
       const bool is_later = message.error().kind == ErrorKind::kUnsupported;
@@ -304,7 +306,7 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     if (hello || (request && session->is_pending)) {
       const std::string& job = hello ? hello->job.id : request->job;
       if (!session->handshake.may_join(job)) {
-        refuse(session, Refused{"the key was proved for a job other than '" + job + "'"});
+        turn_away(session, Refused{"the key was proved for a job other than '" + job + "'"});
         return {};
       }
       settle(session);
@@ -324,9 +326,9 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     switch (step.what) {
       case What::kPass: return;
       case What::kRefuse:
-        return step.is_wrong_proof ? refuse_proof(session, step.answer)
-                                   : refuse(session, step.answer);
-      case What::kPutOff: return put_off(session, step.answer);
+        if (step.is_wrong_proof) return refuse_proof(session, step.answer);
+        return turn_away(session, step.answer);
+      case What::kPutOff: return turn_away(session, step.answer);
       case What::kAskMunge: return ask_munge(session, step.task);
       case What::kAnswer:
         if (!session->handshake.is_closed()) session->frames.set_limit(kMaxControlFrameBytes);
@@ -349,29 +351,21 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     const std::string who = session->peer_host + " " + job;
     const bool too_often = failures_.is_blocked(who, BootClock::now());
     failures_.note(who, BootClock::now());
-    if (!too_often) return refuse(session, answer);
+    if (!too_often) return turn_away(session, answer);
     ++counters_.blocked;
     ++counters_.closed_before_hello;
-    put_off(session, Silence{"too many wrong proofs for job '" + job + "' came from " +
-                             session->peer_host + ": try later"});
+    turn_away(session, Silence{"too many wrong proofs for job '" + job + "' came from " +
+                               session->peer_host + ": try later"});
   }
 
-  void refuse(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
-    ++counters_.closed_before_hello;
-    send_last(session, std::get<Refused>(answer));
-  }
-
-  // Tells the peer to try later. Unlike refuse() it counts nothing, because the reason may be no
-  // fault of the peer.
-  void put_off(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
-    send_last(session, std::get<Silence>(answer));
-  }
-
-  template <class Answer>
-  void send_last(const SessionPtr& session, const Answer& answer) {
-    warn_of(session, answer.reason);
+  // Sends the last message: Refused, or Silence for a peer that is to try later. Only a refused
+  // peer is counted, because otherwise the reason may be no fault of the peer.
+  void turn_away(const SessionPtr& session, const ServiceHandshakeMessage& answer) {
+    const Refused* refused = std::get_if<Refused>(&answer);
+    if (refused) ++counters_.closed_before_hello;
+    warn_of(session, refused ? refused->reason : std::get<Silence>(answer).reason);
     session->close_when_sent = true;
-    send(session, ServiceHandshakeMessage(answer));
+    send(session, answer);
   }
 
   void identify(const SessionPtr& session, std::string_view bytes) {
@@ -388,9 +382,12 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
     const bool is_tls = session->wire->is_tls();
     switch (*kind) {
       case ClientKind::kAgent:
-        if (is_tls || !tls_) return meet_agent(session, first_bytes);
-        refuse(session, Refused{"this service requires TLS: give this node "
-                                "--rdzv-tls-ca"});
+        if (is_tls || !tls_) {
+          if (is_tls) session->handshake.bind_to(session->wire->binding());
+          return take(session, first_bytes);
+        }
+        turn_away(session, Refused{"this service requires TLS: give this node "
+                                   "--rdzv-tls-ca"});
         return read_on(session);
       case ClientKind::kHttp:
         settle(session);
@@ -404,11 +401,6 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         break;
     }
     drop(session, "it does not speak the control protocol");
-  }
-
-  void meet_agent(const SessionPtr& session, const std::string& first_bytes) {
-    if (session->wire->is_tls()) session->handshake.bind_to(session->wire->binding());
-    take(session, first_bytes);
   }
 
   // Begins TLS. The first bytes inside TLS then show the kind of client.
@@ -458,9 +450,8 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
         it = waiting_.erase(it);
         continue;
       }
-      const TimePoint due =
-          std::min(turns_.free_at(address, now), waiting.front().since + HandshakeTurns::kWait);
-      if (!next || due < *next) next = due;
+      keep_earlier(next, turns_.free_at(address, now));
+      keep_earlier(next, waiting.front().since + HandshakeTurns::kWait);
       ++it;
     }
     if (!next) return;
@@ -810,30 +801,14 @@ class RendezvousServer::Impl : public std::enable_shared_from_this<Impl> {
   bool stopped_ = false;
 };
 
-RendezvousServer::RendezvousServer(asio::io_context& io, Logger& log, ServiceOptions options,
-                                   UniqueFd listener, std::optional<KeptState> kept)
-    : impl_(std::make_shared<Impl>(io, log, std::move(options), std::move(listener),
-                                   std::move(kept))) {}
+}  // namespace
 
-RendezvousServer::~RendezvousServer() { impl_->stop(); }
-
-void RendezvousServer::start() { impl_->start(); }
-void RendezvousServer::set_keys(Keyring keys) { impl_->set_keys(std::move(keys)); }
-void RendezvousServer::set_munge(std::shared_ptr<const Munge> munge) {
-  impl_->set_munge(std::move(munge));
+std::shared_ptr<RendezvousServer> RendezvousServer::make(asio::io_context& io, Logger& log,
+                                                         ServiceOptions options, UniqueFd listener,
+                                                         std::optional<KeptState> kept) {
+  const auto server =
+      std::make_shared<Server>(io, log, std::move(options), std::move(listener), std::move(kept));
+  return {server.get(), [server](RendezvousServer*) { server->stop(); }};
 }
-void RendezvousServer::set_tls(TlsContextPtr tls) { impl_->set_tls(std::move(tls)); }
-AgentConnectionId RendezvousServer::attach(std::function<void(const ServiceMessage&)> deliver) {
-  return impl_->attach(std::move(deliver));
-}
-void RendezvousServer::receive(AgentConnectionId connection, const AgentMessage& message) {
-  impl_->receive_local(connection, message);
-}
-void RendezvousServer::detach(AgentConnectionId connection) { impl_->detach(connection); }
-void RendezvousServer::share_port_with(StoreServer* store) { impl_->share_port_with(store); }
-void RendezvousServer::show_store(const StoreServer* store) { impl_->show_store(store); }
-void RendezvousServer::drain(std::function<void()> then) { impl_->drain(std::move(then)); }
-void RendezvousServer::when_idle(std::function<void()> then) { impl_->when_idle(std::move(then)); }
-const JobTable& RendezvousServer::jobs() const { return impl_->jobs(); }
 
 }  // namespace ddprun

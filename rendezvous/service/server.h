@@ -35,7 +35,6 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "base/log.h"
 #include "base/unique_fd.h"
@@ -68,53 +67,49 @@ class RendezvousServer {
 
   // listener: a socket that already listens (rendezvous/net/listen.h); an invalid one for a
   // service of one process. kept: nullopt for a service without durable state. io and log must
-  // outlive the server.
-  RendezvousServer(boost::asio::io_context& io, Logger& log, ServiceOptions options,
-                   UniqueFd listener, std::optional<KeptState> kept = std::nullopt);
-  // Closes everything at once. It waits only for a disk write that has begun, however long
-  // that takes.
-  ~RendezvousServer();
+  // outlive the server. The end of the last owner's pointer closes everything at once. It waits
+  // only for a disk write that has begun, however long that takes.
+  static std::shared_ptr<RendezvousServer> make(boost::asio::io_context& io, Logger& log,
+                                                ServiceOptions options, UniqueFd listener,
+                                                std::optional<KeptState> kept = std::nullopt);
+  virtual ~RendezvousServer() = default;
 
   // Begins to accept connections. Call it once.
-  void start();
+  virtual void start() = 0;
 
   // Sets the keys: new connections need one of them. An empty keyring, as at first: no
   // connection needs a key.
-  void set_keys(Keyring keys);
+  virtual void set_keys(Keyring keys) = 0;
   // Sets the TLS context of a service: new connections must use TLS with it. null, as at
   // first: no connection can use TLS.
-  void set_tls(TlsContextPtr tls);
+  virtual void set_tls(TlsContextPtr tls) = 0;
 
   // Makes new connections prove their user by munge, unless there are keys. munge is asked on
   // a thread of its own (rendezvous/auth/munge_desk.h). While munged does not answer, new
   // connections are told to try later.
-  void set_munge(std::shared_ptr<const Munge> munge);
+  virtual void set_munge(std::shared_ptr<const Munge> munge) = 0;
 
   // Attaches an agent in this process. `deliver` is called from the io_context, never from
   // within receive().
-  AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver);
-  void receive(AgentConnectionId connection, const AgentMessage& message);
-  void detach(AgentConnectionId connection);
+  virtual AgentConnectionId attach(std::function<void(const ServiceMessage&)> deliver) = 0;
+  virtual void receive(AgentConnectionId connection, const AgentMessage& message) = 0;
+  virtual void detach(AgentConnectionId connection) = 0;
 
   // Static mode: sets the server that gets the store's clients. null: they are closed.
-  void share_port_with(StoreServer* store);
+  virtual void share_port_with(StoreServer* store) = 0;
   // Sets the store of this process for the metrics. null: there is none.
-  void show_store(const StoreServer* store);
+  virtual void show_store(const StoreServer* store) = 0;
 
   // Prepares the end of the service. It stops listening and decides nothing more. It writes
   // what it has decided and tells every agent to expect silence. Calls `then` once, from the
   // io_context, when all of that has been sent. If the disk has not finished within kDiskTime,
   // the farewell is sent without it.
-  void drain(std::function<void()> then);
+  virtual void drain(std::function<void()> then) = 0;
 
   // Calls `then` once, from the io_context, as soon as no agent is connected.
-  void when_idle(std::function<void()> then);
+  virtual void when_idle(std::function<void()> then) = 0;
 
-  const JobTable& jobs() const;
-
- private:
-  class Impl;
-  std::shared_ptr<Impl> impl_;
+  virtual const JobTable& jobs() const = 0;
 };
 
 }  // namespace ddprun

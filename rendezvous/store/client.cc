@@ -282,16 +282,6 @@ Result<void> StoreClient::send_queued(Duration timeout) {
   return {};
 }
 
-Result<void> StoreClient::tell(const Call& call, Command command,
-                               std::span<const std::string_view> strings) {
-  return once<void>(call, [&]() -> Result<void> {
-    const Result<void> sent = send(call, command, strings);
-    if (!sent) return sent.error();
-    unconfirmed_ = named(call);
-    return {};
-  });
-}
-
 template <class T>
 std::optional<T> StoreClient::answer_at_hand(std::optional<T> (ReplyReader::*take)()) {
   if (!all_answered()) return std::nullopt;
@@ -355,13 +345,6 @@ Result<T> StoreClient::deferred_answer(const Call& call, const Deadline& deadlin
     return finish(call, protocol_error("invalid answer to a cancelled wait"));
   }
   return result;
-}
-
-Result<void> StoreClient::await_ready(const Call& call, const Deadline& deadline) {
-  return deferred_answer<void>(call, deadline, [&](std::uint8_t first) -> Result<void> {
-    if (first == kAnswerReady) return {};
-    return finish(call, protocol_error("invalid answer to a wait"));
-  });
 }
 
 std::string StoreClient::named(const Call& call) const {
@@ -470,40 +453,24 @@ void StoreClient::release(std::uint64_t number) {
 // --- the operations ---
 
 Result<void> StoreClient::set(std::string_view key, std::string_view value) {
+  const Call call{"set", key};
   const std::string full = full_key(key);
-  return tell({"set", key}, Command::kSet, std::array<std::string_view, 2>{full, value});
-}
-
-Result<void> StoreClient::append(std::string_view key, std::string_view value) {
-  const std::string full = full_key(key);
-  return tell({"append", key}, Command::kAppend, std::array<std::string_view, 2>{full, value});
-}
-
-Result<void> StoreClient::multi_set(const std::vector<std::pair<std::string, std::string>>& pairs) {
-  std::vector<std::string> keys;
-  for (const auto& pair : pairs) keys.push_back(full_key(pair.first));
-  std::vector<std::string_view> strings;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    strings.push_back(keys[i]);
-    strings.push_back(pairs[i].second);
-  }
-  const std::string_view first = pairs.empty() ? std::string_view() : pairs[0].first;
-  return tell({"multi_set", first, pairs.size()}, Command::kMultiSet, strings);
-}
-
-Result<void> StoreClient::wait(const std::vector<std::string>& keys, Duration timeout) {
-  const Call call{"wait for", first_of(keys), keys.size()};
-  const std::vector<std::string> full = full_keys(keys);
-  const Deadline deadline(timeout);
-  return repeatedly<void>(call, deadline,
-                          [&] { return ask_to_wait(call, views_of(full), deadline); });
+  return once<void>(call, [&] {
+    const Result<void> sent =
+        send(call, Command::kSet, std::array<std::string_view, 2>{full, value});
+    if (sent) unconfirmed_ = named(call);
+    return sent;
+  });
 }
 
 Result<void> StoreClient::ask_to_wait(const Call& call, std::span<const std::string_view> full,
                                       const Deadline& deadline) {
   const Result<void> sent = send(call, Command::kWait, full);
   if (!sent) return sent.error();
-  return await_ready(call, deadline);
+  return deferred_answer<void>(call, deadline, [&](std::uint8_t first) -> Result<void> {
+    if (first == kAnswerReady) return {};
+    return finish(call, protocol_error("invalid answer to a wait"));
+  });
 }
 
 Result<std::string> StoreClient::get(std::string_view key, Duration timeout) {
@@ -539,10 +506,9 @@ Result<std::string> StoreClient::fetch(const Call& call, std::string_view full,
 Result<std::string> StoreClient::wait_and_get(const Call& call, std::string_view full,
                                               const Deadline& deadline) {
   const std::array<std::string_view, 1> strings{full};
-  Result<void> done = ask_to_wait(call, strings, deadline);
-  if (done) done = send(call, Command::kGet, strings);
-  if (!done) return done.error();
-  return answer(call, &ReplyReader::take_string);
+  const Result<void> there = ask_to_wait(call, strings, deadline);
+  if (!there) return there.error();
+  return ask(call, Command::kGet, strings, 0, &ReplyReader::take_string);
 }
 
 Result<std::vector<std::string>> StoreClient::multi_get(const std::vector<std::string>& keys,
@@ -566,9 +532,7 @@ Result<std::vector<std::string>> StoreClient::multi_get(const std::vector<std::s
 
 Result<std::optional<StoreClient::Strings>> StoreClient::try_fetch(
     const Call& call, std::span<const std::string_view> full) {
-  const Result<void> sent = send(call, Command::kTryFetch, full);
-  if (!sent) return sent.error();
-  const Result<std::uint8_t> first = answer(call, &ReplyReader::take_u8);
+  const auto first = ask(call, Command::kTryFetch, full, 0, &ReplyReader::take_u8);
   if (!first) return first.error();
   if (*first == to_u8(Fetched::kMissing)) return std::optional<Strings>();
   if (*first != to_u8(Fetched::kHere)) {
@@ -598,13 +562,16 @@ Result<T> StoreClient::ask(const Call& call, Command command,
   return answer(call, take);
 }
 
-Result<std::int64_t> StoreClient::add(std::string_view key, std::int64_t delta) {
-  const Call call{"add", key};
-  const std::string full = full_key(key);
+Result<std::int64_t> StoreClient::ask_once(const Call& call, Command command, std::int64_t number) {
+  const std::string full = full_key(call.key);
   return once<std::int64_t>(call, [&] {
-    return ask(call, Command::kAdd, std::array<std::string_view, 1>{full}, delta,
+    return ask(call, command, std::array<std::string_view, 1>{full}, number,
                &ReplyReader::take_i64);
   });
+}
+
+Result<std::int64_t> StoreClient::add(std::string_view key, std::int64_t delta) {
+  return ask_once({"add", key}, Command::kAdd, delta);
 }
 
 Result<bool> StoreClient::check(const std::vector<std::string>& keys) {
@@ -617,23 +584,8 @@ Result<bool> StoreClient::check(const std::vector<std::string>& keys) {
   return *missing == kAnswerReady;
 }
 
-Result<std::string> StoreClient::compare_set(std::string_view key, std::string_view expected,
-                                             std::string_view desired) {
-  const Call call{"compare_set", key};
-  const std::string full = full_key(key);
-  return once<std::string>(call, [&] {
-    return ask(call, Command::kCompareSet, std::array<std::string_view, 3>{full, expected, desired},
-               0, &ReplyReader::take_string);
-  });
-}
-
 Result<bool> StoreClient::delete_key(std::string_view key) {
-  const Call call{"delete", key};
-  const std::string full = full_key(key);
-  const auto count = once<std::int64_t>(call, [&] {
-    return ask(call, Command::kDeleteKey, std::array<std::string_view, 1>{full}, 0,
-               &ReplyReader::take_i64);
-  });
+  const auto count = ask_once({"delete", key}, Command::kDeleteKey);
   if (!count) return count.error();
   return *count > 0;
 }
@@ -658,58 +610,6 @@ Result<std::vector<std::string>> StoreClient::list_keys() {
     if (key.starts_with(key_prefix_)) keys.push_back(key.substr(key_prefix_.size()));
   }
   return keys;
-}
-
-Result<void> StoreClient::queue_push(std::string_view key, std::string_view value) {
-  const std::string full = full_key(key);
-  return tell({"push to queue", key}, Command::kQueuePush,
-              std::array<std::string_view, 2>{full, value});
-}
-
-Result<std::optional<std::string>> StoreClient::queue_pop(std::string_view key) {
-  using Item = std::optional<std::string>;
-  const Call call{"pop from queue", key};
-  const std::string full = full_key(key);
-  return once<Item>(call, [&]() -> Result<Item> {
-    const auto length = ask(call, Command::kQueuePop, std::array<std::string_view, 1>{full}, 0,
-                            &ReplyReader::take_i64);
-    if (!length) return length.error();
-    if (*length <= 0) return Item();
-    Result<std::string> value = answer(call, &ReplyReader::take_string);
-    if (!value) return value.error();
-    return Item(std::move(*value));
-  });
-}
-
-Result<std::string> StoreClient::queue_pop(std::string_view key, Duration timeout) {
-  const Deadline deadline(timeout);
-  for (;;) {
-    const Result<void> there = wait({std::string(key)}, deadline.remaining());
-    if (!there) return there.error();
-    Result<std::optional<std::string>> value = queue_pop(key);
-    if (!value) return value.error();
-    if (*value) return std::move(**value);
-    // Another client was faster.
-  }
-}
-
-Result<std::int64_t> StoreClient::queue_len(std::string_view key) {
-  const Call call{"length of queue", key};
-  const std::string full = full_key(key);
-  return repeatedly<std::int64_t>(call, Deadline(options_.timeout), [&] {
-    return ask(call, Command::kQueueLen, std::array<std::string_view, 1>{full}, 0,
-               &ReplyReader::take_i64);
-  });
-}
-
-Result<void> StoreClient::barrier(std::string_view key, std::int64_t world, Duration timeout) {
-  const Call call{"barrier", key};
-  const std::string full = full_key(key);
-  return once<void>(call, [&]() -> Result<void> {
-    const auto sent = send(call, Command::kBarrier, std::array<std::string_view, 1>{full}, world);
-    if (!sent) return sent.error();
-    return await_ready(call, Deadline(timeout));
-  });
 }
 
 }  // namespace ddprun

@@ -15,20 +15,18 @@
 // these errors:
 // - kInvalidArgument: a key or value is too long; nothing was sent.
 // - kResource: the value is longer than the store may send.
-// - kTimeout of a call that waits: get, multi_get, wait, queue_pop and barrier.
+// - kTimeout of a call that waits: get and multi_get.
 //
 // After any other error the client is finished, and every later call returns that error again.
 // There is one exception.
 //
 // If the connection to a store of ours breaks, the client connects again, within the deadline of
-// the call. It then repeats the call once, if a repetition is harmless: get, multi_get, wait,
-// check, num_keys, list_keys, queue_len. Other calls reconnect only before they send. If such a
-// call was sent, its error says that it may or may not have been done, and the next call
-// reconnects.
+// the call. It then repeats the call once, if a repetition is harmless: get, multi_get, check,
+// num_keys, list_keys. Other calls reconnect only before they send. If such a call was sent, its
+// error says that it may or may not have been done, and the next call reconnects.
 //
 // The client is finished if no process listens there any more, or if another store does. It is
-// also finished if a request without an answer (set, multi_set, append, queue_push) may be lost,
-// because no answer has come since.
+// also finished if a set, which has no answer, may be lost, because no answer has come since.
 #pragma once
 
 #include <cstdint>
@@ -89,11 +87,9 @@ class StoreClient {
   // kConnection: the cause is that of the last attempt.
   static Result<std::unique_ptr<StoreClient>> connect(StoreClientOptions options);
 
-  // Stores or overwrites. In this protocol set, multi_set, append and queue_push have no answer.
-  // Success only means that the request was sent.
+  // Stores or overwrites. In this protocol a set has no answer. Success only means that the request
+  // was sent.
   Result<void> set(std::string_view key, std::string_view value);
-  // Stores all pairs in one request, in their order.
-  Result<void> multi_set(const std::vector<std::pair<std::string, std::string>>& pairs);
   // Returns the value. Waits until the key exists.
   Result<std::string> get(std::string_view key, Duration timeout);
   // Requests the value without waiting; it is taken later. The timeout begins now. With our
@@ -110,39 +106,16 @@ class StoreClient {
                                              Duration timeout);
   // Adds to a decimal counter (missing = 0) and returns the sum.
   Result<std::int64_t> add(std::string_view key, std::int64_t delta);
-  // Waits until every key exists. A queue that is not empty counts as a key.
-  Result<void> wait(const std::vector<std::string>& keys, Duration timeout);
   // Returns true if every key exists now.
   Result<bool> check(const std::vector<std::string>& keys);
-  // Replaces `expected` by `desired`, and returns the value of the key after that. If the key is
-  // missing and `expected` is not empty, returns `expected`, as PyTorch's server does.
-  Result<std::string> compare_set(std::string_view key, std::string_view expected,
-                                  std::string_view desired);
   // Returns true if the key existed.
   Result<bool> delete_key(std::string_view key);
-  // Appends to the value, or creates it.
-  Result<void> append(std::string_view key, std::string_view value);
   // Returns the number of keys in the whole store, with any prefix. It includes the key by which
   // PyTorch's clients are counted ("init/").
   Result<std::int64_t> num_keys();
   // Returns the keys under this client's prefix, without the prefix. The server must support
   // LIST_KEYS: ours, or PyTorch 2.10 and newer. Other servers close the connection.
   Result<std::vector<std::string>> list_keys();
-
-  // Queues are first in, first out. A queue and a value of the same name are independent. The
-  // server must support queues: ours, or PyTorch's libuv server of 2.8 and newer. Other servers
-  // close the connection.
-  Result<void> queue_push(std::string_view key, std::string_view value);
-  // Removes and returns the oldest value; nullopt: the queue is empty.
-  Result<std::optional<std::string>> queue_pop(std::string_view key);
-  // Removes and returns the oldest value. Waits until there is one.
-  Result<std::string> queue_pop(std::string_view key, Duration timeout);
-  Result<std::int64_t> queue_len(std::string_view key);
-
-  // Waits until `world` callers have arrived at the key, including this one. A key can be used
-  // once: its count stays, and the barrier stays open. The server must support BARRIER: ours, or
-  // a PyTorch newer than 2.11.
-  Result<void> barrier(std::string_view key, std::int64_t world, Duration timeout);
 
   // Returns this host's numeric address on the route to the store, at which other ranks can
   // reach this process.
@@ -198,13 +171,13 @@ class StoreClient {
   // Performs a call that must not be repeated.
   template <class T, class Ask>
   Result<T> once(const Call& call, Ask ask);
+  // The same for a call that has one key and is answered by a number.
+  Result<std::int64_t> ask_once(const Call& call, Command command, std::int64_t number = 0);
 
   // Sends a request, after the queued ones.
   Result<void> send(const Call& call, Command command, std::span<const std::string_view> strings,
                     std::int64_t number = 0);
   Result<void> send_queued(Duration timeout);
-  // Performs a call that has no answer.
-  Result<void> tell(const Call& call, Command command, std::span<const std::string_view> strings);
   // Sends a request and returns the first field of its answer.
   template <class T>
   Result<T> ask(const Call& call, Command command, std::span<const std::string_view> strings,
@@ -219,11 +192,10 @@ class StoreClient {
   std::optional<T> answer_at_hand(std::optional<T> (ReplyReader::*take)());
   // Waits for bytes.
   Result<void> receive(const Deadline& deadline);
-  // Returns the answer to a WAIT, FETCH or BARRIER that was sent. `rest` makes the result from
-  // the first byte of the answer and the bytes that follow.
+  // Returns the answer to a WAIT or FETCH that was sent. `rest` makes the result from the first
+  // byte of the answer and the bytes that follow.
   template <class T, class Rest>
   Result<T> deferred_answer(const Call& call, const Deadline& deadline, Rest rest);
-  Result<void> await_ready(const Call& call, const Deadline& deadline);
   Result<Strings> take_strings(const Call& call, std::size_t count);
 
   Result<void> ask_to_wait(const Call& call, std::span<const std::string_view> full,

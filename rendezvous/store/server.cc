@@ -11,6 +11,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/random_id.h"
 #include "base/usable_cpus.h"
 #include "rendezvous/net/connection_owner.h"
@@ -97,9 +98,8 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
       return note(peer, {Refusal::kNotAllowed, why});
     }
     if (connections_.size() >= options_.connections) {
-      return note(peer,
-                  {Refusal::kTooManyConnections,
-                   "at most " + std::to_string(options_.connections) + " connections are served"});
+      return note(peer, {Refusal::kTooManyConnections,
+                         concat("at most ", options_.connections, " connections are served")});
     }
     error_code ignored;  // a dead socket reports its error at the next read
     socket.non_blocking(true, ignored);
@@ -141,8 +141,8 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
     const Result<uid_t> owner = owner_of_connection(peer, local);
     if (!owner) return "this store serves only one user's processes, and " + owner.error().cause;
     if (*owner == geteuid() || *owner == 0) return "";
-    return "it belongs to user " + std::to_string(*owner) + ", but this store serves user " +
-           std::to_string(geteuid()) + "'s processes";
+    return concat("it belongs to user ", *owner, ", but this store serves user ", geteuid(),
+                  "'s processes");
   }
 
   // --- one connection: read, serve, and again ---
@@ -344,7 +344,7 @@ class StoreServer::Impl : public std::enable_shared_from_this<Impl> {
 
   void note(const SocketAddress& peer, const Refusal& refusal) {
     ++counters_.refusals[refusal.kind];
-    log_.warning("store: closed the connection of " + to_text(peer) + ": " + refusal.reason);
+    log_.warning(concat("store: closed the connection of ", peer, ": ", refusal.reason));
   }
 
   void close(const ConnectionPtr& connection) {

@@ -21,7 +21,6 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -17,6 +17,7 @@ TEST(Concat, WritesTextsAndNumbersOneAfterTheOther) {
   EXPECT_EQ(concat(name, "[", std::size_t{3}, "] is of ", std::string_view("rank "), -1, ", not ",
                    std::int64_t{1} << 40),
             "tensor[3] is of rank -1, not 1099511627776");
+  EXPECT_EQ(concat(Rank(3), " waits for ", std::chrono::seconds(2)), "3 waits for 2.0 s");
 }
 
 TEST(Joined, PutsTheSeparatorOnlyBetweenTexts) {

@@ -57,10 +57,10 @@ void check_message(std::string_view json, Result<Message> (*decode)(std::string_
 }
 
 void check_messages(std::string_view json) {
-  check_message(json, decode_agent_message);
-  check_message(json, decode_service_message);
-  check_message(json, decode_agent_handshake);
-  check_message(json, decode_service_handshake);
+  check_message(json, decode<AgentMessage>);
+  check_message(json, decode<ServiceMessage>);
+  check_message(json, decode<AgentHandshakeMessage>);
+  check_message(json, decode<ServiceHandshakeMessage>);
 }
 
 struct Reading {

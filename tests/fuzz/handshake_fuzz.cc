@@ -55,7 +55,7 @@ class CheckedService {
       return;
     }
     const std::string body = body_of(encode(step.answer));
-    const Result<ServiceHandshakeMessage> read = decode_service_handshake(body);
+    const Result<ServiceHandshakeMessage> read = decode<ServiceHandshakeMessage>(body);
     DDPRUN_ASSERT(read && read->index() == step.answer.index(), "the answer can be read");
     refused_ = step.what == ServiceHandshake::Step::What::kRefuse;
     DDPRUN_ASSERT(refused_ == std::holds_alternative<Refused>(step.answer), "a refusal says so");
@@ -116,7 +116,7 @@ class CheckedAgent {
       DDPRUN_ASSERT(!nonce_, "it proves its key once");
       nonce_ = std::get<Challenge>(message).nonce;
       proof_ = proof->proof;
-      DDPRUN_ASSERT(decode_agent_handshake(body_of(encode(AgentHandshakeMessage(*proof)))),
+      DDPRUN_ASSERT(decode<AgentHandshakeMessage>(body_of(encode(AgentHandshakeMessage(*proof)))),
                     "its proof can be read");
     }
   }
@@ -161,8 +161,8 @@ void tell(std::string_view story, const Keyring& keys) {
     put_in(line, "$OTHER", service.proof_elsewhere());
     put_in(line, "$BACK", agent.proof());
     put_in(line, "$NONCE", kServiceNonce);
-    if (const auto message = decode_agent_handshake(line)) service.receive(*message);
-    if (const auto message = decode_service_handshake(line)) agent.receive(*message);
+    if (const auto message = decode<AgentHandshakeMessage>(line)) service.receive(*message);
+    if (const auto message = decode<ServiceHandshakeMessage>(line)) agent.receive(*message);
   }
 }
 

@@ -127,7 +127,7 @@ class Story {
     // A patch that is not a JSON object leaves the honest message, which needs no decoder.
     const Json patch = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (patch.is_object()) {
-      const Result<AgentMessage> decoded = decode_agent_message(merged(*message, patch));
+      const Result<AgentMessage> decoded = decode<AgentMessage>(merged(*message, patch));
       if (!decoded) return disconnect(slot);
       message = *decoded;
     }
@@ -260,7 +260,7 @@ class Story {
     DDPRUN_ASSERT(to != slots_.end(), "only who is here is told something");
     const Result<std::string> frame = encode(send.message);
     DDPRUN_ASSERT(frame, "an answer fits into a frame");
-    const auto read = decode_service_message(frame->substr(kControlHeaderBytes));
+    const auto read = decode<ServiceMessage>(frame->substr(kControlHeaderBytes));
     DDPRUN_ASSERT(read, "an agent can read what it is told");
     if (const Welcome* welcome = std::get_if<Welcome>(&*read)) to->instance = welcome->instance;
     if (const Assignment* assignment = std::get_if<Assignment>(&*read)) {

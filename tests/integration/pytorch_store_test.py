@@ -115,13 +115,13 @@ class OurClient(unittest.TestCase):
         return done.stdout.splitlines()
 
     def test_gets_the_same_from_all_servers(self):
-        for use_libuv, known in ((True, ["queues", "list_keys"]), (False, [])):
+        for use_libuv, known in ((True, ["list_keys"]), (False, [])):
             with ddp_store() as ours, pytorch_store(use_libuv) as theirs:
                 self.assertEqual(self.probe(ours.port, *known), self.probe(theirs, *known))
 
     def test_gets_the_same_under_the_stock_torchrun(self):
         port = free_port()
-        known = ["queues", "list_keys"]
+        known = ["list_keys"]
         done = subprocess.run(
             [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1"]
             + ["--master-addr", "127.0.0.1", "--master-port", str(port), "--no-python"]
@@ -140,17 +140,6 @@ class OurClient(unittest.TestCase):
         with ddp_store() as ours:
             expected = self.probe(ours.port, *known)
         self.assertEqual(without_counts(done.stdout.splitlines()), without_counts(expected))
-
-    def test_barrier_which_pytorch_has_not_yet(self):
-        with ddp_store() as ours:
-            self.assertEqual(
-                self.probe(ours.port, "barrier")[-3:],
-                [
-                    "barrier of one: done",
-                    "barrier of two: error of kind timeout",
-                    "set after the barrier: done",
-                ],
-            )
 
     def test_sees_the_keys_of_pytorchs_client(self):
         with ddp_store() as server:

@@ -1,9 +1,9 @@
 // Calls every operation of StoreClient and prints the results. pytorch_store_test.py compares
 // the answers of our server and PyTorch's.
 //
-//   store_client_probe HOST:PORT [queues] [list_keys] [barrier]
+//   store_client_probe HOST:PORT [list_keys]
 //
-// The words name operations of the server beyond those that all servers have.
+// list_keys: an operation that not all servers have.
 #include <iostream>
 #include <set>
 #include <string>
@@ -20,7 +20,6 @@ using namespace std::chrono_literals;
 void print(const std::string& value) { std::cout << "'" << value << "'"; }
 void print(std::int64_t value) { std::cout << value; }
 void print(bool value) { std::cout << (value ? "true" : "false"); }
-void print(const std::optional<std::string>& value) { value ? print(*value) : print("nothing"); }
 void print(const std::vector<std::string>& values) {
   for (const std::string& value : std::set<std::string>(values.begin(), values.end())) print(value);
 }
@@ -53,20 +52,10 @@ void all_servers(StoreClient& client) {
   show("add nothing", client.add("zero", 0));
   show("check", client.check({"k", "n"}));
   show("check missing", client.check({"k", "missing"}));
-  show("wait", client.wait({"k", "n", "k"}, 10s));
-  show("wait missing", client.wait({"k", "missing"}, 20ms));
   show("get missing", client.get("missing", 20ms));
   show("get after a wait that timed out", client.get("k", 10s));
-  show("compare_set new", client.compare_set("c", "", "one"));
-  show("compare_set equal", client.compare_set("c", "one", "two"));
-  show("compare_set different", client.compare_set("c", "one", "three"));
-  show("compare_set missing", client.compare_set("c2", "one", "two"));
-  show("append", client.append("a", "1"));
-  show("append again", client.append("a", "2"));
-  show("get appended", client.get("a", 10s));
-  show("multi_set", client.multi_set({{"m1", "1"}, {"m2", ""}, {"m3", "3"}}));
-  show("multi_get", client.multi_get({"m3", "m2", "m1"}, 10s));
-  show("multi_get missing", client.multi_get({"m1", "missing"}, 20ms));
+  show("multi_get", client.multi_get({"n", "empty", "k"}, 10s));
+  show("multi_get missing", client.multi_get({"k", "missing"}, 20ms));
   PendingGet first = client.get_async("k", 10s), missing = client.get_async("missing", 20ms);
   PendingGet empty = client.get_async("empty", 10s);
   show("pipelined get of an empty value", std::move(empty).take());
@@ -76,18 +65,6 @@ void all_servers(StoreClient& client) {
   show("delete", client.delete_key("k"));
   show("delete again", client.delete_key("k"));
   show("num_keys", client.num_keys());
-}
-
-void queues(StoreClient& client) {
-  show("pop from nothing", client.queue_pop("q"));
-  show("push", client.queue_push("q", "one"));
-  show("push again", client.queue_push("q", ""));
-  show("length", client.queue_len("q"));
-  show("check queue", client.check({"q"}));
-  show("pop", client.queue_pop("q", 10s));
-  show("pop again", client.queue_pop("q"));
-  show("pop waiting", client.queue_pop("q", 20ms));
-  show("length of nothing", client.queue_len("q"));
 }
 
 int run(int argc, char** argv) {
@@ -100,13 +77,7 @@ int run(int argc, char** argv) {
   }
   const std::set<std::string> known(argv + 2, argv + argc);
   all_servers(**client);
-  if (known.contains("queues")) queues(**client);
   if (known.contains("list_keys")) show("list_keys", (*client)->list_keys());
-  if (known.contains("barrier")) {
-    show("barrier of one", (*client)->barrier("b", 1, 10s));
-    show("barrier of two", (*client)->barrier("b2", 2, 20ms));
-    show("set after the barrier", (*client)->set("k", "v"));
-  }
   return 0;
 }
 

@@ -421,12 +421,12 @@ void ClusterSim::take(Agent& agent, LinkActions actions) {
       send(agent, transmit->message);
     } else if (auto* deliver = std::get_if<LinkDeliver>(&action)) {
       std::visit(
-          [&](const auto& directive) { take(agent, agent.supervisor.step(directive, now_)); },
-          deliver->directive);
-    } else if (auto* hand_on = std::get_if<LinkHandOn>(&action)) {
-      if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&hand_on->message)) {
-        take(agent, agent.supervisor.step(*forward_signal, now_));
-      }
+          [&](const auto& message) {
+            if constexpr (std::is_constructible_v<SupervisorEvent, decltype(message)>) {
+              take(agent, agent.supervisor.step(message, now_));
+            }
+          },
+          deliver->message);
     } else if (auto* lost = std::get_if<ServiceLost>(&action)) {
       note(agent.spec.agent_id + " lost the service: " + lost->reason);
       take(agent, agent.supervisor.step(*lost, now_));

@@ -44,7 +44,7 @@ std::string next_frame(Client& client) {
 // Returns the next message of the service. Returns a Refused if no message can be read.
 template <class Client>
 ServiceMessage next_message(Client& client) {
-  const auto message = decode_service_message(next_frame(client));
+  const auto message = decode<ServiceMessage>(next_frame(client));
   if (!message) return Refused{message.error().message()};
   return *message;
 }
@@ -64,7 +64,7 @@ std::optional<T> await(Client& client) {
 // another one.
 template <class Client>
 ServiceHandshakeMessage next_handshake(Client& client) {
-  const auto message = decode_service_handshake(next_frame(client));
+  const auto message = decode<ServiceHandshakeMessage>(next_frame(client));
   if (!message) return NoHandshake();
   return *message;
 }

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <functional>
 #include <future>
+#include <memory>
 #include <mutex>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -31,13 +31,13 @@ class RunningServer {
  public:
   enum class Start { kNow, kLater };
 
-  // emplace: constructs the server in its place; gets the io_context, the log and the socket.
-  template <class Emplace>
-  RunningServer(const HostPort& where, Start start, Emplace emplace) {
+  // make: returns a shared_ptr of the server; gets the io_context, the log and the socket.
+  template <class Make>
+  RunningServer(const HostPort& where, Start start, Make make) {
     Result<Listener> listener = listen_tcp(where);
     if (!listener) throw std::runtime_error(listener.error().message());
     port_ = listener->address.port;
-    emplace(server_, io_, log_, std::move(listener->socket));
+    server_ = make(io_, log_, std::move(listener->socket));
     if (start == Start::kNow) server_->start();
     thread_ = std::thread([this] { io_.run(); });
   }
@@ -89,7 +89,7 @@ class RunningServer {
   boost::asio::io_context io_{1};
   boost::asio::executor_work_guard<boost::asio::io_context::executor_type> work_{
       io_.get_executor()};
-  std::optional<Server> server_;
+  std::shared_ptr<Server> server_;
   std::uint16_t port_ = 0;
   std::thread thread_;
 };

@@ -16,8 +16,9 @@ class RunningService : public RunningServer<RendezvousServer> {
   explicit RunningService(const ServiceOptions& options = {.service_id = "s"},
                           std::uint16_t port = 0, std::optional<KeptState> kept = std::nullopt)
       : RunningServer({.host = "127.0.0.1", .port = port}, Start::kNow,
-                      [&](auto& place, auto& io, Logger& log, UniqueFd socket) {
-                        place.emplace(io, log, options, std::move(socket), std::move(kept));
+                      [&](auto& io, Logger& log, UniqueFd socket) {
+                        return RendezvousServer::make(io, log, options, std::move(socket),
+                                                      std::move(kept));
                       }) {}
 
   // text: in the format of Keyring::parse().

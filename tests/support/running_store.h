@@ -10,8 +10,8 @@ class RunningStore : public RunningServer<StoreServer> {
  public:
   explicit RunningStore(const StoreServerOptions& options = {}, Start start = Start::kNow,
                         const HostPort& where = {.host = "127.0.0.1", .port = 0})
-      : RunningServer(where, start, [&](auto& place, auto& io, Logger& log, UniqueFd socket) {
-          place.emplace(io, log, std::move(socket), options);
+      : RunningServer(where, start, [&](auto& io, Logger& log, UniqueFd socket) {
+          return std::make_shared<StoreServer>(io, log, std::move(socket), options);
         }) {}
 
   void stop() {

@@ -60,7 +60,7 @@ class WatchedLink {
   std::string trouble;
 
  private:
-  std::unique_ptr<ServiceLink> link_;
+  std::shared_ptr<ServiceLink> link_;
 };
 
 }  // namespace ddprun::testing_support

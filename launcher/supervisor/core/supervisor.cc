@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <csignal>
-#include <utility>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "base/counted.h"
+#include "base/earlier.h"
 #include "base/exit_codes.h"
 #include "base/signal_names.h"
 
@@ -34,21 +35,17 @@ SupervisorActions Supervisor::step(const SupervisorEvent& event, TimePoint now) 
 std::optional<TimePoint> Supervisor::deadline() const {
   if (state_ == State::kExited) return std::nullopt;
   std::optional<TimePoint> earliest = stop_deadline_;
-  const auto consider = [&](TimePoint time) {
-    if (!earliest || time < *earliest) earliest = time;
-  };
-  if (hold_back_until_) consider(*hold_back_until_);
-  if (checkpoint_due_) consider(checkpoint_told_ + kCheckpointPause);
+  keep_earlier(earliest, hold_back_until_);
+  if (checkpoint_due_) keep_earlier(earliest, checkpoint_told_ + kCheckpointPause);
   return earliest;
 }
 
 AgentStatus Supervisor::status(TimePoint now) const {
-  AgentStatus status;
-  status.generation = generation_;
-  status.leaving = leaving_;
-  status.checkpoints = checkpoints_;
-  status.asked_to_save = asked_to_save_;
-  status.snapshots = snapshots_;
+  AgentStatus status{.generation = generation_,
+                     .leaving = leaving_,
+                     .checkpoints = checkpoints_,
+                     .asked_to_save = asked_to_save_,
+                     .snapshots = snapshots_};
   switch (state_) {
     case State::kIdle:
     case State::kExited: status.phase = AgentPhase::kIdle; break;
@@ -111,10 +108,10 @@ void Supervisor::on(const Assignment& assignment) {
   snapshots_.clear();
   last_wait_.clear();
   if (assignment.failure) act(ReportRestart{*assignment.failure});
-  assignment_.failure.reset();
+  assignment_->failure.reset();
   if (generation_ > Generation(0)) {
-    say(Say::Level::kInfo, "generation " + to_text(generation_) + ": starting " +
-                               counted(options_.slots, "worker") + " (" + assignment.reason + ")");
+    say(Say::Level::kInfo, concat("generation ", generation_, ": starting ",
+                                  counted(options_.slots, "worker"), " (", assignment.reason, ")"));
   }
   act(StartWorkers{assignment});
   // These workers were started after the request to save, so they must be asked, too.
@@ -174,7 +171,7 @@ void Supervisor::on(const ForwardSignal& forward_signal) {
   if (state_ != State::kRunning || forward_signal.generation != generation_) return;
   std::optional<LocalRank> rank;
   if (forward_signal.rank) {
-    const int local = forward_signal.rank->value - assignment_.first_rank.value;
+    const int local = forward_signal.rank->value - assignment_->first_rank.value;
     if (local < 0 || local >= options_.slots) return;
     rank = LocalRank(local);
   } else if (forward_signal.signal == options_.checkpoint_signal) {
@@ -217,8 +214,8 @@ void Supervisor::on(const WorkersSeen& seen) {
   looking_ = false;
   snapshots_ = seen.snapshots;
   for (WorkerSnapshot& one : snapshots_) {
-    one.rank = Rank(assignment_.first_rank.value + one.local_rank.value);
-    one.node_rank = assignment_.node_rank;
+    one.rank = Rank(assignment_->first_rank.value + one.local_rank.value);
+    one.node_rank = assignment_->node_rank;
     one.host = options_.host;
   }
   keep_telling(snapshots_);
@@ -249,8 +246,8 @@ void Supervisor::take_down(const WorkersEnded& ended) {
     end.after_stop = stop_asked_;
     end.on_request = end.kind == EndKind::kSignaled && end.out_of_memory == OutOfMemory::kNo &&
                      asked_for_.contains({end.code, end.local_rank.value});
-    end.rank = Rank(assignment_.first_rank.value + end.local_rank.value);
-    end.node_rank = assignment_.node_rank;
+    end.rank = Rank(assignment_->first_rank.value + end.local_rank.value);
+    end.node_rank = assignment_->node_rank;
     end.host = options_.host;
     const bool has_left = end.finished;
     end.finished = has_left && is_crash(end);
@@ -385,9 +382,9 @@ void Supervisor::on(const UserSignal& signal) {
   if (!has_workers()) return finish_exit();
   const bool known = signal.way == UserSignal::Way::kManager;
   say(Say::Level::kInfo,
-      signal_name(signal.signal) + (known ? ": also sent to " : ": passing it on to ") +
-          counted(alive_, "worker") + (alive_ == 1 ? ", which has " : ", which have ") +
-          to_text(options_.grace) + " to end");
+      concat(signal_name(signal.signal), known ? ": also sent to " : ": passing it on to ",
+             counted(alive_, "worker"), alive_ == 1 ? ", which has " : ", which have ",
+             options_.grace, " to end"));
   begin_stop(signal.signal, known ? Known::kYes : Known::kNo);
   act(SendStatus{});
 }
@@ -432,11 +429,11 @@ void Supervisor::on(const Tick&) {
   if (!killed_) {
     const std::string who =
         alive_ > 0 ? counted(alive_, "worker") : "processes that workers started";
-    say(Say::Level::kWarning, who + " did not end within " + to_text(options_.grace) + ": SIGKILL");
+    say(Say::Level::kWarning, concat(who, " did not end within ", options_.grace, ": SIGKILL"));
     return kill();
   }
-  const std::string reason = "processes of generation " + to_text(generation_) +
-                             " cannot be killed (in an uninterruptible system call?)";
+  const std::string reason = concat("processes of generation ", generation_,
+                                    " cannot be killed (in an uninterruptible system call?)");
   say(Say::Level::kError, reason);
   act(SendLeave{Leave{0, reason}});
   if (!verdict_) verdict_ = own_verdict(reason);
@@ -449,13 +446,13 @@ void Supervisor::on(const Tick&) {
 std::optional<Verdict> Supervisor::own_verdict(std::string headline) const {
   AgentStatus known = status(now_);
   if (known.ends.empty()) return std::nullopt;
-  Verdict verdict{.exit_code = to_int(ExitCode::kInternal), .headline = std::move(headline)};
-  verdict.ends = std::move(known.ends);
-  verdict.more_ends = known.more_ends;
-  verdict.generation = generation_;
-  verdict.restarts_used = assignment_.restart_count;
-  verdict.max_restarts = options_.max_restarts;
-  return verdict;
+  return Verdict{.exit_code = to_int(ExitCode::kInternal),
+                 .headline = std::move(headline),
+                 .ends = std::move(known.ends),
+                 .more_ends = known.more_ends,
+                 .generation = generation_,
+                 .restarts_used = assignment_->restart_count,
+                 .max_restarts = options_.max_restarts};
 }
 
 // --- stopping ------------------------------------------------------------------------------------

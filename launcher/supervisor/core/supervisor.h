@@ -196,9 +196,7 @@ class Supervisor {
   AgentStatus status(TimePoint now) const;
 
   // Returns the last assignment; nullopt: none yet.
-  std::optional<Assignment> assignment() const {
-    return assignment_.generation < Generation(0) ? std::nullopt : std::optional(assignment_);
-  }
+  const std::optional<Assignment>& assignment() const { return assignment_; }
 
   State state() const { return state_; }
 
@@ -247,7 +245,7 @@ class Supervisor {
   SupervisorActions out_;  // what it has led to so far
   State state_ = State::kIdle;
   Generation generation_{-1};
-  Assignment assignment_{.generation = Generation(-1)};
+  std::optional<Assignment> assignment_;
   int alive_ = 0;            // workers of this generation that have not ended
   bool stop_asked_ = false;  // workers that end from now on are victims
   bool all_well_ = false;    // every worker ended with 0; what they left running is being removed

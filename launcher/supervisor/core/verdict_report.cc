@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
 #include "base/signal_names.h"
 #include "rendezvous/protocol/core/hints.h"
-#include "rendezvous/protocol/core/same_failure.h"
 
 namespace ddprun {
 namespace {
@@ -13,13 +13,13 @@ std::string fate_of_the_other(const WorkerEnd& end, const WorkerEnd& first) {
   std::string text = describe(end);
   if (end.after_stop) return text + " when ddprun stopped it";
   if (end.kind == EndKind::kNodeLost) return text;
-  return text + ", " + to_text(std::max(Duration(0), first.age - end.age)) + " after the first";
+  return concat(text, ", ", std::max(Duration(0), first.age - end.age), " after the first");
 }
 
 std::string exit_code_text(const Verdict& verdict, const WorkerEnd& first) {
-  std::string text = "exit code " + std::to_string(verdict.exit_code);
+  std::string text = concat("exit code ", verdict.exit_code);
   if (first.kind == EndKind::kSignaled && verdict.exit_code == exit_code_of(first)) {
-    text += " (128 + " + std::to_string(first.code) + ", " + signal_name(first.code) + ")";
+    text += concat(" (128 + ", first.code, ", ", signal_name(first.code), ")");
   }
   return text;
 }
@@ -43,8 +43,8 @@ std::vector<std::string> untold_lines(const WorkerEnd& end) {
 }
 
 void tell_first(const WorkerEnd& first, std::vector<std::string>& lines) {
-  const bool has_said = first.kind == EndKind::kExited || first.kind == EndKind::kSignaled;
-  if (!first.message.empty() && has_said) lines.push_back("  its message: " + first.message);
+  if (!first.message.empty() && is_of_process(first))
+    lines.push_back("  its message: " + first.message);
   tell_frames(first, lines);
   if (const std::vector<std::string> untold = untold_lines(first); !untold.empty()) {
     lines.emplace_back("  its last lines on stderr:");
@@ -97,23 +97,22 @@ void tell_ends(const Verdict& verdict, std::vector<std::string>& lines) {
     if (is_blamed(ends[i], ends, firsts) || is_same(ends[i])) continue;
     lines.push_back("  " + fate_of_the_other(ends[i], first));
   }
-  if (known > shown) lines.push_back("  ... and " + std::to_string(known - shown) + " more");
+  if (known > shown) lines.push_back(concat("  ... and ", known - shown, " more"));
 }
 
 }  // namespace
 
 std::string restarts_of(const Verdict& verdict) {
   // --restart-window and --restart-on-progress do not count all restarts.
-  const std::string of_max = verdict.restarts_used > verdict.max_restarts
-                                 ? ""
-                                 : " of " + std::to_string(verdict.max_restarts);
-  return std::to_string(verdict.restarts_used) + of_max + " restarts";
+  const std::string of_max =
+      verdict.restarts_used > verdict.max_restarts ? "" : concat(" of ", verdict.max_restarts);
+  return concat(verdict.restarts_used, of_max, " restarts");
 }
 
 std::vector<std::string> failure_report(const std::string& job_id, const Verdict& verdict) {
   if (verdict.success) return {};
   std::vector<std::string> lines;
-  const bool was_stopped = verdict.headline.starts_with(kStopped);
+  const bool was_stopped = verdict.cause == VerdictCause::kStopped;
   std::string headline = "job '" + job_id + "'" + (was_stopped ? " ended" : " failed");
   if (verdict.max_restarts > 0) {
     headline += " after " + restarts_of(verdict);
@@ -122,17 +121,17 @@ std::vector<std::string> failure_report(const std::string& job_id, const Verdict
     lines.push_back(headline + ": " + verdict.headline);
     return lines;
   }
-  lines.push_back(headline + " in generation " + to_text(verdict.generation));
+  lines.push_back(concat(headline, " in generation ", verdict.generation));
   tell_ends(verdict, lines);
-  if (const std::size_t at = verdict.headline.find(kNotRestarted); at != std::string::npos) {
-    lines.push_back(verdict.headline.substr(at + 2));
+  if (!verdict.not_restarted_because.empty()) {
+    lines.push_back("not restarted: " + verdict.not_restarted_because);
   }
   lines.push_back(exit_code_text(verdict, verdict.ends.front()));
   return lines;
 }
 
 std::vector<std::string> restart_report(const Verdict& failed) {
-  std::vector<std::string> lines{"generation " + to_text(failed.generation) + " failed"};
+  std::vector<std::string> lines{concat("generation ", failed.generation, " failed")};
   if (!failed.ends.empty()) tell_ends(failed, lines);
   return lines;
 }

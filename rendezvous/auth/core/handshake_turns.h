@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <deque>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "base/clock.h"

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
+
 namespace ddprun {
 namespace {
 
@@ -26,7 +28,7 @@ Result<Keyring> Keyring::parse(const Secret& text) {
   Keyring keyring;
   int number = 0;
   const auto wrong = [&](const std::string& what) {
-    return invalid_argument("line " + std::to_string(number) + ": " + what);
+    return invalid_argument(concat("line ", number, ": ", what));
   };
   for (std::string_view rest = text.view(); !rest.empty();) {
     ++number;
@@ -37,7 +39,7 @@ Result<Keyring> Keyring::parse(const Secret& text) {
     if (words.size() > 2) return wrong("expected KEY or JOB KEY");
     const std::string_view key = words.back();
     if (key.size() < kMinKeyBytes) {
-      return wrong("a key needs at least " + std::to_string(kMinKeyBytes) + " characters");
+      return wrong(concat("a key needs at least ", kMinKeyBytes, " characters"));
     }
     if (words.size() == 2) {
       const std::string job(words.front());
@@ -49,8 +51,8 @@ Result<Keyring> Keyring::parse(const Secret& text) {
     }
   }
   if (keyring.empty()) {
-    return invalid_argument("no key found (expected a line of " + std::to_string(kMinKeyBytes) +
-                            " characters or more)");
+    return invalid_argument(
+        concat("no key found (expected a line of ", kMinKeyBytes, " characters or more)"));
   }
   return keyring;
 }

@@ -15,7 +15,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "base/result.h"
 #include "base/secret.h"

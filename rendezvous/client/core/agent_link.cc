@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/concat.h"
+
 namespace ddprun {
 
 AgentLink::AgentLink(AgentLinkOptions options, Rng rng, TimePoint now)
@@ -35,54 +37,45 @@ LinkActions AgentLink::connected(TimePoint now) {
 }
 
 LinkActions AgentLink::disconnected(const std::string& why, TimePoint now, LinkFailure failure) {
-  LinkActions out;
-  if (state_ == State::kOver) return out;
+  now_ = now;
+  if (state_ == State::kOver) return {};
   last_trouble_ = why;
   Try how = state_ == State::kGreeting ? Try::kEndedEarly : Try::kOther;
   if (failure == LinkFailure::kRefused) how = Try::kRefused;
   if (failure == LinkFailure::kPutOff) how = Try::kPutOff;
-  try_failed(how, now, out);
-  if (state_ != State::kOver) check_patience(now, out);
-  return out;
+  try_failed(how);
+  if (state_ != State::kOver) check_patience();
+  return std::exchange(out_, {});
 }
 
 LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
   if (has_spoken_ || state_ == State::kOver) return disconnected(why, now);
-  LinkActions out;
-  not_a_service(why, out);
-  return out;
+  not_a_service(why);
+  return std::exchange(out_, {});
 }
 
 LinkActions AgentLink::distrusted(const std::string& why, TimePoint now) {
   if (!instance_.empty() || state_ == State::kOver) return disconnected(why, now);
   state_ = State::kOver;
-  return {LinkClose{}, ServiceRefused{"this node does not trust the rendezvous service at " +
-                                      options_.service + ": " + why}};
+  return {LinkClose{}, ServiceRefused{"this node does not trust " + service() + ": " + why}};
 }
 
 LinkActions AgentLink::without_tls(const std::string& why, TimePoint now) {
   if (has_spoken_ || state_ == State::kOver) return disconnected(why, now);
-  LinkActions out;
-  give_up("no TLS connection with " + options_.service + ": " + why, ExitCode::kRefused, out);
-  return out;
+  give_up("no TLS connection with " + options_.service + ": " + why, ExitCode::kRefused);
+  return std::exchange(out_, {});
 }
 
 LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
-  LinkActions out;
-  if (state_ == State::kOver) return out;
+  if (state_ == State::kOver) return {};
   if (const Refused* refused = std::get_if<Refused>(&message)) {
     state_ = State::kOver;
-    out.push_back(LinkClose{});
-    out.push_back(ServiceRefused{"the rendezvous service at " + options_.service +
-                                 " refused this node: " + refused->reason});
-    return out;
+    return {LinkClose{}, ServiceRefused{service() + " refused this node: " + refused->reason}};
   }
   has_spoken_ = true;
   if (const Silence* silence = std::get_if<Silence>(&message)) {
     silence_reason_ = silence->reason;
-    out.push_back(LinkDeliver{Wait{"the rendezvous service at " + options_.service +
-                                   " will be silent for a while: " + silence->reason}});
-    return out;
+    return {LinkDeliver{Wait{service() + " will be silent for a while: " + silence->reason}}};
   }
   if (const Welcome* welcome = std::get_if<Welcome>(&message)) {
     state_ = State::kUp;
@@ -94,8 +87,8 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
     beats_.clear();
     backoff_.reset();
     next_beat_ = now + welcome->heartbeat_interval;
-    if (unsaid_) out.push_back(LinkTransmit{*std::exchange(unsaid_, std::nullopt)});
-    return out;
+    if (!unsaid_) return {};
+    return {LinkTransmit{*std::exchange(unsaid_, std::nullopt)}};
   }
   if (const HeartbeatAck* ack = std::get_if<HeartbeatAck>(&message)) {
     while (!beats_.empty() && beats_.front().number <= ack->number) {
@@ -103,14 +96,9 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
       beats_.pop_front();
     }
     if (state_ == State::kUp) next_beat_ = now + beat_pause(*ack);
-    return out;
+    return {};
   }
-  if (const Answer* answer = std::get_if<Answer>(&message)) out.push_back(LinkHandOn{*answer});
-  if (const ForwardSignal* forward_signal = std::get_if<ForwardSignal>(&message))
-    out.push_back(LinkHandOn{*forward_signal});
-  if (const TellOutput* tell = std::get_if<TellOutput>(&message)) out.push_back(LinkHandOn{*tell});
-  if (const auto directive = directive_of(message)) out.push_back(LinkDeliver{*directive});
-  return out;
+  return {LinkDeliver{message}};
 }
 
 // Returns the pause that the service asks for, limited to within half an interval of the
@@ -128,23 +116,19 @@ LinkActions AgentLink::send(const AgentMessage& message) {
 }
 
 LinkActions AgentLink::leave(const Leave& leave) {
-  LinkActions out;
-  if (state_ == State::kUp) out.push_back(LinkTransmit{leave});
-  state_ = State::kOver;
-  return out;
+  if (std::exchange(state_, State::kOver) != State::kUp) return {};
+  return {LinkTransmit{leave}};
 }
 
 LinkActions AgentLink::tick(TimePoint now) {
-  LinkActions out;
-  if (state_ == State::kOver) return out;
-  check_patience(now, out);
-  if (state_ == State::kOver) return out;
-
+  now_ = now;
+  if (state_ == State::kOver) return {};
+  check_patience();
   switch (state_) {
     case State::kPausing:
       if (now < retry_at_) break;
       state_ = State::kLookingUp;
-      out.push_back(LinkLookUp{});
+      out_.push_back(LinkLookUp{});
       break;
     case State::kLookingUp: break;
     case State::kConnecting:
@@ -152,18 +136,18 @@ LinkActions AgentLink::tick(TimePoint now) {
       if (now < try_until_) break;
       last_trouble_ = state_ == State::kConnecting ? "no connection within " : "no welcome within ";
       last_trouble_ += to_text(try_allowed_);
-      out.push_back(LinkClose{});
-      try_failed(state_ == State::kGreeting ? Try::kSilent : Try::kOther, now, out);
+      out_.push_back(LinkClose{});
+      try_failed(state_ == State::kGreeting ? Try::kSilent : Try::kOther);
       break;
     case State::kUp:
       if (now < next_beat_) break;
       beats_.push_back({next_number_, now});
-      out.push_back(LinkTransmit{Heartbeat{next_number_++}});
+      out_.push_back(LinkTransmit{Heartbeat{next_number_++}});
       next_beat_ = now + welcome_->heartbeat_interval;
       break;
     case State::kOver: break;
   }
-  return out;
+  return std::exchange(out_, {});
 }
 
 std::optional<TimePoint> AgentLink::deadline() const {
@@ -180,109 +164,107 @@ std::optional<TimePoint> AgentLink::deadline() const {
   return std::min(due, patience_ends);
 }
 
-void AgentLink::pause(TimePoint now) {
+void AgentLink::pause() {
   state_ = State::kPausing;
   const Duration backoff = backoff_.next();
   // While the lease runs out, the tries come often, because a service may be reachable only
   // briefly.
-  retry_at_ = now + (welcome_ ? std::min(backoff, welcome_->agent_patience / 16) : backoff);
+  retry_at_ = now_ + (welcome_ ? std::min(backoff, welcome_->agent_patience / 16) : backoff);
   if (refused_since_ && !embedded_on_.empty()) {
-    retry_at_ = std::min(retry_at_, std::max(now, *refused_since_ + kRefusedFor));
+    retry_at_ = std::min(retry_at_, std::max(now_, *refused_since_ + kRefusedFor));
   }
   beats_.clear();
 }
 
-void AgentLink::try_failed(Try how, TimePoint now, LinkActions& out) {
-  if (is_another_program(how, now)) return not_a_service(last_trouble_, out);
-  if (is_host_without_service(how, now)) {
-    return give_up("the rendezvous service at " + options_.service +
-                       " is gone: it has not answered for " + to_text(now - confirmed_) +
-                       ", and connections are refused" + where_it_ran(),
-                   ExitCode::kServiceLost, out);
+void AgentLink::try_failed(Try how) {
+  if (is_another_program(how)) return not_a_service(last_trouble_);
+  if (is_host_without_service(how)) {
+    return give_up(concat(service(), " is gone: it has not answered for ", now_ - confirmed_,
+                          ", and connections are refused", where_it_ran()),
+                   ExitCode::kServiceLost);
   }
   if (how == Try::kRefused && options_.must_answer && !has_spoken_) {
-    if (!refused_since_) refused_since_ = now;
-    out.push_back(LinkPortRefuses{now - *refused_since_});
+    if (!refused_since_) refused_since_ = now_;
+    out_.push_back(LinkPortRefuses{now_ - *refused_since_});
   }
   const bool is_stranger = instance_.empty() && !has_spoken_;
-  if (is_stranger && !has_told_ && now >= join_until_ - options_.join_timeout + kQuietTime) {
+  if (is_stranger && !has_told_ && now_ >= join_until_ - options_.join_timeout + kQuietTime) {
     has_told_ = true;
-    out.push_back(LinkDeliver{
+    out_.push_back(LinkDeliver{
         Wait{"no rendezvous service answers at " + options_.service + " yet: " + last_trouble_}});
   }
-  pause(now);
+  pause();
 }
 
 // A peer that has spoken the protocol once is a service, however long it is silent now.
-bool AgentLink::is_another_program(Try how, TimePoint now) {
+bool AgentLink::is_another_program(Try how) {
   if (!options_.must_answer || has_spoken_) return false;
   if (how == Try::kRefused || how == Try::kOther) put_off_since_.reset();
   if (how == Try::kOther) return false;
-  if (how == Try::kPutOff && !put_off_since_) put_off_since_ = now;
-  const bool is_put_off = how == Try::kPutOff && now - *put_off_since_ < kPutOffFor;
+  if (how == Try::kPutOff && !put_off_since_) put_off_since_ = now_;
+  const bool is_put_off = how == Try::kPutOff && now_ - *put_off_since_ < kPutOffFor;
   if (how == Try::kRefused || is_put_off) {
     deaf_tries_ = 0;
     deaf_since_.reset();
     return false;
   }
-  if (!deaf_since_) deaf_since_ = now;
+  if (!deaf_since_) deaf_since_ = now_;
   if (++deaf_tries_ < kMaxDeafTries) return false;
-  return how == Try::kSilent || now - *deaf_since_ >= kEndedEarly;
+  return how == Try::kSilent || now_ - *deaf_since_ >= kEndedEarly;
 }
 
-bool AgentLink::is_host_without_service(Try how, TimePoint now) {
+bool AgentLink::is_host_without_service(Try how) {
   if (how != Try::kRefused) refused_since_.reset();
   if (how != Try::kRefused || embedded_on_.empty()) return false;
   // Nothing has answered since confirmed_. The first refusal may come when the lease is
   // already a heartbeat old.
-  if (!refused_since_) refused_since_ = welcome_ ? confirmed_ : now;
-  return now >= *refused_since_ + kRefusedFor;
+  if (!refused_since_) refused_since_ = welcome_ ? confirmed_ : now_;
+  return now_ >= *refused_since_ + kRefusedFor;
 }
 
-void AgentLink::not_a_service(const std::string& why, LinkActions& out) {
+void AgentLink::not_a_service(const std::string& why) {
   give_up(options_.service + " is taken by a program that is not a rendezvous service (" + why +
               "): choose another port",
-          ExitCode::kAddress, out);
+          ExitCode::kAddress);
 }
 
-void AgentLink::give_up(std::string reason, ExitCode code, LinkActions& out) {
+void AgentLink::give_up(std::string reason, ExitCode code) {
   state_ = State::kOver;
-  out.push_back(LinkClose{});
-  out.push_back(ServiceLost{std::move(reason), true, code});
+  out_.push_back(LinkClose{});
+  out_.push_back(ServiceLost{std::move(reason), true, code});
 }
 
-void AgentLink::check_patience(TimePoint now, LinkActions& out) {
+void AgentLink::check_patience() {
   if (!welcome_) {
-    if (now >= join_until_) give_up_at_deadline(now, out);
+    if (now_ >= join_until_) give_up_at_deadline();
     return;
   }
-  if (now < confirmed_ + welcome_->agent_patience) return;
-  const std::string reason = "the rendezvous service at " + options_.service +
-                             " has not answered for " + to_text(now - confirmed_) + what_it_said();
+  if (now_ < confirmed_ + welcome_->agent_patience) return;
+  const std::string reason =
+      concat(service(), " has not answered for ", now_ - confirmed_, what_it_said());
   welcome_.reset();
-  join_until_ = std::max(now, confirmed_ + options_.join_timeout);
+  join_until_ = std::max(now_, confirmed_ + options_.join_timeout);
   if (state_ == State::kUp) {
-    out.push_back(LinkClose{});
+    out_.push_back(LinkClose{});
     last_trouble_ = "no answer";
-    pause(now);
+    pause();
   }
-  out.push_back(ServiceLost{
+  out_.push_back(ServiceLost{
       reason + "; ending this node's workers, because the others may go on without them", false,
       ExitCode::kServiceLost});
 }
 
-void AgentLink::give_up_at_deadline(TimePoint now, LinkActions& out) {
+void AgentLink::give_up_at_deadline() {
   if (state_ == State::kLookingUp) last_trouble_ = "the name service did not answer";
   const std::string tail =
       " (--rdzv-conf=join_timeout): " + last_trouble_ + what_it_said() + where_it_ran();
   if (instance_.empty()) {
-    return give_up("no rendezvous service answered at " + options_.service + " within " +
-                       to_text(options_.join_timeout) + tail,
-                   ExitCode::kJoinTimeout, out);
+    return give_up(concat("no rendezvous service answered at ", options_.service, " within ",
+                          options_.join_timeout, tail),
+                   ExitCode::kJoinTimeout);
   }
-  give_up("the rendezvous service at " + options_.service + " has not answered for " +
-              to_text(now - confirmed_) + tail,
-          ExitCode::kServiceLost, out);
+  give_up(concat(service(), " has not answered for ", now_ - confirmed_, tail),
+          ExitCode::kServiceLost);
 }
 
 std::string AgentLink::what_it_said() const {

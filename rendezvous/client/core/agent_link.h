@@ -49,10 +49,7 @@ struct LinkTransmit {
   AgentMessage message;
 };
 struct LinkDeliver {
-  Directive directive;
-};
-struct LinkHandOn {
-  std::variant<Answer, ForwardSignal, TellOutput> message;
+  ServiceMessage message;  // for the agent: a directive, Answer, ForwardSignal or TellOutput
 };
 // Returned with AgentLinkOptions::must_answer before the service has spoken. Every connection
 // to the port of this host has been refused for `so_far`, so the port may be free.
@@ -67,9 +64,8 @@ struct ServiceLost {
 struct ServiceRefused {
   std::string reason;
 };
-using LinkAction =
-    std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, LinkTransmit, LinkDeliver,
-                 LinkHandOn, LinkPortRefuses, ServiceLost, ServiceRefused>;
+using LinkAction = std::variant<LinkLookUp, LinkConnect, LinkClose, LinkHello, LinkTransmit,
+                                LinkDeliver, LinkPortRefuses, ServiceLost, ServiceRefused>;
 using LinkActions = std::vector<LinkAction>;
 
 // How a try to connect failed or a connection ended.
@@ -161,20 +157,23 @@ class AgentLink {
     TimePoint sent;
   };
 
-  void pause(TimePoint now);
+  void pause();
   enum class Try { kRefused, kPutOff, kEndedEarly, kSilent, kOther };
-  void try_failed(Try how, TimePoint now, LinkActions& out);
-  bool is_another_program(Try how, TimePoint now);
-  bool is_host_without_service(Try how, TimePoint now);
-  void not_a_service(const std::string& why, LinkActions& out);
-  void give_up(std::string reason, ExitCode code, LinkActions& out);
-  void check_patience(TimePoint now, LinkActions& out);
-  void give_up_at_deadline(TimePoint now, LinkActions& out);
+  void try_failed(Try how);
+  bool is_another_program(Try how);
+  bool is_host_without_service(Try how);
+  void not_a_service(const std::string& why);
+  void give_up(std::string reason, ExitCode code);
+  void check_patience();
+  void give_up_at_deadline();
+  std::string service() const { return "the rendezvous service at " + options_.service; }
   std::string what_it_said() const;
   std::string where_it_ran() const;
   Duration beat_pause(const HeartbeatAck& ack) const;
 
   AgentLinkOptions options_;
+  TimePoint now_;    // of the event that is being handled
+  LinkActions out_;  // what it has led to so far
   Backoff backoff_;
   State state_ = State::kPausing;
   TimePoint retry_at_;

@@ -6,7 +6,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/seconds.h"
+#include "base/utf8.h"
 #include "base/version.h"
 
 namespace ddprun {
@@ -19,23 +21,6 @@ constexpr const char* kFailureKinds[] = {"exit_code",     "exception",     "sign
 
 // Limit of a job's id in a label.
 constexpr std::size_t kLabelBytes = 256;
-
-// Returns the bytes of the first character of the text; 0: the text does not begin with UTF-8.
-std::size_t character_bytes(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  if (byte(0) < 0x80) return 1;
-  if (byte(0) < 0xC2 || byte(0) > 0xF4) return 0;
-  const std::size_t length = byte(0) < 0xE0 ? 2 : byte(0) < 0xF0 ? 3 : 4;
-  if (text.size() < length) return 0;
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xC0) != 0x80) return 0;
-  }
-  // Overlong forms, surrogates, and code points above U+10FFFF.
-  const bool forbidden = (byte(0) == 0xE0 && byte(1) < 0xA0) ||
-                         (byte(0) == 0xED && byte(1) > 0x9F) ||
-                         (byte(0) == 0xF0 && byte(1) < 0x90) || (byte(0) == 0xF4 && byte(1) > 0x8F);
-  return forbidden ? 0 : length;
-}
 
 std::string label_value(std::string_view text) {
   std::string escaped;
@@ -55,7 +40,7 @@ std::string label_value(std::string_view text) {
 }
 
 std::string label(std::string_view name, std::string_view value) {
-  return "{" + std::string(name) + "=\"" + label_value(value) + "\"}";
+  return concat("{", name, "=\"", label_value(value), "\"}");
 }
 
 // Page: builds the text line by line.
@@ -67,8 +52,8 @@ class Page {
 
   void family(std::string_view name, Kind kind, std::string_view help) {
     name_ = name;
-    text_ += "# HELP " + name_ + " " + std::string(help) + "\n# TYPE " + name_ + " " +
-             std::string(enum_name(kKindWords, kind)) + "\n";
+    text_ += concat("# HELP ", name_, " ", help, "\n# TYPE ", name_, " ",
+                    enum_name(kKindWords, kind), "\n");
   }
   void sample(std::string_view labels, std::string_view value, std::string_view suffix = "") {
     text_ += name_;

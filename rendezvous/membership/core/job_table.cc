@@ -1,9 +1,10 @@
 #include "rendezvous/membership/core/job_table.h"
 
-#include <algorithm>
+#include <iterator>
 
 #include "base/assert.h"
-#include "base/exit_codes.h"
+#include "base/concat.h"
+#include "base/earlier.h"
 
 namespace ddprun {
 namespace {
@@ -16,9 +17,8 @@ bool may_use(std::optional<UserId> owner, std::optional<UserId> user) {
 }
 
 Error not_his(const std::string& job, UserId owner, UserId user) {
-  return invalid_argument("job '" + job + "' belongs to user " + to_text(owner) +
-                          ", but according to munge this node's agent runs as user " +
-                          to_text(user));
+  return invalid_argument(concat("job '", job, "' belongs to user ", owner,
+                                 ", but according to munge this node's agent runs as user ", user));
 }
 
 std::string ended_and_forgotten(const std::string& job) {
@@ -42,8 +42,7 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
   if (!past.service_id.empty()) options_.service_id = past.service_id;
   jobs_begun_ = past.jobs_begun;
   for (const auto& [id, kept] : past.jobs) {
-    Job job{kept.instance, kept.former_instance,
-            Membership(kept.state, {.lease = options_.times.lease}, now)};
+    Job job{kept.instance, kept.former_instance, Membership(kept.state, options_.times.lease, now)};
     job.owner = kept.owner;
     job.recorded = job.mark();
     job.end_number = kept.end_number;
@@ -58,132 +57,122 @@ JobTable::JobTable(ServiceOptions options, const ServiceState& past, TimePoint n
 }
 
 ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& message, TimePoint now) {
-  ServiceOutput out;
-  notice_time(now, out);
-  if (const Hello* first = std::get_if<Hello>(&message)) {
-    hello(origin, *first, now, out);
-    return out;
-  }
-  if (const UserRequest* asked = std::get_if<UserRequest>(&message)) {
-    request(origin, *asked, now, out);
-    return out;
-  }
+  now_ = now;
+  notice_time();
   const auto found = agents_.find(origin.connection);
-  if (found == agents_.end()) {
-    refuse(origin.connection, "the first message must be a hello", out);
-    return out;
-  }
-  const Agent agent = found->second;
-  const auto its_job = jobs_.find(agent.job);
-  if (its_job == jobs_.end()) {
-    refuse(origin.connection, ended_and_forgotten(agent.job), out);
-    return out;
-  }
-  Membership& job = its_job->second.membership;
-  if (const AgentStatus* status = std::get_if<AgentStatus>(&message)) {
-    forward(agent.job, job.status(agent.agent_id, *status, now), now, out);
+  const bool is_agents = found != agents_.end();
+  const Agent agent = is_agents ? found->second : Agent();
+  const auto job = jobs_.find(agent.job);
+  if (const Hello* first = std::get_if<Hello>(&message)) {
+    hello(origin, *first);
+  } else if (const UserRequest* asked = std::get_if<UserRequest>(&message)) {
+    request(origin, *asked);
+  } else if (!is_agents) {
+    refuse(origin.connection, "the first message must be a hello");
+  } else if (job == jobs_.end()) {
+    refuse(origin.connection, ended_and_forgotten(agent.job));
+  } else if (const AgentStatus* status = std::get_if<AgentStatus>(&message)) {
+    forward(agent.job, job->second.membership.status(agent.agent_id, *status, now));
   } else if (const Heartbeat* heartbeat = std::get_if<Heartbeat>(&message)) {
-    job.heard(agent.agent_id, now);
-    out.sends.push_back(
+    job->second.membership.heard(agent.agent_id, now);
+    out_.sends.push_back(
         {origin.connection, HeartbeatAck{.number = heartbeat->number,
                                          .next = next_beat_in(options_.times.heartbeat(), now)}});
   } else if (const OutputPage* page = std::get_if<OutputPage>(&message)) {
-    hand_on(inquiries_.told(agent.agent_id, *page, now), out);
+    hand_on(inquiries_.told(agent.agent_id, *page, now));
   } else if (const Leave* leave = std::get_if<Leave>(&message)) {
-    forward(agent.job, job.left(agent.agent_id, *leave, now), now, out);
-    hand_on(inquiries_.agent_left(agent.agent_id, now), out);
+    forward(agent.job, job->second.membership.left(agent.agent_id, *leave, now));
+    hand_on(inquiries_.agent_left(agent.agent_id, now));
   }
-  return out;
+  return std::exchange(out_, {});
 }
 
-void JobTable::hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out) {
+void JobTable::hello(const Origin& origin, const Hello& hello) {
   if (hello.protocol != kControlProtocol) {
-    return refuse(origin.connection, other_protocol(hello.protocol, hello.version), out);
+    return refuse(origin.connection, other_protocol(hello.protocol, hello.version));
   }
   if (agents_.contains(origin.connection)) {
-    return refuse(origin.connection, "a connection says hello once", out);
+    return refuse(origin.connection, "a connection says hello once");
   }
   if (const std::optional<std::string> why = why_not_now(hello)) {
-    out.sends.push_back({origin.connection, Silence{*why}});
-    out.closes.push_back(origin.connection);
+    out_.sends.push_back({origin.connection, Silence{*why}});
+    out_.closes.push_back(origin.connection);
     return;
   }
-  forget_old_verdicts(out);
-  const Result<Job*> job = job_for(hello, origin.user, now);
-  if (!job) return refuse(origin.connection, job.error().cause, out);
+  forget_old_verdicts();
+  const Result<Job*> job = job_for(hello, origin.user);
+  if (!job) return refuse(origin.connection, job.error().cause);
   if (!(*job)->owner) (*job)->owner = options_.owner ? options_.owner : origin.user;
   Membership& membership = (*job)->membership;
   if (const auto old = connections_.find(hello.node.agent_id); old != connections_.end()) {
     agents_.erase(old->second);
-    out.closes.push_back(old->second);
+    out_.closes.push_back(old->second);
   }
-  hand_on(inquiries_.agent_gone(hello.node.agent_id, now), out);
+  hand_on(inquiries_.agent_gone(hello.node.agent_id, now_));
   agents_[origin.connection] = {hello.job.id, hello.node.agent_id};
   connections_[hello.node.agent_id] = origin.connection;
   if (!origin.service_address.empty()) membership.set_service_address(origin.service_address);
   Hello seen = hello;  // its workers may also connect from the address of this connection
   if (!origin.peer_address.empty()) seen.node.other_addresses.push_back(origin.peer_address);
-  MembershipOutput joined = membership.joined(seen, origin.local, now);
-  record(**job, now, out);
-  out.sends.push_back({origin.connection,
-                       Welcome{.instance = (*job)->instance,
-                               .heartbeat_interval = options_.times.heartbeat(),
-                               .agent_patience = options_.times.patience(),
-                               .embedded = options_.embedded,
-                               .host = options_.host},
-                       (*job)->first_change});
-  forward(hello.job.id, std::move(joined), now, out);
-  see_nodes(hello.job.id, now, out);
+  MembershipOutput joined = membership.joined(seen, origin.local, now_);
+  record(**job);
+  out_.sends.push_back({origin.connection,
+                        Welcome{.instance = (*job)->instance,
+                                .heartbeat_interval = options_.times.heartbeat(),
+                                .agent_patience = options_.times.patience(),
+                                .embedded = options_.embedded,
+                                .host = options_.host},
+                        (*job)->first_change});
+  forward(hello.job.id, std::move(joined));
+  see_nodes(hello.job.id);
 }
 
-void JobTable::request(const Origin& origin, const UserRequest& request, TimePoint now,
-                       ServiceOutput& out) {
+void JobTable::request(const Origin& origin, const UserRequest& request) {
   const auto agent = agents_.find(origin.connection);
   const bool is_agents = agent != agents_.end();
   const std::string id = is_agents ? agent->second.job : request.job;
   const auto found = jobs_.find(id);
   const auto refuse = [&](std::string why) {
     Answer answer{.number = request.number, .done = false, .text = std::move(why)};
-    out.sends.push_back({origin.connection, std::move(answer), 0, !is_agents});
+    out_.sends.push_back({origin.connection, std::move(answer), 0, !is_agents});
   };
   const bool is_about_all = id.empty() && request.what == UserRequest::What::kStatus;
   if (found == jobs_.end() && !is_about_all) {
     return refuse("this service has no job '" + id + "'");
   }
   if (request.what == UserRequest::What::kStatus) {
-    out.pages.push_back({origin.connection, request.number, id, !is_agents});
+    out_.pages.push_back({origin.connection, request.number, id, !is_agents});
     return;
   }
   Job& job = found->second;
   if (!is_agents && !may_use(job.owner, origin.user)) {
-    return refuse("job '" + id + "' belongs to user " + to_text(*job.owner) +
-                  ", but according to munge you are user " + to_text(*origin.user));
+    return refuse(concat("job '", id, "' belongs to user ", *job.owner,
+                         ", but according to munge you are user ", *origin.user));
   }
   if (is_told_by_nodes(request.what)) {
     if (is_agents) return refuse("an agent cannot ask for output");
     if (inquiries_.is_reader(origin.connection)) {
       return refuse("this connection already reads the output of workers");
     }
-    const Answer checked = *job.membership.request(request, now).answer;
+    const Answer checked = *job.membership.request(request, now_).answer;
     if (!checked.done) return refuse(checked.text);
     if (!inquiries_.has_room(id)) {
       return refuse("too many commands read the output of workers: try again in a moment");
     }
     return hand_on(inquiries_.begin(origin.connection, id, request,
-                                    nodes_of(job.membership, request.rank), now),
-                   out);
+                                    nodes_of(job.membership, request.rank), now_));
   }
   const bool watches = !is_agents && request.what == UserRequest::What::kStop;
   if (watches && watchers_.size() >= kWatchersKept) {
     return refuse("too many commands wait for the end of a job: try again in a moment");
   }
-  MembershipOutput begun = job.membership.request(request, now);
-  record(job, now, out);
+  MembershipOutput begun = job.membership.request(request, now_);
+  record(job);
   Answer said = std::move(*begun.answer);
   const bool waits = watches && said.done;
   if (waits) watchers_[origin.connection] = id;
-  out.sends.push_back({origin.connection, std::move(said), job.last_change, !is_agents && !waits});
-  forward(id, std::move(begun), now, out);
+  out_.sends.push_back({origin.connection, std::move(said), job.last_change, !is_agents && !waits});
+  forward(id, std::move(begun));
 }
 
 // --- output of workers --------------------------------------------------------------------------
@@ -200,42 +189,37 @@ std::vector<OutputInquiries::Node> JobTable::nodes_of(const Membership& job,
 }
 
 // Updates followed inquiries when other nodes may run the job's workers, or nodes may be back.
-void JobTable::see_nodes(const std::string& job_id, TimePoint now, ServiceOutput& out) {
+void JobTable::see_nodes(const std::string& job_id) {
   for (const OutputInquiries::Followed& one : inquiries_.followed(job_id)) {
     const Membership& job = jobs_.at(job_id).membership;
-    hand_on(inquiries_.see(one.inquiry, nodes_of(job, one.rank), now), out);
+    hand_on(inquiries_.see(one.inquiry, nodes_of(job, one.rank), now_));
   }
 }
 
-void JobTable::hand_on(InquiryOutput&& from, ServiceOutput& out) {
-  for (InquiryOutput::AddressedRequest& one : from.tells) {
-    send_to(one.agent_id, std::move(one.what), 0, out);
-  }
-  for (InquiryOutput::Said& one : from.says) {
-    out.sends.push_back({one.reader, std::move(one.message), one.after, one.last});
-  }
+void JobTable::hand_on(InquiryOutput&& from) {
+  for (ToAgent& one : from.tells) send(std::move(one), 0);
+  std::ranges::move(from.sends, std::back_inserter(out_.sends));
 }
 
 // Sends a message to an agent, if it is connected. `after`: as in ServiceOutput::Send.
-void JobTable::send_to(const std::string& agent_id, ServiceMessage message, std::uint64_t after,
-                       ServiceOutput& out) const {
-  const auto connection = connections_.find(agent_id);
+void JobTable::send(ToAgent to, std::uint64_t after) {
+  const auto connection = connections_.find(to.agent_id);
   if (connection == connections_.end()) return;
-  out.sends.push_back({connection->second, std::move(message), after});
+  out_.sends.push_back({connection->second, std::move(to.message), after});
 }
 
 ServiceOutput JobTable::all_sent(AgentConnectionId connection, TimePoint now) {
-  ServiceOutput out;
-  hand_on(inquiries_.reader_has_room(connection, now), out);
-  return out;
+  now_ = now;
+  hand_on(inquiries_.reader_has_room(connection, now));
+  return std::exchange(out_, {});
 }
 
 // Sends the last message to the watchers of a job that is over.
 void JobTable::tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
-                             std::uint64_t after, ServiceOutput& out) {
+                             std::uint64_t after) {
   std::erase_if(watchers_, [&](const auto& watcher) {
     if (watcher.second != job_id) return false;
-    out.sends.push_back({watcher.first, last_word, after, /*last=*/true});
+    out_.sends.push_back({watcher.first, last_word, after, /*last=*/true});
     return true;
   });
 }
@@ -260,18 +244,17 @@ bool JobTable::is_known(const Hello& hello) const {
 
 // Returns the job that the agent means: the current one of that id, or a new one. An agent
 // that is refused changes nothing.
-Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserId> user,
-                                         TimePoint now) {
+Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserId> user) {
   const auto found = jobs_.find(hello.job.id);
   if (found == jobs_.end()) {
     const bool is_over = std::ranges::find(over_, hello.instance) != over_.end();
-    if (!is_over) return begin_job(hello, user, now);
+    if (!is_over) return begin_job(hello, user);
     return Error{.kind = ErrorKind::kStopped, .cause = ended_and_forgotten(hello.job.id)};
   }
   Job& job = found->second;
   const bool over = job.membership.phase() == JobPhase::kEnded;
   const bool of_it = is_known(hello);
-  if (over && hello.instance.empty()) return begin_job(hello, user, now);
+  if (over && hello.instance.empty()) return begin_job(hello, user);
   if (!may_use(job.owner, user)) return not_his(hello.job.id, *job.owner, *user);
   // A newcomer began the job before the agents of the earlier run came back. No generation was
   // formed with it yet.
@@ -288,26 +271,25 @@ Result<JobTable::Job*> JobTable::job_for(const Hello& hello, std::optional<UserI
   if (recalls) {
     recalled_.insert(hello.instance);
     job.former_instance = hello.instance;
-    job.membership.expect_past(now + options_.times.lease);
+    job.membership.expect_past(now_ + options_.times.lease);
   }
   return &job;
 }
 
 // Begins a new job. It replaces an ended job of the same id.
-Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<UserId> user,
-                                           TimePoint now) {
+Result<JobTable::Job*> JobTable::begin_job(const Hello& hello, std::optional<UserId> user) {
   const std::string& id = hello.job.id;
   if (!may_use(options_.owner, user)) return not_his(id, *options_.owner, *user);
-  Membership membership(hello.job, {.lease = options_.times.lease}, now);
+  Membership membership(hello.job, options_.times.lease, now_);
   if (std::optional<std::string> why_not = membership.refusal(hello)) {
     return invalid_argument(std::move(*why_not));
   }
   std::string instance = hello.instance;
-  if (instance.empty()) instance = options_.service_id + "-" + std::to_string(++jobs_begun_);
+  if (instance.empty()) instance = concat(options_.service_id, "-", ++jobs_begun_);
   if (has_past(hello)) {
     if (can_recall(hello.instance)) recalled_.insert(hello.instance);
-    membership.expect_past(now + options_.times.lease);
-  } else if (options_.strangers_until && now < *options_.strangers_until) {
+    membership.expect_past(now_ + options_.times.lease);
+  } else if (options_.strangers_until && now_ < *options_.strangers_until) {
     membership.expect_past(*options_.strangers_until);
   }
   if (const auto ended = jobs_.find(id); ended != jobs_.end()) {
@@ -333,72 +315,69 @@ bool JobTable::can_recall(const std::string& instance) const {
   return recalled_.size() < kRecallsKept && !recalled_.contains(instance);
 }
 
-void JobTable::refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out) {
+void JobTable::refuse(AgentConnectionId connection, std::string reason) {
   ++counts_.refusals;
-  out.provoked.push_back("refused an agent: " + reason);
-  out.sends.push_back({connection, Refused{std::move(reason)}});
-  out.closes.push_back(connection);
+  out_.provoked.push_back("refused an agent: " + reason);
+  out_.sends.push_back({connection, Refused{std::move(reason)}});
+  out_.closes.push_back(connection);
 }
 
 ServiceOutput JobTable::disconnected(AgentConnectionId connection, TimePoint now) {
-  ServiceOutput out;
-  notice_time(now, out);
+  now_ = now;
+  notice_time();
   watchers_.erase(connection);
-  hand_on(inquiries_.reader_gone(connection), out);
-  const auto found = agents_.find(connection);
-  if (found == agents_.end()) return out;
-  const Agent agent = found->second;
-  agents_.erase(found);
-  connections_.erase(agent.agent_id);
-  const auto job = jobs_.find(agent.job);
-  if (job != jobs_.end()) job->second.membership.disconnected(agent.agent_id);
-  hand_on(inquiries_.agent_gone(agent.agent_id, now), out);
-  return out;
+  hand_on(inquiries_.reader_gone(connection));
+  if (const auto found = agents_.find(connection); found != agents_.end()) {
+    const Agent agent = found->second;
+    agents_.erase(found);
+    connections_.erase(agent.agent_id);
+    const auto job = jobs_.find(agent.job);
+    if (job != jobs_.end()) job->second.membership.disconnected(agent.agent_id);
+    hand_on(inquiries_.agent_gone(agent.agent_id, now));
+  }
+  return std::exchange(out_, {});
 }
 
 ServiceOutput JobTable::pulse(TimePoint now) {
-  ServiceOutput out;
+  now_ = now;
   if (!awake_) awake_ = now;
-  notice_time(now, out);
-  return out;
+  notice_time();
+  return std::exchange(out_, {});
 }
 
 // Notices that the process did not run. Half a patience is longer than the delays of a busy
 // machine, and too short for a node to end its workers.
-void JobTable::notice_time(TimePoint now, ServiceOutput& out) {
+void JobTable::notice_time() {
   if (!awake_) return;
-  const Duration gap = now - *std::exchange(awake_, now);
+  const Duration gap = now_ - *std::exchange(awake_, now_);
   if (gap <= options_.times.patience() / 2) return;
-  out.log.push_back("this service did not run for " + to_text(gap) +
-                    ": no node counts as lost because of this");
-  for (auto& [id, job] : jobs_) job.membership.was_held_up(gap, now);
+  out_.log.push_back(
+      concat("this service did not run for ", gap, ": no node counts as lost because of this"));
+  for (auto& [id, job] : jobs_) job.membership.was_held_up(gap, now_);
 }
 
 ServiceOutput JobTable::tick(TimePoint now) {
-  ServiceOutput out;
-  notice_time(now, out);
+  now_ = now;
+  notice_time();
   for (auto& [id, job] : jobs_) {
     const std::optional<TimePoint> due = job.membership.deadline();
-    if (due && *due <= now) forward(id, job.membership.tick(now), now, out);
+    if (due && *due <= now) forward(id, job.membership.tick(now));
   }
-  hand_on(inquiries_.tick(now), out);
-  forget_deserted_jobs(now, out);
-  forget_old_verdicts(out);
-  return out;
+  hand_on(inquiries_.tick(now));
+  forget_deserted_jobs();
+  forget_old_verdicts();
+  return std::exchange(out_, {});
 }
 
 std::optional<TimePoint> JobTable::deadline() const {
-  std::optional<TimePoint> earliest;
-  const auto consider = [&](std::optional<TimePoint> due) {
-    if (due && (!earliest || *due < *earliest)) earliest = due;
-  };
+  std::optional<TimePoint> earliest = inquiries_.deadline();
   for (const auto& [id, job] : jobs_) {
-    consider(job.membership.deadline());
+    keep_earlier(earliest, job.membership.deadline());
     if (!job.membership.is_deserted()) continue;
     // Due at once, so that tick() sets deserted_since.
-    consider(job.deserted_since ? *job.deserted_since + options_.times.lease : TimePoint());
+    keep_earlier(earliest,
+                 job.deserted_since ? *job.deserted_since + options_.times.lease : TimePoint());
   }
-  consider(inquiries_.deadline());
   return earliest;
 }
 
@@ -417,24 +396,23 @@ std::vector<const Membership*> JobTable::jobs() const {
 }
 
 ServiceOutput JobTable::take_back(std::uint64_t after, const std::string& why) {
-  ServiceOutput out;
   for (auto it = jobs_.begin(); it != jobs_.end();) {
     const auto job = it++;
     if (job->second.first_change <= after) continue;
     for (const auto& [connection, agent] : std::map(agents_)) {
       if (agent.job != job->first) continue;
-      out.sends.push_back({connection, Silence{why}});
-      out.closes.push_back(connection);
+      out_.sends.push_back({connection, Silence{why}});
+      out_.closes.push_back(connection);
       connections_.erase(agent.agent_id);
       agents_.erase(connection);
     }
-    tell_watchers(job->first, Silence{why}, 0, out);
-    hand_on(inquiries_.job_gone(job->first, Silence{why}), out);
-    out.changes.push_back({++changes_, JobForgotten{job->first}});
+    tell_watchers(job->first, Silence{why}, 0);
+    hand_on(inquiries_.job_gone(job->first, Silence{why}));
+    out_.changes.push_back({++changes_, JobForgotten{job->first}});
     std::erase(ended_, job->first);
     jobs_.erase(job);
   }
-  return out;
+  return std::exchange(out_, {});
 }
 
 ServiceOutput JobTable::farewell(const std::string& why) const {
@@ -447,86 +425,71 @@ ServiceOutput JobTable::farewell(const std::string& why) const {
 }
 
 // Records the job's state as a new change if it differs from the last recorded one.
-void JobTable::record(Job& job, TimePoint now, ServiceOutput& out) {
+void JobTable::record(Job& job) {
   const auto mark = job.mark();
   if (job.recorded == mark) return;
   const bool is_first = !job.recorded;
-  if (is_first) out.changes.push_back({++changes_, ServiceBegun{options_.service_id, jobs_begun_}});
+  if (is_first)
+    out_.changes.push_back({++changes_, ServiceBegun{options_.service_id, jobs_begun_}});
   job.recorded = mark;
   job.last_change = ++changes_;
   if (is_first) job.first_change = changes_;
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (over && job.end_number == 0) job.end_number = ++jobs_ended_;
-  out.changes.push_back({changes_, JobChanged{{.instance = job.instance,
-                                               .former_instance = job.former_instance,
-                                               .end_number = job.end_number,
-                                               .owner = job.owner,
-                                               .state = job.membership.state(now)}}});
+  out_.changes.push_back({changes_, JobChanged{{.instance = job.instance,
+                                                .former_instance = job.former_instance,
+                                                .end_number = job.end_number,
+                                                .owner = job.owner,
+                                                .state = job.membership.state(now_)}}});
 }
 
-void JobTable::forward(const std::string& job_id, MembershipOutput&& from, TimePoint now,
-                       ServiceOutput& out) {
+void JobTable::forward(const std::string& job_id, MembershipOutput&& from) {
   Job& job = jobs_.at(job_id);
-  record(job, now, out);
-  for (AddressedDirective& tell : from.tells) {
-    std::visit(
-        [&](auto& directive) {
-          send_to(tell.agent_id, std::move(directive), job.last_change, out);
-        },
-        tell.directive);
-  }
-  for (const MembershipOutput::PassOnTo& one : from.pass_ons) {
-    send_to(one.agent_id, one.what, 0, out);
-  }
-  for (std::string& line : from.log) out.log.push_back(std::move(line));
+  record(job);
+  for (ToAgent& one : from.tells) send(std::move(one), job.last_change);
+  for (ToAgent& one : from.pass_ons) send(std::move(one), 0);
+  std::ranges::move(from.log, std::back_inserter(out_.log));
   counts_.generations_formed += static_cast<std::uint64_t>(from.generations_formed);
   counts_.restarts += static_cast<std::uint64_t>(from.restarts);
   counts_.lease_losses += static_cast<std::uint64_t>(from.lease_losses);
   for (const std::string& kind : from.failures) ++counts_.failures[kind];
-  if (from.generations_formed > 0) see_nodes(job_id, now, out);
+  if (from.generations_formed > 0) see_nodes(job_id);
   const bool over = job.membership.phase() == JobPhase::kEnded;
   if (!over) return;
-  hand_on(inquiries_.job_ended(job_id, *job.membership.verdict(), job.last_change, now), out);
+  hand_on(inquiries_.job_ended(job_id, *job.membership.verdict(), job.last_change, now_));
   if (std::ranges::find(ended_, job_id) == ended_.end()) {
     ended_.push_back(job_id);
-    count_end(*job.membership.verdict());
+    const Verdict& verdict = *job.membership.verdict();
+    ++(verdict.success                           ? counts_.jobs_succeeded
+       : verdict.cause == VerdictCause::kStopped ? counts_.jobs_stopped
+                                                 : counts_.jobs_failed);
   }
-  tell_watchers(job_id, End{*job.membership.verdict()}, job.last_change, out);
+  tell_watchers(job_id, End{*job.membership.verdict()}, job.last_change);
 }
 
-// Counts the end of a job. The verdict of a stopped job has no worker ends, and its exit code
-// is not that of the join timeout.
-void JobTable::count_end(const Verdict& verdict) {
-  const bool was_stopped =
-      verdict.ends.empty() && verdict.exit_code != to_int(ExitCode::kJoinTimeout);
-  ++(verdict.success ? counts_.jobs_succeeded
-     : was_stopped   ? counts_.jobs_stopped
-                     : counts_.jobs_failed);
-}
-
-void JobTable::forget_deserted_jobs(TimePoint now, ServiceOutput& out) {
+void JobTable::forget_deserted_jobs() {
   for (auto it = jobs_.begin(); it != jobs_.end();) {
     const auto job = it++;
     std::optional<TimePoint>& since = job->second.deserted_since;
     if (!job->second.membership.is_deserted()) {
       since.reset();
     } else if (!since) {
-      since = now;
-    } else if (now >= *since + options_.times.lease) {
-      out.log.push_back("job '" + job->first + "' is forgotten: no node waits for it any more");
-      out.changes.push_back({++changes_, JobForgotten{job->first}});
+      since = now_;
+    } else if (now_ >= *since + options_.times.lease) {
+      out_.log.push_back("job '" + job->first + "' is forgotten: no node waits for it any more");
+      out_.changes.push_back({++changes_, JobForgotten{job->first}});
       jobs_.erase(job);
     }
   }
 }
 
-void JobTable::forget_old_verdicts(ServiceOutput& out) {
+void JobTable::forget_old_verdicts() {
   while (ended_.size() > kEndedJobsKept) {
     const auto quiet = std::ranges::find_if(ended_, [&](const std::string& id) {
       return jobs_.at(id).membership.connected_count() == 0;
     });
     if (quiet == ended_.end()) return;
-    out.changes.push_back({++changes_, JobForgotten{*quiet}});
+    out_.changes.push_back({++changes_, JobForgotten{*quiet}});
     note_over(jobs_.at(*quiet).instance);
     jobs_.erase(*quiet);
     ended_.erase(quiet);

@@ -71,12 +71,7 @@ struct ServiceOptions {
 Duration next_beat_in(Duration interval, TimePoint now);
 
 struct ServiceOutput {
-  struct Send {
-    AgentConnectionId connection;
-    ServiceMessage message;
-    std::uint64_t after = 0;  // the number of the change that it reports; 0: none
-    bool last = false;        // close the connection after sending it
-  };
+  using Send = InquiryOutput::Send;
   struct Change {
     std::uint64_t number;
     StateChange what;
@@ -198,36 +193,35 @@ class JobTable {
     std::string agent_id;
   };
 
-  void hello(const Origin& origin, const Hello& hello, TimePoint now, ServiceOutput& out);
-  void request(const Origin& origin, const UserRequest& request, TimePoint now, ServiceOutput& out);
+  void hello(const Origin& origin, const Hello& hello);
+  void request(const Origin& origin, const UserRequest& request);
   std::vector<OutputInquiries::Node> nodes_of(const Membership& job,
                                               std::optional<Rank> rank) const;
-  void see_nodes(const std::string& job_id, TimePoint now, ServiceOutput& out);
-  void hand_on(InquiryOutput&& from, ServiceOutput& out);
-  void send_to(const std::string& agent_id, ServiceMessage message, std::uint64_t after,
-               ServiceOutput& out) const;
+  void see_nodes(const std::string& job_id);
+  void hand_on(InquiryOutput&& from);
+  void send(ToAgent to, std::uint64_t after);
   void tell_watchers(const std::string& job_id, const ServiceMessage& last_word,
-                     std::uint64_t after, ServiceOutput& out);
-  Result<Job*> job_for(const Hello& hello, std::optional<UserId> user, TimePoint now);
-  Result<Job*> begin_job(const Hello& hello, std::optional<UserId> user, TimePoint now);
+                     std::uint64_t after);
+  Result<Job*> job_for(const Hello& hello, std::optional<UserId> user);
+  Result<Job*> begin_job(const Hello& hello, std::optional<UserId> user);
   void note_over(std::string instance);
   bool has_past(const Hello& hello) const;
   bool can_recall(const std::string& instance) const;
   std::optional<std::string> why_not_now(const Hello& hello) const;
   bool is_known(const Hello& hello) const;
-  void refuse(AgentConnectionId connection, std::string reason, ServiceOutput& out);
-  void record(Job& job, TimePoint now, ServiceOutput& out);
-  void forward(const std::string& job_id, MembershipOutput&& from, TimePoint now,
-               ServiceOutput& out);
-  void forget_old_verdicts(ServiceOutput& out);
+  void refuse(AgentConnectionId connection, std::string reason);
+  void record(Job& job);
+  void forward(const std::string& job_id, MembershipOutput&& from);
+  void forget_old_verdicts();
   // Forgets jobs that have had no agents for longer than a lease, so that untrusted clients
   // cannot fill the table. Agents may begin them anew.
-  void forget_deserted_jobs(TimePoint now, ServiceOutput& out);
+  void forget_deserted_jobs();
 
-  void notice_time(TimePoint now, ServiceOutput& out);
-  void count_end(const Verdict& verdict);
+  void notice_time();
 
   ServiceOptions options_;
+  TimePoint now_;                   // of the event that is being handled
+  ServiceOutput out_;               // what it has led to so far
   std::optional<TimePoint> awake_;  // time of the last call, once pulse() was called
   std::map<std::string, Job> jobs_;
   std::uint64_t jobs_begun_ = 0;

@@ -1,5 +1,6 @@
 #include "rendezvous/membership/core/lease.h"
 
+#include "base/concat.h"
 #include "base/seconds.h"
 
 namespace ddprun {
@@ -7,8 +8,8 @@ namespace ddprun {
 Result<Duration> parse_lease(std::string_view text) {
   Result<Duration> lease = parse_seconds(text);
   if (lease && (*lease < kShortestLease || *lease > kLongestLease)) {
-    return invalid_value(text, "expected seconds, from " + to_text(kShortestLease) + " to " +
-                                   to_text(kLongestLease));
+    return invalid_value(text,
+                         concat("expected seconds, from ", kShortestLease, " to ", kLongestLease));
   }
   return lease;
 }

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
-#include <optional>
 #include <utility>
 
-#include "base/assert.h"
+#include "base/concat.h"
 #include "base/counted.h"
+#include "base/earlier.h"
 #include "base/exit_codes.h"
 #include "base/host_port.h"
 #include "base/signal_names.h"
@@ -16,11 +15,6 @@
 
 namespace ddprun {
 namespace {
-
-constexpr std::size_t kEndsKept = 256;
-
-// Limit for the age of a worker's end that an agent reports. Older ends count as this old.
-constexpr Duration kLongestAge = std::chrono::hours(24 * 365);
 
 // Returns whether the number leaves room for all later generations, which are numbered one by
 // one.
@@ -36,25 +30,25 @@ std::string replacements(const std::vector<NodeCandidate>& nodes,
     if (nodes[i].failures == 0 || !rank || *rank < 0) continue;
     if (static_cast<std::size_t>(*rank) >= order.size()) continue;
     if (std::ranges::find(order, i) != order.end()) continue;
-    told.push_back(nodes[order[static_cast<std::size_t>(*rank)]].host + " replaces " +
-                   nodes[i].host + ", whose workers were the first to fail in " +
-                   std::to_string(nodes[i].failures) + " generations");
+    told.push_back(concat(nodes[order[static_cast<std::size_t>(*rank)]].host, " replaces ",
+                          nodes[i].host, ", whose workers were the first to fail in ",
+                          nodes[i].failures, " generations"));
   }
   return told.empty() ? "" : "; " + list_of(told);
 }
 
 }  // namespace
 
-Membership::Membership(JobSpec spec, MembershipOptions options, TimePoint now)
+Membership::Membership(JobSpec spec, Duration lease, TimePoint now)
     : spec_(std::move(spec)),
-      options_(options),
+      lease_(lease),
       budget_(spec_.max_restarts, spec_.restart_rules),
       forming_since_(now),
       known_since_(now) {}
 
-Membership::Membership(const JobState& state, MembershipOptions options, TimePoint now)
+Membership::Membership(const JobState& state, Duration lease, TimePoint now)
     : spec_(state.spec),
-      options_(options),
+      lease_(lease),
       phase_(state.phase == JobPhase::kEnded ? JobPhase::kEnded : JobPhase::kForming),
       generation_(state.generation),
       budget_(spec_.max_restarts, spec_.restart_rules),
@@ -69,7 +63,7 @@ Membership::Membership(const JobState& state, MembershipOptions options, TimePoi
       verdict_(state.verdict) {
   budget_.restore(state.restarts_used, state.restart_ages, state.strikes, now);
   if (phase_ == JobPhase::kEnded) return;
-  recall_until_ = now + options_.lease;
+  recall_until_ = now + lease_;
   was_forming_ = recall_broken_ = state.phase == JobPhase::kForming && generation_ >= Generation(0);
   for (const Place& place : state.places) {
     members_[place.node.agent_id] = {
@@ -199,8 +193,7 @@ void Membership::find_first_lease() {
   first_lease_.reset();
   for (const auto& [id, member] : members_) {
     if (!has_lease(member)) continue;
-    const TimePoint end = member.last_heard + options_.lease;
-    if (!first_lease_ || end < *first_lease_) first_lease_ = end;
+    keep_earlier(first_lease_, member.last_heard + lease_);
   }
 }
 
@@ -211,7 +204,7 @@ bool Membership::is_consistent() const {
     if (one != member.counted) return false;
     add(sum, one);
     if (phase_ == JobPhase::kEnded || !has_lease(member)) continue;
-    if (!first_lease_ || member.last_heard + options_.lease < *first_lease_) return false;
+    if (!first_lease_ || member.last_heard + lease_ < *first_lease_) return false;
   }
   return sum == tally_;
 }
@@ -224,40 +217,38 @@ std::optional<std::string> Membership::refusal(const Hello& hello) const {
     return named() + " was started with " + with + ": give every node the same";
   };
   if (theirs.nodes != spec_.nodes) {
-    return differs("--nnodes=" + to_text(spec_.nodes) + ", not --nnodes=" + to_text(theirs.nodes));
+    return differs(concat("--nnodes=", spec_.nodes, ", not --nnodes=", theirs.nodes));
   }
   if (theirs.max_restarts != spec_.max_restarts) {
-    return differs("--max-restarts=" + std::to_string(spec_.max_restarts) + ", not " +
-                   std::to_string(theirs.max_restarts));
+    return differs(concat("--max-restarts=", spec_.max_restarts, ", not ", theirs.max_restarts));
   }
   if (theirs.restart_rules != spec_.restart_rules) {
     return differs("another --restart-window, --no-restart-on or --restart-on-progress");
   }
   if (theirs.on_join != spec_.on_join) return differs("another --on-join");
   if (theirs.node_failures != spec_.node_failures) {
-    return differs("--node-failures=" + std::to_string(spec_.node_failures) + ", not " +
-                   std::to_string(theirs.node_failures));
+    return differs(concat("--node-failures=", spec_.node_failures, ", not ", theirs.node_failures));
   }
   if (!is_possible(hello.status.generation)) {
-    return "no service has ever begun generation " + ddprun::to_text(hello.status.generation);
+    return concat("no service has ever begun generation ", hello.status.generation);
   }
   const std::optional<int> wanted = hello.node.node_rank;
   if (!wanted) return std::nullopt;
   if (*wanted < 0 || *wanted >= spec_.nodes.max) {
-    return "--node-rank: invalid value '" + std::to_string(*wanted) + "' (expected 0" +
-           (spec_.nodes.max > 1 ? " to " + std::to_string(spec_.nodes.max - 1) : "") + ")";
+    return concat("--node-rank: invalid value '", *wanted, "' (expected 0",
+                  spec_.nodes.max > 1 ? " to " + std::to_string(spec_.nodes.max - 1) : "", ")");
   }
   for (const auto& [id, member] : members_) {
     if (id != hello.node.agent_id && member.connected && member.node.node_rank == wanted) {
-      return "node rank " + std::to_string(*wanted) + " is taken by " + member.node.host +
-             ": give each node its own --node-rank";
+      return concat("node rank ", *wanted, " is taken by ", member.node.host,
+                    ": give each node its own --node-rank");
     }
   }
   return std::nullopt;
 }
 
 MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint now) {
-  MembershipOutput out;
+  now_ = now;
   Member& member = members_[hello.node.agent_id];
   const bool is_new = member.node.agent_id.empty();
   const bool was_awaited = member.awaited;
@@ -269,24 +260,19 @@ MembershipOutput Membership::joined(const Hello& hello, bool local, TimePoint no
   member.last_heard = now;
   if (is_new) member.checkpoints_seen = checkpoints_;
   recount(member);
-  const TimePoint lease_end = now + options_.lease;
-  if (has_lease(member) && (!first_lease_ || lease_end < *first_lease_)) first_lease_ = lease_end;
+  if (has_lease(member)) keep_earlier(first_lease_, now + lease_);
   std::erase(missing_, hello.node.host);
   if (is_new && phase_ != JobPhase::kEnded) {
-    note(hello.node.host + " joined " + named() + " with " + std::to_string(hello.node.slots) +
-             " slots (" + presence() + ")",
-         now, out);
+    note(concat(hello.node.host, " joined ", named(), " with ", hello.node.slots, " slots (",
+                presence(), ")"));
   }
   if (recall_until_) recall(member, hello);
-  if (!is_new && !was_awaited) note_cut_off(member, hello, last_heard, now);
-  MembershipOutput then = status(hello.node.agent_id, hello.status, now);
-  then.log.insert(then.log.begin(), out.log.begin(), out.log.end());
-  out = std::move(then);
-  const bool told = std::ranges::any_of(out.tells, [&](const AddressedDirective& tell) {
-    return tell.agent_id == hello.node.agent_id;
-  });
-  if (!told) tell(*members_.find(hello.node.agent_id), out);
-  return out;
+  if (!is_new && !was_awaited) note_cut_off(member, hello, last_heard);
+  take_status(hello.node.agent_id, hello.status);
+  const bool told = std::ranges::any_of(
+      out_.tells, [&](const ToAgent& tell) { return tell.agent_id == hello.node.agent_id; });
+  if (!told) tell(*members_.find(hello.node.agent_id));
+  return std::exchange(out_, {});
 }
 
 void Membership::disconnected(const std::string& agent_id) {
@@ -304,24 +290,29 @@ void Membership::disconnected(const std::string& agent_id) {
 
 MembershipOutput Membership::status(const std::string& agent_id, const AgentStatus& status,
                                     TimePoint now) {
-  MembershipOutput out;
+  now_ = now;
+  take_status(agent_id, status);
+  return std::exchange(out_, {});
+}
+
+void Membership::take_status(const std::string& agent_id, const AgentStatus& status) {
   const auto found = members_.find(agent_id);
-  if (found == members_.end()) return out;
+  if (found == members_.end()) return;
   Member& member = found->second;
-  member.last_heard = now;
-  if (!is_possible(status.generation)) return out;
+  member.last_heard = now_;
+  if (!is_possible(status.generation)) return;
   const bool waited = is_available(member);
   member.status = status;
   recount(member);
-  if (phase_ == JobPhase::kEnded) return out;
+  if (phase_ == JobPhase::kEnded) return;
 
-  if (status.leaving != 0) note_leaving(member, status.leaving, now, out);
+  if (status.leaving != 0) note_leaving(member, status.leaving);
   const bool current = status.generation == generation_;
   // Only a member with an assignment reports about this generation. For others only the number
   // is the same: an earlier run of the service may have given it to other nodes.
   if (current && member.assignment) {
     // A finished node reports only ends of workers that crashed after their work was done.
-    if (status.phase != AgentPhase::kFinished) collect(member, now);
+    if (status.phase != AgentPhase::kFinished) collect(member);
     checkpoints_ = std::max(checkpoints_, status.checkpoints);
   } else if (!waited) {
     member.checkpoints_seen = checkpoints_;
@@ -330,26 +321,25 @@ MembershipOutput Membership::status(const std::string& agent_id, const AgentStat
     const bool stopped_by_itself =
         current && (status.phase == AgentPhase::kIdle || status.phase == AgentPhase::kStopping);
     const bool has_ended = stopped_by_itself || !ends_.empty();
-    const bool by_outage = has_ended && ended_by_outage(member, now, out);
+    const bool by_outage = has_ended && ended_by_outage(member);
     if (!by_outage && stopped_by_itself && ends_.empty()) {
       add_lost_node(
-          member, {.kind = EndKind::kNodeLost, .message = "its agent has ended its workers"}, now);
+          member, {.kind = EndKind::kNodeLost, .message = "its agent has ended its workers"}, now_);
     }
     if (by_outage) {
       // The generation is already being ended.
     } else if (!ends_.empty()) {
       failed_ = true;
-      begin_forming("failure", now, out);
+      begin_forming("failure");
     } else if (current && !status.snapshots.empty()) {
-      end_hang(now, out);
+      end_hang();
     } else if (!current) {
-      tell(*found, out);  // the assignment was lost, or the node runs an older generation
+      tell(*found);  // the assignment was lost, or the node runs an older generation
     }
   } else if (runs_workers(member) && status.phase != AgentPhase::kStopping) {
-    tell(*found, out);
+    tell(*found);
   }
-  advance(now, out);
-  return out;
+  advance();
 }
 
 void Membership::heard(const std::string& agent_id, TimePoint now) {
@@ -358,74 +348,67 @@ void Membership::heard(const std::string& agent_id, TimePoint now) {
 }
 
 MembershipOutput Membership::left(const std::string& agent_id, const Leave& leave, TimePoint now) {
-  MembershipOutput out;
+  now_ = now;
   const auto found = members_.find(agent_id);
-  if (found == members_.end()) return out;
+  if (found == members_.end()) return {};
   if (leave.signal == 0) {
     // The reason becomes part of texts that are sent and kept within the same limit, so it is
     // clipped.
-    lose(found, NodeLoss::kReported, clipped(leave.reason, kMaxMessageBytes), now, out);
+    lose(found, NodeLoss::kReported, clipped(leave.reason, kMaxMessageBytes));
   } else {
     const Member member = found->second;
     erase(found);
     if (member.assignment) missing_.push_back(member.node.host);
-    note_leaving(member, leave.signal, now, out);
+    note_leaving(member, leave.signal);
   }
-  advance(now, out);
-  return out;
+  advance();
+  return std::exchange(out_, {});
 }
 
 // Handles a node that was told to end from outside. A job of fixed size ends, because it
 // cannot continue without the node. An elastic job continues with the other nodes and uses no
 // budget, unless this service ends together with the node.
-void Membership::note_leaving(const Member& member, int signal, TimePoint now,
-                              MembershipOutput& out) {
+void Membership::note_leaving(const Member& member, int signal) {
   if (phase_ == JobPhase::kEnded) return;
   const std::string what = member.node.host + " received " + signal_name(signal);
   if ((!is_elastic() || member.local) && !ending_) {
-    note(what, now, out);
-    ending_ =
-        Verdict{.exit_code = exit_code_of_signal(signal), .headline = std::string(kStopped) + what};
+    note(what);
+    ending_ = stopped_verdict(exit_code_of_signal(signal), what);
   }
-  if (phase_ == JobPhase::kRunning) begin_forming(what, now, out);
+  if (phase_ == JobPhase::kRunning) begin_forming(what);
 }
 
 // --- time ----------------------------------------------------------------------------------------
 
 MembershipOutput Membership::tick(TimePoint now) {
-  MembershipOutput out;
-  if (phase_ == JobPhase::kEnded) return out;
+  now_ = now;
+  if (phase_ == JobPhase::kEnded) return {};
   for (auto it = members_.begin(); it != members_.end();) {
     const auto current = it++;
     const Member& member = current->second;
-    if (member.local || now < member.last_heard + options_.lease) continue;
+    if (member.local || now < member.last_heard + lease_) continue;
     if (member.awaited && recall_until_) continue;  // settle_recall() judges its absence
-    lose(current, NodeLoss::kLeaseExpired, std::string(kSilentFor) + to_text(options_.lease), now,
-         out);
-    ++out.lease_losses;
+    lose(current, NodeLoss::kLeaseExpired, std::string(kSilentFor) + to_text(lease_));
+    ++out_.lease_losses;
   }
   find_first_lease();
-  advance(now, out);
-  return out;
+  advance();
+  return std::exchange(out_, {});
 }
 
 std::optional<TimePoint> Membership::deadline() const {
   if (phase_ == JobPhase::kEnded) return std::nullopt;
-  std::optional<TimePoint> earliest;
-  const auto consider = [&](TimePoint time) {
-    if (!earliest || time < *earliest) earliest = time;
-  };
-  if (first_lease_) consider(*first_lease_);
+  std::optional<TimePoint> earliest = first_lease_;
   if (phase_ == JobPhase::kForming) {
     // While a node is ending its workers, nothing is due. Its own supervisor limits that time,
     // and its lease limits the supervisor.
     if (recall_until_) {
-      consider(*recall_until_);
+      keep_earlier(earliest, recall_until_);
     } else if (last_call_) {
-      consider(*last_call_);
+      keep_earlier(earliest, last_call_);
     } else if (!anyone_busy()) {
-      if (pause_ > Duration(0) && has_enough()) consider(not_before_);
-      consider(forming_since_ + spec_.join_timeout);
+      if (pause_ > Duration(0) && has_enough()) keep_earlier(earliest, not_before_);
+      keep_earlier(earliest, forming_since_ + spec_.join_timeout);
     }
   }
   return earliest;
@@ -444,20 +427,6 @@ bool Membership::is_available(const Member& member) const {
   return member.connected && !runs_workers(member) && member.status.leaving == 0;
 }
 
-// Returns whether a running generation with room is stopped so that the member can join.
-bool Membership::may_join_now(const Member& member) const {
-  switch (spec_.on_join) {
-    case OnJoin::kNow: return true;
-    case OnJoin::kCheckpoint: return checkpoints_ > member.checkpoints_seen;
-    case OnJoin::kRestart: break;
-  }
-  return false;
-}
-
-bool Membership::is_last_candidate(const Member& member) const {
-  return failures_.of(member.node.host) >= spec_.node_failures;
-}
-
 std::vector<Membership::Members::iterator> Membership::candidates() {
   std::vector<Members::iterator> found;
   for (auto it = members_.begin(); it != members_.end(); ++it) {
@@ -466,72 +435,50 @@ std::vector<Membership::Members::iterator> Membership::candidates() {
   return found;
 }
 
+// Returns whether a running generation with room is stopped so that a member can join.
 bool Membership::someone_may_join_now() const {
-  if (tally_.available == 0) return false;
+  if (tally_.available == 0 || spec_.on_join == OnJoin::kRestart) return false;
   return std::ranges::any_of(members_, [this](const auto& entry) {
     const Member& member = entry.second;
-    return !member.assignment && is_available(member) && may_join_now(member);
+    if (member.assignment || !is_available(member)) return false;
+    return spec_.on_join == OnJoin::kNow || checkpoints_ > member.checkpoints_seen;
   });
 }
 
-// Records the ends that the member reports for the current generation. An agent repeats its
-// list. A known end keeps the time at which it was first reported.
-void Membership::collect(const Member& member, TimePoint now) {
-  for (const WorkerEnd& end : member.status.ends) {
-    const bool known = std::ranges::any_of(ends_, [&](const DatedEnd& dated) {
-      return dated.end.rank == end.rank && dated.end.kind != EndKind::kNodeLost;
-    });
-    if (known) continue;
-    const TimePoint when = now - std::min(end.age, kLongestAge);
-    take_down(end, ends_known_at_ ? std::max(when, *ends_known_at_) : when, now);
-  }
-}
-
-// Records an end. The memory is bounded, whatever agents send: above kEndsKept the least
-// likely cause is removed.
-void Membership::take_down(const WorkerEnd& end, TimePoint when, TimePoint now) {
-  ends_.push_back({bounded(end), when});
-  if (ends_.size() <= kEndsKept) return;
-  for (DatedEnd& dated : ends_) dated.end = dated.as_of(now);
-  ends_.erase(std::ranges::max_element(
-      ends_, [](const DatedEnd& a, const DatedEnd& b) { return is_likelier_cause(a.end, b.end); }));
-}
-
-void Membership::begin_forming(std::string reason, TimePoint now, MembershipOutput& out) {
+void Membership::begin_forming(std::string reason) {
   phase_ = JobPhase::kForming;
   failure_.reset();
   reason_ = std::move(reason);
-  forming_since_ = now;
+  forming_since_ = now_;
   last_call_.reset();
   told_to_wait_ = false;
   for (const auto& member : members_) {
-    if (runs_workers(member.second)) tell(member, out);
+    if (runs_workers(member.second)) tell(member);
   }
 }
 
-void Membership::lose(Members::iterator it, NodeLoss loss, std::string how, TimePoint now,
-                      MembershipOutput& out) {
+void Membership::lose(Members::iterator it, NodeLoss loss, std::string how) {
   const Member member = it->second;
   erase(it);
   if (!member.assignment) {
-    note(member.node.host + " is gone: " + how, now, out);
+    note(member.node.host + " is gone: " + how);
     return;
   }
   WorkerEnd end{.kind = EndKind::kNodeLost, .message = std::move(how), .loss = loss};
   // The longest time between two heartbeats (LeaseTimes::longest_heartbeat).
-  if (loss == NodeLoss::kLeaseExpired) end.unseen = options_.lease / 4;
+  if (loss == NodeLoss::kLeaseExpired) end.unseen = lease_ / 4;
   missing_.push_back(member.node.host);
   // The node was alive when it was last heard. Its loss affected other nodes only after that.
   add_lost_node(member, std::move(end), member.last_heard);
-  note(describe(ends_.back().end), now, out);
+  note(describe(ends_.back().end));
   if (phase_ != JobPhase::kRunning) return;
   failed_ = true;
-  begin_forming("a node was lost", now, out);
+  begin_forming("a node was lost");
 }
 
 // Handles a running generation: ends the job if all nodes have finished, or takes in a
 // newcomer.
-void Membership::advance_running(TimePoint now, MembershipOutput& out) {
+void Membership::advance_running() {
   if (tally_.finished == tally_.assigned) {
     Verdict verdict{.success = true, .headline = "every worker ended with 0"};
     const bool was_asked = std::ranges::any_of(members_, [](const auto& entry) {
@@ -540,77 +487,67 @@ void Membership::advance_running(TimePoint now, MembershipOutput& out) {
     if (was_asked) {
       verdict.exit_code = to_int(ExitCode::kSaved);
       verdict.headline += ", after they had been asked to save and exit";
-      if (has_crashes_at_the_end(now)) verdict.headline += "; " + describe(ends_.front().end);
-    } else if (has_crashes_at_the_end(now)) {
+      if (has_crashes_at_the_end()) verdict.headline += "; " + describe(ends_.front().end);
+    } else if (has_crashes_at_the_end()) {
       verdict = verdict_of_failure();
-      verdict.headline.append(kNotRestarted).append("its training is done");
-      out.failures.emplace_back(kind_word(verdict.ends.front()));
-      remember_failure(verdict, now);
+      set_not_restarted(verdict, "its training is done");
+      out_.failures.emplace_back(kind_word(verdict.ends.front()));
+      remember_failure(verdict);
     }
-    end(std::move(verdict), now, out);
+    end(std::move(verdict));
   } else if (tally_.finished == 0 && tally_.assigned < static_cast<std::size_t>(spec_.nodes.max) &&
              someone_may_join_now()) {
-    begin_forming(
-        spec_.on_join == OnJoin::kCheckpoint ? "a node joined at a checkpoint" : "a node joined",
-        now, out);
+    begin_forming(spec_.on_join == OnJoin::kCheckpoint ? "a node joined at a checkpoint"
+                                                       : "a node joined");
   }
-}
-
-// Records the workers that crashed after their work was done. Returns whether there are any.
-// REQUIRES: every node has finished.
-bool Membership::has_crashes_at_the_end(TimePoint now) {
-  for (const auto& [id, member] : members_) {
-    if (member.assignment) collect(member, now);
-  }
-  put_cause_first(now);
-  return !ends_.empty();
 }
 
 // Does all that has become possible: ends the job, judges a failure, forms a generation, or
 // makes room for a newcomer.
-void Membership::advance(TimePoint now, MembershipOutput& out) {
-  if (phase_ == JobPhase::kForming && recall_until_ && !settle_recall(now, out)) return;
-  if (phase_ == JobPhase::kRunning) return advance_running(now, out);
+void Membership::advance() {
+  if (phase_ == JobPhase::kForming && recall_until_ && !settle_recall()) return;
+  if (phase_ == JobPhase::kRunning) return advance_running();
   if (phase_ == JobPhase::kEnded || anyone_busy()) return;
-  if (ending_) return end(std::move(*ending_), now, out);
+  if (ending_) return end(std::move(*ending_));
   if (ended_by_outage_ && has_failed_itself()) failed_ = true;
   if (std::exchange(judges_recalled_, false) && has_failed_before_stop()) failed_ = true;
-  if (failed_ && !settle_failure(now, out)) return;
+  if (failed_ && !settle_failure()) return;
 
   const std::size_t here = tally_.available;
   if (!has_enough()) {
     last_call_.reset();
     if (generation_ >= Generation(0) && !told_to_wait_) {
       told_to_wait_ = true;
-      for (const auto& member : members_) tell(member, out);
+      for (const auto& member : members_) tell(member);
     }
-    if (now >= forming_since_ + spec_.join_timeout) {
-      end({.exit_code = to_int(ExitCode::kJoinTimeout),
-           .headline = "not enough nodes within " + to_text(spec_.join_timeout) +
-                       " (--rdzv-conf=join_timeout): " + presence()},
-          now, out);
+    if (now_ >= forming_since_ + spec_.join_timeout) {
+      end({.cause = VerdictCause::kTooFewNodes,
+           .exit_code = to_int(ExitCode::kJoinTimeout),
+           .headline = concat("not enough nodes within ", spec_.join_timeout,
+                              " (--rdzv-conf=join_timeout): ", presence())});
     }
     return;
   }
-  if (pause_ > Duration(0) && now < not_before_) return;
+  if (pause_ > Duration(0) && now_ < not_before_) return;
   // Later generations are formed at once. Only the first one waits for the last call.
   if (generation_ >= Generation(0) || here >= static_cast<std::size_t>(spec_.nodes.max)) {
-    return form(now, out);
+    return form();
   }
-  if (!last_call_) last_call_ = now + spec_.last_call;
-  if (now >= *last_call_) form(now, out);
+  if (!last_call_) last_call_ = now_ + spec_.last_call;
+  if (now_ >= *last_call_) form();
 }
 
-void Membership::form(TimePoint now, MembershipOutput& out) {
+void Membership::form() {
   const std::vector<Members::iterator> here = candidates();
   std::vector<NodeCandidate> nodes;
   for (const auto& it : here) {
     const Member& member = it->second;
+    const int failures = failures_.of(member.node.host);
     nodes.push_back({.host = member.node.host,
                      .agent_id = it->first,
                      .wanted_rank = member.node.node_rank,
                      .previous_rank = member.node_rank,
-                     .failures = is_last_candidate(member) ? failures_.of(member.node.host) : 0});
+                     .failures = failures < spec_.node_failures ? 0 : failures});
   }
   const std::vector<std::size_t> order = order_nodes(nodes, spec_.nodes.max);
   reason_ += replacements(nodes, order);
@@ -625,7 +562,7 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
   for (const auto& it : here) generation_ = std::max(generation_, it->second.status.generation);
   generation_ = Generation(generation_.value + 1);
   phase_ = JobPhase::kRunning;
-  formed_at_ = now;
+  formed_at_ = now_;
   pause_ = Duration(0);
   last_call_.reset();
   ends_.clear();
@@ -644,9 +581,9 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
                         .world_size = world_size,
                         .store = {store_host_of(host), host.status.store_port},
                         .restart_count = budget_.used(),
-                        .restarts_left = budget_.left(now),
+                        .restarts_left = budget_.left(now_),
                         .reason = reason_,
-                        .lease = options_.lease};
+                        .lease = lease_};
   int first_rank = 0;
   for (std::size_t rank = 0; rank < order.size(); ++rank) {
     const Members::iterator it = here[order[rank]];
@@ -657,19 +594,17 @@ void Membership::form(TimePoint now, MembershipOutput& out) {
     it->second.assignment = assignment;
   }
   recount_all();
-  for (const std::size_t index : order) tell(*here[index], out);
+  for (const std::size_t index : order) tell(*here[index]);
   // Nodes without a place are told that a newer generation than theirs exists.
   for (const auto& member : members_) {
-    if (!member.second.assignment) tell(member, out);
+    if (!member.second.assignment) tell(member);
   }
-  ++out.generations_formed;
-  note(named() + ": generation " + ddprun::to_text(generation_) + " with " +
-           std::to_string(world_size) + " workers on " + counted(order.size(), "node") + " (" +
-           reason_ + ")",
-       now, out);
+  ++out_.generations_formed;
+  note(concat(named(), ": generation ", generation_, " with ", world_size, " workers on ",
+              counted(order.size(), "node"), " (", reason_, ")"));
 }
 
-void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
+void Membership::end(Verdict verdict) {
   verdict.generation = generation_;
   verdict.restarts_used = budget_.used();
   verdict.max_restarts = spec_.max_restarts;
@@ -677,181 +612,16 @@ void Membership::end(Verdict verdict, TimePoint now, MembershipOutput& out) {
   ending_.reset();
   last_call_.reset();
   verdict_ = std::move(verdict);
-  note(named() + " ended: " + verdict_->headline, now, out);
-  for (const auto& member : members_) tell(member, out);
-}
-
-// Returns the snapshots that all nodes have reported so far for the generation that hung.
-std::vector<WorkerSnapshot> Membership::snapshots() const {
-  std::vector<WorkerSnapshot> all;
-  for (const auto& [id, member] : members_) {
-    if (!member.assignment || member.status.generation != generation_) continue;
-    for (const WorkerSnapshot& one : member.status.snapshots) {
-      all.push_back(one);
-      all.back().host = member.node.host;
-      all.back().node_rank = member.assignment->node_rank;
-    }
-  }
-  return all;
-}
-
-// Ends the running generation, because a node reports that workers hang.
-void Membership::end_hang(TimePoint now, MembershipOutput& out) {
-  failed_ = look_ = true;
-  for (const WorkerEnd& end : hung_ranks(snapshots())) take_down(end, now - end.age, now);
-  note("workers hang: " + describe(ends_.front().end), now, out);
-  begin_forming("workers hang", now, out);
-}
-
-// Judges a hang again with the snapshots of all nodes. The node that reported it first knew
-// only its own workers.
-void Membership::judge_hang(TimePoint now) {
-  if (!std::exchange(look_, false)) return;
-  const std::vector<WorkerSnapshot> all = snapshots();
-  seen_ = lines_of(all);
-  if (all.empty()) return;
-  std::erase_if(ends_, [](const DatedEnd& dated) { return dated.end.kind == EndKind::kHung; });
-  for (const WorkerEnd& end : hung_ranks(all)) take_down(end, now - end.age, now);
-}
-
-// Returns the highest step that workers of this generation have reported.
-std::optional<std::int64_t> Membership::reached() const {
-  std::optional<std::int64_t> highest;
-  for (const auto& [id, member] : members_) {
-    if (!member.assignment || member.status.generation != generation_) continue;
-    highest = std::max(highest, member.status.step);
-  }
-  return highest;
-}
-
-// Records ranks that ended with 0 and that the recorded end of another rank blames.
-void Membership::take_down_who_left(TimePoint now) {
-  for (const auto& [id, member] : members_) {
-    if (!member.assignment || member.status.generation != generation_) continue;
-    for (const LocalRank local : member.status.left) {
-      if (local.value < 0 || local.value >= member.node.slots) continue;
-      const Rank rank(member.assignment->first_rank.value + local.value);
-      const auto accuser = std::ranges::find_if(
-          ends_, [&](const DatedEnd& dated) { return dated.end.blames == rank.value; });
-      if (accuser == ends_.end()) continue;
-      const WorkerEnd end{.rank = rank,
-                          .local_rank = local,
-                          .node_rank = member.assignment->node_rank,
-                          .host = member.node.host};
-      take_down(end, accuser->when, now);
-    }
-  }
-}
-
-void Membership::put_cause_first(TimePoint now) {
-  std::vector<WorkerEnd> ends;
-  for (const DatedEnd& dated : ends_) ends.push_back(dated.as_of(now));
-  ddprun::put_cause_first(ends);
-  ends_.clear();
-  for (WorkerEnd& end : ends) {
-    const TimePoint when = now - end.age;
-    ends_.push_back({std::move(end), when});
-  }
-}
-
-// Judges a failure when no node has processes of the failed generation. Returns whether the
-// job continues.
-bool Membership::settle_failure(TimePoint now, MembershipOutput& out) {
-  failed_ = ended_by_outage_ = false;
-  judge_hang(now);
-  take_down_who_left(now);
-  blame_cut_off_service();
-  put_cause_first(now);
-  DDPRUN_ASSERT(!ends_.empty(), "a failed generation has an end that made it fail");
-  const WorkerEnd& first = ends_.front().end;
-  blame(first, now, out);
-  out.failures.emplace_back(kind_word(first));
-  std::optional<Duration> lived;
-  if (formed_at_) lived = now - *formed_at_;
-  const RestartBudget::Decision decision = budget_.decide(first, lived, reached(), now);
-  Verdict verdict = verdict_of_failure();
-  remember_failure(verdict, now);
-  if (!decision.restart) {
-    if (!decision.why_not.empty()) verdict.headline.append(kNotRestarted).append(decision.why_not);
-    end(std::move(verdict), now, out);
-    return false;
-  }
-  failure_ = std::move(verdict);
-  ++out.restarts;
-  reason_ = "restart " + budget_.in_words(now) + ": " + describe(first);
-  forming_since_ = now;
-  pause_ = decision.pause;
-  not_before_ = now + pause_;
-  if (pause_ > Duration(0)) {
-    note(named() + ": " + words_of_pause(), now, out);
-    for (const auto& member : members_) tell(member, out);
-  }
-  return true;
-}
-
-// Returns whether all hung ranks are on one node. If ranks of several nodes hang, one node is
-// hardly the cause.
-bool Membership::hangs_on_one_node() const {
-  return std::ranges::all_of(ends_, [this](const DatedEnd& dated) {
-    return dated.end.kind != EndKind::kHung || dated.end.host == ends_.front().end.host;
-  });
-}
-
-void Membership::blame(const WorkerEnd& first, TimePoint now, MembershipOutput& out) {
-  const bool is_hung = first.kind == EndKind::kHung && hangs_on_one_node();
-  if (first.kind != EndKind::kExited && first.kind != EndKind::kSignaled && !is_hung) return;
-  if (failures_.blame(first.host) != spec_.node_failures) return;
-  note("the workers of " + first.host + " were the first to fail in " +
-           std::to_string(spec_.node_failures) +
-           " generations (--node-failures): other nodes are preferred from now on",
-       now, out);
-}
-
-// Returns the text to append to failures of the host. Empty while it has fewer than
-// node_failures.
-std::string Membership::blame_of(const std::string& host) const {
-  const int count = failures_.of(host);
-  if (count < spec_.node_failures) return "";
-  return "; the workers of " + host + " were the first to fail in " + std::to_string(count) +
-         " generations";
-}
-
-Verdict Membership::verdict_of_failure() const {
-  const WorkerEnd& first = ends_.front().end;
-  Verdict verdict{.exit_code = exit_code_of(first),
-                  .generation = generation_,
-                  .restarts_used = budget_.used(),
-                  .max_restarts = spec_.max_restarts};
-  // If the first end is a rank that left early with 0, the code is that of the rank that
-  // failed because of it.
-  for (const DatedEnd& dated : ends_) {
-    if (verdict.exit_code == 0) verdict.exit_code = exit_code_of(dated.end);
-  }
-  if (verdict.exit_code == 0) verdict.exit_code = to_int(ExitCode::kInternal);
-  verdict.headline = describe(first) + blame_of(first.host);
-  std::size_t known = 0;
-  for (const auto& [id, member] : members_) {
-    if (member.status.generation != generation_) continue;
-    known += member.status.ends.size() + static_cast<std::size_t>(member.status.more_ends);
-  }
-  for (const DatedEnd& dated : ends_) {
-    verdict.ends.push_back(dated.end);
-    known += dated.end.kind == EndKind::kNodeLost ? 1 : 0;
-  }
-  known = std::max(known, verdict.ends.size());
-  verdict.seen = seen_;
-  keep_likeliest(verdict.ends);
-  verdict.more_ends = static_cast<int>(
-      std::min<std::size_t>(known - verdict.ends.size(), std::numeric_limits<int>::max()));
-  return verdict;
+  note(named() + " ended: " + verdict_->headline);
+  for (const auto& member : members_) tell(member);
 }
 
 // --- the log -------------------------------------------------------------------------------------
 
-void Membership::note(std::string what, TimePoint now, MembershipOutput& out) {
-  events_.push_back({now, clipped(what, kEventBytes)});
+void Membership::note(std::string what) {
+  events_.push_back({now_, clipped(what, kEventBytes)});
   if (events_.size() > kEventsKept) events_.pop_front();
-  out.log.push_back(std::move(what));
+  out_.log.push_back(std::move(what));
 }
 
 }  // namespace ddprun

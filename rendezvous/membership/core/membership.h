@@ -90,16 +90,6 @@
 
 namespace ddprun {
 
-struct MembershipOptions {
-  Duration lease = kDefaultLease;  // a member is lost after this time without a message
-};
-
-// AddressedDirective: a directive for one agent.
-struct AddressedDirective {
-  std::string agent_id;
-  Directive directive;
-};
-
 // JobEvent: one of the latest events of a job, with the text of the service's log.
 struct JobEvent {
   TimePoint when;
@@ -113,14 +103,10 @@ struct FailedGeneration {
 };
 
 struct MembershipOutput {
-  struct PassOnTo {
-    std::string agent_id;
-    ForwardSignal what;
-  };
-  std::vector<AddressedDirective> tells;
-  std::vector<PassOnTo> pass_ons;
-  std::optional<Answer> answer;  // of request()
-  std::vector<std::string> log;  // one line each, for the service's log
+  std::vector<ToAgent> tells;     // directives
+  std::vector<ToAgent> pass_ons;  // ForwardSignals
+  std::optional<Answer> answer;   // of request()
+  std::vector<std::string> log;   // one line each, for the service's log
   // Counts for the metrics.
   int generations_formed = 0;
   int restarts = 0;
@@ -167,9 +153,10 @@ class Membership {
   // Minimum time between two restarts that use no budget because the service did not run.
   static constexpr Duration kFreeAgain = std::chrono::minutes(10);
 
-  Membership(JobSpec spec, MembershipOptions options, TimePoint now);
+  // lease: a member is lost after this time without a message.
+  Membership(JobSpec spec, Duration lease, TimePoint now);
   // Continues a job of an earlier run of the service. Its nodes have a lease from now to come.
-  Membership(const JobState& state, MembershipOptions options, TimePoint now);
+  Membership(const JobState& state, Duration lease, TimePoint now);
 
   // Returns why an agent with this Hello may not join, and what would be right. nullopt: it
   // may.
@@ -253,7 +240,8 @@ class Membership {
   const std::deque<FailedGeneration>& failed_generations() const { return failed_generations_; }
 
  private:
-  void note(std::string what, TimePoint now, MembershipOutput& out);
+  void note(std::string what);
+  void take_status(const std::string& agent_id, const AgentStatus& status);
   // Updates the sums. Call it after each change of a member that they count, before they are
   // read.
   Tally tally_of(const Member& member) const;
@@ -268,54 +256,51 @@ class Membership {
   bool is_elastic() const { return spec_.nodes.min != spec_.nodes.max; }
   bool runs_workers(const Member& member) const;
   bool is_available(const Member& member) const;
-  bool may_join_now(const Member& member) const;
-  bool is_last_candidate(const Member& member) const;
   std::vector<Members::iterator> candidates();
   bool someone_may_join_now() const;
 
-  void collect(const Member& member, TimePoint now);
-  void note_cut_off(const Member& member, const Hello& hello, TimePoint last_heard, TimePoint now);
-  bool ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out);
+  void collect(const Member& member);
+  void note_cut_off(const Member& member, const Hello& hello, TimePoint last_heard);
+  bool ended_by_outage(const Member& member);
   bool has_failed_itself() const;
   bool has_failed_before_stop() const;
   void add_lost_node(const Member& member, WorkerEnd end, TimePoint when);
   void blame_cut_off_service();
-  void take_down(const WorkerEnd& end, TimePoint when, TimePoint now);
+  void take_down(const WorkerEnd& end, TimePoint when);
   void recall(Member& member, const Hello& hello);
   JobPhase durable_phase() const;
-  bool settle_recall(TimePoint now, MembershipOutput& out);
+  bool settle_recall();
   std::vector<WorkerEnd> give_up_awaited(const std::set<NodeRank>& here);
-  void take_over(TimePoint now, MembershipOutput& out);
-  void begin_forming(std::string reason, TimePoint now, MembershipOutput& out);
-  void lose(Members::iterator member, NodeLoss loss, std::string how, TimePoint now,
-            MembershipOutput& out);
-  void note_leaving(const Member& member, int signal, TimePoint now, MembershipOutput& out);
-  void stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out);
-  void restart_for(const UserRequest& request, TimePoint now, MembershipOutput& out);
-  void pass_on_for(const UserRequest& request, MembershipOutput& out);
+  void take_over();
+  void begin_forming(std::string reason);
+  void lose(Members::iterator member, NodeLoss loss, std::string how);
+  void note_leaving(const Member& member, int signal);
+  void stop_for(const UserRequest& request);
+  void restart_for(const UserRequest& request);
+  void pass_on_for(const UserRequest& request);
   void look_for_output(const UserRequest& request, Answer& answer) const;
   std::string no_such_rank(Rank rank) const;
-  void remember_failure(Verdict verdict, TimePoint now);
-  void advance(TimePoint now, MembershipOutput& out);
-  void advance_running(TimePoint now, MembershipOutput& out);
-  void form(TimePoint now, MembershipOutput& out);
-  void end(Verdict verdict, TimePoint now, MembershipOutput& out);
-  bool settle_failure(TimePoint now, MembershipOutput& out);
-  bool has_crashes_at_the_end(TimePoint now);
-  void take_down_who_left(TimePoint now);
-  void put_cause_first(TimePoint now);
+  void remember_failure(Verdict verdict);
+  void advance();
+  void advance_running();
+  void form();
+  void end(Verdict verdict);
+  bool settle_failure();
+  bool has_crashes_at_the_end();
+  void take_down_who_left();
+  void put_cause_first();
   std::vector<WorkerSnapshot> snapshots() const;
-  void end_hang(TimePoint now, MembershipOutput& out);
-  void judge_hang(TimePoint now);
+  void end_hang();
+  void judge_hang();
   std::optional<std::int64_t> reached() const;
   bool hangs_on_one_node() const;
-  void blame(const WorkerEnd& first, TimePoint now, MembershipOutput& out);
+  void blame(const WorkerEnd& first);
   std::string blame_of(const std::string& host) const;
   Verdict verdict_of_failure() const;
   std::string store_host_of(const Member& member) const;
   Assignment part_of(const Member& member) const;
-  Directive directive_for(const Member& member) const;
-  void tell(const Members::value_type& member, MembershipOutput& out) const;
+  ServiceMessage directive_for(const Member& member) const;
+  void tell(const Members::value_type& member);
   std::string named() const { return "job '" + spec_.id + "'"; }
   std::string words_of_pause() const;
   std::string presence() const;
@@ -323,7 +308,9 @@ class Membership {
   std::string why_it_waits(const Member& member) const;
 
   JobSpec spec_;
-  MembershipOptions options_;
+  Duration lease_;
+  TimePoint now_;         // of the event that is being handled
+  MembershipOutput out_;  // what it has led to so far
   Members members_;
   Tally tally_;
   std::optional<TimePoint> first_lease_;  // no member's lease runs out before this time

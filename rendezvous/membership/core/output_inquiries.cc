@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/concat.h"
+#include "base/earlier.h"
 #include "rendezvous/protocol/core/list_of_names.h"
 
 namespace ddprun {
@@ -32,19 +34,18 @@ void OutputInquiries::enter(Inquiry& inquiry, Source& source, State state) {
   source.state = state;
 }
 
-void OutputInquiries::await(Inquiry& inquiry, Source& source, State state, TimePoint now) {
+void OutputInquiries::await(Inquiry& inquiry, Source& source, State state) const {
   enter(inquiry, source, state);
-  source.due = now + kAgentPatience;
-  if (!inquiry.due || source.due < *inquiry.due) inquiry.due = source.due;
+  source.due = now_ + kAgentPatience;
+  keep_earlier(inquiry.due, source.due);
 }
 
-void OutputInquiries::ask(Inquiries::value_type& entry, const Node& node, int lines, TimePoint now,
-                          InquiryOutput& out) {
+void OutputInquiries::ask(Inquiries::value_type& entry, const Node& node, int lines) {
   auto& [number, inquiry] = entry;
   Source& source = inquiry.sources[node.agent_id];
   source.host = node.host;
-  await(inquiry, source, State::kAsked, now);
-  out.tells.push_back(
+  await(inquiry, source, State::kAsked);
+  out_.tells.push_back(
       {node.agent_id, TellOutput{.what = TellOutput::What::kBegin,
                                  .inquiry = number,
                                  .rank = inquiry.request.rank,
@@ -53,7 +54,7 @@ void OutputInquiries::ask(Inquiries::value_type& entry, const Node& node, int li
                                  .flight = inquiry.request.what == UserRequest::What::kFlight}});
 }
 
-void OutputInquiries::say(Inquiry& inquiry, Answer words, InquiryOutput& out) {
+void OutputInquiries::say(Inquiry& inquiry, Answer words) {
   const std::size_t bytes = words.page.size() + words.text.size();
   const bool is_news = words.page.empty();  // short; sent even while output is dropped
   const std::size_t most = is_news ? 2 * kMaxUnread : kMaxUnread;
@@ -65,68 +66,65 @@ void OutputInquiries::say(Inquiry& inquiry, Answer words, InquiryOutput& out) {
   words.number = inquiry.request.number;
   words.done = true;
   words.more = true;
-  out.says.push_back({inquiry.reader, std::move(words)});
+  out_.sends.push_back({inquiry.reader, std::move(words)});
 }
 
-void OutputInquiries::say_dropped(Inquiry& inquiry, InquiryOutput& out) {
+void OutputInquiries::say_dropped(Inquiry& inquiry) {
   if (inquiry.dropped == 0) return;
   const std::uint64_t dropped = std::exchange(inquiry.dropped, 0);
   say(inquiry,
-      {.text = "about " + std::to_string(dropped) +
-               " bytes of output are missing here: they came faster than they were read"},
-      out);
+      {.text = concat("about ", dropped,
+                      " bytes of output are missing here: they came faster than they were read")});
 }
 
-void OutputInquiries::give_turns(Inquiries::value_type& entry, TimePoint now, InquiryOutput& out) {
+void OutputInquiries::give_turns(Inquiries::value_type& entry) {
   auto& [number, inquiry] = entry;
   while (!inquiry.ready.empty() && inquiry.turns + inquiry.unread / kOutputPageBytes < kTurns) {
     const std::string agent_id = std::move(inquiry.ready.front());
     inquiry.ready.pop_front();
-    await(inquiry, inquiry.sources.at(agent_id), State::kTurn, now);
-    out.tells.push_back({agent_id, TellOutput{.what = TellOutput::What::kNext, .inquiry = number}});
+    await(inquiry, inquiry.sources.at(agent_id), State::kTurn);
+    out_.tells.push_back(
+        {agent_id, TellOutput{.what = TellOutput::What::kNext, .inquiry = number}});
   }
 }
 
-void OutputInquiries::look_for_late(Inquiry& inquiry, TimePoint now, InquiryOutput& out) {
-  if (!inquiry.due || now < *inquiry.due) return;
+void OutputInquiries::look_for_late(Inquiry& inquiry) {
+  if (!inquiry.due || now_ < *inquiry.due) return;
   inquiry.due.reset();
   std::vector<std::string> late;
   for (auto& [agent_id, source] : inquiry.sources) {
     if (source.state != State::kAsked && source.state != State::kTurn) continue;
-    if (now >= source.due) {
+    if (now_ >= source.due) {
       enter(inquiry, source, State::kLate);
       late.push_back(source.host);
-    } else if (!inquiry.due || source.due < *inquiry.due) {
-      inquiry.due = source.due;
+    } else {
+      keep_earlier(inquiry.due, source.due);
     }
   }
   if (late.empty()) return;
-  say(inquiry,
-      {.text = "no answer within " + to_text(kAgentPatience) + " from " + list_of(late) + ": " +
-               told_by(inquiry.request) + " is missing"},
-      out);
+  say(inquiry, {.text = concat("no answer within ", kAgentPatience, " from ", list_of(late), ": ",
+                               told_by(inquiry.request), " is missing")});
 }
 
 // Sends kEnd to the agents that may still have output.
-void OutputInquiries::tell_end(const Inquiries::value_type& entry, InquiryOutput& out) {
+void OutputInquiries::tell_end(const Inquiries::value_type& entry) {
   for (const auto& [agent_id, source] : entry.second.sources) {
     if (source.state == State::kDone || source.state == State::kGone) continue;
-    out.tells.push_back(
+    out_.tells.push_back(
         {agent_id, TellOutput{.what = TellOutput::What::kEnd, .inquiry = entry.first}});
   }
 }
 
-OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator at, TimePoint now,
-                                                            InquiryOutput& out) {
+OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator at) {
   Inquiry& inquiry = at->second;
-  look_for_late(inquiry, now, out);
-  give_turns(*at, now, out);
+  look_for_late(inquiry);
+  give_turns(*at);
   const bool awaits_end = inquiry.request.follow && !inquiry.end;
-  const bool is_late = inquiry.end && now >= inquiry.end_due;
+  const bool is_late = inquiry.end && now_ >= inquiry.end_due;
   if (!is_late && (inquiry.open > 0 || awaits_end)) return std::next(at);
-  say_dropped(inquiry, out);
+  say_dropped(inquiry);
   if (inquiry.request.follow) {
-    out.says.push_back({inquiry.reader, std::move(*inquiry.end), inquiry.end_after, true});
+    out_.sends.push_back({inquiry.reader, std::move(*inquiry.end), inquiry.end_after, true});
   } else {
     Answer last{.number = inquiry.request.number, .done = inquiry.has_told};
     if (!last.done) {
@@ -134,9 +132,9 @@ OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator 
       last.text = "no node of job '" + inquiry.job + "' has sent its " +
                   (is_flight ? "flight record" : "output");
     }
-    out.says.push_back({inquiry.reader, std::move(last), 0, true});
+    out_.sends.push_back({inquiry.reader, std::move(last), 0, true});
   }
-  tell_end(*at, out);
+  tell_end(*at);
   return inquiries_.erase(at);
 }
 
@@ -152,27 +150,26 @@ InquiryOutput OutputInquiries::begin(AgentConnectionId reader, const std::string
                                      const UserRequest& request, const std::vector<Node>& nodes,
                                      TimePoint now) {
   DDPRUN_ASSERT(!is_reader(reader), "a reader that is gone has no inquiry");
-  InquiryOutput out;
+  now_ = now;
   const auto at = inquiries_.try_emplace(++last_number_).first;
   Inquiry& inquiry = at->second;
   inquiry.reader = reader;
   inquiry.job = job;
   inquiry.request = request;
-  say(inquiry, {}, out);  // tells the reader that the request is accepted
-  ask_nodes(at, nodes, request.lines, now, out);
-  return out;
+  say(inquiry, {});  // tells the reader that the request is accepted
+  ask_nodes(at, nodes, request.lines);
+  return std::exchange(out_, {});
 }
 
 InquiryOutput OutputInquiries::see(std::uint64_t number, const std::vector<Node>& nodes,
                                    TimePoint now) {
-  InquiryOutput out;
+  now_ = now;
   const auto at = inquiries_.find(number);
-  if (at != inquiries_.end()) ask_nodes(at, nodes, kMaxLogLines, now, out);
-  return out;
+  if (at != inquiries_.end()) ask_nodes(at, nodes, kMaxLogLines);
+  return std::exchange(out_, {});
 }
 
-void OutputInquiries::ask_nodes(Inquiries::iterator at, const std::vector<Node>& nodes, int lines,
-                                TimePoint now, InquiryOutput& out) {
+void OutputInquiries::ask_nodes(Inquiries::iterator at, const std::vector<Node>& nodes, int lines) {
   Inquiry& inquiry = at->second;
   std::vector<std::string> unreachable;
   std::vector<std::string> too_old;
@@ -190,36 +187,35 @@ void OutputInquiries::ask_nodes(Inquiries::iterator at, const std::vector<Node>&
       inquiry.sources[node.agent_id] = {node.host, State::kGone};
       unreachable.push_back(node.host);
     } else {
-      ask(*at, node, is_new ? lines : 0, now, out);
+      ask(*at, node, is_new ? lines : 0);
     }
   }
   const std::string missing = told_by(inquiry.request) + " is missing; ";
   if (!unreachable.empty()) {
-    say(inquiry, {.text = missing + "cannot reach: " + list_of(unreachable)}, out);
+    say(inquiry, {.text = missing + "cannot reach: " + list_of(unreachable)});
   }
   if (!too_old.empty()) {
-    say(inquiry, {.text = missing + "too old to send it: ddprun on " + list_of(too_old)}, out);
+    say(inquiry, {.text = missing + "too old to send it: ddprun on " + list_of(too_old)});
   }
-  go_on(at, now, out);
+  go_on(at);
 }
 
 InquiryOutput OutputInquiries::reader_has_room(AgentConnectionId reader, TimePoint now) {
-  InquiryOutput out;
+  now_ = now;
   const auto at = find(reader);
-  if (at == inquiries_.end()) return out;
+  if (at == inquiries_.end()) return {};
   at->second.unread = 0;
-  say_dropped(at->second, out);
-  go_on(at, now, out);
-  return out;
+  say_dropped(at->second);
+  go_on(at);
+  return std::exchange(out_, {});
 }
 
 InquiryOutput OutputInquiries::reader_gone(AgentConnectionId reader) {
-  InquiryOutput out;
   const auto found = find(reader);
-  if (found == inquiries_.end()) return out;
-  tell_end(*found, out);
+  if (found == inquiries_.end()) return {};
+  tell_end(*found);
   inquiries_.erase(found);
-  return out;
+  return std::exchange(out_, {});
 }
 
 std::vector<AgentConnectionId> OutputInquiries::readers() const {
@@ -239,27 +235,27 @@ bool OutputInquiries::is_reader(AgentConnectionId reader) const {
 // --- agents -------------------------------------------------------------------------------------
 
 InquiryOutput OutputInquiries::told(const std::string& agent_id, OutputPage page, TimePoint now) {
-  InquiryOutput out;
+  now_ = now;
   const auto at = inquiries_.find(page.inquiry);
   const bool is_wanted = at != inquiries_.end() && at->second.sources.contains(agent_id);
   if (!is_wanted) {
-    if (page.is_last) return out;
-    out.tells.push_back(
+    if (page.is_last) return {};
+    out_.tells.push_back(
         {agent_id, TellOutput{.what = TellOutput::What::kEnd, .inquiry = page.inquiry}});
-    return out;
+    return std::exchange(out_, {});
   }
   Inquiry& inquiry = at->second;
   Source& source = inquiry.sources.at(agent_id);
-  if (source.state == State::kDone) return out;
+  if (source.state == State::kDone) return {};
   inquiry.has_told = true;
-  if (!page.lines.empty()) say(inquiry, {.page = std::move(page.lines)}, out);
+  if (!page.lines.empty()) say(inquiry, {.page = std::move(page.lines)});
   const bool was_ready = source.state == State::kReady;
   const State next = page.is_last ? State::kDone : page.is_ready ? State::kReady : State::kQuiet;
   enter(inquiry, source, next);
   if (was_ready && next != State::kReady) std::erase(inquiry.ready, agent_id);
   if (!was_ready && next == State::kReady) inquiry.ready.push_back(agent_id);
-  go_on(at, now, out);
-  return out;
+  go_on(at);
+  return std::exchange(out_, {});
 }
 
 InquiryOutput OutputInquiries::agent_gone(const std::string& agent_id, TimePoint now) {
@@ -271,7 +267,7 @@ InquiryOutput OutputInquiries::agent_left(const std::string& agent_id, TimePoint
 }
 
 InquiryOutput OutputInquiries::lose(const std::string& agent_id, State state, TimePoint now) {
-  InquiryOutput out;
+  now_ = now;
   for (auto at = inquiries_.begin(); at != inquiries_.end();) {
     Inquiry& inquiry = at->second;
     const auto found = inquiry.sources.find(agent_id);
@@ -284,14 +280,12 @@ InquiryOutput OutputInquiries::lose(const std::string& agent_id, State state, Ti
     std::erase(inquiry.ready, agent_id);
     enter(inquiry, source, state);
     if (is_news) {
-      say(inquiry,
-          {.text = "the connection with " + source.host +
-                   " is lost: the output of its workers is missing until it reconnects"},
-          out);
+      say(inquiry, {.text = "the connection with " + source.host +
+                            " is lost: the output of its workers is missing until it reconnects"});
     }
-    at = go_on(at, now, out);
+    at = go_on(at);
   }
-  return out;
+  return std::exchange(out_, {});
 }
 
 // --- the job ------------------------------------------------------------------------------------
@@ -307,7 +301,7 @@ std::vector<OutputInquiries::Followed> OutputInquiries::followed(const std::stri
 
 InquiryOutput OutputInquiries::job_ended(const std::string& job, const Verdict& verdict,
                                          std::uint64_t after, TimePoint now) {
-  InquiryOutput out;
+  now_ = now;
   for (auto at = inquiries_.begin(); at != inquiries_.end();) {
     Inquiry& inquiry = at->second;
     if (inquiry.job != job || inquiry.end) {
@@ -317,32 +311,31 @@ InquiryOutput OutputInquiries::job_ended(const std::string& job, const Verdict& 
     inquiry.end = End{verdict};
     inquiry.end_after = after;
     inquiry.end_due = now + kAgentPatience;
-    at = go_on(at, now, out);
+    at = go_on(at);
   }
-  return out;
+  return std::exchange(out_, {});
 }
 
 InquiryOutput OutputInquiries::job_gone(const std::string& job, const Silence& why) {
-  InquiryOutput out;
   std::erase_if(inquiries_, [&](const auto& one) {
     if (one.second.job != job) return false;
-    out.says.push_back({one.second.reader, why, 0, true});
+    out_.sends.push_back({one.second.reader, why, 0, true});
     return true;
   });
-  return out;
+  return std::exchange(out_, {});
 }
 
 InquiryOutput OutputInquiries::tick(TimePoint now) {
-  InquiryOutput out;
-  for (auto at = inquiries_.begin(); at != inquiries_.end();) at = go_on(at, now, out);
-  return out;
+  now_ = now;
+  for (auto at = inquiries_.begin(); at != inquiries_.end();) at = go_on(at);
+  return std::exchange(out_, {});
 }
 
 std::optional<TimePoint> OutputInquiries::deadline() const {
   std::optional<TimePoint> earliest;
   for (const auto& [number, inquiry] : inquiries_) {
-    if (inquiry.due && (!earliest || *inquiry.due < *earliest)) earliest = inquiry.due;
-    if (inquiry.end && (!earliest || inquiry.end_due < *earliest)) earliest = inquiry.end_due;
+    keep_earlier(earliest, inquiry.due);
+    if (inquiry.end) keep_earlier(earliest, inquiry.end_due);
   }
   return earliest;
 }

@@ -42,18 +42,14 @@ namespace ddprun {
 using AgentConnectionId = Id<struct AgentConnectionTag, std::uint64_t>;
 
 struct InquiryOutput {
-  struct AddressedRequest {
-    std::string agent_id;
-    TellOutput what;
-  };
-  struct Said {
-    AgentConnectionId reader;
+  struct Send {
+    AgentConnectionId connection;
     ServiceMessage message;
-    std::uint64_t after = 0;  // as in ServiceOutput::Send
-    bool last = false;        // the inquiry is over
+    std::uint64_t after = 0;  // the number of the change that it reports; 0: none
+    bool last = false;        // close the connection after sending it
   };
-  std::vector<AddressedRequest> tells;
-  std::vector<Said> says;
+  std::vector<ToAgent> tells;  // TellOutputs
+  std::vector<Send> sends;
 };
 
 class OutputInquiries {
@@ -142,23 +138,23 @@ class OutputInquiries {
 
   static bool is_open(State state);
   static void enter(Inquiry& inquiry, Source& source, State state);
-  static void await(Inquiry& inquiry, Source& source, State state, TimePoint now);
-  static void ask(Inquiries::value_type& inquiry, const Node& node, int lines, TimePoint now,
-                  InquiryOutput& out);
-  static void say(Inquiry& inquiry, Answer words, InquiryOutput& out);
-  static void say_dropped(Inquiry& inquiry, InquiryOutput& out);
-  static void give_turns(Inquiries::value_type& inquiry, TimePoint now, InquiryOutput& out);
-  static void look_for_late(Inquiry& inquiry, TimePoint now, InquiryOutput& out);
-  static void tell_end(const Inquiries::value_type& inquiry, InquiryOutput& out);
+  void await(Inquiry& inquiry, Source& source, State state) const;
+  void ask(Inquiries::value_type& inquiry, const Node& node, int lines);
+  void say(Inquiry& inquiry, Answer words);
+  void say_dropped(Inquiry& inquiry);
+  void give_turns(Inquiries::value_type& inquiry);
+  void look_for_late(Inquiry& inquiry);
+  void tell_end(const Inquiries::value_type& inquiry);
   // Asks the nodes that were not asked yet for that many earlier lines.
-  void ask_nodes(Inquiries::iterator inquiry, const std::vector<Node>& nodes, int lines,
-                 TimePoint now, InquiryOutput& out);
+  void ask_nodes(Inquiries::iterator inquiry, const std::vector<Node>& nodes, int lines);
   // Continues an inquiry after any event. Returns the next inquiry.
-  Inquiries::iterator go_on(Inquiries::iterator inquiry, TimePoint now, InquiryOutput& out);
+  Inquiries::iterator go_on(Inquiries::iterator inquiry);
   InquiryOutput lose(const std::string& agent_id, State state, TimePoint now);
   static AgentConnectionId reader_of(const Inquiries::value_type& one) { return one.second.reader; }
   Inquiries::iterator find(AgentConnectionId reader);
 
+  TimePoint now_;      // of the event that is being handled
+  InquiryOutput out_;  // what it has led to so far
   Inquiries inquiries_;
   std::uint64_t last_number_ = 0;
 };

@@ -1,10 +1,10 @@
 // Recall: the part of Membership that finds out in which state an earlier run of the service
 // left the job (membership.h, "Recalling").
-#include <algorithm>
 #include <set>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "rendezvous/membership/core/membership.h"
 
 namespace ddprun {
@@ -47,7 +47,7 @@ void Membership::recall(Member& member, const Hello& hello) {
 
 // Tries to end the recall. Returns true when it is over and advance() can decide how the job
 // continues.
-bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
+bool Membership::settle_recall() {
   // If the job is known never to have run, no particular nodes are needed, only as many as
   // fit.
   if (remembers_ && generation_ < Generation(0) &&
@@ -61,7 +61,7 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
   // below.
   const bool some_are_missing =
       tally_.present == 0 || tally_.present < static_cast<std::size_t>(recalled_nodes_);
-  if (!ended && some_are_missing && now < *recall_until_) return false;
+  if (!ended && some_are_missing && now_ < *recall_until_) return false;
   std::set<NodeRank> here;
   int nodes = 0;
   bool awaiting = false;
@@ -74,7 +74,7 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
   }
   const bool complete = nodes > 0 && static_cast<int>(here.size()) >= nodes;
   if (complete && !ended) {
-    take_over(now, out);
+    take_over();
     return true;
   }
   // If the earlier run had begun to end the generation, it is known whether the generation
@@ -82,10 +82,10 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
   // may be caused by another's.
   judges_recalled_ = !was_forming_;
   if (ended && !std::exchange(recall_broken_, true)) {
-    begin_forming(kServiceRestarted, now, out);
+    begin_forming(kServiceRestarted);
   }
   const bool can_end = ending_ && !awaiting;
-  if (!complete && !can_end && now < *recall_until_) return false;
+  if (!complete && !can_end && now_ < *recall_until_) return false;
   recall_until_.reset();
   std::vector<WorkerEnd> lost = give_up_awaited(here);
   find_first_lease();
@@ -96,12 +96,12 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
   }
   // The other nodes still run the generation, so the outage did not end these nodes' workers.
   for (WorkerEnd& end : lost) {
-    note(describe(end), now, out);
-    ++out.lease_losses;
-    ends_.push_back({std::move(end), now});
+    note(describe(end));
+    ++out_.lease_losses;
+    ends_.push_back({std::move(end), now_});
   }
   failed_ = true;
-  begin_forming("a node was lost", now, out);
+  begin_forming("a node was lost");
   return true;
 }
 
@@ -109,8 +109,8 @@ bool Membership::settle_recall(TimePoint now, MembershipOutput& out) {
 // name is known, it returns one end for the lowest missing node rank.
 std::vector<WorkerEnd> Membership::give_up_awaited(const std::set<NodeRank>& here) {
   WorkerEnd end{.kind = EndKind::kNodeLost,
-                .message = "it did not come back to the restarted rendezvous service within " +
-                           to_text(options_.lease)};
+                .message = concat(
+                    "it did not come back to the restarted rendezvous service within ", lease_)};
   std::vector<WorkerEnd> lost;
   for (auto it = members_.begin(); it != members_.end();) {
     const auto current = it++;
@@ -131,7 +131,7 @@ std::vector<WorkerEnd> Membership::give_up_awaited(const std::set<NodeRank>& her
   return {end};
 }
 
-void Membership::take_over(TimePoint now, MembershipOutput& out) {
+void Membership::take_over() {
   recall_until_.reset();
   find_first_lease();
   phase_ = JobPhase::kRunning;
@@ -140,12 +140,10 @@ void Membership::take_over(TimePoint now, MembershipOutput& out) {
     member.checkpoints_seen = checkpoints_;
     if (member.assignment) reason_ = member.assignment->reason;
   }
-  note(named() + ": took over generation " + ddprun::to_text(generation_) + ", " +
-           budget_.in_words(now) + " restarts used" +
-           (remembers_ ? "" : "; its history before that is lost"),
-       now, out);
+  note(concat(named(), ": took over generation ", generation_, ", ", budget_.in_words(now_),
+              " restarts used", remembers_ ? "" : "; its history before that is lost"));
   // Agents report a hang only once, perhaps during the outage.
-  if (!snapshots().empty()) end_hang(now, out);
+  if (!snapshots().empty()) end_hang();
 }
 
 }  // namespace ddprun

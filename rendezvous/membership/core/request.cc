@@ -1,10 +1,9 @@
 // Requests: the part of Membership that does what a person asks for
 // (rendezvous/protocol/core/user_request.h).
-#include <algorithm>
 #include <csignal>
-#include <limits>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/counted.h"
 #include "base/exit_codes.h"
 #include "base/signal_names.h"
@@ -13,49 +12,48 @@
 namespace ddprun {
 
 MembershipOutput Membership::request(const UserRequest& request, TimePoint now) {
-  MembershipOutput out;
-  Answer& answer = out.answer.emplace();
+  now_ = now;
+  Answer& answer = out_.answer.emplace();
   answer.number = request.number;
   if (phase_ == JobPhase::kEnded) {
     answer.text = named() + " has ended: " + verdict_->headline;
-    return out;
+    return std::exchange(out_, {});
   }
   switch (request.what) {
     case UserRequest::What::kStatus: break;  // RendezvousServer makes the page
-    case UserRequest::What::kStop: stop_for(request, now, out); break;
-    case UserRequest::What::kRestart: restart_for(request, now, out); break;
-    case UserRequest::What::kSignal: pass_on_for(request, out); break;
+    case UserRequest::What::kStop: stop_for(request); break;
+    case UserRequest::What::kRestart: restart_for(request); break;
+    case UserRequest::What::kSignal: pass_on_for(request); break;
     case UserRequest::What::kLogs:
     case UserRequest::What::kFlight: look_for_output(request, answer); break;
   }
-  return out;
+  return std::exchange(out_, {});
 }
 
 // Begins to stop the job. A second request may still remove the workers' grace period.
-void Membership::stop_for(const UserRequest& request, TimePoint now, MembershipOutput& out) {
-  *out.answer = {.number = request.number,
-                 .done = true,
-                 .text = named() + " is being stopped on " + counted(members_.size(), "node")};
+void Membership::stop_for(const UserRequest& request) {
+  *out_.answer = {.number = request.number,
+                  .done = true,
+                  .text = named() + " is being stopped on " + counted(members_.size(), "node")};
   const bool hurries = request.at_once && !at_once_;
   at_once_ = at_once_ || request.at_once;
   if (!ending_) {
     const std::string what = request.by + " asked for it" + (at_once_ ? ", at once" : "");
-    note(named() + " is being stopped: " + what, now, out);
-    ending_ = Verdict{.exit_code = exit_code_of_signal(SIGTERM),
-                      .headline = std::string(kStopped) + what};
+    note(named() + " is being stopped: " + what);
+    ending_ = stopped_verdict(exit_code_of_signal(SIGTERM), what);
   }
   if (phase_ == JobPhase::kRunning) {
-    begin_forming("the job is being stopped: " + request.by + " asked for it", now, out);
+    begin_forming("the job is being stopped: " + request.by + " asked for it");
   } else if (hurries && !recall_until_) {
     for (const auto& member : members_) {
-      if (runs_workers(member.second)) tell(member, out);
+      if (runs_workers(member.second)) tell(member);
     }
   }
-  advance(now, out);
+  advance();
 }
 
-void Membership::restart_for(const UserRequest& request, TimePoint now, MembershipOutput& out) {
-  Answer& answer = *out.answer;
+void Membership::restart_for(const UserRequest& request) {
+  Answer& answer = *out_.answer;
   if (ending_) {
     answer.text = named() + " is being stopped: " + ending_->headline;
   } else if (recall_until_) {
@@ -64,22 +62,23 @@ void Membership::restart_for(const UserRequest& request, TimePoint now, Membersh
         "on "
         "their way back: ask again in a moment";
   } else if (phase_ == JobPhase::kForming) {
-    answer.text = generation_ < Generation(0)
-                      ? "no generation runs yet: " + presence()
-                      : "generation " + ddprun::to_text(generation_) +
-                            " has ended already, and the next one is being formed: " + presence();
+    answer.text =
+        generation_ < Generation(0)
+            ? "no generation runs yet: " + presence()
+            : concat("generation ", generation_,
+                     " has ended already, and the next one is being formed: ", presence());
   } else {
     answer.done = true;
-    answer.text = "generation " + ddprun::to_text(generation_) + " ends and is formed again on " +
-                  counted(tally_.assigned, "node") + "; this uses no restart";
-    begin_forming("restart asked for by " + request.by, now, out);
-    note(named() + ": " + reason_, now, out);
-    advance(now, out);
+    answer.text = concat("generation ", generation_, " ends and is formed again on ",
+                         counted(tally_.assigned, "node"), "; this uses no restart");
+    begin_forming("restart asked for by " + request.by);
+    note(named() + ": " + reason_);
+    advance();
   }
 }
 
-void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) {
-  Answer& answer = *out.answer;
+void Membership::pass_on_for(const UserRequest& request) {
+  Answer& answer = *out_.answer;
   if (phase_ != JobPhase::kRunning) {
     answer.text = named() + " runs no workers now";
     return;
@@ -91,10 +90,10 @@ void Membership::pass_on_for(const UserRequest& request, MembershipOutput& out) 
     if (!member.connected) {
       // No signal is kept for the node: a late signal is worse than a missing one.
       answer.text = member.node.host + " cannot be reached now: no worker was signalled";
-      out.pass_ons.clear();
+      out_.pass_ons.clear();
       return;
     }
-    out.pass_ons.push_back({id, ForwardSignal{generation_, request.signal, request.rank}});
+    out_.pass_ons.push_back({id, ForwardSignal{generation_, request.signal, request.rank}});
     workers += request.rank ? 1 : member.node.slots;
   }
   if (nodes.empty()) {
@@ -133,31 +132,7 @@ std::string Membership::no_such_rank(Rank rank) const {
   for (const auto& [id, member] : members_) {
     if (member.assignment) world_size = member.assignment->world_size;
   }
-  return "there is no rank " + ddprun::to_text(rank) + ": ranks are 0 to " +
-         std::to_string(world_size - 1);
-}
-
-// Keeps an excerpt of the verdict of a failed generation for later requests. It is an excerpt,
-// because a status page has a size limit.
-void Membership::remember_failure(Verdict verdict, TimePoint now) {
-  const auto keep = [](Verdict& of, std::size_t ends, std::size_t in_words, std::size_t seen) {
-    if (of.ends.size() > ends) {
-      const auto left_out = static_cast<int>(of.ends.size() - ends);
-      of.more_ends = std::min(of.more_ends, std::numeric_limits<int>::max() - left_out) + left_out;
-      of.ends.resize(ends);
-    }
-    for (std::size_t i = in_words; i < of.ends.size(); ++i) {
-      of.ends[i].stderr_tail.clear();
-      of.ends[i].frames.clear();
-    }
-    if (of.seen.size() > seen) of.seen.resize(seen);
-  };
-  if (!failed_generations_.empty()) {
-    keep(failed_generations_.back().verdict, kEndsOfOlder, 0, 0);
-  }
-  keep(verdict, kEndsOfNewest, kEndsInWords, kSeenKept);
-  failed_generations_.push_back({now, std::move(verdict)});
-  if (failed_generations_.size() > kFailuresKept) failed_generations_.pop_front();
+  return concat("there is no rank ", rank, ": ranks are 0 to ", world_size - 1);
 }
 
 }  // namespace ddprun

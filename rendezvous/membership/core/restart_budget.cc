@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
 #include "base/final_error.h"
 #include "base/seconds.h"
 
@@ -9,8 +10,7 @@ namespace ddprun {
 namespace {
 
 bool is_of_a_worker(const WorkerEnd& end) {
-  return end.kind == EndKind::kExited || end.kind == EndKind::kSignaled ||
-         end.kind == EndKind::kHung;
+  return is_of_process(end) || end.kind == EndKind::kHung;
 }
 
 bool says_final_error(const WorkerEnd& end) {
@@ -30,14 +30,14 @@ RestartBudget::Decision RestartBudget::decide(const WorkerEnd& first, std::optio
   if (first.kind == EndKind::kNotStarted) return {};
   if (const int code = exit_code_of(first);
       is_of_a_worker(first) && contains(rules_.final_codes, code)) {
-    return {.why_not = "exit code " + std::to_string(code) + " is one of --no-restart-on"};
+    return {.why_not = concat("exit code ", code, " is one of --no-restart-on")};
   }
   if (is_of_a_worker(first) && says_final_error(first)) {
     return {.why_not = "its error says that a restart would fail in the same way"};
   }
   if (rules_.on_progress && strikes_.in_a_row >= kStrikes) {
-    return {.why_not = "failed " + std::to_string(strikes_.in_a_row) + " times in a row at step " +
-                       std::to_string(*strikes_.step) + " (--restart-on-progress)"};
+    return {.why_not = concat("failed ", strikes_.in_a_row, " times in a row at step ",
+                              *strikes_.step, " (--restart-on-progress)")};
   }
   forget_old(now);
   if (counted() >= max_) {
@@ -81,12 +81,12 @@ int RestartBudget::left(TimePoint now) const {
 }
 
 std::string RestartBudget::in_words(TimePoint now) const {
-  const std::string of_max = " of " + std::to_string(max_);
+  const std::string of_max = concat(" of ", max_);
   if (!has_window() && !rules_.on_progress) return std::to_string(used_) + of_max;
   std::string since;
   if (has_window()) since = " within " + in_seconds(rules_.window) + " s";
   if (rules_.on_progress) since += " without progress";
-  return std::to_string(used_) + " (" + std::to_string(max_ - left(now)) + of_max + since + ")";
+  return concat(used_, " (", max_ - left(now), of_max, since, ")");
 }
 
 void RestartBudget::believe(int used) {

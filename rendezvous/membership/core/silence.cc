@@ -5,6 +5,7 @@
 #include <csignal>
 #include <utility>
 
+#include "base/concat.h"
 #include "rendezvous/membership/core/membership.h"
 
 namespace ddprun {
@@ -26,25 +27,23 @@ bool is_own_failure(const WorkerEnd& end, TimePoint when, TimePoint time) {
 }  // namespace
 
 // Records a lost node for a member that was cut off and is back without workers.
-void Membership::note_cut_off(const Member& member, const Hello& hello, TimePoint last_heard,
-                              TimePoint now) {
+void Membership::note_cut_off(const Member& member, const Hello& hello, TimePoint last_heard) {
   const AgentStatus& is = hello.status;
   const AgentStatus& was = member.status;
   if (member.local || !member.assignment || phase_ == JobPhase::kEnded || recall_until_) return;
-  if (now - last_heard < options_.lease / 2 || is.generation != generation_) return;
+  if (now_ - last_heard < lease_ / 2 || is.generation != generation_) return;
   const bool ended = is.phase == AgentPhase::kIdle || is.phase == AgentPhase::kStopping;
   const bool ran = was.phase == AgentPhase::kRunning || was.generation < generation_;
   if (!ended || !ran) return;
   if (outage_ && last_heard <= outage_->ended) return;
-  const TimePoint patience = last_heard + earliest_patience(options_.lease);
+  const TimePoint patience = last_heard + earliest_patience(lease_);
   const bool failed_itself = std::ranges::any_of(
-      is.ends, [&](const WorkerEnd& end) { return is_own_failure(end, now - end.age, patience); });
+      is.ends, [&](const WorkerEnd& end) { return is_own_failure(end, now_ - end.age, patience); });
   if (failed_itself) return;
   WorkerEnd end{.kind = EndKind::kNodeLost,
-                .message = "it was cut off from the rendezvous service for " +
-                           ddprun::to_text(now - last_heard) +
-                           ", and its agent has ended its workers"};
-  end.unseen = options_.lease / 4;
+                .message = concat("it was cut off from the rendezvous service for ",
+                                  now_ - last_heard, ", and its agent has ended its workers")};
+  end.unseen = lease_ / 4;
   add_lost_node(member, std::move(end), last_heard);
 }
 
@@ -63,8 +62,8 @@ void Membership::was_held_up(Duration time, TimePoint now) {
   forming_since_ = std::min(now, forming_since_ + time);
   const TimePoint began = now - time;
   // No agent has ended workers in so short a time.
-  if (time < earliest_patience(options_.lease)) return find_first_lease();
-  const bool goes_on = outage_ && began <= outage_->ended + options_.lease;
+  if (time < earliest_patience(lease_)) return find_first_lease();
+  const bool goes_on = outage_ && began <= outage_->ended + lease_;
   outage_ = {goes_on ? outage_->began : began, now};
   find_first_lease();
 }
@@ -72,7 +71,7 @@ void Membership::was_held_up(Duration time, TimePoint now) {
 // Returns whether a worker has failed by itself, and not because agents without the service
 // ended theirs.
 bool Membership::has_failed_itself() const {
-  const TimePoint time = outage_->began + earliest_patience(options_.lease);
+  const TimePoint time = outage_->began + earliest_patience(lease_);
   return std::ranges::any_of(
       ends_, [&](const DatedEnd& dated) { return is_own_failure(dated.end, dated.when, time); });
 }
@@ -94,17 +93,17 @@ bool Membership::has_failed_before_stop() const {
 // Returns whether the member's workers have ended because the service did not run. If so, it
 // ends the generation, and no worker is blamed. No restart is used, unless the same happened
 // less than kFreeAgain ago. REQUIRES: kRunning, and the member's report is collected.
-bool Membership::ended_by_outage(const Member& member, TimePoint now, MembershipOutput& out) {
-  if (!outage_ || now > outage_->ended + options_.lease || member.local) return false;
+bool Membership::ended_by_outage(const Member& member) {
+  if (!outage_ || now_ > outage_->ended + lease_ || member.local) return false;
   if (has_failed_itself()) return false;
   const auto host =
       std::ranges::find_if(members_, [](const auto& entry) { return entry.second.local; });
   std::string what = "the rendezvous service";
   if (host != members_.end()) what += " on " + host->second.node.host;
-  what += " did not run for " + ddprun::to_text(outage_->ended - outage_->began);
-  if (last_free_ && now < *last_free_ + kFreeAgain) {
+  what += concat(" did not run for ", outage_->ended - outage_->began);
+  if (last_free_ && now_ < *last_free_ + kFreeAgain) {
     WorkerEnd end{.kind = EndKind::kNodeLost,
-                  .message = what + ", again within " + ddprun::to_text(kFreeAgain)};
+                  .message = concat(what, ", again within ", kFreeAgain)};
     if (host != members_.end() && host->second.assignment) {
       add_lost_node(host->second, std::move(end), outage_->began);
     } else {  // no node of the generation runs the service
@@ -112,10 +111,10 @@ bool Membership::ended_by_outage(const Member& member, TimePoint now, Membership
     }
     failed_ = true;
   } else {
-    last_free_ = now;
+    last_free_ = now_;
     ended_by_outage_ = true;
   }
-  begin_forming(what, now, out);
+  begin_forming(what);
   return true;
 }
 

@@ -2,11 +2,11 @@
 // store to connect to, and why it waits.
 #include <algorithm>
 #include <iterator>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "base/concat.h"
 #include "base/host_port.h"
 #include "rendezvous/membership/core/membership.h"
 #include "rendezvous/protocol/core/list_of_names.h"
@@ -25,10 +25,8 @@ std::string Membership::store_host_of(const Member& host) const {
 Assignment Membership::part_of(const Member& member) const {
   Assignment part = *member.assignment;
   if (failure_) {
-    const bool is_told =
-        part.node_rank == NodeRank(0) ||
-        (!failure_->ends.empty() && failure_->ends.front().host == member.node.host);
-    if (is_told) part.failure = failure_;
+    const bool failed_first = failure_->ends.front().host == member.node.host;
+    if (failed_first || part.node_rank == NodeRank(0)) part.failure = failure_;
   }
   if (part.node_rank != NodeRank(0)) return part;
   // The first address of each node comes before the second of any node, because not all may
@@ -50,7 +48,7 @@ Assignment Membership::part_of(const Member& member) const {
   return part;
 }
 
-Directive Membership::directive_for(const Member& member) const {
+ServiceMessage Membership::directive_for(const Member& member) const {
   switch (phase_) {
     case JobPhase::kEnded: return End{*verdict_};
     case JobPhase::kRunning:
@@ -77,13 +75,14 @@ Directive Membership::directive_for(const Member& member) const {
               ends_.empty() ? reason_ : describe(ends_.front().end), at_once_, look_};
 }
 
-void Membership::tell(const Members::value_type& member, MembershipOutput& out) const {
-  if (member.second.connected) out.tells.push_back({member.first, directive_for(member.second)});
+void Membership::tell(const Members::value_type& member) {
+  if (member.second.connected) out_.tells.push_back({member.first, directive_for(member.second)});
 }
 
 std::string Membership::words_of_pause() const {
-  return "the workers fail within seconds of each start: the next one comes after a pause of " +
-         ddprun::to_text(pause_);
+  return concat(
+      "the workers fail within seconds of each start: the next one comes after a pause of ",
+      pause_);
 }
 
 std::string Membership::presence() const {
@@ -94,8 +93,8 @@ std::string Membership::presence() const {
   }
   const std::string names = list_of(hosts);
   const std::string gone = missing();
-  return std::to_string(connected_count()) + " of " + to_text(spec_.nodes) + " nodes here" +
-         (names.empty() ? "" : ": " + names) + (gone.empty() ? "" : "; missing: " + gone);
+  return concat(connected_count(), " of ", spec_.nodes, " nodes here",
+                names.empty() ? "" : ": " + names, gone.empty() ? "" : "; missing: " + gone);
 }
 
 // Returns the hosts that were in the newest generation and are gone. If no node was lost and all
@@ -122,7 +121,7 @@ std::string Membership::missing() const {
   if (asked.empty()) return "";
   std::vector<std::string> ranks;
   for (int rank = 0; rank < spec_.nodes.max && ranks.size() <= kNamesShown; ++rank) {
-    if (!asked.contains(rank)) ranks.push_back("node rank " + std::to_string(rank));
+    if (!asked.contains(rank)) ranks.push_back(concat("node rank ", rank));
   }
   return list_of(ranks);
 }
@@ -137,8 +136,8 @@ std::string Membership::why_it_waits(const Member& member) const {
       return "this node joins with the next generation (--on-join=restart)";
     }
   }
-  return "every place of --nnodes=" + to_text(spec_.nodes) + " is taken; this node is a spare" +
-         blame_of(member.node.host);
+  return concat("every place of --nnodes=", spec_.nodes, " is taken; this node is a spare",
+                blame_of(member.node.host));
 }
 
 }  // namespace ddprun

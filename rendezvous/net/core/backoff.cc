@@ -1,7 +1,5 @@
 #include "rendezvous/net/core/backoff.h"
 
-#include <algorithm>
-
 namespace ddprun {
 
 Duration Backoff::next() {

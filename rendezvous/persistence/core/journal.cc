@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "rendezvous/store/core/wire_format.h"
 
 namespace ddprun {
@@ -85,7 +86,7 @@ Error bad(ErrorKind kind, std::string cause) {
 }
 
 Error damaged(std::size_t offset, const std::string& why) {
-  return bad(ErrorKind::kCorrupt, "it is damaged at offset " + std::to_string(offset) + ": " + why);
+  return bad(ErrorKind::kCorrupt, concat("it is damaged at offset ", offset, ": ", why));
 }
 
 }  // namespace
@@ -158,8 +159,8 @@ Result<JournalReading> read_journal(std::string_view bytes) {
     if (!entries) {
       const std::optional<std::size_t> next = whole_frame_from(bytes, offset + 1);
       if (!next) break;  // the last write was interrupted
-      return damaged(offset, "a whole frame follows at " + std::to_string(*next) +
-                                 ", so this is not the end of a write that was cut short");
+      return damaged(offset, concat("a whole frame follows at ", *next,
+                                    ", so this is not the end of a write that was cut short"));
     }
     if (!apply_bytes(*entries, reading.image)) return damaged(offset, "a frame has no entries");
     reading.whole_bytes += kFrameHeaderBytes + entries->size();

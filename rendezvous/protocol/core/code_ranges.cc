@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/concat.h"
 #include "base/parse_number.h"
 
 namespace ddprun {
@@ -29,7 +30,7 @@ std::string to_text(const CodeRanges& ranges) {
   std::string text;
   for (const CodeRange& range : ranges) {
     text += (text.empty() ? "" : ",") + std::to_string(range.first);
-    if (range.last != range.first) text += "-" + std::to_string(range.last);
+    if (range.last != range.first) text += concat("-", range.last);
   }
   return text;
 }
@@ -42,8 +43,7 @@ Result<CodeRanges> parse_code_ranges(std::string_view text) {
     if (!range) return std::move(range).error();
     ranges.push_back(*range);
     if (ranges.size() > kMaxCodeRanges) {
-      return invalid_argument("more than " + std::to_string(kMaxCodeRanges) +
-                              " exit codes and ranges");
+      return invalid_argument(concat("more than ", kMaxCodeRanges, " exit codes and ranges"));
     }
     text = comma == std::string_view::npos ? "" : text.substr(comma + 1);
   }

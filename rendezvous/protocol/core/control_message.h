@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/concat.h"
 #include "base/enum_names.h"
 #include "base/host_port.h"
 #include "base/ids.h"
@@ -30,6 +31,7 @@
 #include "rendezvous/protocol/core/code_ranges.h"
 #include "rendezvous/protocol/core/hang_analysis.h"
 #include "rendezvous/protocol/core/user_request.h"
+#include "rendezvous/protocol/core/verdict.h"
 #include "rendezvous/protocol/core/worker_end.h"
 
 namespace ddprun {
@@ -54,7 +56,7 @@ static_assert(std::int64_t{kMaxNodes} * kMaxSlots <= std::numeric_limits<int>::m
 // follows "it ". Empty: it may be shown.
 inline std::string why_no_name(std::string_view text) {
   if (text.size() > kMaxNameBytes) {
-    return "is longer than " + std::to_string(kMaxNameBytes) + " bytes";
+    return concat("is longer than ", kMaxNameBytes, " bytes");
   }
   return std::ranges::any_of(text, is_control) ? "has a control character" : "";
 }
@@ -68,7 +70,7 @@ struct NodeRange {
 // Returns the range in the notation of --nnodes.
 inline std::string to_text(NodeRange nodes) {
   if (nodes.min == nodes.max) return std::to_string(nodes.min);
-  return std::to_string(nodes.min) + ":" + std::to_string(nodes.max);
+  return concat(nodes.min, ":", nodes.max);
 }
 
 enum class AgentPhase {
@@ -161,26 +163,6 @@ struct NodeSpec {
   bool tells_flight = false;  // it understands TellOutput::flight
 };
 
-// Text in Verdict::headline that precedes the reason why a job with restarts left was not
-// restarted.
-inline constexpr std::string_view kNotRestarted = "; not restarted: ";
-inline constexpr std::string_view kStopped = "the job was stopped: ";  // a user asked for it
-
-// Verdict: how a generation, or the whole job, ended.
-struct Verdict {
-  bool success = false;
-  int exit_code = 0;
-  std::string headline;         // one line, for people
-  std::vector<WorkerEnd> ends;  // of the last generation, the first failure first; an excerpt
-  int more_ends = 0;            // number of ends that are not in the excerpt (keep_likeliest)
-  std::vector<std::string> seen = {};  // for a generation that hung: what each rank did
-  Generation generation{-1};
-  int restarts_used = 0;
-  int max_restarts = 0;
-
-  friend bool operator==(const Verdict&, const Verdict&) = default;
-};
-
 // Assignment: a Directive that gives a node its part in a generation.
 struct Assignment {
   Generation generation{0};
@@ -268,6 +250,12 @@ using Directive = std::variant<Wait, Assignment, Stop, End>;
 using ServiceMessage = std::variant<Welcome, Refused, Silence, HeartbeatAck, Wait, Assignment, Stop,
                                     End, Answer, ForwardSignal, TellOutput>;
 
+// ToAgent: a message of the service with the agent that gets it.
+struct ToAgent {
+  std::string agent_id;
+  ServiceMessage message;
+};
+
 // Returns the message as a Directive; nullopt if it is not one.
 inline std::optional<Directive> directive_of(const ServiceMessage& message) {
   return std::visit(
@@ -281,10 +269,9 @@ inline std::optional<Directive> directive_of(const ServiceMessage& message) {
 // Returns why an agent of another protocol is refused.
 inline std::string other_protocol(int theirs, const std::string& version) {
   const std::string ddprun = version.empty() ? "" : " (ddprun " + version + ")";
-  return "this service speaks control protocol " + std::to_string(kControlProtocol) +
-         ", this agent" + ddprun + " speaks " +
-         (theirs == kUnknownProtocol ? "another one" : std::to_string(theirs)) +
-         ": use the same ddprun on all nodes";
+  return concat("this service speaks control protocol ", kControlProtocol, ", this agent", ddprun,
+                " speaks ", theirs == kUnknownProtocol ? "another one" : std::to_string(theirs),
+                ": use the same ddprun on all nodes");
 }
 
 }  // namespace ddprun

@@ -1,6 +1,7 @@
 #include "rendezvous/protocol/core/handshake.h"
 
 #include "base/assert.h"
+#include "base/concat.h"
 
 namespace ddprun {
 
@@ -129,31 +130,21 @@ Error bad(std::string cause, ErrorKind kind = ErrorKind::kProtocol) {
 
 constexpr const char* kNotProven = "it did not prove that it holds the key of this job";
 
-Introduction introduction_of(const Knock& knock, std::string channel) {
-  return {.protocol = knock.protocol,
-          .version = knock.version,
-          .job = knock.job,
-          .agent_nonce = knock.nonce,
-          .service_nonce = {},
-          .channel = std::move(channel)};
-}
-
-Knock with_method(Knock knock, ProofMethod method) {
-  knock.method = method;
-  return knock;
-}
-
 }  // namespace
 
-AgentHandshake::AgentHandshake(Secret key, Knock knock, std::string channel)
+AgentHandshake::AgentHandshake(Secret key, Knock knock, std::string channel,
+                               const MungeProof& munge)
     : key_(std::move(key)),
-      knock_(with_method(std::move(knock), ProofMethod::kKey)),
-      introduction_(introduction_of(knock_, std::move(channel))) {}
-
-AgentHandshake::AgentHandshake(const ByMunge& munge, Knock knock, std::string channel)
-    : munge_(munge),
-      knock_(with_method(std::move(knock), ProofMethod::kMunge)),
-      introduction_(introduction_of(knock_, std::move(channel))) {}
+      munge_(munge),
+      knock_(std::move(knock)),
+      introduction_{.protocol = knock_.protocol,
+                    .version = knock_.version,
+                    .job = knock_.job,
+                    .agent_nonce = knock_.nonce,
+                    .service_nonce = {},
+                    .channel = std::move(channel)} {
+  knock_.method = key_.empty() ? ProofMethod::kMunge : ProofMethod::kKey;
+}
 
 Result<AgentHandshake::Step> AgentHandshake::receive(const ServiceHandshakeMessage& message) {
   if (const Refused* refused = std::get_if<Refused>(&message)) return Step(*refused);
@@ -186,10 +177,9 @@ Result<AgentHandshake::Step> AgentHandshake::challenged(const Challenge& challen
   if (!challenge.user) return bad("it does not say which user it runs as");
   service_user_ = *challenge.user;
   if (!is_believable(service_user_, munge_.own)) {
-    return bad("it runs as user " + to_text(service_user_) + ", but this node's user " +
-                   to_text(munge_.own) + " trusts only itself, root and system accounts (below " +
-                   to_text(kFirstUserOfPeople) +
-                   "): run it as one of these, or give --rdzv-key-file to it and to all nodes",
+    return bad(concat("it runs as user ", service_user_, ", but this node's user ", munge_.own,
+                      " trusts only itself, root and system accounts (below ", kFirstUserOfPeople,
+                      "): run it as one of these, or give --rdzv-key-file to it and to all nodes"),
                ErrorKind::kUnsupported);
   }
   state_ = State::kMaking;
@@ -219,8 +209,8 @@ Result<AgentHandshake::Step> AgentHandshake::answered(const MungeOutcome& outcom
     return bad("munge's credential was made for another connection");
   }
   if (outcome->maker != service_user_) {
-    return bad("it claims to run as user " + to_text(service_user_) +
-               ", but according to munge as user " + to_text(outcome->maker));
+    return bad(concat("it claims to run as user ", service_user_,
+                      ", but according to munge as user ", outcome->maker));
   }
   state_ = State::kOver;
   return Step(Proven{outcome->text});

@@ -149,17 +149,18 @@ constexpr bool is_believable(UserId service, UserId own) {
   return service == own || service < kFirstUserOfPeople;
 }
 
+// MungeProof: how an agent without a key proves its identity.
+struct MungeProof {
+  UserId own = {};             // the agent's user
+  bool demands_proof = false;  // an open service is refused
+};
+
 // AgentHandshake: the agent's side.
 class AgentHandshake {
  public:
-  // key: of the job. nonce: random, for this connection only. channel: of Introduction.
-  AgentHandshake(Secret key, Knock knock, std::string channel = {});
-  // The agent's side by munge, if there is no key.
-  struct ByMunge {
-    UserId own;                  // the agent's user
-    bool demands_proof = false;  // an open service is refused
-  };
-  AgentHandshake(const ByMunge& munge, Knock knock, std::string channel = {});
+  // key: of the job; empty: by munge. knock.nonce: random, for this connection only. channel: of
+  // Introduction.
+  AgentHandshake(Secret key, Knock knock, std::string channel = {}, const MungeProof& munge = {});
 
   const Knock& knock() const { return knock_; }
 
@@ -192,7 +193,7 @@ class AgentHandshake {
   Result<Step> prove(const std::string& proof);
 
   Secret key_;
-  ByMunge munge_;
+  MungeProof munge_;
   Knock knock_;
   Introduction introduction_;
   UserId service_user_;  // as which the service claims to run

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <string_view>
 #include <utility>
 
 #include "base/assert.h"
+#include "base/concat.h"
 
 namespace ddprun {
 namespace {
@@ -29,8 +29,8 @@ struct Waiting {
   }
   // Returns ", where ranks 0,2 have waited 60.0 s".
   std::string text() const {
-    return ", where " + ranks_text(ranks) + (ranks.size() == 1 ? " has" : " have") + " waited " +
-           to_text(longest);
+    return concat(", where ", ranks_text(ranks), ranks.size() == 1 ? " has" : " have", " waited ",
+                  longest);
   }
 };
 
@@ -47,7 +47,7 @@ std::string of_group(const WorkerSnapshot& one) {
 // Returns "all_reduce of 4096 bytes (collective 57)".
 std::string call_text(const WorkerSnapshot& one) {
   if (one.peer >= 0) return one.call;
-  return one.call + " (collective " + std::to_string(one.collective) + of_group(one) + ")";
+  return concat(one.call, " (collective ", one.collective, of_group(one), ")");
 }
 
 std::string what_it_does(const WorkerSnapshot& one) {
@@ -55,16 +55,16 @@ std::string what_it_does(const WorkerSnapshot& one) {
   switch (one.flight) {
     case FlightState::kWaiting: text = "in " + call_text(one); break;
     case FlightState::kOutside:
-      text = one.collective == 0 ? "in no collective, and has been in none"
-                                 : "in no collective; the last one was " +
-                                       std::to_string(one.collective) + of_group(one);
+      text = one.collective == 0
+                 ? "in no collective, and has been in none"
+                 : concat("in no collective; the last one was ", one.collective, of_group(one));
       break;
     case FlightState::kUnknown:
       text =
           one.waits_in.empty() ? "without a record of collectives" : "waiting in " + one.waits_in;
       break;
   }
-  if (one.step) text += ", step " + std::to_string(*one.step);
+  if (one.step) text += concat(", step ", *one.step);
   if (!one.doing.empty()) text += "; " + one.doing;
   return text;
 }
@@ -138,6 +138,15 @@ std::string_view what_all_call(const WorkerSnapshot& one) {
   return call.starts_with("all_to_all") ? call.substr(0, call.find(' ')) : call;
 }
 
+// Removes the ranks whose process goes on, if that of another one is stopped. Returns whether one
+// is stopped.
+bool keep_stopped(std::vector<const WorkerSnapshot*>& ranks) {
+  const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
+  if (std::ranges::all_of(ranks, goes_on)) return false;
+  std::erase_if(ranks, goes_on);
+  return true;
+}
+
 struct Guilty {
   std::vector<const WorkerSnapshot*> ranks;
   std::string why;  // follows "rank N hangs: "
@@ -169,8 +178,8 @@ std::optional<Guilty> of_mismatch(const std::vector<const WorkerSnapshot*>& wait
   std::ranges::sort(guilty.ranks, [](const WorkerSnapshot* a, const WorkerSnapshot* b) {
     return a->rank < b->rank;
   });
-  guilty.why = "as collective " + std::to_string(waiting.front()->collective) +
-               of_group(*waiting.front()) + " " + calls + ", for " + to_text(longest);
+  guilty.why = concat("as collective ", waiting.front()->collective, of_group(*waiting.front()),
+                      " ", calls, ", for ", longest);
   return guilty;
 }
 
@@ -197,13 +206,11 @@ Guilty of_collective(const std::vector<WorkerSnapshot>& all, const WorkerSnapsho
   if (!late.empty()) {
     return {std::move(late), "it has not come to " + call_text(earliest) + waited};
   }
-  const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
-  if (!std::ranges::all_of(in_it, goes_on)) {
-    std::erase_if(in_it, goes_on);
+  if (keep_stopped(in_it)) {
     return {std::move(in_it), "it is stopped in " + call_text(earliest) + waited};
   }
-  return {std::move(in_it), "all known participants are in " + call_text(earliest) +
-                                ", which has not ended for " + to_text(waiting.longest)};
+  return {std::move(in_it), concat("all known participants are in ", call_text(earliest),
+                                   ", which has not ended for ", waiting.longest)};
 }
 
 Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
@@ -220,16 +227,16 @@ Guilty of_messages(const std::vector<WorkerSnapshot>& all) {
       guilty.ranks.push_back(&*peer);
     }
     if (guilty.why.empty()) {
-      guilty.why = "rank " + to_text(one.rank) + " has waited for it in " + call_text(one) +
-                   " for " + to_text(one.waited);
+      guilty.why =
+          concat("rank ", one.rank, " has waited for it in ", call_text(one), " for ", one.waited);
     }
   }
   if (!guilty.ranks.empty()) return guilty;
   for (const WorkerSnapshot& one : all) {
     if (one.flight == FlightState::kWaiting) guilty.ranks.push_back(&one);
   }
-  guilty.why = "the ranks wait for each other: rank " + to_text(waits->rank) + " in " +
-               call_text(*waits) + " for " + to_text(waits->waited);
+  guilty.why = concat("the ranks wait for each other: rank ", waits->rank, " in ",
+                      call_text(*waits), " for ", waits->waited);
   return guilty;
 }
 
@@ -265,14 +272,12 @@ Guilty without_records(const std::vector<WorkerSnapshot>& all) {
   }
   if (all_wait) {
     guilty.why =
-        "all ranks that were seen wait in torch.distributed, and nothing was reported for " +
-        to_text(longest);
+        concat("all ranks that were seen wait in torch.distributed, and nothing was reported for ",
+               longest);
     return guilty;
   }
-  const auto goes_on = [](const WorkerSnapshot* one) { return !one->is_stopped; };
-  if (!std::ranges::all_of(guilty.ranks, goes_on)) {
-    std::erase_if(guilty.ranks, goes_on);
-    guilty.why = "its process is stopped, and nothing was reported for " + to_text(longest);
+  if (keep_stopped(guilty.ranks)) {
+    guilty.why = concat("its process is stopped, and nothing was reported for ", longest);
     return guilty;
   }
   if (some_wait) {
@@ -281,7 +286,7 @@ Guilty without_records(const std::vector<WorkerSnapshot>& all) {
   }
   std::erase_if(guilty.ranks,
                 [&](const WorkerSnapshot* one) { return lowest && one->step != lowest; });
-  guilty.why = "it has reported nothing for " + to_text(longest);
+  guilty.why = concat("it has reported nothing for ", longest);
   return guilty;
 }
 
@@ -310,12 +315,11 @@ void keep_telling(std::vector<WorkerSnapshot>& snapshots) {
   std::set<std::uint64_t> told_groups;
   for (std::size_t i = 0; i < snapshots.size(); ++i) {
     WorkerSnapshot& one = snapshots[i];
-    one.group_name = clipped(std::move(one.group_name), kMaxDoingBytes);
     if (!told_groups.insert(one.group).second) one.group_ranks.clear();
     one.host = clipped(std::move(one.host), kHostBytesShown);
-    one.call = clipped(std::move(one.call), kMaxDoingBytes);
-    one.doing = clipped(std::move(one.doing), kMaxDoingBytes);
-    one.waits_in = clipped(std::move(one.waits_in), kMaxDoingBytes);
+    for (std::string* text : {&one.group_name, &one.call, &one.doing, &one.waits_in}) {
+      *text = clipped(std::move(*text), kMaxDoingBytes);
+    }
     if (i >= kEndsInFull) {
       one.frames.clear();
       one.stderr_tail.clear();
@@ -334,7 +338,7 @@ std::vector<WorkerEnd> hung_ranks(const std::vector<WorkerSnapshot>& snapshots) 
   std::vector<WorkerEnd> ends;
   for (const WorkerSnapshot* one : guilty.ranks) {
     std::string message = guilty.why;
-    if (one->step) message += "; its last step was " + std::to_string(*one->step);
+    if (one->step) message += concat("; its last step was ", *one->step);
     ends.push_back(end_of(*one, std::move(message)));
   }
   // The ranks were noticed together. How long each was inactive does not tell which was first.
@@ -355,12 +359,11 @@ std::vector<std::string> lines_of(const std::vector<WorkerSnapshot>& snapshots) 
   std::vector<std::string> lines;
   for (const auto& [what, group] : sorted) {
     if (lines.size() + 1 == kMaxSeenLines && sorted.size() > kMaxSeenLines) {
-      lines.push_back("... and " + std::to_string(sorted.size() - lines.size()) + " more");
+      lines.push_back(concat("... and ", sorted.size() - lines.size(), " more"));
       break;
     }
-    lines.push_back(
-        clipped(ranks_text(group.ranks) + ": " + what + ", for " + to_text(group.longest),
-                kMaxMessageBytes));
+    lines.push_back(clipped(concat(ranks_text(group.ranks), ": ", what, ", for ", group.longest),
+                            kMaxMessageBytes));
   }
   return lines;
 }
@@ -371,7 +374,7 @@ std::string rank_ranges(const std::vector<int>& ranks) {
     std::size_t last = i;
     while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) ++last;
     text += (text.empty() ? "" : ",") + std::to_string(ranks[i]);
-    if (last > i) text += "-" + std::to_string(ranks[last]);
+    if (last > i) text += concat("-", ranks[last]);
     i = last + 1;
   }
   return text;

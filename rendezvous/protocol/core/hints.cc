@@ -9,13 +9,19 @@
 namespace ddprun {
 namespace {
 
+// A rule for a text in the message or in the last lines of stderr.
+struct TextHint {
+  std::string_view text;
+  std::string_view hint;  // kSubject stands for the word before `text`
+};
+
 // A rule matches when all its conditions hold.
 struct Hint {
   std::optional<int> exit_code = {};
   std::optional<int> signal = {};
   bool out_of_memory = false;  // the kernel killed it because memory ran out, as far as is known
-  std::string_view text = {};  // found in the message or the last lines of stderr; empty: any
-  std::string_view hint;       // kSubject stands for the word before `text`
+  std::string_view text = {};  // as above; empty: any
+  std::string_view hint;
 };
 
 constexpr std::string_view kSubject = "%";
@@ -65,92 +71,88 @@ constexpr std::string_view kNoStack =
 constexpr std::string_view kNoPythonStack =
     "pip install py-spy on the nodes: the next report then shows the lines of the script";
 
-// A text is stronger evidence than an exit code. So texts come first, codes last.
-constexpr std::array kHints = std::to_array<Hint>({
+// A text is stronger evidence than an exit code. So these rules come before the others.
+constexpr std::array kTextHints = std::to_array<TextHint>({
     // Python
-    {.text = "ModuleNotFoundError: No module named",
-     .hint = "this Python lacks the module: is it the right virtual environment? ddprun takes the "
-             "python of PATH, or PYTHON_EXEC"},
-    {.text = "SyntaxError: ", .hint = "the script does not fit this version of Python"},
+    {"ModuleNotFoundError: No module named",
+     "this Python lacks the module: is it the right virtual environment? ddprun takes the "
+     "python of PATH, or PYTHON_EXEC"},
+    {"SyntaxError: ", "the script does not fit this version of Python"},
     // Memory
-    {.text = "is killed by signal: Killed",
-     .hint = "a process of the DataLoader was killed, mostly for want of memory: fewer workers, a "
-             "smaller prefetch_factor; dmesg, or the cgroup's memory.events"},
-    {.text = "Bus error",  // also of a process of the DataLoader
-     .hint = "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host"},
-    {.text = "CUDA out of memory",
-     .hint = "the GPU's memory is full: a smaller batch, or look for other processes on it with "
-             "nvidia-smi"},
-    {.text = "CUDA error: out of memory",
-     .hint = "the GPU's memory is full: look for other processes on it with nvidia-smi"},
-    {.text = "std::bad_alloc",
-     .hint = "no memory was left for it: see ulimit -v and the cgroup's limit"},
-    {.text = "unable to mmap",
-     .hint = "/dev/shm may be too small: docker run --shm-size=8g, or --ipc=host"},
-    {.text = "No space left on device",
-     .hint = "a disk or /dev/shm is full: df -h, and where checkpoints and TMPDIR lead"},
+    {"is killed by signal: Killed",
+     "a process of the DataLoader was killed, mostly for want of memory: fewer workers, a "
+     "smaller prefetch_factor; dmesg, or the cgroup's memory.events"},
+    {"Bus error",  // also of a process of the DataLoader
+     "mostly /dev/shm is full or small: docker run --shm-size=8g, or --ipc=host"},
+    {"CUDA out of memory",
+     "the GPU's memory is full: a smaller batch, or look for other processes on it with "
+     "nvidia-smi"},
+    {"CUDA error: out of memory",
+     "the GPU's memory is full: look for other processes on it with nvidia-smi"},
+    {"std::bad_alloc", "no memory was left for it: see ulimit -v and the cgroup's limit"},
+    {"unable to mmap", "/dev/shm may be too small: docker run --shm-size=8g, or --ipc=host"},
+    {"No space left on device",
+     "a disk or /dev/shm is full: df -h, and where checkpoints and TMPDIR lead"},
     // CUDA and NCCL
-    {.text = "no CUDA-capable device is detected", .hint = kNoGpu},
-    {.text = "No CUDA GPUs are available", .hint = kNoGpu},
-    {.text = "Found no NVIDIA driver",
-     .hint = "no driver of NVIDIA is here: nvidia-smi; in a container docker run --gpus all"},
-    {.text = "CUDA error: invalid device ordinal",
-     .hint = "there are fewer GPUs than workers: --nproc-per-node=gpu starts one for each"},
-    {.text = "CUDA driver version is insufficient", .hint = kOldDriver},
-    {.text = "The NVIDIA driver on your system is too old", .hint = kOldDriver},
-    {.text = "no kernel image is available for execution",
-     .hint = "the program was not built for this kind of GPU (TORCH_CUDA_ARCH_LIST)"},
-    {.text = "CUDA error: device-side assert triggered",
-     .hint =
-         "an index is out of range on the GPU, mostly a label: CUDA_LAUNCH_BLOCKING=1 shows where"},
-    {.text = "CUDA error: an illegal memory access",
-     .hint = "a kernel has accessed memory that is not its own: CUDA_LAUNCH_BLOCKING=1 shows which "
-             "call, compute-sanitizer which kernel"},
-    {.text = "uncorrectable ECC error",
-     .hint = "the GPU's memory is broken: nvidia-smi -q; take the node out of service"},
+    {"no CUDA-capable device is detected", kNoGpu},
+    {"No CUDA GPUs are available", kNoGpu},
+    {"Found no NVIDIA driver",
+     "no driver of NVIDIA is here: nvidia-smi; in a container docker run --gpus all"},
+    {"CUDA error: invalid device ordinal",
+     "there are fewer GPUs than workers: --nproc-per-node=gpu starts one for each"},
+    {"CUDA driver version is insufficient", kOldDriver},
+    {"The NVIDIA driver on your system is too old", kOldDriver},
+    {"no kernel image is available for execution",
+     "the program was not built for this kind of GPU (TORCH_CUDA_ARCH_LIST)"},
+    {"CUDA error: device-side assert triggered",
+     "an index is out of range on the GPU, mostly a label: CUDA_LAUNCH_BLOCKING=1 shows where"},
+    {"CUDA error: an illegal memory access",
+     "a kernel has accessed memory that is not its own: CUDA_LAUNCH_BLOCKING=1 shows which "
+     "call, compute-sanitizer which kernel"},
+    {"uncorrectable ECC error",
+     "the GPU's memory is broken: nvidia-smi -q; take the node out of service"},
     // NCCL also calls this an invalid usage.
-    {.text = "Duplicate GPU detected",
-     .hint = "two ranks use one GPU: take cuda:LOCAL_RANK, and no more workers than GPUs"},
-    {.text = "unhandled cuda error", .hint = kNcclOfCuda},
-    {.text = "ncclUnhandledCudaError", .hint = kNcclOfCuda},
-    {.text = "unhandled system error", .hint = kNcclSystem},
-    {.text = "ncclSystemError", .hint = kNcclSystem},
-    {.text = "ncclRemoteError", .hint = kNcclRemote},
-    {.text = "remote process exited or there was a network error", .hint = kNcclRemote},
-    {.text = "ncclInvalidUsage", .hint = kNcclUsage},
-    {.text = "invalid usage (run with NCCL_DEBUG", .hint = kNcclUsage},
-    {.text = "Watchdog caught collective operation timeout",
-     .hint = "a rank did not come to a collective: the ranks must call the same ones in the same "
-             "order; look for the one that waits elsewhere"},
+    {"Duplicate GPU detected",
+     "two ranks use one GPU: take cuda:LOCAL_RANK, and no more workers than GPUs"},
+    {"unhandled cuda error", kNcclOfCuda},
+    {"ncclUnhandledCudaError", kNcclOfCuda},
+    {"unhandled system error", kNcclSystem},
+    {"ncclSystemError", kNcclSystem},
+    {"ncclRemoteError", kNcclRemote},
+    {"remote process exited or there was a network error", kNcclRemote},
+    {"ncclInvalidUsage", kNcclUsage},
+    {"invalid usage (run with NCCL_DEBUG", kNcclUsage},
+    {"Watchdog caught collective operation timeout",
+     "a rank did not come to a collective: the ranks must call the same ones in the same "
+     "order; look for the one that waits elsewhere"},
     // Rendezvous
     // "build" in older versions, "built" in newer ones.
-    {.text = "use_libuv was requested but PyTorch was buil",
-     .hint = "this PyTorch has no libuv: set USE_LIBUV=0 in the environment, and give "
-             "--worker-store=rank0"},
-    {.text = "EADDRINUSE", .hint = kPortTaken},
-    {.text = "Address already in use", .hint = kPortTaken},
-    {.text = "Too many open files", .hint = "the limit of open files is too low: ulimit -n"},
-    {.text = "Connection reset by peer", .hint = kVictim},
-    {.text = "Connection closed by peer", .hint = kVictim},
+    {"use_libuv was requested but PyTorch was buil",
+     "this PyTorch has no libuv: set USE_LIBUV=0 in the environment, and give "
+     "--worker-store=rank0"},
+    {"EADDRINUSE", kPortTaken},
+    {"Address already in use", kPortTaken},
+    {"Too many open files", "the limit of open files is too low: ulimit -n"},
+    {"Connection reset by peer", kVictim},
+    {"Connection closed by peer", kVictim},
     // Loops
-    {.text = "the ranks disagree: ", .hint = kOtherCalls},
-    {.text = "another iterator is not yet exhausted",
-     .hint = "LibTorch's data loader does not begin again after a loop over it was left with "
-             "break: make a new loader in each epoch"},
+    {"the ranks disagree: ", kOtherCalls},
+    {"another iterator is not yet exhausted",
+     "LibTorch's data loader does not begin again after a loop over it was left with "
+     "break: make a new loader in each epoch"},
     // Loading
-    {.text = ": cannot open shared object file",
-     .hint =
-         "the library % is not found: ldd shows what a program or module lacks, LD_LIBRARY_PATH "
-         "says where to look"},
-    {.text = "error while loading shared libraries",
-     .hint = "a library of the program is not found: ldd shows which, LD_LIBRARY_PATH says where"},
-    {.text = "GLIBCXX_",
-     .hint = "the program was built with a newer compiler than this host's libstdc++"},
-    {.text = "ImportError: ",
-     .hint =
-         "a module does not fit this Python or its libraries: try the import by itself with the "
-         "same python"},
-    // Codes
+    {": cannot open shared object file",
+     "the library % is not found: ldd shows what a program or module lacks, LD_LIBRARY_PATH "
+     "says where to look"},
+    {"error while loading shared libraries",
+     "a library of the program is not found: ldd shows which, LD_LIBRARY_PATH says where"},
+    {"GLIBCXX_", "the program was built with a newer compiler than this host's libstdc++"},
+    {"ImportError: ",
+     "a module does not fit this Python or its libraries: try the import by itself with the "
+     "same python"},
+});
+
+constexpr std::array kHints = std::to_array<Hint>({
     {.exit_code = 127, .hint = "a command was not found: the program, or what its script calls"},
     {.exit_code = 126,
      .hint = "a command was found and is not executable: chmod +x, or it is for another CPU"},
@@ -237,15 +239,18 @@ std::string hint_for(const WorkerEnd& end) {
   if (end.finished) return std::string(kCrashedAtTheEnd);
   if (end.kind == EndKind::kExited && end.code == 0) return std::string(kLeftEarly);
   if (end.kind == EndKind::kHung) return std::string(hint_for_hang(end));
+  for (const TextHint& rule : kTextHints) {
+    const std::string* const line = saying(end, rule.text);
+    if (!line) continue;
+    std::string text(rule.hint);
+    if (const std::size_t at = text.find(kSubject); at != std::string::npos) {
+      text.replace(at, kSubject.size(), word_before(*line, line->find(rule.text)));
+    }
+    return text;
+  }
   const auto found =
       std::ranges::find_if(kHints, [&](const Hint& hint) { return fits(hint, end); });
-  if (found == kHints.end()) return "";
-  std::string text(found->hint);
-  if (const std::size_t at = text.find(kSubject); at != std::string::npos) {
-    const std::string& line = *saying(end, found->text);
-    text.replace(at, kSubject.size(), word_before(line, line.find(found->text)));
-  }
-  return text;
+  return std::string(found == kHints.end() ? "" : found->hint);
 }
 
 }  // namespace ddprun

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
+
+#include "base/joined.h"
 
 namespace ddprun {
 
@@ -11,10 +14,7 @@ inline constexpr std::size_t kNamesShown = 5;
 
 // Returns the first kNamesShown names as "a, b, c", and " and 7 more" if there are others.
 inline std::string list_of(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kNamesShown); ++i) {
-    text += (i == 0 ? "" : ", ") + names[i];
-  }
+  std::string text = joined(std::span(names).first(std::min(names.size(), kNamesShown)));
   if (names.size() > kNamesShown)
     text += " and " + std::to_string(names.size() - kNamesShown) + " more";
   return text;

@@ -4,6 +4,7 @@
 #include <array>
 #include <csignal>
 
+#include "base/concat.h"
 #include "base/exit_codes.h"
 #include "base/signal_names.h"
 
@@ -11,9 +12,8 @@ namespace ddprun {
 namespace {
 
 std::string subject(const WorkerEnd& end) {
-  std::string text =
-      "rank " + to_text(end.rank) + " (local rank " + to_text(end.local_rank) + " on " + end.host;
-  if (end.pid > 0) text += ", pid " + std::to_string(end.pid);
+  std::string text = concat("rank ", end.rank, " (local rank ", end.local_rank, " on ", end.host);
+  if (end.pid > 0) text += concat(", pid ", end.pid);
   return text + ")";
 }
 
@@ -32,7 +32,7 @@ constexpr int kMaxErrno = 4095;                  // Linux's MAX_ERRNO
 constexpr std::size_t kShortMessageBytes = 200;  // for an end that is not reported in full
 
 std::string blame_text(const WorkerEnd& end) {
-  return end.blames < 0 ? "" : " and blames rank " + std::to_string(end.blames);
+  return end.blames < 0 ? "" : concat(" and blames rank ", end.blames);
 }
 
 // Returns true if the stop did not cause the end. After the stop, only a crash is the worker's
@@ -78,8 +78,8 @@ const char* kind_word(const WorkerEnd& end) {
 std::string describe(const WorkerEnd& end) {
   switch (end.kind) {
     case EndKind::kExited:
-      return subject(end) + " exited with code " + std::to_string(end.code) + blame_text(end) +
-             (end.code == 0 ? " while other ranks still needed it" : "");
+      return concat(subject(end), " exited with code ", end.code, blame_text(end),
+                    end.code == 0 ? " while other ranks still needed it" : "");
     case EndKind::kSignaled:
       return subject(end) + " was killed by " + signal_name(end.code) +
              (end.core_dumped ? " (core dumped)" : "") + want_of_memory(end.out_of_memory) +
@@ -88,7 +88,7 @@ std::string describe(const WorkerEnd& end) {
     case EndKind::kNotStarted: return subject(end) + " could not be started: " + end.message;
     case EndKind::kNodeLost:
       if (end.host.empty()) return end.message;
-      return "node " + to_text(end.node_rank) + " (" + end.host + ") was lost: " + end.message;
+      return concat("node ", end.node_rank, " (", end.host, ") was lost: ", end.message);
     case EndKind::kHung: return subject(end) + " hangs: " + end.message;
   }
   return subject(end);

@@ -84,6 +84,11 @@ struct WorkerEnd {
   friend bool operator==(const WorkerEnd&, const WorkerEnd&) = default;
 };
 
+// Returns whether it is the end of a worker's process.
+inline bool is_of_process(const WorkerEnd& end) {
+  return end.kind == EndKind::kExited || end.kind == EndKind::kSignaled;
+}
+
 // An end with its time, by the clock of the process that keeps it.
 struct DatedEnd {
   WorkerEnd end;

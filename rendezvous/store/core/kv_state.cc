@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/concat.h"
 
 namespace ddprun {
 namespace {
@@ -31,7 +32,7 @@ std::int64_t wrapping_sum(std::int64_t a, std::int64_t b) {
 }
 
 Refusal make_refusal(Refusal::Kind kind, const Request& request, const std::string& reason) {
-  return {kind, std::string(rule_of(request.command).name) + ": " + reason};
+  return {kind, concat(rule_of(request.command).name, ": ", reason)};
 }
 
 Refusal no_number(const Request& request) {
@@ -124,9 +125,9 @@ bool KvState::fits(std::size_t more) const {
 }
 
 KvState::MaybeRefusal KvState::full(const Turn& turn) const {
-  return make_refusal(Refusal::kHeldLimit, turn.request,
-                      "the store holds " + std::to_string(held_bytes_) + " bytes (at most " +
-                          std::to_string(limits_.held_bytes) + ")");
+  return make_refusal(
+      Refusal::kHeldLimit, turn.request,
+      concat("the store holds ", held_bytes_, " bytes (at most ", limits_.held_bytes, ")"));
 }
 
 KvState::MaybeRefusal KvState::too_long(const Turn& turn, const Value* value) const {
@@ -135,9 +136,9 @@ KvState::MaybeRefusal KvState::too_long(const Turn& turn, const Value* value) co
 }
 
 KvState::MaybeRefusal KvState::too_long(const Turn& turn, std::size_t reply_bytes) const {
-  return make_refusal(Refusal::kReplyLimit, turn.request,
-                      "a reply of " + std::to_string(reply_bytes) + " bytes (at most " +
-                          std::to_string(limits_.reply_bytes) + ")");
+  return make_refusal(
+      Refusal::kReplyLimit, turn.request,
+      concat("a reply of ", reply_bytes, " bytes (at most ", limits_.reply_bytes, ")"));
 }
 
 bool KvState::has_room_to_set(std::string_view key, std::size_t value_bytes) const {

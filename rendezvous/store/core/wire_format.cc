@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/concat.h"
 
 namespace ddprun {
 namespace {
@@ -77,12 +78,11 @@ std::string hex(std::uint64_t value, int digits) {
 }
 
 std::string too_long(std::string_view what, std::uint64_t got, std::size_t allowed) {
-  return std::string(what) + " of " + std::to_string(got) + " bytes (at most " +
-         std::to_string(allowed) + ")";
+  return concat(what, " of ", got, " bytes (at most ", allowed, ")");
 }
 
 std::string too_many_keys(std::uint64_t got, std::size_t allowed) {
-  return std::to_string(got) + " keys (at most " + std::to_string(allowed) + ")";
+  return concat(got, " keys (at most ", allowed, ")");
 }
 
 }  // namespace
@@ -184,8 +184,7 @@ bool RequestParser::scan_opcode() {
   if (!scan_integer(opcode)) return false;
   if (dialect_ == Dialect::kL1 && opcode >= kOpcodesL1.size()) dialect_ = Dialect::kL2;
   const std::optional<Command> command = command_of(*dialect_, opcode);
-  if (!command)
-    return refuse(Refusal::kBadRequest, "opcode " + std::to_string(opcode) + " is not known");
+  if (!command) return refuse(Refusal::kBadRequest, concat("opcode ", opcode, " is not known"));
   if (*command == Command::kValidate) return refuse(Refusal::kBadRequest, "a second handshake");
   rule_ = &rule_of(*command);
   field_ = 0;
@@ -256,7 +255,7 @@ bool RequestParser::scan_list(Field kind) {
 }
 
 bool RequestParser::refuse(Refusal::Kind kind, std::string reason) {
-  if (rule_) reason = std::string(rule_->name) + ": " + std::move(reason);
+  if (rule_) reason = concat(rule_->name, ": ", std::move(reason));
   refusal_ = {kind, std::move(reason)};
   return false;
 }

@@ -65,8 +65,8 @@ class RunningHttp : public testing_support::RunningServer<Server> {
  public:
   explicit RunningHttp(const HttpLimits& limits = {}, const TlsContextPtr& tls = nullptr)
       : RunningServer({.host = "127.0.0.1", .port = 0}, Start::kNow,
-                      [&](auto& place, auto& io, Logger&, UniqueFd socket) {
-                        place.emplace(io, std::move(socket), limits, tls);
+                      [&](auto& io, Logger&, UniqueFd socket) {
+                        return std::make_shared<Server>(io, std::move(socket), limits, tls);
                       }) {}
   HttpCounters counters() {
     HttpCounters counters;

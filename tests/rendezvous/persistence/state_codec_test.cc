@@ -50,7 +50,7 @@ JobRecord a_record() {
   end.stderr_tail = {"no UTF-8: \xff\xfe"};
   end.age = seconds(3);
   state.ends = {end};
-  state.ending = Verdict{.exit_code = 143, .headline = "stopped"};
+  state.ending = stopped_verdict(143, "why");
   Place place;
   place.node = {.agent_id = "id", .host = "h", .slots = 2, .node_rank = 1, .address = "10.0.0.1"};
   place.assignment = {.generation = Generation(5), .node_rank = NodeRank(1), .node_count = 2};
@@ -76,7 +76,7 @@ TEST(StateCodec, AJobComesBackAsItWas) {
               testing::ElementsAre(std::chrono::seconds(40), std::chrono::milliseconds(1500)));
   EXPECT_TRUE(record.state.failed);
   EXPECT_EQ(record.state.ends.at(0).age, seconds(3));
-  EXPECT_EQ(record.state.ending->exit_code, 143);
+  EXPECT_EQ(record.state.ending, stopped_verdict(143, "why"));
   EXPECT_EQ(record.state.places.at(0).node.node_rank, 1);
   EXPECT_EQ(record.state.places.at(0).assignment, a_record().state.places[0].assignment);
   EXPECT_EQ(image_of(*decoded), image) << "and is written again as it was read";

@@ -90,7 +90,7 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
                                  .stderr_tail = {"last"}},
                                 {}},
                   .left = {LocalRank(1), LocalRank(5)}};
-  const auto decoded = decode_agent_message(body(encode(AgentMessage(hello))));
+  const auto decoded = decode<AgentMessage>(body(encode(AgentMessage(hello))));
   ASSERT_TRUE(decoded) << decoded.error().message();
   const Hello& back = std::get<Hello>(*decoded);
   EXPECT_EQ(back.version, "1.2.3");
@@ -104,7 +104,7 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
   EXPECT_EQ(back.status, hello.status);
   EXPECT_EQ(back.assignment, std::nullopt);
   hello.assignment = Assignment{.generation = Generation(4), .restart_count = 2};
-  const auto again = decode_agent_message(body(encode(AgentMessage(hello))));
+  const auto again = decode<AgentMessage>(body(encode(AgentMessage(hello))));
   ASSERT_TRUE(again) << again.error().message();
   EXPECT_EQ(std::get<Hello>(*again).assignment, hello.assignment);
 }
@@ -120,12 +120,32 @@ TEST(ControlCodec, AnExpiredLeaseIsReadFromTheMessageOfAnOlderVersion) {
   std::string older = now;
   older.erase(older.find(field), field.size());
   const auto loss_in = [](const std::string& frame) {
-    const Result<ServiceMessage> read = decode_service_message(frame);
+    const Result<ServiceMessage> read = decode<ServiceMessage>(frame);
     EXPECT_TRUE(read) << read.error().message();
     return std::get<End>(*read).verdict.ends[0].loss;
   };
   EXPECT_EQ(loss_in(older), NodeLoss::kLeaseExpired);
   EXPECT_EQ(loss_in(now), NodeLoss::kReported) << "the field counts, not the message";
+}
+
+// Versions before "cause" tell only by the headline why a job ended.
+TEST(ControlCodec, TheCauseIsReadFromTheHeadlineOfAnOlderVersion) {
+  const Verdict stopped = stopped_verdict(143, "why");
+  const std::string now = body(encode(ServiceMessage(End{stopped})));
+  const std::string field = R"("cause":"stopped",)";
+  ASSERT_NE(now.find(field), std::string::npos) << now;
+  std::string older = now;
+  older.erase(older.find(field), field.size());
+  for (const std::string& frame : {now, older}) {
+    const Result<ServiceMessage> read = decode<ServiceMessage>(frame);
+    ASSERT_TRUE(read) << read.error().message();
+    EXPECT_EQ(std::get<End>(*read).verdict, stopped);
+  }
+  Verdict failed{.headline = "the job was stopped: so says a worker", .ends = {WorkerEnd{}}};
+  set_not_restarted(failed, "why");
+  const auto read = decode<ServiceMessage>(body(encode(ServiceMessage(End{failed}))));
+  ASSERT_TRUE(read) << read.error().message();
+  EXPECT_EQ(std::get<End>(*read).verdict, failed) << "the fields count, not the headline";
 }
 
 TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
@@ -139,7 +159,7 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
                                               OutputPage{.inquiry = 1, .lines = "{}\n"}};
   ASSERT_EQ(from_agents.size(), std::variant_size_v<AgentMessage>);
   for (const AgentMessage& message : from_agents) {
-    const auto decoded = decode_agent_message(body(encode(message)));
+    const auto decoded = decode<AgentMessage>(body(encode(message)));
     ASSERT_TRUE(decoded) << decoded.error().message();
     EXPECT_EQ(decoded->index(), message.index());
   }
@@ -164,16 +184,16 @@ TEST(ControlCodec, EveryMessageComesBackAsItsOwnType) {
       TellOutput{.inquiry = 4}};
   ASSERT_EQ(from_service.size(), std::variant_size_v<ServiceMessage>);
   for (const ServiceMessage& message : from_service) {
-    const auto decoded = decode_service_message(body(encode(message)));
+    const auto decoded = decode<ServiceMessage>(body(encode(message)));
     ASSERT_TRUE(decoded) << decoded.error().message();
     EXPECT_EQ(decoded->index(), message.index());
   }
   const HeartbeatAck ack{3, std::chrono::milliseconds(1025)};
-  const auto read = decode_service_message(body(encode(ServiceMessage(ack))));
+  const auto read = decode<ServiceMessage>(body(encode(ServiceMessage(ack))));
   EXPECT_EQ(std::get<HeartbeatAck>(*read).next, ack.next);
-  EXPECT_TRUE(decode_service_message(R"({"type":"heartbeat_ack","number":3})"))
+  EXPECT_TRUE(decode<ServiceMessage>(R"({"type":"heartbeat_ack","number":3})"))
       << "of an older one";
-  const auto end = decode_service_message(body(encode(ServiceMessage(End{verdict}))));
+  const auto end = decode<ServiceMessage>(body(encode(ServiceMessage(End{verdict}))));
   EXPECT_EQ(std::get<End>(*end).verdict.ends, verdict.ends);
 }
 
@@ -185,25 +205,25 @@ TEST(ControlCodec, WhatIsSaidOfOutputKeepsEveryField) {
                             .rank = Rank(3),
                             .lines = 5,
                             .follow = true};
-  EXPECT_EQ(std::get<UserRequest>(*decode_agent_message(body(encode(AgentMessage(request))))),
+  EXPECT_EQ(std::get<UserRequest>(*decode<AgentMessage>(body(encode(AgentMessage(request))))),
             request);
   const UserRequest flight{
       .what = UserRequest::What::kFlight, .number = 7, .job = "j", .by = "ada", .rank = Rank(3)};
-  EXPECT_EQ(std::get<UserRequest>(*decode_agent_message(body(encode(AgentMessage(flight))))),
+  EXPECT_EQ(std::get<UserRequest>(*decode<AgentMessage>(body(encode(AgentMessage(flight))))),
             flight);
   const OutputPage page{
       .inquiry = 9, .lines = "{\"text\":\"\\u0001\"}\n", .is_ready = true, .is_last = true};
-  EXPECT_EQ(std::get<OutputPage>(*decode_agent_message(body(encode(AgentMessage(page))))), page);
+  EXPECT_EQ(std::get<OutputPage>(*decode<AgentMessage>(body(encode(AgentMessage(page))))), page);
   for (const TellOutput& tell :
        {TellOutput{.inquiry = 9, .rank = Rank(3), .lines = 5, .follow = true},
         TellOutput{.inquiry = 9, .flight = true},
         TellOutput{.what = TellOutput::What::kNext, .inquiry = 9},
         TellOutput{.what = TellOutput::What::kEnd, .inquiry = 9}}) {
-    EXPECT_EQ(std::get<TellOutput>(*decode_service_message(body(encode(ServiceMessage(tell))))),
+    EXPECT_EQ(std::get<TellOutput>(*decode<ServiceMessage>(body(encode(ServiceMessage(tell))))),
               tell);
   }
   const Answer answer{.number = 7, .done = true, .text = "t", .page = "{}\n", .more = true};
-  EXPECT_EQ(std::get<Answer>(*decode_service_message(body(encode(ServiceMessage(answer))))),
+  EXPECT_EQ(std::get<Answer>(*decode<ServiceMessage>(body(encode(ServiceMessage(answer))))),
             answer);
 }
 
@@ -211,20 +231,20 @@ TEST(ControlCodec, ThereIsNoMoreOutputInAMessageThanMayBe) {
   OutputPage page{.lines = std::string(kMaxPageBytes, '\1')};
   EXPECT_FALSE(encode(AgentMessage(page))) << "its frame would be too long";
   page.lines = std::string(kMaxPageBytes, '\\');
-  EXPECT_TRUE(decode_agent_message(body(encode(AgentMessage(page)))));
+  EXPECT_TRUE(decode<AgentMessage>(body(encode(AgentMessage(page)))));
   page.lines += 'x';
-  EXPECT_FALSE(decode_agent_message(body(encode(AgentMessage(page)))));
+  EXPECT_FALSE(decode<AgentMessage>(body(encode(AgentMessage(page)))));
   TellOutput tell{.lines = kMaxLogLines};
-  EXPECT_TRUE(decode_service_message(body(encode(ServiceMessage(tell)))));
+  EXPECT_TRUE(decode<ServiceMessage>(body(encode(ServiceMessage(tell)))));
   ++tell.lines;
-  EXPECT_FALSE(decode_service_message(body(encode(ServiceMessage(tell)))));
+  EXPECT_FALSE(decode<ServiceMessage>(body(encode(ServiceMessage(tell)))));
   UserRequest request{.what = UserRequest::What::kLogs, .lines = -1};
-  EXPECT_FALSE(decode_agent_message(body(encode(AgentMessage(request)))));
+  EXPECT_FALSE(decode<AgentMessage>(body(encode(AgentMessage(request)))));
 }
 
 TEST(ControlCodec, AWaitTellsTheNewestGenerationWhereThereIsOne) {
   for (const Wait& wait : {Wait{"1 of 2", Generation(7)}, Wait{"1 of 2"}}) {
-    const auto decoded = decode_service_message(body(encode(ServiceMessage(wait))));
+    const auto decoded = decode<ServiceMessage>(body(encode(ServiceMessage(wait))));
     ASSERT_TRUE(decoded) << decoded.error().message();
     EXPECT_EQ(std::get<Wait>(*decoded).generation, wait.generation);
     EXPECT_EQ(std::get<Wait>(*decoded).reason, wait.reason);
@@ -235,7 +255,7 @@ TEST(ControlCodec, AnAssignmentKeepsEveryField) {
   Assignment assignment{Generation(3), NodeRank(1), 2, Rank(4), 8, {"10.1.1.1", 5555}, 2, 5, "why"};
   assignment.lease = std::chrono::seconds(7);
   assignment.peers = {"10.1.1.1", "fd00::1"};
-  const auto decoded = decode_service_message(body(encode(ServiceMessage(assignment))));
+  const auto decoded = decode<ServiceMessage>(body(encode(ServiceMessage(assignment))));
   ASSERT_TRUE(decoded);
   EXPECT_EQ(std::get<Assignment>(*decoded), assignment);
 }
@@ -244,23 +264,23 @@ TEST(ControlCodec, AHelloSaysAllAddressesOfItsNode) {
   Hello hello;
   hello.node.agent_id = "a";
   hello.node.other_addresses = {"10.1.1.1", "fd00::1"};
-  const auto decoded = decode_agent_message(body(encode(AgentMessage(hello))));
+  const auto decoded = decode<AgentMessage>(body(encode(AgentMessage(hello))));
   ASSERT_TRUE(decoded) << decoded.error().message();
   EXPECT_EQ(std::get<Hello>(*decoded).node.other_addresses, hello.node.other_addresses);
   hello.node.other_addresses.resize(kMaxAddresses + 1);
-  EXPECT_FALSE(decode_agent_message(body(encode(AgentMessage(hello)))));
+  EXPECT_FALSE(decode<AgentMessage>(body(encode(AgentMessage(hello)))));
 }
 
 TEST(ControlCodec, WhatWorkersWroteNeedNotBeText) {
   AgentStatus status;
   status.ends.push_back(some_end());
   status.ends.back().stderr_tail = {std::string("\xff\xfe bytes \x80")};
-  EXPECT_TRUE(decode_agent_message(body(encode(AgentMessage(status)))));
+  EXPECT_TRUE(decode<AgentMessage>(body(encode(AgentMessage(status)))));
 }
 
 TEST(ControlCodec, UnknownFieldsAreIgnoredAndMissingOnesAreNamed) {
-  EXPECT_TRUE(decode_agent_message(R"({"type":"heartbeat","number":1,"later":true})"));
-  const auto bad = decode_agent_message(R"({"type":"heartbeat"})");
+  EXPECT_TRUE(decode<AgentMessage>(R"({"type":"heartbeat","number":1,"later":true})"));
+  const auto bad = decode<AgentMessage>(R"({"type":"heartbeat"})");
   ASSERT_FALSE(bad);
   EXPECT_EQ(bad.error().kind, ErrorKind::kProtocol);
   EXPECT_THAT(bad.error().message(), HasSubstr("number"));
@@ -271,7 +291,7 @@ TEST(ControlCodec, RejectsWhatIsNoMessage) {
        {"", "{", "[]", "17", R"({"type":5})", R"({"type":"nonsense"})",
         R"({"type":"status","phase":"lazy","generation":0,"ends":[],"store_port":0,"leaving":0})",
         R"({"type":"heartbeat","number":"one"})"}) {
-    EXPECT_FALSE(decode_agent_message(text)) << text;
+    EXPECT_FALSE(decode<AgentMessage>(text)) << text;
   }
 }
 
@@ -287,7 +307,7 @@ TEST(ControlCodec, WhatEarlierVersionsDidNotSayIsAsItWasThen) {
   }
   ASSERT_EQ(text["status"].erase("checkpoints"), 1u);
   ASSERT_EQ(text["assignment"].erase("lease_ms"), 1u);
-  const auto decoded = decode_agent_message(text.dump());
+  const auto decoded = decode<AgentMessage>(text.dump());
   ASSERT_TRUE(decoded) << decoded.error().message();
   const Hello& back = std::get<Hello>(*decoded);
   EXPECT_EQ(back.job.on_join, OnJoin::kNow);
@@ -298,13 +318,13 @@ TEST(ControlCodec, WhatEarlierVersionsDidNotSayIsAsItWasThen) {
 
 // So a receiver can skip a message type of a later version, and nothing else.
 TEST(ControlCodec, ATypeThatItDoesNotKnowIsAnErrorOfItsOwn) {
-  const auto later = decode_service_message(R"({"type":"fireworks","at":"midnight"})");
+  const auto later = decode<ServiceMessage>(R"({"type":"fireworks","at":"midnight"})");
   ASSERT_FALSE(later);
   EXPECT_EQ(later.error().kind, ErrorKind::kUnsupported);
   EXPECT_THAT(later.error().message(), HasSubstr("fireworks"));
-  EXPECT_EQ(decode_agent_message(R"({"type":"fireworks"})").error().kind, ErrorKind::kUnsupported);
-  EXPECT_EQ(decode_agent_message(R"({"type":5})").error().kind, ErrorKind::kProtocol);
-  EXPECT_EQ(decode_service_message(R"({"type":"stop"})").error().kind, ErrorKind::kProtocol);
+  EXPECT_EQ(decode<AgentMessage>(R"({"type":"fireworks"})").error().kind, ErrorKind::kUnsupported);
+  EXPECT_EQ(decode<AgentMessage>(R"({"type":5})").error().kind, ErrorKind::kProtocol);
+  EXPECT_EQ(decode<ServiceMessage>(R"({"type":"stop"})").error().kind, ErrorKind::kProtocol);
 }
 
 TEST(ControlCodec, AHelloOfAnotherProtocolIsReadWhateverElseItSays) {
@@ -312,14 +332,14 @@ TEST(ControlCodec, AHelloOfAnotherProtocolIsReadWhateverElseItSays) {
        {R"({"type":"hello","protocol":7})", R"({"type":"hello","protocol":7,"version":[7,0]})",
         R"({"type":"hello","protocol":9007199254740993,"version":"x"})",
         R"({"type":"hello","protocol":-1,"job":"none"})"}) {
-    const auto decoded = decode_agent_message(text);
+    const auto decoded = decode<AgentMessage>(text);
     ASSERT_TRUE(decoded) << text << ": " << decoded.error().message();
     EXPECT_NE(std::get<Hello>(*decoded).protocol, kControlProtocol);
   }
 }
 
 TEST(ControlCodec, AHelloOfAnotherProtocolNeedsOnlyItsVersions) {
-  const auto decoded = decode_agent_message(R"({"type":"hello","protocol":7,"version":"7.0"})");
+  const auto decoded = decode<AgentMessage>(R"({"type":"hello","protocol":7,"version":"7.0"})");
   ASSERT_TRUE(decoded) << decoded.error().message();
   EXPECT_EQ(std::get<Hello>(*decoded).protocol, 7);
 }
@@ -358,10 +378,10 @@ TEST(ControlCodec, RefusesNumbersThatNobodyMeans) {
       {"/status/ends/0/age_ms", kHuge},
       {"/status/ends/0/age_ms", -1},
   };
-  ASSERT_TRUE(decode_agent_message(hello_with("/job/min_nodes", 1)));
-  EXPECT_FALSE(decode_agent_message(hello_with("/job/min_nodes", 2))) << "of at most one";
+  ASSERT_TRUE(decode<AgentMessage>(hello_with("/job/min_nodes", 1)));
+  EXPECT_FALSE(decode<AgentMessage>(hello_with("/job/min_nodes", 2))) << "of at most one";
   for (const auto& [path, value] : wrong) {
-    const auto decoded = decode_agent_message(hello_with(path, value));
+    const auto decoded = decode<AgentMessage>(hello_with(path, value));
     ASSERT_FALSE(decoded) << path << " = " << value;
     EXPECT_EQ(decoded.error().kind, ErrorKind::kProtocol);
     const std::string field = std::string(path).substr(std::string(path).rfind('/') + 1);
@@ -372,62 +392,65 @@ TEST(ControlCodec, RefusesNumbersThatNobodyMeans) {
 TEST(ControlCodec, RefusesTextsWithoutMeasure) {
   for (const char* path : {"/job/id", "/node/agent_id", "/node/host", "/node/address", "/version",
                            "/instance", "/status/ends/0/host"}) {
-    EXPECT_TRUE(decode_agent_message(hello_with(path, std::string(kMaxNameBytes, 'x')))) << path;
-    EXPECT_FALSE(decode_agent_message(hello_with(path, std::string(kMaxNameBytes + 1, 'x'))))
+    EXPECT_TRUE(decode<AgentMessage>(hello_with(path, std::string(kMaxNameBytes, 'x')))) << path;
+    EXPECT_FALSE(decode<AgentMessage>(hello_with(path, std::string(kMaxNameBytes + 1, 'x'))))
         << path;
-    EXPECT_FALSE(decode_agent_message(hello_with(path, "a\nb"))) << path;
-    EXPECT_FALSE(decode_agent_message(hello_with(path, "a\x7f"))) << path;
+    EXPECT_FALSE(decode<AgentMessage>(hello_with(path, "a\nb"))) << path;
+    EXPECT_FALSE(decode<AgentMessage>(hello_with(path, "a\x7f"))) << path;
   }
 }
 
 TEST(ControlCodec, TheHandshakeIsWhatWasMeant) {
-  const auto knock = decode_agent_handshake(
+  const auto knock = decode<AgentHandshakeMessage>(
       body(encode(AgentHandshakeMessage(Knock{.version = "0.1", .job = "j", .nonce = "n"}))));
   ASSERT_TRUE(knock);
   EXPECT_EQ(std::get<Knock>(*knock).protocol, kControlProtocol);
   EXPECT_EQ(std::get<Knock>(*knock).version, "0.1");
   EXPECT_EQ(std::get<Knock>(*knock).job, "j");
   EXPECT_EQ(std::get<Knock>(*knock).nonce, "n");
-  const auto proof = decode_agent_handshake(body(encode(AgentHandshakeMessage(Proof{"p"}))));
+  const auto proof = decode<AgentHandshakeMessage>(body(encode(AgentHandshakeMessage(Proof{"p"}))));
   EXPECT_EQ(std::get<Proof>(proof.value()).proof, "p");
   const auto challenge =
-      decode_service_handshake(body(encode(ServiceHandshakeMessage(Challenge{"n"}))));
+      decode<ServiceHandshakeMessage>(body(encode(ServiceHandshakeMessage(Challenge{"n"}))));
   EXPECT_EQ(std::get<Challenge>(challenge.value()).nonce, "n");
-  const auto proven = decode_service_handshake(body(encode(ServiceHandshakeMessage(Proven{"p"}))));
+  const auto proven =
+      decode<ServiceHandshakeMessage>(body(encode(ServiceHandshakeMessage(Proven{"p"}))));
   EXPECT_EQ(std::get<Proven>(proven.value()).proof, "p");
   // The service refuses with the same message at any time.
-  const auto refused = decode_service_handshake(body(encode(ServiceMessage(Refused{"why"}))));
+  const auto refused =
+      decode<ServiceHandshakeMessage>(body(encode(ServiceMessage(Refused{"why"}))));
   EXPECT_EQ(std::get<Refused>(refused.value()).reason, "why");
 }
 
 TEST(ControlCodec, TheHandshakeByMungeIsWhatWasMeant) {
-  const auto knock = decode_agent_handshake(
+  const auto knock = decode<AgentHandshakeMessage>(
       body(encode(AgentHandshakeMessage(Knock{.method = ProofMethod::kMunge, .version = "0.1"}))));
   EXPECT_EQ(std::get<Knock>(knock.value()).method, ProofMethod::kMunge);
-  const auto challenge = decode_service_handshake(
+  const auto challenge = decode<ServiceHandshakeMessage>(
       body(encode(ServiceHandshakeMessage(Challenge{"n", UserId(4'294'967'295)}))));
   EXPECT_EQ(std::get<Challenge>(challenge.value()).user, UserId(4'294'967'295));
-  const auto open = decode_service_handshake(body(encode(ServiceHandshakeMessage(Open()))));
+  const auto open = decode<ServiceHandshakeMessage>(body(encode(ServiceHandshakeMessage(Open()))));
   EXPECT_TRUE(std::holds_alternative<Open>(open.value()));
-  const auto silence = decode_service_handshake(body(encode(ServiceMessage(Silence{"why"}))));
+  const auto silence =
+      decode<ServiceHandshakeMessage>(body(encode(ServiceMessage(Silence{"why"}))));
   EXPECT_EQ(std::get<Silence>(silence.value()).reason, "why");
-  EXPECT_FALSE(decode_service_handshake(R"({"type":"challenge","nonce":"n","user":-1})"));
-  EXPECT_FALSE(decode_agent_handshake(
+  EXPECT_FALSE(decode<ServiceHandshakeMessage>(R"({"type":"challenge","nonce":"n","user":-1})"));
+  EXPECT_FALSE(decode<AgentHandshakeMessage>(
       R"({"type":"knock","method":"magic","protocol":1,"version":"v","job":"j","nonce":"n"})"));
 }
 
 TEST(ControlCodec, OtherMessagesAreNoPartOfTheHandshake) {
-  const auto other = decode_agent_handshake(body(encode(AgentMessage(Heartbeat{1}))));
+  const auto other = decode<AgentHandshakeMessage>(body(encode(AgentMessage(Heartbeat{1}))));
   EXPECT_TRUE(std::holds_alternative<NoHandshake>(other.value()));
-  EXPECT_FALSE(decode_agent_handshake("{}"));
-  EXPECT_FALSE(decode_agent_handshake(R"({"type":"proof","proof":7})"));
-  EXPECT_TRUE(decode_agent_handshake(R"({"type":"knock","protocol":9,"version":"2"})"))
+  EXPECT_FALSE(decode<AgentHandshakeMessage>("{}"));
+  EXPECT_FALSE(decode<AgentHandshakeMessage>(R"({"type":"proof","proof":7})"));
+  EXPECT_TRUE(decode<AgentHandshakeMessage>(R"({"type":"knock","protocol":9,"version":"2"})"))
       << "of another protocol nothing else is sure to be there";
 }
 
 TEST(ControlCodec, AnErrorShowsLittleOfWhatCameAndNoControlCharacters) {
   const auto decoded =
-      decode_agent_message(R"({"type":"\u001b[2J\n)" + std::string(100'000, 'x') + R"("})");
+      decode<AgentMessage>(R"({"type":"\u001b[2J\n)" + std::string(100'000, 'x') + R"("})");
   ASSERT_FALSE(decoded);
   const std::string message = decoded.error().message();
   EXPECT_LT(message.size(), 500u);
@@ -457,7 +480,7 @@ TEST(ControlCodec, TheLongestTaleOfAFailureFitsIntoAFrame) {
   verdict.headline = describe(verdict.ends.front());
   const auto frame = encode(ServiceMessage(End{verdict}));
   ASSERT_TRUE(frame) << frame.error().message();
-  const auto decoded = decode_service_message(body(frame));
+  const auto decoded = decode<ServiceMessage>(body(frame));
   ASSERT_TRUE(decoded) << decoded.error().message();
   EXPECT_EQ(std::get<End>(*decoded).verdict.ends, verdict.ends);
   EXPECT_EQ(std::get<End>(*decoded).verdict.more_ends, 1000 - static_cast<int>(kEndsTold));
@@ -475,7 +498,7 @@ TEST(FrameReader, CutsFramesOutOfPiecesOfAnySize) {
         const auto frame = reader.next();
         ASSERT_TRUE(frame);
         if (!*frame) break;
-        numbers.push_back(std::get<Heartbeat>(*decode_agent_message(**frame)).number);
+        numbers.push_back(std::get<Heartbeat>(*decode<AgentMessage>(**frame)).number);
       }
     }
     ASSERT_EQ(numbers, (std::vector<std::uint64_t>{1, 2})) << "pieces of " << piece;

@@ -60,8 +60,8 @@ class ServerWithMunge : public OpenServer {
     if (munge_) service_.set_munge(munge_);
   }
   AgentHandshake an_agent() const {
-    return {AgentHandshake::ByMunge{munge_->user()},
-            {.version = "v", .job = "job", .nonce = random_hex(kNonceBytes)}};
+    return {
+        {}, {.version = "v", .job = "job", .nonce = random_hex(kNonceBytes)}, "", {munge_->user()}};
   }
 
   // Sends a knock and lets munge do what the challenge asks for. Returns the credential.

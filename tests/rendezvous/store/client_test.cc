@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 
 #include <atomic>
-#include <set>
 #include <thread>
 
 #include "tests/support/child_process.h"
@@ -114,70 +113,34 @@ TEST(StoreClient, CarriesTheLargestValue) {
   EXPECT_TRUE(*client->get("k", 10s) == value);
 }
 
-TEST(StoreClient, AddsCountsAndCompares) {
+TEST(StoreClient, AddsAndCounts) {
   RunningStore store;
   const ClientPtr client = client_of(store.port());
   EXPECT_EQ(*client->add("n", 5), 5);
   EXPECT_EQ(*client->add("n", -7), -2);
   EXPECT_EQ(*client->num_keys(), 1);
-  EXPECT_EQ(*client->compare_set("c", "", "one"), "one");
-  EXPECT_EQ(*client->compare_set("c", "one", "two"), "two");
-  EXPECT_EQ(*client->compare_set("c", "one", "three"), "two");
-  EXPECT_EQ(*client->compare_set("missing", "one", "two"), "one");
 }
 
-TEST(StoreClient, ChecksDeletesAndAppends) {
+TEST(StoreClient, ChecksAndDeletes) {
   RunningStore store;
   const ClientPtr client = client_of(store.port());
   EXPECT_FALSE(*client->check({"a"}));
-  ASSERT_TRUE(client->append("a", "1"));
-  ASSERT_TRUE(client->append("a", "2"));
+  ASSERT_TRUE(client->set("a", "1"));
   EXPECT_TRUE(*client->check({"a"}));
   EXPECT_FALSE(*client->check({"a", "b"}));
-  EXPECT_EQ(*client->get("a", 10s), "12");
   EXPECT_TRUE(*client->delete_key("a"));
   EXPECT_FALSE(*client->delete_key("a"));
 }
 
-TEST(StoreClient, SetsAndGetsManyKeysAtOnce) {
+TEST(StoreClient, GetsManyKeysAtOnceAndListsThem) {
   RunningStore store;
   const ClientPtr client = client_of(store.port());
-  ASSERT_TRUE(client->multi_set({{"a", "1"}, {"b", ""}, {"c", "3"}}));
+  ASSERT_TRUE(client->set("a", "1"));
+  ASSERT_TRUE(client->set("b", ""));
+  ASSERT_TRUE(client->set("c", "3"));
   EXPECT_THAT(*client->multi_get({"c", "b", "a"}, 10s), ElementsAre("3", "", "1"));
   EXPECT_THAT(*client->multi_get({}, 10s), IsEmpty());
-  ASSERT_TRUE(client->multi_set({}));
   EXPECT_THAT(*client->list_keys(), ElementsAre("a", "b", "c"));
-}
-
-TEST(StoreClient, QueuesAreFirstInFirstOut) {
-  RunningStore store;
-  const ClientPtr client = client_of(store.port());
-  EXPECT_EQ(*client->queue_pop("q"), std::nullopt);
-  ASSERT_TRUE(client->queue_push("q", "one"));
-  ASSERT_TRUE(client->queue_push("q", ""));
-  EXPECT_EQ(*client->queue_len("q"), 2);
-  EXPECT_EQ(*client->queue_pop("q", 10s), "one");
-  EXPECT_EQ(*client->queue_pop("q"), "");
-  EXPECT_EQ(*client->queue_len("q"), 0);
-}
-
-TEST(StoreClient, PopsFromAQueueWaitForPushes) {
-  RunningStore store;
-  std::vector<std::thread> poppers;
-  std::mutex mutex;
-  std::multiset<std::string> popped;
-  for (int i = 0; i < 4; ++i) {
-    poppers.emplace_back([&] {
-      const ClientPtr client = client_of(store.port());
-      const Result<std::string> value = client->queue_pop("q", 10s);
-      const std::lock_guard lock(mutex);
-      popped.insert(value ? *value : value.error().message());
-    });
-  }
-  const ClientPtr client = client_of(store.port());
-  for (const char* value : {"a", "b", "c", "d"}) ASSERT_TRUE(client->queue_push("q", value));
-  for (std::thread& popper : poppers) popper.join();
-  EXPECT_THAT(popped, ElementsAre("a", "b", "c", "d"));
 }
 
 TEST(StoreClient, GetWaitsForTheKey) {
@@ -191,22 +154,6 @@ TEST(StoreClient, GetWaitsForTheKey) {
   setter.join();
 }
 
-TEST(StoreClient, BarrierHoldsUntilAllAreThere) {
-  RunningStore store;
-  std::vector<std::thread> threads;
-  std::atomic<int> arrived = 0;
-  for (int i = 0; i < 8; ++i) {
-    threads.emplace_back([&] {
-      const ClientPtr client = client_of(store.port());
-      ++arrived;
-      const Result<void> passed = client->barrier("b", 8, 10s);
-      EXPECT_TRUE(passed) << passed.error().message();
-      EXPECT_EQ(arrived, 8);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
-
 TEST(StoreClient, PutsItsPrefixInFrontOfEveryKey) {
   RunningStore store;
   const ClientPtr inner = client_of(store.port(), "group/0");
@@ -215,7 +162,7 @@ TEST(StoreClient, PutsItsPrefixInFrontOfEveryKey) {
   EXPECT_EQ(*outer->get("group/0/k", 10s), "v");
   ASSERT_TRUE(outer->set("k", "other"));
   EXPECT_EQ(*inner->get("k", 10s), "v");
-  ASSERT_TRUE(inner->multi_set({{"m", "1"}}));
+  ASSERT_TRUE(inner->set("m", "1"));
   EXPECT_THAT(*inner->multi_get({"m", "k"}, 10s), ElementsAre("1", "v"));
   EXPECT_THAT(*inner->list_keys(), ElementsAre("k", "m"));
   EXPECT_EQ(*inner->num_keys(), 3);
@@ -230,7 +177,8 @@ std::uint64_t requests(RunningStore& store, Command command) {
 TEST(StoreClient, GetsInOneRoundTripFromOurStore) {
   RunningStore store;
   const ClientPtr client = client_of(store.port());
-  ASSERT_TRUE(client->multi_set({{"a", "1"}, {"b", "2"}}));
+  ASSERT_TRUE(client->set("a", "1"));
+  ASSERT_TRUE(client->set("b", "2"));
   EXPECT_EQ(*client->get("a", 10s), "1");
   EXPECT_THAT(*client->multi_get({"a", "b"}, 10s), ElementsAre("1", "2"));
   EXPECT_FALSE(client->get("missing", 1ms));
@@ -244,7 +192,8 @@ TEST(StoreClient, MultiGetWaitsForWhatIsMissing) {
   std::thread setter([&] {
     const ClientPtr client = client_of(store.port());
     ASSERT_TRUE(eventually([&] { return store.counters().waiting == 1; }));
-    ASSERT_TRUE(client->multi_set({{"a", "1"}, {"b", "2"}}));
+    ASSERT_TRUE(client->set("a", "1"));
+    ASSERT_TRUE(client->set("b", "2"));
   });
   EXPECT_THAT(*client_of(store.port())->multi_get({"b", "a"}, 10s), ElementsAre("2", "1"));
   setter.join();
@@ -436,10 +385,7 @@ TEST(StoreClient, RepeatsNoMoreThanOnce) {
 TEST(StoreClient, WhatMustNotHappenTwiceIsNotRepeatedAndTheNextCallConnects) {
   const std::vector<std::pair<std::string, std::function<Error(StoreClient&)>>> calls{
       {"add 'k'", [](StoreClient& c) { return c.add("k", 1).error(); }},
-      {"compare_set 'k'", [](StoreClient& c) { return c.compare_set("k", "", "").error(); }},
       {"delete 'k'", [](StoreClient& c) { return c.delete_key("k").error(); }},
-      {"pop from queue 'k'", [](StoreClient& c) { return c.queue_pop("k").error(); }},
-      {"barrier 'k'", [](StoreClient& c) { return c.barrier("k", 2, 10s).error(); }},
   };
   for (const auto& [what, call] : calls) {
     ScriptedServer server([](int socket, int number) {
@@ -552,13 +498,11 @@ TEST(StoreClient, AWaitThatTimesOutNamesTheKeyAndLeavesTheClientUsable) {
       MatchesRegex("get 'epoch'" + at + ": the key is not there \\(waited [0-9]+ ms of 20 ms\\)"));
 
   ASSERT_TRUE(client->set("a", "1"));
-  const Result<void> all = client->wait({"a", "b", "c"}, 20ms);
+  const auto all = client->multi_get({"a", "b", "c"}, 20ms);
   ASSERT_FALSE(all);
-  EXPECT_THAT(all.error().message(), HasSubstr("wait for 'a' and 2 more" + at + ": not all keys"));
+  EXPECT_THAT(all.error().message(), HasSubstr("multi_get 'a' and 2 more" + at + ": not all keys"));
 
   EXPECT_FALSE(client->multi_get({"a", "b"}, 1ms));
-  EXPECT_FALSE(client->queue_pop("q", 1ms));
-  EXPECT_FALSE(client->barrier("b", 2, 1ms));
   EXPECT_EQ(*client->add("n", 1), 1);
   EXPECT_EQ(*client->get("a", 10s), "1");
   EXPECT_EQ(store.counters().waiting, 0u);
@@ -580,12 +524,14 @@ TEST(StoreClient, AnAnswerThatCrossesTheCancellingCounts) {
     read_bytes(socket, 1 + 8 + 8 + 2);  // WAIT, answered only after it is cancelled
     read_bytes(socket, 1);              // CANCEL_WAIT
     write_bytes(socket, "\x00\x01"sv);
+    read_bytes(socket, request_of("k"));  // GET
+    write_bytes(socket, string_reply("v"));
     read_bytes(socket, 1);  // GETNUMKEYS
     write_bytes(socket, "\x07\0\0\0\0\0\0\0"sv);
     read_to_the_end(socket);
   });
   const ClientPtr client = client_of(server.port());
-  EXPECT_TRUE(client->wait({"k"}, 10ms));
+  EXPECT_EQ(*client->get("k", 10ms), "v");
   EXPECT_EQ(*client->num_keys(), 7);
 }
 
@@ -655,9 +601,9 @@ struct Nonsense {
 
 TEST(StoreClient, NonsenseFinishesTheClient) {
   const std::vector<Nonsense> cases{
-      {"wait", "\x05", [](StoreClient& c) { return c.wait({"k"}, 10s).has_value(); }},
-      {"length", std::string(8, '\x7F'),
-       [](StoreClient& c) { return c.compare_set("k", "", "").has_value(); }},
+      {"wait", "\x05", [](StoreClient& c) { return c.get("k", 10s).has_value(); }},
+      {"length", "\0"s + std::string(8, '\x7F'),
+       [](StoreClient& c) { return c.get("k", 10s).has_value(); }},
   };
   for (const Nonsense& one : cases) {
     ScriptedServer server([&](int socket, int) {

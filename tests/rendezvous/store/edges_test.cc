@@ -87,6 +87,10 @@ const std::vector<Edge>& edges() {
          hello + push("q", "x") + request(Command::kQueueLen, {"q"}) +
              request(Command::kQueuePop, {"q"}) + request(Command::kQueuePop, {"q"}),
          i64(1) + i64(1) + string_reply("x") + i64(0)}}},
+      {"a BARRIER of two",
+       {{'a', hello + request(Command::kBarrier, {"b"}, 2), "", 1},
+        {'b', hello + request(Command::kBarrier, {"b"}, 2), kReady},
+        {'a', "", kReady}}},
       {"first is a PING", {{'a', request(Command::kPing, {}, 7), "", 0, Step::kIsClosed}}},
       {"wrong magic", {{'a', "\x00\x01\x02\x03\x04"s, "", 0, Step::kIsClosed}}},
       {"wrong magic, then a request",

@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/concat.h"
+#include "base/utf8.h"
 #include "worker_lib/serialization/core/little_endian.h"
 
 namespace ddprun {
@@ -36,29 +37,6 @@ constexpr std::size_t kMaxShownText = 100;
 constexpr std::size_t kBytesPerValue = 16;  // of copied texts
 constexpr std::size_t kMaxKeyNodes = 64;    // a key with tuples is compared as a text
 constexpr std::size_t kMaxNameBytes = 200;  // of a global, or the key of a storage
-
-bool is_utf8(std::string_view text) {
-  for (std::size_t i = 0; i < text.size();) {
-    const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
-    const unsigned char first = byte(i);
-    const std::size_t length = first < 0x80         ? 1
-                               : (first >> 5) == 6  ? 2
-                               : (first >> 4) == 14 ? 3
-                               : (first >> 3) == 30 ? 4
-                                                    : 0;
-    if (length == 0 || text.size() - i < length) return false;
-    std::uint32_t point = length == 1 ? first : first & (0x7f >> length);
-    for (std::size_t k = 1; k < length; ++k) {
-      if ((byte(i + k) >> 6) != 2) return false;
-      point = (point << 6) | (byte(i + k) & 0x3f);
-    }
-    constexpr std::array<std::uint32_t, 5> kFirst{0, 0, 0x80, 0x800, 0x10000};
-    if (point < kFirst[length] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000))
-      return false;
-    i += length;
-  }
-  return true;
-}
 
 // Returns a text of the file for a message: printable and short.
 std::string shown(std::string_view text) {

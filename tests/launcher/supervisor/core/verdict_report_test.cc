@@ -95,7 +95,7 @@ TEST(FailureReport, WhomTheFirstBlamesIsNotItsVictim) {
 
 TEST(FailureReport, ShowsWhereAnExceptionWasThrownAndWhyItWasNotRestarted) {
   Verdict verdict{.success = false, .exit_code = 2, .headline = "rank 0 exited with code 2"};
-  verdict.headline.append(kNotRestarted).append("exit code 2 is one of --no-restart-on");
+  set_not_restarted(verdict, "exit code 2 is one of --no-restart-on");
   verdict.generation = Generation(0);
   verdict.ends = {worker(0, EndKind::kExited, 2, 5)};
   verdict.ends[0].message = "ValueError: boom";
@@ -112,6 +112,7 @@ TEST(FailureReport, ShowsWhereAnExceptionWasThrownAndWhyItWasNotRestarted) {
 
 TEST(FailureReport, AJobThatEndedWithoutAWorkersFaultSaysWhy) {
   Verdict verdict{.success = false,
+                  .cause = VerdictCause::kTooFewNodes,
                   .exit_code = 65,
                   .headline = "not enough nodes within 10.0 min: 1 of 2 nodes here: a"};
   EXPECT_EQ(joined(failure_report("j", verdict)),
@@ -119,7 +120,7 @@ TEST(FailureReport, AJobThatEndedWithoutAWorkersFaultSaysWhy) {
 }
 
 TEST(FailureReport, AJobThatWasStoppedHasNotFailed) {
-  EXPECT_EQ(joined(failure_report("j", {.exit_code = 143, .headline = "the job was stopped: why"})),
+  EXPECT_EQ(joined(failure_report("j", stopped_verdict(143, "why"))),
             "job 'j' ended: the job was stopped: why\n");
 }
 

@@ -39,8 +39,9 @@ class AgentLinkTest : public testing::Test {
       if (std::holds_alternative<LinkConnect>(action)) ++connects_;
       if (std::holds_alternative<LinkClose>(action)) ++closes_;
       if (auto* send = std::get_if<LinkTransmit>(&action)) sent_.push_back(send->message);
-      if (auto* deliver = std::get_if<LinkDeliver>(&action))
-        delivered_.push_back(deliver->directive);
+      if (auto* deliver = std::get_if<LinkDeliver>(&action)) {
+        if (const auto directive = directive_of(deliver->message)) delivered_.push_back(*directive);
+      }
     }
   }
 

@@ -99,7 +99,7 @@ TEST_F(ElasticTest, AnAnnouncementThatWasLostWithItsConnectionCountsWhenItsNodeI
 TEST_F(ElasticTest, WhatWasAnnouncedBeforeTheServiceWasRestartedIsNoNewCheckpoint) {
   run_on_one(OnJoin::kCheckpoint);
   announce("a", 4);
-  job_.emplace(job_->state(now_), MembershipOptions{}, now_);
+  job_.emplace(job_->state(now_), kDefaultLease, now_);
   told_.clear();
   join("b");
   Hello back = hello("a");
@@ -240,7 +240,7 @@ TEST_F(ElasticTest, FailuresOfANodeOutliveTheService) {
   start(spec({2, 2}));
   for (const char* host : {"a", "b", "c"}) join(host);
   for (int i = 0; i < 2; ++i) fail({"a", "b"}, "a");
-  job_.emplace(job_->state(now_), MembershipOptions{}, now_);
+  job_.emplace(job_->state(now_), kDefaultLease, now_);
   told_.clear();
   for (const char* host : {"a", "b", "c"}) {
     Hello back = hello(host);
@@ -279,7 +279,7 @@ TEST_F(ElasticTest, BelowMinTheJobWaitsThenFailsAndSaysWhoWasThereAndWhoWasMissi
   EXPECT_EQ(told<Wait>("a")->reason, "1 of 2:3 nodes here: a; missing: c, b");
   pass(seconds(590));
   EXPECT_FALSE(told<End>("a"));
-  job_.emplace(job_->state(now_), MembershipOptions{}, now_);
+  job_.emplace(job_->state(now_), kDefaultLease, now_);
   Hello back = hello("a");
   back.status = {.phase = AgentPhase::kIdle, .generation = Generation(0)};
   take(job_->joined(back, false, now_));
@@ -318,7 +318,7 @@ TEST_F(ElasticTest, WhereEveryNodeHasItsRankTheMissingOnesAreNamed) {
 }
 
 TEST_F(ElasticTest, AnAssignmentSaysTheLease) {
-  job_.emplace(spec({1, 1}), MembershipOptions{.lease = seconds(20)}, now_);
+  job_.emplace(spec({1, 1}), seconds(20), now_);
   join("a");
   EXPECT_EQ(told<Assignment>("a")->lease, seconds(20));
 }

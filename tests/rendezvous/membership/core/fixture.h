@@ -28,9 +28,7 @@ class MembershipFixture : public testing::Test {
     spec.last_call = std::chrono::seconds(30);
     start(spec);
   }
-  void start(const JobSpec& spec) {
-    job_.emplace(spec, MembershipOptions{.lease = std::chrono::seconds(5)}, now_);
-  }
+  void start(const JobSpec& spec) { job_.emplace(spec, std::chrono::seconds(5), now_); }
 
   Hello hello(const std::string& host, int slots = 1) {
     Hello hello = hello_of(job_->spec().id, "id-" + host);
@@ -74,7 +72,7 @@ class MembershipFixture : public testing::Test {
 
   void take(MembershipOutput out) {
     EXPECT_TRUE(job_->is_consistent());
-    for (AddressedDirective& tell : out.tells) told_[tell.agent_id] = std::move(tell.directive);
+    for (ToAgent& tell : out.tells) told_[tell.agent_id] = std::move(tell.message);
     for (std::string& line : out.log) log_ += line + "\n";
     counted_.generations_formed += out.generations_formed;
     counted_.restarts += out.restarts;
@@ -122,7 +120,7 @@ class MembershipFixture : public testing::Test {
   TimePoint now_ = TimePoint(std::chrono::seconds(1000));
   std::optional<Membership> job_;
   std::vector<std::string> beating_;
-  std::map<std::string, Directive> told_;
+  std::map<std::string, ServiceMessage> told_;
   std::string log_;
   MembershipOutput counted_;  // the sums over all outputs
 };

@@ -5,11 +5,10 @@
 namespace ddprun {
 namespace {
 
+using std::chrono::seconds;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
-using What = TellOutput::What;
-using std::chrono::seconds;
 
 constexpr AgentConnectionId kReader{100};
 
@@ -43,12 +42,13 @@ class OutputInquiriesTest : public testing::Test {
     now_ = until;
   }
   void take(InquiryOutput out) {
-    for (InquiryOutput::AddressedRequest& one : out.tells) {
-      told_.push_back(one.agent_id + " " + std::string(enum_name(kTellOutputWords, one.what.what)));
-      last_told_ = one.what;
+    for (const ToAgent& one : out.tells) {
+      last_told_ = std::get<TellOutput>(one.message);
+      told_.push_back(one.agent_id + " " +
+                      std::string(enum_name(kTellOutputWords, last_told_.what)));
     }
-    for (InquiryOutput::Said& one : out.says) {
-      EXPECT_EQ(one.reader, kReader);
+    for (InquiryOutput::Send& one : out.sends) {
+      EXPECT_EQ(one.connection, kReader);
       EXPECT_FALSE(is_over_) << "nothing comes after the last word";
       is_over_ = one.last;
       if (const Answer* answer = std::get_if<Answer>(&one.message)) {
@@ -71,7 +71,7 @@ class OutputInquiriesTest : public testing::Test {
   std::string read_;
   std::vector<std::string> news_;
   Answer last_answer_;
-  InquiryOutput::Said last_word_;
+  InquiryOutput::Send last_word_;
   bool is_over_ = false;
 };
 

@@ -262,7 +262,7 @@ class RestoredTest : public MembershipTest {
   void restart_service() {
     const JobState kept = job_->state(now_);
     now_ += seconds(2);
-    job_.emplace(kept, MembershipOptions{.lease = seconds(5)}, now_);
+    job_.emplace(kept, seconds(5), now_);
     told_.clear();
     log_.clear();
   }

@@ -33,7 +33,7 @@ class MembershipRequestTest : public testing_support::MembershipFixture {
     say("node0", AgentPhase::kRunning, 0);
     say("node1", AgentPhase::kRunning, 0);
   }
-  std::vector<MembershipOutput::PassOnTo> passed_on_;
+  std::vector<ToAgent> passed_on_;
 };
 
 TEST_F(MembershipRequestTest, ARestartIsANewGenerationAndUsesNoBudget) {
@@ -116,7 +116,8 @@ TEST_F(MembershipRequestTest, ASignalGoesToAllNodesOrToTheOneOfTheRank) {
   EXPECT_EQ(answer.text, "sending SIGUSR1 to 1 worker on 1 node");
   ASSERT_EQ(passed_on_.size(), 1u);
   EXPECT_EQ(passed_on_[0].agent_id, "id-node1");
-  EXPECT_EQ(passed_on_[0].what, (ForwardSignal{Generation(0), SIGUSR1, Rank(3)}));
+  EXPECT_EQ(std::get<ForwardSignal>(passed_on_[0].message),
+            (ForwardSignal{Generation(0), SIGUSR1, Rank(3)}));
   signal.rank = Rank(4);
   answer = ask(signal);
   EXPECT_FALSE(answer.done);

@@ -193,7 +193,7 @@ class MungeHandshakeTest : public HandshakeTest {
   }
 
   ServiceHandshake service_{Keyring(), "service-nonce", kServiceUser};
-  AgentHandshake agent_{AgentHandshake::ByMunge{kAgentUser}, knock()};
+  AgentHandshake agent_{{}, knock(), "", {kAgentUser}};
 };
 
 TEST_F(MungeHandshakeTest, ProvesUsersInBothDirections) {
@@ -224,7 +224,7 @@ TEST_F(MungeHandshakeTest, ACredentialIsWorthNothingOnAnotherConnection) {
 }
 
 TEST_F(MungeHandshakeTest, ACredentialIsWorthNothingOnAnotherTlsConnection) {
-  AgentHandshake agent(AgentHandshake::ByMunge{kAgentUser}, knock(), "channel of the agent");
+  AgentHandshake agent({}, knock(), "channel of the agent", {kAgentUser});
   service_.bind_to("channel of the service");
   const std::string proof = proof_for(agent, service_.receive(agent.knock()).answer);
   EXPECT_THAT(refusal(read(service_, proof)), HasSubstr("made for another connection"));
@@ -282,7 +282,7 @@ TEST_F(MungeHandshakeTest, AnOpenServiceSaysSoAndTheAgentGoesOnUnlessItDemandsMo
   ServiceHandshake open{Keyring(), "n"};
   const auto answer = open.receive(agent_.knock());
   ASSERT_EQ(answer.what, What::kAnswer);
-  AgentHandshake strict(AgentHandshake::ByMunge{.own = kAgentUser, .demands_proof = true}, knock());
+  AgentHandshake strict({}, knock(), "", {.own = kAgentUser, .demands_proof = true});
   const auto distrusts = strict.receive(answer.answer);
   ASSERT_FALSE(distrusts);
   EXPECT_EQ(distrusts.error().kind, ErrorKind::kUnsupported);
@@ -321,7 +321,7 @@ TEST_F(MungeHandshakeTest, AServiceThatSkipsItsPartIsNotBelievedEither) {
   for (const ServiceHandshakeMessage& early :
        {ServiceHandshakeMessage(NoHandshake()), ServiceHandshakeMessage(Proven{"x"}),
         ServiceHandshakeMessage(Challenge{"n", std::nullopt})}) {
-    AgentHandshake agent(AgentHandshake::ByMunge{kAgentUser}, knock());
+    AgentHandshake agent({}, knock(), "", {kAgentUser});
     const auto step = agent.receive(early);
     ASSERT_FALSE(step);
     EXPECT_EQ(step.error().kind, ErrorKind::kProtocol);

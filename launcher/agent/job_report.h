@@ -1,0 +1,46 @@
+// JobReport: reports failures and the end of the job, in the log and in the file of --report-file.
+//
+// Owner: Agent, on its one thread.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/log.h"
+#include "launcher/agent/report_file.h"
+#include "launcher/options/core/launch_options.h"
+#include "launcher/process/file_work.h"
+
+namespace ddprun {
+
+class JobReport {
+ public:
+  // REQUIRES: log and files outlive this object.
+  JobReport(Logger& log, FileWork& files, const LaunchOptions& options);
+
+  // Logs an error. Its text is also the report's headline if the service gives no verdict.
+  void trouble(const std::string& text);
+  // Reports a generation that failed, and that another one follows. is_first_node: of nodes that
+  // share a file system, that one writes the file.
+  void restart(const Verdict& failed, bool is_first_node);
+  // Reports the verdict of the job in the log.
+  void verdict(const Verdict& verdict, bool is_first_node);
+  // The report's headline is that output was lost.
+  void lost_output() { lost_output_ = true; }
+  // Writes the end of the job to the file.
+  void end(int exit_code, bool is_first_node);
+
+ private:
+  void write(std::function<Result<void>()> write);
+
+  Logger& log_;
+  FileWork& files_;
+  const std::string job_;
+  ReportFile file_;
+  std::string last_trouble_;
+  std::optional<Verdict> verdict_;
+  bool lost_output_ = false;
+};
+
+}  // namespace ddprun
