@@ -2,10 +2,9 @@
 // signals, which are left to the other threads, and have a name. Any thread.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -30,29 +29,18 @@ Result<void> start_detached_thread(const std::string& name, std::function<void()
 template <class T>
 std::optional<Result<T>> result_within(Duration allowed, const std::string& name,
                                        std::function<Result<T>()> body) {
-  struct Answer {
-    std::mutex mutex;
-    std::condition_variable came;
-    std::optional<Result<T>> value;
-  };
-  const auto answer = std::make_shared<Answer>();
+  const auto promise = std::make_shared<std::promise<Result<T>>>();
+  std::future<Result<T>> answer = promise->get_future();
   std::thread thread;
-  const Result<void> started = start_thread(thread, name, [answer, body = std::move(body)] {
-    Result<T> value = body();
-    const std::lock_guard lock(answer->mutex);
-    answer->value = std::move(value);
-    answer->came.notify_all();
-  });
+  const Result<void> started =
+      start_thread(thread, name, [promise, body = std::move(body)] { promise->set_value(body()); });
   if (!started) return Result<T>(started.error());
-  std::unique_lock lock(answer->mutex);
-  const bool came = answer->came.wait_for(lock, allowed, [&] { return answer->value.has_value(); });
-  lock.unlock();
-  if (!came) {
+  if (answer.wait_for(allowed) != std::future_status::ready) {
     thread.detach();
     return std::nullopt;
   }
   thread.join();
-  return std::move(answer->value);
+  return answer.get();
 }
 
 }  // namespace ddprun

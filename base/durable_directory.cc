@@ -29,11 +29,12 @@ Result<void> flush_directory(const std::string& path) {
 }
 
 Result<void> make_durable_directory(const std::string& path) {
+  const std::string doing = "make the directory " + path;
   std::error_code error;
   std::vector<fs::path> missing;
   fs::path there = fs::absolute(path, error);
   for (; !error && !fs::exists(there, error); there = there.parent_path()) missing.push_back(there);
-  if (error) return system_error("make the directory " + path, error.value());
+  if (error) return system_error(doing, error.value());
   // The maker of the deepest existing directory may have been killed before its name was
   // durable. EACCES and EINVAL are ignored: if the parent may not be opened, or cannot be
   // flushed, others made the directory.
@@ -43,10 +44,10 @@ Result<void> make_durable_directory(const std::string& path) {
   // flush above.
   for (auto made = missing.rbegin(); made != missing.rend(); ++made) {
     if (file_calls().mkdir(made->c_str(), 0777) != 0 && errno != EEXIST)
-      return system_error("make the directory " + path, errno);
+      return system_error(doing, errno);
     if (Result<void> flushed = flush_directory(made->parent_path()); !flushed) return flushed;
   }
-  if (!fs::is_directory(path, error)) return system_error("make the directory " + path, ENOTDIR);
+  if (!fs::is_directory(path, error)) return system_error(doing, ENOTDIR);
   return {};
 }
 

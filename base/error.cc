@@ -67,10 +67,10 @@ Error system_error(std::string doing, int sys_errno) {
     case ETIMEDOUT: kind = ErrorKind::kTimeout; break;
     default: break;
   }
-  Error error{
-      .kind = kind, .doing = std::move(doing), .cause = std::generic_category().message(sys_errno)};
-  error.sys_errno = sys_errno;
-  return error;
+  return Error{.kind = kind,
+               .doing = std::move(doing),
+               .cause = std::generic_category().message(sys_errno),
+               .sys_errno = sys_errno};
 }
 
 Error invalid_argument(std::string cause) {

@@ -28,15 +28,9 @@ class FileCalls {
 // Returns the calls in use.
 FileCalls& file_calls();
 
-// ScopedFileCalls: for tests: puts other calls into use, for all threads, until it is
-// destroyed. At most one may exist. No call may be running when it is made or destroyed.
-class ScopedFileCalls {
- public:
-  explicit ScopedFileCalls(FileCalls& calls);
-  ~ScopedFileCalls();
-  ScopedFileCalls(const ScopedFileCalls&) = delete;
-  ScopedFileCalls& operator=(const ScopedFileCalls&) = delete;
-};
+// For tests: puts other calls into use, for all threads. Null: the real ones. Returns those that
+// were in use. No call may be running.
+FileCalls* replace_file_calls(FileCalls* calls);
 
 // Repeats a call, which returns -1 on failure, until no signal interrupts it. On a network file
 // system, open() and fsync() can be interrupted, too. Do not use it for close(): the descriptor

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "base/clock.h"
+#include "base/concat.h"
 #include "base/enum_names.h"
 #include "base/is_control.h"
 #include "base/parse_number.h"
@@ -30,7 +31,8 @@ constexpr EnumNames<FlightCall, 16> kCallWords{
      {FlightCall::kAllGatherCoalesced, "all_gather_coalesced"},
      {FlightCall::kBroadcastCoalesced, "broadcast_coalesced"}}};
 
-constexpr EnumNames<FlightType, 18> kTypeWords{{{FlightType::kUint8, "uint8"},
+constexpr EnumNames<FlightType, 19> kTypeWords{{{FlightType::kNone, ""},
+                                                {FlightType::kUint8, "uint8"},
                                                 {FlightType::kInt8, "int8"},
                                                 {FlightType::kInt16, "int16"},
                                                 {FlightType::kInt32, "int32"},
@@ -49,33 +51,33 @@ constexpr EnumNames<FlightType, 18> kTypeWords{{{FlightType::kUint8, "uint8"},
                                                 {FlightType::kUint32, "uint32"},
                                                 {FlightType::kUint64, "uint64"}}};
 
-constexpr EnumNames<FlightOp, 9> kOpWords{{{FlightOp::kSum, "sum"},
-                                           {FlightOp::kAvg, "avg"},
-                                           {FlightOp::kProduct, "product"},
-                                           {FlightOp::kMin, "min"},
-                                           {FlightOp::kMax, "max"},
-                                           {FlightOp::kBitAnd, "band"},
-                                           {FlightOp::kBitOr, "bor"},
-                                           {FlightOp::kBitXor, "bxor"},
-                                           {FlightOp::kPremulSum, "premul_sum"}}};
+constexpr EnumNames<FlightOp, 10> kOpWords{{{FlightOp::kNone, ""},
+                                            {FlightOp::kSum, "sum"},
+                                            {FlightOp::kAvg, "avg"},
+                                            {FlightOp::kProduct, "product"},
+                                            {FlightOp::kMin, "min"},
+                                            {FlightOp::kMax, "max"},
+                                            {FlightOp::kBitAnd, "band"},
+                                            {FlightOp::kBitOr, "bor"},
+                                            {FlightOp::kBitXor, "bxor"},
+                                            {FlightOp::kPremulSum, "premul_sum"}}};
 
 // Returns the word of a value, or "call 77", for example: a page may come from a newer library,
 // or hold garbage.
 template <class Enum, std::size_t N>
-std::string name_in(const EnumNames<Enum, N>& words, Enum value, const std::string& kind) {
+std::string name_in(const EnumNames<Enum, N>& words, Enum value, std::string_view kind) {
   for (const auto& [known, word] : words) {
     if (known == value) return std::string(word);
   }
-  return kind + " " + std::to_string(static_cast<int>(value));
+  return concat(kind, " ", static_cast<int>(value));
 }
 
 template <class Enum, std::size_t N>
 Enum value_of(const EnumNames<Enum, N>& words, std::string_view name, std::string_view kind) {
   if (const std::optional<Enum> known = parse_enum(words, name)) return *known;
-  if (!name.starts_with(std::string(kind) + " ")) return Enum{};
-  const auto number = parse_number<int>(std::string(name.substr(kind.size() + 1)));
-  const bool fits = number && *number >= 0 && *number <= std::numeric_limits<std::uint8_t>::max();
-  return fits ? static_cast<Enum>(*number) : Enum{};
+  if (!name.starts_with(concat(kind, " "))) return Enum{};
+  const auto number = parse_number<std::uint8_t>(name.substr(kind.size() + 1));
+  return number ? static_cast<Enum>(*number) : Enum{};
 }
 
 // Returns " in group tp", for example. Empty: the world, or a group without a name.
@@ -105,14 +107,10 @@ std::string origin_words(const WorkerPage& page, std::uint32_t origin) {
 std::string name_of(FlightCall call) { return name_in(kCallWords, call, "call"); }
 FlightCall call_named(std::string_view name) { return value_of(kCallWords, name, "call"); }
 
-std::string name_of(FlightType type) {
-  return type == FlightType::kNone ? "" : name_in(kTypeWords, type, "dtype");
-}
+std::string name_of(FlightType type) { return name_in(kTypeWords, type, "dtype"); }
 FlightType type_named(std::string_view name) { return value_of(kTypeWords, name, "dtype"); }
 
-std::string name_of(FlightOp op) {
-  return op == FlightOp::kNone ? "" : name_in(kOpWords, op, "op");
-}
+std::string name_of(FlightOp op) { return name_in(kOpWords, op, "op"); }
 FlightOp op_named(std::string_view name) { return value_of(kOpWords, name, "op"); }
 
 bool is_message(FlightCall call) { return call == FlightCall::kSend || call == FlightCall::kRecv; }
@@ -124,7 +122,7 @@ bool is_barrier(FlightCall call) {
 std::string words_of(const FlightEntry& entry) {
   std::string text = name_of(entry.call);
   if (is_barrier(entry.call)) return text;
-  text += " of " + std::to_string(entry.bytes) + " bytes";
+  text += concat(" of ", entry.bytes, " bytes");
   const std::string type = name_of(entry.dtype);
   const std::string op = name_of(entry.op);
   if (!op.empty()) {
@@ -135,8 +133,8 @@ std::string words_of(const FlightEntry& entry) {
   if (entry.peer < 0) return text;
   const bool is_to = entry.call == FlightCall::kSend || entry.call == FlightCall::kGather ||
                      entry.call == FlightCall::kReduce;
-  text += (is_to ? " to rank " : " from rank ") + std::to_string(entry.peer);
-  if (is_message(entry.call) && entry.tag != 0) text += ", tag " + std::to_string(entry.tag);
+  text += concat(is_to ? " to rank " : " from rank ", entry.peer);
+  if (is_message(entry.call) && entry.tag != 0) text += concat(", tag ", entry.tag);
   return text;
 }
 
@@ -149,7 +147,7 @@ std::string span_text(std::uint64_t from_ns, std::uint64_t to_ns) {
 std::string whereabouts(const WorkerPage& page, std::uint64_t now_ns) {
   std::string text;
   if (page.reports.load(std::memory_order_acquire) > 0) {
-    text = "it has done step " + std::to_string(page.step.load(std::memory_order_relaxed)) + "; ";
+    text = concat("it has done step ", page.step.load(std::memory_order_relaxed), "; ");
   }
   const std::uint64_t newest = page.calls.load(std::memory_order_acquire);
   const std::optional<FlightEntry> last = newest == 0 ? std::nullopt : read_record(page, newest);

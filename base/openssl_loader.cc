@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/assert.h"
+#include "base/library_function.h"
 
 #define DDPRUN_TEXT_OF(number) #number
 #define DDPRUN_SONAME(name, number) name ".so." DDPRUN_TEXT_OF(number)
@@ -32,8 +33,7 @@ Loaded load() {
     return loaded;
   }
   const auto find = [&](void* library, const char* name, auto& function) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-    if (!function && loaded.why_not.empty())
+    if (!find_function(library, name, function) && loaded.why_not.empty())
       loaded.why_not = std::string("there is no function ") + name;
   };
 #define DDPRUN_FIND(name) find(libcrypto, #name, loaded.table.name);

@@ -8,14 +8,13 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <csignal>
+#include <fstream>
 #include <map>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "base/assert.h"
+#include "base/concat.h"
 #include "base/deadline.h"
 #include "base/parse_number.h"
 #include "base/pidfd.h"
@@ -41,18 +40,10 @@ std::vector<pid_t> numbers_in(const std::string& path) {
 // (CONFIG_PROC_CHILDREN). A child is in the list of the thread that made it.
 std::vector<pid_t> listed_children_of(pid_t parent) {
   std::vector<pid_t> children;
-  const std::string tasks = "/proc/" + std::to_string(parent) + "/task";
+  const std::string tasks = concat("/proc/", parent, "/task");
   for (const pid_t thread : numbers_in(tasks)) {
-    const std::string list = text_of(tasks + "/" + std::to_string(thread) + "/children");
-    const char* at = list.data();
-    const char* end = at + list.size();
-    while (at < end) {
-      pid_t child = 0;
-      const auto [stop, ec] = std::from_chars(at, end, child);
-      if (ec != std::errc()) break;
-      children.push_back(child);
-      at = stop + 1;
-    }
+    std::ifstream list(concat(tasks, "/", thread, "/children"));
+    for (pid_t child = 0; list >> child;) children.push_back(child);
   }
   return children;
 }
@@ -70,12 +61,12 @@ std::map<pid_t, std::vector<pid_t>> children_by_parent() {
 }
 
 std::string first_line_of_proc(pid_t pid, const std::string& name) {
-  return first_line_of("/proc/" + std::to_string(pid) + "/" + name);
+  return first_line_of(concat("/proc/", pid, "/", name));
 }
 
 bool kernel_lists_children() {
   static const bool lists =
-      access(("/proc/self/task/" + std::to_string(getpid()) + "/children").c_str(), R_OK) == 0;
+      access(concat("/proc/self/task/", getpid(), "/children").c_str(), R_OK) == 0;
   return lists;
 }
 
@@ -196,8 +187,7 @@ std::vector<std::string> describe_descendants() {
       lines.emplace_back("and others");
       break;
     }
-    lines.push_back("pid " + std::to_string(pid) + " (" + first_line_of_proc(pid, "comm") +
-                    ") is in " + state);
+    lines.push_back(concat("pid ", pid, " (", first_line_of_proc(pid, "comm"), ") is in ", state));
   }
   return lines;
 }
@@ -228,7 +218,7 @@ bool end_all_descendants(Duration allowed) {
   while (!none_left) {
     // Kills all descendants and reaps those that have died. Orphans of the dead become our
     // children.
-    for (const pid_t pid : descendants_of(getpid())) signal_descendant(pid, SIGKILL);
+    send(SIGKILL, descendants_of(getpid()));
     pid_t reaped = 0;
     while ((reaped = waitpid(-1, nullptr, WNOHANG)) > 0) {
     }

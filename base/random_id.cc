@@ -8,18 +8,24 @@
 #include "base/hex.h"
 
 namespace ddprun {
+namespace {
+
+void fill(void* memory, std::size_t bytes) {
+  DDPRUN_ASSERT(getrandom(memory, bytes, 0) == static_cast<ssize_t>(bytes),
+                "getrandom never falls short below 256 bytes");
+}
+
+}  // namespace
 
 std::string random_hex(int bytes) {
   std::vector<std::uint8_t> raw(static_cast<std::size_t>(bytes));
-  DDPRUN_ASSERT(getrandom(raw.data(), raw.size(), 0) == static_cast<ssize_t>(raw.size()),
-                "getrandom never falls short below 256 bytes");
+  fill(raw.data(), raw.size());
   return to_hex(raw);
 }
 
 std::uint64_t random_seed() {
   std::uint64_t seed = 0;
-  DDPRUN_ASSERT(getrandom(&seed, sizeof seed, 0) == static_cast<ssize_t>(sizeof seed),
-                "getrandom never falls short below 256 bytes");
+  fill(&seed, sizeof seed);
   return seed;
 }
 

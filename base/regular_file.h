@@ -6,7 +6,6 @@
 
 #include <cerrno>
 #include <string>
-#include <utility>
 
 #include "base/result.h"
 #include "base/unique_fd.h"

@@ -1,18 +1,13 @@
 #include "base/signal_names.h"
 
-#include <string_view>
+#include <utility>
 
 #include "base/parse_number.h"
 
 namespace ddprun {
 namespace {
 
-struct SignalName {
-  int number;
-  std::string_view name;
-};
-
-constexpr std::array kSignals = std::to_array<SignalName>({
+constexpr std::array kSignals = std::to_array<std::pair<int, std::string_view>>({
     {SIGHUP, "SIGHUP"},       {SIGINT, "SIGINT"},   {SIGQUIT, "SIGQUIT"},   {SIGILL, "SIGILL"},
     {SIGTRAP, "SIGTRAP"},     {SIGABRT, "SIGABRT"}, {SIGBUS, "SIGBUS"},     {SIGFPE, "SIGFPE"},
     {SIGKILL, "SIGKILL"},     {SIGUSR1, "SIGUSR1"}, {SIGSEGV, "SIGSEGV"},   {SIGUSR2, "SIGUSR2"},
@@ -26,16 +21,16 @@ constexpr std::array kSignals = std::to_array<SignalName>({
 }  // namespace
 
 std::string signal_name(int signal) {
-  for (const SignalName& row : kSignals) {
-    if (row.number == signal) return std::string(row.name);
+  for (const auto& [number, name] : kSignals) {
+    if (number == signal) return std::string(name);
   }
   return "signal " + std::to_string(signal);
 }
 
 std::optional<int> signal_by_name(std::string_view name) {
-  const std::optional<int> number = parse_number<int>(name);
-  for (const SignalName& row : kSignals) {
-    if (row.name == name || row.name.substr(3) == name || row.number == number) return row.number;
+  const std::optional<int> given = parse_number<int>(name);
+  for (const auto& [number, known] : kSignals) {
+    if (known == name || known.substr(3) == name || number == given) return number;
   }
   return std::nullopt;
 }

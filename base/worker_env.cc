@@ -58,10 +58,20 @@ std::string passed_signals_text() {
   return text;
 }
 
-}  // namespace
+// A variable of the launcher. value: nullopt: it is not set for this worker.
+struct Variable {
+  std::string_view name;
+  std::optional<std::string> value;
+};
 
-std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& env) {
-  std::vector<std::pair<std::string, std::string>> variables{
+std::vector<Variable> all_variables(const WorkerEnv& env) {
+  const auto only_if = [](bool is_set, std::string value) {
+    return is_set ? std::optional(std::move(value)) : std::nullopt;
+  };
+  const auto unless_empty = [&](const std::string& value) {
+    return only_if(!value.empty(), value);
+  };
+  return {
       {"RANK", to_text(env.rank)},
       {"WORLD_SIZE", std::to_string(env.world_size)},
       {"LOCAL_RANK", to_text(env.local_rank)},
@@ -79,26 +89,32 @@ std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& e
       {"TORCHELASTIC_USE_AGENT_STORE", env.agent_store ? "True" : "False"},
       {"TORCHELASTIC_ERROR_FILE", env.error_file},
       {"TORCHELASTIC_SIGNALS_TO_HANDLE", passed_signals_text()},
+      {"TORCH_NCCL_ASYNC_ERROR_HANDLING", unless_empty(env.nccl_async_error_handling)},
+      {"OMP_NUM_THREADS", unless_empty(env.omp_num_threads)},
+      {"CUDA_VISIBLE_DEVICES", unless_empty(env.cuda_visible_devices)},
+      {"DDPRUN_GENERATION", to_text(env.generation)},
+      {"DDPRUN_SUBMISSION", unless_empty(env.submission)},
+      {"DDPRUN_LEASE_MS", std::to_string(to_ms(env.lease))},
+      {"DDPRUN_PORT_RANGE", only_if(env.ports != PortRange{}, to_text(env.ports))},
+      {"DDPRUN_CHECKPOINT_SIGNAL",
+       only_if(env.checkpoint_signal != 0, std::to_string(env.checkpoint_signal))},
+      {"DDPRUN_WORKER_PAGE",
+       only_if(!env.page_file.empty(), std::to_string(env.page_offset) + "@" + env.page_file)},
   };
-  if (!env.nccl_async_error_handling.empty()) {
-    variables.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", env.nccl_async_error_handling);
-  }
-  if (!env.omp_num_threads.empty()) {
-    variables.emplace_back("OMP_NUM_THREADS", env.omp_num_threads);
-  }
-  if (!env.cuda_visible_devices.empty()) {
-    variables.emplace_back("CUDA_VISIBLE_DEVICES", env.cuda_visible_devices);
-  }
-  variables.emplace_back("DDPRUN_GENERATION", to_text(env.generation));
-  if (!env.submission.empty()) variables.emplace_back("DDPRUN_SUBMISSION", env.submission);
-  variables.emplace_back("DDPRUN_LEASE_MS", std::to_string(to_ms(env.lease)));
-  if (env.ports != PortRange{}) variables.emplace_back("DDPRUN_PORT_RANGE", to_text(env.ports));
-  if (env.checkpoint_signal != 0) {
-    variables.emplace_back("DDPRUN_CHECKPOINT_SIGNAL", std::to_string(env.checkpoint_signal));
-  }
-  if (!env.page_file.empty()) {
-    variables.emplace_back("DDPRUN_WORKER_PAGE",
-                           std::to_string(env.page_offset) + "@" + env.page_file);
+}
+
+}  // namespace
+
+std::vector<std::string_view> worker_variables() {
+  std::vector<std::string_view> names;
+  for (const Variable& one : all_variables({})) names.push_back(one.name);
+  return names;
+}
+
+std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& env) {
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (Variable& one : all_variables(env)) {
+    if (one.value) variables.emplace_back(one.name, std::move(*one.value));
   }
   return variables;
 }

@@ -3,15 +3,14 @@
 //
 // This is the only list of these variables. The launcher builds a WorkerEnv and sets variables_of()
 // for each worker; ddprun::init() reads it back with read_worker_env().
-// docs/reference/worker_environment.md explains every entry of kWorkerVariables, and a test
-// compares the page with the table. Names and values are torchrun's (2.11), so that PyTorch
+// docs/reference/worker_environment.md explains every entry of worker_variables(), and a
+// test compares the page with the list. Names and values are torchrun's (2.11), so that PyTorch
 // programs find what they expect. DDPRUN_* are ddprun's own.
 //
 // Value types and, except for environment_variable() and environment_text(), pure functions; any
 // thread.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -38,35 +37,6 @@ inline constexpr Duration kDefaultLease = std::chrono::seconds(5);
 // Workers announce a checkpoint by setting this key in their generation's store. Any client of
 // the store can do so: PyTorch's store.set("ddprun/checkpoint", step). The value is for people.
 inline constexpr std::string_view kCheckpointKey = "ddprun/checkpoint";
-
-inline constexpr std::array kWorkerVariables = std::to_array<std::string_view>({
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_RANK",
-    "LOCAL_WORLD_SIZE",
-    "GROUP_RANK",
-    "GROUP_WORLD_SIZE",
-    "ROLE_NAME",
-    "ROLE_RANK",
-    "ROLE_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TORCHELASTIC_RESTART_COUNT",
-    "TORCHELASTIC_MAX_RESTARTS",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_USE_AGENT_STORE",
-    "TORCHELASTIC_ERROR_FILE",
-    "TORCHELASTIC_SIGNALS_TO_HANDLE",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    "OMP_NUM_THREADS",
-    "CUDA_VISIBLE_DEVICES",
-    "DDPRUN_GENERATION",
-    "DDPRUN_SUBMISSION",
-    "DDPRUN_LEASE_MS",
-    "DDPRUN_PORT_RANGE",
-    "DDPRUN_CHECKPOINT_SIGNAL",
-    "DDPRUN_WORKER_PAGE",
-});
 
 // The values of one worker. Defaults are those of a world of one.
 struct WorkerEnv {
@@ -102,8 +72,11 @@ struct WorkerEnv {
   std::size_t page_offset = 0;
 };
 
+// Returns the names of all variables that the launcher may set.
+std::vector<std::string_view> worker_variables();
+
 // Returns name and value of every variable that the launcher sets, in the order of
-// kWorkerVariables.
+// worker_variables().
 std::vector<std::pair<std::string, std::string>> variables_of(const WorkerEnv& env);
 
 // Returns the address where the store of the worker's generation listens.

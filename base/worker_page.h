@@ -99,22 +99,22 @@ enum class FlightOp : std::uint8_t {
 // FlightRecord: one call into a group. The name is PyTorch's.
 struct FlightRecord {
   // Numbers all calls of this process, from 1. 0: the record is being written.
-  std::atomic<std::uint64_t> number{0};
-  std::atomic<std::uint64_t> begun_ns{0};
-  std::atomic<std::uint64_t> ended_ns{0};  // 0: it is in progress
+  std::atomic<std::uint64_t> number;
+  std::atomic<std::uint64_t> begun_ns;
+  std::atomic<std::uint64_t> ended_ns;  // 0: it is in progress
   // The number of this collective in its group, from 1. For a send or recv: how many collectives
   // came before it.
-  std::atomic<std::uint64_t> collective{0};
-  std::atomic<std::uint64_t> bytes{0};  // of this rank's tensor
-  std::atomic<std::uint64_t> group{0};  // 0: the world
-  std::atomic<std::int32_t> peer{-1};   // root, source or destination; -1: none
-  std::atomic<FlightCall> call{FlightCall::kNone};
-  std::atomic<std::uint8_t> failed{0};
-  std::atomic<FlightType> dtype{FlightType::kNone};
-  std::atomic<FlightOp> op{FlightOp::kNone};
-  std::atomic<std::int32_t> tag{0};  // of a message
+  std::atomic<std::uint64_t> collective;
+  std::atomic<std::uint64_t> bytes;    // of this rank's tensor
+  std::atomic<std::uint64_t> group;    // 0: the world
+  std::atomic<std::int32_t> peer{-1};  // root, source or destination; -1: none
+  std::atomic<FlightCall> call;
+  std::atomic<std::uint8_t> failed;
+  std::atomic<FlightType> dtype;
+  std::atomic<FlightOp> op;
+  std::atomic<std::int32_t> tag;  // of a message
   // The place from which it was called: index into WorkerPage::origins plus 1; 0: unknown.
-  std::atomic<std::uint32_t> origin{0};
+  std::atomic<std::uint32_t> origin;
 };
 static_assert(sizeof(FlightRecord) == 64);
 
@@ -135,26 +135,26 @@ using FlightOrigin = std::array<char, kFlightOriginBytes>;
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
 struct WorkerPage {
-  std::atomic<std::uint32_t> magic{0};
-  std::atomic<std::uint32_t> version{0};
-  std::atomic<std::uint64_t> reports{0};  // number of step reports; 0: no step was reported
-  std::atomic<std::int64_t> step{0};      // the last step that was reported, if any was
+  std::atomic<std::uint32_t> magic;
+  std::atomic<std::uint32_t> version;
+  std::atomic<std::uint64_t> reports;  // number of step reports; 0: no step was reported
+  std::atomic<std::int64_t> step;      // the last step that was reported, if any was
   // Grows whenever the worker made progress: a call into a group ended, or a checkpoint or an
   // evaluation went on.
-  std::atomic<std::uint64_t> activity{0};
-  std::atomic<std::uint64_t> calls{0};  // the number of the newest record
+  std::atomic<std::uint64_t> activity;
+  std::atomic<std::uint64_t> calls;  // the number of the newest record
   // Above 0: the worker waits while another rank does something that takes long (a checkpoint,
   // an evaluation). That rank itself reports that it makes progress.
-  std::atomic<std::uint64_t> patient{0};
+  std::atomic<std::uint64_t> patient;
   // How many entries of `groups` and `origins` below were written.
-  std::atomic<std::uint32_t> group_count{0};
-  std::atomic<std::uint32_t> origin_count{0};
+  std::atomic<std::uint32_t> group_count;
+  std::atomic<std::uint32_t> origin_count;
   // The rank in the world and on the node. Written only if the worker has made its page itself.
-  std::atomic<std::uint32_t> rank{0};
-  std::atomic<std::uint32_t> local_rank{0};
+  std::atomic<std::uint32_t> rank;
+  std::atomic<std::uint32_t> local_rank;
   // 1: the program has reported that it reached its end. If the process fails afterwards, no
   // work is lost.
-  std::atomic<std::uint32_t> finished{0};
+  std::atomic<std::uint32_t> finished;
   std::array<std::uint32_t, 1007> spare{};
   std::array<FlightRecord, kFlightRecords> records{};
   std::array<FlightGroup, kFlightGroups> groups{};

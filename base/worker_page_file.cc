@@ -8,16 +8,17 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <utility>
 
 namespace ddprun {
 namespace {
 
-WorkerPage* map_file(PagePlace place, MappedPages::Access access, std::size_t count) {
+// Returns null if the kernel refuses it.
+MappedMemory<WorkerPage> map_file(PagePlace place, MappedPages::Access access, std::size_t count) {
   const int rights = access == MappedPages::Access::kWrite ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* const at = mmap(nullptr, count * kWorkerPageBytes, rights, MAP_SHARED, place.file,
-                        static_cast<off_t>(place.offset));
-  return at == MAP_FAILED ? nullptr : static_cast<WorkerPage*>(at);
+  const std::size_t bytes = count * kWorkerPageBytes;
+  void* const at =
+      mmap(nullptr, bytes, rights, MAP_SHARED, place.file, static_cast<off_t>(place.offset));
+  return {at == MAP_FAILED ? nullptr : static_cast<WorkerPage*>(at), Unmap{bytes}};
 }
 
 // Returns whether RLIMIT_FSIZE allows a file of this size. Beyond the limit, the kernel does
@@ -36,26 +37,11 @@ std::optional<MappedPages> MappedPages::map(PagePlace place, Access access, std:
   if (place.offset > size || (size - place.offset) / kWorkerPageBytes < count) return std::nullopt;
   const int seals = fcntl(place.file, F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return std::nullopt;
-  WorkerPage* const pages = map_file(place, access, count);
+  MappedMemory<WorkerPage> pages = map_file(place, access, count);
   if (!pages) return std::nullopt;
-  MappedPages mapped(pages, count);
-  const bool all_are_ours =
-      std::all_of(pages, pages + count, [](const WorkerPage& page) { return page.is_ours(); });
-  if (!all_are_ours) return std::nullopt;
-  return mapped;
-}
-
-MappedPages::MappedPages(MappedPages&& other) noexcept
-    : pages_(std::exchange(other.pages_, nullptr)), count_(other.count_) {}
-
-MappedPages& MappedPages::operator=(MappedPages&& other) noexcept {
-  std::swap(pages_, other.pages_);
-  std::swap(count_, other.count_);
-  return *this;
-}
-
-MappedPages::~MappedPages() {
-  if (pages_) munmap(pages_, count_ * kWorkerPageBytes);
+  const auto is_ours = [](const WorkerPage& page) { return page.is_ours(); };
+  if (!std::all_of(pages.get(), pages.get() + count, is_ours)) return std::nullopt;
+  return MappedPages(std::move(pages));
 }
 
 Result<PageFile> make_page_file(const char* name, std::size_t count) {
@@ -68,14 +54,14 @@ Result<PageFile> make_page_file(const char* name, std::size_t count) {
       fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     return system_error(kDoing, errno);
   }
-  WorkerPage* const pages = map_file({.file = file.get()}, MappedPages::Access::kWrite, count);
+  MappedMemory<WorkerPage> pages =
+      map_file({.file = file.get()}, MappedPages::Access::kWrite, count);
   if (!pages) return system_error(kDoing, errno);
-  MappedPages mapped(pages, count);
   for (std::size_t i = 0; i < count; ++i) {
     pages[i].version.store(kWorkerPageVersion, std::memory_order_relaxed);
     pages[i].magic.store(kWorkerPageMagic, std::memory_order_release);
   }
-  return PageFile{std::move(file), std::move(mapped)};
+  return PageFile{std::move(file), MappedPages(std::move(pages))};
 }
 
 }  // namespace ddprun

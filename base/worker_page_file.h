@@ -8,7 +8,9 @@
 
 #include <cstddef>
 #include <optional>
+#include <utility>
 
+#include "base/mapped_memory.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "base/worker_page.h"
@@ -33,20 +35,15 @@ class MappedPages {
   // that would kill a process that reads it then.
   static std::optional<MappedPages> map(PagePlace place, Access access, std::size_t count = 1);
 
-  MappedPages(MappedPages&& other) noexcept;
-  MappedPages& operator=(MappedPages&& other) noexcept;
-  ~MappedPages();
-
   // Returns a page. It may be written only if it was mapped with kWrite.
   WorkerPage& operator[](std::size_t index) const { return pages_[index]; }
-  std::size_t count() const { return count_; }
+  std::size_t count() const { return pages_.get_deleter().bytes / kWorkerPageBytes; }
 
  private:
   friend Result<PageFile> make_page_file(const char* name, std::size_t count);
-  MappedPages(WorkerPage* pages, std::size_t count) : pages_(pages), count_(count) {}
+  explicit MappedPages(MappedMemory<WorkerPage> pages) : pages_(std::move(pages)) {}
 
-  WorkerPage* pages_;  // null: moved from
-  std::size_t count_;
+  MappedMemory<WorkerPage> pages_;
 };
 
 struct PageFile {

@@ -37,6 +37,7 @@
 #include "benchmarks/give_up.h"
 #include "benchmarks/round_server.h"
 #include "ddprun/store.h"
+#include "tests/worker_lib/support/tuning_overrides.h"
 #include "worker_lib/cpu_group/cpu_group.h"
 #include "worker_lib/cpu_shm/futex.h"
 
@@ -251,7 +252,7 @@ void run_rank(int rank, std::uint16_t port, const Plan& plan, const Arena& arena
                                    .name = "bench",
                                    .address = plan.address,
                                    .timeout = kTimeout,
-                                   .tuning = plan.tuning}));
+                                   .tune = plan.tuning}));
   UniqueFd cable;
   if (plan.nodes == 2) {
     const int partner = (rank + plan.world / 2) % plan.world;

@@ -6,6 +6,7 @@
 #include "base/unique_fd.h"
 #include "base/write_all.h"
 #include "tests/support/read_file.h"
+#include "tests/support/scoped_file_calls.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {

@@ -78,24 +78,14 @@ class ThreadWorld::RecordedGroup final : public CpuGroup {
   Result<void> barrier(Duration timeout) override {
     return note({"barrier", 0}, group_->barrier(timeout));
   }
-  Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
-                    Duration timeout) override {
-    return group_->send(data, bytes, destination, tag, timeout);
+  Result<Rank> carry_out(const MessageRequest& request) override {
+    return group_->carry_out(request);
   }
-  Result<Rank> recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                    Duration timeout) override {
-    return group_->recv(data, bytes, source, tag, timeout);
+  void start(const MessageRequest& request, TransferDone done) override {
+    group_->start(request, std::move(done));
   }
   std::shared_ptr<char> shared_memory(std::size_t bytes) override {
     return group_->shared_memory(bytes);
-  }
-  void start_send(const void* data, std::size_t bytes, Rank destination, int tag, Duration timeout,
-                  TransferDone done) override {
-    group_->start_send(data, bytes, destination, tag, timeout, std::move(done));
-  }
-  void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                  Duration timeout, TransferDone done) override {
-    group_->start_recv(data, bytes, source, tag, timeout, std::move(done));
   }
   std::optional<Error> failure() const override { return group_->failure(); }
   void abort(const std::string& reason) override { group_->abort(reason); }

@@ -103,15 +103,18 @@ void complete(detail::HostWork& work, const Result<Rank>& received) {
   }
 }
 
-// LibTorch throws when it cannot provide the memory of a lazily copied tensor.
-template <class Get>
-auto with_memory(Get get) -> Result<decltype(get())> {
+// Returns body(), or an error if LibTorch throws in it.
+template <class Body>
+auto or_error(const char* doing, const Body& body) -> decltype(body()) {
   try {
-    return get();
+    return body();
   } catch (...) {
-    return error_in_flight("reach the memory of a tensor");
+    return error_in_flight(doing);
   }
 }
+
+// LibTorch throws when it cannot provide the memory of a lazily copied tensor.
+constexpr const char* kReachingMemory = "reach the memory of a tensor";
 
 class CpuBackend final : public Backend {
  public:
@@ -235,7 +238,8 @@ class CpuBackend final : public Backend {
       if (!host) return detail::work_of(host.error());
       return send(*host, destination, tag, {.timeout = deadline.remaining(), .async = call.async});
     }
-    const Result<const void*> data = with_memory([&] { return tensor.const_data_ptr(); });
+    const auto data =
+        or_error(kReachingMemory, [&]() -> Result<const void*> { return tensor.const_data_ptr(); });
     if (!data) return detail::work_of(data.error());
     if (!call.async) {
       return detail::work_of(
@@ -259,13 +263,11 @@ class CpuBackend final : public Backend {
     try {
       auto staged = std::make_shared<StagedCall>(list_of(tensor), TensorList(), StagedAccess());
       recv_on_host(staged->host_written()[0], source, tag, call, work,
-                   [work, staged](Result<Rank> received) {
-                     try {
+                   [work, staged](const Result<Rank>& received) {
+                     complete(*work, or_error("copy a tensor from the host", [&] {
                        if (received) staged->start_copy_to_device();
-                     } catch (...) {
-                       received = error_in_flight("copy a tensor from the host");
-                     }
-                     complete(*work, received);
+                       return received;
+                     }));
                    });
       return staged_work(std::move(work), std::move(staged));
     } catch (...) {
@@ -303,13 +305,10 @@ class CpuBackend final : public Backend {
   Work carry_out(CallOptions call, TensorList written, TensorList read, StagedAccess access,
                  EngineCall engine_call) {
     const auto guarded = [engine_call = std::move(engine_call), group = group_.get()](
-                             TensorList writes, TensorList reads,
-                             Duration timeout) -> Result<void> {
-      try {
+                             TensorList writes, TensorList reads, Duration timeout) {
+      return or_error(kReachingMemory, [&]() -> Result<void> {
         return engine_call(*group, writes, reads, timeout);
-      } catch (...) {  // LibTorch could not provide the memory of a lazily copied tensor
-        return error_in_flight("reach the memory of a tensor");
-      }
+      });
     };
     if (!is_on_host(written) || !is_on_host(read)) {
       return carry_out_staged(call, written, read, access, guarded);
@@ -332,12 +331,7 @@ class CpuBackend final : public Backend {
   Work carry_out_staged(CallOptions call, TensorList written, TensorList read, StagedAccess access,
                         EngineCall engine_call) {
     const auto ending_group = [group = group_.get()](auto body) -> Result<void> {
-      Result<void> result = Error();
-      try {
-        result = body();
-      } catch (...) {
-        result = error_in_flight("copy a tensor between a device and the host");
-      }
+      const Result<void> result = or_error("copy a tensor between a device and the host", body);
       if (!result) group->abort(result.error().message());
       return result;
     };
@@ -365,15 +359,18 @@ class CpuBackend final : public Backend {
   }
 
   Result<torch::Tensor> on_host(const torch::Tensor& tensor, const Deadline& deadline) {
-    try {
+    return or_error("copy a tensor to the host", [&]() -> Result<torch::Tensor> {
       StagedCall staged({}, list_of(tensor), {});
       staged.start_copy_to_host(nullptr);
-      const Result<void> is_there = staged.wait_for_inputs(*group_, deadline);
+      torch::Tensor host;
+      const auto keep = [&host](TensorList, TensorList read, Duration) -> Result<void> {
+        host = read[0];
+        return {};
+      };
+      const Result<void> is_there = staged.run(*group_, keep, deadline);
       if (!is_there) return is_there.error();
-      return staged.host_read()[0];
-    } catch (...) {
-      return error_in_flight("copy a tensor to the host");
-    }
+      return host;
+    });
   }
 
   // Receives; `end` completes the work.
@@ -382,7 +379,8 @@ class CpuBackend final : public Backend {
                     const std::shared_ptr<detail::HostWork>& work, End end) {
     const std::optional<Rank> from =
         source == kAnySource ? std::nullopt : std::optional(Rank(source));
-    const Result<void*> data = with_memory([&] { return tensor.mutable_data_ptr(); });
+    const auto data =
+        or_error(kReachingMemory, [&]() -> Result<void*> { return tensor.mutable_data_ptr(); });
     if (!data) {
       end(data.error());
     } else if (!call.async) {

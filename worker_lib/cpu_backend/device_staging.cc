@@ -74,11 +74,7 @@ void StagedCall::cut_into_pieces(TensorList written, TensorList read) {
   const std::size_t whole = std::size_t{1} << 62;
   for (const ddprun::Piece& parts :
        plan_pieces(sizes, access_.can_be_cut ? kPieceBytes / element : whole)) {
-    Piece piece{.written = {},
-                .read = {},
-                .host_written = {},
-                .host_read = {},
-                .is_on_host = c10::Event(device_.type())};
+    Piece piece(device_.type());
     for (const TensorPart& part : parts) {
       const auto cut = [&](const torch::Tensor& tensor) {
         return tensor.view({-1}).narrow(0, static_cast<std::int64_t>(part.elements.begin),
@@ -123,10 +119,6 @@ Result<void> StagedCall::run(const CpuGroup& group, const EngineCall& engine_cal
   }
   record_results();
   return {};
-}
-
-Result<void> StagedCall::wait_for_inputs(const CpuGroup& group, const Deadline& deadline) {
-  return wait_for_piece(pieces_.front(), group, deadline);
 }
 
 // Polls, because devices send no notification when they are done.

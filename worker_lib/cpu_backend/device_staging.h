@@ -62,10 +62,9 @@ class StagedCall {
       std::function<Result<void>(TensorList written, TensorList read, Duration timeout)>;
   Result<void> run(const CpuGroup& group, const EngineCall& engine_call, const Deadline& deadline);
 
-  // The steps of run(), for a call of one piece.
-  Result<void> wait_for_inputs(const CpuGroup& group, const Deadline& deadline);
+  // Instead of run(), for a call of one piece that reads nothing: the memory to fill, and its copy
+  // to the device.
   TensorList host_written() const { return pieces_.front().host_written; }
-  TensorList host_read() const { return pieces_.front().host_read; }
   void start_copy_to_device();
 
   // After run() or start_copy_to_device(): makes later work of the calling thread's current stream
@@ -76,6 +75,8 @@ class StagedCall {
 
  private:
   struct Piece {
+    explicit Piece(torch::DeviceType type) : is_on_host(type) {}
+
     std::vector<torch::Tensor> written;  // on the device
     std::vector<torch::Tensor> read;
     std::vector<torch::Tensor> host_written;

@@ -28,7 +28,7 @@ struct GroupTopology {
   int node = -1;
   int local = -1;     // local index
   std::string title;  // CpuGroupOptions::title
-  CpuTuning tuning;   // CpuGroupOptions::tuning, completed
+  CpuTuning tuning;   // what was chosen for this group
   NodeLayout layout;
   SegmentLayout segment;
   char* memory = nullptr;  // the segment
@@ -69,6 +69,9 @@ struct GroupTopology {
   }
 };
 
+using Sendings = std::vector<TcpMesh::Sending>;
+using Receivings = std::vector<TcpMesh::Receiving>;
+
 class ChunkedCall {
  public:
   // number: counts all chunks that the group ever had; it selects the stage.
@@ -78,6 +81,7 @@ class ChunkedCall {
     bool is_ahead = false;  // the bytes of sends_first() have been sent
   };
 
+  explicit ChunkedCall(const GroupTopology& here) : here_(here) {}
   virtual ~ChunkedCall() = default;
 
   virtual std::size_t chunks() const { return 1; }
@@ -91,18 +95,23 @@ class ChunkedCall {
   // one rank. For the first chunk it is sent directly after the header. If it turns out that not
   // all ranks made the same call, the group has failed anyway. Not for a call for which ranks
   // may have a shortcut.
-  virtual std::vector<TcpMesh::Sending> sends_first(const Chunk&) { return {}; }
+  virtual Sendings sends_first(const Chunk&) { return {}; }
   // Called on leaders of lanes only (on one node: on all ranks), when every rank has staged the
   // chunk. Returns how its exchanges with other ranks ended.
   virtual TcpMesh::End work(const Chunk&, TimePoint /*deadline*/) { return {}; }
   virtual void copy_out(const Chunk& chunk) = 0;
 
  protected:
+  // Returns this rank's stage for the chunk.
+  char* own_stage(const Chunk& chunk) const { return here_.stage(here_.local, chunk.number); }
+
   // Returns what sends_first() returns, unless it has been sent already.
-  std::vector<TcpMesh::Sending> still_to_send(const Chunk& chunk) {
+  Sendings still_to_send(const Chunk& chunk) {
     if (chunk.is_ahead) return {};
     return sends_first(chunk);
   }
+
+  const GroupTopology& here_;
 };
 
 // Returns the number of elements (of `element_bytes`) in a cache line. Cuts at multiples of it

@@ -34,7 +34,7 @@ struct PullJob {
 class CmaCollective final : public ChunkedCall {
  public:
   CmaCollective(const GroupTopology& here, const PeerMemory& memory, const PullJob& job)
-      : here_(here), memory_(memory), job_(job) {}
+      : ChunkedCall(here), memory_(memory), job_(job) {}
 
   // Returns whether a stage has room for `pieces` places.
   static bool has_room(const GroupTopology& here, std::size_t pieces);
@@ -71,7 +71,6 @@ class CmaCollective final : public ChunkedCall {
     return reinterpret_cast<Place*>(&head_of(local, chunk) + 1);
   }
 
-  const GroupTopology& here_;
   const PeerMemory& memory_;
   const PullJob& job_;
   bool was_possible_ = true;

@@ -32,7 +32,7 @@ BroadcastCall::BroadcastCall(const GroupTopology& here, Scattered<char> data, in
 
 void BroadcastCall::stage(const Chunk& chunk) {
   if (here_.rank != root_) return;
-  data_.copy_to(here_.stage(here_.local, chunk.number), plan_.at(chunk.index));
+  data_.copy_to(own_stage(chunk), plan_.at(chunk.index));
 }
 
 Relay BroadcastCall::relay() const {
@@ -53,14 +53,14 @@ std::span<char> BroadcastCall::own_share(const Chunk& chunk) const {
   return {here_.stage(source, chunk.number) + share.begin, share.size()};
 }
 
-std::vector<TcpMesh::Sending> BroadcastCall::passes_on(const Chunk& chunk) const {
+Sendings BroadcastCall::passes_on(const Chunk& chunk) const {
   const std::span<char> bytes = own_share(chunk);
-  std::vector<TcpMesh::Sending> sendings;
+  Sendings sendings;
   for (const int to : relay().to) sendings.push_back({node_at(to), bytes.data(), bytes.size()});
   return sendings;
 }
 
-std::vector<TcpMesh::Sending> BroadcastCall::sends_first(const Chunk& chunk) {
+Sendings BroadcastCall::sends_first(const Chunk& chunk) {
   if (here_.rank != root_) return {};
   return passes_on(chunk);
 }
@@ -73,8 +73,7 @@ TcpMesh::End BroadcastCall::work(const Chunk& chunk, TimePoint deadline) {
     if (end.how != WaitEnd::kReady) return end;
   }
   const bool is_sent = chunk.is_ahead && here_.rank == root_;
-  return here_.mesh->exchange(is_sent ? std::vector<TcpMesh::Sending>() : passes_on(chunk), {},
-                              deadline);
+  return here_.mesh->exchange(is_sent ? Sendings() : passes_on(chunk), {}, deadline);
 }
 
 void BroadcastCall::copy_out(const Chunk& chunk) {
@@ -103,7 +102,7 @@ GatherCall::GatherCall(const GroupTopology& here, Scattered<const char> input,
 
 void GatherCall::stage(const Chunk& chunk) {
   if (root_ == here_.rank) return;
-  input_.copy_to(here_.stage(here_.local, chunk.number), plan_.at(chunk.index));
+  input_.copy_to(own_stage(chunk), plan_.at(chunk.index));
 }
 
 std::size_t GatherCall::place_of(int rank) const {
@@ -126,9 +125,9 @@ void GatherCall::for_each_of_lane(int node, Visit visit) const {
   for (std::size_t at = positions.begin; at < positions.end; ++at) visit(here_.layout.rank_at[at]);
 }
 
-std::vector<TcpMesh::Sending> GatherCall::sends_first(const Chunk& chunk) {
+Sendings GatherCall::sends_first(const Chunk& chunk) {
   const std::size_t block = plan_.at(chunk.index).size();
-  std::vector<TcpMesh::Sending> sendings;
+  Sendings sendings;
   here_.for_each_other_node([&](int node) {
     if (root_ >= 0 && here_.layout.node_of[root_] != node) return;
     for_each_of_lane(here_.node, [&](int rank) {
@@ -140,7 +139,7 @@ std::vector<TcpMesh::Sending> GatherCall::sends_first(const Chunk& chunk) {
 
 TcpMesh::End GatherCall::work(const Chunk& chunk, TimePoint deadline) {
   const std::size_t block = plan_.at(chunk.index).size();
-  std::vector<TcpMesh::Receiving> receivings;
+  Receivings receivings;
   here_.for_each_other_node([&](int node) {
     if (root_ >= 0 && !here_.on_my_node(root_)) return;
     for_each_of_lane(node, [&](int rank) {
@@ -180,16 +179,16 @@ void ScatterCall::stage(const Chunk& chunk) {
   const ChunkShape shape = ChunkShape::by_rank(here_.layout, part.size());
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     if (rank == root_) continue;
-    copy_bytes(here_.stage(here_.local, chunk.number) + shape.block(rank).begin,
-               inputs_[rank].data() + part.begin, part.size());
+    copy_bytes(own_stage(chunk) + shape.block(rank).begin, inputs_[rank].data() + part.begin,
+               part.size());
   }
 }
 
-std::vector<TcpMesh::Sending> ScatterCall::sends_first(const Chunk& chunk) {
+Sendings ScatterCall::sends_first(const Chunk& chunk) {
   if (!here_.on_my_node(root_)) return {};
   const ChunkShape shape = ChunkShape::by_rank(here_.layout, plan_.at(chunk.index).size());
   const char* const staged = here_.stage(here_.layout.local_of[root_], chunk.number);
-  std::vector<TcpMesh::Sending> sendings;
+  Sendings sendings;
   for (int node = 0; node < here_.layout.node_count(); ++node) {
     if (node == here_.node) continue;
     const Range theirs = shape.piece(here_.local, node);
@@ -204,8 +203,7 @@ TcpMesh::End ScatterCall::work(const Chunk& chunk, TimePoint deadline) {
   }
   const ChunkShape shape = ChunkShape::by_rank(here_.layout, plan_.at(chunk.index).size());
   const Range mine = shape.piece(here_.local, here_.node);
-  const TcpMesh::Receiving from{here_.layout.node_of[root_], here_.stage(here_.local, chunk.number),
-                                mine.size()};
+  const TcpMesh::Receiving from{here_.layout.node_of[root_], own_stage(chunk), mine.size()};
   return here_.mesh->exchange({}, {&from, 1}, deadline);
 }
 
@@ -273,25 +271,26 @@ void AllToAllCall::stage(const Chunk& chunk) {
 
 TcpMesh::End AllToAllCall::work(const Chunk& chunk, TimePoint deadline) {
   const NodeLayout& layout = here_.layout;
-  std::vector<TcpMesh::Sending> sendings;
-  std::vector<TcpMesh::Receiving> receivings;
+  Sendings sendings;
+  Receivings receivings;
+  // visit(from, to, bytes) for the pairs whose bytes this lane carries from node to node.
+  const auto for_each_pair = [&](int from_node, int to_node, auto visit) {
+    const Range of_lane = layout.lane_positions(here_.local, to_node);
+    for (const int from : layout.nodes[from_node]) {
+      for (std::size_t at = of_lane.begin; at < of_lane.end; ++at) {
+        const int to = layout.rank_at[at];
+        const std::size_t bytes = part(from, to, chunk).size();
+        if (bytes > 0) visit(from, to, bytes);
+      }
+    }
+  };
   here_.for_each_other_node([&](int node) {
-    const Range theirs = layout.lane_positions(here_.local, node);
-    for (const int from : layout.nodes[here_.node]) {
-      for (std::size_t at = theirs.begin; at < theirs.end; ++at) {
-        const int to = layout.rank_at[at];
-        const std::size_t bytes = part(from, to, chunk).size();
-        if (bytes > 0) sendings.push_back({node, outgoing(from, to, chunk), bytes});
-      }
-    }
-    const Range ours = layout.lane_positions(here_.local, here_.node);
-    for (const int from : layout.nodes[node]) {
-      for (std::size_t at = ours.begin; at < ours.end; ++at) {
-        const int to = layout.rank_at[at];
-        const std::size_t bytes = part(from, to, chunk).size();
-        if (bytes > 0) receivings.push_back({node, incoming(from, to, chunk), bytes});
-      }
-    }
+    for_each_pair(here_.node, node, [&](int from, int to, std::size_t bytes) {
+      sendings.push_back({node, outgoing(from, to, chunk), bytes});
+    });
+    for_each_pair(node, here_.node, [&](int from, int to, std::size_t bytes) {
+      receivings.push_back({node, incoming(from, to, chunk), bytes});
+    });
   });
   return here_.mesh->exchange(sendings, receivings, deadline);
 }

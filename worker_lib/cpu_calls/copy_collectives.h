@@ -18,7 +18,6 @@
 #pragma once
 
 #include <span>
-#include <vector>
 
 #include "worker_lib/collective/core/scattered.h"
 #include "worker_lib/cpu_calls/chunked_call.h"
@@ -40,9 +39,8 @@ class CopyCall : public ChunkedCall {
  protected:
   // root: -1: there is none. bytes, chunk_limit: of what is cut into chunks.
   CopyCall(const GroupTopology& here, int root, std::size_t bytes, std::size_t chunk_limit)
-      : here_(here), root_(root), plan_(bytes, chunk_limit, kCacheLineBytes) {}
+      : ChunkedCall(here), root_(root), plan_(bytes, chunk_limit, kCacheLineBytes) {}
 
-  const GroupTopology& here_;
   const int root_;
   const ChunkPlan plan_;
 };
@@ -52,7 +50,7 @@ class BroadcastCall final : public CopyCall {
   BroadcastCall(const GroupTopology& here, Scattered<char> data, int root);
 
   void stage(const Chunk& chunk) override;
-  std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
+  Sendings sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
 
@@ -61,7 +59,7 @@ class BroadcastCall final : public CopyCall {
   Relay relay() const;
   int node_at(int place) const;
   std::span<char> own_share(const Chunk& chunk) const;
-  std::vector<TcpMesh::Sending> passes_on(const Chunk& chunk) const;
+  Sendings passes_on(const Chunk& chunk) const;
 
   Scattered<char> data_;
 };
@@ -74,7 +72,7 @@ class GatherCall final : public CopyCall {
              std::span<const Scattered<char>> outputs, int root);
 
   void stage(const Chunk& chunk) override;
-  std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
+  Sendings sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
 
@@ -98,7 +96,7 @@ class ScatterCall final : public CopyCall {
   ScatterCall(const GroupTopology& here, ReadableList inputs, WritableBytes output, int root);
 
   void stage(const Chunk& chunk) override;
-  std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
+  Sendings sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
 
@@ -135,6 +133,7 @@ class AllToAllCall final : public CopyCall {
 
 class BarrierCall final : public ChunkedCall {
  public:
+  using ChunkedCall::ChunkedCall;
   void stage(const Chunk&) override {}
   void copy_out(const Chunk&) override {}
 };

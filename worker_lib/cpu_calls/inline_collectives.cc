@@ -9,7 +9,7 @@ namespace ddprun {
 // --- InlineReduce ---
 
 void InlineReduce::stage(const Chunk& chunk) {
-  job_.data.copy_to(here_.stage(here_.local, chunk.number), {0, job_.data.bytes()});
+  job_.data.copy_to(own_stage(chunk), {0, job_.data.bytes()});
 }
 
 void InlineReduce::copy_out(const Chunk&) {
@@ -47,7 +47,7 @@ void InlineReduce::reduce_by_nodes(char* out) const {
 
 void InlineBroadcast::stage(const Chunk& chunk) {
   if (here_.rank == root_) {
-    data_.copy_to(here_.stage(here_.local, chunk.number), {0, data_.bytes()});
+    data_.copy_to(own_stage(chunk), {0, data_.bytes()});
   }
 }
 
@@ -58,7 +58,7 @@ void InlineBroadcast::copy_out(const Chunk&) {
 // --- InlineGather ---
 
 void InlineGather::stage(const Chunk& chunk) {
-  input_.copy_to(here_.stage(here_.local, chunk.number), {0, input_.bytes()});
+  input_.copy_to(own_stage(chunk), {0, input_.bytes()});
 }
 
 void InlineGather::copy_out(const Chunk&) {

@@ -22,12 +22,8 @@ class InlineCollective : public ChunkedCall {
     return !here.one_node() && bytes <= sizeof(Arrival::bytes);
   }
 
+  using ChunkedCall::ChunkedCall;
   bool is_inline() const override { return true; }
-
- protected:
-  explicit InlineCollective(const GroupTopology& here) : here_(here) {}
-
-  const GroupTopology& here_;
 };
 
 // InlineReduce: all_reduce and reduce.

@@ -80,7 +80,7 @@ void for_each_piece(const ReduceJob& job, int rank, bool wanted, Range range, Vi
 // --- DirectReduce ---
 
 DirectReduce::DirectReduce(const GroupTopology& here, const ReduceJob& job)
-    : here_(here),
+    : ChunkedCall(here),
       job_(job),
       size_(size_of(job.type)),
       plan_(job.count(), direct_chunk_limit(here, job), elements_per_line(size_)) {}
@@ -94,7 +94,7 @@ bool DirectReduce::suits(const GroupTopology& here, const ReduceJob& job) {
 
 void DirectReduce::stage(const Chunk& chunk) {
   const Range part = in_bytes(plan_.at(chunk.index), size_);
-  char* const to = here_.stage(here_.local, chunk.number);
+  char* const to = own_stage(chunk);
   if (!job_.by_rank()) return job_.data.copy_to(to, part);
   for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
     if (rank == here_.rank) continue;
@@ -135,7 +135,7 @@ void DirectReduce::fold(const Chunk& chunk, std::size_t from, const char* input,
 
 SharedReduce::SharedReduce(const GroupTopology& here, const ReduceJob& job, ReduceScratch& scratch,
                            std::span<char* const> tensors)
-    : here_(here),
+    : ChunkedCall(here),
       job_(job),
       scratch_(scratch),
       tensors_(tensors),
@@ -182,7 +182,7 @@ void SharedReduce::stage(const Chunk& chunk) {
   if (in_heap()) return;
   const Range whole = plan_.at(chunk.index);
   const ChunkShape parts = shape(chunk);
-  char* const to = here_.stage(here_.local, chunk.number);
+  char* const to = own_stage(chunk);
   if (job_.by_rank()) {
     for (int rank = 0; rank < here_.layout.world_size(); ++rank) {
       if (here_.leads() && here_.layout.lane_of(rank) == here_.local) continue;
@@ -265,7 +265,7 @@ TcpMesh::End SharedReduce::work(const Chunk& chunk, TimePoint deadline) {
         if (!reduce_in_heap(chunk, stretch)) return {WaitEnd::kFailed, -1};
         continue;
       }
-      char* const staged = here_.stage(here_.local, chunk.number) + stretch.at.begin * size_;
+      char* const staged = own_stage(chunk) + stretch.at.begin * size_;
       void* const output = stretch.output;
       reduce_over_node(chunk, stretch, ReduceForm::kWhole, staged, {&output, output ? 1u : 0u});
     }
@@ -287,7 +287,7 @@ template <class Visit>
 void SharedReduce::for_each_result(const Chunk& chunk, std::span<const Stretch> share, Range range,
                                    Visit visit) const {
   if (!is_alone()) {
-    visit(here_.stage(here_.local, chunk.number) + range.begin * size_, range);
+    visit(own_stage(chunk) + range.begin * size_, range);
     return;
   }
   for (const Stretch& stretch : share) {
@@ -327,10 +327,10 @@ void SharedReduce::for_each_input(const Chunk& chunk, std::span<const Stretch> s
   }
 }
 
-std::vector<TcpMesh::Sending> SharedReduce::sends_first(const Chunk& chunk) {
+Sendings SharedReduce::sends_first(const Chunk& chunk) {
   const std::vector<Stretch> share = own_share(chunk);
   const ChunkShape parts = shape(chunk);
-  std::vector<TcpMesh::Sending> sendings;
+  Sendings sendings;
   here_.for_each_other_node([&](int node) {
     for (int local = 0; local < here_.local_count() && is_reduced_on(node); ++local) {
       for_each_input(chunk, share, local, parts.piece(here_.local, node),
@@ -346,7 +346,7 @@ TcpMesh::End SharedReduce::collect_inputs(const Chunk& chunk, TimePoint deadline
   const std::size_t piece_bytes = shape(chunk).piece(here_.local, here_.node).size() * size_;
   const std::size_t ranks = here_.layout.world_size();
   scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * ranks));
-  std::vector<TcpMesh::Receiving> receivings;
+  Receivings receivings;
   here_.for_each_other_node([&](int node) {
     if (!is_reduced_on(here_.node)) return;
     for (const int rank : here_.layout.nodes[node]) {
@@ -384,8 +384,8 @@ TcpMesh::End SharedReduce::collect_pieces(const Chunk& chunk, TimePoint deadline
   const std::size_t share_begin = parts.share(here_.local).begin;
   const std::size_t piece_bytes = parts.piece(here_.local, here_.node).size() * accumulator_size_;
   scratch_.inbox.resize(std::max(scratch_.inbox.size(), piece_bytes * here_.layout.nodes.size()));
-  std::vector<TcpMesh::Sending> sendings;
-  std::vector<TcpMesh::Receiving> receivings;
+  Sendings sendings;
+  Receivings receivings;
   here_.for_each_other_node([&](int node) {
     const Range piece = parts.piece(here_.local, node);
     if (is_reduced_on(node)) {
@@ -421,8 +421,8 @@ TcpMesh::End SharedReduce::spread_pieces(const Chunk& chunk, std::span<const Str
   if (job_.by_rank() || is_repeated()) return {};  // a piece is already on the node of its ranks
   const ChunkShape parts = shape(chunk);
   const int root_node = job_.root < 0 ? -1 : here_.layout.node_of[job_.root];
-  std::vector<TcpMesh::Sending> sendings;
-  std::vector<TcpMesh::Receiving> receivings;
+  Sendings sendings;
+  Receivings receivings;
   here_.for_each_other_node([&](int node) {
     if (root_node < 0 || root_node == node) {
       for_each_result(chunk, share, parts.piece(here_.local, here_.node),

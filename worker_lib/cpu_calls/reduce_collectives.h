@@ -69,7 +69,6 @@ class DirectReduce final : public ChunkedCall {
  private:
   void fold(const Chunk& chunk, std::size_t from, const char* input, std::size_t bytes, char* out);
 
-  const GroupTopology& here_;
   const ReduceJob& job_;
   std::size_t size_;  // bytes of an element
   ChunkPlan plan_;
@@ -92,7 +91,7 @@ class SharedReduce final : public ChunkedCall {
   std::size_t chunks() const override { return plan_.chunks(); }
   ChunkPipeline::Work work_mode() const override { return ChunkPipeline::Work::kSome; }
   void stage(const Chunk& chunk) override;
-  std::vector<TcpMesh::Sending> sends_first(const Chunk& chunk) override;
+  Sendings sends_first(const Chunk& chunk) override;
   TcpMesh::End work(const Chunk& chunk, TimePoint deadline) override;
   void copy_out(const Chunk& chunk) override;
 
@@ -132,7 +131,6 @@ class SharedReduce final : public ChunkedCall {
                              TimePoint deadline);
   void reduce_over_nodes(const Chunk& chunk, std::span<const Stretch> share);
 
-  const GroupTopology& here_;
   const ReduceJob& job_;
   ReduceScratch& scratch_;
   std::span<char* const> tensors_;

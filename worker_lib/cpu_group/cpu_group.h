@@ -37,7 +37,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
+#include "base/deadline.h"
 #include "base/ids.h"
 #include "base/result.h"
 #include "base/worker_env.h"
@@ -82,7 +82,8 @@ struct CpuGroupOptions {
   std::function<std::optional<Error>()> check_members = {};
   // Called after a timeout, on any thread. Null: the group has no other backend.
   AbsenceExplainer explain_absence = {};
-  TuningOverrides tuning{};  // for benchmarks; the same on all ranks
+  // For benchmarks: changes the values that were chosen, on all ranks alike. Null: keeps them.
+  std::function<void(CpuTuning&)> tune = {};
 };
 
 // CpuCallOptions: describes a collective, apart from its buffers. A duration alone converts to
@@ -106,6 +107,16 @@ struct CpuCallOptions {
 // for these and for others. While it runs, other transfers may pause for about 2 ms. An
 // exception that leaves it ends the group.
 using TransferDone = std::function<void(const Result<Rank>&)>;
+
+// MessageRequest: a message to send or to receive.
+struct MessageRequest {
+  bool is_send = false;
+  char* data = nullptr;  // a send only reads it
+  std::size_t bytes = 0;
+  int partner = -1;  // -1: a receive from any source
+  int tag = 0;
+  Deadline deadline{Duration::zero()};
+};
 
 class CpuGroup {
  public:
@@ -157,16 +168,20 @@ class CpuGroup {
   // the sizes differ, the receiver gets kInvalidArgument, the message is dropped, and the group
   // stays usable. A send is over when `data` may be changed; a small message may not have been
   // received by then. It is still delivered when its sender leaves.
-  virtual Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
-                            Duration timeout) = 0;
-  virtual Result<Rank> recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                            Duration timeout) = 0;
+  Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
+                    Duration timeout);
+  Result<Rank> recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                    Duration timeout);
   // The same in the background. The transfer owns `data` until `done` is called, which may be
   // before these return. Several may be in flight. The destructor ends them with kStopped.
-  virtual void start_send(const void* data, std::size_t bytes, Rank destination, int tag,
-                          Duration timeout, TransferDone done) = 0;
-  virtual void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                          Duration timeout, TransferDone done) = 0;
+  void start_send(const void* data, std::size_t bytes, Rank destination, int tag, Duration timeout,
+                  TransferDone done);
+  void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
+                  Duration timeout, TransferDone done);
+
+  // What those are made of. Returns the partner.
+  virtual Result<Rank> carry_out(const MessageRequest& request) = 0;
+  virtual void start(const MessageRequest& request, TransferDone done) = 0;
 
   // Waits until no message of these is in flight, at most `patience`. Returns whether none is in
   // flight. Call it before you destroy a group with asynchronous transfers. (Default: there are
@@ -182,7 +197,6 @@ class CpuGroup {
   // Publishes a few bytes about this rank, at most kMaxNoteBytes, where a group supports it
   // (default: it does not). The last note counts, also after the group has failed. One thread at
   // a time.
-  static constexpr std::size_t kMaxNoteBytes = ddprun::kMaxNoteBytes;
   virtual void write_note(std::string_view /*note*/) {}
   // Returns the notes of all ranks, by rank. Asks other nodes, which takes up to `patience`;
   // zero: only this node. A note is empty if nothing was written or no answer came. Never ends

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
-#include <set>
+#include <span>
 
 #include "base/assert.h"
 #include "base/flight_words.h"
@@ -22,20 +21,25 @@ constexpr Duration kAskPatience = std::chrono::milliseconds(500);
 constexpr Duration kNewsPatience = std::chrono::milliseconds(500);
 constexpr Duration kNewsInterval = std::chrono::milliseconds(1);
 
+// Returns ". rank 3: it has been in ..." for the first ranks that count.
+template <class Counts>
+std::string whereabouts_of(std::span<const RankProgress> ranks, Counts counts) {
+  std::string text;
+  int told = 0;
+  for (const RankProgress& one : ranks) {
+    if (one.whereabouts.empty() || !counts(one)) continue;
+    if (++told > kMostTold) break;
+    text += ". " + name_rank(one.rank) + ": " + one.whereabouts;
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<GroupCore>> GroupCore::create(GroupParts parts) {
   std::unique_ptr<GroupCore> core(new GroupCore(std::move(parts)));
-  const GroupTopology& here = core->here();
   Result<std::unique_ptr<PeerWatch>> watch =
-      PeerWatch::start(core->progress_, core->wakeups(),
-                       {.rank = here.rank,
-                        .world_size = here.layout.world_size(),
-                        .node_ranks = here.layout.nodes[here.node],
-                        .lives = std::move(core->parts_.lives),
-                        .pages = std::move(core->parts_.pages),
-                        .links = std::move(core->parts_.links),
-                        .node_silence = core->parts_.node_silence});
+      PeerWatch::start(core->progress_, core->wakeups(), std::move(core->parts_.watch));
   if (!watch) return watch.error();
   core->watch_ = std::move(*watch);
   return core;
@@ -67,17 +71,8 @@ Result<void> GroupCore::may_begin(const OperationContext& attempt) {
 }
 
 Error GroupCore::fail(const OperationContext& attempt, WaitEnd end, int node) {
-  switch (end) {
-    case WaitEnd::kTimedOut: {
-      int first = -1;
-      const std::string cause = who_is_missing(attempt, first);
-      raise(ErrorKind::kTimeout, first, cause);
-      break;
-    }
-    case WaitEnd::kLeft: raise_departure(attempt, node); break;
-    case WaitEnd::kFailed:
-    case WaitEnd::kReady: break;
-  }
+  if (end == WaitEnd::kTimedOut) raise_timeout(attempt);
+  if (end == WaitEnd::kLeft) raise_departure(attempt, node);
   return error_of_failure(attempt);
 }
 
@@ -88,18 +83,9 @@ Error GroupCore::fail(const OperationContext& attempt, ErrorKind kind, int peer_
 }
 
 std::string GroupCore::origins_of_calls() {
-  std::map<int, std::string> origins;  // a node may answer over several links
-  for (const RankProgress& one : watch_->query_progress(kAskPatience).progress) {
-    if (one.whereabouts.find(kCalledFrom) == std::string::npos) continue;
-    origins[one.rank] = one.whereabouts;
-  }
-  std::string text;
-  int told = 0;
-  for (const auto& [rank, where] : origins) {
-    if (++told > kMostTold) break;
-    text += ". " + name_rank(rank) + ": " + where;
-  }
-  return text;
+  return whereabouts_of(watch_->query_progress(kAskPatience).progress, [](const RankProgress& one) {
+    return one.whereabouts.find(kCalledFrom) != std::string::npos;
+  });
 }
 
 std::vector<int> GroupCore::ranks_at_work() const {
@@ -112,12 +98,12 @@ std::vector<int> GroupCore::ranks_at_work() const {
 }
 
 std::vector<int> GroupCore::ranks_ahead(Duration patience) {
-  std::set<int> ahead;  // a node may answer over several links
+  std::vector<int> ahead;
   const std::uint64_t own = progress_.entered(here().local);
   for (const RankProgress& one : watch_->query_progress(patience).progress) {
-    if (one.entered > own) ahead.insert(one.rank);
+    if (one.entered > own) ahead.push_back(one.rank);
   }
-  return {ahead.begin(), ahead.end()};
+  return ahead;
 }
 
 void GroupCore::raise(ErrorKind kind, int peer_rank, const std::string& cause) {
@@ -150,49 +136,38 @@ Error GroupCore::error_of_failure(const OperationContext& attempt) {
     error.cause = own ? group_aborted(failure.cause)
                       : name_rank(failure.reporter) + " aborted the group: " + failure.cause;
   }
-  return finish(std::move(error));
-}
-
-Error GroupCore::finish(Error error) {
   const std::lock_guard lock(finishing_);
   if (!finished_) finished_ = error;
   return error;
 }
 
-// Returns a text about the ranks that the operation waits for, and sets `first` to the rank to
-// blame. Ticks count the same steps on all ranks of the world, so the lowest tick shows the
-// slowest ranks.
+// The cause is about the ranks that the operation waits for. Ticks count the same steps on all
+// ranks of the world, so the lowest tick shows the slowest ranks.
 //
 // Stopped and silent ranks are blamed first. A rank that did not arrive, or did not send, may
 // itself wait for such a rank in an earlier call.
-std::string GroupCore::who_is_missing(const OperationContext& attempt, int& first) const {
+void GroupCore::raise_timeout(const OperationContext& attempt) {
   const bool is_message = !attempt.omission.empty();
   const PeerWatch::ProgressReport report = watch_->query_progress(kAskPatience);
-  std::set<int> present, absent, stopped, behind;  // a node may answer over several links
-  const std::set<int> silent(report.silent.begin(), report.silent.end());
-  std::map<int, std::string> whereabouts;  // of the ranks that are missed
+  std::vector<int> present, absent, stopped, behind;
   std::uint64_t lowest = std::numeric_limits<std::uint64_t>::max();
   for (const RankProgress& one : report.progress) {
-    const bool is_absent = one.entered < attempt.round;
-    (is_absent ? absent : present).insert(one.rank);
+    (one.entered < attempt.round ? absent : present).push_back(one.rank);
     if (one.rank == here().rank) continue;
-    const bool is_missed = is_message ? one.rank == attempt.partner : is_absent;
-    if (is_missed && !one.whereabouts.empty()) {
-      whereabouts[one.rank] = one.whereabouts;
-    }
-    if (one.stopped) stopped.insert(one.rank);
+    if (one.stopped) stopped.push_back(one.rank);
     if (one.tick < lowest) behind.clear();
     lowest = std::min(lowest, one.tick);
-    if (one.tick == lowest) behind.insert(one.rank);
+    if (one.tick == lowest) behind.push_back(one.rank);
   }
-  if (is_message || !absent.empty() || !stopped.empty() || !silent.empty()) behind.clear();
+  if (is_message || !absent.empty() || !stopped.empty() || !report.silent.empty()) behind.clear();
 
-  const auto blame = [&](const std::set<int>& ranks) {
+  int first = -1;  // the rank to blame
+  const auto blame = [&](std::span<const int> ranks) {
     if (first >= 0 || ranks.empty()) return;
-    first = ranks.contains(attempt.partner) ? attempt.partner : *ranks.begin();
+    first = std::ranges::count(ranks, attempt.partner) > 0 ? attempt.partner : ranks.front();
   };
   blame(stopped);
-  blame(silent);
+  blame(report.silent);
   if (first < 0) first = attempt.partner;
   blame(absent);
   blame(behind);
@@ -200,30 +175,25 @@ std::string GroupCore::who_is_missing(const OperationContext& attempt, int& firs
   std::string text;
   if (is_message) text = attempt.omission;
   if (is_message && attempt.partner >= 0) text = name_rank(attempt.partner) + " " + text;
-  const auto list = [](const std::set<int>& ranks) {
-    return name_ranks(std::vector<int>(ranks.begin(), ranks.end()));
-  };
-  const auto add = [&](const std::set<int>& ranks, const char* one, const char* many) {
+  const auto add = [&](std::span<const int> ranks, const char* one, const char* many) {
     if (ranks.empty()) return;
-    text += (text.empty() ? "" : "; ") + list(ranks) + (ranks.size() == 1 ? one : many);
+    text += (text.empty() ? "" : "; ") + name_ranks(ranks) + (ranks.size() == 1 ? one : many);
   };
   add(absent, " did not arrive", " did not arrive");
   add(stopped, " is stopped (by a signal or a debugger)",
       " are stopped (by a signal or a debugger)");
-  add(silent, " does not answer", " do not answer");
+  add(report.silent, " does not answer", " do not answer");
   add(behind, " halted in it", " halted in it");
   if (!absent.empty()) add(present, " is there", " are there");
   if (!absent.empty() && parts_.explain_absence) {
-    const std::string known =
-        parts_.explain_absence(std::vector<int>(absent.begin(), absent.end()));
+    const std::string known = parts_.explain_absence(absent);
     if (!known.empty()) text += "; " + known;
   }
-  int told = 0;
-  for (const auto& [rank, what] : whereabouts) {
-    if (++told > kMostTold) break;
-    text += ". " + name_rank(rank) + ": " + what;
-  }
-  return text;
+  text += whereabouts_of(report.progress, [&](const RankProgress& one) {
+    if (one.rank == here().rank) return false;
+    return is_message ? one.rank == attempt.partner : one.entered < attempt.round;
+  });
+  raise(ErrorKind::kTimeout, first, text);
 }
 
 // A broken connection is mostly the consequence of a failure that the watch is about to learn

@@ -32,13 +32,10 @@ struct GroupParts {
   GroupTopology here;
   std::string token;
   Duration spin{};
-  Duration node_silence{};  // PeerWatch::Options
   std::shared_ptr<const ShmSegment> segment;
-  std::vector<UniqueFd> lives;                    // by local index
-  std::vector<std::optional<MappedPages>> pages;  // by local index
   PeerMemory memory;
   std::unique_ptr<WakeupFds> wakeups;
-  std::vector<PeerWatch::Link> links;
+  PeerWatch::Options watch;
   std::vector<UniqueFd> data_sockets;      // by node; empty on a single node
   std::unique_ptr<PeerListener> listener;  // null on a single node
   std::vector<HostPort> addresses;         // by rank
@@ -103,9 +100,8 @@ class GroupCore {
   explicit GroupCore(GroupParts parts);
 
   Error error_of_failure(const OperationContext& attempt);
-  Error finish(Error error);
   void raise_departure(const OperationContext& attempt, int node);
-  std::string who_is_missing(const OperationContext& attempt, int& first) const;
+  void raise_timeout(const OperationContext& attempt);
 
   GroupParts parts_;
   SharedProgress progress_;

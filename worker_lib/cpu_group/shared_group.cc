@@ -5,6 +5,7 @@
 #include <exception>
 
 #include "base/cache_line.h"
+#include "base/concat.h"
 #include "base/poll_until.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_calls/chunked_call.h"
@@ -14,7 +15,7 @@
 #include "worker_lib/cpu_calls/inline_collectives.h"
 #include "worker_lib/cpu_calls/reduce_collectives.h"
 #include "worker_lib/cpu_group/mailbox.h"
-#include "worker_lib/cpu_kernels/requirements.h"
+#include "worker_lib/cpu_group/requirements.h"
 #include "worker_lib/cpu_shm/core/pair_sizes.h"
 #include "worker_lib/cpu_shm/shared_heap.h"
 
@@ -84,8 +85,8 @@ enum class PhaseEnd {
   kMixed,  // nothing was done: the ranks' shortcuts differ
 };
 
-Result<void> done(const Result<PhaseEnd>& leg) {
-  if (!leg) return leg.error();
+Result<void> done(const Result<PhaseEnd>& end) {
+  if (!end) return end.error();
   return {};
 }
 
@@ -104,8 +105,8 @@ class PhaseRunner {
   Result<void> run(const CallHeader& header, ChunkedCall& call, Duration timeout) {
     Collective collective(header, timeout);
     if (const Result<void> begun = begin(collective); !begun) return begun;
-    const Result<PhaseEnd> leg = run_phase(collective, call);
-    if (!leg || *leg == PhaseEnd::kDone) return done(leg);
+    const Result<PhaseEnd> end = run_phase(collective, call);
+    if (!end || *end == PhaseEnd::kDone) return done(end);
     return done(run_phase(collective, call));  // other ranks had a shortcut
   }
 
@@ -120,9 +121,9 @@ class PhaseRunner {
     collective.attempt.round = ++round_;
     progress_.enter(collective.header, round_, place);
     try {
-      Result<PhaseEnd> leg = take_steps(collective.header, call, collective.attempt);
+      Result<PhaseEnd> end = take_steps(collective.header, call, collective.attempt);
       ++collective.header.phase;
-      return leg;
+      return end;
     } catch (const std::exception& thrown) {
       // Out of memory: the others need not wait for this rank.
       core_.raise(ErrorKind::kResource, here_.rank,
@@ -136,9 +137,9 @@ class PhaseRunner {
   Result<PhaseEnd> take_shortcut(Collective& collective, std::uint64_t shortcut, ChunkedCall& call,
                                  std::size_t place = 0) {
     collective.header.shortcut = shortcut;
-    Result<PhaseEnd> leg = run_phase(collective, call, place);
+    Result<PhaseEnd> end = run_phase(collective, call, place);
     collective.header.shortcut = 0;
-    return leg;
+    return end;
   }
 
  private:
@@ -213,11 +214,7 @@ class PhaseRunner {
                       const OperationContext& attempt) {
     const WaitEnd end = progress_.wait_for_all(next_arrival_, attempt.deadline.when());
     if (end != WaitEnd::kReady) return core_.fail(attempt, end);
-    return here_.one_node() ? agree_on_node(header, attempt)
-                            : agree_over_nodes(header, call, pipeline, attempt);
-  }
-
-  Result<bool> agree_on_node(const CallHeader& header, const OperationContext& attempt) {
+    if (!here_.one_node()) return agree_over_nodes(header, call, pipeline, attempt);
     return compare(
         header, [&](int rank) { return progress_.call_of(rank, round_); }, attempt);
   }
@@ -263,8 +260,8 @@ class PhaseRunner {
         std::memcpy(own[local].bytes, here_.stage(local, next_chunk_), sizeof own[local].bytes);
       }
     }
-    std::vector<TcpMesh::Sending> sendings;
-    std::vector<TcpMesh::Receiving> receivings;
+    Sendings sendings;
+    Receivings receivings;
     const auto bytes_of_node = [&](int node) {
       return static_cast<std::size_t>(here_.layout.local_count(node)) * sizeof(Arrival);
     };
@@ -273,7 +270,7 @@ class PhaseRunner {
       sendings.push_back({node, own, bytes_of_node(here_.node)});
       receivings.push_back({node, here_.arrivals_of(node), bytes_of_node(node)});
     }
-    std::vector<TcpMesh::Sending> ahead;
+    Sendings ahead;
     if (here_.one_rank_each()) ahead = call.sends_first({.number = next_chunk_});
     return here_.mesh->exchange(sendings, receivings, deadline, ahead);
   }
@@ -336,11 +333,9 @@ class SharedGroup final : public CpuGroup {
     header.root = root.value;
     const Scattered<char> data(tensors);
     if (InlineCollective::suits(here_, data.bytes())) {
-      InlineBroadcast call(here_, data, root.value);
-      return phases_.run(header, call, terms.timeout);
+      return run<InlineBroadcast>(header, terms, data, root.value);
     }
-    BroadcastCall call(here_, data, root.value);
-    return phases_.run(header, call, terms.timeout);
+    return run<BroadcastCall>(header, terms, data, root.value);
   }
 
   Result<void> all_gather(ReadableList inputs, WritableList outputs,
@@ -351,28 +346,27 @@ class SharedGroup final : public CpuGroup {
     const Scattered<const char> input(inputs);
     const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, size());
     if (InlineCollective::suits(here_, input.bytes())) {
-      InlineGather call(here_, input, by_rank);
-      return phases_.run(header, call, terms.timeout);
+      return run<InlineGather>(header, terms, input, by_rank);
     }
     GatherCall staged(here_, input, by_rank, -1);
     const std::size_t in_all = input.bytes() * (1 + size());
-    const Way way = choose_way(gather_trial_, input.bytes(), inputs.size(), in_all);
+    const Way way = choose_way(gather_trials_, input.bytes(), inputs.size(), in_all);
     Collective collective(header, terms.timeout);
     if (const Result<void> begun = phases_.begin(collective); !begun) return begun;
     const TimePoint start = way.trial ? BootClock::now() : TimePoint();
-    Result<PhaseEnd> leg = PhaseEnd::kMixed;
+    Result<PhaseEnd> end = PhaseEnd::kMixed;
     if (way.pulls) {
       PullJob job;
       job.offered.assign(inputs.begin(), inputs.end());
       for (const Scattered<char>& to : by_rank) job.takes.push_back({{0, inputs.size()}, to});
-      leg = pull(collective, kPulled, way, std::move(job));
-      if (leg && *leg == PhaseEnd::kMixed) pulls_ = false;  // not all ranks can
+      end = pull(collective, kPulled, way, std::move(job));
+      if (end && *end == PhaseEnd::kMixed) pulls_ = false;  // not all ranks can
     } else {
-      leg = phases_.run_phase(collective, staged);
+      end = phases_.run_phase(collective, staged);
     }
-    if (leg && *leg == PhaseEnd::kMixed) return done(phases_.run_phase(collective, staged));
-    if (leg && way.trial) way.trial->took(way.bytes, BootClock::now() - start);
-    return done(leg);
+    if (end && *end == PhaseEnd::kMixed) return done(phases_.run_phase(collective, staged));
+    if (end && way.trial) way.trial->took(BootClock::now() - start);
+    return done(end);
   }
 
   Result<void> gather(ReadableBytes input, WritableList outputs, Rank root,
@@ -383,12 +377,11 @@ class SharedGroup final : public CpuGroup {
     const std::vector<Scattered<char>> by_rank = one_for_each_rank(outputs, wanted);
     const CallHeader header =
         in_terms(terms, {.count = input.size(), .root = root.value, .kind = CallKind::kGather});
+    const Scattered<const char> given(input);
     if (InlineCollective::suits(here_, input.size())) {
-      InlineGather call(here_, Scattered<const char>(input), by_rank);
-      return phases_.run(header, call, terms.timeout);
+      return run<InlineGather>(header, terms, given, by_rank);
     }
-    GatherCall call(here_, Scattered<const char>(input), by_rank, root.value);
-    return phases_.run(header, call, terms.timeout);
+    return run<GatherCall>(header, terms, given, by_rank, root.value);
   }
 
   Result<void> scatter(ReadableList inputs, WritableBytes output, Rank root,
@@ -396,10 +389,9 @@ class SharedGroup final : public CpuGroup {
     require_root(root, size());
     const int wanted = root.value == rank() ? size() : 0;
     require_count(inputs.size(), wanted);
-    ScatterCall call(here_, inputs, output, root.value);
-    return phases_.run(
+    return run<ScatterCall>(
         in_terms(terms, {.count = output.size(), .root = root.value, .kind = CallKind::kScatter}),
-        call, terms.timeout);
+        terms, inputs, output, root.value);
   }
 
   Result<void> all_to_all(ReadableList inputs, WritableList outputs,
@@ -411,15 +403,15 @@ class SharedGroup final : public CpuGroup {
     Collective collective(in_terms(terms, {.kind = CallKind::kAllToAll}), terms.timeout);
     // The header has no size: the sizes are known only to each rank.
     collective.attempt.doing = [&] {
-      return describe(collective.header) + " of " + std::to_string(bytes) + " B";
+      return concat(describe(collective.header), " of ", bytes, " B");
     };
     if (const Result<void> begun = phases_.begin(collective); !begun) return begun;
     // In most calls all pairs of all ranks have one size.
     const std::optional<std::size_t> each = size_of_each(inputs, outputs);
-    Result<PhaseEnd> leg = PhaseEnd::kDone;
+    Result<PhaseEnd> end = PhaseEnd::kDone;
     Way way;
     if (each) {
-      way = choose_way(exchange_trial_, *each, inputs.size(), 2 * bytes);
+      way = choose_way(exchange_trials_, *each, inputs.size(), 2 * bytes);
       const TimePoint start = way.trial ? BootClock::now() : TimePoint();
       if (way.pulls) {
         PullJob job;
@@ -428,19 +420,18 @@ class SharedGroup final : public CpuGroup {
         for (const WritableBytes& output : outputs) {
           job.takes.push_back({{mine, mine + 1}, Scattered<char>(output)});
         }
-        leg = pull(collective, (*each + 1) | kPulled, way, std::move(job));
+        end = pull(collective, (*each + 1) | kPulled, way, std::move(job));
       } else {
         const PairSizes even = PairSizes::even(*each);
         AllToAllCall call(here_, even, inputs, outputs);
-        leg = phases_.take_shortcut(collective, *each + 1, call);
+        end = phases_.take_shortcut(collective, *each + 1, call);
       }
-      if (leg && *leg == PhaseEnd::kDone && way.trial)
-        way.trial->took(way.bytes, BootClock::now() - start);
-      if (!leg || *leg == PhaseEnd::kDone) return done(leg);
+      if (end && *end == PhaseEnd::kDone && way.trial) way.trial->took(BootClock::now() - start);
+      if (!end || *end == PhaseEnd::kDone) return done(end);
     } else {
-      BarrierCall call;
-      leg = phases_.take_shortcut(collective, 0, call);
-      if (!leg) return leg.error();
+      BarrierCall call(here_);
+      end = phases_.take_shortcut(collective, 0, call);
+      if (!end) return end.error();
     }
     const Result<PairSizes> sizes = agree_on_sizes(collective, inputs, outputs);
     if (!sizes) return sizes.error();
@@ -450,32 +441,15 @@ class SharedGroup final : public CpuGroup {
   }
 
   Result<void> barrier(Duration timeout) override {
-    BarrierCall call;
-    return phases_.run({.kind = CallKind::kBarrier}, call, timeout);
+    return run<BarrierCall>({.kind = CallKind::kBarrier}, timeout);
   }
 
-  Result<void> send(const void* data, std::size_t bytes, Rank destination, int tag,
-                    Duration timeout) override {
-    const Result<Rank> sent = mailbox_.carry_out(to_send(data, bytes, destination, tag, timeout));
-    if (!sent) return sent.error();
-    return {};
+  Result<Rank> carry_out(const MessageRequest& request) override {
+    return mailbox_.carry_out(request);
   }
-
-  Result<Rank> recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                    Duration timeout) override {
-    return mailbox_.carry_out(to_receive(data, bytes, source, tag, timeout));
+  void start(const MessageRequest& request, TransferDone done) override {
+    mailbox_.start(request, std::move(done));
   }
-
-  void start_send(const void* data, std::size_t bytes, Rank destination, int tag, Duration timeout,
-                  TransferDone done) override {
-    mailbox_.start(to_send(data, bytes, destination, tag, timeout), std::move(done));
-  }
-
-  void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                  Duration timeout, TransferDone done) override {
-    mailbox_.start(to_receive(data, bytes, source, tag, timeout), std::move(done));
-  }
-
   bool await_messages(Duration patience) override { return mailbox_.await_idle(patience); }
   std::shared_ptr<char> shared_memory(std::size_t bytes) override { return heap_->allocate(bytes); }
 
@@ -494,29 +468,14 @@ class SharedGroup final : public CpuGroup {
   // Way: how a call moves its bytes from rank to rank.
   struct Way {
     PullTrial* trial = nullptr;  // the trial that the call is part of; null: none
-    std::size_t bytes = 0;
     bool pulls = false;
   };
 
-  Mailbox::Request to_send(const void* data, std::size_t bytes, Rank destination, int tag,
-                           Duration timeout) const {
-    require_partner(destination, rank(), size());
-    return {.is_send = true,
-            .data = const_cast<char*>(static_cast<const char*>(data)),
-            .bytes = bytes,
-            .partner = destination.value,
-            .tag = tag,
-            .deadline = Deadline(timeout)};
-  }
-
-  Mailbox::Request to_receive(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
-                              Duration timeout) const {
-    if (source) require_partner(*source, rank(), size());
-    return {.data = static_cast<char*>(data),
-            .bytes = bytes,
-            .partner = source ? source->value : -1,
-            .tag = tag,
-            .deadline = Deadline(timeout)};
+  // Makes a collective that has no shortcut.
+  template <class Call, class... Inputs>
+  Result<void> run(const CallHeader& header, const CpuCallOptions& terms, const Inputs&... inputs) {
+    Call call(here_, inputs...);
+    return phases_.run(header, call, terms.timeout);
   }
 
   Result<void> run_reduce(CallHeader header, const ReduceJob& job, const CpuCallOptions& terms) {
@@ -530,9 +489,9 @@ class SharedGroup final : public CpuGroup {
     if (const Result<void> begun = phases_.begin(collective); !begun) return begun;
 
     const std::optional<std::size_t> place = place_in_heap(job);
-    const Result<PhaseEnd> leg =
+    const Result<PhaseEnd> end =
         place ? reduce_in_heap(collective, job, *place) : reduce_staged(collective, job);
-    if (!leg || *leg == PhaseEnd::kDone) return done(leg);
+    if (!end || *end == PhaseEnd::kDone) return done(end);
     return done(reduce_staged(collective, job));  // not all ranks' tensors are in the heap
   }
 
@@ -555,24 +514,24 @@ class SharedGroup final : public CpuGroup {
   // reduced bytes leave the node (TcpMesh::exchange).
   Result<PhaseEnd> reduce_in_heap(Collective& collective, const ReduceJob& job, std::size_t place) {
     SharedReduce call(here_, job, scratch_, phases_.make_room_for_tensors());
-    Result<PhaseEnd> leg = PhaseEnd::kMixed;
+    Result<PhaseEnd> end = PhaseEnd::kMixed;
     try {
-      leg = only_if_whole(collective, phases_.take_shortcut(collective, 1, call, place));
+      end = only_if_whole(collective, phases_.take_shortcut(collective, 1, call, place));
     } catch (...) {
       take_tensor_back(place, job.data.bytes());
       throw;
     }
-    if (!leg) take_tensor_back(place, job.data.bytes());
-    return leg;
+    if (!end) take_tensor_back(place, job.data.bytes());
+    return end;
   }
 
   // A rank that has failed owns its memory again, from which other ranks may still read. The bytes
   // that they have read count only if the group is still intact afterwards.
-  Result<PhaseEnd> only_if_whole(Collective& collective, Result<PhaseEnd> leg) {
-    if (leg && *leg == PhaseEnd::kDone && core_->progress().failed_by_now()) {
+  Result<PhaseEnd> only_if_whole(Collective& collective, Result<PhaseEnd> end) {
+    if (end && *end == PhaseEnd::kDone && core_->progress().failed_by_now()) {
       return core_->fail(collective.attempt, WaitEnd::kFailed);
     }
-    return leg;
+    return end;
   }
 
   // Makes sure that no other rank writes to this rank's tensor, before the tensor's owner gets it
@@ -622,34 +581,33 @@ class SharedGroup final : public CpuGroup {
 
   // Returns the way of a call that moves `bytes` bytes from one rank to another. in_all: the bytes
   // that a rank gives and gets.
-  Way choose_way(PullTrial& trial, std::size_t bytes, std::size_t pieces,
+  Way choose_way(PullTrials& trials, std::size_t bytes, std::size_t pieces,
                  std::size_t in_all) const {
     const bool may_pull = pulls_ && here_.one_node() && bytes >= here_.tuning.pull_bytes &&
                           !here_.streams(in_all) && core_->parts().memory.can_be_read() &&
                           CmaCollective::has_room(here_, pieces);
     if (!may_pull) return {};
-    if (!here_.tuning.tries_pulling) return {.bytes = bytes, .pulls = true};
-    return {.trial = trial.is_over(bytes) ? nullptr : &trial,
-            .bytes = bytes,
-            .pulls = trial.pulls(bytes)};
+    if (!here_.tuning.tries_pulling) return {.pulls = true};
+    PullTrial& trial = trials.of(bytes);
+    return {.trial = trial.is_over() ? nullptr : &trial, .pulls = trial.pulls()};
   }
 
   // Returns kMixed on all ranks if a rank cannot read the memory of all others: it may be allowed
   // less than the others, or less than when the group was formed.
   Result<PhaseEnd> pull(Collective& collective, std::uint64_t shortcut, const Way& way,
                         PullJob job) {
-    const bool settles = way.trial && way.trial->is_last(way.bytes);
-    if (settles) job.found_quicker = way.trial->is_quicker(way.bytes);
+    const bool settles = way.trial && way.trial->is_last();
+    if (settles) job.found_quicker = way.trial->is_quicker();
     CmaCollective call(here_, core_->parts().memory, job);
-    const Result<PhaseEnd> leg =
+    const Result<PhaseEnd> end =
         only_if_whole(collective, phases_.take_shortcut(collective, shortcut, call));
-    if (!leg || *leg == PhaseEnd::kMixed) return leg;
+    if (!end || *end == PhaseEnd::kMixed) return end;
     if (!call.was_possible()) {
       pulls_ = false;
       return PhaseEnd::kMixed;
     }
-    if (settles) way.trial->settle(way.bytes, call.all_found_quicker());
-    return leg;
+    if (settles) way.trial->settle(call.all_found_quicker());
+    return end;
   }
 
   // Exchanges the size tables of all ranks.
@@ -667,9 +625,8 @@ class SharedGroup final : public CpuGroup {
     PairSizes sizes = PairSizes::from_tables(tables, ranks);
     if (const std::optional<PairSizes::Clash>& clash = sizes.clash()) {
       return core_->fail(collective.attempt, ErrorKind::kInvalidArgument, -1,
-                         name_rank(clash->from) + " sends " + std::to_string(clash->sent) +
-                             " B to " + name_rank(clash->to) + ", which expects " +
-                             std::to_string(clash->expected) + " B");
+                         concat(name_rank(clash->from), " sends ", clash->sent, " B to ",
+                                name_rank(clash->to), ", which expects ", clash->expected, " B"));
     }
     return sizes;
   }
@@ -691,8 +648,8 @@ class SharedGroup final : public CpuGroup {
   ReduceScratch scratch_;
   PhaseRunner phases_;
   bool pulls_ = true;  // cleared when it turns out that not all ranks can pull
-  PullTrial gather_trial_;
-  PullTrial exchange_trial_;  // for all_to_all
+  PullTrials gather_trials_;
+  PullTrials exchange_trials_;  // for all_to_all
 };
 
 }  // namespace

@@ -3,8 +3,9 @@
 #include <mutex>
 #include <optional>
 
+#include "base/concat.h"
 #include "worker_lib/cpu_group/group_end.h"
-#include "worker_lib/cpu_kernels/requirements.h"
+#include "worker_lib/cpu_group/requirements.h"
 
 namespace ddprun {
 namespace {
@@ -52,24 +53,15 @@ class SoloGroup final : public CpuGroup {
                           const CpuCallOptions&) override {
     require_count(inputs.size(), 1);
     if (inputs[0].size() != outputs[0].size()) {
-      return invalid_argument("rank 0 sends " + std::to_string(inputs[0].size()) +
-                              " B to itself, but expects " + std::to_string(outputs[0].size()) +
-                              " B")
+      return invalid_argument(concat("rank 0 sends ", inputs[0].size(),
+                                     " B to itself, but expects ", outputs[0].size(), " B"))
           .within("all_to_all");
     }
     return copy("all_to_all", inputs, outputs);
   }
   Result<void> barrier(Duration) override { return done("barrier"); }
-  Result<void> send(const void*, std::size_t, Rank, int, Duration) override { refuse_partner(); }
-  Result<Rank> recv(void*, std::size_t, std::optional<Rank>, int, Duration) override {
-    refuse_partner();
-  }
-  void start_send(const void*, std::size_t, Rank, int, Duration, TransferDone) override {
-    refuse_partner();
-  }
-  void start_recv(void*, std::size_t, std::optional<Rank>, int, Duration, TransferDone) override {
-    refuse_partner();
-  }
+  Result<Rank> carry_out(const MessageRequest&) override { refuse_partner(); }
+  void start(const MessageRequest&, TransferDone) override { refuse_partner(); }
 
   std::shared_ptr<char> shared_memory(std::size_t) override { return nullptr; }
 

@@ -16,9 +16,7 @@ ReduceKernel kernel(ElementType type, ReduceOp op, ReduceForm form);
 namespace reduce_avx512 {
 ReduceKernel kernel(ElementType type, ReduceOp op, ReduceForm form);
 }
-#endif
 
-#if defined(DDPRUN_REDUCE_X86)
 // Clang 14 does not know this feature by name.
 static bool has_f16c() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;

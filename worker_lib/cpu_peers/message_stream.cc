@@ -9,7 +9,7 @@
 
 #include "base/cache_line.h"
 #include "base/would_block.h"
-#include "worker_lib/cpu_kernels/stream_copy.h"
+#include "worker_lib/collective/core/scattered.h"
 
 namespace ddprun {
 namespace {
@@ -81,7 +81,6 @@ class RingWriter final : public Ring, public MessageWriter {
   // The writer sleeps until half of the ring is free: a wakeup for every few bytes would cost
   // more than it gains. The reader does not stop before that.
   bool has_room() const override { return used() <= capacity_ / 2; }
-  int fd() const override { return -1; }
 
  private:
   std::uint64_t used() const {
@@ -112,7 +111,6 @@ class RingReader final : public Ring, public MessageReader {
   bool has_bytes() const override {
     return header_.written.load() != header_.read.load(std::memory_order_relaxed);
   }
-  int fd() const override { return -1; }
 };
 
 class SocketWriter final : public MessageWriter {
@@ -128,7 +126,6 @@ class SocketWriter final : public MessageWriter {
     }
     return send_some(first, second);
   }
-  bool has_room() const override { return false; }  // the kernel reports it
   int fd() const override { return socket_.get(); }
 
  private:

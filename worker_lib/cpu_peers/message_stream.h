@@ -29,10 +29,11 @@ class MessageWriter {
   // Writes a part of `first`, then of `second`. Returns the number of bytes written; 0: nothing
   // can be written now; negative: the other side has closed.
   virtual std::ptrdiff_t write_some(std::span<const char> first, std::span<const char> second) = 0;
-  // Returns whether a rank that waits for room should try again instead of sleeping.
-  virtual bool has_room() const = 0;
+  // Returns whether a rank that waits for room should try again instead of sleeping. (Default: the
+  // kernel reports it.)
+  virtual bool has_room() const { return false; }
   // Returns the descriptor to poll for room; -1: a wakeup fd is notified instead.
-  virtual int fd() const = 0;
+  virtual int fd() const { return -1; }
 };
 
 class MessageReader {
@@ -42,7 +43,7 @@ class MessageReader {
   // closed, and everything has been read.
   virtual std::ptrdiff_t read_some(std::span<char> to) = 0;
   virtual bool has_bytes() const = 0;
-  virtual int fd() const = 0;
+  virtual int fd() const { return -1; }
 };
 
 // --- on one node ---

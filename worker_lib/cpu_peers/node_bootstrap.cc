@@ -12,8 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <optional>
 
+#include "base/concat.h"
 #include "base/peer_user.h"
 #include "base/pidfd.h"
 #include "base/poll_until.h"
@@ -127,9 +127,11 @@ Result<OwnFds> own_fds(const NodeBootstrapOptions& options) {
   return OwnFds{std::move(life), page};
 }
 
-bool is_gone(const Error& error) {
-  return error.sys_errno == EPIPE || error.sys_errno == ECONNRESET ||
-         error.sys_errno == ECONNREFUSED;
+// Returns the error of a connection to a rank, which may be gone.
+Error connection_error(int rank, const Error& error) {
+  const int why = error.sys_errno;
+  const bool is_gone = why == EPIPE || why == ECONNRESET || why == ECONNREFUSED;
+  return is_gone ? rank_is_gone(rank, kDoing) : Error(error).within(kDoing);
 }
 
 // Calls `once` until it succeeds. Retries while the kernel says "not now": a queue is full, or
@@ -144,16 +146,6 @@ Result<void> try_until(const Deadline& deadline, Try once) {
     if ((!would_block(why) && why != ETOOMANYREFS) || deadline.passed()) return done;
     poll_until({}, std::min(deadline.when(), BootClock::now() + kRetry));
   }
-}
-
-Error other_user(int rank, std::optional<uid_t> user) {
-  return Error{.kind = ErrorKind::kProtocol,
-               .doing = kDoing,
-               .cause = "the process that listens for " + name_rank(rank) + " belongs to user " +
-                        (user ? std::to_string(*user) : "(unknown)") + ", this one to user " +
-                        std::to_string(geteuid()) +
-                        "; the ranks of a node must run as the same user",
-               .peer_rank = rank};
 }
 
 // Returns whether the listener is closed: its rank has ended or has given up the group.
@@ -210,8 +202,7 @@ class Leader {
     }
     for (std::size_t local = 1; local < guests_.size(); ++local) {
       if (const Result<void> sent = hand_out(guests_[local].get(), *segment); !sent) {
-        return is_gone(sent.error()) ? rank_is_gone(options_.ranks[local], kDoing)
-                                     : sent.error().within(kDoing);
+        return connection_error(options_.ranks[local], sent.error());
       }
     }
     return NodeMembers{std::move(*segment), std::move(lives_), std::move(wakeups_),
@@ -229,7 +220,7 @@ class Leader {
   }
 
   Result<void> wait_for_somebody() {
-    std::vector<pollfd> watched{{listener_.listener.get(), POLLIN, 0}};
+    std::vector<pollfd> watched{{listener_.socket.get(), POLLIN, 0}};
     for (const UniqueFd& pending : pending_) watched.push_back({pending.get(), POLLIN, 0});
     const std::size_t first_guest = watched.size();
     for (const UniqueFd& guest : guests_) watched.push_back({guest.get(), POLLIN, 0});
@@ -249,7 +240,7 @@ class Leader {
     }
     if (watched[0].revents != 0) {
       UniqueFd pending(
-          accept4(listener_.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+          accept4(listener_.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (!pending.valid() && !would_block(errno) && errno != ECONNABORTED) {
         return system_error("accept the ranks of this node", errno);
       }
@@ -280,9 +271,9 @@ class Leader {
 
   Result<void> hand_out(int socket, const ShmSegment& segment) {
     std::vector<int> all{segment.fd()};
-    for (const UniqueFd& life : lives_) all.push_back(life.get());
-    for (const UniqueFd& wakeup : wakeups_) all.push_back(wakeup.get());
-    for (const UniqueFd& page : pages_) all.push_back(page.get());
+    for (const std::vector<UniqueFd>* const fds : {&lives_, &wakeups_, &pages_}) {
+      for (const UniqueFd& one : *fds) all.push_back(one.get());
+    }
     for (std::size_t at = 0; at < all.size(); at += kFdsPerMessage) {
       const std::size_t end = std::min(all.size(), at + kFdsPerMessage);
       const std::uint32_t count = static_cast<std::uint32_t>(end - at);
@@ -296,21 +287,19 @@ class Leader {
 
   // A rank that has published its info but does not connect may have died since.
   Result<void> ask_after_the_missing() const {
-    if (options_.deadline.passed()) return nobody_came();
+    if (options_.deadline.passed()) {
+      std::vector<int> absent;
+      for (std::size_t local = 1; local < guests_.size(); ++local) {
+        if (!guests_[local].valid()) absent.push_back(options_.ranks[local]);
+      }
+      return timeout_error(kDoing, name_ranks(absent) + " did not come", options_.deadline);
+    }
     for (std::size_t local = 1; local < options_.listeners.size(); ++local) {
       if (!guests_[local].valid() && is_closed(options_.listeners[local])) {
         return rank_is_gone(options_.ranks[local], kDoing);
       }
     }
     return {};
-  }
-
-  Error nobody_came() const {
-    std::vector<int> absent;
-    for (std::size_t local = 1; local < guests_.size(); ++local) {
-      if (!guests_[local].valid()) absent.push_back(options_.ranks[local]);
-    }
-    return timeout_error(kDoing, name_ranks(absent) + " did not come", options_.deadline);
   }
 
   const NodeListener& listener_;
@@ -325,32 +314,37 @@ class Leader {
 
 // --- the other ranks ---
 
-Result<UniqueFd> knock(const std::string& name, const NodeBootstrapOptions& options) {
+Result<UniqueFd> connect_to_leader(const std::string& name, const NodeBootstrapOptions& options) {
   UniqueFd socket = unix_socket();
   if (!socket.valid()) return system_error("make a Unix socket", errno);
   const UnixAddress address(name);
-  const auto failure = [&](const Error& error) {
-    return is_gone(error) ? rank_is_gone(options.ranks[0], kDoing) : Error(error).within(kDoing);
-  };
   const Result<void> connected = try_until(options.deadline, [&]() -> Result<void> {
     if (connect(socket.get(), address.get(), address.size) == 0) return {};
     return system_error("connect", errno);
   });
-  if (!connected) return failure(connected.error());
+  if (!connected) return connection_error(options.ranks[0], connected.error());
   const std::optional<uid_t> user = user_behind(socket.get());
-  if (user != geteuid()) return other_user(options.ranks[0], user);
+  if (user != geteuid()) {
+    return Error{.kind = ErrorKind::kProtocol,
+                 .doing = kDoing,
+                 .cause = concat("the process that listens for ", name_rank(options.ranks[0]),
+                                 " belongs to user ", user ? std::to_string(*user) : "(unknown)",
+                                 ", this one to user ", geteuid(),
+                                 "; the ranks of a node must run as the same user"),
+                 .peer_rank = options.ranks[0]};
+  }
   const Result<OwnFds> own = own_fds(options);
   if (!own) return own.error();
   const GuestHello hello = make_hello(options);
   const Result<void> said = try_until(options.deadline, [&] {
     return send_with_fds(socket.get(), &hello, sizeof hello, {own->life.get(), own->page});
   });
-  if (!said) return failure(said.error());
+  if (!said) return connection_error(options.ranks[0], said.error());
   return socket;
 }
 
 Result<NodeMembers> join_leader(const std::string& name, const NodeBootstrapOptions& options) {
-  const Result<UniqueFd> socket = knock(name, options);
+  const Result<UniqueFd> socket = connect_to_leader(name, options);
   if (!socket) return socket.error();
   std::vector<UniqueFd> fds;
   const std::size_t count = options.ranks.size();
@@ -395,9 +389,8 @@ Error rank_is_gone(int rank, const std::string& doing) {
 Result<NodeListener> NodeListener::open() {
   NodeListener listener{unix_socket(), "ddprun-" + random_hex(16)};
   const UnixAddress address(listener.name);
-  if (!listener.listener.valid() ||
-      bind(listener.listener.get(), address.get(), address.size) != 0 ||
-      listen(listener.listener.get(), SOMAXCONN) != 0) {
+  if (!listener.socket.valid() || bind(listener.socket.get(), address.get(), address.size) != 0 ||
+      listen(listener.socket.get(), SOMAXCONN) != 0) {
     return system_error("listen on a Unix socket", errno);
   }
   return listener;

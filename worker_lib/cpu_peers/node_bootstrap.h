@@ -36,7 +36,7 @@ namespace ddprun {
 // NodeListener: the listener of a rank for ranks of its node. Ranks with different shm_domain()
 // cannot share memory this way.
 struct NodeListener {
-  UniqueFd listener;
+  UniqueFd socket;
   std::string name;
 
   static Result<NodeListener> open();

@@ -16,7 +16,6 @@
 #include <cstring>
 
 #include "base/background_thread.h"
-#include "base/clock.h"
 #include "base/deadline.h"
 #include "base/flight_words.h"
 #include "base/poll_until.h"
@@ -70,7 +69,7 @@ void acknowledge_now(int socket) {
 // Returns whether the process of the pidfd is stopped; false if /proc does not say.
 bool is_stopped(int pidfd) {
   const std::optional<ProcessStat> stat = process_stat(process_behind(pidfd));
-  return stat && (stat->state == 'T' || stat->state == 't');
+  return stat && stat->is_stopped();
 }
 
 std::string whereabouts_in(const std::optional<MappedPages>& page) {
@@ -105,20 +104,13 @@ PeerWatch::PeerWatch(SharedProgress& progress, const WakeupFds& wakeups, Options
                      std::vector<UniqueFd> wake)
     : progress_(progress),
       wakeups_(wakeups),
-      rank_(options.rank),
-      world_size_(options.world_size),
-      node_silence_(options.node_silence),
-      node_ranks_(std::move(options.node_ranks)),
-      lives_(std::move(options.lives)),
-      pages_(std::move(options.pages)),
+      options_(std::move(options)),
       wake_(std::move(wake), 0) {
-  for (Link& link : options.links) {
-    peers_.push_back(std::make_unique<Peer>());
-    peers_.back()->rank = link.rank;
-    peers_.back()->socket = std::move(link.socket);
-    ask_when_silent(peers_.back()->socket.get(), node_silence_);
-    setsockopt(peers_.back()->socket.get(), SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes,
-               sizeof kSendBufferBytes);
+  for (Link& link : options_.links) {
+    const int socket = link.socket.get();
+    ask_when_silent(socket, options_.node_silence);
+    setsockopt(socket, SOL_SOCKET, SO_SNDBUF, &kSendBufferBytes, sizeof kSendBufferBytes);
+    peers_.push_back({.rank = link.rank, .socket = std::move(link.socket)});
   }
 }
 
@@ -132,18 +124,18 @@ PeerWatch::~PeerWatch() {
 
 void PeerWatch::run() {
   std::vector<pollfd> watched{{wake_.own_fd(), POLLIN, 0}};
-  for (std::size_t local = 0; local < lives_.size(); ++local) {
+  for (std::size_t local = 0; local < options_.lives.size(); ++local) {
     const bool self = static_cast<int>(local) == progress_.local();
-    watched.push_back({self ? -1 : lives_[local].get(), POLLIN, 0});
+    watched.push_back({self ? -1 : options_.lives[local].get(), POLLIN, 0});
   }
   const std::size_t first_link = watched.size();
-  for (const auto& peer : peers_) watched.push_back({peer->socket.get(), POLLIN, 0});
+  for (const Peer& peer : peers_) watched.push_back({peer.socket.get(), POLLIN, 0});
 
   while (!stop_requested_) {
     {
       const std::lock_guard lock(send_mutex_);
       for (std::size_t i = first_link; i < watched.size(); ++i) {
-        const bool has_more = !peers_[i - first_link]->unsent.empty();
+        const bool has_more = !peers_[i - first_link].unsent.empty();
         watched[i].events = static_cast<short>(has_more ? POLLIN | POLLOUT : POLLIN);
       }
     }
@@ -156,7 +148,7 @@ void PeerWatch::run() {
     }
     for (std::size_t i = first_link; i < watched.size(); ++i) {
       if (watched[i].revents == 0) continue;
-      Peer& peer = *peers_[i - first_link];
+      Peer& peer = peers_[i - first_link];
       if ((watched[i].revents & POLLOUT) != 0) {
         const std::lock_guard lock(send_mutex_);
         send_unsent(peer);
@@ -173,8 +165,7 @@ void PeerWatch::on_local_rank_ended(int local) {
   progress_.notify_own();
   wakeups_.notify_own();
   if (progress_.has_left(local)) return;
-  const int rank = node_ranks_[local];
-  blame(ErrorKind::kPeerLost, rank, " died (its process has ended)");
+  blame(ErrorKind::kPeerLost, options_.node_ranks[local], " died (its process has ended)");
 }
 
 void PeerWatch::read_link(Peer& peer) {
@@ -203,9 +194,9 @@ void PeerWatch::read_link(Peer& peer) {
   if (has_left(peer.rank)) return;
   const bool is_silent = why == ETIMEDOUT || why == EHOSTUNREACH || why == ENETUNREACH;
   blame(ErrorKind::kPeerLost, peer.rank,
-        is_silent
-            ? " is out of reach (its node has not answered for " + to_text(node_silence_) + ")"
-            : " died (its connection was closed)");
+        is_silent ? " is out of reach (its node has not answered for " +
+                        to_text(options_.node_silence) + ")"
+                  : " died (its connection was closed)");
 }
 
 // Returns false if the frame is invalid.
@@ -223,74 +214,70 @@ bool PeerWatch::handle(Peer& peer, const FrameHead& head, const std::string& bod
       if (progress_.note_departure(peer.rank)) wakeups_.notify_all();
       acknowledge_now(peer.socket.get());
       return true;
-    case FrameType::kProgressQuery: {
-      const std::string body_of_reply = encode_progress(progress_here());
-      const std::lock_guard lock(send_mutex_);
-      send(peer, {.type = FrameType::kProgressReply, .query = head.query}, body_of_reply);
+    case FrameType::kProgressQuery:
+      reply(peer, FrameType::kProgressReply, head.query, encode_progress(progress_here()));
       return true;
-    }
-    case FrameType::kProgressReply: {
-      std::optional<std::vector<RankProgress>> reply = decode_progress(body);
-      if (!reply) return false;
-      const std::lock_guard lock(query_mutex_);
-      if (head.query != query_number_) return true;  // too late
-      for (RankProgress& one : *reply) {
-        std::erase(silent_, one.rank);
-        keep_newest(std::move(one));
-      }
-      reply_came_.notify_all();
+    case FrameType::kProgressReply:
+      return take_reply(head, decode_progress(body),
+                        [&](RankProgress one) { keep_newest(std::move(one)); });
+    case FrameType::kNotesQuery:
+      reply(peer, FrameType::kNotesReply, head.query, encode_notes(notes_here()));
       return true;
-    }
-    case FrameType::kNotesQuery: {
-      const std::string body_of_reply = encode_notes(notes_here());
-      const std::lock_guard lock(send_mutex_);
-      send(peer, {.type = FrameType::kNotesReply, .query = head.query}, body_of_reply);
-      return true;
-    }
-    case FrameType::kNotesReply: {
-      std::optional<std::vector<RankNote>> reply = decode_notes(body, world_size_);
-      if (!reply) return false;
-      const std::lock_guard lock(query_mutex_);
-      if (head.query != query_number_) return true;  // too late
-      for (RankNote& one : *reply) {
-        std::erase(silent_, one.rank);
-        notes_[one.rank] = std::move(one.text);
-      }
-      reply_came_.notify_all();
-      return true;
-    }
+    case FrameType::kNotesReply:
+      return take_reply(head, decode_notes(body, options_.world_size),
+                        [&](RankNote one) { notes_[one.rank] = std::move(one.text); });
   }
   return false;
 }
 
+void PeerWatch::reply(Peer& peer, FrameType type, std::uint64_t query, const std::string& body) {
+  const std::lock_guard lock(send_mutex_);
+  send(peer, {.type = type, .query = query}, body);
+}
+
+// Calls take(report of a rank), unless the reply comes too late. Returns false if it is invalid.
+template <class Report, class Take>
+bool PeerWatch::take_reply(const FrameHead& head, std::optional<std::vector<Report>> reports,
+                           Take take) {
+  if (!reports) return false;
+  const std::lock_guard lock(query_mutex_);
+  if (head.query != query_number_) return true;
+  for (Report& one : *reports) {
+    std::erase(silent_, one.rank);
+    take(std::move(one));
+  }
+  reply_came_.notify_all();
+  return true;
+}
+
 bool PeerWatch::has_ended(int local) const {
-  pollfd watched{lives_[local].get(), POLLIN, 0};
+  pollfd watched{options_.lives[local].get(), POLLIN, 0};
   return ::poll(&watched, 1, 0) > 0;
 }
 
 void PeerWatch::kill(int local) const {
-  const int life = lives_[local].get();
+  const int life = options_.lives[local].get();
   if (process_behind(life) == getpid()) return;
   syscall(SYS_pidfd_send_signal, life, SIGKILL, nullptr, 0);
 }
 
 std::vector<RankProgress> PeerWatch::progress_here() const {
   std::vector<RankProgress> ranks;
-  for (std::size_t i = 0; i < node_ranks_.size(); ++i) {
+  for (std::size_t i = 0; i < options_.node_ranks.size(); ++i) {
     const int local = static_cast<int>(i);
-    ranks.push_back({.rank = node_ranks_[i],
-                     .stopped = is_stopped(lives_[i].get()),
+    ranks.push_back({.rank = options_.node_ranks[i],
+                     .stopped = is_stopped(options_.lives[i].get()),
                      .entered = progress_.entered(local),
                      .tick = progress_.tick(local),
-                     .whereabouts = whereabouts_in(pages_[i])});
+                     .whereabouts = whereabouts_in(options_.pages[i])});
   }
   return ranks;
 }
 
 std::vector<RankNote> PeerWatch::notes_here() const {
   std::vector<RankNote> notes;
-  for (std::size_t i = 0; i < node_ranks_.size(); ++i) {
-    notes.push_back({node_ranks_[i], progress_.note_of(static_cast<int>(i))});
+  for (std::size_t i = 0; i < options_.node_ranks.size(); ++i) {
+    notes.push_back({options_.node_ranks[i], progress_.note_of(static_cast<int>(i))});
   }
   return notes;
 }
@@ -342,16 +329,18 @@ bool PeerWatch::is_delivered(Peer& peer) {
 // has left in good order. No event reports an acknowledgement.
 void PeerWatch::await_delivery() {
   const Deadline patience(kDeliveryPatience);
-  for (const auto& peer : peers_) {
-    while (!is_delivered(*peer) && !patience.passed()) {
+  for (Peer& peer : peers_) {
+    while (!is_delivered(peer) && !patience.passed()) {
       poll_until({}, BootClock::now() + kDeliveryInterval);
     }
   }
 }
 
 void PeerWatch::blame(ErrorKind kind, int rank, const std::string& what) {
-  raise_failure(
-      {.kind = kind, .peer_rank = rank, .reporter = rank_, .cause = name_rank(rank) + what});
+  raise_failure({.kind = kind,
+                 .peer_rank = rank,
+                 .reporter = options_.rank,
+                 .cause = name_rank(rank) + what});
 }
 
 void PeerWatch::raise_failure(const GroupFailure& failure) {
@@ -369,8 +358,8 @@ void PeerWatch::forward_failure_holding_lock() {
   const std::optional<GroupFailure> failure = progress_.failure();
   if (!failure || forwarded_) return;
   forwarded_ = true;
-  for (const auto& peer : peers_) {
-    send(*peer,
+  for (Peer& peer : peers_) {
+    send(peer,
          {.type = FrameType::kFailure,
           .kind = failure->kind,
           .peer_rank = failure->peer_rank,
@@ -383,7 +372,7 @@ void PeerWatch::leave() {
   progress_.leave();
   wakeups_.notify_all();
   const std::lock_guard lock(send_mutex_);
-  for (const auto& peer : peers_) send(*peer, {.type = FrameType::kLeave}, {});
+  for (Peer& peer : peers_) send(peer, {.type = FrameType::kLeave}, {});
 }
 
 PeerWatch::ProgressReport PeerWatch::query_progress(Duration patience) {
@@ -396,7 +385,7 @@ PeerWatch::ProgressReport PeerWatch::query_progress(Duration patience) {
 }
 
 std::vector<std::string> PeerWatch::query_notes(Duration patience) {
-  std::vector<std::string> here(world_size_);
+  std::vector<std::string> here(options_.world_size);
   for (RankNote& one : notes_here()) here[one.rank] = std::move(one.text);
   if (peers_.empty() || patience == Duration::zero()) return here;
   const std::lock_guard turn(query_turn_);
@@ -408,9 +397,10 @@ std::vector<std::string> PeerWatch::query_notes(Duration patience) {
 
 // Several ranks of a node reply, each with the progress that it sees. The newest is kept.
 void PeerWatch::keep_newest(RankProgress progress) {
-  const auto known = std::ranges::find(reported_, progress.rank, &RankProgress::rank);
-  if (known == reported_.end()) return reported_.push_back(std::move(progress));
-  if (std::pair(progress.entered, progress.tick) > std::pair(known->entered, known->tick)) {
+  const auto known = std::ranges::lower_bound(reported_, progress.rank, {}, &RankProgress::rank);
+  if (known == reported_.end() || known->rank != progress.rank) {
+    reported_.insert(known, std::move(progress));
+  } else if (std::pair(progress.entered, progress.tick) > std::pair(known->entered, known->tick)) {
     *known = std::move(progress);
   }
 }
@@ -421,13 +411,14 @@ void PeerWatch::keep_newest(RankProgress progress) {
 void PeerWatch::query_peers(FrameType query, Duration patience,
                             std::unique_lock<std::mutex>& lock) {
   silent_.clear();
-  for (const auto& peer : peers_) {
-    if (!has_left(peer->rank)) silent_.push_back(peer->rank);
+  for (const Peer& peer : peers_) {
+    if (!has_left(peer.rank)) silent_.push_back(peer.rank);
   }
+  std::ranges::sort(silent_);
   const FrameHead head{.type = query, .query = ++query_number_};
   {
     const std::lock_guard sending(send_mutex_);
-    for (const auto& peer : peers_) send(*peer, head, {});
+    for (Peer& peer : peers_) send(peer, head, {});
   }
   const Deadline deadline(patience);
   // After a failure, only notes are asked for.

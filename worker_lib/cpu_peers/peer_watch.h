@@ -85,6 +85,7 @@ class PeerWatch {
   void kill(int local) const;
 
   struct ProgressReport {
+    // By ascending ranks.
     std::vector<RankProgress> progress;  // of this node and of those that answered, one per rank
     std::vector<int> silent;             // linked ranks without a report; not those that have left
   };
@@ -106,6 +107,9 @@ class PeerWatch {
   void read_link(Peer& peer);
   void blame(ErrorKind kind, int rank, const std::string& what);
   bool handle(Peer& peer, const FrameHead& head, const std::string& body);
+  void reply(Peer& peer, FrameType type, std::uint64_t query, const std::string& body);
+  template <class Report, class Take>
+  bool take_reply(const FrameHead& head, std::optional<std::vector<Report>> reports, Take take);
   std::vector<RankProgress> progress_here() const;
   std::vector<RankNote> notes_here() const;
   void keep_newest(RankProgress progress);  // holds query_mutex_
@@ -118,13 +122,8 @@ class PeerWatch {
 
   SharedProgress& progress_;
   const WakeupFds& wakeups_;
-  int rank_;
-  int world_size_;
-  Duration node_silence_;
-  std::vector<int> node_ranks_;
-  std::vector<UniqueFd> lives_;
-  std::vector<std::optional<MappedPages>> pages_;
-  std::vector<std::unique_ptr<Peer>> peers_;
+  Options options_;  // its links are in peers_
+  std::vector<Peer> peers_;
   const WakeupFds wake_;  // of the thread
   std::atomic<bool> stop_requested_ = false;
 
@@ -135,9 +134,9 @@ class PeerWatch {
   std::mutex query_mutex_;  // guards the members below
   std::condition_variable reply_came_;
   std::uint64_t query_number_ = 0;
-  std::vector<RankProgress> reported_;
-  std::vector<std::string> notes_;  // by rank
-  std::vector<int> silent_;         // ranks of other nodes without a report yet
+  std::vector<RankProgress> reported_;  // ascending
+  std::vector<std::string> notes_;      // by rank
+  std::vector<int> silent_;             // ranks of other nodes without a report yet, ascending
 
   std::thread thread_;
 };

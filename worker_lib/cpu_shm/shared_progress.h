@@ -83,7 +83,6 @@ class SharedProgress {
   // --- notes ---
   // Publishes a text of this rank. One thread of the rank at a time may write. A reader never
   // sees a half-written note; if a note keeps changing, it gets none.
-  static constexpr std::size_t kMaxNoteBytes = ddprun::kMaxNoteBytes;
   void write_note(std::string_view note);
   std::string note_of(int local) const;
 

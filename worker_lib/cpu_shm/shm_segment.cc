@@ -8,22 +8,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <string>
-#include <utility>
+
+#include "base/concat.h"
 
 namespace ddprun {
 namespace {
 
 // They fix the size for all holders of the segment.
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-
-Result<void*> map(int fd, std::size_t bytes) {
-  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (memory == MAP_FAILED) {
-    return system_error("map a shared segment of " + std::to_string(bytes) + " B", errno);
-  }
-  return memory;
-}
 
 // Returns the size of the heap. It exceeds what all ranks of a node may hold: addresses cost
 // nothing, and some are always lost to gaps.
@@ -46,7 +38,7 @@ Result<ShmSegment> ShmSegment::create(std::size_t bytes) {
   const std::size_t heap = heap_bytes(bytes);
   if ((heap == 0 || ftruncate(memfd.get(), static_cast<off_t>(bytes + heap)) != 0) &&
       ftruncate(memfd.get(), static_cast<off_t>(bytes)) != 0) {
-    return system_error("size a shared segment of " + std::to_string(bytes) + " B", errno);
+    return system_error(concat("size a shared segment of ", bytes, " B"), errno);
   }
   if (fcntl(memfd.get(), F_ADD_SEALS, kSeals) != 0) {
     return system_error("seal a shared segment", errno);
@@ -67,12 +59,14 @@ Result<ShmSegment> ShmSegment::adopt(UniqueFd memfd, std::size_t bytes) {
   if (size < bytes) {
     return Error{.kind = ErrorKind::kProtocol,
                  .doing = "map the shared segment",
-                 .cause = "it has " + std::to_string(size) + " B instead of " +
-                          std::to_string(bytes) + "; do all ranks run the same build?"};
+                 .cause = concat("it has ", size, " B instead of ", bytes,
+                                 "; do all ranks run the same build?")};
   }
-  const Result<void*> memory = map(memfd.get(), bytes);
-  if (!memory) return memory.error();
-  ShmSegment segment(std::move(memfd), *memory, bytes);
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd.get(), 0);
+  if (memory == MAP_FAILED) {
+    return system_error(concat("map a shared segment of ", bytes, " B"), errno);
+  }
+  ShmSegment segment(std::move(memfd), {static_cast<char*>(memory), Unmap{bytes}});
   segment.map_heap(size - bytes);
   return segment;
 }
@@ -80,24 +74,10 @@ Result<ShmSegment> ShmSegment::adopt(UniqueFd memfd, std::size_t bytes) {
 void ShmSegment::map_heap(std::size_t bytes) {
   if (bytes == 0) return;
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-                            memfd_.get(), static_cast<off_t>(bytes_));
+                            memfd_.get(), static_cast<off_t>(heap_offset()));
   if (memory == MAP_FAILED) return;
   madvise(memory, bytes, MADV_DONTDUMP);
-  heap_ = {static_cast<char*>(memory), bytes};
-}
-
-ShmSegment::ShmSegment(UniqueFd memfd, void* memory, std::size_t bytes)
-    : memfd_(std::move(memfd)), memory_(memory), bytes_(bytes) {}
-
-ShmSegment::ShmSegment(ShmSegment&& other) noexcept
-    : memfd_(std::move(other.memfd_)),
-      memory_(std::exchange(other.memory_, nullptr)),
-      bytes_(other.bytes_),
-      heap_(std::exchange(other.heap_, {})) {}
-
-ShmSegment::~ShmSegment() {
-  if (memory_) munmap(memory_, bytes_);
-  if (!heap_.empty()) munmap(heap_.data(), heap_.size());
+  heap_ = {static_cast<char*>(memory), Unmap{bytes}};
 }
 
 }  // namespace ddprun

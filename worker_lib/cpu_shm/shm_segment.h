@@ -16,7 +16,9 @@
 
 #include <cstddef>
 #include <span>
+#include <utility>
 
+#include "base/mapped_memory.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
 
@@ -30,25 +32,21 @@ class ShmSegment {
   // `bytes` or not sealed.
   static Result<ShmSegment> adopt(UniqueFd memfd, std::size_t bytes);
 
-  ShmSegment(ShmSegment&& other) noexcept;
-  ShmSegment& operator=(ShmSegment&&) = delete;
-  ~ShmSegment();
-
-  char* at(std::size_t offset) const { return static_cast<char*>(memory_) + offset; }
+  char* at(std::size_t offset) const { return memory_.get() + offset; }
   int fd() const { return memfd_.get(); }
   // Returns the heap; empty if this process has no room for it.
-  std::span<char> heap() const { return heap_; }
+  std::span<char> heap() const { return {heap_.get(), heap_.get_deleter().bytes}; }
   // Returns the offset of the heap in the file.
-  std::size_t heap_offset() const { return bytes_; }
+  std::size_t heap_offset() const { return memory_.get_deleter().bytes; }
 
  private:
-  ShmSegment(UniqueFd memfd, void* memory, std::size_t bytes);
+  ShmSegment(UniqueFd memfd, MappedMemory<char> memory)
+      : memfd_(std::move(memfd)), memory_(std::move(memory)) {}
   void map_heap(std::size_t bytes);
 
   UniqueFd memfd_;
-  void* memory_;
-  std::size_t bytes_;
-  std::span<char> heap_;
+  MappedMemory<char> memory_;
+  MappedMemory<char> heap_;
 };
 
 }  // namespace ddprun

@@ -22,7 +22,7 @@ struct NoteHead {
 };
 static_assert(sizeof(NoteHead) + CollectiveLog::kShown * sizeof(CollectiveLogEntry) +
                   CollectiveLog::kShownMessages * sizeof(MessageEntry) <=
-              CpuGroup::kMaxNoteBytes);
+              kMaxNoteBytes);
 
 std::uint64_t mixed(std::uint64_t chain, std::uint64_t value) {
   chain = (chain ^ value) * 0x9e3779b97f4a7c15u;

@@ -78,7 +78,7 @@ class CollectiveLog {
   std::uint64_t called() const { return called_; }
   // Returns a number that grows with every entry.
   std::uint64_t entered() const { return called_ + messages_called_; }
-  // Returns the note; at most CpuGroup::kMaxNoteBytes.
+  // Returns the note; at most kMaxNoteBytes.
   std::string note() const;
 
  private:

@@ -392,7 +392,7 @@ Result<std::pair<std::string, std::string>> parse_variable(std::string_view text
   constexpr std::array kFree{std::string_view("OMP_NUM_THREADS"),
                              std::string_view("CUDA_VISIBLE_DEVICES"),
                              std::string_view("TORCH_NCCL_ASYNC_ERROR_HANDLING")};
-  if (std::ranges::count(kWorkerVariables, name) > 0 && std::ranges::count(kFree, name) == 0) {
+  if (std::ranges::count(worker_variables(), name) > 0 && std::ranges::count(kFree, name) == 0) {
     return invalid_argument(
         std::string(name) +
         " cannot be set: ddprun gives it a value for each worker, or for each start of the job");

@@ -11,6 +11,7 @@
 #include "tests/support/failing_file_calls.h"
 #include "tests/support/killed_child.h"
 #include "tests/support/recorded_disk.h"
+#include "tests/support/scoped_file_calls.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"
 #include "tests/support/thread_world.h"

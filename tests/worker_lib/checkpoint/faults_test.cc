@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "tests/support/failing_file_calls.h"
 #include "tests/support/recorded_disk.h"
+#include "tests/support/scoped_file_calls.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"
 #include "worker_lib/checkpoint/io.h"

@@ -13,6 +13,7 @@
 #include "tests/support/killed_child.h"
 #include "tests/support/read_file.h"
 #include "tests/support/recorded_disk.h"
+#include "tests/support/scoped_file_calls.h"
 #include "tests/support/small_disk.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/test_seed.h"

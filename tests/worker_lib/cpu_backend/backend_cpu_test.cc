@@ -90,33 +90,17 @@ class GatedGroup final : public CpuGroup {
     return note("all_to_all" + text_of(inputs) + " to" + text_of(outputs), terms.timeout);
   }
   Result<void> barrier(Duration timeout) override { return note("barrier", timeout); }
-  Result<void> send(const void*, std::size_t bytes, Rank to, int tag, Duration timeout) override {
-    return note(
-        "send " + std::to_string(bytes) + " to " + to_text(to) + " tag " + std::to_string(tag),
-        timeout);
-  }
-  Result<Rank> recv(void*, std::size_t bytes, std::optional<Rank> from, int tag,
-                    Duration timeout) override {
-    const Result<void> noted =
-        note("recv " + std::to_string(bytes) + " from " + (from ? to_text(*from) : "any") +
-                 " tag " + std::to_string(tag),
-             timeout);
+  Result<Rank> carry_out(const MessageRequest& request) override {
+    const std::string partner = request.partner < 0 ? "any" : std::to_string(request.partner);
+    const Result<void> noted = note(
+        (request.is_send ? "send " : "recv ") + std::to_string(request.bytes) +
+            (request.is_send ? " to " : " from ") + partner + " tag " + std::to_string(request.tag),
+        request.deadline.allowed());
     if (!noted) return noted.error();
-    return from.value_or(Rank(1));
+    return Rank(request.partner < 0 ? 1 : request.partner);
   }
-  void start_send(const void* data, std::size_t bytes, Rank to, int tag, Duration timeout,
-                  TransferDone done) override {
-    start([=, this] { return send(data, bytes, to, tag, timeout); }, to, std::move(done));
-  }
-  void start_recv(void* data, std::size_t bytes, std::optional<Rank> from, int tag,
-                  Duration timeout, TransferDone done) override {
-    start(
-        [=, this]() -> Result<void> {
-          const Result<Rank> received = recv(data, bytes, from, tag, timeout);
-          if (!received) return received.error();
-          return {};
-        },
-        from.value_or(Rank(1)), std::move(done));
+  void start(const MessageRequest& request, TransferDone done) override {
+    transfers_.emplace_back([this, request, done = std::move(done)] { done(carry_out(request)); });
   }
   ~GatedGroup() override {
     if (std::ranges::any_of(transfers_, [](auto& one) { return one.joinable(); })) {
@@ -142,14 +126,6 @@ class GatedGroup final : public CpuGroup {
       text += std::to_string(one.size());
     }
     return text + "]";
-  }
-
-  template <class Call>
-  void start(Call call, Rank partner, TransferDone done) {
-    transfers_.emplace_back([call, partner, done = std::move(done)]() mutable {
-      const Result<void> result = call();
-      done(result ? Result<Rank>(partner) : Result<Rank>(result.error()));
-    });
   }
 
   Result<void> note(const std::string& call, Duration timeout) {

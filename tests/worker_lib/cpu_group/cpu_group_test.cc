@@ -198,12 +198,6 @@ TEST(CpuGroupTuning, MoreRanksThanCoresPullNothing) {
   EXPECT_LT(choose_tuning({}).pull_bytes, std::size_t{1} << 20);
 }
 
-TEST(CpuGroupTuning, WhoWishesForPullingHasNoTrialOfIt) {
-  EXPECT_TRUE(choose_tuning({}).tries_pulling);
-  EXPECT_FALSE(choose_tuning({}, {.pull_bytes = 0}).tries_pulling);
-  EXPECT_TRUE(choose_tuning({}, {.pull_bytes = 0, .tries_pulling = true}).tries_pulling);
-}
-
 TEST(CpuGroupTuning, LongChunksOfTwoRanksFitTheSecondLevelCache) {
   constexpr std::size_t kKiB = 1024;
   EXPECT_EQ(choose_tuning({.cache_bytes = 1024 * kKiB}).direct_chunk_bytes, 128 * kKiB);
@@ -214,15 +208,6 @@ TEST(CpuGroupTuning, LongChunksOfTwoRanksFitTheSecondLevelCache) {
 
 TEST(CpuGroupTuning, BetweenNodesAStageIsLonger) {
   EXPECT_EQ(choose_tuning({.nodes = 2}).stage_bytes, 2 * choose_tuning({}).stage_bytes);
-}
-
-TEST(CpuGroupTuning, AWishGoesOverWhatSuits) {
-  const CpuTuning tuning = choose_tuning(
-      {.is_crowded = true, .nodes = 2}, {.spin = seconds(1), .stage_bytes = 4096, .pull_bytes = 7});
-  EXPECT_EQ(tuning.spin, seconds(1));
-  EXPECT_EQ(tuning.stage_bytes, 4096u);
-  EXPECT_EQ(tuning.pull_bytes, 7u);
-  EXPECT_EQ(tuning.small_reduce_bytes, choose_tuning({.is_crowded = true}).small_reduce_bytes);
 }
 
 TEST(CpuGroupTuning, ChangesNoBitOfAResult) {
@@ -617,8 +602,8 @@ TEST(CpuGroupAhead, WhoHasSentAheadToARankThatCallsSomethingElseLearnsIt) {
 TEST(CpuGroupNotes, AreReadOnAllNodesBesideTheGroupsCalls) {
   EngineWorld world("aab");
   world.group(0).write_note("zero");
-  world.group(2).write_note(std::string(CpuGroup::kMaxNoteBytes, '2'));
-  const std::vector<std::string> all{"zero", "", std::string(CpuGroup::kMaxNoteBytes, '2')};
+  world.group(2).write_note(std::string(kMaxNoteBytes, '2'));
+  const std::vector<std::string> all{"zero", "", std::string(kMaxNoteBytes, '2')};
   EXPECT_EQ(world.group(1).notes(kPatience), all);
   EXPECT_EQ(world.group(2).notes(kPatience), all);
   EXPECT_EQ(world.group(1).notes(Duration::zero())[0], "zero");

@@ -16,7 +16,7 @@ std::unique_ptr<CpuGroup> form_rank(std::uint16_t store_port, const std::string&
                          .page = options.pages.empty() ? PagePlace() : options.pages[rank],
                          .deterministic_across_layouts = options.deterministic_across_layouts,
                          .timeout = std::chrono::seconds(30),
-                         .tuning = options.tuning})
+                         .tune = options.tuning})
       .value();
 }
 

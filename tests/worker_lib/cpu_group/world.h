@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "tests/support/running_store.h"
+#include "tests/worker_lib/support/tuning_overrides.h"
 #include "worker_lib/cpu_group/cpu_group.h"
 
 namespace ddprun {

@@ -60,7 +60,7 @@ class PeerWatchTest : public testing::Test {
 
   // Asks for notes and reads none, until the link is full.
   void fill_the_link() {
-    progress_.write_note(std::string(SharedProgress::kMaxNoteBytes, 'x'));
+    progress_.write_note(std::string(kMaxNoteBytes, 'x'));
     const FrameHead query{.type = FrameType::kNotesQuery};
     for (int i = 0; i < 2000; ++i) {
       ASSERT_EQ(send(here_.get(), &query, sizeof query, MSG_NOSIGNAL),

@@ -33,7 +33,7 @@ TEST(CollectiveLog, ANoteShowsTheLastCalls) {
   log.end_before(101);
   const std::optional<CallNote> note = read_note(log.note());
   ASSERT_TRUE(note);
-  EXPECT_LE(log.note().size(), CpuGroup::kMaxNoteBytes);
+  EXPECT_LE(log.note().size(), kMaxNoteBytes);
   EXPECT_EQ(note->called, 100U);
   EXPECT_EQ(note->entries.size(), CollectiveLog::kShown);
   ASSERT_NE(note->find(100), nullptr);
@@ -228,7 +228,7 @@ TEST(CollectiveLog, MessagesOfOneSizeAgreeHoweverFarTheSenderIsAhead) {
   std::vector<CollectiveLog> logs(2);
   for (std::uint64_t i = 1; i <= 1000; ++i) send(logs, i, i * 8);
   logs[0].end_messages_before(1);
-  EXPECT_LE(logs[0].note().size(), CpuGroup::kMaxNoteBytes);
+  EXPECT_LE(logs[0].note().size(), kMaxNoteBytes);
   EXPECT_EQ(find_disagreement(notes_of(logs)), std::nullopt);
   for (std::uint64_t i = 1; i <= 1000; ++i) {
     recv(logs, i, i * 8);

@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "tests/support/read_file.h"
 #include "tests/support/sanitized.h"
+#include "tests/support/scoped_file_calls.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {

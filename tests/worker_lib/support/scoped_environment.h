@@ -14,7 +14,7 @@ class ScopedEnvironment {
  public:
   // Unsets all variables of the launcher, then sets `variables`.
   explicit ScopedEnvironment(const std::map<std::string, std::string>& variables) {
-    for (const std::string_view name : kWorkerVariables) unsetenv(std::string(name).c_str());
+    for (const std::string_view name : worker_variables()) unsetenv(std::string(name).c_str());
     for (const auto& [name, value] : variables) {
       setenv(name.c_str(), value.c_str(), 1);
       set_.push_back(name);

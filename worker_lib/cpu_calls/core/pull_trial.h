@@ -23,50 +23,43 @@ class PullTrial {
   // The first call of each way finds cold memory and does not count.
   static constexpr int kCalls = 12;
 
-  // Returns whether the next call with `bytes` bytes from rank to rank must pull.
-  bool pulls(std::size_t bytes) const {
-    const Class& one = class_of(bytes);
-    return one.calls < kCalls ? one.calls % 2 == 1 : one.settled_for_pulling;
-  }
+  // Returns whether the next call must pull.
+  bool pulls() const { return calls_ < kCalls ? calls_ % 2 == 1 : settled_for_pulling_; }
 
-  bool is_over(std::size_t bytes) const { return class_of(bytes).calls == kCalls; }
+  bool is_over() const { return calls_ == kCalls; }
 
-  // Returns whether the next call with `bytes` bytes is the last one of its class's trial; it
-  // pulls.
-  bool is_last(std::size_t bytes) const { return class_of(bytes).calls == kCalls - 1; }
+  // Returns whether the next call is the last one of the trial; it pulls.
+  bool is_last() const { return calls_ == kCalls - 1; }
 
   // Returns whether pulling was at least as fast as staging on this rank.
-  bool is_quicker(std::size_t bytes) const {
-    const Class& one = class_of(bytes);
-    return one.pulled <= one.staged;
-  }
+  bool is_quicker() const { return pulled_ <= staged_; }
 
   // Records that all ranks have made the call that pulls() was asked for, and its time on this
   // rank. REQUIRES: the trial is not over.
-  void took(std::size_t bytes, Duration time) {
-    Class& one = class_of(bytes);
-    Duration& best = one.calls % 2 == 1 ? one.pulled : one.staged;
-    if (one.calls >= 2) best = std::min(best, time);
-    ++one.calls;
+  void took(Duration time) {
+    Duration& best = calls_ % 2 == 1 ? pulled_ : staged_;
+    if (calls_ >= 2) best = std::min(best, time);
+    ++calls_;
   }
 
   // Call it after the last call of the trial.
-  void settle(std::size_t bytes, bool all_are_quicker) {
-    class_of(bytes).settled_for_pulling = all_are_quicker;
-  }
+  void settle(bool all_are_quicker) { settled_for_pulling_ = all_are_quicker; }
 
  private:
-  struct Class {
-    int calls = 0;
-    Duration pulled = Duration::max();  // the best time
-    Duration staged = Duration::max();
-    bool settled_for_pulling = false;
-  };
-  static std::size_t place_of(std::size_t bytes) { return std::bit_width(bytes); }
-  const Class& class_of(std::size_t bytes) const { return classes_[place_of(bytes)]; }
-  Class& class_of(std::size_t bytes) { return classes_[place_of(bytes)]; }
+  int calls_ = 0;
+  Duration pulled_ = Duration::max();  // the best time
+  Duration staged_ = Duration::max();
+  bool settled_for_pulling_ = false;
+};
 
-  std::array<Class, 65> classes_{};
+// PullTrials: the trials of all size classes.
+class PullTrials {
+ public:
+  // Returns the trial of calls with `bytes` bytes from rank to rank.
+  PullTrial& of(std::size_t bytes) { return trials_[std::bit_width(bytes)]; }
+
+ private:
+  std::array<PullTrial, 65> trials_;
 };
 
 }  // namespace ddprun

@@ -15,12 +15,13 @@ std::optional<MessageId> MessageMatching::post(ReceiveId receive, std::optional<
     at.last_taken = from->first;
   }
   if (from != at.waiting.end()) {
-    const MessageId message = take(at, from);
+    const MessageId message = from->second.front();
+    from->second.pop_front();
+    if (from->second.empty()) at.waiting.erase(from);
     forget_if_empty(entry);
     return message;
   }
   (source ? at.from[*source] : at.from_any).push_back({next_turn_++, receive});
-  ++posted_;
   return std::nullopt;
 }
 
@@ -35,23 +36,13 @@ std::optional<ReceiveId> MessageMatching::arrive(MessageId message, int source, 
   }
   if (!first) {
     at.waiting[source].push_back(message);
-    ++set_aside_;
     return std::nullopt;
   }
   const ReceiveId receive = first->front().receive;
   first->pop_front();
   if (first != &at.from_any && first->empty()) at.from.erase(asked);
-  --posted_;
   forget_if_empty(entry);
   return receive;
-}
-
-MessageId MessageMatching::take(Tag& tag, std::map<int, std::deque<MessageId>>::iterator source) {
-  const MessageId message = source->second.front();
-  source->second.pop_front();
-  if (source->second.empty()) tag.waiting.erase(source);
-  --set_aside_;
-  return message;
 }
 
 // Forgets a tag with nothing waiting, because a program may use any number of tags, one after

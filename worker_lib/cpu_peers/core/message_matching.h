@@ -39,10 +39,6 @@ class MessageMatching {
   // message is set aside.
   std::optional<ReceiveId> arrive(MessageId message, int source, int tag);
 
-  // Return the number of waiting receives, and of messages set aside.
-  std::size_t posted() const { return posted_; }
-  std::size_t set_aside() const { return set_aside_; }
-
  private:
   struct Posted {
     std::uint64_t turn = 0;  // grows with every receive
@@ -57,13 +53,10 @@ class MessageMatching {
     int last_taken = -1;                           // the source of the last receive from any source
   };
 
-  MessageId take(Tag& tag, std::map<int, std::deque<MessageId>>::iterator source);
   void forget_if_empty(std::map<int, Tag>::iterator tag);
 
   std::map<int, Tag> tags_;
   std::uint64_t next_turn_ = 0;
-  std::size_t posted_ = 0;
-  std::size_t set_aside_ = 0;
 };
 
 // MessageCredit: how much one sender may put into the memory of one receiver that has not asked

@@ -62,8 +62,7 @@ std::optional<std::vector<RankProgress>> decode_progress(const std::string& body
                      .whereabouts = std::move(text)});
     return true;
   });
-  if (!is_whole) return std::nullopt;
-  return ranks;
+  return is_whole ? std::optional(std::move(ranks)) : std::nullopt;
 }
 
 std::string encode_notes(const std::vector<RankNote>& notes) {
@@ -83,8 +82,7 @@ std::optional<std::vector<RankNote>> decode_notes(const std::string& body, int w
     notes.push_back({head.rank, std::move(text)});
     return true;
   });
-  if (!is_whole) return std::nullopt;
-  return notes;
+  return is_whole ? std::optional(std::move(notes)) : std::nullopt;
 }
 
 }  // namespace ddprun

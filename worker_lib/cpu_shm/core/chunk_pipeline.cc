@@ -3,41 +3,28 @@
 namespace ddprun {
 
 std::optional<ChunkPipeline::Step> ChunkPipeline::next() {
-  const int parts = work_ == Work::kSome ? 3 : 2;
-  const std::size_t turns = chunks_ + (work_ == Work::kSome ? 2 : 1);
-  while (turn_ < turns) {
-    const auto step =
-        work_ == Work::kSome ? step_with_work(turn_, part_) : step_without_work(turn_, part_);
-    if (++part_ == parts) {
-      part_ = 0;
-      ++turn_;
+  const bool works = work_ == Work::kSome;
+  const std::size_t delay = works ? 2 : 1;  // of copy_out
+  while (turn_ < chunks_ + delay) {
+    const std::size_t turn = turn_;
+    switch (part_++) {
+      case 0:
+        if (turn < chunks_) return Step{Action::kStage, turn, 0, staged(turn)};
+        break;
+      case 1:
+        if (turn >= delay) {
+          const std::size_t chunk = turn - delay;
+          return Step{Action::kCopyOut, chunk, works ? worked(chunk) : staged(chunk), 0};
+        }
+        break;
+      default:
+        part_ = 0;
+        ++turn_;
+        if (works && turn >= 1 && turn <= chunks_) {
+          return Step{Action::kWork, turn - 1, staged(turn - 1), worked(turn - 1)};
+        }
     }
-    if (step) return step;
   }
-  return std::nullopt;
-}
-
-std::optional<ChunkPipeline::Step> ChunkPipeline::step_with_work(std::size_t turn, int part) const {
-  switch (part) {
-    case 0:
-      if (turn < chunks_) return Step{Action::kStage, turn, 0, staged(turn)};
-      break;
-    case 1:
-      if (turn >= 2) return Step{Action::kCopyOut, turn - 2, worked(turn - 2), 0};
-      break;
-    case 2:
-      if (turn >= 1 && turn <= chunks_) {
-        return Step{Action::kWork, turn - 1, staged(turn - 1), worked(turn - 1)};
-      }
-      break;
-  }
-  return std::nullopt;
-}
-
-std::optional<ChunkPipeline::Step> ChunkPipeline::step_without_work(std::size_t turn,
-                                                                    int part) const {
-  if (part == 0 && turn < chunks_) return Step{Action::kStage, turn, 0, staged(turn)};
-  if (part == 1 && turn >= 1) return Step{Action::kCopyOut, turn - 1, staged(turn - 1), 0};
   return std::nullopt;
 }
 

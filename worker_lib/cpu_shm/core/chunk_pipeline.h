@@ -55,8 +55,6 @@ class ChunkPipeline {
  private:
   std::uint64_t staged(std::size_t chunk) const { return arrival_ + 2 * chunk; }
   std::uint64_t worked(std::size_t chunk) const { return arrival_ + 2 * chunk + 3; }
-  std::optional<Step> step_with_work(std::size_t turn, int part) const;
-  std::optional<Step> step_without_work(std::size_t turn, int part) const;
 
   std::uint64_t arrival_;
   std::size_t chunks_;

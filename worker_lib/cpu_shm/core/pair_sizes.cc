@@ -4,7 +4,6 @@
 
 #include "base/assert.h"
 #include "base/cache_line.h"
-#include "worker_lib/cpu_shm/core/segment_layout.h"
 
 namespace ddprun {
 

@@ -61,7 +61,7 @@ RankVariables variables_of_rank(Rank rank, const SpawnPlace& place, const EnvLoo
   for (auto& variable : variables_of(env)) {
     if (!is_kept(variable.first)) variables.set.push_back(std::move(variable));
   }
-  for (const std::string_view name : kWorkerVariables) {
+  for (const std::string_view name : worker_variables()) {
     const bool is_set = std::ranges::any_of(
         variables.set, [name](const auto& variable) { return variable.first == name; });
     if (!is_set && !is_kept(name) && inherited(name)) variables.unset.emplace_back(name);

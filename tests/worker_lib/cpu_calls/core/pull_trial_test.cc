@@ -9,34 +9,32 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr std::size_t kBytes = 100'000;
-
 // Runs a trial of ranks for which pulling and staging take these times. Returns whether they
 // settle on pulling.
 bool settled(const std::vector<std::pair<Duration, Duration>>& pulled_and_staged) {
   std::vector<PullTrial> ranks(pulled_and_staged.size());
   for (int call = 0; call < PullTrial::kCalls; ++call) {
-    const bool pulls = ranks[0].pulls(kBytes);
-    const bool settles = ranks[0].is_last(kBytes);
+    const bool pulls = ranks[0].pulls();
+    const bool settles = ranks[0].is_last();
     bool all_are_quicker = true;
     for (const PullTrial& rank : ranks) {
-      EXPECT_EQ(rank.pulls(kBytes), pulls) << "call " << call;
-      EXPECT_FALSE(rank.is_over(kBytes));
-      all_are_quicker = all_are_quicker && rank.is_quicker(kBytes);
+      EXPECT_EQ(rank.pulls(), pulls) << "call " << call;
+      EXPECT_FALSE(rank.is_over());
+      all_are_quicker = all_are_quicker && rank.is_quicker();
     }
     EXPECT_EQ(settles, call == PullTrial::kCalls - 1);
     EXPECT_TRUE(pulls || !settles);
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      if (settles) ranks[i].settle(kBytes, all_are_quicker);
+      if (settles) ranks[i].settle(all_are_quicker);
       const auto& [pulled, staged] = pulled_and_staged[i];
-      ranks[i].took(kBytes, pulls ? pulled : staged);
+      ranks[i].took(pulls ? pulled : staged);
     }
   }
   for (const PullTrial& rank : ranks) {
-    EXPECT_TRUE(rank.is_over(kBytes));
-    EXPECT_EQ(rank.pulls(kBytes), ranks[0].pulls(kBytes));
+    EXPECT_TRUE(rank.is_over());
+    EXPECT_EQ(rank.pulls(), ranks[0].pulls());
   }
-  return ranks[0].pulls(kBytes);
+  return ranks[0].pulls();
 }
 
 TEST(PullTrial, TheQuickerWayIsChosen) {
@@ -53,27 +51,28 @@ TEST(PullTrial, TheFirstCallOfEachWayAndDisturbedOnesDoNotCount) {
   // Pulling takes 5 us, staging 7 us. One of each is disturbed, and the first two are quicker
   // than any later one.
   const std::vector<int> times{1, 2, 7, 5, 900, 800, 7, 5, 7, 5, 7};
-  for (const int time : times) trial.took(kBytes, microseconds(time));
-  EXPECT_TRUE(trial.is_last(kBytes));
-  EXPECT_TRUE(trial.is_quicker(kBytes));
+  for (const int time : times) trial.took(microseconds(time));
+  EXPECT_TRUE(trial.is_last());
+  EXPECT_TRUE(trial.is_quicker());
 
   PullTrial other;
   const std::vector<int> reversed{2, 1, 5, 7, 800, 900, 5, 7, 5, 7, 5};
-  for (const int time : reversed) other.took(kBytes, microseconds(time));
-  EXPECT_FALSE(other.is_quicker(kBytes));
+  for (const int time : reversed) other.took(microseconds(time));
+  EXPECT_FALSE(other.is_quicker());
 }
 
 TEST(PullTrial, EachFactorOfTwoIsAClassOfItsOwn) {
-  PullTrial trial;
+  PullTrials trials;
   for (int call = 0; call < PullTrial::kCalls; ++call) {
-    if (trial.is_last(65'536)) trial.settle(65'536, true);
-    trial.took(65'536 + static_cast<std::size_t>(call), microseconds(1));
+    PullTrial& trial = trials.of(65'536 + static_cast<std::size_t>(call));
+    if (trial.is_last()) trial.settle(true);
+    trial.took(microseconds(1));
   }
-  EXPECT_TRUE(trial.is_over(131'071));
-  EXPECT_TRUE(trial.pulls(131'071));
+  EXPECT_TRUE(trials.of(131'071).is_over());
+  EXPECT_TRUE(trials.of(131'071).pulls());
   for (const std::size_t other : {std::size_t{0}, std::size_t{65'535}, std::size_t{131'072}}) {
-    EXPECT_FALSE(trial.is_over(other)) << other;
-    EXPECT_FALSE(trial.pulls(other)) << other;
+    EXPECT_FALSE(trials.of(other).is_over()) << other;
+    EXPECT_FALSE(trials.of(other).pulls()) << other;
   }
 }
 
