@@ -9,6 +9,7 @@
 #include "base/deadline.h"
 #include "base/parse_number.h"
 #include "base/random_id.h"
+#include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/core/backoff.h"
 #include "rendezvous/net/listen.h"
 #include "rendezvous/net/local_address.h"
@@ -128,6 +129,14 @@ Result<std::optional<std::string>> listening_host(const HostPort& address, Durat
   if (!found) return Error(found.error());
   if (std::ranges::none_of(*found, own)) return std::optional<std::string>();
   return std::optional<std::string>(is_loopback_host(address.host) ? found->front().host() : "*");
+}
+
+// Returns whether a process listens at the address, even if it does not answer.
+bool accepts_connections(const HostPort& address) {
+  const auto found = resolve(address, kOneLook);
+  return found && std::ranges::any_of(*found, [](const SocketAddress& one) {
+           return BlockingSocket::connect(one, Deadline(kOneLook)).has_value();
+         });
 }
 
 HostPort reached_from_here(const HostPort& listening) {
@@ -283,16 +292,19 @@ class WorldStore::Opening {
   }
 
   // If the file's store is alive, the file is another job's. The file of a killed job is
-  // replaced.
+  // replaced. A store that is connected to but stays silent is alive: its process may be stopped,
+  // or its machine too busy.
   Result<void> check_file_is_free() {
     const Result<std::optional<StoreAddress>> note = read_init_file(plan_.file);
     if (!note) return note.error();
     if (!*note) return {};
-    const Result<void> alive = come_to_address(**note);
+    const HostPort& address = (*note)->address;
+    const Deadline look(std::min(deadline_.remaining(), kOneLook));
+    const Result<void> answers = come_to_address(**note);
     parts_.store.reset();
-    if (!alive) return {};
-    return in_the_way("another job's rank 0 is at " + to_text((*note)->address) +
-                      ". Give each job its own file")
+    if (!answers && !(look.passed() && accepts_connections(address))) return {};
+    return in_the_way("another job's rank 0 is at " + to_text(address) +
+                      (answers ? "" : " and does not answer") + ". Give each job its own file")
         .within("join at " + plan_.file);
   }
 
