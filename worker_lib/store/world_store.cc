@@ -6,6 +6,7 @@
 #include <mutex>
 #include <thread>
 
+#include "base/concat.h"
 #include "base/deadline.h"
 #include "base/parse_number.h"
 #include "base/random_id.h"
@@ -67,27 +68,13 @@ Result<void> with_patience(const Deadline& deadline, Try attempt, NextPause next
   }
 }
 
-// Counts the worlds that this process has been in, by store and rank. Used for a launcher's
-// store only.
-class WorldCounts {
- public:
-  int of(const std::string& place) {
-    const std::lock_guard lock(mutex_);
-    return counts_[place];
-  }
-  void add(const std::string& place) {
-    const std::lock_guard lock(mutex_);
-    ++counts_[place];
-  }
-
- private:
-  std::mutex mutex_;  // guards what follows
-  std::map<std::string, int> counts_;
-};
-
-WorldCounts& world_counts() {
-  static WorldCounts counts;
-  return counts;
+// Adds `more` to the number of worlds that this process has been in, by store and rank, and returns
+// it. Used for a launcher's store only.
+int count_worlds(const std::string& place, int more) {
+  static std::mutex mutex;
+  static std::map<std::string, int> counts;
+  const std::lock_guard lock(mutex);
+  return counts[place] += more;
 }
 
 std::string generation_name(const WorkerEnv& env) {
@@ -100,8 +87,6 @@ struct WorldNote {
   int size = 0;
   std::string token;
 };
-
-std::string text_of(const WorldNote& note) { return std::to_string(note.size) + " " + note.token; }
 
 Result<WorldNote> read_note(const std::string& text) {
   const std::size_t space = text.find(' ');
@@ -197,8 +182,8 @@ class WorldStore::Opening {
     // must not be found in it.
     parts_.name = kPrefix + generation_name(plan_.env) + "/world";
     parts_.place = to_text(plan_.address) + " " + parts_.name + " " + to_text(plan_.env.rank);
-    const int before = world_counts().of(parts_.place);
-    if (before > 0) parts_.name += "-" + std::to_string(before + 1);
+    const int before = count_worlds(parts_.place, 0);
+    if (before > 0) parts_.name += concat("-", before + 1);
     return connect(plan_.address, std::min(options_.timeout, kPatienceWithLauncher));
   }
 
@@ -322,7 +307,7 @@ class WorldStore::Opening {
     }
     parts_.claimed = by_hand_;
     parts_.name = by_hand_ + token_;
-    return store.set(by_hand_ + "world", text_of({.size = plan_.env.world_size, .token = token_}));
+    return store.set(by_hand_ + "world", concat(plan_.env.world_size, " ", token_));
   }
 
   // --- the others
@@ -403,8 +388,8 @@ class WorldStore::Opening {
     const std::string name = by_hand_ + world->token;
     std::string why;
     if (world->size != plan_.env.world_size) {
-      why = "rank 0's world has " + std::to_string(world->size) + " ranks, this rank's has " +
-            std::to_string(plan_.env.world_size);
+      why = concat("rank 0's world has ", world->size, " ranks, this rank's has ",
+                   plan_.env.world_size);
     } else {
       const Result<std::int64_t> comers = store.add(name + "/rank/" + to_text(plan_.env.rank), 1);
       if (!comers) return comers.error();
@@ -476,7 +461,7 @@ void WorldStore::release() {
 
 void WorldStore::world_is_formed() {
   parts_.note.reset();
-  if (!parts_.place.empty()) world_counts().add(parts_.place);
+  if (!parts_.place.empty()) count_worlds(parts_.place, 1);
 }
 
 bool WorldStore::await_leave(Duration patience) {
