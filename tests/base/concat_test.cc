@@ -27,5 +27,17 @@ TEST(Joined, PutsTheSeparatorOnlyBetweenTexts) {
   EXPECT_EQ(joined(Texts{"", "a", ""}, "; "), "; a; ");
 }
 
+TEST(Joined, PutsAndBeforeTheLastText) {
+  EXPECT_EQ(joined_with_and({}), "");
+  EXPECT_EQ(joined_with_and({"a"}), "a");
+  EXPECT_EQ(joined_with_and({"a", "b"}), "a and b");
+  EXPECT_EQ(joined_with_and({"a", "b", "c"}), "a, b and c");
+}
+
+TEST(Joined, CountsTheTextsThatAreNotShown) {
+  EXPECT_EQ(joined_up_to({"a", "b", "c"}, 3), "a, b, c");
+  EXPECT_EQ(joined_up_to({"a", "b", "c"}, 2), "a, b and 1 more");
+}
+
 }  // namespace
 }  // namespace ddprun

@@ -49,10 +49,10 @@ void say(const char* text) {
   [[maybe_unused]] const ssize_t written = write(STDOUT_FILENO, text, std::strlen(text));
 }
 
-FlightFacts all_reduce(std::uint64_t collective) {
-  return {.call = FlightCall::kAllReduce,
-          .collective = collective,
+FlightEntry all_reduce(std::uint64_t collective) {
+  return {.collective = collective,
           .bytes = 4096,
+          .call = FlightCall::kAllReduce,
           .dtype = FlightType::kFloat32,
           .op = FlightOp::kSum};
 }
@@ -97,9 +97,9 @@ int main(int argc, char** argv) {
   std::fprintf(stderr, "%s\n", play.c_str());
   if (play == "wait" || play == "freeze") reporter->begin_call(all_reduce(++collective));
   if (play == "other") {
-    reporter->begin_call({.call = FlightCall::kAllGather,
-                          .collective = ++collective,
-                          .bytes = std::uint64_t{4} << 20});
+    reporter->begin_call({.collective = ++collective,
+                          .bytes = std::uint64_t{4} << 20,
+                          .call = FlightCall::kAllGather});
   }
   if (play == "late") reporter->begin_long_wait();
   say("ready\n");

@@ -4,12 +4,20 @@
 #include <numeric>
 #include <vector>
 
+#include "base/concat.h"
 #include "worker_lib/collective/rank_names.h"
 
 namespace ddprun {
 namespace {
 
-const char* name_of(CallKind kind) {
+bool reduces(CallKind kind) {
+  return kind == CallKind::kAllReduce || kind == CallKind::kReduce ||
+         kind == CallKind::kReduceScatter;
+}
+
+}  // namespace
+
+const char* to_text(CallKind kind) {
   switch (kind) {
     case CallKind::kAllReduce: return "all_reduce";
     case CallKind::kReduce: return "reduce";
@@ -25,13 +33,6 @@ const char* name_of(CallKind kind) {
   return "?";
 }
 
-bool reduces(CallKind kind) {
-  return kind == CallKind::kAllReduce || kind == CallKind::kReduce ||
-         kind == CallKind::kReduceScatter;
-}
-
-}  // namespace
-
 // FNV-1a over the sizes.
 std::uint32_t digest_of(std::span<const std::size_t> sizes) {
   std::uint64_t digest = 14695981039346656037u;
@@ -40,8 +41,7 @@ std::uint32_t digest_of(std::span<const std::size_t> sizes) {
 }
 
 std::string describe(const CallHeader& call) {
-  std::string text = name_of(call.kind);
-  text += " #" + std::to_string(call.sequence);
+  std::string text = concat(to_text(call.kind), " #", call.sequence);
   // An all_to_all has no common size: its sizes are known only to each rank.
   const bool is_barrier =
       call.kind == CallKind::kBarrier || call.kind == CallKind::kMonitoredBarrier;
@@ -49,10 +49,9 @@ std::string describe(const CallHeader& call) {
   const bool are_bytes = !reduces(call.kind) && call.type == ElementType::kU8;
   if (call.kind == CallKind::kAllToAll)
     return are_bytes ? text : text + " of " + to_text(call.type);
-  text += " of " + std::to_string(call.count) + " ";
-  text += are_bytes ? "B" : to_text(call.type);
-  if (call.tensors != 1) text += " in " + std::to_string(call.tensors) + " tensors";
-  if (reduces(call.kind)) text += std::string(" (") + to_text(call.op) + ")";
+  text += concat(" of ", call.count, " ", are_bytes ? "B" : to_text(call.type));
+  if (call.tensors != 1) text += concat(" in ", call.tensors, " tensors");
+  if (reduces(call.kind)) text += concat(" (", to_text(call.op), ")");
   if (call.root >= 0) {
     const bool outward = call.kind == CallKind::kBroadcast || call.kind == CallKind::kScatter;
     text += (outward ? " from " : " to ") + name_rank(call.root);

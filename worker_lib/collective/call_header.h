@@ -34,6 +34,9 @@ enum class CallKind : std::uint8_t {
   kMonitoredBarrier,
 };
 
+// Returns "all_reduce", for example.
+const char* to_text(CallKind kind);
+
 // Maximum size of a rank's note (CpuGroup::write_note).
 inline constexpr std::size_t kMaxNoteBytes = 2048;
 

@@ -77,11 +77,6 @@ constexpr const char* to_text(ElementType type) { return facts_of(type).name; }
 // Returns whether the engine has operations for the type.
 constexpr bool is_reducible(ElementType type) { return type <= ElementType::kC128; }
 
-constexpr bool is_floating(ElementType type) {
-  return type == ElementType::kF16 || type == ElementType::kBF16 || type == ElementType::kF32 ||
-         type == ElementType::kF64;
-}
-
 constexpr bool is_complex(ElementType type) {
   return type == ElementType::kC64 || type == ElementType::kC128;
 }

@@ -1,6 +1,6 @@
 #include "worker_lib/collective/rank_names.h"
 
-#include <vector>
+#include "base/joined.h"
 
 namespace ddprun {
 
@@ -16,12 +16,7 @@ std::string name_ranks(std::span<const int> ascending) {
     if (last > i) parts.back() += "-" + std::to_string(ascending[last]);
     i = last + 1;
   }
-  std::string text = ascending.size() == 1 ? "rank " : "ranks ";
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    if (i > 0) text += i + 1 == parts.size() ? " and " : ", ";
-    text += parts[i];
-  }
-  return text;
+  return (ascending.size() == 1 ? "rank " : "ranks ") + joined_with_and(parts);
 }
 
 }  // namespace ddprun

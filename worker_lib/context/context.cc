@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/deadline.h"
 #include "base/seconds.h"
 #include "base/worker_env.h"
@@ -36,10 +37,7 @@ constexpr Duration kFailedLeavePatience = std::chrono::seconds(2);
 
 // --- device and backend
 
-[[noreturn]] void refuse_init(const std::string& what,
-                              DistError::Kind kind = DistError::Kind::kInvalidArgument) {
-  refuse("ddprun::init: " + what, kind);
-}
+[[noreturn]] void refuse_init(const std::string& what) { refuse("ddprun::init: " + what); }
 
 std::string type_name(torch::DeviceType type) { return c10::DeviceTypeName(type, true); }
 
@@ -111,17 +109,6 @@ Verify choose_verify(const InitOptions& options) {
   return *said;
 }
 
-// --- connecting to the others
-
-Result<std::unique_ptr<WorldStore>> find_store(const StartPlan& plan, const InitOptions& options,
-                                               Duration timeout) {
-  if (plan.meet_at == MeetAt::kNowhere) return std::unique_ptr<WorldStore>();
-  return WorldStore::open({.plan = plan,
-                           .given = options.store,
-                           .local_address = options.local_address,
-                           .timeout = timeout});
-}
-
 }  // namespace
 
 struct Context::Impl {
@@ -132,63 +119,65 @@ struct Context::Impl {
   std::unique_ptr<WorldGroupFactory> factory;  // outlives the groups, too
   std::unique_ptr<ProcessGroup> group;         // of all ranks
 
-  ~Impl();
+  // Forms the group of all ranks.
   Result<void> form_world(const InitOptions& options, const StartPlan& plan, BackendChoice backends,
-                          const BackendFactory* nccl);
+                          const BackendFactory* nccl) {
+    const Duration timeout = choose_timeout(options, backends.main_backend());
+    const Deadline deadline(timeout);
+    if (nccl && device.is_cuda()) {
+      const Result<void> selected = nccl->select_device(device.index());
+      if (!selected) return selected;
+    }
+    if (plan.meet_at != MeetAt::kNowhere) {
+      Result<std::unique_ptr<WorldStore>> found =
+          WorldStore::open({.plan = plan,
+                            .given = options.store,
+                            .local_address = options.local_address,
+                            .timeout = timeout});
+      if (!found) return found.error();
+      store = std::move(*found);
+    }
+    factory = std::make_unique<WorldGroupFactory>(WorldGroupFactoryOptions{
+        .env = env,
+        .device = device,
+        .backends = std::move(backends),
+        .nccl = nccl,
+        .custom_backends = options.more_backends,
+        .store = store.get(),
+        .reporter = reporter,
+        .timeout = timeout,
+        .verify = choose_verify(options),
+        .deterministic_across_layouts = options.deterministic_across_layouts,
+        .compare_calls = options.compare_calls});
+    Result<std::unique_ptr<ProcessGroup>> formed = factory->form_world(deadline.remaining());
+    if (!formed) {
+      // The store holds the reason for the others: the ranks that did not come.
+      if (store) store->await_leave(kFailedLeavePatience);
+      return formed.error();
+    }
+    group = std::move(*formed);
+    if (store) store->world_is_formed();
+    return {};
+  }
+
+  // Rank 0 ends the store that it hosts when the others have left it, too, because they may still
+  // form groups. It does not wait if the world has failed.
+  ~Impl() {
+    if (!group) return;                     // the group was never formed
+    if (!reporter->is_of_this_process()) {  // a fork's child: its parent still serves the store
+      static_cast<void>(store.release());
+      return;
+    }
+    const bool is_well = !factory->world_has_failed() && std::uncaught_exceptions() == 0;
+    group.reset();  // the others see at once that this rank has left
+    // Destructors that run at exit after this may abort the process, but they undo no work.
+    if (is_well) reporter->report_finished(true);
+    if (!store || !is_well || store->await_leave(kSilentLeave)) return;
+    TORCH_WARN("ddprun: rank 0 has ended, but the store that it hosts waits up to ",
+               to_text(kLeavePatience), " for the ranks that are still connected to it");
+    store->await_leave(kLeavePatience - kSilentLeave);
+  }
 };
-
-// Forms the group of all ranks.
-Result<void> Context::Impl::form_world(const InitOptions& options, const StartPlan& plan,
-                                       BackendChoice backends, const BackendFactory* nccl) {
-  const Duration timeout = choose_timeout(options, backends.main_backend());
-  const Deadline deadline(timeout);
-  if (nccl && device.is_cuda()) {
-    const Result<void> selected = nccl->select_device(device.index());
-    if (!selected) return selected.error();
-  }
-  Result<std::unique_ptr<WorldStore>> found = find_store(plan, options, timeout);
-  if (!found) return found.error();
-  store = std::move(*found);
-  factory = std::make_unique<WorldGroupFactory>(
-      WorldGroupFactoryOptions{.env = env,
-                               .device = device,
-                               .backends = std::move(backends),
-                               .nccl = nccl,
-                               .custom_backends = options.more_backends,
-                               .store = store.get(),
-                               .reporter = reporter,
-                               .timeout = timeout,
-                               .verify = choose_verify(options),
-                               .deterministic_across_layouts = options.deterministic_across_layouts,
-                               .compare_calls = options.compare_calls});
-  Result<std::unique_ptr<ProcessGroup>> formed = factory->form_world(deadline.remaining());
-  if (!formed) {
-    // The store holds the reason for the others: the ranks that did not come.
-    if (store) store->await_leave(kFailedLeavePatience);
-    return formed.error();
-  }
-  group = std::move(*formed);
-  if (store) store->world_is_formed();
-  return {};
-}
-
-// Rank 0 ends the store that it hosts when the others have left it, too, because they may still
-// form groups. It does not wait if the world has failed.
-Context::Impl::~Impl() {
-  if (!group) return;                     // the group was never formed
-  if (!reporter->is_of_this_process()) {  // a fork's child: its parent still serves the store
-    static_cast<void>(store.release());
-    return;
-  }
-  const bool is_well = !factory->world_has_failed() && std::uncaught_exceptions() == 0;
-  group.reset();  // the others see at once that this rank has left
-  // Destructors that run at exit after this may abort the process, but they undo no work.
-  if (is_well) reporter->report_finished(true);
-  if (!store || !is_well || store->await_leave(kSilentLeave)) return;
-  TORCH_WARN("ddprun: rank 0 has ended, but the store that it hosts waits up to ",
-             to_text(kLeavePatience), " for the ranks that are still connected to it");
-  store->await_leave(kLeavePatience - kSilentLeave);
-}
 
 Context init_with(const InitOptions& options, BackendFactory* nccl) {
   return with_dist_errors("ddprun::init", [&] {
@@ -208,8 +197,8 @@ Context init_with(const InitOptions& options, BackendFactory* nccl) {
     impl->reporter->report_finished(false);
     const Result<void> formed = impl->form_world(options, *plan, std::move(backends), nccl);
     if (!formed) {
-      throw to_dist_error(formed.error().within("ddprun::init of rank " + to_text(env.rank) +
-                                                " of " + std::to_string(env.world_size)));
+      throw to_dist_error(formed.error().within(
+          concat("ddprun::init of rank ", to_text(env.rank), " of ", env.world_size)));
     }
     return Context(std::move(impl));
   });
@@ -231,9 +220,7 @@ const std::string& Context::run_id() const { return impl_->env.run_id; }
 torch::Device Context::device() const { return impl_->device; }
 ProcessGroup& Context::group() { return *impl_->group; }
 
-void Context::manual_seed(std::uint64_t seed) const {
-  torch::manual_seed(seed + static_cast<std::uint64_t>(rank()));
-}
+void Context::manual_seed(std::uint64_t seed) const { torch::manual_seed(seed + rank()); }
 
 std::unique_ptr<ProcessGroup> Context::new_group(const std::vector<int>& ranks,
                                                  const GroupOptions& options) {
@@ -243,12 +230,11 @@ std::unique_ptr<ProcessGroup> Context::new_group(const std::vector<int>& ranks,
   if (members.empty()) refuse_group("ranks must hold at least one rank");
   for (std::size_t i = 0; i < members.size(); ++i) {
     if (members[i] < 0 || members[i] >= world_size()) {
-      refuse_group("rank " + std::to_string(members[i]) +
-                   " is not a rank of the world; its ranks are 0 to " +
-                   std::to_string(world_size() - 1));
+      refuse_group(concat("rank ", members[i], " is not a rank of the world; its ranks are 0 to ",
+                          world_size() - 1));
     }
     if (i > 0 && members[i] == members[i - 1]) {
-      refuse_group("rank " + std::to_string(members[i]) + " is given twice");
+      refuse_group(concat("rank ", members[i], " is given twice"));
     }
   }
   if (options.timeout && *options.timeout <= Timeout::zero()) {

@@ -61,41 +61,8 @@ class WorldGroupFactory : public GroupFactory {
                                              std::optional<Duration> timeout_override = {},
                                              std::shared_ptr<void> seed = nullptr) override;
 
-  int world_size() const { return options_.env.world_size; }
-  int world_rank() const { return options_.env.rank.value; }
-
  private:
-  struct BackendGroups;
-  // The key under which the members of a group find each other, and the group's title for
-  // people.
-  struct GroupBootstrap {
-    std::vector<int> ranks;  // of the world
-    int own = 0;             // this rank's place among them
-    std::string key;         // in the store
-    std::string title;       // " in group tp of ranks 1 and 3"; empty: the world
-    bool deterministic_across_layouts = false;
-    Duration timeout{};
-    std::shared_ptr<void> seed = {};
-    std::shared_ptr<BackendGroups> backend_groups = {};  // of a group of several backends
-  };
-  struct FormedBackend {
-    std::unique_ptr<Backend> backend;
-    std::vector<const CpuGroup*> engines;  // inside it; they know whether the group has failed
-  };
-  Result<FormedBackend> form_backends(const GroupBootstrap& bootstrap);
-  Result<FormedBackend> form_backend(const std::string& name,
-                                     const std::vector<torch::DeviceType>& devices,
-                                     const GroupBootstrap& bootstrap);
-  Result<std::unique_ptr<Backend>> form_custom_backend(const BackendKind& kind,
-                                                       const GroupBootstrap& bootstrap);
-  Result<std::unique_ptr<CpuGroup>> form_cpu_group(const GroupBootstrap& bootstrap,
-                                                   AbsenceExplainer explain_absence);
-  static AbsenceExplainer explain_by_cpu_calls(std::shared_ptr<const BackendGroups> backend_groups);
-  static AbsenceExplainer explain_by_nccl_calls(
-      std::shared_ptr<const BackendGroups> backend_groups);
-  std::optional<Error> lost_member(const GroupBootstrap& bootstrap) const;
-  std::unique_ptr<ProcessGroup> make_group(std::unique_ptr<Backend> backend, Duration timeout,
-                                           GroupIdentity identity) const;
+  class Forming;
 
   const WorldGroupFactoryOptions options_;
   // Of all groups: a module may train with one group, and a checkpoint be saved with another.

@@ -1,11 +1,9 @@
 #include "ddprun/comm_hook.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <torch/types.h>
-
-#include <map>
 #include <set>
 
+#include "base/concat.h"
 #include "worker_lib/util/error_bridge.h"
 
 namespace ddprun {
@@ -20,9 +18,8 @@ Finish average(const torch::Tensor& tensor, ProcessGroup& group) {
 
 Finish average_in(torch::ScalarType type, const GradBucket& bucket, ProcessGroup& group) {
   const torch::Tensor compressed = bucket.buffer.to(type);
-  const Work work = group.all_reduce(compressed, {.op = ReduceOp::kAvg, .async = true});
-  return [=, buffer = bucket.buffer] {
-    work.wait();
+  return [=, averaged = average(compressed, group), buffer = bucket.buffer] {
+    averaged();
     buffer.copy_(compressed);
   };
 }
@@ -73,7 +70,7 @@ struct Matrix {
   torch::Tensor q;       // m x rank
 };
 
-torch::Tensor joined(const std::vector<torch::Tensor>& tensors, const torch::Tensor& like) {
+torch::Tensor flattened(const std::vector<torch::Tensor>& tensors, const torch::Tensor& like) {
   std::vector<torch::Tensor> flat;
   for (const torch::Tensor& tensor : tensors) flat.push_back(tensor.reshape({-1}));
   return flat.empty() ? like.new_empty({0}) : torch::cat(flat);
@@ -109,96 +106,88 @@ struct PowerSgd::State {
   std::map<const void*, OfParameter> parameters = {};
   Compression compression = {};
 
-  bool is_worthwhile(const torch::Tensor& gradient) const;
-  OfParameter& of(const torch::Tensor& parameter);
-  torch::Tensor first_q(const torch::Tensor& matrix, std::int64_t number, std::int64_t pass) const;
-  std::vector<Matrix> matrices_of(const GradBucket& bucket, std::int64_t pass);
-  void approximate(std::vector<Matrix>& matrices, ProcessGroup& group);
+  bool is_worthwhile(const torch::Tensor& gradient) const {
+    if (gradient.dim() < 2 || gradient.numel() == 0 || gradient.is_complex()) return false;
+    const auto n = static_cast<double>(gradient.size(0));
+    const double m = static_cast<double>(gradient.numel()) / n;
+    return (n + m) * options.rank * options.min_compression_rate < n * m;
+  }
+
+  OfParameter& of(const torch::Tensor& parameter) {
+    const auto number = static_cast<std::int64_t>(parameters.size());
+    return parameters
+        .try_emplace(parameter.unsafeGetTensorImpl(), OfParameter{parameter, number, {}, {}})
+        .first->second;
+  }
+
+  // Returns the same numbers on every rank.
+  torch::Tensor first_q(const torch::Tensor& matrix, std::int64_t number, std::int64_t pass) const {
+    const std::uint64_t seed =
+        options.seed + 1'000'003 * std::uint64_t(number) + 97 * std::uint64_t(pass + 1);
+    const torch::Tensor random = torch::randn(
+        {matrix.size(1), options.rank}, at::detail::createCPUGenerator(seed), torch::kFloat32);
+    return orthogonalised(random.to(matrix.options()));
+  }
+
+  std::vector<Matrix> matrices_of(const GradBucket& bucket, std::int64_t pass) {
+    std::vector<Matrix> matrices;
+    for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
+      const torch::Tensor& gradient = bucket.gradients[i];
+      if (!is_worthwhile(gradient)) continue;
+      OfParameter& own = of(bucket.parameters[i]);
+      Matrix m{.own = &own,
+               .gradient = gradient,
+               .values = gradient.reshape({gradient.size(0), -1}).clone(),
+               .p = {},
+               .q = {}};
+      if (options.use_error_feedback && own.error.defined()) m.values.add_(own.error);
+      m.q = options.warm_start && own.last_q.defined() ? own.last_q
+                                                       : first_q(m.values, own.number, pass);
+      m.p = m.values.mm(m.q);
+      matrices.push_back(std::move(m));
+    }
+    return matrices;
+  }
+
+  // Approximates the gradients. Each P is a sum over the ranks.
+  void approximate(std::vector<Matrix>& matrices, ProcessGroup& group) {
+    if (matrices.empty()) return;
+    std::vector<torch::Tensor> qs;
+    for (Matrix& m : matrices) {
+      m.p = orthogonalised(m.p);
+      qs.push_back(m.values.t().mm(m.p));
+    }
+    const torch::Tensor flat = flattened(qs, qs[0]);
+    group.all_reduce(flat, {.op = ReduceOp::kAvg});
+    compression.after += flat.nbytes();
+    spread(flat, qs);
+    for (std::size_t i = 0; i < matrices.size(); ++i) {
+      const Matrix& m = matrices[i];
+      const torch::Tensor product = m.p.mm(qs[i].t());
+      m.gradient.copy_(product.view(m.gradient.sizes()));
+      if (options.use_error_feedback) m.own->error = m.values.sub_(product);
+      if (options.warm_start) m.own->last_q = qs[i];
+    }
+  }
 };
-
-bool PowerSgd::State::is_worthwhile(const torch::Tensor& gradient) const {
-  if (gradient.dim() < 2 || gradient.numel() == 0 || gradient.is_complex()) return false;
-  const auto n = static_cast<double>(gradient.size(0));
-  const double m = static_cast<double>(gradient.numel()) / n;
-  return (n + m) * options.rank * options.min_compression_rate < n * m;
-}
-
-OfParameter& PowerSgd::State::of(const torch::Tensor& parameter) {
-  const auto number = static_cast<std::int64_t>(parameters.size());
-  return parameters
-      .try_emplace(parameter.unsafeGetTensorImpl(), OfParameter{parameter, number, {}, {}})
-      .first->second;
-}
-
-// Returns the same numbers on every rank.
-torch::Tensor PowerSgd::State::first_q(const torch::Tensor& matrix, std::int64_t number,
-                                       std::int64_t pass) const {
-  const std::uint64_t seed = options.seed + 1'000'003 * static_cast<std::uint64_t>(number) +
-                             97 * static_cast<std::uint64_t>(pass + 1);
-  const torch::Tensor random = torch::randn({matrix.size(1), options.rank},
-                                            at::detail::createCPUGenerator(seed), torch::kFloat32);
-  return orthogonalised(random.to(matrix.options()));
-}
-
-std::vector<Matrix> PowerSgd::State::matrices_of(const GradBucket& bucket, std::int64_t pass) {
-  std::vector<Matrix> matrices;
-  for (std::size_t i = 0; i < bucket.gradients.size(); ++i) {
-    const torch::Tensor& gradient = bucket.gradients[i];
-    if (!is_worthwhile(gradient)) continue;
-    OfParameter& own = of(bucket.parameters[i]);
-    Matrix m{.own = &own,
-             .gradient = gradient,
-             .values = gradient.reshape({gradient.size(0), -1}).clone(),
-             .p = {},
-             .q = {}};
-    if (options.use_error_feedback && own.error.defined()) m.values.add_(own.error);
-    m.q = options.warm_start && own.last_q.defined() ? own.last_q
-                                                     : first_q(m.values, own.number, pass);
-    m.p = m.values.mm(m.q);
-    matrices.push_back(std::move(m));
-  }
-  return matrices;
-}
-
-// Approximates the gradients. Each P is a sum over the ranks.
-void PowerSgd::State::approximate(std::vector<Matrix>& matrices, ProcessGroup& group) {
-  if (matrices.empty()) return;
-  std::vector<torch::Tensor> qs;
-  for (Matrix& m : matrices) {
-    m.p = orthogonalised(m.p);
-    qs.push_back(m.values.t().mm(m.p));
-  }
-  const torch::Tensor flat = joined(qs, qs[0]);
-  group.all_reduce(flat, {.op = ReduceOp::kAvg});
-  compression.after += flat.nbytes();
-  spread(flat, qs);
-  for (std::size_t i = 0; i < matrices.size(); ++i) {
-    const Matrix& m = matrices[i];
-    const torch::Tensor product = m.p.mm(qs[i].t());
-    m.gradient.copy_(product.view(m.gradient.sizes()));
-    if (options.use_error_feedback) m.own->error = m.values.sub_(product);
-    if (options.warm_start) m.own->last_q = qs[i];
-  }
-}
 
 PowerSgd::PowerSgd(const PowerSgdOptions& options)
     : state_(std::make_shared<State>(State{.options = options})) {
   if (options.rank < 1)
-    refuse("PowerSgd: the option 'rank' is " + std::to_string(options.rank) +
-           "; at least 1 is needed");
+    refuse(concat("PowerSgd: the option 'rank' is ", options.rank, "; at least 1 is needed"));
   if (options.start_iteration < 2)
-    refuse("PowerSgd: the option 'start_iteration' is " + std::to_string(options.start_iteration) +
-           "; it is at least 2, because buckets are rearranged after the first pass");
+    refuse(concat("PowerSgd: the option 'start_iteration' is ", options.start_iteration,
+                  "; it is at least 2, because buckets are rearranged after the first pass"));
 }
 
 PowerSgd::~PowerSgd() = default;
 
 std::string PowerSgd::name() const {
   const PowerSgdOptions& o = state_->options;
-  return "power_sgd of rank " + std::to_string(o.rank) + " from pass " +
-         std::to_string(o.start_iteration) + " on, rate " + std::to_string(o.min_compression_rate) +
-         (o.use_error_feedback ? ", error feedback" : "") + (o.warm_start ? ", warm start" : "") +
-         ", seed " + std::to_string(o.seed);
+  return concat("power_sgd of rank ", o.rank, " from pass ", o.start_iteration, " on, rate ",
+                std::to_string(o.min_compression_rate),
+                o.use_error_feedback ? ", error feedback" : "", o.warm_start ? ", warm start" : "",
+                ", seed ", o.seed);
 }
 
 PowerSgd::Compression PowerSgd::compression() const { return state_->compression; }
@@ -220,8 +209,8 @@ Finish PowerSgd::start(const GradBucket& bucket, ProcessGroup& group) {
     if (!state_->is_worthwhile(gradient)) whole.push_back(gradient);
   std::vector<Matrix> matrices = state_->matrices_of(bucket, pass);
   for (const Matrix& m : matrices) ps.push_back(m.p);
-  const torch::Tensor flat_whole = joined(whole, bucket.buffer);
-  const torch::Tensor flat_p = joined(ps, bucket.buffer);
+  const torch::Tensor flat_whole = flattened(whole, bucket.buffer);
+  const torch::Tensor flat_p = flattened(ps, bucket.buffer);
   const Work whole_done = group.all_reduce(flat_whole, {.op = ReduceOp::kAvg, .async = true});
   const Work p_done = group.all_reduce(flat_p, {.async = true});
   compression.after += flat_whole.nbytes() + flat_p.nbytes();
@@ -288,14 +277,14 @@ void PowerSgd::load_state(const HookState& state, const torch::nn::Module& model
 PostLocalSgd::PostLocalSgd(std::int64_t start_iteration, ProcessGroup* subgroup)
     : start_iteration_(start_iteration), subgroup_(subgroup) {
   if (start_iteration < 0)
-    refuse("PostLocalSgd: start_iteration is " + std::to_string(start_iteration) +
-           "; it counts passes, and is at least 0");
+    refuse(concat("PostLocalSgd: start_iteration is ", start_iteration,
+                  "; it counts passes, and is at least 0"));
 }
 
 // The name leaves out the subgroup's ranks, because subgroups differ between ranks.
 std::string PostLocalSgd::name() const {
-  return "post_local_sgd from pass " + std::to_string(start_iteration_) + " on, " +
-         (subgroup_ ? "in subgroups" : "alone");
+  return concat("post_local_sgd from pass ", start_iteration_, " on, ",
+                subgroup_ ? "in subgroups" : "alone");
 }
 
 Finish PostLocalSgd::start(const GradBucket& bucket, ProcessGroup& group) {
@@ -316,8 +305,8 @@ void PostLocalSgd::load_state(const HookState& state, const torch::nn::Module&) 
 PeriodicModelAverager::PeriodicModelAverager(std::int64_t period, std::int64_t warmup_steps)
     : period_(period), warmup_steps_(warmup_steps) {
   if (period < 1 || warmup_steps < 0)
-    refuse("PeriodicModelAverager: a period of " + std::to_string(period) + " after " +
-           std::to_string(warmup_steps) + " steps; they are at least 1 and 0");
+    refuse(concat("PeriodicModelAverager: a period of ", period, " after ", warmup_steps,
+                  " steps; they are at least 1 and 0"));
 }
 
 void PeriodicModelAverager::average_parameters(const std::vector<torch::Tensor>& parameters,

@@ -6,6 +6,8 @@
 #include <bit>
 
 #include "base/assert.h"
+#include "base/concat.h"
+#include "base/joined.h"
 #include "ddprun/zero_optimizer.h"
 #include "worker_lib/collective/core/tensor_hash.h"
 #include "worker_lib/collective/rank_names.h"
@@ -27,21 +29,22 @@ std::uint64_t hash_of(const std::string& text) {
 // Returns "rank 1 differs from ranks 0 and 2 in parameter 'a', parameter 'b' and 3 more".
 std::string text_of(const Difference& difference) {
   const auto& [usual, others] = difference.ranks;
-  std::string text = name_ranks(others) + (others.size() == 1 ? " differs" : " differ") + " from " +
-                     name_ranks(usual) + " in ";
-  const std::size_t shown = std::min(kShown, difference.names.size());
-  for (std::size_t i = 0; i < shown; ++i) text += (i > 0 ? ", " : "") + difference.names[i];
-  const std::size_t rest = difference.names.size() - shown;
-  return rest > 0 ? text + " and " + std::to_string(rest) + " more" : text;
+  return name_ranks(others) + (others.size() == 1 ? " differs" : " differ") + " from " +
+         name_ranks(usual) + " in " + joined_up_to(difference.names, kShown);
 }
 
 std::string text_of(const std::vector<Difference>& differences) {
-  std::string text;
-  const std::size_t shown = std::min(kShown, differences.size());
-  for (std::size_t i = 0; i < shown; ++i) text += (i > 0 ? "; " : "") + text_of(differences[i]);
+  std::vector<std::string> texts;
   std::size_t rest = 0;
-  for (std::size_t i = shown; i < differences.size(); ++i) rest += differences[i].names.size();
-  return rest > 0 ? text + "; other ranks differ in " + std::to_string(rest) + " more" : text;
+  for (const Difference& one : differences) {
+    if (texts.size() < kShown) {
+      texts.push_back(text_of(one));
+    } else {
+      rest += one.names.size();
+    }
+  }
+  const std::string text = joined(texts, "; ");
+  return rest > 0 ? concat(text, "; other ranks differ in ", rest, " more") : text;
 }
 
 }  // namespace
@@ -148,12 +151,11 @@ void ConsistencyGuard::report(const Check& check) {
     tables.push_back(table_of(table));
   const std::vector<Difference> differences = find_differences(tables);
   DDPRUN_ASSERT(!differences.empty(), "tables with different hashes differ");
-  refuse(
-      "forward of DistributedDataParallel: the ranks have drifted apart: " + text_of(differences) +
-          ". They were the same after step " + std::to_string(last_equal_) +
-          ", and no more after step " + std::to_string(check.passes) +
-          " (option 'check_consistency_every' " + std::to_string(every_) + ")",
-      DistError::Kind::kCorrupt, only_culprit(differences).value_or(-1));
+  refuse(concat("forward of DistributedDataParallel: the ranks have drifted apart: ",
+                text_of(differences), ". They were the same after step ", last_equal_,
+                ", and no more after step ", check.passes, " (option 'check_consistency_every' ",
+                every_, ")"),
+         DistError::Kind::kCorrupt, only_culprit(differences).value_or(-1));
 }
 
 }  // namespace ddprun

@@ -21,7 +21,7 @@ GradientBuckets::GradientBuckets(std::vector<torch::Tensor> parameters, std::siz
     : group_(group),
       caps_(caps),
       parameters_(std::move(parameters)),
-      word_count_(static_cast<std::int64_t>(words)),
+      word_count_(words),
       places_(parameters_.size()),
       bucket_of_(parameters_.size()) {}
 
@@ -37,10 +37,9 @@ void GradientBuckets::lay_out(std::span<const std::size_t> order) {
   for (std::size_t bucket = 0; bucket < count(); ++bucket) {
     const BucketLayout& layout = layout_[bucket];
     const auto type = static_cast<torch::ScalarType>(layout.kind);
-    const auto element_bytes = static_cast<std::int64_t>(c10::elementSize(type));
-    const auto aligned = static_cast<std::int64_t>(slot_aligned(layout.bytes));
     const bool is_last = bucket + 1 == count();
-    const std::int64_t elements = aligned / element_bytes + (is_last ? word_count_ : 0);
+    const std::int64_t elements =
+        slot_aligned(layout.bytes) / c10::elementSize(type) + (is_last ? word_count_ : 0);
     const torch::Tensor flat = group_.shared_empty({elements}, type).zero_();
     flats_[bucket] = flat;
     for (const BucketSlot& slot : layout.slots) {
@@ -111,7 +110,7 @@ std::vector<torch::Tensor> GradientBuckets::first_elements(std::size_t bucket) c
   for (const BucketSlot& slot : layout_[bucket].slots) {
     if (parameters_[slot.gradient].numel() == 0) continue;
     const std::uint64_t at = slot.offset_bytes / c10::elementSize(all.scalar_type());
-    result.push_back(all.narrow(0, static_cast<std::int64_t>(at), 1));
+    result.push_back(all.narrow(0, at, 1));
   }
   return result;
 }

@@ -1,32 +1,28 @@
 // Gives the result of statistics() PyTorch's names.
 #include <nlohmann/json.hpp>
 
+#include "base/joined.h"
 #include "ddprun/data_parallel.h"
 
 namespace ddprun {
 namespace {
 
-template <class Values, class ToText>
-std::string joined(const Values& values, const char* separator, ToText to_text) {
-  std::string text;
-  for (const auto& value : values) {
-    if (!text.empty()) text += separator;
-    text += to_text(value);
-  }
-  return text;
+std::string indices_of(const std::vector<std::size_t>& indices, const char* between) {
+  std::vector<std::string> texts;
+  for (const std::size_t index : indices) texts.push_back(std::to_string(index));
+  return joined(texts, between);
 }
 
-std::string index_text(std::size_t index) { return std::to_string(index); }
-
 std::string sizes_of(const std::vector<BucketContents>& buckets) {
-  return joined(buckets, ", ",
-                [](const BucketContents& bucket) { return std::to_string(bucket.bytes); });
+  std::vector<std::string> texts;
+  for (const BucketContents& bucket : buckets) texts.push_back(std::to_string(bucket.bytes));
+  return joined(texts);
 }
 
 std::string parameters_of(const std::vector<BucketContents>& buckets) {
-  return joined(buckets, ", ", [](const BucketContents& bucket) {
-    return joined(bucket.parameters, " ", index_text);
-  });
+  std::vector<std::string> texts;
+  for (const BucketContents& bucket : buckets) texts.push_back(indices_of(bucket.parameters, " "));
+  return joined(texts);
 }
 
 }  // namespace
@@ -40,11 +36,11 @@ nlohmann::json logging_data(const DataParallelStatistics& of) {
       {"bucket_cap_bytes", of.bucket_bytes},
       {"bucket_sizes", sizes_of(of.first_buckets)},
       {"has_rebuilt_buckets", static_cast<int>(of.has_rebuilt_buckets)},
-      {"prev_iteration_grad_ready_order_indices", joined(of.ready_order, ", ", index_text)},
+      {"prev_iteration_grad_ready_order_indices", indices_of(of.ready_order, ", ")},
       {"num_parameter_tensors", of.parameters.size()},
       {"total_parameter_size_bytes", of.parameter_bytes},
       {"unused_parameter_size", of.unused_bytes},
-      {"dtypes", joined(of.dtypes, ", ", [](const std::string& dtype) { return dtype; })},
+      {"dtypes", joined(of.dtypes)},
       {"iteration", of.passes},
       {"num_buckets_reduced", of.last ? of.last->buckets.size() : 0},
       {"find_unused_parameters", static_cast<int>(of.find_unused_parameters)},

@@ -6,13 +6,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <numeric>
 
 #include "base/assert.h"
-#include "worker_lib/collective/rank_names.h"
+#include "base/concat.h"
 #include "worker_lib/ddp/sparse_average.h"
-#include "worker_lib/group/any_rank.h"
 #include "worker_lib/group/notes.h"
 #include "worker_lib/util/error_bridge.h"
 #include "worker_lib/util/exception_text.h"
@@ -20,31 +18,13 @@
 namespace ddprun {
 namespace {
 
-constexpr const char* kDoing = "backward pass of DistributedDataParallel";
-constexpr std::size_t kMaxNames = 10;  // in one message
-
-[[noreturn]] void refuse_pass(const std::string& what,
-                              DistError::Kind kind = DistError::Kind::kInvalidArgument,
-                              int peer_rank = -1) {
-  refuse(std::string(kDoing) + ": " + what, kind, peer_rank);
-}
-
 // Throws the failure of a collective of a pass. If the ranks made different calls (usually after
 // an early exit from a loop), the message says where this rank is.
 [[noreturn]] void throw_from_pass(const DistError& thrown, std::int64_t pass, std::int64_t epoch) {
   if (thrown.kind() != DistError::Kind::kInvalidArgument) throw thrown;
   const bool has_epoch = epoch != detail::GroupNotes::kNoEpoch;
-  throw within(thrown, std::string(kDoing) + ": pass " + std::to_string(pass) +
-                           (has_epoch ? " in epoch " + std::to_string(epoch) : ""));
-}
-
-std::string join(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMaxNames); ++i)
-    text += (i ? ", " : "") + names[i];
-  if (names.size() > kMaxNames)
-    text += " and " + std::to_string(names.size() - kMaxNames) + " more";
-  return text;
+  throw within(
+      thrown, concat(kBackwardPass, ": pass ", pass, has_epoch ? concat(" in epoch ", epoch) : ""));
 }
 
 // Returns the gradient of an embedding that looked up nothing.
@@ -94,7 +74,7 @@ class Reducer::GradientHook final : public torch::autograd::FunctionPostHook {
 };
 
 Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
-                 const ReducerOptions& options)
+                 const DataParallelOptions& options)
     : group_(group), options_(options), recorder_(options.statistics_every) {
   std::vector<torch::Tensor> tensors;
   for (Parameter& parameter : parameters) {
@@ -103,12 +83,14 @@ Reducer::Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
     slots_.push_back({.parameter = std::move(parameter)});
   }
   const std::size_t words = PassWords::count(group.size(), tells_used() ? slots_.size() : 0);
-  buckets_ = std::make_unique<GradientBuckets>(std::move(tensors), words, group, options.caps);
-  if (options.looks_late) group.notes()->late_checks->add(late_, group.world_ranks());
+  buckets_ = std::make_unique<GradientBuckets>(
+      std::move(tensors), words, group,
+      BucketCaps{.first_bytes = options.first_bucket_bytes, .bytes = options.bucket_bytes});
+  if (options.check_passes_late) group.notes()->late_checks->add(late_, group.world_ranks());
 }
 
 std::shared_ptr<Reducer> Reducer::make(std::vector<Parameter> parameters, ProcessGroup& group,
-                                       const ReducerOptions& options) {
+                                       const DataParallelOptions& options) {
   DDPRUN_ASSERT(!parameters.empty(), "a module without gradients was refused");
   std::shared_ptr<Reducer> reducer(new Reducer(std::move(parameters), group, options));
   std::vector<std::size_t> order(reducer->slots_.size());
@@ -160,7 +142,7 @@ void Reducer::prepare_for_backward(std::span<const torch::Tensor> outputs) {
       output.register_hook([reducer = weak_from_this()](const torch::Tensor&) {
         if (const auto owner = reducer.lock()) owner->on_output();
       });
-  if (!options_.find_unused || outputs.empty()) return;
+  if (!options_.find_unused_parameters || outputs.empty()) return;
   const std::vector<char> reached = reachable_from(outputs, accumulators_);
   reachable_.resize(slots_.size());
   for (std::size_t i = 0; i < reached.size(); ++i) reachable_[i] |= reached[i];
@@ -183,8 +165,6 @@ void Reducer::set_local(bool local) {
   const std::lock_guard lock(mutex_);
   local_ = local;
 }
-
-void Reducer::set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
 
 void Reducer::compare_epochs(bool compare) {
   const std::lock_guard lock(mutex_);
@@ -282,7 +262,12 @@ void Reducer::begin_pass() {
   if (synchronise) prepare_pass();
   state_ = synchronise ? State::kPass : State::kLocalPass;
   if (!synchronise) return recorder_.is_not_recorded();
-  recorder_.is_synchronised(passes_, [this] { return untimed_buckets(); });
+  recorder_.is_synchronised(passes_, [this] {
+    std::vector<BucketTimes> untimed;
+    for (const BucketContents& bucket : bucket_contents())
+      untimed.push_back({.gradients = bucket.parameters.size(), .bytes = bucket.bytes});
+    return untimed;
+  });
   for (std::size_t i = 0; i < slots_.size(); ++i)
     if (expected_.empty() ? forwards_ > 0 && prepared_ == forwards_ && !reachable_[i]
                           : expected_[i] == 0)
@@ -308,7 +293,7 @@ void Reducer::prepare_pass() {
   // A reduction of a pass that was given up may still use the buckets.
   wait_for_buckets();
   ++passes_;
-  works_.assign(static_cast<std::size_t>(buckets_->count()), {});
+  works_.assign(buckets_->count(), {});
   finishes_.clear();
   pass_.emplace(buckets_->layout(), slots_.size(), expected_);
   if (options_.static_graph && expected_.empty()) pass_->only_count();
@@ -396,16 +381,16 @@ void Reducer::wait_for_buckets() {
 // end of a hook, unchanged gradients, and the number of rows of sparse gradients. In join() each
 // forward waits for the device anyway.
 bool Reducer::may_look_late() const {
-  return options_.looks_late && has_ready_order_ && !hook_ && !tells_used() && !has_sparse_ &&
-         compares_epochs_;
+  return options_.check_passes_late && has_ready_order_ && !hook_ && !tells_used() &&
+         !has_sparse_ && compares_epochs_;
 }
 
 // Averages travel, so a word that one rank sets arrives divided by the world size.
 void Reducer::set_words(PassCode code) {
-  const auto used = std::make_unique<bool[]>(slots_.size());
-  for (std::size_t i = 0; i < slots_.size(); ++i) used[i] = slots_[i].is_used;
-  const std::span<const bool> told(used.get(), tells_used() ? slots_.size() : 0);
-  buckets_->write_words(PassWords::of_rank(group_.rank(), group_.size(), code, own_epoch(), told));
+  std::vector<bool> used;
+  if (tells_used())
+    for (const Slot& slot : slots_) used.push_back(slot.is_used);
+  buckets_->write_words(PassWords::of_rank(group_.rank(), group_.size(), code, own_epoch(), used));
 }
 
 std::int64_t Reducer::own_epoch() const {
@@ -438,7 +423,7 @@ void Reducer::finish() {
 
 void Reducer::finish_pass() {
   std::vector<std::size_t> missing = pass_->missing();
-  if (options_.find_unused || (options_.static_graph && expected_.empty()))
+  if (options_.find_unused_parameters || (options_.static_graph && expected_.empty()))
     for (const std::size_t index : std::exchange(missing, {})) mark_unused(index);
   const std::optional<PassWords> words = reduce_rest(missing);
   finish_buckets();
@@ -447,7 +432,7 @@ void Reducer::finish_pass() {
   for (Slot& slot : slots_) slot.is_used = false;
   recorder_.pass_ends();
   if (options_.static_graph && expected_.empty()) expected_ = pass_->arrivals();
-  learn_from_first_pass();
+  adopt_ready_order();
 }
 
 void Reducer::shadow_pass() {
@@ -463,17 +448,20 @@ void Reducer::shadow_pass() {
   const std::optional<PassWords> words = reduce_rest({});
   finish_buckets();
   finalize_sparse(words, /*is_shadow=*/true);
-  learn_from_first_pass();
+  adopt_ready_order();
 }
 
 // REQUIRES: the works have been waited for.
-Reducer::OwnPart Reducer::take_own_part(const std::vector<std::size_t>& missing) {
-  OwnPart own{.is_nested = torch::autograd::get_current_node() != nullptr,
-              .epoch = own_epoch(),
-              .works = std::exchange(works_, {}),
-              .scale = divisor_ && !hook_ ? 1.0 : group_.size()};
-  for (const std::size_t index : missing) own.missing.push_back(describe_missing(index));
-  return own;
+PassCheck Reducer::take_check(const std::vector<std::size_t>& missing) {
+  PassCheck check{.group = group_,
+                  .timeout = options_.timeout,
+                  .is_static_graph = options_.static_graph,
+                  .is_nested = torch::autograd::get_current_node() != nullptr,
+                  .epoch = own_epoch(),
+                  .works = std::exchange(works_, {}),
+                  .scale = divisor_ && !hook_ ? 1.0 : group_.size()};
+  for (const std::size_t index : missing) check.missing.push_back(describe_missing(index));
+  return check;
 }
 
 // Returns the sums of the ranks' words for a pass that is complete everywhere; nullopt if they
@@ -490,41 +478,26 @@ std::optional<PassWords> Reducer::reduce_rest(const std::vector<std::size_t>& mi
   }
   wait_for_buckets();
   late_->settle();  // of the previous pass
-  OwnPart own = take_own_part(missing);
+  PassCheck check = take_check(missing);
   if (may_look_late()) {
-    look_later(std::move(own));
+    look_later(std::move(check));
     recorder_.reduced();
     return std::nullopt;
   }
   const torch::Tensor words = buckets_->words().cpu();
   recorder_.reduced();
-  return look_at(words, own);
+  return check.look_at(words, Looking::kTogether);
 }
 
-void Reducer::look_later(OwnPart own) {
-  spoil_unless_complete(own.scale);
-  const auto part = std::make_shared<const OwnPart>(std::move(own));
+void Reducer::look_later(PassCheck check) {
+  spoil_unless_complete(check.scale);
+  const auto shared = std::make_shared<const PassCheck>(std::move(check));
   const auto look = [&](Looking how) {
-    return [weak = weak_from_this(), part, how](const torch::Tensor& words) {
-      if (const auto owner = weak.lock()) static_cast<void>(owner->look_at(words, *part, how));
+    return [weak = weak_from_this(), shared, how](const torch::Tensor& words) {
+      if (const auto owner = weak.lock()) static_cast<void>(shared->look_at(words, how));
     };
   };
   late_->add(buckets_->words(), look(Looking::kTogether), look(Looking::kAlone));
-}
-
-// Throws unless the pass was reduced and is complete on all ranks. words: on the host.
-PassWords Reducer::look_at(const torch::Tensor& words, const OwnPart& own, Looking how) const {
-  // With NCCL, a wait only makes the stream wait, and an abort may end a call when its last
-  // elements, the words, are already reduced. The words have been read now, so each call has
-  // ended.
-  for (const Work& work : own.works) work.wait(kTimeToFail);
-  std::vector<double> sums = GradientBuckets::numbers_in(words);
-  for (double& sum : sums) sum *= own.scale;
-  PassWords result(std::move(sums), group_.size());
-  expect_reduced(result);
-  expect_complete(result, own, how);
-  expect_same_epoch(result, own, how);
-  return result;
 }
 
 // Writes NaN to each gradient unless every rank's code has come and is kComplete. The device
@@ -538,16 +511,6 @@ void Reducer::spoil_unless_complete(double scale) {
       torch::where(is_complete, 1.0F, std::numeric_limits<float>::quiet_NaN()));
 }
 
-// A backend may report an aborted call as complete, because with NCCL a wait only makes the
-// stream wait. Then the words are still this rank's own.
-void Reducer::expect_reduced(const PassWords& words) const {
-  const std::optional<int> rank = words.missing_rank();
-  if (!rank) return;
-  refuse_pass("its last all_reduce ended without rank " + std::to_string(*rank) +
-                  ": gradients may not be averaged; do not use them",
-              DistError::Kind::kStopped, *rank);
-}
-
 // Either all ranks call this, or none.
 void Reducer::finish_buckets() {
   std::size_t finished = 0;
@@ -558,10 +521,6 @@ void Reducer::finish_buckets() {
   if (!divisor_) return;
   for (std::size_t bucket = 0; bucket < buckets_->count(); ++bucket)
     buckets_->payload(bucket).div_(*divisor_);
-}
-
-void Reducer::learn_from_first_pass() {
-  if (!has_ready_order_) adopt_ready_order(pass_->ready_order());
 }
 
 // All buckets hold averages now. A parameter that this rank did not use gets its average if
@@ -615,58 +574,19 @@ void Reducer::give_up() noexcept {
     set_words(PassCode::kGivenUp);
     while (const auto bucket = pass_->take_remaining()) send(*bucket, /*async=*/true);
     if (hook_) reduce_words(/*async=*/true);
-    if (!options_.looks_late) return;
+    if (!options_.check_passes_late) return;
     // As in reduce_rest(): reading the words may be a collective of all ranks.
     wait_for_buckets();
     late_->settle();
     if (!may_look_late()) return;
-    OwnPart own = take_own_part({});
-    works_ = own.works;  // the next pass waits for them, too, as it may use another stream
-    look_later(std::move(own));
+    PassCheck check = take_check({});
+    works_ = check.works;  // the next pass waits for them, too, as it may use another stream
+    look_later(std::move(check));
   } catch (...) {
     state_ = State::kIdle;
     // Either the group has failed: then every rank, and the next call here, reports it. Or the
     // previous pass failed: then the other ranks report it.
   }
-}
-
-// Every rank has the same words, so all take the same branch here.
-void Reducer::expect_complete(const PassWords& words, const OwnPart& own, Looking how) const {
-  std::vector<int> lacking;
-  for (int rank = 0; rank < group_.size(); ++rank) {
-    if (words.code(rank) == PassCode::kGivenUp)
-      refuse_pass(
-          "an exception left it on rank " + std::to_string(rank) + ", whose gradients are missing",
-          DistError::Kind::kInvalidArgument, rank);
-    if (words.code(rank) == PassCode::kMissing) lacking.push_back(rank);
-  }
-  if (!lacking.empty() && how == Looking::kAlone)
-    refuse_pass(name_ranks(lacking) +
-                " got no gradient for some parameter; the next pass names it");
-  if (!lacking.empty()) report_missing(own);
-}
-
-// Every rank has the same words here, too.
-void Reducer::expect_same_epoch(const PassWords& words, const OwnPart& own, Looking how) const {
-  if (!words.do_epochs_differ()) return;
-  if (how == Looking::kAlone)
-    refuse_pass(
-        "the ranks are in different epochs by DistributedSampler::set_epoch(); the next pass names "
-        "them");
-  const auto all = group_.all_gather_object(own.epoch, options_.timeout);
-  std::map<std::int64_t, std::vector<int>> ranks;
-  for (int rank = 0; rank < group_.size(); ++rank)
-    if (const auto epoch = all[static_cast<std::size_t>(rank)].get<std::int64_t>();
-        epoch != detail::GroupNotes::kNoEpoch)
-      ranks[epoch].push_back(rank);
-  std::string text;
-  for (const auto& [epoch, of_epoch] : ranks)
-    text += (text.empty() ? "" : ", ") + name_ranks(of_epoch) +
-            (of_epoch.size() == 1 ? " is" : " are") + " in epoch " + std::to_string(epoch);
-  refuse_pass(text +
-              " by DistributedSampler::set_epoch(); the ranks have had different numbers of "
-              "batches in an epoch, "
-              "or one has left its loop early");
 }
 
 std::string Reducer::describe_missing(std::size_t index) const {
@@ -677,32 +597,15 @@ std::string Reducer::describe_missing(std::size_t index) const {
       slots_[index].accumulator)
     text += " (its dtype or device changed after construction)";
   if (!expected_.empty())
-    text += " (" + std::to_string(pass_->arrivals()[index]) + " of the " +
-            std::to_string(expected_[index]) + " of the first pass)";
+    text +=
+        concat(" (", pass_->arrivals()[index], " of the ", expected_[index], " of the first pass)");
   return text;
 }
 
-void Reducer::report_missing(const OwnPart& own) const {
-  const auto all = group_.all_gather_object(own.missing, options_.timeout);
-  std::string text;
-  for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    const auto theirs = all[rank].get<std::vector<std::string>>();
-    if (theirs.empty()) continue;
-    text += (text.empty() ? "rank " : "; rank ") + std::to_string(rank) + " got no gradient for " +
-            join(theirs);
-  }
-  if (own.is_nested)
-    refuse_pass(text +
-                ". It is a backward pass within another one, and no output of the wrapped "
-                "module's forward is part of that one");
-  if (options_.static_graph) refuse_pass(text + ". The graph is not static");
-  refuse_pass(text +
-              ". Each parameter that required grad at construction must take part in every "
-              "synchronised pass, unless the option 'find_unused_parameters' is on");
-}
-
-// Runs once, after the first pass. Gradients that lie in their places move with them.
-void Reducer::adopt_ready_order(const std::vector<std::size_t>& own_order) {
+// Has an effect once, after the first pass. Gradients that lie in their places move with them.
+void Reducer::adopt_ready_order() {
+  if (has_ready_order_) return;
+  const std::vector<std::size_t> own_order = pass_->ready_order();
   const auto order = torch::tensor(std::vector<std::int64_t>(own_order.begin(), own_order.end()))
                          .to(group_.device());
   group_.broadcast(order, {.timeout = options_.timeout});
@@ -733,13 +636,6 @@ std::vector<BucketContents> Reducer::bucket_contents() const {
       bucket.bytes += slots_[slot.gradient].parameter.tensor.nbytes();
     }
   }
-  return result;
-}
-
-std::vector<BucketTimes> Reducer::untimed_buckets() const {
-  std::vector<BucketTimes> result;
-  for (const BucketContents& bucket : bucket_contents())
-    result.push_back({.gradients = bucket.parameters.size(), .bytes = bucket.bytes});
   return result;
 }
 

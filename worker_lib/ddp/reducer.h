@@ -28,7 +28,7 @@
 // The words also prove that the reduction happened at all.
 //
 // Late looks: on a GPU the host would wait for the device in each pass to read the words. With
-// looks_late it reads the words of a pass at the end of the next one. Meanwhile the device
+// check_passes_late it reads the words of a pass at the end of the next one. Meanwhile the device
 // itself writes NaN to the gradients of a pass that was not complete on all ranks
 // (spoil_unless_complete()).
 //
@@ -52,34 +52,15 @@
 #include <string>
 #include <vector>
 
-#include "ddprun/comm_hook.h"
-#include "ddprun/process_group.h"
-#include "ddprun/step_statistics.h"
+#include "ddprun/data_parallel.h"
 #include "worker_lib/ddp/autograd_graph.h"
 #include "worker_lib/ddp/core/bucket_plan.h"
-#include "worker_lib/ddp/core/pass_words.h"
 #include "worker_lib/ddp/gradient_buckets.h"
+#include "worker_lib/ddp/pass_check.h"
 #include "worker_lib/ddp/step_recorder.h"
 #include "worker_lib/group/late_checks.h"
 
 namespace ddprun {
-
-struct ReducerOptions {
-  BucketCaps caps;
-  std::optional<Timeout> timeout;
-  // A parameter without a gradient in a pass contributes zeros, or the gradient that it already
-  // has. If no rank used it since the last synchronised pass, its gradient stays unchanged.
-  bool find_unused = false;
-  // Every pass is like the first one, which counts how often each gradient comes.
-  bool static_graph = false;
-  // .grad is the gradient's place in its bucket. If false, it is copied there and back.
-  bool gradient_as_bucket_view = true;
-  // The words of a pass are read in the next one. Not in the first pass, with a hook, with
-  // unused or sparse parameters, or in join(): these need the words at once.
-  bool looks_late = false;
-  // Measures every n-th synchronised pass; 0: none.
-  std::int64_t statistics_every = 0;
-};
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
@@ -90,9 +71,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   };
 
   // Makes a reducer. Every rank gives the same parameters, in the same order. `parameters` is
-  // not empty.
+  // not empty. options: check_passes_late counts on every device.
   static std::shared_ptr<Reducer> make(std::vector<Parameter> parameters, ProcessGroup& group,
-                                       const ReducerOptions& options);
+                                       const DataParallelOptions& options);
   ~Reducer();
 
   // Sets whether the next backward pass is synchronised, as a forward decided. If several
@@ -114,7 +95,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void set_local(bool local);
 
   // Makes `hook` average the buckets from now on. Call it once, before the first pass.
-  void set_hook(std::shared_ptr<CommHook> hook);
+  void set_hook(std::shared_ptr<CommHook> hook) { hook_ = std::move(hook); }
   bool has_hook() const { return hook_ != nullptr; }
   bool has_begun() const { return passes_ > 0; }
   // Returns whether the last pass left gradients that were not averaged.
@@ -149,21 +130,10 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
     bool is_used = false;  // since the last synchronised pass, in local passes, too
   };
 
-  // This rank's part of a pass, to judge the words of all ranks.
-  struct OwnPart {
-    std::vector<std::string> missing = {};  // parameters without a gradient
-    bool is_nested = false;                 // within another backward pass
-    std::int64_t epoch = 0;
-    std::vector<Work> works = {};  // of the pass
-    double scale = 1;              // factor that makes the words sums
-  };
-
   enum class State { kIdle, kLocalPass, kPass };
 
-  // kAlone: without a collective, because the other ranks are elsewhere. Its messages name less.
-  enum class Looking { kTogether, kAlone };
-
-  Reducer(std::vector<Parameter> parameters, ProcessGroup& group, const ReducerOptions& options);
+  Reducer(std::vector<Parameter> parameters, ProcessGroup& group,
+          const DataParallelOptions& options);
 
   void install_hooks();
 
@@ -183,7 +153,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void reduce_words(bool async);
   void wait_for_buckets();
   bool may_look_late() const;
-  bool tells_used() const { return options_.find_unused || options_.static_graph; }
+  bool tells_used() const { return options_.find_unused_parameters || options_.static_graph; }
   void set_words(PassCode code);
   std::int64_t own_epoch() const;
 
@@ -193,31 +163,23 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void expect_no_other_hooks() const;
   void finish_pass();
   void mark_unused(std::size_t index);
-  OwnPart take_own_part(const std::vector<std::size_t>& missing);
+  PassCheck take_check(const std::vector<std::size_t>& missing);
   std::optional<PassWords> reduce_rest(const std::vector<std::size_t>& missing);
-  void look_later(OwnPart own);
-  PassWords look_at(const torch::Tensor& words, const OwnPart& own,
-                    Looking how = Looking::kTogether) const;
+  void look_later(PassCheck check);
   void spoil_unless_complete(double scale);
   void finish_buckets();
   void finalize_gradients(const std::optional<PassWords>& words);
   void finalize_sparse(const std::optional<PassWords>& words, bool is_shadow);
   void lay_out(std::vector<std::size_t> order);
   bool is_left_alone(std::size_t index, const std::optional<PassWords>& words) const;
-  void learn_from_first_pass();
   void give_up() noexcept;
-  void expect_reduced(const PassWords& words) const;
-  void expect_same_epoch(const PassWords& words, const OwnPart& own, Looking how) const;
-  void expect_complete(const PassWords& words, const OwnPart& own, Looking how) const;
-  [[noreturn]] void report_missing(const OwnPart& own) const;
   std::string describe_missing(std::size_t index) const;
-  void adopt_ready_order(const std::vector<std::size_t>& own_order);
+  void adopt_ready_order();
 
   std::vector<BucketContents> bucket_contents() const;
-  std::vector<BucketTimes> untimed_buckets() const;
 
   ProcessGroup& group_;
-  const ReducerOptions options_;
+  const DataParallelOptions options_;
 
   std::mutex mutex_;
   std::vector<Slot> slots_;

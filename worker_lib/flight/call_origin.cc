@@ -4,6 +4,7 @@
 #include <execinfo.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <string_view>
@@ -56,20 +57,16 @@ bool wants_call_origins() {
 #endif
 }
 
-CallStack CallStack::from(void* address) {
-  CallStack stack;
-  const int count = backtrace(stack.frames.data(), static_cast<int>(kMaxFrames));
-  const auto end = stack.frames.begin() + std::max(count, 0);
-  auto first = std::find(stack.frames.begin(), end, address);
-  if (first == end) first = stack.frames.begin();
-  stack.count = end - first;
-  std::copy(first, end, stack.frames.begin());
-  return stack;
+CallStack call_stack_from(void* address) {
+  std::array<void*, 24> frames;
+  const auto end = frames.begin() + std::max(backtrace(frames.data(), frames.size()), 0);
+  const auto first = std::find(frames.begin(), end, address);
+  return CallStack(first == end ? frames.begin() : first, end);
 }
 
 std::string origin_text(const CallStack& stack) {
   std::vector<std::string> frames;
-  for (void* address : stack.shown()) frames.push_back(frame_text(address));
+  for (void* address : stack) frames.push_back(frame_text(address));
   std::size_t first = 0;
   while (first + 1 < frames.size() && is_own(frames[first]) && is_own(frames[first + 1])) ++first;
   std::string text;
@@ -83,17 +80,15 @@ std::string origin_text(const CallStack& stack) {
 }
 
 std::uint32_t CallOrigins::number_of(const CallStack& stack, WorkerPage& page) {
-  const std::span<void* const> shown = stack.shown();
   // The map is bounded: only places with a number are kept. Later places are searched for again
   // each time.
-  const std::vector<void*> key(shown.begin(), shown.end());
-  if (const auto found = numbers_.find(key); found != numbers_.end()) return found->second;
+  if (const auto found = numbers_.find(stack); found != numbers_.end()) return found->second;
   const std::uint32_t count = page.origin_count.load(std::memory_order_relaxed);
   if (count >= kFlightOrigins) return 0;
   const std::string text = origin_text(stack);
   std::copy(text.begin(), text.end(), page.origins[count].begin());
   page.origin_count.store(count + 1, std::memory_order_release);
-  numbers_.emplace(key, count + 1);
+  numbers_.emplace(stack, count + 1);
   return count + 1;
 }
 

@@ -6,11 +6,8 @@
 // "train+0x1a2b".
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <map>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -22,19 +19,12 @@ namespace ddprun {
 // environment.
 bool wants_call_origins();
 
-// CallStack: return addresses of its thread, the innermost first. Takes microseconds; any
-// thread.
-struct CallStack {
-  static constexpr std::size_t kMaxFrames = 24;
+// CallStack: return addresses of a thread, the innermost first.
+using CallStack = std::vector<void*>;
 
-  // Returns the stack from the frame with return address `address` on, or the whole stack if
-  // there is no such frame.
-  static CallStack from(void* address);
-  std::span<void* const> shown() const { return {frames.data(), count}; }
-
-  std::array<void*, kMaxFrames> frames{};
-  std::size_t count = 0;
-};
+// Returns this thread's stack from the frame with return address `address` on, or the whole stack
+// if there is no such frame. Takes microseconds; any thread.
+CallStack call_stack_from(void* address);
 
 // Returns "train_epoch(int) < train+0x1a2b < main", at most kFlightOriginBytes, with what the
 // dynamic linker knows of each frame. Frames within ddprun are left out, except the one that was
@@ -50,7 +40,7 @@ class CallOrigins {
   std::uint32_t number_of(const CallStack& stack, WorkerPage& page);
 
  private:
-  std::map<std::vector<void*>, std::uint32_t> numbers_;
+  std::map<CallStack, std::uint32_t> numbers_;
 };
 
 }  // namespace ddprun

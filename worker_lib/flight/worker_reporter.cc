@@ -6,19 +6,14 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/concat.h"
 #include "base/flight_words.h"
 
 namespace ddprun {
 
-std::string words_of(const FlightFacts& facts) {
-  const std::string what = words_of(FlightEntry{.bytes = facts.bytes,
-                                                .peer = facts.peer,
-                                                .call = facts.call,
-                                                .dtype = facts.dtype,
-                                                .op = facts.op,
-                                                .tag = facts.tag});
-  return is_message(facts.call) ? what
-                                : what + " (collective " + std::to_string(facts.collective) + ")";
+std::string numbered_words_of(const FlightEntry& call) {
+  const std::string words = words_of(call);
+  return is_message(call.call) ? words : concat(words, " (collective ", call.collective, ")");
 }
 
 std::optional<WorkerReporter::Page> WorkerReporter::page_of_agent(const WorkerEnv& env) {
@@ -34,9 +29,8 @@ std::optional<WorkerReporter::Page> WorkerReporter::own_page(const WorkerEnv& en
   Result<PageFile> made = make_page_file(kOwnPageName, 1);
   if (!made) return std::nullopt;
   WorkerPage& page = made->pages[0];
-  page.rank.store(static_cast<std::uint32_t>(env.rank.value), std::memory_order_relaxed);
-  page.local_rank.store(static_cast<std::uint32_t>(env.local_rank.value),
-                        std::memory_order_relaxed);
+  page.rank.store(env.rank.value, std::memory_order_relaxed);
+  page.local_rank.store(env.local_rank.value, std::memory_order_relaxed);
   return Page{std::move(made->file), 0, std::move(made->pages)};
 }
 
@@ -70,7 +64,7 @@ void WorkerReporter::report_activity() {
 
 void WorkerReporter::report_finished(bool finished) {
   if (WorkerPage* const page = mapped()) {
-    page->finished.store(finished ? 1 : 0, std::memory_order_release);
+    page->finished.store(finished, std::memory_order_release);
   }
 }
 
@@ -98,21 +92,20 @@ void WorkerReporter::register_group(std::uint64_t id, std::string_view name,
   }
   FlightGroup& group = page->groups[count];
   group.id = id;
-  group.size = static_cast<std::uint32_t>(ranks.size());
+  group.size = ranks.size();
   group.digest = flight_digest(ranks);
-  const std::size_t listed = std::min(ranks.size(), group.ranks.size());
-  group.listed = static_cast<std::uint32_t>(listed);
-  for (std::size_t i = 0; i < listed; ++i) group.ranks[i] = static_cast<std::uint32_t>(ranks[i]);
+  group.listed = std::min(ranks.size(), group.ranks.size());
+  std::copy_n(ranks.begin(), group.listed, group.ranks.begin());
   const std::string_view kept = name.substr(0, group.name.size());
   std::copy(kept.begin(), kept.end(), group.name.begin());
   page->group_count.store(count + 1, std::memory_order_release);
 }
 
-std::uint64_t WorkerReporter::begin_call(const FlightFacts& facts) {
+std::uint64_t WorkerReporter::begin_call(const FlightEntry& facts) {
   WorkerPage* const page = mapped();
   if (!page) return 0;
   CallStack stack;
-  if (traces_) stack = CallStack::from(__builtin_return_address(0));
+  if (traces_) stack = call_stack_from(__builtin_return_address(0));
   const std::lock_guard lock(mutex_);
   const std::uint32_t origin = traces_ ? origins_.number_of(stack, *page) : 0;
   const std::uint64_t number = page->calls.load(std::memory_order_relaxed) + 1;

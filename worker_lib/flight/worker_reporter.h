@@ -29,22 +29,8 @@
 
 namespace ddprun {
 
-// FlightFacts: what is known of a call when it begins. Unknown fields keep their defaults.
-struct FlightFacts {
-  FlightCall call = FlightCall::kNone;
-  std::uint64_t group = 0;  // as in register_group(); 0: the world
-  // Number of the collective within its group, from 1; for a message: the number of collectives
-  // before it.
-  std::uint64_t collective = 0;
-  std::uint64_t bytes = 0;  // size of this rank's tensor
-  FlightType dtype = FlightType::kNone;
-  FlightOp op = FlightOp::kNone;
-  int peer = -1;  // root, source or destination, as a rank of the world
-  int tag = 0;    // of a message
-};
-
 // Returns "all_reduce of 4000 bytes (sum of float32) (collective 3)". A message has no number.
-std::string words_of(const FlightFacts& facts);
+std::string numbered_words_of(const FlightEntry& call);
 
 class WorkerReporter {
  public:
@@ -79,8 +65,9 @@ class WorkerReporter {
   // Has no effect for a known group, nor beyond kFlightGroups.
   void register_group(std::uint64_t id, std::string_view name, std::span<const int> ranks);
 
-  // Records that a call begins, and returns its number for end_call; 0: nothing is reported.
-  std::uint64_t begin_call(const FlightFacts& facts);
+  // Records that a call begins, and returns its number for end_call; 0: nothing is reported. facts:
+  // what is known of the call; number, times and origin are filled in.
+  std::uint64_t begin_call(const FlightEntry& facts);
   // Records that the call ended, with or without failure. Has no effect if its record was
   // overwritten since.
   void end_call(std::uint64_t number, bool failed);
@@ -107,7 +94,7 @@ class WorkerReporter {
 struct FlightTicket {
   std::shared_ptr<WorkerReporter> reporter;
   std::uint64_t number = 0;
-  FlightFacts facts = {};  // describes the call, even if nothing is reported
+  FlightEntry facts = {};  // describes the call, even if nothing is reported
 
   void end(bool failed) {
     if (reporter && number != 0) reporter->end_call(number, failed);

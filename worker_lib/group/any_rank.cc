@@ -5,9 +5,9 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
+#include "base/concat.h"
 #include "worker_lib/group/late_checks.h"
 #include "worker_lib/util/error_bridge.h"
 
@@ -99,8 +99,7 @@ std::vector<json> on_every_rank(ProcessGroup& group, const char* doing, Timeout 
   };
   if (std::ranges::all_of(all, failed_alike)) throw_reported(all[0].at("failure"));
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
-    throw_reported(all[rank].at("failure"),
-                   std::string(doing) + ": rank " + std::to_string(rank) + ": ");
+    throw_reported(all[rank].at("failure"), concat(doing, ": rank ", rank, ": "));
     values.push_back(all[rank].at("value"));
   }
   return values;

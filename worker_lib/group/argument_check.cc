@@ -1,37 +1,24 @@
 #include "worker_lib/group/argument_check.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 
+#include "base/joined.h"
 #include "ddprun/p2p_op.h"
 #include "worker_lib/group/tensor_facts.h"
 
 namespace ddprun {
 namespace {
 
-constexpr std::array kKnownDtypes {
-  torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt16, torch::kInt32, torch::kInt64,
-      torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64, torch::kComplexFloat,
-      torch::kComplexDouble, torch::kUInt16, torch::kUInt32, torch::kUInt64, torch::kFloat8_e5m2,
-      torch::kFloat8_e4m3fn, torch::kFloat8_e5m2fnuz, torch::kFloat8_e4m3fnuz,
-#if DDPRUN_HAS_FLOAT8_E8M0
-      torch::kFloat8_e8m0fnu,
-#endif
-};
-
 constexpr bool is_known_dtype(torch::ScalarType type) {
-  return std::ranges::find(kKnownDtypes, type) != kKnownDtypes.end();
+  return std::ranges::find(kCollectiveDtypes, type) != kCollectiveDtypes.end();
 }
 
 // Returns "Bool, Byte, ... and Double".
 std::string known_dtypes() {
-  std::string text;
-  for (const torch::ScalarType type : kKnownDtypes) {
-    if (type != kKnownDtypes.front()) text += type == kKnownDtypes.back() ? " and " : ", ";
-    text += c10::toString(type);
-  }
-  return text;
+  std::vector<std::string> names;
+  for (const torch::ScalarType type : kCollectiveDtypes) names.emplace_back(c10::toString(type));
+  return joined_with_and(names);
 }
 
 std::string element(const char* name, std::size_t index) { return concat(name, "[", index, "]"); }
@@ -257,9 +244,9 @@ void ArgumentCheck::apart_or_own(const char* name, const torch::Tensor& tensor,
                                  const char* list_name, TensorList list) const {
   const Extent own = extent_of(tensor);
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const Extent other = extent_of(list[i], i);
-    if (!own.overlaps(other)) continue;
-    if (i == static_cast<std::size_t>(rank_) && own.is_same(other)) continue;
+    const Extent other = extent_of(list[i]);
+    const bool is_own = i == static_cast<std::size_t>(rank_) && own.is_same(other);
+    if (!own.overlaps(other) || is_own) continue;
     refuse(name, " shares memory with ", element(list_name, i),
            "; it may only be the same memory as ", list_name, "[rank]");
   }
@@ -269,7 +256,7 @@ void ArgumentCheck::apart_or_own_share(const char* name, TensorList written, con
                                        TensorList read) const {
   for (std::size_t i = 0; i < written.size(); ++i) {
     const Extent own = extent_of(written[i]);
-    const std::uintptr_t ahead = (own.end - own.begin) * static_cast<std::uintptr_t>(rank_);
+    const std::uintptr_t ahead = (own.end - own.begin) * rank_;
     for (std::size_t j = 0; j < read.size(); ++j) {
       const Extent other = extent_of(read[j]);
       if (!own.overlaps(other) || (i == j && own.begin == other.begin + ahead)) continue;
@@ -290,7 +277,7 @@ void ArgumentCheck::apart(const char* name, const torch::Tensor& tensor, const c
                           TensorList list) const {
   const Extent own = extent_of(tensor);
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (own.overlaps(extent_of(list[i], i))) {
+    if (own.overlaps(extent_of(list[i]))) {
       refuse(name, " shares memory with ", element(list_name, i), ", which is only read");
     }
   }
@@ -331,8 +318,6 @@ void ArgumentCheck::op(ReduceOp op, double factor, const torch::Tensor& tensor) 
   }
   refuse("there is no op ", static_cast<int>(op));
 }
-
-void ArgumentCheck::root(int root) const { must_be_rank("root", root); }
 
 void ArgumentCheck::peer(const char* name, int peer) const {
   must_be_rank(name, peer);

@@ -102,7 +102,7 @@ class ArgumentCheck {
   void op(ReduceOp op, double factor, const torch::Tensor& tensor) const;
 
   // A rank of the group.
-  void root(int root) const;
+  void root(int root) const { must_be_rank("root", root); }
 
   // Another rank of the group. name: "destination" or "source".
   void peer(const char* name, int peer) const;

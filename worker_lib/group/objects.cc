@@ -28,8 +28,7 @@ nlohmann::json decode(const std::string& bytes, int from) {
 
 std::vector<nlohmann::json> decode_all(const std::vector<std::string>& texts) {
   std::vector<nlohmann::json> values;
-  for (const std::string& text : texts)
-    values.push_back(decode(text, static_cast<int>(values.size())));
+  for (const std::string& text : texts) values.push_back(decode(text, values.size()));
   return values;
 }
 
@@ -49,12 +48,15 @@ std::string bytes_of(const torch::Tensor& tensor) {
 // One exchange: several collectives that share one deadline.
 class ProcessGroup::Exchange {
  public:
-  // Runs `body` with the exchange. call: the program's call.
+  // Runs `body` with the exchange. call: the program's call. root: checked, if there is one.
   template <class Body>
-  static auto run(ProcessGroup& group, const char* call, std::optional<Timeout> timeout,
-                  Body body) {
+  static auto run(ProcessGroup& group, const char* call, std::optional<int> root,
+                  std::optional<Timeout> timeout, Body body) {
     Exchange exchange(group, group.check_for(call), timeout);
-    return with_dist_errors(call, [&] { return body(exchange); });
+    return with_dist_errors(call, [&] {
+      if (root) exchange.check.root(*root);
+      return body(exchange);
+    });
   }
 
   // Encodes as CBOR, not JSON text. Numbers keep every bit (JSON has no NaN or infinity), strings
@@ -82,7 +84,7 @@ class ProcessGroup::Exchange {
       return texts;
     }
     const torch::Tensor padded = torch::zeros({largest}, torch::kUInt8);
-    padded.narrow(0, 0, static_cast<std::int64_t>(bytes.size())).copy_(tensor_of(bytes));
+    padded.narrow(0, 0, bytes.size()).copy_(tensor_of(bytes));
     const torch::Tensor together = room_for({group_.size(), largest});
     group_.all_gather_into_tensor(together, on_device(padded), {.timeout = left(deadline_)});
     for (int r = 0; r < group_.size(); ++r) {
@@ -96,8 +98,7 @@ class ProcessGroup::Exchange {
     const torch::Tensor size = number(is_root ? bytes.size() : 0);
     group_.broadcast(size, {.root = root, .timeout = left(deadline_)});
     const torch::Tensor text =
-        on_device(is_root ? tensor_of(bytes)
-                          : torch::empty({size.cpu().item<std::int64_t>()}, torch::kUInt8));
+        is_root ? on_device(tensor_of(bytes)) : room_for(size.cpu().item<std::int64_t>());
     group_.broadcast(text, {.root = root, .timeout = left(deadline_)});
     return bytes_of(text);
   }
@@ -108,7 +109,7 @@ class ProcessGroup::Exchange {
     std::vector<std::int64_t> incoming = sizes_of_all(bytes.size());
     if (!is_root) std::ranges::fill(incoming, 0);
     std::vector<std::int64_t> outgoing(incoming.size(), 0);
-    outgoing[root] = static_cast<std::int64_t>(bytes.size());
+    outgoing[root] = bytes.size();
     std::vector<std::string> texts = all_to_all(bytes, outgoing, incoming);
     if (!is_root) texts.clear();
     return texts;
@@ -120,7 +121,7 @@ class ProcessGroup::Exchange {
     std::vector<torch::Tensor> sizes;
     for (std::size_t r = 0; r < texts.size(); ++r) {
       all += texts[r];
-      outgoing[r] = static_cast<std::int64_t>(texts[r].size());
+      outgoing[r] = texts[r].size();
       sizes.push_back(number(texts[r].size()));
     }
     const torch::Tensor mine = number(0);
@@ -178,30 +179,25 @@ class ProcessGroup::Exchange {
 
 std::vector<std::string> ProcessGroup::all_gather_bytes(const std::string& bytes,
                                                         std::optional<Timeout> timeout) {
-  return Exchange::run(*this, "all_gather_bytes", timeout,
+  return Exchange::run(*this, "all_gather_bytes", std::nullopt, timeout,
                        [&](Exchange& exchange) { return exchange.all_gather(bytes); });
 }
 
 std::string ProcessGroup::broadcast_bytes(const std::string& bytes, int root,
                                           std::optional<Timeout> timeout) {
-  return Exchange::run(*this, "broadcast_bytes", timeout, [&](Exchange& exchange) {
-    exchange.check.root(root);
-    return exchange.broadcast(bytes, root);
-  });
+  return Exchange::run(*this, "broadcast_bytes", root, timeout,
+                       [&](Exchange& exchange) { return exchange.broadcast(bytes, root); });
 }
 
 std::vector<std::string> ProcessGroup::gather_bytes(const std::string& bytes, int root,
                                                     std::optional<Timeout> timeout) {
-  return Exchange::run(*this, "gather_bytes", timeout, [&](Exchange& exchange) {
-    exchange.check.root(root);
-    return exchange.gather(bytes, root);
-  });
+  return Exchange::run(*this, "gather_bytes", root, timeout,
+                       [&](Exchange& exchange) { return exchange.gather(bytes, root); });
 }
 
 std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& bytes, int root,
                                         std::optional<Timeout> timeout) {
-  return Exchange::run(*this, "scatter_bytes", timeout, [&](Exchange& exchange) {
-    exchange.check.root(root);
+  return Exchange::run(*this, "scatter_bytes", root, timeout, [&](Exchange& exchange) {
     exchange.check.roots_values("bytes", bytes.size(), root);
     return exchange.scatter(bytes, root);
   });
@@ -209,31 +205,28 @@ std::string ProcessGroup::scatter_bytes(const std::vector<std::string>& bytes, i
 
 std::vector<nlohmann::json> ProcessGroup::all_gather_object(const nlohmann::json& value,
                                                             std::optional<Timeout> timeout) {
-  return Exchange::run(*this, "all_gather_object", timeout, [&](Exchange& exchange) {
+  return Exchange::run(*this, "all_gather_object", std::nullopt, timeout, [&](Exchange& exchange) {
     return decode_all(exchange.all_gather(exchange.encode(value)));
   });
 }
 
 nlohmann::json ProcessGroup::broadcast_object(const nlohmann::json& value, int root,
                                               std::optional<Timeout> timeout) {
-  return Exchange::run(*this, "broadcast_object", timeout, [&](Exchange& exchange) {
-    exchange.check.root(root);
+  return Exchange::run(*this, "broadcast_object", root, timeout, [&](Exchange& exchange) {
     return decode(exchange.broadcast(root == rank() ? exchange.encode(value) : "", root), root);
   });
 }
 
 std::vector<nlohmann::json> ProcessGroup::gather_object(const nlohmann::json& value, int root,
                                                         std::optional<Timeout> timeout) {
-  return Exchange::run(*this, "gather_object", timeout, [&](Exchange& exchange) {
-    exchange.check.root(root);
+  return Exchange::run(*this, "gather_object", root, timeout, [&](Exchange& exchange) {
     return decode_all(exchange.gather(exchange.encode(value), root));
   });
 }
 
 nlohmann::json ProcessGroup::scatter_object(const std::vector<nlohmann::json>& values, int root,
                                             std::optional<Timeout> timeout) {
-  return Exchange::run(*this, "scatter_object", timeout, [&](Exchange& exchange) {
-    exchange.check.root(root);
+  return Exchange::run(*this, "scatter_object", root, timeout, [&](Exchange& exchange) {
     exchange.check.roots_values("values", values.size(), root);
     std::vector<std::string> texts;
     for (const nlohmann::json& value : values) texts.push_back(exchange.encode(value));

@@ -75,32 +75,140 @@ Reduction reduction_of(const Options& options) {
 class ProcessGroup::Call {
  public:
   Call(ProcessGroup& group, const ArgumentCheck& arguments, FlightCall kind)
-      : check(arguments), facts{.call = kind, .group = group.identity_.id}, group_(group) {}
+      : check(arguments), facts{.group = group.identity_.id, .call = kind}, group_(group) {}
   Call(ProcessGroup& group, const char* name, FlightCall kind)
       : Call(group, group.check_for(name), kind) {}
 
-  // Carry out collectives that have several forms, each of which has checked its tensors.
-  Work all_reduce(TensorList tensors, const AllReduceOptions& options);
-  Work broadcast(TensorList tensors, const RootOptions& options);
+  // --- collectives that have several forms, each of which has checked its tensors ---
+
+  Work all_reduce(TensorList tensors, const AllReduceOptions& options) {
+    check.op(options.op, options.premul_factor, tensors[0]);
+    read = written = agreed = tensors;
+    return carry_out(tensors, options, [&](CallOptions call) {
+      return group_.backend_->all_reduce(tensors, reduction_of(options), call);
+    });
+  }
+
+  Work broadcast(TensorList tensors, const RootOptions& options) {
+    check.root(options.root);
+    read = on_root(options.root, tensors);
+    written = off_root(options.root, tensors);
+    agreed = tensors;
+    return carry_out(tensors, options, [&](CallOptions call) {
+      return group_.backend_->broadcast(tensors, options.root, call);
+    });
+  }
+
   // outputs: the ranks' parts of what is written.
-  Work all_gather(TensorList outputs, TensorList inputs, const CollectiveOptions& options);
+  Work all_gather(TensorList outputs, TensorList inputs, const CollectiveOptions& options) {
+    read = inputs;
+    agreed = written;
+    return carry_out(inputs, options, [&](CallOptions call) {
+      return group_.backend_->all_gather(outputs, inputs, call);
+    });
+  }
+
   // inputs: the ranks' parts of what is read.
-  Work reduce_scatter(TensorList outputs, TensorList inputs, const ReduceScatterOptions& options);
+  Work reduce_scatter(TensorList outputs, TensorList inputs, const ReduceScatterOptions& options) {
+    check.op(options.op, options.premul_factor, outputs[0]);
+    written = outputs;
+    return carry_out(outputs, options, [&](CallOptions call) {
+      return group_.backend_->reduce_scatter(outputs, inputs, reduction_of(options), call);
+    });
+  }
+
   template <class Options>
-  Work all_to_all(TensorList outputs, TensorList inputs, const Options& options);
+  Work all_to_all(TensorList outputs, TensorList inputs, const Options& options) {
+    const std::size_t own = group_.rank();
+    if (outputs[own].numel() != inputs[own].numel()) {
+      check.refuse("this rank, ", own, ", has ", inputs[own].numel(),
+                   " elements for itself, but room for ", outputs[own].numel());
+    }
+    read = inputs;
+    written = outputs;
+    return carry_out(inputs, options, [&](CallOptions call) {
+      return group_.backend_->all_to_all(outputs, inputs, call);
+    });
+  }
 
-  // Carries out the call. tensors: those that its flight record describes.
+  // --- one call ---
+
+  // Carries out the call. tensors: those that its flight record describes. Blocking calls end
+  // here, with the result or with the failure as an exception.
   template <class Options, class Issue>
-  Work carry_out(TensorList tensors, const Options& options, Issue issue);
+  Work carry_out(TensorList tensors, const Options& options, Issue issue) {
+    how = {check.timeout(options.timeout, group_.timeout_), options.async};
+    describe(tensors);
+    if constexpr (requires { options.root; }) facts.peer = options.root;
+    if constexpr (requires { options.tag; }) facts.tag = options.tag;
+    if constexpr (requires { options.op; }) {  // the enum value of ReduceOp, plus one
+      facts.op = static_cast<FlightOp>(static_cast<int>(options.op) + 1);
+    }
+    const Turn turn = take_turn();
+    const Verify verify = group_.verify_;
+    if (is_message()) {
+      if (verify.nan) expect_no_nan_here();
+      return carry_out_alone(issue);
+    }
+    if (!verify.nan && !verify.results) return carry_out_alone(issue);
 
-  // The steps of carry_out(), for a batch of messages.
-  void describe(TensorList tensors);
+    // One record covers everything: a rank that waits in a check counts as being in the call.
+    FlightTicket ticket = begin();
+    try {
+      if (verify.nan) expect_no_nan();
+      mark_written(written);
+      issue({.timeout = how.timeout, .async = false}).wait();
+      if (verify.results && !agreed.empty()) expect_agreement();
+    } catch (...) {
+      ticket.end(/*failed=*/true);
+      throw;
+    }
+    ticket.end(/*failed=*/false);
+    if (!how.async) return {};
+    auto over = std::make_shared<detail::HostWork>();
+    over->outputs.assign(written.begin(), written.end());
+    over->complete({});
+    return Work(std::move(over));
+  }
+
+  // --- the steps of carry_out(), for a batch of messages ---
+
+  void describe(TensorList tensors) {
+    for (const torch::Tensor& one : tensors) facts.bytes += one.nbytes();
+    if (tensors.empty()) return;
+    // The enum value of PyTorch, plus one.
+    facts.dtype = static_cast<FlightType>(static_cast<int>(tensors[0].scalar_type()) + 1);
+  }
+
   // Refuses a second thread, unless the backend allows this call on any thread.
-  Turn take_turn() const;
-  void expect_no_nan_here() const;
-  FlightTicket begin();
+  Turn take_turn() const {
+    if (is_message() && group_.backend_->sends_on_any_thread()) return {};
+    if (group_.is_called_.exchange(true, std::memory_order_acquire)) {
+      refuse("two threads call into group " + group_.name() + " at a time");
+    }
+    return Turn(&group_.is_called_);
+  }
+
+  void expect_no_nan_here() const {
+    const NanFound found = find_nan(read);
+    if (found.count > 0) refuse_nan(found);
+  }
+
+  FlightTicket begin() {
+    if (!is_message()) ++group_.collectives_;
+    facts.collective = group_.collectives_;
+    FlightEntry recorded = facts;
+    if (facts.peer >= 0) recorded.peer = group_.identity_.world_ranks[facts.peer];
+    if (!group_.reporter_->has_page()) return {.facts = recorded};
+    return {group_.reporter_, group_.reporter_->begin_call(recorded), recorded};
+  }
+
   // Makes the record of the call end with the call, and gives its future what the call writes.
-  void attach(const Work& work, FlightTicket ticket) const;
+  void attach(const Work& work, FlightTicket ticket) const {
+    if (!work.state_) return ticket.end(/*failed=*/false);
+    work.state_->record(std::move(ticket));
+    if (how.async) work.state_->outputs.assign(written.begin(), written.end());
+  }
 
   TensorList on_root(int root, TensorList tensors) const {
     return root == group_.rank() ? tensors : TensorList();
@@ -110,7 +218,7 @@ class ProcessGroup::Call {
   }
 
   ArgumentCheck check;
-  FlightFacts facts;
+  FlightEntry facts;
   CallOptions how;
   // Tensors that the call reads and writes on this rank.
   TensorList read;
@@ -119,15 +227,83 @@ class ProcessGroup::Call {
 
  private:
   template <class Issue>
-  Work carry_out_alone(Issue issue);
+  Work carry_out_alone(Issue issue) {
+    mark_written(written);
+    FlightTicket ticket = begin();
+    Work work;
+    try {
+      work = issue(how);
+    } catch (...) {  // it never began (for example out of memory)
+      ticket.end(/*failed=*/true);
+      throw;
+    }
+    attach(work, std::move(ticket));
+    if (!how.async) work.wait();
+    return work;
+  }
+
   bool is_message() const {
     return facts.call == FlightCall::kSend || facts.call == FlightCall::kRecv;
   }
-  std::vector<std::int64_t> values_of_all(const char* checking, std::int64_t mine) const;
-  void expect_no_nan() const;
-  void expect_agreement() const;
-  std::string name() const;
-  [[noreturn]] void refuse_nan(const NanFound& found) const;
+
+  // Returns every rank's `mine`, exchanged through the backend that carries the call. checking:
+  // the reason for the exchange. Errors name it, because the program did not call this exchange.
+  std::vector<std::int64_t> values_of_all(const char* checking, std::int64_t mine) const {
+    const TensorList tensors = read.empty() ? written : read;
+    const torch::Device device = tensors.empty() ? group_.device_ : tensors[0].device();
+    const torch::Tensor own = torch::full({1}, mine, torch::kInt64).to(device);
+    std::vector<torch::Tensor> all;
+    for (int r = 0; r < group_.size(); ++r) all.push_back(torch::empty_like(own));
+    try {
+      group_.backend_->all_gather(all, list_of(own), {.timeout = how.timeout, .async = false})
+          .wait();
+    } catch (const DistError& failure) {
+      throw within(failure, numbered_words_of(facts) + ", " + checking);
+    }
+    std::vector<std::int64_t> values;
+    for (const torch::Tensor& one : all) values.push_back(one.cpu().item<std::int64_t>());
+    return values;
+  }
+
+  // Returns "all_reduce in group tp (collective 12)". Messages are not numbered.
+  std::string name() const {
+    std::string text = check.call();
+    if (facts.group != 0) text += " in group " + group_.name();
+    if (!is_message()) text += concat(" (collective ", group_.collectives_.load(), ")");
+    return text;
+  }
+
+  [[noreturn]] void refuse_nan(const NanFound& found) const {
+    const int rank = group_.rank();
+    refuse(concat(name(), ": what this rank, ", rank, ", gives holds ", found.count,
+                  " NaN, the first in tensor ", found.tensor, " at element ", found.element,
+                  "; nothing was sent"),
+           DistError::Kind::kInvalidArgument, rank);
+  }
+
+  // Every rank learns of a NaN on any rank, so that no rank keeps waiting.
+  void expect_no_nan() const {
+    const NanFound found = find_nan(read);
+    const std::vector<std::int64_t> counts = values_of_all("looking for NaN", found.count);
+    if (found.count > 0) refuse_nan(found);
+    for (int r = 0; r < group_.size(); ++r) {
+      if (counts[r] == 0) continue;
+      refuse(
+          concat(name(), ": what rank ", r, " gives holds ", counts[r], " NaN; nothing was sent"),
+          DistError::Kind::kInvalidArgument, r);
+    }
+  }
+
+  void expect_agreement() const {
+    const auto digest = std::bit_cast<std::int64_t>(digest_of(agreed));
+    std::vector<std::uint64_t> digests;
+    for (const std::int64_t one : values_of_all("comparing results", digest)) {
+      digests.push_back(std::bit_cast<std::uint64_t>(one));
+    }
+    const std::string divergence = describe_divergence(digests);
+    if (divergence.empty()) return;
+    refuse(name() + ": " + divergence, DistError::Kind::kCorrupt);
+  }
 
   ProcessGroup& group_;
 };
@@ -158,7 +334,7 @@ ProcessGroup::~ProcessGroup() {
 ArgumentCheck ProcessGroup::check_for(const char* call) const {
   const ArgumentCheck check(call, *devices_, rank(), size());
   if (!reporter_->is_of_this_process()) [[unlikely]] {
-    refuse(std::string(call) + ": this process was forked from the one that is in the group",
+    refuse(concat(call, ": this process was forked from the one that is in the group"),
            DistError::Kind::kUnsupported);
   }
   return check;
@@ -168,204 +344,6 @@ int ProcessGroup::rank() const { return backend_->rank(); }
 int ProcessGroup::size() const { return backend_->size(); }
 const std::string& ProcessGroup::backend_name() const { return backend_->name(); }
 bool ProcessGroup::takes(torch::DeviceType type) const { return devices_->holds(type); }
-
-FlightTicket ProcessGroup::Call::begin() {
-  if (!is_message()) ++group_.collectives_;
-  facts.collective = group_.collectives_;
-  FlightFacts recorded = facts;
-  if (facts.peer >= 0) {
-    recorded.peer = group_.identity_.world_ranks[facts.peer];
-  }
-  if (!group_.reporter_->has_page()) return {.facts = recorded};
-  return {group_.reporter_, group_.reporter_->begin_call(recorded), recorded};
-}
-
-void ProcessGroup::Call::describe(TensorList tensors) {
-  for (const torch::Tensor& one : tensors) facts.bytes += one.nbytes();
-  if (tensors.empty()) return;
-  // The enum value of PyTorch, plus one.
-  facts.dtype = static_cast<FlightType>(static_cast<int>(tensors[0].scalar_type()) + 1);
-}
-
-ProcessGroup::Turn ProcessGroup::Call::take_turn() const {
-  if (is_message() && group_.backend_->sends_on_any_thread()) return {};
-  if (group_.is_called_.exchange(true, std::memory_order_acquire)) {
-    refuse("two threads call into group " + group_.name() + " at a time");
-  }
-  return Turn(&group_.is_called_);
-}
-
-// Blocking calls end here, with the result or with the failure as an exception.
-template <class Options, class Issue>
-Work ProcessGroup::Call::carry_out(TensorList tensors, const Options& options, Issue issue) {
-  how = {check.timeout(options.timeout, group_.timeout_), options.async};
-  describe(tensors);
-  if constexpr (requires { options.root; }) facts.peer = options.root;
-  if constexpr (requires { options.tag; }) facts.tag = options.tag;
-  if constexpr (requires { options.op; }) {  // the enum value of ReduceOp, plus one
-    facts.op = static_cast<FlightOp>(static_cast<int>(options.op) + 1);
-  }
-  const Turn turn = take_turn();
-  const Verify verify = group_.verify_;
-  if (is_message()) {
-    if (verify.nan) expect_no_nan_here();
-    return carry_out_alone(issue);
-  }
-  if (!verify.nan && !verify.results) return carry_out_alone(issue);
-
-  // One record covers everything: a rank that waits in a check counts as being in the call.
-  FlightTicket ticket = begin();
-  try {
-    if (verify.nan) expect_no_nan();
-    mark_written(written);
-    issue({.timeout = how.timeout, .async = false}).wait();
-    if (verify.results && !agreed.empty()) expect_agreement();
-  } catch (...) {
-    ticket.end(/*failed=*/true);
-    throw;
-  }
-  ticket.end(/*failed=*/false);
-  if (!how.async) return {};
-  auto over = std::make_shared<detail::HostWork>();
-  over->outputs.assign(written.begin(), written.end());
-  over->complete({});
-  return Work(std::move(over));
-}
-
-template <class Issue>
-Work ProcessGroup::Call::carry_out_alone(Issue issue) {
-  mark_written(written);
-  FlightTicket ticket = begin();
-  Work work;
-  try {
-    work = issue(how);
-  } catch (...) {  // it never began (for example out of memory)
-    ticket.end(/*failed=*/true);
-    throw;
-  }
-  attach(work, std::move(ticket));
-  if (!how.async) work.wait();
-  return work;
-}
-
-void ProcessGroup::Call::attach(const Work& work, FlightTicket ticket) const {
-  if (!work.state_) return ticket.end(/*failed=*/false);
-  work.state_->record(std::move(ticket));
-  if (how.async) work.state_->outputs.assign(written.begin(), written.end());
-}
-
-// Returns every rank's `mine`, exchanged through the backend that carries the call. checking:
-// the reason for the exchange. Errors name it, because the program did not call this exchange.
-std::vector<std::int64_t> ProcessGroup::Call::values_of_all(const char* checking,
-                                                            std::int64_t mine) const {
-  const TensorList tensors = read.empty() ? written : read;
-  const torch::Device device = tensors.empty() ? group_.device_ : tensors[0].device();
-  const torch::Tensor own = torch::full({1}, mine, torch::kInt64).to(device);
-  std::vector<torch::Tensor> all;
-  for (int r = 0; r < group_.size(); ++r) all.push_back(torch::empty_like(own));
-  try {
-    group_.backend_->all_gather(all, list_of(own), {.timeout = how.timeout, .async = false}).wait();
-  } catch (const DistError& failure) {
-    throw within(failure, words_of(facts) + ", " + checking);
-  }
-  std::vector<std::int64_t> values;
-  for (const torch::Tensor& one : all) values.push_back(one.cpu().item<std::int64_t>());
-  return values;
-}
-
-// Returns "all_reduce in group tp (collective 12)". Messages are not numbered.
-std::string ProcessGroup::Call::name() const {
-  std::string text = check.call();
-  if (facts.group != 0) text += " in group " + group_.name();
-  if (!is_message()) text += concat(" (collective ", group_.collectives_.load(), ")");
-  return text;
-}
-
-void ProcessGroup::Call::refuse_nan(const NanFound& found) const {
-  const int rank = group_.rank();
-  refuse(concat(name(), ": what this rank, ", rank, ", gives holds ", found.count,
-                " NaN, the first in tensor ", found.tensor, " at element ", found.element,
-                "; nothing was sent"),
-         DistError::Kind::kInvalidArgument, rank);
-}
-
-// Every rank learns of a NaN on any rank, so that no rank keeps waiting.
-void ProcessGroup::Call::expect_no_nan() const {
-  const NanFound found = find_nan(read);
-  const std::vector<std::int64_t> counts = values_of_all("looking for NaN", found.count);
-  if (found.count > 0) refuse_nan(found);
-  for (std::size_t r = 0; r < counts.size(); ++r) {
-    if (counts[r] == 0) continue;
-    refuse(concat(name(), ": what rank ", r, " gives holds ", counts[r], " NaN; nothing was sent"),
-           DistError::Kind::kInvalidArgument, static_cast<int>(r));
-  }
-}
-
-void ProcessGroup::Call::expect_no_nan_here() const {
-  const NanFound found = find_nan(read);
-  if (found.count > 0) refuse_nan(found);
-}
-
-void ProcessGroup::Call::expect_agreement() const {
-  const auto digest = std::bit_cast<std::int64_t>(digest_of(agreed));
-  std::vector<std::uint64_t> digests;
-  for (const std::int64_t one : values_of_all("comparing results", digest)) {
-    digests.push_back(std::bit_cast<std::uint64_t>(one));
-  }
-  const std::string divergence = describe_divergence(digests);
-  if (divergence.empty()) return;
-  refuse(name() + ": " + divergence, DistError::Kind::kCorrupt);
-}
-
-Work ProcessGroup::Call::all_reduce(TensorList tensors, const AllReduceOptions& options) {
-  check.op(options.op, options.premul_factor, tensors[0]);
-  read = written = agreed = tensors;
-  return carry_out(tensors, options, [&](CallOptions how) {
-    return group_.backend_->all_reduce(tensors, reduction_of(options), how);
-  });
-}
-
-Work ProcessGroup::Call::broadcast(TensorList tensors, const RootOptions& options) {
-  check.root(options.root);
-  read = on_root(options.root, tensors);
-  written = off_root(options.root, tensors);
-  agreed = tensors;
-  return carry_out(tensors, options, [&](CallOptions how) {
-    return group_.backend_->broadcast(tensors, options.root, how);
-  });
-}
-
-Work ProcessGroup::Call::all_gather(TensorList outputs, TensorList inputs,
-                                    const CollectiveOptions& options) {
-  read = inputs;
-  agreed = written;
-  return carry_out(inputs, options, [&](CallOptions how) {
-    return group_.backend_->all_gather(outputs, inputs, how);
-  });
-}
-
-Work ProcessGroup::Call::reduce_scatter(TensorList outputs, TensorList inputs,
-                                        const ReduceScatterOptions& options) {
-  check.op(options.op, options.premul_factor, outputs[0]);
-  written = outputs;
-  return carry_out(outputs, options, [&](CallOptions how) {
-    return group_.backend_->reduce_scatter(outputs, inputs, reduction_of(options), how);
-  });
-}
-
-template <class Options>
-Work ProcessGroup::Call::all_to_all(TensorList outputs, TensorList inputs, const Options& options) {
-  const std::size_t own = group_.rank();
-  if (outputs[own].numel() != inputs[own].numel()) {
-    check.refuse("this rank, ", own, ", has ", inputs[own].numel(),
-                 " elements for itself, but room for ", outputs[own].numel());
-  }
-  read = inputs;
-  written = outputs;
-  return carry_out(inputs, options, [&](CallOptions how) {
-    return group_.backend_->all_to_all(outputs, inputs, how);
-  });
-}
 
 Work ProcessGroup::all_reduce(const torch::Tensor& tensor, const AllReduceOptions& options) {
   Call call(*this, "all_reduce", FlightCall::kAllReduce);

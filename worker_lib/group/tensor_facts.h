@@ -6,6 +6,7 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
@@ -16,8 +17,6 @@
 #include "ddprun/backend.h"
 #include "worker_lib/collective/call_header.h"
 #include "worker_lib/collective/element_type.h"
-
-#define DDPRUN_HAS_FLOAT8_E8M0 (TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 7)
 
 namespace ddprun {
 
@@ -38,33 +37,25 @@ inline TensorList list_of(const torch::Tensor& one) { return {&one, 1}; }
 
 inline std::size_t count_of(const torch::Tensor& tensor) { return tensor.numel(); }
 
+// The dtypes that collectives support, by the number of their ElementType.
+inline constexpr std::array kCollectiveDtypes {
+  torch::kBool, torch::kUInt8, torch::kInt8, torch::kInt16, torch::kInt32, torch::kInt64,
+      torch::kFloat16, torch::kBFloat16, torch::kFloat32, torch::kFloat64, torch::kComplexFloat,
+      torch::kComplexDouble, torch::kUInt16, torch::kUInt32, torch::kUInt64, torch::kFloat8_e5m2,
+      torch::kFloat8_e4m3fn, torch::kFloat8_e5m2fnuz, torch::kFloat8_e4m3fnuz,
+#if TORCH_VERSION_MAJOR > 2 || TORCH_VERSION_MINOR >= 7
+      torch::kFloat8_e8m0fnu,
+#endif
+};
+static_assert(kCollectiveDtypes[static_cast<int>(ElementType::kC128)] == torch::kComplexDouble &&
+              kCollectiveDtypes[static_cast<int>(ElementType::kF8E4M3Fnuz)] ==
+                  torch::kFloat8_e4m3fnuz);
+
 // Returns the CPU engine's name for the dtype. REQUIRES: a dtype that collectives support.
 inline ElementType element_type_of(torch::ScalarType type) {
-  switch (type) {
-    case torch::kBool: return ElementType::kBool;
-    case torch::kUInt8: return ElementType::kU8;
-    case torch::kInt8: return ElementType::kI8;
-    case torch::kInt16: return ElementType::kI16;
-    case torch::kInt32: return ElementType::kI32;
-    case torch::kInt64: return ElementType::kI64;
-    case torch::kFloat16: return ElementType::kF16;
-    case torch::kBFloat16: return ElementType::kBF16;
-    case torch::kFloat32: return ElementType::kF32;
-    case torch::kFloat64: return ElementType::kF64;
-    case torch::kComplexFloat: return ElementType::kC64;
-    case torch::kComplexDouble: return ElementType::kC128;
-    case torch::kUInt16: return ElementType::kU16;
-    case torch::kUInt32: return ElementType::kU32;
-    case torch::kUInt64: return ElementType::kU64;
-    case torch::kFloat8_e5m2: return ElementType::kF8E5M2;
-    case torch::kFloat8_e4m3fn: return ElementType::kF8E4M3;
-    case torch::kFloat8_e5m2fnuz: return ElementType::kF8E5M2Fnuz;
-    case torch::kFloat8_e4m3fnuz: return ElementType::kF8E4M3Fnuz;
-#if DDPRUN_HAS_FLOAT8_E8M0
-    case torch::kFloat8_e8m0fnu: return ElementType::kF8E8M0;
-#endif
-    default: DDPRUN_ASSERT(false, "ProcessGroup has checked the dtype");
-  }
+  const auto found = std::ranges::find(kCollectiveDtypes, type);
+  DDPRUN_ASSERT(found != kCollectiveDtypes.end(), "ProcessGroup has checked the dtype");
+  return static_cast<ElementType>(found - kCollectiveDtypes.begin());
 }
 
 inline ElementType element_type_of(const torch::Tensor& tensor) {

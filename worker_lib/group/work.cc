@@ -96,7 +96,7 @@ void HostWork::wait(std::optional<Duration> timeout) {
     const Deadline deadline(*timeout);
     if (!completed_.wait_for(lock, deadline.remaining(), is_over)) {
       const std::string what =
-          ticket_.facts.call == FlightCall::kNone ? "a call" : words_of(ticket_.facts);
+          ticket_.facts.call == FlightCall::kNone ? "a call" : numbered_words_of(ticket_.facts);
       throw to_dist_error(timeout_error("wait for " + what, "it is not complete", deadline));
     }
   }

@@ -116,15 +116,13 @@ NcclResult comm_split(NcclComm comm, int color, int key, NcclComm* part) {
 
 NcclResult comm_revoke(NcclComm comm) { return ours(nccl_revoke(comm, /*revokeFlags=*/0)); }
 
-NcclResult mem_alloc(void** memory, std::size_t bytes) {
-  return ours(nccl_mem_alloc(memory, bytes));
-}
-NcclResult mem_free(void* memory) { return ours(nccl_mem_free(memory)); }
-NcclResult comm_register(NcclComm comm, void* memory, std::size_t bytes, void** handle) {
-  return ours(nccl_register(comm, memory, bytes, handle));
-}
-NcclResult comm_deregister(NcclComm comm, void* handle) {
-  return ours(nccl_deregister(comm, handle));
+// Returns a function that calls kFunction; null if the loaded NCCL has none. found: kFunction.
+template <auto& kFunction, class... Arguments>
+auto if_found(ncclResult_t (*found)(Arguments...)) {
+  NcclResult (*const caller)(Arguments...) = [](Arguments... arguments) {
+    return ours(kFunction(arguments...));
+  };
+  return found ? caller : nullptr;
 }
 
 NcclResult comm_get_async_error(NcclComm comm, NcclResult* state) {
@@ -193,10 +191,10 @@ const NcclApi kRealApi{
         [](NcclResult result) { return ncclGetErrorString(static_cast<ncclResult_t>(result)); },
     .get_last_error = [](NcclComm comm) { return ncclGetLastError(comm); },
 
-    .mem_alloc = nccl_mem_alloc ? mem_alloc : nullptr,
-    .mem_free = nccl_mem_free ? mem_free : nullptr,
-    .comm_register = nccl_register ? comm_register : nullptr,
-    .comm_deregister = nccl_deregister ? comm_deregister : nullptr,
+    .mem_alloc = if_found<nccl_mem_alloc>(nccl_mem_alloc),
+    .mem_free = if_found<nccl_mem_free>(nccl_mem_free),
+    .comm_register = if_found<nccl_register>(nccl_register),
+    .comm_deregister = if_found<nccl_deregister>(nccl_deregister),
 
     .red_op_create_premul_sum =
         [](NcclOp* op, const void* scalar, NcclType type, NcclComm comm) {

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/concat.h"
 #include "worker_lib/group/tensor_facts.h"
 #include "worker_lib/nccl/reduction.h"
 #include "worker_lib/util/error_bridge.h"
@@ -21,19 +22,23 @@ struct NcclPart {
 using WrittenPart = NcclPart<void*>;
 using ReadPart = NcclPart<const void*>;
 
+WrittenPart written(const torch::Tensor& one) {
+  return {one.mutable_data_ptr(), one.nbytes(), count_of(one)};
+}
+
+ReadPart read(const torch::Tensor& one) {
+  return {one.const_data_ptr(), one.nbytes(), count_of(one)};
+}
+
 std::vector<WrittenPart> written(TensorList tensors) {
   std::vector<WrittenPart> parts;
-  for (const torch::Tensor& one : tensors) {
-    parts.push_back({one.mutable_data_ptr(), one.nbytes(), count_of(one)});
-  }
+  for (const torch::Tensor& one : tensors) parts.push_back(written(one));
   return parts;
 }
 
 std::vector<ReadPart> read(TensorList tensors) {
   std::vector<ReadPart> parts;
-  for (const torch::Tensor& one : tensors) {
-    parts.push_back({one.const_data_ptr(), one.nbytes(), count_of(one)});
-  }
+  for (const torch::Tensor& one : tensors) parts.push_back(read(one));
   return parts;
 }
 
@@ -58,14 +63,35 @@ bool are_consecutive(const std::vector<torch::Tensor>& tensors) {
   return true;
 }
 
-// Returns a block with room for all of them, on the caller's stream.
-Result<torch::Tensor> block_for(const std::vector<torch::Tensor>& tensors) {
-  try {
-    return torch::empty({static_cast<std::int64_t>(tensors.size() * tensors[0].nbytes())},
-                        tensors[0].options().dtype(torch::kUInt8));
-  } catch (...) {
-    return error_in_flight("make room for the tensors of all ranks");
+// NCCL needs the tensors of all ranks as one block.
+struct Block {
+  torch::Tensor memory;
+  // The ranks' tensors, if the block is not their own memory but a temporary one.
+  std::vector<torch::Tensor> apart = {};
+};
+
+// Returns the blocks of a list with `each` tensors for each rank, one for each place. New ones are
+// allocated on the caller's stream. The issue keeps all tensors.
+Result<std::vector<Block>> blocks_of(NcclIssue& issue, TensorList list, std::size_t each) {
+  keep(issue, list);
+  std::vector<Block> blocks;
+  for (std::size_t place = 0; place < each; ++place) {
+    std::vector<torch::Tensor> tensors = of_each_rank(list, place, each);
+    if (are_consecutive(tensors)) {
+      blocks.push_back({.memory = tensors[0]});
+      continue;
+    }
+    try {
+      const std::size_t bytes = tensors.size() * tensors[0].nbytes();
+      blocks.push_back({torch::empty({static_cast<std::int64_t>(bytes)},
+                                     tensors[0].options().dtype(torch::kUInt8)),
+                        std::move(tensors)});
+    } catch (...) {
+      return error_in_flight("make room for the tensors of all ranks");
+    }
+    issue.keep.push_back(blocks.back().memory);
   }
+  return blocks;
 }
 
 std::vector<std::size_t> bytes_of(TensorList tensors) {
@@ -74,23 +100,22 @@ std::vector<std::size_t> bytes_of(TensorList tensors) {
   return bytes;
 }
 
-Error no_tags(const char* call, int tag) {
-  return Error{
-      .kind = ErrorKind::kUnsupported,
-      .doing = call,
-      .cause = "the nccl backend has no tags: tag must be 0, but is " + std::to_string(tag)};
-}
-
-Error no_any_source(const char* call) {
-  return Error{.kind = ErrorKind::kUnsupported,
-               .doing = call,
-               .cause = "the nccl backend cannot receive from any source; name the rank"};
+// Refuses a message that NCCL cannot carry.
+Result<void> check_message(const char* call, int peer, int tag) {
+  const auto unsupported = [call](std::string cause) {
+    return Error{.kind = ErrorKind::kUnsupported, .doing = call, .cause = std::move(cause)};
+  };
+  if (tag != 0)
+    return unsupported(concat("the nccl backend has no tags: tag must be 0, but is ", tag));
+  if (peer == kAnySource)
+    return unsupported("the nccl backend cannot receive from any source; name the rank");
+  return {};
 }
 
 class NcclBackend final : public Backend {
  public:
   NcclBackend(const NcclApi& api, std::shared_ptr<Store> store, const NcclBackendOptions& options,
-              std::shared_ptr<CpuGroup> peers, std::shared_ptr<NcclSeed> seed)
+              std::shared_ptr<CpuGroup> peers, std::shared_ptr<NcclCommunicator> seed)
       : engine_(api, std::move(store), options, std::move(peers), std::move(seed)) {}
 
   const std::string& name() const override { return name_; }
@@ -103,7 +128,7 @@ class NcclBackend final : public Backend {
   Work all_reduce(TensorList tensors, Reduction how, CallOptions call) override {
     const Result<NcclReduction> as = nccl_reduction("all_reduce", how, tensors[0].scalar_type());
     if (!as) return detail::work_of(as.error());
-    NcclIssue reduce = collective("all_reduce", CallKind::kAllReduce, tensors, -1, how.op);
+    NcclIssue reduce = collective(CallKind::kAllReduce, tensors, -1, how.op);
     reduce.launch = [this, as = *as, parts = written(tensors)](const NcclLaneView& lane) {
       return with_op(as, lane, [&](NcclOp op) {
         return grouped(parts.size(), [&](std::size_t i) {
@@ -119,20 +144,19 @@ class NcclBackend final : public Backend {
   Work reduce(const torch::Tensor& tensor, Reduction how, int root, CallOptions call) override {
     const Result<NcclReduction> as = nccl_reduction("reduce", how, tensor.scalar_type());
     if (!as) return detail::work_of(as.error());
+    NcclIssue reduce = collective(CallKind::kReduce, list_of(tensor), root, how.op);
     // Only the root's tensor is written, although all ranks pass theirs as the receive buffer.
-    void* data = tensor.mutable_data_ptr();
-    NcclIssue reduce = collective("reduce", CallKind::kReduce, list_of(tensor), root, how.op);
-    reduce.launch = [=, this, count = count_of(tensor), as = *as](const NcclLaneView& lane) {
+    reduce.launch = [this, root, as = *as, part = written(tensor)](const NcclLaneView& lane) {
       return with_op(as, lane, [&](NcclOp op) {
-        return engine_.api().reduce(data, data, count * as.values, as.type, op, root, lane.comm,
-                                    lane.stream);
+        return engine_.api().reduce(part.data, part.data, part.elements * as.values, as.type, op,
+                                    root, lane.comm, lane.stream);
       });
     };
     return issue(std::move(reduce), call);
   }
 
   Work broadcast(TensorList tensors, int root, CallOptions call) override {
-    NcclIssue broadcast = collective("broadcast", CallKind::kBroadcast, tensors, root);
+    NcclIssue broadcast = collective(CallKind::kBroadcast, tensors, root);
     broadcast.launch = [this, root, parts = written(tensors)](const NcclLaneView& lane) {
       return grouped(parts.size(), [&](std::size_t i) {
         return engine_.api().broadcast(parts[i].data, parts[i].data, parts[i].bytes, kByte, root,
@@ -142,27 +166,22 @@ class NcclBackend final : public Backend {
     return issue(std::move(broadcast), call);
   }
 
-  // NCCL needs one block. Consecutive outputs are one; others are copied from a temporary block.
   Work all_gather(TensorList outputs, TensorList inputs, CallOptions call) override {
-    NcclIssue gather = collective("all_gather", CallKind::kAllGather, inputs);
-    keep(gather, outputs);
-    std::vector<void*> blocks;
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const std::vector<torch::Tensor> ours = of_each_rank(outputs, i, inputs.size());
-      const bool is_direct = are_consecutive(ours);
-      const Result<torch::Tensor> block = is_direct ? ours[0] : block_for(ours);
-      if (!block) return fail(block.error());
-      gather.keep.push_back(*block);
-      blocks.push_back(block->mutable_data_ptr());
-      const std::size_t bytes = inputs[i].nbytes();
-      for (std::size_t r = 0; !is_direct && r < ours.size(); ++r) {
-        const char* from = static_cast<const char*>(blocks.back()) + r * bytes;
-        gather.copies_behind.push_back({ours[r].mutable_data_ptr(), from, bytes});
+    NcclIssue gather = collective(CallKind::kAllGather, inputs);
+    const Result<std::vector<Block>> blocks = blocks_of(gather, outputs, inputs.size());
+    if (!blocks) return fail(blocks.error());
+    std::vector<void*> to;
+    for (const auto& [memory, apart] : *blocks) {
+      auto* at = static_cast<char*>(memory.mutable_data_ptr());
+      to.push_back(at);
+      for (const torch::Tensor& one : apart) {
+        gather.copies_behind.push_back({one.mutable_data_ptr(), at, one.nbytes()});
+        at += one.nbytes();
       }
     }
-    gather.launch = [this, blocks, parts = read(inputs)](const NcclLaneView& lane) {
-      return grouped(parts.size(), [&](std::size_t i) {
-        return engine_.api().all_gather(parts[i].data, blocks[i], parts[i].bytes, kByte, lane.comm,
+    gather.launch = [this, to, from = read(inputs)](const NcclLaneView& lane) {
+      return grouped(from.size(), [&](std::size_t i) {
+        return engine_.api().all_gather(from[i].data, to[i], from[i].bytes, kByte, lane.comm,
                                         lane.stream);
       });
     };
@@ -174,28 +193,24 @@ class NcclBackend final : public Backend {
     const Result<NcclReduction> as =
         nccl_reduction("reduce_scatter", how, outputs[0].scalar_type());
     if (!as) return detail::work_of(as.error());
-    NcclIssue scatter = collective("reduce_scatter", CallKind::kReduceScatter, outputs, -1, how.op);
-    keep(scatter, inputs);
-    std::vector<const void*> blocks;
-    for (std::size_t i = 0; i < outputs.size(); ++i) {
-      const std::vector<torch::Tensor> ours = of_each_rank(inputs, i, outputs.size());
-      const bool is_direct = are_consecutive(ours);
-      const Result<torch::Tensor> block = is_direct ? ours[0] : block_for(ours);
-      if (!block) return fail(block.error());
-      scatter.keep.push_back(*block);
-      blocks.push_back(block->const_data_ptr());
-      const std::size_t bytes = outputs[i].nbytes();
-      for (std::size_t r = 0; !is_direct && r < ours.size(); ++r) {
-        char* to = static_cast<char*>(block->mutable_data_ptr()) + r * bytes;
-        scatter.copies_ahead.push_back({to, ours[r].const_data_ptr(), bytes});
+    NcclIssue scatter = collective(CallKind::kReduceScatter, outputs, -1, how.op);
+    const Result<std::vector<Block>> blocks = blocks_of(scatter, inputs, outputs.size());
+    if (!blocks) return fail(blocks.error());
+    std::vector<const void*> from;
+    for (const auto& [memory, apart] : *blocks) {
+      from.push_back(memory.const_data_ptr());
+      std::size_t offset = 0;
+      for (const torch::Tensor& one : apart) {
+        char* at = static_cast<char*>(memory.mutable_data_ptr()) + offset;
+        scatter.copies_ahead.push_back({at, one.const_data_ptr(), one.nbytes()});
+        offset += one.nbytes();
       }
     }
-    scatter.launch = [this, as = *as, blocks, parts = written(outputs)](const NcclLaneView& lane) {
+    scatter.launch = [this, as = *as, from, to = written(outputs)](const NcclLaneView& lane) {
       return with_op(as, lane, [&](NcclOp op) {
-        return grouped(parts.size(), [&](std::size_t i) {
-          return engine_.api().reduce_scatter(blocks[i], parts[i].data,
-                                              parts[i].elements * as.values, as.type, op, lane.comm,
-                                              lane.stream);
+        return grouped(to.size(), [&](std::size_t i) {
+          return engine_.api().reduce_scatter(from[i], to[i].data, to[i].elements * as.values,
+                                              as.type, op, lane.comm, lane.stream);
         });
       });
     };
@@ -205,8 +220,8 @@ class NcclBackend final : public Backend {
   Work gather(TensorList outputs, const torch::Tensor& input, int root, CallOptions call) override {
     std::vector<WrittenPart> to = written(outputs);
     std::vector<ReadPart> from(size());
-    from[root] = read(list_of(input))[0];
-    NcclIssue gather = collective("gather", CallKind::kGather, list_of(input), root);
+    from[root] = read(input);
+    NcclIssue gather = collective(CallKind::kGather, list_of(input), root);
     keep(gather, outputs);
     return issue_messages(std::move(gather), std::move(to), std::move(from), call);
   }
@@ -214,9 +229,9 @@ class NcclBackend final : public Backend {
   Work scatter(const torch::Tensor& output, TensorList inputs, int root,
                CallOptions call) override {
     std::vector<WrittenPart> to(size());
-    to[root] = written(list_of(output))[0];
+    to[root] = written(output);
     std::vector<ReadPart> from = read(inputs);
-    NcclIssue scatter = collective("scatter", CallKind::kScatter, list_of(output), root);
+    NcclIssue scatter = collective(CallKind::kScatter, list_of(output), root);
     keep(scatter, inputs);
     return issue_messages(std::move(scatter), std::move(to), std::move(from), call);
   }
@@ -258,18 +273,19 @@ class NcclBackend final : public Backend {
   }
 
   Work send(const torch::Tensor& tensor, int destination, int tag, CallOptions call) override {
-    if (tag != 0) return detail::work_of(no_tags("send", tag));
+    const Result<void> good = check_message("send", destination, tag);
+    if (!good) return detail::work_of(good);
     NcclIssue message = issue_of("send", list_of(tensor), destination);
-    message.messages = {send_of(tensor, destination)};
+    message.messages = {send_of(read(tensor), destination)};
     return issue(std::move(message), call);
   }
 
   Work recv(const torch::Tensor& tensor, int source, int tag, CallOptions call) override {
-    if (tag != 0) return detail::work_of(no_tags("recv", tag));
-    if (source == kAnySource) return detail::work_of(no_any_source("recv"));
+    const Result<void> good = check_message("recv", source, tag);
+    if (!good) return detail::work_of(good);
     NcclIssue message = issue_of("recv", list_of(tensor), source);
     message.what.source = source;
-    message.messages = {recv_of(tensor, source)};
+    message.messages = {recv_of(written(tensor), source)};
     return issue(std::move(message), call);
   }
 
@@ -279,18 +295,17 @@ class NcclBackend final : public Backend {
     NcclIssue batch{.device = device_of(operations[0].tensor),
                     .what = {.name = "batch_isend_irecv"}};
     for (const P2POp& one : operations) {
-      if (one.tag != 0) return all(detail::work_of(no_tags("batch_isend_irecv", one.tag)));
-      if (one.peer == kAnySource) return all(detail::work_of(no_any_source("batch_isend_irecv")));
-      if (device_of(one.tensor) != batch.device) {
-        return all(detail::work_of(
-            invalid_argument("its tensors are on several devices").within("batch_isend_irecv")));
+      Result<void> good = check_message(batch.what.name, one.peer, one.tag);
+      if (good && device_of(one.tensor) != batch.device) {
+        good = invalid_argument("its tensors are on several devices").within(batch.what.name);
       }
+      if (!good) return all(detail::work_of(good));
       batch.keep.push_back(one.tensor);
       batch.what.elements += one.tensor.numel();
       batch.what.type = one.tensor.scalar_type();
       const bool is_send = one.kind == P2POp::Kind::kSend;
-      batch.messages.push_back(is_send ? send_of(one.tensor, one.peer)
-                                       : recv_of(one.tensor, one.peer));
+      batch.messages.push_back(is_send ? send_of(read(one.tensor), one.peer)
+                                       : recv_of(written(one.tensor), one.peer));
     }
     const Result<std::shared_ptr<NcclWork>> work = engine_.launch(std::move(batch), call);
     if (!work) return all(detail::work_of(work.error()));
@@ -303,7 +318,7 @@ class NcclBackend final : public Backend {
   }
 
   Work split_off(int color, int key, std::shared_ptr<void>* seed, CallOptions call) override {
-    Result<std::shared_ptr<NcclSeed>> part = engine_.split_off(color, key, call);
+    Result<std::shared_ptr<NcclCommunicator>> part = engine_.split_off(color, key, call);
     if (!part) return detail::work_of(part.error());
     *seed = std::move(*part);
     return {};
@@ -342,9 +357,9 @@ class NcclBackend final : public Backend {
 
   // The header has the facts in which the ranks must agree, as in the cpu engine. Data that is only
   // moved counts as bytes.
-  NcclIssue collective(const char* name, CallKind kind, TensorList tensors, int root = -1,
+  NcclIssue collective(CallKind kind, TensorList tensors, int root = -1,
                        std::optional<ReduceOp> op = {}) const {
-    NcclIssue issue = issue_of(name, tensors, root);
+    NcclIssue issue = issue_of(to_text(kind), tensors, root);
     issue.what.op = op;
     const ContentFacts content = content_of(tensors);
     issue.header = header_of(tensors, [](const torch::Tensor& one) { return one.nbytes(); });
@@ -400,44 +415,35 @@ class NcclBackend final : public Backend {
     if (to[own].bytes > 0 && to[own].data != from[own].data) {
       issue.copies_ahead.push_back({to[own].data, from[own].data, to[own].bytes});
     }
-    std::vector<std::function<NcclResult(const NcclLaneView&)>> messages;
+    std::vector<NcclIssue::Message> messages;
     for (int r = 0; r < size(); ++r) {
       if (r == rank()) continue;
-      const std::size_t at = r;
-      if (from[at].bytes > 0) {
-        messages.push_back([this, r, part = from[at]](const NcclLaneView& lane) {
-          return engine_.api().send(part.data, part.bytes, kByte, r, lane.comm, lane.stream);
-        });
-      }
-      if (to[at].bytes > 0) {
-        messages.push_back([this, r, part = to[at]](const NcclLaneView& lane) {
-          return engine_.api().recv(part.data, part.bytes, kByte, r, lane.comm, lane.stream);
-        });
-      }
+      if (from[r].bytes > 0) messages.push_back(send_of(from[r], r));
+      if (to[r].bytes > 0) messages.push_back(recv_of(to[r], r));
     }
     issue.launch = [this, messages = std::move(messages)](const NcclLaneView& lane) {
-      return grouped(messages.size(), [&](std::size_t i) { return messages[i](lane); });
+      return grouped(messages.size(), [&](std::size_t i) {
+        return messages[i].pass(lane.comm, messages[i].peer, lane.stream);
+      });
     };
     return this->issue(std::move(issue), call);
   }
 
-  NcclIssue::Message send_of(const torch::Tensor& tensor, int peer) const {
+  NcclIssue::Message send_of(const ReadPart& part, int peer) const {
     return {.peer = peer,
             .is_send = true,
-            .bytes = tensor.nbytes(),
-            .pass = [&api = engine_.api(), from = tensor.const_data_ptr(), bytes = tensor.nbytes()](
-                        NcclComm comm, int to, CudaStream stream) {
-              return api.send(from, bytes, kByte, to, comm, stream);
+            .bytes = part.bytes,
+            .pass = [&api = engine_.api(), part](NcclComm comm, int to, CudaStream stream) {
+              return api.send(part.data, part.bytes, kByte, to, comm, stream);
             }};
   }
 
-  NcclIssue::Message recv_of(const torch::Tensor& tensor, int peer) const {
+  NcclIssue::Message recv_of(const WrittenPart& part, int peer) const {
     return {.peer = peer,
             .is_send = false,
-            .bytes = tensor.nbytes(),
-            .pass = [&api = engine_.api(), to = tensor.mutable_data_ptr(), bytes = tensor.nbytes()](
-                        NcclComm comm, int from, CudaStream stream) {
-              return api.recv(to, bytes, kByte, from, comm, stream);
+            .bytes = part.bytes,
+            .pass = [&api = engine_.api(), part](NcclComm comm, int from, CudaStream stream) {
+              return api.recv(part.data, part.bytes, kByte, from, comm, stream);
             }};
   }
 
@@ -460,7 +466,7 @@ int BackendFactory::device_count() const {
 Result<void> BackendFactory::select_device(int index) const {
   const CudaResult selected = api_.set_device(index);
   if (selected == CudaResult::kSuccess) return {};
-  return cuda_error(api_, "select device cuda:" + std::to_string(index), selected);
+  return cuda_error(api_, concat("select device cuda:", index), selected);
 }
 
 std::unique_ptr<Backend> BackendFactory::make(std::shared_ptr<Store> store,
@@ -468,7 +474,7 @@ std::unique_ptr<Backend> BackendFactory::make(std::shared_ptr<Store> store,
                                               std::shared_ptr<CpuGroup> peers,
                                               std::shared_ptr<void> seed) const {
   return std::make_unique<NcclBackend>(api_, std::move(store), options, std::move(peers),
-                                       std::static_pointer_cast<NcclSeed>(seed));
+                                       std::static_pointer_cast<NcclCommunicator>(seed));
 }
 
 }  // namespace ddprun

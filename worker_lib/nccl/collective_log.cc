@@ -4,6 +4,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/concat.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_group/cpu_group.h"
 
@@ -33,59 +34,51 @@ std::uint64_t mixed(std::uint64_t chain, std::uint64_t value) {
 std::uint64_t chain_of(std::uint64_t before, const CallHeader& call, int place) {
   std::uint64_t chain = mixed(before, call.sequence);
   chain = mixed(chain, call.count);
-  chain = mixed(chain, static_cast<std::uint64_t>(call.kind) | std::uint64_t(call.type) << 8 |
+  chain = mixed(chain, std::uint64_t(call.kind) | std::uint64_t(call.type) << 8 |
                            std::uint64_t(call.op) << 16 | std::uint64_t(call.phase) << 24 |
                            std::uint64_t(static_cast<std::uint32_t>(call.root)) << 32);
   return mixed(chain, std::uint64_t(call.digest) | std::uint64_t(call.tensors) << 32 |
-                          static_cast<std::uint64_t>(place) << 48);
+                          std::uint64_t(place) << 48);
 }
 
 std::string too_long_ago(const char* what, const CallHeader& seen) {
-  return std::string("the ranks disagree in ") + what + " " + describe(seen) +
-         ", which is too long ago to be shown";
+  return concat("the ranks disagree in ", what, " ", describe(seen),
+                ", which is too long ago to be shown");
 }
 
 // Returns "24 B (6 f32)".
 std::string amount(std::uint64_t bytes, ElementType type) {
-  std::string text = std::to_string(bytes) + " B";
   const std::size_t each = size_of(type);
-  if (each > 1 && bytes % each == 0) {
-    text += " (" + std::to_string(bytes / each) + " " + to_text(type) + ")";
-  }
-  return text;
+  const bool is_whole = each > 1 && bytes % each == 0;
+  return concat(bytes, " B", is_whole ? concat(" (", bytes / each, " ", to_text(type), ")") : "");
 }
 
 std::string excess_text(const CallHeader& call, const PairExcess& excess) {
   const std::string text = "the ranks disagree in " + describe(call) + ": ";
-  const auto bytes = static_cast<std::uint64_t>(excess.bytes);
+  const std::string from = name_rank(excess.from), to = name_rank(excess.to);
+  const std::uint64_t bytes = excess.bytes;
   const std::string difference =
       excess.bytes > 0 ? amount(bytes, call.type) + " more" : amount(-bytes, call.type) + " less";
-  if (excess.from >= 0 && excess.to >= 0) {
-    return text + name_rank(excess.from) + " sends " + name_rank(excess.to) + " " + difference +
-           " than " + name_rank(excess.to) + " awaits";
-  }
+  if (excess.from >= 0 && excess.to >= 0)
+    return concat(text, from, " sends ", to, " ", difference, " than ", to, " awaits");
   const std::string in_all =
       excess.bytes == 0 ? ", but the same amount in all" : ", " + difference + " in all";
-  if (excess.from >= 0) {
-    return text + name_rank(excess.from) + " sends several ranks what they do not expect" + in_all;
-  }
-  if (excess.to >= 0) {
-    return text + "several ranks send " + name_rank(excess.to) + " what it does not expect" +
-           in_all;
-  }
+  if (excess.from >= 0)
+    return concat(text, from, " sends several ranks what they do not expect", in_all);
+  if (excess.to >= 0)
+    return concat(text, "several ranks send ", to, " what it does not expect", in_all);
   return text + "several ranks send several others what these do not expect";
 }
 
 std::string unequal_text(int from, const MessageEntry& sent, const MessageEntry& awaited) {
   const std::string sender = name_rank(from), receiver = name_rank(sent.peer);
-  const std::string number = " #" + std::to_string(sent.number);
   if (sent.bytes == awaited.bytes) {
-    return "the ranks disagree in the size of a message of " + sender + " to " + receiver +
-           " before" + number + ", which is too long ago to be shown";
+    return concat("the ranks disagree in the size of a message of ", sender, " to ", receiver,
+                  " before #", sent.number, ", which is too long ago to be shown");
   }
-  return "the ranks disagree: " + sender + "'s send" + number + " to " + receiver + " is of " +
-         std::to_string(sent.bytes) + " B, " + receiver + "'s recv" + number + " from " + sender +
-         " of " + std::to_string(awaited.bytes) + " B";
+  return concat("the ranks disagree: ", sender, "'s send #", sent.number, " to ", receiver,
+                " is of ", sent.bytes, " B, ", receiver, "'s recv #", sent.number, " from ", sender,
+                " of ", awaited.bytes, " B");
 }
 
 std::optional<std::string> find_unequal_message(CallNotesView by_rank) {
@@ -227,10 +220,10 @@ std::optional<std::string> find_disagreement(CallNotesView by_rank) {
       const auto& note = by_rank[rank];
       const CollectiveLogEntry* entry = note ? note->find(number) : nullptr;
       if (!entry) {
-        if (!note || note->called < number) absent.push_back(static_cast<int>(rank));
+        if (!note || note->called < number) absent.push_back(rank);
         continue;
       }
-      ranks.push_back(static_cast<int>(rank));
+      ranks.push_back(rank);
       calls.push_back(entry->call);
       chains.push_back(entry->chain);
       pairs += entry->pairs;
@@ -238,8 +231,7 @@ std::optional<std::string> find_disagreement(CallNotesView by_rank) {
     if (calls.empty()) continue;
     if (std::ranges::count(chains, chains[0]) == std::ssize(chains)) {
       const bool are_all = ranks.size() == by_rank.size();
-      const auto excess =
-          are_all ? excess_in(alone(number, pairs), static_cast<int>(ranks.size())) : std::nullopt;
+      const auto excess = are_all ? excess_in(alone(number, pairs), ranks.size()) : std::nullopt;
       if (excess && agreed_before) return excess_text(calls[0], *excess);
       if (excess) return too_long_ago("an all_to_all up to", calls[0]);
       agreed_before = are_all;
@@ -250,11 +242,10 @@ std::optional<std::string> find_disagreement(CallNotesView by_rank) {
       if (!absent.empty()) table += "; " + name_ranks(absent) + " called nothing there yet";
       return table;
     }
-    const std::string what = describe(calls[0]);
     if (agreed_before) {
-      return "the ranks disagree: " + name_ranks(ranks) + " called " + what +
-             " with tensors on devices that do not belong together: each rank must use its devices "
-             "in the same order";
+      return concat("the ranks disagree: ", name_ranks(ranks), " called ", describe(calls[0]),
+                    " with tensors on devices that do not belong together: each rank must use its "
+                    "devices in the same order");
     }
     return too_long_ago("a call before", calls[0]);
   }
@@ -264,9 +255,7 @@ std::optional<std::string> find_disagreement(CallNotesView by_rank) {
 MissingRanks find_missing(std::uint64_t number, CallNotesView by_rank) {
   MissingRanks missing;
   for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
-    if (!by_rank[rank] || by_rank[rank]->called < number) {
-      missing.ranks.push_back(static_cast<int>(rank));
-    }
+    if (!by_rank[rank] || by_rank[rank]->called < number) missing.ranks.push_back(rank);
   }
   if (missing.ranks.empty()) return missing;
   missing.text =

@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/background_thread.h"
+#include "base/concat.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_group/cpu_group.h"
 #include "worker_lib/store/result_store.h"
@@ -38,7 +39,7 @@ NcclResult nccl_group(const NcclApi& api, std::size_t count,
 Error cuda_error(const NcclApi& api, std::string doing, CudaResult result) {
   return Error{.kind = ErrorKind::kSystem,
                .doing = std::move(doing),
-               .cause = std::string("CUDA: ") + api.cuda_error_string(result)};
+               .cause = concat("CUDA: ", api.cuda_error_string(result))};
 }
 
 // --- the abort state of a group ---
@@ -102,8 +103,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::form(
   int device = 0;
   const CudaResult asked = api.get_device(&device);
   if (asked != CudaResult::kSuccess) return cuda_error(api, "find the current device", asked);
-  const std::string doing = "form the NCCL communicator of " + std::to_string(options.world_size) +
-                            " ranks as rank " + std::to_string(options.rank);
+  const std::string doing =
+      concat("form the NCCL communicator of ", options.world_size, " ranks as rank ", options.rank);
   std::unique_ptr<NcclCommunicator> made(
       new NcclCommunicator(api, std::move(fate), std::move(options), device));
   const Result<std::vector<NcclUniqueId>> ids = made->exchange_ids(store, deadline);
@@ -128,13 +129,12 @@ int NcclCommunicator::roots() const {
 
 // Returns the first rank of the root's share; shares have similar lengths.
 int NcclCommunicator::rank_of_root(int root) const {
-  return static_cast<int>(static_cast<std::int64_t>(options_.world_size) * root / roots());
+  return std::int64_t{options_.world_size} * root / roots();
 }
 
 std::string NcclCommunicator::id_key(int root) const {
-  std::string key = options_.name + "/nccl/id";
-  if (root > 0) key.append("/").append(std::to_string(root));
-  return key;
+  const std::string key = options_.name + "/nccl/id";
+  return root > 0 ? concat(key, "/", root) : key;
 }
 
 Result<std::vector<NcclUniqueId>> NcclCommunicator::exchange_ids(Store* store,
@@ -207,7 +207,7 @@ Result<void> NcclCommunicator::init(const std::vector<NcclUniqueId>& ids,
   const auto call = [&api = api_, ids, size = options_.world_size,
                      rank = options_.rank](NcclComm* made) {
     if (ids.size() == 1) return api.comm_init_rank(made, size, ids[0], rank);
-    return api.comm_init_rank_scalable(made, size, rank, ids.data(), static_cast<int>(ids.size()));
+    return api.comm_init_rank_scalable(made, size, rank, ids.data(), ids.size());
   };
   const Result<NcclResult> started = call_aside(call, deadline);
   if (!started) return started.error();
@@ -254,8 +254,8 @@ Result<std::unique_ptr<NcclCommunicator>> NcclCommunicator::split(int color, int
                                                                   const Deadline& deadline) {
   Result<NcclComm> made = make_part(color, key, deadline);
   if (!made) {
-    return made.error().within("split the NCCL communicator of " +
-                               std::to_string(options_.world_size) + " ranks");
+    return made.error().within(
+        concat("split the NCCL communicator of ", options_.world_size, " ranks"));
   }
   NcclCommunicatorOptions options{.rank = options_.rank, .abort_grace = options_.abort_grace};
   std::unique_ptr<NcclCommunicator> part(
@@ -290,9 +290,7 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
     api.set_device(device);
     const NcclResult result = call(&aside->made);
     fate->leave();
-    const std::lock_guard lock(aside->mutex);
-    aside->result = result;
-    aside->came.notify_all();
+    aside->end.set_value(result);
   };
   const Result<void> started = start_detached_thread("ddprun-nccl-aux", run);
   if (!started) {
@@ -309,7 +307,7 @@ Result<NcclResult> NcclCommunicator::call_aside(AsideCall call, const Deadline& 
       return timeout_error("", "NCCL has not returned; a rank has not come, or is stuck", deadline);
     }
   }
-  return *aside->result;
+  return aside->result.get();
 }
 
 Result<void> NcclCommunicator::launch(Communicators on, const Issue& issue,
@@ -398,9 +396,9 @@ Result<void> NcclCommunicator::check() {
 // ncclRemoteError is "a network error or a remote process exiting prematurely". NCCL does not
 // say which.
 Error NcclCommunicator::nccl_error(NcclResult result) const {
-  std::string cause = std::string("NCCL: ") + api_.get_error_string(result);
+  std::string cause = concat("NCCL: ", api_.get_error_string(result));
   const char* detail = api_.get_last_error(nullptr);
-  if (detail && *detail) cause += std::string(" (") + detail + ")";
+  if (detail && *detail) cause += concat(" (", detail, ")");
   const bool is_remote = result == NcclResult::kRemoteError;
   return Error{.kind = is_remote ? ErrorKind::kPeerLost : ErrorKind::kSystem,
                .cause = std::move(cause)};

@@ -21,6 +21,7 @@
 
 #include <condition_variable>
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -154,6 +155,7 @@ class NcclCommunicator {
   void close(const Deadline& deadline);
 
   const std::shared_ptr<NcclAbortState>& abort_state() const { return abort_state_; }
+  int device() const { return device_; }
 
  private:
   NcclCommunicator(const NcclApi& api, std::shared_ptr<NcclAbortState> fate,
@@ -163,9 +165,8 @@ class NcclCommunicator {
   // An NCCL call on its own thread, because the call may block. That thread, the thread that
   // waits for the call, and an abort share it.
   struct Aside {
-    std::mutex mutex;
-    std::condition_variable came;
-    std::optional<NcclResult> result;
+    std::promise<NcclResult> end;
+    std::shared_future<NcclResult> result{end.get_future()};
     NcclComm made = nullptr;  // a handle that NCCL writes, even after the call has ended
 
     // Takes the handle that NCCL has made, once. Any thread.
@@ -173,9 +174,8 @@ class NcclCommunicator {
       return __atomic_exchange_n(&made, static_cast<NcclComm>(nullptr), __ATOMIC_ACQ_REL);
     }
     // Waits until the call has ended.
-    bool wait(Duration allowed) {
-      std::unique_lock lock(mutex);
-      return came.wait_for(lock, allowed, [this] { return result.has_value(); });
+    bool wait(Duration allowed) const {
+      return result.wait_for(allowed) == std::future_status::ready;
     }
   };
 

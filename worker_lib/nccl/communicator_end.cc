@@ -35,10 +35,10 @@ bool is_revoked(const NcclApi& api, NcclComm comm) {
 
 }  // namespace
 
-// Returns the function that ends this communicator, to be run without locks; null if there is
-// nothing to end. The abort also ends a call in which another thread is stuck; the result of
-// that call is freed after it. The part of a split that was given up, or that failed, must be
-// freed after this communicator.
+// Returns the function that ends this communicator, to be run without locks on any thread; null
+// if there is nothing to end. The abort also ends a call in which another thread is stuck; the
+// result of that call is freed after it. The part of a split that was given up, or that failed,
+// must be freed after this communicator.
 std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEnding>& ending,
                                                std::shared_ptr<const void> keep) {
   NcclComm comm = nullptr;
@@ -52,21 +52,25 @@ std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEnding>
     enrolled_.clear();
   }
   if (!comm && !aside) return nullptr;
-  return [&api = api_, fate = abort_state_, comm, aside, may_revoke, ending, keep] {
-    const bool is_free = fate->wait_until_left(kTurnPatience);
-    const bool is_quiet = comm && may_revoke && is_free && is_revoked(api, comm);
-    if (is_quiet) ending->lower(ending->not_quiet_);
-    if (comm) api.comm_abort(comm);
-    if (aside) {
-      // An init that blocks has written its handle before.
-      const NcclComm forming = comm ? nullptr : aside->take();
-      if (forming) api.comm_abort(forming);
-      aside->wait(kLongestTimeout);
-      if (const NcclComm made = aside->take(); made && made != forming) api.comm_abort(made);
-    }
-    if (!is_quiet) ending->lower(ending->not_quiet_);
-    ending->lower(ending->not_over_);
-  };
+  return
+      [&api = api_, device = device_, fate = abort_state_, comm, aside, may_revoke, ending, keep] {
+        {
+          const DeviceGuard guard(api, device);
+          const bool is_free = fate->wait_until_left(kTurnPatience);
+          const bool is_quiet = comm && may_revoke && is_free && is_revoked(api, comm);
+          if (is_quiet) ending->lower(ending->not_quiet_);
+          if (comm) api.comm_abort(comm);
+          if (aside) {
+            // An init that blocks has written its handle before.
+            const NcclComm forming = comm ? nullptr : aside->take();
+            if (forming) api.comm_abort(forming);
+            aside->wait(kLongestTimeout);
+            if (const NcclComm made = aside->take(); made && made != forming) api.comm_abort(made);
+          }
+          if (!is_quiet) ending->lower(ending->not_quiet_);
+        }
+        ending->lower(ending->not_over_);
+      };
 }
 
 // No thread can reach the communicators any more, so no lock is held while NCCL frees them. That
@@ -76,27 +80,16 @@ std::function<void()> NcclCommunicator::end_of(const std::shared_ptr<NcclEnding>
 std::shared_ptr<NcclEnding> NcclCommunicator::abort(Communicators all,
                                                     std::shared_ptr<const void> keep) {
   auto ending = std::make_shared<NcclEnding>();
-  struct Action {
-    const NcclApi& api;
-    int device;
-    std::function<void()> run;
-  };
-  std::vector<Action> actions;
+  std::vector<std::function<void()>> ends;
   for (NcclCommunicator* one : all) {
-    std::function<void()> run = one->end_of(ending, keep);
-    if (!run) continue;
+    std::function<void()> end = one->end_of(ending, keep);
+    if (!end) continue;
     ++ending->not_quiet_;
     ++ending->not_over_;
-    actions.push_back({one->api_, one->device_, std::move(run)});
+    ends.push_back(std::move(end));
   }
-  for (const Action& action : actions) {
-    const auto on_its_device = [action] {
-      action.api.set_device(action.device);
-      action.run();
-    };
-    if (start_detached_thread("ddprun-abort", on_its_device)) continue;
-    const DeviceGuard guard(action.api, action.device);  // no thread could be started
-    action.run();
+  for (const auto& end : ends) {
+    if (!start_detached_thread("ddprun-abort", end)) end();
   }
   return ending;
 }

@@ -19,9 +19,7 @@
 
 #include <functional>
 #include <optional>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "base/clock.h"
 #include "worker_lib/nccl/collective_log.h"

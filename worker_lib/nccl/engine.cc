@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/concat.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_group/group_end.h"
 #include "worker_lib/nccl/device_guard.h"
@@ -20,13 +21,12 @@ constexpr Duration kNewsPatience = std::chrono::milliseconds(400);
 
 NcclEngine::NcclEngine(const NcclApi& api, std::shared_ptr<Store> store,
                        const NcclBackendOptions& options, std::shared_ptr<CpuGroup> peers,
-                       std::shared_ptr<NcclSeed> seed)
+                       std::shared_ptr<NcclCommunicator> seed)
     : api_(api),
       store_(std::move(store)),
       options_(options),
       peers_(std::move(peers)),
-      seed_(seed ? std::move(seed->communicator) : nullptr),
-      seed_device_(seed ? seed->device : -1),
+      seed_(std::move(seed)),
       abort_state_(seed_ ? seed_->abort_state() : std::make_shared<NcclAbortState>()),
       memory_(std::make_shared<NcclMemory>(
           api, options.device.has_index() ? options.device.index() : 0, options.close_grace)) {
@@ -42,7 +42,7 @@ NcclEngine::~NcclEngine() {
       if (lane->communicator) lane->communicator->close(deadline);
     }
     if (seed_) {
-      const DeviceGuard guard(api_, seed_device_);
+      const DeviceGuard guard(api_, seed_->device());
       seed_->close(deadline);
     }
   }
@@ -174,11 +174,10 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::launch(NcclIssue issue, CallOption
     return captured.error().within(words_of(issue.what));
   }
   std::shared_ptr<NcclWork> work;
-  Result<std::shared_ptr<NcclWork>> done =
-      captured ? enqueue(issue, *captured, Deadline(call.timeout), work)
-               : Result<std::shared_ptr<NcclWork>>(captured.error());
-  if (done) return done;
-  const Error error = with_cause(std::move(done).error()).within(words_of(issue.what));
+  const Result<void> done =
+      captured ? enqueue(issue, *captured, Deadline(call.timeout), work) : captured.error();
+  if (done) return work;
+  const Error error = with_cause(done.error()).within(words_of(issue.what));
   end(error, work);
   return error;
 }
@@ -213,11 +212,10 @@ Result<bool> NcclEngine::is_captured(const NcclIssue& issue) {
 
 // The engine's stream first waits for the present work of the caller's stream. The same event
 // then marks the end of the call. `work` is set before anything is put on a stream.
-Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_captured,
-                                                      const Deadline& deadline,
-                                                      std::shared_ptr<NcclWork>& work) {
+Result<void> NcclEngine::enqueue(NcclIssue& issue, bool is_captured, const Deadline& deadline,
+                                 std::shared_ptr<NcclWork>& work) {
   const Result<void> watched = start_watcher(issue.device);
-  if (!watched) return watched.error();
+  if (!watched) return watched;
   const Result<Lane*> found = lane_of(issue.device);
   if (!found) return found.error();
   Lane& lane = **found;
@@ -225,15 +223,14 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
     const std::lock_guard lock(mutex_);
     if (issue.header) collective_log_.enter(*issue.header, lane.place, issue.pairs);
     for (const NcclIssue::Message& one : issue.messages) {
-      collective_log_.enter_message(issue.what.number,
-                                    {.bytes = one.bytes,
-                                     .peer = one.peer,
-                                     .place = static_cast<std::uint16_t>(lane.place),
-                                     .is_send = static_cast<std::uint16_t>(one.is_send)});
+      collective_log_.enter_message(issue.what.number, {.bytes = one.bytes,
+                                                        .peer = one.peer,
+                                                        .place = std::uint16_t(lane.place),
+                                                        .is_send = one.is_send});
     }
   }
   const Result<void> joined = join(lane, issue, is_captured, deadline);
-  if (!joined) return joined.error();
+  if (!joined) return joined;
   const Result<std::shared_ptr<NcclEvent>> taken = take_event(lane, is_captured);
   if (!taken) return taken.error();
   const CudaEvent event = (*taken)->get();
@@ -270,7 +267,7 @@ Result<std::shared_ptr<NcclWork>> NcclEngine::enqueue(NcclIssue& issue, bool is_
     lane.in_flight.push_back({work, *taken});
   }
   changed_.notify_all();
-  return work;
+  return {};
 }
 
 NcclEngine::Lane* NcclEngine::find_lane(int device) {
@@ -283,10 +280,10 @@ NcclEngine::Lane* NcclEngine::find_lane(int device) {
 
 // REQUIRES: the device is current.
 Result<NcclEngine::Lane*> NcclEngine::lane_of(int device) {
-  if (seed_ && seed_device_ != device) {
+  if (seed_ && seed_->device() != device) {
     // All ranks use the seed's device first; this rank starts with another one.
-    const DeviceGuard guard(api_, seed_device_);
-    const int of_seed = seed_device_;
+    const int of_seed = seed_->device();
+    const DeviceGuard guard(api_, of_seed);
     if (const Result<Lane*> first = lane_of(of_seed); !first) return first;
   }
   if (Lane* there = find_lane(device)) return there;
@@ -294,9 +291,9 @@ Result<NcclEngine::Lane*> NcclEngine::lane_of(int device) {
   made->device = device;
   const CudaResult stream = api_.stream_create(&made->stream);
   if (stream != CudaResult::kSuccess) return cuda_error(api_, "make a stream for NCCL", stream);
-  if (seed_ && seed_device_ == device) made->communicator = std::move(seed_);
+  made->communicator = std::move(seed_);  // of this device, or null
   const std::lock_guard lock(mutex_);
-  made->place = static_cast<int>(lanes_.size());
+  made->place = lanes_.size();
   lanes_.push_back(std::move(made));
   return lanes_.back().get();
 }
@@ -306,14 +303,13 @@ Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captur
                               const Deadline& deadline) {
   const bool is_collective = issue.messages.empty();
   if (!lane.communicator && is_collective) {
-    std::string name = options_.name;
-    if (lane.place != 0) name.append("/").append(std::to_string(lane.place));
-    auto made = meet({.rank = options_.rank,
-                      .world_size = options_.world_size,
-                      .name = std::move(name),
-                      .ranks_per_root = options_.ranks_per_root,
-                      .abort_grace = options_.stop_grace},
-                     deadline);
+    auto made =
+        meet({.rank = options_.rank,
+              .world_size = options_.world_size,
+              .name = lane.place == 0 ? options_.name : concat(options_.name, "/", lane.place),
+              .ranks_per_root = options_.ranks_per_root,
+              .abort_grace = options_.stop_grace},
+             deadline);
     if (!made) {
       Error error = std::move(made).error();
       if (error.kind != ErrorKind::kTimeout) return error;
@@ -336,14 +332,12 @@ Result<void> NcclEngine::join(Lane& lane, const NcclIssue& issue, bool is_captur
   for (const NcclIssue::Message& message : issue.messages) peers.insert(message.peer);
   for (const int peer : peers) {
     if (lane.pairs.contains(peer)) continue;
-    const int low = std::min(peer, options_.rank);
-    auto made =
-        meet({.rank = options_.rank == low ? 0 : 1,
-              .world_size = 2,
-              .name = options_.name + "/" + std::to_string(lane.place) + "/" + std::to_string(low) +
-                      "-" + std::to_string(std::max(peer, options_.rank)),
-              .abort_grace = options_.stop_grace},
-             deadline);
+    const auto [low, high] = std::minmax(peer, options_.rank);
+    auto made = meet({.rank = options_.rank == low ? 0 : 1,
+                      .world_size = 2,
+                      .name = concat(options_.name, "/", lane.place, "/", low, "-", high),
+                      .abort_grace = options_.stop_grace},
+                     deadline);
     if (!made) {
       Error error = std::move(made).error();
       if (error.kind == ErrorKind::kTimeout) {
@@ -468,13 +462,14 @@ Result<void> NcclEngine::monitored_barrier(CallOptions call) {
 // --- splitting ---
 
 // The ranks tell each other the result: a part that only some of them have is useless.
-Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, CallOptions call) {
+Result<std::shared_ptr<NcclCommunicator>> NcclEngine::split_off(int color, int key,
+                                                                CallOptions call) {
   if (const Result<void> good = abort_state_->check(); !good) {
     return good.error().within("nccl group");
   }
   Lane* const first = lanes_.empty() ? nullptr : lanes_[0].get();
   if (!first || !first->communicator || !first->communicator->can_split()) {
-    return std::shared_ptr<NcclSeed>();
+    return std::shared_ptr<NcclCommunicator>();
   }
   const Deadline deadline(call.timeout);
   const DeviceGuard guard(api_, first->device);
@@ -513,9 +508,7 @@ Result<std::shared_ptr<NcclSeed>> NcclEngine::split_off(int color, int key, Call
                  .cause = "it failed on " + name_ranks(others),
                  .peer_rank = others[0]};
   }
-  if (!*part) return std::shared_ptr<NcclSeed>();
-  return std::make_shared<NcclSeed>(
-      NcclSeed{.device = first->device, .communicator = std::move(*part)});
+  return std::shared_ptr<NcclCommunicator>(std::move(*part));
 }
 
 }  // namespace ddprun

@@ -40,12 +40,6 @@
 
 namespace ddprun {
 
-// The start of a group that is split off.
-struct NcclSeed {
-  int device = 0;
-  std::unique_ptr<NcclCommunicator> communicator;  // of the group's ranks
-};
-
 struct NcclBackendOptions {
   int rank = 0;
   int world_size = 1;
@@ -107,9 +101,10 @@ struct NcclIssue {
 class NcclEngine {
  public:
   // The store may be null in a world of one, and so may the peers. Without peers a dead rank is
-  // noticed only at the deadline, and calls are not compared. seed: may be null.
+  // noticed only at the deadline, and calls are not compared. seed: the communicator of a group
+  // that was split off; may be null.
   NcclEngine(const NcclApi& api, std::shared_ptr<Store> store, const NcclBackendOptions& options,
-             std::shared_ptr<CpuGroup> peers, std::shared_ptr<NcclSeed> seed);
+             std::shared_ptr<CpuGroup> peers, std::shared_ptr<NcclCommunicator> seed);
   // Waits for the calls in flight and for the peers' leave, up to close_grace; then aborts.
   ~NcclEngine();
 
@@ -117,8 +112,8 @@ class NcclEngine {
   Result<std::shared_ptr<NcclWork>> launch(NcclIssue issue, CallOptions call);
   // Runs a barrier of the peers, in the order of the calls.
   Result<void> monitored_barrier(CallOptions call);
-  // See Backend::split_off.
-  Result<std::shared_ptr<NcclSeed>> split_off(int color, int key, CallOptions call);
+  // See Backend::split_off. Returns the communicator of the group; null if there is none.
+  Result<std::shared_ptr<NcclCommunicator>> split_off(int color, int key, CallOptions call);
 
   // Ends the group with this failure and tells the peers, unless it has already ended. begun: a
   // call that may be on its stream, but is not yet in flight.
@@ -134,7 +129,7 @@ class NcclEngine {
     int device = 0;
     int place = 0;  // in the order of first use
     CudaStream stream = nullptr;
-    std::unique_ptr<NcclCommunicator> communicator = {};
+    std::shared_ptr<NcclCommunicator> communicator = {};
     std::map<int, std::unique_ptr<NcclCommunicator>> pairs = {};  // by the other rank
     std::optional<NcclOp> premul_sum = {};
     // In the order of the stream, each with the event that follows it.
@@ -152,9 +147,8 @@ class NcclEngine {
   std::string words_of(const NcclCall& call) const { return to_text(call) + options_.title; }
   Result<void> may_begin(const NcclCall& what);
   Result<bool> is_captured(const NcclIssue& issue);
-  Result<std::shared_ptr<NcclWork>> enqueue(NcclIssue& issue, bool is_captured,
-                                            const Deadline& deadline,
-                                            std::shared_ptr<NcclWork>& work);
+  Result<void> enqueue(NcclIssue& issue, bool is_captured, const Deadline& deadline,
+                       std::shared_ptr<NcclWork>& work);
   Result<Lane*> lane_of(int device);
   Lane* find_lane(int device);
   Result<void> join(Lane& lane, const NcclIssue& issue, bool is_captured, const Deadline& deadline);
@@ -185,8 +179,7 @@ class NcclEngine {
   const std::shared_ptr<Store> store_;
   const NcclBackendOptions options_;
   const std::shared_ptr<CpuGroup> peers_;
-  std::unique_ptr<NcclCommunicator> seed_;  // until its device is used
-  int seed_device_ = -1;
+  std::shared_ptr<NcclCommunicator> seed_;  // until its device is used
   const std::shared_ptr<NcclAbortState> abort_state_;
   const std::shared_ptr<NcclMemory> memory_;
   std::uint64_t calls_ = 0;  // messages included

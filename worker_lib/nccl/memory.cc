@@ -6,6 +6,7 @@
 #include "base/deadline.h"
 #include "worker_lib/nccl/communicator.h"
 #include "worker_lib/nccl/device_guard.h"
+#include "worker_lib/nccl/work.h"
 #include "worker_lib/util/nccl_pause.h"
 
 namespace ddprun {
@@ -39,7 +40,7 @@ void NcclMemory::let_go(void* memory) {
     }
     ++marking_;
   }
-  std::vector<CudaEvent> left = mark(streams);
+  Events left = mark(streams);
   Block block;
   {
     const std::lock_guard lock(mutex_);
@@ -58,23 +59,17 @@ void NcclMemory::let_go(void* memory) {
 
 // Records an event on each stream. Returns none if one cannot be made, or if a stream is
 // captured.
-std::vector<CudaEvent> NcclMemory::mark(const std::vector<CudaStream>& streams) const {
-  std::vector<CudaEvent> events;
+NcclMemory::Events NcclMemory::mark(const std::vector<CudaStream>& streams) const {
+  Events events;
   for (const CudaStream stream : streams) {
     bool is_capturing = true;
-    CudaEvent event = nullptr;
-    const bool may_mark = api_.stream_is_capturing(stream, &is_capturing) == CudaResult::kSuccess &&
-                          !is_capturing && api_.event_create(&event) == CudaResult::kSuccess;
-    if (may_mark) events.push_back(event);
-    if (may_mark && api_.event_record(event, stream) == CudaResult::kSuccess) continue;
-    destroy(events);
-    return {};
+    const CudaResult asked = api_.stream_is_capturing(stream, &is_capturing);
+    if (asked != CudaResult::kSuccess || is_capturing) return {};
+    const Result<std::shared_ptr<NcclEvent>> event = NcclEvent::make(api_, device_);
+    if (!event || api_.event_record((*event)->get(), stream) != CudaResult::kSuccess) return {};
+    events.push_back(*event);
   }
   return events;
-}
-
-void NcclMemory::destroy(const std::vector<CudaEvent>& events) const {
-  for (const CudaEvent event : events) api_.event_destroy(event);
 }
 
 void NcclMemory::tell(NcclCommunicator& communicator, CudaStream stream) {
@@ -100,7 +95,6 @@ void NcclMemory::tell(NcclCommunicator& communicator, CudaStream stream) {
       const std::lock_guard lock(mutex_);
       blocks_.erase(memory);
     }
-    destroy(block.left);
     api_.mem_free(memory);
   }
   if (is_news) has_news_ = true;
@@ -124,9 +118,9 @@ void NcclMemory::end() {
   for (const auto& [memory, block] : left) free(memory, block);
 }
 
-bool NcclMemory::have_passed(const std::vector<CudaEvent>& events) const {
-  return !events.empty() && std::ranges::all_of(events, [this](CudaEvent event) {
-    return api_.event_query(event) == CudaResult::kSuccess;
+bool NcclMemory::have_passed(const Events& events) const {
+  return !events.empty() && std::ranges::all_of(events, [this](const auto& event) {
+    return api_.event_query(event->get()) == CudaResult::kSuccess;
   });
 }
 
@@ -135,13 +129,11 @@ void NcclMemory::free(void* memory, const Block& block) {
   if (block.left.empty()) return;
   const Deadline deadline(grace_);
   NcclPause pause;
-  bool is_over = have_passed(block.left);
-  while (!is_over && !deadline.passed()) {
+  while (!have_passed(block.left)) {
+    if (deadline.passed()) return;
     pause.take();
-    is_over = have_passed(block.left);
   }
-  destroy(block.left);
-  if (is_over) api_.mem_free(memory);
+  api_.mem_free(memory);
 }
 
 }  // namespace ddprun

@@ -27,6 +27,7 @@
 namespace ddprun {
 
 class NcclCommunicator;
+class NcclEvent;
 
 class NcclMemory : public std::enable_shared_from_this<NcclMemory> {
  public:
@@ -50,17 +51,17 @@ class NcclMemory : public std::enable_shared_from_this<NcclMemory> {
   void end();
 
  private:
+  using Events = std::vector<std::shared_ptr<NcclEvent>>;
   struct Block {
     std::size_t bytes = 0;
     bool is_told = false;
-    CudaStream home = nullptr;         // current at the allocation
-    bool is_left = false;              // its tensor has released it
-    std::vector<CudaEvent> left = {};  // recorded at the release; none: the memory must be kept
+    CudaStream home = nullptr;  // current at the allocation
+    bool is_left = false;       // its tensor has released it
+    Events left = {};           // recorded at the release; none: the memory must be kept
   };
   void let_go(void* memory);
-  std::vector<CudaEvent> mark(const std::vector<CudaStream>& streams) const;
-  void destroy(const std::vector<CudaEvent>& events) const;
-  bool have_passed(const std::vector<CudaEvent>& events) const;
+  Events mark(const std::vector<CudaStream>& streams) const;
+  bool have_passed(const Events& events) const;
   void free(void* memory, const Block& block);
 
   const NcclApi& api_;

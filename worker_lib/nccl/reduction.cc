@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "base/concat.h"
 namespace ddprun {
 namespace {
 
@@ -66,11 +67,10 @@ Result<NcclReduction> nccl_reduction(const char* call, const Reduction& how,
     if (as.is_premul) as.factor = bytes_of_factor(how.factor, as.type);
     return as;
   }
-  const std::string what = std::string(to_text(how.op)) + " of " + c10::toString(type);
-  return Error{
-      .kind = ErrorKind::kUnsupported,
-      .doing = call,
-      .cause = "the nccl backend has no " + what + "; use another dtype or the cpu backend"};
+  return Error{.kind = ErrorKind::kUnsupported,
+               .doing = call,
+               .cause = concat("the nccl backend has no ", to_text(how.op), " of ",
+                               c10::toString(type), "; use another dtype or the cpu backend")};
 }
 
 }  // namespace ddprun

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/concat.h"
 #include "worker_lib/nccl/communicator.h"
 #include "worker_lib/nccl/device_guard.h"
 #include "worker_lib/util/error_bridge.h"
@@ -12,14 +13,11 @@
 namespace ddprun {
 
 std::string to_text(const NcclCall& call) {
-  std::string text = call.collective > 0
-                         ? std::string("nccl ") + call.name + " #" + std::to_string(call.collective)
-                         : "nccl call " + std::to_string(call.number) + ", " + call.name;
-  if (call.elements > 0) {
-    text += " of " + std::to_string(call.elements) + " " + c10::toString(call.type);
-  }
-  if (call.op) text += std::string(" (") + to_text(*call.op) + ")";
-  if (call.peer >= 0) text += ", peer " + std::to_string(call.peer);
+  std::string text = call.collective > 0 ? concat("nccl ", call.name, " #", call.collective)
+                                         : concat("nccl call ", call.number, ", ", call.name);
+  if (call.elements > 0) text += concat(" of ", call.elements, " ", c10::toString(call.type));
+  if (call.op) text += concat(" (", to_text(*call.op), ")");
+  if (call.peer >= 0) text += concat(", peer ", call.peer);
   return text;
 }
 
@@ -143,8 +141,6 @@ bool NcclWork::has_succeeded() {
   const Result<bool> is_over = poll();
   return is_over && *is_over;
 }
-
-int NcclWork::source_rank() { return has_succeeded() ? call_.source : -1; }
 
 void NcclWork::record(FlightTicket ticket) {
   const std::lock_guard lock(mutex_);

@@ -89,7 +89,7 @@ class NcclWork final : public detail::WorkState {
   void wait(std::optional<Duration> timeout) override;
   bool is_completed() override;
   std::exception_ptr exception() override;
-  int source_rank() override;
+  int source_rank() override { return has_succeeded() ? call_.source : -1; }
   void record(FlightTicket ticket) override;
   void when_over(std::function<void()> then) override;
 

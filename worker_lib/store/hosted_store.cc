@@ -31,14 +31,6 @@ struct HostedStore::Impl {
   asio::executor_work_guard<asio::io_context::executor_type> work{io.get_executor()};
   std::optional<StoreServer> server;
   std::thread thread;
-
-  // Runs `action` on the server's thread and returns its result.
-  template <class T, class Action>
-  T on_thread(Action action) {
-    std::promise<T> done;
-    asio::post(io, [&] { done.set_value(action()); });
-    return done.get_future().get();
-  }
 };
 
 HostedStore::HostedStore(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -77,7 +69,9 @@ HostedStore::~HostedStore() {
 const HostPort& HostedStore::address() const { return impl_->address; }
 
 std::size_t HostedStore::connections() const {
-  return impl_->on_thread<std::size_t>([this] { return impl_->server->counters().connections; });
+  std::promise<std::size_t> count;  // from the server's thread
+  asio::post(impl_->io, [&] { count.set_value(impl_->server->counters().connections); });
+  return count.get_future().get();
 }
 
 }  // namespace ddprun

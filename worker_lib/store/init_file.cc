@@ -10,6 +10,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/parse_number.h"
 #include "base/read_whole.h"
 #include "base/unique_fd.h"
@@ -22,28 +23,15 @@ constexpr std::string_view kVersion = "ddprun-meeting-1";
 constexpr std::uint64_t kMostBytes = 1024;
 
 std::string text_of(const StoreAddress& address) {
-  return std::string(kVersion) + "\n" + address.address.host + "\n" +
-         std::to_string(address.address.port) + "\n" + address.token + "\n";
+  return concat(kVersion, "\n", address.address.host, "\n", address.address.port, "\n",
+                address.token, "\n");
 }
 
 Error not_an_init_file(const std::string& path,
                        const char* why = "it was not written by this version of ddprun") {
   return Error{.kind = ErrorKind::kCorrupt,
                .doing = "read " + path,
-               .cause = std::string(why) + "; give another path"};
-}
-
-// Writes a file with a new name next to `path`, and returns that name. The file is closed,
-// because on NFS other hosts then see what was written. It need not survive a power failure.
-Result<std::string> write_temporary(const std::string& path, const std::string& text) {
-  std::string name = path + ".XXXXXX";
-  const std::string doing = "write " + path;
-  UniqueFd file(::mkostemp(name.data(), O_CLOEXEC));
-  if (!file.valid()) return system_error(doing, errno);
-  if (write_all(file.get(), text) && ::close(file.release()) == 0) return name;
-  const int sys_errno = errno;
-  ::unlink(name.c_str());
-  return system_error(doing, sys_errno);
+               .cause = concat(why, "; give another path")};
 }
 
 }  // namespace
@@ -83,16 +71,20 @@ Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
   return std::optional<StoreAddress>(std::move(address));
 }
 
+// Writes a file with a new name next to `path`, and renames it. The file is closed before, because
+// on NFS other hosts then see what was written. It need not survive a power failure.
 Result<PublishedAddress> PublishedAddress::publish(const std::string& path,
                                                    const StoreAddress& address) {
-  const Result<std::string> temporary = write_temporary(path, text_of(address));
-  if (!temporary) return temporary.error();
-  if (std::rename(temporary->c_str(), path.c_str()) != 0) {
-    const int sys_errno = errno;
-    ::unlink(temporary->c_str());
-    return system_error("write " + path, sys_errno);
+  std::string temporary = path + ".XXXXXX";
+  UniqueFd file(::mkostemp(temporary.data(), O_CLOEXEC));
+  if (!file.valid()) return system_error("write " + path, errno);
+  if (write_all(file.get(), text_of(address)) && ::close(file.release()) == 0 &&
+      std::rename(temporary.c_str(), path.c_str()) == 0) {
+    return PublishedAddress(path, address.token);
   }
-  return PublishedAddress(path, address.token);
+  const int sys_errno = errno;
+  ::unlink(temporary.c_str());
+  return system_error("write " + path, sys_errno);
 }
 
 PublishedAddress::PublishedAddress(PublishedAddress&& other) noexcept

@@ -2,6 +2,7 @@
 
 #include <exception>
 
+#include "base/concat.h"
 #include "worker_lib/util/public_error.h"
 
 namespace ddprun {
@@ -11,7 +12,7 @@ namespace {
 // was being done; those of a user's store may not.
 template <class T, class Call>
 Result<T> result_of(const char* verb, const std::string& key, Call call) {
-  const auto doing = [&] { return std::string(verb) + " '" + key + "' in the store"; };
+  const auto doing = [&] { return concat(verb, " '", key, "' in the store"); };
   try {
     return Result<T>(call());
   } catch (const DistError& thrown) {
@@ -50,10 +51,10 @@ Result<std::vector<std::string>> ResultStore::multi_get(const std::vector<std::s
   Result<Values> values =
       result_of<Values>("get", first_of(keys), [&] { return store_.multi_get(keys, timeout); });
   if (values && values->size() != keys.size()) {
-    return Error{.kind = ErrorKind::kProtocol,
-                 .doing = "get '" + first_of(keys) + "' in the store",
-                 .cause = "it returned " + std::to_string(values->size()) + " values for " +
-                          std::to_string(keys.size()) + " keys"};
+    return Error{
+        .kind = ErrorKind::kProtocol,
+        .doing = "get '" + first_of(keys) + "' in the store",
+        .cause = concat("it returned ", values->size(), " values for ", keys.size(), " keys")};
   }
   return values;
 }

@@ -61,19 +61,13 @@ std::shared_ptr<Store> connect_tcp_store(const TcpStoreOptions& options) {
                                            .timeout = options.timeout})));
 }
 
-struct TcpStoreServer::Impl {
-  std::unique_ptr<HostedStore> hosted;
-};
-
-TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options) {
-  Listener listener =
-      value_or_throw(listen_tcp(HostPort{.host = options.host, .port = options.port}));
-  impl_ = std::make_unique<Impl>(Impl{value_or_throw(HostedStore::start(std::move(listener)))});
-}
+TcpStoreServer::TcpStoreServer(const TcpStoreServerOptions& options)
+    : hosted_(value_or_throw(HostedStore::start(
+          value_or_throw(listen_tcp(HostPort{.host = options.host, .port = options.port}))))) {}
 
 TcpStoreServer::~TcpStoreServer() = default;
 
-const std::string& TcpStoreServer::host() const { return impl_->hosted->address().host; }
-std::uint16_t TcpStoreServer::port() const { return impl_->hosted->address().port; }
+const std::string& TcpStoreServer::host() const { return hosted_->address().host; }
+std::uint16_t TcpStoreServer::port() const { return hosted_->address().port; }
 
 }  // namespace ddprun

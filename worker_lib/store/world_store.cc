@@ -6,9 +6,11 @@
 #include <mutex>
 #include <thread>
 
+#include "base/concat.h"
 #include "base/deadline.h"
 #include "base/parse_number.h"
 #include "base/random_id.h"
+#include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/core/backoff.h"
 #include "rendezvous/net/listen.h"
 #include "rendezvous/net/local_address.h"
@@ -66,27 +68,13 @@ Result<void> with_patience(const Deadline& deadline, Try attempt, NextPause next
   }
 }
 
-// Counts the worlds that this process has been in, by store and rank. Used for a launcher's
-// store only.
-class WorldCounts {
- public:
-  int of(const std::string& place) {
-    const std::lock_guard lock(mutex_);
-    return counts_[place];
-  }
-  void add(const std::string& place) {
-    const std::lock_guard lock(mutex_);
-    ++counts_[place];
-  }
-
- private:
-  std::mutex mutex_;  // guards what follows
-  std::map<std::string, int> counts_;
-};
-
-WorldCounts& world_counts() {
-  static WorldCounts counts;
-  return counts;
+// Adds `more` to the number of worlds that this process has been in, by store and rank, and returns
+// it. Used for a launcher's store only.
+int count_worlds(const std::string& place, int more) {
+  static std::mutex mutex;
+  static std::map<std::string, int> counts;
+  const std::lock_guard lock(mutex);
+  return counts[place] += more;
 }
 
 std::string generation_name(const WorkerEnv& env) {
@@ -99,8 +87,6 @@ struct WorldNote {
   int size = 0;
   std::string token;
 };
-
-std::string text_of(const WorldNote& note) { return std::to_string(note.size) + " " + note.token; }
 
 Result<WorldNote> read_note(const std::string& text) {
   const std::size_t space = text.find(' ');
@@ -128,6 +114,14 @@ Result<std::optional<std::string>> listening_host(const HostPort& address, Durat
   if (!found) return Error(found.error());
   if (std::ranges::none_of(*found, own)) return std::optional<std::string>();
   return std::optional<std::string>(is_loopback_host(address.host) ? found->front().host() : "*");
+}
+
+// Returns whether a process listens at the address, even if it does not answer.
+bool accepts_connections(const HostPort& address) {
+  const auto found = resolve(address, kOneLook);
+  return found && std::ranges::any_of(*found, [](const SocketAddress& one) {
+           return BlockingSocket::connect(one, Deadline(kOneLook)).has_value();
+         });
 }
 
 HostPort reached_from_here(const HostPort& listening) {
@@ -188,8 +182,8 @@ class WorldStore::Opening {
     // must not be found in it.
     parts_.name = kPrefix + generation_name(plan_.env) + "/world";
     parts_.place = to_text(plan_.address) + " " + parts_.name + " " + to_text(plan_.env.rank);
-    const int before = world_counts().of(parts_.place);
-    if (before > 0) parts_.name += "-" + std::to_string(before + 1);
+    const int before = count_worlds(parts_.place, 0);
+    if (before > 0) parts_.name += concat("-", before + 1);
     return connect(plan_.address, std::min(options_.timeout, kPatienceWithLauncher));
   }
 
@@ -283,16 +277,19 @@ class WorldStore::Opening {
   }
 
   // If the file's store is alive, the file is another job's. The file of a killed job is
-  // replaced.
+  // replaced. A store that is connected to but stays silent is alive: its process may be stopped,
+  // or its machine too busy.
   Result<void> check_file_is_free() {
     const Result<std::optional<StoreAddress>> note = read_init_file(plan_.file);
     if (!note) return note.error();
     if (!*note) return {};
-    const Result<void> alive = come_to_address(**note);
+    const HostPort& address = (*note)->address;
+    const Deadline look(std::min(deadline_.remaining(), kOneLook));
+    const Result<void> answers = come_to_address(**note);
     parts_.store.reset();
-    if (!alive) return {};
-    return in_the_way("another job's rank 0 is at " + to_text((*note)->address) +
-                      ". Give each job its own file")
+    if (!answers && !(look.passed() && accepts_connections(address))) return {};
+    return in_the_way("another job's rank 0 is at " + to_text(address) +
+                      (answers ? "" : " and does not answer") + ". Give each job its own file")
         .within("join at " + plan_.file);
   }
 
@@ -310,7 +307,7 @@ class WorldStore::Opening {
     }
     parts_.claimed = by_hand_;
     parts_.name = by_hand_ + token_;
-    return store.set(by_hand_ + "world", text_of({.size = plan_.env.world_size, .token = token_}));
+    return store.set(by_hand_ + "world", concat(plan_.env.world_size, " ", token_));
   }
 
   // --- the others
@@ -391,8 +388,8 @@ class WorldStore::Opening {
     const std::string name = by_hand_ + world->token;
     std::string why;
     if (world->size != plan_.env.world_size) {
-      why = "rank 0's world has " + std::to_string(world->size) + " ranks, this rank's has " +
-            std::to_string(plan_.env.world_size);
+      why = concat("rank 0's world has ", world->size, " ranks, this rank's has ",
+                   plan_.env.world_size);
     } else {
       const Result<std::int64_t> comers = store.add(name + "/rank/" + to_text(plan_.env.rank), 1);
       if (!comers) return comers.error();
@@ -464,7 +461,7 @@ void WorldStore::release() {
 
 void WorldStore::world_is_formed() {
   parts_.note.reset();
-  if (!parts_.place.empty()) world_counts().add(parts_.place);
+  if (!parts_.place.empty()) count_worlds(parts_.place, 1);
 }
 
 bool WorldStore::await_leave(Duration patience) {

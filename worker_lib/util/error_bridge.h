@@ -9,7 +9,6 @@
 #include <string_view>
 #include <utility>
 
-#include "base/result.h"
 #include "ddprun/error.h"
 #include "worker_lib/util/public_error.h"
 

@@ -149,6 +149,11 @@ float random_float(Rng& rng) {
   return static_cast<float>(sign * std::ldexp(mantissa, static_cast<int>(rng.below(12)) - 6));
 }
 
+bool is_floating(ElementType type) {
+  return type == ElementType::kF16 || type == ElementType::kBF16 || type == ElementType::kF32 ||
+         type == ElementType::kF64;
+}
+
 }  // namespace
 
 bool is_defined(ElementType type, ReduceOp op) {

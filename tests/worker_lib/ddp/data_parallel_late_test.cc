@@ -33,9 +33,10 @@ struct LateNet {
       : group(group_) {
     std::vector<Reducer::Parameter> parameters;
     for (const auto& one : net->named_parameters()) parameters.push_back({one.key(), one.value()});
-    reducer =
-        Reducer::make(std::move(parameters), group,
-                      {.caps = caps, .gradient_as_bucket_view = as_views, .looks_late = true});
+    reducer = Reducer::make(std::move(parameters), group,
+                            {.first_bucket_bytes = caps.first_bytes,
+                             .bucket_bytes = caps.bytes,
+                             .gradient_as_bucket_view = as_views});
   }
 
   void pass(int step = 0) {
@@ -88,8 +89,8 @@ TEST(DataParallelLate, AveragesOf16BitsAreNotTakenForIncomplete) {
   ThreadWorld(3).run([](ProcessGroup& group) {
     torch::nn::Linear net(4, 4);
     net->to(torch::kBFloat16);
-    const auto reducer =
-        Reducer::make({{"weight", net->weight}, {"bias", net->bias}}, group, {.looks_late = true});
+    const auto reducer = Reducer::make({{"weight", net->weight}, {"bias", net->bias}}, group,
+                                       {.first_bucket_bytes = 0, .bucket_bytes = 0});
     for (int step = 0; step < 3; ++step)
       net->forward(torch::ones({2, 4}, torch::kBFloat16)).sum().backward();
     EXPECT_TRUE(net->weight.grad().isfinite().all().item<bool>());

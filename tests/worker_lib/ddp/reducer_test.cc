@@ -44,7 +44,8 @@ void run_pass(Reducer& reducer, bool fails) {
 TEST(Reducer, APassIsGivenUpWhileAnotherThreadLooksAtIt) {
   ThreadWorld(1).run([](ProcessGroup& group) {
     const auto parameter = torch::ones({1}, torch::requires_grad());
-    const auto reducer = Reducer::make({{.name = "p", .tensor = parameter}}, group, {});
+    const auto reducer =
+        Reducer::make({{.name = "p", .tensor = parameter}}, group, {.check_passes_late = false});
     std::atomic<bool> is_over = false;
     auto looking = std::async(std::launch::async, [&] {
       while (!is_over) run_pass(*reducer, /*fails=*/false);

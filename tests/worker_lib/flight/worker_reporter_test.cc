@@ -63,9 +63,9 @@ TEST_F(WorkerReporterTest, ACallIsInProgressUntilItEnds) {
   const auto reporter = WorkerReporter::open(env_);
   EXPECT_FALSE(oldest_in_progress(pages_[1]));
   const std::uint64_t first = reporter->begin_call(
-      {.call = FlightCall::kAllReduce, .collective = 1, .bytes = 4096, .peer = -1});
+      {.collective = 1, .bytes = 4096, .peer = -1, .call = FlightCall::kAllReduce});
   const std::uint64_t second =
-      reporter->begin_call({.call = FlightCall::kSend, .collective = 1, .bytes = 8, .peer = 3});
+      reporter->begin_call({.collective = 1, .bytes = 8, .peer = 3, .call = FlightCall::kSend});
   ASSERT_TRUE(oldest_in_progress(pages_[1]));
   EXPECT_EQ(oldest_in_progress(pages_[1])->number, first);
   EXPECT_EQ(oldest_in_progress(pages_[1])->bytes, 4096u);
@@ -81,13 +81,13 @@ TEST_F(WorkerReporterTest, ACallIsInProgressUntilItEnds) {
 
 TEST_F(WorkerReporterTest, ACallIsRecordedWithAllThatWasSaidOfIt) {
   const auto reporter = WorkerReporter::open(env_);
-  const std::uint64_t number = reporter->begin_call({.call = FlightCall::kAllToAll,
-                                                     .group = 7,
-                                                     .collective = 3,
+  const std::uint64_t number = reporter->begin_call({.collective = 3,
                                                      .bytes = 8,
+                                                     .group = 7,
+                                                     .peer = 2,
+                                                     .call = FlightCall::kAllToAll,
                                                      .dtype = FlightType::kBfloat16,
                                                      .op = FlightOp::kMax,
-                                                     .peer = 2,
                                                      .tag = -5});
   const auto entry = read_record(pages_[1], number);
   ASSERT_TRUE(entry);
@@ -155,23 +155,22 @@ TEST_F(WorkerReporterTest, FromWhereCallsComeIsRecordedOnceForEachPlace) {
 TEST_F(WorkerReporterTest, PlacesBeyondTheRoomForThemAreUnknown) {
   WorkerPage& page = pages_[1];
   CallOrigins origins;
-  CallStack stack;
-  stack.count = 1;
+  CallStack stack(1);
   for (std::size_t i = 0; i < kFlightOrigins + 10; ++i) {
-    stack.frames[0] = reinterpret_cast<void*>(i + 1);
+    stack[0] = reinterpret_cast<void*>(i + 1);
     EXPECT_EQ(origins.number_of(stack, page), i < kFlightOrigins ? i + 1 : 0);
   }
-  stack.frames[0] = reinterpret_cast<void*>(5);
+  stack[0] = reinterpret_cast<void*>(5);
   EXPECT_EQ(origins.number_of(stack, page), 5u) << "it is known already";
 }
 
 TEST_F(WorkerReporterTest, TheRingKeepsTheNewestAndAnOldEndTouchesNoNewCall) {
   const auto reporter = WorkerReporter::open(env_);
   const std::uint64_t old =
-      reporter->begin_call({.call = FlightCall::kBarrier, .collective = 1, .bytes = 0, .peer = -1});
+      reporter->begin_call({.collective = 1, .bytes = 0, .peer = -1, .call = FlightCall::kBarrier});
   for (std::uint64_t i = 0; i < kFlightRecords; ++i) {
     reporter->begin_call(
-        {.call = FlightCall::kBarrier, .collective = 2 + i, .bytes = 0, .peer = -1});
+        {.collective = 2 + i, .bytes = 0, .peer = -1, .call = FlightCall::kBarrier});
   }
   EXPECT_FALSE(read_record(pages_[1], old)) << "it was overwritten";
   reporter->end_call(old, false);
@@ -188,7 +187,7 @@ TEST_F(WorkerReporterTest, CallsOfSeveralThreadsAreAllKept) {
     threads.emplace_back([&] {
       for (int i = 0; i < 200; ++i) {
         reporter->end_call(reporter->begin_call(
-                               {.call = FlightCall::kRecv, .collective = 0, .bytes = 1, .peer = 2}),
+                               {.collective = 0, .bytes = 1, .peer = 2, .call = FlightCall::kRecv}),
                            false);
       }
     });
@@ -250,7 +249,7 @@ void expect_to_report_to_nobody(WorkerReporter& reporter) {
   reporter.begin_long_wait();
   reporter.end_long_wait();
   reporter.register_group(7, "tp0", std::vector{0, 2});
-  const std::uint64_t number = reporter.begin_call({.call = FlightCall::kRecv, .bytes = 1});
+  const std::uint64_t number = reporter.begin_call({.bytes = 1, .call = FlightCall::kRecv});
   EXPECT_EQ(number, 0u);
   reporter.end_call(number, false);
 }

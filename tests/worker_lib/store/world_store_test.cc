@@ -10,6 +10,7 @@
 #include <fstream>
 #include <thread>
 
+#include "base/small_file.h"
 #include "rendezvous/net/listen.h"
 #include "tests/support/client_of.h"
 #include "tests/support/eventually.h"
@@ -347,6 +348,22 @@ TEST(WorldStore, AFileOfAnEarlierRunLeadsNobodyAstray) {
     testing_support::run_ranks(2, [&](int rank) { take_part(at_file(file, {.rank = rank})); });
     EXPECT_FALSE(std::filesystem::exists(file));
   }
+}
+
+TEST(WorldStore, AFileOfARank0ThatDoesNotAnswerIsNotReplaced) {
+  const TemporaryDirectory directory;
+  const Listener silent = listen_tcp(HostPort{"127.0.0.1", 0}).value();
+  const std::string text = "ddprun-meeting-1\n127.0.0.1\n" + std::to_string(silent.address.port) +
+                           "\n0123456789abcdef\n";
+  const std::string file = directory.write("meeting", text);
+  for (const Duration timeout : {Duration(milliseconds(500)), Duration(seconds(3))}) {
+    const Error error = error_of(at_file(file, {.timeout = timeout}));
+    EXPECT_EQ(error.kind, ErrorKind::kConnection);
+    EXPECT_THAT(error.message(),
+                AllOf(HasSubstr("join at " + file + ": another job's rank 0 is at"),
+                      HasSubstr("and does not answer. Give each job its own file")));
+  }
+  EXPECT_EQ(text_of(file), text);
 }
 
 TEST(WorldStore, AFileOfSomebodyElseIsNotTouched) {

@@ -5,21 +5,14 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "base/concat.h"
+#include "base/joined.h"
 
 namespace ddprun {
 namespace {
 
 Error unsupported(std::string cause) {
   return {.kind = ErrorKind::kUnsupported, .doing = {}, .cause = std::move(cause)};
-}
-
-std::string in_words(const std::vector<std::string>& names) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size(); ++i) {
-    if (i > 0) text += i + 1 == names.size() ? " and " : ", ";
-    text += names[i];
-  }
-  return text;
 }
 
 const CustomBackend* find_custom_backend(const BackendEnvironment& around, std::string_view name) {
@@ -38,7 +31,12 @@ Result<void> find_backend(const std::string& name, const BackendEnvironment& aro
   }
   std::vector<std::string> known{"cpu", "nccl"};
   for (const CustomBackend& one : around.custom_backends) known.push_back(one.name);
-  return invalid_argument("there is no backend '" + name + "'; there are " + in_words(known));
+  return invalid_argument("there is no backend '" + name + "'; there are " +
+                          joined_with_and(known));
+}
+
+bool has_type(const std::vector<BackendChoice::Server>& servers, std::string_view type) {
+  return std::ranges::count(servers, type, &BackendChoice::Server::device_type) > 0;
 }
 
 // Returns the types of devices that a backend supports. cpu also accepts tensors of every other
@@ -63,8 +61,8 @@ Result<std::vector<BackendChoice::Server>> read_list(std::string_view list,
     const std::string_view one = list.substr(0, list.find(','));
     const std::size_t colon = one.find(':');
     if (colon == 0 || colon == one.npos || colon + 1 == one.size()) {
-      return invalid_argument("invalid backend part '" + std::string(one) +
-                              "' (expected DEVICE:BACKEND, as in cpu:cpu,cuda:nccl)");
+      return invalid_argument(concat("invalid backend part '", one,
+                                     "' (expected DEVICE:BACKEND, as in cpu:cpu,cuda:nccl)"));
     }
     const std::string type(one.substr(0, colon));
     const std::string name(one.substr(colon + 1));
@@ -72,9 +70,9 @@ Result<std::vector<BackendChoice::Server>> read_list(std::string_view list,
     if (!found) return found.error();
     if (!takes(name, type, around)) {
       return invalid_argument("backend " + name + " is for device " +
-                              in_words(types_for(name, around)) + ", not " + type);
+                              joined_with_and(types_for(name, around)) + ", not " + type);
     }
-    if (std::ranges::count(servers, type, &BackendChoice::Server::device_type) > 0) {
+    if (has_type(servers, type)) {
       return invalid_argument("device " + type + " is given two backends");
     }
     servers.push_back({type, name});
@@ -114,20 +112,16 @@ Result<std::vector<BackendChoice::Server>> wanted(const BackendRequest& wish,
 // backend is cpu.
 std::string default_type(const BackendRequest& wish,
                          const std::vector<BackendChoice::Server>& servers) {
-  const auto serves = [&](const char* type) {
-    return std::ranges::count(servers, type, &BackendChoice::Server::device_type) > 0;
-  };
-  if (wish.backend != "cpu" && serves("cuda")) return "cuda";
-  return serves("cpu") ? "cpu" : servers.front().device_type;
+  if (wish.backend != "cpu" && has_type(servers, "cuda")) return "cuda";
+  return has_type(servers, "cpu") ? "cpu" : servers.front().device_type;
 }
 
 Result<DeviceChoice> place_on_gpu(DeviceChoice device, const BackendEnvironment& around) {
   if (around.gpus == 0) return unsupported("there is no GPU here, or no driver for it");
   if (!device.index) device.index = around.local_rank.value % around.gpus;
   if (*device.index < 0 || *device.index >= around.gpus) {
-    return invalid_argument("device cuda:" + std::to_string(*device.index) +
-                            " does not exist; there are " + std::to_string(around.gpus) +
-                            " GPUs, cuda:0 to cuda:" + std::to_string(around.gpus - 1));
+    return invalid_argument(concat("device cuda:", *device.index, " does not exist; there are ",
+                                   around.gpus, " GPUs, cuda:0 to cuda:", around.gpus - 1));
   }
   return device;
 }
@@ -148,12 +142,12 @@ Result<BackendChoice> choose_backends(const BackendRequest& wish,
                            DeviceChoice{.type = default_type(wish, *servers), .index = {}}),
                        .servers = std::move(*servers)};
   const std::string& type = choice.device.type;
-  std::vector<std::string> types;
-  for (const BackendChoice::Server& one : choice.servers) types.push_back(one.device_type);
-  if (std::ranges::count(types, type) == 0) {
+  if (!has_type(choice.servers, type)) {
     if (wish.backend) {
-      return invalid_argument("backend " + *wish.backend + " is for device " + in_words(types) +
-                              ", not " + type);
+      std::vector<std::string> types;
+      for (const BackendChoice::Server& one : choice.servers) types.push_back(one.device_type);
+      return invalid_argument("backend " + *wish.backend + " is for device " +
+                              joined_with_and(types) + ", not " + type);
     }
     return invalid_argument("device " + type + " is not known here; there are cpu and cuda");
   }

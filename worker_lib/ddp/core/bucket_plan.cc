@@ -36,14 +36,11 @@ std::vector<BucketLayout> plan_buckets(std::span<const PlannedGradient> gradient
       bucket = OpenBucket{.is_first = false};
     }
   }
-  std::vector<BucketLayout> rest;
-  for (auto& [kind, bucket] : open)
-    if (!bucket.layout.slots.empty()) rest.push_back(std::move(bucket.layout));
-
   // Buckets that never reached their cap become full with their last gradient.
+  for (auto& [kind, bucket] : open)
+    if (!bucket.layout.slots.empty()) closed.push_back(std::move(bucket.layout));
   std::vector<std::size_t> place(gradients.size());
   for (std::size_t i = 0; i < order.size(); ++i) place[order[i]] = i;
-  for (BucketLayout& layout : rest) closed.push_back(std::move(layout));
   std::ranges::sort(
       closed, {}, [&](const BucketLayout& layout) { return place[layout.slots.back().gradient]; });
   return closed;
@@ -66,8 +63,6 @@ ReductionPass::ReductionPass(std::span<const BucketLayout> buckets, std::size_t 
     }
   }
 }
-
-void ReductionPass::only_count() { only_counts_ = true; }
 
 bool ReductionPass::is_awaited(std::size_t gradient) const {
   return arrivals_[gradient] < expected_[gradient] && !marked_unused_[gradient];

@@ -68,7 +68,7 @@ class ReductionPass {
 
   // For a pass that counts how often gradients come: any number is accepted, and no bucket is
   // due before the end.
-  void only_count();
+  void only_count() { only_counts_ = true; }
 
   // Stops waiting for the gradient in this pass. Its bucket may be sent without it.
   void mark_unused(std::size_t gradient);

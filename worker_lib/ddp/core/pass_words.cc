@@ -10,11 +10,10 @@ constexpr std::int64_t kEpochsApart = 30;  // a number of five bits
 }  // namespace
 
 std::vector<double> PassWords::of_rank(int rank, int ranks, PassCode code, std::int64_t epoch,
-                                       std::span<const bool> used) {
-  const auto place = static_cast<std::size_t>(rank), codes = static_cast<std::size_t>(ranks);
+                                       const std::vector<bool>& used) {
   std::vector<double> words(count(ranks, 0));
-  words[place] = static_cast<double>(code);
-  words[codes + place] = epoch < 0 ? 0 : static_cast<double>(1 + epoch % kEpochsApart);
+  words[rank] = static_cast<double>(code);
+  words[ranks + rank] = epoch < 0 ? 0 : static_cast<double>(1 + epoch % kEpochsApart);
   for (const bool one : used) words.push_back(one ? 1 : 0);
   return words;
 }
@@ -26,7 +25,7 @@ std::optional<long> PassWords::number(std::size_t i) const {
 
 std::optional<int> PassWords::missing_rank() const {
   for (int rank = 0; rank < ranks_; ++rank) {
-    const auto code = number(static_cast<std::size_t>(rank));
+    const auto code = number(rank);
     if (!code || *code < static_cast<long>(PassCode::kComplete) ||
         *code > static_cast<long>(PassCode::kGivenUp))
       return rank;
@@ -34,14 +33,12 @@ std::optional<int> PassWords::missing_rank() const {
   return std::nullopt;
 }
 
-PassCode PassWords::code(int rank) const {
-  return static_cast<PassCode>(std::lround(sums_[static_cast<std::size_t>(rank)]));
-}
+PassCode PassWords::code(int rank) const { return static_cast<PassCode>(std::lround(sums_[rank])); }
 
 bool PassWords::do_epochs_differ() const {
   std::optional<long> first;
   for (int rank = 0; rank < ranks_; ++rank) {
-    const auto epoch = number(static_cast<std::size_t>(ranks_ + rank));
+    const auto epoch = number(ranks_ + rank);
     if (!epoch || *epoch == 0) continue;
     if (first && *first != *epoch) return true;
     first = epoch;

@@ -16,7 +16,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <vector>
 
 namespace ddprun {
@@ -26,13 +25,11 @@ enum class PassCode { kComplete = 1, kMissing = 2, kGivenUp = 3 };
 class PassWords {
  public:
   // parameters: the number of parameters with a usage count; may be 0.
-  static std::size_t count(int ranks, std::size_t parameters) {
-    return 2 * static_cast<std::size_t>(ranks) + parameters;
-  }
+  static std::size_t count(int ranks, std::size_t parameters) { return 2 * ranks + parameters; }
 
   // Returns the words that a rank writes. epoch: negative means that it is not compared.
   static std::vector<double> of_rank(int rank, int ranks, PassCode code, std::int64_t epoch,
-                                     std::span<const bool> used);
+                                     const std::vector<bool>& used);
 
   // sums: over the ranks, with count() elements.
   PassWords(std::vector<double> sums, int ranks) : sums_(std::move(sums)), ranks_(ranks) {}

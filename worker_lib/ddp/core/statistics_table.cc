@@ -4,7 +4,10 @@
 #include <cstdio>
 
 #include "base/clock.h"
-#include "ddprun/step_statistics.h"
+#include "base/concat.h"
+#include "base/counted.h"
+#include "base/joined.h"
+#include "worker_lib/ddp/core/step_statistics.h"
 
 namespace ddprun {
 namespace {
@@ -22,13 +25,8 @@ std::string in_ms(Duration time) {
 
 std::string in_mib(std::uint64_t bytes) {
   std::array<char, 32> text;
-  std::snprintf(text.data(), text.size(), "%.3f MiB",
-                static_cast<double>(bytes) / static_cast<double>(1 << 20));
+  std::snprintf(text.data(), text.size(), "%.3f MiB", static_cast<double>(bytes) / (1 << 20));
   return text.data();
-}
-
-std::string counted(std::size_t count, const std::string& noun) {
-  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
 // Aligns the first column to the left, the others to the right.
@@ -60,26 +58,23 @@ std::string list_line(const std::string& title, const std::vector<std::size_t>& 
     if (shown > 0 && line.size() + more.size() + room_for_rest > kMaxLineBytes) break;
     line += more;
   }
-  if (shown < indices.size()) line += " and " + std::to_string(indices.size() - shown) + " more";
+  if (shown < indices.size()) line += concat(" and ", indices.size() - shown, " more");
   return line + "\n";
 }
 
 std::string heading(const DataParallelStatistics& of) {
-  std::string dtypes;
-  for (const std::string& dtype : of.dtypes) dtypes += (dtypes.empty() ? "" : ", ") + dtype;
-  return "rank " + std::to_string(of.rank) + " of " + std::to_string(of.world_size) + " on " +
-         of.backend + (of.comm_hook.empty() ? "" : ", hook " + of.comm_hook) + ", pass " +
-         std::to_string(of.passes) + "\n" + counted(of.parameters.size(), "parameter") + ", " +
-         in_mib(of.parameter_bytes) + " of " + dtypes + ", in " +
-         counted(of.buckets.size(), "bucket") +
-         (of.has_rebuilt_buckets ? ", laid out in the order of the first pass\n"
-                                 : ", not yet rearranged\n");
+  return concat("rank ", of.rank, " of ", of.world_size, " on ", of.backend,
+                of.comm_hook.empty() ? "" : ", hook " + of.comm_hook, ", pass ", of.passes, "\n",
+                counted(of.parameters.size(), "parameter"), ", ", in_mib(of.parameter_bytes),
+                " of ", joined(of.dtypes), ", in ", counted(of.buckets.size(), "bucket"),
+                of.has_rebuilt_buckets ? ", laid out in the order of the first pass\n"
+                                       : ", not yet rearranged\n");
 }
 
 std::string lists(const DataParallelStatistics& of) {
   std::string text;
   if (!of.ready_order.empty()) {
-    const auto came = of.ready_order.end() - static_cast<std::ptrdiff_t>(of.unused.size());
+    const auto came = of.ready_order.end() - of.unused.size();
     text += list_line("ready first:", {of.ready_order.begin(), came}, of.parameters);
   }
   if (!of.unused.empty())
@@ -90,17 +85,11 @@ std::string lists(const DataParallelStatistics& of) {
 std::string times(const StepTimes& last, const StepSummary& recent) {
   std::vector<Row> rows{
       {"ms, of " + counted(recent.steps, "step"), "min", "median", "mean", "max", "last"}};
-  const auto add = [&](const char* name, const Spread& spread, Duration in_last) {
-    rows.push_back({name, in_ms(spread.min), in_ms(spread.median), in_ms(spread.mean),
-                    in_ms(spread.max), in_ms(in_last)});
-  };
-  add("forward", recent.forward, last.forward);
-  add("  exchange before it", recent.exchange, last.exchange);
-  add("backward", recent.backward, last.backward);
-  add("  compute", recent.compute, last.compute);
-  add("  communication", recent.communication, last.communication);
-  add("    overlapped", recent.overlap, last.overlap);
-  add("    exposed", recent.exposed, last.exposed);
+  for (const StepTime& time : kStepTimes) {
+    const Spread& spread = recent.*time.of_summary;
+    rows.push_back({time.label, in_ms(spread.min), in_ms(spread.median), in_ms(spread.mean),
+                    in_ms(spread.max), in_ms(last.*time.of_step)});
+  }
   return aligned(rows);
 }
 
@@ -115,7 +104,7 @@ std::string bucket_times(const StepSummary& recent) {
   }
   std::string text = "ms since the backward pass began, medians\n" + aligned(rows);
   if (shown < recent.buckets.size())
-    text += "and " + std::to_string(recent.buckets.size() - shown) + " more\n";
+    text += concat("and ", recent.buckets.size() - shown, " more\n");
   return text;
 }
 
@@ -124,9 +113,8 @@ std::string bucket_times(const StepSummary& recent) {
 std::string DataParallelStatistics::table() const {
   std::string text = heading(*this) + lists(*this);
   if (last) return text + "\n" + times(*last, recent) + "\n" + bucket_times(recent);
-  if (statistics_every == 0) return text + "no times: the option 'statistics_every' is 0\n";
-  return text + "no times yet: the option 'statistics_every' is " +
-         std::to_string(statistics_every) + "\n";
+  return concat(text, statistics_every == 0 ? "no times" : "no times yet",
+                ": the option 'statistics_every' is ", statistics_every, "\n");
 }
 
 }  // namespace ddprun

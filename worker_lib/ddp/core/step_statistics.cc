@@ -12,7 +12,7 @@ namespace {
 
 // values: at least one; they are reordered.
 Duration median_of(std::vector<Duration>& values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  const auto middle = values.begin() + values.size() / 2;
   std::ranges::nth_element(values, middle);
   if (values.size() % 2 == 1) return *middle;
   return (*std::max_element(values.begin(), middle) + *middle) / 2;
@@ -27,8 +27,7 @@ std::vector<Duration> values_of(const std::deque<StepTimes>& steps,
 }
 
 Spread spread_of(const std::deque<StepTimes>& steps, Duration StepTimes::*time) {
-  std::vector<Duration> values =
-      values_of(steps, [time](const StepTimes& step) { return step.*time; });
+  std::vector<Duration> values = values_of(steps, time);
   const auto [min, max] = std::minmax_element(values.begin(), values.end());
   const Duration sum = std::accumulate(values.begin(), values.end(), Duration());
   Spread spread{.min = *min, .mean = sum / static_cast<std::int64_t>(values.size()), .max = *max};
@@ -64,14 +63,6 @@ Cover cover_of(std::vector<Span> spans, Duration border) {
 StepRecord::StepRecord(std::int64_t pass, TimePoint began, std::vector<BucketTimes> buckets)
     : pass_(pass), began_(began), buckets_(std::move(buckets)), moments_(buckets_.size()) {}
 
-void StepRecord::gradient_came(std::size_t bucket, TimePoint now) { moments_[bucket].ready = now; }
-
-void StepRecord::sent(std::size_t bucket, TimePoint now) { moments_[bucket].sent = now; }
-
-void StepRecord::computed(TimePoint now) { computed_ = now; }
-
-void StepRecord::done(std::size_t bucket, TimePoint when) { moments_[bucket].done = when; }
-
 StepTimes StepRecord::end(TimePoint now) const {
   DDPRUN_ASSERT(computed_.has_value(), "a pass ends after autograd");
   StepTimes step{
@@ -105,13 +96,8 @@ std::optional<StepTimes> StepStatistics::last() const {
 StepSummary StepStatistics::summary() const {
   StepSummary summary{.steps = recent_.size()};
   if (recent_.empty()) return summary;
-  summary.forward = spread_of(recent_, &StepTimes::forward);
-  summary.exchange = spread_of(recent_, &StepTimes::exchange);
-  summary.backward = spread_of(recent_, &StepTimes::backward);
-  summary.compute = spread_of(recent_, &StepTimes::compute);
-  summary.communication = spread_of(recent_, &StepTimes::communication);
-  summary.overlap = spread_of(recent_, &StepTimes::overlap);
-  summary.exposed = spread_of(recent_, &StepTimes::exposed);
+  for (const StepTime& time : kStepTimes)
+    summary.*time.of_summary = spread_of(recent_, time.of_step);
   summary.buckets = recent_.back().buckets;
   for (std::size_t i = 0; i < summary.buckets.size(); ++i) {
     const auto median = [&](Duration BucketTimes::*time) {

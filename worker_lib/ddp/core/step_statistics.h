@@ -21,15 +21,32 @@
 
 namespace ddprun {
 
+// The times of a step, in the order in which tables show them. label: indented below the time
+// that it is a part of.
+struct StepTime {
+  const char* label;
+  Duration StepTimes::*of_step;
+  Spread StepSummary::*of_summary;
+};
+inline constexpr StepTime kStepTimes[] = {
+    {"forward", &StepTimes::forward, &StepSummary::forward},
+    {"  exchange before it", &StepTimes::exchange, &StepSummary::exchange},
+    {"backward", &StepTimes::backward, &StepSummary::backward},
+    {"  compute", &StepTimes::compute, &StepSummary::compute},
+    {"  communication", &StepTimes::communication, &StepSummary::communication},
+    {"    overlapped", &StepTimes::overlap, &StepSummary::overlap},
+    {"    exposed", &StepTimes::exposed, &StepSummary::exposed},
+};
+
 class StepRecord {
  public:
   // pass: its number. buckets: at least one; their times are ignored.
   StepRecord(std::int64_t pass, TimePoint began, std::vector<BucketTimes> buckets);
 
-  void gradient_came(std::size_t bucket, TimePoint now);
-  void sent(std::size_t bucket, TimePoint now);
-  void computed(TimePoint now);
-  void done(std::size_t bucket, TimePoint when);
+  void gradient_came(std::size_t bucket, TimePoint now) { moments_[bucket].ready = now; }
+  void sent(std::size_t bucket, TimePoint now) { moments_[bucket].sent = now; }
+  void computed(TimePoint now) { computed_ = now; }
+  void done(std::size_t bucket, TimePoint when) { moments_[bucket].done = when; }
 
   // Returns the times; the pass is over. Every bucket must be done.
   StepTimes end(TimePoint now) const;

@@ -26,6 +26,8 @@
 
 namespace ddprun {
 
+class HostedStore;
+
 class Store {
  public:
   virtual ~Store() = default;
@@ -87,8 +89,7 @@ class TcpStoreServer {
   std::uint16_t port() const;
 
  private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
+  std::unique_ptr<HostedStore> hosted_;
 };
 
 }  // namespace ddprun

@@ -69,11 +69,11 @@ std::optional<PairExcess> excess_in(const PairBalance& sum, int ranks) {
     const std::uint64_t receiver = receiver_weight(rank);
     if (sum.by_pair == sender * sum.by_receiver) {
       excess.from = rank;
-      excess.bytes = static_cast<std::int64_t>(sum.by_sender * inverse(sender));
+      excess.bytes = sum.by_sender * inverse(sender);
     }
     if (sum.by_pair == receiver * sum.by_sender) {
       excess.to = rank;
-      excess.bytes = static_cast<std::int64_t>(sum.by_receiver * inverse(receiver));
+      excess.bytes = sum.by_receiver * inverse(receiver);
     }
   }
   return excess;

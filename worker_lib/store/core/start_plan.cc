@@ -4,13 +4,16 @@
 #include <string_view>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/parse_number.h"
 
 namespace ddprun {
 namespace {
 
-constexpr std::string_view kMethods =
-    "expected env://, tcp://HOST:PORT or file:///PATH, each optionally with ?rank=R&world_size=N";
+struct Place {
+  std::optional<int> rank;
+  std::optional<int> world_size;
+};
 
 // The parts of an init_method.
 struct Method {
@@ -18,28 +21,25 @@ struct Method {
   Scheme scheme = Scheme::kEnv;
   HostPort address;
   std::string file;
-  std::optional<int> rank;
-  std::optional<int> world_size;
+  Place place;
 };
 
-Result<void> read_query(std::string_view query, Method& method) {
+Result<void> read_query(std::string_view query, Place& place) {
   while (!query.empty()) {
     const std::string_view pair = query.substr(0, query.find('&'));
     query.remove_prefix(std::min(query.size(), pair.size() + 1));
     if (pair.empty()) continue;
     const std::size_t equals = pair.find('=');
     const std::string_view name = pair.substr(0, equals);
-    std::optional<int>* const place = name == "rank"         ? &method.rank
-                                      : name == "world_size" ? &method.world_size
-                                                             : nullptr;
-    if (!place || equals == pair.npos) {
-      return invalid_argument("'" + std::string(pair) + "': expected ?rank=R&world_size=N");
+    std::optional<int>* const number = name == "rank"         ? &place.rank
+                                       : name == "world_size" ? &place.world_size
+                                                              : nullptr;
+    if (!number || equals == pair.npos) {
+      return invalid_argument(concat("'", pair, "': expected ?rank=R&world_size=N"));
     }
     const std::string_view value = pair.substr(equals + 1);
-    *place = parse_number<int>(value);
-    if (!*place) {
-      return invalid_value(value, "expected an integer").within(name);
-    }
+    *number = parse_number<int>(value);
+    if (!*number) return invalid_value(value, "expected an integer").within(name);
   }
   return {};
 }
@@ -81,12 +81,14 @@ Result<Method> read_method(std::string_view text) {
     const std::string_view place = text.substr(0, text.find('?'));
     Result<void> done = read_place(place, method);
     if (done && place.size() < text.size()) {
-      done = read_query(text.substr(place.size() + 1), method);
+      done = read_query(text.substr(place.size() + 1), method.place);
     }
     if (!done) return done.error();
     return method;
   }
-  return invalid_argument(std::string(kMethods));
+  return invalid_argument(
+      "expected env://, tcp://HOST:PORT or file:///PATH, each optionally with "
+      "?rank=R&world_size=N");
 }
 
 // Returns the number from the options or the query; nullopt: neither has it. It is an error if
@@ -94,27 +96,22 @@ Result<Method> read_method(std::string_view text) {
 Result<std::optional<int>> one_of(const char* name, std::optional<int> option,
                                   std::optional<int> query) {
   if (option && query) {
-    return invalid_argument(std::string(name) +
-                            " is in InitOptions and in the init_method: give it once");
+    return invalid_argument(
+        concat(name, " is in InitOptions and in the init_method: give it once"));
   }
   return option ? option : query;
 }
 
-struct Place {
-  std::optional<int> rank;
-  std::optional<int> world_size;
-};
-
 Result<void> check(const Place& place) {
   if (place.world_size && *place.world_size < 1) {
-    return invalid_argument("world_size " + std::to_string(*place.world_size) + " is less than 1");
+    return invalid_argument(concat("world_size ", *place.world_size, " is less than 1"));
   }
   if (place.rank && *place.rank < 0) {
-    return invalid_argument("rank " + std::to_string(*place.rank) + " is less than 0");
+    return invalid_argument(concat("rank ", *place.rank, " is less than 0"));
   }
   if (place.rank && place.world_size && *place.rank >= *place.world_size) {
-    return invalid_argument("rank " + std::to_string(*place.rank) + " is not in the range 0 to " +
-                            std::to_string(*place.world_size - 1));
+    return invalid_argument(
+        concat("rank ", *place.rank, " is not in the range 0 to ", *place.world_size - 1));
   }
   return {};
 }
@@ -181,8 +178,8 @@ Result<StartPlan> plan_start(const StartRequest& request, const EnvLookup& looku
   const std::string what = request.has_store ? "the store" : "init_method '" + text + "'";
   const Result<Method> method = request.has_store ? Method() : read_method(text);
   if (!method) return method.error().within(what);
-  const auto rank = one_of("rank", request.rank, method->rank);
-  const auto world_size = one_of("world_size", request.world_size, method->world_size);
+  const auto rank = one_of("rank", request.rank, method->place.rank);
+  const auto world_size = one_of("world_size", request.world_size, method->place.world_size);
   if (!rank) return rank.error();
   if (!world_size) return world_size.error();
   const Place place{*rank, *world_size};

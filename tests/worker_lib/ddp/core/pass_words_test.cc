@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 namespace ddprun {
 namespace {
@@ -28,7 +28,7 @@ PassWords sum_of(const std::vector<std::vector<double>>& ranks) {
 }
 
 TEST(PassWords, SayWhatEachRankHasWritten) {
-  const std::array<bool, 2> first{true, false}, second{false, false};
+  const std::vector<bool> first{true, false}, second{false, false};
   const PassWords words = sum_of({PassWords::of_rank(0, 3, PassCode::kComplete, 4, first),
                                   PassWords::of_rank(1, 3, PassCode::kGivenUp, -1, second),
                                   PassWords::of_rank(2, 3, PassCode::kMissing, 4, second)});
