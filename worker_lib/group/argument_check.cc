@@ -10,10 +10,6 @@
 namespace ddprun {
 namespace {
 
-constexpr bool is_known_dtype(torch::ScalarType type) {
-  return std::ranges::find(kCollectiveDtypes, type) != kCollectiveDtypes.end();
-}
-
 // Returns "Bool, Byte, ... and Double".
 std::string known_dtypes() {
   std::vector<std::string> names;
@@ -74,8 +70,8 @@ bool ArgumentCheck::on_calls_device(const torch::Tensor& tensor) {
 
 bool ArgumentCheck::is_sound(const torch::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == torch::kStrided && on_calls_device(tensor) &&
-         tensor.is_contiguous() && is_known_dtype(tensor.scalar_type()) && tensor.has_storage() &&
-         !tensor.is_neg() && !tensor.is_conj();
+         tensor.is_contiguous() && is_collective_dtype(tensor.scalar_type()) &&
+         tensor.has_storage() && !tensor.is_neg() && !tensor.is_conj();
 }
 
 void ArgumentCheck::tensor(const char* name, const torch::Tensor& tensor) {
@@ -97,7 +93,7 @@ void ArgumentCheck::explain(const std::string& name, const torch::Tensor& tensor
     refuse(name, " must be on ", device_->str(), " like the call's other tensors, but is on ",
            tensor.device().str());
   }
-  if (!is_known_dtype(tensor.scalar_type())) {
+  if (!is_collective_dtype(tensor.scalar_type())) {
     refuse(name, " is ", c10::toString(tensor.scalar_type()), "; collectives know ",
            known_dtypes());
   }

@@ -146,29 +146,9 @@ class ProcessGroup::Call {
     }
     const Turn turn = take_turn();
     const Verify verify = group_.verify_;
-    if (is_message()) {
-      if (verify.nan) expect_no_nan_here();
-      return carry_out_alone(issue);
-    }
-    if (!verify.nan && !verify.results) return carry_out_alone(issue);
-
-    // One record covers everything: a rank that waits in a check counts as being in the call.
-    FlightTicket ticket = begin();
-    try {
-      if (verify.nan) expect_no_nan();
-      mark_written(written);
-      issue({.timeout = how.timeout, .async = false}).wait();
-      if (verify.results && !agreed.empty()) expect_agreement();
-    } catch (...) {
-      ticket.end(/*failed=*/true);
-      throw;
-    }
-    ticket.end(/*failed=*/false);
-    if (!how.async) return {};
-    auto over = std::make_shared<detail::HostWork>();
-    over->outputs.assign(written.begin(), written.end());
-    over->complete({});
-    return Work(std::move(over));
+    if (!is_message() && (verify.nan || verify.results)) return carry_out_verified(issue);
+    if (verify.nan) expect_no_nan_here();
+    return carry_out_alone(issue);
   }
 
   // --- the steps of carry_out(), for a batch of messages ---
@@ -197,10 +177,13 @@ class ProcessGroup::Call {
   FlightTicket begin() {
     if (!is_message()) ++group_.collectives_;
     facts.collective = group_.collectives_;
-    FlightEntry recorded = facts;
-    if (facts.peer >= 0) recorded.peer = group_.identity_.world_ranks[facts.peer];
-    if (!group_.reporter_->has_page()) return {.facts = recorded};
-    return {group_.reporter_, group_.reporter_->begin_call(recorded), recorded};
+    FlightTicket ticket{.facts = facts};
+    if (facts.peer >= 0) ticket.facts.peer = group_.identity_.world_ranks[facts.peer];
+    if (group_.reporter_->has_page()) {
+      ticket.reporter = group_.reporter_;
+      ticket.number = group_.reporter_->begin_call(ticket.facts);
+    }
+    return ticket;
   }
 
   // Makes the record of the call end with the call, and gives its future what the call writes.
@@ -240,6 +223,28 @@ class ProcessGroup::Call {
     attach(work, std::move(ticket));
     if (!how.async) work.wait();
     return work;
+  }
+
+  // One record covers everything: a rank that waits in a check counts as being in the call.
+  template <class Issue>
+  Work carry_out_verified(Issue issue) {
+    const Verify verify = group_.verify_;
+    FlightTicket ticket = begin();
+    try {
+      if (verify.nan) expect_no_nan();
+      mark_written(written);
+      issue({.timeout = how.timeout, .async = false}).wait();
+      if (verify.results && !agreed.empty()) expect_agreement();
+    } catch (...) {
+      ticket.end(/*failed=*/true);
+      throw;
+    }
+    ticket.end(/*failed=*/false);
+    if (!how.async) return {};
+    auto over = std::make_shared<detail::HostWork>();
+    over->outputs.assign(written.begin(), written.end());
+    over->complete({});
+    return Work(std::move(over));
   }
 
   bool is_message() const {

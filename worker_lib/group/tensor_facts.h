@@ -51,11 +51,23 @@ static_assert(kCollectiveDtypes[static_cast<int>(ElementType::kC128)] == torch::
               kCollectiveDtypes[static_cast<int>(ElementType::kF8E4M3Fnuz)] ==
                   torch::kFloat8_e4m3fnuz);
 
-// Returns the CPU engine's name for the dtype. REQUIRES: a dtype that collectives support.
+// For each dtype its place in kCollectiveDtypes; -1: collectives do not support it.
+inline constexpr auto kPlaceOfDtype = [] {
+  std::array<std::int8_t, static_cast<std::size_t>(torch::ScalarType::NumOptions)> places;
+  places.fill(-1);
+  for (std::size_t i = 0; i < kCollectiveDtypes.size(); ++i)
+    places[static_cast<std::size_t>(kCollectiveDtypes[i])] = static_cast<std::int8_t>(i);
+  return places;
+}();
+
+constexpr bool is_collective_dtype(torch::ScalarType type) {
+  return kPlaceOfDtype[static_cast<std::size_t>(type)] >= 0;
+}
+
+// Returns the CPU engine's name for the dtype. REQUIRES: is_collective_dtype().
 inline ElementType element_type_of(torch::ScalarType type) {
-  const auto found = std::ranges::find(kCollectiveDtypes, type);
-  DDPRUN_ASSERT(found != kCollectiveDtypes.end(), "ProcessGroup has checked the dtype");
-  return static_cast<ElementType>(found - kCollectiveDtypes.begin());
+  DDPRUN_ASSERT(is_collective_dtype(type), "ProcessGroup has checked the dtype");
+  return static_cast<ElementType>(kPlaceOfDtype[static_cast<std::size_t>(type)]);
 }
 
 inline ElementType element_type_of(const torch::Tensor& tensor) {
