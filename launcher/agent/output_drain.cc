@@ -2,6 +2,7 @@
 
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/post.hpp>
+#include <memory>
 
 #include "base/clock.h"
 
@@ -28,32 +29,30 @@ void OutputDrain::hurry() {
 
 void OutputDrain::flush() {
   flushing_ = true;
-  flush_logs();
-  flush_console();
+  if (!wait_for(logs_, hurried_ ? kLastWords : kLogsPatience)) {
+    log_.warning("the disk does not accept the end of the log files; it is dropped");
+  }
+  wait_for(console_, hurried_ ? std::optional(kLastWords) : std::nullopt);
 }
 
-void OutputDrain::flush_logs() {
+// A writer that is late has no effect: by then the wait for the other one may have begun.
+template <class Writer>
+bool OutputDrain::wait_for(Writer& writer, std::optional<Duration> patience) {
   io_.restart();
   const auto until_flushed = asio::make_work_guard(io_);
-  bool flushed = false;
-  logs_.when_flushed([&] {
-    asio::post(io_, [&] {
-      flushed = true;
-      io_.stop();
+  const auto flushed = std::make_shared<bool>(false);
+  writer.when_flushed([this, waiting = std::weak_ptr(flushed)] {
+    asio::post(io_, [this, waiting] {
+      if (const auto still_waits = waiting.lock()) {
+        *still_waits = true;
+        io_.stop();
+      }
     });
   });
-  give_up_after(hurried_ ? kLastWords : kLogsPatience);
+  if (patience) give_up_after(*patience);
   io_.run();
   timer_.cancel();
-  if (!flushed) log_.warning("the disk does not accept the end of the log files; it is dropped");
-}
-
-void OutputDrain::flush_console() {
-  io_.restart();
-  const auto until_flushed = asio::make_work_guard(io_);
-  console_.when_flushed([this] { asio::post(io_, [this] { io_.stop(); }); });
-  if (hurried_) give_up_after(kLastWords);
-  io_.run();
+  return *flushed;
 }
 
 void OutputDrain::give_up_after(Duration patience) {

@@ -10,6 +10,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <optional>
 
 #include "base/log.h"
 #include "launcher/output/console_writer.h"
@@ -30,8 +31,10 @@ class OutputDrain {
   void flush();
 
  private:
-  void flush_logs();
-  void flush_console();
+  // Runs the io_context until the writer has written everything (true), or until `patience` or
+  // hurry() ends the wait.
+  template <class Writer>
+  bool wait_for(Writer& writer, std::optional<Duration> patience);
   void give_up_after(Duration patience);
 
   boost::asio::io_context& io_;

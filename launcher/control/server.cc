@@ -96,7 +96,10 @@ void ControlServer::without_service(const Question& question, const Error& why) 
       session->say(outcome_line(Outcome::kDone, why.cause + ": stopping only this node"));
       waiters_.push_back(session);
       return node_.stop_here(question.request.at_once);
-    default:
+    case What::kRestart:
+    case What::kSignal:
+    case What::kLogs:
+    case What::kFlight:
       return session->answer(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
   }
 }

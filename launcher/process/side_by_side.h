@@ -11,6 +11,7 @@ namespace ddprun {
 void side_by_side(std::vector<std::function<void()>> bodies);
 
 // Adds a body for each one of `asked`, which puts look(one) into `answers`, in the same order.
+// REQUIRES: `asked` and `answers` stay unchanged until the bodies have run.
 template <class Asked, class Look, class Answer>
 void look_at_each(const Asked& asked, Look look, std::vector<Answer>& answers,
                   std::vector<std::function<void()>>& bodies) {

@@ -83,7 +83,6 @@ void fields(F& at, Of<F, Verdict>& verdict) {
   at.field("success", verdict.success);
   at.field("exit_code", verdict.exit_code, kCode);
   at.field("headline", verdict.headline, kMaxTextBytes);
-  at.optional("cause", !verdict.success, verdict.cause, kVerdictCauseWords);
   at.optional("not_restarted_because", !verdict.not_restarted_because.empty(),
               verdict.not_restarted_because, kMaxTextBytes);
   at.field("ends", verdict.ends);
@@ -93,7 +92,16 @@ void fields(F& at, Of<F, Verdict>& verdict) {
   at.field("max_restarts", verdict.max_restarts, kCount);
   at.optional("seen", !verdict.seen.empty(), verdict.seen, Most{kMaxSeenLines, "lines"});
   if constexpr (F::kReads) {
-    if (!verdict.success && !at.has("cause")) infer_cause(verdict);
+    // Older versions write no cause, and a newer one may have a cause that is not known here.
+    std::string cause;
+    at.optional("cause", true, cause, kMaxTextBytes);
+    if (const auto known = parse_enum(kVerdictCauseWords, cause)) {
+      verdict.cause = *known;
+    } else if (!verdict.success) {
+      infer_cause(verdict);
+    }
+  } else {
+    at.optional("cause", !verdict.success, verdict.cause, kVerdictCauseWords);
   }
 }
 

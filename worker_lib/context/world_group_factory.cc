@@ -99,10 +99,8 @@ class WorldGroupFactory::Forming {
       }
       BackendStart start = start_;
       start.timeout = deadline.remaining();
-      if (!parts.empty()) {  // the seed is for the main backend only
-        start.name += "/" + name;
-        start.seed.reset();
-      }
+      if (!parts.empty()) start.name += "/" + name;
+      start.seed = std::exchange(start_.seed, nullptr);  // for the main backend only
       Result<std::unique_ptr<Backend>> formed = form_backend(name, part.devices, start);
       if (!formed) return formed;
       part.backend = std::move(*formed);

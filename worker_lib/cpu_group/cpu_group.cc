@@ -172,7 +172,7 @@ class Connector {
   std::set<std::pair<int, ConnectionUse>> expected_;
 };
 
-// --- everything ---
+// --- forming ---
 
 Result<std::unique_ptr<CpuGroup>> form_shared(Store& store, const CpuGroupOptions& options) {
   const Deadline deadline(options.timeout);

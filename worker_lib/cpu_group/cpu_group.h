@@ -179,7 +179,7 @@ class CpuGroup {
   void start_recv(void* data, std::size_t bytes, std::optional<Rank> source, int tag,
                   Duration timeout, TransferDone done);
 
-  // What those are made of. Returns the partner.
+  // Carry out one message, for the functions above. Returns the partner.
   virtual Result<Rank> carry_out(const MessageRequest& request) = 0;
   virtual void start(const MessageRequest& request, TransferDone done) = 0;
 

@@ -19,7 +19,7 @@ inline void require_root(Rank root, int size) {
   DDPRUN_ASSERT(root.value >= 0 && root.value < size, "the root is a rank of the group");
 }
 
-// Of tensors.
+// Requires the number of tensors that the call takes.
 inline void require_count(std::size_t given, std::size_t wanted) {
   DDPRUN_ASSERT(given == wanted,
                 "there is as much for each rank where data goes in or out, and nothing elsewhere");
@@ -30,7 +30,7 @@ inline void require_partner(Rank partner, int rank, int size) {
                 "the partner is another rank of the group");
 }
 
-// In a world of one.
+// Refuses a message in a world of one.
 [[noreturn]] inline void refuse_partner() {
   DDPRUN_ASSERT(false, "a world of one has no partners");
 }

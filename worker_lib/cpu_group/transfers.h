@@ -20,8 +20,8 @@
 // cpu_peers/core/message_matching.h decides which receive gets which message. The group's
 // failure ends all transfers.
 //
-// Owner: Mailbox. It calls all functions with its mutex held. Nothing here waits, except for the
-// reason why all other ranks have left.
+// Owner: Mailbox. It calls all functions with its mutex held. Only the end
+// of the group waits: for 0.5 s at most, to find out which rank failed.
 #pragma once
 
 #include <poll.h>

@@ -1,6 +1,8 @@
 #include "ddprun/comm_hook.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+
+#include <map>
 #include <set>
 
 #include "base/concat.h"

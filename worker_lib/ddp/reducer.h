@@ -71,7 +71,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   };
 
   // Makes a reducer. Every rank gives the same parameters, in the same order. `parameters` is
-  // not empty. options: check_passes_late counts on every device.
+  // not empty. options: check_passes_late (default: on) counts on every device.
   static std::shared_ptr<Reducer> make(std::vector<Parameter> parameters, ProcessGroup& group,
                                        const DataParallelOptions& options);
   ~Reducer();

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/concat.h"
+
 namespace ddprun {
 namespace {
 

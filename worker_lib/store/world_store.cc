@@ -117,10 +117,10 @@ Result<std::optional<std::string>> listening_host(const HostPort& address, Durat
 }
 
 // Returns whether a process listens at the address, even if it does not answer.
-bool accepts_connections(const HostPort& address) {
-  const auto found = resolve(address, kOneLook);
-  return found && std::ranges::any_of(*found, [](const SocketAddress& one) {
-           return BlockingSocket::connect(one, Deadline(kOneLook)).has_value();
+bool accepts_connections(const HostPort& address, const Deadline& deadline) {
+  const auto found = resolve(address, deadline.remaining());
+  return found && std::ranges::any_of(*found, [&](const SocketAddress& one) {
+           return BlockingSocket::connect(one, deadline).has_value();
          });
 }
 
@@ -284,13 +284,19 @@ class WorldStore::Opening {
     if (!note) return note.error();
     if (!*note) return {};
     const HostPort& address = (*note)->address;
-    const Deadline look(std::min(deadline_.remaining(), kOneLook));
+    const auto one_look = [this] { return Deadline(std::min(deadline_.remaining(), kOneLook)); };
+    if (!accepts_connections(address, one_look())) return {};
+    const Deadline look = one_look();
     const Result<void> answers = come_to_address(**note);
     parts_.store.reset();
-    if (!answers && !(look.passed() && accepts_connections(address))) return {};
-    return in_the_way("another job's rank 0 is at " + to_text(address) +
-                      (answers ? "" : " and does not answer") + ". Give each job its own file")
-        .within("join at " + plan_.file);
+    if (!answers && !look.passed()) return {};
+    const std::string why =
+        answers ? concat("another job's rank 0 is at ", to_text(address),
+                         ". Give each job its own file")
+                : concat("a process at ", to_text(address),
+                         " accepts connections and does not answer. If it is not another job's "
+                         "rank 0, remove the file");
+    return in_the_way(why).within("join at " + plan_.file);
   }
 
   Result<void> claim() {

@@ -173,7 +173,7 @@ class AgentLink {
 
   AgentLinkOptions options_;
   TimePoint now_;    // of the event that is being handled
-  LinkActions out_;  // what it has led to so far
+  LinkActions out_;  // what it has led to so far; empty between events
   Backoff backoff_;
   State state_ = State::kPausing;
   TimePoint retry_at_;

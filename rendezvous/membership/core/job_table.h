@@ -221,7 +221,7 @@ class JobTable {
 
   ServiceOptions options_;
   TimePoint now_;                   // of the event that is being handled
-  ServiceOutput out_;               // what it has led to so far
+  ServiceOutput out_;               // what it has led to so far; empty between events
   std::optional<TimePoint> awake_;  // time of the last call, once pulse() was called
   std::map<std::string, Job> jobs_;
   std::uint64_t jobs_begun_ = 0;

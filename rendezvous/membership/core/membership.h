@@ -310,7 +310,7 @@ class Membership {
   JobSpec spec_;
   Duration lease_;
   TimePoint now_;         // of the event that is being handled
-  MembershipOutput out_;  // what it has led to so far
+  MembershipOutput out_;  // what it has led to so far; empty between events
   Members members_;
   Tally tally_;
   std::optional<TimePoint> first_lease_;  // no member's lease runs out before this time
@@ -350,7 +350,7 @@ class Membership {
   std::vector<std::string> missing_;  // hosts of the newest generation that are gone
   std::string service_address_;
   std::optional<Verdict> verdict_;
-  std::optional<Verdict> failure_;  // of the generation before the newest one
+  std::optional<Verdict> failure_;  // of the generation before the newest one; has ends
   std::deque<JobEvent> events_;
   std::deque<FailedGeneration> failed_generations_;
 };

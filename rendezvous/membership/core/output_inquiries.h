@@ -154,7 +154,7 @@ class OutputInquiries {
   Inquiries::iterator find(AgentConnectionId reader);
 
   TimePoint now_;      // of the event that is being handled
-  InquiryOutput out_;  // what it has led to so far
+  InquiryOutput out_;  // what it has led to so far; empty between events
   Inquiries inquiries_;
   std::uint64_t last_number_ = 0;
 };

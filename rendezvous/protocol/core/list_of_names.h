@@ -1,8 +1,6 @@
 // list_of(): formats names for people and shows only the first ones of many. Pure; any thread.
 #pragma once
 
-#include <algorithm>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -14,10 +12,7 @@ inline constexpr std::size_t kNamesShown = 5;
 
 // Returns the first kNamesShown names as "a, b, c", and " and 7 more" if there are others.
 inline std::string list_of(const std::vector<std::string>& names) {
-  std::string text = joined(std::span(names).first(std::min(names.size(), kNamesShown)));
-  if (names.size() > kNamesShown)
-    text += " and " + std::to_string(names.size() - kNamesShown) + " more";
-  return text;
+  return joined_up_to(names, kNamesShown);
 }
 
 }  // namespace ddprun

@@ -84,9 +84,10 @@ TEST(StateCodec, AJobComesBackAsItWas) {
 
 TEST(StateCodec, ReadsRecordsOfAnEarlierVersion) {
   std::string text = to_entry(JobChanged{a_record()}).value;
-  for (const std::string field : {R"("restart_ages_ms":[40000,1500],)", R"("missing":["gone"],)",
-                                  R"("node_failures":{"broken":4},)", R"(,"on_join":"checkpoint")",
-                                  R"(,"node_failures":2)", R"("lease_ms":5000,)"}) {
+  for (const std::string field :
+       {R"("restart_ages_ms":[40000,1500],)", R"("missing":["gone"],)",
+        R"("node_failures":{"broken":4},)", R"(,"on_join":"checkpoint")", R"(,"node_failures":2)",
+        R"("lease_ms":5000,)", R"("cause":"stopped",)"}) {
     ASSERT_THAT(text, HasSubstr(field)) << field << " in " << text;
     text.erase(text.find(field), field.size());
   }
@@ -97,6 +98,7 @@ TEST(StateCodec, ReadsRecordsOfAnEarlierVersion) {
   EXPECT_EQ(state.spec.on_join, OnJoin::kNow);
   EXPECT_EQ(state.spec.node_failures, 3);
   EXPECT_EQ(state.places.at(0).assignment.lease, kDefaultLease);
+  EXPECT_EQ(state.ending, stopped_verdict(143, "why"));
 }
 
 TEST(StateCodec, KeepsTheHowManythAJobWasToEndAndReadsRecordsWithoutIt) {

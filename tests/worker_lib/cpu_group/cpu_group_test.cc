@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -208,6 +209,24 @@ TEST(CpuGroupTuning, LongChunksOfTwoRanksFitTheSecondLevelCache) {
 
 TEST(CpuGroupTuning, BetweenNodesAStageIsLonger) {
   EXPECT_EQ(choose_tuning({.nodes = 2}).stage_bytes, 2 * choose_tuning({}).stage_bytes);
+}
+
+TEST(CpuGroupTuning, IsGivenToTuneOnEachRank) {
+  testing_support::RunningStore server;
+  std::atomic<int> calls = 0;
+  run_ranks(2, [&](int rank) {
+    const auto store = testing_support::store_of(server.port());
+    const auto tune = [&](CpuTuning& tuning) {
+      ++calls;
+      EXPECT_GT(tuning.stage_bytes, 0u) << "what was chosen";
+    };
+    EXPECT_TRUE(CpuGroup::form(*store, {.rank = Rank(rank),
+                                        .world_size = 2,
+                                        .name = "tuned",
+                                        .timeout = kPatience,
+                                        .tune = tune}));
+  });
+  EXPECT_EQ(calls, 2);
 }
 
 TEST(CpuGroupTuning, ChangesNoBitOfAResult) {

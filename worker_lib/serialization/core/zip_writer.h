@@ -20,7 +20,7 @@
 
 namespace ddprun {
 
-// Receives a piece of a file.
+// Receives a piece of a file. Must not throw.
 using WriteBytes = std::function<void(const void* data, std::size_t bytes)>;
 
 class ZipWriter {

@@ -530,7 +530,5 @@ TEST_F(MembershipTest, WhoWantsOtherRestartsThanTheJobIsRefused) {
               testing::HasSubstr("another --restart-window, --no-restart-on or"));
 }
 
-// --- hangs ---
-
 }  // namespace
 }  // namespace ddprun
