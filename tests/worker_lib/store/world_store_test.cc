@@ -265,7 +265,7 @@ TEST(WorldStore, ASecondRank0AtAFileIsToldThatThereIsOne) {
   const auto first = open(at_file(file, {}));
   const Error error = error_of(at_file(file, {.timeout = seconds(3)}));
   EXPECT_EQ(error.kind, ErrorKind::kConnection);
-  EXPECT_THAT(error.message(), AllOf(HasSubstr("join at " + file + ": a process at "),
+  EXPECT_THAT(error.message(), AllOf(HasSubstr("join at " + file + ": another job's rank 0 is at "),
                                      HasSubstr("Give each job its own file")));
   EXPECT_NO_THROW(open(at_file(file, {.rank = 1}))) << "the first one is not disturbed";
 }
