@@ -58,8 +58,7 @@ class RunningProgram : public RunningDdpStore {
   using RunningDdpStore::RunningDdpStore;
 
   std::unique_ptr<StoreClient> client() const {
-    return std::move(
-        testing_support::client_of(port, {.connect_timeout = 10s, .timeout = 10s}).value());
+    return testing_support::client_of(port, {.connect_timeout = 10s, .timeout = 10s}).value();
   }
 };
 
