@@ -40,7 +40,9 @@ class RunCgroup : public testing::Test {
     Result<ClonedChild> child = start_sharing_memory(
         directory.get(),
         [](void*) {
-          const char* arguments[] = {"sleep", "1000", nullptr};
+          // Not on the stack, which is the parent's: AddressSanitizer would mark its surroundings
+          // there, and exec leaves the marks.
+          static const char* const arguments[] = {"sleep", "1000", nullptr};
           execv("/bin/sleep", const_cast<char* const*>(arguments));
           leave_shared(1);
         },
