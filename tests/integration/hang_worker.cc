@@ -13,6 +13,7 @@
 //   silent    reports no step and does nothing
 //   late      reports nothing for longer than any timeout, but is in a long wait
 //   crash     reports that its Context was destroyed in good order, and aborts
+//   outlast   succeeds when the file "go" is there
 // All ranks wait for each other before that, by files in their working directory. A rank that
 // hangs prints "ready" first, and ends at SIGTERM.
 #include <unistd.h>
@@ -90,6 +91,9 @@ int main(int argc, char** argv) {
   if (first && !all_have_begun(**env)) return 4;
   if (play != "silent") reporter->report_step(7);
   if (play.empty()) return 0;
+  if (play == "outlast") {
+    return testing_support::eventually([] { return std::filesystem::exists("go"); }) ? 0 : 5;
+  }
   if (play == "crash") {
     reporter->report_finished(true);
     std::abort();
