@@ -69,7 +69,7 @@ Error system_error(std::string doing, int sys_errno) {
   }
   return Error{.kind = kind,
                .doing = std::move(doing),
-               .cause = std::generic_category().message(sys_errno),
+               .cause = errno_text(sys_errno),
                .sys_errno = sys_errno};
 }
 

@@ -151,7 +151,7 @@ class Agent {
       log_.debug("cannot make a control group; workers are watched without one");
     }
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
-    if (!config_.binding.told.empty()) log_.info(config_.binding.told);
+    if (!config_.binding.empty()) log_.info(config_.binding);
     if (const Result<void> ready = meet(); !ready) {
       report_.trouble(ready.error().message());
       exit_code_ = to_int(rendezvous_.exit_code());

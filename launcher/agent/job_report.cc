@@ -66,10 +66,10 @@ void JobReport::end(int exit_code, bool is_first_node) {
   });
 }
 
-void JobReport::write(std::function<Result<void>()> write) {
+void JobReport::write(std::function<Result<void>()> body) {
   if (file_.path().empty()) return;
   const std::string doing = "--report-file: write " + file_.path();
-  const Result<void> written = files_.run_or_keep(doing, std::move(write));
+  const Result<void> written = files_.run_or_keep(doing, std::move(body));
   if (!written) log_.warning(written.error().message());
 }
 

@@ -21,8 +21,10 @@ class JobReport {
 
   // Logs an error. Its text is also the report's headline if the service gives no verdict.
   void trouble(const std::string& text);
-  // Reports a generation that failed, and that another one follows. is_first_node: of nodes that
-  // share a file system, that one writes the file.
+  // is_first_node, of all functions below: of nodes that share a file system, that one writes the
+  // file. It also logs the full report.
+
+  // Reports a generation that failed, and that another one follows.
   void restart(const Verdict& failed, bool is_first_node);
   // Reports the verdict of the job in the log.
   void verdict(const Verdict& verdict, bool is_first_node);
@@ -32,7 +34,7 @@ class JobReport {
   void end(int exit_code, bool is_first_node);
 
  private:
-  void write(std::function<Result<void>()> write);
+  void write(std::function<Result<void>()> body);
 
   Logger& log_;
   FileWork& files_;

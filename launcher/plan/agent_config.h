@@ -12,7 +12,6 @@
 #include "base/process_tree.h"
 #include "launcher/options/core/launch_options.h"
 #include "launcher/output/core/console_look.h"
-#include "launcher/plan/binding.h"
 #include "launcher/plan/core/worker_plan.h"
 #include "launcher/process/core/screen_size.h"
 #include "rendezvous/auth/core/keyring.h"
@@ -43,7 +42,7 @@ struct AgentConfig : PlanOptions {
   // workers; 0: none.
   pid_t manager = 0;
   Duration kill_timeout = kKillPatience;  // how long processes may take to end after SIGKILL
-  Binding binding;                        // without its seats, which are in PlanOptions
+  std::string binding;                    // one line that describes it; empty: not bound
   ConsoleLook look;                       // of the console, if it is a terminal
   std::optional<ScreenSize> screen;       // size of that terminal
   std::string tee_pattern;                // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: not set

@@ -116,8 +116,8 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (const Result<void> read = read_shutdown_timeout(options); !read) return read.error();
   Result<Binding> binding = bind_workers(options, *slots);
   if (!binding) return binding.error();
-  config.binding = std::move(*binding);
-  config.seats = std::move(config.binding.seats);
+  config.binding = std::move(binding->told);
+  config.seats = std::move(binding->seats);
   // In this case the workers of torchrun's c10d serve the store themselves, too.
   if (!options.worker_store && rendezvous->mode != Rendezvous::Mode::kStatic &&
       options.on_join != OnJoin::kCheckpoint &&
@@ -127,7 +127,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.rendezvous = std::move(*rendezvous);
   std::vector<std::string>& remarks = config.rendezvous.remarks;
   remarks.insert(remarks.begin(), options.remarks.begin(), options.remarks.end());
-  for (const auto& more : {config.binding.remarks, remarks_on_ranks(options, *slots)}) {
+  for (const auto& more : {binding->remarks, remarks_on_ranks(options, *slots)}) {
     remarks.insert(remarks.end(), more.begin(), more.end());
   }
   if (const std::string outer = environment_text("TORCHELASTIC_RUN_ID"); !outer.empty()) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <set>
 
+#include "base/concat.h"
 #include "base/durable_directory.h"
 #include "base/random_id.h"
 #include "worker_lib/checkpoint/contents.h"

@@ -7,6 +7,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/parse_number.h"
 #include "worker_lib/checkpoint/rank_state.h"
 #include "worker_lib/group/tensor_facts.h"

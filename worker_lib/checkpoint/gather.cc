@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/concat.h"
 #include "worker_lib/checkpoint/rank_state.h"
 #include "worker_lib/ddp/consistency_guard.h"
 #include "worker_lib/group/any_rank.h"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/concat.h"
 #include "base/parse_number.h"
 #include "worker_lib/ddp/consistency_guard.h"
 #include "worker_lib/group/tensor_facts.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/concat.h"
 #include "worker_lib/checkpoint/core/shards.h"
 #include "worker_lib/group/any_rank.h"
 #include "worker_lib/serialization/checkpoint_state.h"

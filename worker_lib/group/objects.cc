@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/concat.h"
 #include "base/deadline.h"
 #include "worker_lib/group/argument_check.h"
 #include "worker_lib/util/error_bridge.h"

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/concat.h"
 #include "base/deadline.h"
 #include "ddprun/backend.h"
 #include "worker_lib/flight/worker_reporter.h"

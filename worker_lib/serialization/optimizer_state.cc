@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/concat.h"
 #include "ddprun/adadelta.h"
 #include "ddprun/zero_optimizer.h"
 #include "worker_lib/util/error_bridge.h"

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "base/concat.h"
 #include "base/durable_directory.h"
 #include "base/joined.h"
 #include "base/read_whole.h"

@@ -20,6 +20,7 @@
 #include <string>
 #include <string_view>
 
+#include "base/mapped_memory.h"
 #include "base/result.h"
 #include "ddprun/error.h"
 
@@ -84,15 +85,10 @@ class SharedSpawnBoard {
   std::span<SpawnBoard::Rank> ranks() const { return ranks_; }
 
  private:
-  struct Unmap {
-    std::size_t bytes;
-    void operator()(SpawnBoard* board) const { munmap(board, bytes); }
-  };
-
   SharedSpawnBoard() = default;
 
   std::unique_ptr<SpawnBoard, Unmap> board_;
-  std::span<SpawnBoard::Rank> ranks_;  // behind the board
+  std::span<SpawnBoard::Rank> ranks_;  // after the board
 };
 
 }  // namespace ddprun
