@@ -152,8 +152,9 @@ TEST_F(HangTest, NobodyHangsWhoseWorkersSlurmHasEnded) {
                      environment({{"SLURM_STEP_ID", "0"}}));
   ASSERT_TRUE(first.wait_for_err("1 of 2 nodes here")) << first.err();
   ChildProcess second(node(1), environment());
-  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "worker.1"); }));
-  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "worker.0"); }));
+  for (const char* worker : {"worker.0", "worker.1"}) {
+    ASSERT_TRUE(eventually([&] { return !read_file(directory_ / worker).empty(); })) << worker;
+  }
   const pid_t guardian = first_child_of(first.pid());
   const pid_t agent = first_child_of(first_child_of(guardian));
   std::ofstream(directory_ / "signalled")
