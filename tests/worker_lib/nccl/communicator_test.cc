@@ -19,6 +19,7 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::HasSubstr;
 using testing_support::eventually;
+using testing_support::kPatience;
 using testing_support::run_ranks;
 using torch::Tensor;
 
@@ -32,7 +33,8 @@ void miss_the_first_collective(NcclDoubleWorld& world) {
       const auto store = world.ranks.connect();
       auto made = NcclCommunicator::form(
           NcclDouble::api(), store.get(), std::make_shared<NcclAbortState>(),
-          {.rank = 1, .world_size = 2, .name = "group-7"}, Deadline(seconds(30)));
+          {.rank = 1, .world_size = 2, .name = "group-7", .abort_grace = kPatience},
+          Deadline(kPatience));
       ASSERT_TRUE(made) << made.error().message();
       formed = std::move(*made);
     } else {
