@@ -1,5 +1,6 @@
 // Tests a whole CheckpointManager: a call of its writer fails, its process is killed, or the
 // power fails. faults_test does the same with the directory alone, more thoroughly.
+// DDPRUN_SAVE_KILLS is the number of kills.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -113,8 +114,8 @@ TEST(CheckpointCrash, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsRestored) 
   const CheckpointOptions options{.directory = directory.path(), .keep_last = 2};
   std::int64_t newest = 0;
   int interrupted = 0;
-  constexpr int kRounds = 500;
-  for (int round = 0; round < kRounds; ++round) {
+  const auto kills = static_cast<int>(testing_support::number_from("DDPRUN_SAVE_KILLS", 100));
+  for (int round = 0; round < kills; ++round) {
     KilledChild child([&](const KilledChild::Tell& tell) {
       // With fsync, nearly all kills would come while the child waits for the disk.
       FilesWithoutFsync quick;
@@ -149,8 +150,8 @@ TEST(CheckpointCrash, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsRestored) 
     interrupted += left != listing(directory.path());
     ASSERT_FALSE(HasFailure());
   }
-  EXPECT_GT(newest, kRounds / 2) << "the child got somewhere";
-  EXPECT_GT(interrupted, kRounds / 10) << "the kills came in the middle of saves";
+  EXPECT_GT(newest, kills / 2) << "the child got somewhere";
+  EXPECT_GT(interrupted, kills / 10) << "the kills came in the middle of saves";
 }
 
 TEST(CheckpointCrash, WhereverThePowerGoesWhatWasAnnouncedIsRestored) {

@@ -351,7 +351,9 @@ TEST_F(CheckpointIo, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsWhole) {
   Rng rng(seed);
   std::int64_t newest = 0;
   int interrupted = 0;
-  for (int round = 0; round < 500; ++round) {
+  // DDPRUN_SAVE_KILLS is the number of kills.
+  const auto kills = static_cast<int>(testing_support::number_from("DDPRUN_SAVE_KILLS", 100));
+  for (int round = 0; round < kills; ++round) {
     KilledChild saver([&](const KilledChild::Tell& tell) {
       // With fsync, nearly all kills would come while the child waits for the disk.
       FilesWithoutFsync quick;
@@ -378,8 +380,8 @@ TEST_F(CheckpointIo, KilledAtAnyInstantTheNewestAnnouncedCheckpointIsWhole) {
     ASSERT_LE(listing(directory_.path()).size(), 2 * steps.size());
     newest = found;
   }
-  EXPECT_GT(newest, 20) << "the saver got somewhere";
-  EXPECT_GT(interrupted, 10) << "the kills came in the middle of saves";
+  EXPECT_GT(newest, kills / 10) << "the saver got somewhere";
+  EXPECT_GT(interrupted, kills / 20) << "the kills came in the middle of saves";
 }
 
 TEST_F(CheckpointIo, AFullDiskLeavesTheEarlierCheckpointsAsTheyWere) {
