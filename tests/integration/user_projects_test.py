@@ -15,7 +15,7 @@ import tempfile
 
 ON_THE_STACK = """
 #include <ddprun/ddprun.hpp>
-#include <torch/torch.h>
+#include <torch/nn/module.h>
 struct Net : torch::nn::Module {
   torch::Tensor forward(torch::Tensor x) { return x; }
 };

@@ -1,5 +1,5 @@
 // A user's program: a world of one without a launcher, any number of ranks under ddprun.
-#include <torch/torch.h>
+#include <torch/nn/modules/linear.h>
 #include <ddprun/ddprun.hpp>
 
 #include <iostream>
