@@ -41,6 +41,7 @@ using testing_support::dist_error_of;
 
 constexpr const char* kNobodysPort = "1";  // tcpmux: nothing listens there
 
+// Includes threads that earlier tests have detached, which may end meanwhile.
 long count_threads() {
   const std::filesystem::directory_iterator tasks("/proc/self/task");
   return std::distance(begin(tasks), end(tasks));
@@ -73,7 +74,7 @@ TEST(Context, AWorldOfOneHasNoThreadsAndItsCollectivesAreCopies) {
   group.barrier();
   EXPECT_TRUE(torch::equal(y, torch::ones({3})));
   EXPECT_EQ(group.all_gather_object("one"), std::vector<nlohmann::json>{"one"});
-  EXPECT_EQ(count_threads(), threads);
+  EXPECT_LE(count_threads(), threads);
 }
 
 // Loading torch_cuda costs 0.1 s at every start, and 350 MB.
@@ -510,7 +511,7 @@ TEST(Context, ByHandNothingIsLeftOfRank0sStore) {
               .rank = rank,
               .world_size = 2});
   });
-  EXPECT_TRUE(testing_support::eventually([&] { return count_threads() == threads; }));
+  EXPECT_TRUE(testing_support::eventually([&] { return count_threads() <= threads; }));
 }
 
 }  // namespace
