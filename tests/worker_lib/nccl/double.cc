@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "tests/support/eventually.h"
 #include "tests/worker_lib/nccl/double_memory.h"
 #include "tests/worker_lib/nccl/double_state.h"
 
@@ -82,6 +83,12 @@ NcclDouble::NcclDouble(NcclVersion version)
 }
 
 NcclDouble::~NcclDouble() {
+  // A thread that frees a communicator may outlast the one that waited for it.
+  (void)testing_support::eventually([this] {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::all_of(
+        comms_, [this](const auto& one) { return one->is_gone || is_in_graph(*one); });
+  });
   const std::lock_guard lock(mutex_);
   expected_breaches_.reset();
   report_left_communicators();

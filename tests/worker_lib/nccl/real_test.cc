@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <mutex>
 #include <set>
 
@@ -23,6 +24,9 @@ namespace {
 using testing::HasSubstr;
 using testing::StrEq;
 using testing_support::run_ranks;
+
+// Hides the GPUs, if there are any. CUDA reads it once, so it is set before the first TEST.
+[[maybe_unused]] const int hidden = setenv("CUDA_VISIBLE_DEVICES", "", 1);
 
 using IdBytes = std::array<char, 128>;
 
@@ -87,7 +91,6 @@ TEST(RealNccl, WhatIsNewerThanTheOldestNcclIsFoundInTheLoadedOne) {
 
 TEST(RealNccl, AProgramForGpusRunsOnTheCpuWhereThereIsNoGpu) {
   const ScopedEnvironment none({});
-  setenv("CUDA_VISIBLE_DEVICES", "", 1);  // hides the GPUs, if there are any
   ASSERT_EQ(nccl_backend_factory()->device_count(), 0);
   EXPECT_EQ(init().group().backend_name(), "cpu");
   EXPECT_DIST_ERROR(init({.backend = "nccl"}), DistError::Kind::kUnsupported,
