@@ -21,8 +21,9 @@ class JobReport {
 
   // Logs an error. Its text is also the report's headline if the service gives no verdict.
   void trouble(const std::string& text);
-  // is_first_node, of all functions below: of nodes that share a file system, that one writes the
-  // file. It also logs the full report.
+
+  // is_first_node: whether this node logs the full report. Of nodes that share a file system, only
+  // this one writes the file.
 
   // Reports a generation that failed, and that another one follows.
   void restart(const Verdict& failed, bool is_first_node);

@@ -42,10 +42,10 @@ struct AgentConfig : PlanOptions {
   // workers; 0: none.
   pid_t manager = 0;
   Duration kill_timeout = kKillPatience;  // how long processes may take to end after SIGKILL
-  std::string binding;                    // one line that describes it; empty: not bound
-  ConsoleLook look;                       // of the console, if it is a terminal
-  std::optional<ScreenSize> screen;       // size of that terminal
-  std::string tee_pattern;                // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: not set
+  std::string binding;               // how the workers are bound, in one line; empty: they are not
+  ConsoleLook look;                  // of the console, if it is a terminal
+  std::optional<ScreenSize> screen;  // size of that terminal
+  std::string tee_pattern;           // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: not set
 };
 
 }  // namespace ddprun
