@@ -210,7 +210,7 @@ void waits(std::uint16_t port, Lines& lines) {
   DDPRUN_TELL(store, set("k", "v"));
   DDPRUN_TELL(store, wait({"k", "k"}));
   DDPRUN_TELL(store, wait({}));
-  DDPRUN_TELL(store, wait({}, kShort));
+  DDPRUN_TELL(store, wait({}, kWait));
   DDPRUN_TELL(store, wait({"k"}, kWait));
   for (int i = 0; i < 3; ++i) {
     DDPRUN_TELL(store, wait({"k", "missing"}, kShort));
@@ -247,6 +247,7 @@ void queues(std::uint16_t port, Lines& lines) {
   DDPRUN_TELL(store, queuePop("q", false));
   DDPRUN_TELL(store, setTimeout(kShort));
   DDPRUN_TELL(store, queuePop("q", true));
+  DDPRUN_TELL(store, setTimeout(kWait));
   DDPRUN_TELL(store, queuePush("q", bytes("two")));
   DDPRUN_TELL(store, queuePop("q", true));
 }

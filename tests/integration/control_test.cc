@@ -292,7 +292,11 @@ TEST_F(ControlTest, AKilledAgentLeavesNoSocket) {
 
 TEST_F(ControlTest, WhatAllGuardsHaveLeftIsRemovedByWhoeverLists) {
   auto job = running_job("train");
-  kill_guards(tree_of(*job), {});
+  const Tree tree = tree_of(*job);
+  // Each is stopped first: one that sees the end of another would clear up.
+  for (const int signal : {SIGSTOP, SIGKILL}) {
+    for (const pid_t pid : {tree.guardian, tree.keeper, tree.agent}) kill(pid, signal);
+  }
   job->wait();
   ASSERT_TRUE(eventually([&] { return left_behind().empty(); }));
   ASSERT_EQ(socket_files().size(), 1u);

@@ -135,7 +135,7 @@ def train_all(results: pathlib.Path) -> None:
 
 def run(binaries: pathlib.Path, ranks: int, *program: object) -> str:
     done = subprocess.run([binaries / "ddprun", f"--nproc-per-node={ranks}", *map(str, program)],
-                          capture_output=True, text=True, timeout=100,
+                          capture_output=True, text=True, timeout=280,
                           env=os.environ | {"PYTHON_EXEC": sys.executable})
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -72,6 +72,8 @@ double accuracy_of(const torch::Tensor& output, const torch::Tensor& target) {
 }
 
 void train(const Options& options) {
+  // Each rank prints its own error, although ddprun ends the others after the first.
+  if (options.stop_rank >= 0) signal(SIGTERM, SIG_IGN);
   torch::manual_seed(options.seed);
   auto ctx = ddprun::init();  // (*)
   const examples::Digits digits(options.data, "train");

@@ -22,12 +22,14 @@ class PythonHangTest : public LauncherTest {
  protected:
   PythonHangTest() {
     directory_.write("train.py",
-                     "import mmap, os, struct, sys, time\n"
+                     "import glob, mmap, os, struct, sys, time\n"
                      "offset, path = os.environ['DDPRUN_WORKER_PAGE'].split('@', 1)\n"
                      "page = mmap.mmap(os.open(path, os.O_RDWR), 4096, offset=int(offset))\n"
+                     "open(f'pid.{os.getpid()}', 'w').write(os.environ['RANK'])\n"
+                     "while len(glob.glob('pid.*')) < int(os.environ['WORLD_SIZE']):\n"
+                     "  time.sleep(0.01)\n"
                      "struct.pack_into('<q', page, 16, 1)\n"
                      "if sys.argv[1] == 'reports': struct.pack_into('<Q', page, 8, 1)\n"
-                     "open(f'pid.{os.getpid()}', 'w').write(os.environ['RANK'])\n"
                      "time.sleep(float(sys.argv[2]))\n");
     const std::string debugger =
         directory_.write("py-spy",

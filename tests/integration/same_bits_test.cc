@@ -156,7 +156,7 @@ class WorkerKills : public SameBits, public testing::WithParamInterface<Setting>
   // A phase that ends within microseconds may be missed. The place of death is what counts.
   void wait_for_target(const std::string& target, const PhaseSlot& slot, Rng& rng) const {
     if (target.empty()) return let_pass(up_to(milliseconds(40), rng));
-    const TimePoint deadline = in(seconds(5));
+    const TimePoint deadline = in(kAllowed);
     while (target == kWriting ? !is_writing("killed", slot) : target_of(slot.phase) != target) {
       ASSERT_LT(BootClock::now(), deadline) << "no moment of '" << target << "' was seen";
       let_pass(microseconds(10));

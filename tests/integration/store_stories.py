@@ -149,7 +149,7 @@ def waits(clients):
     store.wait(["k"], WAIT)
     store.wait(["k", "k"])
     store.wait([])
-    store.wait([], SHORT)
+    store.wait([], WAIT)
     for _ in range(3):
         store.wait(["missing"], SHORT)
         store.get("k")

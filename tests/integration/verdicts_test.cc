@@ -23,6 +23,12 @@ using nlohmann::json;
 using std::chrono::seconds;
 using testing::HasSubstr;
 
+// Begins a worker's line of shell. Rank 1 succeeds at once. Rank 0 waits until ddprun has seen it.
+const std::string kOnceRank1HasLeft =
+    "[ $RANK = 0 ] || { echo $$ > pid; mv pid left; exit 0; }; "
+    "until [ -e left ]; do sleep 0.02; done; "
+    "while kill -0 $(cat left) 2>/dev/null; do sleep 0.02; done; ";
+
 class VerdictTest : public LauncherTest {
  protected:
   json report() const { return json::parse(read_file(directory_ / "report.json")); }
@@ -87,10 +93,9 @@ TEST_F(VerdictTest, WhoNamesTheRankThatIsGoneIsItsVictim) {
 }
 
 TEST_F(VerdictTest, ARankThatLeavesEarlyWithCode0IsTheFirstFailure) {
-  auto job = start_shell({"--nproc-per-node=2", "--report-file=report.json"},
-                         "[ $RANK = 0 ] || { touch left; exit 0; }; "
-                         "until [ -e left ]; do sleep 0.02; done; sleep 0.3; "
-                         "echo 'rank 1 closed its connection' >&2; kill -ABRT $$");
+  auto job =
+      start_shell({"--nproc-per-node=2", "--report-file=report.json"},
+                  kOnceRank1HasLeft + "echo 'rank 1 closed its connection' >&2; kill -ABRT $$");
   EXPECT_EQ(job->wait(), 128 + SIGABRT) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("first failure: rank 1 (local rank 1 on "));
   EXPECT_THAT(job->err(), HasSubstr(") exited with code 0 while other ranks still needed it"));
@@ -294,9 +299,9 @@ TEST_F(VerdictTest, AReportThatCannotBeWrittenIsSaidBeforeAnythingStarts) {
 
 class NodesVerdictTest : public ServiceTest {
  protected:
-  // Starts two nodes. Their reports are report0.json and report1.json.
-  void begin_nodes(const std::string& script) {
-    service_flags_ = {"--lease=1"};
+  // Starts two nodes of a service with this lease. Their reports are report0.json and report1.json.
+  void begin_nodes(const std::string& script, const char* lease = "--lease=60") {
+    service_flags_ = {lease};
     ASSERT_NO_FATAL_FAILURE(start_service());
     for (const char* rank : {"0", "1"}) {
       nodes_.push_back(start_shell(
@@ -321,9 +326,7 @@ TEST_F(NodesVerdictTest, EachNodesOwnFileTellsTheEnd) {
 }
 
 TEST_F(NodesVerdictTest, ARankOfAnotherNodeThatLeavesEarlyWithCode0IsTheFirstFailure) {
-  begin_nodes(
-      "[ $RANK = 0 ] || { touch left; exit 0; }; until [ -e left ]; do sleep 0.02; done; "
-      "echo 'rank 1 closed its connection' >&2; kill -ABRT $$");
+  begin_nodes(kOnceRank1HasLeft + "echo 'rank 1 closed its connection' >&2; kill -ABRT $$");
   for (const auto& node : nodes_) {
     EXPECT_EQ(node->wait(), 128 + SIGABRT) << node->err();
     EXPECT_THAT(node->err(), HasSubstr("first failure: rank 1 (local rank 0 on "));
@@ -335,7 +338,7 @@ TEST_F(NodesVerdictTest, ARankOfAnotherNodeThatLeavesEarlyWithCode0IsTheFirstFai
 
 // The node that would have written the report is gone.
 TEST_F(NodesVerdictTest, TheLossOfTheFirstNodeIsReportedByTheOther) {
-  begin_nodes("echo up; exec sleep 1000");
+  begin_nodes("echo up; exec sleep 1000", "--lease=3");
   ASSERT_TRUE(nodes_[0]->wait_for_out("up") && nodes_[1]->wait_for_out("up"));
   kill_guards(tree_of(*nodes_[0]), {1});  // the keeper clears up
   EXPECT_EQ(nodes_[1]->wait(), 68) << nodes_[1]->err();

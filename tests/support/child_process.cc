@@ -154,8 +154,7 @@ std::optional<int> ChildProcess::wait(Duration allowed) {
   // The last output may still be in the pipes. Children of the process may keep the pipes open,
   // so the wait is limited.
   std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, std::chrono::milliseconds(500),
-                    [this] { return out_closed_ && err_closed_; });
+  changed_.wait_for(lock, std::chrono::seconds(2), [this] { return out_closed_ && err_closed_; });
   return exit_code_;
 }
 

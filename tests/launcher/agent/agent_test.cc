@@ -14,6 +14,7 @@
 #include "base/process_tree.h"
 #include "launcher/process/signal_source.h"
 #include "tests/support/eventually.h"
+#include "tests/support/read_file.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
@@ -71,6 +72,9 @@ TEST(Agent, LeavesAWorkerThatCannotBeKilled) {
   RunningAgent agent(config, directory / "said");
   pid_t worker = -1;
   ASSERT_TRUE(eventually([&] { return std::ifstream(directory / "pid") >> worker && worker > 0; }));
+  // The shell prints its pid before it becomes the program that the message must name.
+  const std::string name_of_worker = "/proc/" + std::to_string(worker) + "/comm";
+  ASSERT_TRUE(eventually([&] { return testing_support::read_file(name_of_worker) == "sleep\n"; }));
   if (ptrace(PTRACE_SEIZE, worker, nullptr, PTRACE_O_TRACEEXIT) != 0) {
     GTEST_SKIP() << "no process can be traced here: " << strerror(errno);
   }

@@ -155,7 +155,7 @@ TEST_P(StartByEveryMethod, WhatAKilledRank0HasLeftDisturbsNobody) {
 
 TEST_P(StartByEveryMethod, ARankThatDoesNotComeIsNamedByTheOthers) {
   const TimePoint start_time = BootClock::now();
-  Process first = start(GetParam(), "sum", 0, 3, 2);
+  Process first = start(GetParam(), "sum", 0, 3, 5);
   Process second = start(GetParam(), "sum", 1, 3, 20);
   for (Process* rank : {&first, &second}) {
     const WorkerFailure failure = expect_failure(*rank);

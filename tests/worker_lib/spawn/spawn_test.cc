@@ -213,7 +213,7 @@ TEST(Spawn, TheOthersAreToldToEndAndThoseThatDoNotAreKilled) {
         if (rank == 1) throw std::runtime_error("because it was told");
         stay();  // rank 2 ignores the request
       },
-      3, {.grace = milliseconds(300)});
+      3, {.grace = seconds(2)});
   EXPECT_THAT(error.what(), HasSubstr("rank 0 of 3 threw std::runtime_error: first"));
   EXPECT_EQ(told[1], SIGTERM);
   EXPECT_EQ(told[2], SIGTERM);

@@ -321,8 +321,8 @@ TEST(WorldStore, TheFirstWhoseTimeIsUpTellsTheOthersWhoDidNotCome) {
   const HeldPort port;
   testing_support::run_ranks(2, [&](int rank) {
     const TimePoint start = BootClock::now();
-    const WorldStoreOptions options =
-        at(port, {.rank = rank, .size = 4, .timeout = rank == 0 ? milliseconds(500) : kPatience});
+    const WorldStoreOptions options = at(
+        port, {.rank = rank, .size = 4, .timeout = rank == 0 ? Duration(seconds(2)) : kPatience});
     const auto world = open(options);
     const auto group = form(*world, options);
     ASSERT_FALSE(group);
