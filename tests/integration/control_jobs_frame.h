@@ -75,11 +75,19 @@ class ControlTest : public MeetingTest {
     }
     return found;
   }
+  // Connects to the job. Waits for its socket, which has a name with a dot until it listens.
   UniqueFd connected() const {
+    std::string path;
+    EXPECT_TRUE(eventually([&] {
+      for (const std::string& file : socket_files()) {
+        if (!std::filesystem::path(file).filename().string().starts_with('.')) path = file;
+      }
+      return !path.empty();
+    }));
     UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    std::strncpy(address.sun_path, socket_files().at(0).c_str(), sizeof address.sun_path - 1);
+    std::strncpy(address.sun_path, path.c_str(), sizeof address.sun_path - 1);
     EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof address), 0)
         << std::strerror(errno) << " " << address.sun_path;
     return fd;

@@ -29,6 +29,18 @@ namespace {
 
 using testing::HasSubstr;
 
+// Removes "ddprun: removed ..., left by a run whose guards were all killed", up to the line's end.
+std::string without_leftovers(std::string text) {
+  std::size_t at;
+  while ((at = text.find(", left by a run whose guards were all killed")) != std::string::npos) {
+    const std::size_t begin = text.rfind("ddprun: removed ", at);
+    const std::size_t end = text.find('\n', at);
+    if (begin == std::string::npos || end == std::string::npos) break;
+    text.erase(begin, end + 1 - begin);
+  }
+  return text;
+}
+
 void set_size(int terminal, ChildProcess::Options::Size size) {
   const winsize wanted{.ws_row = static_cast<unsigned short>(size.rows),
                        .ws_col = static_cast<unsigned short>(size.columns),
@@ -110,12 +122,12 @@ void ChildProcess::resize(Options::Size size) const { set_size(out_pipe_.get(), 
 
 std::string ChildProcess::out() const {
   const std::lock_guard lock(mutex_);
-  return out_;
+  return without_leftovers(out_);
 }
 
 std::string ChildProcess::err() const {
   const std::lock_guard lock(mutex_);
-  return err_;
+  return without_leftovers(err_);
 }
 
 bool ChildProcess::wait_for_out(const std::string& text, Duration allowed) {

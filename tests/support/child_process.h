@@ -61,7 +61,8 @@ class ChildProcess {
   void type(const std::string& text) const;
   void resize(Options::Size size) const;
 
-  // Return what was written to stdout and stderr so far.
+  // Return what was written to stdout and stderr so far, without ddprun's lines on leftovers. At
+  // its start it removes and names what other runs have left, among them runs of other tests.
   std::string out() const;
   std::string err() const;
   // Wait until stdout (or stderr) contains the text. Return false if the time is over or if the
