@@ -200,8 +200,10 @@ LOADS = """
     from torch.utils.data import DataLoader, Dataset
     class Numbers(Dataset):
         def __len__(self):
-            return 1 << 20 if sys.argv[1] == "wait" else 64
+            return 64
         def __getitem__(self, index):
+            if sys.argv[1] == "wait" and index >= 12:
+                time.sleep(1000)  # so that every rank is interrupted in the same place
             return torch.tensor(float(index))
     if __name__ == "__main__":
         total = 0
