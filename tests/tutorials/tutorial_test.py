@@ -160,6 +160,12 @@ class Shell:
     def told(self):
         return "\n".join(f"    {line}" for line in self.output)
 
+    def told_until_now(self):
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self.output.append(self.lines.get_nowait())
+        return f"line {self.command.line}: {self.command.text}\n{self.told()}"
+
     def kill(self):
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
@@ -243,6 +249,9 @@ class Session:
         if shown != found:
             missing, unexpected = ("\n".join(f"    {line}" for line in some)
                                    for some in (shown - found, found - shown))
+            for other in self.shells.values():
+                if other.command:
+                    print("another terminal,", other.told_until_now(), flush=True)
             raise Failure(f"line {command.line}: the output of {command.text}\n"
                           f"  lacks:\n{missing}\n  has:\n{unexpected}")
 
