@@ -238,7 +238,7 @@ TEST_P(ServiceKills, WithTheDefaultLeaseOutagesGoUnnoticed) {
   for (std::uint64_t left = rounds(5); left > 0; --left) {
     SCOPED_TRACE(std::to_string(left) + " rounds left");
     ASSERT_NO_FATAL_FAILURE(kill_service());
-    let_pass(up_to(milliseconds(800), rng));
+    let_pass(up_to(milliseconds(1500), rng));
     ASSERT_NO_FATAL_FAILURE(start_service());
     ASSERT_NO_FATAL_FAILURE(expect_taken_over());
     let_pass(up_to(milliseconds(400), rng));

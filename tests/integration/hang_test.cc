@@ -52,7 +52,7 @@ TEST_F(HangTest, TheRankThatHasNotComeIsNamedAndTheJobGoesOn) {
       first["message"].get<std::string>(),
       HasSubstr(
           "it has not come to all_reduce of 4096 bytes (sum of float32) (collective 9), where "
-          "ranks 0,2-3 have waited "));
+          "ranks 0,2-3 have waited 1."));
   EXPECT_THAT(failed["seen"].dump(), HasSubstr("rank 1: in no collective; the last one was 8"));
   EXPECT_THAT(failed["seen"].dump(), HasSubstr("ranks 0,2-3: in all_reduce of 4096 bytes"));
   EXPECT_THAT(job->err(), HasSubstr("what all ranks were doing:"));

@@ -52,7 +52,7 @@ TEST_F(LauncherTest, ASecondCtrlCEndsStubbornWorkersAtOnce) {
   job->signal(SIGINT);
   ASSERT_TRUE(job->wait_for_err("passing it on"));
   job->signal(SIGINT);
-  EXPECT_EQ(job->wait(), 130);
+  EXPECT_EQ(job->wait(seconds(5)), 130);
 }
 
 // Returns whether a process has taken every signal that was sent to it.
@@ -104,7 +104,7 @@ TEST_F(StoppedReader, DoesNotKeepAJobThatIsToldToEnd) {
   start_job("yes | head -n 750000; touch begun; exec yes");
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "begun"); }));
   job_->signal(SIGTERM);
-  EXPECT_EQ(job_->wait(), 143);
+  EXPECT_EQ(job_->wait(seconds(10)), 143);
 }
 
 TEST_F(StoppedReader, IsWaitedForByAJobThatHasEndedUntilSomebodyWantsItGone) {
@@ -114,7 +114,7 @@ TEST_F(StoppedReader, IsWaitedForByAJobThatHasEndedUntilSomebodyWantsItGone) {
   ASSERT_TRUE(eventually([&] { return first_child_of(agent) < 0; }));
   EXPECT_FALSE(job_->wait(milliseconds(300))) << "what was written is still to be read";
   job_->signal(SIGINT);
-  EXPECT_EQ(job_->wait(), 0) << "the job had ended well";
+  EXPECT_EQ(job_->wait(seconds(10)), 0) << "the job had ended well";
 }
 
 TEST_F(LauncherTest, WhatAnEndingWorkerStartsAndLeavesIsToldToEndAsWell) {
@@ -125,7 +125,7 @@ TEST_F(LauncherTest, WhatAnEndingWorkerStartsAndLeavesIsToldToEndAsWell) {
                   "echo ready; while :; do sleep 0.01; done");
   ASSERT_TRUE(job->wait_for_out("ready"));
   job->signal(SIGTERM);
-  EXPECT_EQ(job->wait(), 143) << "it waited for the grace: " << job->err();
+  EXPECT_EQ(job->wait(seconds(10)), 143) << "it waited for the grace: " << job->err();
 }
 
 TEST_F(LauncherTest, ASignalAtAnyMomentOfTheStartLeavesNothing) {
@@ -185,7 +185,7 @@ TEST_P(KillTest, LeavesNoProcess) {
   for (const pid_t pid : victims) ASSERT_GT(pid, 1);
   for (const pid_t pid : victims) kill(pid, SIGKILL);
   ASSERT_TRUE(job->wait());
-  EXPECT_TRUE(eventually([&] { return left_behind().empty(); }));
+  EXPECT_TRUE(eventually([&] { return left_behind().empty(); }, seconds(5)));
 }
 INSTANTIATE_TEST_SUITE_P(Of, KillTest,
                          testing::Values("Guardian", "Keeper", "Agent", "GuardianAndKeeper",
@@ -216,7 +216,7 @@ TEST_F(LauncherTest, KillsOfDdprunAtRandomMomentsLeaveNothing) {
     if (rng.chance(0.5)) spared.insert((one + 2) % 3);
     if (kill_guards(tree_of(*job), spared) == 0) job->signal(SIGTERM);
     ASSERT_TRUE(job->wait());
-    ASSERT_TRUE(eventually([&] { return left_behind().empty(); }))
+    ASSERT_TRUE(eventually([&] { return left_behind().empty(); }, seconds(8)))
         << "round " << round << ": of guardian, keeper and agent number " << PrintToString(spared)
         << " were spared; left:\n"
         << describe_processes(left_behind()) << job->err();

@@ -28,6 +28,7 @@ namespace {
 using testing::HasSubstr;
 
 using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 constexpr int kGuardian = 0;
 constexpr int kKeeper = 1;
@@ -116,7 +117,7 @@ class LeftBehind : public LauncherTest {
   }
 
   void expect_nothing_left(const std::string& out) const {
-    EXPECT_TRUE(eventually([&] { return left_behind().empty(); }))
+    EXPECT_TRUE(eventually([&] { return left_behind().empty(); }, seconds(10)))
         << describe_processes(left_behind());
     if (!std::filesystem::is_empty(tmp())) start_once_more();
     EXPECT_TRUE(std::filesystem::is_empty(tmp())) << listing(tmp()).front();
@@ -124,10 +125,7 @@ class LeftBehind : public LauncherTest {
       if (std::filesystem::exists(cgroup)) start_once_more();
       EXPECT_FALSE(std::filesystem::exists(cgroup)) << cgroup;
     }
-    for (const std::string& port : ports_in(out)) {
-      // Another program may have been given the port meanwhile.
-      EXPECT_TRUE(eventually([&] { return !somebody_listens_on(port); })) << port;
-    }
+    for (const std::string& port : ports_in(out)) EXPECT_FALSE(somebody_listens_on(port)) << port;
   }
 };
 
@@ -198,13 +196,13 @@ TEST_F(LeftBehind, WhatAKillOfAllGuardsLeavesTheNextStartListsAndRemoves) {
   EXPECT_EQ(next->wait(), 0);
   EXPECT_TRUE(std::filesystem::is_empty(tmp()));
   for (const std::string& cgroup : cgroups) {
-    // This start has removed it, or the start of another test that has seen it first.
-    EXPECT_TRUE(eventually([&] { return !std::filesystem::exists(cgroup); }));
+    // This start has removed it, or the start of another test, which may take up to 2 s.
+    EXPECT_TRUE(eventually([&] { return !std::filesystem::exists(cgroup); }, seconds(4)));
   }
   if (cgroups.empty()) {  // no process can end the workers' own children
     for (const pid_t pid : left_behind()) kill(pid, SIGKILL);
   }
-  EXPECT_TRUE(eventually([&] { return left_behind().empty(); }))
+  EXPECT_TRUE(eventually([&] { return left_behind().empty(); }, seconds(5)))
       << describe_processes(left_behind());
 }
 

@@ -244,8 +244,7 @@ TEST_F(TwoAgents, ADeadServiceWithItsNodeEndsTheJobOnTheOthers) {
 }
 
 TEST_F(TwoAgents, AnOutageOfTheServiceBelowTheAgentsPatienceGoesUnnoticed) {
-  service_ = start_rendezvous({"--listen=127.0.0.1:0", "--lease=10"});
-  const std::string endpoint = listening_address(*service_);
+  const std::string endpoint = start_service();
   auto a = start(of_two_workers(endpoint, {"--nnodes=1", "--max-restarts=0"},
                                 until_go_after("echo ready $DDPRUN_GENERATION")));
   ASSERT_TRUE(a->wait_for_out("ready 0"));

@@ -44,7 +44,7 @@ TEST_F(WorkerHangTest, TheRankThatDoesNotComeIsNamedWithTheCollective) {
     EXPECT_EQ(first[0]["step"], 3);
     EXPECT_THAT(first[0]["message"].get<std::string>(),
                 HasSubstr("it has not come to all_reduce of 16 bytes (sum of float32) (collective "
-                          "4), where ranks 0,2 have waited "));
+                          "4), where ranks 0,2 have waited 1."));
   }
 }
 

@@ -58,7 +58,7 @@ TEST(OutputDrain, LogFilesThatAreLateDoNotEndTheWaitForTheConsole) {
   gave_up.get_future().wait();
   const UniqueFd late(open(fifo.c_str(), O_RDONLY | O_CLOEXEC));
   EXPECT_EQ(read_bytes(late.get(), 5), 5u);
-  flushing.wait_for(50ms);  // a drain that takes these files for the console ends now
+  flushing.wait_for(200ms);  // a drain that takes these files for the console ends now
   reads_console = true;
   EXPECT_EQ(read_bytes(terminal.read.get(), text.size()), text.size());
   flushing.get();

@@ -8,7 +8,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <atomic>
-#include <filesystem>
+#include <set>
 
 #include "rendezvous/net/listen.h"
 #include "tests/support/client_of.h"
@@ -19,6 +19,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/read_file.h"
 #include "tests/support/running_store.h"
+#include "tests/support/thread_ids.h"
 #include "tests/support/torch.h"
 #include "tests/worker_lib/nccl/double.h"
 #include "tests/worker_lib/support/queue_device.h"
@@ -41,12 +42,6 @@ using testing_support::dist_error_of;
 
 constexpr const char* kNobodysPort = "1";  // tcpmux: nothing listens there
 
-// Includes threads that earlier tests have detached, which may end meanwhile.
-long count_threads() {
-  const std::filesystem::directory_iterator tasks("/proc/self/task");
-  return std::distance(begin(tasks), end(tasks));
-}
-
 TEST(Context, WithoutALauncherThereIsAWorldOfOne) {
   const ScopedEnvironment none({});
   Context context = init_with({}, nullptr);
@@ -63,7 +58,7 @@ TEST(Context, WithoutALauncherThereIsAWorldOfOne) {
 
 TEST(Context, AWorldOfOneHasNoThreadsAndItsCollectivesAreCopies) {
   const ScopedEnvironment none({});
-  const long threads = count_threads();
+  const std::set<std::string> threads = testing_support::thread_ids();
   Context context = init_with({}, nullptr);
   ProcessGroup& group = context.group();
   const torch::Tensor x = torch::ones({3});
@@ -74,7 +69,7 @@ TEST(Context, AWorldOfOneHasNoThreadsAndItsCollectivesAreCopies) {
   group.barrier();
   EXPECT_TRUE(torch::equal(y, torch::ones({3})));
   EXPECT_EQ(group.all_gather_object("one"), std::vector<nlohmann::json>{"one"});
-  EXPECT_LE(count_threads(), threads);
+  EXPECT_TRUE(testing_support::has_no_thread_beyond(threads));
 }
 
 // Loading torch_cuda costs 0.1 s at every start, and 350 MB.
@@ -497,21 +492,22 @@ TEST(Context, Rank0DoesNotWaitWhereTheGroupHasFailed) {
       return;
     }
     Context context = init_with(options, nullptr);
-    EXPECT_TRUE(testing_support::eventually([&] { return is_rank0_gone.load(); }));
+    EXPECT_TRUE(testing_support::eventually([&] { return is_rank0_gone.load(); }, seconds(5)));
   });
 }
 
 TEST(Context, ByHandNothingIsLeftOfRank0sStore) {
   const ScopedEnvironment none({});
   const testing_support::HeldPort port;
-  const long threads = count_threads();
+  const std::set<std::string> threads = testing_support::thread_ids();
   testing_support::run_ranks(2, [&](int rank) {
     sum_over({.timeout = seconds(20),
               .init_method = "tcp://" + port.endpoint(),
               .rank = rank,
               .world_size = 2});
   });
-  EXPECT_TRUE(testing_support::eventually([&] { return count_threads() <= threads; }));
+  EXPECT_TRUE(
+      testing_support::eventually([&] { return testing_support::has_no_thread_beyond(threads); }));
 }
 
 }  // namespace

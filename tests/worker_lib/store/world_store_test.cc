@@ -8,6 +8,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "base/small_file.h"
@@ -19,6 +20,7 @@
 #include "tests/support/rank_threads.h"
 #include "tests/support/running_store.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/thread_ids.h"
 #include "worker_lib/cpu_group/cpu_group.h"
 #include "worker_lib/store/result_store.h"
 
@@ -394,15 +396,11 @@ TEST(WorldStore, TheHostWaitsUntilTheOthersHaveLeft) {
 }
 
 TEST(WorldStore, NothingIsLeftOfTheHost) {
-  const auto count_threads = [] {
-    const std::filesystem::directory_iterator tasks("/proc/self/task");
-    return std::distance(begin(tasks), end(tasks));
-  };
   std::thread([] {}).join();  // with the first thread, ThreadSanitizer starts one of its own
-  const auto threads = count_threads();
+  const std::set<std::string> threads = testing_support::thread_ids();
   const HeldPort port;
   open(at(port, {}));
-  EXPECT_TRUE(eventually([&] { return count_threads() <= threads; }));
+  EXPECT_TRUE(eventually([&] { return testing_support::has_no_thread_beyond(threads); }));
   EXPECT_TRUE(listen_tcp(HostPort{"127.0.0.1", port.port()}));
 }
 
