@@ -75,7 +75,7 @@ class ControlTest : public MeetingTest {
     }
     return found;
   }
-  // Connects to the job. Waits for its socket, which has a name with a dot until it listens.
+  // Connects to the job. Waits for its socket, whose name begins with a dot until it listens.
   UniqueFd connected() const {
     std::string path;
     EXPECT_TRUE(eventually([&] {
