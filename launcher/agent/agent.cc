@@ -150,6 +150,7 @@ class Agent {
     if (config_.cgroup.empty()) {
       log_.debug("cannot make a control group; workers are watched without one");
     }
+    if (!config_.cluster.empty()) log_.info(config_.cluster);
     for (const std::string& remark : config_.rendezvous.remarks) log_.warning(remark);
     if (!config_.binding.empty()) log_.info(config_.binding);
     if (const Result<void> ready = meet(); !ready) {

@@ -81,6 +81,7 @@ std::string environment_text(const AgentConfig& config) {
 std::string dry_run_text(const AgentConfig& config) {
   const LaunchOptions& options = config.options;
   std::string text;
+  if (!config.cluster.empty()) text += "ddprun: " + config.cluster + "\n";
   for (const std::string& remark : config.rendezvous.remarks) text += "remark: " + remark + "\n";
   text += "job: '" + options.rdzv_id + "', " + nodes_of(options.nodes) + ", " +
           counted(config.slots, "worker") + " on this one, " +

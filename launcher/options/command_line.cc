@@ -3,13 +3,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <map>
 #include <optional>
 #include <utility>
 
+#include "base/concat.h"
+#include "base/counted.h"
 #include "base/nearest_word.h"
+#include "base/worker_env.h"
+#include "launcher/cluster/core/cluster_plan.h"
 #include "launcher/options/config_file.h"
 
 namespace ddprun {
@@ -87,6 +92,9 @@ struct Sources {
   Scanned line;
   ConfigFile file = {};
   std::string file_option = {};  // --config or its variable, whichever named the file
+  // Of the scheduler, by the option's name; and what the scheduler calls its job.
+  std::map<std::string, std::string> cluster_texts = {};
+  std::string cluster = {};
 
   OptionSetting setting_of(const OptionSpec& spec) const {
     using Where = OptionSpec::Where;
@@ -101,7 +109,13 @@ struct Sources {
     if (const auto found = file.texts.find(spec.name); found != file.texts.end()) {
       return {&spec, found->second, file.path};
     }
+    if (const auto found = cluster_texts.find(spec.name); found != cluster_texts.end()) {
+      return {&spec, {found->second}, cluster};
+    }
     return {&spec, {}, "default"};
+  }
+  bool gives(std::string_view name) const {
+    return !setting_of(*find_option("--" + std::string(name))).texts.empty();
   }
 };
 
@@ -110,6 +124,7 @@ std::string place_of(const OptionSetting& setting, const Sources& sources) {
   const std::string& name = setting.option->name;
   if (setting.source == kCommandLine) return "--" + name;
   if (setting.source == environment_name(name)) return setting.source;
+  if (setting.source == sources.cluster) return setting.source + ": --" + name;
   return sources.file_option + ": " + setting.source + ": '" + name + "'";
 }
 
@@ -143,6 +158,56 @@ Result<void> check_variables(LaunchOptions& options) {
                                 environment_name(nearest) + "?");
     }
   }
+  return {};
+}
+
+// Options by which a user says how the nodes meet. If one is given, nothing is taken from a
+// scheduler.
+constexpr std::array<std::string_view, 5> kMeetingOptions{
+    "standalone", "rdzv-endpoint", "rdzv-backend", "master-addr", "master-port"};
+
+// Takes from the scheduler what is given nowhere else. Refuses what contradicts the scheduler.
+Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
+  if (Result<void> set = apply(sources.setting_of(*find_option("--no-detect")), sources, options);
+      !set) {
+    return set;
+  }
+  if (options.no_detect) return {};
+  const bool by_hand = std::ranges::any_of(
+      kMeetingOptions, [&](std::string_view name) { return sources.gives(name); });
+  Result<std::optional<ClusterPlan>> found = detect_cluster(environment_variable);
+  if (!found) return by_hand ? Result<void>() : found.error();
+  if (!*found) return {};
+  const ClusterPlan& plan = **found;
+
+  // A wrong text is reported when the option is applied.
+  const OptionSetting given = sources.setting_of(*find_option("--nnodes"));
+  std::optional<NodeRange> nodes;
+  if (!given.texts.empty()) {
+    if (const Result<NodeRange> parsed = parse_nodes(given.texts.back())) nodes = *parsed;
+  }
+  if (plan.tasks > 1 && (nodes ? nodes->max > 1 : !by_hand)) {
+    return invalid_argument(concat("it started ", plan.tasks,
+                                   " processes like this one on this node, but one ",
+                                   "ddprun starts all workers of a node: ", plan.remedy,
+                                   " ddprun --nproc-per-node=", plan.tasks,
+                                   " ... (--standalone: each is a job of its own)"))
+        .within(plan.name);
+  }
+  if (by_hand) return {};
+  if (nodes && nodes->min > plan.nodes) {
+    return invalid_value(to_text(*nodes), concat(plan.name, " has ", counted(plan.nodes, "node"),
+                                                 "; --no-detect: nodes from elsewhere join, too"))
+        .within(place_of(given, sources));
+  }
+  sources.cluster = plan.name;
+  sources.cluster_texts = option_texts(plan);
+  // With spares and elastic jobs the service orders the nodes.
+  if (nodes) sources.cluster_texts.erase("node-rank");
+  if (nodes && nodes->max == 1) {
+    for (const char* name : {"rdzv-endpoint", "rdzv-id"}) sources.cluster_texts.erase(name);
+  }
+  options.cluster = plan;
   return {};
 }
 
@@ -205,6 +270,7 @@ Result<CommandLine> parse_command_line(const std::vector<std::string>& arguments
     sources.file = std::move(*read);
   }
   if (Result<void> known = check_variables(line.options); !known) return known.error();
+  if (Result<void> taken = take_from_cluster(sources, line.options); !taken) return taken.error();
   for (const OptionSpec& spec : option_table()) {
     line.settings.push_back(sources.setting_of(spec));
     if (Result<void> set = apply(line.settings.back(), sources, line.options); !set) {

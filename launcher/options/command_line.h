@@ -2,9 +2,9 @@
 // (launcher/options/option_table.h).
 //
 // The value of an option is taken from the first of these that has one: the command line,
-// PET_<NAME> in the environment, the file of --config, the default. All arguments after the
-// program belong to the program. Any thread; touches only its arguments, the environment, and
-// that file.
+// PET_<NAME> in the environment, the file of --config, the scheduler
+// (launcher/cluster/core/cluster_plan.h), the default. All arguments after the program belong to
+// the program. Any thread; touches only its arguments, the environment, and that file.
 #pragma once
 
 #include <string>
@@ -20,7 +20,8 @@ namespace ddprun {
 struct OptionSetting {
   const OptionSpec* option = nullptr;
   std::vector<std::string> texts;  // empty: the default
-  std::string source;              // "command line", PET_<NAME>, the file's path, "default"
+  // "command line", PET_<NAME>, the file's path, "Slurm step 812.0", "default"
+  std::string source;
 };
 
 struct CommandLine {

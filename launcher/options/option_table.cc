@@ -237,6 +237,11 @@ std::vector<OptionSpec> make_table() {
   const std::vector<OptionSpec> nodes{
       {"standalone", "", "a job of one node (also the default without the options below)",
        "--standalone", switch_into(&LaunchOptions::standalone)},
+      {"no-detect", "",
+       "take nothing from Slurm (default: in a step of srun, nodes, node rank, endpoint, id and "
+       "the "
+       "number of GPUs are taken from it unless they are given)",
+       "--no-detect", switch_into(&LaunchOptions::no_detect)},
       {"nnodes", "N|MIN:MAX",
        "nodes of the job; with MIN:MAX it continues while MIN nodes are there", "--nnodes=2:4",
        setter(&LaunchOptions::nodes, parse_nodes), std::to_string(standard.nodes.max)},

@@ -42,8 +42,9 @@ struct AgentConfig : PlanOptions {
   // workers; 0: none.
   pid_t manager = 0;
   Duration kill_timeout = kKillPatience;  // how long processes may take to end after SIGKILL
-  std::string binding;               // how the workers are bound, in one line; empty: they are not
-  ConsoleLook look;                  // of the console, if it is a terminal
+  std::string cluster;  // what was taken from the scheduler, in one line; empty: nothing
+  std::string binding;  // how the workers are bound, in one line; empty: they are not
+  ConsoleLook look;     // of the console, if it is a terminal
   std::optional<ScreenSize> screen;  // size of that terminal
   std::string tee_pattern;           // TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE; empty: not set
 };

@@ -125,6 +125,9 @@ Result<AgentConfig> plan(LaunchOptions options) {
     options.worker_store = WorkerStore::kRank0;
   }
   config.rendezvous = std::move(*rendezvous);
+  if (options.cluster) {
+    config.cluster = to_sentence(*options.cluster, *slots, !config.rendezvous.is_local());
+  }
   std::vector<std::string>& remarks = config.rendezvous.remarks;
   remarks.insert(remarks.begin(), options.remarks.begin(), options.remarks.end());
   for (const auto& more : {binding->remarks, remarks_on_ranks(options, *slots)}) {

@@ -374,6 +374,22 @@ env PATH=/nowhere $BIN/ddprun train.py
 TMPDIR=/nowhere ddprun true
 DDPRUN_RDZV_KEY=0123 ddprun --nnodes=2 --rdzv-endpoint=node0 true
 )");
+    add_place("STEP",
+              "SLURM_JOB_ID=7 SLURM_STEP_ID=0 SLURM_NODEID=1 SLURM_STEP_NODELIST=n[0-1] "
+              "SLURM_STEP_TASKS_PER_NODE=1(x2)");
+    section("In a step of Slurm", R"(
+env $STEP SLURM_STEP_NODELIST='n[0-' ddprun true
+env $STEP SLURM_STEP_NODELIST='n[0-2]' ddprun true
+env -u SLURM_STEP_NODELIST SLURM_JOB_ID=7 SLURM_STEP_ID=0 ddprun true
+env $STEP SLURM_NODEID=2 ddprun true
+env $STEP SLURM_NODEID=none ddprun true
+env $STEP SLURM_STEP_TASKS_PER_NODE='2(x2' ddprun true
+env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun true
+env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun --nnodes=2 --rdzv-endpoint=n0 true
+env $STEP ddprun --nnodes=3 true
+env $STEP ddprun --node-rank=2 true
+env $STEP ddprun --no-detect=maybe true
+)");
     section("Programs", R"(
 ddprun ./none
 ddprun no-such-program

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <regex>
 #include <sstream>
 
 #include "tests/integration/launcher_frame.h"
@@ -100,6 +101,79 @@ TEST_F(LauncherTest, ADryRunOfManyNodesSaysWhatIsDecidedOnlyWhenTheyMeet) {
   EXPECT_THAT(second->out(), HasSubstr("  RANK=3\n"));
   EXPECT_THAT(second->out(), HasSubstr("  MASTER_PORT=29500\n"));
   EXPECT_THAT(second->out(), Not(HasSubstr("assigned by the service")));
+}
+
+// The variables of a task that srun started on the second of two nodes.
+const Variables kSlurmStep{{"SLURM_JOB_ID", "812"},
+                           {"SLURM_STEP_ID", "0"},
+                           {"SLURM_NODEID", "1"},
+                           {"SLURM_STEP_NODELIST", "node[0-1]"},
+                           {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                           {"SLURM_STEP_GPUS", "0-3"}};
+
+TEST_F(LauncherTest, InAStepOfSlurmADryRunBeginsWithWhatWasTakenFromSlurm) {
+  auto dry = start({"--dry-run", "true"}, kSlurmStep);
+  ASSERT_EQ(dry->wait(), 0) << dry->err();
+  EXPECT_THAT(dry->out(),
+              testing::StartsWith("ddprun: Slurm step 812.0: node 1 of 2, 4 workers (GPUs of the "
+                                  "step), rendezvous at node0:22992\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("job: '812.0', 2 nodes, 4 workers on this one"));
+  EXPECT_THAT(dry->out(), HasSubstr("meets: at node0:22992\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("  RANK=4\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("  WORLD_SIZE=8\n"));
+}
+
+TEST_F(LauncherTest, WhatIsGivenWinsOverSlurm) {
+  auto shown = start({"--nproc-per-node=2", "--print-config", "true"}, [] {
+    Variables step = kSlurmStep;
+    step.emplace_back("PET_RDZV_ID", "mine");
+    return step;
+  }());
+  ASSERT_EQ(shown->wait(), 0) << shown->err();
+  const std::regex own("nproc-per-node +2 +command line\n"), id("rdzv-id +mine +PET_RDZV_ID\n"),
+      taken("nnodes +2 +Slurm step 812.0\n");
+  for (const std::regex* row : {&own, &id, &taken}) {
+    EXPECT_TRUE(std::regex_search(shown->out(), *row)) << shown->out();
+  }
+}
+
+// Options that say how the nodes meet, and --no-detect.
+TEST_F(LauncherTest, NothingIsTakenFromSlurmIfTheUserSaysHowNodesMeet) {
+  for (const Arguments& given : std::vector<Arguments>{{"--no-detect"},
+                                                       {"--standalone"},
+                                                       {"--rdzv-endpoint=other:1"},
+                                                       {"--nnodes=2", "--master-addr=other"}}) {
+    auto dry = start(joined({"--dry-run"}, given, {"true"}), kSlurmStep);
+    ASSERT_EQ(dry->wait(), 0) << dry->err();
+    EXPECT_THAT(dry->out(), Not(HasSubstr("Slurm"))) << given.front();
+    EXPECT_THAT(dry->out(), HasSubstr("1 worker on this one")) << given.front();
+  }
+}
+
+TEST_F(LauncherTest, AnElasticJobInAStepOfSlurmMeetsWhereTheStepDoes) {
+  auto dry = start({"--dry-run", "--nnodes=1:2", "true"}, kSlurmStep);
+  ASSERT_EQ(dry->wait(), 0) << dry->err();
+  EXPECT_THAT(dry->out(), HasSubstr("1 to 2 nodes"));
+  EXPECT_THAT(dry->out(), HasSubstr("meets: at node0:22992\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("node rank: assigned by the service"));
+  auto one = start({"--dry-run", "--nnodes=1", "true"}, kSlurmStep);
+  ASSERT_EQ(one->wait(), 0) << one->err();
+  EXPECT_THAT(one->out(), HasSubstr("meets: none: the job has one node"));
+}
+
+TEST_F(LauncherTest, ARunBeginsWithWhatWasTakenFromSlurm) {
+  Variables alone = kSlurmStep;
+  alone.emplace_back("SLURM_NODEID", "0");
+  alone.emplace_back("SLURM_STEP_NODELIST", "node0");
+  alone.emplace_back("SLURM_STEP_TASKS_PER_NODE", "1");
+  auto job = start({"sh", "-c", "echo $WORLD_SIZE"}, alone);
+  ASSERT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->err(), testing::StartsWith("ddprun: Slurm step 812.0: one node, 4 workers (GPUs "
+                                              "of the step)\n"));
+  auto nested =
+      start_shell({"--nproc-per-node=1"}, program("ddprun") + " sh -c 'echo $WORLD_SIZE'", alone);
+  ASSERT_EQ(nested->wait(), 0) << nested->err();
+  EXPECT_THAT(nested->out(), testing::EndsWith("1\n")) << "a worker is no task of Slurm";
 }
 
 TEST_F(LauncherTest, ADryRunFindsWhatAStartWouldNotFind) {

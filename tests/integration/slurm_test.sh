@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Runs the sbatch script of examples/slurm, unchanged, on a real Slurm of two nodes: once with
-# a killed worker, once requeued in the middle. The nodes authenticate each other by munge, as
-# on every Slurm cluster. Needs root, the packages slurm-wlm and munge, and the testbed's
-# folder in DDPRUN_TESTBED. Exit code 77: skipped, with the reason.
+# a killed worker, once requeued in the middle. Then runs srun ddprun without options. The nodes
+# authenticate each other by munge, as on every Slurm cluster. Needs root, the packages slurm-wlm
+# and munge, and the testbed's folder in DDPRUN_TESTBED. Exit code 77: skipped, with the reason.
 #
 #   slurm_test.sh SOURCE_DIR BIN_DIR
 set -uo pipefail
@@ -69,6 +69,8 @@ done | head -n 1)
 check "there is a worker on node1" test -n "$victim"
 kill -9 "$victim"
 check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 90
+check "nodes and endpoint came from the step" grep -qE \
+  "ddprun: Slurm step $job\.0: node 1 of 2, 2 workers, rendezvous at ddpnode0:2[0-9]{4}$" "$log"
 check "the nodes met by munge" bash -c '! grep -qE "ANYONE|munge is not used" "$1"' _ "$log"
 check "the log names the killed worker" \
   grep -qE "on ddpnode1, pid [0-9]+\) was killed by SIGKILL" "$log"
@@ -95,6 +97,31 @@ check "nobody failed" bash -c '! grep -qE "failed|was killed" "$1"' _ "$log"
 check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 120
 check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
 check "it ended with the same weights" test "$undisturbed" = "$(digest_of "$log")"
+
+echo "--- srun ddprun with no other option; two jobs at once on the same nodes"
+# Each worker waits until the workers of both jobs have started.
+printf '%s\n' 'touch "$1.$RANK"' 'until [ -e a.0 ] && [ -e a.1 ] && [ -e b.0 ] && [ -e b.1 ]; do' \
+  '  sleep 0.1' 'done' 'echo "$1: rank $RANK of $WORLD_SIZE at $MASTER_ADDR"' >meet.sh
+for one in a b; do
+  timeout 60 slurm-cluster run srun -N2 --ntasks-per-node=1 --cpus-per-task=1 \
+    "$bin/ddprun" sh meet.sh $one >$one.log 2>&1 &
+  eval "pid_$one=$!"
+done
+for one in a b; do
+  eval "wait \$pid_$one"
+  check "job $one ends with 0" test $? -eq 0
+  check "job $one says what it took from Slurm" grep -qE \
+    'ddprun: Slurm step [0-9]+\.0: node 1 of 2, 1 worker, rendezvous at ddpnode0:2[0-9]{4}$' \
+    $one.log
+  for rank in 0 1; do
+    check "job $one has rank $rank" grep -q "$one: rank $rank of 2 at " $one.log
+  done
+done
+
+echo "--- several tasks on a node, one ddprun for each, are refused"
+slurm-cluster run srun -N1 --ntasks-per-node=2 "$bin/ddprun" true >tasks.log 2>&1
+check "the exit code is 2" test $? -eq 2
+check "the remedy is named" grep -q 'srun --ntasks-per-node=1 ddprun --nproc-per-node=2' tasks.log
 
 echo "--- nothing is left on the nodes, and no node was drained"
 left=$(for node in ddpnode0 ddpnode1; do ip netns pids $node | while read -r pid; do

@@ -19,6 +19,7 @@
 #include "base/host_port.h"
 #include "base/result.h"
 #include "base/worker_env.h"
+#include "launcher/cluster/core/cluster_plan.h"
 #include "launcher/machine/core/placement.h"
 #include "launcher/machine/core/slot_count.h"
 #include "rendezvous/membership/core/lease.h"
@@ -126,6 +127,8 @@ struct LaunchOptions {
   std::string rdzv_backend;  // empty: not given
   std::map<std::string, std::string> rdzv_conf;
   bool standalone = false;
+  bool no_detect = false;
+  std::optional<ClusterPlan> cluster;  // set if values were taken from the scheduler
   int max_restarts = 0;
   RestartRules restart_rules;
   OnJoin on_join = OnJoin::kNow;

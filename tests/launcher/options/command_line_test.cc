@@ -63,6 +63,7 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--nnodes=2:4",
                         "--node-rank=1",
                         "--standalone",
+                        "--no-detect",
                         "--signals-to-handle=TERM,SIGINT",
                         "--rdzv-endpoint=h:1",
                         "--rdzv-id=j",
@@ -131,6 +132,7 @@ TEST(CommandLine, ReadsEveryOption) {
   const LaunchOptions options = parse(given);
   EXPECT_EQ(options.slots.number, 6);
   EXPECT_TRUE(options.standalone);
+  EXPECT_TRUE(options.no_detect);
   EXPECT_EQ(options.rdzv_key_file, "/k");
   EXPECT_EQ(options.munge_socket, "/m");
   EXPECT_EQ(options.rdzv_tls_cert, "/c");

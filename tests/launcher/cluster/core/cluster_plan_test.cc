@@ -1,0 +1,184 @@
+#include "launcher/cluster/core/cluster_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+using testing::Pair;
+using testing::UnorderedElementsAre;
+
+using Variables = std::map<std::string, std::string, std::less<>>;
+
+Result<std::optional<ClusterPlan>> detect(const Variables& variables) {
+  return detect_cluster([&](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  });
+}
+
+ClusterPlan plan_of(const Variables& variables) {
+  const auto plan = detect(variables);
+  EXPECT_TRUE(plan) << (plan ? "" : plan.error().message());
+  EXPECT_TRUE(plan && *plan);
+  return plan && *plan ? **plan : ClusterPlan{};
+}
+
+std::string error_of(const Variables& variables) {
+  const auto plan = detect(variables);
+  EXPECT_FALSE(plan);
+  return plan ? "" : plan.error().message();
+}
+
+Variables with(Variables variables, const std::string& name, const std::string& value) {
+  variables[name] = value;
+  return variables;
+}
+
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+// Recorded with Slurm 22.05: `srun env` of a batch script of two nodes with --gres=gpu:2, on the
+// second node. Variables that no scheduler is known by are left out.
+const Variables kStep{{"CUDA_VISIBLE_DEVICES", "0,1"},
+                      {"SLURM_CPUS_ON_NODE", "2"},
+                      {"SLURM_GPUS_ON_NODE", "2"},
+                      {"SLURM_JOB_GPUS", "0,1"},
+                      {"SLURM_JOB_ID", "812"},
+                      {"SLURM_JOB_NODELIST", "node[0-1]"},
+                      {"SLURM_JOB_NUM_NODES", "2"},
+                      {"SLURM_LAUNCH_NODE_IPADDR", "10.77.0.1"},
+                      {"SLURM_LOCALID", "0"},
+                      {"SLURM_NNODES", "2"},
+                      {"SLURM_NODEID", "1"},
+                      {"SLURM_NTASKS", "2"},
+                      {"SLURM_PROCID", "1"},
+                      {"SLURM_STEP_GPUS", "0,1"},
+                      {"SLURM_STEP_ID", "0"},
+                      {"SLURM_STEP_NODELIST", "node[0-1]"},
+                      {"SLURM_STEP_NUM_NODES", "2"},
+                      {"SLURM_STEP_NUM_TASKS", "2"},
+                      {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                      {"SLURM_TASKS_PER_NODE", "1(x2)"}};
+
+// Recorded likewise: the batch script itself, and the shell of salloc.
+const Variables kBatchScript{{"SLURM_CPUS_ON_NODE", "2"},  {"SLURM_JOB_ID", "812"},
+                             {"SLURM_GPUS_ON_NODE", "2"},  {"SLURM_JOB_NODELIST", "node[0-1]"},
+                             {"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_LOCALID", "0"},
+                             {"SLURM_NNODES", "2"},        {"SLURM_NODEID", "0"},
+                             {"SLURM_PROCID", "0"},        {"SLURM_TASKS_PER_NODE", "1(x2)"}};
+const Variables kSallocShell{{"SLURM_JOB_ID", "813"},
+                             {"SLURM_JOB_NODELIST", "node[0-1]"},
+                             {"SLURM_NNODES", "2"},
+                             {"SLURM_TASKS_PER_NODE", "1(x2)"}};
+
+TEST(DetectCluster, ReadsAStepOfSlurm) {
+  const ClusterPlan plan = plan_of(kStep);
+  EXPECT_EQ(plan.name, "Slurm step 812.0");
+  EXPECT_EQ(plan.nodes, 2);
+  EXPECT_EQ(plan.node_rank, 1);
+  EXPECT_EQ(plan.endpoint.host, "node0");
+  EXPECT_EQ(plan.job_id, "812.0");
+  EXPECT_EQ(plan.gpus, 2);
+  EXPECT_EQ(plan.tasks, 1);
+}
+
+TEST(DetectCluster, AllNodesOfAStepAgreeAndOtherStepsHaveAnotherPort) {
+  const HostPort endpoint = plan_of(kStep).endpoint;
+  EXPECT_EQ(plan_of(with(kStep, "SLURM_NODEID", "0")).endpoint, endpoint);
+  EXPECT_NE(plan_of(with(kStep, "SLURM_STEP_ID", "1")).endpoint.port, endpoint.port);
+  EXPECT_NE(plan_of(with(kStep, "SLURM_JOB_ID", "813")).endpoint.port, endpoint.port);
+  for (const char* job : {"1", "65535", "4294967295", "18446744073709551615"}) {
+    const std::uint16_t port = plan_of(with(kStep, "SLURM_JOB_ID", job)).endpoint.port;
+    EXPECT_GE(port, 20000) << job;
+    EXPECT_LT(port, 30000) << job;
+  }
+}
+
+// srun -N1 in a job of two nodes.
+TEST(DetectCluster, TheStepCountsNotTheJob) {
+  const Variables one_node{{"SLURM_JOB_ID", "812"},
+                           {"SLURM_JOB_NODELIST", "node[0-1]"},
+                           {"SLURM_NNODES", "2"},
+                           {"SLURM_NODEID", "0"},
+                           {"SLURM_STEP_ID", "3"},
+                           {"SLURM_STEP_NODELIST", "node1"},
+                           {"SLURM_STEP_TASKS_PER_NODE", "1"},
+                           {"SLURM_GPUS_ON_NODE", "2"}};
+  const ClusterPlan plan = plan_of(one_node);
+  EXPECT_EQ(plan.nodes, 1);
+  EXPECT_EQ(plan.gpus, std::nullopt) << "srun --gres=none: the GPUs are those of the job";
+  EXPECT_THAT(option_texts(plan), testing::IsEmpty());
+  EXPECT_EQ(to_sentence(plan, 1, false), "Slurm step 812.3: one node, 1 worker");
+}
+
+TEST(DetectCluster, ABatchScriptAndAShellOfSallocAreNoTasks) {
+  EXPECT_FALSE(*detect(kBatchScript));
+  EXPECT_FALSE(*detect(kSallocShell));
+  EXPECT_FALSE(*detect({}));
+  // use_interactive_step: srun starts the shell of salloc, in a step with a special number.
+  EXPECT_FALSE(*detect(with(kStep, "SLURM_STEP_ID", "4294967290")));
+}
+
+// A container may get some variables only.
+TEST(DetectCluster, AStepWithoutAJobIsNone) {
+  EXPECT_FALSE(*detect(without(kStep, "SLURM_JOB_ID")));
+}
+
+TEST(DetectCluster, AWorkerIsNoTask) {
+  EXPECT_FALSE(*detect(with(kStep, "TORCHELASTIC_RUN_ID", "812.0")));
+}
+
+TEST(DetectCluster, CountsTheGpusOfTheStep) {
+  EXPECT_EQ(plan_of(with(kStep, "SLURM_STEP_GPUS", "3")).gpus, 1);
+  EXPECT_EQ(plan_of(with(kStep, "SLURM_STEP_GPUS", "0-3,6")).gpus, 5);
+  EXPECT_EQ(plan_of(with(kStep, "SLURM_STEP_GPUS", "")).gpus, std::nullopt);
+}
+
+TEST(DetectCluster, CountsTheTasksOfThisNode) {
+  const Variables more = with(kStep, "SLURM_STEP_TASKS_PER_NODE", "4,8");
+  EXPECT_EQ(plan_of(more).tasks, 8);
+  EXPECT_EQ(plan_of(with(more, "SLURM_NODEID", "0")).tasks, 4);
+}
+
+TEST(DetectCluster, NamesTheVariableThatIsMissingOrWrong) {
+  EXPECT_EQ(error_of(without(kStep, "SLURM_STEP_NODELIST")),
+            "SLURM_STEP_NODELIST: it is not set, but SLURM_STEP_ID is; with --no-detect it is not "
+            "needed");
+  EXPECT_THAT(error_of(with(kStep, "SLURM_STEP_NODELIST", "node[0-")),
+              HasSubstr("SLURM_STEP_NODELIST: invalid value 'node[0-'"));
+  EXPECT_THAT(error_of(with(kStep, "SLURM_NODEID", "2")),
+              HasSubstr("SLURM_NODEID: invalid value '2' (expected less than 2"));
+  EXPECT_THAT(error_of(with(kStep, "SLURM_STEP_ID", "batch")), HasSubstr("expected a number"));
+  EXPECT_THAT(error_of(with(kStep, "SLURM_STEP_TASKS_PER_NODE", "1")),
+              HasSubstr("expected 2 counts"));
+  EXPECT_THAT(error_of(with(kStep, "SLURM_JOB_ID", "x")), HasSubstr("SLURM_JOB_ID: invalid"));
+}
+
+TEST(OptionTexts, AreWhatAUserWouldType) {
+  const ClusterPlan plan = plan_of(kStep);
+  EXPECT_THAT(option_texts(plan),
+              UnorderedElementsAre(Pair("nnodes", "2"), Pair("node-rank", "1"),
+                                   Pair("nproc-per-node", "2"), Pair("rdzv-id", "812.0"),
+                                   Pair("rdzv-endpoint", to_text(plan.endpoint))));
+}
+
+TEST(ToSentence, SaysWhatWasTaken) {
+  const ClusterPlan plan = plan_of(kStep);
+  EXPECT_EQ(
+      to_sentence(plan, 2, true),
+      "Slurm step 812.0: node 1 of 2, 2 workers (GPUs of the step), rendezvous at node0:22992");
+  EXPECT_EQ(to_sentence(plan, 4, true),
+            "Slurm step 812.0: node 1 of 2, 4 workers, rendezvous at node0:22992");
+}
+
+}  // namespace
+}  // namespace ddprun
