@@ -87,6 +87,7 @@ Result<DoctorLine> parse(const std::vector<std::string>& arguments) {
   }
   if (line.help) return line;
   const std::vector<std::string> options = others;
+  others.insert(others.begin(), "--no-detect");  // without an endpoint this host alone is checked
   const bool has_program = i < arguments.size();
   others.insert(others.end(), arguments.begin() + static_cast<std::ptrdiff_t>(i), arguments.end());
   if (!has_program) others.insert(others.end(), {"--", "none"});

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <map>
@@ -13,6 +12,7 @@
 #include "base/concat.h"
 #include "base/counted.h"
 #include "base/nearest_word.h"
+#include "base/small_file.h"
 #include "base/worker_env.h"
 #include "launcher/cluster/core/cluster_plan.h"
 #include "launcher/options/config_file.h"
@@ -114,8 +114,10 @@ struct Sources {
     }
     return {&spec, {}, "default"};
   }
-  bool gives(std::string_view name) const {
-    return !setting_of(*find_option("--" + std::string(name))).texts.empty();
+  // Empty: it is not given, or empty.
+  std::string text_of(const std::string& name) const {
+    const OptionSetting setting = setting_of(*find_option("--" + name));
+    return setting.texts.empty() ? "" : setting.texts.back();
   }
 };
 
@@ -161,10 +163,31 @@ Result<void> check_variables(LaunchOptions& options) {
   return {};
 }
 
-// Options by which a user says how the nodes meet. If one is given, nothing is taken from a
-// scheduler.
-constexpr std::array<std::string_view, 5> kMeetingOptions{
-    "standalone", "rdzv-endpoint", "rdzv-backend", "master-addr", "master-port"};
+// Returns whether the user says how the nodes meet. torchrun's --rdzv-backend=c10d does not.
+bool is_wired_by_hand(const Sources& sources) {
+  const std::string standalone = sources.text_of("standalone");
+  const bool is_alone = !standalone.empty() && standalone != "false" && standalone != "0";
+  return is_alone || sources.text_of("rdzv-backend") == "static" ||
+         !sources.text_of("rdzv-endpoint").empty() || !sources.text_of("master-addr").empty() ||
+         !sources.text_of("master-port").empty();
+}
+
+// Returns whether a person typed this command into a shell. srun --pty gives a terminal to what it
+// starts, too.
+bool is_typed() {
+  return isatty(STDIN_FILENO) == 1 &&
+         first_line_of("/proc/" + std::to_string(getppid()) + "/comm") != "slurmstepd";
+}
+
+Error refuse_tasks(const ClusterPlan& plan, bool is_by_hand) {
+  return invalid_argument(concat("it started ", plan.tasks,
+                                 " tasks on a node, but one ddprun starts all workers",
+                                 " of a node: ", plan.remedy,
+                                 " ddprun --nproc-per-node=", plan.tasks, " ... ",
+                                 is_by_hand ? "(--no-detect: only one of the tasks is ddprun)"
+                                            : "(--standalone: each task is a job of its own)"))
+      .within(plan.name);
+}
 
 // Takes from the scheduler what is given nowhere else. Refuses what contradicts the scheduler.
 Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
@@ -173,41 +196,34 @@ Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
     return set;
   }
   if (options.no_detect) return {};
-  const bool by_hand = std::ranges::any_of(
-      kMeetingOptions, [&](std::string_view name) { return sources.gives(name); });
-  Result<std::optional<ClusterPlan>> found = detect_cluster(environment_variable);
-  if (!found) return by_hand ? Result<void>() : found.error();
+  // A wrong text is reported when the option is applied.
+  std::optional<NodeRange> nodes;
+  if (const Result<NodeRange> given = parse_nodes(sources.text_of("nnodes"))) nodes = *given;
+  const bool has_one_node = nodes && nodes->max == 1;
+  const bool is_by_hand = is_wired_by_hand(sources);
+
+  Result<std::optional<ClusterPlan>> found = detect_cluster(environment_variable, is_typed());
+  if (!found) return is_by_hand || has_one_node ? Result<void>() : found.error();
   if (!*found) return {};
   const ClusterPlan& plan = **found;
-
-  // A wrong text is reported when the option is applied.
-  const OptionSetting given = sources.setting_of(*find_option("--nnodes"));
-  std::optional<NodeRange> nodes;
-  if (!given.texts.empty()) {
-    if (const Result<NodeRange> parsed = parse_nodes(given.texts.back())) nodes = *parsed;
-  }
-  if (plan.tasks > 1 && (nodes ? nodes->max > 1 : !by_hand)) {
-    return invalid_argument(concat("it started ", plan.tasks,
-                                   " processes like this one on this node, but one ",
-                                   "ddprun starts all workers of a node: ", plan.remedy,
-                                   " ddprun --nproc-per-node=", plan.tasks,
-                                   " ... (--standalone: each is a job of its own)"))
-        .within(plan.name);
-  }
-  if (by_hand) return {};
-  if (nodes && nodes->min > plan.nodes) {
+  const bool is_one_of_many = is_by_hand ? nodes && !has_one_node : !has_one_node;
+  if (plan.tasks > 1 && is_one_of_many) return refuse_tasks(plan, is_by_hand);
+  if (!is_by_hand && nodes && nodes->min > plan.nodes) {
     return invalid_value(to_text(*nodes), concat(plan.name, " has ", counted(plan.nodes, "node"),
-                                                 "; --no-detect: nodes from elsewhere join, too"))
-        .within(place_of(given, sources));
+                                                 "; with others, give --rdzv-endpoint"))
+        .within(place_of(sources.setting_of(*find_option("--nnodes")), sources));
   }
-  sources.cluster = plan.name;
-  sources.cluster_texts = option_texts(plan);
-  // With spares and elastic jobs the service orders the nodes.
-  if (nodes) sources.cluster_texts.erase("node-rank");
-  if (nodes && nodes->max == 1) {
-    for (const char* name : {"rdzv-endpoint", "rdzv-id"}) sources.cluster_texts.erase(name);
-  }
+
+  const bool meets = nodes ? !has_one_node : plan.nodes > 1;
+  options.taken = is_by_hand ? Taken::kWorkers : meets ? Taken::kNodes : Taken::kOneNode;
+  // Each of several tasks has its own part of the GPUs.
+  if (options.taken == Taken::kWorkers && (!plan.gpus || plan.tasks > 1)) return {};
   options.cluster = plan;
+  sources.cluster = plan.name;
+  sources.cluster_texts = option_texts(plan, options.taken);
+  // With spares and in elastic jobs the service orders the nodes.
+  if (nodes && *nodes != NodeRange{plan.nodes, plan.nodes})
+    sources.cluster_texts.erase("node-rank");
   return {};
 }
 

@@ -126,7 +126,10 @@ Result<AgentConfig> plan(LaunchOptions options) {
   }
   config.rendezvous = std::move(*rendezvous);
   if (options.cluster) {
-    config.cluster = to_sentence(*options.cluster, *slots, !config.rendezvous.is_local());
+    config.cluster = to_sentence(*options.cluster, *slots, options.taken);
+  }
+  if (const std::string step = slurm_step(environment_variable); !step.empty()) {
+    setenv(kStepVariable, step.c_str(), 1);
   }
   std::vector<std::string>& remarks = config.rendezvous.remarks;
   remarks.insert(remarks.begin(), options.remarks.begin(), options.remarks.end());

@@ -112,9 +112,10 @@ class BadInputs : public LauncherTest {
   }
 
   std::unique_ptr<ChildProcess> started(const Arguments& arguments) const {
+    ChildProcess::Options options = environment(variables());
+    options.input = "/dev/null";  // a terminal would be a shell's, in the cases of Slurm
     return std::make_unique<ChildProcess>(
-        joined({program(arguments.front())}, {arguments.begin() + 1, arguments.end()}),
-        environment(variables()));
+        joined({program(arguments.front())}, {arguments.begin() + 1, arguments.end()}), options);
   }
   // Adds a variable of the command lines of the cases.
   void add_place(const std::string& name, const std::string& value) {
@@ -386,6 +387,7 @@ env $STEP SLURM_NODEID=none ddprun true
 env $STEP SLURM_STEP_TASKS_PER_NODE='2(x2' ddprun true
 env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun true
 env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun --nnodes=2 --rdzv-endpoint=n0 true
+env $STEP SLURM_STEP_TASKS_PER_NODE=2,1 ddprun true
 env $STEP ddprun --nnodes=3 true
 env $STEP ddprun --node-rank=2 true
 env $STEP ddprun --no-detect=maybe true

@@ -103,32 +103,50 @@ TEST_F(LauncherTest, ADryRunOfManyNodesSaysWhatIsDecidedOnlyWhenTheyMeet) {
   EXPECT_THAT(second->out(), Not(HasSubstr("assigned by the service")));
 }
 
-// The variables of a task that srun started on the second of two nodes.
-const Variables kSlurmStep{{"SLURM_JOB_ID", "812"},
-                           {"SLURM_STEP_ID", "0"},
-                           {"SLURM_NODEID", "1"},
-                           {"SLURM_STEP_NODELIST", "node[0-1]"},
-                           {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
-                           {"SLURM_STEP_GPUS", "0-3"}};
+class SlurmStepTest : public LauncherTest {
+ protected:
+  // Starts ddprun as srun starts a task: standard input is no terminal.
+  std::unique_ptr<ChildProcess> start_task(const Arguments& arguments, Variables more) const {
+    ChildProcess::Options options = environment(std::move(more));
+    options.input = "/dev/null";
+    return std::make_unique<ChildProcess>(joined({program("ddprun")}, arguments), options);
+  }
 
-TEST_F(LauncherTest, InAStepOfSlurmADryRunBeginsWithWhatWasTakenFromSlurm) {
-  auto dry = start({"--dry-run", "true"}, kSlurmStep);
+  // The variables of a task on the second of two nodes.
+  const Variables step_{{"SLURM_JOB_ID", "812"},
+                        {"SLURM_STEP_ID", "0"},
+                        {"SLURM_NODEID", "1"},
+                        {"SLURM_STEP_NODELIST", "node[0-1]"},
+                        {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+                        {"SLURM_STEP_GPUS", "0-3"},
+                        {"CUDA_VISIBLE_DEVICES", "0,1,2,3"}};
+  Variables step_and(Variables more) const {
+    Variables all = step_;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  }
+  Variables step_of_one_node() const {
+    return step_and({{"SLURM_NODEID", "0"},
+                     {"SLURM_STEP_NODELIST", "node0"},
+                     {"SLURM_STEP_TASKS_PER_NODE", "1"}});
+  }
+};
+
+TEST_F(SlurmStepTest, InAStepOfSlurmADryRunBeginsWithWhatWasTakenFromSlurm) {
+  auto dry = start_task({"--dry-run", "true"}, step_);
   ASSERT_EQ(dry->wait(), 0) << dry->err();
   EXPECT_THAT(dry->out(),
               testing::StartsWith("ddprun: Slurm step 812.0: node 1 of 2, 4 workers (GPUs of the "
-                                  "step), rendezvous at node0:22992\n"));
+                                  "step), rendezvous at node0:20812\n"));
   EXPECT_THAT(dry->out(), HasSubstr("job: '812.0', 2 nodes, 4 workers on this one"));
-  EXPECT_THAT(dry->out(), HasSubstr("meets: at node0:22992\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("meets: at node0:20812\n"));
   EXPECT_THAT(dry->out(), HasSubstr("  RANK=4\n"));
   EXPECT_THAT(dry->out(), HasSubstr("  WORLD_SIZE=8\n"));
 }
 
-TEST_F(LauncherTest, WhatIsGivenWinsOverSlurm) {
-  auto shown = start({"--nproc-per-node=2", "--print-config", "true"}, [] {
-    Variables step = kSlurmStep;
-    step.emplace_back("PET_RDZV_ID", "mine");
-    return step;
-  }());
+TEST_F(SlurmStepTest, WhatIsGivenWinsOverSlurm) {
+  auto shown = start_task({"--nproc-per-node=2", "--print-config", "true"},
+                          step_and({{"PET_RDZV_ID", "mine"}}));
   ASSERT_EQ(shown->wait(), 0) << shown->err();
   const std::regex own("nproc-per-node +2 +command line\n"), id("rdzv-id +mine +PET_RDZV_ID\n"),
       taken("nnodes +2 +Slurm step 812.0\n");
@@ -137,36 +155,51 @@ TEST_F(LauncherTest, WhatIsGivenWinsOverSlurm) {
   }
 }
 
-// Options that say how the nodes meet, and --no-detect.
-TEST_F(LauncherTest, NothingIsTakenFromSlurmIfTheUserSaysHowNodesMeet) {
-  for (const Arguments& given : std::vector<Arguments>{{"--no-detect"},
-                                                       {"--standalone"},
-                                                       {"--rdzv-endpoint=other:1"},
-                                                       {"--nnodes=2", "--master-addr=other"}}) {
-    auto dry = start(joined({"--dry-run"}, given, {"true"}), kSlurmStep);
+TEST_F(SlurmStepTest, OnlyWorkersAreTakenFromSlurmIfOptionsSayHowNodesMeet) {
+  for (const Arguments& given : std::vector<Arguments>{
+           {"--standalone"}, {"--rdzv-endpoint=other:1"}, {"--nnodes=2", "--master-addr=other"}}) {
+    auto dry = start_task(joined({"--dry-run"}, given, {"true"}), step_);
     ASSERT_EQ(dry->wait(), 0) << dry->err();
-    EXPECT_THAT(dry->out(), Not(HasSubstr("Slurm"))) << given.front();
-    EXPECT_THAT(dry->out(), HasSubstr("1 worker on this one")) << given.front();
+    EXPECT_THAT(dry->out(),
+                testing::StartsWith("ddprun: Slurm step 812.0: 4 workers (GPUs of the step)\n"));
+    EXPECT_THAT(dry->out(), HasSubstr("4 workers on this one")) << given.front();
+    EXPECT_THAT(dry->out(), Not(HasSubstr("node0"))) << given.front();
   }
 }
 
-TEST_F(LauncherTest, AnElasticJobInAStepOfSlurmMeetsWhereTheStepDoes) {
-  auto dry = start({"--dry-run", "--nnodes=1:2", "true"}, kSlurmStep);
+TEST_F(SlurmStepTest, OptionsThatSayNothingLeaveTheNodesToSlurm) {
+  for (const char* given : {"--standalone=false", "--rdzv-backend=c10d"}) {
+    auto dry = start_task({"--dry-run", given, "true"}, step_);
+    ASSERT_EQ(dry->wait(), 0) << dry->err();
+    EXPECT_THAT(dry->out(), HasSubstr("node 1 of 2")) << given;
+  }
+}
+
+TEST_F(SlurmStepTest, WithNoDetectNothingIsTakenFromSlurm) {
+  auto dry = start_task({"--dry-run", "--no-detect", "true"}, step_);
+  ASSERT_EQ(dry->wait(), 0) << dry->err();
+  EXPECT_THAT(dry->out(), Not(HasSubstr("Slurm step")));
+  EXPECT_THAT(dry->out(), HasSubstr("1 node, 1 worker on this one"));
+}
+
+TEST_F(SlurmStepTest, AnElasticJobInAStepOfSlurmMeetsWhereTheStepDoes) {
+  auto dry = start_task({"--dry-run", "--nnodes=1:2", "true"}, step_);
   ASSERT_EQ(dry->wait(), 0) << dry->err();
   EXPECT_THAT(dry->out(), HasSubstr("1 to 2 nodes"));
-  EXPECT_THAT(dry->out(), HasSubstr("meets: at node0:22992\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("meets: at node0:20812\n"));
   EXPECT_THAT(dry->out(), HasSubstr("node rank: assigned by the service"));
-  auto one = start({"--dry-run", "--nnodes=1", "true"}, kSlurmStep);
+  const Variables alone = step_of_one_node();
+  auto first = start_task({"--dry-run", "--nnodes=1:2", "true"}, alone);
+  ASSERT_EQ(first->wait(), 0) << first->err();
+  EXPECT_THAT(first->out(), HasSubstr("meets: at node0:20812\n"));
+  auto one = start_task({"--dry-run", "--nnodes=1", "true"}, step_);
   ASSERT_EQ(one->wait(), 0) << one->err();
   EXPECT_THAT(one->out(), HasSubstr("meets: none: the job has one node"));
 }
 
-TEST_F(LauncherTest, ARunBeginsWithWhatWasTakenFromSlurm) {
-  Variables alone = kSlurmStep;
-  alone.emplace_back("SLURM_NODEID", "0");
-  alone.emplace_back("SLURM_STEP_NODELIST", "node0");
-  alone.emplace_back("SLURM_STEP_TASKS_PER_NODE", "1");
-  auto job = start({"sh", "-c", "echo $WORLD_SIZE"}, alone);
+TEST_F(SlurmStepTest, ARunBeginsWithWhatWasTakenFromSlurm) {
+  const Variables alone = step_of_one_node();
+  auto job = start_task({"sh", "-c", "echo $WORLD_SIZE"}, alone);
   ASSERT_EQ(job->wait(), 0) << job->err();
   EXPECT_THAT(job->err(), testing::StartsWith("ddprun: Slurm step 812.0: one node, 4 workers (GPUs "
                                               "of the step)\n"));
@@ -174,6 +207,16 @@ TEST_F(LauncherTest, ARunBeginsWithWhatWasTakenFromSlurm) {
       start_shell({"--nproc-per-node=1"}, program("ddprun") + " sh -c 'echo $WORLD_SIZE'", alone);
   ASSERT_EQ(nested->wait(), 0) << nested->err();
   EXPECT_THAT(nested->out(), testing::EndsWith("1\n")) << "a worker is no task of Slurm";
+}
+
+// srun -N2 --ntasks-per-node=8 --pty bash: the other tasks and nodes have no such command.
+TEST_F(SlurmStepTest, ACommandThatIsTypedIntoAShellOfTheStepIsAlone) {
+  ChildProcess::Options options = environment(step_and({{"SLURM_STEP_TASKS_PER_NODE", "8(x2)"}}));
+  options.terminal = {80, 24};
+  ChildProcess dry({program("ddprun"), "--dry-run", "true"}, options);
+  EXPECT_EQ(dry.wait(), 0);
+  EXPECT_THAT(dry.out(), HasSubstr("Slurm step 812.0: one node, 4 workers (GPUs of the step)"));
+  EXPECT_THAT(dry.out(), HasSubstr("meets: none: the job has one node"));
 }
 
 TEST_F(LauncherTest, ADryRunFindsWhatAStartWouldNotFind) {

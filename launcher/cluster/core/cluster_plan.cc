@@ -23,7 +23,7 @@ Result<std::string> needed(const EnvLookup& lookup, std::string_view name, std::
   const std::optional<std::string> text = lookup(name);
   if (text && !text->empty()) return *text;
   return invalid_argument(
-             concat("it is not set, but ", sign, " is; with --no-detect it is not needed"))
+             concat("not set, although ", sign, " is set (--no-detect: take nothing from Slurm)"))
       .within(name);
 }
 
@@ -58,17 +58,29 @@ int count_devices(std::string_view text) {
 // "OUTPUT ENVIRONMENT VARIABLES"; slurm/slurm.h, SLURM_INTERACTIVE_STEP.
 constexpr std::uint64_t kFirstSpecialStep = 0xffff'fff0;
 
-// Ports below those that the kernel gives to outgoing connections. Steps of a job follow each
-// other, and jobs with close numbers run at the same time.
+// Ports below those that the kernel gives to outgoing connections. Jobs with close numbers run at
+// the same time, and so do steps of a job.
 constexpr std::uint64_t kFirstPort = 20000;
 constexpr std::uint64_t kPorts = 10000;
-constexpr std::uint64_t kStepsApart = 16;
+constexpr std::uint64_t kStepsApart = 7919;
+
+// Returns the number of GPUs that this node's task may use. The step has them all;
+// CUDA_VISIBLE_DEVICES may have been set to fewer by hand. SLURM_GPUS_ON_NODE is that of the job if
+// the step has none.
+std::optional<int> gpus_of_step(const EnvLookup& lookup) {
+  const std::string granted = lookup("SLURM_STEP_GPUS").value_or("");
+  if (granted.empty()) return std::nullopt;
+  int count = count_devices(granted);
+  if (const std::optional<std::string> visible = lookup("CUDA_VISIBLE_DEVICES")) {
+    const int seen = visible->empty() ? 0 : static_cast<int>(split(*visible, ',').size());
+    count = std::min(count, seen);
+  }
+  return count > 0 ? std::optional(count) : std::nullopt;
+}
 
 Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   constexpr const char* kSign = "SLURM_STEP_ID";
-  if (lookup(kSign).value_or("").empty() || lookup("SLURM_JOB_ID").value_or("").empty()) {
-    return std::nullopt;
-  }
+  if (slurm_step(lookup).empty()) return std::nullopt;
   const Result<std::uint64_t> step = needed_number(lookup, kSign, kSign);
   if (!step) return step.error();
   if (*step >= kFirstSpecialStep) return std::nullopt;
@@ -90,6 +102,10 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
         .within("SLURM_NODEID");
   }
 
+  // A batch script that was submitted in a step has old variables of that step.
+  const std::string here = lookup("SLURMD_NODENAME").value_or("");
+  if (!here.empty() && here != (*nodes)[*node_rank]) return std::nullopt;
+
   constexpr const char* kTasks = "SLURM_STEP_TASKS_PER_NODE";
   const Result<std::string> tasks_list = needed(lookup, kTasks, kSign);
   if (!tasks_list) return tasks_list.error();
@@ -103,19 +119,15 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   }
 
   ClusterPlan plan;
-  plan.job_id = concat(*job, ".", *step);
+  plan.job_id = slurm_step(lookup);
   plan.name = concat("Slurm step ", plan.job_id);
   plan.nodes = static_cast<int>(nodes->size());
   plan.node_rank = static_cast<int>(*node_rank);
-  plan.endpoint = {
-      nodes->front(),
-      static_cast<std::uint16_t>(kFirstPort + (*job % kPorts * kStepsApart + *step) % kPorts)};
-  plan.tasks = (*tasks)[*node_rank];
+  const std::uint64_t port = kFirstPort + (*job % kPorts + *step % kPorts * kStepsApart) % kPorts;
+  plan.endpoint = {nodes->front(), static_cast<std::uint16_t>(port)};
+  plan.tasks = *std::ranges::max_element(*tasks);
   plan.remedy = "srun --ntasks-per-node=1";
-  // SLURM_GPUS_ON_NODE is that of the job if the step has no GPUs.
-  if (const std::optional<std::string> gpus = lookup("SLURM_STEP_GPUS"); gpus && !gpus->empty()) {
-    plan.gpus = count_devices(*gpus);
-  }
+  plan.gpus = gpus_of_step(lookup);
   return plan;
 }
 
@@ -123,20 +135,36 @@ constexpr Detector kDetectors[] = {detect_slurm_step};
 
 }  // namespace
 
-Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup) {
-  // A worker inherits the scheduler's variables, but is no task of the scheduler.
-  if (lookup("TORCHELASTIC_RUN_ID")) return std::nullopt;
+std::string slurm_step(const EnvLookup& lookup) {
+  const std::string job = lookup("SLURM_JOB_ID").value_or("");
+  const std::string step = lookup("SLURM_STEP_ID").value_or("");
+  return job.empty() || step.empty() ? "" : job + "." + step;
+}
+
+Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool is_typed) {
+  // A worker is no task of the scheduler. A job that a worker submits has a step of its own.
+  const std::optional<std::string> outer = lookup(kStepVariable);
+  if (outer && *outer == slurm_step(lookup)) return std::nullopt;
+  // mpirun starts its daemons by srun, and its processes inherit their variables.
+  if (lookup("OMPI_COMM_WORLD_SIZE")) return std::nullopt;
   for (const Detector detect : kDetectors) {
-    Result<std::optional<ClusterPlan>> plan = detect(lookup);
-    if (!plan || *plan) return plan;
+    Result<std::optional<ClusterPlan>> found = detect(lookup);
+    if (!found) return found;
+    if (!*found) continue;
+    if (is_typed) {
+      ClusterPlan& plan = **found;
+      plan.nodes = plan.tasks = 1;
+      plan.node_rank = 0;
+    }
+    return found;
   }
   return std::nullopt;
 }
 
-std::map<std::string, std::string> option_texts(const ClusterPlan& plan) {
+std::map<std::string, std::string> option_texts(const ClusterPlan& plan, Taken taken) {
   std::map<std::string, std::string> texts;
   if (plan.gpus) texts["nproc-per-node"] = std::to_string(*plan.gpus);
-  if (plan.nodes == 1) return texts;
+  if (taken != Taken::kNodes) return texts;
   texts["nnodes"] = std::to_string(plan.nodes);
   texts["node-rank"] = std::to_string(plan.node_rank);
   texts["rdzv-endpoint"] = to_text(plan.endpoint);
@@ -144,12 +172,13 @@ std::map<std::string, std::string> option_texts(const ClusterPlan& plan) {
   return texts;
 }
 
-std::string to_sentence(const ClusterPlan& plan, int workers, bool meets) {
-  std::string text = plan.name;
-  text += meets ? concat(": node ", plan.node_rank, " of ", plan.nodes) : ": one node";
-  text += ", " + counted(workers, "worker");
+std::string to_sentence(const ClusterPlan& plan, int workers, Taken taken) {
+  std::string text = plan.name + ": ";
+  if (taken == Taken::kNodes) text += concat("node ", plan.node_rank, " of ", plan.nodes, ", ");
+  if (taken == Taken::kOneNode) text += "one node, ";
+  text += counted(workers, "worker");
   if (plan.gpus == workers) text += " (GPUs of the step)";
-  if (meets) text += ", rendezvous at " + to_text(plan.endpoint);
+  if (taken == Taken::kNodes) text += ", rendezvous at " + to_text(plan.endpoint);
   return text;
 }
 

@@ -129,6 +129,7 @@ struct LaunchOptions {
   bool standalone = false;
   bool no_detect = false;
   std::optional<ClusterPlan> cluster;  // set if values were taken from the scheduler
+  Taken taken = Taken::kWorkers;
   int max_restarts = 0;
   RestartRules restart_rules;
   OnJoin on_join = OnJoin::kNow;

@@ -15,12 +15,13 @@ using testing::UnorderedElementsAre;
 
 using Variables = std::map<std::string, std::string, std::less<>>;
 
-Result<std::optional<ClusterPlan>> detect(const Variables& variables) {
-  return detect_cluster([&](std::string_view name) -> std::optional<std::string> {
+Result<std::optional<ClusterPlan>> detect(const Variables& variables, bool is_typed = false) {
+  const auto lookup = [&](std::string_view name) -> std::optional<std::string> {
     const auto found = variables.find(name);
     if (found == variables.end()) return std::nullopt;
     return found->second;
-  });
+  };
+  return detect_cluster(lookup, is_typed);
 }
 
 ClusterPlan plan_of(const Variables& variables) {
@@ -67,7 +68,8 @@ const Variables kStep{{"CUDA_VISIBLE_DEVICES", "0,1"},
                       {"SLURM_STEP_NUM_NODES", "2"},
                       {"SLURM_STEP_NUM_TASKS", "2"},
                       {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
-                      {"SLURM_TASKS_PER_NODE", "1(x2)"}};
+                      {"SLURM_TASKS_PER_NODE", "1(x2)"},
+                      {"SLURMD_NODENAME", "node1"}};
 
 // Recorded likewise: the batch script itself, and the shell of salloc.
 const Variables kBatchScript{{"SLURM_CPUS_ON_NODE", "2"},  {"SLURM_JOB_ID", "812"},
@@ -93,9 +95,12 @@ TEST(DetectCluster, ReadsAStepOfSlurm) {
 
 TEST(DetectCluster, AllNodesOfAStepAgreeAndOtherStepsHaveAnotherPort) {
   const HostPort endpoint = plan_of(kStep).endpoint;
-  EXPECT_EQ(plan_of(with(kStep, "SLURM_NODEID", "0")).endpoint, endpoint);
+  const Variables first = with(with(kStep, "SLURM_NODEID", "0"), "SLURMD_NODENAME", "node0");
+  EXPECT_EQ(plan_of(first).endpoint, endpoint);
   EXPECT_NE(plan_of(with(kStep, "SLURM_STEP_ID", "1")).endpoint.port, endpoint.port);
-  EXPECT_NE(plan_of(with(kStep, "SLURM_JOB_ID", "813")).endpoint.port, endpoint.port);
+  for (const char* job : {"813", "1437", "10811"}) {
+    EXPECT_NE(plan_of(with(kStep, "SLURM_JOB_ID", job)).endpoint.port, endpoint.port) << job;
+  }
   for (const char* job : {"1", "65535", "4294967295", "18446744073709551615"}) {
     const std::uint16_t port = plan_of(with(kStep, "SLURM_JOB_ID", job)).endpoint.port;
     EXPECT_GE(port, 20000) << job;
@@ -116,8 +121,8 @@ TEST(DetectCluster, TheStepCountsNotTheJob) {
   const ClusterPlan plan = plan_of(one_node);
   EXPECT_EQ(plan.nodes, 1);
   EXPECT_EQ(plan.gpus, std::nullopt) << "srun --gres=none: the GPUs are those of the job";
-  EXPECT_THAT(option_texts(plan), testing::IsEmpty());
-  EXPECT_EQ(to_sentence(plan, 1, false), "Slurm step 812.3: one node, 1 worker");
+  EXPECT_THAT(option_texts(plan, Taken::kOneNode), testing::IsEmpty());
+  EXPECT_EQ(to_sentence(plan, 1, Taken::kOneNode), "Slurm step 812.3: one node, 1 worker");
 }
 
 TEST(DetectCluster, ABatchScriptAndAShellOfSallocAreNoTasks) {
@@ -133,26 +138,53 @@ TEST(DetectCluster, AStepWithoutAJobIsNone) {
   EXPECT_FALSE(*detect(without(kStep, "SLURM_JOB_ID")));
 }
 
-TEST(DetectCluster, AWorkerIsNoTask) {
-  EXPECT_FALSE(*detect(with(kStep, "TORCHELASTIC_RUN_ID", "812.0")));
+// sbatch in a shell of srun --pty passes the variables of that step on.
+TEST(DetectCluster, ABatchScriptThatWasSubmittedInAStepIsNoTask) {
+  Variables script = kBatchScript;
+  script["SLURMD_NODENAME"] = "node5";
+  for (const char* old : {"SLURM_STEP_ID", "SLURM_STEP_NODELIST", "SLURM_STEP_TASKS_PER_NODE"}) {
+    script[old] = kStep.at(old);
+  }
+  EXPECT_FALSE(*detect(script));
 }
 
-TEST(DetectCluster, CountsTheGpusOfTheStep) {
-  EXPECT_EQ(plan_of(with(kStep, "SLURM_STEP_GPUS", "3")).gpus, 1);
-  EXPECT_EQ(plan_of(with(kStep, "SLURM_STEP_GPUS", "0-3,6")).gpus, 5);
-  EXPECT_EQ(plan_of(with(kStep, "SLURM_STEP_GPUS", "")).gpus, std::nullopt);
+TEST(DetectCluster, AWorkerIsNoTaskButAJobThatItSubmitsIs) {
+  EXPECT_FALSE(*detect(with(kStep, kStepVariable, "812.0")));
+  EXPECT_TRUE(*detect(with(with(kStep, kStepVariable, "811.0"), "TORCHELASTIC_RUN_ID", "811.0")));
 }
 
-TEST(DetectCluster, CountsTheTasksOfThisNode) {
-  const Variables more = with(kStep, "SLURM_STEP_TASKS_PER_NODE", "4,8");
-  EXPECT_EQ(plan_of(more).tasks, 8);
-  EXPECT_EQ(plan_of(with(more, "SLURM_NODEID", "0")).tasks, 4);
+TEST(DetectCluster, AProcessOfMpirunIsNoTask) {
+  EXPECT_FALSE(*detect(with(kStep, "OMPI_COMM_WORLD_SIZE", "2")));
+}
+
+// srun -N2 --ntasks-per-node=8 --pty bash
+TEST(DetectCluster, ACommandTypedIntoAShellOfTheStepIsAlone) {
+  const auto plan = detect(with(kStep, "SLURM_STEP_TASKS_PER_NODE", "8(x2)"), /*is_typed=*/true);
+  ASSERT_TRUE(plan && *plan);
+  EXPECT_EQ((*plan)->nodes, 1);
+  EXPECT_EQ((*plan)->tasks, 1);
+  EXPECT_EQ((*plan)->gpus, 2);
+}
+
+TEST(DetectCluster, CountsTheGpusOfTheStepThatAreVisible) {
+  const Variables all = without(kStep, "CUDA_VISIBLE_DEVICES");
+  EXPECT_EQ(plan_of(with(all, "SLURM_STEP_GPUS", "3")).gpus, 1);
+  EXPECT_EQ(plan_of(with(all, "SLURM_STEP_GPUS", "0-3,6")).gpus, 5);
+  EXPECT_EQ(plan_of(with(all, "SLURM_STEP_GPUS", "")).gpus, std::nullopt);
+  EXPECT_EQ(plan_of(with(kStep, "SLURM_STEP_GPUS", "0-3,6")).gpus, 2);
+  EXPECT_EQ(plan_of(with(kStep, "CUDA_VISIBLE_DEVICES", "")).gpus, std::nullopt);
+}
+
+// All nodes must come to the same decision.
+TEST(DetectCluster, CountsTheMostTasksOfANode) {
+  EXPECT_EQ(plan_of(with(kStep, "SLURM_STEP_TASKS_PER_NODE", "2,1")).tasks, 2);
 }
 
 TEST(DetectCluster, NamesTheVariableThatIsMissingOrWrong) {
-  EXPECT_EQ(error_of(without(kStep, "SLURM_STEP_NODELIST")),
-            "SLURM_STEP_NODELIST: it is not set, but SLURM_STEP_ID is; with --no-detect it is not "
-            "needed");
+  EXPECT_EQ(
+      error_of(without(kStep, "SLURM_STEP_NODELIST")),
+      "SLURM_STEP_NODELIST: not set, although SLURM_STEP_ID is set (--no-detect: take nothing "
+      "from Slurm)");
   EXPECT_THAT(error_of(with(kStep, "SLURM_STEP_NODELIST", "node[0-")),
               HasSubstr("SLURM_STEP_NODELIST: invalid value 'node[0-'"));
   EXPECT_THAT(error_of(with(kStep, "SLURM_NODEID", "2")),
@@ -165,7 +197,9 @@ TEST(DetectCluster, NamesTheVariableThatIsMissingOrWrong) {
 
 TEST(OptionTexts, AreWhatAUserWouldType) {
   const ClusterPlan plan = plan_of(kStep);
-  EXPECT_THAT(option_texts(plan),
+  EXPECT_THAT(option_texts(plan, Taken::kWorkers),
+              UnorderedElementsAre(Pair("nproc-per-node", "2")));
+  EXPECT_THAT(option_texts(plan, Taken::kNodes),
               UnorderedElementsAre(Pair("nnodes", "2"), Pair("node-rank", "1"),
                                    Pair("nproc-per-node", "2"), Pair("rdzv-id", "812.0"),
                                    Pair("rdzv-endpoint", to_text(plan.endpoint))));
@@ -173,11 +207,13 @@ TEST(OptionTexts, AreWhatAUserWouldType) {
 
 TEST(ToSentence, SaysWhatWasTaken) {
   const ClusterPlan plan = plan_of(kStep);
-  EXPECT_EQ(
-      to_sentence(plan, 2, true),
-      "Slurm step 812.0: node 1 of 2, 2 workers (GPUs of the step), rendezvous at node0:22992");
-  EXPECT_EQ(to_sentence(plan, 4, true),
-            "Slurm step 812.0: node 1 of 2, 4 workers, rendezvous at node0:22992");
+  EXPECT_EQ(to_sentence(plan, 2, Taken::kNodes),
+            "Slurm step 812.0: node 1 of 2, 2 workers (GPUs of the step), rendezvous at "
+            "node0:20812");
+  EXPECT_EQ(to_sentence(plan, 4, Taken::kNodes),
+            "Slurm step 812.0: node 1 of 2, 4 workers, rendezvous at node0:20812");
+  EXPECT_EQ(to_sentence(plan, 2, Taken::kWorkers),
+            "Slurm step 812.0: 2 workers (GPUs of the step)");
 }
 
 }  // namespace
