@@ -238,9 +238,8 @@ std::vector<OptionSpec> make_table() {
       {"standalone", "", "a job of one node (also the default without the options below)",
        "--standalone", switch_into(&LaunchOptions::standalone)},
       {"no-detect", "",
-       "take nothing from Slurm (default: in a step of srun, a worker for each of its GPUs; and "
-       "its "
-       "nodes, unless options say how nodes meet)",
+       "take nothing from Slurm (default: in a step of srun, a worker for each of its GPUs; its "
+       "nodes, too, unless options say how nodes meet)",
        "--no-detect", switch_into(&LaunchOptions::no_detect)},
       {"nnodes", "N|MIN:MAX",
        "nodes of the job; with MIN:MAX it continues while MIN nodes are there", "--nnodes=2:4",

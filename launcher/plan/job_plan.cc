@@ -128,6 +128,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (options.cluster) {
     config.cluster = to_sentence(*options.cluster, *slots, options.taken);
   }
+  // Workers inherit it.
   if (const std::string step = slurm_step(environment_variable); !step.empty()) {
     setenv(kStepVariable, step.c_str(), 1);
   }

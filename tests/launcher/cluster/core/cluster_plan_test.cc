@@ -47,21 +47,30 @@ Variables without(Variables variables, const std::string& name) {
   return variables;
 }
 
-// Recorded with Slurm 22.05: `srun env` of a batch script of two nodes with --gres=gpu:2, on the
-// second node. Variables that no scheduler is known by are left out.
+// Recorded with Slurm 22.05 in the testbed (`env`): a batch script of two nodes with --gres=gpu:2,
+// the second task of its `srun --ntasks-per-node=1`, and the shell of salloc. Names of nodes and
+// numbers of jobs were replaced; names of users, clusters, partitions and ports were left out.
 const Variables kStep{{"CUDA_VISIBLE_DEVICES", "0,1"},
-                      {"SLURM_CPUS_ON_NODE", "2"},
+                      {"SLURMD_NODENAME", "node1"},
+                      {"SLURM_CPUS_ON_NODE", "1"},
+                      {"SLURM_DISTRIBUTION", "cyclic"},
                       {"SLURM_GPUS_ON_NODE", "2"},
+                      {"SLURM_GTIDS", "1"},
+                      {"SLURM_JOB_CPUS_PER_NODE", "1(x2)"},
                       {"SLURM_JOB_GPUS", "0,1"},
                       {"SLURM_JOB_ID", "812"},
                       {"SLURM_JOB_NODELIST", "node[0-1]"},
                       {"SLURM_JOB_NUM_NODES", "2"},
-                      {"SLURM_LAUNCH_NODE_IPADDR", "10.77.0.1"},
+                      {"SLURM_LAUNCH_NODE_IPADDR", "10.79.3.10"},
                       {"SLURM_LOCALID", "0"},
                       {"SLURM_NNODES", "2"},
                       {"SLURM_NODEID", "1"},
+                      {"SLURM_NODELIST", "node[0-1]"},
+                      {"SLURM_NPROCS", "2"},
                       {"SLURM_NTASKS", "2"},
+                      {"SLURM_NTASKS_PER_NODE", "1"},
                       {"SLURM_PROCID", "1"},
+                      {"SLURM_STEPID", "0"},
                       {"SLURM_STEP_GPUS", "0,1"},
                       {"SLURM_STEP_ID", "0"},
                       {"SLURM_STEP_NODELIST", "node[0-1]"},
@@ -69,17 +78,33 @@ const Variables kStep{{"CUDA_VISIBLE_DEVICES", "0,1"},
                       {"SLURM_STEP_NUM_TASKS", "2"},
                       {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
                       {"SLURM_TASKS_PER_NODE", "1(x2)"},
-                      {"SLURMD_NODENAME", "node1"}};
-
-// Recorded likewise: the batch script itself, and the shell of salloc.
-const Variables kBatchScript{{"SLURM_CPUS_ON_NODE", "2"},  {"SLURM_JOB_ID", "812"},
-                             {"SLURM_GPUS_ON_NODE", "2"},  {"SLURM_JOB_NODELIST", "node[0-1]"},
-                             {"SLURM_JOB_NUM_NODES", "2"}, {"SLURM_LOCALID", "0"},
-                             {"SLURM_NNODES", "2"},        {"SLURM_NODEID", "0"},
-                             {"SLURM_PROCID", "0"},        {"SLURM_TASKS_PER_NODE", "1(x2)"}};
-const Variables kSallocShell{{"SLURM_JOB_ID", "813"},
+                      {"SLURM_TASK_PID", "36"}};
+const Variables kBatchScript{{"CUDA_VISIBLE_DEVICES", "0,1"},
+                             {"SLURMD_NODENAME", "node0"},
+                             {"SLURM_CPUS_ON_NODE", "1"},
+                             {"SLURM_GPUS_ON_NODE", "2"},
+                             {"SLURM_GTIDS", "0"},
+                             {"SLURM_JOB_CPUS_PER_NODE", "1(x2)"},
+                             {"SLURM_JOB_GPUS", "0,1"},
+                             {"SLURM_JOB_ID", "812"},
                              {"SLURM_JOB_NODELIST", "node[0-1]"},
+                             {"SLURM_JOB_NUM_NODES", "2"},
+                             {"SLURM_LOCALID", "0"},
                              {"SLURM_NNODES", "2"},
+                             {"SLURM_NODEID", "0"},
+                             {"SLURM_NODELIST", "node[0-1]"},
+                             {"SLURM_NPROCS", "2"},
+                             {"SLURM_NTASKS", "2"},
+                             {"SLURM_NTASKS_PER_NODE", "1"},
+                             {"SLURM_PROCID", "0"},
+                             {"SLURM_TASKS_PER_NODE", "1(x2)"},
+                             {"SLURM_TASK_PID", "35"}};
+const Variables kSallocShell{{"SLURM_JOB_CPUS_PER_NODE", "1(x2)"},
+                             {"SLURM_JOB_ID", "813"},
+                             {"SLURM_JOB_NODELIST", "node[0-1]"},
+                             {"SLURM_JOB_NUM_NODES", "2"},
+                             {"SLURM_NNODES", "2"},
+                             {"SLURM_NODELIST", "node[0-1]"},
                              {"SLURM_TASKS_PER_NODE", "1(x2)"}};
 
 TEST(DetectCluster, ReadsAStepOfSlurm) {
