@@ -168,6 +168,9 @@ def main() -> None:
         print(f"final accuracy {accuracy(net, test):.2f} %\nsha256 {digest}", flush=True)
         if options.digest_file:
             options.digest_file.write_text(digest + "\n")
+    # Without it a rank could end while a thread of gloo still holds a tensor of the last
+    # collective. PyTorch aborts such a rank.
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -332,10 +332,11 @@ class Kit:
                 record.update(status="left out", found=[f"{ranks} ranks on one GPU need NCCL 2.30"])
                 return
             ours, theirs = self.work / f"ours{ranks}.pt", self.work / f"theirs{ranks}.pt"
-            half = seconds / 2
+            deadline = time.monotonic() + seconds
             for command in (self.ddprun(ranks, self.program("gpu_probe"), "ddp", ours),
                             self.torchrun(ranks, HERE / "ddp_twin.py", theirs)):
-                outcome = run(command, half, self.machine.environment())
+                outcome = run(command, max(1, deadline - time.monotonic()),
+                              self.machine.environment())
                 self.finish(record, outcome)
                 if record["status"] != "passed":
                     return
@@ -399,8 +400,8 @@ class Kit:
         self.part("aborts, splits, graphs", 90, self.gtest("nccl_gpu_test"), needs_gpu=False)
         self.part("conformance, ranks as processes", 100,
                   self.gtest("gpu_conformance_test", "*/processes*"), needs_gpu=False)
-        self.part("DDP equality with PyTorch's, 1 rank", 60, self.equality(1))
-        self.part("DDP equality with PyTorch's, 2 ranks", 60, self.equality(2))
+        self.part("DDP equality with PyTorch's, 1 rank", 120, self.equality(1))
+        self.part("DDP equality with PyTorch's, 2 ranks", 120, self.equality(2))
         self.part("SyncBatchNorm", 40, self.probe("sync_batch_norm"))
         self.part("a pass that went wrong", 40, self.probe("late_checks"))
         self.part("checkpoints with the generators of CUDA", 40,

@@ -17,7 +17,7 @@ PROGRAMS = "ddprun,nccl_real_test,gpu_probe"
 
 def run_kit(kit, out, *options, python=sys.executable):
     done = subprocess.run([kit / "run.sh", "--out", out, *options], text=True,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=150,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300,
                           check=False, env=os.environ | {"PYTHON": str(python)})
     report = json.loads((out / "report.json").read_text())
     return done, report, (out / "report.md").read_text()
