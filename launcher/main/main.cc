@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <optional>
@@ -12,10 +13,13 @@
 
 #include "base/exit_codes.h"
 #include "base/fail.h"
+#include "base/signal_names.h"
 #include "base/version.h"
 #include "base/worker_page.h"
 #include "launcher/agent/agent.h"
 #include "launcher/agent/report_file.h"
+#include "launcher/cluster/local_tasks.h"
+#include "launcher/cluster/starter.h"
 #include "launcher/guard/control_place.h"
 #include "launcher/guard/guardian.h"
 #include "launcher/guard/run_cgroup.h"
@@ -25,6 +29,7 @@
 #include "launcher/main/subcommand.h"
 #include "launcher/options/command_line.h"
 #include "launcher/options/core/command_names.h"
+#include "launcher/options/core/shell_words.h"
 #include "launcher/output/json_lines.h"
 #include "launcher/plan/binding.h"
 #include "launcher/plan/job_plan.h"
@@ -110,6 +115,60 @@ int run_job(AgentConfig config) {
   return run_guarded(guard, [&](Guards guards) { return run_agent(config, std::move(guards)); });
 }
 
+// Starts a ddprun with these arguments on each node of the scheduler's job, and waits for them.
+int start_nodes(const CommandLine& line, const std::vector<std::string>& arguments) {
+  const LaunchOptions& options = line.options;
+  const ClusterPlan& plan = *options.cluster;
+  const auto workers = std::ranges::find_if(line.settings, [](const OptionSetting& setting) {
+    return setting.option->name == "nproc-per-node" && !setting.texts.empty();
+  });
+  const std::vector<std::string> command =
+      starter_command(plan, arguments, workers == line.settings.end());
+  std::string text = to_sentence(plan, 0, options.taken) + ":";
+  for (const std::string& word : command) text += " " + in_shell_words(word);
+  if (options.command == LaunchCommand::kDryRun) return tell("ddprun: " + text + "\n");
+  const std::string own_line =
+      options.log_format == LogFormat::kJson
+          ? JsonLines(plan.job_id, host_name()).own_line(LogLevel::kInfo, text)
+          : "ddprun: " + text + "\n";
+  std::fputs(own_line.c_str(), stderr);
+  std::vector<int> signals(kPassedSignals.begin(), kPassedSignals.end());
+  signals.insert(signals.end(), {SIGUSR1, SIGUSR2});
+  const Result<int> code = run_starter(plan, command, signals);
+  return code ? *code : fail(code.error(), ExitCode::kCannotStart);
+}
+
+// Waits for the ddprun of local task 0, which runs the workers of this node.
+int wait_for_task_0(const ClusterPlan& plan) {
+  // The scheduler sends signals to that ddprun, too.
+  block_signals({kPassedSignals.begin(), kPassedSignals.end()});
+  block_signals({kRelayedSignals.begin(), kRelayedSignals.end()});
+  const Result<int> code = wait_for_agent(plan.job_id);
+  if (code) return *code;
+  const Error error = Error(code.error()).within("the ddprun of local task 0").within(plan.name);
+  return fail(error,
+              error.kind == ErrorKind::kTimeout ? ExitCode::kCannotStart : ExitCode::kInternal);
+}
+
+int plan_and_run(const LaunchOptions& options) {
+  Result<AgentConfig> config = plan_job(options);
+  if (!config) return refuse(config.error(), options);
+  return run_job(std::move(*config));
+}
+
+// Runs the job, and tells its exit code to the other tasks that the scheduler started here.
+int run_with_tasks(const LaunchOptions& options) {
+  const bool has_others =
+      options.cluster && options.taken != Taken::kWorkers && options.cluster->own_tasks > 1;
+  if (!has_others) return plan_and_run(options);
+  const ClusterPlan& plan = *options.cluster;
+  Result<LocalTasks> others = LocalTasks::listen(plan.job_id, plan.own_tasks - 1);
+  if (!others) return fail(others.error(), ExitCode::kCannotStart);
+  const int code = plan_and_run(options);
+  others->end(code);
+  return code;
+}
+
 int run(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     const std::string& word = arguments.front();
@@ -132,10 +191,14 @@ int run(const std::vector<std::string>& arguments) {
     case LaunchCommand::kDryRun:
     case LaunchCommand::kRun: break;
   }
-  Result<AgentConfig> config = plan_job(line->options);
-  if (!config) return refuse(config.error(), line->options);
-  return command == LaunchCommand::kDryRun ? tell(dry_run_text(*config))
-                                           : run_job(std::move(*config));
+  const LaunchOptions& options = line->options;
+  if (options.cluster && options.taken == Taken::kStarter) return start_nodes(*line, arguments);
+  if (command == LaunchCommand::kRun) {
+    return options.cluster && options.taken == Taken::kWait ? wait_for_task_0(*options.cluster)
+                                                            : run_with_tasks(options);
+  }
+  const Result<AgentConfig> config = plan_job(options);
+  return config ? tell(dry_run_text(*config)) : refuse(config.error(), options);
 }
 
 }  // namespace

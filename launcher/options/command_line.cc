@@ -163,13 +163,26 @@ Result<void> check_variables(LaunchOptions& options) {
   return {};
 }
 
-// Returns whether the user says how the nodes meet. torchrun's --rdzv-backend=c10d does not.
-bool is_wired_by_hand(const Sources& sources) {
+// Wiring: how the user says that the nodes meet.
+struct Wiring {
+  bool is_alone = false;             // --standalone
+  bool is_by_hand = false;           // by --rdzv-endpoint and the like
+  std::optional<NodeRange> nodes{};  // --nnodes
+
+  bool has_one_node() const { return nodes && nodes->max == 1; }
+};
+
+// A wrong text is reported when the option is applied. torchrun's --rdzv-backend=c10d does not say
+// how the nodes meet.
+Wiring wiring_of(const Sources& sources) {
+  Wiring wiring;
   const std::string standalone = sources.text_of("standalone");
-  const bool is_alone = !standalone.empty() && standalone != "false" && standalone != "0";
-  return is_alone || sources.text_of("rdzv-backend") == "static" ||
-         !sources.text_of("rdzv-endpoint").empty() || !sources.text_of("master-addr").empty() ||
-         !sources.text_of("master-port").empty();
+  wiring.is_alone = !standalone.empty() && standalone != "false" && standalone != "0";
+  wiring.is_by_hand =
+      sources.text_of("rdzv-backend") == "static" || !sources.text_of("rdzv-endpoint").empty() ||
+      !sources.text_of("master-addr").empty() || !sources.text_of("master-port").empty();
+  if (const Result<NodeRange> given = parse_nodes(sources.text_of("nnodes"))) wiring.nodes = *given;
+  return wiring;
 }
 
 // Returns whether a person typed this command into a shell. srun --pty gives a terminal to what it
@@ -179,14 +192,41 @@ bool is_typed() {
          first_line_of("/proc/" + std::to_string(getppid()) + "/comm") != "slurmstepd";
 }
 
-Error refuse_tasks(const ClusterPlan& plan, bool is_by_hand) {
+Error refuse_tasks(const ClusterPlan& plan) {
   return invalid_argument(concat("it started ", plan.tasks,
                                  " tasks on a node, but one ddprun starts all workers",
-                                 " of a node: ", plan.remedy,
-                                 " ddprun --nproc-per-node=", plan.tasks, " ... ",
-                                 is_by_hand ? "(--no-detect: only one of the tasks is ddprun)"
-                                            : "(--standalone: each task is a job of its own)"))
+                                 " of a node: ", plan.remedy, " ddprun --nproc-per-node=",
+                                 plan.tasks, " ... (--no-detect: only one of the tasks is ddprun)"))
       .within(plan.name);
+}
+
+// Decides what is taken from the plan. nullopt: nothing.
+Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring& wiring) {
+  const bool is_wired = wiring.is_alone || wiring.is_by_hand;
+  if (!plan.starter.empty()) {
+    if (!is_wired && !wiring.nodes) return Taken::kStarter;
+    return plan.workers ? std::optional(Taken::kWorkers) : std::nullopt;
+  }
+  // Such a scheduler counts and orders the nodes. Only the user can say where they meet.
+  const bool needs_endpoint = plan.nodes > 1 && plan.endpoint.host.empty();
+  if (wiring.is_alone || (wiring.is_by_hand && !needs_endpoint)) {
+    if (plan.tasks > 1 && wiring.nodes && !wiring.has_one_node()) return refuse_tasks(plan);
+    // Each of several tasks has its own part of the GPUs.
+    if (!plan.workers || plan.tasks > 1) return std::nullopt;
+    return Taken::kWorkers;
+  }
+  // Tasks of a node meet by the job's id.
+  if (plan.tasks > 1 && plan.job_id == kDefaultJobId) return refuse_tasks(plan);
+  if (plan.local_task > 0) return Taken::kWait;
+  const bool meets = wiring.nodes ? !wiring.has_one_node() : plan.nodes > 1;
+  if (meets && needs_endpoint && !wiring.is_by_hand) {
+    return invalid_argument(concat("it has ", plan.nodes,
+                                   " nodes, but does not say where they meet",
+                                   ": give --rdzv-endpoint=HOST:PORT with the host of one of them",
+                                   " (--nnodes=1: this node alone)"))
+        .within(plan.name);
+  }
+  return meets ? Taken::kNodes : Taken::kOneNode;
 }
 
 // Takes from the scheduler what is given nowhere else. Refuses what contradicts the scheduler.
@@ -196,33 +236,28 @@ Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
     return set;
   }
   if (options.no_detect) return {};
-  // A wrong text is reported when the option is applied.
-  std::optional<NodeRange> nodes;
-  if (const Result<NodeRange> given = parse_nodes(sources.text_of("nnodes"))) nodes = *given;
-  const bool has_one_node = nodes && nodes->max == 1;
-  const bool is_by_hand = is_wired_by_hand(sources);
+  const Wiring wiring = wiring_of(sources);
+  const bool is_wired = wiring.is_alone || wiring.is_by_hand;
 
   Result<std::optional<ClusterPlan>> found = detect_cluster(environment_variable, is_typed());
-  if (!found) return is_by_hand || has_one_node ? Result<void>() : found.error();
+  if (!found) return is_wired || wiring.has_one_node() ? Result<void>() : found.error();
   if (!*found) return {};
   const ClusterPlan& plan = **found;
-  const bool is_one_of_many = is_by_hand ? nodes && !has_one_node : !has_one_node;
-  if (plan.tasks > 1 && is_one_of_many) return refuse_tasks(plan, is_by_hand);
-  if (!is_by_hand && nodes && nodes->min > plan.nodes) {
-    return invalid_value(to_text(*nodes), concat(plan.name, " has ", counted(plan.nodes, "node"),
-                                                 "; with others, give --rdzv-endpoint"))
+  const Result<std::optional<Taken>> taken = decide_taken(plan, wiring);
+  if (!taken) return taken.error();
+  if (!*taken) return {};
+  if (!is_wired && wiring.nodes && wiring.nodes->min > plan.nodes) {
+    return invalid_value(to_text(*wiring.nodes),
+                         concat(plan.name, " has ", counted(plan.nodes, "node"),
+                                "; with others, give --rdzv-endpoint"))
         .within(place_of(sources.setting_of(*find_option("--nnodes")), sources));
   }
-
-  const bool meets = nodes ? !has_one_node : plan.nodes > 1;
-  options.taken = is_by_hand ? Taken::kWorkers : meets ? Taken::kNodes : Taken::kOneNode;
-  // Each of several tasks has its own part of the GPUs.
-  if (options.taken == Taken::kWorkers && (!plan.gpus || plan.tasks > 1)) return {};
+  options.taken = **taken;
   options.cluster = plan;
   sources.cluster = plan.name;
   sources.cluster_texts = option_texts(plan, options.taken);
   // With spares and in elastic jobs the service orders the nodes.
-  if (nodes && *nodes != NodeRange{plan.nodes, plan.nodes})
+  if (wiring.nodes && *wiring.nodes != NodeRange{plan.nodes, plan.nodes})
     sources.cluster_texts.erase("node-rank");
   return {};
 }

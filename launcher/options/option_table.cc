@@ -238,7 +238,7 @@ std::vector<OptionSpec> make_table() {
       {"standalone", "", "a job of one node (also the default without the options below)",
        "--standalone", switch_into(&LaunchOptions::standalone)},
       {"no-detect", "",
-       "take nothing from Slurm (default: in a step of srun, a worker for each of its GPUs; its "
+       "take nothing from the scheduler (default: a worker for each GPU or task that it gave; its "
        "nodes, too, unless options say how nodes meet)",
        "--no-detect", switch_into(&LaunchOptions::no_detect)},
       {"nnodes", "N|MIN:MAX",

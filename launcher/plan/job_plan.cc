@@ -12,6 +12,7 @@
 #include "base/random_id.h"
 #include "base/seconds.h"
 #include "base/signal_names.h"
+#include "base/usable_cpus.h"
 #include "base/worker_env.h"
 #include "launcher/guard/run_directory.h"
 #include "launcher/machine/machine.h"
@@ -127,6 +128,9 @@ Result<AgentConfig> plan(LaunchOptions options) {
   config.rendezvous = std::move(*rendezvous);
   if (options.cluster) {
     config.cluster = to_sentence(*options.cluster, *slots, options.taken);
+    const int cpus = static_cast<int>(usable_cpus().size());
+    for (std::string& remark : remarks_on(*options.cluster, cpus))
+      options.remarks.push_back(std::move(remark));
   }
   // Workers inherit it.
   if (const std::string step = slurm_step(environment_variable); !step.empty()) {

@@ -386,11 +386,31 @@ env $STEP SLURM_NODEID=2 ddprun true
 env $STEP SLURM_NODEID=none ddprun true
 env $STEP SLURM_STEP_TASKS_PER_NODE='2(x2' ddprun true
 env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun true
-env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun --nnodes=2 --rdzv-endpoint=n0 true
-env $STEP SLURM_STEP_TASKS_PER_NODE=2,1 ddprun true
+env $STEP SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE='8(x2)' ddprun --nnodes=2 --master-addr=n0 x
+env $STEP SLURM_STEP_TASKS_PER_NODE='8(x2)' SLURM_LOCALID=first ddprun true
+env SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[0-' ddprun true
+env -u SLURM_STEP_ID SLURM_JOB_ID=7 SLURM_JOB_NODELIST='n[0-1]' ddprun --nnodes=two true
 env $STEP ddprun --nnodes=3 true
 env $STEP ddprun --node-rank=2 true
 env $STEP ddprun --no-detect=maybe true
+)");
+    section("Under other schedulers", R"(
+env MPI_LOCALNRANKS=1 ddprun true
+env MPI_LOCALNRANKS=1 PMI_SIZE=2 PMI_RANK=2 ddprun true
+env MPI_LOCALNRANKS=1 PMI_SIZE=2 PMI_RANK=1 ddprun true
+env MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1 PMI_SIZE=2 PMI_RANK=1 ddprun true
+env FLUX_TASK_RANK=2 FLUX_JOB_SIZE=6 FLUX_JOB_NNODES=4 FLUX_TASK_LOCAL_ID=0 ddprun true
+env PBS_JOBID=12.server PBS_NUM_NODES=4 ddprun true
+env PBS_JOBID=12.server PBS_NUM_NODES=some ddprun true
+env LSB_JOBID=77 LSB_MCPU_HOSTS='hostA 1 hostB 1 hostC 1' ddprun true
+env LSB_JOBID=77 LSB_MCPU_HOSTS='hostA 4 hostB 4' LSF_PM_TASKID=1 ddprun true
+env LSB_JOBID=77 LSB_MCPU_HOSTS=hostA ddprun true
+env SGE_TASK_ID=undefined JOB_ID=9 NHOSTS=2 ddprun true
+env KUBERNETES_SERVICE_HOST=x LWS_LEADER_ADDRESS=a LWS_GROUP_SIZE=3 LWS_WORKER_INDEX=3 ddprun true
+env KUBERNETES_SERVICE_HOST=x JOB_COMPLETION_INDEX=1 PET_NNODES=2 ddprun true
+env KUBERNETES_SERVICE_HOST=x JOB_COMPLETION_INDEX=first PET_NNODES=2 ddprun true
+env SM_HOSTS='["algo-1","algo-2"]' SM_CURRENT_HOST=algo-3 ddprun true
+env SM_HOSTS=algo-1 ddprun true
 )");
     section("Programs", R"(
 ddprun ./none

@@ -211,12 +211,124 @@ TEST_F(SlurmStepTest, ARunBeginsWithWhatWasTakenFromSlurm) {
 
 // srun -N2 --ntasks-per-node=8 --pty bash: the other tasks and nodes have no such command.
 TEST_F(SlurmStepTest, ACommandThatIsTypedIntoAShellOfTheStepIsAlone) {
-  ChildProcess::Options options = environment(step_and({{"SLURM_STEP_TASKS_PER_NODE", "8(x2)"}}));
+  ChildProcess::Options options =
+      environment(step_and({{"SLURM_STEP_TASKS_PER_NODE", "8(x2)"}, {"SLURM_LOCALID", "0"}}));
   options.terminal = {80, 24};
   ChildProcess dry({program("ddprun"), "--dry-run", "true"}, options);
   EXPECT_EQ(dry.wait(), 0);
   EXPECT_THAT(dry.out(), HasSubstr("Slurm step 812.0: one node, 4 workers (GPUs of the step)"));
   EXPECT_THAT(dry.out(), HasSubstr("meets: none: the job has one node"));
+}
+
+// srun -N1 --ntasks-per-node=2 ddprun ...
+class TwoTasksTest : public SlurmStepTest {
+ protected:
+  std::unique_ptr<ChildProcess> start_local(int task, const Arguments& arguments) const {
+    Variables variables = step_of_one_node();
+    variables.emplace_back("SLURM_STEP_TASKS_PER_NODE", "2");
+    variables.emplace_back("SLURM_JOB_ID", std::to_string(getpid()));  // unlike another test's
+    variables.emplace_back("SLURM_LOCALID", std::to_string(task));
+    return start_task(arguments, variables);
+  }
+};
+
+TEST_F(TwoTasksTest, Task0IsTheAgentAndTheOtherEndsWithItsExitCode) {
+  const Arguments command{"sh", "-c", "echo rank $RANK of $WORLD_SIZE; exit 5"};
+  auto other = start_local(1, command);
+  auto agent = start_local(0, command);
+  EXPECT_EQ(agent->wait(), 5) << agent->err();
+  EXPECT_EQ(other->wait(), 5) << other->err();
+  EXPECT_THAT(agent->err(), HasSubstr("one node, 2 workers (tasks of this node)\n"));
+  EXPECT_THAT(agent->out(), HasSubstr("rank 0 of 2"));
+  EXPECT_EQ(other->out() + other->err(), "");
+  // The agent ends before the other begins.
+  auto early = start_local(0, {"true"});
+  EXPECT_TRUE(early->wait_for_err("2 workers (tasks of this node)")) << early->err();
+  auto late = start_local(1, {"true"});
+  EXPECT_EQ(early->wait(), 0) << early->err();
+  EXPECT_EQ(late->wait(), 0) << late->err();
+}
+
+TEST_F(TwoTasksTest, AnAgentThatCannotStartEndsAllTasks) {
+  auto agent = start_local(0, {"./no-such-program"});
+  auto other = start_local(1, {"./no-such-program"});
+  EXPECT_EQ(agent->wait(), 2);
+  EXPECT_EQ(other->wait(), 2);
+  EXPECT_THAT(agent->err(), HasSubstr("no such file"));
+  EXPECT_EQ(other->err(), "") << "one task says it";
+}
+
+TEST_F(TwoTasksTest, TheOtherDoesNotOutliveAKilledAgent) {
+  auto agent = start_local(0, {"sh", "-c", "echo here; exec sleep 100"});
+  auto other = start_local(1, {"true"});
+  ASSERT_TRUE(agent->wait_for_out("[rank 1] here")) << agent->err();
+  other->signal(SIGTERM);  // the scheduler signals all tasks; task 0 decides
+  EXPECT_FALSE(other->wait(std::chrono::milliseconds(200)));
+  agent->signal(SIGKILL);
+  EXPECT_EQ(other->wait(), 70) << other->err();
+  EXPECT_THAT(other->err(), HasSubstr("the ddprun of local task 0: it was killed"));
+}
+
+// A batch script is not on each node of its job.
+class BatchScriptTest : public SlurmStepTest {
+ protected:
+  const Variables script_{{"SLURM_JOB_ID", "812"},           {"SLURM_JOB_NODELIST", "node[0-1]"},
+                          {"SLURMD_NODENAME", "node0"},      {"SLURM_NTASKS", "8"},
+                          {"SLURM_TASKS_PER_NODE", "4(x2)"}, {"SLURM_EXPORT_ENV", "NONE"}};
+};
+
+TEST_F(BatchScriptTest, TellsTheCommandThatStartsDdprunOnEachNode) {
+  auto dry = start_task({"--dry-run", "--max-restarts=2", "./train", "a b"}, script_);
+  ASSERT_EQ(dry->wait(), 0) << dry->err();
+  const std::regex line(
+      "ddprun: Slurm job 812: 2 nodes: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
+      "--cpu-bind=none --export=ALL --kill-on-bad-exit=0 --wait=0 --job-name=ddprun-[0-9]+ "
+      "/[^ ]*/ddprun --nproc-per-node=4 --dry-run --max-restarts=2 \\./train 'a b'\n");
+  EXPECT_TRUE(std::regex_match(dry->out(), line)) << dry->out();
+  auto given = start_task({"--dry-run", "--nproc-per-node=3", "./train"}, script_);
+  ASSERT_EQ(given->wait(), 0) << given->err();
+  EXPECT_THAT(given->out(), Not(HasSubstr("--nproc-per-node=4")));
+}
+
+TEST_F(BatchScriptTest, RunsOnThisNodeAloneIfTheUserSaysHowNodesMeet) {
+  for (const char* given : {"--standalone", "--nnodes=1", "--no-detect"}) {
+    auto dry = start_task({"--dry-run", given, "true"}, script_);
+    ASSERT_EQ(dry->wait(), 0) << dry->err();
+    EXPECT_THAT(dry->out(), HasSubstr("meets: none: the job has one node")) << given;
+    EXPECT_THAT(dry->out(), Not(HasSubstr("srun"))) << given;
+  }
+}
+
+TEST_F(BatchScriptTest, AWorkerOfItIsNotTheScript) {
+  auto job = start_task({"--nnodes=1", "--nproc-per-node=1", "sh", "-c",
+                         program("ddprun") + " sh -c 'echo world of $WORLD_SIZE'"},
+                        script_);
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->out(), HasSubstr("world of 1"));
+}
+
+TEST_F(BatchScriptTest, SaysSoWhereThereIsNoSrun) {
+  Variables variables = script_;
+  variables.emplace_back("PATH", "/nowhere");
+  auto job = start_task({"true"}, variables);
+  EXPECT_EQ(job->wait(), 64);
+  EXPECT_THAT(job->err(),
+              HasSubstr("ddprun: error: Slurm job 812: start srun (--nnodes=1: this node "
+                        "alone): No such file or directory"));
+}
+
+// mpiexec -ppn 1 does not say where its first process is.
+TEST_F(SlurmStepTest, ASchedulerThatNamesNoHostNeedsOnlyAnEndpoint) {
+  const Variables hydra{{"MPI_LOCALNRANKS", "1"}, {"PMI_SIZE", "2"}, {"PMI_RANK", "1"}};
+  auto dry = start_task({"--dry-run", "--rdzv-endpoint=node0:20812", "true"}, hydra);
+  ASSERT_EQ(dry->wait(), 0) << dry->err();
+  EXPECT_THAT(dry->out(), testing::StartsWith("ddprun: Hydra job: node 1 of 2, 1 worker\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("meets: at node0:20812\n"));
+  EXPECT_THAT(dry->out(), HasSubstr("  RANK=1\n"));
+  auto without = start_task({"--dry-run", "true"}, hydra);
+  EXPECT_EQ(without->wait(), 2);
+  EXPECT_THAT(without->err(), HasSubstr("Hydra job: it has 2 nodes, but does not say where they "
+                                        "meet: give --rdzv-endpoint=HOST:PORT"));
 }
 
 TEST_F(LauncherTest, ADryRunFindsWhatAStartWouldNotFind) {

@@ -118,15 +118,75 @@ for one in a b; do
   done
 done
 
-echo "--- several tasks on a node, one ddprun for each, are refused"
-slurm-cluster run srun -N1 --ntasks-per-node=2 "$bin/ddprun" true >tasks.log 2>&1
-check "the exit code is 2" test $? -eq 2
-check "the remedy is named" grep -q 'srun --ntasks-per-node=1 ddprun --nproc-per-node=2' tasks.log
+echo "--- several tasks on a node: one becomes the agent, the others end with its exit code"
+# No worker ends before all have started.
+printf '%s\n' 'echo "rank $RANK of $WORLD_SIZE on $(hostname)"' 'touch "$1.$RANK"' \
+  'until [ -e $1.0 ] && [ -e $1.1 ] && [ -e $1.2 ] && [ -e $1.3 ]; do' '  sleep 0.1' 'done' \
+  'exit 5' >five.sh
+timeout 60 slurm-cluster run srun -N2 --ntasks-per-node=2 "$bin/ddprun" sh five.sh tasks \
+  >tasks.log 2>&1
+check "the exit code is 5" test $? -eq 5
+for rank in 0 1 2 3; do
+  check "rank $rank ran on its node" grep -q "rank $rank of 4 on ddpnode$((rank / 2))" tasks.log
+done
+check "all tasks end with it" test "$(grep -c 'Exited with exit code 5' tasks.log)" -eq 2
+
+echo "--- a batch script and a shell of salloc start ddprun on all nodes"
+cat >batch.sh <<SCRIPT
+#!/bin/sh
+#SBATCH --nodes=2 --ntasks-per-node=2 --output=batch.log
+"$bin/ddprun" sh five.sh batch
+echo "code \$?"
+SCRIPT
+timeout 60 slurm-cluster run sbatch --wait batch.sh >/dev/null 2>&1
+check "the command is printed" grep -q \
+  'ddprun: Slurm job [0-9]*: 2 nodes: srun --nodes=2 .*/ddprun --nproc-per-node=2 sh five.sh batch$' \
+  batch.log
+for rank in 0 1 2 3; do
+  check "rank $rank of the script ran" grep -q "rank $rank of 4 on ddpnode$((rank / 2))" batch.log
+done
+check "its exit code is 5" grep -q '^code 5$' batch.log
+
+# save.sh saves when it is told to end, which takes longer than SIGKILL would.
+cat >save.sh <<'SCRIPT'
+trap 'sleep 1; echo "rank $RANK saved"; exit 0' TERM INT
+touch "$1.$RANK"
+while :; do sleep 0.1; done
+SCRIPT
+start_salloc() { # name; sets starter, the ddprun that runs srun, and salloc
+  log=$1.log
+  slurm-cluster run salloc -N2 "$bin/ddprun" sh save.sh "$1" >"$log" 2>&1 &
+  salloc=$!
+  local i
+  for ((i = 0; i < 300; i++)); do
+    [ -e "$1.0" ] && [ -e "$1.1" ] && break
+    sleep 0.1
+  done
+  starter=$(pgrep -f "^$bin/ddprun sh save.sh $1\$" | head -n 1)
+}
+for signal in TERM INT; do
+  start_salloc "on$signal"
+  kill -$signal "$starter"
+  wait $salloc
+  check "SIG$signal ends all nodes" test $? -ge 128
+  check "both ranks saved after SIG$signal" test "$(grep -c 'rank . saved' "$log")" -eq 2
+done
+start_salloc killed
+kill -KILL "$starter"
+await 'Relinquishing job allocation'
+wait $salloc
 
 echo "--- nothing is left on the nodes, and no node was drained"
-left=$(for node in ddpnode0 ddpnode1; do ip netns pids $node | while read -r pid; do
-  tr '\0' ' ' <"/proc/$pid/cmdline" | grep -E '/(ddprun|train_digits) '
-done; done)
-check "no process is left" test -z "$left"
+left() {
+  for node in ddpnode0 ddpnode1; do ip netns pids $node | while read -r pid; do
+    tr '\0' ' ' <"/proc/$pid/cmdline" | grep -E '/(ddprun|train_digits) |save.sh'
+  done; done 2>/dev/null
+}
+for ((i = 0; i < 100; i++)); do # of the starter that was killed
+  [ -z "$(left)" ] && break
+  sleep 0.1
+done
+echo "after $((i * 100)) ms: $(left)"
+check "no process is left" test -z "$(left)"
 check "both nodes are idle" slurm-cluster wait 30
 [ $failures -eq 0 ] || { cat "$work"/*.log; exit 1; }

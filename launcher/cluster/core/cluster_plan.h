@@ -4,7 +4,6 @@
 // options that were given nowhere else. Pure; any thread.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,29 +18,51 @@ namespace ddprun {
 struct ClusterPlan {
   std::string name;  // of the scheduler and its job: "Slurm step 812.0"
   int nodes = 1;
-  int node_rank = 0;
-  HostPort endpoint;        // on node rank 0, the same for all nodes of this job
-  std::string job_id;       // unlike that of any other job that runs
-  std::optional<int> gpus;  // granted on this node; nullopt: the scheduler says nothing of GPUs
-  int tasks = 1;            // the most tasks that the scheduler started on one node of this job
-  std::string remedy;       // how the scheduler is told to start one task on each node
+  std::optional<int> node_rank = 0;  // nullopt: the scheduler does not say
+  HostPort endpoint;   // on node rank 0, for all nodes. No host: the scheduler does not say
+  std::string job_id;  // unlike that of any other job that runs
+  // Workers of this node, and what they are: "GPUs of the step". nullopt: the scheduler does not
+  // say.
+  std::optional<int> workers;
+  std::string workers_are;
+
+  // Several tasks on a node: local task 0 is the agent of the node, with a worker for each task.
+  // The others wait for it.
+  int tasks = 1;       // the most tasks that the scheduler started on one node of this job
+  int own_tasks = 1;   // the tasks on this node
+  int local_task = 0;  // which of them this process is
+  std::string remedy;  // how the scheduler is told to start one task on each node
+
+  int cpus = 0;                      // that the job has on this node; 0: the scheduler does not say
+  std::string cpu_remedy;            // how the scheduler is told to let a task use them all
+  std::vector<std::string> remarks;  // what else will disappoint the user
+
+  // Not empty: the scheduler did not start this process on each node. It is the command that
+  // starts one ddprun on each, without ddprun and its arguments; and options that those ddpruns
+  // cannot take from the scheduler.
+  std::vector<std::string> starter;
+  std::vector<std::string> starter_options;
 };
 
 // Returns the plan of the first scheduler whose variables are there. nullopt: there is none. The
 // error is kInvalidArgument and names the variable that is missing or wrong.
 //
-// is_typed: a person typed this command into a shell that the scheduler started. The other nodes
-// have no such command, so the plan is that of this node alone.
+// is_typed: a person typed this command into a shell that the scheduler started on one of the
+// nodes. The other nodes have no such command, so the plan is that of this node alone.
 Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool is_typed);
 
-// The step of Slurm in which this ddprun starts workers: "812.0". They inherit it, so that a ddprun
-// in a worker is not taken for a task of the step.
+// Returns plan.remarks, and one more if this process may use fewer CPUs than the job has here.
+std::vector<std::string> remarks_on(const ClusterPlan& plan, int usable_cpus);
+
+// The job of Slurm in which this ddprun starts workers: "812.0" for a step, "812" for a batch
+// script. They inherit it, so that a ddprun in a worker is not taken for a part of that job.
 inline constexpr const char* kStepVariable = "DDPRUN_SLURM_STEP";
-// Returns the value of that variable. Empty: this process is in no step.
+// Returns the value of that variable. Empty: this process is in no job.
 std::string slurm_step(const EnvLookup& lookup);
 
-// What a job takes from the plan: the number of workers only, or also how the nodes meet.
-enum class Taken { kWorkers, kOneNode, kNodes };
+// What a job takes from the plan: the number of workers only; or also how the nodes meet; or
+// nothing, because this ddprun only starts the ddpruns of all nodes, or waits for one.
+enum class Taken { kWorkers, kOneNode, kNodes, kStarter, kWait };
 
 // Returns values for options, by the options' names without dashes.
 std::map<std::string, std::string> option_texts(const ClusterPlan& plan, Taken taken);

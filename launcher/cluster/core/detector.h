@@ -1,0 +1,64 @@
+// Detectors: each knows the variables of one scheduler. detect_cluster() asks them in turn.
+// Pure; any thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "base/worker_env.h"
+#include "launcher/cluster/core/cluster_plan.h"
+
+namespace ddprun {
+
+// Returns the plan of this scheduler. nullopt: its variables are not there. The error is
+// kInvalidArgument and names the variable that is missing or wrong.
+using Detector = Result<std::optional<ClusterPlan>> (*)(const EnvLookup& lookup);
+
+Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup);
+Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup);
+Result<std::optional<ClusterPlan>> detect_mpi(const EnvLookup& lookup);
+Result<std::optional<ClusterPlan>> detect_batch_job(const EnvLookup& lookup);
+Result<std::optional<ClusterPlan>> detect_cloud(const EnvLookup& lookup);
+Result<std::optional<ClusterPlan>> detect_pod(const EnvLookup& lookup);
+
+// Return the value of a variable that the scheduler must have set. `sign`: the variable by which
+// the scheduler was recognised; the error names it.
+Result<std::string> needed(const EnvLookup& lookup, std::string_view name, std::string_view sign);
+Result<std::uint64_t> needed_number(const EnvLookup& lookup, std::string_view name,
+                                    std::string_view sign);
+// As needed_number(), from 1.
+Result<int> needed_count(const EnvLookup& lookup, std::string_view name, std::string_view sign);
+// As needed_number(), less than `count`. `counted_by`: where the count is from, for the error.
+Result<int> needed_index(const EnvLookup& lookup, std::string_view name, std::string_view sign,
+                         int count, std::string_view counted_by);
+
+// Returns whether this process is a worker of a launcher such as ddprun or torchrun. It has
+// inherited its launcher's variables, but it is no task of the scheduler.
+bool is_worker(const EnvLookup& lookup);
+
+// Returns the port of the job for schedulers that give none: 20000 to 29999, the same on all nodes.
+// These ports are below those that the kernel gives to outgoing connections.
+std::uint16_t port_of(std::string_view job_id);
+
+// Returns the number of GPUs in a variable such as "0,1" or "GPU-6da1,GPU-07c3". nullopt: it is not
+// set, or it says "all" or "none".
+std::optional<int> listed_gpus(const EnvLookup& lookup, std::string_view name);
+
+// NodeVariables: one variable for each fact, in a scheduler that starts one process on each node.
+struct NodeVariables {
+  const char* name;       // of the scheduler, before the id of the job
+  const char* sign;       // is set only in a process that the scheduler started on each node
+  const char* nodes;      // the number of nodes
+  const char* node_rank;  // from 0
+  const char* host;       // of node rank 0
+  const char* port;       // nullptr: kDefaultMasterPort, for nodes that share no ports with others
+  const char* job_id;
+};
+// Returns the plan, without workers. nullopt: the sign is not set, or this process is a worker.
+Result<std::optional<ClusterPlan>> plan_from(const NodeVariables& variables,
+                                             const EnvLookup& lookup);
+
+}  // namespace ddprun

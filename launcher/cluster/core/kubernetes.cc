@@ -1,0 +1,78 @@
+#include <algorithm>
+#include <string_view>
+
+#include "base/concat.h"
+#include "base/parse_number.h"
+#include "launcher/cluster/core/detector.h"
+
+namespace ddprun {
+namespace {
+
+// Each pod has its own network namespace, so that all may use the same port.
+//
+// LeaderWorkerSet: its leader is in the group and has index 0. Source: LeaderWorkerSet,
+// pod_utils.go, AddLWSVariables().
+// Volcano: the job plugin pytorch counts pods, not workers, and always adds the plugin svc, which
+// sets VC_MASTER_HOSTS if the task of node rank 0 has its default name. Source: Volcano, "Pytorch
+// Plugin User Guide"; pytorch.go.
+constexpr NodeVariables kControllers[] = {
+    {"LeaderWorkerSet", "LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX",
+     "LWS_LEADER_ADDRESS", nullptr, "LWS_LEADER_ADDRESS"},
+    {"Volcano job", "VC_MASTER_HOSTS", "WORLD_SIZE", "RANK", "MASTER_ADDR", "MASTER_PORT",
+     "MASTER_ADDR"},
+};
+
+constexpr const char* kPod = "Kubernetes pod";
+
+// Returns the number of pods that the manifest passes as PET_NNODES=4 or, for an elastic job, 2:4.
+// Wrong texts are reported when the option is applied.
+int pods_of_manifest(const EnvLookup& lookup) {
+  const std::string text = lookup("PET_NNODES").value_or("");
+  const std::size_t colon = text.find(':');
+  const std::string most = colon == text.npos ? text : text.substr(colon + 1);
+  return std::max(parse_number<int>(most).value_or(1), 1);
+}
+
+// A pod of an Indexed Job knows its index, but not the number of pods. JobSet and the Trainer of
+// Kubeflow make such Jobs; Kubeflow passes PET_* and needs nothing else. Source: Kubernetes, "Job",
+// "Completion mode"; Kubeflow Trainer, torch.go.
+Result<std::optional<ClusterPlan>> plan_of_pod(const EnvLookup& lookup) {
+  constexpr const char* kIndex = "JOB_COMPLETION_INDEX";
+  ClusterPlan plan;
+  plan.name = kPod;
+  plan.job_id = kDefaultJobId;
+  if (!lookup(kIndex)) return plan;
+  const Result<std::uint64_t> index = needed_number(lookup, kIndex, kIndex);
+  if (!index) return index.error();
+  plan.name += concat(" with index ", *index);
+  plan.nodes = pods_of_manifest(lookup);
+  if (*index < static_cast<std::uint64_t>(plan.nodes)) {
+    plan.node_rank = static_cast<int>(*index);
+  } else if (plan.nodes > 1) {
+    plan.node_rank = std::nullopt;  // the Job has other pods than those of the training
+  }
+  return plan;
+}
+
+}  // namespace
+
+Result<std::optional<ClusterPlan>> detect_pod(const EnvLookup& lookup) {
+  // All containers of all pods have it. Source: Kubernetes, "Service", "Environment variables".
+  if (!lookup("KUBERNETES_SERVICE_HOST") || is_worker(lookup)) return std::nullopt;
+  Result<std::optional<ClusterPlan>> plan = std::nullopt;
+  for (const NodeVariables& controller : kControllers) {
+    plan = plan_from(controller, lookup);
+    if (!plan || *plan) break;
+  }
+  if (plan && !*plan) plan = plan_of_pod(lookup);
+  if (!plan) return plan;
+  // The device plugin of NVIDIA sets it to the GPUs of the container. Images set it to "all".
+  // Source: NVIDIA k8s-device-plugin, README.md, DEVICE_LIST_STRATEGY.
+  (*plan)->workers = listed_gpus(lookup, "NVIDIA_VISIBLE_DEVICES");
+  (*plan)->workers_are = "GPUs of the pod";
+  const bool says_nothing = (*plan)->name == kPod && !(*plan)->workers;
+  if (says_nothing) return std::nullopt;
+  return plan;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+
+#include "base/concat.h"
+#include "base/counted.h"
+#include "base/parse_number.h"
+#include "base/split.h"
+#include "launcher/cluster/core/detector.h"
+#include "launcher/cluster/core/node_list.h"
+#include "rendezvous/protocol/core/control_message.h"
+
+namespace ddprun {
+namespace {
+
+// Counts the devices of SLURM_STEP_GPUS: "0,1", or "0-3".
+int count_devices(std::string_view text) {
+  int count = 0;
+  for (const std::string_view part : split(text, ',')) {
+    const std::size_t dash = part.find('-');
+    const std::optional<int> first = parse_number<int>(part.substr(0, dash));
+    const std::optional<int> last =
+        dash == part.npos ? std::nullopt : parse_number<int>(part.substr(dash + 1));
+    const bool is_range = first && last && *first <= *last;
+    count += is_range ? std::min(*last - *first, kMaxSlots) + 1 : 1;
+  }
+  return count;
+}
+
+// A process that srun started has SLURM_STEP_ID and SLURM_JOB_ID. A batch script and the shell of
+// salloc have no step, or, with use_interactive_step, one of the special numbers at the end of 32
+// bits. Variables of the job are not used: srun may run on a part of its nodes. Source: srun(1),
+// "OUTPUT ENVIRONMENT VARIABLES"; slurm/slurm.h, SLURM_INTERACTIVE_STEP.
+constexpr std::uint64_t kFirstSpecialStep = 0xffff'fff0;
+
+// Ports below those that the kernel gives to outgoing connections. Jobs with close numbers run at
+// the same time, and so do steps of a job.
+constexpr std::uint64_t kFirstPort = 20000;
+constexpr std::uint64_t kPorts = 10000;
+constexpr std::uint64_t kStepsApart = 7919;
+
+constexpr const char* kJob = "SLURM_JOB_ID";
+
+// Returns how many of the granted GPUs are visible: CUDA_VISIBLE_DEVICES may have been set to fewer
+// by hand.
+std::optional<int> visible_of(int granted, const EnvLookup& lookup) {
+  int count = granted;
+  if (const std::optional<std::string> visible = lookup("CUDA_VISIBLE_DEVICES")) {
+    const int seen = visible->empty() ? 0 : static_cast<int>(split(*visible, ',').size());
+    count = std::min(count, seen);
+  }
+  return count > 0 ? std::optional(count) : std::nullopt;
+}
+
+// SLURM_GPUS_ON_NODE is that of the job if the step has none.
+std::optional<int> gpus_of_step(const EnvLookup& lookup) {
+  const std::string granted = lookup("SLURM_STEP_GPUS").value_or("");
+  return granted.empty() ? std::nullopt : visible_of(count_devices(granted), lookup);
+}
+
+// Returns the number of tasks on each node that the user asked for. nullopt: none was asked for, or
+// the nodes differ. Slurm counts tasks without being asked, too, but then there is no SLURM_NTASKS.
+std::optional<int> asked_tasks(const EnvLookup& lookup) {
+  if (!lookup("SLURM_NTASKS")) return std::nullopt;
+  const Result<std::vector<int>> tasks = expand_counts(lookup("SLURM_TASKS_PER_NODE").value_or(""));
+  if (!tasks || tasks->empty()) return std::nullopt;
+  const auto [least, most] = std::ranges::minmax(*tasks);
+  return least == most && most > 1 ? std::optional(most) : std::nullopt;
+}
+
+// Returns the names in `list`, the value of the variable `name`.
+Result<std::vector<std::string>> nodes_of(const std::string& list, std::string_view name) {
+  Result<std::vector<std::string>> nodes = expand_node_list(list);
+  if (!nodes) return std::move(nodes).error().within(name);
+  return nodes;
+}
+
+// srun starts one ddprun on each node, and it may use all CPUs. The ddpruns themselves decide what
+// becomes of the others if one ends.
+std::vector<std::string> srun_on(std::size_t nodes) {
+  const std::string count = std::to_string(nodes);
+  return {"srun",
+          "--nodes=" + count,
+          "--ntasks=" + count,
+          "--ntasks-per-node=1",
+          "--cpu-bind=none",
+          "--export=ALL",
+          "--kill-on-bad-exit=0",
+          "--wait=0"};
+}
+
+}  // namespace
+
+std::string slurm_step(const EnvLookup& lookup) {
+  const std::string job = lookup(kJob).value_or("");
+  const std::string step = lookup("SLURM_STEP_ID").value_or("");
+  return job.empty() || step.empty() ? job : job + "." + step;
+}
+
+Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
+  constexpr const char* kSign = "SLURM_STEP_ID";
+  if (lookup(kSign).value_or("").empty() || lookup(kJob).value_or("").empty()) return std::nullopt;
+  const Result<std::uint64_t> step = needed_number(lookup, kSign, kSign);
+  if (!step) return step.error();
+  if (*step >= kFirstSpecialStep) return std::nullopt;
+  const Result<std::uint64_t> job = needed_number(lookup, kJob, kSign);
+  if (!job) return job.error();
+
+  constexpr const char* kNodeList = "SLURM_STEP_NODELIST";
+  const Result<std::string> list = needed(lookup, kNodeList, kSign);
+  if (!list) return list.error();
+  const Result<std::vector<std::string>> nodes = nodes_of(*list, kNodeList);
+  if (!nodes) return nodes.error();
+
+  const Result<std::uint64_t> node_rank = needed_number(lookup, "SLURM_NODEID", kSign);
+  if (!node_rank) return node_rank.error();
+  if (*node_rank >= nodes->size()) {
+    return invalid_value(std::to_string(*node_rank),
+                         concat("expected less than ", nodes->size(), ", the number of nodes in ",
+                                kNodeList, "=", *list))
+        .within("SLURM_NODEID");
+  }
+
+  // A batch script that was submitted in a step has old variables of that step.
+  const std::string here = lookup("SLURMD_NODENAME").value_or("");
+  if (!here.empty() && here != (*nodes)[*node_rank]) return std::nullopt;
+
+  constexpr const char* kTasks = "SLURM_STEP_TASKS_PER_NODE";
+  const Result<std::string> tasks_list = needed(lookup, kTasks, kSign);
+  if (!tasks_list) return tasks_list.error();
+  const Result<std::vector<int>> tasks = expand_counts(*tasks_list);
+  if (!tasks) return Error(tasks.error()).within(kTasks);
+  if (tasks->size() != nodes->size()) {
+    return invalid_value(*tasks_list,
+                         concat("expected ", nodes->size(), " counts, as many as nodes in ",
+                                kNodeList, "=", *list))
+        .within(kTasks);
+  }
+
+  ClusterPlan plan;
+  plan.job_id = slurm_step(lookup);
+  plan.name = concat("Slurm step ", plan.job_id);
+  plan.nodes = static_cast<int>(nodes->size());
+  plan.node_rank = static_cast<int>(*node_rank);
+  const std::uint64_t port = kFirstPort + (*job % kPorts + *step % kPorts * kStepsApart) % kPorts;
+  plan.endpoint = {nodes->front(), static_cast<std::uint16_t>(port)};
+  plan.tasks = *std::ranges::max_element(*tasks);
+  plan.own_tasks = (*tasks)[*node_rank];
+  plan.remedy = "srun --ntasks-per-node=1";
+  plan.workers = gpus_of_step(lookup);
+  plan.workers_are = "GPUs of the step";
+  plan.cpus = parse_number<int>(lookup("SLURM_CPUS_ON_NODE").value_or("")).value_or(0);
+  plan.cpu_remedy = "srun --cpu-bind=none";
+  if (plan.tasks == 1) return plan;
+  const Result<std::uint64_t> local_task = needed_number(lookup, "SLURM_LOCALID", kSign);
+  if (!local_task) return local_task.error();
+  plan.local_task = static_cast<int>(std::min<std::uint64_t>(*local_task, kMaxSlots));
+  if (plan.workers && *plan.workers < plan.own_tasks) {
+    plan.remarks.push_back(concat(plan.name, ": a task sees ", counted(*plan.workers, "GPU"),
+                                  ", but its node has ", plan.own_tasks,
+                                  " workers (all GPUs of the step: srun --gpu-bind=none)"));
+  }
+  return plan;
+}
+
+// A batch script runs on the first node of its job, and the shell of salloc where salloc was typed,
+// or, with use_interactive_step, on the first node. SLURMD_NODENAME is set only on nodes of the
+// job.
+Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
+  constexpr const char* kNodeList = "SLURM_JOB_NODELIST";
+  const std::string job = lookup(kJob).value_or("");
+  const std::string list = lookup(kNodeList).value_or("");
+  if (job.empty() || list.empty()) return std::nullopt;
+  const Result<std::vector<std::string>> nodes = nodes_of(list, kNodeList);
+  if (!nodes) return nodes.error();
+  const std::string here = lookup("SLURMD_NODENAME").value_or("");
+  if (!here.empty() && here != nodes->front()) return std::nullopt;  // srun or ssh led elsewhere
+
+  ClusterPlan plan;
+  plan.job_id = job;
+  plan.name = "Slurm job " + job;
+  plan.nodes = static_cast<int>(nodes->size());
+  if (!here.empty()) {
+    const std::optional<int> granted = parse_number<int>(lookup("SLURM_GPUS_ON_NODE").value_or(""));
+    if (granted) plan.workers = visible_of(*granted, lookup);
+    plan.workers_are = "GPUs of the job";
+  }
+  if (!plan.workers) {
+    plan.workers = asked_tasks(lookup);
+    plan.workers_are = "tasks of the job";
+  }
+  if (plan.nodes == 1 && !here.empty()) return plan;
+  plan.starter = srun_on(nodes->size());
+  // The step has one task on each node.
+  if (const std::optional<int> tasks = asked_tasks(lookup); tasks && plan.workers == tasks)
+    plan.starter_options = {concat("--nproc-per-node=", *tasks)};
+  return plan;
+}
+
+}  // namespace ddprun

@@ -1,0 +1,150 @@
+#include "launcher/cluster/starter.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+#include "base/concat.h"
+#include "base/exit_codes.h"
+#include "base/pipe.h"
+#include "base/split.h"
+#include "base/wait_status.h"
+#include "launcher/process/signal_source.h"
+
+namespace ddprun {
+namespace {
+
+std::string name_of_step() { return concat("ddprun-", getpid()); }
+
+// Returns this program's file. Where the shell found it by PATH, the other nodes might find another
+// one.
+std::string own_program() {
+  std::string path(4096, '\0');
+  const ssize_t size = readlink("/proc/self/exe", path.data(), path.size());
+  if (size <= 0) return "ddprun";
+  path.resize(static_cast<std::size_t>(size));
+  return path;
+}
+
+// Becomes the command. Returns only if that fails, with errno.
+int become(const std::vector<std::string>& command, pid_t starter) {
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != starter) _exit(to_int(ExitCode::kInternal));
+  // Signals of the terminal reach only the process that passes them on.
+  setpgid(0, 0);
+  // A process of the background that reads the terminal would be stopped.
+  if (isatty(STDIN_FILENO) == 1) {
+    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (null >= 0) dup2(null, STDIN_FILENO);
+  }
+  std::signal(SIGTTOU, SIG_IGN);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  std::vector<char*> arguments;
+  for (const std::string& one : command) arguments.push_back(const_cast<char*>(one.c_str()));
+  arguments.push_back(nullptr);
+  execvp(arguments.front(), arguments.data());
+  return errno;
+}
+
+// Returns what a command of the shell prints.
+std::string output_of(const std::string& command) {
+  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "re"), pclose);
+  std::string text;
+  char buffer[4096];
+  while (pipe) {
+    const std::size_t count = fread(buffer, 1, sizeof buffer, pipe.get());
+    if (count == 0) break;
+    text.append(buffer, count);
+  }
+  return text;
+}
+
+// Returns the id of the step that the command made: "812.0". Empty: it made none yet.
+std::string step_of(const std::string& job) {
+  const std::string ending = "|" + name_of_step();
+  const std::string steps =
+      output_of("squeue --steps --noheader --jobs=" + job + " --format='%i|%j' 2>/dev/null");
+  for (std::string_view line : split(steps, '\n')) {
+    line = line.substr(0, line.find_last_not_of(' ') + 1);
+    if (line.ends_with(ending)) return std::string(line.substr(0, line.size() - ending.size()));
+  }
+  return "";
+}
+
+// Returns whether the signal went to the tasks of all nodes.
+bool signal_tasks(const std::string& job, int signal) {
+  const std::string step = step_of(job);
+  const std::string command = concat("scancel --signal=", signal, " ", step, " 2>/dev/null");
+  return !step.empty() && std::system(command.c_str()) == 0;
+}
+
+}  // namespace
+
+std::vector<std::string> starter_command(const ClusterPlan& plan,
+                                         const std::vector<std::string>& arguments,
+                                         bool takes_options) {
+  std::vector<std::string> command = plan.starter;
+  command.push_back("--job-name=" + name_of_step());
+  command.push_back(own_program());
+  if (takes_options) {
+    command.insert(command.end(), plan.starter_options.begin(), plan.starter_options.end());
+  }
+  command.insert(command.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+Result<int> run_starter(const ClusterPlan& plan, const std::vector<std::string>& command,
+                        const std::vector<int>& signals) {
+  std::vector<int> caught = without_ignored(signals);
+  caught.push_back(SIGCHLD);
+  const Result<UniqueFd> source = open_signal_source(caught);
+  if (!source) return source.error();
+  Result<Pipe> failed = make_pipe();  // errno of an exec that failed
+  if (!failed) return failed.error();
+
+  const pid_t own = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return system_error("fork", errno);
+  if (pid == 0) {
+    const int exec_errno = become(command, own);
+    [[maybe_unused]] const ssize_t told =
+        write(failed->write.get(), &exec_errno, sizeof exec_errno);
+    _exit(to_int(ExitCode::kCannotStart));
+  }
+  failed->write.reset();
+  int exec_errno = 0;
+  const bool is_started = read(failed->read.get(), &exec_errno, sizeof exec_errno) == 0;
+
+  bool is_told = false;
+  int status = 0;
+  while (waitpid(pid, &status, WNOHANG) == 0) {
+    pollfd watched{source->get(), POLLIN, 0};
+    poll(&watched, 1, -1);
+    while (const std::optional<TakenSignal> signal = next_signal(source->get())) {
+      if (signal->number == SIGCHLD) continue;
+      if (!is_told && signal_tasks(plan.job_id, signal->number)) {
+        is_told = true;
+      } else {
+        kill(pid, SIGTERM);
+      }
+    }
+  }
+  if (!is_started) {
+    return system_error(concat("start ", command.front(), " (--nnodes=1: this node alone)"),
+                        exec_errno)
+        .within(plan.name);
+  }
+  return exit_code_of_status(status);
+}
+
+}  // namespace ddprun

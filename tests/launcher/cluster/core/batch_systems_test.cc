@@ -1,0 +1,124 @@
+// The detectors of PBS, Grid Engine and LSF.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/launcher/cluster/core/detecting.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+// Composed from Torque's start_exec.c: a batch script of `qsub -l nodes=1:ppn=8:gpus=2`.
+const Variables kPbs{{"CUDA_VISIBLE_DEVICES", "0,1"},
+                     {"PBS_ENVIRONMENT", "PBS_BATCH"},
+                     {"PBS_JOBID", "12.server"},
+                     {"PBS_NODEFILE", "/var/spool/torque/aux//12.server"},
+                     {"PBS_NODENUM", "0"},
+                     {"PBS_NP", "8"},
+                     {"PBS_NUM_NODES", "1"},
+                     {"PBS_NUM_PPN", "8"},
+                     {"PBS_TASKNUM", "1"}};
+
+// Composed from submit(1) of Son of Grid Engine: a batch script of `qsub -pe mpi 8` on 2 hosts.
+const Variables kGridEngine{{"JOB_ID", "4711"},
+                            {"JOB_NAME", "train"},
+                            {"NHOSTS", "2"},
+                            {"NSLOTS", "8"},
+                            {"PE", "mpi"},
+                            {"PE_HOSTFILE", "/var/spool/sge/n1/active_jobs/4711.1/pe_hostfile"},
+                            {"SGE_ROOT", "/opt/sge"},
+                            {"SGE_TASK_ID", "undefined"}};
+
+// Composed from IBM Spectrum LSF, "Environment variables set for job execution": task 2 of
+// `bsub -n 3 -R 'span[ptile=1]' blaunch ...`.
+const Variables kLsf{{"CUDA_VISIBLE_DEVICES", "0,1,2,3"},
+                     {"LSB_DJOB_NUMPROC", "3"},
+                     {"LSB_HOSTS", "hostA hostB hostC"},
+                     {"LSB_JOBID", "77"},
+                     {"LSB_JOBINDEX", "0"},
+                     {"LSB_MCPU_HOSTS", "hostA 1 hostB 1 hostC 1"},
+                     {"LSF_PM_TASKID", "2"}};
+
+TEST(DetectBatchJob, AJobOfOneNodeGivesItsGpus) {
+  const ClusterPlan plan = plan_of(kPbs);
+  EXPECT_EQ(plan.name, "PBS job 12.server");
+  EXPECT_EQ(plan.nodes, 1);
+  EXPECT_EQ(plan.workers, 2);
+  EXPECT_EQ(to_sentence(plan, 2, Taken::kOneNode),
+            "PBS job 12.server: one node, 2 workers (visible GPUs)");
+  const ClusterPlan grid = plan_of(with(kGridEngine, "NHOSTS", "1"));
+  EXPECT_EQ(grid.name, "Grid Engine job 4711");
+  EXPECT_EQ(grid.workers, std::nullopt) << "slots are no workers";
+}
+
+TEST(DetectBatchJob, ABatchScriptOfSeveralNodesIsToldHowToStartOnAll) {
+  EXPECT_EQ(error_of(with(kPbs, "PBS_NUM_NODES", "4")),
+            "PBS job 12.server: it has 4 nodes: start ddprun on each of them, `pbsdsh -u ddprun "
+            "--nnodes=4 --rdzv-endpoint=$(hostname):29400 ...` (--nnodes=1: only this node)");
+  EXPECT_THAT(error_of(kGridEngine), HasSubstr("Grid Engine job 4711: it has 2 nodes: start ddprun "
+                                               "on each of them, `qrsh -inherit -V HOST ddprun"));
+  EXPECT_EQ(error_of(without(kLsf, "LSF_PM_TASKID")),
+            "LSF job 77: it has 3 hosts: start ddprun on each of them, `blaunch ddprun ...` "
+            "(--nnodes=1: only this host)");
+}
+
+// PBS Pro and OpenPBS say the nodes only in PBS_NODEFILE.
+TEST(DetectBatchJob, PbsProSaysNothing) { EXPECT_FALSE(*detect(without(kPbs, "PBS_NUM_NODES"))); }
+
+TEST(DetectBatchJob, AJobIdOfOthersIsNoGridEngine) {
+  EXPECT_FALSE(*detect({{"JOB_ID", "4711"}, {"NHOSTS", "2"}}));
+}
+
+TEST(DetectBatchJob, ReadsATaskOfBlaunch) {
+  const ClusterPlan plan = plan_of(kLsf);
+  EXPECT_EQ(plan.name, "LSF job 77");
+  EXPECT_EQ(plan.nodes, 3);
+  EXPECT_EQ(plan.node_rank, 1);
+  EXPECT_EQ(plan.endpoint.host, "hostA");
+  EXPECT_EQ(plan.workers, 4);
+  EXPECT_EQ(plan_of(with(kLsf, "LSF_PM_TASKID", "1")).endpoint, plan.endpoint);
+  const ClusterPlan of_array = plan_of(with(kLsf, "LSB_JOBINDEX", "3"));
+  EXPECT_EQ(of_array.job_id, "77[3]");
+  EXPECT_NE(of_array.endpoint.port, plan.endpoint.port);
+}
+
+TEST(DetectBatchJob, ReadsAnLsfJobOfOneHost) {
+  const ClusterPlan plan =
+      plan_of(with(without(kLsf, "LSF_PM_TASKID"), "LSB_MCPU_HOSTS", "hostA 8"));
+  EXPECT_EQ(plan.nodes, 1);
+  EXPECT_EQ(plan.workers, 4);
+}
+
+TEST(DetectBatchJob, RefusesSeveralTasksOnAHost) {
+  EXPECT_EQ(error_of(with(kLsf, "LSB_MCPU_HOSTS", "hostA 4 hostB 4")),
+            "LSF job 77: blaunch starts 4 tasks on hostA, but one ddprun starts all workers of a "
+            "host: bsub -n 2 -R 'span[ptile=1]'");
+}
+
+TEST(DetectBatchJob, JsrunCountsItsOwnTasks) {
+  EXPECT_FALSE(*detect(with(without(kLsf, "LSF_PM_TASKID"), "JSM_NAMESPACE_RANK", "0")));
+}
+
+TEST(DetectBatchJob, AWorkerIsNoTask) {
+  for (const Variables& job : {kPbs, kGridEngine, kLsf}) {
+    EXPECT_FALSE(*detect(with(job, "TORCHELASTIC_RUN_ID", "none")));
+  }
+}
+
+TEST(DetectBatchJob, NamesTheVariableThatIsMissingOrWrong) {
+  EXPECT_THAT(error_of(with(kPbs, "PBS_NUM_NODES", "x")),
+              HasSubstr("PBS_NUM_NODES: invalid value 'x'"));
+  EXPECT_THAT(error_of(without(kPbs, "PBS_JOBID")), HasSubstr("PBS_JOBID: not set"));
+  for (const char* hosts : {"hostA", "hostA 1 hostB", "hostA x", "hostA 0", "hostA 1 hostB 1 "}) {
+    EXPECT_THAT(error_of(with(kLsf, "LSB_MCPU_HOSTS", hosts)),
+                HasSubstr("LSB_MCPU_HOSTS: invalid value"));
+  }
+  EXPECT_EQ(error_of(with(kLsf, "LSF_PM_TASKID", "4")),
+            "LSF_PM_TASKID: invalid value '4' (expected at most 3, the number of hosts in "
+            "LSB_MCPU_HOSTS=hostA 1 hostB 1 hostC 1)");
+  EXPECT_THAT(error_of(with(kLsf, "LSF_PM_TASKID", "0")), HasSubstr("LSF_PM_TASKID"));
+}
+
+}  // namespace
+}  // namespace ddprun

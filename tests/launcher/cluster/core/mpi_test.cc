@@ -1,0 +1,253 @@
+// The detectors of Open MPI, Hydra and Flux.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "launcher/cluster/core/detector.h"
+#include "tests/launcher/cluster/core/detecting.h"
+
+namespace ddprun {
+namespace {
+
+using testing::HasSubstr;
+
+// Recorded with Open MPI 4.1.4 (`mpirun -N 1 --host a,b env`): tasks 1 and 0, without the variables
+// of the session's directories. The remote shell started the daemon of b on the same machine, so
+// that both have one address. Addresses and the name of the machine were replaced.
+const Variables kOpenMpi{
+    {"OMPI_APP_CTX_NUM_PROCS", "2"},
+    {"OMPI_COMMAND", "env"},
+    {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+    {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+    {"OMPI_COMM_WORLD_NODE_RANK", "0"},
+    {"OMPI_COMM_WORLD_RANK", "1"},
+    {"OMPI_COMM_WORLD_SIZE", "2"},
+    {"OMPI_MCA_ess_base_jobid", "320536577"},
+    {"OMPI_MCA_orte_bound_at_launch", "1"},
+    {"OMPI_MCA_orte_ess_num_procs", "2"},
+    {"OMPI_MCA_orte_hnp_uri", "320536576.0;tcp://10.0.0.4:35121;tcp6://[fd00::2]:46717"},
+    {"OMPI_MCA_orte_launch", "1"},
+    {"OMPI_MCA_orte_local_daemon_uri", "320536576.1;tcp://10.0.0.4:36775;tcp6://[fd00::2]:33301"},
+    {"OMPI_MCA_orte_num_nodes", "2"},
+    {"OMPI_MCA_rmaps_ppr_n_pernode", "1"},
+    {"OMPI_UNIVERSE_SIZE", "2"},
+    {"PMIX_HOSTNAME", "node1"},
+    {"PMIX_ID", "320536577.1"},
+    {"PMIX_NAMESPACE", "320536577"},
+    {"PMIX_RANK", "1"},
+    {"PMIX_VERSION", "4.2.2rc2"}};
+Variables first_of_open_mpi() {
+  Variables first = kOpenMpi;
+  first["OMPI_COMM_WORLD_RANK"] = "0";
+  first["OMPI_MCA_orte_local_daemon_uri"] = first["OMPI_MCA_orte_hnp_uri"];
+  return first;
+}
+// Recorded likewise with `mpirun -np 3 --host a:2,b:2 env`: what differs in the task of b.
+Variables uneven_open_mpi() {
+  Variables last = kOpenMpi;
+  last["OMPI_COMM_WORLD_RANK"] = "2";
+  last["OMPI_COMM_WORLD_SIZE"] = "3";
+  return last;
+}
+
+// Recorded with Open MPI 5.0.11 in the same way: task 1. 5.0 has no OMPI_MCA_orte_*.
+const Variables kOpenMpi5{{"OMPI_COMMAND", "env"},
+                          {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+                          {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"},
+                          {"OMPI_COMM_WORLD_NODE_RANK", "0"},
+                          {"OMPI_COMM_WORLD_RANK", "1"},
+                          {"OMPI_COMM_WORLD_SIZE", "2"},
+                          {"OMPI_MCA_num_procs", "2"},
+                          {"OMPI_NUM_APP_CTX", "1"},
+                          {"OMPI_TOOL_NAME", "mpirun"},
+                          {"OMPI_UNIVERSE_SIZE", "2"},
+                          {"OMPI_VERSION", "5.0.11"},
+                          {"OMPI_WORLD_LOCAL_SIZE", "1"},
+                          {"OMPI_WORLD_SIZE", "2"},
+                          {"PMIX_HOSTNAME", "node-18"},
+                          {"PMIX_NAMESPACE", "prterun-node-18-12408@1"},
+                          {"PMIX_RANK", "1"},
+                          {"PMIX_SERVER_URI2", "prterun-node-18-12408@0.1;tcp4://127.0.0.1:39541"},
+                          {"PMIX_VERSION", "5.0.11rc1"},
+                          {"PRTE_LAUNCHED", "1"}};
+
+// Recorded with MPICH 4.0.2 (`mpiexec.hydra -hosts a,b -ppn 1 -n 2 env`): task 1; and what Intel
+// MPI 2021.18 has besides.
+const Variables kHydra{{"GFORTRAN_UNBUFFERED_PRECONNECTED", "y"},
+                       {"MPIR_CVAR_CH3_INTERFACE_HOSTNAME", "b"},
+                       {"MPI_LOCALNRANKS", "1"},
+                       {"MPI_LOCALRANKID", "0"},
+                       {"PMI_FD", "12"},
+                       {"PMI_RANK", "1"},
+                       {"PMI_SIZE", "2"}};
+constexpr const char* kIntelJob = "ab2f0000-fc24-0997-3f61-06006a45716a";  // I_MPI_HYDRA_UUID
+
+// Composed from flux-environment(7): task 2 of `flux run -N4 --tasks-per-node=1`.
+const Variables kFlux{{"FLUX_JOB_ID", "f3ETxsR9H"},
+                      {"FLUX_JOB_NNODES", "4"},
+                      {"FLUX_JOB_SIZE", "4"},
+                      {"FLUX_TASK_LOCAL_ID", "0"},
+                      {"FLUX_TASK_RANK", "2"},
+                      {"FLUX_URI", "local:///run/flux/local"},
+                      {"FLUX_KVS_NAMESPACE", "job-812"},
+                      {"PMI_FD", "9"},
+                      {"PMI_RANK", "2"},
+                      {"PMI_SIZE", "4"}};
+
+Result<std::optional<ClusterPlan>> in_mpi(const Variables& variables) {
+  return detect_mpi([&](std::string_view name) -> std::optional<std::string> {
+    const auto found = variables.find(name);
+    if (found == variables.end()) return std::nullopt;
+    return found->second;
+  });
+}
+
+ClusterPlan mpi_plan(const Variables& variables) {
+  const auto plan = in_mpi(variables);
+  EXPECT_TRUE(plan) << (plan ? "" : plan.error().message());
+  EXPECT_TRUE(plan && *plan);
+  return plan && *plan ? **plan : ClusterPlan{};
+}
+
+std::string mpi_error(const Variables& variables) {
+  const auto plan = in_mpi(variables);
+  EXPECT_FALSE(plan);
+  return plan ? "" : plan.error().message();
+}
+
+TEST(DetectMpi, ReadsOneTaskANodeOfOpenMpi) {
+  const ClusterPlan plan = mpi_plan(kOpenMpi);
+  EXPECT_EQ(plan.name, "Open MPI job 320536577");
+  EXPECT_EQ(plan.nodes, 2);
+  EXPECT_EQ(plan.node_rank, 1);
+  EXPECT_EQ(plan.tasks, 1);
+  EXPECT_EQ(plan.endpoint.host, "10.0.0.4");
+  EXPECT_EQ(plan.workers, std::nullopt);
+  EXPECT_EQ(mpi_plan(first_of_open_mpi()).endpoint, plan.endpoint);
+  EXPECT_EQ(mpi_plan(first_of_open_mpi()).node_rank, 0);
+}
+
+TEST(DetectMpi, ReadsOneTaskANodeOfOpenMpi5) {
+  const ClusterPlan plan = mpi_plan(kOpenMpi5);
+  EXPECT_EQ(plan.nodes, 2);
+  EXPECT_EQ(plan.node_rank, 1);
+  EXPECT_EQ(plan.endpoint.host, "node-18");
+  EXPECT_EQ(plan.job_id, "prterun-node-18-12408@1");
+}
+
+// mpirun on a login node: the others would seek node rank 0 there.
+TEST(DetectMpi, NodeRank0RefusesToBeElsewhere) {
+  Variables elsewhere = with(first_of_open_mpi(), "OMPI_MCA_orte_local_daemon_uri", "1.1;x");
+  EXPECT_EQ(mpi_error(elsewhere),
+            "Open MPI job 320536577: rank 0 is not on 10.0.0.4, where mpirun runs: give "
+            "--rdzv-endpoint=HOST:PORT with the host of rank 0, and --nnodes=2");
+  const Variables first = with(kOpenMpi5, "OMPI_COMM_WORLD_RANK", "0");
+  EXPECT_THAT(mpi_error(first), HasSubstr("rank 0 is not on node-18"));
+  const Variables here = with(first, "PMIX_SERVER_URI2", "prterun-node-18-12408@0.0;tcp4://x:1");
+  EXPECT_EQ(mpi_plan(here).endpoint.host, "node-18");
+}
+
+TEST(DetectMpi, TakesNoneOfSeveralAddresses) {
+  for (const char* uri : {"1.0;tcp://10.0.0.4,172.17.0.1:35121",
+                          "1.0;tcp://10.0.0.4:3512;tcp://172.17.0.1:3512", "1.0"}) {
+    EXPECT_EQ(mpi_plan(with(kOpenMpi, "OMPI_MCA_orte_hnp_uri", uri)).endpoint.host, "") << uri;
+  }
+}
+
+// mpirun -np 3 on two nodes. Both must know that one of them has two tasks.
+TEST(DetectMpi, AllNodesCountTheSameTasks) {
+  const ClusterPlan last = mpi_plan(uneven_open_mpi());
+  EXPECT_EQ(last.nodes, 2);
+  EXPECT_EQ(last.tasks, 2);
+  EXPECT_EQ(last.own_tasks, 1);
+  EXPECT_EQ(last.node_rank, std::nullopt);
+  Variables first = with(uneven_open_mpi(), "OMPI_COMM_WORLD_RANK", "1");
+  first = with(with(first, "OMPI_COMM_WORLD_LOCAL_SIZE", "2"), "OMPI_COMM_WORLD_LOCAL_RANK", "1");
+  const ClusterPlan plan = mpi_plan(first);
+  EXPECT_EQ(plan.nodes, 2);
+  EXPECT_EQ(plan.tasks, 2);
+  EXPECT_EQ(plan.own_tasks, 2);
+  EXPECT_EQ(plan.local_task, 1);
+  EXPECT_EQ(plan.remedy, "mpirun -N 1");
+}
+
+TEST(DetectMpi, ReadsHydraWhichNamesNoHost) {
+  const ClusterPlan plan = plan_of(kHydra);
+  EXPECT_EQ(plan.name, "Hydra job");
+  EXPECT_EQ(plan.nodes, 2);
+  EXPECT_EQ(plan.node_rank, 1);
+  EXPECT_EQ(plan.endpoint.host, "");
+  EXPECT_EQ(plan.job_id, kDefaultJobId);
+  EXPECT_EQ(plan_of(with(kHydra, "I_MPI_HYDRA_UUID", kIntelJob)).job_id, kIntelJob);
+  const ClusterPlan two = plan_of(with(with(kHydra, "MPI_LOCALNRANKS", "2"), "PMI_SIZE", "4"));
+  EXPECT_EQ(two.nodes, 2);
+  EXPECT_EQ(two.tasks, 2);
+}
+
+TEST(DetectMpi, ReadsFlux) {
+  const ClusterPlan plan = plan_of(kFlux);
+  EXPECT_EQ(plan.name, "Flux job f3ETxsR9H");
+  EXPECT_EQ(plan.nodes, 4);
+  EXPECT_EQ(plan.node_rank, 2);
+  EXPECT_EQ(plan.endpoint.host, "");
+  const ClusterPlan two = plan_of(with(with(kFlux, "FLUX_JOB_SIZE", "8"), "FLUX_TASK_RANK", "7"));
+  EXPECT_EQ(two.nodes, 4);
+  EXPECT_EQ(two.tasks, 2);
+  EXPECT_EQ(two.own_tasks, 2);
+  EXPECT_EQ(error_of(with(kFlux, "FLUX_JOB_SIZE", "6")),
+            "FLUX_JOB_SIZE: invalid value '6' (expected the same number of tasks on each of 4 "
+            "nodes: flux run --tasks-per-node=1)");
+}
+
+// The shell of flux alloc has FLUX_URI only. Slurm's own PMI has no MPI_LOCALNRANKS.
+TEST(DetectMpi, OtherProcessesAreNoTasks) {
+  EXPECT_FALSE(*in_mpi({{"FLUX_URI", "local:///run/flux/local"}}));
+  EXPECT_FALSE(*in_mpi({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"PMI_FD", "12"}}));
+  EXPECT_FALSE(*in_mpi({{"PMIX_NAMESPACE", "slurm.pmix.812.0"}, {"PMIX_RANK", "1"}}));
+  EXPECT_FALSE(*in_mpi(with(kOpenMpi, "TORCHELASTIC_RUN_ID", "320536577"))) << "a worker";
+}
+
+// mpirun starts its daemons by srun: they and their tasks have the variables of that step.
+TEST(DetectMpi, MpirunInAStepOfSlurmIsMpirun) {
+  Variables inside = kOpenMpi;
+  for (const auto& [name, value] : Variables{{"SLURM_JOB_ID", "812"},
+                                             {"SLURM_NODEID", "0"},
+                                             {"SLURM_STEP_ID", "0"},
+                                             {"SLURM_STEP_NODELIST", "node1"},
+                                             {"SLURM_STEP_TASKS_PER_NODE", "1"}}) {
+    inside[name] = value;
+  }
+  EXPECT_EQ(mpi_plan(inside).nodes, 2);
+  inside.merge(Variables(kHydra));
+  EXPECT_EQ(mpi_plan(inside).name, "Open MPI job 320536577");
+  Variables hydra = kHydra;
+  hydra.merge(Variables(inside));
+  for (const auto& [name, value] : kOpenMpi) hydra.erase(name);
+  EXPECT_EQ(plan_of(hydra).name, "Hydra job");
+}
+
+TEST(DetectMpi, MpirunInFluxIsMpirun) {
+  Variables inside = kFlux;
+  inside.merge(Variables(kOpenMpi));
+  EXPECT_EQ(mpi_plan(inside).name, "Open MPI job 320536577");
+}
+
+// Azure ML and Azure Batch: mpirun has several addresses there.
+TEST(DetectMpi, TakesTheHostFromAzureBatch) {
+  const Variables azure =
+      with(without(kOpenMpi, "OMPI_MCA_orte_hnp_uri"), "AZ_BATCH_MASTER_NODE", "10.0.0.6:6000");
+  EXPECT_EQ(mpi_plan(azure).endpoint.host, "10.0.0.6");
+}
+
+TEST(DetectMpi, NamesTheVariableThatIsMissingOrWrong) {
+  EXPECT_EQ(mpi_error(with(kOpenMpi, "OMPI_COMM_WORLD_RANK", "2")),
+            "OMPI_COMM_WORLD_RANK: invalid value '2' (expected less than 2, as "
+            "OMPI_COMM_WORLD_SIZE says)");
+  EXPECT_THAT(mpi_error(with(kOpenMpi, "OMPI_COMM_WORLD_SIZE", "two")),
+              HasSubstr("OMPI_COMM_WORLD_SIZE: invalid value 'two'"));
+  EXPECT_EQ(error_of(without(kHydra, "PMI_SIZE")),
+            "PMI_SIZE: not set, although MPI_LOCALNRANKS is set (--no-detect: take nothing from "
+            "the scheduler)");
+}
+
+}  // namespace
+}  // namespace ddprun
