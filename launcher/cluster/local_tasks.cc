@@ -10,6 +10,8 @@
 #include <cerrno>
 #include <cstddef>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/concat.h"
@@ -62,12 +64,16 @@ Result<LocalTasks> LocalTasks::listen(const std::string& job_id, int others) {
 void LocalTasks::end(int exit_code) {
   const TimePoint until = BootClock::now() + kOthersCome;
   std::array<pollfd, 1> watched{{{listener_.get(), POLLIN, 0}}};
-  for (int told = 0; told < others_ && poll_until(watched, until);) {
-    const UniqueFd other(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (!other.valid()) continue;
+  std::vector<UniqueFd> others;
+  while (static_cast<int>(others.size()) < others_ && poll_until(watched, until)) {
+    UniqueFd other(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (other.valid() && user_behind(other.get()) == geteuid()) others.push_back(std::move(other));
+  }
+  // A task that got the code may start the next ddprun of its script. That one finds another agent.
+  listener_.reset();
+  for (const UniqueFd& other : others) {
     // A task that was killed meanwhile needs no code.
     send(other.get(), &exit_code, sizeof exit_code, MSG_NOSIGNAL);
-    ++told;
   }
 }
 

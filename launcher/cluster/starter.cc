@@ -6,15 +6,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <utility>
 
 #include "base/concat.h"
 #include "base/exit_codes.h"
 #include "base/pipe.h"
+#include "base/signal_names.h"
 #include "base/split.h"
 #include "base/wait_status.h"
 #include "launcher/process/signal_source.h"
@@ -34,14 +37,15 @@ std::string own_program() {
   return path;
 }
 
-// Becomes the command. Returns only if that fails, with errno.
-int become(const std::vector<std::string>& command, pid_t starter) {
+// Executes the command in this process. Returns only if that fails, with errno.
+int execute(const std::vector<std::string>& command, bool passes_stdin, pid_t starter) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != starter) _exit(to_int(ExitCode::kInternal));
   // Signals of the terminal reach only the process that passes them on.
   setpgid(0, 0);
-  // A process of the background that reads the terminal would be stopped.
-  if (isatty(STDIN_FILENO) == 1) {
+  // srun would take the lines that a script has for itself. A process of the background that reads
+  // the terminal would be stopped.
+  if (!passes_stdin || isatty(STDIN_FILENO) == 1) {
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null >= 0) dup2(null, STDIN_FILENO);
   }
@@ -72,8 +76,8 @@ std::string output_of(const std::string& command) {
 // Returns the id of the step that the command made: "812.0". Empty: it made none yet.
 std::string step_of(const std::string& job) {
   const std::string ending = "|" + name_of_step();
-  const std::string steps =
-      output_of("squeue --steps --noheader --jobs=" + job + " --format='%i|%j' 2>/dev/null");
+  const std::string steps = output_of("timeout 10 squeue --steps --noheader --jobs=" + job +
+                                      " --format='%i|%j' 2>/dev/null");
   for (std::string_view line : split(steps, '\n')) {
     line = line.substr(0, line.find_last_not_of(' ') + 1);
     if (line.ends_with(ending)) return std::string(line.substr(0, line.size() - ending.size()));
@@ -84,7 +88,8 @@ std::string step_of(const std::string& job) {
 // Returns whether the signal went to the tasks of all nodes.
 bool signal_tasks(const std::string& job, int signal) {
   const std::string step = step_of(job);
-  const std::string command = concat("scancel --signal=", signal, " ", step, " 2>/dev/null");
+  const std::string command =
+      concat("timeout 10 scancel --signal=", signal, " ", step, " 2>/dev/null");
   return !step.empty() && std::system(command.c_str()) == 0;
 }
 
@@ -95,6 +100,9 @@ std::vector<std::string> starter_command(const ClusterPlan& plan,
                                          bool takes_options) {
   std::vector<std::string> command = plan.starter;
   command.push_back("--job-name=" + name_of_step());
+  // srun gives the step's name to its tasks. A program may name its files by the job.
+  if (const char* name = std::getenv("SLURM_JOB_NAME"))
+    command.insert(command.end(), {"env", concat("SLURM_JOB_NAME=", name)});
   command.push_back(own_program());
   if (takes_options) {
     command.insert(command.end(), plan.starter_options.begin(), plan.starter_options.end());
@@ -104,7 +112,7 @@ std::vector<std::string> starter_command(const ClusterPlan& plan,
 }
 
 Result<int> run_starter(const ClusterPlan& plan, const std::vector<std::string>& command,
-                        const std::vector<int>& signals) {
+                        const std::vector<int>& signals, bool passes_stdin) {
   std::vector<int> caught = without_ignored(signals);
   caught.push_back(SIGCHLD);
   const Result<UniqueFd> source = open_signal_source(caught);
@@ -116,7 +124,7 @@ Result<int> run_starter(const ClusterPlan& plan, const std::vector<std::string>&
   const pid_t pid = fork();
   if (pid < 0) return system_error("fork", errno);
   if (pid == 0) {
-    const int exec_errno = become(command, own);
+    const int exec_errno = execute(command, passes_stdin, own);
     [[maybe_unused]] const ssize_t told =
         write(failed->write.get(), &exec_errno, sizeof exec_errno);
     _exit(to_int(ExitCode::kCannotStart));
@@ -125,24 +133,22 @@ Result<int> run_starter(const ClusterPlan& plan, const std::vector<std::string>&
   int exec_errno = 0;
   const bool is_started = read(failed->read.get(), &exec_errno, sizeof exec_errno) == 0;
 
-  bool is_told = false;
+  bool was_interrupted = false;
   int status = 0;
   while (waitpid(pid, &status, WNOHANG) == 0) {
     pollfd watched{source->get(), POLLIN, 0};
     poll(&watched, 1, -1);
     while (const std::optional<TakenSignal> signal = next_signal(source->get())) {
       if (signal->number == SIGCHLD) continue;
-      if (!is_told && signal_tasks(plan.job_id, signal->number)) {
-        is_told = true;
-      } else {
-        kill(pid, SIGTERM);
-      }
+      const bool ends = std::ranges::count(kPassedSignals, signal->number) > 0;
+      // Slurm repeats SIGTERM by itself. Only a person presses Ctrl-C twice.
+      const bool insists = signal->number == SIGINT && std::exchange(was_interrupted, true);
+      // Before there is a step, only srun can be ended.
+      if (insists || (!signal_tasks(plan.job_id, signal->number) && ends)) kill(pid, SIGTERM);
     }
   }
   if (!is_started) {
-    return system_error(concat("start ", command.front(), " (--nnodes=1: this node alone)"),
-                        exec_errno)
-        .within(plan.name);
+    return system_error("start srun (--nnodes=1: this node alone)", exec_errno).within(plan.name);
   }
   return exit_code_of_status(status);
 }

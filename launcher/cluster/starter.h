@@ -18,12 +18,12 @@ std::vector<std::string> starter_command(const ClusterPlan& plan,
                                          const std::vector<std::string>& arguments,
                                          bool takes_options);
 
-// Runs the command until it ends, and returns its exit code. The first signal of `signals` goes to
-// the ddpruns of all nodes. Any later one ends them at once. The command ends with this process. It
-// gets no terminal as its standard input. kNotFound: there is no such command.
+// Runs the command until it ends, and returns its exit code. Each signal of `signals` goes to the
+// ddpruns of all nodes; a second SIGINT ends them at once. The command ends with this process. It
+// gets standard input only if passes_stdin, and never a terminal. kSystem: it cannot be started.
 //
 // Takes `signals` and SIGCHLD from this process. One call per process, while it has one thread.
 Result<int> run_starter(const ClusterPlan& plan, const std::vector<std::string>& command,
-                        const std::vector<int>& signals);
+                        const std::vector<int>& signals, bool passes_stdin);
 
 }  // namespace ddprun

@@ -122,8 +122,12 @@ int start_nodes(const CommandLine& line, const std::vector<std::string>& argumen
   const auto workers = std::ranges::find_if(line.settings, [](const OptionSetting& setting) {
     return setting.option->name == "nproc-per-node" && !setting.texts.empty();
   });
-  const std::vector<std::string> command =
+  std::vector<std::string> command =
       starter_command(plan, arguments, workers == line.settings.end());
+  // What a dry run prints is what a run executes.
+  if (options.command == LaunchCommand::kDryRun)
+    if (const auto word = std::ranges::find(command, "--dry-run"); word != command.end())
+      command.erase(word);
   std::string text = to_sentence(plan, 0, options.taken) + ":";
   for (const std::string& word : command) text += " " + in_shell_words(word);
   if (options.command == LaunchCommand::kDryRun) return tell("ddprun: " + text + "\n");
@@ -134,7 +138,7 @@ int start_nodes(const CommandLine& line, const std::vector<std::string>& argumen
   std::fputs(own_line.c_str(), stderr);
   std::vector<int> signals(kPassedSignals.begin(), kPassedSignals.end());
   signals.insert(signals.end(), {SIGUSR1, SIGUSR2});
-  const Result<int> code = run_starter(plan, command, signals);
+  const Result<int> code = run_starter(plan, command, signals, options.passes_stdin);
   return code ? *code : fail(code.error(), ExitCode::kCannotStart);
 }
 

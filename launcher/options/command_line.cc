@@ -167,6 +167,7 @@ Result<void> check_variables(LaunchOptions& options) {
 struct Wiring {
   bool is_alone = false;             // --standalone
   bool is_by_hand = false;           // by --rdzv-endpoint and the like
+  bool has_node_rank = false;        // --node-rank
   std::optional<NodeRange> nodes{};  // --nnodes
 
   bool has_one_node() const { return nodes && nodes->max == 1; }
@@ -181,6 +182,7 @@ Wiring wiring_of(const Sources& sources) {
   wiring.is_by_hand =
       sources.text_of("rdzv-backend") == "static" || !sources.text_of("rdzv-endpoint").empty() ||
       !sources.text_of("master-addr").empty() || !sources.text_of("master-port").empty();
+  wiring.has_node_rank = !sources.text_of("node-rank").empty();
   if (const Result<NodeRange> given = parse_nodes(sources.text_of("nnodes"))) wiring.nodes = *given;
   return wiring;
 }
@@ -204,12 +206,13 @@ Error refuse_tasks(const ClusterPlan& plan) {
 Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring& wiring) {
   const bool is_wired = wiring.is_alone || wiring.is_by_hand;
   if (!plan.starter.empty()) {
-    if (!is_wired && !wiring.nodes) return Taken::kStarter;
+    if (!is_wired && !wiring.nodes && !wiring.has_node_rank) return Taken::kStarter;
     return plan.workers ? std::optional(Taken::kWorkers) : std::nullopt;
   }
   // Such a scheduler counts and orders the nodes. Only the user can say where they meet.
   const bool needs_endpoint = plan.nodes > 1 && plan.endpoint.host.empty();
-  if (wiring.is_alone || (wiring.is_by_hand && !needs_endpoint)) {
+  const bool is_own_job = wiring.is_alone || (plan.tasks > 1 && wiring.has_one_node());
+  if (is_own_job || (wiring.is_by_hand && !needs_endpoint)) {
     if (plan.tasks > 1 && wiring.nodes && !wiring.has_one_node()) return refuse_tasks(plan);
     // Each of several tasks has its own part of the GPUs.
     if (!plan.workers || plan.tasks > 1) return std::nullopt;
@@ -217,7 +220,6 @@ Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring&
   }
   // Tasks of a node meet by the job's id.
   if (plan.tasks > 1 && plan.job_id == kDefaultJobId) return refuse_tasks(plan);
-  if (plan.local_task > 0) return Taken::kWait;
   const bool meets = wiring.nodes ? !wiring.has_one_node() : plan.nodes > 1;
   if (meets && needs_endpoint && !wiring.is_by_hand) {
     return invalid_argument(concat("it has ", plan.nodes,
@@ -226,6 +228,7 @@ Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring&
                                    " (--nnodes=1: this node alone)"))
         .within(plan.name);
   }
+  if (plan.local_task > 0) return Taken::kWait;
   return meets ? Taken::kNodes : Taken::kOneNode;
 }
 

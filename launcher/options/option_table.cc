@@ -239,7 +239,7 @@ std::vector<OptionSpec> make_table() {
        "--standalone", switch_into(&LaunchOptions::standalone)},
       {"no-detect", "",
        "take nothing from the scheduler (default: a worker for each GPU or task that it gave; its "
-       "nodes, too, unless options say how nodes meet)",
+       "nodes, too, unless options say where nodes meet)",
        "--no-detect", switch_into(&LaunchOptions::no_detect)},
       {"nnodes", "N|MIN:MAX",
        "nodes of the job; with MIN:MAX it continues while MIN nodes are there", "--nnodes=2:4",

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "base/is_control.h"
@@ -76,6 +78,11 @@ std::string tee_pattern_of(const LaunchOptions& options) {
   return pattern;
 }
 
+std::string own_cgroups() {
+  std::ifstream file("/proc/self/cgroup");
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 // Reads torchrun's names for --shutdown-grace.
 Result<void> read_shutdown_timeout(LaunchOptions& options) {
   constexpr const char* kVariable = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT";
@@ -129,7 +136,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (options.cluster) {
     config.cluster = to_sentence(*options.cluster, *slots, options.taken);
     const int cpus = static_cast<int>(usable_cpus().size());
-    for (std::string& remark : remarks_on(*options.cluster, cpus))
+    if (std::string remark = remark_on_cpus(*options.cluster, cpus); !remark.empty())
       options.remarks.push_back(std::move(remark));
   }
   // Workers inherit it.
@@ -152,8 +159,10 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (config.rendezvous.is_local()) config.options.node_rank.reset();
   config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
   config.signals.insert(config.signals.end(), kRelayedSignals.begin(), kRelayedSignals.end());
-  config.manager = slurm_manager();
-  if (config.manager != 0) config.default_grace = kDefaultGraceUnderSlurm;
+  if (const pid_t manager = slurm_manager(); manager != 0) {
+    config.default_grace = kDefaultGraceUnderSlurm;
+    if (signals_whole_step(own_cgroups())) config.manager = manager;
+  }
   look_at_console(config);
   config.tee_pattern = tee_pattern_of(config.options);
   config.inherits_omp_threads = std::getenv("OMP_NUM_THREADS") != nullptr;

@@ -23,4 +23,6 @@ pid_t slurm_manager() {
   return 0;
 }
 
+bool signals_whole_step(std::string_view cgroups) { return cgroups.find("/step_") == cgroups.npos; }
+
 }  // namespace ddprun

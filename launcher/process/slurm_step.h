@@ -3,10 +3,17 @@
 
 #include <sys/types.h>
 
+#include <string_view>
+
 namespace ddprun {
 
-// Returns the slurmstepd above this process, which signals all processes of its step at once.
-// 0: there is none.
+// Returns the slurmstepd above this process. 0: there is none.
 pid_t slurm_manager();
+
+// Returns whether slurmstepd signals all processes of its step, or only those that it started.
+// With proctrack/cgroup each step has a control group, and only the latter get signals, except
+// SIGKILL. Source: Slurm, proctrack_cgroup.c, proctrack_p_signal(). cgroups: as /proc/self/cgroup
+// has them.
+bool signals_whole_step(std::string_view cgroups);
 
 }  // namespace ddprun

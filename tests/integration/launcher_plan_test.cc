@@ -11,6 +11,7 @@
 #include <regex>
 #include <sstream>
 
+#include "base/small_file.h"
 #include "tests/integration/launcher_frame.h"
 
 namespace ddprun::testing_support {
@@ -230,6 +231,14 @@ class TwoTasksTest : public SlurmStepTest {
     variables.emplace_back("SLURM_LOCALID", std::to_string(task));
     return start_task(arguments, variables);
   }
+  // It has one while it waits for the agent. By then it has blocked the signals.
+  static bool has_socket(pid_t pid) {
+    for (const auto& entry : entries_of("/proc/" + std::to_string(pid) + "/fd")) {
+      std::error_code gone;
+      if (std::filesystem::read_symlink(entry, gone).string().starts_with("socket:")) return true;
+    }
+    return false;
+  }
 };
 
 TEST_F(TwoTasksTest, Task0IsTheAgentAndTheOtherEndsWithItsExitCode) {
@@ -260,8 +269,9 @@ TEST_F(TwoTasksTest, AnAgentThatCannotStartEndsAllTasks) {
 
 TEST_F(TwoTasksTest, TheOtherDoesNotOutliveAKilledAgent) {
   auto agent = start_local(0, {"sh", "-c", "echo here; exec sleep 100"});
-  auto other = start_local(1, {"true"});
   ASSERT_TRUE(agent->wait_for_out("[rank 1] here")) << agent->err();
+  auto other = start_local(1, {"true"});
+  ASSERT_TRUE(eventually([&] { return has_socket(other->pid()); })) << "it waits for the agent";
   other->signal(SIGTERM);  // the scheduler signals all tasks; task 0 decides
   EXPECT_FALSE(other->wait(std::chrono::milliseconds(200)));
   agent->signal(SIGKILL);
@@ -283,7 +293,7 @@ TEST_F(BatchScriptTest, TellsTheCommandThatStartsDdprunOnEachNode) {
   const std::regex line(
       "ddprun: Slurm job 812: 2 nodes: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
       "--cpu-bind=none --export=ALL --kill-on-bad-exit=0 --wait=0 --job-name=ddprun-[0-9]+ "
-      "/[^ ]*/ddprun --nproc-per-node=4 --dry-run --max-restarts=2 \\./train 'a b'\n");
+      "/[^ ]*/ddprun --nproc-per-node=4 --max-restarts=2 \\./train 'a b'\n");
   EXPECT_TRUE(std::regex_match(dry->out(), line)) << dry->out();
   auto given = start_task({"--dry-run", "--nproc-per-node=3", "./train"}, script_);
   ASSERT_EQ(given->wait(), 0) << given->err();

@@ -140,16 +140,18 @@ echo "code \$?"
 SCRIPT
 timeout 60 slurm-cluster run sbatch --wait batch.sh >/dev/null 2>&1
 check "the command is printed" grep -q \
-  'ddprun: Slurm job [0-9]*: 2 nodes: srun --nodes=2 .*/ddprun --nproc-per-node=2 sh five.sh batch$' \
+  'Slurm job [0-9]*: 2 nodes: srun --nodes=2 .*/ddprun --nproc-per-node=2 sh five.sh batch$' \
   batch.log
 for rank in 0 1 2 3; do
-  check "rank $rank of the script ran" grep -q "rank $rank of 4 on ddpnode$((rank / 2))" batch.log
+  check "rank $rank of the script ran" \
+    grep -q "rank $rank of 4 on ddpnode$((rank / 2))" batch.log
 done
 check "its exit code is 5" grep -q '^code 5$' batch.log
 
 # save.sh saves when it is told to end, which takes longer than SIGKILL would.
 cat >save.sh <<'SCRIPT'
 trap 'sleep 1; echo "rank $RANK saved"; exit 0' TERM INT
+trap : USR2
 touch "$1.$RANK"
 while :; do sleep 0.1; done
 SCRIPT
@@ -162,15 +164,34 @@ start_salloc() { # name; sets starter, the ddprun that runs srun, and salloc
     [ -e "$1.0" ] && [ -e "$1.1" ] && break
     sleep 0.1
   done
-  starter=$(pgrep -f "^$bin/ddprun sh save.sh $1\$" | head -n 1)
+  starter=$(pgrep -o -f "^$bin/ddprun sh save.sh $1\$")  # the oldest one
 }
 for signal in TERM INT; do
   start_salloc "on$signal"
+  for more in 1 2; do kill -USR2 "$starter"; done  # ends nobody, twice
   kill -$signal "$starter"
   wait $salloc
   check "SIG$signal ends all nodes" test $? -ge 128
   check "both ranks saved after SIG$signal" test "$(grep -c 'rank . saved' "$log")" -eq 2
 done
+echo "--- scancel ends a batch script whose workers need a second to save"
+cat >saving.sh <<SCRIPT
+#!/bin/sh
+#SBATCH --nodes=2 --output=saving.log
+trap : TERM
+"$bin/ddprun" sh save.sh saving
+echo "code \$?"
+SCRIPT
+job=$(slurm-cluster run sbatch --parsable saving.sh)
+log=saving.log
+for ((i = 0; i < 300; i++)); do
+  [ -e saving.0 ] && [ -e saving.1 ] && break
+  sleep 0.1
+done
+slurm-cluster run scancel "$job"
+await '^code 1'
+check "both ranks saved" test "$(grep -c 'rank . saved' "$log")" -eq 2
+
 start_salloc killed
 kill -KILL "$starter"
 await 'Relinquishing job allocation'

@@ -58,7 +58,8 @@ struct Slots {
 
 // Reads "hostA 1 hostB 1".
 Result<std::vector<Slots>> read_slots(const std::string& text, const char* name) {
-  const std::vector<std::string_view> words = split(std::string_view(text), ' ');
+  std::vector<std::string_view> words = split(std::string_view(text), ' ');
+  std::erase(words, "");
   std::vector<Slots> slots;
   for (std::size_t i = 0; i + 1 < words.size(); i += 2) {
     const std::optional<int> count = parse_number<int>(words[i + 1]);

@@ -19,6 +19,8 @@ Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool 
   if (outer && *outer == slurm_step(lookup)) return std::nullopt;
   for (const Detector detect : kDetectors) {
     Result<std::optional<ClusterPlan>> found = detect(lookup);
+    // A command that was typed is this node's alone.
+    if (!found && is_typed) return std::nullopt;
     if (!found) return found;
     if (!*found) continue;
     ClusterPlan& plan = **found;
@@ -27,6 +29,12 @@ Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool 
       plan.node_rank = plan.local_task = 0;
     }
     if (plan.tasks > 1) {
+      if (plan.workers && *plan.workers < plan.own_tasks && !plan.gpu_remedy.empty()) {
+        return invalid_argument(concat("a task sees ", counted(*plan.workers, "GPU"),
+                                       ", but its node has ", plan.own_tasks,
+                                       " workers (all GPUs of its tasks: ", plan.gpu_remedy, ")"))
+            .within(plan.name);
+      }
       plan.workers = plan.own_tasks;
       plan.workers_are = "tasks of this node";
     }
@@ -35,14 +43,10 @@ Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool 
   return std::nullopt;
 }
 
-std::vector<std::string> remarks_on(const ClusterPlan& plan, int usable_cpus) {
-  std::vector<std::string> remarks = plan.remarks;
-  if (usable_cpus < plan.cpus) {
-    remarks.push_back(concat(plan.name, ": workers may use ", usable_cpus, " of the ", plan.cpus,
-                             " CPUs that the job has on this node (all of them: ", plan.cpu_remedy,
-                             ")"));
-  }
-  return remarks;
+std::string remark_on_cpus(const ClusterPlan& plan, int usable_cpus) {
+  if (usable_cpus >= plan.cpus) return "";
+  return concat(plan.name, ": workers may use ", usable_cpus, " of the ", plan.cpus,
+                " CPUs that the job has on this node (all of them: ", plan.cpu_remedy, ")");
 }
 
 std::map<std::string, std::string> option_texts(const ClusterPlan& plan, Taken taken) {

@@ -33,9 +33,9 @@ struct ClusterPlan {
   int local_task = 0;  // which of them this process is
   std::string remedy;  // how the scheduler is told to start one task on each node
 
-  int cpus = 0;                      // that the job has on this node; 0: the scheduler does not say
-  std::string cpu_remedy;            // how the scheduler is told to let a task use them all
-  std::vector<std::string> remarks;  // what else will disappoint the user
+  int cpus = 0;            // that the job has on this node; 0: the scheduler does not say
+  std::string cpu_remedy;  // how the scheduler is told to let a task use them all
+  std::string gpu_remedy;  // ... to let a task see the GPUs of all tasks
 
   // Not empty: the scheduler did not start this process on each node. It is the command that
   // starts one ddprun on each, without ddprun and its arguments; and options that those ddpruns
@@ -51,8 +51,8 @@ struct ClusterPlan {
 // nodes. The other nodes have no such command, so the plan is that of this node alone.
 Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool is_typed);
 
-// Returns plan.remarks, and one more if this process may use fewer CPUs than the job has here.
-std::vector<std::string> remarks_on(const ClusterPlan& plan, int usable_cpus);
+// Returns a remark if this process may use fewer CPUs than the job has here. Else it is empty.
+std::string remark_on_cpus(const ClusterPlan& plan, int usable_cpus);
 
 // The job of Slurm in which this ddprun starts workers: "812.0" for a step, "812" for a batch
 // script. They inherit it, so that a ddprun in a worker is not taken for a part of that job.

@@ -46,10 +46,12 @@ Result<std::optional<ClusterPlan>> plan_of_pod(const EnvLookup& lookup) {
   if (!index) return index.error();
   plan.name += concat(" with index ", *index);
   plan.nodes = pods_of_manifest(lookup);
-  if (*index < static_cast<std::uint64_t>(plan.nodes)) {
+  // Two Jobs of a JobSet have the same indexes. With an endpoint the service orders the pods.
+  const bool is_ordered = lookup("PET_RDZV_ENDPOINT").has_value();
+  if (!is_ordered && *index < static_cast<std::uint64_t>(plan.nodes)) {
     plan.node_rank = static_cast<int>(*index);
   } else if (plan.nodes > 1) {
-    plan.node_rank = std::nullopt;  // the Job has other pods than those of the training
+    plan.node_rank = std::nullopt;
   }
   return plan;
 }
@@ -61,6 +63,8 @@ Result<std::optional<ClusterPlan>> detect_pod(const EnvLookup& lookup) {
   if (!lookup("KUBERNETES_SERVICE_HOST") || is_worker(lookup)) return std::nullopt;
   Result<std::optional<ClusterPlan>> plan = std::nullopt;
   for (const NodeVariables& controller : kControllers) {
+    // The sign of Volcano is there without its plugin pytorch, too.
+    if (!lookup(controller.host) || !lookup(controller.node_rank)) continue;
     plan = plan_from(controller, lookup);
     if (!plan || *plan) break;
   }

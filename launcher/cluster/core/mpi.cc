@@ -70,15 +70,15 @@ MpirunNode mpirun_node(const EnvLookup& lookup) {
           lookup("PMIX_SERVER_URI2").value_or("").starts_with(base + "@0.0;")};
 }
 
-// Returns the host of node rank 0. Empty: it is not known. The error tells node rank 0 that it is
-// not where the others seek it. mpirun ends the others when node rank 0 fails.
-Result<std::string> first_host(const EnvLookup& lookup, const ClusterPlan& plan) {
+// Returns the host of node rank 0. Empty: it is not known. The error tells rank 0 that it is
+// not where the others seek it. mpirun ends the others when rank 0 fails.
+Result<std::string> first_host(const EnvLookup& lookup, const ClusterPlan& plan, int rank) {
   // Azure Batch and Azure ML run mpirun there: "10.0.0.4:6000". Source: Azure Batch, "Azure Batch
   // compute node environment variables".
   const std::string azure = lookup("AZ_BATCH_MASTER_NODE").value_or("");
   if (!azure.empty()) return azure.substr(0, azure.find(':'));
   const MpirunNode mpirun = mpirun_node(lookup);
-  if (mpirun.host.empty() || plan.node_rank != 0 || mpirun.is_here) return mpirun.host;
+  if (mpirun.host.empty() || rank != 0 || mpirun.is_here) return mpirun.host;
   return invalid_argument(
              concat("rank 0 is not on ", mpirun.host,
                     ", where mpirun runs: give --rdzv-endpoint=HOST:PORT with the host of rank 0, ",
@@ -123,13 +123,14 @@ Result<std::optional<ClusterPlan>> plan_of(const Launcher& launcher, const EnvLo
     if (!local) return local.error();
     plan.local_task = *local;
   }
-  if (!*own_tasks && *size % plan.nodes != 0) {
+  const bool is_even = *nodes ? *own_tasks || *size % plan.nodes == 0 : *size % plan.tasks == 0;
+  if (!is_even) {
     return invalid_value(std::to_string(*size), concat("expected the same number of tasks on each ",
                                                        "of ", plan.nodes, " nodes: ", plan.remedy))
         .within(launcher.size);
   }
   if (plan.nodes > 1) {
-    const Result<std::string> host = first_host(lookup, plan);
+    const Result<std::string> host = first_host(lookup, plan, *rank);
     if (!host) return host.error();
     if (!host->empty()) plan.endpoint = {*host, port_of(plan.job_id)};
   }

@@ -3,7 +3,6 @@
 #include <string_view>
 
 #include "base/concat.h"
-#include "base/counted.h"
 #include "base/parse_number.h"
 #include "base/split.h"
 #include "launcher/cluster/core/detector.h"
@@ -77,16 +76,21 @@ Result<std::vector<std::string>> nodes_of(const std::string& list, std::string_v
 
 // srun starts one ddprun on each node, and it may use all CPUs. The ddpruns themselves decide what
 // becomes of the others if one ends.
-std::vector<std::string> srun_on(std::size_t nodes) {
+std::vector<std::string> srun_on(std::size_t nodes, const EnvLookup& lookup) {
   const std::string count = std::to_string(nodes);
-  return {"srun",
-          "--nodes=" + count,
-          "--ntasks=" + count,
-          "--ntasks-per-node=1",
-          "--cpu-bind=none",
-          "--export=ALL",
-          "--kill-on-bad-exit=0",
-          "--wait=0"};
+  std::vector<std::string> command;
+  // srun takes these from the batch script, for its one task on each node. Source: srun(1), "INPUT
+  // ENVIRONMENT VARIABLES".
+  for (const char* name : {"SLURM_CPUS_PER_TASK", "SRUN_CPUS_PER_TASK", "SLURM_GPUS_PER_TASK",
+                           "SLURM_TRES_PER_TASK", "SLURM_NTASKS_PER_GPU", "SLURM_GPU_BIND"}) {
+    if (!lookup(name)) continue;
+    if (command.empty()) command.push_back("env");
+    command.insert(command.end(), {"-u", name});
+  }
+  command.insert(command.end(),
+                 {"srun", "--nodes=" + count, "--ntasks=" + count, "--ntasks-per-node=1",
+                  "--cpu-bind=none", "--export=ALL", "--kill-on-bad-exit=0", "--wait=0"});
+  return command;
 }
 
 }  // namespace
@@ -151,15 +155,11 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   plan.workers_are = "GPUs of the step";
   plan.cpus = parse_number<int>(lookup("SLURM_CPUS_ON_NODE").value_or("")).value_or(0);
   plan.cpu_remedy = "srun --cpu-bind=none";
+  plan.gpu_remedy = "srun --gpu-bind=none";
   if (plan.tasks == 1) return plan;
   const Result<std::uint64_t> local_task = needed_number(lookup, "SLURM_LOCALID", kSign);
   if (!local_task) return local_task.error();
   plan.local_task = static_cast<int>(std::min<std::uint64_t>(*local_task, kMaxSlots));
-  if (plan.workers && *plan.workers < plan.own_tasks) {
-    plan.remarks.push_back(concat(plan.name, ": a task sees ", counted(*plan.workers, "GPU"),
-                                  ", but its node has ", plan.own_tasks,
-                                  " workers (all GPUs of the step: srun --gpu-bind=none)"));
-  }
   return plan;
 }
 
@@ -171,10 +171,14 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
   const std::string job = lookup(kJob).value_or("");
   const std::string list = lookup(kNodeList).value_or("");
   if (job.empty() || list.empty()) return std::nullopt;
+  // torchrun started it in the batch script.
+  if (is_worker(lookup) && !lookup(kStepVariable)) return std::nullopt;
+  if (!parse_number<std::uint64_t>(job))
+    return invalid_value(job, "expected a number").within(kJob);
   const Result<std::vector<std::string>> nodes = nodes_of(list, kNodeList);
   if (!nodes) return nodes.error();
   const std::string here = lookup("SLURMD_NODENAME").value_or("");
-  if (!here.empty() && here != nodes->front()) return std::nullopt;  // srun or ssh led elsewhere
+  if (!here.empty() && here != nodes->front()) return std::nullopt;  // a shell on another node
 
   ClusterPlan plan;
   plan.job_id = job;
@@ -190,7 +194,7 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
     plan.workers_are = "tasks of the job";
   }
   if (plan.nodes == 1 && !here.empty()) return plan;
-  plan.starter = srun_on(nodes->size());
+  plan.starter = srun_on(nodes->size(), lookup);
   // The step has one task on each node.
   if (const std::optional<int> tasks = asked_tasks(lookup); tasks && plan.workers == tasks)
     plan.starter_options = {concat("--nproc-per-node=", *tasks)};

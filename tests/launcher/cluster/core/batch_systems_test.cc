@@ -110,7 +110,7 @@ TEST(DetectBatchJob, NamesTheVariableThatIsMissingOrWrong) {
   EXPECT_THAT(error_of(with(kPbs, "PBS_NUM_NODES", "x")),
               HasSubstr("PBS_NUM_NODES: invalid value 'x'"));
   EXPECT_THAT(error_of(without(kPbs, "PBS_JOBID")), HasSubstr("PBS_JOBID: not set"));
-  for (const char* hosts : {"hostA", "hostA 1 hostB", "hostA x", "hostA 0", "hostA 1 hostB 1 "}) {
+  for (const char* hosts : {"hostA", "hostA 1 hostB", "hostA x", "hostA 0"}) {
     EXPECT_THAT(error_of(with(kLsf, "LSB_MCPU_HOSTS", hosts)),
                 HasSubstr("LSB_MCPU_HOSTS: invalid value"));
   }

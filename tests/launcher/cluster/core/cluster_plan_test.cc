@@ -59,14 +59,14 @@ TEST(ToSentence, SaysWhatWasTaken) {
             "Slurm step 812.0: 2 nodes, 1 worker, rendezvous at node0:20812");
 }
 
-TEST(RemarksOn, SayThatWorkersMayUseFewerCpusThanTheJobHas) {
-  EXPECT_THAT(remarks_on(kPlan, 16), IsEmpty());
-  EXPECT_THAT(remarks_on(kPlan, 2),
-              ElementsAre("Slurm step 812.0: workers may use 2 of the 16 CPUs that the job has on "
-                          "this node (all of them: srun --cpu-bind=none)"));
+TEST(RemarkOnCpus, SaysThatWorkersMayUseFewerCpusThanTheJobHas) {
+  EXPECT_EQ(remark_on_cpus(kPlan, 16), "");
+  EXPECT_EQ(remark_on_cpus(kPlan, 2),
+            "Slurm step 812.0: workers may use 2 of the 16 CPUs that the job has on "
+            "this node (all of them: srun --cpu-bind=none)");
   ClusterPlan plan = kPlan;
   plan.cpus = 0;
-  EXPECT_THAT(remarks_on(plan, 2), IsEmpty()) << "the scheduler does not say";
+  EXPECT_EQ(remark_on_cpus(plan, 2), "") << "the scheduler does not say";
 }
 
 }  // namespace

@@ -71,12 +71,23 @@ TEST(DetectPod, APodOfAJobIsOneNodeUnlessTheManifestSaysMore) {
   EXPECT_EQ(plan_of(with(kPod, "PET_NNODES", "2:8")).nodes, 8);
 }
 
+TEST(DetectPod, AnIndexIsNoRankIfTwoPodsMayHaveIt) {
+  // A JobSet of a leader and of workers.
+  const Variables worker = with(kPod, "PET_RDZV_ENDPOINT", "train-leader-0-0.train:29400");
+  EXPECT_EQ(plan_of(with(worker, "PET_NNODES", "4")).node_rank, std::nullopt);
+}
+
+TEST(DetectPod, AJobOfVolcanoWithoutThePluginPytorchIsAnyPod) {
+  EXPECT_FALSE(*detect(without(kVolcano, "RANK")));
+  EXPECT_FALSE(*detect(without(kVolcano, "MASTER_ADDR")));
+}
+
 TEST(DetectPod, AnIndexBeyondTheNodesIsNoRank) {
   EXPECT_EQ(plan_of(with(kPod, "PET_NNODES", "2")).node_rank, std::nullopt);
 }
 
 // The option's own check reports them.
-TEST(DetectPod, WrongNumbersOfNodesAreNotItsMatter) {
+TEST(DetectPod, LeavesWrongNumbersOfNodesToTheOption) {
   for (const char* nodes : {"", "many", "-3", "1:"}) {
     EXPECT_EQ(plan_of(with(kPod, "PET_NNODES", nodes)).nodes, 1) << nodes;
   }
@@ -144,8 +155,7 @@ TEST(DetectPod, NamesTheVariableThatIsMissingOrWrong) {
             "JOB_COMPLETION_INDEX: invalid value 'x' (expected a number)");
   EXPECT_EQ(error_of(with(kLeaderWorkerSet, "LWS_WORKER_INDEX", "3")),
             "LWS_WORKER_INDEX: invalid value '3' (expected less than 3, as LWS_GROUP_SIZE says)");
-  EXPECT_THAT(error_of(without(kVolcano, "RANK")), HasSubstr("RANK: not set, although "
-                                                             "VC_MASTER_HOSTS is set"));
+  EXPECT_THAT(error_of(with(kVolcano, "RANK", "9")), HasSubstr("RANK: invalid value '9'"));
 }
 
 }  // namespace

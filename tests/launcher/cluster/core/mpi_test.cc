@@ -142,6 +142,9 @@ TEST(DetectMpi, NodeRank0RefusesToBeElsewhere) {
             "--rdzv-endpoint=HOST:PORT with the host of rank 0, and --nnodes=2");
   const Variables first = with(kOpenMpi5, "OMPI_COMM_WORLD_RANK", "0");
   EXPECT_THAT(mpi_error(first), HasSubstr("rank 0 is not on node-18"));
+  elsewhere["OMPI_COMM_WORLD_SIZE"] = "4";
+  elsewhere["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
+  EXPECT_THAT(mpi_error(elsewhere), HasSubstr("rank 0 is not on 10.0.0.4"));
   const Variables here = with(first, "PMIX_SERVER_URI2", "prterun-node-18-12408@0.0;tcp4://x:1");
   EXPECT_EQ(mpi_plan(here).endpoint.host, "node-18");
 }
@@ -168,6 +171,13 @@ TEST(DetectMpi, AllNodesCountTheSameTasks) {
   EXPECT_EQ(plan.own_tasks, 2);
   EXPECT_EQ(plan.local_task, 1);
   EXPECT_EQ(plan.remedy, "mpirun -N 1");
+}
+
+// Open MPI 5 does not say how many nodes there are: node a would count 2, and node b 3.
+TEST(DetectMpi, UnevenTasksOnUncountedNodesAreRefused) {
+  Variables first = with(kOpenMpi5, "OMPI_COMM_WORLD_SIZE", "3");
+  first["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
+  EXPECT_THAT(mpi_error(first), HasSubstr("expected the same number of tasks on each"));
 }
 
 TEST(DetectMpi, ReadsHydraWhichNamesNoHost) {

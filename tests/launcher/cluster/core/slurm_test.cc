@@ -167,6 +167,22 @@ TEST(DetectSlurm, TasksThatWereAskedForBecomeWorkersOfEachNode) {
   EXPECT_THAT(plan_of(without(script, "SLURM_NTASKS")).starter_options, IsEmpty());
 }
 
+// #SBATCH --ntasks-per-node=8 --gpus-per-task=1: srun would take one GPU for its one task.
+TEST(DetectSlurm, SrunDoesNotTakeWhatTheScriptAskedForEachTask) {
+  Variables script = with(kBatchScript, "SLURM_GPUS_PER_TASK", "1");
+  script["SRUN_CPUS_PER_TASK"] = "2";
+  const std::vector<std::string> starter = plan_of(script).starter;
+  ASSERT_GT(starter.size(), 6);
+  EXPECT_THAT(std::vector(starter.begin(), starter.begin() + 6),
+              ElementsAre("env", "-u", "SRUN_CPUS_PER_TASK", "-u", "SLURM_GPUS_PER_TASK", "srun"));
+}
+
+TEST(DetectSlurm, AWorkerOfTorchrunInABatchScriptIsNotTheScript) {
+  const Variables worker = with(kBatchScript, "TORCHELASTIC_RUN_ID", "none");
+  EXPECT_FALSE(*detect(worker));
+  EXPECT_TRUE(*detect(with(worker, kStepVariable, "811.0"))) << "a worker of job 811 submitted it";
+}
+
 // A shell that was led to another node has the variables of the batch script.
 TEST(DetectSlurm, VariablesOfABatchScriptOnAnotherNodeAreNone) {
   EXPECT_FALSE(*detect(with(kBatchScript, "SLURMD_NODENAME", "node1")));
@@ -234,19 +250,20 @@ TEST(DetectSlurm, LocalTask0IsTheAgentOfItsNodeWithAWorkerForEachTask) {
   EXPECT_THAT(error_of(with(task, "SLURM_LOCALID", "x")), HasSubstr("SLURM_LOCALID: invalid"));
 }
 
-TEST(DetectSlurm, RemarksOnWhatPensTheWorkersOfATask) {
+TEST(DetectSlurm, SaysWhatATaskMayNotUse) {
   const ClusterPlan plan = plan_of(with(kStep, "SLURM_CPUS_ON_NODE", "16"));
-  EXPECT_THAT(remarks_on(plan, 16), IsEmpty());
-  EXPECT_THAT(remarks_on(plan, 2),
-              ElementsAre("Slurm step 812.0: workers may use 2 of the 16 CPUs that the job has on "
-                          "this node (all of them: srun --cpu-bind=none)"));
+  EXPECT_EQ(remark_on_cpus(plan, 16), "");
+  EXPECT_EQ(remark_on_cpus(plan, 2),
+            "Slurm step 812.0: workers may use 2 of the 16 CPUs that the job has on "
+            "this node (all of them: srun --cpu-bind=none)");
   // srun --ntasks-per-node=2 --gpus-per-task=1
   Variables task = with(kStep, "SLURM_STEP_TASKS_PER_NODE", "2(x2)");
-  EXPECT_THAT(remarks_on(plan_of(task), 16), IsEmpty());
+  EXPECT_EQ(remark_on_cpus(plan_of(task), 16), "");
   task["CUDA_VISIBLE_DEVICES"] = "0";
-  EXPECT_THAT(remarks_on(plan_of(task), 16),
-              ElementsAre("Slurm step 812.0: a task sees 1 GPU, but its node has 2 workers (all "
-                          "GPUs of the step: srun --gpu-bind=none)"));
+  EXPECT_EQ(
+      error_of(task),
+      "Slurm step 812.0: a task sees 1 GPU, but its node has 2 workers (all GPUs of its tasks: "
+      "srun --gpu-bind=none)");
 }
 
 TEST(DetectSlurm, NamesTheVariableThatIsMissingOrWrong) {
