@@ -23,6 +23,9 @@ PATH=$(cd "$DDPRUN_TESTBED" && pwd):$PATH
 work=$(mktemp -d /var/tmp/ddprun-slurm.XXXXXX)
 chmod 755 "$work"
 export NC_STATE=$work/state NC_TAG=ddp NC_SUBNET=10.77.2
+# What a killed ddprun leaves there is removed, and reported, by the next one of this user.
+export TMPDIR=$work/tmp
+mkdir "$TMPDIR"
 finish() {
   slurm-cluster down >/dev/null 2>&1
   rm -rf "$work"
