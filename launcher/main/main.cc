@@ -197,10 +197,12 @@ int run(const std::vector<std::string>& arguments) {
   }
   const LaunchOptions& options = line->options;
   if (options.cluster && options.taken == Taken::kStarter) return start_nodes(*line, arguments);
-  if (command == LaunchCommand::kRun) {
-    return options.cluster && options.taken == Taken::kWait ? wait_for_task_0(*options.cluster)
-                                                            : run_with_tasks(options);
+  if (options.cluster && options.taken == Taken::kWait) {
+    return command == LaunchCommand::kRun
+               ? wait_for_task_0(*options.cluster)
+               : tell("ddprun: " + options.cluster->name + ": waits for local task 0\n");
   }
+  if (command == LaunchCommand::kRun) return run_with_tasks(options);
   const Result<AgentConfig> config = plan_job(options);
   return config ? tell(dry_run_text(*config)) : refuse(config.error(), options);
 }

@@ -258,6 +258,13 @@ TEST_F(TwoTasksTest, Task0IsTheAgentAndTheOtherEndsWithItsExitCode) {
   EXPECT_EQ(late->wait(), 0) << late->err();
 }
 
+TEST_F(TwoTasksTest, ADryRunSaysWhichTaskWaits) {
+  auto other = start_local(1, {"--dry-run", "true"});
+  EXPECT_EQ(other->wait(), 0) << other->err();
+  EXPECT_THAT(other->out(),
+              testing::MatchesRegex("ddprun: Slurm step .*: waits for local task 0\n"));
+}
+
 TEST_F(TwoTasksTest, AnAgentThatCannotStartEndsAllTasks) {
   auto agent = start_local(0, {"./no-such-program"});
   auto other = start_local(1, {"./no-such-program"});

@@ -7,14 +7,14 @@
 namespace ddprun {
 namespace {
 
-// An inner scheduler is before those in whose jobs it is used.
+// A scheduler that runs in the jobs of another one comes before it.
 constexpr Detector kDetectors[] = {detect_mpi,       detect_slurm_step, detect_slurm_job,
                                    detect_batch_job, detect_cloud,      detect_pod};
 
 }  // namespace
 
 Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool is_typed) {
-  // A worker is no task of the scheduler. A job that a worker submits has a step of its own.
+  // A worker is not a task of the scheduler. A job that a worker submits has a step of its own.
   const std::optional<std::string> outer = lookup(kStepVariable);
   if (outer && *outer == slurm_step(lookup)) return std::nullopt;
   for (const Detector detect : kDetectors) {

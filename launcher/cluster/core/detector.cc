@@ -49,11 +49,7 @@ Result<int> needed_index(const EnvLookup& lookup, std::string_view name, std::st
 
 bool is_worker(const EnvLookup& lookup) { return lookup("TORCHELASTIC_RUN_ID").has_value(); }
 
-std::uint16_t port_of(std::string_view job_id) {
-  constexpr std::uint64_t kFirstPort = 20000;
-  constexpr std::uint64_t kPorts = 10000;
-  return static_cast<std::uint16_t>(kFirstPort + fnv1a(job_id) % kPorts);
-}
+std::uint16_t port_of(std::string_view job_id) { return numbered_port(fnv1a(job_id)); }
 
 std::optional<int> listed_gpus(const EnvLookup& lookup, std::string_view name) {
   const std::string list = lookup(name).value_or("");

@@ -36,11 +36,15 @@ Result<int> needed_index(const EnvLookup& lookup, std::string_view name, std::st
                          int count, std::string_view counted_by);
 
 // Returns whether this process is a worker of a launcher such as ddprun or torchrun. It has
-// inherited its launcher's variables, but it is no task of the scheduler.
+// inherited its launcher's variables, but it is not a task of the scheduler.
 bool is_worker(const EnvLookup& lookup);
 
-// Returns the port of the job for schedulers that give none: 20000 to 29999, the same on all nodes.
-// These ports are below those that the kernel gives to outgoing connections.
+// Ports below those that the kernel gives to outgoing connections: 20000 to 29999.
+inline constexpr std::uint64_t kPorts = 10000;
+constexpr std::uint16_t numbered_port(std::uint64_t number) {
+  return static_cast<std::uint16_t>(20000 + number % kPorts);
+}
+// Returns the port of the job for schedulers that give none. It is the same on all nodes.
 std::uint16_t port_of(std::string_view job_id);
 
 // Returns the number of GPUs in a variable such as "0,1" or "GPU-6da1,GPU-07c3". nullopt: it is not

@@ -22,7 +22,7 @@ struct Launcher {
   const char* remedy;
 };
 
-// An inner launcher is above those in whose jobs it is used.
+// A launcher that runs in the jobs of another one comes before it.
 //
 // Open MPI: 5.0 has PRRTE and no OMPI_MCA_orte_*. Source: environments that 4.1.4 and 5.0.11 gave.
 // Hydra: only Intel MPI names its job. Source: environments that MPICH 4.0.2 and Intel MPI 2021.18
@@ -86,7 +86,7 @@ Result<std::string> first_host(const EnvLookup& lookup, const ClusterPlan& plan,
       .within(plan.name);
 }
 
-// Returns the count. nullopt: there is no such variable.
+// Returns the count. nullopt: the variable is not set.
 Result<std::optional<int>> count_in(const EnvLookup& lookup, const char* name, const char* sign) {
   if (lookup(name).value_or("").empty()) return std::nullopt;
   const Result<int> count = needed_count(lookup, name, sign);
@@ -111,7 +111,7 @@ Result<std::optional<ClusterPlan>> plan_of(const Launcher& launcher, const EnvLo
   plan.job_id = lookup(launcher.job_id).value_or(kDefaultJobId);
   plan.name =
       plan.job_id == kDefaultJobId ? launcher.name : concat(launcher.name, " ", plan.job_id);
-  // All nodes must come to the same numbers, also if they have not the same number of tasks.
+  // All nodes must compute the same numbers, even if their numbers of tasks differ.
   plan.tasks = std::max(own_tasks->value_or(1), *nodes ? divide_up(*size, **nodes) : 1);
   plan.own_tasks = own_tasks->value_or(plan.tasks);
   plan.nodes = plan.tasks == 1 ? *size : nodes->value_or(divide_up(*size, plan.tasks));

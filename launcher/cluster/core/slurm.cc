@@ -32,10 +32,8 @@ int count_devices(std::string_view text) {
 // "OUTPUT ENVIRONMENT VARIABLES"; slurm/slurm.h, SLURM_INTERACTIVE_STEP.
 constexpr std::uint64_t kFirstSpecialStep = 0xffff'fff0;
 
-// Ports below those that the kernel gives to outgoing connections. Jobs with close numbers run at
-// the same time, and so do steps of a job.
-constexpr std::uint64_t kFirstPort = 20000;
-constexpr std::uint64_t kPorts = 10000;
+// Jobs with close numbers run at the same time, and so do steps of a job. So their ports are far
+// apart.
 constexpr std::uint64_t kStepsApart = 7919;
 
 constexpr const char* kJob = "SLURM_JOB_ID";
@@ -58,7 +56,7 @@ std::optional<int> gpus_of_step(const EnvLookup& lookup) {
 }
 
 // Returns the number of tasks on each node that the user asked for. nullopt: none was asked for, or
-// the nodes differ. Slurm counts tasks without being asked, too, but then there is no SLURM_NTASKS.
+// the nodes differ. Slurm counts tasks without being asked, too. Then SLURM_NTASKS is not set.
 std::optional<int> asked_tasks(const EnvLookup& lookup) {
   if (!lookup("SLURM_NTASKS")) return std::nullopt;
   const Result<std::vector<int>> tasks = expand_counts(lookup("SLURM_TASKS_PER_NODE").value_or(""));
@@ -146,8 +144,7 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   plan.name = concat("Slurm step ", plan.job_id);
   plan.nodes = static_cast<int>(nodes->size());
   plan.node_rank = static_cast<int>(*node_rank);
-  const std::uint64_t port = kFirstPort + (*job % kPorts + *step % kPorts * kStepsApart) % kPorts;
-  plan.endpoint = {nodes->front(), static_cast<std::uint16_t>(port)};
+  plan.endpoint = {nodes->front(), numbered_port(*job % kPorts + *step % kPorts * kStepsApart)};
   plan.tasks = *std::ranges::max_element(*tasks);
   plan.own_tasks = (*tasks)[*node_rank];
   plan.remedy = "srun --ntasks-per-node=1";
@@ -189,15 +186,13 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
     if (granted) plan.workers = visible_of(*granted, lookup);
     plan.workers_are = "GPUs of the job";
   }
-  if (!plan.workers) {
-    plan.workers = asked_tasks(lookup);
-    plan.workers_are = "tasks of the job";
-  }
-  if (plan.nodes == 1 && !here.empty()) return plan;
-  plan.starter = srun_on(nodes->size(), lookup);
+  if (plan.nodes > 1 || here.empty()) plan.starter = srun_on(nodes->size(), lookup);
+  const std::optional<int> tasks = asked_tasks(lookup);
+  if (plan.workers || !tasks) return plan;
+  plan.workers = tasks;
+  plan.workers_are = "tasks of the job";
   // The step has one task on each node.
-  if (const std::optional<int> tasks = asked_tasks(lookup); tasks && plan.workers == tasks)
-    plan.starter_options = {concat("--nproc-per-node=", *tasks)};
+  plan.starter_options = {concat("--nproc-per-node=", *tasks)};
   return plan;
 }
 

@@ -49,7 +49,7 @@ TEST(DetectBatchJob, AJobOfOneNodeGivesItsGpus) {
             "PBS job 12.server: one node, 2 workers (visible GPUs)");
   const ClusterPlan grid = plan_of(with(kGridEngine, "NHOSTS", "1"));
   EXPECT_EQ(grid.name, "Grid Engine job 4711");
-  EXPECT_EQ(grid.workers, std::nullopt) << "slots are no workers";
+  EXPECT_EQ(grid.workers, std::nullopt) << "slots are not workers";
 }
 
 TEST(DetectBatchJob, ABatchScriptOfSeveralNodesIsToldHowToStartOnAll) {
