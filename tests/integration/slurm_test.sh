@@ -169,12 +169,27 @@ start_salloc() { # name; sets starter, the ddprun that runs srun, and salloc
   done
   starter=$(pgrep -o -f "^$bin/ddprun sh save.sh $1\$")  # the oldest one
 }
+# Waits for salloc. Sets code. A starter that does not end within a minute is a failure.
+await_salloc() {
+  local i
+  for ((i = 0; i < 600; i++)); do
+    kill -0 $salloc 2>/dev/null || break
+    sleep 0.1
+  done
+  if kill -0 $salloc 2>/dev/null; then
+    echo "FAILED: salloc runs on after a minute; it printed:"
+    cat "$log"
+    exit 1
+  fi
+  wait $salloc
+  code=$?
+}
 for signal in TERM INT; do
   start_salloc "on$signal"
   for more in 1 2; do kill -USR2 "$starter"; done  # ends nobody, twice
   kill -$signal "$starter"
-  wait $salloc
-  check "SIG$signal ends all nodes" test $? -ge 128
+  await_salloc
+  check "SIG$signal ends all nodes" test $code -ge 128
   check "both ranks saved after SIG$signal" test "$(grep -c 'rank . saved' "$log")" -eq 2
 done
 echo "--- scancel ends a batch script whose workers need a second to save"
@@ -198,7 +213,7 @@ check "both ranks saved" test "$(grep -c 'rank . saved' "$log")" -eq 2
 start_salloc killed
 kill -KILL "$starter"
 await 'Relinquishing job allocation'
-wait $salloc
+await_salloc
 
 echo "--- nothing is left on the nodes, and no node was drained"
 left() {
