@@ -36,6 +36,7 @@ std::optional<TimePoint> Supervisor::deadline() const {
   if (state_ == State::kExited) return std::nullopt;
   std::optional<TimePoint> earliest = stop_deadline_;
   keep_earlier(earliest, hold_back_until_);
+  keep_earlier(earliest, save_deadline_);
   if (checkpoint_due_) keep_earlier(earliest, checkpoint_told_ + kCheckpointPause);
   return earliest;
 }
@@ -188,6 +189,9 @@ void Supervisor::on(const WorkersEnded& ended) {
   if (state_ != State::kRunning) return;
   if (died_of_being_asked()) {
     return on(UserSignal{options_.checkpoint_signal, UserSignal::Way::kManager});
+  }
+  if (save_deadline_ && died_of(SIGTERM)) {
+    return leave(UserSignal{SIGTERM, UserSignal::Way::kManager});
   }
   if (!ends_.empty()) {
     // If there is also a real failure, do not wait for the ends that are held back.
@@ -347,11 +351,14 @@ void Supervisor::tell_to_save(const UserSignal& signal) {
   if (signal.way != UserSignal::Way::kManager) act(SignalWorkers{signal.signal});
 }
 
-bool Supervisor::died_of_being_asked() const {
-  if (options_.checkpoint_signal == 0) return false;
-  return std::ranges::any_of(ends_, [this](const DatedEnd& dated) {
-    return dated.end.kind == EndKind::kSignaled && dated.end.code == options_.checkpoint_signal;
+bool Supervisor::died_of(int signal) const {
+  return std::ranges::any_of(ends_, [signal](const DatedEnd& dated) {
+    return dated.end.kind == EndKind::kSignaled && dated.end.code == signal;
   });
+}
+
+bool Supervisor::died_of_being_asked() const {
+  return options_.checkpoint_signal != 0 && died_of(options_.checkpoint_signal);
 }
 
 void Supervisor::on(const UserSignal& signal) {
@@ -373,8 +380,23 @@ void Supervisor::on(const UserSignal& signal) {
     }
     return;
   }
+  const bool saves = options_.saves_on_term && signal.signal == SIGTERM;
+  if (saves && state_ == State::kRunning && ends_.empty()) {
+    // Slurm repeats SIGTERM by itself.
+    if (!save_deadline_) {
+      save_deadline_ = now_ + options_.grace;
+      say(Say::Level::kInfo, concat("SIGTERM: the workers have ", options_.grace, " to save"));
+    }
+    return ask_to_save(UserSignal{options_.checkpoint_signal, UserSignal::Way::kDirect});
+  }
+  leave(signal);
+}
+
+// Ends the workers of this node by the signal, and then leaves the job.
+void Supervisor::leave(const UserSignal& signal) {
   leaving_ = signal.signal;
   hold_back_until_.reset();
+  save_deadline_.reset();
   std::erase_if(ends_, [](const DatedEnd& dated) {
     return !dated.end.after_stop && may_be_an_order(dated.end);
   });
@@ -386,6 +408,17 @@ void Supervisor::on(const UserSignal& signal) {
              counted(alive_, "worker"), alive_ == 1 ? ", which has " : ", which have ",
              options_.grace, " to end"));
   begin_stop(signal.signal, known ? Known::kYes : Known::kNo);
+  act(SendStatus{});
+}
+
+void Supervisor::give_up_saving() {
+  if (state_ != State::kRunning) return leave(UserSignal{SIGTERM});
+  say(Say::Level::kWarning, concat(counted(alive_, "worker"), " did not save within ",
+                                   options_.grace, " of SIGTERM: SIGKILL"));
+  leaving_ = SIGTERM;
+  save_deadline_.reset();
+  if (!exit_code_) exit_code_ = exit_code_of_signal(SIGTERM);
+  kill();
   act(SendStatus{});
 }
 
@@ -425,6 +458,7 @@ void Supervisor::on(const Tick&) {
     if (state_ == State::kRunning) act(SendStatus{});
   }
   if (hold_back_until_ && now_ >= *hold_back_until_) declare_failure();
+  if (save_deadline_ && now_ >= *save_deadline_) give_up_saving();
   if (!stop_deadline_ || now_ < *stop_deadline_) return;
   if (!killed_) {
     const std::string who =

@@ -44,6 +44,9 @@
 //   grace is over      -             -                   kill                -
 //   kill had no effect -             -                   leave, exit         -
 //   SIGTSTP, SIGCONT   -             suspend, resume     -                   -
+//   SIGTERM, if it     leave, exit   checkpoint signal   leave, exit         leave, exit
+//    asks for a save                 to the workers;
+//                                    kill after the grace
 //   SIGUSR1, SIGUSR2   -             to the workers      -                   -
 //   checkpoint signal  leave, exit   to the workers;     leave, exit         remember
 //                                    once
@@ -175,7 +178,9 @@ struct SupervisorOptions {
   Duration grace{};           // from the first signal to SIGKILL
   Duration kill_timeout{};    // from SIGKILL until it gives up on a process
   int checkpoint_signal = 0;  // --checkpoint-signal; 0: none
-  int max_restarts = 0;       // for reports
+  // SIGTERM asks the workers to save and to leave within the grace. REQUIRES: a checkpoint_signal.
+  bool saves_on_term = false;
+  int max_restarts = 0;  // for reports
 };
 
 class Supervisor {
@@ -223,7 +228,10 @@ class Supervisor {
   void signal_workers(int signal, std::optional<LocalRank> rank);
   void relay(const UserSignal& signal);
   void ask_to_save(const UserSignal& signal);
+  void leave(const UserSignal& signal);
   void tell_to_save(const UserSignal& signal);
+  void give_up_saving();
+  bool died_of(int signal) const;
   bool died_of_being_asked() const;
   std::optional<Verdict> own_verdict(std::string headline) const;
   bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
@@ -265,8 +273,9 @@ class Supervisor {
   int leaving_ = 0;                         // the user's first signal; 0: none
   bool suspended_ = false;
   bool asked_to_save_ = false;
-  std::array<bool, 3> interrupted_{};  // by UserSignal::Way: a SIGINT came this way
-  std::optional<int> exit_code_;       // decided; returned when no process is left
+  std::optional<TimePoint> save_deadline_;  // after SIGTERM: when workers that still run are killed
+  std::array<bool, 3> interrupted_{};       // by UserSignal::Way: a SIGINT came this way
+  std::optional<int> exit_code_;            // decided; returned when no process is left
   std::optional<Verdict> verdict_;
   std::string leave_reason_;  // what the service is told if this node leaves without a signal
   std::string last_wait_;

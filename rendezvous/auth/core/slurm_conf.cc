@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cstdint>
 #include <optional>
+
+#include "base/parse_number.h"
 
 namespace ddprun {
 namespace {
@@ -34,21 +37,34 @@ std::string_view take_part(std::string_view& text, char separator) {
   return part;
 }
 
+// Returns the value on the last line that sets `name`.
+std::optional<std::string_view> setting_of(std::string_view text, std::string_view name) {
+  std::optional<std::string_view> setting;
+  while (!text.empty()) {
+    std::string_view rest = take_part(text, '\n');
+    if (const auto value = value_of(take_part(rest, '#'), name)) setting = value;
+  }
+  return setting;
+}
+
 }  // namespace
 
 std::string munge_socket_of(std::string_view text) {
   std::string socket;
-  while (!text.empty()) {
-    std::string_view rest = take_part(text, '\n');
-    std::optional<std::string_view> info = value_of(take_part(rest, '#'), "AuthInfo");
-    if (!info) continue;
-    socket.clear();
+  if (std::optional<std::string_view> info = setting_of(text, "AuthInfo")) {
     while (!info->empty()) {
       const auto path = value_of(take_part(*info, ','), "socket");
       if (path && path->starts_with('/')) socket = *path;
     }
   }
   return socket;
+}
+
+Duration kill_wait_of(std::string_view text) {
+  constexpr int kDefault = 30;
+  const std::optional<std::string_view> setting = setting_of(text, "KillWait");
+  return std::chrono::seconds(setting ? parse_number<std::uint16_t>(*setting).value_or(kDefault)
+                                      : kDefault);
 }
 
 }  // namespace ddprun

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/clock.h"
+
 namespace ddprun {
 
 // Returns the socket of munged from slurm.conf, which names it only if it is not munge's own
@@ -11,5 +13,9 @@ namespace ddprun {
 // are not case-sensitive, and the last line counts. Empty: there is no socket, or its path is
 // not absolute. text: the file's contents.
 std::string munge_socket_of(std::string_view text);
+
+// Returns KillWait, the time between Slurm's SIGTERM and its SIGKILL; Slurm's default of 30 s if
+// the file does not set it. Source: slurm.conf(5).
+Duration kill_wait_of(std::string_view text);
 
 }  // namespace ddprun

@@ -121,6 +121,8 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--shutdown-timeout=2",
                         "--log-line-prefix-template=<${rank}>",
                         "--checkpoint-signal=USR1",
+                        "--requeue=10",
+                        "--save-before-end=300",
                         "prog"};
   for (const OptionSpec& option : option_table()) {
     if (option.group == "General") continue;

@@ -647,6 +647,93 @@ TEST_F(CheckpointSignalTest, WhereNothingRunsTheNodeLeavesAtOnce) {
 
 // --- requests of a user ---
 
+// As in a job of Slurm with --checkpoint-signal=USR1.
+class SaveOnTermTest : public SupervisorTest {
+ protected:
+  SaveOnTermTest() {
+    supervisor_ = Supervisor({.host = "node0",
+                              .slots = 2,
+                              .grace = seconds(30),
+                              .kill_timeout = seconds(20),
+                              .checkpoint_signal = SIGUSR1,
+                              .saves_on_term = true});
+  }
+};
+
+TEST_F(SaveOnTermTest, WorkersThatDoNotSaveInTheGraceAreKilled) {
+  run();
+  step(UserSignal{SIGTERM, UserSignal::Way::kManager});
+  pass(seconds(29));
+  EXPECT_FALSE(has<KillTree>());
+  pass(seconds(1));
+  EXPECT_TRUE(has<KillTree>());
+  EXPECT_THAT(said(), HasSubstr("2 workers did not save within 30.0 s of SIGTERM: SIGKILL"));
+  EXPECT_EQ(status().leaving, SIGTERM);
+  killed(0, SIGKILL);
+  killed(1, SIGKILL);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 143);
+}
+
+TEST_F(SaveOnTermTest, WorkersGetTheCheckpointSignalAndNotSigterm) {
+  run();
+  step(UserSignal{SIGTERM});
+  ASSERT_TRUE(has<SignalWorkers>());
+  EXPECT_EQ(find<SignalWorkers>()->signal, SIGUSR1);
+  EXPECT_FALSE(has<SignalTree>());
+  EXPECT_EQ(status().leaving, 0) << "the other nodes let their workers save, too";
+  EXPECT_TRUE(status().asked_to_save);
+  step(UserSignal{SIGTERM, UserSignal::Way::kDirect});
+  EXPECT_TRUE(actions_.empty()) << "Slurm repeats SIGTERM";
+  exited(0, 0);
+  exited(1, 0);
+  step(TreeEmpty{});
+  step(End{Verdict{.success = true}});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
+}
+
+TEST_F(SaveOnTermTest, CtrlCStillEndsTheWorkers) {
+  run();
+  step(UserSignal{SIGTERM});
+  step(UserSignal{SIGINT});
+  EXPECT_TRUE(signals(SIGINT));
+  EXPECT_EQ(supervisor_.state(), State::kStopping);
+}
+
+TEST_F(SaveOnTermTest, AWorkerThatGotSlurmsSigtermAndDiedOfItHasNotFailed) {
+  run();
+  step(UserSignal{SIGTERM, UserSignal::Way::kManager});
+  killed(0, SIGTERM);
+  EXPECT_EQ(supervisor_.state(), State::kStopping);
+  EXPECT_TRUE(status().ends.empty());
+  killed(1, SIGTERM);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 143);
+}
+
+TEST_F(SaveOnTermTest, OneThatDiedJustBeforeIsAnOrderToo) {
+  run();
+  killed(0, SIGTERM);
+  step(UserSignal{SIGTERM, UserSignal::Way::kManager});
+  EXPECT_EQ(supervisor_.state(), State::kStopping);
+  EXPECT_TRUE(status().ends.empty());
+}
+
+TEST_F(SaveOnTermTest, ANodeThatWaitsForOthersLeavesWhenTheGraceIsOver) {
+  run();
+  step(UserSignal{SIGTERM});
+  exited(0, 0);
+  exited(1, 0);
+  step(TreeEmpty{});
+  ASSERT_EQ(supervisor_.state(), State::kFinished);
+  pass(seconds(30));
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 143);
+}
+
 TEST_F(SupervisorTest, AStopAtOnceTakesTheGraceAway) {
   run();
   step(Stop{Generation(0), "ada asked for it", true});
