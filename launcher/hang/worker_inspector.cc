@@ -73,8 +73,8 @@ void put_frames(pid_t pid, const Deadline& deadline, int stop, WorkerSnapshot& w
     worker.waits_in = distributed_call_in(worker.frames);
     // Work::wait() and a backward pass wait in native code.
     if (!worker.frames.empty() && worker.waits_in.empty()) {
-      worker.waits_in = distributed_call_in(
-          frames_in(run({"py-spy", "dump", "--native", "--pid", number})));
+      worker.waits_in =
+          distributed_call_in(frames_in(run({"py-spy", "dump", "--native", "--pid", number})));
     }
   }
   if (worker.frames.empty()) {
