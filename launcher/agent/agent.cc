@@ -98,6 +98,7 @@ class Agent {
                      .saves_on_term = config.saves_on_term,
                      .max_restarts = config.options.max_restarts}),
         timer_(io_),
+        save_timer_(io_),
         signals_(io_),
         guardian_alive_(io_, guards.guardian_alive.release()),
         keeper_alive_(io_, guards.keeper_alive.release()),
@@ -179,24 +180,33 @@ class Agent {
   void save_before_end() {
     log_.info("the time limit of Slurm job " + config_.watched_job +
               " is near: all workers are asked to save");
-    const int signal = config_.options.checkpoint_signal;
-    feed(UserSignal{signal, UserSignal::Way::kDirect});
+    ask_all_nodes_to_save();
+    feed(UserSignal{config_.options.checkpoint_signal, UserSignal::Way::kDirect});
+  }
+
+  // Is repeated, because a node may be away, or its workers may just be started. A node that was
+  // asked before does nothing.
+  void ask_all_nodes_to_save() {
+    constexpr Duration kPause = std::chrono::seconds(5);
     if (over_) return;
-    rendezvous_.link().send_now(UserRequest{
-        .what = UserRequest::What::kSignal, .by = "the time limit of Slurm", .signal = signal});
+    rendezvous_.link().send_now(UserRequest{.what = UserRequest::What::kSignal,
+                                            .by = "the time limit of Slurm",
+                                            .signal = config_.options.checkpoint_signal});
+    save_timer_.expires_after(kPause);
+    save_timer_.async_wait([this](error_code error) {
+      if (!error) ask_all_nodes_to_save();
+    });
   }
 
   void requeue() {
     if (config_.watched_job.empty()) return;
-    // Slurm requeues a preempted job by itself, and one that its user has cancelled never.
-    if (was_terminated_)
-      return log_.info("Slurm has sent SIGTERM: ddprun does not requeue the job");
+    output_drain_.flush();  // in a batch script, Slurm then ends this process
     const char* const count = std::getenv("SLURM_RESTART_COUNT");
     requeue_in_slurm(config_.watched_job,
                      {.most = *config_.options.requeue,
                       .requeues = count ? parse_number<int>(count).value_or(0) : 0,
                       .step = highest_step_},
-                     log_);
+                     was_terminated_, log_);
   }
 
   // --- the link to the rendezvous service --------------------------------------------------------
@@ -424,7 +434,7 @@ class Agent {
 
   void stop_here(bool at_once) {
     output_drain_.hurry();
-    feed(UserSignal{SIGTERM, UserSignal::Way::kDirect});
+    feed(UserSignal{SIGTERM, UserSignal::Way::kDirect, UserSignal::Meaning::kStop});
     if (at_once) feed(UserSignal{SIGINT, UserSignal::Way::kDirect});
   }
 
@@ -544,6 +554,7 @@ class Agent {
   FileWork files_;
   Supervisor supervisor_;
   asio::steady_timer timer_;
+  asio::steady_timer save_timer_;
   asio::posix::stream_descriptor signals_;
   asio::posix::stream_descriptor guardian_alive_;
   asio::posix::stream_descriptor keeper_alive_;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <ctime>
 #include <utility>
 
 #include "base/background_thread.h"
@@ -18,14 +19,15 @@
 namespace ddprun {
 namespace {
 
-// Returns the time left by SLURM_JOB_END_TIME, in seconds since 1970. Slurm has it since 22.05.
+// Returns the time left by SLURM_JOB_END_TIME, in seconds since 1970. It is the limit that the job
+// began with.
 std::optional<Duration> left_by_environment() {
+  constexpr std::int64_t kLatest = std::int64_t{1} << 33;  // the year 2242
   const char* const text = std::getenv("SLURM_JOB_END_TIME");
-  const auto end = text ? parse_number<std::int32_t>(text) : std::nullopt;
-  if (!end) return std::nullopt;
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::max(Duration::zero(),
-                  std::chrono::duration_cast<Duration>(std::chrono::seconds(*end) - now));
+  const auto end = text ? parse_number<std::int64_t>(text) : std::nullopt;
+  if (!end || *end < 0 || *end > kLatest) return std::nullopt;
+  const std::int64_t left = *end - std::int64_t{std::time(nullptr)};
+  return std::chrono::seconds(std::max<std::int64_t>(0, left));
 }
 
 }  // namespace
@@ -40,10 +42,7 @@ SlurmTimeLimit::SlurmTimeLimit(boost::asio::io_context& io, Logger& log, std::st
       timer_(io),
       stop_(eventfd(0, EFD_CLOEXEC)) {}
 
-void SlurmTimeLimit::begin() {
-  if (const auto left = left_by_environment()) end_of_time_.answered(left, BootClock::now());
-  go_on();
-}
+void SlurmTimeLimit::begin() { go_on(); }
 
 void SlurmTimeLimit::close() {
   timer_.cancel();
@@ -82,10 +81,11 @@ void SlurmTimeLimit::ask() {
 void SlurmTimeLimit::answered(const std::string& text) {
   if (!save_) return;
   const std::string_view line = std::string_view(text).substr(0, text.find_first_of(" \n"));
-  const std::optional<Duration> left = parse_time_left(line);
-  end_of_time_.answered(left, BootClock::now());
+  std::optional<Duration> left = parse_time_left(line);
   log_.debug(left ? concat("Slurm: time left of job ", job_, ": ", line)
-                  : concat("Slurm does not say how much time job ", job_, " has left"));
+                  : concat("squeue does not say how much time job ", job_, " has left"));
+  if (!left && !end_of_time_.end()) left = left_by_environment();
+  end_of_time_.answered(left, BootClock::now());
   go_on();
 }
 

@@ -20,13 +20,15 @@ inline constexpr Duration kSlurmPatience = std::chrono::seconds(10);
 
 class SlurmTimeLimit {
  public:
-  // job: Slurm's number of it. save: called once, on the thread of `io`, when the end is near.
+  // job: as Slurm's commands take it. save: called once, on the thread of `io`, when the end is
+  // near.
   SlurmTimeLimit(boost::asio::io_context& io, Logger& log, std::string job, Duration save_before,
                  std::function<void()> save);
   ~SlurmTimeLimit() { close(); }
   SlurmTimeLimit(const SlurmTimeLimit&) = delete;
   SlurmTimeLimit& operator=(const SlurmTimeLimit&) = delete;
 
+  // Begins to ask Slurm. Returns at once.
   void begin();
   // Ends the command that runs, if any. `save` is not called any more.
   void close();
@@ -42,7 +44,7 @@ class SlurmTimeLimit {
   std::function<void()> save_;
   EndOfTime end_of_time_;
   boost::asio::steady_timer timer_;
-  UniqueFd stop_;  // eventfd: readable after close()
+  UniqueFd stop_;  // eventfd: ends the command that runs
   std::thread thread_;
 };
 

@@ -54,10 +54,19 @@ void look_at_console(AgentConfig& config) {
 // Returns the default time between the first signal to workers and SIGKILL. Slurm's own SIGKILL
 // must come later. conf: slurm.conf; empty: it is not known.
 Duration grace_under_slurm(const std::string& conf) {
-  if (conf.empty()) return kDefaultGraceUnderSlurm;
+  const std::optional<Duration> kill_wait = conf.empty() ? std::nullopt : kill_wait_of(conf);
+  if (!kill_wait) return kDefaultGraceUnderSlurm;
   constexpr Duration kMargin = std::chrono::seconds(5);
-  const Duration kill_wait = kill_wait_of(conf);
-  return kill_wait - std::min(kMargin, kill_wait * 2 / 5);
+  return std::clamp(*kill_wait - std::min(kMargin, *kill_wait * 2 / 5),
+                    Duration(std::chrono::seconds(1)), kDefaultGrace);
+}
+
+// Returns the job as Slurm's commands take it. One task of each array has the number of the whole
+// array, which would mean all of its tasks.
+std::string name_in_slurm(const std::string& job) {
+  const std::string array = environment_text("SLURM_ARRAY_JOB_ID");
+  const std::string task = environment_text("SLURM_ARRAY_TASK_ID");
+  return array.empty() || task.empty() ? job : concat(array, "_", task);
 }
 
 // Plans what --requeue, --save-before-end and --checkpoint-signal ask for in a job of Slurm.
@@ -69,7 +78,7 @@ void watch_time_limit(LaunchOptions& options, AgentConfig& config) {
   } else if (options.watches_time_limit()) {
     if (options.checkpoint_signal == 0) options.checkpoint_signal = SIGUSR1;
     const std::string node = environment_text("SLURM_NODEID");
-    if (node.empty() || node == "0") config.watched_job = job;
+    if (node.empty() || node == "0") config.watched_job = name_in_slurm(job);
   }
   const int signal = options.checkpoint_signal;
   config.saves_on_term = !job.empty() && signal != 0 && signal != SIGTERM;
@@ -187,8 +196,10 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (config.rendezvous.is_local()) config.options.node_rank.reset();
   config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
   config.signals.insert(config.signals.end(), kRelayedSignals.begin(), kRelayedSignals.end());
-  if (const pid_t manager = slurm_manager(); manager != 0) {
+  if (!slurm_step(environment_variable).empty()) {
     config.default_grace = grace_under_slurm(slurm_conf());
+  }
+  if (const pid_t manager = slurm_manager(); manager != 0) {
     if (signals_whole_step(own_cgroups())) config.manager = manager;
   }
   look_at_console(config);

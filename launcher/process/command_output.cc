@@ -9,10 +9,10 @@
 
 #include <array>
 
-#include "base/exit_codes.h"
 #include "base/pidfd.h"
 #include "base/pipe.h"
 #include "base/poll_until.h"
+#include "base/wait_status.h"
 
 namespace ddprun {
 namespace {
@@ -52,10 +52,10 @@ pid_t start(const std::vector<std::string>& command, Stderr errors, int output) 
 }
 
 // Returns the exit code of the child once it has ended.
-std::optional<int> reap(const UniqueFd& child) {
-  siginfo_t end{};
-  if (waitid(P_PIDFD, static_cast<id_t>(child.get()), &end, WEXITED) != 0) return std::nullopt;
-  return end.si_code == CLD_EXITED ? end.si_status : exit_code_of_signal(end.si_status);
+std::optional<int> reap(pid_t child) {
+  int status = 0;
+  if (waitpid(child, &status, 0) != child) return std::nullopt;
+  return exit_code_of_status(status);
 }
 
 }  // namespace
@@ -77,7 +77,7 @@ CommandOutput output_of(const std::vector<std::string>& command, const Deadline&
   while (result.text.size() < kMaxBytes) {
     if (!poll_until(watched, until) || watched[1].revents != 0) break;
     if (is_closed) {
-      result.exit_code = reap(program);
+      result.exit_code = reap(pid);
       return result;
     }
     std::array<char, 4096> buffer;
@@ -88,6 +88,7 @@ CommandOutput output_of(const std::vector<std::string>& command, const Deadline&
       is_closed = true;
       watched[0].fd = program.get();
     } else {
+      result.exit_code = reap(pid);  // Linux before 5.3 has no pidfd
       return result;
     }
   }

@@ -18,9 +18,9 @@ struct CommandOutput {
 
 enum class Stderr { kDropped, kRead };  // kRead: in `text`, with stdout
 
-// Runs the program, looked for in PATH, with the files that it prints to read here and /dev/null as
-// stdin. No signal is blocked or ignored in it, whatever this process does. Waits until it has
-// ended. At the deadline, or when `stop` (a descriptor; -1: none) is readable, kills the program,
+// Runs the program, which is looked for in PATH, with /dev/null as stdin. No signal is blocked or
+// ignored in it, whatever this process does. Waits until the program has ended and its output is
+// closed. At the deadline, or when `stop` (a descriptor; -1: none) is readable, kills the program,
 // does not wait for its end, and returns the text so far.
 CommandOutput output_of(const std::vector<std::string>& command, const Deadline& deadline,
                         Stderr errors = Stderr::kDropped, int stop = -1);

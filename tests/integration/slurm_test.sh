@@ -91,7 +91,7 @@ two_jobs() {
 }
 
 if [ "$count" -gt 0 ]; then
-  epochs=2500  # as many as two lives of 30 s compute
+  epochs=500  # more than one life of 30 s computes
   submit "CHECKPOINTS=$work/whole,TRAIN_ARGS=--epochs $epochs"
   check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 600
   undisturbed=$(digest_of "$log")
@@ -102,6 +102,7 @@ if [ "$count" -gt 0 ]; then
     check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 900
     check "ddprun saw the limit" grep -q "the time limit of Slurm job $job is near" "$log"
     check "ddprun requeued it" grep -q "Slurm job $job is requeued (1 of --requeue=10)" "$log"
+    check "nobody failed" bash -c '! grep -qE "failed|was killed" "$1"' _ "$log"
     check "it resumed where it had saved" test \
       "$(sed -nE 's/.*asked to leave: saved at step ([0-9]+).*/\1/p' "$log")" = \
       "$(sed -nE 's/.*resumed at step ([0-9]+).*/\1/p' "$log")"

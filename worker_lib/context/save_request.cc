@@ -64,7 +64,7 @@ void listen_for_save_requests(int signal) {
     action.sa_handler = [](int) { requested = true; };
     action.sa_flags = SA_RESTART;
     sigaction(signal, &action, nullptr);
-    if (std::getenv("SLURM_STEP_ID")) listen_for_slurm();
+    if (std::getenv("SLURM_JOB_ID")) listen_for_slurm();
     sigset_t waiting;
     sigemptyset(&waiting);
     sigaddset(&waiting, signal);

@@ -23,7 +23,7 @@ struct RequeueDecision {
   std::string comment;
 };
 
-// Lives that end no further than an earlier one, after which the job is not requeued.
+// The number of lives in a row without a later step that ends the requeues.
 inline constexpr int kLivesWithoutProgress = 2;
 
 RequeueDecision decide_requeue(const JobLife& life);

@@ -44,9 +44,11 @@
 //   grace is over      -             -                   kill                -
 //   kill had no effect -             -                   leave, exit         -
 //   SIGTSTP, SIGCONT   -             suspend, resume     -                   -
-//   SIGTERM, if it     leave, exit   checkpoint signal   leave, exit         leave, exit
-//    asks for a save                 to the workers;
-//                                    kill after the grace
+//   SIGTERM, if it     leave, exit   checkpoint signal   leave; remember if  remember; leave,
+//    asks for a save                 to the workers;     all workers         exit after the
+//                                    SIGTERM late in     succeeded           grace
+//                                    the grace, SIGKILL
+//                                    after it
 //   SIGUSR1, SIGUSR2   -             to the workers      -                   -
 //   checkpoint signal  leave, exit   to the workers;     leave, exit         remember
 //                                    once
@@ -81,7 +83,7 @@
 // - Generations only grow.
 // - There is at most one Exit.
 // - kStopping always has a deadline. kRunning has one only while the report of a death or of a
-//   checkpoint waits.
+//   checkpoint waits, or after a SIGTERM that asks for a save. After that every state has one.
 #pragma once
 
 #include <array>
@@ -110,8 +112,11 @@ struct UserSignal {
   // How the signal came. kGuardian: the guardian forwarded it. kDirect: it was sent to the
   // agent. kManager: Slurm sent it to every process of the step, so the workers got it already.
   enum class Way { kGuardian = 0, kDirect = 1, kManager = 2 };
+  // kStop: a person has asked ddprun to stop the job here; nothing is saved.
+  enum class Meaning { kSignal, kStop };
   int signal = 0;
   Way way = Way::kGuardian;
+  Meaning meaning = Meaning::kSignal;
 };
 struct GuardianLost {};
 // A worker has announced a complete checkpoint in the store of this generation, which this node
@@ -230,6 +235,8 @@ class Supervisor {
   void ask_to_save(const UserSignal& signal);
   void leave(const UserSignal& signal);
   void tell_to_save(const UserSignal& signal);
+  bool may_still_save() const;
+  void save_on_term(const UserSignal& signal);
   void give_up_saving();
   bool died_of(int signal) const;
   bool died_of_being_asked() const;
@@ -273,9 +280,16 @@ class Supervisor {
   int leaving_ = 0;                         // the user's first signal; 0: none
   bool suspended_ = false;
   bool asked_to_save_ = false;
-  std::optional<TimePoint> save_deadline_;  // after SIGTERM: when workers that still run are killed
-  std::array<bool, 3> interrupted_{};       // by UserSignal::Way: a SIGINT came this way
-  std::optional<int> exit_code_;            // decided; returned when no process is left
+  // The request to save that SIGTERM is: its way, when SIGTERM goes to workers that still run, and
+  // when they are killed.
+  struct SaveOnTerm {
+    UserSignal::Way way;
+    TimePoint terminate;
+    TimePoint kill;
+  };
+  std::optional<SaveOnTerm> save_on_term_;
+  std::array<bool, 3> interrupted_{};  // by UserSignal::Way: a SIGINT came this way
+  std::optional<int> exit_code_;       // decided; returned when no process is left
   std::optional<Verdict> verdict_;
   std::string leave_reason_;  // what the service is told if this node leaves without a signal
   std::string last_wait_;

@@ -1,6 +1,7 @@
 // Reads what ddprun needs from slurm.conf. Pure; any thread.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -15,7 +16,8 @@ namespace ddprun {
 std::string munge_socket_of(std::string_view text);
 
 // Returns KillWait, the time between Slurm's SIGTERM and its SIGKILL; Slurm's default of 30 s if
-// the file does not set it. Source: slurm.conf(5).
-Duration kill_wait_of(std::string_view text);
+// the file does not set it. nullopt: a file that this one includes may set it. Source:
+// slurm.conf(5).
+std::optional<Duration> kill_wait_of(std::string_view text);
 
 }  // namespace ddprun

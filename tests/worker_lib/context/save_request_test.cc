@@ -67,7 +67,7 @@ void get_sigterm_from(const char* name) {
 
 TEST(SaveRequest, ComesWithSlurmsSigterm) {
   in_a_child([] {
-    setenv("SLURM_STEP_ID", "0", 1);
+    setenv("SLURM_JOB_ID", "812", 1);
     listen_for_save_requests(SIGUSR1);
     EXPECT_FALSE(save_was_requested());
     get_sigterm_from("slurmstepd");
@@ -76,22 +76,22 @@ TEST(SaveRequest, ComesWithSlurmsSigterm) {
 }
 
 TEST(SaveRequest, DoesNotComeWithAnotherSigterm) {
-  const auto get_it = [](const char* step, const char* sender) {
-    unsetenv("SLURM_STEP_ID");
-    if (step) setenv("SLURM_STEP_ID", step, 1);
+  const auto get_it = [](const char* job, const char* sender) {
+    unsetenv("SLURM_JOB_ID");
+    if (job) setenv("SLURM_JOB_ID", job, 1);
     listen_for_save_requests(SIGUSR1);
     get_sigterm_from(sender);
     _exit(0);
   };
-  EXPECT_EXIT(get_it("0", "ddprun"), testing::KilledBySignal(SIGTERM), "");
-  EXPECT_EXIT(get_it("0", "slurmstepd2"), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(get_it("812", "ddprun"), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(get_it("812", "slurmstepd2"), testing::KilledBySignal(SIGTERM), "");
   EXPECT_EXIT(get_it(nullptr, "slurmstepd"), testing::KilledBySignal(SIGTERM), "");
 }
 
 TEST(SaveRequest, LeavesAHandlerOfTheProgram) {
   in_a_child([] {
     static volatile std::sig_atomic_t count = 0;
-    setenv("SLURM_STEP_ID", "0", 1);
+    setenv("SLURM_JOB_ID", "812", 1);
     std::signal(SIGTERM, [](int) { count = count + 1; });
     listen_for_save_requests(SIGUSR1);
     get_sigterm_from("slurmstepd");
