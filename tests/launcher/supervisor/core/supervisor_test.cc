@@ -725,7 +725,8 @@ TEST_F(SaveOnTermTest, AFailureDuringTheSaveDoesNotProlongTheGrace) {
   pass(seconds(20));
   exited(0, 1);
   ASSERT_EQ(supervisor_.state(), State::kStopping);
-  pass(seconds(10));
+  pass(seconds(4));
+  pass(seconds(5));
   EXPECT_FALSE(has<KillTree>());
   pass(seconds(1));
   EXPECT_TRUE(has<KillTree>());
