@@ -61,10 +61,11 @@ class Network:
             self._ip("-n", self.switch, *words.split())
         # Names that are not there do not exist (NXDOMAIN), also outside the cluster.
         self.dns = subprocess.Popen(
-            ["ip", "netns", "exec", self.switch, "dnsmasq", "--keep-in-foreground",
+            ["setpriv", "--pdeathsig", "KILL",
+             "ip", "netns", "exec", self.switch, "dnsmasq", "--no-daemon",
              "--conf-file=/dev/null", "--no-hosts", "--no-resolv", f"--addn-hosts={self.hosts}",
              f"--listen-address={SUBNET}.1", "--bind-interfaces", "--address=/#/",
-             "--no-negcache", "--user=root", "--pid-file="],
+             "--no-negcache"],
             stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
     @staticmethod
