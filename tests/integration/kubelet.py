@@ -15,6 +15,7 @@ jobset_controller.go; Kubeflow Trainer, torch.go. What is simpler here:
 
 One thread: Cluster.step() does what is due. Cluster.until() calls it.
 """
+import contextlib
 import copy
 import os
 import pathlib
@@ -239,6 +240,15 @@ class Pod:
             return None
         return int(children[0]) if children else None
 
+    def send(self, number):
+        """Sends a signal to the container's process 1. Returns whether there is one."""
+        first = self.first_process()
+        if first is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(first, number)
+        return True
+
     def workers(self):
         """Returns the ids of the container's processes that are no ddprun, on this host."""
         first = self.first_process()
@@ -275,15 +285,10 @@ class Pod:
 
     def _go_on_deleting(self):
         deadline, hook = self.deletion
-        first = self.first_process()
-        is_over = time.monotonic() >= deadline
-        if first is None:
-            return
-        if is_over:
-            os.kill(first, signal.SIGKILL)
+        if time.monotonic() >= deadline:
+            self.send(signal.SIGKILL)
         elif not self.term_sent and (hook is None or hook.poll() is not None):
-            os.kill(first, signal.SIGTERM)
-            self.term_sent = True
+            self.term_sent = self.send(signal.SIGTERM)
 
     def _go_on_probing(self):
         probes = {kind: self.container[f"{kind}Probe"] for kind in ("readiness", "liveness")
@@ -328,9 +333,7 @@ class Pod:
         self.cluster.network.remove(self.namespace)
 
     def kill(self):
-        first = self.first_process()
-        if first:
-            os.kill(first, signal.SIGKILL)
+        self.send(signal.SIGKILL)
         self.process.wait()
         for process in filter(None, [self.deletion and self.deletion[1],
                                      self.probe and self.probe[1]]):

@@ -157,16 +157,16 @@ def deleted_pod(test):
 
 
 def lost_pod(test):
-    """A pod that ended without a word is made again, and joins. The other one stays."""
+    """A pod that was killed is made again, and joins. The other one stays."""
     job = test.apply("job.yaml")
     test.until_log(job, r"rank \d of 2 begins at step 0", 2)
     step = test.until_saved()
-    os.kill(job.pod(1).first_process(), signal.SIGKILL)
+    job.pod(1).send(signal.SIGKILL)
     test.until_log(job, r"rank \d of 2 begins at step [1-9]", 2)
     step = test.until_saved(step)
     check(f"one failure counts: {job.failed}", job.failed == 1)
     # The new pod 0 has another address. The service is there again, and pod 1 finds it.
-    os.kill(job.pod(0).first_process(), signal.SIGKILL)
+    job.pod(0).send(signal.SIGKILL)
     test.until_log(job, r"rank \d of 2 begins at step [1-9]", 4, seconds=40)
     test.until_saved(step)
     test.finish(job, failed=2)
