@@ -11,7 +11,8 @@ jobset_controller.go; Kubeflow Trainer, torch.go. What is simpler here:
 
 - A Service with an address has that of its pod.
 - A failed pod is replaced after REPLACED_AFTER, not after 10 s, 20 s and so on.
-- There is no limit on resources, no image and no API server. A node is only a name.
+- There is no limit on resources, no image and no API server. A node is only a name. A container
+  may start late, as if its image were pulled (Cluster.creating).
 
 One thread: Cluster.step() does what is due. Cluster.until() calls it.
 """
@@ -43,6 +44,14 @@ def matches(labels, selector):
     return all(labels.get(key) == value for key, value in selector.items())
 
 
+def remove_left():
+    """Removes the namespaces of a test that was killed."""
+    for path in pathlib.Path("/run/netns").glob("kub*-*"):
+        owner = path.name[3:].split("-")[0]
+        if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
+            subprocess.run(["ip", "netns", "del", path.name], check=False)
+
+
 class Network:
     """A switch in a namespace of its own, and the DNS of the cluster behind it."""
 
@@ -52,8 +61,8 @@ class Network:
         self.names = []
         self.hosts = folder / "dns"
         self.hosts.write_text("")
+        self.hosts.chmod(0o644)  # dnsmasq reads it as another user
         self.last = 1
-        self._remove_left()
         self._ip("netns", "add", self.switch)
         self.names.append(self.switch)
         # With an address of its own, br0 does not take that of a host that comes later.
@@ -72,14 +81,6 @@ class Network:
     @staticmethod
     def _ip(*words):
         run("ip", *words)
-
-    @staticmethod
-    def _remove_left():
-        """Removes the namespaces of a test that was killed."""
-        for path in pathlib.Path("/run/netns").glob("kub*-*"):
-            owner = path.name[3:].split("-")[0]
-            if owner.isdigit() and not os.path.exists(f"/proc/{owner}"):
-                run("ip", "netns", "del", path.name)
 
     def listens(self):
         """Returns whether the DNS answers."""
@@ -129,6 +130,8 @@ class Pod:
         self.annotations = metadata.get("annotations", {})
         self.host_name = self.spec.get("hostname", name)
         self.subdomain = self.spec.get("subdomain")
+        # With hostNetwork it is the name of the node. Here the pod has a network all the same.
+        self.own_name = node if self.spec.get("hostNetwork") else self.host_name
         (self.container,) = self.spec["containers"]
         self.conditions = set()
         self.exit_code = None
@@ -142,6 +145,7 @@ class Pod:
         self.log_file = self.folder / "log"
         self.namespace, self.address = cluster.network.add()
         self.started = time.monotonic()
+        self.creating = cluster.creating
         with open(self.log_file, "wb") as log:
             # The first child of the shell is process 1 of the pod. It does not outlive this one.
             self.process = subprocess.Popen(
@@ -156,7 +160,7 @@ class Pod:
     def environment(self):
         """Returns what the image, the kubelet and the manifest give to the container."""
         env = {"PATH": f"{self.cluster.bin}:/usr/local/bin:/usr/bin:/bin", "HOME": "/root",
-               "HOSTNAME": self.host_name, "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+               "HOSTNAME": self.own_name, "KUBERNETES_SERVICE_HOST": "10.96.0.1",
                "KUBERNETES_SERVICE_PORT": "443", "KUBERNETES_SERVICE_PORT_HTTPS": "443",
                "KUBERNETES_PORT": "tcp://10.96.0.1:443",
                "KUBERNETES_PORT_443_TCP": "tcp://10.96.0.1:443",
@@ -182,14 +186,14 @@ class Pod:
     def _script(self):
         """Returns a script that makes the pod's files and becomes the container's process."""
         hosts = f"127.0.0.1 localhost\n{self.address}"
-        if self.subdomain:
+        if self.subdomain and self.own_name == self.host_name:
             hosts += f" {self.host_name}.{self.subdomain}.{DOMAIN}"
-        (self.folder / "hosts").write_text(f"{hosts} {self.host_name}\n")
+        (self.folder / "hosts").write_text(f"{hosts} {self.own_name}\n")
         (self.folder / "resolv.conf").write_text(
             f"nameserver {SUBNET}.1\nsearch {DOMAIN} svc.cluster.local cluster.local\n"
             "options ndots:5\n")
         lines = ["set -e", "mount -t proc proc /proc", "mount -t tmpfs -o ro no /sys/fs/cgroup",
-                 f"hostname {self.host_name}"]
+                 f"hostname {self.own_name}"]
         for name in ("hosts", "resolv.conf"):
             lines.append(f"mount --bind {self.folder / name} /etc/{name}")
         if not str(self.cluster.bin).startswith("/tmp/"):
@@ -208,6 +212,8 @@ class Pod:
         command = self.container["command"] + self.container.get("args", [])
         if self.host_name == self.cluster.broken:
             command = ["sh", "-c", "exit 128"]  # as containers end that cannot be started
+        if self.creating:
+            lines.append(f"sleep {self.creating}")
         lines += [f"cd {self.cluster.image}",
                   "exec " + shlex.join(["setpriv", "--pdeathsig", "KILL", *drop, "env", "-i", *env,
                                         *command])]
@@ -291,6 +297,8 @@ class Pod:
             self.term_sent = self.send(signal.SIGTERM)
 
     def _go_on_probing(self):
+        if time.monotonic() < self.started + self.creating:
+            return
         probes = {kind: self.container[f"{kind}Probe"] for kind in ("readiness", "liveness")
                   if f"{kind}Probe" in self.container}
         if "readiness" not in probes:
@@ -551,6 +559,7 @@ class Cluster:
         self.nodes, self.cordoned = nodes, set()
         self.pods, self.services, self.budgets, self.controllers = [], [], [], []
         self.runtimes = {}
+        self.creating = 0.0  # seconds until the container of a new pod starts
         self.broken = None  # the host name of pods whose container does not start
         self.network = Network(folder)
         self.until("the DNS of the cluster", self.network.listens)
@@ -593,6 +602,8 @@ class Cluster:
         """Returns whether the eviction is allowed. If so, it begins."""
         for budget in self.budgets:
             selector = budget["selector"]["matchLabels"]
+            if not pod.is_ready and budget.get("unhealthyPodEvictionPolicy") == "AlwaysAllow":
+                continue
             if matches(pod.labels, selector):
                 ready = sum(p.is_ready for p in self.pods if matches(p.labels, selector))
                 if ready - 1 < budget["minAvailable"]:

@@ -92,6 +92,30 @@ def codes_of_docs():
     return {int(code) for code in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)}
 
 
+def check_numbers(name, resources):
+    """Checks that the numbers of pods in a manifest agree."""
+    (spec,) = [spec for resource in resources for _, spec in jobs_of(resource)]
+    (container,) = spec["template"]["spec"]["containers"]
+    env = {e["name"]: e.get("value") for e in container["env"]}
+    kinds = {resource["kind"]: resource["spec"] for resource in resources}
+    if "TrainJob" in kinds:
+        pods = kinds["TrainJob"]["trainer"]["numNodes"]
+        check(name, kinds["TrainingRuntime"]["mlPolicy"]["numNodes"] == pods, "numNodes differ")
+    else:
+        pods = spec["completions"]
+        check(name, spec["parallelism"] == pods, "parallelism is not completions")
+        groups = kinds["JobSet"]["replicatedJobs"][0]["replicas"] if "JobSet" in kinds else 1
+        least, _, most = env["PET_NNODES"].partition(":")
+        check(name, int(most or least) == groups * pods, "PET_NNODES is not the number of pods")
+        if most:
+            check(name, spec["maxFailedIndexes"] == int(most) - int(least),
+                  "maxFailedIndexes is not MAX - MIN")
+    if "JobSet" in kinds:  # a failed pod ends its Job, and the JobSet makes all Jobs again
+        check(name, spec["backoffLimit"] == 0, "backoffLimit is not 0")
+    elif "backoffLimitPerIndex" not in spec:
+        check(name, spec["backoffLimit"] >= pods, "backoffLimit is below the number of pods")
+
+
 def check_job(spec, where):
     """Checks what the API server checks but no schema, and what a pod of ddprun needs."""
     pod = spec["template"]["spec"]
@@ -108,7 +132,12 @@ def check_job(spec, where):
         check(where, codes["values"] == sorted(set(codes["values"])), "codes are not sorted")
         if rule["action"] == "Ignore":
             ignored |= set(codes["values"])
+        else:
+            check(where, codes["values"] == [2, 66], "a code may come from one node")
     check(where, 75 in ignored, "75 counts as a failure")
+    seconds = {t["key"]: t["tolerationSeconds"] for t in pod["tolerations"]}
+    check(where, seconds == {"node.kubernetes.io/not-ready": 30,
+                             "node.kubernetes.io/unreachable": 30}, "tolerations")
     (container,) = containers.values()
     shm = [m["name"] for m in container["volumeMounts"] if m["mountPath"] == "/dev/shm"]
     volumes = {v["name"]: v for v in pod["volumes"]}
@@ -128,9 +157,19 @@ def check_job(spec, where):
 
 def main():
     count = 0
-    assert len(versions()) >= 1
-    for path in sorted(FOLDER.glob("*.yaml")):
-        for resource in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+    minors = [version.split(".")[:2] for version in versions()]
+    wanted = [["1", str(minor)] for minor in range(OLDEST[1], NEWEST[1] + 1)]
+    check("versions of Kubernetes", minors == wanted, f"are {', '.join(versions())}")
+    paths = sorted(FOLDER.glob("*.yaml"))
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    listed = re.findall(r"^\| `(\S+\.yaml)`", readme, re.MULTILINE)
+    check("README.md", sorted(listed) == [path.name for path in paths], f"lists {listed}")
+    for path in paths:
+        resources = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
+        check(path.name, resources, "is empty")
+        if any(list(jobs_of(resource)) for resource in resources):
+            check_numbers(path.name, resources)
+        for resource in resources:
             where = f"{path.name}: {resource['kind']} {resource['metadata']['name']}"
             count += 1
             if resource["kind"] in NO_SCHEMA:
