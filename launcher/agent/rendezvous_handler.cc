@@ -1,5 +1,8 @@
 #include "launcher/agent/rendezvous_handler.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <utility>
@@ -42,8 +45,6 @@ std::vector<std::string> addresses_of_this_node() {
   return found;
 }
 
-bool is_pod() { return is_in_pod(environment_variable); }
-
 // Looks up a name in a pod. Names of pods may still come, so the link asks again.
 void resolve_in_pod(const HostPort& address, ResolveHandler then) {
   resolve_in_background(address,
@@ -62,10 +63,31 @@ std::optional<SocketAddress> address_of_pod() {
   return std::nullopt;
 }
 
+// Returns the first address that is this host's.
+const SocketAddress* find_local(const std::vector<SocketAddress>& addresses) {
+  const auto found = std::find_if(addresses.begin(), addresses.end(), is_local_address);
+  return found == addresses.end() ? nullptr : &*found;
+}
+
+// Returns whether the names of this job may appear only later: a manifest started this process in
+// a pod. For a command that a person typed, a wrong name is an error at once.
+bool may_names_appear(const LaunchOptions& options) {
+  if (!is_in_pod(environment_variable) || options.no_detect) return false;
+  if (getpid() == 1) return true;
+  if (isatty(STDIN_FILENO) == 1) return false;
+  return options.cluster || environment_variable("PET_RDZV_ENDPOINT") ||
+         environment_variable("PET_MASTER_ADDR");
+}
+
 }  // namespace
 
 RendezvousHandler::RendezvousHandler(asio::io_context& io, Logger& log, const AgentConfig& config)
-    : io_(io), log_(log), config_(config), agent_id_(random_hex(8)), drained_(io) {}
+    : io_(io),
+      log_(log),
+      config_(config),
+      agent_id_(random_hex(8)),
+      drained_(io),
+      names_may_appear_(may_names_appear(config.options)) {}
 
 Result<void> RendezvousHandler::meet(ServiceLinkEvents events) {
   events_ = std::move(events);
@@ -86,7 +108,7 @@ Result<void> RendezvousHandler::meet(ServiceLinkEvents events) {
 // not.
 Result<std::vector<SocketAddress>> RendezvousHandler::find_meeting_point() const {
   const HostPort& endpoint = config_.rendezvous.meeting_point;
-  if (is_pod() && is_name_of(endpoint.host, host_name())) {
+  if (is_in_pod(environment_variable) && is_name_of(endpoint.host, host_name())) {
     if (const auto own = address_of_pod()) return std::vector{*own};
   }
   return resolve(endpoint, kResolveTimeout);
@@ -95,13 +117,10 @@ Result<std::vector<SocketAddress>> RendezvousHandler::find_meeting_point() const
 Result<void> RendezvousHandler::meet_dynamic() {
   const Rendezvous& plan = config_.rendezvous;
   Result<std::vector<SocketAddress>> addresses = find_meeting_point();
-  if (!addresses && !is_pod()) return std::move(addresses).error().within("--rdzv-endpoint");
-  std::optional<SocketAddress> here;
-  if (addresses) {
-    for (const SocketAddress& address : *addresses) {
-      if (!here && is_local_address(address)) here = address;
-    }
+  if (!addresses && !names_may_appear_) {
+    return std::move(addresses).error().within("--rdzv-endpoint");
   }
+  const SocketAddress* here = addresses ? find_local(*addresses) : nullptr;
   if (!here) {
     connect(std::nullopt, "");
     return {};
@@ -143,6 +162,22 @@ void RendezvousHandler::listen_again(const HostPort& port, const std::string& ad
   } else {
     met = std::move(listener).error().within("--rdzv-endpoint");
   }
+  events_.lost({met.error().message(), true, exit_code_});
+}
+
+// Listens if one of the addresses is this host's. Called when a look-up found the addresses and no
+// service has answered. A pod in the network of its node does not know its name before.
+void RendezvousHandler::listen_if_here(const std::vector<SocketAddress>& addresses) {
+  const SocketAddress* here = find_local(addresses);
+  if (!here) return;
+  const HostPort& endpoint = config_.rendezvous.meeting_point;
+  const std::string address = here->host();
+  const std::string host = listening_host({endpoint.host, address}, config_.options.nodes);
+  Result<Listener> listener = listen_tcp({host, endpoint.port});
+  // The port may be that of the service.
+  if (!listener) return log_.debug(listener.error().message());
+  Result<void> met = embed(std::move(*listener), address);
+  if (met) return start();
   events_.lost({met.error().message(), true, exit_code_});
 }
 
@@ -219,7 +254,10 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
                             .demands_proof = config_.options.require_auth,
                             .tls = config_.tls,
                             .tls_files = config_.tls_files};
-  if (is_pod()) options.look_up = resolve_in_pod;
+  if (names_may_appear_) {
+    options.look_up = resolve_in_pod;
+    if (!own_port) options.found = [this](const auto& found) { listen_if_here(found); };
+  }
   if (own_port) {
     options.port_refuses = [this, port = *own_port, address](Duration so_far) {
       listen_again(port, address, so_far);

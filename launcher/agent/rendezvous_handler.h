@@ -5,7 +5,8 @@
 // It owns the listener, the server and the link. The agent decides what is sent on the link.
 //
 // If the port is on this host and already taken, the node connects to it. If the port becomes
-// free before a service has answered there, the node listens itself.
+// free before a service has answered there, the node listens itself. So it does in a pod whose name
+// appears late.
 //
 // Owner: Agent, on its one thread. Only meet() blocks, while it resolves names.
 #pragma once
@@ -74,6 +75,7 @@ class RendezvousHandler {
   Result<void> embed(std::optional<Listener> listener, std::string address);
   void connect(std::optional<HostPort> own_port, const std::string& address);
   void listen_again(const HostPort& port, const std::string& address, Duration refused_for);
+  void listen_if_here(const std::vector<SocketAddress>& addresses);
   void drain(const std::function<void()>& then);
 
   boost::asio::io_context& io_;
@@ -84,8 +86,9 @@ class RendezvousHandler {
   boost::asio::steady_timer drained_;
   std::shared_ptr<RendezvousServer> server_;
   std::shared_ptr<ServiceLink> link_;
-  std::string own_address_;  // this node's, in a Hello to an embedded service
-  std::string local_addr_;   // --local-addr, numeric; empty: not given
+  const bool names_may_appear_;  // a look-up that fails now may succeed later
+  std::string own_address_;      // this node's, in a Hello to an embedded service
+  std::string local_addr_;       // --local-addr, numeric; empty: not given
   std::optional<std::uint16_t> shared_port_;
   bool may_listen_ = false;  // this node may still listen on the taken port
   ExitCode exit_code_ = ExitCode::kAddress;

@@ -312,6 +312,10 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   void answered(Result<Addresses> addresses) {
     asking_ = false;
     if (over_) return;
+    if (addresses && options_.found && link_.instance().empty()) {
+      options_.found(*addresses);
+      if (over_) return;
+    }
     if (addresses) {
       endpoints_.clear();
       for (const SocketAddress& address : *addresses) endpoints_.push_back(endpoint_of(address));

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/host_port.h"
 #include "base/log.h"
@@ -75,6 +76,9 @@ struct RemoteLinkOptions {
   // Called for each LinkPortRefuses, never from within a call of the link. It may destroy the
   // link.
   std::function<void(Duration so_far)> port_refuses;
+  // Called with the result of a look-up, as long as no service has answered. It may destroy the
+  // link.
+  std::function<void(const std::vector<SocketAddress>&)> found;
   // Looks up an address. Tests replace it by their own name service.
   std::function<void(const HostPort&, ResolveHandler)> look_up = resolve_in_background;
 };

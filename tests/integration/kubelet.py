@@ -559,6 +559,7 @@ class Cluster:
         self.nodes, self.cordoned = nodes, set()
         self.pods, self.services, self.budgets, self.controllers = [], [], [], []
         self.runtimes = {}
+        self.dns_delay = DNS_DELAY
         self.creating = 0.0  # seconds until the container of a new pod starts
         self.broken = None  # the host name of pods whose container does not start
         self.network = Network(folder)
@@ -627,7 +628,7 @@ class Cluster:
                     continue
                 if not (pod.is_ready or spec.get("publishNotReadyAddresses")):
                     continue
-                if time.monotonic() < pod.started + DNS_DELAY:
+                if time.monotonic() < pod.started + self.dns_delay:
                     continue
                 yield f"{name}.{DOMAIN}", pod.address
                 if is_headless and pod.subdomain == name:

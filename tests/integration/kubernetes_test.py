@@ -183,10 +183,10 @@ def lost_pod(test):
 
 def host_network(test):
     """The host is named as its node. Pod 0 has the service as soon as its name is there."""
+    test.cluster.dns_delay = 3
     job = test.apply("job.yaml", instead=[("      subdomain:", "      hostNetwork: true\n"
                                                              "      subdomain:")])
     test.until_log(job, r"rank \d of 2 begins at step 0", 2)
-    check("pod 0 had to wait", "resolve train-0.train: " in job.pod(0).log())
     test.until_saved()
     test.finish(job)
     check(f"no pod was made again: {codes(job)}", codes(job) == [0, 0])

@@ -27,6 +27,8 @@ Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool 
     if (is_typed && plan.starter.empty()) {
       plan.nodes = plan.tasks = plan.own_tasks = 1;
       plan.node_rank = plan.local_task = 0;
+      plan.nodes_remedy.clear();
+      plan.endpoint_remedy.clear();
     }
     if (plan.tasks > 1) {
       if (plan.workers && *plan.workers < plan.own_tasks && !plan.gpu_remedy.empty()) {

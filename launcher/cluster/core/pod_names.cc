@@ -1,5 +1,7 @@
 #include "launcher/cluster/core/pod_names.h"
 
+#include <utility>
+
 namespace ddprun {
 
 // All containers of all pods have the variable. Source: Kubernetes, "Service", "Environment
@@ -7,6 +9,8 @@ namespace ddprun {
 bool is_in_pod(const EnvLookup& lookup) { return lookup("KUBERNETES_SERVICE_HOST").has_value(); }
 
 bool is_name_of(std::string_view name, std::string_view host) {
+  if (name.ends_with('.')) name.remove_suffix(1);
+  if (host.size() > name.size()) std::swap(name, host);
   if (host.empty() || !name.starts_with(host)) return false;
   name.remove_prefix(host.size());
   return name.empty() || name.front() == '.';

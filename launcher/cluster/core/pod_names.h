@@ -14,8 +14,8 @@ namespace ddprun {
 // Returns whether this process is in a pod of Kubernetes.
 bool is_in_pod(const EnvLookup& lookup);
 
-// Returns whether `name` is the name of this host, with or without a domain: "train-0.train" is
-// the name of train-0.
+// Returns whether `name` is the name of this host. Both may have a domain or a part of it:
+// "train-0.train" is a name of "train-0" and of "train-0.train.default.svc.cluster.local".
 bool is_name_of(std::string_view name, std::string_view host);
 
 // Adds to the error of a look-up what a name needs in order to resolve in a pod.

@@ -80,6 +80,17 @@ TEST(DetectPod, SaysWhatTheManifestMustAdd) {
       << "it may be the only pod";
 }
 
+// kubectl exec -it POD -- ddprun ./train
+TEST(DetectPod, ACommandThatWasTypedNeedsNothingOfTheManifest) {
+  for (const Variables& pod : {kPod, with(kPod, "PET_NNODES", "4")}) {
+    const auto plan = detect(pod, /*is_typed=*/true);
+    ASSERT_TRUE(plan && *plan);
+    EXPECT_EQ((*plan)->nodes, 1);
+    EXPECT_EQ((*plan)->nodes_remedy, "");
+    EXPECT_EQ((*plan)->endpoint_remedy, "");
+  }
+}
+
 TEST(DetectPod, AnIndexIsNoRankIfTwoPodsMayHaveIt) {
   // A JobSet of a leader and of workers.
   const Variables worker = with(kPod, "PET_RDZV_ENDPOINT", "train-leader-0-0.train:29400");

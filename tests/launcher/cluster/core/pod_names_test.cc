@@ -12,6 +12,14 @@ TEST(PodNames, AHostIsNamedWithOrWithoutADomain) {
   EXPECT_TRUE(is_name_of("train-0", "train-0"));
   EXPECT_TRUE(is_name_of("train-0.train", "train-0"));
   EXPECT_TRUE(is_name_of("train-0.train.default.svc.cluster.local", "train-0"));
+  EXPECT_TRUE(is_name_of("train-0.train.", "train-0"));
+  // setHostnameAsFQDN
+  EXPECT_TRUE(is_name_of("train-0.train", "train-0.train.default.svc.cluster.local"));
+  EXPECT_TRUE(is_name_of("train-0.train.default.svc", "train-0.train"));
+  EXPECT_TRUE(is_name_of("train-0", "train-0.train"));
+  EXPECT_FALSE(is_name_of("train-0.other", "train-0.train.default"));
+  EXPECT_FALSE(is_name_of("train-0.tr", "train-0.train"));
+  EXPECT_FALSE(is_name_of("", "train-0"));
   EXPECT_FALSE(is_name_of("train-01.train", "train-0"));
   EXPECT_FALSE(is_name_of("train", "train-0"));
   EXPECT_FALSE(is_name_of("train-0.train", ""));
