@@ -62,6 +62,10 @@ Result<void> RendezvousHandler::meet(ServiceLinkEvents events) {
 
 Result<void> RendezvousHandler::meet_dynamic() {
   const Rendezvous& plan = config_.rendezvous;
+  if (config_.service_socket) {
+    return embed(Listener{std::move(*config_.service_socket), {"*", plan.meeting_point.port}},
+                 config_.service_address);
+  }
   Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
   if (!addresses) return std::move(addresses).error().within("--rdzv-endpoint");
   std::optional<SocketAddress> here;

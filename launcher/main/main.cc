@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +28,7 @@
 #include "launcher/guard/run_cgroup.h"
 #include "launcher/main/dry_run.h"
 #include "launcher/main/help.h"
+#include "launcher/main/over_ssh.h"
 #include "launcher/main/print_config.h"
 #include "launcher/main/subcommand.h"
 #include "launcher/options/command_line.h"
@@ -35,6 +39,9 @@
 #include "launcher/plan/job_plan.h"
 #include "launcher/plan/program.h"
 #include "launcher/process/signal_source.h"
+#include "launcher/ssh/head.h"
+#include "launcher/ssh/remote.h"
+#include "rendezvous/auth/key_file.h"
 #include "rendezvous/net/tcp_address.h"
 #include "rendezvous/protocol/core/control_message.h"
 
@@ -115,6 +122,38 @@ int run_job(AgentConfig config) {
   return run_guarded(guard, [&](Guards guards) { return run_agent(config, std::move(guards)); });
 }
 
+// Starts a ddprun over ssh on each host of --hosts, and waits for them.
+int start_over_ssh(const CommandLine& line) {
+  const LaunchOptions& options = line.options;
+  Result<HeadJob> job = plan_over_ssh(line);
+  if (!job) return fail(job.error(), usage_or(ExitCode::kFiles, job.error()));
+  if (options.command == LaunchCommand::kDryRun) return tell(ssh_text(*job));
+  job->line_of = [&options](bool is_error, const std::string& text) {
+    if (options.log_format == LogFormat::kJson) {
+      return JsonLines(options.rdzv_id, host_name())
+          .own_line(is_error ? LogLevel::kError : LogLevel::kInfo, text);
+    }
+    return (is_error ? "ddprun: error: " : "ddprun: ") + text + "\n";
+  };
+  const Result<int> code = run_head(*job);
+  return code ? *code : fail(code.error(), ExitCode::kCannotStart);
+}
+
+// Plans the agent of the far end of ssh. Returns the function that runs it.
+Result<std::function<int()>> prepare_node(NodeJob job) {
+  Result<CommandLine> line = parse_command_line(job.arguments);
+  if (!line) return line.error();
+  // The variable is read and removed at once. It is not in what /proc shows of the environment.
+  if (!job.key.empty()) setenv(kKeyVariable, job.key.c_str(), 1);
+  Result<AgentConfig> config = plan_job(line->options);
+  if (!config) return config.error();
+  if (job.listener.valid()) {
+    config->service_socket = std::make_shared<UniqueFd>(std::move(job.listener));
+    config->service_address = job.address;
+  }
+  return [config = std::move(*config)]() mutable { return run_job(std::move(config)); };
+}
+
 // Starts a ddprun with these arguments on each node of the scheduler's job, and waits for them.
 int start_nodes(const CommandLine& line, const std::vector<std::string>& arguments) {
   const LaunchOptions& options = line.options;
@@ -176,6 +215,7 @@ int run_with_tasks(const LaunchOptions& options) {
 int run(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     const std::string& word = arguments.front();
+    if (word == kNodeCommand && arguments.size() == 1) return run_far_end(prepare_node);
     if (const RunCommand run_command = find_command(word))
       return run_command({arguments.begin() + 1, arguments.end()});
     if (const std::string_view meant = meant_command(word); !meant.empty())
@@ -196,6 +236,9 @@ int run(const std::vector<std::string>& arguments) {
     case LaunchCommand::kRun: break;
   }
   const LaunchOptions& options = line->options;
+  if (options.uses_ssh()) return start_over_ssh(*line);
+  if (!options.copies.empty())
+    return fail(invalid_argument("needs --hosts or --hostfile").within("--copy"), ExitCode::kUsage);
   if (options.cluster && options.taken == Taken::kStarter) return start_nodes(*line, arguments);
   if (options.cluster && options.taken == Taken::kWait) {
     return command == LaunchCommand::kRun
