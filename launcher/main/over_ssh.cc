@@ -57,9 +57,11 @@ const OptionSetting* given(const CommandLine& line, std::string_view name) {
   return is_given ? &*found : nullptr;
 }
 
-// Returns how an error names the option: "--nnodes", or "PET_NNODES: --nnodes".
+// Returns how an error names the option: "--nnodes", "PET_NNODES" or "job.json: --nnodes".
 std::string place_of(const OptionSetting& setting) {
-  const std::string option = "--" + setting.option->name;
+  const std::string& name = setting.option->name;
+  if (setting.source == environment_name(name)) return setting.source;
+  const std::string option = "--" + name;
   return setting.source == "command line" ? option : concat(setting.source, ": ", option);
 }
 
@@ -119,9 +121,12 @@ std::string own_directory() {
   return std::filesystem::current_path(error).string();
 }
 
-std::vector<std::string> arguments_of(const CommandLine& line, const HostEntry& host) {
+// Only node 0 says more than warnings and errors: the others would say the same.
+std::vector<std::string> arguments_of(const CommandLine& line, const HostEntry& host,
+                                      bool is_first) {
   const LaunchOptions& options = line.options;
   std::vector<std::string> arguments;
+  if (!is_first && !options.verbose) arguments.push_back("--quiet");
   if (const OptionSetting* setting = given(line, "nproc-per-node"); host.slots || setting) {
     arguments.push_back("--nproc-per-node=" +
                         (host.slots ? std::to_string(*host.slots) : setting->texts.back()));
@@ -164,7 +169,7 @@ Result<HeadJob> plan_over_ssh(const CommandLine& line) {
   HeadJob job;
   for (const HostEntry& host : *hosts) {
     job.options.hosts.push_back(host.name);
-    job.arguments.push_back(arguments_of(line, host));
+    job.arguments.push_back(arguments_of(line, host, job.arguments.empty()));
   }
   job.options.version = kVersion;
   job.options.program = own_program();

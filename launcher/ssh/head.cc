@@ -24,13 +24,15 @@
 #include "base/read_whole.h"
 #include "base/wait_status.h"
 #include "launcher/process/signal_source.h"
+#include "launcher/ssh/core/agent_lines.h"
 
 namespace ddprun {
 namespace {
 
 constexpr std::size_t kReadBytes = 64 * 1024;
-constexpr std::size_t kMostLine = 1 << 20;       // a longer line is cut
-constexpr std::size_t kMostWaiting = 256 << 10;  // output that the reader has not taken yet
+constexpr std::size_t kMostLine = 1 << 20;               // a longer line is cut
+constexpr std::size_t kMostWaiting = 256 << 10;          // output that the reader has not taken yet
+constexpr Duration kJoinTime = std::chrono::seconds(2);  // from an agent's start to its node's rank
 constexpr Duration kReaderPatience = std::chrono::seconds(5);  // at the end of the job
 constexpr std::uint64_t kMostCopied = 64 << 20;
 
@@ -274,6 +276,7 @@ class Near {
   }
 
   void act(const Report& action) {
+    if (!action.is_error) started_ = BootClock::now();
     if (!action.is_error && job_.is_quiet) return;
     err_.add(job_.line_of(action.is_error, action.text));
   }
@@ -365,7 +368,9 @@ class Near {
     last.remove_prefix(last.find_last_of("\r\n") + 1);
     if (!last.empty()) session.last_line = in_one_line(std::string(last.substr(0, 500)));
     // What ssh says of a host that fails is quoted in the error.
-    if (session.has_greeted || job_.shows_ssh) err_.add(lines);
+    if (!session.has_greeted && !job_.shows_ssh) return;
+    const bool is_starting = BootClock::now() < started_ + kJoinTime;
+    err_.add(agent_lines_.shown(static_cast<int>(i), lines, is_starting));
   }
 
   // Takes the output of the ssh processes that have ended, and tells their end.
@@ -396,6 +401,8 @@ class Near {
   std::vector<pollfd> watched_;
   std::vector<std::pair<std::size_t, Stream>> places_;  // of watched_, after the first three
   std::array<char, kReadBytes> buffer_{};
+  AgentLines agent_lines_;
+  TimePoint started_ = TimePoint::max() - kJoinTime;  // when all agents had started
   std::optional<int> code_;
   std::optional<Error> trouble_;
 };

@@ -186,7 +186,10 @@ void Head::on(const TimePassed&) {
 }
 
 void Head::report(int host, const std::string& why, int exit_code) {
-  if (!exit_code_) exit_code_ = exit_code;
+  // An agent that lost its head ends itself as at SIGTERM, and the job with it. Its code may come
+  // before the end of its ssh.
+  const bool is_consequence = !is_ending_ && exit_code_ == exit_code_of_signal(SIGTERM);
+  if (!exit_code_ || is_consequence) exit_code_ = exit_code;
   // Later failures follow from the signal, or from the first failure.
   if (!is_ending_) actions_.push_back(Report{true, concat("host ", name_of(host), ": ", why)});
   at(host).exit_code = exit_code;

@@ -159,6 +159,15 @@ TEST(Head, EndsTheOthersWhenAConnectionIsLost) {
   EXPECT_THAT(job.step(SshEnded{0, 143, ""}), ElementsAre("finish 68"));
 }
 
+TEST(Head, EndsWithTheCodeOfALostNodeThoughTheOthersEndedFirst) {
+  Job job(2);
+  job.run(2);
+  job.step(AgentEnded{0, 143});
+  job.step(SshEnded{0, 143, ""});
+  EXPECT_THAT(job.step(SshEnded{1, 255, "closed"}),
+              ElementsAre("error host me@b: the ssh connection was lost: closed", "finish 68"));
+}
+
 TEST(Head, EndsWithTheCodeOfALostServiceIfNode0IsLost) {
   Job job(2);
   job.run(2);
