@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <optional>
+#include <span>
 #include <string_view>
 
 #include "base/clock.h"
@@ -48,14 +49,24 @@ class Output {
   bool is_empty() const { return waiting_.empty(); }
   pollfd watched() const { return {waiting_.empty() ? -1 : fd_, POLLOUT, 0}; }
 
+  // Returns whether it has written the beginning of a line, and not its end.
+  bool is_within_line() const { return is_within_line_; }
+
   // Writes what the reader takes. REQUIRES: poll(2) has reported the descriptor.
   void write_some() {
     // A pipe that poll(2) reports takes this much without waiting.
-    const std::size_t size = std::min<std::size_t>(waiting_.size(), PIPE_BUF);
+    std::size_t size = std::min<std::size_t>(waiting_.size(), PIPE_BUF);
+    if (const std::size_t end = waiting_.find_last_of("\r\n", size - 1); end != waiting_.npos)
+      size = end + 1;
     const ssize_t count = write(fd_, waiting_.data(), size);
-    if (count > 0) waiting_.erase(0, static_cast<std::size_t>(count));
+    if (count > 0) {
+      const auto written = static_cast<std::size_t>(count);
+      is_within_line_ = waiting_[written - 1] != '\n' && waiting_[written - 1] != '\r';
+      waiting_.erase(0, written);
+    }
     if (count < 0 && errno != EINTR && errno != EAGAIN) {
       is_broken_ = true;  // the reader is gone: the job goes on
+      is_within_line_ = false;
       waiting_.clear();
     }
   }
@@ -64,6 +75,38 @@ class Output {
   int fd_;
   std::string waiting_;
   bool is_broken_ = false;
+  bool is_within_line_ = false;
+};
+
+// Console: both streams of this process. Where both lead to one place, a line of one never begins
+// within a line of the other.
+class Console {
+ public:
+  Console() {
+    struct stat one {};
+    struct stat other {};
+    is_one_place_ = fstat(STDOUT_FILENO, &one) == 0 && fstat(STDERR_FILENO, &other) == 0 &&
+                    one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+  }
+  Output& out() { return out_; }
+  Output& err() { return err_; }
+  bool is_full() const { return out_.is_full() || err_.is_full(); }
+  bool is_empty() const { return out_.is_empty() && err_.is_empty(); }
+  std::array<pollfd, 2> watched() const { return {watched(out_, err_), watched(err_, out_)}; }
+  // events: what poll(2) reported of watched().
+  void write_some(std::span<const pollfd> events) {
+    if (events[0].revents != 0) out_.write_some();
+    if (events[1].revents != 0 && !(is_one_place_ && out_.is_within_line())) err_.write_some();
+  }
+
+ private:
+  pollfd watched(const Output& output, const Output& other) const {
+    return is_one_place_ && other.is_within_line() ? pollfd{-1, 0, 0} : output.watched();
+  }
+
+  Output out_{STDOUT_FILENO};
+  Output err_{STDERR_FILENO};
+  bool is_one_place_ = false;
 };
 
 // Lines: cuts what is read from one stream of an ssh at line ends.
@@ -157,11 +200,10 @@ class Near {
       if (session.pid > 0) kill(session.pid, SIGKILL);
     }
     const TimePoint until = BootClock::now() + kReaderPatience;
-    while (!out_.is_empty() || !err_.is_empty()) {
-      std::array<pollfd, 2> watched{out_.watched(), err_.watched()};
+    while (!console_.is_empty()) {
+      std::array<pollfd, 2> watched = console_.watched();
       if (!poll_until(watched, until)) break;
-      if (watched[0].revents != 0) out_.write_some();
-      if (watched[1].revents != 0) err_.write_some();
+      console_.write_some(watched);
     }
     if (trouble_) return *trouble_;
     return *code_;
@@ -171,9 +213,10 @@ class Near {
   enum class Stream { kIn, kOut, kErr };
 
   void wait_and_handle(int signals) {
-    watched_ = {{signals, POLLIN, 0}, out_.watched(), err_.watched()};
+    const std::array<pollfd, 2> streams = console_.watched();
+    watched_ = {streams[0], streams[1], {signals, POLLIN, 0}};
     places_.clear();
-    const bool is_full = out_.is_full() || err_.is_full();
+    const bool is_full = console_.is_full();
     for (std::size_t i = 0; i < sessions_.size(); ++i) {
       Session& session = sessions_[i];
       if (session.has_to_send()) watch(i, Stream::kIn, session.in, POLLOUT);
@@ -184,8 +227,7 @@ class Near {
     const std::optional<TimePoint> deadline = head_.deadline();
     if (!poll_until(watched_, deadline.value_or(BootClock::now() + kLongestTimeout)))
       return step(TimePassed{});
-    if (watched_[1].revents != 0) out_.write_some();
-    if (watched_[2].revents != 0) err_.write_some();
+    console_.write_some(std::span(watched_).first(2));
     for (std::size_t k = 0; k < places_.size(); ++k) {
       if (watched_[k + 3].revents == 0) continue;
       const auto [i, stream] = places_[k];
@@ -278,7 +320,7 @@ class Near {
   void act(const Report& action) {
     if (!action.is_error) started_ = BootClock::now();
     if (!action.is_error && job_.is_quiet) return;
-    err_.add(job_.line_of(action.is_error, action.text));
+    console_.err().add(job_.line_of(action.is_error, action.text));
   }
 
   void act(const Finish& action) { code_ = action.exit_code; }
@@ -337,7 +379,8 @@ class Near {
   // Takes whole lines of a far end: events, and what the workers print.
   void take_out(std::size_t i, std::string_view lines) {
     Session& session = sessions_[i];
-    if (session.is_ready && lines.find(job_.plan.mark) == lines.npos) return out_.add(lines);
+    if (session.is_ready && lines.find(job_.plan.mark) == lines.npos)
+      return console_.out().add(lines);
     while (!lines.empty()) {
       const std::size_t end = std::min(lines.find('\n'), lines.size() - 1) + 1;
       take_line(session, static_cast<int>(i), lines.substr(0, end));
@@ -350,11 +393,11 @@ class Near {
         concat(session.has_greeted ? std::string_view(job_.plan.mark) : kGreetingMark, " {");
     const std::size_t at = line.find(mark);
     if (at == line.npos) {
-      if (session.is_ready) out_.add(line);
+      if (session.is_ready) console_.out().add(line);
       return;
     }
     // A worker's last line may have no end.
-    if (at > 0 && session.is_ready) out_.add(concat(line.substr(0, at), "\n"));
+    if (at > 0 && session.is_ready) console_.out().add(concat(line.substr(0, at), "\n"));
     const std::optional<HeadEvent> event = parse_control(host, line.substr(at + mark.size() - 1));
     if (!event) return;
     session.has_greeted = true;
@@ -370,7 +413,7 @@ class Near {
     // What ssh says of a host that fails is quoted in the error.
     if (!session.has_greeted && !job_.shows_ssh) return;
     const bool is_starting = BootClock::now() < started_ + kJoinTime;
-    err_.add(agent_lines_.shown(static_cast<int>(i), lines, is_starting));
+    console_.err().add(agent_lines_.shown(static_cast<int>(i), lines, is_starting));
   }
 
   // Takes the output of the ssh processes that have ended, and tells their end.
@@ -396,8 +439,7 @@ class Near {
   const HeadJob& job_;
   Head head_;
   std::vector<Session> sessions_;
-  Output out_{STDOUT_FILENO};
-  Output err_{STDERR_FILENO};
+  Console console_;
   std::vector<pollfd> watched_;
   std::vector<std::pair<std::size_t, Stream>> places_;  // of watched_, after the first three
   std::array<char, kReadBytes> buffer_{};
