@@ -179,16 +179,21 @@ if [ -z "$ratio" ]; then
 
   mkdir place/bin
   cp bin/ddprun place/bin/ddprun
-  (on_head "$work/place/bin/ddprun" --ssh "ssh -F $work/keys/config" --hosts "$two" true) >log/no 2>&1
+  log=$work/log/lacking
+  (on_head "$work/place/bin/ddprun" --ssh "ssh -F $work/keys/config" --hosts "$two" true) \
+    >"$log" 2>&1
   check "a host without ddprun: code 64" test $? -eq 64
-  log=log/no
-  check "it is named" says "host $(node 0): has no ddprun: neither $work/place/bin/ddprun nor"
+  check "it is named" says "host $NC_TAG""node[01]: has no ddprun: neither $work/place/bin/ddprun nor"
   check "in one line" test "$(wc -l <"$log")" -eq 1
 
   netns-cluster exec "$(node 1)" mount -t tmpfs none "$work/bin"
-  netns-cluster exec "$(node 1)" sh -c "printf '%s\n' '#!/bin/sh' \
-    'echo ddprun-ssh-node \{\\\"greeted\\\":[\\\"0.0.1\\\",\\\"\$0\\\",\\\"\\\"]\}' 'cat >/dev/null' \
-    >'$work/bin/ddprun'; chmod 755 '$work/bin/ddprun'"
+  cat >older <<SCRIPT
+#!/bin/sh
+echo 'ddprun-ssh-node {"greeted":["0.0.1","$work/bin/ddprun",""]}'
+cat >/dev/null
+SCRIPT
+  chmod 755 older
+  netns-cluster exec "$(node 1)" cp older bin/ddprun
   run version --hosts "$two" sh "$work/work.sh"
   netns-cluster exec "$(node 1)" umount "$work/bin"
   check "another version: code 64" test $code -eq 64
@@ -197,8 +202,8 @@ if [ -z "$ratio" ]; then
   mkdir place/only-here
   (cd place/only-here && start directory --hosts "$two" true && wait "$head")
   check "a directory that is missing there: code 2" test $? -eq 2
-  log=log/directory
-  check "it is named" says "host $(node 0): cannot enter $work/place/only-here, where the job"
+  log=$work/log/directory
+  check "it is named" says "host $NC_TAG""node[01]: cannot enter $work/place/only-here, where the job"
   check "nothing is left" nothing_left
 
   echo "--- a whole job, without a shared folder"
@@ -237,10 +242,13 @@ SCRIPT
   start signals --hosts "$all" sh "$work/work.sh"
   for ((i = 0; i < count; i++)); do await "rank $i of $count runs" || exit 1; done
   for file in cmdline environ; do
-    left | while read -r pid _; do tr '\0' '\n' 2>/dev/null <"/proc/$pid/$file"; done >shown.$file
+    left | while read -r pid _; do
+      tr '\0' '\n' 2>/dev/null <"/proc/$pid/$file"
+    done >shown.$file
     check "no key in any $file" bash -c "! grep -E '[0-9a-f]{64}|RDZV_KEY' shown.$file"
   done
-  check "all of them were looked at" test "$(grep -c '^ssh-node$' shown.cmdline)" -ge $((4 * count))
+  check "all of them were looked at" \
+    test "$(grep -c '^ssh-node$' shown.cmdline)" -ge $((4 * count))
   took=$(start_time)
   kill -USR1 "$head"
   for ((i = 0; i < count; i++)); do await "rank $i got USR1" || exit 1; done
