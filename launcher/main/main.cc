@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -145,6 +146,7 @@ Result<std::function<int()>> prepare_node(NodeJob job) {
   if (!line) return line.error();
   // The variable is read and removed at once. It is not in what /proc shows of the environment.
   if (!job.key.empty()) setenv(kKeyVariable, job.key.c_str(), 1);
+  explicit_bzero(job.key.data(), job.key.size());
   Result<AgentConfig> config = plan_job(line->options);
   if (!config) return config.error();
   if (job.listener.valid()) {

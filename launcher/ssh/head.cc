@@ -23,6 +23,7 @@
 #include "base/pipe.h"
 #include "base/poll_until.h"
 #include "base/read_whole.h"
+#include "base/signal_names.h"
 #include "base/wait_status.h"
 #include "launcher/process/signal_source.h"
 #include "launcher/ssh/core/agent_lines.h"
@@ -189,7 +190,7 @@ class Near {
     raise_descriptor_limit();
     std::signal(SIGPIPE, SIG_IGN);
     std::vector<int> caught = job_.signals;
-    caught.insert(caught.end(), {SIGUSR1, SIGUSR2});
+    caught.insert(caught.end(), kRelayedSignals.begin(), kRelayedSignals.end());
     caught = without_ignored(caught);
     caught.push_back(SIGCHLD);
     Result<UniqueFd> signals = open_signal_source(caught);
@@ -225,8 +226,7 @@ class Near {
       watch(i, Stream::kErr, session.err, POLLIN);
     }
     const std::optional<TimePoint> deadline = head_.deadline();
-    if (!poll_until(watched_, deadline.value_or(BootClock::now() + kLongestTimeout)))
-      return step(TimePassed{});
+    poll_until(watched_, std::min(deadline.value_or(next_ping_), next_ping_));
     console_.write_some(std::span(watched_).first(2));
     for (std::size_t k = 0; k < places_.size(); ++k) {
       if (watched_[k + 3].revents == 0) continue;
@@ -241,10 +241,20 @@ class Near {
         has_ended_child = true;
       } else {
         step(Signalled{signal->number, std::ranges::count(job_.signals, signal->number) > 0});
+        // Ctrl-Z: the agents have stopped their workers. The shell waits until this process stops.
+        if (signal->number == SIGTSTP) raise(SIGSTOP);
       }
     }
     if (has_ended_child) reap();
-    if (deadline && BootClock::now() >= *deadline) step(TimePassed{});
+    const TimePoint now = BootClock::now();
+    if (deadline && now >= *deadline) step(TimePassed{});
+    if (now < next_ping_) return;
+    next_ping_ = now + kPingInterval;
+    for (Session& session : sessions_) {
+      if (!session.is_ready || session.has_to_send()) continue;
+      session.signals += '\0';
+      send(session);
+    }
   }
 
   void watch(std::size_t i, Stream stream, const UniqueFd& fd, short events) {
@@ -445,6 +455,7 @@ class Near {
   std::array<char, kReadBytes> buffer_{};
   AgentLines agent_lines_;
   TimePoint started_ = TimePoint::max() - kJoinTime;  // when all agents had started
+  TimePoint next_ping_ = BootClock::now() + kPingInterval;
   std::optional<int> code_;
   std::optional<Error> trouble_;
 };

@@ -5,6 +5,9 @@
 //                    the files that are copied; then one byte for each signal
 //   far end  stdout: "MARK {ready}" or "MARK {refused}"; what the workers print; "MARK {ended}"
 //
+// A signal of 0 only says that the head is there. The head sends one every kPingInterval. A far end
+// that hears nothing for kHeadPatience takes the head for lost, unless the last signal was SIGTSTP.
+//
 // The plan has MARK, a random word, so that no worker prints such a line. The end of the head's
 // stream means that the head is gone: the far end then ends everything on its host.
 #pragma once
@@ -27,6 +30,9 @@ namespace ddprun {
 
 // The word before the greeting. What a login shell prints before that line is ignored.
 inline constexpr std::string_view kGreetingMark = "ddprun-ssh-node";
+
+inline constexpr Duration kPingInterval = std::chrono::seconds(10);
+inline constexpr Duration kHeadPatience = std::chrono::seconds(60);
 
 struct CopiedFile {
   std::string path;  // as given: relative paths are below the directory

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <utility>
 
@@ -67,9 +68,11 @@ std::optional<Result<NodePlan>> read_plan() {
   if (!head) return std::nullopt;
   const Result<std::size_t> size = decode_plan_size(*head);
   if (!size) return size.error();
-  const std::optional<std::string> bytes = read_bytes(*size);
+  std::optional<std::string> bytes = read_bytes(*size);
   if (!bytes) return std::nullopt;
-  return decode_plan(*bytes);
+  Result<NodePlan> plan = decode_plan(*bytes);
+  explicit_bzero(bytes->data(), bytes->size());  // it has the key
+  return plan;
 }
 
 // Writes the file, unless it has these contents already: on a shared file system another host, or
@@ -175,12 +178,23 @@ Result<Prepared> prepare_node(const NodePlan& plan) {
 // Passes signals on to the agent until it ends. Returns its exit code.
 int watch(pid_t agent, int signals, Duration grace) {
   std::optional<TimePoint> kill_at;  // set once the head is gone
+  std::optional<TimePoint> silent_until = BootClock::now() + kHeadPatience;
+  const auto end = [&] {
+    kill(agent, SIGTERM);
+    kill(agent, SIGCONT);  // it may have been stopped
+    kill_at = BootClock::now() + grace + kAfterGrace;
+  };
   int status = 0;
   while (waitpid(agent, &status, WNOHANG) == 0) {
     std::array<pollfd, 2> watched{{{signals, POLLIN, 0}, {kill_at ? -1 : STDIN_FILENO, POLLIN, 0}}};
-    if (!poll_until(watched, kill_at.value_or(BootClock::now() + kLongestTimeout))) {
+    const TimePoint never = BootClock::now() + kLongestTimeout;
+    if (!poll_until(watched, kill_at ? *kill_at : silent_until.value_or(never))) {
+      if (!kill_at) {
+        end();
+        continue;
+      }
       kill(agent, SIGKILL);  // its keeper ends what is left
-      kill_at = BootClock::now() + kLongestTimeout;
+      kill_at = never;
       continue;
     }
     while (const std::optional<TakenSignal> signal = next_signal(signals)) {
@@ -191,9 +205,13 @@ int watch(pid_t agent, int signals, Duration grace) {
     const ssize_t count = read(STDIN_FILENO, numbers.data(), numbers.size());
     if (count < 0 && errno == EINTR) continue;
     for (ssize_t i = 0; i < count; ++i) kill(agent, numbers[static_cast<std::size_t>(i)]);
-    if (count > 0) continue;
-    kill(agent, SIGTERM);
-    kill_at = BootClock::now() + grace + kAfterGrace;
+    if (count <= 0) {
+      end();
+    } else if (numbers[static_cast<std::size_t>(count) - 1] == SIGTSTP) {
+      silent_until.reset();  // a head that is stopped says nothing
+    } else {
+      silent_until = BootClock::now() + kHeadPatience;
+    }
   }
   return exit_code_of_status(status);
 }
@@ -227,6 +245,7 @@ int run_far_end(const std::function<Result<std::function<int()>>(NodeJob job)>& 
       return refuse(written.error());
   }
   Result<Prepared> prepared = prepare_node(plan);
+  explicit_bzero(plan.key.data(), plan.key.size());
   if (!prepared) return refuse(prepared.error());
   Result<std::function<int()>> run = prepare(std::move(prepared->job));
   if (!run) return refuse(run.error());

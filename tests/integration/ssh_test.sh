@@ -183,7 +183,7 @@ if [ -z "$ratio" ]; then
   (on_head "$work/place/bin/ddprun" --ssh "ssh -F $work/keys/config" --hosts "$two" true) \
     >"$log" 2>&1
   check "a host without ddprun: code 64" test $? -eq 64
-  check "it is named" says "host $NC_TAG""node[01]: has no ddprun: neither $work/place/bin/ddprun nor"
+  check "it is named" says "host $NC_TAG""node[01]: has no ddprun: neither $work/place/bin/ddprun"
   check "in one line" test "$(wc -l <"$log")" -eq 1
 
   netns-cluster exec "$(node 1)" mount -t tmpfs none "$work/bin"
@@ -203,7 +203,7 @@ SCRIPT
   (cd place/only-here && start directory --hosts "$two" true && wait "$head")
   check "a directory that is missing there: code 2" test $? -eq 2
   log=$work/log/directory
-  check "it is named" says "host $NC_TAG""node[01]: cannot enter $work/place/only-here, where the job"
+  check "it is named" says "host $NC_TAG""node[01]: cannot enter $work/place/only-here, where"
   check "nothing is left" nothing_left
 
   echo "--- a whole job, without a shared folder"
@@ -234,6 +234,11 @@ SCRIPT
     "/proc/self/root$work/place/train.sh"
   check "with its mode" test "$(netns-cluster exec "$(node 1)" stat -c %a place/train.sh)" = 750
   check "no key was missing" silent 'ANYONE|munge'
+  log=$work/log/own
+  (exec ip netns exec "$(node 0)" "$work/bin/ddprun" --ssh "ssh -F $work/keys/config" \
+    --hosts "localhost,$(node 1)" --port-range=21000-21009 true) >"$log" 2>&1
+  check "the head's own host is the first one" test $? -eq 0
+  check "its address is one that the other reaches" says 'rendezvous at 10\.77\.5\.10:2100[0-9]$'
   run code --hosts "$two" sh -c '[ $RANK = 0 ] || exit 5; sleep 1000'
   check "a job ends with its first worker's code" test $code -eq 5
   check "its story is told once" test "$(grep -c 'first failure:' "$log")" -eq 1
@@ -252,6 +257,21 @@ SCRIPT
   took=$(start_time)
   kill -USR1 "$head"
   for ((i = 0; i < count; i++)); do await "rank $i got USR1" || exit 1; done
+  stopped() { # state, T or S: whether all workers are in it
+    local i
+    for ((i = 0; i < 300; i++)); do
+      [ "$(left | grep "sh $work/work.sh" | grep -v -- --hosts | while read -r pid _; do
+        cut -d' ' -f3 "/proc/$pid/stat" 2>/dev/null
+      done | sort | uniq -c | xargs)" = "$count $1" ] && return
+      sleep 0.1
+    done
+    return 1
+  }
+  kill -TSTP "$head"
+  check "Ctrl-Z stops all workers" stopped T
+  check "and the head" grep -q 'State:.T' "/proc/$head/status"
+  kill -CONT "$head"
+  check "fg lets them go on" stopped S
   kill -INT "$head"
   wait "$head"
   check "Ctrl-C: code 130" test $? -eq 130
