@@ -35,7 +35,7 @@ constexpr std::size_t kReadBytes = 64 * 1024;
 constexpr std::size_t kMostLine = 1 << 20;               // a longer line is cut
 constexpr std::size_t kMostWaiting = 256 << 10;          // output that the reader has not taken yet
 constexpr Duration kJoinTime = std::chrono::seconds(2);  // from an agent's start to its node's rank
-constexpr Duration kReaderPatience = std::chrono::seconds(5);  // at the end of the job
+constexpr Duration kReaderPatience = std::chrono::seconds(1);  // after a signal has ended the job
 constexpr std::uint64_t kMostCopied = 64 << 20;
 
 // Output: one stream of this process. It never waits for the reader.
@@ -200,12 +200,7 @@ class Near {
     for (Session& session : sessions_) {
       if (session.pid > 0) kill(session.pid, SIGKILL);
     }
-    const TimePoint until = BootClock::now() + kReaderPatience;
-    while (!console_.is_empty()) {
-      std::array<pollfd, 2> watched = console_.watched();
-      if (!poll_until(watched, until)) break;
-      console_.write_some(watched);
-    }
+    write_rest(signals->get());
     if (trouble_) return *trouble_;
     return *code_;
   }
@@ -213,11 +208,27 @@ class Near {
  private:
   enum class Stream { kIn, kOut, kErr };
 
+  bool ends_job(int signal) const { return std::ranges::count(job_.signals, signal) > 0; }
+
+  // Waits for the reader until it has everything, or until a signal comes.
+  void write_rest(int signals) {
+    while (!console_.is_empty()) {
+      const std::array<pollfd, 2> streams = console_.watched();
+      std::array<pollfd, 3> watched{streams[0], streams[1], {signals, POLLIN, 0}};
+      const TimePoint now = BootClock::now();
+      if (!poll_until(watched, now + (is_told_to_end_ ? kReaderPatience : kLongestTimeout))) return;
+      console_.write_some(std::span(watched).first(2));
+      while (const std::optional<TakenSignal> signal = next_signal(signals))
+        is_told_to_end_ = is_told_to_end_ || ends_job(signal->number);
+    }
+  }
+
   void wait_and_handle(int signals) {
     const std::array<pollfd, 2> streams = console_.watched();
     watched_ = {streams[0], streams[1], {signals, POLLIN, 0}};
     places_.clear();
-    const bool is_full = console_.is_full();
+    // A reader that has stopped must not delay the end.
+    const bool is_full = console_.is_full() && !is_told_to_end_;
     for (std::size_t i = 0; i < sessions_.size(); ++i) {
       Session& session = sessions_[i];
       if (session.has_to_send()) watch(i, Stream::kIn, session.in, POLLOUT);
@@ -240,7 +251,8 @@ class Near {
       if (signal->number == SIGCHLD) {
         has_ended_child = true;
       } else {
-        step(Signalled{signal->number, std::ranges::count(job_.signals, signal->number) > 0});
+        is_told_to_end_ = is_told_to_end_ || ends_job(signal->number);
+        step(Signalled{signal->number, ends_job(signal->number)});
         // Ctrl-Z: the agents have stopped their workers. The shell waits until this process stops.
         if (signal->number == SIGTSTP) raise(SIGSTOP);
       }
@@ -386,11 +398,15 @@ class Near {
     return false;
   }
 
+  void show(Output& output, std::string_view lines) {
+    if (!is_told_to_end_ || !output.is_full()) output.add(lines);
+  }
+
   // Takes whole lines of a far end: events, and what the workers print.
   void take_out(std::size_t i, std::string_view lines) {
     Session& session = sessions_[i];
     if (session.is_ready && lines.find(job_.plan.mark) == lines.npos)
-      return console_.out().add(lines);
+      return show(console_.out(), lines);
     while (!lines.empty()) {
       const std::size_t end = std::min(lines.find('\n'), lines.size() - 1) + 1;
       take_line(session, static_cast<int>(i), lines.substr(0, end));
@@ -403,11 +419,11 @@ class Near {
         concat(session.has_greeted ? std::string_view(job_.plan.mark) : kGreetingMark, " {");
     const std::size_t at = line.find(mark);
     if (at == line.npos) {
-      if (session.is_ready) console_.out().add(line);
+      if (session.is_ready) show(console_.out(), line);
       return;
     }
     // A worker's last line may have no end.
-    if (at > 0 && session.is_ready) console_.out().add(concat(line.substr(0, at), "\n"));
+    if (at > 0 && session.is_ready) show(console_.out(), concat(line.substr(0, at), "\n"));
     const std::optional<HeadEvent> event = parse_control(host, line.substr(at + mark.size() - 1));
     if (!event) return;
     session.has_greeted = true;
@@ -423,7 +439,7 @@ class Near {
     // What ssh says of a host that fails is quoted in the error.
     if (!session.has_greeted && !job_.shows_ssh) return;
     const bool is_starting = BootClock::now() < started_ + kJoinTime;
-    console_.err().add(agent_lines_.shown(static_cast<int>(i), lines, is_starting));
+    show(console_.err(), agent_lines_.shown(static_cast<int>(i), lines, is_starting));
   }
 
   // Takes the output of the ssh processes that have ended, and tells their end.
@@ -455,6 +471,7 @@ class Near {
   std::array<char, kReadBytes> buffer_{};
   AgentLines agent_lines_;
   TimePoint started_ = TimePoint::max() - kJoinTime;  // when all agents had started
+  bool is_told_to_end_ = false;                       // by a signal
   TimePoint next_ping_ = BootClock::now() + kPingInterval;
   std::optional<int> code_;
   std::optional<Error> trouble_;
