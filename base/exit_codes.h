@@ -50,7 +50,7 @@ inline constexpr std::array kExitCodes = std::to_array<ExitCodeText>({
     {ExitCode::kFiles,
      "a file or a directory (logs, state, temporary files) cannot be used, or output was lost"},
     {ExitCode::kNoAnswer, "a command for a running job got no answer, was refused, or timed out"},
-    {ExitCode::kSaved, "--checkpoint-signal came and the workers succeeded: start the job again"},
+    {ExitCode::kSaved, "workers were asked to save and succeeded: start the job again"},
     {ExitCode::kUnwell, "ddprun doctor found a problem, or ddprun-ckpt found damage"},
 });
 

@@ -6,6 +6,7 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <csignal>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "base/concat.h"
 #include "base/descriptor_limit.h"
 #include "base/fail.h"
+#include "base/parse_number.h"
 #include "base/process_tree.h"
 #include "base/signal_names.h"
 #include "launcher/agent/generation_store.h"
@@ -21,6 +23,8 @@
 #include "launcher/agent/output_drain.h"
 #include "launcher/agent/rendezvous_handler.h"
 #include "launcher/agent/terminal.h"
+#include "launcher/cluster/slurm_requeue.h"
+#include "launcher/cluster/slurm_time_limit.h"
 #include "launcher/control/server.h"
 #include "launcher/guard/control_place.h"
 #include "launcher/guard/run_directory.h"
@@ -91,11 +95,16 @@ class Agent {
                      .grace = config.options.grace.value_or(config.default_grace),
                      .kill_timeout = config.kill_timeout,
                      .checkpoint_signal = config.options.checkpoint_signal,
+                     .saves_on_term = config.saves_on_term,
                      .max_restarts = config.options.max_restarts}),
         timer_(io_),
+        save_timer_(io_),
         signals_(io_),
         guardian_alive_(io_, guards.guardian_alive.release()),
         keeper_alive_(io_, guards.keeper_alive.release()),
+        time_limit_(io_, log_, config.watched_job,
+                    config.options.save_before_end.value_or(kDefaultSaveBeforeEnd),
+                    [this] { save_before_end(); }),
         output_drain_(io_, log_, logs_, console_),
         rendezvous_(io_, log_, config),
         store_(io_, log_, config, rendezvous_,
@@ -129,12 +138,14 @@ class Agent {
       output_drain_.hurry();
     }
     over_ = true;
+    time_limit_.close();
     report_.end(exit_code_, is_first_node());
     store_.close();
     rendezvous_.close();
     let_go_of_workers();
     terminal_.close();
     workers_.finish_flight_file();
+    if (config_.options.requeue && exit_code_ == to_int(ExitCode::kSaved)) requeue();
     output_drain_.flush();
     if (console_.has_losses()) tell_losses();
     return exit_code_;
@@ -160,7 +171,42 @@ class Agent {
     }
     open_control();
     rendezvous_.start();
+    if (!config_.watched_job.empty()) time_limit_.begin();
     io_.run();
+  }
+
+  // --- the end of the job's time -----------------------------------------------------------------
+
+  void save_before_end() {
+    log_.info("the time limit of Slurm job " + config_.watched_job +
+              " is near: all workers are asked to save");
+    ask_all_nodes_to_save();
+    feed(UserSignal{config_.options.checkpoint_signal, UserSignal::Way::kDirect});
+  }
+
+  // Is repeated, because a node may be away, or its workers may just be started. A node that was
+  // asked before does nothing.
+  void ask_all_nodes_to_save() {
+    constexpr Duration kPause = std::chrono::seconds(5);
+    if (over_) return;
+    rendezvous_.link().send_now(UserRequest{.what = UserRequest::What::kSignal,
+                                            .by = "the time limit of Slurm",
+                                            .signal = config_.options.checkpoint_signal});
+    save_timer_.expires_after(kPause);
+    save_timer_.async_wait([this](error_code error) {
+      if (!error) ask_all_nodes_to_save();
+    });
+  }
+
+  void requeue() {
+    if (config_.watched_job.empty()) return;
+    output_drain_.flush();  // in a batch script, Slurm then ends this process
+    const char* const count = std::getenv("SLURM_RESTART_COUNT");
+    requeue_in_slurm(config_.watched_job,
+                     {.most = *config_.options.requeue,
+                      .requeues = count ? parse_number<int>(count).value_or(0) : 0,
+                      .step = highest_step_},
+                     was_terminated_, log_);
   }
 
   // --- the link to the rendezvous service --------------------------------------------------------
@@ -202,6 +248,7 @@ class Agent {
     AgentStatus status = supervisor_.status(BootClock::now());
     status.store_port = store_.port();
     status.step = workers_.highest_step();
+    if (status.step) highest_step_ = std::max(highest_step_.value_or(0), *status.step);
     return status;
   }
 
@@ -387,7 +434,7 @@ class Agent {
 
   void stop_here(bool at_once) {
     output_drain_.hurry();
-    feed(UserSignal{SIGTERM, UserSignal::Way::kDirect});
+    feed(UserSignal{SIGTERM, UserSignal::Way::kDirect, UserSignal::Meaning::kStop});
     if (at_once) feed(UserSignal{SIGINT, UserSignal::Way::kDirect});
   }
 
@@ -446,6 +493,7 @@ class Agent {
     if (signal.number == SIGCONT) terminal_.come_back();
     if (std::ranges::count(kPassedSignals, signal.number) > 0) output_drain_.hurry();
     if (signal.number == SIGINT) interrupts_.begin();
+    if (signal.number == SIGTERM) was_terminated_ = true;
     using Way = UserSignal::Way;
     Way way = Way::kDirect;
     if (signal.sender == guardian_) way = Way::kGuardian;
@@ -506,12 +554,16 @@ class Agent {
   FileWork files_;
   Supervisor supervisor_;
   asio::steady_timer timer_;
+  asio::steady_timer save_timer_;
   asio::posix::stream_descriptor signals_;
   asio::posix::stream_descriptor guardian_alive_;
   asio::posix::stream_descriptor keeper_alive_;
   bool guard_lost_ = false;
-  bool over_ = false;  // only the remaining output is left
+  bool over_ = false;                         // only the remaining output is left
+  bool was_terminated_ = false;               // SIGTERM came
+  std::optional<std::int64_t> highest_step_;  // that a worker of this node has reported
 
+  SlurmTimeLimit time_limit_;
   OutputDrain output_drain_;
   RendezvousHandler rendezvous_;
   GenerationStore store_;

@@ -8,7 +8,9 @@
 #include "base/concat.h"
 #include "base/random_id.h"
 #include "base/version.h"
+#include "base/worker_env.h"
 #include "launcher/agent/agent.h"
+#include "launcher/cluster/core/pod_names.h"
 #include "rendezvous/auth/key_file.h"
 #include "rendezvous/net/local_address.h"
 #include "rendezvous/net/tcp_address.h"
@@ -40,6 +42,26 @@ std::vector<std::string> addresses_of_this_node() {
   return found;
 }
 
+bool is_pod() { return is_in_pod(environment_variable); }
+
+// Looks up a name in a pod. Names of pods may still come, so the link asks again.
+void resolve_in_pod(const HostPort& address, ResolveHandler then) {
+  resolve_in_background(address,
+                        [then = std::move(then)](Result<std::vector<SocketAddress>> found) {
+                          then(found ? std::move(found) : within_pod(std::move(found).error()));
+                        });
+}
+
+// Returns the address of this pod. Its own name is in /etc/hosts, without its subdomain.
+std::optional<SocketAddress> address_of_pod() {
+  const Result<std::vector<SocketAddress>> found = resolve({host_name(), 0}, kResolveTimeout);
+  if (!found) return std::nullopt;
+  for (const SocketAddress& one : *found) {
+    if (is_local_address(one) && !is_loopback_address(one)) return one;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 RendezvousHandler::RendezvousHandler(asio::io_context& io, Logger& log, const AgentConfig& config)
@@ -60,17 +82,29 @@ Result<void> RendezvousHandler::meet(ServiceLinkEvents events) {
   return {};
 }
 
+// Returns the addresses of the endpoint. A pod knows its own, also while the cluster's DNS does
+// not.
+Result<std::vector<SocketAddress>> RendezvousHandler::find_meeting_point() const {
+  const HostPort& endpoint = config_.rendezvous.meeting_point;
+  if (is_pod() && is_name_of(endpoint.host, host_name())) {
+    if (const auto own = address_of_pod()) return std::vector{*own};
+  }
+  return resolve(endpoint, kResolveTimeout);
+}
+
 Result<void> RendezvousHandler::meet_dynamic() {
   const Rendezvous& plan = config_.rendezvous;
   if (config_.service_socket) {
     return embed(Listener{std::move(*config_.service_socket), {"*", plan.meeting_point.port}},
                  config_.service_address);
   }
-  Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
-  if (!addresses) return std::move(addresses).error().within("--rdzv-endpoint");
+  Result<std::vector<SocketAddress>> addresses = find_meeting_point();
+  if (!addresses && !is_pod()) return std::move(addresses).error().within("--rdzv-endpoint");
   std::optional<SocketAddress> here;
-  for (const SocketAddress& address : *addresses) {
-    if (!here && is_local_address(address)) here = address;
+  if (addresses) {
+    for (const SocketAddress& address : *addresses) {
+      if (!here && is_local_address(address)) here = address;
+    }
   }
   if (!here) {
     connect(std::nullopt, "");
@@ -122,7 +156,7 @@ Result<void> RendezvousHandler::meet_static() {
     connect(std::nullopt, "");
     return {};
   }
-  Result<std::vector<SocketAddress>> addresses = resolve(plan.meeting_point, kResolveTimeout);
+  Result<std::vector<SocketAddress>> addresses = find_meeting_point();
   if (!addresses) return std::move(addresses).error().within("--master-addr");
   const SocketAddress& address = addresses->front();
   if (!is_local_address(address)) {
@@ -189,6 +223,7 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
                             .demands_proof = config_.options.require_auth,
                             .tls = config_.tls,
                             .tls_files = config_.tls_files};
+  if (is_pod()) options.look_up = resolve_in_pod;
   if (own_port) {
     options.port_refuses = [this, port = *own_port, address](Duration so_far) {
       listen_again(port, address, so_far);

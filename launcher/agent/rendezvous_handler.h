@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/exit_codes.h"
 #include "base/host_port.h"
@@ -24,6 +25,7 @@
 #include "base/result.h"
 #include "rendezvous/client/service_link.h"
 #include "rendezvous/net/listen.h"
+#include "rendezvous/net/tcp_address.h"
 #include "rendezvous/protocol/core/control_message.h"
 #include "rendezvous/service/server.h"
 
@@ -66,6 +68,7 @@ class RendezvousHandler {
   void close();
 
  private:
+  Result<std::vector<SocketAddress>> find_meeting_point() const;
   Result<void> meet_dynamic();
   Result<void> meet_static();
   Result<void> embed(std::optional<Listener> listener, std::string address);

@@ -9,9 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <utility>
 
 #include "base/concat.h"
@@ -20,6 +18,8 @@
 #include "base/signal_names.h"
 #include "base/split.h"
 #include "base/wait_status.h"
+#include "launcher/cluster/slurm_time_limit.h"
+#include "launcher/process/command_output.h"
 #include "launcher/process/own_program.h"
 #include "launcher/process/signal_source.h"
 
@@ -51,25 +51,13 @@ int execute(const std::vector<std::string>& command, bool passes_stdin, pid_t st
   return errno;
 }
 
-// Returns what a command of the shell prints.
-std::string output_of(const std::string& command) {
-  const std::unique_ptr<FILE, int (*)(FILE*)> pipe(popen(command.c_str(), "re"), pclose);
-  std::string text;
-  char buffer[4096];
-  while (pipe) {
-    const std::size_t count = fread(buffer, 1, sizeof buffer, pipe.get());
-    if (count == 0) break;
-    text.append(buffer, count);
-  }
-  return text;
-}
-
 // Returns the id of the step that the command made: "812.0". Empty: it made none yet.
 std::string step_of(const std::string& job) {
   const std::string ending = "|" + name_of_step();
-  const std::string steps = output_of("timeout 10 squeue --steps --noheader --jobs=" + job +
-                                      " --format='%i|%j' 2>/dev/null");
-  for (std::string_view line : split(steps, '\n')) {
+  const CommandOutput steps =
+      output_of({"squeue", "--steps", "--noheader", "--jobs=" + job, "--format=%i|%j"},
+                Deadline(kSlurmPatience));
+  for (std::string_view line : split(steps.text, '\n')) {
     line = line.substr(0, line.find_last_not_of(' ') + 1);
     if (line.ends_with(ending)) return std::string(line.substr(0, line.size() - ending.size()));
   }
@@ -79,9 +67,9 @@ std::string step_of(const std::string& job) {
 // Returns whether the signal went to the tasks of all nodes.
 bool signal_tasks(const std::string& job, int signal) {
   const std::string step = step_of(job);
-  const std::string command =
-      concat("timeout 10 scancel --signal=", signal, " ", step, " 2>/dev/null");
-  return !step.empty() && std::system(command.c_str()) == 0;
+  if (step.empty()) return false;
+  const std::string option = concat("--signal=", signal);
+  return output_of({"scancel", option, step}, Deadline(kSlurmPatience)).exit_code == 0;
 }
 
 }  // namespace

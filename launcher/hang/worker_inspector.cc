@@ -1,9 +1,6 @@
 #include "launcher/hang/worker_inspector.h"
 
-#include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
-#include <spawn.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -17,73 +14,23 @@
 
 #include "base/background_thread.h"
 #include "base/deadline.h"
-#include "base/pidfd.h"
-#include "base/pipe.h"
-#include "base/poll_until.h"
 #include "base/process_stat.h"
 #include "base/process_tree.h"
 #include "base/small_file.h"
 #include "launcher/flight/core/record.h"
 #include "launcher/output/core/backtrace_text.h"
+#include "launcher/process/command_output.h"
 #include "launcher/process/side_by_side.h"
 
 namespace ddprun {
 namespace {
 
-constexpr std::size_t kMaxDebuggerBytes = 1 << 20;
 // A call that failed within this time is taken as a consequence of the hang.
 constexpr Duration kJustNow = std::chrono::seconds(5);
 
 bool is_told(int stop) {
   pollfd fd{stop, POLLIN, 0};
   return poll(&fd, 1, 0) > 0;
-}
-
-// Returns what the program prints to stdout until it closes it. At the deadline, or when `stop`
-// is readable, it kills the program and returns the output so far. The agent reaps the program
-// with its other orphans.
-std::string output_of(const std::vector<std::string>& command, const Deadline& deadline, int stop) {
-  std::string output;
-  Result<Pipe> pipe = make_pipe();
-  if (!pipe || deadline.passed() || is_told(stop)) return output;
-  std::vector<char*> arguments;
-  for (const std::string& one : command) arguments.push_back(const_cast<char*>(one.c_str()));
-  arguments.push_back(nullptr);
-
-  posix_spawn_file_actions_t files;
-  posix_spawn_file_actions_init(&files);
-  posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  posix_spawn_file_actions_adddup2(&files, pipe->write.get(), STDOUT_FILENO);
-  posix_spawn_file_actions_addopen(&files, STDERR_FILENO, "/dev/null", O_WRONLY, 0);
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigset_t all;
-  sigemptyset(&none);
-  sigfillset(&all);
-  posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &all);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  pid_t pid = 0;
-  const int failed =
-      posix_spawnp(&pid, arguments.front(), &files, &attributes, arguments.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&files);
-  pipe->write.reset();
-  if (failed != 0) return output;
-  const UniqueFd debugger = pidfd_of(pid);  // its pid may be reused after it is reaped
-
-  std::array<pollfd, 2> watched{{{pipe->read.get(), POLLIN, 0}, {stop, POLLIN, 0}}};
-  const TimePoint until = BootClock::now() + deadline.remaining();
-  while (output.size() < kMaxDebuggerBytes) {
-    if (!poll_until(watched, until) || watched[1].revents != 0) break;
-    std::array<char, 4096> buffer;
-    const ssize_t count = read(pipe->read.get(), buffer.data(), buffer.size());
-    if (count <= 0) return output;
-    output.append(buffer.data(), static_cast<std::size_t>(count));
-  }
-  if (debugger.valid()) syscall(SYS_pidfd_send_signal, debugger.get(), SIGKILL, nullptr, 0);
-  return output;
 }
 
 bool is_python(pid_t pid) {
@@ -118,17 +65,20 @@ void put_frames(pid_t pid, const Deadline& deadline, int stop, WorkerSnapshot& w
   // Read before a debugger runs: one that is killed at the deadline would show in this stack.
   const std::vector<std::string> of_kernel = frames_in(text_of("/proc/" + number + "/stack"));
   const bool of_python = is_python(pid);
+  const auto run = [&](const std::vector<std::string>& debugger) {
+    return output_of(debugger, deadline, Stderr::kDropped, stop).text;
+  };
   if (of_python) {
-    worker.frames = frames_in(output_of({"py-spy", "dump", "--pid", number}, deadline, stop));
+    worker.frames = frames_in(run({"py-spy", "dump", "--pid", number}));
     worker.waits_in = distributed_call_in(worker.frames);
     // Work::wait() and a backward pass wait in native code.
     if (!worker.frames.empty() && worker.waits_in.empty()) {
-      worker.waits_in = distributed_call_in(
-          frames_in(output_of({"py-spy", "dump", "--native", "--pid", number}, deadline, stop)));
+      worker.waits_in =
+          distributed_call_in(frames_in(run({"py-spy", "dump", "--native", "--pid", number})));
     }
   }
   if (worker.frames.empty()) {
-    worker.frames = frames_in(output_of(gdb_command(number, of_python), deadline, stop));
+    worker.frames = frames_in(run(gdb_command(number, of_python)));
     worker.waits_in = distributed_call_in(worker.frames);
   }
   if (worker.frames.empty()) worker.frames = of_kernel;

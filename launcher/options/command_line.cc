@@ -11,6 +11,7 @@
 
 #include "base/concat.h"
 #include "base/counted.h"
+#include "base/host_port.h"
 #include "base/nearest_word.h"
 #include "base/small_file.h"
 #include "base/worker_env.h"
@@ -167,6 +168,7 @@ Result<void> check_variables(LaunchOptions& options) {
 struct Wiring {
   bool is_alone = false;             // --standalone
   bool is_by_hand = false;           // by --rdzv-endpoint and the like
+  bool is_with_others = false;       // by hand, at an address that others reach
   bool has_node_rank = false;        // --node-rank
   std::optional<NodeRange> nodes{};  // --nnodes
 
@@ -182,6 +184,11 @@ Wiring wiring_of(const Sources& sources) {
   wiring.is_by_hand =
       sources.text_of("rdzv-backend") == "static" || !sources.text_of("rdzv-endpoint").empty() ||
       !sources.text_of("master-addr").empty() || !sources.text_of("master-port").empty();
+  for (const char* name : {"rdzv-endpoint", "master-addr"}) {
+    const std::string text = sources.text_of(name);
+    const Result<HostPort> address = parse_host_port(text, kDefaultRdzvPort);
+    wiring.is_with_others |= !text.empty() && address && !is_loopback_host(address->host);
+  }
   wiring.has_node_rank = !sources.text_of("node-rank").empty();
   if (const Result<NodeRange> given = parse_nodes(sources.text_of("nnodes"))) wiring.nodes = *given;
   return wiring;
@@ -222,9 +229,11 @@ Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring&
   if (plan.tasks > 1 && plan.job_id == kDefaultJobId) return refuse_tasks(plan);
   const bool meets = wiring.nodes ? !wiring.has_one_node() : plan.nodes > 1;
   if (meets && needs_endpoint && !wiring.is_by_hand) {
+    const std::string remedy = plan.endpoint_remedy.empty()
+                                   ? "give --rdzv-endpoint=HOST:PORT with the host of one of them"
+                                   : plan.endpoint_remedy;
     return invalid_argument(concat("it has ", plan.nodes,
-                                   " nodes, but does not say where they meet",
-                                   ": give --rdzv-endpoint=HOST:PORT with the host of one of them",
+                                   " nodes, but does not say where they meet: ", remedy,
                                    " (--nnodes=1: this node alone)"))
         .within(plan.name);
   }
@@ -247,6 +256,10 @@ Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
   if (!found) return is_wired || wiring.has_one_node() ? Result<void>() : found.error();
   if (!*found) return {};
   const ClusterPlan& plan = **found;
+  if (!plan.nodes_remedy.empty() && !wiring.nodes && !wiring.is_alone) {
+    if (wiring.is_with_others) return invalid_argument(plan.nodes_remedy).within(plan.name);
+    options.remarks.push_back(plan.name + ": trains alone: " + plan.nodes_remedy);
+  }
   const Result<std::optional<Taken>> taken = decide_taken(plan, wiring);
   if (!taken) return taken.error();
   if (!*taken) return {};

@@ -47,6 +47,10 @@ struct AgentConfig : PlanOptions {
   // The Slurm process that signals every process of the step, including this one and its
   // workers; 0: none.
   pid_t manager = 0;
+  // The number of the job of Slurm whose time limit this agent watches; empty: none. Only on node
+  // rank 0.
+  std::string watched_job;
+  bool saves_on_term = false;  // SIGTERM asks the workers to save (Slurm's time limit, preemption)
   Duration kill_timeout = kKillPatience;  // how long processes may take to end after SIGKILL
   std::string cluster;  // what was taken from the scheduler, in one line; empty: nothing
   std::string binding;  // how the workers are bound, in one line; empty: they are not

@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <utility>
 
+#include "base/concat.h"
 #include "base/is_control.h"
 #include "base/random_id.h"
 #include "base/seconds.h"
@@ -22,6 +24,7 @@
 #include "launcher/plan/program.h"
 #include "launcher/process/pseudo_terminal.h"
 #include "launcher/process/slurm_step.h"
+#include "rendezvous/auth/core/slurm_conf.h"
 #include "rendezvous/auth/key_file.h"
 #include "rendezvous/auth/munge.h"
 #include "rendezvous/net/tcp_address.h"
@@ -46,6 +49,39 @@ void look_at_console(AgentConfig& config) {
                .no_color = environment_text("NO_COLOR"),
                .has_json = config.options.log_format == LogFormat::kJson,
                .is_typed_into = config.options.passes_stdin && isatty(STDIN_FILENO) != 0});
+}
+
+// Returns the default time between the first signal to workers and SIGKILL. Slurm's own SIGKILL
+// must come later. conf: slurm.conf; empty: it is not known.
+Duration grace_under_slurm(const std::string& conf) {
+  const std::optional<Duration> kill_wait = conf.empty() ? std::nullopt : kill_wait_of(conf);
+  if (!kill_wait) return kDefaultGraceUnderSlurm;
+  constexpr Duration kMargin = std::chrono::seconds(5);
+  return std::clamp(*kill_wait - std::min(kMargin, *kill_wait * 2 / 5),
+                    Duration(std::chrono::seconds(1)), kDefaultGrace);
+}
+
+// Returns the job as Slurm's commands take it. One task of each array has the number of the whole
+// array, which would mean all of its tasks.
+std::string name_in_slurm(const std::string& job) {
+  const std::string array = environment_text("SLURM_ARRAY_JOB_ID");
+  const std::string task = environment_text("SLURM_ARRAY_TASK_ID");
+  return array.empty() || task.empty() ? job : concat(array, "_", task);
+}
+
+// Plans what --requeue, --save-before-end and --checkpoint-signal ask for in a job of Slurm.
+void watch_time_limit(LaunchOptions& options, AgentConfig& config) {
+  const std::string job = environment_text("SLURM_JOB_ID");
+  const char* const given = options.requeue ? "--requeue" : "--save-before-end";
+  if (options.watches_time_limit() && job.empty()) {
+    options.remarks.push_back(concat(given, " has no effect: this is not a job of Slurm"));
+  } else if (options.watches_time_limit()) {
+    if (options.checkpoint_signal == 0) options.checkpoint_signal = SIGUSR1;
+    const std::string node = environment_text("SLURM_NODEID");
+    if (node.empty() || node == "0") config.watched_job = name_in_slurm(job);
+  }
+  const int signal = options.checkpoint_signal;
+  config.saves_on_term = !job.empty() && signal != 0 && signal != SIGTERM;
 }
 
 // Reports output options that name local ranks, but none of this node. Another node may have
@@ -133,6 +169,7 @@ Result<AgentConfig> plan(LaunchOptions options) {
     options.worker_store = WorkerStore::kRank0;
   }
   config.rendezvous = std::move(*rendezvous);
+  watch_time_limit(options, config);
   if (options.cluster) {
     config.cluster = to_sentence(*options.cluster, *slots, options.taken);
     const int cpus = static_cast<int>(usable_cpus().size());
@@ -159,8 +196,10 @@ Result<AgentConfig> plan(LaunchOptions options) {
   if (config.rendezvous.is_local()) config.options.node_rank.reset();
   config.signals.assign(kPassedSignals.begin(), kPassedSignals.end());
   config.signals.insert(config.signals.end(), kRelayedSignals.begin(), kRelayedSignals.end());
+  if (!slurm_step(environment_variable).empty()) {
+    config.default_grace = grace_under_slurm(slurm_conf());
+  }
   if (const pid_t manager = slurm_manager(); manager != 0) {
-    config.default_grace = kDefaultGraceUnderSlurm;
     if (signals_whole_step(own_cgroups())) config.manager = manager;
   }
   look_at_console(config);

@@ -177,7 +177,7 @@ FoundMunge ask_munge(const MungeOptions& options) {
   return {munge, ""};
 }
 
-std::string munge_socket_of_slurm() {
+std::string slurm_conf() {
   constexpr std::uint64_t kMostBytes = std::uint64_t{4} << 20;
   const char* named = std::getenv("SLURM_CONF");
   const std::string path = named && *named ? named : "/etc/slurm/slurm.conf";
@@ -186,13 +186,13 @@ std::string munge_socket_of_slurm() {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.valid()) return "";
   const Result<std::string> text = read_whole<std::string>(file.get(), path, kMostBytes);
-  return text ? munge_socket_of(*text) : "";
+  return text ? *text : "";
 }
 
 FoundMunge find_munge(const MungeOptions& given, Duration allowed) {
   MungeOptions options = given;
   if (options.socket == kNoMunge) return {nullptr, "--munge-socket none"};
-  if (options.socket.empty()) options.socket = munge_socket_of_slurm();
+  if (options.socket.empty()) options.socket = munge_socket_of(slurm_conf());
   const auto answer =
       result_within<FoundMunge>(allowed, "munge-ask", [options] { return ask_munge(options); });
   if (!answer) return {nullptr, "munged did not answer within " + to_text(allowed)};

@@ -65,9 +65,9 @@ struct FoundMunge {
   std::string why_not;                 // if munge is null: the reason, on one line
 };
 
-// Returns munged's socket according to slurm.conf, which is the file that SLURM_CONF names, or
-// else /etc/slurm/slurm.conf. Empty: there is no such file, or it names no socket.
-std::string munge_socket_of_slurm();
+// Returns the contents of slurm.conf, which is the file that SLURM_CONF names, or else
+// /etc/slurm/slurm.conf. Empty: there is no such file.
+std::string slurm_conf();
 
 // Returns munge for use by default. It is usable if the library can be loaded, and munged makes
 // a credential and reads it again. Blocks for at most `allowed`. A munged that hangs counts as

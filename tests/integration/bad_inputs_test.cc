@@ -290,6 +290,9 @@ ddprun --no-restart-on=SIGKILL true
 ddprun --no-restart-on=9-3 true
 ddprun --no-restart-on=300 true
 ddprun --checkpoint-signal=KILL true
+ddprun --requeue=-1 true
+ddprun --requeue=often true
+ddprun --save-before-end=a-minute true
 ddprun --standalone=maybe true
 ddprun --umask=9 true
 ddprun --env=A true
@@ -485,6 +488,7 @@ env LSB_JOBID=77 LSB_MCPU_HOSTS=hostA ddprun true
 env SGE_TASK_ID=undefined JOB_ID=9 NHOSTS=2 ddprun true
 env KUBERNETES_SERVICE_HOST=x LWS_LEADER_ADDRESS=a LWS_GROUP_SIZE=3 LWS_WORKER_INDEX=3 ddprun true
 env KUBERNETES_SERVICE_HOST=x JOB_COMPLETION_INDEX=1 PET_NNODES=2 ddprun true
+env KUBERNETES_SERVICE_HOST=x JOB_COMPLETION_INDEX=1 PET_RDZV_ENDPOINT=h:29400 ddprun true
 env KUBERNETES_SERVICE_HOST=x JOB_COMPLETION_INDEX=first PET_NNODES=2 ddprun true
 env SM_HOSTS='["algo-1","algo-2"]' SM_CURRENT_HOST=algo-3 ddprun true
 env SM_HOSTS=algo-1 ddprun true

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <ctime>
 #include <fstream>
 
 #include "base/process_stat.h"
@@ -143,6 +144,146 @@ TEST_F(LauncherTest, AWorkerThatDiesOfTheRequestIsNotRestarted) {
   ASSERT_TRUE(job->wait_for_out("ready"));
   job->signal(SIGUSR1);
   EXPECT_EQ(job->wait(), 128 + SIGUSR1) << job->err();
+}
+
+// Reports step 7, as docs/how-to/hangs.md shows.
+constexpr const char* kReportsStep = R"(
+import mmap, os, struct
+offset, path = os.environ["DDPRUN_WORKER_PAGE"].split("@", 1)
+file = os.open(path, os.O_RDWR)
+page = mmap.mmap(file, 4096, offset=int(offset))
+struct.pack_into("<q", page, 16, 7)
+struct.pack_into("<Q", page, 8, 1)
+)";
+
+// In a job of Slurm whose commands are scripts: squeue prints the time left or the comment, and
+// scontrol notes what it is told. The commands of Slurm itself are in slurm_test.sh.
+class TimeLimitTest : public LauncherTest {
+ protected:
+  TimeLimitTest() {
+    write_command("squeue",
+                  "left=$(($(cat end) - $(date +%s)))\n[ $left -ge 0 ] || left=0\n"
+                  "case $* in\n  *--jobs=812*%L*) echo 0:$left;;\n  *--jobs=812*%T*) cat job;;\n"
+                  "esac\n");
+    write_command("scontrol", "echo \"$*\" >>told\ncat refusal 2>/dev/null && exit 1\nexit 0\n");
+    directory_.write("end", std::to_string(std::time(nullptr) + 4));
+    directory_.write("job", "RUNNING|(null)\n");
+    directory_.write("saves.py", kSaves);
+    directory_.write("listen", "");
+  }
+  void write_command(const std::string& name, const std::string& script) {
+    const std::string path =
+        directory_.write(name, "#!/bin/sh\ncd '" + directory_.path() + "'\n" + script);
+    std::filesystem::permissions(path, std::filesystem::perms::owner_all);
+  }
+  std::unique_ptr<ChildProcess> start_job(const Arguments& options, Variables more = {}) {
+    Variables variables{{"SLURM_JOB_ID", "812"},
+                        {"PATH", directory_.path() + ":" + std::getenv("PATH")}};
+    variables.insert(variables.end(), more.begin(), more.end());
+    return start(joined(options, {"--nproc-per-node=2"}, {"saves.py"}), variables);
+  }
+  std::string told() { return text_of(directory_ / "told"); }
+};
+
+TEST_F(TimeLimitTest, WorkersSaveBeforeItAndTheJobIsRequeued) {
+  auto job = start_job({"--requeue=2"}, {{"SLURM_RESTART_COUNT", "1"}});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("the time limit of Slurm job 812 is near"));
+  EXPECT_THAT(job->err(), HasSubstr("SIGUSR1: asking 2 workers to save and exit"));
+  EXPECT_THAT(job->err(), HasSubstr("Slurm job 812 is requeued (2 of --requeue=2)"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-1"));
+  EXPECT_EQ(told(), "requeue 812\n");
+}
+
+TEST_F(TimeLimitTest, WithoutRequeueTheExitCodeSaysThatItWasSaved) {
+  auto job = start_job({"--save-before-end=1"});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_EQ(told(), "");
+}
+
+TEST_F(TimeLimitTest, AJobThatWasRequeuedOftenEnoughIsNotRequeued) {
+  auto job = start_job({"--requeue=2"}, {{"SLURM_RESTART_COUNT", "2"}});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("Slurm job 812 is not requeued: it was requeued 2 times, of "
+                                    "--requeue=2"));
+  EXPECT_EQ(told(), "");
+}
+
+TEST_F(TimeLimitTest, WhatSlurmRefusesIsSaid) {
+  directory_.write("refusal", "Only batch jobs are accepted or processed\n");
+  auto job = start_job({"--requeue=2"});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("scontrol requeue 812: Only batch jobs are accepted or "
+                                    "processed; the job was saved: start it again by hand"));
+}
+
+TEST_F(TimeLimitTest, SigtermAsksForASaveAndDoesNotRequeue) {
+  write_command("squeue", "echo UNLIMITED\n");
+  auto job = start_job({"--requeue=2"});
+  ASSERT_TRUE(job->wait_for_out("[rank 0] listens") && job->wait_for_out("[rank 1] listens"));
+  job->signal(SIGTERM);
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("SIGTERM: the workers have 10.0 s to save"));
+  EXPECT_THAT(job->err(), HasSubstr("not requeued by ddprun: Slurm is ending it (SIGTERM came)"));
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-0"));
+  EXPECT_EQ(told(), "");
+}
+
+TEST_F(TimeLimitTest, AJobThatSlurmIsEndingIsNotRequeued) {
+  directory_.write("job", "COMPLETING|(null)\n");
+  auto job = start_job({"--requeue=2"});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("not requeued by ddprun: Slurm is ending it (COMPLETING)"));
+  EXPECT_EQ(told(), "");
+}
+
+TEST_F(TimeLimitTest, ATaskOfAnArrayIsNamedByItsIndex) {
+  write_command("squeue",
+                "case $* in\n  *--jobs=812_3\\ *%L*) echo 0:00;;\n"
+                "  *--jobs=812_3\\ *%T*) echo 'RUNNING|mine';;\nesac\n");
+  auto job =
+      start_job({"--requeue=2"}, {{"SLURM_ARRAY_JOB_ID", "812"}, {"SLURM_ARRAY_TASK_ID", "3"}});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_EQ(told(), "requeue 812_3\n");
+}
+
+TEST_F(TimeLimitTest, WithoutAnAnswerTheLimitOfTheEnvironmentCounts) {
+  write_command("squeue", "echo 'squeue: error' >&2\nexit 1\n");
+  auto job =
+      start_job({"--requeue=2"}, {{"SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 4)}});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_EQ(told(), "requeue 812\n");
+}
+
+TEST_F(TimeLimitTest, AnAnswerOverridesTheLimitOfTheEnvironment) {
+  auto job = start_job({"--save-before-end=1"}, {{"SLURM_JOB_END_TIME", "1"}});
+  ASSERT_TRUE(job->wait_for_out("[rank 1] listens"));
+  EXPECT_EQ(job->err(), "") << "is not over";
+  EXPECT_EQ(job->wait(), 75) << job->err();
+}
+
+TEST_F(TimeLimitTest, TheStepStandsInTheComment) {
+  directory_.write("job", "RUNNING|for the paper\n");
+  directory_.write("saves.py", "import os\n" + std::string(kReportsStep) + kSaves);
+  auto job = start_job({"--requeue=2"});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_EQ(told(), "update JobId=812 Comment=for the paper ddprun: step 7\nrequeue 812\n");
+}
+
+TEST_F(TimeLimitTest, AJobThatEndsBeforeItDoesNotWaitForSlurm) {
+  write_command("squeue", "touch asked\nexec sleep 1000\n");
+  auto job = start_job({"--save-before-end=1"});
+  ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "asked"); }));
+  const auto before = std::chrono::steady_clock::now();
+  job->signal(SIGUSR1);
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(8));
+}
+
+TEST_F(TimeLimitTest, OutsideOfSlurmItIsSaidThatThereIsNone) {
+  auto job = start({"--requeue=2", "true"});
+  EXPECT_EQ(job->wait(), 0) << job->err();
+  EXPECT_THAT(job->err(), HasSubstr("--requeue has no effect: this is not a job of Slurm"));
 }
 
 }  // namespace

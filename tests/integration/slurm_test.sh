@@ -1,13 +1,18 @@
 #!/usr/bin/env bash
 # Runs the sbatch script of examples/slurm, unchanged, on a real Slurm of two nodes: once with
-# a killed worker, once requeued in the middle. Then runs srun ddprun without options. The nodes
+# a killed worker, once requeued twice. Then runs srun ddprun without options. The nodes
 # authenticate each other by munge, as on every Slurm cluster. Needs root, the packages slurm-wlm
 # and munge, and the testbed's folder in DDPRUN_TESTBED. Exit code 77: skipped, with the reason.
 #
 #   slurm_test.sh SOURCE_DIR BIN_DIR
+#   slurm_test.sh SOURCE_DIR BIN_DIR COUNT
+#
+# With a COUNT it meets COUNT time limits of Slurm instead, and runs two jobs on the same nodes
+# COUNT/2 times.
 set -uo pipefail
 source_dir=$1
 bin=$2
+count=${3:-0}
 
 skip() { echo "Skipped: $*"; exit 77; }
 [ "$(id -u)" -eq 0 ] || skip "a Slurm of our own needs root"
@@ -54,13 +59,64 @@ await() {
   cat "$log"
   return 1
 }
-submit() { # extra export variables; sets job and log
-  job=$(slurm-cluster run sbatch --parsable \
+submit() { # extra export variables, options of sbatch; sets job and log
+  job=$(slurm-cluster run sbatch --parsable "${@:2}" \
     --export="ALL,DDPRUN_BIN=$bin,DATA=$source_dir/examples/data/digits,$1" \
     "$source_dir/examples/slurm/train.sbatch") || exit 1
   log=$work/train-digits-$job.log
 }
 digest_of() { grep -oE 'sha256 [0-9a-f]{64}' "$1" | tail -n 1; }
+
+# Runs two jobs at once on the same nodes. Each worker waits until the workers of both have started.
+printf '%s\n' 'touch "$1.$RANK"' 'until [ -e a.0 ] && [ -e a.1 ] && [ -e b.0 ] && [ -e b.1 ]; do' \
+  '  sleep 0.1' 'done' 'echo "$1: rank $RANK of $WORLD_SIZE at $MASTER_ADDR"' >meet.sh
+two_jobs() {
+  local one rank
+  rm -f a.[01] b.[01]
+  for one in a b; do
+    timeout 60 slurm-cluster run srun -N2 --ntasks-per-node=1 --cpus-per-task=1 \
+      "$bin/ddprun" sh meet.sh $one >$one.log 2>&1 &
+    eval "pid_$one=$!"
+  done
+  for one in a b; do
+    eval "wait \$pid_$one"
+    check "job $one ends with 0" test $? -eq 0
+    check "job $one says what it took from Slurm" grep -qE \
+      'ddprun: Slurm step [0-9]+\.0: node 1 of 2, 1 worker, rendezvous at ddpnode0:2[0-9]{4}$' \
+      $one.log
+    for rank in 0 1; do
+      check "job $one has rank $rank" grep -q "$one: rank $rank of 2 at " $one.log
+    done
+  done
+}
+
+if [ "$count" -gt 0 ]; then
+  epochs=500  # more than one life of 30 s computes
+  submit "CHECKPOINTS=$work/whole,TRAIN_ARGS=--epochs $epochs"
+  check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 600
+  undisturbed=$(digest_of "$log")
+  check "it printed a digest" test -n "$undisturbed"
+  for ((round = 1; round <= count; round++)); do
+    echo "--- time limit $round of $count"
+    submit "CHECKPOINTS=$work/limit$round,TRAIN_ARGS=--epochs $epochs" --time=1
+    check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 900
+    check "ddprun saw the limit" grep -q "the time limit of Slurm job $job is near" "$log"
+    check "ddprun requeued it" grep -q "Slurm job $job is requeued (1 of --requeue=10)" "$log"
+    check "nobody failed" bash -c '! grep -qE "failed|was killed" "$1"' _ "$log"
+    check "it resumed where it had saved" test \
+      "$(sed -nE 's/.*asked to leave: saved at step ([0-9]+).*/\1/p' "$log")" = \
+      "$(sed -nE 's/.*resumed at step ([0-9]+).*/\1/p' "$log")"
+    check "no step was repeated" grep -qE 'steps ([0-9]+), executed in all generations \1$' "$log"
+    check "it ended with the same weights" test "$undisturbed" = "$(digest_of "$log")"
+    rm -rf "$work/limit$round"
+  done
+  for ((round = 1; round <= count / 2; round++)); do
+    echo "--- two jobs on the same nodes, $round of $((count / 2))"
+    two_jobs
+  done
+  [ $failures -eq 0 ] || cat "$work"/*.log
+  exit $((failures > 0))
+fi
 
 echo "--- a worker is killed; the job restarts and ends well"
 submit "CHECKPOINTS=$work/one,TRAIN_ARGS=--epochs 40"
@@ -81,45 +137,25 @@ check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
 undisturbed=$(digest_of "$log")
 check "it printed a digest" test -n "$undisturbed"
 
-echo "--- the job is requeued in the middle; it goes on from the newest checkpoint"
+echo "--- the job is requeued by hand, then asked to save, and goes on each time"
 submit "CHECKPOINTS=$work/two,TRAIN_ARGS=--epochs 40"
 await 'epoch +2 ' || exit 1
 slurm-cluster run scontrol requeue "$job"
-check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 120
-check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
-check "both runs ended with the same weights" test "$undisturbed" = "$(digest_of "$log")"
-
-echo "--- Slurm announces the time limit; the workers save and end; the script requeues the job," \
-  "which continues"
-submit "CHECKPOINTS=$work/three,TRAIN_ARGS=--epochs 40"
-await 'epoch +2 ' || exit 1
+await 'asked to leave: saved at step [1-9]' || exit 1
+await 'resumed at step [1-9]' || exit 1
+check "Slurm alone requeued it" bash -c '! grep -q "is requeued (" "$1"' _ "$log"
 slurm-cluster run scancel --signal=USR1 "$job"
-await 'goes back into the queue' || exit 1
-check "the workers saved" grep -qE 'asked to leave: saved at step [1-9]' "$log"
+await "Slurm job $job is requeued \\(2 of --requeue=10\\)" || exit 1
+check "the workers saved twice" test "$(grep -c 'asked to leave: saved at step' "$log")" -eq 2
 check "nobody failed" bash -c '! grep -qE "failed|was killed" "$1"' _ "$log"
 check "job $job completes" slurm-cluster wait-job "$job" COMPLETED 120
-check "it resumed from a checkpoint" grep -qE 'resumed at step [1-9]' "$log"
+check "it resumed twice" test "$(grep -c 'resumed at step [1-9]' "$log")" -eq 2
 check "it ended with the same weights" test "$undisturbed" = "$(digest_of "$log")"
+check "its comment has the step" bash -c \
+  'slurm-cluster run scontrol show job "$1" | grep -q "Comment=ddprun: step [1-9]"' _ "$job"
 
 echo "--- srun ddprun with no other option; two jobs at once on the same nodes"
-# Each worker waits until the workers of both jobs have started.
-printf '%s\n' 'touch "$1.$RANK"' 'until [ -e a.0 ] && [ -e a.1 ] && [ -e b.0 ] && [ -e b.1 ]; do' \
-  '  sleep 0.1' 'done' 'echo "$1: rank $RANK of $WORLD_SIZE at $MASTER_ADDR"' >meet.sh
-for one in a b; do
-  timeout 60 slurm-cluster run srun -N2 --ntasks-per-node=1 --cpus-per-task=1 \
-    "$bin/ddprun" sh meet.sh $one >$one.log 2>&1 &
-  eval "pid_$one=$!"
-done
-for one in a b; do
-  eval "wait \$pid_$one"
-  check "job $one ends with 0" test $? -eq 0
-  check "job $one says what it took from Slurm" grep -qE \
-    'ddprun: Slurm step [0-9]+\.0: node 1 of 2, 1 worker, rendezvous at ddpnode0:2[0-9]{4}$' \
-    $one.log
-  for rank in 0 1; do
-    check "job $one has rank $rank" grep -q "$one: rank $rank of 2 at " $one.log
-  done
-done
+two_jobs
 
 echo "--- several tasks on a node: one becomes the agent, the others end with its exit code"
 # No worker ends before all have started.
@@ -169,12 +205,27 @@ start_salloc() { # name; sets starter, the ddprun that runs srun, and salloc
   done
   starter=$(pgrep -o -f "^$bin/ddprun sh save.sh $1\$")  # the oldest one
 }
+# Waits for salloc. Sets code. A starter that does not end within a minute is a failure.
+await_salloc() {
+  local i
+  for ((i = 0; i < 600; i++)); do
+    kill -0 $salloc 2>/dev/null || break
+    sleep 0.1
+  done
+  if kill -0 $salloc 2>/dev/null; then
+    echo "FAILED: salloc runs on after a minute; it printed:"
+    cat "$log"
+    exit 1
+  fi
+  wait $salloc
+  code=$?
+}
 for signal in TERM INT; do
   start_salloc "on$signal"
   for more in 1 2; do kill -USR2 "$starter"; done  # ends nobody, twice
   kill -$signal "$starter"
-  wait $salloc
-  check "SIG$signal ends all nodes" test $? -ge 128
+  await_salloc
+  check "SIG$signal ends all nodes" test $code -ge 128
   check "both ranks saved after SIG$signal" test "$(grep -c 'rank . saved' "$log")" -eq 2
 done
 echo "--- scancel ends a batch script whose workers need a second to save"
@@ -198,7 +249,7 @@ check "both ranks saved" test "$(grep -c 'rank . saved' "$log")" -eq 2
 start_salloc killed
 kill -KILL "$starter"
 await 'Relinquishing job allocation'
-wait $salloc
+await_salloc
 
 echo "--- nothing is left on the nodes, and no node was drained"
 left() {

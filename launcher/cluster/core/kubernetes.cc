@@ -4,6 +4,7 @@
 #include "base/concat.h"
 #include "base/parse_number.h"
 #include "launcher/cluster/core/detector.h"
+#include "launcher/cluster/core/pod_names.h"
 
 namespace ddprun {
 namespace {
@@ -46,6 +47,12 @@ Result<std::optional<ClusterPlan>> plan_of_pod(const EnvLookup& lookup) {
   if (!index) return index.error();
   plan.name += concat(" with index ", *index);
   plan.nodes = pods_of_manifest(lookup);
+  plan.endpoint_remedy =
+      "set PET_RDZV_ENDPOINT=JOB-0.SERVICE:29400 in the manifest, or name a ddp-rendezvous";
+  if (*index > 0 && !lookup("PET_NNODES")) {
+    plan.nodes_remedy =
+        "PET_NNODES is not set: set it to the number of pods in the manifest (1: this pod alone)";
+  }
   // Two Jobs of a JobSet have the same indexes. With an endpoint the service orders the pods.
   const bool is_ordered = lookup("PET_RDZV_ENDPOINT").has_value();
   if (!is_ordered && *index < static_cast<std::uint64_t>(plan.nodes)) {
@@ -59,8 +66,7 @@ Result<std::optional<ClusterPlan>> plan_of_pod(const EnvLookup& lookup) {
 }  // namespace
 
 Result<std::optional<ClusterPlan>> detect_pod(const EnvLookup& lookup) {
-  // All containers of all pods have it. Source: Kubernetes, "Service", "Environment variables".
-  if (!lookup("KUBERNETES_SERVICE_HOST") || is_worker(lookup)) return std::nullopt;
+  if (!is_in_pod(lookup) || is_worker(lookup)) return std::nullopt;
   Result<std::optional<ClusterPlan>> plan = std::nullopt;
   for (const NodeVariables& controller : kControllers) {
     // The sign of Volcano is there without its plugin pytorch, too.

@@ -116,6 +116,7 @@ inline constexpr Duration kDefaultGraceUnderSlurm = std::chrono::seconds(10);
 
 // The default time for ssh to reach a host and start ddprun there.
 inline constexpr Duration kDefaultConnectTimeout = std::chrono::seconds(10);
+inline constexpr Duration kDefaultSaveBeforeEnd = std::chrono::seconds(60);
 
 // Parses the name of a signal that can be caught, such as "USR1".
 Result<int> parse_checkpoint_signal(std::string_view text);
@@ -178,16 +179,19 @@ struct LaunchOptions {
   std::optional<Duration> grace;
   // As given. plan_rendezvous() checks that grace is not given, too.
   std::optional<Duration> shutdown_timeout;
-  std::string line_prefix;            // of -t; empty: the variable, or torchrun's default
-  Duration hang_timeout{};            // zero: hangs are not detected
-  int checkpoint_signal = 0;          // 0: none
-  std::string directory;              // --chdir, where workers run; empty: where ddprun runs
-  std::optional<unsigned> file_mask;  // --umask
+  std::string line_prefix;                  // of -t; empty: the variable, or torchrun's default
+  Duration hang_timeout{};                  // zero: hangs are not detected
+  int checkpoint_signal = 0;                // 0: none
+  std::optional<int> requeue;               // how often a job of Slurm may be requeued
+  std::optional<Duration> save_before_end;  // of the time limit of a job of Slurm
+  std::string directory;                    // --chdir, where workers run; empty: where ddprun runs
+  std::optional<unsigned> file_mask;        // --umask
   std::vector<std::pair<std::string, std::string>> variables;  // --env; they override all others
   std::string program;
   std::vector<std::string> args;
   std::vector<std::string> remarks;  // options that were given and do nothing here, with the reason
 
+  bool watches_time_limit() const { return requeue || save_before_end; }
   bool has_agent_store() const { return worker_store != WorkerStore::kRank0; }
   bool uses_ssh() const { return !hosts.empty() || !hostfile.empty(); }
   bool shows(LocalRank rank) const { return shown_ranks.empty() || shown_ranks.contains(rank); }

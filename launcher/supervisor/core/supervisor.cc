@@ -36,6 +36,7 @@ std::optional<TimePoint> Supervisor::deadline() const {
   if (state_ == State::kExited) return std::nullopt;
   std::optional<TimePoint> earliest = stop_deadline_;
   keep_earlier(earliest, hold_back_until_);
+  if (save_on_term_) keep_earlier(earliest, save_on_term_->terminate);
   if (checkpoint_due_) keep_earlier(earliest, checkpoint_told_ + kCheckpointPause);
   return earliest;
 }
@@ -189,6 +190,7 @@ void Supervisor::on(const WorkersEnded& ended) {
   if (died_of_being_asked()) {
     return on(UserSignal{options_.checkpoint_signal, UserSignal::Way::kManager});
   }
+  if (save_on_term_ && died_of(SIGTERM)) return leave(UserSignal{SIGTERM, save_on_term_->way});
   if (!ends_.empty()) {
     // If there is also a real failure, do not wait for the ends that are held back.
     if (!std::ranges::all_of(ends_, may_be_an_order, &DatedEnd::end)) return declare_failure();
@@ -333,7 +335,7 @@ void Supervisor::ask_to_save(const UserSignal& signal) {
   }
   // No worker runs that could save. A finished node waits for the verdict. Any other node
   // leaves, and the job must be started again from its last state.
-  if (state_ == State::kFinished) return;
+  if (state_ == State::kFinished || (state_ == State::kStopping && all_well_)) return;
   say(Say::Level::kInfo,
       signal_name(signal.signal) + ": no worker runs that could save; this node leaves the job");
   leave_reason_ = "it got " + signal_name(signal.signal) + ", the order to save and exit";
@@ -347,11 +349,14 @@ void Supervisor::tell_to_save(const UserSignal& signal) {
   if (signal.way != UserSignal::Way::kManager) act(SignalWorkers{signal.signal});
 }
 
-bool Supervisor::died_of_being_asked() const {
-  if (options_.checkpoint_signal == 0) return false;
-  return std::ranges::any_of(ends_, [this](const DatedEnd& dated) {
-    return dated.end.kind == EndKind::kSignaled && dated.end.code == options_.checkpoint_signal;
+bool Supervisor::died_of(int signal) const {
+  return std::ranges::any_of(ends_, [signal](const DatedEnd& dated) {
+    return dated.end.kind == EndKind::kSignaled && dated.end.code == signal;
   });
+}
+
+bool Supervisor::died_of_being_asked() const {
+  return options_.checkpoint_signal != 0 && died_of(options_.checkpoint_signal);
 }
 
 void Supervisor::on(const UserSignal& signal) {
@@ -373,6 +378,36 @@ void Supervisor::on(const UserSignal& signal) {
     }
     return;
   }
+  const bool saves = options_.saves_on_term && signal.signal == SIGTERM &&
+                     signal.meaning == UserSignal::Meaning::kSignal;
+  if (saves && may_still_save()) return save_on_term(signal);
+  leave(signal);
+}
+
+// Returns whether the workers run without a failure, or have succeeded.
+bool Supervisor::may_still_save() const {
+  switch (state_) {
+    case State::kRunning: return ends_.empty();
+    case State::kStopping: return all_well_;
+    case State::kFinished: return true;
+    default: return false;
+  }
+}
+
+// Asks the workers to save within the grace.
+void Supervisor::save_on_term(const UserSignal& signal) {
+  if (!save_on_term_) {  // Slurm repeats SIGTERM by itself
+    save_on_term_ = {signal.way, now_ + options_.grace * 4 / 5, now_ + options_.grace};
+    if (state_ == State::kRunning) {
+      say(Say::Level::kInfo, concat("SIGTERM: the workers have ", options_.grace, " to save"));
+    }
+  }
+  ask_to_save(UserSignal{options_.checkpoint_signal, UserSignal::Way::kDirect});
+}
+
+// Ends the workers of this node by the signal, and then leaves the job.
+void Supervisor::leave(const UserSignal& signal) {
+  const std::optional<SaveOnTerm> asked = std::exchange(save_on_term_, std::nullopt);
   leaving_ = signal.signal;
   hold_back_until_.reset();
   std::erase_if(ends_, [](const DatedEnd& dated) {
@@ -386,7 +421,20 @@ void Supervisor::on(const UserSignal& signal) {
              counted(alive_, "worker"), alive_ == 1 ? ", which has " : ", which have ",
              options_.grace, " to end"));
   begin_stop(signal.signal, known ? Known::kYes : Known::kNo);
+  if (asked) keep_earlier(stop_deadline_, asked->kill);
   act(SendStatus{});
+}
+
+// Called when SIGTERM came a while ago and the job has not ended.
+void Supervisor::give_up_saving() {
+  if (state_ == State::kRunning) {
+    say(Say::Level::kWarning, counted(alive_, "worker") + " did not save in time after SIGTERM");
+    return leave(UserSignal{SIGTERM, UserSignal::Way::kDirect});
+  }
+  if (state_ != State::kStopping) return leave(UserSignal{SIGTERM});
+  // What is left of the generation goes now, not after a grace of its own.
+  if (!killed_) keep_earlier(stop_deadline_, save_on_term_->kill);
+  save_on_term_.reset();
 }
 
 void Supervisor::on(const ServiceLost& lost) {
@@ -425,6 +473,7 @@ void Supervisor::on(const Tick&) {
     if (state_ == State::kRunning) act(SendStatus{});
   }
   if (hold_back_until_ && now_ >= *hold_back_until_) declare_failure();
+  if (save_on_term_ && now_ >= save_on_term_->terminate) give_up_saving();
   if (!stop_deadline_ || now_ < *stop_deadline_) return;
   if (!killed_) {
     const std::string who =

@@ -44,6 +44,11 @@
 //   grace is over      -             -                   kill                -
 //   kill had no effect -             -                   leave, exit         -
 //   SIGTSTP, SIGCONT   -             suspend, resume     -                   -
+//   SIGTERM, if it     leave, exit   checkpoint signal   leave; remember if  remember; leave,
+//    asks for a save                 to the workers;     all workers         exit after the
+//                                    SIGTERM late in     succeeded           grace
+//                                    the grace, SIGKILL
+//                                    after it
 //   SIGUSR1, SIGUSR2   -             to the workers      -                   -
 //   checkpoint signal  leave, exit   to the workers;     leave, exit         remember
 //                                    once
@@ -78,7 +83,7 @@
 // - Generations only grow.
 // - There is at most one Exit.
 // - kStopping always has a deadline. kRunning has one only while the report of a death or of a
-//   checkpoint waits.
+//   checkpoint waits, or after a SIGTERM that asks for a save. After that every state has one.
 #pragma once
 
 #include <array>
@@ -107,8 +112,11 @@ struct UserSignal {
   // How the signal came. kGuardian: the guardian forwarded it. kDirect: it was sent to the
   // agent. kManager: Slurm sent it to every process of the step, so the workers got it already.
   enum class Way { kGuardian = 0, kDirect = 1, kManager = 2 };
+  // kStop: a person has asked ddprun to stop the job here; nothing is saved.
+  enum class Meaning { kSignal, kStop };
   int signal = 0;
   Way way = Way::kGuardian;
+  Meaning meaning = Meaning::kSignal;
 };
 struct GuardianLost {};
 // A worker has announced a complete checkpoint in the store of this generation, which this node
@@ -175,7 +183,9 @@ struct SupervisorOptions {
   Duration grace{};           // from the first signal to SIGKILL
   Duration kill_timeout{};    // from SIGKILL until it gives up on a process
   int checkpoint_signal = 0;  // --checkpoint-signal; 0: none
-  int max_restarts = 0;       // for reports
+  // SIGTERM asks the workers to save and to leave within the grace. REQUIRES: a checkpoint_signal.
+  bool saves_on_term = false;
+  int max_restarts = 0;  // for reports
 };
 
 class Supervisor {
@@ -223,7 +233,12 @@ class Supervisor {
   void signal_workers(int signal, std::optional<LocalRank> rank);
   void relay(const UserSignal& signal);
   void ask_to_save(const UserSignal& signal);
+  void leave(const UserSignal& signal);
   void tell_to_save(const UserSignal& signal);
+  bool may_still_save() const;
+  void save_on_term(const UserSignal& signal);
+  void give_up_saving();
+  bool died_of(int signal) const;
   bool died_of_being_asked() const;
   std::optional<Verdict> own_verdict(std::string headline) const;
   bool has_workers() const { return state_ == State::kRunning || state_ == State::kStopping; }
@@ -265,6 +280,14 @@ class Supervisor {
   int leaving_ = 0;                         // the user's first signal; 0: none
   bool suspended_ = false;
   bool asked_to_save_ = false;
+  // The request to save that SIGTERM is: its way, when SIGTERM goes to workers that still run, and
+  // when they are killed.
+  struct SaveOnTerm {
+    UserSignal::Way way;
+    TimePoint terminate;
+    TimePoint kill;
+  };
+  std::optional<SaveOnTerm> save_on_term_;
   std::array<bool, 3> interrupted_{};  // by UserSignal::Way: a SIGINT came this way
   std::optional<int> exit_code_;       // decided; returned when no process is left
   std::optional<Verdict> verdict_;

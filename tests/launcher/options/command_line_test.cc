@@ -126,6 +126,8 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--connect-timeout=30",
                         "--copy=x",
                         "--copy=y",
+                        "--requeue=10",
+                        "--save-before-end=300",
                         "prog"};
   for (const OptionSpec& option : option_table()) {
     if (option.group == "General") continue;

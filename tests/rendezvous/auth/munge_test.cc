@@ -57,11 +57,11 @@ TEST_F(MungeTest, IsFoundAtTheSocketThatSlurmConfNames) {
   const std::string path = directory / "slurm.conf";
   std::ofstream(path) << "ClusterName=c\nAuthInfo=socket=" << node_->socket() << ",ttl=60\n";
   setenv("SLURM_CONF", path.c_str(), 1);
-  EXPECT_EQ(munge_socket_of_slurm(), node_->socket());
+  EXPECT_EQ(munge_socket_of(slurm_conf()), node_->socket());
   EXPECT_TRUE(find_munge({}).munge) << find_munge({}).why_not;
   EXPECT_FALSE(find_munge({.socket = directory / "another"}).munge) << "what is named wins";
   setenv("SLURM_CONF", directory.path().c_str(), 1);
-  EXPECT_EQ(munge_socket_of_slurm(), "") << "no regular file";
+  EXPECT_EQ(slurm_conf(), "") << "no regular file";
   unsetenv("SLURM_CONF");
 }
 

@@ -1,9 +1,12 @@
 #include "worker_lib/context/save_request.h"
 
 #include <gtest/gtest.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 
 namespace ddprun {
 namespace {
@@ -49,6 +52,52 @@ TEST(SaveRequest, WithoutASignalNothingIsTaken) {
         raise(SIGUSR1);
       },
       testing::KilledBySignal(SIGUSR1), "");
+}
+
+// Gets SIGTERM from another process of this name.
+void get_sigterm_from(const char* name) {
+  const pid_t sender = fork();
+  if (sender == 0) {
+    prctl(PR_SET_NAME, name);
+    kill(getppid(), SIGTERM);
+    _exit(0);
+  }
+  waitpid(sender, nullptr, 0);
+}
+
+TEST(SaveRequest, ComesWithSlurmsSigterm) {
+  in_a_child([] {
+    setenv("SLURM_JOB_ID", "812", 1);
+    listen_for_save_requests(SIGUSR1);
+    EXPECT_FALSE(save_was_requested());
+    get_sigterm_from("slurmstepd");
+    EXPECT_TRUE(save_was_requested());
+  });
+}
+
+TEST(SaveRequest, DoesNotComeWithAnotherSigterm) {
+  const auto get_it = [](const char* job, const char* sender) {
+    unsetenv("SLURM_JOB_ID");
+    if (job) setenv("SLURM_JOB_ID", job, 1);
+    listen_for_save_requests(SIGUSR1);
+    get_sigterm_from(sender);
+    _exit(0);
+  };
+  EXPECT_EXIT(get_it("812", "ddprun"), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(get_it("812", "slurmstepd2"), testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(get_it(nullptr, "slurmstepd"), testing::KilledBySignal(SIGTERM), "");
+}
+
+TEST(SaveRequest, LeavesAHandlerOfTheProgram) {
+  in_a_child([] {
+    static volatile std::sig_atomic_t count = 0;
+    setenv("SLURM_JOB_ID", "812", 1);
+    std::signal(SIGTERM, [](int) { count = count + 1; });
+    listen_for_save_requests(SIGUSR1);
+    get_sigterm_from("slurmstepd");
+    EXPECT_EQ(count, 1);
+    EXPECT_FALSE(save_was_requested());
+  });
 }
 
 }  // namespace

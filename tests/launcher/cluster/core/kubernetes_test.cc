@@ -71,6 +71,15 @@ TEST(DetectPod, APodOfAJobIsOneNodeUnlessTheManifestSaysMore) {
   EXPECT_EQ(plan_of(with(kPod, "PET_NNODES", "2:8")).nodes, 8);
 }
 
+TEST(DetectPod, SaysWhatTheManifestMustAdd) {
+  EXPECT_THAT(plan_of(with(kPod, "PET_NNODES", "4")).endpoint_remedy,
+              HasSubstr("PET_RDZV_ENDPOINT=JOB-0.SERVICE:29400"));
+  EXPECT_EQ(plan_of(with(kPod, "PET_NNODES", "4")).nodes_remedy, "");
+  EXPECT_THAT(plan_of(kPod).nodes_remedy, HasSubstr("PET_NNODES is not set"));
+  EXPECT_EQ(plan_of(with(kPod, "JOB_COMPLETION_INDEX", "0")).nodes_remedy, "")
+      << "it may be the only pod";
+}
+
 TEST(DetectPod, AnIndexIsNoRankIfTwoPodsMayHaveIt) {
   // A JobSet of a leader and of workers.
   const Variables worker = with(kPod, "PET_RDZV_ENDPOINT", "train-leader-0-0.train:29400");

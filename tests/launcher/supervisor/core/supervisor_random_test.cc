@@ -30,14 +30,15 @@ constexpr int kSteps = 60;
 
 class Node {
  public:
-  Node(std::uint64_t seed, int checkpoint_signal)
+  Node(std::uint64_t seed, int checkpoint_signal, bool saves_on_term)
       : rng_(seed),
         checkpoint_signal_(checkpoint_signal),
         supervisor_({.host = "node0",
                      .slots = kSlots,
                      .grace = seconds(30),
                      .kill_timeout = seconds(20),
-                     .checkpoint_signal = checkpoint_signal}) {}
+                     .checkpoint_signal = checkpoint_signal,
+                     .saves_on_term = saves_on_term}) {}
 
   void live_a_step() {
     switch (rng_.below(16)) {
@@ -296,9 +297,9 @@ class Node {
   std::optional<Exit> exit_;
 };
 
-void live_through(std::uint64_t seed, int checkpoint_signal) {
+void live_through(std::uint64_t seed, int checkpoint_signal, bool saves_on_term = false) {
   SCOPED_TRACE("seed " + std::to_string(seed));
-  Node node(seed, checkpoint_signal);
+  Node node(seed, checkpoint_signal, saves_on_term);
   for (int i = 0; i < kSteps; ++i) node.live_a_step();
   node.come_to_an_end();
 }
@@ -312,6 +313,12 @@ TEST(SupervisorRandom, KeepsItsPromisesInAnyOrderOfEvents) {
 TEST(SupervisorRandom, KeepsThemWithACheckpointSignalToo) {
   for (int seed = 0; seed < kScripts && !testing::Test::HasFailure(); ++seed) {
     live_through(static_cast<std::uint64_t>(seed), SIGUSR1);
+  }
+}
+
+TEST(SupervisorRandom, KeepsThemWhereSigtermAsksForASave) {
+  for (int seed = 0; seed < kScripts && !testing::Test::HasFailure(); ++seed) {
+    live_through(static_cast<std::uint64_t>(seed), SIGUSR1, true);
   }
 }
 

@@ -647,6 +647,149 @@ TEST_F(CheckpointSignalTest, WhereNothingRunsTheNodeLeavesAtOnce) {
 
 // --- requests of a user ---
 
+// As in a job of Slurm with --checkpoint-signal=USR1.
+class SaveOnTermTest : public SupervisorTest {
+ protected:
+  SaveOnTermTest() {
+    supervisor_ = Supervisor({.host = "node0",
+                              .slots = 2,
+                              .grace = seconds(30),
+                              .kill_timeout = seconds(20),
+                              .checkpoint_signal = SIGUSR1,
+                              .saves_on_term = true});
+  }
+};
+
+TEST_F(SaveOnTermTest, WorkersThatDoNotSaveGetSigtermAndThenSigkillWithinTheGrace) {
+  run();
+  step(UserSignal{SIGTERM, UserSignal::Way::kManager});
+  pass(seconds(23));
+  EXPECT_TRUE(actions_.empty());
+  pass(seconds(1));
+  EXPECT_TRUE(signals(SIGTERM));
+  EXPECT_THAT(said(), HasSubstr("2 workers did not save in time after SIGTERM"));
+  EXPECT_EQ(status().leaving, SIGTERM);
+  pass(seconds(5));
+  EXPECT_FALSE(has<KillTree>());
+  pass(seconds(1));
+  EXPECT_TRUE(has<KillTree>());
+  killed(0, SIGKILL);
+  killed(1, SIGKILL);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 143);
+}
+
+// Slurm repeats SIGTERM. The other nodes may still save.
+TEST_F(SaveOnTermTest, SigtermAfterTheWorkersHaveSavedIsRemembered) {
+  run();
+  step(UserSignal{SIGTERM});
+  exited(0, 0);
+  exited(1, 0);
+  ASSERT_EQ(supervisor_.state(), State::kStopping);
+  step(UserSignal{SIGTERM});
+  EXPECT_TRUE(actions_.empty());
+  step(TreeEmpty{});
+  ASSERT_EQ(supervisor_.state(), State::kFinished);
+  step(UserSignal{SIGTERM});
+  EXPECT_TRUE(actions_.empty());
+  EXPECT_EQ(status().leaving, 0);
+  step(End{Verdict{.success = true}});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
+}
+
+TEST_F(SaveOnTermTest, AStopOfAPersonSavesNothing) {
+  run();
+  step(UserSignal{SIGTERM, UserSignal::Way::kDirect, UserSignal::Meaning::kStop});
+  EXPECT_TRUE(signals(SIGTERM));
+  EXPECT_FALSE(has<SignalWorkers>());
+  step(UserSignal{SIGINT, UserSignal::Way::kDirect});
+  EXPECT_TRUE(has<KillTree>()) << "at once";
+}
+
+// With proctrack/cgroup, Slurm's SIGTERM does not reach the workers.
+TEST_F(SaveOnTermTest, AWorkerThatDiesOfAnotherSigtermEndsTheRest) {
+  run();
+  step(UserSignal{SIGTERM, UserSignal::Way::kGuardian});
+  pass(seconds(10));
+  killed(0, SIGTERM);
+  EXPECT_TRUE(signals(SIGTERM));
+  pass(seconds(20));
+  EXPECT_TRUE(has<KillTree>()) << "the grace began with the first SIGTERM";
+}
+
+TEST_F(SaveOnTermTest, AFailureDuringTheSaveDoesNotProlongTheGrace) {
+  run();
+  step(UserSignal{SIGTERM});
+  pass(seconds(20));
+  exited(0, 1);
+  ASSERT_EQ(supervisor_.state(), State::kStopping);
+  pass(seconds(4));
+  pass(seconds(5));
+  EXPECT_FALSE(has<KillTree>());
+  pass(seconds(1));
+  EXPECT_TRUE(has<KillTree>());
+}
+
+TEST_F(SaveOnTermTest, WorkersGetTheCheckpointSignalAndNotSigterm) {
+  run();
+  step(UserSignal{SIGTERM});
+  ASSERT_TRUE(has<SignalWorkers>());
+  EXPECT_EQ(find<SignalWorkers>()->signal, SIGUSR1);
+  EXPECT_FALSE(has<SignalTree>());
+  EXPECT_EQ(status().leaving, 0) << "the other nodes let their workers save, too";
+  EXPECT_TRUE(status().asked_to_save);
+  step(UserSignal{SIGTERM, UserSignal::Way::kDirect});
+  EXPECT_TRUE(actions_.empty()) << "Slurm repeats SIGTERM";
+  exited(0, 0);
+  exited(1, 0);
+  step(TreeEmpty{});
+  step(End{Verdict{.success = true}});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, to_int(ExitCode::kSaved));
+}
+
+TEST_F(SaveOnTermTest, CtrlCStillEndsTheWorkers) {
+  run();
+  step(UserSignal{SIGTERM});
+  step(UserSignal{SIGINT});
+  EXPECT_TRUE(signals(SIGINT));
+  EXPECT_EQ(supervisor_.state(), State::kStopping);
+}
+
+TEST_F(SaveOnTermTest, AWorkerThatGotSlurmsSigtermAndDiedOfItHasNotFailed) {
+  run();
+  step(UserSignal{SIGTERM, UserSignal::Way::kManager});
+  killed(0, SIGTERM);
+  EXPECT_EQ(supervisor_.state(), State::kStopping);
+  EXPECT_TRUE(status().ends.empty());
+  killed(1, SIGTERM);
+  step(TreeEmpty{});
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 143);
+}
+
+TEST_F(SaveOnTermTest, OneThatDiedJustBeforeIsAnOrderToo) {
+  run();
+  killed(0, SIGTERM);
+  step(UserSignal{SIGTERM, UserSignal::Way::kManager});
+  EXPECT_EQ(supervisor_.state(), State::kStopping);
+  EXPECT_TRUE(status().ends.empty());
+}
+
+TEST_F(SaveOnTermTest, ANodeThatWaitsForOthersLeavesWhenTheGraceIsOver) {
+  run();
+  step(UserSignal{SIGTERM});
+  exited(0, 0);
+  exited(1, 0);
+  step(TreeEmpty{});
+  ASSERT_EQ(supervisor_.state(), State::kFinished);
+  pass(seconds(24));
+  ASSERT_TRUE(exit_);
+  EXPECT_EQ(exit_->code, 143);
+}
+
 TEST_F(SupervisorTest, AStopAtOnceTakesTheGraceAway) {
   run();
   step(Stop{Generation(0), "ada asked for it", true});

@@ -20,5 +20,19 @@ TEST(SlurmConf, OtherLinesNameNone) {
   }
 }
 
+TEST(SlurmConf, KillWaitIsThirtySecondsUnlessItIsSet) {
+  using std::chrono::seconds;
+  EXPECT_EQ(kill_wait_of(""), seconds(30));
+  EXPECT_EQ(kill_wait_of("ClusterName=c\n#KillWait=5\nUnkillableStepTimeout=7\n"), seconds(30));
+  EXPECT_EQ(kill_wait_of("killwait = 60 # a minute\n"), seconds(60));
+  EXPECT_EQ(kill_wait_of("KillWait=5\nKillWait=0\n"), seconds(0));
+  EXPECT_EQ(kill_wait_of("include /etc/slurm/more.conf\n"), std::nullopt);
+  EXPECT_EQ(kill_wait_of("KillWait=9\n Include more.conf\n"), seconds(9));
+  EXPECT_EQ(kill_wait_of("#Include more.conf\nIncludes=1\n"), seconds(30));
+  for (const char* bad : {"KillWait=", "KillWait=-1", "KillWait=x", "KillWait=1000000"}) {
+    EXPECT_EQ(kill_wait_of(bad), seconds(30)) << bad;
+  }
+}
+
 }  // namespace
 }  // namespace ddprun

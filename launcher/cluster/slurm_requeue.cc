@@ -1,0 +1,65 @@
+#include "launcher/cluster/slurm_requeue.h"
+
+#include <cctype>
+#include <optional>
+#include <string_view>
+
+#include "base/concat.h"
+#include "launcher/cluster/slurm_time_limit.h"
+#include "launcher/process/command_output.h"
+
+namespace ddprun {
+namespace {
+
+// scontrol itself tries for about a minute to reach a controller that is busy or down.
+constexpr Duration kRequeuePatience = std::chrono::seconds(60);
+
+// What Slurm knows about the job.
+struct SlurmJob {
+  std::string state;  // "RUNNING"
+  std::string comment;
+};
+
+// Returns nullopt if Slurm does not answer.
+std::optional<SlurmJob> job_in_slurm(const std::string& job) {
+  const CommandOutput output = output_of(
+      {"squeue", "--noheader", "--jobs=" + job, "--format=%T|%k"}, Deadline(kSlurmPatience));
+  const std::size_t end = output.text.find('|');
+  if (output.exit_code != 0 || end == output.text.npos) return std::nullopt;
+  SlurmJob found{.state = output.text.substr(0, end), .comment = output.text.substr(end + 1)};
+  while (!found.comment.empty() && std::isspace(static_cast<unsigned char>(found.comment.back())))
+    found.comment.pop_back();
+  if (found.comment == "(null)") found.comment.clear();
+  return found;
+}
+
+}  // namespace
+
+void requeue_in_slurm(const std::string& job, JobLife life, bool is_ending, Logger& log) {
+  const std::optional<SlurmJob> found = job_in_slurm(job);
+  if (found ? found->state != "RUNNING" : is_ending) {
+    return log.info(concat("Slurm job ", job, " is not requeued by ddprun: Slurm is ending it (",
+                           found ? found->state : "SIGTERM came", ")"));
+  }
+  if (found) life.comment = found->comment;
+  const RequeueDecision decision = decide_requeue(life);
+  if (found && decision.comment != life.comment) {
+    output_of({"scontrol", "update", "JobId=" + job, "Comment=" + decision.comment},
+              Deadline(kSlurmPatience));
+  }
+  if (!decision.why_not.empty()) {
+    return log.warning(concat("Slurm job ", job, " is not requeued: ", decision.why_not));
+  }
+  const CommandOutput done =
+      output_of({"scontrol", "requeue", job}, Deadline(kRequeuePatience), Stderr::kRead);
+  if (done.exit_code == 0) {
+    return log.info(concat("Slurm job ", job, " is requeued (", life.requeues + 1,
+                           " of --requeue=", life.most, ")"));
+  }
+  const std::string_view cause = std::string_view(done.text).substr(0, done.text.find('\n'));
+  log.error(concat("scontrol requeue ", job, ": ",
+                   cause.empty() ? "no answer; the job may be in the queue" : cause,
+                   "; the job was saved: start it again by hand"));
+}
+
+}  // namespace ddprun
