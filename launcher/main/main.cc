@@ -97,7 +97,8 @@ std::string guards_line(const AgentConfig& config, const std::string& text) {
   return (config.look.live ? "\r\x1b[Jddprun: " : "ddprun: ") + text + "\n";
 }
 
-int run_job(AgentConfig config) {
+// stops: Ctrl-Z stops the guardian, too.
+int run_job(AgentConfig config, bool stops) {
   // From here on there are files to remove at the end, so no signal may end this process
   // directly. Signals stay pending until the guardian takes them.
   block_signals(config.signals);
@@ -116,7 +117,7 @@ int run_job(AgentConfig config) {
   // A terminal sends SIGWINCH only to its foreground process group, which is the guardian's.
   // Only that group may read the terminal.
   guard.forwarded.push_back(SIGWINCH);
-  guard.agent_stops_it = config.look.live;
+  guard.stops = stops && !config.look.live;  // before that, the agent removes its status line
   guard.passes_input =
       config.options.passes_stdin && config.options.pty && isatty(STDIN_FILENO) != 0;
   guard.line_of = [&config](const std::string& text) { return guards_line(config, text); };
@@ -136,12 +137,13 @@ int start_over_ssh(const CommandLine& line) {
     }
     return (is_error ? "ddprun: error: " : "ddprun: ") + text + "\n";
   };
+  unsetenv(kKeyVariable);  // it has no effect here, and ssh might pass it on
   const Result<int> code = run_head(*job);
   return code ? *code : fail(code.error(), ExitCode::kCannotStart);
 }
 
-// Plans the agent of the far end of ssh. Returns the function that runs it.
-Result<std::function<int()>> prepare_node(NodeJob job) {
+// Plans the agent of the far end of ssh.
+Result<NodeAgent> prepare_node(NodeJob job) {
   Result<CommandLine> line = parse_command_line(job.arguments);
   if (!line) return line.error();
   // The variable is read and removed at once. It is not in what /proc shows of the environment.
@@ -153,7 +155,11 @@ Result<std::function<int()>> prepare_node(NodeJob job) {
     config->service_socket = std::make_shared<UniqueFd>(std::move(job.listener));
     config->service_address = job.address;
   }
-  return [config = std::move(*config)]() mutable { return run_job(std::move(config)); };
+  const Duration grace = config->options.grace.value_or(config->default_grace);
+  // Without a shell, nothing waits for the guardian to stop. It must end all if the far end is
+  // killed.
+  return NodeAgent{
+      [config = std::move(*config)]() mutable { return run_job(std::move(config), false); }, grace};
 }
 
 // Starts a ddprun with these arguments on each node of the scheduler's job, and waits for them.
@@ -198,7 +204,7 @@ int wait_for_task_0(const ClusterPlan& plan) {
 int plan_and_run(const LaunchOptions& options) {
   Result<AgentConfig> config = plan_job(options);
   if (!config) return refuse(config.error(), options);
-  return run_job(std::move(*config));
+  return run_job(std::move(*config), true);
 }
 
 // Runs the job, and tells its exit code to the other tasks that the scheduler started here.

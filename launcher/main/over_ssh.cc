@@ -52,8 +52,9 @@ const OptionSetting* given(const CommandLine& line, std::string_view name) {
   const auto found = std::ranges::find_if(
       line.settings, [&](const OptionSetting& setting) { return setting.option->name == name; });
   const bool is_given = found != line.settings.end() && !found->texts.empty() &&
-                        !found->texts.back().empty() && found->texts.back() != "false" &&
-                        !(found->option->is_switch() && found->texts.back() == "0");
+                        !found->texts.back().empty() &&
+                        !(found->option->is_switch() &&
+                          (found->texts.back() == "false" || found->texts.back() == "0"));
   return is_given ? &*found : nullptr;
 }
 
@@ -158,6 +159,12 @@ Result<void> add_copies(const std::vector<std::string>& paths, HeadJob& job) {
   return {};
 }
 
+// Returns the option without the value of a variable, which may be a password.
+std::string without_value_of_env(const std::string& option) {
+  constexpr std::string_view kEnv = "--env=";
+  return option.starts_with(kEnv) ? option.substr(0, option.find('=', kEnv.size())) : option;
+}
+
 }  // namespace
 
 Result<HeadJob> plan_over_ssh(const CommandLine& line) {
@@ -174,7 +181,7 @@ Result<HeadJob> plan_over_ssh(const CommandLine& line) {
   job.options.version = kVersion;
   job.options.program = own_program();
   job.options.connect_timeout = options.connect_timeout;
-  job.options.grace = options.grace.value_or(options.shutdown_timeout.value_or(kDefaultGrace));
+  job.options.grace = options.shutdown_timeout.value_or(options.grace.value_or(kDefaultGrace));
   job.ssh = {.words = options.ssh,
              .program = job.options.program,
              .connect_timeout = options.connect_timeout,
@@ -184,7 +191,6 @@ Result<HeadJob> plan_over_ssh(const CommandLine& line) {
   job.plan.nodes = nodes;
   job.plan.directory = own_directory();
   job.plan.environment = options.variables;
-  job.plan.grace = job.options.grace;
   job.plan.local_addr = options.local_addr;
   job.plan.ports = options.ports;
   if (const Result<void> added = add_copies(options.copies, job); !added) return added.error();
@@ -200,7 +206,11 @@ std::string ssh_text(const HeadJob& job) {
                             in_shell_words(job.plan.directory), "\n");
   for (std::size_t i = 0; i < count; ++i) {
     text += concat("\nnode ", i, " on ", job.options.hosts[i], ": ddprun");
-    for (const std::string& word : job.arguments[i]) text += " " + in_shell_words(word);
+    bool is_option = true;
+    for (const std::string& word : job.arguments[i]) {
+      is_option = is_option && word != "--";
+      text += " " + in_shell_words(is_option ? without_value_of_env(word) : word);
+    }
     text += "\n ";
     for (const std::string& word : ssh_command(job.ssh, job.options.hosts[i]))
       text += " " + in_shell_words(word);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <string>
+#include <string_view>
 
 namespace ddprun {
 
@@ -14,6 +15,9 @@ inline std::string own_program() {
   const ssize_t size = readlink("/proc/self/exe", path.data(), path.size());
   if (size <= 0) return "ddprun";
   path.resize(static_cast<std::size_t>(size));
+  // The file was replaced while this program ran. The new one is at the same path.
+  constexpr std::string_view kDeleted = " (deleted)";
+  if (path.ends_with(kDeleted)) path.resize(path.size() - kDeleted.size());
   return path;
 }
 

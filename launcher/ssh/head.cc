@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -10,11 +11,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <condition_variable>
 #include <csignal>
+#include <memory>
+#include <mutex>
 #include <optional>
-#include <span>
 #include <string_view>
 
+#include "base/background_thread.h"
 #include "base/clock.h"
 #include "base/concat.h"
 #include "base/descriptor_limit.h"
@@ -25,6 +29,7 @@
 #include "base/read_whole.h"
 #include "base/signal_names.h"
 #include "base/wait_status.h"
+#include "base/write_all.h"
 #include "launcher/process/signal_source.h"
 #include "launcher/ssh/core/agent_lines.h"
 
@@ -37,76 +42,92 @@ constexpr std::size_t kMostWaiting = 256 << 10;          // output that the read
 constexpr Duration kJoinTime = std::chrono::seconds(2);  // from an agent's start to its node's rank
 constexpr Duration kReaderPatience = std::chrono::seconds(1);  // after a signal has ended the job
 constexpr std::uint64_t kMostCopied = 64 << 20;
+constexpr int kMostReads = 64;  // of a pipe whose writer has ended; each is as large as the pipe
 
-// Output: one stream of this process. It never waits for the reader.
+// Output: one stream of this process. A thread writes it, because a reader that has stopped may
+// block a write: poll(2) can promise nothing for a terminal, or for a pipe that others write to.
 class Output {
  public:
-  explicit Output(int fd) : fd_(fd) {}
-
-  void add(std::string_view text) {
-    if (!is_broken_) waiting_ += text;
+  Output(int fd, const std::string& name) : state_(std::make_shared<State>()) {
+    state_->fd = fd;
+    state_->event.reset(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    started_ = start_detached_thread(name, [state = state_] { run(*state); });
   }
-  bool is_full() const { return waiting_.size() > kMostWaiting; }
-  bool is_empty() const { return waiting_.empty(); }
-  pollfd watched() const { return {waiting_.empty() ? -1 : fd_, POLLOUT, 0}; }
-
-  // Returns whether it has written the beginning of a line, and not its end.
-  bool is_within_line() const { return is_within_line_; }
-
-  // Writes what the reader takes. REQUIRES: poll(2) has reported the descriptor.
-  void write_some() {
-    // A pipe that poll(2) reports takes this much without waiting.
-    std::size_t size = std::min<std::size_t>(waiting_.size(), PIPE_BUF);
-    if (const std::size_t end = waiting_.find_last_of("\r\n", size - 1); end != waiting_.npos)
-      size = end + 1;
-    const ssize_t count = write(fd_, waiting_.data(), size);
-    if (count > 0) {
-      const auto written = static_cast<std::size_t>(count);
-      is_within_line_ = waiting_[written - 1] != '\n' && waiting_[written - 1] != '\r';
-      waiting_.erase(0, written);
+  Result<void> started() const { return started_; }
+  void add(std::string_view text) {
+    {
+      const std::lock_guard lock(state_->mutex);
+      state_->waiting += text;
     }
-    if (count < 0 && errno != EINTR && errno != EAGAIN) {
-      is_broken_ = true;  // the reader is gone: the job goes on
-      is_within_line_ = false;
-      waiting_.clear();
-    }
+    state_->wake.notify_one();
+  }
+  bool is_full() const { return size() > kMostWaiting; }
+  bool is_empty() const { return size() == 0; }
+
+  // Becomes readable when something was written.
+  pollfd watched() const { return {state_->event.get(), POLLIN, 0}; }
+  void forget_event() {
+    eventfd_t count = 0;
+    eventfd_read(state_->event.get(), &count);
   }
 
  private:
-  int fd_;
-  std::string waiting_;
-  bool is_broken_ = false;
-  bool is_within_line_ = false;
+  struct State {
+    int fd = -1;
+    UniqueFd event;
+    std::mutex mutex;
+    std::condition_variable wake;
+    std::string waiting;
+    std::size_t in_write = 0;
+  };
+
+  std::size_t size() const {
+    const std::lock_guard lock(state_->mutex);
+    return state_->waiting.size() + state_->in_write;
+  }
+  static void run(State& state) {
+    bool is_broken = false;  // the reader is gone: the job goes on
+    std::unique_lock lock(state.mutex);
+    while (true) {
+      state.wake.wait(lock, [&] { return !state.waiting.empty(); });
+      const std::string text = std::exchange(state.waiting, "");
+      state.in_write = text.size();
+      lock.unlock();
+      is_broken = is_broken || !write_all(state.fd, text);
+      lock.lock();
+      state.in_write = 0;
+      eventfd_write(state.event.get(), 1);
+    }
+  }
+
+  std::shared_ptr<State> state_;  // shared with the thread, which lives as long as the process
+  Result<void> started_;
 };
 
-// Console: both streams of this process. Where both lead to one place, a line of one never begins
-// within a line of the other.
+// Console: both streams of this process. Where both lead to one place, they are one stream, so that
+// lines stay whole. REQUIRES: all signals that this process catches are blocked.
 class Console {
  public:
-  Console() {
+  Console() : out_(STDOUT_FILENO, "ddprun-stdout"), err_(STDERR_FILENO, "ddprun-stderr") {
     struct stat one {};
     struct stat other {};
     is_one_place_ = fstat(STDOUT_FILENO, &one) == 0 && fstat(STDERR_FILENO, &other) == 0 &&
                     one.st_dev == other.st_dev && one.st_ino == other.st_ino;
   }
+  Result<void> started() const { return out_.started() ? err_.started() : out_.started(); }
   Output& out() { return out_; }
-  Output& err() { return err_; }
+  Output& err() { return is_one_place_ ? out_ : err_; }
   bool is_full() const { return out_.is_full() || err_.is_full(); }
   bool is_empty() const { return out_.is_empty() && err_.is_empty(); }
-  std::array<pollfd, 2> watched() const { return {watched(out_, err_), watched(err_, out_)}; }
-  // events: what poll(2) reported of watched().
-  void write_some(std::span<const pollfd> events) {
-    if (events[0].revents != 0) out_.write_some();
-    if (events[1].revents != 0 && !(is_one_place_ && out_.is_within_line())) err_.write_some();
+  std::array<pollfd, 2> watched() const { return {out_.watched(), err_.watched()}; }
+  void forget_events() {
+    out_.forget_event();
+    err_.forget_event();
   }
 
  private:
-  pollfd watched(const Output& output, const Output& other) const {
-    return is_one_place_ && other.is_within_line() ? pollfd{-1, 0, 0} : output.watched();
-  }
-
-  Output out_{STDOUT_FILENO};
-  Output err_{STDERR_FILENO};
+  Output out_;
+  Output err_;
   bool is_one_place_ = false;
 };
 
@@ -160,8 +181,23 @@ struct Session {
   }
 };
 
-// Executes the command in this process. Returns only if that fails, with errno.
-int execute(const std::vector<std::string>& command, pid_t head, Pipe& in, Pipe& out, Pipe& err) {
+// Returns the last line that tells something about ssh. has_greeted: lines of workers and agents
+// come, too, and are none.
+std::string_view last_line(std::string_view lines, bool has_greeted) {
+  while (!lines.empty()) {
+    const std::string_view text = lines.substr(0, lines.find_last_not_of("\r\n") + 1);
+    const std::size_t begin = text.find_last_of("\r\n") + 1;
+    const std::string_view line = text.substr(begin);
+    if (!has_greeted || (!line.starts_with('[') && !line.starts_with("ddprun: "))) return line;
+    lines = lines.substr(0, begin);
+  }
+  return {};
+}
+
+// Executes the command in this process. Returns only if that fails, with errno. arguments: end with
+// nullptr. limit: of descriptors; nullopt: as it is. Allocates nothing: the head has threads.
+int execute(char* const* arguments, pid_t head, const std::optional<rlimit>& limit, Pipe& in,
+            Pipe& out, Pipe& err) {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   if (getppid() != head) _exit(to_int(ExitCode::kInternal));
   // Signals of the terminal reach only the head, which passes them on.
@@ -173,21 +209,21 @@ int execute(const std::vector<std::string>& command, pid_t head, Pipe& in, Pipe&
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  std::vector<char*> arguments;
-  for (const std::string& one : command) arguments.push_back(const_cast<char*>(one.c_str()));
-  arguments.push_back(nullptr);
-  execvp(arguments.front(), arguments.data());
+  if (limit) setrlimit(RLIMIT_NOFILE, &*limit);
+  execvp(arguments[0], arguments);
   return errno;
 }
 
-class Near {
+// HeadProcess: performs what the state machine decides, and tells it what happens. Owns the ssh
+// processes and the console.
+class HeadProcess {
  public:
-  explicit Near(const HeadJob& job) : job_(job), head_(job.options) {
+  explicit HeadProcess(const HeadJob& job) : job_(job), head_(job.options) {
     sessions_.resize(job.options.hosts.size());
   }
 
   Result<int> run() {
-    raise_descriptor_limit();
+    limit_ = raise_descriptor_limit();
     std::signal(SIGPIPE, SIG_IGN);
     std::vector<int> caught = job_.signals;
     caught.insert(caught.end(), kRelayedSignals.begin(), kRelayedSignals.end());
@@ -195,10 +231,12 @@ class Near {
     caught.push_back(SIGCHLD);
     Result<UniqueFd> signals = open_signal_source(caught);
     if (!signals) return signals.error();
+    console_.emplace();
+    if (const Result<void> started = console_->started(); !started) return started.error();
     perform(head_.start(BootClock::now()));
     while (!code_ && !trouble_) wait_and_handle(signals->get());
     for (Session& session : sessions_) {
-      if (session.pid > 0) kill(session.pid, SIGKILL);
+      if (session.pid > 0) kill(-session.pid, SIGKILL);
     }
     write_rest(signals->get());
     if (trouble_) return *trouble_;
@@ -212,23 +250,29 @@ class Near {
 
   // Waits for the reader until it has everything, or until a signal comes.
   void write_rest(int signals) {
-    while (!console_.is_empty()) {
-      const std::array<pollfd, 2> streams = console_.watched();
+    while (!console_->is_empty()) {
+      const std::array<pollfd, 2> streams = console_->watched();
       std::array<pollfd, 3> watched{streams[0], streams[1], {signals, POLLIN, 0}};
       const TimePoint now = BootClock::now();
       if (!poll_until(watched, now + (is_told_to_end_ ? kReaderPatience : kLongestTimeout))) return;
-      console_.write_some(std::span(watched).first(2));
+      console_->forget_events();
       while (const std::optional<TakenSignal> signal = next_signal(signals))
         is_told_to_end_ = is_told_to_end_ || ends_job(signal->number);
     }
   }
 
   void wait_and_handle(int signals) {
-    const std::array<pollfd, 2> streams = console_.watched();
+    const std::array<pollfd, 2> streams = console_->watched();
     watched_ = {streams[0], streams[1], {signals, POLLIN, 0}};
     places_.clear();
     // A reader that has stopped must not delay the end.
-    const bool is_full = console_.is_full() && !is_told_to_end_;
+    const bool is_full = console_->is_full() && !is_told_to_end_;
+    // What is not read must not look like silence: no time passes for the job.
+    if (is_full && !idle_since_) idle_since_ = BootClock::now();
+    if (!is_full) {
+      skip_idle_time();
+      idle_since_.reset();
+    }
     for (std::size_t i = 0; i < sessions_.size(); ++i) {
       Session& session = sessions_[i];
       if (session.has_to_send()) watch(i, Stream::kIn, session.in, POLLOUT);
@@ -236,9 +280,11 @@ class Near {
       watch(i, Stream::kOut, session.out, POLLIN);
       watch(i, Stream::kErr, session.err, POLLIN);
     }
-    const std::optional<TimePoint> deadline = head_.deadline();
-    poll_until(watched_, std::min(deadline.value_or(next_ping_), next_ping_));
-    console_.write_some(std::span(watched_).first(2));
+    const std::optional<TimePoint> deadline = is_full ? std::nullopt : head_.deadline();
+    TimePoint until = std::min(deadline.value_or(next_ping_), next_ping_);
+    if (agent_lines_.holds()) until = std::min(until, started_ + kJoinTime);
+    poll_until(watched_, until);
+    console_->forget_events();
     for (std::size_t k = 0; k < places_.size(); ++k) {
       if (watched_[k + 3].revents == 0) continue;
       const auto [i, stream] = places_[k];
@@ -254,12 +300,16 @@ class Near {
         is_told_to_end_ = is_told_to_end_ || ends_job(signal->number);
         step(Signalled{signal->number, ends_job(signal->number)});
         // Ctrl-Z: the agents have stopped their workers. The shell waits until this process stops.
-        if (signal->number == SIGTSTP) raise(SIGSTOP);
+        if (signal->number != SIGTSTP) continue;
+        if (!idle_since_) idle_since_ = BootClock::now();
+        raise(SIGSTOP);
       }
     }
     if (has_ended_child) reap();
     const TimePoint now = BootClock::now();
     if (deadline && now >= *deadline) step(TimePassed{});
+    if (agent_lines_.holds() && now >= started_ + kJoinTime)
+      show(console_->err(), agent_lines_.take_held());
     if (now < next_ping_) return;
     next_ping_ = now + kPingInterval;
     for (Session& session : sessions_) {
@@ -275,7 +325,17 @@ class Near {
     places_.emplace_back(i, stream);
   }
 
-  void step(const HeadEvent& event) { perform(head_.step(BootClock::now(), event)); }
+  void skip_idle_time() {
+    if (!idle_since_) return;
+    const TimePoint now = BootClock::now();
+    head_.postpone(now - *idle_since_);
+    idle_since_ = now;
+  }
+
+  void step(const HeadEvent& event) {
+    skip_idle_time();
+    perform(head_.step(BootClock::now(), event));
+  }
 
   void perform(const std::vector<HeadAction>& actions) {
     for (const HeadAction& action : actions) {
@@ -289,6 +349,9 @@ class Near {
     Session& session = at(action.host);
     const std::vector<std::string> command =
         ssh_command(job_.ssh, job_.options.hosts[static_cast<std::size_t>(action.host)]);
+    std::vector<char*> arguments;
+    for (const std::string& one : command) arguments.push_back(const_cast<char*>(one.c_str()));
+    arguments.push_back(nullptr);
     std::array<Pipe, 4> pipes;
     for (Pipe& pipe : pipes) {
       Result<Pipe> made = make_pipe();
@@ -300,7 +363,7 @@ class Near {
     session.pid = fork();
     if (session.pid < 0) return fail(system_error("fork", errno));
     if (session.pid == 0) {
-      const int reason = execute(command, own, in, out, err);
+      const int reason = execute(arguments.data(), own, limit_, in, out, err);
       [[maybe_unused]] const ssize_t told = write(failed.write.get(), &reason, sizeof reason);
       _exit(to_int(ExitCode::kCannotStart));
     }
@@ -334,7 +397,9 @@ class Near {
 
   void act(const Disconnect& action) {
     Session& session = at(action.host);
-    if (session.pid > 0) kill(session.pid, action.by_force ? SIGKILL : SIGTERM);
+    // ssh ends its ProxyCommand itself, but not when it is killed.
+    if (session.pid > 0 && action.by_force) kill(-session.pid, SIGKILL);
+    if (session.pid > 0 && !action.by_force) kill(session.pid, SIGTERM);
     session.in.reset();
     session.forget();
   }
@@ -342,7 +407,7 @@ class Near {
   void act(const Report& action) {
     if (!action.is_error) started_ = BootClock::now();
     if (!action.is_error && job_.is_quiet) return;
-    console_.err().add(job_.line_of(action.is_error, action.text));
+    console_->err().add(job_.line_of(action.is_error, action.text));
   }
 
   void act(const Finish& action) { code_ = action.exit_code; }
@@ -402,11 +467,15 @@ class Near {
     if (!is_told_to_end_ || !output.is_full()) output.add(lines);
   }
 
+  void show_out(std::string_view lines) {
+    agent_lines_.take_held();  // workers run: nobody is waited for any more
+    show(console_->out(), lines);
+  }
+
   // Takes whole lines of a far end: events, and what the workers print.
   void take_out(std::size_t i, std::string_view lines) {
     Session& session = sessions_[i];
-    if (session.is_ready && lines.find(job_.plan.mark) == lines.npos)
-      return show(console_.out(), lines);
+    if (session.is_ready && lines.find(job_.plan.mark) == lines.npos) return show_out(lines);
     while (!lines.empty()) {
       const std::size_t end = std::min(lines.find('\n'), lines.size() - 1) + 1;
       take_line(session, static_cast<int>(i), lines.substr(0, end));
@@ -419,13 +488,14 @@ class Near {
         concat(session.has_greeted ? std::string_view(job_.plan.mark) : kGreetingMark, " {");
     const std::size_t at = line.find(mark);
     if (at == line.npos) {
-      if (session.is_ready) show(console_.out(), line);
+      if (session.is_ready) show_out(line);
       return;
     }
     // A worker's last line may have no end.
-    if (at > 0 && session.is_ready) show(console_.out(), concat(line.substr(0, at), "\n"));
+    if (at > 0 && session.is_ready) show_out(concat(line.substr(0, at), "\n"));
     const std::optional<HeadEvent> event = parse_control(host, line.substr(at + mark.size() - 1));
     if (!event) return;
+    if (!session.has_greeted) session.last_line.clear();  // what ssh said while it connected
     session.has_greeted = true;
     session.is_ready = session.is_ready || std::holds_alternative<Ready>(*event);
     step(*event);
@@ -433,27 +503,32 @@ class Near {
 
   void take_err(std::size_t i, std::string_view lines) {
     Session& session = sessions_[i];
-    std::string_view last = lines.substr(0, lines.find_last_not_of("\r\n") + 1);
-    last.remove_prefix(last.find_last_of("\r\n") + 1);
-    if (!last.empty()) session.last_line = in_one_line(std::string(last.substr(0, 500)));
+    if (const std::string_view last = last_line(lines, session.has_greeted); !last.empty())
+      session.last_line = in_one_line(std::string(last.substr(0, 500)));
     // What ssh says of a host that fails is quoted in the error.
     if (!session.has_greeted && !job_.shows_ssh) return;
-    const bool is_starting = BootClock::now() < started_ + kJoinTime;
-    show(console_.err(), agent_lines_.shown(static_cast<int>(i), lines, is_starting));
+    const TimePoint now = BootClock::now();
+    const bool is_starting = now < started_ + kJoinTime;
+    show(console_->err(), agent_lines_.shown(static_cast<int>(i), lines, now, is_starting));
   }
 
   // Takes the output of the ssh processes that have ended, and tells their end.
   void reap() {
     for (std::size_t i = 0; i < sessions_.size(); ++i) {
       Session& session = sessions_[i];
+      siginfo_t ended{};
+      if (session.pid <= 0 ||
+          waitid(P_PID, static_cast<id_t>(session.pid), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 ||
+          ended.si_pid != session.pid)
+        continue;
+      // What ssh started, such as a ProxyCommand, may hold its pipes.
+      kill(-session.pid, SIGTERM);
       int status = 0;
-      if (session.pid <= 0 || waitpid(session.pid, &status, WNOHANG) != session.pid) continue;
+      waitpid(session.pid, &status, 0);
       session.pid = 0;
       session.in.reset();
-      while (read_out(i)) {
-      }
-      while (read_err(i)) {
-      }
+      for (int reads = 0; reads < kMostReads && read_out(i);) ++reads;
+      for (int reads = 0; reads < kMostReads && read_err(i);) ++reads;
       session.out_lines.flush([&](const std::string& lines) { take_out(i, lines); });
       session.err_lines.flush([&](const std::string& lines) { take_err(i, lines); });
       session.out.reset();
@@ -465,7 +540,10 @@ class Near {
   const HeadJob& job_;
   Head head_;
   std::vector<Session> sessions_;
-  Console console_;
+  std::optional<Console> console_;  // nullopt: signals are not blocked yet
+  // Since when nothing is read of the sessions: the console is full, or this process was stopped.
+  std::optional<TimePoint> idle_since_;
+  std::optional<rlimit> limit_;  // of descriptors, for ssh
   std::vector<pollfd> watched_;
   std::vector<std::pair<std::size_t, Stream>> places_;  // of watched_, after the first three
   std::array<char, kReadBytes> buffer_{};
@@ -480,7 +558,7 @@ class Near {
 }  // namespace
 
 Result<std::pair<CopiedFile, std::string>> read_copy(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
   struct stat status {};
   if (!file.valid() || fstat(file.get(), &status) != 0)
     return system_error("--copy: read " + path, errno);
@@ -491,6 +569,6 @@ Result<std::pair<CopiedFile, std::string>> read_copy(const std::string& path) {
   return std::pair(CopiedFile{path, status.st_mode & 0777, bytes->size()}, std::move(*bytes));
 }
 
-Result<int> run_head(const HeadJob& job) { return Near(job).run(); }
+Result<int> run_head(const HeadJob& job) { return HeadProcess(job).run(); }
 
 }  // namespace ddprun

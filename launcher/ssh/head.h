@@ -1,6 +1,6 @@
 // The near end of ssh: starts an ssh for each host, gives each far end its plan, merges their
 // output line by line, and passes signals on. core/head decides, this performs. Main thread only,
-// while the process has one thread.
+// while the process has one thread. Threads of its own write the output.
 #pragma once
 
 #include <functional>

@@ -1,8 +1,10 @@
 #include "launcher/ssh/protocol.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/concat.h"
+#include "base/is_control.h"
 
 namespace ddprun {
 namespace {
@@ -14,6 +16,20 @@ constexpr std::size_t kMostPlanBytes = 16 << 20;
 Error no_plan(std::string cause) {
   return Error{
       .kind = ErrorKind::kProtocol, .doing = "read the head's plan", .cause = std::move(cause)};
+}
+
+// Returns a text of the far end without characters that a terminal would obey.
+std::string text_of(const json& value) { return in_one_line(value.get<std::string>()); }
+
+Duration duration_of(const json& value) {
+  constexpr std::int64_t kMost = 1'000'000'000'000;  // 30 years
+  if (value.is_number_float()) return {};
+  return std::chrono::milliseconds(std::clamp<std::int64_t>(value.get<std::int64_t>(), 0, kMost));
+}
+
+int exit_code_of(const json& value) {
+  if (value.is_number_float()) return 255;  // it may have no value as an integer
+  return static_cast<int>(std::clamp<std::int64_t>(value.get<std::int64_t>(), 0, 255));
 }
 
 }  // namespace
@@ -32,7 +48,6 @@ std::string encode_plan(const NodePlan& plan) {
       {"directory", plan.directory},
       {"environment", plan.environment},
       {"arguments", plan.arguments},
-      {"grace_ms", to_ms(plan.grace)},
       {"local_addr", plan.local_addr},
       {"first_port", plan.ports.first},
       {"last_port", plan.ports.last},
@@ -63,7 +78,6 @@ Result<NodePlan> decode_plan(std::string_view bytes) {
     node.directory = plan.at("directory");
     node.environment = plan.at("environment");
     node.arguments = plan.at("arguments");
-    node.grace = std::chrono::milliseconds(plan.at("grace_ms").get<std::int64_t>());
     node.local_addr = plan.at("local_addr");
     node.ports = {plan.at("first_port"), plan.at("last_port")};
     for (const json& file : plan.at("files"))
@@ -79,7 +93,7 @@ std::string control_line(std::string_view mark, const HeadEvent& event) {
   if (const auto* greeted = std::get_if<Greeted>(&event)) {
     text["greeted"] = {greeted->version, greeted->program, greeted->address};
   } else if (const auto* ready = std::get_if<Ready>(&event)) {
-    text["ready"] = ready->endpoint;
+    text["ready"] = {ready->endpoint, to_ms(ready->grace)};
   } else if (const auto* refused = std::get_if<PlanRefused>(&event)) {
     text["refused"] = {refused->why, refused->exit_code};
   } else if (const auto* ended = std::get_if<AgentEnded>(&event)) {
@@ -94,14 +108,17 @@ std::optional<HeadEvent> parse_control(int host, std::string_view text) {
   try {
     if (event.contains("greeted")) {
       const json& greeted = event.at("greeted");
-      return Greeted{host, greeted.at(0), greeted.at(1), greeted.at(2)};
+      return Greeted{host, text_of(greeted.at(0)), text_of(greeted.at(1)), text_of(greeted.at(2))};
     }
-    if (event.contains("ready")) return Ready{host, event.at("ready")};
+    if (event.contains("ready")) {
+      const json& ready = event.at("ready");
+      return Ready{host, text_of(ready.at(0)), duration_of(ready.at(1))};
+    }
     if (event.contains("refused")) {
       const json& refused = event.at("refused");
-      return PlanRefused{host, refused.at(0), refused.at(1)};
+      return PlanRefused{host, text_of(refused.at(0)), exit_code_of(refused.at(1))};
     }
-    if (event.contains("ended")) return AgentEnded{host, event.at("ended")};
+    if (event.contains("ended")) return AgentEnded{host, exit_code_of(event.at("ended"))};
   } catch (const json::exception&) {
   }
   return std::nullopt;

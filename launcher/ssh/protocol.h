@@ -50,7 +50,6 @@ struct NodePlan {
   std::string directory;
   std::vector<std::pair<std::string, std::string>> environment;
   std::vector<std::string> arguments;  // of ddprun, without those above
-  Duration grace{};
   // Options that decide where node 0 serves the rendezvous.
   std::string local_addr;
   PortRange ports;

@@ -32,6 +32,7 @@
 #include "base/write_all.h"
 #include "launcher/process/own_program.h"
 #include "launcher/process/signal_source.h"
+#include "launcher/ssh/core/host_list.h"
 #include "launcher/ssh/protocol.h"
 #include "rendezvous/net/listen.h"
 #include "rendezvous/net/local_address.h"
@@ -80,10 +81,10 @@ std::optional<Result<NodePlan>> read_plan() {
 Result<void> write_copy(const CopiedFile& copy, const std::string& bytes) {
   const std::string doing = "--copy: write " + copy.path;
   {
-    const UniqueFd old(open(copy.path.c_str(), O_RDONLY | O_CLOEXEC));
+    const UniqueFd old(open(copy.path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     struct stat status {};
     if (old.valid() && fstat(old.get(), &status) == 0 && S_ISREG(status.st_mode) &&
-        static_cast<std::uint64_t>(status.st_size) == bytes.size() &&
+        status.st_uid == geteuid() && static_cast<std::uint64_t>(status.st_size) == bytes.size() &&
         (status.st_mode & 0777) == copy.mode) {
       std::string text(bytes.size(), '\0');
       read_all(old.get(), text.data(), text.size());
@@ -131,7 +132,7 @@ std::string address_towards(const std::string& peer) {
     SocketAddress own;
     own.size = sizeof own.storage;
     if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&own.storage), &own.size) != 0) continue;
-    if (!is_loopback_address(own)) return own.host();
+    if (!is_loopback_address(own) && !is_link_local(own.host())) return own.host();
   }
   return "";
 }
@@ -175,8 +176,13 @@ Result<Prepared> prepare_node(const NodePlan& plan) {
   return prepared;
 }
 
-// Passes signals on to the agent until it ends. Returns its exit code.
-int watch(pid_t agent, int signals, Duration grace) {
+struct AgentEnd {
+  int exit_code = 0;
+  bool has_head = false;  // the head is there to hear of it
+};
+
+// Passes signals on to the agent until it ends.
+AgentEnd watch(pid_t agent, int signals, Duration grace) {
   std::optional<TimePoint> kill_at;  // set once the head is gone
   std::optional<TimePoint> silent_until = BootClock::now() + kHeadPatience;
   const auto end = [&] {
@@ -213,12 +219,12 @@ int watch(pid_t agent, int signals, Duration grace) {
       silent_until = BootClock::now() + kHeadPatience;
     }
   }
-  return exit_code_of_status(status);
+  return {exit_code_of_status(status), !kill_at};
 }
 
 }  // namespace
 
-int run_far_end(const std::function<Result<std::function<int()>>(NodeJob job)>& prepare) {
+int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare) {
   std::signal(SIGPIPE, SIG_IGN);
   tell(kGreetingMark, Greeted{0, kVersion, own_program(), address_of_session()});
   std::optional<Result<NodePlan>> read = read_plan();
@@ -247,9 +253,9 @@ int run_far_end(const std::function<Result<std::function<int()>>(NodeJob job)>& 
   Result<Prepared> prepared = prepare_node(plan);
   explicit_bzero(plan.key.data(), plan.key.size());
   if (!prepared) return refuse(prepared.error());
-  Result<std::function<int()>> run = prepare(std::move(prepared->job));
-  if (!run) return refuse(run.error());
-  tell(plan.mark, Ready{0, prepared->endpoint});
+  Result<NodeAgent> node = prepare(std::move(prepared->job));
+  if (!node) return refuse(node.error());
+  tell(plan.mark, Ready{0, prepared->endpoint, node->grace});
   std::fflush(nullptr);
   const pid_t own = getpid();
   const pid_t agent = fork();
@@ -259,14 +265,15 @@ int run_far_end(const std::function<Result<std::function<int()>>(NodeJob job)>& 
     if (getppid() != own) _exit(to_int(ExitCode::kInternal));
     const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (null >= 0) dup2(null, STDIN_FILENO);
-    const int code = (*run)();
+    const int code = node->run();
     std::fflush(nullptr);
     _exit(code);
   }
-  *run = nullptr;  // closes what only the agent needs
-  const int code = watch(agent, signals->get(), plan.grace);
-  tell(plan.mark, AgentEnded{0, code});
-  return code;
+  node->run = nullptr;  // closes what only the agent needs
+  const AgentEnd end = watch(agent, signals->get(), node->grace);
+  // Nobody may read the pipe of a head that is gone.
+  if (end.has_head) tell(plan.mark, AgentEnded{0, end.exit_code});
+  return end.exit_code;
 }
 
 }  // namespace ddprun

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/host_port.h"
 #include "base/result.h"
 #include "base/unique_fd.h"
@@ -21,12 +22,19 @@ struct NodeJob {
   std::string address;                 // ... at which the other hosts reach node 0
 };
 
+// An agent that can be started.
+struct NodeAgent {
+  std::function<int()> run;  // returns its exit code
+  Duration grace{};          // what it allows its workers to end
+};
+
 // Runs the far end and returns its exit code, which is the agent's. prepare: checks the arguments
-// and returns the function that runs the agent, in a child process, and returns its exit code. An
-// error of `prepare` is reported to the head.
+// and returns the agent, which runs in a child process. An error of `prepare` is reported to the
+// head.
 //
-// When standard input ends, the agent gets SIGTERM, and SIGKILL if it has not ended after its
+// When standard input ends, or nothing is heard of the head for kHeadPatience (protocol.h), the
+// agent gets SIGTERM, and SIGKILL if it has not ended after its
 // grace and some seconds.
-int run_far_end(const std::function<Result<std::function<int()>>(NodeJob job)>& prepare);
+int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare);
 
 }  // namespace ddprun

@@ -90,6 +90,7 @@ class BadInputs : public LauncherTest {
           "echo 'ddprun-ssh-node {\"greeted\":[\"0.0.1\",\"/usr/bin/ddprun\",\"\"]}'\n"
           "exec cat >/dev/null\n",
           0755);
+    write("noisy", "#!/bin/sh\nyes &\nexit 255\n", 0755);  // leaves a process that fills its pipe
     write("silent", "#!/bin/sh\nexec cat >/dev/null\n", 0755);
     write("here", "#!/bin/sh\nfor command; do :; done\nexec sh -c \"$command\"\n", 0755);
 
@@ -389,6 +390,7 @@ ddprun --hostfile=none.hosts true
 )");
     section("Options that contradict --hosts, or need it", R"(
 ddprun --hosts=node0 --hostfile=zero.hosts true
+ddprun --hosts=node0 --hostfile=false true
 ddprun --hosts=node0,node1 --nnodes=3 true
 ddprun --hosts=node0,node1 --nnodes=1:2 true
 PET_NNODES=3 ddprun --hosts=node0,node1 true
@@ -414,6 +416,7 @@ ddprun --hosts=node0 --copy=folder true
 ddprun --hosts=node0 --ssh=./refusing true
 ddprun --hosts=node0 --ssh=./lacking true
 ddprun --hosts=node0 --ssh=./unaware true
+ddprun --hosts=node0 --ssh=./noisy true
 ddprun --hosts=node0 --ssh=./older true
 ddprun --hosts=node0 --ssh=./silent --connect-timeout=0.3 true
 ddprun --hosts=node0 --ssh=./here ./nowhere

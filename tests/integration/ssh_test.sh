@@ -115,14 +115,17 @@ run() {
   seconds=$(awk "BEGIN { print $EPOCHREALTIME - $begun }")
 }
 within() { awk "BEGIN { exit !($seconds < $1) }"; }
-# Prints the processes of the jobs: heads, sshs, sessions of sshds, far ends, agents and workers.
+naps=10775
+# Prints the processes of the jobs: heads, sshs, sessions of sshds, far ends, agents, workers and
+# their children.
 left() {
   local pid words
-  for pid in $(pgrep -f "^sshd: |$work/"); do
+  # The workers' own children have no path of this test, but an argument of it.
+  for pid in $(pgrep -f "^sshd(-session)?: |$work/|^sleep $naps\$"); do
     words=$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") || continue
     case $words in
       '' | *listener* | *netns-cluster*) continue ;;
-      sshd:*) case " ${namespaces[*]} " in
+      sshd:* | sshd-session:* | sleep*) case " ${namespaces[*]} " in
         *" $(readlink "/proc/$pid/ns/net") "*) ;;
         *) continue ;;
       esac ;;
@@ -149,11 +152,14 @@ nothing_left() {
   return 1
 }
 
-cat >work.sh <<'SCRIPT'
+cat >work.sh <<SCRIPT
+naps=$naps
+SCRIPT
+cat >>work.sh <<'SCRIPT'
 trap 'echo "rank $RANK saved"; kill $!; exit 0' TERM INT
 trap 'echo "rank $RANK got USR1"' USR1
 echo "rank $RANK of $WORLD_SIZE runs on $(hostname)"
-sleep 1000 &
+sleep $naps &
 while :; do wait $!; done
 SCRIPT
 two=$(node 0),$(node 1)
@@ -254,6 +260,7 @@ SCRIPT
   done
   check "all of them were looked at" \
     test "$(grep -c '^ssh-node$' shown.cmdline)" -ge $((4 * count))
+  check "and their environments" test "$(grep -c '^RANK=' shown.environ)" -ge "$count"
   took=$(start_time)
   kill -USR1 "$head"
   for ((i = 0; i < count; i++)); do await "rank $i got USR1" || exit 1; done
@@ -278,6 +285,30 @@ SCRIPT
   check "all ranks saved" test "$(grep -c 'rank . saved' "$log")" -eq "$count"
   check "nothing is left" nothing_left
 
+  echo "--- a reader that has stopped"
+  mkfifo stopped
+  sleep $naps <stopped &
+  reader=$!
+  log=$work/log/stopped
+  echo >"$log"
+  (on_head "$work/bin/ddprun" --ssh "ssh -F $work/keys/config" --hosts "$two" \
+    sh -c '[ $RANK = 1 ] || exec yes out; exec yes err >&2' >stopped 2>&1) &
+  head=$!
+  sleep 3
+  begun=$EPOCHREALTIME
+  kill -INT "$head"
+  wait "$head"
+  check "Ctrl-C: code 130" test $? -eq 130
+  seconds=$(awk "BEGIN { print $EPOCHREALTIME - $begun }")
+  check "it ends in time" within 15
+  kill $reader
+  wait $reader 2>/dev/null
+  check "nothing is left" nothing_left
+  log=$work/log/dry
+  shown=$(on_head "$work/bin/ddprun" --hosts "$two" --env SECRET=hidden --dry-run true)
+  check "--dry-run does not show a variable's value" \
+    bash -c 'grep -q -- --env=SECRET <<<"$1" && ! grep -q hidden <<<"$1"' - "$shown"
+
   echo "--- hosts that die during the start and after it"
   netns-cluster freeze "$(node 1)"
   run frozen --hosts "$two" --connect-timeout=2 sh "$work/work.sh"
@@ -289,7 +320,7 @@ SCRIPT
   start session --hosts "$two" sh "$work/work.sh"
   await "rank 1 of 2 runs" || exit 1
   await "rank 0 of 2 runs" || exit 1
-  pid=$(left | grep 'sshd: root@notty' | while read -r one _; do
+  pid=$(left | grep -E 'sshd(-session)?: root@notty' | while read -r one _; do
     [ "$(readlink "/proc/$one/ns/net")" = "${namespaces[1]}" ] && echo "$one"
   done)
   kill -KILL $pid
@@ -342,8 +373,15 @@ echo "--- kill -9 of the head, $kills times at random moments"
 clean=0
 for ((k = 0; k < kills; k++)); do
   start "killed.$k" --hosts "$all" --connect-timeout=60 sh "$work/work.sh"
-  # Up to twice the time that a start takes.
-  sleep "$(awk -v r=$RANDOM -v most="${took:-1}" 'BEGIN { print 2 * most * r / 32768 }')"
+  # The first one before the agents start, the second one after it, the others after up to twice the
+  # time that a start takes.
+  if [ $k -eq 0 ]; then
+    sleep 0.05
+  elif [ $k -eq 1 ]; then
+    await "rank .* runs" || exit 1
+  else
+    sleep "$(awk -v r=$RANDOM -v most="${took:-1}" 'BEGIN { print 2 * most * r / 32768 }')"
+  fi
   kill -KILL "$head"
   wait "$head" 2>/dev/null
   if nothing_left; then clean=$((clean + 1)); else break; fi
@@ -351,4 +389,6 @@ done
 running=$(grep -lE 'rank .* runs' log/killed.* | wc -l)
 echo "$clean of $kills left nothing; in $running of them a worker had started"
 check "nothing was ever left" test "$clean" -eq "$kills"
+[ "$kills" -lt 2 ] || check "some came before the workers, some after" \
+  test "$running" -ge 1 -a "$running" -lt "$kills"
 [ $failures -eq 0 ] || { tail -n 50 "$work"/log/*; exit 1; }

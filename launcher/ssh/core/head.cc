@@ -19,7 +19,7 @@ constexpr int kSshFailed = 255;  // of ssh itself
 
 // Returns whether other hosts may reach this address.
 bool is_reachable(const std::string& address) {
-  return !address.empty() && !is_loopback_host(address);
+  return !address.empty() && !is_loopback_host(address) && !is_link_local(address);
 }
 
 std::string with_reason(std::string text, const std::string& reason) {
@@ -53,6 +53,11 @@ std::optional<TimePoint> Head::deadline() const {
     if (!first || host.due < *first) first = host.due;
   }
   return first;
+}
+
+void Head::postpone(Duration time) {
+  if (end_by_) *end_by_ += time;
+  for (Host& host : hosts_) host.due += time;
 }
 
 void Head::connect_more() {
@@ -109,6 +114,7 @@ void Head::on(const Ready& event) {
   Host& host = at(event.host);
   if (host.phase != Phase::kPlanned) return;
   host.phase = Phase::kRunning;
+  options_.grace = std::max(options_.grace, event.grace);
   if (event.host == 0) endpoint_ = event.endpoint;
   if (is_ending_ || std::ranges::count(hosts_, Phase::kRunning, &Host::phase) < count()) return;
   std::string text = concat(counted(count(), "agent"), " started over ssh in ", now_ - started_);
@@ -135,7 +141,9 @@ void Head::on(const SshEnded& event) {
                 to_int(code));
   }
   std::string why;
-  if (event.exit_code == kSshFailed) {
+  if (before == Phase::kGreeted && event.exit_code == kSshFailed) {
+    why = with_reason("the ssh connection was lost", event.last_line);
+  } else if (event.exit_code == kSshFailed) {
     why = with_reason("ssh cannot connect", event.last_line);
   } else if (event.exit_code == kNotFound) {
     why = concat("has no ddprun: neither ", options_.program,
@@ -150,7 +158,11 @@ void Head::on(const SshEnded& event) {
 void Head::on(const Signalled& event) {
   if (!event.ends) {
     for (int i = 0; i < count(); ++i) {
-      if (at(i).phase == Phase::kRunning) actions_.push_back(PassSignal{i, event.number});
+      // A far end that starts its agent must know, too, that a head which is stopped says nothing.
+      const bool gets_it =
+          at(i).phase == Phase::kRunning ||
+          (at(i).phase == Phase::kPlanned && (event.number == SIGTSTP || event.number == SIGCONT));
+      if (gets_it) actions_.push_back(PassSignal{i, event.number});
     }
     return;
   }

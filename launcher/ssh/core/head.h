@@ -27,7 +27,7 @@ struct HeadOptions {
   std::string version;             // of this ddprun; all others must have it
   std::string program;             // its path, for messages
   Duration connect_timeout{};      // from the start of ssh to the far end's greeting
-  Duration grace{};                // from the signal to the end of an agent
+  Duration grace{};                // from the signal to the end of an agent, before Ready
   int at_once = 64;                // how many hosts may connect at a time
 };
 
@@ -41,9 +41,11 @@ struct Greeted {
   std::string address;
 };
 // The far end has accepted its plan. endpoint: of the rendezvous, from node 0 only.
+// grace: what its agent allows its workers, by all options and variables of that host.
 struct Ready {
   int host = 0;
   std::string endpoint;
+  Duration grace{};
 };
 // The far end cannot start an agent.
 struct PlanRefused {
@@ -119,6 +121,8 @@ class Head {
   std::vector<HeadAction> step(TimePoint now, const HeadEvent& event);
   // Returns when TimePassed is due. nullopt: not before another event.
   std::optional<TimePoint> deadline() const;
+  // Moves all deadlines: for so long no event could be taken.
+  void postpone(Duration time);
 
  private:
   enum class Phase { kWaiting, kConnecting, kGreeted, kPlanned, kRunning, kEnded };

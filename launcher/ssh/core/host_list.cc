@@ -15,7 +15,7 @@
 namespace ddprun {
 namespace {
 
-constexpr const char* kExample = "expected hosts, such as node0:4,me@node1,[fe80::1]:2";
+constexpr const char* kExample = "expected hosts, such as node0:4,me@node1,[2001:db8::1]:2";
 constexpr std::string_view kSpaces = " \t\r";
 
 std::string_view trimmed(std::string_view text) {
@@ -50,7 +50,7 @@ std::string why_no_host(std::string_view name) {
   return is_good ? "" : kExample;
 }
 
-// Parses "host", "host:4", "me@host:4" or "[fe80::1]:4".
+// Parses "host", "host:4", "me@host:4" or "[2001:db8::1]:4".
 Result<HostEntry> parse_entry(std::string_view text) {
   HostEntry entry;
   std::string_view slots;
@@ -71,7 +71,7 @@ Result<HostEntry> parse_entry(std::string_view text) {
     slots = host.substr(colon + 1);
     host = host.substr(0, colon);
     if (slots.find(':') != slots.npos) {
-      return invalid_value(text, "an IPv6 address needs brackets: [fe80::1]:4");
+      return invalid_value(text, "an IPv6 address needs brackets: [2001:db8::1]:4");
     }
   }
   entry.name = std::string(user) + std::string(host);
@@ -132,6 +132,12 @@ Result<HostEntry> parse_line(std::string_view line) {
 }  // namespace
 
 std::string_view without_user(std::string_view name) { return name.substr(name.rfind('@') + 1); }
+
+bool is_link_local(std::string_view address) {
+  // fe80::/10, in the form of the kernel.
+  return address.size() > 4 && address.starts_with("fe") && address[4] == ':' &&
+         std::string_view("89ab").find(address[2]) != std::string_view::npos;
+}
 
 Result<std::vector<HostEntry>> parse_hosts(std::string_view text) {
   Hosts hosts;

@@ -11,7 +11,7 @@
 namespace ddprun {
 
 struct HostEntry {
-  std::string name;          // as ssh takes it: "node1", "me@node1", "fe80::1"
+  std::string name;          // as ssh takes it: "node1", "me@node1", "2001:db8::1"
   std::optional<int> slots;  // workers of the host; nullopt: --nproc-per-node decides
 
   friend bool operator==(const HostEntry&, const HostEntry&) = default;
@@ -20,8 +20,11 @@ struct HostEntry {
 // Returns the name without the user: "node1" for "me@node1".
 std::string_view without_user(std::string_view name);
 
-// Parses "a:4,me@b,[fe80::1]:2". The order is that of the node ranks. kInvalidArgument: the error
-// shows the entry that is wrong, or the host that is there twice.
+// Returns whether the address is valid only on its link: "fe80::1%eth0".
+bool is_link_local(std::string_view address);
+
+// Parses "a:4,me@b,[2001:db8::1]:2". The order is that of the node ranks. kInvalidArgument: the
+// error shows the entry that is wrong, or the host that is there twice.
 Result<std::vector<HostEntry>> parse_hosts(std::string_view text);
 
 // Parses the text of a host file. Each line is "HOST [slots=N]"; # begins a comment. OpenMPI's

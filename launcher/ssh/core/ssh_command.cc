@@ -58,14 +58,18 @@ std::vector<std::string> ssh_command(const SshOptions& options, const std::strin
   constexpr int kUnanswered = 3;
   std::vector<std::string> command = options.words;
   const std::string program = quoted(options.program);
-  command.insert(command.end(),
-                 {"-T", "-o", "BatchMode=yes", "-o",
-                  concat("ConnectTimeout=", whole_seconds(options.connect_timeout)), "-o",
-                  concat("ServerAliveInterval=", whole_seconds(options.lease / 2)), "-o",
-                  concat("ServerAliveCountMax=", kUnanswered), "--", host,
-                  // Any login shell reads this: sh, bash, zsh, fish, csh.
-                  concat("test -x ", program, " && exec ", program, " ", kNodeCommand,
-                         "; exec ddprun ", kNodeCommand)});
+  command.insert(
+      command.end(),
+      {"-T", "-o", "BatchMode=yes", "-o",
+       concat("ConnectTimeout=", whole_seconds(options.connect_timeout)), "-o",
+       concat("ServerAliveInterval=", whole_seconds(options.lease / 2)), "-o",
+       concat("ServerAliveCountMax=", kUnanswered),
+       // The user's configuration may have them for people. A ControlPath stays.
+       "-o", "ControlMaster=no", "-o", "ControlPersist=no", "-o", "ClearAllForwardings=yes", "-o",
+       "RemoteCommand=none", "-o", "PermitLocalCommand=no", "--", host,
+       // Any login shell reads this: sh, bash, zsh, fish, csh.
+       concat("test -x ", program, " && exec ", program, " ", kNodeCommand, "; exec ddprun ",
+              kNodeCommand)});
   return command;
 }
 

@@ -26,7 +26,6 @@ TEST(SshProtocol, PassesAPlanUnchanged) {
                       .directory = "/data/\xff",
                       .environment = {{"A", "1"}, {"B", "a\nb"}},
                       .arguments = {"--nproc-per-node=2", "./train", "\xfe"},
-                      .grace = std::chrono::seconds(30),
                       .local_addr = "10.0.0.0/8",
                       .ports = {2000, 2010},
                       .files = {{"train", 0755, 12}}};
@@ -43,7 +42,6 @@ TEST(SshProtocol, PassesAPlanUnchanged) {
   EXPECT_EQ(read->directory, plan.directory);
   EXPECT_EQ(read->environment, plan.environment);
   EXPECT_EQ(read->arguments, plan.arguments);
-  EXPECT_EQ(read->grace, plan.grace);
   EXPECT_EQ(read->local_addr, plan.local_addr);
   EXPECT_EQ(read->ports, plan.ports);
   ASSERT_EQ(read->files.size(), 1u);
@@ -53,10 +51,18 @@ TEST(SshProtocol, PassesAPlanUnchanged) {
 }
 
 TEST(SshProtocol, IgnoresOtherControlLines) {
-  for (const char* bad : {"", "{", "[]", "1", "{}", R"({"ready":1})", R"({"ended":"x"})",
-                          R"({"greeted":["1"]})", R"({"refused":{}})"}) {
+  for (const char* bad : {"", "{", "[]", "1", "{}", R"({"ready":1})", R"({"ready":["a:1"]})",
+                          R"({"ended":"x"})", R"({"greeted":["1"]})", R"({"refused":{}})"}) {
     EXPECT_FALSE(parse_control(0, bad)) << bad;
   }
+}
+
+TEST(SshProtocol, TakesNothingThatATerminalWouldObey) {
+  const auto refused = std::get<PlanRefused>(*parse_control(0, R"({"refused":["\u001b[2J",-1]})"));
+  EXPECT_EQ(refused.why, "?[2J");
+  EXPECT_EQ(refused.exit_code, 0);
+  for (const char* text : {R"({"ended":256})", R"({"ended":1e300})"})
+    EXPECT_EQ(std::get<AgentEnded>(*parse_control(0, text)).exit_code, 255) << text;
 }
 
 TEST(SshProtocol, PassesEventsUnchanged) {
@@ -70,9 +76,11 @@ TEST(SshProtocol, PassesEventsUnchanged) {
   EXPECT_EQ(greeted.version, "1.2");
   EXPECT_EQ(greeted.program, "/bin/ddprun");
   EXPECT_EQ(greeted.address, "10.0.0.1");
-  EXPECT_EQ(std::get<Ready>(passed(Ready{0, "10.0.0.1:2"})).endpoint, "10.0.0.1:2");
+  const auto ready = std::get<Ready>(passed(Ready{0, "10.0.0.1:2", std::chrono::seconds(7)}));
+  EXPECT_EQ(ready.endpoint, "10.0.0.1:2");
+  EXPECT_EQ(ready.grace, std::chrono::seconds(7));
   const auto refused = std::get<PlanRefused>(passed(PlanRefused{0, "no \xff\n", 2}));
-  EXPECT_EQ(refused.why, "no \xef\xbf\xbd\n");
+  EXPECT_EQ(refused.why, "no \xef\xbf\xbd?");
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_EQ(std::get<AgentEnded>(passed(AgentEnded{0, 255})).exit_code, 255);
 }

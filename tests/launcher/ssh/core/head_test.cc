@@ -198,7 +198,7 @@ TEST(Head, GivesTheEndpointOfNode0ToTheOthers) {
 }
 
 TEST(Head, TellsNode0APeerIfItsAddressIsLoopback) {
-  for (const char* address : {"127.0.0.1", "::1", ""}) {
+  for (const char* address : {"127.0.0.1", "::1", "fe80::1%eth0", ""}) {
     Job job(3);
     job.start();
     EXPECT_THAT(job.greet(0, address), IsEmpty());
@@ -244,6 +244,15 @@ TEST(Head, EndsAgentsThatOutliveTheFirstOne) {
   EXPECT_THAT(job.step(SshEnded{1, 255, ""}), ElementsAre("finish 70"));
 }
 
+TEST(Head, WaitsForTheLongestGraceOfAHost) {
+  Job job(1);
+  job.start();
+  job.greet(0, "10.0.0.1");
+  job.step(Ready{0, "", seconds(90)});
+  job.step(AgentEnded{0, 0});
+  EXPECT_EQ(job.head.deadline(), job.now + seconds(90) + Head::kEndPatience);
+}
+
 TEST(Head, PassesSignalsToAllAgents) {
   Job job(2);
   job.run(2);
@@ -254,6 +263,37 @@ TEST(Head, PassesSignalsToAllAgents) {
   EXPECT_THAT(job.step(Signalled{SIGINT, true}), ElementsAre("signal 1 2"));
   job.step(AgentEnded{1, 130});
   EXPECT_THAT(job.step(SshEnded{1, 130, ""}), ElementsAre("finish 130"));
+}
+
+TEST(Head, PassesCtrlZToAgentsThatStart) {
+  Job job(2);
+  job.start();
+  job.greet(0, "10.0.0.1");
+  job.greet(1, "10.0.0.2");
+  EXPECT_THAT(job.step(Signalled{SIGUSR1, false}), IsEmpty());
+  EXPECT_THAT(job.step(Signalled{SIGTSTP, false}), ElementsAre("signal 0 20"));
+  EXPECT_THAT(job.step(Signalled{SIGCONT, false}), ElementsAre("signal 0 18"));
+}
+
+TEST(Head, PostponesItsDeadlines) {
+  Job job(2);
+  job.start();
+  job.head.postpone(seconds(7));
+  EXPECT_EQ(job.head.deadline(), job.now + seconds(17));
+  for (int i = 0; i < 2; ++i) job.greet(i, "10.0.0.1");
+  for (int i = 0; i < 2; ++i) job.step(Ready{i, "10.0.0.1:2000"});
+  job.step(AgentEnded{0, 0});
+  job.head.postpone(seconds(7));
+  EXPECT_EQ(job.head.deadline(), job.now + seconds(37) + Head::kEndPatience);
+}
+
+TEST(Head, SaysThatAHostWasLostBeforeItHadItsPlan) {
+  Job job(2);
+  job.start();
+  job.greet(1, "10.0.0.2");
+  EXPECT_THAT(job.step(SshEnded{1, 255, "closed"}),
+              ElementsAre("error host me@b: the ssh connection was lost: closed", "disconnect 0"));
+  EXPECT_THAT(job.step(SshEnded{0, 255, ""}), ElementsAre("finish 64"));
 }
 
 TEST(Head, DisconnectsWithTheThirdInterrupt) {

@@ -33,7 +33,9 @@ TEST(SshCommand, PutsTheUsersOptionsFirst) {
   EXPECT_THAT(
       ssh_command(options, "me@a"),
       ElementsAre("ssh", "-p", "2222", "-T", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o",
-                  "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3", "--", "me@a",
+                  "ServerAliveInterval=3", "-o", "ServerAliveCountMax=3", "-o", "ControlMaster=no",
+                  "-o", "ControlPersist=no", "-o", "ClearAllForwardings=yes", "-o",
+                  "RemoteCommand=none", "-o", "PermitLocalCommand=no", "--", "me@a",
                   R"(test -x '/opt/it'\''s/ddprun' && exec '/opt/it'\''s/ddprun' ssh-node; )"
                   "exec ddprun ssh-node"));
 }
