@@ -328,6 +328,34 @@ SCRIPT
   check "an sshd that is killed: code 68" test $? -eq 68
   check "the host is named" says "error: host $(node 1): the ssh connection was lost"
   check "nothing is left" nothing_left
+  start far --hosts "$two" sh "$work/work.sh"
+  await "rank 1 of 2 runs" || exit 1
+  await "rank 0 of 2 runs" || exit 1
+  on_node_1() {
+    left | while read -r one words; do
+      [ "$(readlink "/proc/$one/ns/net")" = "${namespaces[1]}" ] && echo "$one $words"
+    done
+  }
+  kill -TSTP "$head"
+  for ((i = 0; i < 100; i++)); do
+    grep -q 'State:.T' "/proc/$head/status" && break
+    sleep 0.1
+  done
+  kill -KILL "$(on_node_1 | grep 'ssh-node' | sort -n | grep -v 'sh -c' | head -n 1 | cut -d' ' -f1)"
+  node_1_is_empty() {
+    local i
+    for ((i = 0; i < 100; i++)); do
+      [ -z "$(on_node_1 | grep -v sshd)" ] && return
+      sleep 0.1
+    done
+    on_node_1
+    return 1
+  }
+  check "a far end that is killed during it leaves nothing" node_1_is_empty
+  kill -CONT "$head"
+  wait "$head"
+  check "the job fails" test $? -ne 0
+  check "nothing is left" nothing_left
   for how in kill crash; do
     start $how --hosts "$two" --lease=2 sh "$work/work.sh"
     await "rank 1 of 2 runs" || exit 1
