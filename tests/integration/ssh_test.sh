@@ -341,7 +341,8 @@ SCRIPT
     grep -q 'State:.T' "/proc/$head/status" && break
     sleep 0.1
   done
-  kill -KILL "$(on_node_1 | grep 'ssh-node' | sort -n | grep -v 'sh -c' | head -n 1 | cut -d' ' -f1)"
+  pid=$(on_node_1 | grep 'ssh-node' | grep -v 'sh -c' | sort -n | head -n 1 | cut -d' ' -f1)
+  kill -KILL "$pid"  # the first of them is the far end
   node_1_is_empty() {
     local i
     for ((i = 0; i < 100; i++)); do
