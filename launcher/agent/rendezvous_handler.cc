@@ -116,6 +116,10 @@ Result<std::vector<SocketAddress>> RendezvousHandler::find_meeting_point() const
 
 Result<void> RendezvousHandler::meet_dynamic() {
   const Rendezvous& plan = config_.rendezvous;
+  if (config_.service_socket) {
+    return embed(Listener{std::move(*config_.service_socket), {"*", plan.meeting_point.port}},
+                 config_.service_address);
+  }
   Result<std::vector<SocketAddress>> addresses = find_meeting_point();
   if (!addresses && !names_may_appear_) {
     return std::move(addresses).error().within("--rdzv-endpoint");

@@ -20,22 +20,13 @@
 #include "base/wait_status.h"
 #include "launcher/cluster/slurm_time_limit.h"
 #include "launcher/process/command_output.h"
+#include "launcher/process/own_program.h"
 #include "launcher/process/signal_source.h"
 
 namespace ddprun {
 namespace {
 
 std::string name_of_step() { return concat("ddprun-", getpid()); }
-
-// Returns this program's file. Where the shell found it by PATH, the other nodes might find another
-// one.
-std::string own_program() {
-  std::string path(4096, '\0');
-  const ssize_t size = readlink("/proc/self/exe", path.data(), path.size());
-  if (size <= 0) return "ddprun";
-  path.resize(static_cast<std::size_t>(size));
-  return path;
-}
 
 // Executes the command in this process. Returns only if that fails, with errno.
 int execute(const std::vector<std::string>& command, bool passes_stdin, pid_t starter) {

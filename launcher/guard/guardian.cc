@@ -303,9 +303,8 @@ int run_guarded(const GuardianOptions& options, const std::function<int(Guards)>
       if (options.manager != 0 && signal->sender == options.manager) continue;
       agent_handle.signal(signal->number);
       // Ctrl-Z: the shell waits until this process stops. The agent keeps running, because it
-      // must renew its lease. If there is a status line, the agent removes it and then stops
-      // this process.
-      if (signal->number == SIGTSTP && !options.agent_stops_it) raise(SIGSTOP);
+      // must renew its lease.
+      if (signal->number == SIGTSTP && options.stops) raise(SIGSTOP);
     }
   }
   DDPRUN_ASSERT(getpid() == guardian, "only the guardian comes here");

@@ -57,8 +57,9 @@ struct GuardianOptions {
   // Whether the guardian reads its standard input, a terminal, for the agent. The agent may not
   // read it, because it is not in the terminal's foreground process group.
   bool passes_input = false;
-  // Ctrl-Z: whether the agent stops the guardian, after it has removed its status line.
-  bool agent_stops_it = false;
+  // Ctrl-Z: whether the guardian stops itself. If there is a status line, the agent removes it
+  // and then stops the guardian.
+  bool stops = true;
   // Formats a guard's message as a line, with its newline.
   std::function<std::string(const std::string& text)> line_of;
 };

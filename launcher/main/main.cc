@@ -6,6 +6,10 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -25,6 +29,7 @@
 #include "launcher/guard/run_cgroup.h"
 #include "launcher/main/dry_run.h"
 #include "launcher/main/help.h"
+#include "launcher/main/over_ssh.h"
 #include "launcher/main/print_config.h"
 #include "launcher/main/subcommand.h"
 #include "launcher/options/command_line.h"
@@ -35,6 +40,9 @@
 #include "launcher/plan/job_plan.h"
 #include "launcher/plan/program.h"
 #include "launcher/process/signal_source.h"
+#include "launcher/ssh/head.h"
+#include "launcher/ssh/remote.h"
+#include "rendezvous/auth/key_file.h"
 #include "rendezvous/net/tcp_address.h"
 #include "rendezvous/protocol/core/control_message.h"
 
@@ -89,7 +97,8 @@ std::string guards_line(const AgentConfig& config, const std::string& text) {
   return (config.look.live ? "\r\x1b[Jddprun: " : "ddprun: ") + text + "\n";
 }
 
-int run_job(AgentConfig config) {
+// stops: Ctrl-Z stops the guardian, too.
+int run_job(AgentConfig config, bool stops) {
   // From here on there are files to remove at the end, so no signal may end this process
   // directly. Signals stay pending until the guardian takes them.
   block_signals(config.signals);
@@ -108,11 +117,49 @@ int run_job(AgentConfig config) {
   // A terminal sends SIGWINCH only to its foreground process group, which is the guardian's.
   // Only that group may read the terminal.
   guard.forwarded.push_back(SIGWINCH);
-  guard.agent_stops_it = config.look.live;
+  guard.stops = stops && !config.look.live;  // before that, the agent removes its status line
   guard.passes_input =
       config.options.passes_stdin && config.options.pty && isatty(STDIN_FILENO) != 0;
   guard.line_of = [&config](const std::string& text) { return guards_line(config, text); };
   return run_guarded(guard, [&](Guards guards) { return run_agent(config, std::move(guards)); });
+}
+
+// Starts a ddprun over ssh on each host of --hosts, and waits for them.
+int start_over_ssh(const CommandLine& line) {
+  const LaunchOptions& options = line.options;
+  Result<HeadJob> job = plan_over_ssh(line);
+  if (!job) return fail(job.error(), usage_or(ExitCode::kFiles, job.error()));
+  if (options.command == LaunchCommand::kDryRun) return tell(ssh_text(*job));
+  job->line_of = [&options](bool is_error, const std::string& text) {
+    if (options.log_format == LogFormat::kJson) {
+      return JsonLines(options.rdzv_id, host_name())
+          .own_line(is_error ? LogLevel::kError : LogLevel::kInfo, text);
+    }
+    return (is_error ? "ddprun: error: " : "ddprun: ") + text + "\n";
+  };
+  unsetenv(kKeyVariable);  // it has no effect here, and ssh might pass it on
+  const Result<int> code = run_head(*job);
+  return code ? *code : fail(code.error(), ExitCode::kCannotStart);
+}
+
+// Plans the agent of the far end of ssh.
+Result<NodeAgent> prepare_node(NodeJob job) {
+  Result<CommandLine> line = parse_command_line(job.arguments);
+  if (!line) return line.error();
+  // The variable is read and removed at once. It is not in what /proc shows of the environment.
+  if (!job.key.empty()) setenv(kKeyVariable, job.key.c_str(), 1);
+  explicit_bzero(job.key.data(), job.key.size());
+  Result<AgentConfig> config = plan_job(line->options);
+  if (!config) return config.error();
+  if (job.listener.valid()) {
+    config->service_socket = std::make_shared<UniqueFd>(std::move(job.listener));
+    config->service_address = job.address;
+  }
+  const Duration grace = config->options.grace.value_or(config->default_grace);
+  // Without a shell, nothing waits for the guardian to stop. It must end all if the far end is
+  // killed.
+  return NodeAgent{
+      [config = std::move(*config)]() mutable { return run_job(std::move(config), false); }, grace};
 }
 
 // Starts a ddprun with these arguments on each node of the scheduler's job, and waits for them.
@@ -157,7 +204,7 @@ int wait_for_task_0(const ClusterPlan& plan) {
 int plan_and_run(const LaunchOptions& options) {
   Result<AgentConfig> config = plan_job(options);
   if (!config) return refuse(config.error(), options);
-  return run_job(std::move(*config));
+  return run_job(std::move(*config), true);
 }
 
 // Runs the job, and tells its exit code to the other tasks that the scheduler started here.
@@ -176,6 +223,7 @@ int run_with_tasks(const LaunchOptions& options) {
 int run(const std::vector<std::string>& arguments) {
   if (!arguments.empty()) {
     const std::string& word = arguments.front();
+    if (word == kNodeCommand && arguments.size() == 1) return run_far_end(prepare_node);
     if (const RunCommand run_command = find_command(word))
       return run_command({arguments.begin() + 1, arguments.end()});
     if (const std::string_view meant = meant_command(word); !meant.empty())
@@ -196,6 +244,9 @@ int run(const std::vector<std::string>& arguments) {
     case LaunchCommand::kRun: break;
   }
   const LaunchOptions& options = line->options;
+  if (options.uses_ssh()) return start_over_ssh(*line);
+  if (!options.copies.empty())
+    return fail(invalid_argument("needs --hosts or --hostfile").within("--copy"), ExitCode::kUsage);
   if (options.cluster && options.taken == Taken::kStarter) return start_nodes(*line, arguments);
   if (options.cluster && options.taken == Taken::kWait) {
     return command == LaunchCommand::kRun

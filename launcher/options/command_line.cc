@@ -247,7 +247,8 @@ Result<void> take_from_cluster(Sources& sources, LaunchOptions& options) {
       !set) {
     return set;
   }
-  if (options.no_detect) return {};
+  const bool uses_ssh = !sources.text_of("hosts").empty() || !sources.text_of("hostfile").empty();
+  if (options.no_detect || uses_ssh) return {};
   const Wiring wiring = wiring_of(sources);
   const bool is_wired = wiring.is_alone || wiring.is_by_hand;
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <cstdlib>
 
 #include "base/concat.h"
 #include "base/parse_number.h"
 #include "base/seconds.h"
 #include "base/signal_names.h"
 #include "base/split.h"
+#include "launcher/ssh/core/ssh_command.h"
 
 namespace ddprun {
 namespace {
@@ -41,14 +43,14 @@ Setter text_into(T LaunchOptions::*member) {
   return setter(member, text_as_given);
 }
 
+Result<std::string> parse_needed(const std::string& text) {
+  if (!text.empty()) return text;
+  return invalid_argument("empty value (give one, or leave the option out)");
+}
+
 // As text_into(), but refuses an empty text, which an unset variable of a script leaves. An
 // empty text must not mean that the option was not given, for example for a key file.
-Setter needed_into(std::string LaunchOptions::*member) {
-  return setter(member, [](const std::string& text) -> Result<std::string> {
-    if (text.empty()) return invalid_argument("empty value (give one, or leave the option out)");
-    return text;
-  });
-}
+Setter needed_into(std::string LaunchOptions::*member) { return setter(member, parse_needed); }
 
 // Parses the value of a switch. torchrun reads its switches from the environment as integers.
 // Users may also write --switch=false to revoke a switch that a script has given.
@@ -118,6 +120,29 @@ auto check_word(std::vector<std::string> words, const char* instead) {
     if (std::ranges::count(words, text) > 0) return {};
     return invalid_value(text, instead);
   };
+}
+
+// Makes a setter for an option that may be repeated: adds what `parse` makes of each text.
+template <class T, class Parse>
+Setter adder(std::vector<T> LaunchOptions::*member, Parse parse) {
+  return [=](LaunchOptions& options, const std::string& text) -> Result<void> {
+    auto value = parse(text);
+    if (!value) return value.error();
+    (options.*member).push_back(std::move(*value));
+    return {};
+  };
+}
+
+// Parses --env. A name alone stands for the variable of this ddprun.
+Result<std::pair<std::string, std::string>> parse_env(const std::string& text) {
+  const char* const value = text.empty() ? nullptr : std::getenv(text.c_str());
+  return parse_variable(value ? text + "=" + value : text);
+}
+
+Result<Duration> parse_connect_timeout(const std::string& text) {
+  const Result<Duration> time = parse_seconds(text);
+  if (!time || *time > Duration::zero()) return time;
+  return invalid_value(text, "expected more than 0 seconds");
 }
 
 OptionSpec with_letter(const char* letter, OptionSpec option) {
@@ -213,16 +238,11 @@ std::vector<OptionSpec> make_table() {
        "there, as after cd",
        "--chdir=/scratch/run7", needed_into(&LaunchOptions::directory)},
       {.name = "env",
-       .placeholder = "NAME=VALUE",
-       .help = "a variable for workers; overrides inherited ones and ddprun's own, except those "
-               "that give a worker its place; may be repeated",
+       .placeholder = "NAME[=VALUE]",
+       .help = "a variable for workers, without VALUE as it is here; overrides inherited ones and "
+               "ddprun's own, except those that give a worker its place; may be repeated",
        .example = "--env=NCCL_DEBUG=INFO",
-       .set = [](LaunchOptions& options, const std::string& text) -> Result<void> {
-         auto variable = parse_variable(text);
-         if (!variable) return variable.error();
-         options.variables.push_back(std::move(*variable));
-         return {};
-       },
+       .set = adder(&LaunchOptions::variables, parse_env),
        .repeats = true},
       {"umask", "OCTAL", "the file mode mask of workers", "--umask=027",
        setter(&LaunchOptions::file_mask, parse_umask)},
@@ -253,6 +273,26 @@ std::vector<OptionSpec> make_table() {
       {"nnodes", "N|MIN:MAX",
        "nodes of the job; with MIN:MAX it continues while MIN nodes are there", "--nnodes=2:4",
        setter(&LaunchOptions::nodes, parse_nodes), std::to_string(standard.nodes.max)},
+      {"hosts", "HOST[:N],...",
+       "start ddprun over ssh on these hosts, with N workers each (default: --nproc-per-node), and "
+       "show all output here. The directory and the program must be there, too",
+       "--hosts=node0:4,me@node1:4", setter(&LaunchOptions::hosts, parse_hosts)},
+      {"hostfile", "FILE",
+       "as --hosts, from lines HOST [slots=N]; # begins a comment, as for mpirun and DeepSpeed",
+       "--hostfile=hosts.txt", needed_into(&LaunchOptions::hostfile)},
+      {"ssh", "COMMAND", "the ssh of --hosts, with options for it; it must not need a password",
+       "--ssh='ssh -p 2222'", setter(&LaunchOptions::ssh, split_shell_words), "ssh"},
+      {"connect-timeout", "SECONDS",
+       "time for ssh to reach a host of --hosts and to start ddprun there", "--connect-timeout=30",
+       setter(&LaunchOptions::connect_timeout, parse_connect_timeout),
+       in_seconds(standard.connect_timeout)},
+      {.name = "copy",
+       .placeholder = "FILE",
+       .help = "write this small file to the same path on all hosts of --hosts before the start; "
+               "may be repeated",
+       .example = "--copy=./train",
+       .set = adder(&LaunchOptions::copies, parse_needed),
+       .repeats = true},
       {"rdzv-endpoint", "HOST[:PORT]",
        "address of the rendezvous service: the node with this address starts it, unless "
        "ddp-rendezvous runs there",

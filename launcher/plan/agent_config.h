@@ -4,12 +4,14 @@
 
 #include <sys/types.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
 #include "base/process_tree.h"
+#include "base/unique_fd.h"
 #include "launcher/options/core/launch_options.h"
 #include "launcher/output/core/console_look.h"
 #include "launcher/plan/core/worker_plan.h"
@@ -29,7 +31,11 @@ struct AgentConfig : PlanOptions {
   // null.
   FoundMunge munge;
   TlsFiles tls_files;
-  TlsContextPtr tls;              // made from tls_files, to join with; null: no TLS
+  TlsContextPtr tls;  // made from tls_files, to join with; null: no TLS
+  // A socket that already listens at the rendezvous endpoint, and the address at which other nodes
+  // reach it. The agent takes the socket. Null: the agent looks for the service.
+  std::shared_ptr<UniqueFd> service_socket;
+  std::string service_address;
   AddressSet store_allow;         // addresses that may use the store, besides the job's nodes
   std::string log_root;           // of this run; empty with --log-dir /dev/null
   std::string scratch_directory;  // removed at the end

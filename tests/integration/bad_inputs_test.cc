@@ -74,6 +74,26 @@ class BadInputs : public LauncherTest {
     write("words", "echo hello\n", 0755);
     write("empty", "", 0755);
 
+    write("zero.hosts", "node0 slots=4\nnode1 slots=0\n");
+    write("twice.hosts", "node0\n# the same\nme@node0 slots=2\n");
+    write("key.hosts", "node0 gpus=4\n");
+    write("mpi.hosts", "node0 max_slots=many\n");
+    write("none.hosts", "# node0\n\n");
+    // In place of ssh. The last argument is the command for the host.
+    write("refusing", "#!/bin/sh\necho 'node0: Permission denied (publickey).' >&2\nexit 255\n",
+          0755);
+    write("lacking", "#!/bin/sh\necho 'exec: ddprun: not found' >&2\nexit 127\n", 0755);
+    write("unaware", "#!/bin/sh\necho 'ddprun: error: ssh-node: no such program' >&2\nexit 2\n",
+          0755);
+    write("older",
+          "#!/bin/sh\n"
+          "echo 'ddprun-ssh-node {\"greeted\":[\"0.0.1\",\"/usr/bin/ddprun\",\"\"]}'\n"
+          "exec cat >/dev/null\n",
+          0755);
+    write("noisy", "#!/bin/sh\nyes &\nexit 255\n", 0755);  // leaves a process that fills its pipe
+    write("silent", "#!/bin/sh\nexec cat >/dev/null\n", 0755);
+    write("here", "#!/bin/sh\nfor command; do :; done\nexec sh -c \"$command\"\n", 0755);
+
     write("key", "0123456789abcdef\n", 0600);
     write("wrong.key", "fedcba9876543210\n", 0600);
     write("open.key", "0123456789abcdef\n", 0644);
@@ -152,6 +172,8 @@ class BadInputs : public LauncherTest {
     static const std::vector<std::pair<std::regex, std::string>> words = [] {
       const std::vector<std::pair<std::string, std::string>> texts{
           {"(nodes here: )[^ ;\\n]+", "$1HOST"},
+          {"(has|is) ddprun [0-9.]+", "$1 ddprun VERSION"},
+          {"neither \\S+/ddprun", "neither BIN/ddprun"},
           {"(local rank \\d+ on )[^ ,)]+", "$1HOST"},
           {"'  +ddprun \\d+ *", "'  ddprun PID "},
           {"(pid|ddprun) \\d+ *", "$1 PID "},
@@ -341,6 +363,64 @@ ddprun --rdzv-conf=join_timeout=soon true
 ddprun --local-addr=10.1.0.0/99 true
 ddprun --local-addr=203.0.113.0/24 true
 ddprun --local-addr=no-such-interface.invalid true
+)");
+  }
+
+  void try_ssh() {
+    section("Hosts for ssh", R"(
+ddprun --hosts= true
+ddprun --hosts=, true
+ddprun --hosts=node0,,node1 true
+ddprun --hosts=node0:0 true
+ddprun --hosts=node0:many true
+ddprun --hosts=node0: true
+ddprun --hosts=node0,me@node0:2 true
+ddprun --hosts=fe80::1 true
+ddprun --hosts=[fe80::1 true
+ddprun --hosts=-oProxyCommand=reboot true
+ddprun --hosts='node0 node1' true
+ddprun --hostfile= true
+ddprun --hostfile=nowhere true
+ddprun --hostfile=folder true
+ddprun --hostfile=zero.hosts true
+ddprun --hostfile=twice.hosts true
+ddprun --hostfile=key.hosts true
+ddprun --hostfile=mpi.hosts true
+ddprun --hostfile=none.hosts true
+)");
+    section("Options that contradict --hosts, or need it", R"(
+ddprun --hosts=node0 --hostfile=zero.hosts true
+ddprun --hosts=node0 --hostfile=false true
+ddprun --hosts=node0,node1 --nnodes=3 true
+ddprun --hosts=node0,node1 --nnodes=1:2 true
+PET_NNODES=3 ddprun --hosts=node0,node1 true
+ddprun --hosts=node0 --node-rank=0 true
+ddprun --hosts=node0 --rdzv-endpoint=node0 true
+ddprun --hosts=node0 --rdzv-backend=static true
+ddprun --hosts=node0 --master-addr=node0 true
+ddprun --hosts=node0 --master-port=29500 true
+ddprun --hosts=node0 --standalone true
+ddprun --hosts=node0 --rdzv-key-file=key true
+ddprun --hosts=node0 --stdin true
+ddprun --hosts=node0,node1 --max-restarts=1 --lease=5 --heartbeat-interval=2 true
+ddprun --copy=data.txt true
+)");
+    section("ssh and the far end", R"(
+ddprun --hosts=node0 --ssh= true
+ddprun --hosts=node0 --ssh="ssh 'x" true
+ddprun --hosts=node0 --ssh=no-such-ssh true
+ddprun --hosts=node0 --connect-timeout=0 true
+ddprun --hosts=node0 --connect-timeout=soon true
+ddprun --hosts=node0 --copy=nowhere true
+ddprun --hosts=node0 --copy=folder true
+ddprun --hosts=node0 --ssh=./refusing true
+ddprun --hosts=node0 --ssh=./lacking true
+ddprun --hosts=node0 --ssh=./unaware true
+ddprun --hosts=node0 --ssh=./noisy true
+ddprun --hosts=node0 --ssh=./older true
+ddprun --hosts=node0 --ssh=./silent --connect-timeout=0.3 true
+ddprun --hosts=node0 --ssh=./here ./nowhere
+ddprun --hosts=node0 --ssh=./here --chdir=nowhere true
 )");
   }
 
@@ -658,6 +738,7 @@ TEST_F(BadInputs, AreAnsweredWordForWord) {
   ASSERT_NO_FATAL_FAILURE(try_command_lines());
   ASSERT_NO_FATAL_FAILURE(try_files_and_programs());
   ASSERT_NO_FATAL_FAILURE(try_keys());
+  ASSERT_NO_FATAL_FAILURE(try_ssh());
   ASSERT_NO_FATAL_FAILURE(try_services());
   ASSERT_NO_FATAL_FAILURE(try_jobs());
   ASSERT_NO_FATAL_FAILURE(try_other_programs());

@@ -448,7 +448,7 @@ TEST_F(LauncherTest, BadInputGetsOneLineThatNamesItAndADocumentedCode) {
       {{"--chdir=nowhere", "true"}, 2, "--chdir: invalid value 'nowhere' (no such directory)"},
       {{"--chdir=folder", "./tool"}, 2, "exec ./tool: no such file"},
       {{"--umask=9", "true"}, 2, "--umask: invalid value '9' (expected an octal number"},
-      {{"--env=A", "true"}, 2, "--env: invalid value 'A' (expected NAME=VALUE)"},
+      {{"--env=A", "true"}, 2, "--env: invalid value 'A' (expected NAME=VALUE, or"},
       {{"--env=RANK=0", "true"}, 2, "--env: RANK cannot be set"},
       {{"no-such-program"}, 2, "no-such-program: no such program in PATH"},
       {{"tool"}, 2, "did you mean ./tool?"},

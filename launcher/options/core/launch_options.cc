@@ -385,7 +385,7 @@ Result<std::optional<unsigned>> parse_umask(std::string_view text) {
 Result<std::pair<std::string, std::string>> parse_variable(std::string_view text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals == 0) {
-    return invalid_value(text, "expected NAME=VALUE");
+    return invalid_value(text, "expected NAME=VALUE, or the NAME of a variable that is set here");
   }
   const std::string_view name = text.substr(0, equals);
   // Variables that workers get but that do not describe a worker's place.

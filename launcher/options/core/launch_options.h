@@ -22,6 +22,7 @@
 #include "launcher/cluster/core/cluster_plan.h"
 #include "launcher/machine/core/placement.h"
 #include "launcher/machine/core/slot_count.h"
+#include "launcher/ssh/core/host_list.h"
 #include "rendezvous/membership/core/lease.h"
 #include "rendezvous/protocol/core/control_message.h"
 
@@ -113,6 +114,8 @@ constexpr bool needs_program(LaunchCommand command) {
 inline constexpr Duration kDefaultGrace = std::chrono::seconds(30);
 inline constexpr Duration kDefaultGraceUnderSlurm = std::chrono::seconds(10);
 
+// The default time for ssh to reach a host and start ddprun there.
+inline constexpr Duration kDefaultConnectTimeout = std::chrono::seconds(10);
 inline constexpr Duration kDefaultSaveBeforeEnd = std::chrono::seconds(60);
 
 // Parses the name of a signal that can be caught, such as "USR1".
@@ -132,6 +135,11 @@ struct LaunchOptions {
   bool no_detect = false;
   std::optional<ClusterPlan> cluster;  // set if values were taken from the scheduler
   Taken taken = Taken::kWorkers;
+  std::vector<HostEntry> hosts;         // --hosts; empty: not given
+  std::string hostfile;                 // empty: not given
+  std::vector<std::string> ssh{"ssh"};  // --ssh, in words
+  Duration connect_timeout = kDefaultConnectTimeout;
+  std::vector<std::string> copies;  // files of --copy
   int max_restarts = 0;
   RestartRules restart_rules;
   OnJoin on_join = OnJoin::kNow;
@@ -185,6 +193,7 @@ struct LaunchOptions {
 
   bool watches_time_limit() const { return requeue || save_before_end; }
   bool has_agent_store() const { return worker_store != WorkerStore::kRank0; }
+  bool uses_ssh() const { return !hosts.empty() || !hostfile.empty(); }
   bool shows(LocalRank rank) const { return shown_ranks.empty() || shown_ranks.contains(rank); }
   BindPolicy bind_policy() const { return bind.value_or(numa_binding.value_or(BindPolicy::kNone)); }
 };

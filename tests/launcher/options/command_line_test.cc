@@ -7,10 +7,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <map>
-#include <sstream>
 
+#include "launcher/ssh/core/ssh_command.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
@@ -121,6 +120,12 @@ TEST(CommandLine, ReadsEveryOption) {
                         "--shutdown-timeout=2",
                         "--log-line-prefix-template=<${rank}>",
                         "--checkpoint-signal=USR1",
+                        "--hosts=a:4,b",
+                        "--hostfile=/f",
+                        "--ssh=ssh -p 2222",
+                        "--connect-timeout=30",
+                        "--copy=x",
+                        "--copy=y",
                         "--requeue=10",
                         "--save-before-end=300",
                         "prog"};
@@ -172,6 +177,11 @@ TEST(CommandLine, ReadsEveryOption) {
   EXPECT_EQ(options.shutdown_timeout, std::chrono::seconds(2));
   EXPECT_EQ(options.line_prefix, "<${rank}>");
   EXPECT_EQ(options.checkpoint_signal, SIGUSR1);
+  EXPECT_EQ(options.hosts, (std::vector<HostEntry>{{"a", 4}, {"b", std::nullopt}}));
+  EXPECT_EQ(options.hostfile, "/f");
+  EXPECT_EQ(options.ssh, (std::vector<std::string>{"ssh", "-p", "2222"}));
+  EXPECT_EQ(options.connect_timeout, std::chrono::seconds(30));
+  EXPECT_EQ(options.copies, (std::vector<std::string>{"x", "y"}));
   EXPECT_TRUE(options.run_path);
   EXPECT_TRUE(options.virtual_local_rank);
   EXPECT_EQ(options.directory, "/d");
@@ -388,8 +398,7 @@ TEST(CommandLine, EveryExampleOfHelpIsTaken) {
   for (const OptionSpec& option : option_table()) {
     const std::string& example = option.example;
     if (option.name == "config") continue;  // the file of the example does not exist
-    std::istringstream words(example);
-    Arguments arguments{std::istream_iterator<std::string>(words), {}};
+    Arguments arguments = *split_shell_words(example);
     const Arguments::difference_type own = arguments.front().find('=') != std::string::npos ? 1 : 2;
     if (static_cast<Arguments::difference_type>(arguments.size()) < own) arguments.push_back("p");
     arguments.push_back("p");
