@@ -8,6 +8,9 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "base/pipe.h"
+#include "base/write_all.h"
+
 namespace ddprun {
 namespace {
 
@@ -54,14 +57,21 @@ TEST(SaveRequest, WithoutASignalNothingIsTaken) {
       testing::KilledBySignal(SIGUSR1), "");
 }
 
-// Gets SIGTERM from another process of this name.
+// Gets SIGTERM from another process of this name, which lives until the signal was handled.
 void get_sigterm_from(const char* name) {
+  Result<Pipe> sent = make_pipe();
+  ASSERT_TRUE(sent);
   const pid_t sender = fork();
   if (sender == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, name);
     kill(getppid(), SIGTERM);
-    _exit(0);
+    write_all(sent->write.get(), "x");
+    while (true) pause();
   }
+  char byte = 0;
+  EXPECT_EQ(read(sent->read.get(), &byte, 1), 1);
+  kill(sender, SIGKILL);
   waitpid(sender, nullptr, 0);
 }
 
