@@ -22,7 +22,7 @@ std::string AgentLines::shown(int host, std::string_view lines, TimePoint now, b
         continue;
       }
       if (said_.size() >= kMostLines) said_.clear();
-      Said& said = said_.try_emplace(std::string(line), host, now).first->second;
+      Said& said = said_.try_emplace(std::string(line), Said{host, now}).first->second;
       if (said.host != host && now < said.at + kAlike) continue;
       said = {host, now};
     }

@@ -1,5 +1,5 @@
 // AgentLines: decides which lines of the hosts' own ddpruns the console gets, so that many agents
-// do not say the same many times. Pure; one owner thread.
+// do not repeat each other. Pure; one owner thread.
 #pragma once
 
 #include <cstddef>
