@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 
@@ -70,7 +71,11 @@ void get_sigterm_from(const char* name) {
     while (true) pause();
   }
   char byte = 0;
-  EXPECT_EQ(read(sent->read.get(), &byte, 1), 1);
+  ssize_t count = 0;
+  do {
+    count = read(sent->read.get(), &byte, 1);
+  } while (count < 0 && errno == EINTR);
+  EXPECT_EQ(count, 1);
   kill(sender, SIGKILL);
   waitpid(sender, nullptr, 0);
 }
