@@ -468,7 +468,7 @@ class HeadProcess {
   }
 
   void show_out(std::string_view lines) {
-    agent_lines_.take_held();  // workers run: nobody is waited for any more
+    agent_lines_.take_held();  // workers run: all nodes are there
     show(console_->out(), lines);
   }
 

@@ -68,7 +68,7 @@ Result<std::size_t> decode_plan_size(std::string_view bytes);
 // Returns the line in which a far end tells an event. REQUIRES: it is Greeted, Ready, PlanRefused
 // or AgentEnded.
 std::string control_line(std::string_view mark, const HeadEvent& event);
-// Parses the text after the mark. nullopt: it is no such event.
+// Parses the text after the mark. nullopt: it is not a valid event.
 std::optional<HeadEvent> parse_control(int host, std::string_view text);
 
 }  // namespace ddprun

@@ -271,7 +271,7 @@ int run_far_end(const std::function<Result<NodeAgent>(NodeJob job)>& prepare) {
   }
   node->run = nullptr;  // closes what only the agent needs
   const AgentEnd end = watch(agent, signals->get(), node->grace);
-  // Nobody may read the pipe of a head that is gone.
+  // A head that is gone does not read its pipe. A write could block.
   if (end.has_head) tell(plan.mark, AgentEnded{0, end.exit_code});
   return end.exit_code;
 }

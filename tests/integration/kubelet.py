@@ -11,7 +11,7 @@ jobset_controller.go; Kubeflow Trainer, torch.go. What is simpler here:
 
 - A Service with an address has that of its pod.
 - A failed pod is replaced after REPLACED_AFTER, not after 10 s, 20 s and so on.
-- There is no limit on resources, no image and no API server. A node is only a name. A container
+- It has no resource limits, no images and no API server. A node is only a name. A container
   may start late, as if its image were pulled (Cluster.creating).
 
 One thread: Cluster.step() does what is due. Cluster.until() calls it.

@@ -21,9 +21,9 @@ struct ClusterPlan {
   std::optional<int> node_rank = 0;  // nullopt: the scheduler does not say
   HostPort endpoint;   // on node rank 0, for all nodes. No host: the scheduler does not say
   std::string job_id;  // unlike that of any other job that runs
-  // If the scheduler does not say where nodes meet: how the user says it. Empty: --rdzv-endpoint.
+  // How the user gives the endpoint if the scheduler does not. Empty: by --rdzv-endpoint.
   std::string endpoint_remedy;
-  // Not empty: there are other nodes, but nobody says how many. How the user says it.
+  // How the user gives the number of nodes. Not empty: there are other nodes, and it is not known.
   std::string nodes_remedy;
   // Workers of this node, and what they are: "GPUs of the step". nullopt: the scheduler does not
   // say.

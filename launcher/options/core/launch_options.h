@@ -137,7 +137,7 @@ struct LaunchOptions {
   Taken taken = Taken::kWorkers;
   std::vector<HostEntry> hosts;         // --hosts; empty: not given
   std::string hostfile;                 // empty: not given
-  std::vector<std::string> ssh{"ssh"};  // --ssh, in words
+  std::vector<std::string> ssh{"ssh"};  // --ssh, split into words
   Duration connect_timeout = kDefaultConnectTimeout;
   std::vector<std::string> copies;  // files of --copy
   int max_restarts = 0;
