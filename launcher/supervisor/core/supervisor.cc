@@ -416,10 +416,11 @@ void Supervisor::leave(const UserSignal& signal) {
   if (!exit_code_) exit_code_ = exit_code_of_signal(signal.signal);
   if (!has_workers()) return finish_exit();
   const bool known = signal.way == UserSignal::Way::kManager;
+  const Duration left = asked ? std::max(Duration::zero(), asked->kill - now_) : options_.grace;
   say(Say::Level::kInfo,
       concat(signal_name(signal.signal), known ? ": also sent to " : ": passing it on to ",
-             counted(alive_, "worker"), alive_ == 1 ? ", which has " : ", which have ",
-             options_.grace, " to end"));
+             counted(alive_, "worker"), alive_ == 1 ? ", which has " : ", which have ", left,
+             " to end"));
   begin_stop(signal.signal, known ? Known::kYes : Known::kNo);
   if (asked) keep_earlier(stop_deadline_, asked->kill);
   act(SendStatus{});

@@ -668,6 +668,7 @@ TEST_F(SaveOnTermTest, WorkersThatDoNotSaveGetSigtermAndThenSigkillWithinTheGrac
   pass(seconds(1));
   EXPECT_TRUE(signals(SIGTERM));
   EXPECT_THAT(said(), HasSubstr("2 workers did not save in time after SIGTERM"));
+  EXPECT_THAT(said(), HasSubstr("passing it on to 2 workers, which have 6.0 s to end"));
   EXPECT_EQ(status().leaving, SIGTERM);
   pass(seconds(5));
   EXPECT_FALSE(has<KillTree>());
