@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 #include "base/wait_status.h"
 #include "launcher/cluster/slurm_time_limit.h"
 #include "launcher/process/command_output.h"
+#include "launcher/process/exec.h"
 #include "launcher/process/own_program.h"
 #include "launcher/process/signal_source.h"
 
@@ -30,10 +30,7 @@ std::string name_of_step() { return concat("ddprun-", getpid()); }
 
 // Executes the command in this process. Returns only if that fails, with errno.
 int execute(const std::vector<std::string>& command, bool passes_stdin, pid_t starter) {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != starter) _exit(to_int(ExitCode::kInternal));
-  // Signals of the terminal reach only the process that passes them on.
-  setpgid(0, 0);
+  prepare_child(starter);
   // srun would take the lines that a script has for itself. A process of the background that reads
   // the terminal would be stopped.
   if (!passes_stdin || isatty(STDIN_FILENO) == 1) {
@@ -41,12 +38,7 @@ int execute(const std::vector<std::string>& command, bool passes_stdin, pid_t st
     if (null >= 0) dup2(null, STDIN_FILENO);
   }
   std::signal(SIGTTOU, SIG_IGN);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
-  std::vector<char*> arguments;
-  for (const std::string& one : command) arguments.push_back(const_cast<char*>(one.c_str()));
-  arguments.push_back(nullptr);
+  const std::vector<char*> arguments = exec_arguments(command);
   execvp(arguments.front(), arguments.data());
   return errno;
 }

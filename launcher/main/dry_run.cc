@@ -4,9 +4,9 @@
 
 #include "base/counted.h"
 #include "base/printed.h"
-#include "launcher/options/core/shell_words.h"
 #include "launcher/plan/core/worker_plan.h"
 #include "launcher/plan/job_plan.h"
+#include "launcher/process/core/shell_words.h"
 
 namespace ddprun {
 namespace {

@@ -19,7 +19,7 @@
 #include "base/unique_fd.h"
 #include "base/version.h"
 #include "base/worker_env.h"
-#include "launcher/options/core/shell_words.h"
+#include "launcher/process/core/shell_words.h"
 #include "launcher/process/own_program.h"
 
 namespace ddprun {

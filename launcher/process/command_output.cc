@@ -13,6 +13,7 @@
 #include "base/pipe.h"
 #include "base/poll_until.h"
 #include "base/wait_status.h"
+#include "launcher/process/exec.h"
 
 namespace ddprun {
 namespace {
@@ -21,10 +22,7 @@ constexpr std::size_t kMaxBytes = 1 << 20;
 
 // Starts the program with `output` as its stdout. Returns 0 if it cannot be started.
 pid_t start(const std::vector<std::string>& command, Stderr errors, int output) {
-  std::vector<char*> arguments;
-  for (const std::string& one : command) arguments.push_back(const_cast<char*>(one.c_str()));
-  arguments.push_back(nullptr);
-
+  const std::vector<char*> arguments = exec_arguments(command);
   posix_spawn_file_actions_t files;
   posix_spawn_file_actions_init(&files);
   posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,6 +29,7 @@
 #include "base/signal_names.h"
 #include "base/wait_status.h"
 #include "base/write_all.h"
+#include "launcher/process/exec.h"
 #include "launcher/process/signal_source.h"
 #include "launcher/ssh/core/agent_lines.h"
 
@@ -198,17 +198,11 @@ std::string_view last_line(std::string_view lines, bool has_greeted) {
 // nullptr. limit: of descriptors; nullopt: as it is. Allocates nothing: the head has threads.
 int execute(char* const* arguments, pid_t head, const std::optional<rlimit>& limit, Pipe& in,
             Pipe& out, Pipe& err) {
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  if (getppid() != head) _exit(to_int(ExitCode::kInternal));
-  // Signals of the terminal reach only the head, which passes them on.
-  setpgid(0, 0);
+  prepare_child(head);
   dup2(in.read.get(), STDIN_FILENO);
   dup2(out.write.get(), STDOUT_FILENO);
   dup2(err.write.get(), STDERR_FILENO);
   std::signal(SIGPIPE, SIG_DFL);
-  sigset_t none;
-  sigemptyset(&none);
-  sigprocmask(SIG_SETMASK, &none, nullptr);
   if (limit) setrlimit(RLIMIT_NOFILE, &*limit);
   execvp(arguments[0], arguments);
   return errno;
@@ -349,9 +343,7 @@ class HeadProcess {
     Session& session = at(action.host);
     const std::vector<std::string> command =
         ssh_command(job_.ssh, job_.options.hosts[static_cast<std::size_t>(action.host)]);
-    std::vector<char*> arguments;
-    for (const std::string& one : command) arguments.push_back(const_cast<char*>(one.c_str()));
-    arguments.push_back(nullptr);
+    const std::vector<char*> arguments = exec_arguments(command);
     std::array<Pipe, 4> pipes;
     for (Pipe& pipe : pipes) {
       Result<Pipe> made = make_pipe();

@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "launcher/options/core/shell_words.h"
+#include "launcher/process/core/shell_words.h"
 
 namespace ddprun {
 namespace {

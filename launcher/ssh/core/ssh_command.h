@@ -1,22 +1,15 @@
-// Makes the command that starts the far end on a host, and splits the words of --ssh. Pure; any
-// thread.
+// Makes the command that starts the far end on a host. Pure; any thread.
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
-#include "base/result.h"
 
 namespace ddprun {
 
 // The word after `ddprun` that makes it the far end. Only ssh gives it.
 inline constexpr const char* kNodeCommand = "ssh-node";
-
-// Splits a text as a shell does: at spaces, with '...', "..." and \. kInvalidArgument: the text has
-// no word, or a quote is not closed.
-Result<std::vector<std::string>> split_shell_words(std::string_view text);
 
 struct SshOptions {
   std::vector<std::string> words;  // of --ssh

@@ -10,20 +10,6 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 using testing::Contains;
 using testing::ElementsAre;
-using testing::HasSubstr;
-
-TEST(SplitShellWords, RefusesWhatIsNoCommand) {
-  for (const char* bad : {"", "  ", "ssh 'x", "ssh \"x", "ssh \"x\\\""})
-    EXPECT_FALSE(split_shell_words(bad)) << bad;
-  EXPECT_THAT(split_shell_words("ssh 'x").error().message(), HasSubstr("quote"));
-}
-
-TEST(SplitShellWords, SplitsAsAShellDoes) {
-  EXPECT_THAT(*split_shell_words("ssh"), ElementsAre("ssh"));
-  EXPECT_THAT(*split_shell_words("  ssh  -p\t2222 "), ElementsAre("ssh", "-p", "2222"));
-  EXPECT_THAT(*split_shell_words(R"(ssh -o 'ProxyCommand=nc %h %p' a\ b "c\"\d" '' e'f'"g")"),
-              ElementsAre("ssh", "-o", "ProxyCommand=nc %h %p", "a b", "c\"\\d", "", "efg"));
-}
 
 TEST(SshCommand, PutsTheUsersOptionsFirst) {
   const SshOptions options{.words = {"ssh", "-p", "2222"},
