@@ -6,8 +6,8 @@
 #include <exception>
 
 #include "base/deadline.h"
+#include "worker_lib/collective/group_end.h"
 #include "worker_lib/cpu_backend/device_staging.h"
-#include "worker_lib/cpu_group/group_end.h"
 #include "worker_lib/group/serial_executor.h"
 #include "worker_lib/group/tensor_facts.h"
 #include "worker_lib/group/work_state.h"

@@ -7,8 +7,8 @@
 #include "base/assert.h"
 #include "base/flight_words.h"
 #include "base/poll_until.h"
+#include "worker_lib/collective/group_end.h"
 #include "worker_lib/collective/rank_names.h"
-#include "worker_lib/cpu_group/group_end.h"
 
 namespace ddprun {
 namespace {

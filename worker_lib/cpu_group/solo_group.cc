@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "base/concat.h"
-#include "worker_lib/cpu_group/group_end.h"
+#include "worker_lib/collective/group_end.h"
 #include "worker_lib/cpu_group/requirements.h"
 
 namespace ddprun {

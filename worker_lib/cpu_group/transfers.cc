@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "base/concat.h"
+#include "worker_lib/collective/group_end.h"
 #include "worker_lib/collective/rank_names.h"
 #include "worker_lib/cpu_calls/chunked_call.h"
-#include "worker_lib/cpu_group/group_end.h"
 
 namespace ddprun {
 namespace {

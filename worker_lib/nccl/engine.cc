@@ -4,8 +4,8 @@
 #include <set>
 
 #include "base/concat.h"
+#include "worker_lib/collective/group_end.h"
 #include "worker_lib/collective/rank_names.h"
-#include "worker_lib/cpu_group/group_end.h"
 #include "worker_lib/nccl/device_guard.h"
 #include "worker_lib/util/nccl_pause.h"
 
