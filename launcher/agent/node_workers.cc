@@ -311,12 +311,12 @@ void NodeWorkers::save_flights() {
   if (!has_calls) return;
   parts_.log.info("the last calls of this node's ranks: ddprun flight " + attempt_directory_ + "/" +
                   FlightFile::kName);
-  say_trouble(flight_file_.save(attempt_directory_, std::move(flights)));
+  log_failure(flight_file_.save(attempt_directory_, std::move(flights)));
 }
 
-void NodeWorkers::finish_flight_file() { say_trouble(flight_file_.finish()); }
+void NodeWorkers::finish_flight_file() { log_failure(flight_file_.finish()); }
 
-void NodeWorkers::say_trouble(const Result<void>& written) const {
+void NodeWorkers::log_failure(const Result<void>& written) const {
   if (!written) parts_.log.warning("cannot save a flight record: " + written.error().message());
 }
 

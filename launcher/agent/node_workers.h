@@ -116,7 +116,7 @@ class NodeWorkers {
   Result<T> with_files(const std::string& doing, std::function<Result<T>()> body);
   void look_for_want_of_memory(WorkerEnd& end) const;
   void save_flights();
-  void say_trouble(const Result<void>& written) const;
+  void log_failure(const Result<void>& written) const;
 
   const AgentConfig& config_;
   NodeWorkersParts parts_;

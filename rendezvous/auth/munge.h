@@ -2,8 +2,8 @@
 // time, so that ddprun needs neither the headers nor the library. munged does the work.
 //
 // It is immutable after find_munge(); any thread. Every call blocks on munged. If munged hangs,
-// it blocks for as long as libmunge waits (10 s and more). Event loops therefore use MungeDesk
-// (rendezvous/auth/munge_desk.h).
+// it blocks for as long as libmunge waits (10 s and more). Event loops therefore use AsyncMunge
+// (rendezvous/auth/async_munge.h).
 #pragma once
 
 #include <chrono>

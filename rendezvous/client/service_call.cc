@@ -10,7 +10,7 @@
 #include "base/deadline.h"
 #include "base/random_id.h"
 #include "base/version.h"
-#include "rendezvous/auth/munge_desk.h"
+#include "rendezvous/auth/async_munge.h"
 #include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/tcp_acceptor.h"
 #include "rendezvous/protocol/control_codec.h"
@@ -197,7 +197,7 @@ class Call {
   asio::io_context io_{1};
   asio::steady_timer timer_;
   TransportPtr transport_;
-  std::optional<MungeDesk> munge_;
+  std::optional<AsyncMunge> munge_;
   std::optional<AgentHandshake> handshake_;
   FrameReader frames_;
   std::string unsent_;

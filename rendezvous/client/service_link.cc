@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/random_id.h"
-#include "rendezvous/auth/munge_desk.h"
+#include "rendezvous/auth/async_munge.h"
 #include "rendezvous/net/blocking_socket.h"
 #include "rendezvous/net/icmp_error.h"
 #include "rendezvous/net/tcp_acceptor.h"
@@ -486,7 +486,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   TransportPtr transport_;
   FrameReader frames_;
   std::optional<AgentHandshake> handshake_;  // of this connection, with a key or munge
-  std::optional<MungeDesk> munge_;
+  std::optional<AsyncMunge> munge_;
   bool service_has_proved_ = false;  // its identity, on this connection or an earlier one
   std::string unsent_;
   std::string sending_;

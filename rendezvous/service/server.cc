@@ -15,9 +15,9 @@
 
 #include "base/earlier.h"
 #include "base/random_id.h"
+#include "rendezvous/auth/async_munge.h"
 #include "rendezvous/auth/core/failure_rate.h"
 #include "rendezvous/auth/core/handshake_turns.h"
-#include "rendezvous/auth/munge_desk.h"
 #include "rendezvous/http/core/metrics_page.h"
 #include "rendezvous/http/entry.h"
 #include "rendezvous/http/page_cache.h"
@@ -773,7 +773,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   std::set<AgentConnectionId> pending_;  // the sessions without a Hello
   std::vector<SessionPtr> unflushed_;    // sessions with messages from this turn of the event loop
   Keyring keys_;
-  std::optional<MungeDesk> munge_;
+  std::optional<AsyncMunge> munge_;
   TlsContextPtr tls_;
   FailureRate failures_;  // wrong proofs, by address and job
   HandshakeTurns turns_;

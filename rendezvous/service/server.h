@@ -85,7 +85,7 @@ class RendezvousServer {
   virtual void set_tls(TlsContextPtr tls) = 0;
 
   // Makes new connections prove their user by munge, unless there are keys. munge is asked on
-  // a thread of its own (rendezvous/auth/munge_desk.h). While munged does not answer, new
+  // a thread of its own (rendezvous/auth/async_munge.h). While munged does not answer, new
   // connections are told to try later.
   virtual void set_munge(std::shared_ptr<const Munge> munge) = 0;
 

@@ -59,21 +59,21 @@ class BindingTest : public LauncherTest {
   }
 
   // The lines that the workers printed, by rank.
-  struct Told {
+  struct Printed {
     CpuSet cpus;
     std::string threads;
   };
-  static std::map<int, Told> told_by(const ChildProcess& job) {
-    std::map<int, Told> told;
+  static std::map<int, Printed> printed_by(const ChildProcess& job) {
+    std::map<int, Printed> printed;
     for (const std::string& line : lines_of(job.out())) {
       const std::size_t at = line.find("cpus=");
       const std::size_t omp = line.find(" omp=");
       if (at == std::string::npos || omp == std::string::npos) continue;
       const int rank = line.starts_with("[rank ") ? std::stoi(line.substr(6)) : 0;
-      told[rank] = {parse_cpu_list(line.substr(at + 5, omp - at - 5)).value_or(CpuSet()),
-                    line.substr(omp + 5)};
+      printed[rank] = {parse_cpu_list(line.substr(at + 5, omp - at - 5)).value_or(CpuSet()),
+                       line.substr(omp + 5)};
     }
-    return told;
+    return printed;
   }
 
   std::string drawing(const Arguments& options, Variables more) const {
@@ -90,10 +90,10 @@ TEST_F(BindingTest, WithoutBindAWorkersAffinityIsItsAgents) {
   auto job = start_shell({"--nproc-per-node=2"}, kTell);
   ASSERT_EQ(job->wait(), 0) << job->err();
   EXPECT_EQ(job->err(), "");
-  const auto told = told_by(*job);
-  ASSERT_EQ(told.size(), 2u) << job->out();
+  const auto printed = printed_by(*job);
+  ASSERT_EQ(printed.size(), 2u) << job->out();
   const std::string threads = std::to_string(std::max(1, cores_of(ours()) / 2));
-  for (const auto& [rank, worker] : told) {
+  for (const auto& [rank, worker] : printed) {
     EXPECT_EQ(worker.cpus, ours());
     EXPECT_EQ(worker.threads, threads);
   }
@@ -105,19 +105,19 @@ TEST_F(BindingTest, BoundWorkersHaveCpusOfTheirOwnAndAThreadForEachCore) {
     SCOPED_TRACE(policy);
     auto job = start_shell({"--nproc-per-node=2", "--bind", policy}, kTell);
     ASSERT_EQ(job->wait(), 0) << job->err();
-    auto told = told_by(*job);
-    ASSERT_EQ(told.size(), 2u) << job->out();
-    EXPECT_FALSE(told[0].cpus.empty());
-    EXPECT_FALSE(told[1].cpus.empty());
-    EXPECT_EQ(common(told[0].cpus, told[1].cpus), CpuSet{});
+    auto printed = printed_by(*job);
+    ASSERT_EQ(printed.size(), 2u) << job->out();
+    EXPECT_FALSE(printed[0].cpus.empty());
+    EXPECT_FALSE(printed[1].cpus.empty());
+    EXPECT_EQ(common(printed[0].cpus, printed[1].cpus), CpuSet{});
     for (const int rank : {0, 1}) {
-      EXPECT_EQ(common(told[rank].cpus, ours()), told[rank].cpus);
-      EXPECT_EQ(told[rank].threads, std::to_string(cores_of(told[rank].cpus)));
+      EXPECT_EQ(common(printed[rank].cpus, ours()), printed[rank].cpus);
+      EXPECT_EQ(printed[rank].threads, std::to_string(cores_of(printed[rank].cpus)));
     }
     EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
     EXPECT_THAT(job->err(), HasSubstr("--bind " + policy));
-    EXPECT_THAT(job->err(), HasSubstr(": local rank 0 on CPUs " + to_text(told[0].cpus) +
-                                      "; 1 on CPUs " + to_text(told[1].cpus) + "\n"));
+    EXPECT_THAT(job->err(), HasSubstr(": local rank 0 on CPUs " + to_text(printed[0].cpus) +
+                                      "; 1 on CPUs " + to_text(printed[1].cpus) + "\n"));
   }
 }
 
@@ -135,9 +135,9 @@ TEST_F(BindingTest, OnOneCpuOfTheSchedulerAutoSharesAndCoreRefuses) {
   const int cpu = *ours().rbegin();
   auto shared = start_on(cpu, {"--nproc-per-node=2", "--bind=auto", "sh", "-c", kTell});
   ASSERT_EQ(shared->wait(), 0) << shared->err();
-  const auto told = told_by(*shared);
-  ASSERT_EQ(told.size(), 2u);
-  for (const auto& [rank, worker] : told) {
+  const auto printed = printed_by(*shared);
+  ASSERT_EQ(printed.size(), 2u);
+  for (const auto& [rank, worker] : printed) {
     EXPECT_EQ(worker.cpus, CpuSet{cpu});
     EXPECT_EQ(worker.threads, "1");
   }
@@ -153,18 +153,18 @@ TEST_F(BindingTest, OnOneCpuOfTheSchedulerAutoSharesAndCoreRefuses) {
 TEST_F(BindingTest, ThreadsAreTheCoresForEachWorkerUnlessTheyAreSet) {
   auto one = start_shell({}, kTell);
   ASSERT_EQ(one->wait(), 0);
-  EXPECT_EQ(told_by(*one)[0].threads, std::to_string(cores_of(ours())));
+  EXPECT_EQ(printed_by(*one)[0].threads, std::to_string(cores_of(ours())));
   auto on_one_cpu = start_on(*ours().begin(), {"sh", "-c", kTell});
   ASSERT_EQ(on_one_cpu->wait(), 0);
-  EXPECT_EQ(told_by(*on_one_cpu)[0].threads, "1");
+  EXPECT_EQ(printed_by(*on_one_cpu)[0].threads, "1");
   for (const Arguments& options : {Arguments{"--nproc-per-node=2"}, Arguments{"--bind=auto"}}) {
     auto set = start_shell(options, kTell, {{"OMP_NUM_THREADS", "17"}});
     ASSERT_EQ(set->wait(), 0) << set->err();
-    EXPECT_EQ(told_by(*set)[0].threads, "17");
+    EXPECT_EQ(printed_by(*set)[0].threads, "17");
   }
   auto given = start_shell({"--env=OMP_NUM_THREADS=3"}, kTell);
   ASSERT_EQ(given->wait(), 0) << given->err();
-  EXPECT_EQ(told_by(*given)[0].threads, "3");
+  EXPECT_EQ(printed_by(*given)[0].threads, "3");
 }
 
 TEST_F(BindingTest, ADryRunShowsTheCpusOfEachWorker) {

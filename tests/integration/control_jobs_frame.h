@@ -44,7 +44,7 @@ class ControlTest : public MeetingTest {
                                              const std::string& script) const {
     return launch(joined(options, {"sh", "-c", script}));
   }
-  struct Told {
+  struct CommandResult {
     int code;
     std::string out;
     std::string err;
@@ -53,7 +53,7 @@ class ControlTest : public MeetingTest {
       return parsed.is_object() ? parsed : nlohmann::json::object();
     }
   };
-  Told told(const Arguments& arguments) const {
+  CommandResult run_ddprun(const Arguments& arguments) const {
     auto command = launch(arguments);
     const int code = command->wait().value_or(-1);
     return {code, command->out(), command->err()};
@@ -123,7 +123,7 @@ class ControlByServiceTest : public ControlTest {
     EXPECT_TRUE(job->wait_for_out("up 0") && job->wait_for_out("up 1")) << job->err();
     return job;
   }
-  Told ask(Arguments command, Variables more = {}) const {
+  CommandResult ask(Arguments command, Variables more = {}) const {
     command.push_back("--rdzv-endpoint=" + endpoint_);
     auto asked = launch(command, std::move(more));
     const int code = asked->wait().value_or(-1);

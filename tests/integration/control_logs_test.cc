@@ -26,16 +26,16 @@ TEST_F(ControlTest, LogsTellsTheLastLinesOfARank) {
                                          "echo rank $RANK bad >&2"));
   ASSERT_TRUE(job->wait_for_err("rank 0 bad") && job->wait_for_err("rank 1 bad"));
   ASSERT_TRUE(job->wait_for_out("rank 0 line 3") && job->wait_for_out("rank 1 line 3"));
-  const Told logs = told({"logs", "-n", "2", "--rank", "1"});
+  const CommandResult logs = run_ddprun({"logs", "-n", "2", "--rank", "1"});
   EXPECT_EQ(logs.code, 0) << logs.err;
   EXPECT_EQ(logs.out, "rank 1 line 2\nrank 1 line 3\n");
   EXPECT_EQ(logs.err, "rank 1 bad\n");
-  EXPECT_THAT(told({"logs"}).out, HasSubstr("[rank 0] rank 0 line 1\n"));
-  const Told lines = told({"logs", "--rank=0", "-n1", "--json"});
+  EXPECT_THAT(run_ddprun({"logs"}).out, HasSubstr("[rank 0] rank 0 line 1\n"));
+  const CommandResult lines = run_ddprun({"logs", "--rank=0", "-n1", "--json"});
   EXPECT_EQ(lines.code, 2) << "-n1 is no option: " << lines.out;
-  const Told as_json = told({"logs", "--rank=0", "--lines=1", "--json"});
+  const CommandResult as_json = run_ddprun({"logs", "--rank=0", "--lines=1", "--json"});
   EXPECT_THAT(as_json.out, HasSubstr(R"({"line":"rank 0 line 3","rank":0,"stream":"stdout"})"));
-  EXPECT_THAT(told({"logs", "--rank=5"}).err, HasSubstr("rank 5 does not run on this node"));
+  EXPECT_THAT(run_ddprun({"logs", "--rank=5"}).err, HasSubstr("rank 5 does not run on this node"));
   let_go();
   EXPECT_EQ(job->wait(), 0);
 }
@@ -47,7 +47,7 @@ TEST_F(ControlTest, LogsFollowsARankAcrossGenerationsUntilTheJobEnds) {
   ASSERT_TRUE(job->wait_for_out("rank 0 port"));
   auto follower = launch({"logs", "-f", "--rank", "1"});
   ASSERT_TRUE(follower->wait_for_out(" up"));
-  ASSERT_EQ(told({"restart"}).code, 0);
+  ASSERT_EQ(run_ddprun({"restart"}).code, 0);
   ASSERT_TRUE(follower->wait_for_err("generation 1 begins")) << follower->err();
   ASSERT_TRUE(eventually([&] { return lines_of(follower->out()).size() == 2; })) << follower->out();
   EXPECT_THAT(follower->out(), Not(HasSubstr("rank 0")));
@@ -61,7 +61,7 @@ TEST_F(ControlTest, LogsTellsWhatGoesIntoFilesAloneToo) {
   auto job = launch_shell({"-r", "3", "--log-dir=logs"},
                           until_go_after("echo first; echo second; touch up") + "; echo last");
   ASSERT_TRUE(eventually([&] { return std::filesystem::exists(directory_ / "up"); }));
-  EXPECT_EQ(told({"logs", "-n", "1"}).out, "second\n");
+  EXPECT_EQ(run_ddprun({"logs", "-n", "1"}).out, "second\n");
   auto follower = launch({"logs", "-f"});
   ASSERT_TRUE(follower->wait_for_out("second"));
   let_go();
@@ -139,7 +139,7 @@ class LogsByServiceTest : public ControlByServiceTest {
 TEST_F(LogsByServiceTest, TellsTheLastLinesOfAllNodesOrOfARank) {
   start_service();
   begin_until_go("for i in 1 2 3; do echo rank $RANK line $i; done; echo rank $RANK bad >&2");
-  const Told all = ask({"logs", "-n", "2", "train"});
+  const CommandResult all = ask({"logs", "-n", "2", "train"});
   EXPECT_EQ(all.code, 0) << all.err;
   for (const std::string rank : {"0", "1"}) {
     EXPECT_THAT(all.out, HasSubstr("[rank " + rank + "] rank " + rank + " line 3\n[rank " + rank +
@@ -147,17 +147,17 @@ TEST_F(LogsByServiceTest, TellsTheLastLinesOfAllNodesOrOfARank) {
     EXPECT_THAT(all.err, HasSubstr("[rank " + rank + "] rank " + rank + " bad\n"));
   }
   EXPECT_THAT(all.out, Not(HasSubstr("line 2")));
-  const Told one = ask({"logs", "-n", "1", "--rank=1", "train"});
+  const CommandResult one = ask({"logs", "-n", "1", "--rank=1", "train"});
   EXPECT_EQ(one.out, "rank 1 is up\n");
   EXPECT_EQ(one.err, "rank 1 bad\n");
-  const Told as_json = ask({"logs", "--rank=0", "--lines=1", "--json", "train"});
+  const CommandResult as_json = ask({"logs", "--rank=0", "--lines=1", "--json", "train"});
   EXPECT_EQ(as_json.out,
             "{\"line\":\"rank 0 is up\",\"rank\":0,\"stream\":\"stdout\"}\n"
             "{\"line\":\"rank 0 bad\",\"rank\":0,\"stream\":\"stderr\"}\n");
-  const Told no_rank = ask({"logs", "--rank=2", "train"});
+  const CommandResult no_rank = ask({"logs", "--rank=2", "train"});
   EXPECT_EQ(no_rank.code, to_int(ExitCode::kNoJob));
   EXPECT_THAT(no_rank.err, HasSubstr("there is no rank 2: ranks are 0 to 1"));
-  const Told no_job = ask({"logs", "-f", "other"});
+  const CommandResult no_job = ask({"logs", "-f", "other"});
   EXPECT_EQ(no_job.code, to_int(ExitCode::kNoJob));
   EXPECT_THAT(no_job.err, HasSubstr("this service has no job 'other'"));
   end_nodes();
@@ -191,11 +191,11 @@ TEST_F(LogsByServiceTest, NamesANodeThatDoesNotAnswerAndShowsTheOthers) {
   begin_until_go("true");
   const pid_t agent = tree_of(node_of(1)).agent;
   ASSERT_EQ(kill(agent, SIGSTOP), 0);
-  const Told some = ask({"logs", "train"});
+  const CommandResult some = ask({"logs", "train"});
   EXPECT_EQ(some.code, 0) << some.err;
   EXPECT_EQ(some.out, "[rank 0] rank 0 is up\n");
   EXPECT_THAT(some.err, HasSubstr("no answer within 3.0 s from "));
-  const Told none = ask({"logs", "--rank=1", "--json", "train"});
+  const CommandResult none = ask({"logs", "--rank=1", "--json", "train"});
   EXPECT_EQ(none.code, to_int(ExitCode::kNoAnswer)) << none.out;
   EXPECT_THAT(none.out, HasSubstr("{\"notice\":\"no answer within 3.0 s from "));
   EXPECT_THAT(none.err, HasSubstr("no node of job 'train' has sent its output"));
@@ -218,8 +218,8 @@ TEST_F(LogsByServiceTest, AReaderWhoIsKilledIsForgotten) {
     reader->signal(SIGKILL);
     reader->wait();
   }
-  const Told told = ask({"logs", "-n", "1", "--rank=1", "train"});
-  EXPECT_EQ(told.out, "rank 1 is up\n") << told.err;
+  const CommandResult answer = ask({"logs", "-n", "1", "--rank=1", "train"});
+  EXPECT_EQ(answer.out, "rank 1 is up\n") << answer.err;
   end_nodes();
 }
 

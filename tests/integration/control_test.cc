@@ -30,14 +30,14 @@ using testing::Not;
 
 TEST_F(ControlTest, StatusTellsWhatRunsWhere) {
   auto job = running_job("train", {"--max-restarts=3"});
-  const Told status = told({"status"});
+  const CommandResult status = run_ddprun({"status"});
   ASSERT_EQ(status.code, 0) << status.err;
   EXPECT_THAT(status.out, HasSubstr("job 'train': running, generation 0"));
   EXPECT_THAT(status.out, HasSubstr("restarts: 0 of 3 used"));
   EXPECT_THAT(status.out, HasSubstr("ranks 0-1"));
   EXPECT_THAT(status.out, HasSubstr("ddprun " + std::to_string(job->pid())));
   EXPECT_THAT(status.out, HasSubstr("running  since 20"));
-  const json all = told({"status", "--json", "train"}).object();
+  const json all = run_ddprun({"status", "--json", "train"}).object();
   EXPECT_EQ(all["job"]["id"], "train");
   ASSERT_EQ(all["agents"].size(), 1u);
   const json& workers = all["agents"][0]["workers"];
@@ -45,7 +45,7 @@ TEST_F(ControlTest, StatusTellsWhatRunsWhere) {
   EXPECT_EQ(workers[1]["rank"], 1);
   EXPECT_EQ(workers[1]["state"], "running");
   EXPECT_EQ(kill(workers[1]["pid"].get<pid_t>(), 0), 0) << "it is the worker's process id";
-  EXPECT_EQ(told({"status", std::to_string(job->pid())}).code, 0);
+  EXPECT_EQ(run_ddprun({"status", std::to_string(job->pid())}).code, 0);
   let_go();
   EXPECT_EQ(job->wait(), 0);
 }
@@ -54,12 +54,12 @@ TEST_F(ControlTest, StatusTellsWhyEarlierGenerationsFailed) {
   auto job = launch_shell({"--max-restarts=2", "--rdzv-id=train"},
                           until_go_after("[ $TORCHELASTIC_RESTART_COUNT = 1 ] || exit 7; echo up"));
   ASSERT_TRUE(job->wait_for_out("up")) << job->err();
-  const Told status = told({"status"});
+  const CommandResult status = run_ddprun({"status"});
   EXPECT_THAT(status.out, HasSubstr("generation 1"));
   EXPECT_THAT(status.out, HasSubstr("restarts: 1 of 2 used"));
   EXPECT_THAT(status.out, HasSubstr("failures so far:\n  generation 0, 20"));
   EXPECT_THAT(status.out, HasSubstr("exited with code 7"));
-  const json failures = told({"status", "--json"}).object()["job"]["failures"];
+  const json failures = run_ddprun({"status", "--json"}).object()["job"]["failures"];
   ASSERT_EQ(failures.size(), 1u);
   EXPECT_EQ(failures[0]["kind"], "exit_code");
   EXPECT_EQ(failures[0]["first"][0]["exit_code"], 7);
@@ -70,13 +70,13 @@ TEST_F(ControlTest, StatusTellsWhyEarlierGenerationsFailed) {
 TEST_F(ControlTest, WithoutAJobThereIsALineAndACodeOfItsOwn) {
   for (const Arguments& command :
        {Arguments{"status"}, {"logs"}, {"stop"}, {"restart"}, {"signal", "USR1"}}) {
-    const Told none = told(command);
+    const CommandResult none = run_ddprun(command);
     EXPECT_EQ(none.code, to_int(ExitCode::kNoJob));
     EXPECT_THAT(none.err, HasSubstr("error: no job of user "));
     EXPECT_EQ(lines_of(none.err).size(), 1u) << none.err;
     EXPECT_EQ(none.out, "");
   }
-  const Told named = told({"stop", "--json", "train"});
+  const CommandResult named = run_ddprun({"stop", "--json", "train"});
   EXPECT_EQ(named.code, to_int(ExitCode::kNoJob));
   EXPECT_EQ(named.object()["ok"], false);
   EXPECT_THAT(named.err, HasSubstr("no job 'train'"));
@@ -85,25 +85,25 @@ TEST_F(ControlTest, WithoutAJobThereIsALineAndACodeOfItsOwn) {
 TEST_F(ControlTest, OfSeveralJobsOneHasToBeNamed) {
   auto one = running_job("one");
   auto two = running_job("two");
-  const Told which = told({"stop"});
+  const CommandResult which = run_ddprun({"stop"});
   EXPECT_EQ(which.code, to_int(ExitCode::kUsage));
   EXPECT_THAT(which.err, HasSubstr("several jobs run here"));
   EXPECT_THAT(which.err, HasSubstr("job 'one'"));
   EXPECT_THAT(which.err, HasSubstr("ddprun " + std::to_string(two->pid())));
-  const Told as_json = told({"status", "--json"});
+  const CommandResult as_json = run_ddprun({"status", "--json"});
   EXPECT_EQ(as_json.object()["ok"], false);
   EXPECT_EQ(as_json.object()["agents"].size(), 2u);
   for (const Arguments& bad : {Arguments{"signal", "--json", "FOO", "one"},
                                {"logs", "--json", "--rank", "x"},
                                {"doctor", "--json", "--bogus"}}) {
-    const Told refused = told(bad);
+    const CommandResult refused = run_ddprun(bad);
     EXPECT_EQ(refused.code, to_int(ExitCode::kUsage));
     EXPECT_EQ(refused.object()["ok"], false) << bad.front();
     EXPECT_THAT(refused.err, HasSubstr(refused.object().value("error", "?")));
   }
-  EXPECT_EQ(told({"stop", "one"}).code, 0);
+  EXPECT_EQ(run_ddprun({"stop", "one"}).code, 0);
   EXPECT_EQ(one->wait(), 143);
-  EXPECT_THAT(told({"status"}).out, HasSubstr("job 'two'"));
+  EXPECT_THAT(run_ddprun({"status"}).out, HasSubstr("job 'two'"));
   let_go();
   EXPECT_EQ(two->wait(), 0);
 }
@@ -121,12 +121,12 @@ TEST_F(ControlTest, BadCommandLinesHaveOneLine) {
       {{"logs", "--rdzv-endpoint=h:1"}, "give the id of a job"},
   };
   for (const auto& [arguments, words] : bad) {
-    const Told refused = told(arguments);
+    const CommandResult refused = run_ddprun(arguments);
     EXPECT_EQ(refused.code, 2) << refused.err;
     EXPECT_THAT(refused.err, HasSubstr(words));
     EXPECT_EQ(lines_of(refused.err).size(), 1u) << refused.err;
   }
-  EXPECT_THAT(told({"stop", "--help"}).out, HasSubstr("--now"));
+  EXPECT_THAT(run_ddprun({"stop", "--help"}).out, HasSubstr("--now"));
 }
 
 // --- stop ---
@@ -135,7 +135,7 @@ TEST_F(ControlTest, StopEndsWorkersThatIgnoreSigtermAfterTheirGrace) {
   auto job = launch_shell({"--shutdown-grace=0.5", "--rdzv-id=train"},
                           "trap '' TERM; " + until_go_after("echo up"));
   ASSERT_TRUE(job->wait_for_out("up"));
-  const Told stopped = told({"stop"});
+  const CommandResult stopped = run_ddprun({"stop"});
   EXPECT_EQ(stopped.code, 0) << stopped.err;
   EXPECT_THAT(stopped.out, HasSubstr("ended with exit code 143: the job was stopped: ada on "));
   EXPECT_EQ(job->wait(), 143);
@@ -147,7 +147,7 @@ TEST_F(ControlTest, StopNowDoesNotWaitForTheGrace) {
   ASSERT_TRUE(job->wait_for_out("up"));
   auto gentle = launch({"stop", "--timeout=600"});
   ASSERT_TRUE(job->wait_for_err("stopping 1 worker"));
-  const Told stopped = told({"stop", "--now", "--json"});
+  const CommandResult stopped = run_ddprun({"stop", "--now", "--json"});
   EXPECT_EQ(stopped.code, 0) << stopped.err;
   EXPECT_EQ(stopped.object()["exit_code"], 143);
   EXPECT_EQ(job->wait(), 143);
@@ -157,10 +157,10 @@ TEST_F(ControlTest, StopNowDoesNotWaitForTheGrace) {
 TEST_F(ControlTest, StopSaysWhenTheTimeIsOver) {
   auto job = launch_shell({"--shutdown-grace=600"}, "trap '' TERM; " + until_go_after("echo up"));
   ASSERT_TRUE(job->wait_for_out("up"));
-  const Told late = told({"stop", "--timeout=0.2"});
+  const CommandResult late = run_ddprun({"stop", "--timeout=0.2"});
   EXPECT_EQ(late.code, to_int(ExitCode::kNoAnswer));
   EXPECT_THAT(late.err, HasSubstr("it did not end within 200 ms"));
-  EXPECT_EQ(told({"stop", "--now"}).code, 0);
+  EXPECT_EQ(run_ddprun({"stop", "--now"}).code, 0);
   EXPECT_EQ(job->wait(), 143);
 }
 
@@ -176,10 +176,10 @@ TEST_F(ControlTest, RestartOfTwoNodesIsANewGenerationAndUsesNoBudget) {
   auto one = join();
   auto two = join();
   ASSERT_TRUE(one->wait_for_out("begun 0") && two->wait_for_out("begun 0")) << one->err();
-  const Told status = told({"status", "job", "--json"});
+  const CommandResult status = run_ddprun({"status", "job", "--json"});
   EXPECT_EQ(status.object()["agents"].size(), 2u) << status.out << status.err;
   EXPECT_EQ(status.object()["job"]["nodes"].size(), 2u);
-  const Told restarted = told({"restart", "job"});
+  const CommandResult restarted = run_ddprun({"restart", "job"});
   ASSERT_EQ(restarted.code, 0) << restarted.err;
   EXPECT_THAT(restarted.out, HasSubstr("this uses no restart"));
   for (ChildProcess* node : {one.get(), two.get()}) {
@@ -188,7 +188,7 @@ TEST_F(ControlTest, RestartOfTwoNodesIsANewGenerationAndUsesNoBudget) {
     EXPECT_TRUE(eventually([&] { return lines_of(node->out()).size() == 2; })) << node->out();
     EXPECT_THAT(node->out(), Not(HasSubstr("begun 1"))) << "TORCHELASTIC_RESTART_COUNT";
   }
-  EXPECT_THAT(told({"status", "job"}).out, HasSubstr("restarts: 0 of 1 used"));
+  EXPECT_THAT(run_ddprun({"status", "job"}).out, HasSubstr("restarts: 0 of 1 used"));
   let_go();
   EXPECT_EQ(one->wait(), 0) << one->err();
   EXPECT_EQ(two->wait(), 0) << two->err();
@@ -200,7 +200,7 @@ TEST_F(ControlTest, StopOfTwoNodesEndsBoth) {
   auto one = join();
   auto two = join();
   ASSERT_TRUE(one->wait_for_out("begun") && two->wait_for_out("begun")) << one->err();
-  const Told stopped = told({"stop", std::to_string(two->pid())});
+  const CommandResult stopped = run_ddprun({"stop", std::to_string(two->pid())});
   EXPECT_EQ(stopped.code, 0) << stopped.err;
   EXPECT_EQ(one->wait(), 143) << one->err();
   EXPECT_EQ(two->wait(), 143) << two->err();
@@ -212,14 +212,14 @@ TEST_F(ControlTest, SignalGoesToAllWorkersOrToOneRank) {
                    "trap 'echo rank $RANK got USR1' USR1; trap 'echo rank $RANK got USR2' USR2; " +
                        until_go_after("echo rank $RANK is up"));
   ASSERT_TRUE(job->wait_for_out("rank 0 is up") && job->wait_for_out("rank 1 is up"));
-  const Told sent = told({"signal", "--rank=1", "USR2"});
+  const CommandResult sent = run_ddprun({"signal", "--rank=1", "USR2"});
   EXPECT_EQ(sent.code, 0) << sent.err;
   EXPECT_EQ(sent.out, "sending SIGUSR2 to 1 worker on 1 node\n");
   EXPECT_TRUE(job->wait_for_out("rank 1 got USR2"));
-  EXPECT_EQ(told({"signal", "sigusr1"}).code, 0);
+  EXPECT_EQ(run_ddprun({"signal", "sigusr1"}).code, 0);
   EXPECT_TRUE(job->wait_for_out("rank 0 got USR1") && job->wait_for_out("rank 1 got USR1"));
   EXPECT_THAT(job->out(), Not(HasSubstr("rank 0 got USR2")));
-  EXPECT_THAT(told({"signal", "--rank=2", "USR1"}).err,
+  EXPECT_THAT(run_ddprun({"signal", "--rank=2", "USR1"}).err,
               HasSubstr("there is no rank 2: ranks are 0 to 1"));
   let_go();
   EXPECT_EQ(job->wait(), 0);
@@ -227,7 +227,7 @@ TEST_F(ControlTest, SignalGoesToAllWorkersOrToOneRank) {
 
 TEST_F(ControlTest, AWorkerThatWasKilledOnRequestGetsNoGuessAboutIt) {
   auto job = running_job("train");
-  EXPECT_EQ(told({"signal", "KILL"}).code, 0);
+  EXPECT_EQ(run_ddprun({"signal", "KILL"}).code, 0);
   EXPECT_EQ(job->wait(), 137);
   EXPECT_THAT(job->err(), HasSubstr("was killed by SIGKILL, which ddprun sent on request"));
   EXPECT_THAT(job->err(), Not(HasSubstr("hint:")));
@@ -244,7 +244,7 @@ TEST_F(ControlTest, TheSocketIsTheUsersAlone) {
   EXPECT_EQ(socket_files()[0], sockets() + "/a_b____c." + std::to_string(job->pid()));
   ASSERT_EQ(stat(socket_files()[0].c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 07777, 0600u);
-  EXPECT_THAT(told({"status", "a/b ../c"}).out, HasSubstr("job 'a/b ../c'"));
+  EXPECT_THAT(run_ddprun({"status", "a/b ../c"}).out, HasSubstr("job 'a/b ../c'"));
   let_go();
   EXPECT_EQ(job->wait(), 0);
   EXPECT_TRUE(socket_files().empty());
@@ -272,9 +272,9 @@ TEST_F(ControlTest, AnotherUserIsNotHeard) {
   ASSERT_EQ(poll(&readable, 1, 10'000), 1);
   EXPECT_EQ(recv(fd.get(), &byte, 1, 0), 0) << "it is closed without a word";
   // A directory that others may enter is not used, either.
-  EXPECT_EQ(told({"status"}).code, to_int(ExitCode::kNoJob));
+  EXPECT_EQ(run_ddprun({"status"}).code, to_int(ExitCode::kNoJob));
   std::filesystem::permissions(sockets(), std::filesystem::perms(0700));
-  EXPECT_EQ(told({"status"}).code, 0);
+  EXPECT_EQ(run_ddprun({"status"}).code, 0);
   let_go();
   EXPECT_EQ(job->wait(), 0);
 }
@@ -300,7 +300,7 @@ TEST_F(ControlTest, WhatAllGuardsHaveLeftIsRemovedByWhoeverLists) {
   job->wait();
   ASSERT_TRUE(eventually([&] { return left_behind().empty(); }));
   ASSERT_EQ(socket_files().size(), 1u);
-  EXPECT_EQ(told({"status"}).code, to_int(ExitCode::kNoJob));
+  EXPECT_EQ(run_ddprun({"status"}).code, to_int(ExitCode::kNoJob));
   EXPECT_TRUE(socket_files().empty());
   remove_what_an_early_kill_left();
   // The next start removes the control group and reports it. It must not be the start of
@@ -320,7 +320,7 @@ TEST_F(ControlTest, NonsenseIsAnsweredInOneLineAndSilenceHoldsNobodyUp) {
   EXPECT_THAT(answer_to(connected(), std::string("\0\xff\n", 3)), HasSubstr(R"("ok":false)"));
   std::vector<UniqueFd> silent;
   for (int i = 0; i < 100; ++i) silent.push_back(connected());
-  EXPECT_EQ(told({"status"}).code, 0);
+  EXPECT_EQ(run_ddprun({"status"}).code, 0);
   let_go();
   EXPECT_EQ(job->wait(), 0) << job->err();
 }
@@ -330,7 +330,7 @@ TEST_F(ControlTest, AJobRunsWhereNoSocketCanBeMade) {
   std::filesystem::remove(runtime());
   std::filesystem::create_directory_symlink("/proc/self", runtime());
   auto job = running_job("train", {"--verbose"});
-  const Told none = told({"status"});
+  const CommandResult none = run_ddprun({"status"});
   EXPECT_EQ(none.code, to_int(ExitCode::kNoJob));
   EXPECT_THAT(job->err(),
               HasSubstr("the commands of ddprun (status, logs, ...) cannot reach this job: make " +
@@ -345,7 +345,7 @@ TEST_F(ControlTest, AJobRunsWhereNoSocketCanBeMade) {
 TEST_F(ControlTest, AnotherPlaceIsUsedAndFoundWhereTheDirectoryCannotBe) {
   std::ofstream(sockets()) << "a file, where the directory would be";
   auto job = running_job("train");
-  EXPECT_EQ(told({"status"}).code, 0);
+  EXPECT_EQ(run_ddprun({"status"}).code, 0);
   EXPECT_THAT(job->err(),
               HasSubstr(sockets() + " is not used for the socket of ddprun's commands: "));
   let_go();
@@ -362,15 +362,15 @@ TEST_F(ControlByServiceTest, DoesWhatTheAgentsSocketDoes) {
   EXPECT_THAT(ask({"status"}).out, HasSubstr("job 'train'  running  generation 0  1 node"));
   EXPECT_THAT(ask({"status", "train"}).out, HasSubstr("job 'train': running, generation 0"));
   EXPECT_EQ(ask({"status", "train", "--json"}).object()["job"]["id"], "train");
-  const Told signalled = ask({"signal", "USR1", "train"});
+  const CommandResult signalled = ask({"signal", "USR1", "train"});
   EXPECT_EQ(signalled.code, 0) << signalled.err;
   EXPECT_TRUE(job->wait_for_out("got USR1"));
   EXPECT_EQ(ask({"restart", "train"}).code, 0);
   EXPECT_TRUE(job->wait_for_err("generation 1: starting 2 workers")) << job->err();
-  const Told unknown = ask({"stop", "other"});
+  const CommandResult unknown = ask({"stop", "other"});
   EXPECT_EQ(unknown.code, to_int(ExitCode::kNoJob));
   EXPECT_THAT(unknown.err, HasSubstr("this service has no job 'other'"));
-  const Told stopped = ask({"stop", "train"});
+  const CommandResult stopped = ask({"stop", "train"});
   EXPECT_EQ(stopped.code, 0) << stopped.err;
   EXPECT_THAT(stopped.out, HasSubstr("ended with exit code 143"));
   EXPECT_EQ(job->wait(), 143) << job->err();
@@ -387,10 +387,10 @@ TEST_F(ControlByServiceTest, WantsTheProofThatAgentsGive) {
                                    {"stop", "train"},
                                    {"restart", "train"},
                                    {"signal", "KILL", "train"}}) {
-    const Told without = ask(command);
+    const CommandResult without = ask(command);
     EXPECT_EQ(without.code, to_int(ExitCode::kRefused)) << without.out << without.err;
     EXPECT_THAT(without.err, HasSubstr("this service requires a key"));
-    const Told other = ask(command, wrong);
+    const CommandResult other = ask(command, wrong);
     EXPECT_EQ(other.code, to_int(ExitCode::kRefused)) << other.out << other.err;
     EXPECT_THAT(other.err, HasSubstr("is not the key that this service has"));
   }
@@ -403,7 +403,7 @@ TEST_F(ControlByServiceTest, WantsTheProofThatAgentsGive) {
 TEST_F(ControlByServiceTest, SaysWhenThereIsNoService) {
   const HeldPort held;
   endpoint_ = held.endpoint();
-  const Told nobody = ask({"status", "train"});
+  const CommandResult nobody = ask({"status", "train"});
   EXPECT_EQ(nobody.code, to_int(ExitCode::kNoAnswer));
   EXPECT_EQ(lines_of(nobody.err).size(), 1u) << nobody.err;
 }
@@ -412,12 +412,12 @@ TEST_F(ControlByServiceTest, AnAgentTellsWhatItKnowsWhereItsServiceIsSilent) {
   start_service();
   auto job = begin_job();
   service_->signal(SIGSTOP);
-  const Told status = told({"status", "train"});
+  const CommandResult status = run_ddprun({"status", "train"});
   EXPECT_EQ(status.code, 0) << status.err;
   EXPECT_THAT(status.out, HasSubstr("as known to this node"));
   EXPECT_THAT(status.out, HasSubstr("rank 1"));
   service_->signal(SIGCONT);
-  const Told stopped = told({"stop", "train"});
+  const CommandResult stopped = run_ddprun({"stop", "train"});
   EXPECT_EQ(stopped.code, 0) << stopped.err;
   job->wait();
 }

@@ -26,7 +26,7 @@ class FlightTest : public ControlByServiceTest {
                          {program("hang_worker"), plays}));
   }
   json flight(const Arguments& more = {}) const {
-    return told(joined({"flight", "--json"}, more)).object();
+    return run_ddprun(joined({"flight", "--json"}, more)).object();
   }
   // Returns the flight record once all ranks have made this number of calls.
   json flight_after(std::size_t calls) const {
@@ -76,7 +76,7 @@ TEST_F(FlightTest, WhatEachRankIsInIsToldAlsoOfOneThatIsStopped) {
   EXPECT_EQ(seen["ranks"][1]["step"], 7);
   EXPECT_THAT(kinds_of(seen), ElementsAre("behind", "stopped"));
 
-  const Told words = told({"flight", "--last=2", "train"});
+  const CommandResult words = run_ddprun({"flight", "--last=2", "train"});
   EXPECT_EQ(words.code, 0) << words.err;
   EXPECT_THAT(words.out, AllOf(HasSubstr("): running, stopped, step 7; 8 calls, the last 2:"),
                                HasSubstr("in progress"), HasSubstr("4.0 KiB")));
@@ -85,12 +85,12 @@ TEST_F(FlightTest, WhatEachRankIsInIsToldAlsoOfOneThatIsStopped) {
                                    "the world), where rank 0 has waited "));
   EXPECT_THAT(words.out,
               HasSubstr("rank 1: stopped, in no call; the last one, all_reduce of 4096"));
-  const Told compared = told({"flight", "--compare"});
+  const CommandResult compared = run_ddprun({"flight", "--compare"});
   EXPECT_THAT(compared.out, AllOf(HasSubstr("behind: "), Not(HasSubstr("number"))));
-  const Told one = told({"flight", "--rank=0"});
+  const CommandResult one = run_ddprun({"flight", "--rank=0"});
   EXPECT_THAT(one.out, AllOf(HasSubstr("rank 0 ("), Not(HasSubstr("rank 1 ("))));
-  EXPECT_EQ(told({"flight", "--rank=7"}).code, 74);
-  EXPECT_EQ(told({"stop", "--now"}).code, 0);
+  EXPECT_EQ(run_ddprun({"flight", "--rank=7"}).code, 74);
+  EXPECT_EQ(run_ddprun({"stop", "--now"}).code, 0);
   job->wait();
 }
 
@@ -105,7 +105,7 @@ TEST_F(FlightTest, CallsThatDifferAreNamedWithWhereTheyCameFrom) {
                               "all_reduce of 4096 bytes (sum of float32), from "));
   EXPECT_THAT(text, HasSubstr("rank 1 called all_gather of 4194304 bytes"));
   EXPECT_THAT(text, HasSubstr("hang_worker")) << "the program, as addr2line takes it";
-  EXPECT_EQ(told({"stop", "--now"}).code, 0);
+  EXPECT_EQ(run_ddprun({"stop", "--now"}).code, 0);
   job->wait();
 }
 
@@ -126,11 +126,11 @@ TEST_F(FlightTest, WhatAKilledRankHasDoneIsKept) {
   EXPECT_EQ(file[1]["calls"][8]["collective"], 9);
   EXPECT_FALSE(file[1]["calls"][8].contains("ended_ns"));
 
-  const Told words = told({"flight", path});
+  const CommandResult words = run_ddprun({"flight", path});
   EXPECT_EQ(words.code, 0) << words.err;
   EXPECT_THAT(words.out, AllOf(HasSubstr("ended: rank 1: "), HasSubstr("SIGKILL"),
                                HasSubstr("in all_reduce of 4096 bytes")));
-  const Told trace = told({"flight", "--chrome-trace=trace.json", path});
+  const CommandResult trace = run_ddprun({"flight", "--chrome-trace=trace.json", path});
   EXPECT_EQ(trace.code, 0) << trace.err;
   const json events = json::parse(read_file(directory_ / "trace.json"))["traceEvents"];
   EXPECT_EQ(std::count_if(events.begin(), events.end(),
@@ -154,7 +154,7 @@ TEST_F(FlightTest, TheServiceTellsOfAllNodes) {
   auto second = node();
   ASSERT_TRUE(first->wait_for_out("ready")) << first->err();
   ASSERT_TRUE(second->wait_for_out("ready")) << second->err();
-  const Told asked = ask({"flight", "--json", "train"});
+  const CommandResult asked = ask({"flight", "--json", "train"});
   ASSERT_EQ(asked.code, 0) << asked.err;
   const json seen = asked.object();
   ASSERT_EQ(seen["ranks"].size(), 2u) << asked.err;
@@ -202,7 +202,7 @@ TEST_F(FlightOfProcesses, WhatEachRankIsInIsToldAlsoOfOneThatIsStopped) {
   EXPECT_EQ(seen["ranks"][1]["calls"].size(), 8u);
   EXPECT_EQ(seen["ranks"][1]["step"], 7);
   EXPECT_THAT(kinds_of(seen), ElementsAre("behind", "stopped"));
-  const Told compared = told({"flight", pids, "--compare"});
+  const CommandResult compared = run_ddprun({"flight", pids, "--compare"});
   EXPECT_EQ(compared.code, 0) << compared.err;
   EXPECT_THAT(compared.out,
               HasSubstr("behind: rank 1 has not come to all_reduce of 4096 bytes (sum of float32) "
@@ -213,12 +213,13 @@ TEST_F(FlightOfProcesses, OthersThatWereNamedAreSaidAndTheRanksAreShown) {
   auto lonely = rank(0, "0:load,1:load");
   auto second = rank(1, "0:load,1:load");
   ASSERT_TRUE(lonely->wait_for_out("ready") && second->wait_for_out("ready"));
-  const Told some = told({"flight", "--pid", pid_of(lonely), "--pid=" + std::to_string(getpid())});
+  const CommandResult some =
+      run_ddprun({"flight", "--pid", pid_of(lonely), "--pid=" + std::to_string(getpid())});
   EXPECT_EQ(some.code, 0) << some.err;
   EXPECT_THAT(some.out, HasSubstr("rank 0 (local rank 0 on "));
   EXPECT_THAT(some.err, HasSubstr("process " + std::to_string(getpid()) +
                                   " has no flight record of its own"));
-  EXPECT_EQ(told({"flight", "--rank=1", "--pid=" + pid_of(lonely)}).code, 74);
+  EXPECT_EQ(run_ddprun({"flight", "--rank=1", "--pid=" + pid_of(lonely)}).code, 74);
 }
 
 TEST_F(FlightOfProcesses, OfSeveralJobsAreRefusedAndOfNoneTellNothing) {
@@ -228,11 +229,11 @@ TEST_F(FlightOfProcesses, OfSeveralJobsAreRefusedAndOfNoneTellNothing) {
   EXPECT_EQ(second->wait(), 0) << second->err();
   auto another = rank(0, "0:load");
   ASSERT_TRUE(another->wait_for_out("ready"));
-  const Told both = told({"flight", "--pid=" + pid_of(one) + "," + pid_of(another)});
+  const CommandResult both = run_ddprun({"flight", "--pid=" + pid_of(one) + "," + pid_of(another)});
   EXPECT_EQ(both.code, 2);
   EXPECT_EQ(both.err, "ddprun: error: --pid: process " + pid_of(one) + " and process " +
                           pid_of(another) + " are both rank 0: give the processes of one job\n");
-  const Told gone = told({"flight", "--pid=" + pid_of(second)});
+  const CommandResult gone = run_ddprun({"flight", "--pid=" + pid_of(second)});
   EXPECT_EQ(gone.code, 72);
   EXPECT_EQ(gone.err, "ddprun: error: --pid: there is no process " + pid_of(second) + "\n");
 }
@@ -241,27 +242,28 @@ TEST_F(FlightOfProcesses, ThatDdprunHasStartedAreTheJobs) {
   auto job = play("0:wait,1:wait");
   const json seen = flight_after(9);
   const std::string pid = std::to_string(seen["ranks"][0]["pid"].get<pid_t>());
-  const Told worker = told({"flight", "--pid=" + pid});
+  const CommandResult worker = run_ddprun({"flight", "--pid=" + pid});
   EXPECT_EQ(worker.code, 72);
   EXPECT_THAT(worker.err, HasSubstr("process " + pid +
                                     " has no flight record of its own: it is not a rank of this "
                                     "ddprun's library, or ddprun started it"));
-  EXPECT_EQ(told({"stop", "--now"}).code, 0);
+  EXPECT_EQ(run_ddprun({"stop", "--now"}).code, 0);
   job->wait();
 }
 
 TEST_F(FlightTest, WhatCannotBeShownIsSaid) {
-  EXPECT_EQ(told({"flight"}).code, 72);
-  const Told missing = told({"flight", "./nothing.json"});
+  EXPECT_EQ(run_ddprun({"flight"}).code, 72);
+  const CommandResult missing = run_ddprun({"flight", "./nothing.json"});
   EXPECT_EQ(missing.code, 73);
   EXPECT_THAT(missing.err, HasSubstr("read ./nothing.json"));
   directory_.write("odd.json", "{}");
-  const Told odd = told({"flight", "odd.json"});
+  const CommandResult odd = run_ddprun({"flight", "odd.json"});
   EXPECT_EQ(odd.code, 73);
   EXPECT_THAT(odd.err, HasSubstr("odd.json: not a flight.json"));
   directory_.write("none.json", "[]");
-  EXPECT_THAT(told({"flight", "none.json"}).out, HasSubstr("no calls were recorded"));
-  const Told nowhere = told({"flight", "--chrome-trace=/nowhere/trace", "none.json"});
+  EXPECT_THAT(run_ddprun({"flight", "none.json"}).out, HasSubstr("no calls were recorded"));
+  const CommandResult nowhere =
+      run_ddprun({"flight", "--chrome-trace=/nowhere/trace", "none.json"});
   EXPECT_EQ(nowhere.code, 73);
   EXPECT_THAT(nowhere.err, HasSubstr("--chrome-trace: write /nowhere/trace"));
 }

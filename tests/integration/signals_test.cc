@@ -157,7 +157,7 @@ struct.pack_into("<Q", page, 8, 1)
 )";
 
 // In a job of Slurm whose commands are scripts: squeue prints the time left or the comment, and
-// scontrol notes what it is told. The commands of Slurm itself are in slurm_test.sh.
+// scontrol notes its arguments. The commands of Slurm itself are in slurm_test.sh.
 class TimeLimitTest : public LauncherTest {
  protected:
   TimeLimitTest() {
@@ -165,7 +165,7 @@ class TimeLimitTest : public LauncherTest {
                   "left=$(($(cat end) - $(date +%s)))\n[ $left -ge 0 ] || left=0\n"
                   "case $* in\n  *--jobs=812*%L*) echo 0:$left;;\n  *--jobs=812*%T*) cat job;;\n"
                   "esac\n");
-    write_command("scontrol", "echo \"$*\" >>told\ncat refusal 2>/dev/null && exit 1\nexit 0\n");
+    write_command("scontrol", "echo \"$*\" >>calls\ncat refusal 2>/dev/null && exit 1\nexit 0\n");
     directory_.write("end", std::to_string(std::time(nullptr) + 4));
     directory_.write("job", "RUNNING|(null)\n");
     directory_.write("saves.py", kSaves);
@@ -182,7 +182,7 @@ class TimeLimitTest : public LauncherTest {
     variables.insert(variables.end(), more.begin(), more.end());
     return start(joined(options, {"--nproc-per-node=2"}, {"saves.py"}), variables);
   }
-  std::string told() { return text_of(directory_ / "told"); }
+  std::string scontrol_calls() { return text_of(directory_ / "calls"); }
 };
 
 TEST_F(TimeLimitTest, WorkersSaveBeforeItAndTheJobIsRequeued) {
@@ -192,13 +192,13 @@ TEST_F(TimeLimitTest, WorkersSaveBeforeItAndTheJobIsRequeued) {
   EXPECT_THAT(job->err(), HasSubstr("SIGUSR1: asking 2 workers to save and exit"));
   EXPECT_THAT(job->err(), HasSubstr("Slurm job 812 is requeued (2 of --requeue=2)"));
   EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-1"));
-  EXPECT_EQ(told(), "requeue 812\n");
+  EXPECT_EQ(scontrol_calls(), "requeue 812\n");
 }
 
 TEST_F(TimeLimitTest, WithoutRequeueTheExitCodeSaysThatItWasSaved) {
   auto job = start_job({"--save-before-end=1"});
   EXPECT_EQ(job->wait(), 75) << job->err();
-  EXPECT_EQ(told(), "");
+  EXPECT_EQ(scontrol_calls(), "");
 }
 
 TEST_F(TimeLimitTest, AJobThatWasRequeuedOftenEnoughIsNotRequeued) {
@@ -206,7 +206,7 @@ TEST_F(TimeLimitTest, AJobThatWasRequeuedOftenEnoughIsNotRequeued) {
   EXPECT_EQ(job->wait(), 75) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("Slurm job 812 is not requeued: it was requeued 2 times, of "
                                     "--requeue=2"));
-  EXPECT_EQ(told(), "");
+  EXPECT_EQ(scontrol_calls(), "");
 }
 
 TEST_F(TimeLimitTest, WhatSlurmRefusesIsSaid) {
@@ -226,7 +226,7 @@ TEST_F(TimeLimitTest, SigtermAsksForASaveAndDoesNotRequeue) {
   EXPECT_THAT(job->err(), HasSubstr("SIGTERM: the workers have 10.0 s to save"));
   EXPECT_THAT(job->err(), HasSubstr("not requeued by ddprun: Slurm is ending it (SIGTERM came)"));
   EXPECT_TRUE(std::filesystem::exists(directory_ / "saved-0"));
-  EXPECT_EQ(told(), "");
+  EXPECT_EQ(scontrol_calls(), "");
 }
 
 TEST_F(TimeLimitTest, AJobThatSlurmIsEndingIsNotRequeued) {
@@ -234,7 +234,7 @@ TEST_F(TimeLimitTest, AJobThatSlurmIsEndingIsNotRequeued) {
   auto job = start_job({"--requeue=2"});
   EXPECT_EQ(job->wait(), 75) << job->err();
   EXPECT_THAT(job->err(), HasSubstr("not requeued by ddprun: Slurm is ending it (COMPLETING)"));
-  EXPECT_EQ(told(), "");
+  EXPECT_EQ(scontrol_calls(), "");
 }
 
 TEST_F(TimeLimitTest, ATaskOfAnArrayIsNamedByItsIndex) {
@@ -244,7 +244,7 @@ TEST_F(TimeLimitTest, ATaskOfAnArrayIsNamedByItsIndex) {
   auto job =
       start_job({"--requeue=2"}, {{"SLURM_ARRAY_JOB_ID", "812"}, {"SLURM_ARRAY_TASK_ID", "3"}});
   EXPECT_EQ(job->wait(), 75) << job->err();
-  EXPECT_EQ(told(), "requeue 812_3\n");
+  EXPECT_EQ(scontrol_calls(), "requeue 812_3\n");
 }
 
 TEST_F(TimeLimitTest, WithoutAnAnswerTheLimitOfTheEnvironmentCounts) {
@@ -252,7 +252,7 @@ TEST_F(TimeLimitTest, WithoutAnAnswerTheLimitOfTheEnvironmentCounts) {
   auto job =
       start_job({"--requeue=2"}, {{"SLURM_JOB_END_TIME", std::to_string(std::time(nullptr) + 4)}});
   EXPECT_EQ(job->wait(), 75) << job->err();
-  EXPECT_EQ(told(), "requeue 812\n");
+  EXPECT_EQ(scontrol_calls(), "requeue 812\n");
 }
 
 TEST_F(TimeLimitTest, AnAnswerOverridesTheLimitOfTheEnvironment) {
@@ -267,7 +267,8 @@ TEST_F(TimeLimitTest, TheStepStandsInTheComment) {
   directory_.write("saves.py", "import os\n" + std::string(kReportsStep) + kSaves);
   auto job = start_job({"--requeue=2"});
   EXPECT_EQ(job->wait(), 75) << job->err();
-  EXPECT_EQ(told(), "update JobId=812 Comment=for the paper ddprun: step 7\nrequeue 812\n");
+  EXPECT_EQ(scontrol_calls(),
+            "update JobId=812 Comment=for the paper ddprun: step 7\nrequeue 812\n");
 }
 
 TEST_F(TimeLimitTest, AJobThatEndsBeforeItDoesNotWaitForSlurm) {

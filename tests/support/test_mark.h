@@ -15,6 +15,7 @@ namespace ddprun::testing_support {
 
 class TestMark {
  public:
+  TestMark() {}  // lets clang make a const object without an initializer
   // For ChildProcess::Options::variables.
   std::pair<std::string, std::string> variable() const { return {kName, value_}; }
   std::vector<pid_t> processes() const { return processes_with(kName, value_); }

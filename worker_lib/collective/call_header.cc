@@ -61,14 +61,14 @@ std::string describe(const CallHeader& call) {
 
 std::string disagreement(std::span<const CallHeader> calls, std::span<const int> ranks) {
   std::string table = "the ranks disagree:";
-  std::vector<bool> told(calls.size(), false);
+  std::vector<bool> described(calls.size(), false);
   std::vector<std::string> texts;
   for (std::size_t first = 0; first < calls.size(); ++first) {
-    if (told[first]) continue;
+    if (described[first]) continue;
     std::vector<int> same;
     for (std::size_t at = first; at < calls.size(); ++at) {
       if (calls[at] != calls[first]) continue;
-      told[at] = true;
+      described[at] = true;
       same.push_back(ranks[at]);
     }
     const std::string call = describe(calls[first]);

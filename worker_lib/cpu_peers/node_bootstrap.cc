@@ -27,11 +27,11 @@ namespace {
 
 constexpr std::size_t kFdsPerMessage = 200;  // the kernel takes at most 253
 // Pending connections that may exist beyond those of the ranks.
-constexpr std::size_t kMoreGuests = 64;
+constexpr std::size_t kMaxExtraPending = 64;
 constexpr Duration kRetry = std::chrono::milliseconds(1);
 constexpr const char* kDoing = "share memory with the ranks of this node";
 
-struct GuestHello {
+struct PeerHello {
   char token[64] = {};
   std::int32_t local = -1;
 };
@@ -60,8 +60,8 @@ UniqueFd unix_socket() {
   return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
-GuestHello make_hello(const NodeBootstrapOptions& options) {
-  GuestHello hello;
+PeerHello make_hello(const NodeBootstrapOptions& options) {
+  PeerHello hello;
   options.token.copy(hello.token, sizeof hello.token);
   hello.local = options.local;
   return hello;
@@ -173,18 +173,18 @@ class Leader {
   Leader(const NodeListener& listener, const NodeBootstrapOptions& options)
       : listener_(listener),
         options_(options),
-        guests_(options.ranks.size()),
+        peers_(options.ranks.size()),
         lives_(options.ranks.size()),
         pages_(options.ranks.size()) {}
 
-  Result<NodeMembers> meet() {
-    Result<NodeMembers> members = meet_guests();
-    if (!members) turn_guests_away(members.error());
+  Result<NodeMembers> gather() {
+    Result<NodeMembers> members = gather_peers();
+    if (!members) refuse_peers(members.error());
     return members;
   }
 
  private:
-  Result<NodeMembers> meet_guests() {
+  Result<NodeMembers> gather_peers() {
     Result<OwnFds> own = own_fds(options_);
     if (!own) return own.error();
     pages_[0] = UniqueFd(fcntl(own->page, F_DUPFD_CLOEXEC, 0));
@@ -192,16 +192,16 @@ class Leader {
     lives_[0] = std::move(own->life);
     missing_ = options_.ranks.size() - 1;
     while (missing_ > 0) {
-      if (const Result<void> came = wait_for_somebody(); !came) return came.error();
+      if (const Result<void> came = wait_for_an_event(); !came) return came.error();
     }
     Result<ShmSegment> segment = ShmSegment::create(options_.segment_bytes);
     if (!segment) return segment.error();
-    for (std::size_t local = 0; local < guests_.size(); ++local) {
+    for (std::size_t local = 0; local < peers_.size(); ++local) {
       wakeups_.emplace_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
       if (!wakeups_.back().valid()) return system_error(kDoing, errno);
     }
-    for (std::size_t local = 1; local < guests_.size(); ++local) {
-      if (const Result<void> sent = hand_out(guests_[local].get(), *segment); !sent) {
+    for (std::size_t local = 1; local < peers_.size(); ++local) {
+      if (const Result<void> sent = hand_out(peers_[local].get(), *segment); !sent) {
         return connection_error(options_.ranks[local], sent.error());
       }
     }
@@ -211,29 +211,29 @@ class Leader {
 
   // Sends the reason to the ranks that have connected. Otherwise they would report this rank as
   // gone.
-  void turn_guests_away(const Error& why) const {
+  void refuse_peers(const Error& why) const {
     Refusal refusal{.kind = why.kind, .peer_rank = why.peer_rank};
     why.cause.copy(refusal.cause, sizeof refusal.cause - 1);
-    for (const UniqueFd& guest : guests_) {
-      if (guest.valid()) send(guest.get(), &refusal, sizeof refusal, MSG_DONTWAIT | MSG_NOSIGNAL);
+    for (const UniqueFd& peer : peers_) {
+      if (peer.valid()) send(peer.get(), &refusal, sizeof refusal, MSG_DONTWAIT | MSG_NOSIGNAL);
     }
   }
 
-  Result<void> wait_for_somebody() {
+  Result<void> wait_for_an_event() {
     std::vector<pollfd> watched{{listener_.socket.get(), POLLIN, 0}};
     for (const UniqueFd& pending : pending_) watched.push_back({pending.get(), POLLIN, 0});
-    const std::size_t first_guest = watched.size();
-    for (const UniqueFd& guest : guests_) watched.push_back({guest.get(), POLLIN, 0});
+    const std::size_t first_peer = watched.size();
+    for (const UniqueFd& peer : peers_) watched.push_back({peer.get(), POLLIN, 0});
     const Result<bool> event = poll_for_a_while(watched, options_);
     if (!event) return event.error();
-    if (!*event) return ask_after_the_missing();
-    for (std::size_t i = first_guest; i < watched.size(); ++i) {
+    if (!*event) return check_missing_ranks();
+    for (std::size_t i = first_peer; i < watched.size(); ++i) {
       // A connected rank sends nothing until it is answered: an event means that it is gone.
       if (watched[i].revents != 0) {
-        return rank_is_gone(options_.ranks[i - first_guest], kDoing);
+        return rank_is_gone(options_.ranks[i - first_peer], kDoing);
       }
     }
-    for (std::size_t i = first_guest; i-- > 1;) {
+    for (std::size_t i = first_peer; i-- > 1;) {
       if (watched[i].revents == 0) continue;
       admit(std::move(pending_[i - 1]));
       pending_.erase(pending_.begin() + static_cast<std::ptrdiff_t>(i) - 1);
@@ -245,7 +245,7 @@ class Leader {
         return system_error("accept the ranks of this node", errno);
       }
       if (!pending.valid() || user_behind(pending.get()) != geteuid()) return {};
-      if (pending_.size() == guests_.size() + kMoreGuests) {
+      if (pending_.size() == peers_.size() + kMaxExtraPending) {
         pending_.erase(pending_.begin());
       }
       pending_.push_back(std::move(pending));
@@ -255,15 +255,15 @@ class Leader {
 
   // Accepts a connection with a correct hello; closes any other.
   void admit(UniqueFd pending) {
-    GuestHello hello;
+    PeerHello hello;
     std::vector<UniqueFd> fds;
     const Result<std::size_t> got = receive_with_fds(pending.get(), &hello, sizeof hello, fds);
     const bool right =
         got && *got == sizeof hello && fds.size() == 2 && hello.local > 0 &&
-        static_cast<std::size_t>(hello.local) < guests_.size() && !guests_[hello.local].valid() &&
+        static_cast<std::size_t>(hello.local) < peers_.size() && !peers_[hello.local].valid() &&
         std::memcmp(hello.token, make_hello(options_).token, sizeof hello.token) == 0;
     if (!right) return;
-    guests_[hello.local] = std::move(pending);
+    peers_[hello.local] = std::move(pending);
     lives_[hello.local] = std::move(fds[0]);
     pages_[hello.local] = std::move(fds[1]);
     --missing_;
@@ -286,16 +286,16 @@ class Leader {
   }
 
   // A rank that has published its info but does not connect may have died since.
-  Result<void> ask_after_the_missing() const {
+  Result<void> check_missing_ranks() const {
     if (options_.deadline.passed()) {
       std::vector<int> absent;
-      for (std::size_t local = 1; local < guests_.size(); ++local) {
-        if (!guests_[local].valid()) absent.push_back(options_.ranks[local]);
+      for (std::size_t local = 1; local < peers_.size(); ++local) {
+        if (!peers_[local].valid()) absent.push_back(options_.ranks[local]);
       }
       return timeout_error(kDoing, name_ranks(absent) + " did not come", options_.deadline);
     }
     for (std::size_t local = 1; local < options_.listeners.size(); ++local) {
-      if (!guests_[local].valid() && is_closed(options_.listeners[local])) {
+      if (!peers_[local].valid() && is_closed(options_.listeners[local])) {
         return rank_is_gone(options_.ranks[local], kDoing);
       }
     }
@@ -305,7 +305,7 @@ class Leader {
   const NodeListener& listener_;
   const NodeBootstrapOptions& options_;
   std::vector<UniqueFd> pending_;  // connected, but their hello has not come
-  std::vector<UniqueFd> guests_;   // the connected ranks, by local index
+  std::vector<UniqueFd> peers_;    // the connected ranks, by local index
   std::vector<UniqueFd> lives_;
   std::vector<UniqueFd> wakeups_;
   std::vector<UniqueFd> pages_;
@@ -335,7 +335,7 @@ Result<UniqueFd> connect_to_leader(const std::string& name, const NodeBootstrapO
   }
   const Result<OwnFds> own = own_fds(options);
   if (!own) return own.error();
-  const GuestHello hello = make_hello(options);
+  const PeerHello hello = make_hello(options);
   const Result<void> said = try_until(options.deadline, [&] {
     return send_with_fds(socket.get(), &hello, sizeof hello, {own->life.get(), own->page});
   });
@@ -407,7 +407,7 @@ std::string machine_id() { return first_line_of("/proc/sys/kernel/random/boot_id
 Result<NodeMembers> bootstrap_node(const NodeListener& listener, const std::string& leader_name,
                                    const NodeBootstrapOptions& options) {
   if (options.local != 0) return join_leader(leader_name, options);
-  return Leader(listener, options).meet();
+  return Leader(listener, options).gather();
 }
 
 }  // namespace ddprun

@@ -23,7 +23,7 @@ constexpr std::string_view kVersion = "ddprun-meeting-1";
 constexpr std::uint64_t kMostBytes = 1024;
 
 std::string text_of(const StoreAddress& address) {
-  return concat(kVersion, "\n", address.address.host, "\n", address.address.port, "\n",
+  return concat(kVersion, "\n", address.endpoint.host, "\n", address.endpoint.port, "\n",
                 address.token, "\n");
 }
 
@@ -60,14 +60,14 @@ Result<std::optional<StoreAddress>> read_init_file(const std::string& path) {
   std::string version;
   std::string port;
   StoreAddress address;
-  for (std::string* const line : {&version, &address.address.host, &port, &address.token}) {
+  for (std::string* const line : {&version, &address.endpoint.host, &port, &address.token}) {
     std::getline(lines, *line);
   }
   const auto number = parse_number<std::uint16_t>(port);
   if (!lines || version != kVersion || !number || address.token.empty()) {
     return not_an_init_file(path);
   }
-  address.address.port = *number;
+  address.endpoint.port = *number;
   return std::optional<StoreAddress>(std::move(address));
 }
 

@@ -17,7 +17,7 @@
 namespace ddprun {
 
 struct StoreAddress {
-  HostPort address;
+  HostPort endpoint;
   std::string token;
 };
 

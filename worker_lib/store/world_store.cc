@@ -211,7 +211,7 @@ class WorldStore::Opening {
                       [] { return std::optional(kLooksPause); });
     if (!done || plan_.meet_at != MeetAt::kFile) return done;
     Result<PublishedAddress> note = PublishedAddress::publish(
-        plan_.file, {.address = parts_.hosted->address(), .token = token_});
+        plan_.file, {.endpoint = parts_.hosted->address(), .token = token_});
     if (!note) return note.error();
     parts_.note.emplace(std::move(*note));
     return {};
@@ -370,12 +370,12 @@ class WorldStore::Opening {
   // Connects to the store that the init file names, if it is still the same store.
   Result<void> come_to_address(const StoreAddress& note) {
     const Result<void> connected =
-        connect(note.address, std::min(deadline_.remaining(), kOneLook), Tries::kOne);
+        connect(note.endpoint, std::min(deadline_.remaining(), kOneLook), Tries::kOne);
     if (!connected) return connected;
     const Result<std::string> world =
         ResultStore(*parts_.store).get(by_hand_ + "world", Duration::zero());
     if (world && world->ends_with(" " + note.token)) return {};
-    return in_the_way("another store is at " + to_text(note.address) + " by now");
+    return in_the_way("another store is at " + to_text(note.endpoint) + " by now");
   }
 
   Result<void> take_place(std::optional<Deadline>& intruding) {

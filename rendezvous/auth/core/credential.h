@@ -1,5 +1,5 @@
 // Tasks for munge and their outcomes, as plain values. The handshake returns tasks. Its caller
-// has them done on a thread that may block (rendezvous/auth/munge_desk.h). Value types; any
+// has them done on a thread that may block (rendezvous/auth/async_munge.h). Value types; any
 // thread.
 //
 // A credential is a text that the munged of one node has made. Every munged with the same key

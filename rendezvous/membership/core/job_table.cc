@@ -79,7 +79,7 @@ ServiceOutput JobTable::receive(const Origin& origin, const AgentMessage& messag
         {origin.connection, HeartbeatAck{.number = heartbeat->number,
                                          .next = next_beat_in(options_.times.heartbeat(), now)}});
   } else if (const OutputPage* page = std::get_if<OutputPage>(&message)) {
-    hand_on(inquiries_.told(agent.agent_id, *page, now));
+    hand_on(inquiries_.handle_page(agent.agent_id, *page, now));
   } else if (const Leave* leave = std::get_if<Leave>(&message)) {
     forward(agent.job, job->second.membership.left(agent.agent_id, *leave, now));
     hand_on(inquiries_.agent_left(agent.agent_id, now));

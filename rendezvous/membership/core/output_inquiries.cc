@@ -12,7 +12,7 @@ namespace ddprun {
 namespace {
 
 // Returns what a node would send for this request, for texts about its absence.
-std::string told_by(const UserRequest& request) {
+std::string source_of(const UserRequest& request) {
   return request.what == UserRequest::What::kFlight ? "the flight record of its workers"
                                                     : "the output of its workers";
 }
@@ -103,7 +103,7 @@ void OutputInquiries::look_for_late(Inquiry& inquiry) {
   }
   if (late.empty()) return;
   say(inquiry, {.text = concat("no answer within ", kAgentPatience, " from ", list_of(late), ": ",
-                               told_by(inquiry.request), " is missing")});
+                               source_of(inquiry.request), " is missing")});
 }
 
 // Sends kEnd to the agents that may still have output.
@@ -126,7 +126,7 @@ OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator 
   if (inquiry.request.follow) {
     out_.sends.push_back({inquiry.reader, std::move(*inquiry.end), inquiry.end_after, true});
   } else {
-    Answer last{.number = inquiry.request.number, .done = inquiry.has_told};
+    Answer last{.number = inquiry.request.number, .done = inquiry.has_answered};
     if (!last.done) {
       const bool is_flight = inquiry.request.what == UserRequest::What::kFlight;
       last.text = "no node of job '" + inquiry.job + "' has sent its " +
@@ -190,7 +190,7 @@ void OutputInquiries::ask_nodes(Inquiries::iterator at, const std::vector<Node>&
       ask(*at, node, is_new ? lines : 0);
     }
   }
-  const std::string missing = told_by(inquiry.request) + " is missing; ";
+  const std::string missing = source_of(inquiry.request) + " is missing; ";
   if (!unreachable.empty()) {
     say(inquiry, {.text = missing + "cannot reach: " + list_of(unreachable)});
   }
@@ -234,7 +234,8 @@ bool OutputInquiries::is_reader(AgentConnectionId reader) const {
 
 // --- agents -------------------------------------------------------------------------------------
 
-InquiryOutput OutputInquiries::told(const std::string& agent_id, OutputPage page, TimePoint now) {
+InquiryOutput OutputInquiries::handle_page(const std::string& agent_id, OutputPage page,
+                                           TimePoint now) {
   now_ = now;
   const auto at = inquiries_.find(page.inquiry);
   const bool is_wanted = at != inquiries_.end() && at->second.sources.contains(agent_id);
@@ -247,7 +248,7 @@ InquiryOutput OutputInquiries::told(const std::string& agent_id, OutputPage page
   Inquiry& inquiry = at->second;
   Source& source = inquiry.sources.at(agent_id);
   if (source.state == State::kDone) return {};
-  inquiry.has_told = true;
+  inquiry.has_answered = true;
   if (!page.lines.empty()) say(inquiry, {.page = std::move(page.lines)});
   const bool was_ready = source.state == State::kReady;
   const State next = page.is_last ? State::kDone : page.is_ready ? State::kReady : State::kQuiet;

@@ -76,7 +76,7 @@ class OutputInquiries {
   bool has_room(const std::string& job) const;
 
   // Handles a page from an agent. If no inquiry wants it, the answer is kEnd.
-  InquiryOutput told(const std::string& agent_id, OutputPage page, TimePoint now);
+  InquiryOutput handle_page(const std::string& agent_id, OutputPage page, TimePoint now);
   // Handles the end of an agent's connection. The agent has forgotten its inquiries then.
   InquiryOutput agent_gone(const std::string& agent_id, TimePoint now);
   // Handles an agent's message that nothing of the job is left on its node.
@@ -128,7 +128,7 @@ class OutputInquiries {
     std::size_t open = 0;                   // sources of which something is awaited
     std::size_t unread = 0;                 // bytes sent since the reader had taken all
     std::uint64_t dropped = 0;              // bytes that the reader was not told of yet
-    bool has_told = false;                  // an agent has answered
+    bool has_answered = false;              // an agent has answered
     std::optional<TimePoint> due = {};      // no source is due before this time
     std::optional<End> end = {};
     std::uint64_t end_after = 0;

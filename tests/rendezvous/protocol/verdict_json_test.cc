@@ -19,7 +19,7 @@ WorkerEnd worker(int rank, EndKind kind, int code) {
   return end;
 }
 
-Json told(std::vector<WorkerEnd> ends) {
+Json generation_of(std::vector<WorkerEnd> ends) {
   Verdict verdict{.headline = "what happened", .ends = std::move(ends), .more_ends = 3};
   verdict.generation = Generation(4);
   return verdict_json(verdict);
@@ -35,7 +35,7 @@ TEST(VerdictJson, TellsTheFirstFromItsVictims) {
   victim.age = std::chrono::seconds(4);
   WorkerEnd stopped = worker(1, EndKind::kSignaled, SIGTERM);
   stopped.after_stop = true;
-  const Json generation = told({first, victim, stopped});
+  const Json generation = generation_of({first, victim, stopped});
   EXPECT_EQ(generation["generation"], 4);
   EXPECT_EQ(generation["what"], "what happened");
   ASSERT_EQ(generation["first"].size(), 1u);
@@ -60,7 +60,7 @@ TEST(VerdictJson, WhomTheFirstBlamesIsNotAmongItsVictims) {
   first.blames = 1;
   WorkerEnd stopped = worker(1, EndKind::kSignaled, SIGTERM);
   stopped.after_stop = true;
-  const Json generation = told({first, stopped});
+  const Json generation = generation_of({first, stopped});
   EXPECT_EQ(generation["victims"].size(), 0u);
   ASSERT_EQ(generation["blamed"].size(), 1u);
   EXPECT_EQ(generation["blamed"][0]["rank"], 1);
@@ -69,7 +69,7 @@ TEST(VerdictJson, WhomTheFirstBlamesIsNotAmongItsVictims) {
 TEST(VerdictJson, AllThatCouldBeFirstAreFirst) {
   WorkerEnd other = worker(1, EndKind::kExited, 1);
   other.node_rank = NodeRank(1);
-  const Json generation = told({worker(0, EndKind::kExited, 1), other});
+  const Json generation = generation_of({worker(0, EndKind::kExited, 1), other});
   ASSERT_EQ(generation["first"].size(), 2u);
   EXPECT_EQ(generation["first"][1]["node_rank"], 1);
   EXPECT_EQ(generation["victims"].size(), 0u);

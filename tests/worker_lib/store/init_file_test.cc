@@ -16,7 +16,7 @@ namespace {
 using testing::HasSubstr;
 using testing_support::TemporaryDirectory;
 
-const StoreAddress kNote{.address = {"fd00::7", 4321}, .token = "0123abcd"};
+const StoreAddress kNote{.endpoint = {"fd00::7", 4321}, .token = "0123abcd"};
 
 class InitFile : public testing::Test {
  protected:
@@ -70,7 +70,7 @@ TEST_F(InitFile, IsReadAsItWasPublishedAndGoesWithItsOwner) {
     const PublishedAddress published = PublishedAddress::publish(path_, kNote).value();
     const auto note = read_init_file(path_).value();
     ASSERT_TRUE(note);
-    EXPECT_EQ(note->address, kNote.address);
+    EXPECT_EQ(note->endpoint, kNote.endpoint);
     EXPECT_EQ(note->token, kNote.token);
     EXPECT_EQ(testing_support::listing(directory_.path()), std::vector<std::string>{"meeting"});
     EXPECT_EQ(std::filesystem::status(path_).permissions(),

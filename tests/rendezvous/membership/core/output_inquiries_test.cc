@@ -27,7 +27,7 @@ class OutputInquiriesTest : public testing::Test {
   }
   void tell(const std::string& agent, OutputPage page) {
     if (page.inquiry == 0) page.inquiry = 1;
-    take(inquiries_.told(agent, std::move(page), now_));
+    take(inquiries_.handle_page(agent, std::move(page), now_));
   }
   void drain() { take(inquiries_.reader_has_room(kReader, now_)); }
   void end_job() {
@@ -44,8 +44,8 @@ class OutputInquiriesTest : public testing::Test {
   void take(InquiryOutput out) {
     for (const ToAgent& one : out.tells) {
       last_told_ = std::get<TellOutput>(one.message);
-      told_.push_back(one.agent_id + " " +
-                      std::string(enum_name(kTellOutputWords, last_told_.what)));
+      requests_.push_back(one.agent_id + " " +
+                          std::string(enum_name(kTellOutputWords, last_told_.what)));
     }
     for (InquiryOutput::Send& one : out.sends) {
       EXPECT_EQ(one.connection, kReader);
@@ -62,11 +62,11 @@ class OutputInquiriesTest : public testing::Test {
       }
     }
   }
-  std::vector<std::string> told() { return std::exchange(told_, {}); }
+  std::vector<std::string> take_requests() { return std::exchange(requests_, {}); }
 
   TimePoint now_{seconds(1000)};
   OutputInquiries inquiries_;
-  std::vector<std::string> told_;
+  std::vector<std::string> requests_;
   TellOutput last_told_;
   std::string read_;
   std::vector<std::string> news_;
@@ -78,20 +78,20 @@ class OutputInquiriesTest : public testing::Test {
 TEST_F(OutputInquiriesTest, AsksEachNodeAndGivesEachItsTurn) {
   begin({node("a"), node("b")});
   EXPECT_TRUE(last_answer_.done && last_answer_.more) << "it is accepted at once";
-  EXPECT_THAT(told(), ElementsAre("a begin", "b begin"));
+  EXPECT_THAT(take_requests(), ElementsAre("a begin", "b begin"));
   EXPECT_EQ(last_told_, (TellOutput{.inquiry = 1, .lines = 5}));
   tell("b", {.is_ready = true});
-  EXPECT_THAT(told(), ElementsAre("b next"));
+  EXPECT_THAT(take_requests(), ElementsAre("b next"));
   tell("a", {.is_last = true});
   tell("b", {.lines = "1\n", .is_ready = true});
-  EXPECT_THAT(told(), ElementsAre("b next"));
+  EXPECT_THAT(take_requests(), ElementsAre("b next"));
   EXPECT_FALSE(is_over_);
   tell("b", {.lines = "2\n", .is_last = true});
   EXPECT_EQ(read_, "1\n2\n");
   EXPECT_TRUE(is_over_ && last_answer_.done);
   EXPECT_THAT(news_, IsEmpty());
   EXPECT_FALSE(inquiries_.is_reader(kReader));
-  EXPECT_THAT(told(), IsEmpty());
+  EXPECT_THAT(take_requests(), IsEmpty());
 }
 
 TEST_F(OutputInquiriesTest, NamesThoseWhoDoNotAnswerInTimeAndShowsTheOthers) {
@@ -105,14 +105,14 @@ TEST_F(OutputInquiriesTest, NamesThoseWhoDoNotAnswerInTimeAndShowsTheOthers) {
   ASSERT_EQ(news_.size(), 1u) << "both are late at once";
   EXPECT_THAT(news_[0], HasSubstr("no answer within 3.0 s from host-a, host-c"));
   EXPECT_TRUE(is_over_ && last_answer_.done);
-  told();
+  take_requests();
   tell("a", {.lines = "late\n", .is_ready = true});
-  EXPECT_THAT(told(), ElementsAre("a end")) << "nobody wants it any more";
+  EXPECT_THAT(take_requests(), ElementsAre("a end")) << "nobody wants it any more";
 }
 
 TEST_F(OutputInquiriesTest, SaysWhenNobodyHasAnswered) {
   begin({node("a"), node("b", false), node("c", true, false)});
-  EXPECT_THAT(told(), ElementsAre("a begin"));
+  EXPECT_THAT(take_requests(), ElementsAre("a begin"));
   ASSERT_EQ(news_.size(), 2u);
   EXPECT_THAT(news_[0], HasSubstr("cannot reach: host-b"));
   EXPECT_THAT(news_[1], HasSubstr("too old to send it: ddprun on host-c"));
@@ -120,7 +120,7 @@ TEST_F(OutputInquiriesTest, SaysWhenNobodyHasAnswered) {
   EXPECT_TRUE(is_over_);
   EXPECT_FALSE(last_answer_.done);
   EXPECT_EQ(last_answer_.text, "no node of job 'j' has sent its output");
-  EXPECT_THAT(told(), ElementsAre("a end"));
+  EXPECT_THAT(take_requests(), ElementsAre("a end"));
 }
 
 TEST_F(OutputInquiriesTest, FlightRecordsAreAskedOfThoseWhoKnowOfThem) {
@@ -129,7 +129,7 @@ TEST_F(OutputInquiriesTest, FlightRecordsAreAskedOfThoseWhoKnowOfThem) {
   OutputInquiries::Node old = node("b");
   old.tells_flight = false;
   take(inquiries_.begin(kReader, "j", asked, {node("a"), old}, now_));
-  EXPECT_THAT(told(), ElementsAre("a begin"));
+  EXPECT_THAT(take_requests(), ElementsAre("a begin"));
   EXPECT_TRUE(last_told_.flight);
   ASSERT_EQ(news_.size(), 1u);
   EXPECT_EQ(news_[0],
@@ -174,18 +174,18 @@ TEST_F(OutputInquiriesTest, DoesNotWaitForLongAtTheEndOfAJob) {
 TEST_F(OutputInquiriesTest, FollowsNodesThatComeAndThatComeBack) {
   begin({node("a")}, true);
   tell("a", {});
-  told();
+  take_requests();
   ASSERT_EQ(inquiries_.followed("j").size(), 1u);
   EXPECT_THAT(inquiries_.followed("other"), IsEmpty());
   take(inquiries_.see(1, {node("a"), node("b")}, now_));
-  EXPECT_THAT(told(), ElementsAre("b begin"));
+  EXPECT_THAT(take_requests(), ElementsAre("b begin"));
   EXPECT_EQ(last_told_.lines, kMaxLogLines) << "all of it is new";
   tell("b", {});
   take(inquiries_.agent_gone("a", now_));
   ASSERT_EQ(news_.size(), 1u);
   EXPECT_THAT(news_[0], HasSubstr("the connection with host-a is lost"));
   take(inquiries_.see(1, {node("a"), node("b")}, now_));
-  EXPECT_THAT(told(), ElementsAre("a begin"));
+  EXPECT_THAT(take_requests(), ElementsAre("a begin"));
   EXPECT_EQ(last_told_.lines, 0) << "what it keeps was shown";
   take(inquiries_.agent_left("b", now_));
   EXPECT_EQ(news_.size(), 1u) << "nothing of b is missing";
@@ -195,9 +195,9 @@ TEST_F(OutputInquiriesTest, OneWhoIsLateIsShownFromThenOnWhileItIsFollowed) {
   begin({node("a")}, true);
   pass(seconds(4));
   ASSERT_EQ(news_.size(), 1u);
-  told();
+  take_requests();
   tell("a", {.is_ready = true});
-  EXPECT_THAT(told(), ElementsAre("a next"));
+  EXPECT_THAT(take_requests(), ElementsAre("a next"));
   tell("a", {.lines = "1\n"});
   EXPECT_EQ(read_, "1\n");
 }
@@ -207,20 +207,20 @@ TEST_F(OutputInquiriesTest, NobodyIsGivenATurnForAReaderWhoDoesNotRead) {
   std::vector<OutputInquiries::Node> nodes;
   for (int i = 0; i < 100; ++i) nodes.push_back(node(std::to_string(i)));
   begin(nodes, true);
-  told();
+  take_requests();
   for (int i = 0; i < 100; ++i) tell(std::to_string(i), {.is_ready = true});
   const std::string page(kOutputPageBytes, 'x');
-  std::vector<std::string> turns = told();
+  std::vector<std::string> turns = take_requests();
   EXPECT_EQ(turns.size(), OutputInquiries::kTurns);
   for (const std::string& one : turns) {
     tell(one.substr(0, one.find(' ')), {.lines = page, .is_ready = true});
   }
-  EXPECT_THAT(told(), IsEmpty());
+  EXPECT_THAT(take_requests(), IsEmpty());
   EXPECT_EQ(read_.size(), OutputInquiries::kTurns * page.size());
   pass(std::chrono::hours(1));
   EXPECT_THAT(news_, IsEmpty()) << "those who wait for their turn are not late";
   drain();
-  turns = told();
+  turns = take_requests();
   ASSERT_EQ(turns.size(), OutputInquiries::kTurns);
   EXPECT_EQ(turns[0], "4 next") << "those who have waited for longest";
 }
@@ -244,9 +244,9 @@ TEST_F(OutputInquiriesTest, IsForgottenWithItsReader) {
   begin({node("a"), node("b")}, true);
   tell("a", {.is_last = true});
   tell("b", {.is_ready = true});
-  told();
+  take_requests();
   take(inquiries_.reader_gone(kReader));
-  EXPECT_THAT(told(), ElementsAre("b end"));
+  EXPECT_THAT(take_requests(), ElementsAre("b end"));
   EXPECT_FALSE(inquiries_.deadline());
   EXPECT_THAT(inquiries_.readers(), IsEmpty());
 }

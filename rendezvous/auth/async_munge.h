@@ -1,10 +1,10 @@
-// MungeDesk: asks munge for an event loop, because calls of munge block. Tasks are done one
+// AsyncMunge: asks munge for an event loop, because calls of munge block. Tasks are done one
 // after the other, on a thread of its own that starts with the first task. Outcomes are posted
 // to the loop.
 //
 // The thread that runs the io_context owns it and calls it; handlers run there, too. A munged
-// that hangs blocks the MungeDesk's own thread, never the loop: every task has its outcome after
-// kPatience. The MungeDesk can be destroyed at any time. Its thread then ends once its call of
+// that hangs blocks the AsyncMunge's own thread, never the loop: every task has its outcome after
+// kPatience. The AsyncMunge can be destroyed at any time. Its thread then ends once its call of
 // munge returns.
 #pragma once
 
@@ -22,7 +22,7 @@
 
 namespace ddprun {
 
-class MungeDesk {
+class AsyncMunge {
  public:
   // Longer than libmunge needs to find out that munged is dead (2.3 s). Shorter than an agent's
   // attempt to connect (3 s).
@@ -32,11 +32,11 @@ class MungeDesk {
 
   using Handler = std::function<void(const MungeOutcome&)>;
 
-  MungeDesk(boost::asio::io_context& io, std::shared_ptr<const Munge> munge);
+  AsyncMunge(boost::asio::io_context& io, std::shared_ptr<const Munge> munge);
   // Pending handlers are never called.
-  ~MungeDesk();
-  MungeDesk(const MungeDesk&) = delete;
-  MungeDesk& operator=(const MungeDesk&) = delete;
+  ~AsyncMunge();
+  AsyncMunge(const AsyncMunge&) = delete;
+  AsyncMunge& operator=(const AsyncMunge&) = delete;
 
   const Munge& munge() const { return *munge_; }
 

@@ -1,4 +1,4 @@
-#include "rendezvous/auth/munge_desk.h"
+#include "rendezvous/auth/async_munge.h"
 
 #include <atomic>
 #include <boost/asio/post.hpp>
@@ -13,7 +13,7 @@ namespace ddprun {
 
 namespace asio = boost::asio;
 
-struct MungeDesk::Job {
+struct AsyncMunge::Job {
   // For clang before 16, which does not initialize aggregates in parentheses.
   Job(std::uint64_t its_number, MungeTask its_task)
       : number(its_number), task(std::move(its_task)) {}
@@ -23,29 +23,29 @@ struct MungeDesk::Job {
   std::atomic<bool> is_over = false;  // its outcome is not needed any more
 };
 
-// The thread may outlive the MungeDesk and the io_context.
-struct MungeDesk::Shared {
+// The thread may outlive the AsyncMunge and the io_context.
+struct AsyncMunge::Shared {
   std::mutex mutex;
   std::condition_variable more;
-  MungeDesk* desk = nullptr;  // null: closed. Written by the loop's thread only
+  AsyncMunge* owner = nullptr;  // null: closed. Written by the loop's thread only
   std::shared_ptr<const Munge> munge;
   std::deque<std::shared_ptr<Job>> waiting;
 };
 
-MungeDesk::MungeDesk(asio::io_context& io, std::shared_ptr<const Munge> munge)
+AsyncMunge::AsyncMunge(asio::io_context& io, std::shared_ptr<const Munge> munge)
     : io_(io), munge_(std::move(munge)), shared_(std::make_shared<Shared>()) {
-  shared_->desk = this;
+  shared_->owner = this;
   shared_->munge = munge_;
 }
 
-MungeDesk::~MungeDesk() {
+AsyncMunge::~AsyncMunge() {
   const std::lock_guard lock(shared_->mutex);
-  shared_->desk = nullptr;
+  shared_->owner = nullptr;
   shared_->waiting.clear();
   shared_->more.notify_all();
 }
 
-void MungeDesk::ask(MungeTask task, Handler then) {
+void AsyncMunge::ask(MungeTask task, Handler then) {
   const std::uint64_t number = ++last_number_;
   const auto job = std::make_shared<Job>(number, std::move(task));
   const auto order =
@@ -53,13 +53,13 @@ void MungeDesk::ask(MungeTask task, Handler then) {
   if (const Result<void> taken = hand_in(job); !taken) return post_outcome(number, taken.error());
   order->second.patience.async_wait(
       [shared = shared_, number](const boost::system::error_code& error) {
-        if (error || !shared->desk) return;
-        shared->desk->close(
+        if (error || !shared->owner) return;
+        shared->owner->close(
             number, timeout_error("ask munge", "munged does not answer", kPatience, kPatience));
       });
 }
 
-Result<void> MungeDesk::hand_in(const std::shared_ptr<Job>& job) {
+Result<void> AsyncMunge::hand_in(const std::shared_ptr<Job>& job) {
   if (!has_thread_) {
     const Result<void> started =
         start_detached_thread("munge", [shared = shared_] { work(shared); });
@@ -77,36 +77,36 @@ Result<void> MungeDesk::hand_in(const std::shared_ptr<Job>& job) {
   return {};
 }
 
-void MungeDesk::work(const std::shared_ptr<Shared>& shared) {
+void AsyncMunge::work(const std::shared_ptr<Shared>& shared) {
   std::unique_lock lock(shared->mutex);
   while (true) {
-    shared->more.wait(lock, [&] { return !shared->desk || !shared->waiting.empty(); });
-    if (!shared->desk) return;
+    shared->more.wait(lock, [&] { return !shared->owner || !shared->waiting.empty(); });
+    if (!shared->owner) return;
     const std::shared_ptr<Job> job = std::move(shared->waiting.front());
     shared->waiting.pop_front();
     if (job->is_over) continue;
     lock.unlock();
     MungeOutcome outcome = shared->munge->carry_out(job->task);
     lock.lock();
-    if (!shared->desk) return;
-    shared->desk->post_outcome(job->number, std::move(outcome));
+    if (!shared->owner) return;
+    shared->owner->post_outcome(job->number, std::move(outcome));
   }
 }
 
 // Called on either thread.
-void MungeDesk::post_outcome(std::uint64_t number, MungeOutcome outcome) {
+void AsyncMunge::post_outcome(std::uint64_t number, MungeOutcome outcome) {
   asio::post(io_, [shared = shared_, number, outcome = std::move(outcome)] {
-    if (shared->desk) shared->desk->close(number, outcome);
+    if (shared->owner) shared->owner->close(number, outcome);
   });
 }
 
-void MungeDesk::close(std::uint64_t number, const MungeOutcome& outcome) {
+void AsyncMunge::close(std::uint64_t number, const MungeOutcome& outcome) {
   const auto found = open_.find(number);
   if (found == open_.end()) return;  // it has timed out
   found->second.job->is_over = true;
   const Handler then = std::move(found->second.then);
   open_.erase(found);
-  then(outcome);  // may destroy this MungeDesk
+  then(outcome);  // may destroy this AsyncMunge
 }
 
 }  // namespace ddprun
