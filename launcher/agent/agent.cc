@@ -401,6 +401,7 @@ class Agent {
         ControlledNode{
             .view = [this] { return view(); },
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
+            .snapshots = [this] { return workers_.snapshots(); },
             .ask_service =
                 [this](const UserRequest& asked) {
                   return !over_ && rendezvous_.link().send_now(asked);

@@ -295,7 +295,8 @@ Hello RendezvousHandler::introduce(const std::string& local_address) const {
                                   : local_address.empty() ? own_address_
                                                           : local_address,
                        .tells_output = true,
-                       .tells_flight = true}};
+                       .tells_flight = true,
+                       .tells_stacks = true}};
   if (plan.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
     hello.node.node_rank = 0;  // as in torchrun
   }

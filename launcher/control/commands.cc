@@ -19,9 +19,11 @@
 #include "launcher/control/logs.h"
 #include "launcher/control/options.h"
 #include "launcher/control/protocol.h"
+#include "launcher/control/stacks.h"
 #include "launcher/control/text.h"
 #include "launcher/flight/process_flights.h"
 #include "launcher/flight/show.h"
+#include "launcher/hang/worker_inspector.h"
 #include "launcher/plan/job_plan.h"
 #include "rendezvous/client/service_call.h"
 #include "rendezvous/net/tcp_address.h"
@@ -36,6 +38,8 @@ using What = UserRequest::What;
 // An agent answers at once, except that it may wait up to 3 s for its service.
 constexpr Duration kWhoPatience = std::chrono::seconds(2);
 constexpr Duration kAnswerPatience = std::chrono::seconds(8);
+// Stacks come when the debuggers have ended.
+constexpr Duration kStacksPatience = WorkerInspector::kPatience + kAnswerPatience;
 // Time that ending a job may take beyond the grace: SIGKILL, the other nodes, the service.
 constexpr Duration kBeyondGrace = std::chrono::seconds(60);
 
@@ -254,11 +258,13 @@ int end_flight(const ControlOptions& options, const FlightShow& show) {
   return shown ? 0 : end_refused(options, shown.error().message(), ExitCode::kFiles);
 }
 
-// Prints the flight records after the service's last answer. Returns the exit code.
-int end_flight(const ControlOptions& options, const FlightShow& show, const ServiceReply& reply) {
-  if (reply.broke_off) return end_refused(options, reply.broke_off->message(), ExitCode::kNoAnswer);
-  if (!reply.answer.done) return end_refused(options, reply.answer.text, ExitCode::kNoAnswer);
-  return end_flight(options, show);
+int end_stacks(const ControlOptions& options, const StackShow& stacks) {
+  if (options.json) {
+    print_json(stacks.as_json());
+  } else {
+    print(stacks.as_text());
+  }
+  return 0;
 }
 
 int ask_service(ControlOptions options) {
@@ -276,12 +282,16 @@ int ask_service(ControlOptions options) {
   call.to_end = options.timeout.value_or(kDefaultGrace + kBeyondGrace);
   LogPrinter printer({.json = options.json, .rank = options.rank});
   FlightShow flights(show_options(options));
+  StackShow stacks;
   const bool is_flight = options.what == What::kFlight;
+  const bool is_stacks = options.what == What::kStacks;
+  if (is_stacks) call.to_more = kStacksPatience;
   bool was_accepted = false;
   call.on_output = [&](const Answer& answer) {
     was_accepted = true;
-    if (!is_flight) return print_output(printer, answer);
-    flights.take_page(answer.page);
+    if (!is_flight && !is_stacks) return print_output(printer, answer);
+    if (is_flight) flights.take_page(answer.page);
+    if (is_stacks) stacks.take_page(answer.page);
     if (!answer.text.empty()) flights.notice(answer.text);
     return true;
   };
@@ -292,7 +302,9 @@ int ask_service(ControlOptions options) {
     return end_refused(options, reply.error().message(), code_of_call(reply.error()));
   }
   if (was_accepted) {
-    return is_flight ? end_flight(options, flights, *reply) : end_output(options, printer, *reply);
+    const int code = end_output(options, printer, *reply);
+    if (code != 0) return code;
+    return is_flight ? end_flight(options, flights) : is_stacks ? end_stacks(options, stacks) : 0;
   }
   const Answer& answer = reply->answer;
   if (options.what == What::kStatus && answer.done) {
@@ -429,6 +441,24 @@ int flight_here(const ControlOptions& options, const std::vector<LocalAgent>& ag
   return end_flight(options, flights);
 }
 
+// Shows the stacks that the job's agents on this host send.
+int stacks_here(const ControlOptions& options, const std::vector<LocalAgent>& agents) {
+  StackShow stacks;
+  std::vector<ControlClient> clients;
+  const std::string why_not = ask_each(
+      agents, options, [&](ControlClient&& client) { clients.push_back(std::move(client)); });
+  const TimePoint deadline = BootClock::now() + kStacksPatience;
+  for (ControlClient& client : clients) {
+    while (const Result<std::string> line = client.line(deadline)) stacks.take(*line);
+  }
+  if (!stacks.has_any()) {
+    return end_refused(options,
+                       why_not.empty() ? "the job has no workers on this host now" : why_not,
+                       ExitCode::kNoAnswer);
+  }
+  return end_stacks(options, stacks);
+}
+
 int flight_of_files(const ControlOptions& options) {
   FlightShow flights(show_options(options));
   for (const std::string& path : options.files) {
@@ -477,6 +507,7 @@ int run_control(UserRequest::What what, const std::vector<std::string>& argument
   if (choice.exit_code != 0) return choice.exit_code;
   if (what == What::kStatus) return status_here(*options, choice.agents);
   if (what == What::kFlight) return flight_here(*options, choice.agents);
+  if (what == What::kStacks) return stacks_here(*options, choice.agents);
   if (what == What::kLogs) return logs_here(*options, choice.agents);
   return order_here(*options, choice.agents);
 }

@@ -76,7 +76,8 @@ Result<void> set_processes(ControlOptions& options, const std::string& text) {
 std::vector<Option> own_options() {
   return {
       {"json", "", "print JSON", kAll, flag(&ControlOptions::json)},
-      {"rank", "N", "only this rank", only(What::kLogs, What::kSignal, What::kFlight),
+      {"rank", "N", "only this rank",
+       only(What::kLogs, What::kSignal, What::kFlight, What::kStacks),
        setter(&ControlOptions::rank, parse_rank)},
       {"last", "N", "the last N calls of each rank (default: 10; with --json all)",
        only(What::kFlight), number(&ControlOptions::last, static_cast<int>(kFlightRecords))},

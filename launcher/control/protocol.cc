@@ -160,6 +160,21 @@ std::string output_line(const OutputSource& source, std::string_view bytes) {
   return text_of(json);
 }
 
+std::string stack_line(const WorkerSnapshot& worker) {
+  Json json{{"rank", worker.rank.value},
+            {"host", worker.host},
+            {"pid", worker.pid},
+            {"doing", worker.doing},
+            {"frames", worker.frames}};
+  if (worker.step) json["step"] = *worker.step;
+  if (!worker.call.empty()) {
+    json["call"] = worker.call;
+    json["waited_ms"] =
+        std::chrono::duration_cast<std::chrono::milliseconds>(worker.waited).count();
+  }
+  return text_of(json);
+}
+
 std::string generation_line(const NodeView& node) {
   Json json{{"generation", node.generation.value}};
   if (node.assignment) json["world_size"] = node.assignment->world_size;

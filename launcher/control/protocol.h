@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "rendezvous/protocol/core/control_message.h"
+#include "rendezvous/protocol/core/hang_analysis.h"
 
 namespace ddprun {
 
@@ -78,6 +79,8 @@ struct OutputSource {
   OutputStream stream = OutputStream::kOut;
 };
 std::string output_line(const OutputSource& source, std::string_view bytes);
+// Carries the stack of a worker.
+std::string stack_line(const WorkerSnapshot& worker);
 // Says that the lines that follow belong to the generation that the node runs now.
 std::string generation_line(const NodeView& node);
 // Says that this many bytes of output were left out because the reader was slow.

@@ -14,6 +14,9 @@ using What = UserRequest::What;
 
 namespace {
 
+// Room that is kept for the line about bytes that were left out.
+constexpr std::size_t kNoticeBytes = 128;
+
 constexpr std::array kStreams{OutputStream::kOut, OutputStream::kErr};
 
 Moment moment() { return {.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()}; }
@@ -100,6 +103,7 @@ void ControlServer::without_service(const Question& question, const Error& why) 
     case What::kSignal:
     case What::kLogs:
     case What::kFlight:
+    case What::kStacks:
       return session->answer(outcome_line(Outcome::kRefused, why.cause + ": nothing was done"));
   }
 }
@@ -114,6 +118,7 @@ void ControlServer::ended(int exit_code, const std::string& text) {
     if (follower.dropped_bytes > 0) follower.reader->say(dropped_line(follower.dropped_bytes));
     follower.reader->end_with_job(line);
   }
+  for (const auto& [reader, rank] : std::exchange(stack_readers_, {})) reader->end();
   for (const auto& [number, pages] : std::exchange(inquiries_, {})) pages->end_with_job(line);
   is_over_ = true;
   watch_outputs();
@@ -148,6 +153,8 @@ void ControlServer::begin_inquiry(const TellOutput& what) {
       what.inquiry, [this](const OutputPage& page) { node_.tell_service(page); });
   if (what.flight) {
     show_flights(pages, what.rank);
+  } else if (what.stacks) {
+    show_stacks(pages, what.rank);
   } else {
     show(pages, what.rank, what.lines, what.follow && !is_over_);
   }
@@ -161,7 +168,8 @@ void ControlServer::service_lost() {
   watch_outputs();
 }
 
-// --- output and flight records -------------------------------------------------------------------
+// --- output, flight records and stacks
+// -------------------------------------------------------------------
 
 void ControlServer::show_workers(const ControlSessionPtr& session, const UserRequest& request) {
   const NodeView node = node_.view();
@@ -173,6 +181,7 @@ void ControlServer::show_workers(const ControlSessionPtr& session, const UserReq
   }
   session->say(outcome_line(Outcome::kDone, ""));
   if (request.what == What::kFlight) return show_flights(session, request.rank);
+  if (request.what == What::kStacks) return show_stacks(session, request.rank);
   show(session, request.rank, request.lines, request.follow);
 }
 
@@ -181,10 +190,9 @@ void ControlServer::show_workers(const ControlSessionPtr& session, const UserReq
 // reported.
 void ControlServer::show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank) {
   std::uint64_t left_out = 0;
-  constexpr std::size_t kOfTheNotice = 128;
   for (const RankFlight& flight : node_.flights(rank)) {
     for (const std::string& line : flight_lines(flight)) {
-      if (reader->room() > line.size() + kOfTheNotice) {
+      if (reader->room() > line.size() + kNoticeBytes) {
         reader->say(line);
       } else {
         left_out += line.size();
@@ -193,6 +201,39 @@ void ControlServer::show_flights(const OutputReaderPtr& reader, std::optional<Ra
   }
   if (left_out > 0) reader->say(dropped_line(left_out));
   reader->end();
+}
+
+// Sends the stacks once all workers are inspected. Readers that ask meanwhile get the same ones.
+void ControlServer::show_stacks(const OutputReaderPtr& reader, std::optional<Rank> rank) {
+  stack_readers_.emplace_back(reader, rank);
+  if (stack_readers_.size() > 1) return;
+  std::vector<WorkerSnapshot> workers = node_.snapshots();
+  const std::string host = node_.view().host;
+  for (WorkerSnapshot& worker : workers) {
+    worker.rank = rank_of(worker.local_rank);
+    worker.host = host;
+  }
+  const auto done = [this](std::vector<WorkerSnapshot> seen) {
+    boost::asio::post(io_, [this, seen = std::move(seen)] { send_stacks(seen); });
+  };
+  inspector_.begin(std::move(workers), done, WorkerInspector::Stacks::kOfAll);
+}
+
+void ControlServer::send_stacks(const std::vector<WorkerSnapshot>& workers) {
+  for (const auto& [reader, rank] : std::exchange(stack_readers_, {})) {
+    std::uint64_t left_out = 0;
+    for (const WorkerSnapshot& worker : workers) {
+      if (rank && worker.rank != *rank) continue;
+      const std::string line = stack_line(worker);
+      if (reader->room() > line.size() + kNoticeBytes) {
+        reader->say(line);
+      } else {
+        left_out += line.size();
+      }
+    }
+    if (left_out > 0) reader->say(dropped_line(left_out));
+    reader->end();
+  }
 }
 
 void ControlServer::show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines,

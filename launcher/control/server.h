@@ -1,8 +1,8 @@
 // ControlServer: answers the requests of users on an agent's socket (docs/how-to/control.md).
 //
-// It answers status of the node, output and flight records itself. It forwards requests that
-// concern the whole job to the rendezvous service, whose answers come back through the agent.
-// It also sends output and flight records to the service, for users who ask there.
+// It answers status of the node, output, flight records and stacks itself. It forwards requests
+// that concern the whole job to the rendezvous service, whose answers come back through the agent.
+// It also sends output, flight records and stacks to the service, for users who ask there.
 //
 // Owner: Agent. Runs on the agent's one thread, and so do the functions in ControlledNode.
 #pragma once
@@ -21,6 +21,7 @@
 #include "launcher/control/protocol.h"
 #include "launcher/control/socket.h"
 #include "launcher/flight/core/record.h"
+#include "launcher/hang/worker_inspector.h"
 #include "launcher/output/core/recent_output.h"
 #include "rendezvous/protocol/core/control_message.h"
 
@@ -31,6 +32,8 @@ struct ControlledNode {
   std::function<NodeView()> view;
   // Returns the flight records of this node's workers, or of the given rank only.
   std::function<std::vector<RankFlight>(std::optional<Rank>)> flights;
+  // Returns what the pages of this node's living workers say about their calls.
+  std::function<std::vector<WorkerSnapshot>()> snapshots;
   // Sends a request to the service. Returns false if the service cannot be reached now.
   std::function<bool(const UserRequest&)> ask_service;
   // Ends the workers of this node, as SIGTERM to its ddprun does. at_once: without their grace.
@@ -86,6 +89,8 @@ class ControlServer {
   void without_service(const Question& question, const Error& why);
   void show_workers(const ControlSessionPtr& session, const UserRequest& request);
   void show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank);
+  void show_stacks(const OutputReaderPtr& reader, std::optional<Rank> rank);
+  void send_stacks(const std::vector<WorkerSnapshot>& workers);
   void show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines, bool follow);
   void begin_inquiry(const TellOutput& what);
   void hand_on(LocalRank rank, OutputStream stream, std::string_view bytes);
@@ -99,6 +104,9 @@ class ControlServer {
   std::vector<std::array<RecentOutput, 2>> outputs_;  // by local rank and stream
   std::vector<Follower> followers_;
   std::vector<ControlSessionPtr> waiters_;  // sessions that wait for the end after a stop
+  // Readers that wait for the inspection in progress, with the rank that each asks for.
+  std::vector<std::pair<OutputReaderPtr, std::optional<Rank>>> stack_readers_;
+  WorkerInspector inspector_;
   std::map<std::uint64_t, Question> questions_;
   std::uint64_t last_number_ = 0;
   // Output requests of the service, by number.

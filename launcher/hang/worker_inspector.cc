@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "base/background_thread.h"
+#include "base/concat.h"
 #include "base/deadline.h"
 #include "base/process_stat.h"
 #include "base/process_tree.h"
@@ -24,6 +25,8 @@
 
 namespace ddprun {
 namespace {
+
+using Stacks = WorkerInspector::Stacks;
 
 // A call that failed within this time is taken as a consequence of the hang.
 constexpr Duration kJustNow = std::chrono::seconds(5);
@@ -45,7 +48,7 @@ bool is_python(pid_t pid) {
 // Returns the command line of gdb. gdb reads the symbols of every library, which is a gigabyte
 // for Python with PyTorch. For Python it loads only the libraries that hold the frames of a
 // wait.
-std::vector<std::string> gdb_command(const std::string& pid, bool of_python) {
+std::vector<std::string> gdb_command(const std::string& pid, bool of_python, Stacks stacks) {
   std::vector<std::string> command{"gdb", "-nx", "-iex", "set auto-load no"};
   if (of_python) command.insert(command.end(), {"-iex", "set auto-solib-add off"});
   command.insert(command.end(), {"-batch", "-p", pid});
@@ -55,12 +58,15 @@ std::vector<std::string> gdb_command(const std::string& pid, bool of_python) {
       command.insert(command.end(), {"-ex", std::string("sharedlibrary ") + library});
     }
   }
-  command.insert(command.end(), {"-ex", "bt 12"});
+  const std::size_t depth =
+      stacks == Stacks::kOfAll ? WorkerInspector::kMaxStackFrames : kMaxFrames;
+  command.insert(command.end(), {"-ex", concat("bt ", depth)});
   return command;
 }
 
 // Puts the stack of the process, and the call that it waits in, into `worker`.
-void put_frames(pid_t pid, const Deadline& deadline, int stop, WorkerSnapshot& worker) {
+void put_frames(pid_t pid, const Deadline& deadline, int stop, Stacks stacks,
+                WorkerSnapshot& worker) {
   const std::string number = std::to_string(pid);
   // Read before a debugger runs: one that is killed at the deadline would show in this stack.
   const std::vector<std::string> of_kernel = frames_in(text_of("/proc/" + number + "/stack"));
@@ -68,7 +74,10 @@ void put_frames(pid_t pid, const Deadline& deadline, int stop, WorkerSnapshot& w
   const auto run = [&](const std::vector<std::string>& debugger) {
     return output_of(debugger, deadline, Stderr::kDropped, stop).text;
   };
-  if (of_python) {
+  if (of_python && stacks == Stacks::kOfAll) {
+    worker.frames = frames_in(run({"py-spy", "dump", "--native", "--pid", number}));
+  }
+  if (of_python && worker.frames.empty()) {
     worker.frames = frames_in(run({"py-spy", "dump", "--pid", number}));
     worker.waits_in = distributed_call_in(worker.frames);
     // Work::wait() and a backward pass wait in native code.
@@ -78,7 +87,7 @@ void put_frames(pid_t pid, const Deadline& deadline, int stop, WorkerSnapshot& w
     }
   }
   if (worker.frames.empty()) {
-    worker.frames = frames_in(run(gdb_command(number, of_python)));
+    worker.frames = frames_in(run(gdb_command(number, of_python, stacks)));
     worker.waits_in = distributed_call_in(worker.frames);
   }
   if (worker.frames.empty()) worker.frames = of_kernel;
@@ -86,26 +95,28 @@ void put_frames(pid_t pid, const Deadline& deadline, int stop, WorkerSnapshot& w
 
 // Completes one snapshot. A worker that waits in a call keeps what its flight record says,
 // unless it is stopped.
-void ask_about(WorkerSnapshot& worker, const Deadline& deadline, int stop) {
+void ask_about(WorkerSnapshot& worker, const Deadline& deadline, int stop, Stacks stacks) {
   const pid_t pid = working_process(worker.pid);
   const std::optional<ProcessStat> stat = process_stat(pid);
   worker.is_stopped = stat && stat->is_stopped();
-  if (worker.flight == FlightState::kWaiting && !worker.is_stopped) return;
+  const bool is_known = worker.flight == FlightState::kWaiting && !worker.is_stopped;
+  if (is_known && stacks == Stacks::kIfUnknown) return;
   worker.doing = stat ? state_of_process(pid) : "it has ended";
   if (stat && pid != worker.pid) worker.doing += ", pid " + std::to_string(pid);
   // A debugger would let a stopped process continue, or would wait for it.
   if (!stat || worker.is_stopped || stat->state == 'Z' || deadline.passed()) return;
-  put_frames(pid, deadline, stop, worker);
+  put_frames(pid, deadline, stop, stacks, worker);
 }
 
 // Runs debuggers for a few workers at a time, because each reads the symbols of the whole
 // program.
-void ask_about_all(std::vector<WorkerSnapshot>& workers, const Deadline& deadline, int stop) {
+void ask_about_all(std::vector<WorkerSnapshot>& workers, const Deadline& deadline, int stop,
+                   Stacks stacks) {
   constexpr std::size_t kAtOnce = 4;
   std::atomic<std::size_t> next = 0;
   const auto ask = [&] {
     for (std::size_t i = next++; i < workers.size() && !is_told(stop); i = next++) {
-      if (workers[i].pid > 0) ask_about(workers[i], deadline, stop);
+      if (workers[i].pid > 0) ask_about(workers[i], deadline, stop, stacks);
     }
   };
   side_by_side(std::vector<std::function<void()>>(std::min(kAtOnce, workers.size()), ask));
@@ -171,7 +182,7 @@ void WorkerInspector::forget() {
 }
 
 void WorkerInspector::begin(std::vector<WorkerSnapshot> workers,
-                            std::function<void(std::vector<WorkerSnapshot>)> done) {
+                            std::function<void(std::vector<WorkerSnapshot>)> done, Stacks stacks) {
   forget();
   shared_ = std::make_shared<Shared>();
   shared_->done = std::move(done);
@@ -182,8 +193,8 @@ void WorkerInspector::begin(std::vector<WorkerSnapshot> workers,
     if (state->done) state->done(std::move(*shared));
   };
   const Result<void> started =
-      start_detached_thread("ddprun-look", [shared, state = shared_, tell] {
-        ask_about_all(*shared, Deadline(kPatience), state->stop.get());
+      start_detached_thread("ddprun-look", [shared, state = shared_, tell, stacks] {
+        ask_about_all(*shared, Deadline(kPatience), state->stop.get(), stacks);
         if (!is_told(state->stop.get())) tell();
       });
   if (!started) tell();

@@ -23,18 +23,25 @@ class WorkerInspector {
  public:
   // Limit for all debuggers together.
   static constexpr Duration kPatience = std::chrono::seconds(30);
+  // Limit for the frames of a native stack with Stacks::kOfAll.
+  static constexpr std::size_t kMaxStackFrames = 64;
 
   WorkerInspector() = default;
   ~WorkerInspector() { forget(); }
   WorkerInspector(const WorkerInspector&) = delete;
   WorkerInspector& operator=(const WorkerInspector&) = delete;
 
-  // Inspects the workers by their `pid` and completes their snapshots. A worker that waits in a
-  // collective keeps what its flight record says, unless it is stopped. Calls `done` with all
+  // kIfUnknown: a worker that waits in a collective keeps what its flight record says, unless it
+  // is stopped. kOfAll: every worker gets its whole stack, of Python programs with the native
+  // frames.
+  enum class Stacks { kIfUnknown, kOfAll };
+
+  // Inspects the workers by their `pid` and completes their snapshots. Calls `done` with all
   // snapshots on a separate thread. If no thread can be started, it calls `done` with what is
   // known before it returns. An earlier inspection is dropped.
   void begin(std::vector<WorkerSnapshot> workers,
-             std::function<void(std::vector<WorkerSnapshot>)> done);
+             std::function<void(std::vector<WorkerSnapshot>)> done,
+             Stacks stacks = Stacks::kIfUnknown);
 
   // Kills the debuggers that run and does not wait for them. If `done` has not been called, it
   // never will be.

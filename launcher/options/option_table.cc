@@ -10,7 +10,7 @@
 #include "base/seconds.h"
 #include "base/signal_names.h"
 #include "base/split.h"
-#include "launcher/ssh/core/ssh_command.h"
+#include "launcher/process/core/shell_words.h"
 
 namespace ddprun {
 namespace {

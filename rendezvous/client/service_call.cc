@@ -145,7 +145,7 @@ class Call {
       if (answer->more) {
         if (call_.on_output && !call_.on_output(*answer)) return over();
         if (request_.follow) return static_cast<void>(timer_.cancel());
-        return arm(call_.to_answer, "no more output");
+        return arm(call_.to_more, "no more output");
       }
       const bool waits = request_.what == UserRequest::What::kStop && answer->done;
       if (!waits) return over();

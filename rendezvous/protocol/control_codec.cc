@@ -124,6 +124,7 @@ void fields(F& at, Of<F, TellOutput>& tell) {
   at.field("follow", tell.follow);
   at.optional("rank", tell.rank, kCount);
   at.optional("flight", tell.flight, tell.flight);
+  at.optional("stacks", tell.stacks, tell.stacks);
 }
 
 template <class F>

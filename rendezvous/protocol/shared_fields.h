@@ -76,6 +76,7 @@ void fields(F& at, Of<F, NodeSpec>& node) {
               Addresses{kMaxAddresses});
   at.optional("tells_output", node.tells_output, node.tells_output);
   at.optional("tells_flight", node.tells_flight, node.tells_flight);
+  at.optional("tells_stacks", node.tells_stacks, node.tells_stacks);
 }
 
 template <class F>

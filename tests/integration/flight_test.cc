@@ -268,5 +268,29 @@ TEST_F(FlightTest, WhatCannotBeShownIsSaid) {
   EXPECT_THAT(nowhere.err, HasSubstr("--chrome-trace: write /nowhere/trace"));
 }
 
+// --- stacks
+
+TEST_F(FlightTest, StacksShowWhereEachRankIs) {
+  if (std::system("command -v gdb >/dev/null") != 0) GTEST_SKIP() << "gdb is not installed";
+  start_service();
+  auto job = launch({"--rdzv-endpoint=" + endpoint_, "--rdzv-id=train", "--nproc-per-node=2", "sh",
+                     "-c", until_go_after("echo up $RANK")});
+  ASSERT_TRUE(job->wait_for_out("up 0") && job->wait_for_out("up 1")) << job->err();
+  const CommandResult here = run_ddprun({"stacks", "train"});
+  EXPECT_EQ(here.code, 0) << here.err;
+  EXPECT_THAT(here.out, HasSubstr("rank"));
+  const json local = run_ddprun({"stacks", "--json"}).object();
+  ASSERT_EQ(local["ranks"].size(), 2u) << local.dump(2);
+  EXPECT_GT(local["ranks"][0]["frames"].size(), 0u);
+  const json one = run_ddprun({"stacks", "--json", "--rank=1"}).object();
+  ASSERT_EQ(one["ranks"].size(), 1u) << one.dump(2);
+  EXPECT_EQ(one["ranks"][0]["rank"], 1);
+  const CommandResult remote = ask({"stacks", "--json", "train"});
+  EXPECT_EQ(remote.object()["ranks"].size(), 2u) << remote.out << remote.err;
+  EXPECT_EQ(run_ddprun({"stacks", "--rank=7"}).code, 74);
+  EXPECT_EQ(run_ddprun({"stop", "--now"}).code, 0);
+  EXPECT_EQ(run_ddprun({"stacks"}).code, 72);
+}
+
 }  // namespace
 }  // namespace ddprun::testing_support

@@ -15,6 +15,8 @@ std::span<const CommandName> command_names() {
       {"signal", "[--rank N] SIGNAL [JOB]", "send a signal to its workers on all nodes"},
       {"flight", "[--compare] [--last N] [--pid PID,... | JOB | FILE...]",
        "show the last collectives of its ranks, what is in progress, and where ranks differ"},
+      {"stacks", "[--rank N] [JOB]",
+       "show where each of its ranks is in its program; ranks at the same place stand together"},
       {"completion", "bash|zsh", "print the completion script for that shell"},
       {"doctor", "[options] [program]",
        "check this host, and the network path to others, for what makes jobs hang or run slowly"},

@@ -66,6 +66,14 @@ std::string native_name(std::string_view frame) {
 
 }  // namespace
 
+std::string without_arguments(std::string_view frame) {
+  const std::size_t open = frame.find(" (");
+  const std::size_t end = frame.rfind(')');
+  if (open == frame.npos || end == frame.npos || end < open) return std::string(frame);
+  if (!python_frame(frame).file.empty()) return std::string(frame);
+  return std::string(frame.substr(0, open)) + std::string(frame.substr(end + 1));
+}
+
 std::string distributed_call_in(const std::vector<std::string>& frames) {
   std::string native;
   std::string call;

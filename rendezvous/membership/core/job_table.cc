@@ -183,7 +183,7 @@ std::vector<OutputInquiries::Node> JobTable::nodes_of(const Membership& job,
   for (const std::string& id : job.nodes_of(rank)) {
     const Membership::Member& member = job.members().at(id);
     nodes.push_back({id, member.node.host, member.connected, member.node.tells_output,
-                     member.node.tells_flight});
+                     member.node.tells_flight, member.node.tells_stacks});
   }
   return nodes;
 }

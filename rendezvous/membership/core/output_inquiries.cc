@@ -11,10 +11,21 @@
 namespace ddprun {
 namespace {
 
-// Returns what a node would send for this request, for texts about its absence.
+// Returns what the request asks for.
 std::string source_of(const UserRequest& request) {
-  return request.what == UserRequest::What::kFlight ? "the flight record of its workers"
-                                                    : "the output of its workers";
+  switch (request.what) {
+    case UserRequest::What::kFlight: return "flight record";
+    case UserRequest::What::kStacks: return "stack";
+    default: return "output";
+  }
+}
+
+bool can_answer(const OutputInquiries::Node& node, UserRequest::What what) {
+  switch (what) {
+    case UserRequest::What::kFlight: return node.tells_flight;
+    case UserRequest::What::kStacks: return node.tells_stacks;
+    default: return node.tells_output;
+  }
 }
 
 }  // namespace
@@ -51,7 +62,8 @@ void OutputInquiries::ask(Inquiries::value_type& entry, const Node& node, int li
                                  .rank = inquiry.request.rank,
                                  .lines = lines,
                                  .follow = inquiry.request.follow,
-                                 .flight = inquiry.request.what == UserRequest::What::kFlight}});
+                                 .flight = inquiry.request.what == UserRequest::What::kFlight,
+                                 .stacks = inquiry.request.what == UserRequest::What::kStacks}});
 }
 
 void OutputInquiries::say(Inquiry& inquiry, Answer words) {
@@ -102,8 +114,9 @@ void OutputInquiries::look_for_late(Inquiry& inquiry) {
     }
   }
   if (late.empty()) return;
-  say(inquiry, {.text = concat("no answer within ", kAgentPatience, " from ", list_of(late), ": ",
-                               source_of(inquiry.request), " is missing")});
+  say(inquiry,
+      {.text = concat("no answer within ", kAgentPatience, " from ", list_of(late), ": the ",
+                      source_of(inquiry.request), " of its workers is missing")});
 }
 
 // Sends kEnd to the agents that may still have output.
@@ -128,9 +141,7 @@ OutputInquiries::Inquiries::iterator OutputInquiries::go_on(Inquiries::iterator 
   } else {
     Answer last{.number = inquiry.request.number, .done = inquiry.has_answered};
     if (!last.done) {
-      const bool is_flight = inquiry.request.what == UserRequest::What::kFlight;
-      last.text = "no node of job '" + inquiry.job + "' has sent its " +
-                  (is_flight ? "flight record" : "output");
+      last.text = "no node of job '" + inquiry.job + "' has sent its " + source_of(inquiry.request);
     }
     out_.sends.push_back({inquiry.reader, std::move(last), 0, true});
   }
@@ -178,9 +189,7 @@ void OutputInquiries::ask_nodes(Inquiries::iterator at, const std::vector<Node>&
     const bool is_new = known == inquiry.sources.end();
     const bool is_back = !is_new && known->second.state == State::kGone && node.is_connected;
     if (!is_new && !is_back) continue;
-    const bool can_tell =
-        inquiry.request.what == UserRequest::What::kFlight ? node.tells_flight : node.tells_output;
-    if (!can_tell) {
+    if (!can_answer(node, inquiry.request.what)) {
       inquiry.sources[node.agent_id] = {node.host, State::kDone};
       too_old.push_back(node.host);
     } else if (!node.is_connected) {
@@ -190,7 +199,7 @@ void OutputInquiries::ask_nodes(Inquiries::iterator at, const std::vector<Node>&
       ask(*at, node, is_new ? lines : 0);
     }
   }
-  const std::string missing = source_of(inquiry.request) + " is missing; ";
+  const std::string missing = "the " + source_of(inquiry.request) + " of its workers is missing; ";
   if (!unreachable.empty()) {
     say(inquiry, {.text = missing + "cannot reach: " + list_of(unreachable)});
   }

@@ -67,10 +67,11 @@ class OutputInquiries {
     bool is_connected = false;
     bool tells_output = false;  // as in its NodeSpec
     bool tells_flight = false;  // as in its NodeSpec
+    bool tells_stacks = false;  // as in its NodeSpec
   };
 
-  // Begins an inquiry. REQUIRES: has_room(job), request.what is kLogs or kFlight, and the
-  // reader has no other inquiry.
+  // Begins an inquiry. REQUIRES: has_room(job), is_told_by_nodes(request.what), and the reader
+  // has no other inquiry.
   InquiryOutput begin(AgentConnectionId reader, const std::string& job, const UserRequest& request,
                       const std::vector<Node>& nodes, TimePoint now);
   bool has_room(const std::string& job) const;

@@ -25,7 +25,8 @@ MembershipOutput Membership::request(const UserRequest& request, TimePoint now) 
     case UserRequest::What::kRestart: restart_for(request); break;
     case UserRequest::What::kSignal: pass_on_for(request); break;
     case UserRequest::What::kLogs:
-    case UserRequest::What::kFlight: look_for_output(request, answer); break;
+    case UserRequest::What::kFlight:
+    case UserRequest::What::kStacks: look_for_output(request, answer); break;
   }
   return std::exchange(out_, {});
 }

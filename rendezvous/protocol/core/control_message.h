@@ -161,6 +161,7 @@ struct NodeSpec {
   std::vector<std::string> other_addresses = {};
   bool tells_output = false;  // it understands TellOutput; older versions do not
   bool tells_flight = false;  // it understands TellOutput::flight
+  bool tells_stacks = false;  // it understands TellOutput::stacks
 };
 
 // Assignment: a Directive that gives a node its part in a generation.

@@ -1,5 +1,5 @@
 // UserRequest: what a person asks of a running job by `ddprun stop`, `restart`, `signal`,
-// `status`, `logs` or `flight`, as plain values.
+// `status`, `logs`, `flight` or `stacks`, as plain values.
 //
 // A UserRequest reaches the service in one of two ways. An agent of the job forwards it for a
 // user of the agent's socket (launcher/control/socket.h). Or it is the first message of a
@@ -8,9 +8,9 @@
 // job has ended. A UserRequest is not state: if its connection is lost, the request is lost, and
 // the client gets an error.
 //
-// Output of workers and their flight records are requested on a connection of their own. The
-// service replies by many Answers and, if output is followed, by the End of the job. It asks the
-// agents by TellOutput, and they reply by OutputPage
+// Output of workers, their flight records and their stacks are requested on a connection of their
+// own. The service replies by many Answers and, if output is followed, by the End of the job. It
+// asks the agents by TellOutput, and they reply by OutputPage
 // (rendezvous/membership/core/output_inquiries.h).
 //
 // Value types; any thread.
@@ -37,6 +37,7 @@ struct UserRequest {
     kSignal,   // sends `signal` to the workers, or only to `rank`
     kLogs,     // returns output of the workers, or only of `rank`
     kFlight,   // returns flight records of the workers, or only of `rank`
+    kStacks,   // returns stacks of the workers, or only of `rank`
   };
   What what = What::kStatus;
   std::uint64_t number = 0;  // the Answer repeats it
@@ -53,27 +54,30 @@ struct UserRequest {
   friend bool operator==(const UserRequest&, const UserRequest&) = default;
 };
 
-inline constexpr EnumNames<UserRequest::What, 6> kUserRequestWords{
+inline constexpr EnumNames<UserRequest::What, 7> kUserRequestWords{
     {{UserRequest::What::kStatus, "status"},
      {UserRequest::What::kStop, "stop"},
      {UserRequest::What::kRestart, "restart"},
      {UserRequest::What::kSignal, "signal"},
      {UserRequest::What::kLogs, "logs"},
-     {UserRequest::What::kFlight, "flight"}}};
+     {UserRequest::What::kFlight, "flight"},
+     {UserRequest::What::kStacks, "stacks"}}};
 
 // Returns true if nodes answer this request, page by page.
 constexpr bool is_told_by_nodes(UserRequest::What what) {
-  return what == UserRequest::What::kLogs || what == UserRequest::What::kFlight;
+  return what == UserRequest::What::kLogs || what == UserRequest::What::kFlight ||
+         what == UserRequest::What::kStacks;
 }
 
 struct Answer {
   std::uint64_t number = 0;
   bool done = false;  // the request was accepted; false: nothing has changed, and text says why
   std::string text;   // one line, for people
-  // For kStatus: a JSON object (rendezvous/http/status_page.h). For kLogs and kFlight: lines of
-  // JSON with line ends, as agents write them. Otherwise empty.
+  // For kStatus: a JSON object (rendezvous/http/status_page.h). For kLogs, kFlight and
+  // kStacks: lines of JSON with line ends, as agents write them. Otherwise empty.
   std::string page;
-  bool more = false;  // kLogs and kFlight: more Answers follow; text is a separate notice, or empty
+  // kLogs, kFlight and kStacks: more Answers follow; text is a separate notice, or empty.
+  bool more = false;
 
   friend bool operator==(const Answer&, const Answer&) = default;
 };
@@ -88,8 +92,8 @@ struct ForwardSignal {
   friend bool operator==(const ForwardSignal&, const ForwardSignal&) = default;
 };
 
-// TellOutput: asks an agent for output or flight records of its workers. The agent reports that
-// it has data and waits for its turn. So neither side ever holds more than a few pages for a
+// TellOutput: asks an agent for output, flight records or stacks of its workers. The agent reports
+// that it has data and waits for its turn. So neither side ever holds more than a few pages for a
 // slow reader.
 struct TellOutput {
   enum class What {
@@ -103,6 +107,7 @@ struct TellOutput {
   int lines = 0;        // as in the UserRequest
   bool follow = false;  // as in the UserRequest
   bool flight = false;  // kBegin: flight records instead of output
+  bool stacks = false;  // kBegin: stacks instead of output
 
   friend bool operator==(const TellOutput&, const TellOutput&) = default;
 };

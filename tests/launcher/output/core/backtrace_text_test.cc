@@ -33,6 +33,15 @@ TEST(BacktraceText, OfGdbWithoutNumbersAndAddresses) {
                           "clock_nanosleep () from /lib/libc.so.6"));
 }
 
+TEST(BacktraceText, APlaceHasNoValuesOfArguments) {
+  EXPECT_EQ(without_arguments("poll (fds=0x7ffd1234, nfds=1) at poll.c:29"), "poll at poll.c:29");
+  EXPECT_EQ(without_arguments("clock_nanosleep () from /lib/libc.so.6"),
+            "clock_nanosleep from /lib/libc.so.6");
+  EXPECT_EQ(without_arguments("main (train.py:10)"), "main (train.py:10)");
+  EXPECT_EQ(without_arguments("do_syscall_64"), "do_syscall_64");
+  EXPECT_EQ(without_arguments("cut (off"), "cut (off");
+}
+
 TEST(BacktraceText, OfTheKernelTheFunctions) {
   EXPECT_THAT(frames_in("[<0>] hrtimer_nanosleep+0x9b/0x130\n[<0>] do_syscall_64+0x5c/0x90\n"),
               ElementsAre("do_syscall_64", "hrtimer_nanosleep"));

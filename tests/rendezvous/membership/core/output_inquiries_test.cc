@@ -139,6 +139,28 @@ TEST_F(OutputInquiriesTest, FlightRecordsAreAskedOfThoseWhoKnowOfThem) {
   EXPECT_EQ(last_answer_.text, "no node of job 'j' has sent its flight record");
 }
 
+TEST_F(OutputInquiriesTest, StacksAreAskedOfThoseWhoKnowOfThemAndMayComeLate) {
+  UserRequest asked = request(false);
+  asked.what = UserRequest::What::kStacks;
+  OutputInquiries::Node able = node("a");
+  able.tells_stacks = true;
+  take(inquiries_.begin(kReader, "j", asked, {able, node("b")}, now_));
+  EXPECT_THAT(take_requests(), ElementsAre("a begin"));
+  EXPECT_TRUE(last_told_.stacks);
+  EXPECT_FALSE(last_told_.flight);
+  ASSERT_EQ(news_.size(), 1u);
+  EXPECT_THAT(news_[0], HasSubstr("the stack of its workers is missing; too old"));
+  tell("a", {});
+  pass(seconds(30));
+  EXPECT_FALSE(is_over_) << "debuggers take their time";
+  tell("a", {.is_ready = true});
+  EXPECT_THAT(take_requests(), ElementsAre("a next"));
+  tell("a", {.lines = "{}\n", .is_last = true});
+  EXPECT_TRUE(is_over_);
+  EXPECT_TRUE(last_answer_.done);
+  EXPECT_EQ(read_, "{}\n");
+}
+
 TEST_F(OutputInquiriesTest, FollowsUntilTheJobHasEndedAndAllHaveSaidTheirLast) {
   begin({node("a"), node("b")}, true);
   tell("a", {});
