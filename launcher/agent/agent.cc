@@ -424,7 +424,7 @@ class Agent {
                   .grace = config_.options.grace.value_or(config_.default_grace),
                   .log_directory = config_.scratch_directory.empty() ? config_.log_root : ""};
     if (!config_.rendezvous.is_local()) {
-      view.meets = to_text(config_.rendezvous.meeting_point);
+      view.meets = to_text(rendezvous_.meeting_point());
     }
     const std::optional<Assignment>& assignment = supervisor_.assignment();
     if (assignment && assignment->generation == status.generation) view.assignment = assignment;

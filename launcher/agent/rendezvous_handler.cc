@@ -114,6 +114,30 @@ Result<std::vector<SocketAddress>> RendezvousHandler::find_meeting_point() const
   return resolve(endpoint, kResolveTimeout);
 }
 
+// With ports that were made from the scheduler's job, only its first node listens. Otherwise two
+// nodes of one host could listen on two of them.
+bool RendezvousHandler::may_listen_first() const {
+  if (config_.rendezvous.next_ports.empty()) return true;
+  return config_.options.cluster->node_rank.value_or(0) == 0;
+}
+
+// Listens on the endpoint's port, or else on the first free one of the next ports.
+Result<Listener> RendezvousHandler::listen_on(const std::string& host) {
+  const Rendezvous& plan = config_.rendezvous;
+  Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
+  for (const std::uint16_t next : plan.next_ports) {
+    if (listener || listener.error().sys_errno != EADDRINUSE) break;
+    listener = listen_tcp({host, next});
+  }
+  if (!listener) return listener;
+  own_port_ = listener->address.port;
+  if (own_port_ != plan.meeting_point.port) {
+    log_.info(concat("port ", plan.meeting_point.port, " is taken; the rendezvous is at ",
+                     meeting_point()));
+  }
+  return listener;
+}
+
 Result<void> RendezvousHandler::meet_dynamic() {
   const Rendezvous& plan = config_.rendezvous;
   if (config_.service_socket) {
@@ -125,17 +149,25 @@ Result<void> RendezvousHandler::meet_dynamic() {
     return std::move(addresses).error().within("--rdzv-endpoint");
   }
   const SocketAddress* here = addresses ? find_local(*addresses) : nullptr;
-  if (!here) {
+  if (!here || !may_listen_first()) {
     connect(std::nullopt, "");
     return {};
   }
   const std::string host =
       listening_host({plan.meeting_point.host, here->host()}, config_.options.nodes);
   const HostPort port{host, plan.meeting_point.port};
-  Result<Listener> listener = listen_tcp(port);
+  Result<Listener> listener = listen_on(host);
   if (listener) return embed(std::move(*listener), here->host());
   if (listener.error().sys_errno != EADDRINUSE) {
     return std::move(listener).error().within("--rdzv-endpoint");
+  }
+  if (!plan.next_ports.empty()) {
+    return Error{.kind = ErrorKind::kConnection,
+                 .doing = "--rdzv-endpoint",
+                 .cause = concat(
+                     "other programs have the ports ", plan.meeting_point.port, " to ",
+                     plan.next_ports.back(), " of ", plan.meeting_point.host,
+                     ": give an endpoint with a free port, and --nnodes=", config_.options.nodes)};
   }
   // The port is taken by a ddp-rendezvous, by another agent of this host, or by another program.
   connect(port, here->host());
@@ -173,11 +205,11 @@ void RendezvousHandler::listen_again(const HostPort& port, const std::string& ad
 // service has answered. A pod in the network of its node does not know its name before.
 void RendezvousHandler::listen_if_here(const std::vector<SocketAddress>& addresses) {
   const SocketAddress* here = find_local(addresses);
-  if (!here) return;
+  if (!here || !may_listen_first()) return;
   const HostPort& endpoint = config_.rendezvous.meeting_point;
   const std::string address = here->host();
   const std::string host = listening_host({endpoint.host, address}, config_.options.nodes);
-  Result<Listener> listener = listen_tcp({host, endpoint.port});
+  Result<Listener> listener = listen_on(host);
   // The port may be that of the service.
   if (!listener) return log_.debug(listener.error().message());
   Result<void> met = embed(std::move(*listener), address);
@@ -214,10 +246,12 @@ Result<void> RendezvousHandler::meet_static() {
 
 // listener: where other nodes connect; nullopt for a job of this node alone.
 Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::string address) {
-  ServiceOptions options{.times = config_.options.times,
-                         .embedded = true,
-                         .host = host_name(),
-                         .service_id = random_hex(8)};
+  ServiceOptions options{
+      .times = config_.options.times,
+      .embedded = true,
+      .host = host_name(),
+      .only_job = config_.rendezvous.next_ports.empty() ? "" : config_.options.rdzv_id,
+      .service_id = random_hex(8)};
   if (config_.munge.munge) options.owner = config_.munge.munge->user();
   UniqueFd socket;
   TlsContextPtr tls;
@@ -254,6 +288,7 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
                                      .join_timeout = plan.join_timeout,
                                      .must_answer = may_listen_},
                             .key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret()),
+                            .next_ports = plan.next_ports,
                             .munge = config_.munge.munge,
                             .demands_proof = config_.options.require_auth,
                             .tls = config_.tls,
@@ -262,6 +297,8 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
     options.look_up = resolve_in_pod;
     if (!own_port) options.found = [this](const auto& found) { listen_if_here(found); };
   }
+  for (const std::uint16_t next : plan.next_ports)
+    options.link.next_services.push_back(to_text(HostPort{plan.meeting_point.host, next}));
   if (own_port) {
     options.port_refuses = [this, port = *own_port, address](Duration so_far) {
       listen_again(port, address, so_far);
@@ -274,6 +311,13 @@ void RendezvousHandler::start() {
   if (server_) server_->start();
   link_->start();
 }
+HostPort RendezvousHandler::meeting_point() const {
+  HostPort found = config_.rendezvous.meeting_point;
+  if (link_) found.port = link_->port().value_or(found.port);
+  found.port = own_port_.value_or(found.port);
+  return found;
+}
+
 
 Hello RendezvousHandler::introduce(const std::string& local_address) const {
   const LaunchOptions& options = config_.options;
@@ -295,7 +339,8 @@ Hello RendezvousHandler::introduce(const std::string& local_address) const {
                                   : local_address.empty() ? own_address_
                                                           : local_address,
                        .tells_output = true,
-                       .tells_flight = true}};
+                       .tells_flight = true},
+              .wants_own = !plan.next_ports.empty()};
   if (plan.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
     hello.node.node_rank = 0;  // as in torchrun
   }

@@ -48,6 +48,10 @@ constexpr std::uint16_t numbered_port(std::uint64_t number) {
 std::uint16_t port_of(std::string_view job_id);
 
 // Returns the number of GPUs in a variable such as "0,1" or "GPU-6da1,GPU-07c3". nullopt: it is not
+// Lets the nodes of the plan meet on `host` at the port that was made from the job, or at one of
+// the next ports if other programs have it.
+void meet_near(ClusterPlan& plan, std::string host, std::uint16_t port);
+
 // set, or it says "all" or "none".
 std::optional<int> listed_gpus(const EnvLookup& lookup, std::string_view name);
 

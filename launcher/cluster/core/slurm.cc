@@ -144,7 +144,7 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   plan.name = concat("Slurm step ", plan.job_id);
   plan.nodes = static_cast<int>(nodes->size());
   plan.node_rank = static_cast<int>(*node_rank);
-  plan.endpoint = {nodes->front(), numbered_port(*job % kPorts + *step % kPorts * kStepsApart)};
+  meet_near(plan, nodes->front(), numbered_port(*job % kPorts + *step % kPorts * kStepsApart));
   plan.tasks = *std::ranges::max_element(*tasks);
   plan.own_tasks = (*tasks)[*node_rank];
   plan.remedy = "srun --ntasks-per-node=1";

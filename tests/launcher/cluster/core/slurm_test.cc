@@ -87,6 +87,8 @@ TEST(DetectSlurm, AllNodesOfAStepAgreeAndOtherStepsHaveAnotherPort) {
   const HostPort endpoint = plan_of(kStep).endpoint;
   const Variables first = with(with(kStep, "SLURM_NODEID", "0"), "SLURMD_NODENAME", "node0");
   EXPECT_EQ(plan_of(first).endpoint, endpoint);
+  EXPECT_EQ(plan_of(first).next_ports, plan_of(kStep).next_ports);
+  EXPECT_EQ(plan_of(first).next_ports.size(), 7u);
   EXPECT_NE(plan_of(with(kStep, "SLURM_STEP_ID", "1")).endpoint.port, endpoint.port);
   for (const char* job : {"813", "1437", "10811"}) {
     EXPECT_NE(plan_of(with(kStep, "SLURM_JOB_ID", job)).endpoint.port, endpoint.port) << job;
