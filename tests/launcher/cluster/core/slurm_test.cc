@@ -179,6 +179,27 @@ TEST(DetectSlurm, SrunDoesNotTakeWhatTheScriptAskedForEachTask) {
               ElementsAre("env", "-u", "SRUN_CPUS_PER_TASK", "-u", "SLURM_GPUS_PER_TASK", "srun"));
 }
 
+// Recorded with Slurm 22.05: a batch script (`#SBATCH hetjob`), and salloc -N1 : -N1. A step of all
+// components has the variables of any other step.
+TEST(DetectSlurm, AHeterogeneousJobIsStartedByHand) {
+  const Variables script{{"SLURM_HET_SIZE", "2"},
+                         {"SLURM_JOB_ID", "9"},
+                         {"SLURM_JOB_ID_HET_GROUP_0", "9"},
+                         {"SLURM_JOB_ID_HET_GROUP_1", "10"},
+                         {"SLURM_JOB_NODELIST", "node0"},
+                         {"SLURM_JOB_NODELIST_HET_GROUP_0", "node0"},
+                         {"SLURM_JOB_NODELIST_HET_GROUP_1", "node[1-2]"},
+                         {"SLURM_NNODES", "1"}};
+  constexpr const char* kRefusal =
+      "Slurm job 9: it has 2 components: start ddprun on the nodes of all, `srun --het-group=0-1 "
+      "--ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 ddprun ...` (--nnodes=1: this node alone)";
+  EXPECT_EQ(error_of(script), kRefusal);
+  const auto typed = detect(without(script, "SLURM_JOB_NODELIST"), /*is_typed=*/true);
+  ASSERT_FALSE(typed) << "into the shell of salloc";
+  EXPECT_EQ(typed.error().message(), kRefusal);
+  EXPECT_EQ(plan_of(with(kStep, "SLURM_HET_SIZE", "2")).nodes, 2);
+}
+
 TEST(DetectSlurm, AWorkerOfTorchrunInABatchScriptIsNotTheScript) {
   const Variables worker = with(kBatchScript, "TORCHELASTIC_RUN_ID", "none");
   EXPECT_FALSE(*detect(worker));
