@@ -224,15 +224,19 @@ Result<void> RendezvousHandler::meet_static() {
     return {};
   }
   Result<std::vector<SocketAddress>> addresses = find_meeting_point();
-  if (!addresses) return std::move(addresses).error().within("--master-addr");
-  const SocketAddress& address = addresses->front();
-  if (!is_local_address(address)) {
+  // A pod in the network of its node does not know its name before the cluster's DNS does. The
+  // other nodes need the name before workers do.
+  if (!addresses && !names_may_appear_) {
+    return std::move(addresses).error().within("--master-addr");
+  }
+  const SocketAddress* address = addresses ? &addresses->front() : nullptr;
+  if (address && !is_local_address(*address)) {
     return invalid_argument(plan.meeting_point.host +
                             " is not an address of this host, but --node-rank 0 runs here")
         .within("--master-addr");
   }
-  const std::string host =
-      listening_host({plan.meeting_point.host, address.host()}, config_.options.nodes);
+  const std::string host = listening_host({plan.meeting_point.host, address ? address->host() : ""},
+                                          config_.options.nodes);
   Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
   if (!listener) return std::move(listener).error().within("--master-port");
   shared_port_ = listener->address.port;
@@ -240,8 +244,8 @@ Result<void> RendezvousHandler::meet_static() {
   // on this host only, they would offer a loopback address to their peers. In that case they get
   // a numeric loopback address, and the service replaces it by the address that the other nodes
   // connected to.
-  const bool misleads = host == "*" && is_loopback_address(address);
-  return embed(std::move(*listener), misleads ? address.host() : plan.meeting_point.host);
+  const bool misleads = host == "*" && address && is_loopback_address(*address);
+  return embed(std::move(*listener), misleads ? address->host() : plan.meeting_point.host);
 }
 
 // listener: where other nodes connect; nullopt for a job of this node alone.
@@ -284,21 +288,21 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
   const Rendezvous& plan = config_.rendezvous;
   may_listen_ = own_port.has_value();
   RemoteLinkOptions options{.address = plan.meeting_point,
+                            .next_ports = plan.next_ports,
                             .link = {.service = to_text(plan.meeting_point),
                                      .join_timeout = plan.join_timeout,
                                      .must_answer = may_listen_},
                             .key = config_.keys.key_of(config_.options.rdzv_id).value_or(Secret()),
-                            .next_ports = plan.next_ports,
                             .munge = config_.munge.munge,
                             .demands_proof = config_.options.require_auth,
                             .tls = config_.tls,
                             .tls_files = config_.tls_files};
+  for (const std::uint16_t next : plan.next_ports)
+    options.link.next_services.push_back(to_text(HostPort{plan.meeting_point.host, next}));
   if (names_may_appear_) {
     options.look_up = resolve_in_pod;
     if (!own_port) options.found = [this](const auto& found) { listen_if_here(found); };
   }
-  for (const std::uint16_t next : plan.next_ports)
-    options.link.next_services.push_back(to_text(HostPort{plan.meeting_point.host, next}));
   if (own_port) {
     options.port_refuses = [this, port = *own_port, address](Duration so_far) {
       listen_again(port, address, so_far);
@@ -307,10 +311,6 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
   link_ = make_remote_link(io_, std::move(options), events_);
 }
 
-void RendezvousHandler::start() {
-  if (server_) server_->start();
-  link_->start();
-}
 HostPort RendezvousHandler::meeting_point() const {
   HostPort found = config_.rendezvous.meeting_point;
   if (link_) found.port = link_->port().value_or(found.port);
@@ -318,6 +318,10 @@ HostPort RendezvousHandler::meeting_point() const {
   return found;
 }
 
+void RendezvousHandler::start() {
+  if (server_) server_->start();
+  link_->start();
+}
 
 Hello RendezvousHandler::introduce(const std::string& local_address) const {
   const LaunchOptions& options = config_.options;
