@@ -365,8 +365,8 @@ TEST_F(TakenPort, AnHttpServerIsPassedOver) {
   serve([](UniqueFd& peer) {
     constexpr std::string_view kAnswer = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
     char bytes[4096];
-    EXPECT_GT(recv(peer.get(), bytes, sizeof bytes, 0), 0);
-    EXPECT_GT(send(peer.get(), kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL), 0);
+    if (recv(peer.get(), bytes, sizeof bytes, 0) > 0)
+      send(peer.get(), kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL);
   });
   expect_meeting();
 }
