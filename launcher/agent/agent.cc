@@ -180,19 +180,35 @@ class Agent {
   void save_before_end() {
     log_.info("the time limit of Slurm job " + config_.watched_job +
               " is near: all workers are asked to save");
+    const bool is_idle = is_without_workers();
     ask_all_nodes_to_save();
+    if (!is_idle) ask_own_workers_to_save();
+  }
+
+  bool is_without_workers() const { return supervisor_.state() == Supervisor::State::kIdle; }
+
+  // Without workers, the node leaves.
+  void ask_own_workers_to_save() {
     feed(UserSignal{config_.options.checkpoint_signal, UserSignal::Way::kDirect});
   }
 
   // Is repeated, because a node may be away, or its workers may just be started. A node that was
   // asked before does nothing.
+  //
+  // A node without workers waits for the end of the job as long as others have some: it may run the
+  // service, and its end requeues the job.
   void ask_all_nodes_to_save() {
     constexpr Duration kPause = std::chrono::seconds(5);
+    constexpr Duration kIdlePause = std::chrono::seconds(1);
+    constexpr int kRefusals = 2;
     if (over_) return;
+    const bool is_idle = is_without_workers();
+    if (is_idle && unheard_asks_ >= kRefusals) return ask_own_workers_to_save();
+    ++unheard_asks_;
     rendezvous_.link().send_now(UserRequest{.what = UserRequest::What::kSignal,
                                             .by = "the time limit of Slurm",
                                             .signal = config_.options.checkpoint_signal});
-    save_timer_.expires_after(kPause);
+    save_timer_.expires_after(is_idle ? kIdlePause : kPause);
     save_timer_.async_wait([this](error_code error) {
       if (!error) ask_all_nodes_to_save();
     });
@@ -224,7 +240,12 @@ class Agent {
               log_.debug(std::visit([](const auto& what) { return describe(what); }, directive));
               std::visit([this](const auto& what) { feed(what); }, directive);
             },
-        .answer = [this](const Answer& answer) { control_->answered(answer); },
+        .answer =
+            [this](const Answer& answer) {
+              // The numbers of commands begin at 1.
+              if (answer.number == 0 && answer.done) unheard_asks_ = 0;
+              control_->answered(answer);
+            },
         .forward_signal = [this](const ForwardSignal& forward_signal) { feed(forward_signal); },
         .tell_output = [this](const TellOutput& what) { control_->tell(what); },
         .lost = [this](const ServiceLost& lost) { feed(lost); },
@@ -425,7 +446,7 @@ class Agent {
                   .grace = config_.options.grace.value_or(config_.default_grace),
                   .log_directory = config_.scratch_directory.empty() ? config_.log_root : ""};
     if (!config_.rendezvous.is_local()) {
-      view.meets = to_text(config_.rendezvous.meeting_point);
+      view.meets = to_text(rendezvous_.meeting_point());
     }
     const std::optional<Assignment>& assignment = supervisor_.assignment();
     if (assignment && assignment->generation == status.generation) view.assignment = assignment;
@@ -562,6 +583,7 @@ class Agent {
   bool guard_lost_ = false;
   bool over_ = false;                         // only the remaining output is left
   bool was_terminated_ = false;               // SIGTERM came
+  int unheard_asks_ = 0;                      // to save, since some workers were asked
   std::optional<std::int64_t> highest_step_;  // that a worker of this node has reported
 
   SlurmTimeLimit time_limit_;

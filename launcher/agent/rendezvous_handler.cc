@@ -114,6 +114,30 @@ Result<std::vector<SocketAddress>> RendezvousHandler::find_meeting_point() const
   return resolve(endpoint, kResolveTimeout);
 }
 
+// With ports that were made from the scheduler's job, only its first node listens. Otherwise two
+// nodes of one host could listen on two of them.
+bool RendezvousHandler::may_listen_first() const {
+  if (config_.rendezvous.next_ports.empty()) return true;
+  return config_.options.cluster->node_rank.value_or(0) == 0;
+}
+
+// Listens on the endpoint's port, or else on the first free one of the next ports.
+Result<Listener> RendezvousHandler::listen_on(const std::string& host) {
+  const Rendezvous& plan = config_.rendezvous;
+  Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
+  for (const std::uint16_t next : plan.next_ports) {
+    if (listener || listener.error().sys_errno != EADDRINUSE) break;
+    listener = listen_tcp({host, next});
+  }
+  if (!listener) return listener;
+  own_port_ = listener->address.port;
+  if (own_port_ != plan.meeting_point.port) {
+    log_.info(concat("port ", plan.meeting_point.port, " is taken; the rendezvous is at ",
+                     meeting_point()));
+  }
+  return listener;
+}
+
 Result<void> RendezvousHandler::meet_dynamic() {
   const Rendezvous& plan = config_.rendezvous;
   if (config_.service_socket) {
@@ -125,17 +149,25 @@ Result<void> RendezvousHandler::meet_dynamic() {
     return std::move(addresses).error().within("--rdzv-endpoint");
   }
   const SocketAddress* here = addresses ? find_local(*addresses) : nullptr;
-  if (!here) {
+  if (!here || !may_listen_first()) {
     connect(std::nullopt, "");
     return {};
   }
   const std::string host =
       listening_host({plan.meeting_point.host, here->host()}, config_.options.nodes);
   const HostPort port{host, plan.meeting_point.port};
-  Result<Listener> listener = listen_tcp(port);
+  Result<Listener> listener = listen_on(host);
   if (listener) return embed(std::move(*listener), here->host());
   if (listener.error().sys_errno != EADDRINUSE) {
     return std::move(listener).error().within("--rdzv-endpoint");
+  }
+  if (!plan.next_ports.empty()) {
+    return Error{.kind = ErrorKind::kConnection,
+                 .doing = "--rdzv-endpoint",
+                 .cause = concat(
+                     "other programs have the ports ", plan.meeting_point.port, " to ",
+                     plan.next_ports.back(), " of ", plan.meeting_point.host,
+                     ": give an endpoint with a free port, and --nnodes=", config_.options.nodes)};
   }
   // The port is taken by a ddp-rendezvous, by another agent of this host, or by another program.
   connect(port, here->host());
@@ -173,11 +205,11 @@ void RendezvousHandler::listen_again(const HostPort& port, const std::string& ad
 // service has answered. A pod in the network of its node does not know its name before.
 void RendezvousHandler::listen_if_here(const std::vector<SocketAddress>& addresses) {
   const SocketAddress* here = find_local(addresses);
-  if (!here) return;
+  if (!here || !may_listen_first()) return;
   const HostPort& endpoint = config_.rendezvous.meeting_point;
   const std::string address = here->host();
   const std::string host = listening_host({endpoint.host, address}, config_.options.nodes);
-  Result<Listener> listener = listen_tcp({host, endpoint.port});
+  Result<Listener> listener = listen_on(host);
   // The port may be that of the service.
   if (!listener) return log_.debug(listener.error().message());
   Result<void> met = embed(std::move(*listener), address);
@@ -192,15 +224,19 @@ Result<void> RendezvousHandler::meet_static() {
     return {};
   }
   Result<std::vector<SocketAddress>> addresses = find_meeting_point();
-  if (!addresses) return std::move(addresses).error().within("--master-addr");
-  const SocketAddress& address = addresses->front();
-  if (!is_local_address(address)) {
+  // A pod in the network of its node does not know its name before the cluster's DNS does. The
+  // other nodes need the name before workers do.
+  if (!addresses && !names_may_appear_) {
+    return std::move(addresses).error().within("--master-addr");
+  }
+  const SocketAddress* address = addresses ? &addresses->front() : nullptr;
+  if (address && !is_local_address(*address)) {
     return invalid_argument(plan.meeting_point.host +
                             " is not an address of this host, but --node-rank 0 runs here")
         .within("--master-addr");
   }
-  const std::string host =
-      listening_host({plan.meeting_point.host, address.host()}, config_.options.nodes);
+  const std::string host = listening_host({plan.meeting_point.host, address ? address->host() : ""},
+                                          config_.options.nodes);
   Result<Listener> listener = listen_tcp({host, plan.meeting_point.port});
   if (!listener) return std::move(listener).error().within("--master-port");
   shared_port_ = listener->address.port;
@@ -208,16 +244,18 @@ Result<void> RendezvousHandler::meet_static() {
   // on this host only, they would offer a loopback address to their peers. In that case they get
   // a numeric loopback address, and the service replaces it by the address that the other nodes
   // connected to.
-  const bool misleads = host == "*" && is_loopback_address(address);
-  return embed(std::move(*listener), misleads ? address.host() : plan.meeting_point.host);
+  const bool misleads = host == "*" && address && is_loopback_address(*address);
+  return embed(std::move(*listener), misleads ? address->host() : plan.meeting_point.host);
 }
 
 // listener: where other nodes connect; nullopt for a job of this node alone.
 Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::string address) {
-  ServiceOptions options{.times = config_.options.times,
-                         .embedded = true,
-                         .host = host_name(),
-                         .service_id = random_hex(8)};
+  ServiceOptions options{
+      .times = config_.options.times,
+      .embedded = true,
+      .host = host_name(),
+      .only_job = config_.rendezvous.next_ports.empty() ? "" : config_.options.rdzv_id,
+      .service_id = random_hex(8)};
   if (config_.munge.munge) options.owner = config_.munge.munge->user();
   UniqueFd socket;
   TlsContextPtr tls;
@@ -250,6 +288,7 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
   const Rendezvous& plan = config_.rendezvous;
   may_listen_ = own_port.has_value();
   RemoteLinkOptions options{.address = plan.meeting_point,
+                            .next_ports = plan.next_ports,
                             .link = {.service = to_text(plan.meeting_point),
                                      .join_timeout = plan.join_timeout,
                                      .must_answer = may_listen_},
@@ -258,6 +297,8 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
                             .demands_proof = config_.options.require_auth,
                             .tls = config_.tls,
                             .tls_files = config_.tls_files};
+  for (const std::uint16_t next : plan.next_ports)
+    options.link.next_services.push_back(to_text(HostPort{plan.meeting_point.host, next}));
   if (names_may_appear_) {
     options.look_up = resolve_in_pod;
     if (!own_port) options.found = [this](const auto& found) { listen_if_here(found); };
@@ -268,6 +309,13 @@ void RendezvousHandler::connect(std::optional<HostPort> own_port, const std::str
     };
   }
   link_ = make_remote_link(io_, std::move(options), events_);
+}
+
+HostPort RendezvousHandler::meeting_point() const {
+  HostPort found = config_.rendezvous.meeting_point;
+  if (link_) found.port = link_->port().value_or(found.port);
+  found.port = own_port_.value_or(found.port);
+  return found;
 }
 
 void RendezvousHandler::start() {
@@ -296,7 +344,8 @@ Hello RendezvousHandler::introduce(const std::string& local_address) const {
                                                           : local_address,
                        .tells_output = true,
                        .tells_flight = true,
-                       .tells_stacks = true}};
+                       .tells_stacks = true},
+              .wants_own = !plan.next_ports.empty()};
   if (plan.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
     hello.node.node_rank = 0;  // as in torchrun
   }

@@ -8,6 +8,10 @@
 // free before a service has answered there, the node listens itself. So it does in a pod whose name
 // appears late.
 //
+// A port that was made from the scheduler's job may be taken by another program or job. Then node
+// rank 0 listens on the first free one of Rendezvous::next_ports, and the other nodes try them all.
+// That service refuses agents of other jobs.
+//
 // Owner: Agent, on its one thread. Only meet() blocks, while it resolves names.
 #pragma once
 
@@ -60,6 +64,9 @@ class RendezvousHandler {
   // this node does not have it.
   std::optional<std::uint16_t> shared_port() const { return shared_port_; }
 
+  // Returns where this node found the service, or listens.
+  HostPort meeting_point() const;
+
   // Leaves the job. May be called from within a callback of the link. Calls `then` when `word`
   // has been sent or cannot be sent. With an embedded service it also waits until the other
   // agents have the verdict, or until kDrainTimeout.
@@ -71,6 +78,8 @@ class RendezvousHandler {
  private:
   Result<std::vector<SocketAddress>> find_meeting_point() const;
   Result<void> meet_dynamic();
+  bool may_listen_first() const;
+  Result<Listener> listen_on(const std::string& host);
   Result<void> meet_static();
   Result<void> embed(std::optional<Listener> listener, std::string address);
   void connect(std::optional<HostPort> own_port, const std::string& address);
@@ -90,7 +99,8 @@ class RendezvousHandler {
   std::string own_address_;      // this node's, in a Hello to an embedded service
   std::string local_addr_;       // --local-addr, numeric; empty: not given
   std::optional<std::uint16_t> shared_port_;
-  bool may_listen_ = false;  // this node may still listen on the taken port
+  std::optional<std::uint16_t> own_port_;  // where this node listens
+  bool may_listen_ = false;                // this node may still listen on the taken port
   ExitCode exit_code_ = ExitCode::kAddress;
 };
 

@@ -11,6 +11,7 @@
 #include <mutex>
 #include <vector>
 
+#include "base/assert.h"
 #include "base/random_id.h"
 #include "rendezvous/auth/async_munge.h"
 #include "rendezvous/net/blocking_socket.h"
@@ -60,6 +61,7 @@ class LocalLink final : public ServiceLink {
     return connection_.has_value();
   }
 
+  std::optional<std::uint16_t> port() const override { return std::nullopt; }
   std::string instance() const override { return instance_; }
 
   void leave(std::optional<Leave> leave, std::function<void()> then) override {
@@ -126,12 +128,17 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
         link_(options_.link, Rng(random_seed()), BootClock::now()),
         desk_(std::make_shared<LookUpDesk>()),
         timer_(io) {
+    DDPRUN_ASSERT(options_.next_ports.size() == options_.link.next_services.size(),
+                  "each place has a port");
     desk_->io = &io;
     if (options_.munge) munge_.emplace(io, options_.munge);
   }
 
   void start() override { perform(link_.start(BootClock::now())); }
 
+  std::optional<std::uint16_t> port() const override {
+    return link_.place() == 0 ? options_.address.port : options_.next_ports[link_.place() - 1];
+  }
   std::string instance() const override { return link_.instance(); }
 
   void send(const AgentMessage& message) override { perform(link_.send(message)); }
@@ -189,7 +196,9 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (std::exchange(has_tried_, true)) renew_tls();
     transport_ = std::make_shared<Transport>(tcp::socket(io_));
     reached_ = false;
-    connect_to({endpoints_.rbegin(), endpoints_.rend()}, LinkFailure::kRefused);
+    std::vector<tcp::endpoint> endpoints(endpoints_.rbegin(), endpoints_.rend());
+    for (tcp::endpoint& one : endpoints) one.port(*port());
+    connect_to(std::move(endpoints), LinkFailure::kRefused);
   }
   void act(const LinkClose&) { close(); }
   // Starts TLS where it is configured. TLS, the handshake and the Welcome share one deadline.

@@ -47,6 +47,8 @@ class ServiceLink {
   // TellOutput. Returns false if the service cannot be reached now; nothing was sent then. A
   // request may get no Answer, if the connection breaks or if the service has an older version.
   virtual bool send_now(const AgentMessage& message) = 0;
+  // Returns the port of the service; nullopt for one in this process.
+  virtual std::optional<std::uint16_t> port() const = 0;
   // Returns the instance of the job (Welcome::instance); empty before the first Welcome.
   virtual std::string instance() const = 0;
   // Says goodbye. Calls `then` when the goodbye has been sent or cannot be sent.
@@ -62,6 +64,7 @@ std::shared_ptr<ServiceLink> make_local_link(RendezvousServer& server, ServiceLi
 // waiting for a name server.
 struct RemoteLinkOptions {
   HostPort address;
+  std::vector<std::uint16_t> next_ports;  // of address.host, for AgentLinkOptions::next_services
   AgentLinkOptions link;
   // The job's key, which the service must also have. If it is empty, munge is used where
   // available.

@@ -72,6 +72,7 @@ void fields(F& at, Of<F, Hello>& hello) {
   at.field("node", hello.node);
   at.field("status", hello.status);
   at.optional("assignment", hello.assignment);
+  at.optional("wants_own", hello.wants_own, hello.wants_own);
 }
 
 template <class F>
@@ -147,6 +148,7 @@ void fields(F& at, Of<F, Welcome>& welcome) {
 template <class F>
 void fields(F& at, Of<F, Refused>& refused) {
   at.field("reason", refused.reason, kMaxTextBytes);
+  at.optional("is_of_job", refused.is_of_job, refused.is_of_job);
 }
 
 template <class F>

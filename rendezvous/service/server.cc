@@ -73,6 +73,15 @@ struct Session : std::enable_shared_from_this<Session> {
 };
 using SessionPtr = std::shared_ptr<Session>;
 
+// Returns the job that the first message of a connection names. Empty: it names none.
+std::string named_job(const AgentHandshakeMessage& opening, std::string_view frame) {
+  if (const Knock* knock = std::get_if<Knock>(&opening)) return knock->job;
+  if (!std::holds_alternative<NoHandshake>(opening)) return "";
+  const Result<AgentMessage> message = decode<AgentMessage>(frame);
+  const Hello* hello = message ? std::get_if<Hello>(&*message) : nullptr;
+  return hello ? hello->job.id : "";
+}
+
 // Waiting: a TLS handshake that has not begun, because its address has too many in flight.
 struct Waiting {
   std::weak_ptr<Session> session;
@@ -88,6 +97,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         log_(log),
         quiet_(options.embedded),
         hello_timeout_(options.hello_timeout),
+        only_job_(options.only_job),
         table_(std::move(options), kept ? kept->state : ServiceState(), BootClock::now()),
         timer_(io),
         turns_(options.handshake_turns),
@@ -285,8 +295,10 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     if (session->is_pending) {
       const Result<AgentHandshakeMessage> opening = decode<AgentHandshakeMessage>(frame);
       if (!opening) return opening.error();
-      const ServiceHandshake::Step step = session->handshake.receive(*opening);
+      ServiceHandshake::Step step = session->handshake.receive(*opening);
       if (step.what != ServiceHandshake::Step::What::kPass) {
+        mark_refusal(step, session->handshake.job().empty() ? named_job(*opening, frame)
+                                                            : session->handshake.job());
         carry_out(session, step);
         return {};
       }
@@ -321,6 +333,12 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     return {};
   }
 
+  // Says in a refusal whether this service runs for that job alone.
+  void mark_refusal(ServiceHandshake::Step& step, const std::string& job) const {
+    Refused* refused = std::get_if<Refused>(&step.answer);
+    if (refused) refused->is_of_job = !only_job_.empty() && job == only_job_;
+  }
+
   void carry_out(const SessionPtr& session, const ServiceHandshake::Step& step) {
     using What = ServiceHandshake::Step::What;
     switch (step.what) {
@@ -340,7 +358,9 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     munge_->ask(task, [this, weak = std::weak_ptr(session)](const MungeOutcome& outcome) {
       const SessionPtr asker = weak.lock();
       if (!asker || !sessions_.contains(asker->id) || asker->close_when_sent) return;
-      carry_out(asker, asker->handshake.answered(outcome));
+      ServiceHandshake::Step step = asker->handshake.answered(outcome);
+      mark_refusal(step, asker->handshake.job());
+      carry_out(asker, step);
     });
   }
 
@@ -764,6 +784,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   Logger& log_;
   bool quiet_;  // an embedded service does not log, because the agents themselves report
   Duration hello_timeout_;
+  const std::string only_job_;
   JobTable table_;
   asio::steady_timer timer_;
   std::optional<TimePoint> armed_;

@@ -7,7 +7,7 @@ Needs root, iproute2, util-linux and dnsmasq.
 
 Sources: Kubernetes, "Jobs" (indexes, failure policy, replacement), "DNS for Services and Pods",
 "Pod Lifecycle" (termination), "API-initiated Eviction", "Service" (environment); JobSet,
-jobset_controller.go; Kubeflow Trainer, torch.go. What is simpler here:
+jobset_controller.go and failure_policy.go; Kubeflow Trainer, torch.go. What is simpler here:
 
 - A Service with an address has that of its pod.
 - A failed pod is replaced after REPLACED_AFTER, not after 10 s, 20 s and so on.
@@ -363,6 +363,7 @@ class Job:
         self.succeeded, self.failed_indexes = set(), set()
         self.failed, self.ignored, self.index_failures = 0, 0, {}
         self.result = None  # "Complete" or "Failed", with the reason
+        self.is_deleted = False
         self.replace_at = {}
 
     def _create(self, index):
@@ -433,6 +434,11 @@ class Job:
             for pod in self.active():
                 pod.delete()
 
+    def delete(self):
+        """The pods go, too. Their ends count no more."""
+        self.is_deleted = True
+        self._finish("Deleted")
+
     def _meets_success_policy(self):
         for rule in self.spec.get("successPolicy", {"rules": []})["rules"]:
             indexes = set(range(self.spec["completions"]))
@@ -443,6 +449,8 @@ class Job:
         return False
 
     def step(self):
+        if self.is_deleted:
+            return
         for pod in self.pods:
             if pod.exit_code is not None and not pod.counted:
                 self._count(pod)
@@ -462,14 +470,21 @@ class Job:
 
 
 class JobSet:
-    """The JobSet controller, without restarts of the whole set."""
+    """The JobSet controller.
+
+    A Job that failed restarts the whole set: all Jobs are deleted, and each is made again with the
+    next restart-attempt as soon as its own pods are gone (failure_policy.go, deleteJobs() and
+    shouldCreateJob() in jobset_controller.go; restartStrategy Recreate, the default).
+    """
 
     def __init__(self, cluster, resource):
         self.cluster, self.name = cluster, resource["metadata"]["name"]
         spec = resource["spec"]
         network = spec.get("network", {})
         subdomain = network.get("subdomain", self.name)
-        uid, self.jobs = str(uuid.uuid4()), []
+        uid, self.jobs, self.previous = str(uuid.uuid4()), [], []
+        self.policy = spec.get("failurePolicy", {})
+        self.restarts, self.has_failed, self.templates = 0, False, []
         cluster.apply({"kind": "Service", "metadata": {"name": subdomain}, "spec": {
             "clusterIP": "None", "selector": {JOBSET + "jobset-name": self.name},
             "publishNotReadyAddresses": network.get("publishNotReadyAddresses", True)}})
@@ -482,30 +497,58 @@ class JobSet:
                 template["metadata"] = {"name": f"{self.name}-{replicated['name']}-{index}"}
                 labels = {JOBSET + "jobset-name": self.name, JOBSET + "jobset-uid": uid,
                           JOBSET + "replicatedjob-name": replicated["name"],
-                          JOBSET + "job-index": str(index), JOBSET + "restart-attempt": "0"}
-                self.jobs.append(Job(cluster, template, labels))
+                          JOBSET + "job-index": str(index)}
+                self.templates.append((template, labels))
+        self._create()
 
     @property
     def pods(self):
-        return [pod for job in self.jobs for pod in job.pods]
+        return [pod for job in self.previous + self.jobs for pod in job.pods]
 
     @property
     def result(self):
-        results = [job.result for job in self.jobs]
-        if any(result and result.startswith("Failed") for result in results):
+        if self.has_failed:
             return "Failed: FailedJobs"
-        return "Complete" if all(results) else None
+        is_complete = len(self.jobs) == len(self.templates) and all(
+            job.result == "Complete" for job in self.jobs)
+        return "Complete" if is_complete else None
 
     @property
     def failed(self):
-        return sum(job.failed for job in self.jobs)
+        return sum(job.failed for job in self.previous + self.jobs)
 
     def log(self):
-        return "".join(job.log() for job in self.jobs)
+        return "".join(job.log() for job in self.previous + self.jobs)
+
+    def _create(self):
+        has_name = {job.name for job in self.jobs}
+        has_name |= {job.name for job in self.previous if job.active()}
+        for template, labels in self.templates:
+            if template["metadata"]["name"] not in has_name:
+                attempt = {JOBSET + "restart-attempt": str(self.restarts)}
+                self.jobs.append(Job(self.cluster, copy.deepcopy(template), labels | attempt))
+
+    def _may_restart(self, failed):
+        reasons = {job.result.removeprefix("Failed: ") for job in failed}
+        for rule in self.policy.get("rules", []):
+            assert rule["action"] == "FailJobSet"
+            if reasons & set(rule["onJobFailureReasons"]):
+                return False
+        return self.restarts < self.policy.get("maxRestarts", 0)
 
     def step(self):
-        for job in self.jobs:
+        for job in self.previous + self.jobs:
             job.step()
+        failed = [job for job in self.jobs if (job.result or "").startswith("Failed")]
+        if failed and not self._may_restart(failed):
+            self.has_failed = True
+        elif failed:
+            self.restarts += 1
+            for job in self.jobs:
+                job.delete()
+            self.previous, self.jobs = self.previous + self.jobs, []
+        if not self.has_failed:
+            self._create()
 
 
 def jobset_of(train_job, runtime):

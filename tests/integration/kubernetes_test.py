@@ -280,6 +280,23 @@ def jobset(test):
     test.finish(job)
 
 
+def restarted_jobset(test):
+    """The training fails. All Jobs are made again, and the new pods go on where it was."""
+    job = test.apply("jobset.yaml", instead=[('value: "3"', 'value: "0"')])  # PET_MAX_RESTARTS
+    test.until_log(job, r"rank [0-3] of 4 begins at step 0", 4)
+    step = test.until_saved()
+    os.kill(job.jobs[1].pod(0).workers()[0], signal.SIGKILL)
+    test.until("eight pods", lambda: len(job.pods) == 8)
+    attempts = [pod.labels["jobset.sigs.k8s.io/restart-attempt"] for pod in job.pods]
+    check(f"it is the next attempt: {attempts}", sorted(attempts) == ["0"] * 4 + ["1"] * 4)
+    test.until_log(job, r"rank [0-3] of 4 begins at step [1-9]", 4, seconds=40)
+    test.until_saved(step)
+    check("it was the only restart", job.restarts == 1)
+    test.finish(job, failed=job.failed)
+    check(f"the first pods told of the failure: {codes(job)}", codes(job)[:4] == [137] * 4)
+    check(f"the new pods succeeded: {codes(job)}", codes(job)[4:] == [0] * 4)
+
+
 def trainjob(test):
     """The Trainer's variables are enough."""
     job = test.apply("trainjob.yaml")
@@ -288,6 +305,18 @@ def trainjob(test):
     os.kill(job.pods[1].workers()[0], signal.SIGKILL)
     test.until_log(job, r"restart 1 of 3: ", 2)
     test.until_saved(step)
+    test.finish(job)
+    check(f"no pod was made again: {codes(job)}", codes(job) == [0, 0])
+
+
+def host_network_of_trainjob(test):
+    """The host is named as its node, and the name of pod 0 comes late."""
+    test.cluster.dns_delay = 3
+    job = test.apply("trainjob.yaml", instead=[("                  restartPolicy: Never",
+                                                "                  hostNetwork: true\n"
+                                                "                  restartPolicy: Never")])
+    test.until_log(job, r"rank [01] of 2 begins at step 0", 2)
+    test.until_saved()
     test.finish(job)
     check(f"no pod was made again: {codes(job)}", codes(job) == [0, 0])
 
@@ -309,8 +338,9 @@ def real_training(test):
           re.search(r"steps (\d+), executed in all generations \1\n", job.log()))
 
 
-TESTS = [slow_image, lost_pod, elastic, without_service, deleted_pod, jobset, trainjob,
-         killed_worker, host_network, no_number_of_pods]  # the longest ones first
+# The longest ones first.
+TESTS = [slow_image, lost_pod, elastic, without_service, host_network_of_trainjob, deleted_pod,
+         restarted_jobset, jobset, trainjob, killed_worker, host_network, no_number_of_pods]
 # Only by name: it needs the worker library.
 MORE_TESTS = [real_training]
 

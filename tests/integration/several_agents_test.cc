@@ -10,7 +10,11 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <optional>
+#include <regex>
 #include <set>
+#include <thread>
 
 #include "base/parse_number.h"
 #include "base/poll_until.h"
@@ -298,5 +302,112 @@ TEST_F(TwoAgents, APortThatIsTakenIsNamed) {
   EXPECT_THAT(job->err(), HasSubstr("in use"));
   EXPECT_EQ(lines_of(job->err()).size(), 1u) << job->err();
 }
+
+// Two tasks of a step of Slurm on this host, whose port another program has.
+class TakenPort : public TwoAgents {
+ protected:
+  void SetUp() override {
+    TwoAgents::SetUp();
+    for (int port = 20000 + getpid() % 9000; !taken_; ++port) {
+      Result<Listener> listener = listen_tcp({"127.0.0.1", static_cast<std::uint16_t>(port)});
+      if (listener) taken_ = std::move(*listener);
+    }
+  }
+  std::uint16_t port() const { return taken_->address.port; }
+  std::unique_ptr<ChildProcess> start_task(int node, const Arguments& options,
+                                           const std::string& script) const {
+    ChildProcess::Options task = environment({{"SLURM_JOB_ID", std::to_string(port() - 20000)},
+                                              {"SLURM_STEP_ID", "0"},
+                                              {"SLURM_NODEID", std::to_string(node)},
+                                              {"SLURM_STEP_NODELIST", "127.0.0.1,node1"},
+                                              {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}});
+    task.input = "/dev/null";
+    return std::make_unique<ChildProcess>(
+        joined({program("ddprun")}, options, {"sh", "-c", script}), task);
+  }
+  // Runs the job. Expects that its nodes meet at another port.
+  void expect_meeting() const {
+    auto one = start_task(1, {}, kSayPlace);
+    auto zero = start_task(0, {}, kSayPlace);
+    EXPECT_EQ(zero->wait(), 0) << zero->err();
+    EXPECT_EQ(one->wait(), 0) << one->err();
+    EXPECT_THAT(zero->out(), HasSubstr("rank 0 of 2"));
+    EXPECT_THAT(one->out(), HasSubstr("rank 1 of 2"));
+    EXPECT_THAT(zero->err(),
+                testing::ContainsRegex("ddprun: port " + std::to_string(port()) +
+                                       " is taken; the rendezvous is at 127.0.0.1:[23][0-9]{4}\n"));
+    EXPECT_THAT(one->err(), Not(HasSubstr("is taken")));
+  }
+  // Plays the other program: calls `talk` with each connection, until the object goes.
+  void serve(std::function<void(UniqueFd&)> talk) {
+    talker_ = std::jthread([this, talk = std::move(talk)](const std::stop_token& stop) {
+      while (!stop.stop_requested()) {
+        pollfd ready{taken_->socket.get(), POLLIN, 0};
+        if (poll(&ready, 1, 20) != 1) continue;
+        UniqueFd peer(accept4(taken_->socket.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        if (peer.valid()) talk(peer);
+      }
+    });
+  }
+
+  std::optional<Listener> taken_;
+  std::jthread talker_;
+};
+
+TEST_F(TakenPort, AProgramThatSaysNothingHoldsNobodyUp) { expect_meeting(); }
+
+TEST_F(TakenPort, AProgramThatClosesConnectionsAtOnceIsPassedOver) {
+  serve([](UniqueFd& peer) { peer.reset(); });
+  expect_meeting();
+}
+
+TEST_F(TakenPort, AnHttpServerIsPassedOver) {
+  serve([](UniqueFd& peer) {
+    constexpr std::string_view kAnswer = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
+    char bytes[4096];
+    if (recv(peer.get(), bytes, sizeof bytes, 0) > 0)
+      send(peer.get(), kAnswer.data(), kAnswer.size(), MSG_NOSIGNAL);
+  });
+  expect_meeting();
+}
+
+// Agents of the job would be welcome there, too.
+TEST_F(TakenPort, ARendezvousServiceThatIsNotTheJobsIsPassedOver) {
+  taken_->socket.reset();
+  service_ = start_rendezvous({"--listen=127.0.0.1:" + std::to_string(port())});
+  listening_address(*service_);
+  expect_meeting();
+}
+
+TEST_F(TakenPort, AServiceOfAnotherJobOfTheUserIsPassedOver) {
+  taken_->socket.reset();
+  auto first = start(node("127.0.0.1:" + std::to_string(port()), {}, "true"));
+  ASSERT_TRUE(first->wait_for_err("waiting: 1 of 2 nodes here")) << first->err();
+  expect_meeting();
+  first->signal(SIGTERM);
+  EXPECT_EQ(first->wait(), 143) << first->err();
+}
+
+TEST_F(TakenPort, AJobThatMeetsThereDoesNotTakeAnotherOne) {
+  taken_->socket.reset();
+  auto zero = start_task(0, {}, "true");
+  ASSERT_TRUE(zero->wait_for_err("waiting: 1 of 2 nodes here")) << zero->err();
+  EXPECT_THAT(zero->err(), Not(HasSubstr("is taken")));
+  auto other = start(node("127.0.0.1:" + std::to_string(port()), {}, "true"));
+  EXPECT_EQ(other->wait(), 66) << other->err();
+  EXPECT_THAT(other->err(), HasSubstr("this service is only for job '"));
+  auto one = start_task(1, {}, "true");
+  EXPECT_EQ(zero->wait(), 0) << zero->err();
+  EXPECT_EQ(one->wait(), 0) << one->err();
+}
+
+TEST_F(TakenPort, TheErrorNamesAllPortsThatWereTried) {
+  auto one = start_task(1, {"--rdzv-conf=join_timeout=1"}, "true");
+  EXPECT_EQ(one->wait(), 65) << one->err();
+  const std::regex line("no rendezvous service answered at 127.0.0.1:" + std::to_string(port()) +
+                        " to 127.0.0.1:" + std::to_string(port() + 7) + " within 1.0 s");
+  EXPECT_TRUE(std::regex_search(one->err(), line)) << one->err();
+}
+
 }  // namespace
 }  // namespace ddprun::testing_support

@@ -281,6 +281,39 @@ TEST_F(TimeLimitTest, AJobThatEndsBeforeItDoesNotWaitForSlurm) {
   EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::seconds(8));
 }
 
+// The spare is on the first node of the Slurm job, so it watches the time limit. The worker that
+// saves gives it time to requeue the job too early.
+TEST_F(TimeLimitTest, ASpareOnTheFirstNodeWaitsUntilTheOthersHaveSaved) {
+  ChildProcess service({program("ddp-rendezvous"), "--listen=127.0.0.1:0"}, environment());
+  const Arguments job{"--rdzv-endpoint=" + listening_address(service), "--rdzv-id=job",
+                      "--nnodes=1", "--requeue=2"};
+  const Variables first{{"SLURM_JOB_ID", "812"},
+                        {"SLURM_NODEID", "0"},
+                        {"PATH", directory_.path() + ":" + std::getenv("PATH")}};
+  const Variables second{{"SLURM_JOB_ID", "812"}, {"SLURM_NODEID", "1"}};
+  auto trainer = start_shell(job,
+                             "trap 'for i in $(seq 60); do [ -e told ] || sleep 0.02; done; "
+                             "[ -e told ] || touch saved; exit 0' USR1; "
+                             "echo listens; while :; do sleep 0.02; done",
+                             second);
+  ASSERT_TRUE(trainer->wait_for_out("listens")) << trainer->err();
+  auto spare = start_shell(job, "exit 1", first);
+  EXPECT_EQ(spare->wait(), 75) << spare->err();
+  EXPECT_EQ(trainer->wait(), 75) << trainer->err();
+  EXPECT_TRUE(std::filesystem::exists(directory_ / "saved")) << spare->err();
+  EXPECT_EQ(told(), "requeue 812\n");
+  service.signal(SIGTERM);
+  EXPECT_EQ(service.wait(), 0) << service.err();
+}
+
+TEST_F(TimeLimitTest, ANodeThatStillWaitsForOthersRequeuesTheJob) {
+  const HeldPort held;
+  auto job = start_job({"--requeue=2", "--rdzv-endpoint=" + held.endpoint(), "--nnodes=2"},
+                       {{"SLURM_NODEID", "0"}});
+  EXPECT_EQ(job->wait(), 75) << job->err();
+  EXPECT_EQ(told(), "requeue 812\n");
+}
+
 TEST_F(TimeLimitTest, OutsideOfSlurmItIsSaidThatThereIsNone) {
   auto job = start({"--requeue=2", "true"});
   EXPECT_EQ(job->wait(), 0) << job->err();

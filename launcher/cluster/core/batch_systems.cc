@@ -112,7 +112,7 @@ Result<std::optional<ClusterPlan>> detect_lsf(const EnvLookup& lookup) {
         .within(kTask);
   }
   plan.node_rank = *task - 1;
-  plan.endpoint = {hosts->front().host, port_of(plan.job_id)};
+  meet_near(plan, hosts->front().host, port_of(plan.job_id));
   return plan;
 }
 

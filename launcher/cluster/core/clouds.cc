@@ -107,6 +107,7 @@ Result<std::optional<ClusterPlan>> detect_skypilot(const EnvLookup& lookup) {
   if (!job_id) return job_id.error();
   ClusterPlan plan = plan_of("SkyPilot task", *job_id, hosts, static_cast<std::size_t>(*node_rank),
                              port_of(*job_id));
+  meet_near(plan, plan.endpoint.host, plan.endpoint.port);
   if (Result<void> taken = take_gpus(plan, lookup, "SKYPILOT_NUM_GPUS_PER_NODE", kSign); !taken)
     return taken.error();
   return plan;

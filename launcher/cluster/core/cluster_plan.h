@@ -4,6 +4,7 @@
 // options that were given nowhere else. Pure; any thread.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -19,7 +20,9 @@ struct ClusterPlan {
   std::string name;  // of the scheduler and its job: "Slurm step 812.0"
   int nodes = 1;
   std::optional<int> node_rank = 0;  // nullopt: the scheduler does not say
-  HostPort endpoint;   // on node rank 0, for all nodes. No host: the scheduler does not say
+  HostPort endpoint;  // on node rank 0, for all nodes. No host: the scheduler does not say
+  // Ports of that host where the nodes meet if the endpoint's is taken, in order. Empty: nowhere.
+  std::vector<std::uint16_t> next_ports;
   std::string job_id;  // unlike that of any other job that runs
   // How the user gives the endpoint if the scheduler does not. Empty: by --rdzv-endpoint.
   std::string endpoint_remedy;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "base/concat.h"
 #include "base/fnv1a.h"
@@ -50,6 +51,12 @@ Result<int> needed_index(const EnvLookup& lookup, std::string_view name, std::st
 bool is_worker(const EnvLookup& lookup) { return lookup("TORCHELASTIC_RUN_ID").has_value(); }
 
 std::uint16_t port_of(std::string_view job_id) { return numbered_port(fnv1a(job_id)); }
+
+void meet_near(ClusterPlan& plan, std::string host, std::uint16_t port) {
+  constexpr int kNextPorts = 7;
+  plan.endpoint = {std::move(host), port};
+  for (int i = 0; i < kNextPorts; ++i) plan.next_ports.push_back(++port);
+}
 
 std::optional<int> listed_gpus(const EnvLookup& lookup, std::string_view name) {
   const std::string list = lookup(name).value_or("");

@@ -14,7 +14,8 @@
 namespace ddprun {
 
 // Returns the plan of this scheduler. nullopt: its variables are not there. The error is
-// kInvalidArgument and names the variable that is missing or wrong.
+// kInvalidArgument and names the variable that is missing or wrong. kUnsupported: the user must
+// start ddprun on the nodes; the error says how.
 using Detector = Result<std::optional<ClusterPlan>> (*)(const EnvLookup& lookup);
 
 Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup);
@@ -46,6 +47,10 @@ constexpr std::uint16_t numbered_port(std::uint64_t number) {
 }
 // Returns the port of the job for schedulers that give none. It is the same on all nodes.
 std::uint16_t port_of(std::string_view job_id);
+
+// Lets the nodes of the plan meet on `host` at the port that was made from the job, or at one of
+// the next ports if other programs have it.
+void meet_near(ClusterPlan& plan, std::string host, std::uint16_t port);
 
 // Returns the number of GPUs in a variable such as "0,1" or "GPU-6da1,GPU-07c3". nullopt: it is not
 // set, or it says "all" or "none".

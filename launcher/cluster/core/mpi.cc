@@ -132,7 +132,9 @@ Result<std::optional<ClusterPlan>> plan_of(const Launcher& launcher, const EnvLo
   if (plan.nodes > 1) {
     const Result<std::string> host = first_host(lookup, plan, *rank);
     if (!host) return host.error();
-    if (!host->empty()) plan.endpoint = {*host, port_of(plan.job_id)};
+    if (!host->empty()) meet_near(plan, *host, port_of(plan.job_id));
+    // The service of the job could not be told from another's.
+    if (plan.job_id == kDefaultJobId) plan.next_ports.clear();
   }
   return plan;
 }

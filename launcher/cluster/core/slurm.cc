@@ -144,7 +144,7 @@ Result<std::optional<ClusterPlan>> detect_slurm_step(const EnvLookup& lookup) {
   plan.name = concat("Slurm step ", plan.job_id);
   plan.nodes = static_cast<int>(nodes->size());
   plan.node_rank = static_cast<int>(*node_rank);
-  plan.endpoint = {nodes->front(), numbered_port(*job % kPorts + *step % kPorts * kStepsApart)};
+  meet_near(plan, nodes->front(), numbered_port(*job % kPorts + *step % kPorts * kStepsApart));
   plan.tasks = *std::ranges::max_element(*tasks);
   plan.own_tasks = (*tasks)[*node_rank];
   plan.remedy = "srun --ntasks-per-node=1";
@@ -167,9 +167,20 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
   constexpr const char* kNodeList = "SLURM_JOB_NODELIST";
   const std::string job = lookup(kJob).value_or("");
   const std::string list = lookup(kNodeList).value_or("");
-  if (job.empty() || list.empty()) return std::nullopt;
+  const int components = parse_number<int>(lookup("SLURM_HET_SIZE").value_or("")).value_or(1);
+  if (job.empty() || (list.empty() && components < 2)) return std::nullopt;
   // torchrun started it in the batch script.
   if (is_worker(lookup) && !lookup(kStepVariable)) return std::nullopt;
+  // The variables have the nodes of each component, and srun uses only the first one if it is not
+  // told. Seen with Slurm 22.05.
+  if (components > 1) {
+    Error error = invalid_argument(
+        concat("it has ", components, " components: start ddprun on the nodes of all, `srun ",
+               "--het-group=0-", components - 1, " --ntasks-per-node=1 --kill-on-bad-exit=0 ",
+               "--wait=0 ddprun ...` (--nnodes=1: this node alone)"));
+    error.kind = ErrorKind::kUnsupported;
+    return std::move(error).within("Slurm job " + job);
+  }
   if (!parse_number<std::uint64_t>(job))
     return invalid_value(job, "expected a number").within(kJob);
   const Result<std::vector<std::string>> nodes = nodes_of(list, kNodeList);

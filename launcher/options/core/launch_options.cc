@@ -365,6 +365,10 @@ Result<Rendezvous> plan_rendezvous(const LaunchOptions& options) {
   if (plan.meeting_point.port == 0 && options.nodes.max > 1) {
     return refused("--rdzv-endpoint", kMustKnowPort);
   }
+  if (options.cluster && options.taken == Taken::kNodes &&
+      plan.meeting_point == options.cluster->endpoint) {
+    plan.next_ports = options.cluster->next_ports;
+  }
   if (master_given) {
     plan.remarks.push_back(
         "--master-addr and --master-port have no effect: with --rdzv-endpoint each generation has "

@@ -207,6 +207,9 @@ struct Rendezvous {
   };
   Mode mode = Mode::kLocal;
   HostPort meeting_point;
+  // Ports of that host where the service is if meeting_point's is taken, in order. Empty: the user
+  // or the scheduler gave the port.
+  std::vector<std::uint16_t> next_ports;
   Duration join_timeout = kDefaultJoinTimeout;
   Duration last_call = kDefaultLastCall;
   std::vector<std::string> remarks;  // options that were given and do nothing here, with the reason

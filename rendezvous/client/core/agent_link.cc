@@ -17,12 +17,20 @@ LinkActions AgentLink::start(TimePoint now) { return tick(now); }
 
 LinkActions AgentLink::looked_up(TimePoint now) {
   if (state_ != State::kLookingUp) return {};
+  now_ = now;
+  return begin_try();
+}
+
+Duration AgentLink::try_time() const {
+  return is_seeking() ? std::min(options_.connect_timeout, kSeekTime) : options_.connect_timeout;
+}
+
+LinkActions AgentLink::begin_try() {
   state_ = State::kConnecting;
   // While the lease is held, time is short: a short try may find a repaired cable.
-  try_allowed_ = welcome_ ? std::min(options_.connect_timeout, welcome_->agent_patience / 8)
-                          : options_.connect_timeout;
-  try_until_ = now + try_allowed_;
-  return {LinkConnect{}};
+  try_allowed_ = welcome_ ? std::min(try_time(), welcome_->agent_patience / 8) : try_time();
+  try_until_ = now_ + try_allowed_;
+  return {LinkConnect{place_}};
 }
 
 LinkActions AgentLink::connected(TimePoint now) {
@@ -31,7 +39,7 @@ LinkActions AgentLink::connected(TimePoint now) {
   state_ = State::kGreeting;
   unsaid_.reset();
   hello_sent_ = now;
-  try_allowed_ = options_.connect_timeout;
+  try_allowed_ = try_time();
   try_until_ = now + try_allowed_;
   return {LinkHello{}};
 }
@@ -50,18 +58,21 @@ LinkActions AgentLink::disconnected(const std::string& why, TimePoint now, LinkF
 
 LinkActions AgentLink::garbled(const std::string& why, TimePoint now) {
   if (has_spoken_ || state_ == State::kOver) return disconnected(why, now);
+  if (is_seeking()) return disconnected("not a rendezvous service (" + why + ")", now);
   not_a_service(why);
   return std::exchange(out_, {});
 }
 
 LinkActions AgentLink::distrusted(const std::string& why, TimePoint now) {
   if (!instance_.empty() || state_ == State::kOver) return disconnected(why, now);
+  if (is_seeking()) return disconnected("this node does not trust it: " + why, now);
   state_ = State::kOver;
   return {LinkClose{}, ServiceRefused{"this node does not trust " + service() + ": " + why}};
 }
 
 LinkActions AgentLink::without_tls(const std::string& why, TimePoint now) {
   if (has_spoken_ || state_ == State::kOver) return disconnected(why, now);
+  if (is_seeking()) return disconnected("no TLS connection: " + why, now);
   give_up("no TLS connection with " + options_.service + ": " + why, ExitCode::kRefused);
   return std::exchange(out_, {});
 }
@@ -69,6 +80,10 @@ LinkActions AgentLink::without_tls(const std::string& why, TimePoint now) {
 LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
   if (state_ == State::kOver) return {};
   if (const Refused* refused = std::get_if<Refused>(&message)) {
+    if (is_seeking() && !refused->is_of_job) {
+      out_.push_back(LinkClose{});
+      return disconnected("it refused this node: " + refused->reason, now);
+    }
     state_ = State::kOver;
     return {LinkClose{}, ServiceRefused{service() + " refused this node: " + refused->reason}};
   }
@@ -177,6 +192,8 @@ void AgentLink::pause() {
 }
 
 void AgentLink::try_failed(Try how) {
+  const bool was_tried = state_ != State::kLookingUp;
+  if (is_seeking() && was_tried && how != Try::kRefused) found_ = here() + ": " + last_trouble_;
   if (is_another_program(how)) return not_a_service(last_trouble_);
   if (is_host_without_service(how)) {
     return give_up(concat(service(), " is gone: it has not answered for ", now_ - confirmed_,
@@ -191,7 +208,14 @@ void AgentLink::try_failed(Try how) {
   if (is_stranger && !has_told_ && now_ >= join_until_ - options_.join_timeout + kQuietTime) {
     has_told_ = true;
     out_.push_back(LinkDeliver{
-        Wait{"no rendezvous service answers at " + options_.service + " yet: " + last_trouble_}});
+        Wait{"no rendezvous service answers at " + everywhere() + " yet: " + trouble()}});
+  }
+  if (is_seeking() && was_tried && now_ < join_until_) {
+    place_ = (place_ + 1) % (1 + options_.next_services.size());
+    if (place_ != 0) {
+      std::ranges::move(begin_try(), std::back_inserter(out_));
+      return;
+    }
   }
   pause();
 }
@@ -257,14 +281,23 @@ void AgentLink::check_patience() {
 void AgentLink::give_up_at_deadline() {
   if (state_ == State::kLookingUp) last_trouble_ = "the name service did not answer";
   const std::string tail =
-      " (--rdzv-conf=join_timeout): " + last_trouble_ + what_it_said() + where_it_ran();
+      " (--rdzv-conf=join_timeout): " + trouble() + what_it_said() + where_it_ran();
   if (instance_.empty()) {
-    return give_up(concat("no rendezvous service answered at ", options_.service, " within ",
+    return give_up(concat("no rendezvous service answered at ", everywhere(), " within ",
                           options_.join_timeout, tail),
                    ExitCode::kJoinTimeout);
   }
   give_up(concat(service(), " has not answered for ", now_ - confirmed_, tail),
           ExitCode::kServiceLost);
+}
+
+const std::string& AgentLink::here() const {
+  return place_ == 0 ? options_.service : options_.next_services[place_ - 1];
+}
+
+std::string AgentLink::everywhere() const {
+  const std::vector<std::string>& next = options_.next_services;
+  return next.empty() ? options_.service : options_.service + " to " + next.back();
 }
 
 std::string AgentLink::what_it_said() const {

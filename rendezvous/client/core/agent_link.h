@@ -42,7 +42,9 @@
 namespace ddprun {
 
 struct LinkLookUp {};  // look up the service's address; then call looked_up() or disconnected()
-struct LinkConnect {};
+struct LinkConnect {
+  std::size_t place = 0;  // 0: AgentLinkOptions::service, else the one of next_services before it
+};
 struct LinkClose {};
 struct LinkHello {};  // send a Hello with the agent's current status
 struct LinkTransmit {
@@ -77,6 +79,9 @@ enum class LinkFailure {
 
 struct AgentLinkOptions {
   std::string service;  // "node0:29400", for messages
+  // Where the job's service is if another program has that port: the next ports of the host. Empty:
+  // it is nowhere else. The link tries the places in turn until the first Welcome.
+  std::vector<std::string> next_services;
   Duration join_timeout = kDefaultJoinTimeout;
   // The timeout of one try, and of the Welcome after it. While a lease is held, a try gets at
   // most an eighth of the patience.
@@ -101,6 +106,8 @@ class AgentLink {
   // A host that has refused every connection for this time does not run the agent with the service
   // any more. The time begins when the service was last heard.
   static constexpr Duration kRefusedFor = std::chrono::seconds(10);
+  // While the link seeks the service at several places, a try has no more time than this.
+  static constexpr Duration kSeekTime = std::chrono::seconds(2);
   // An idle agent that has found no service for this time says why it waits. Before that it is
   // quiet, because nodes do not start at the same moment.
   static constexpr Duration kQuietTime = std::chrono::seconds(3);
@@ -118,8 +125,9 @@ class AgentLink {
   LinkActions disconnected(const std::string& why, TimePoint now,
                            LinkFailure failure = LinkFailure::kOther);
   // Handles a message. A Directive is delivered. A HeartbeatAck extends the lease. A Welcome
-  // begins the lease. A Refused ends everything. A Silence changes only messages: idle agents
-  // say why they wait, and an agent that gives up quotes the service.
+  // begins the lease. A Refused ends everything, unless the job's service may be elsewhere. A
+  // Silence changes only messages: idle agents say why they wait, and an agent that gives up quotes
+  // the service.
   LinkActions received(const ServiceMessage& message, TimePoint now);
   // Reports that the service is there but that this node does not follow it. Before the first
   // Welcome this ends everything. After it, it counts as a broken connection: another process
@@ -149,6 +157,8 @@ class AgentLink {
 
   // Returns the instance of the last Welcome, which a Hello must repeat.
   const std::string& instance() const { return instance_; }
+  // Returns the place that is tried or connected to (LinkConnect::place).
+  std::size_t place() const { return place_; }
 
  private:
   enum class State { kPausing, kLookingUp, kConnecting, kGreeting, kUp, kOver };
@@ -166,7 +176,15 @@ class AgentLink {
   void give_up(std::string reason, ExitCode code);
   void check_patience();
   void give_up_at_deadline();
-  std::string service() const { return "the rendezvous service at " + options_.service; }
+  LinkActions begin_try();
+  Duration try_time() const;
+  // Returns whether the job's service may be at another place than the one that is tried. Then no
+  // peer is trusted to end the job.
+  bool is_seeking() const { return !options_.next_services.empty() && instance_.empty(); }
+  const std::string& here() const;
+  std::string everywhere() const;
+  const std::string& trouble() const { return found_.empty() ? last_trouble_ : found_; }
+  std::string service() const { return "the rendezvous service at " + here(); }
   std::string what_it_said() const;
   std::string where_it_ran() const;
   Duration beat_pause(const HeartbeatAck& ack) const;
@@ -176,6 +194,9 @@ class AgentLink {
   LinkActions out_;  // what it has led to so far; empty between events
   Backoff backoff_;
   State state_ = State::kPausing;
+  std::size_t place_ = 0;
+  std::string
+      found_;  // while seeking: the last place that did not just refuse connections, and why
   TimePoint retry_at_;
   TimePoint try_until_;  // the deadline of the current try
   Duration try_allowed_{};

@@ -91,6 +91,13 @@ void JobTable::hello(const Origin& origin, const Hello& hello) {
   if (hello.protocol != kControlProtocol) {
     return refuse(origin.connection, other_protocol(hello.protocol, hello.version));
   }
+  const bool is_of_job = hello.job.id == options_.only_job;
+  if (!is_of_job && !options_.only_job.empty()) {
+    return refuse(origin.connection, "this service is only for job '" + options_.only_job + "'");
+  }
+  if (!is_of_job && hello.wants_own) {
+    return refuse(origin.connection, "this service is not only for job '" + hello.job.id + "'");
+  }
   if (agents_.contains(origin.connection)) {
     return refuse(origin.connection, "a connection says hello once");
   }
@@ -101,7 +108,7 @@ void JobTable::hello(const Origin& origin, const Hello& hello) {
   }
   forget_old_verdicts();
   const Result<Job*> job = job_for(hello, origin.user);
-  if (!job) return refuse(origin.connection, job.error().cause);
+  if (!job) return refuse(origin.connection, job.error().cause, is_of_job);
   if (!(*job)->owner) (*job)->owner = options_.owner ? options_.owner : origin.user;
   Membership& membership = (*job)->membership;
   if (const auto old = connections_.find(hello.node.agent_id); old != connections_.end()) {
@@ -315,10 +322,10 @@ bool JobTable::can_recall(const std::string& instance) const {
   return recalled_.size() < kRecallsKept && !recalled_.contains(instance);
 }
 
-void JobTable::refuse(AgentConnectionId connection, std::string reason) {
+void JobTable::refuse(AgentConnectionId connection, std::string reason, bool is_of_job) {
   ++counts_.refusals;
   out_.provoked.push_back("refused an agent: " + reason);
-  out_.sends.push_back({connection, Refused{std::move(reason)}});
+  out_.sends.push_back({connection, Refused{std::move(reason), is_of_job}});
   out_.closes.push_back(connection);
 }
 

@@ -55,7 +55,8 @@ struct ServiceOptions {
   Duration hello_timeout = std::chrono::seconds(10);     // of a connection without a Hello
   std::size_t handshake_turns = HandshakeTurns::kTurns;  // TLS handshakes of an address at a time
   bool embedded = false;
-  std::string host;  // the service's host, as agents name it
+  std::string host;      // the service's host, as agents name it
+  std::string only_job;  // the service refuses agents of other jobs; empty: it takes all
   // The owner of all jobs, whichever agent comes first. Set if one user runs the service privately.
   std::optional<UserId> owner;
   std::string service_id;  // random; prefix of every instance
@@ -209,7 +210,7 @@ class JobTable {
   bool can_recall(const std::string& instance) const;
   std::optional<std::string> why_not_now(const Hello& hello) const;
   bool is_known(const Hello& hello) const;
-  void refuse(AgentConnectionId connection, std::string reason);
+  void refuse(AgentConnectionId connection, std::string reason, bool is_of_job = false);
   void record(Job& job);
   void forward(const std::string& job_id, MembershipOutput&& from);
   void forget_old_verdicts();

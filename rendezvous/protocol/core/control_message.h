@@ -196,6 +196,8 @@ struct Hello {
   AgentStatus status;
   // The last assignment that the agent got. A restarted service may have forgotten it.
   std::optional<Assignment> assignment;
+  // The agent looks for the service that runs for its job alone. Another one must refuse it.
+  bool wants_own = false;
 };
 struct Heartbeat {
   std::uint64_t number = 0;
@@ -217,6 +219,8 @@ struct Welcome {
 };
 struct Refused {
   std::string reason;
+  // The service runs for the agent's job alone, so the agent need not look for it elsewhere.
+  bool is_of_job = false;
 };
 // Silence: the service will not respond for a while, because it is being restarted or admits no
 // agents now. The agent keeps retrying; its patience does not change.

@@ -103,10 +103,22 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
   EXPECT_EQ(back.node.slots, 8);
   EXPECT_EQ(back.status, hello.status);
   EXPECT_EQ(back.assignment, std::nullopt);
+  EXPECT_FALSE(back.wants_own);
   hello.assignment = Assignment{.generation = Generation(4), .restart_count = 2};
+  hello.wants_own = true;
   const auto again = decode<AgentMessage>(body(encode(AgentMessage(hello))));
   ASSERT_TRUE(again) << again.error().message();
   EXPECT_EQ(std::get<Hello>(*again).assignment, hello.assignment);
+  EXPECT_TRUE(std::get<Hello>(*again).wants_own);
+}
+
+TEST(ControlCodec, ARefusalSaysWhetherTheServiceIsThatOfTheJob) {
+  for (const bool is_of_job : {false, true}) {
+    const auto decoded =
+        decode<ServiceMessage>(body(encode(ServiceMessage(Refused{"no", is_of_job}))));
+    ASSERT_TRUE(decoded) << decoded.error().message();
+    EXPECT_EQ(std::get<Refused>(*decoded).is_of_job, is_of_job);
+  }
 }
 
 // Versions before "loss" tell only by the message that a lease expired.

@@ -67,6 +67,14 @@ TEST(PortOf, IsTheSameForAJobAndInTheRange) {
   }
 }
 
+TEST(MeetNear, GivesTheNextPortsBelowThoseOfOutgoingConnections) {
+  ClusterPlan plan;
+  meet_near(plan, "n17", 29999);
+  EXPECT_EQ(to_text(plan.endpoint), "n17:29999");
+  EXPECT_EQ(plan.next_ports,
+            (std::vector<std::uint16_t>{30000, 30001, 30002, 30003, 30004, 30005, 30006}));
+}
+
 TEST(ListedGpus, CountsAListAndNoWords) {
   const auto count = [](const std::string& text) {
     return listed_gpus(lookup_in({{"GPUS", text}}), "GPUS");

@@ -87,6 +87,8 @@ TEST(DetectSlurm, AllNodesOfAStepAgreeAndOtherStepsHaveAnotherPort) {
   const HostPort endpoint = plan_of(kStep).endpoint;
   const Variables first = with(with(kStep, "SLURM_NODEID", "0"), "SLURMD_NODENAME", "node0");
   EXPECT_EQ(plan_of(first).endpoint, endpoint);
+  EXPECT_EQ(plan_of(first).next_ports, plan_of(kStep).next_ports);
+  EXPECT_EQ(plan_of(first).next_ports.size(), 7u);
   EXPECT_NE(plan_of(with(kStep, "SLURM_STEP_ID", "1")).endpoint.port, endpoint.port);
   for (const char* job : {"813", "1437", "10811"}) {
     EXPECT_NE(plan_of(with(kStep, "SLURM_JOB_ID", job)).endpoint.port, endpoint.port) << job;
@@ -175,6 +177,27 @@ TEST(DetectSlurm, SrunDoesNotTakeWhatTheScriptAskedForEachTask) {
   ASSERT_GT(starter.size(), 6);
   EXPECT_THAT(std::vector(starter.begin(), starter.begin() + 6),
               ElementsAre("env", "-u", "SRUN_CPUS_PER_TASK", "-u", "SLURM_GPUS_PER_TASK", "srun"));
+}
+
+// Recorded with Slurm 22.05: a batch script (`#SBATCH hetjob`), and salloc -N1 : -N1. A step of all
+// components has the variables of any other step.
+TEST(DetectSlurm, AHeterogeneousJobIsStartedByHand) {
+  const Variables script{{"SLURM_HET_SIZE", "2"},
+                         {"SLURM_JOB_ID", "9"},
+                         {"SLURM_JOB_ID_HET_GROUP_0", "9"},
+                         {"SLURM_JOB_ID_HET_GROUP_1", "10"},
+                         {"SLURM_JOB_NODELIST", "node0"},
+                         {"SLURM_JOB_NODELIST_HET_GROUP_0", "node0"},
+                         {"SLURM_JOB_NODELIST_HET_GROUP_1", "node[1-2]"},
+                         {"SLURM_NNODES", "1"}};
+  constexpr const char* kRefusal =
+      "Slurm job 9: it has 2 components: start ddprun on the nodes of all, `srun --het-group=0-1 "
+      "--ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 ddprun ...` (--nnodes=1: this node alone)";
+  EXPECT_EQ(error_of(script), kRefusal);
+  const auto typed = detect(without(script, "SLURM_JOB_NODELIST"), /*is_typed=*/true);
+  ASSERT_FALSE(typed) << "into the shell of salloc";
+  EXPECT_EQ(typed.error().message(), kRefusal);
+  EXPECT_EQ(plan_of(with(kStep, "SLURM_HET_SIZE", "2")).nodes, 2);
 }
 
 TEST(DetectSlurm, AWorkerOfTorchrunInABatchScriptIsNotTheScript) {

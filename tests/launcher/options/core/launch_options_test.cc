@@ -160,6 +160,22 @@ TEST(PlanRendezvous, AnEndpointIsWhereTheNodesMeet) {
   EXPECT_EQ(plan_rendezvous(with({2, 2}, "fe80::1"))->meeting_point.host, "fe80::1");
 }
 
+TEST(PlanRendezvous, OnlyAPortThatWasMadeFromTheSchedulersJobHasNextOnes) {
+  LaunchOptions options = with({2, 2}, "node0:20812");
+  EXPECT_TRUE(plan_rendezvous(options)->next_ports.empty()) << "it was given";
+  ClusterPlan cluster;
+  cluster.endpoint = {"node0", 20812};
+  cluster.next_ports = {20813, 20814};
+  options.cluster = cluster;
+  options.taken = Taken::kNodes;
+  EXPECT_EQ(plan_rendezvous(options)->next_ports, cluster.next_ports);
+  options.taken = Taken::kWorkers;
+  EXPECT_TRUE(plan_rendezvous(options)->next_ports.empty());
+  options.taken = Taken::kNodes;
+  options.rdzv_endpoint = "node0:1234";
+  EXPECT_TRUE(plan_rendezvous(options)->next_ports.empty()) << "the user gave what was missing";
+}
+
 TEST(PlanRendezvous, TorchrunsStaticCommandLineMeansItsMaster) {
   LaunchOptions options = with({2, 2});
   options.master_addr = "10.0.0.1";

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <csignal>
+#include <functional>
 
 namespace ddprun {
 namespace {
@@ -36,7 +37,10 @@ class AgentLinkTest : public testing::Test {
         ++look_ups_;
         if (name_service_answers_) take(link_->looked_up(now_));
       }
-      if (std::holds_alternative<LinkConnect>(action)) ++connects_;
+      if (auto* connect = std::get_if<LinkConnect>(&action)) {
+        ++connects_;
+        places_.push_back(connect->place);
+      }
       if (std::holds_alternative<LinkClose>(action)) ++closes_;
       if (auto* send = std::get_if<LinkTransmit>(&action)) sent_.push_back(send->message);
       if (auto* deliver = std::get_if<LinkDeliver>(&action)) {
@@ -85,6 +89,7 @@ class AgentLinkTest : public testing::Test {
   int hellos_ = 0;
   std::vector<Duration> refused_for_;
   int connects_ = 0;
+  std::vector<std::size_t> places_;  // of the connects
   int look_ups_ = 0;
   bool name_service_answers_ = true;
   int closes_ = 0;
@@ -567,6 +572,99 @@ TEST_F(AgentLinkTest, DirectivesAreHandedOn) {
   take(link_->received(Stop{Generation(3), "failure"}, now_));
   ASSERT_EQ(delivered_.size(), 1u);
   EXPECT_TRUE(std::holds_alternative<Stop>(delivered_[0]));
+}
+
+// A service that may be at one of several ports.
+class AgentLinkOfAPlace : public AgentLinkTest {
+ protected:
+  void SetUp() override {
+    AgentLinkOptions options;
+    options.service = "n17:20812";
+    options.next_services = {"n17:20813", "n17:20814"};
+    options.join_timeout = seconds(60);
+    link_.emplace(options, Rng(1), now_);
+    take(link_->start(now_));
+  }
+  void refuse() { take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused)); }
+};
+
+TEST_F(AgentLinkOfAPlace, TriesAllPlacesInTurnAndPausesOnlyAfterTheLast) {
+  for (int i = 0; i < 3; ++i) refuse();
+  EXPECT_EQ(places_, (std::vector<std::size_t>{0, 1, 2}));
+  next_try();
+  EXPECT_EQ(places_.back(), 0u);
+  EXPECT_EQ(lost_count_, 0);
+  take(link_->disconnected("reset", now_));
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  EXPECT_EQ(link_->place(), 1u);
+}
+
+TEST_F(AgentLinkOfAPlace, NoOtherProgramThereEndsTheSearch) {
+  const Refused of_another{"this service is only for job '7'"};
+  const std::vector<std::function<LinkActions()>> ends{
+      [&] { return link_->garbled("not our protocol", now_); },
+      [&] { return link_->received(of_another, now_); },
+      [&] { return link_->distrusted("it runs as user 7", now_); },
+      [&] { return link_->without_tls("no TLS", now_); },
+      [&] { return link_->disconnected("End of file", now_); },
+      [&] { return link_->tick(now_ += AgentLink::kSeekTime); }};
+  for (const auto& end : ends) {
+    const std::size_t before = link_->place();
+    take(link_->connected(now_));
+    take(end());
+    if (before == 2) next_try();
+    EXPECT_EQ(link_->place(), (before + 1) % 3);
+  }
+  EXPECT_EQ(lost_count_, 0);
+  EXPECT_TRUE(link_->deadline());
+}
+
+TEST_F(AgentLinkOfAPlace, TheServiceOfItsOwnJobMayRefuseIt) {
+  take(link_->connected(now_));
+  const LinkActions actions = link_->received(Refused{"node rank 1 is taken", true}, now_);
+  ASSERT_EQ(actions.size(), 2u);
+  EXPECT_EQ(std::get<ServiceRefused>(actions[1]).reason,
+            "the rendezvous service at n17:20812 refused this node: node rank 1 is taken");
+  EXPECT_FALSE(link_->deadline());
+}
+
+TEST_F(AgentLinkOfAPlace, StaysWhereItWasWelcomed) {
+  refuse();
+  take(link_->connected(now_));
+  take(link_->received(welcome_, now_));
+  take(link_->disconnected("reset", now_));
+  for (int i = 0; i < 3; ++i) {
+    next_try();
+    refuse();
+  }
+  EXPECT_EQ(places_, (std::vector<std::size_t>{0, 1, 1, 1, 1}));
+}
+
+TEST_F(AgentLinkOfAPlace, AFailedLookUpSaysNothingAboutAPlace) {
+  SetUp();
+  name_service_answers_ = false;
+  for (int i = 0; i < 3; ++i) refuse();
+  const int before = look_ups_;
+  for (int i = 0; i < 100 && look_ups_ == before; ++i) pass(milliseconds(100), false);
+  take(link_->disconnected("no such host", now_));
+  name_service_answers_ = true;
+  next_try();
+  EXPECT_EQ(places_.back(), 0u);
+}
+
+TEST_F(AgentLinkOfAPlace, NamesAllPlacesAndWhatItFoundAtTheJoinTimeout) {
+  take(link_->connected(now_));
+  take(link_->garbled("bad length", now_));
+  while (now_ < TimePoint(seconds(1100)) && link_->deadline()) {
+    refuse();
+    pass(milliseconds(100), false);
+  }
+  ASSERT_EQ(lost_count_, 1);
+  EXPECT_EQ(lost_->code, ExitCode::kJoinTimeout);
+  EXPECT_EQ(lost_->reason,
+            "no rendezvous service answered at n17:20812 to n17:20814 within 60.0 s "
+            "(--rdzv-conf=join_timeout): n17:20812: not a rendezvous service (bad length)");
 }
 
 }  // namespace

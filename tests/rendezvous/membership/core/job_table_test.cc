@@ -55,6 +55,31 @@ TEST_F(JobTableTest, KeepsJobsApart) {
   EXPECT_EQ(table_.find("two")->phase(), JobPhase::kRunning);
 }
 
+// The port of a service is sometimes made from the number of its job. Then agents of another job
+// may come, and agents of this job may come to another service.
+TEST_F(JobTableTest, AServiceForOneJobAndTheAgentsOfThatJobMeetNobodyElse) {
+  table_ = JobTable(ServiceOptions{.only_job = "j"});
+  const ServiceOutput other = receive(1, hello("k", "a"));
+  ASSERT_TRUE(find<Refused>(other, 1));
+  EXPECT_EQ(find<Refused>(other, 1)->reason, "this service is only for job 'j'");
+  EXPECT_FALSE(find<Refused>(other, 1)->is_of_job);
+  Hello own = hello("j", "b");
+  own.wants_own = true;
+  EXPECT_TRUE(find<Welcome>(receive(2, own), 2));
+  Hello unfit = own;
+  unfit.node.agent_id = "c";
+  unfit.job.nodes = {7, 7};
+  const ServiceOutput refused = receive(3, unfit);
+  ASSERT_TRUE(find<Refused>(refused, 3));
+  EXPECT_TRUE(find<Refused>(refused, 3)->is_of_job) << "it need not look elsewhere";
+
+  table_ = JobTable(ServiceOptions{});
+  const ServiceOutput open = receive(4, own);
+  ASSERT_TRUE(find<Refused>(open, 4));
+  EXPECT_EQ(find<Refused>(open, 4)->reason, "this service is not only for job 'j'");
+  EXPECT_FALSE(find<Refused>(open, 4)->is_of_job);
+}
+
 TEST_F(JobTableTest, RefusesAnotherProtocolAndSaysBothVersions) {
   Hello old = hello("j", "a");
   old.protocol = 99;
