@@ -132,7 +132,7 @@ def check_in_root(packages, build, work, version):
 
     # With systemd an upgrade makes the account of the unit.
     inside("getent", "passwd", "ddp-rendezvous", good=False)
-    inside(*install, "systemd")
+    inside(*install, "systemd", "procps")  # procps has the kill of ExecReload
     inside("dpkg", "--install", launcher)
     account = inside("getent", "passwd", "ddp-rendezvous").split(":")
     assert int(account[2]) < 1000, account
