@@ -39,14 +39,15 @@ def output_of(*command):
 def files_of(build):
     """Returns the files outside the tree that were compiled or linked."""
     recorded = output_of("ninja", "-C", build, "-t", "deps")
-    files = set(re.findall(r"^    (/\S+)", recorded, re.M))
+    files = set(re.findall(r"^    (\S+)", recorded, re.M))
     commands = output_of("ninja", "-C", build, "-t", "commands", "ddprun_installed")
     files |= set(re.findall(r"(?<=\s)(/\S+\.a)(?=\s)", commands))
     compiler = re.search(r"^(?:\S*ccache )?(\S*(?:c|g)\+\+\S*) ",
                          re.sub(r"^.*? (?=\S*\+\+ )", "", commands), re.M)[1]
     files |= {output_of(compiler, f"-print-file-name={name}").strip() for name in RUNTIME}
-    inside = str(build.parent.resolve())
-    return {str(pathlib.Path(file).resolve()) for file in files if not file.startswith(inside)}
+    files = {(build / file).resolve() for file in files}
+    tree = build.parent.parent.resolve()  # of the sources
+    return {str(file) for file in files if not file.is_relative_to(tree)}
 
 
 def packages_of(files):
