@@ -136,4 +136,6 @@ if(TARGET ddprun_worker)
     DESTINATION ${package_dir})
 endif()
 
-include(DebianPackages)  # cpack -G DEB
+if(NOT CMAKE_CROSSCOMPILING)  # dpkg-shlibdeps knows this system's libraries only
+  include(DebianPackages)  # cpack -G DEB
+endif()

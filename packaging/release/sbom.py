@@ -47,7 +47,8 @@ def files_of(build):
     files |= {output_of(compiler, f"-print-file-name={name}").strip() for name in RUNTIME}
     files = {(build / file).resolve() for file in files}
     tree = build.parent.parent.resolve()  # of the sources
-    return {str(file) for file in files if not file.is_relative_to(tree)}
+    return {str(file) for file in files
+            if not file.is_relative_to(tree) or "site-packages" in file.parts}
 
 
 def packages_of(files):
