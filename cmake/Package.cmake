@@ -1,6 +1,9 @@
 # cmake --install: programs, public headers, static libraries, and the package that
 # find_package(ddprun) reads. Parts that were not built (no LibTorch, no NCCL) are not
-# installed. If a project asks for one, the package reports this.
+# installed. If a project asks for one, the package reports this. Components:
+#   programs     what a wheel holds
+#   system       what an administrator's installation adds: the unit, ddprun-ckpt
+#   development  headers and libraries, in a build with LibTorch
 include(CMakePackageConfigHelpers)
 
 # A target of everything that is installed: after it `cmake --install` works.
@@ -22,8 +25,8 @@ endfunction()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/ddprun)
 
-# The component `programs` is the content of a Python wheel (pyproject.toml). pip puts the
-# scripts of a wheel on PATH. The wheel's data go below the environment's root.
+# pip puts the scripts of a wheel (pyproject.toml) on PATH. The wheel's data go below the
+# environment's root.
 if(SKBUILD)
   set(programs_dir ${SKBUILD_SCRIPTS_DIR})
   set(man_dir ${SKBUILD_DATA_DIR}/share/man)
@@ -39,17 +42,26 @@ list(TRANSFORM programs REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE prog
 set(printed_dir ${CMAKE_CURRENT_BINARY_DIR}/printed)
 set(printed_files ${printed_dir}/ddprun.1 ${printed_dir}/ddprun ${printed_dir}/_ddprun)
 check_that_all_is_built(programs "${program_files};${printed_files}")
+check_that_all_is_built(system $<TARGET_FILE:ddprun-ckpt>)
+add_dependencies(ddprun_installed ddprun-ckpt)
+if(NOT SKBUILD)
+  # It needs no LibTorch. A build without LibTorch builds little else of its folder.
+  set_target_properties(ddprun-ckpt PROPERTIES EXCLUDE_FROM_ALL OFF)
+endif()
 if(TARGET ddprun_worker)
   set(archives ddprun_worker)
   if(TARGET ddprun_worker_cuda)
     list(APPEND archives ddprun_worker_cuda)
   endif()
-  add_dependencies(ddprun_installed ddprun-ckpt ${archives})
+  add_dependencies(ddprun_installed ${archives})
   list(TRANSFORM archives REPLACE "(.+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE archive_files)
-  check_that_all_is_built(Unspecified "$<TARGET_FILE:ddprun-ckpt>;${archive_files}")
+  check_that_all_is_built(development "${archive_files}")
 endif()
 install(TARGETS ${programs} RUNTIME DESTINATION ${programs_dir} COMPONENT programs)
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(TARGETS ddprun-ckpt RUNTIME DESTINATION ${programs_dir} COMPONENT system)
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT system)
+install(FILES packaging/ddp-rendezvous.sysusers DESTINATION lib/sysusers.d
+        RENAME ddp-rendezvous.conf COMPONENT system)
 
 # The prefix is known only at the install (cmake --install --prefix), so ExecStart is set then.
 set(unit ddp-rendezvous.service)
@@ -57,15 +69,16 @@ install(CODE "
   file(READ \"${CMAKE_CURRENT_SOURCE_DIR}/packaging/${unit}\" unit)
   string(REPLACE \"ExecStart=/usr/bin/\"
     \"ExecStart=\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" unit \"\${unit}\")
-  file(WRITE \"${CMAKE_CURRENT_BINARY_DIR}/${unit}\" \"\${unit}\")")
-install(FILES ${CMAKE_CURRENT_BINARY_DIR}/${unit} DESTINATION lib/systemd/system)
+  set(file \"\${CMAKE_INSTALL_PREFIX}/lib/systemd/system/${unit}\")
+  file(WRITE \"\$ENV{DESTDIR}\${file}\" \"\${unit}\")
+  list(APPEND CMAKE_INSTALL_MANIFEST_FILES \"\${file}\")" COMPONENT system)
 
 # ddprun prints the manual page and the shells' completions.
 function(install_what_ddprun_prints file destination)
   set(printed ${printed_dir}/${file})
   add_custom_command(OUTPUT ${printed}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${printed_dir}
-    COMMAND $<TARGET_FILE:ddprun> ${ARGN} > ${printed}
+    COMMAND ddprun ${ARGN} > ${printed}
     DEPENDS ddprun VERBATIM)
   add_custom_target(print_${file} ALL DEPENDS ${printed})
   add_dependencies(ddprun_installed print_${file})
@@ -77,7 +90,7 @@ install_what_ddprun_prints(_ddprun ${share_dir}/zsh/site-functions completion zs
 
 set(DDPRUN_HAS_WORKER_CUDA OFF)
 if(TARGET ddprun_worker)
-  install(TARGETS ddprun-ckpt RUNTIME DESTINATION ${programs_dir})
+  set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME development)
   install(DIRECTORY worker_lib/include/ddprun DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
   set_target_properties(ddprun_worker PROPERTIES EXPORT_NAME worker)
@@ -121,4 +134,8 @@ if(TARGET ddprun_worker)
       cmake/FindLibTorch.cmake
       cmake/FindNCCL.cmake
     DESTINATION ${package_dir})
+endif()
+
+if(NOT CMAKE_CROSSCOMPILING)  # dpkg-shlibdeps knows this system's libraries only
+  include(DebianPackages)  # cpack -G DEB
 endif()

@@ -1,6 +1,6 @@
-# Installs ddprun from BUILD_DIR. Then builds the project in this folder against it with
-# COMPONENT (worker or worker_cuda), outside the tree, and runs its program. With
-# EXPECT_MISSING: the request for the component must fail with that text.
+# Installs ddprun from BUILD_DIR, or takes the one in PREFIX. Then builds the project in this
+# folder against it with COMPONENT (worker or worker_cuda), outside the tree, and runs its
+# program. With EXPECT_MISSING: the request for the component must fail with that text.
 execute_process(COMMAND mktemp -d -t ddprun-package-XXXXXX OUTPUT_VARIABLE work
                 OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
 file(COPY ${CMAKE_CURRENT_LIST_DIR}/CMakeLists.txt ${CMAKE_CURRENT_LIST_DIR}/main.cc
@@ -17,15 +17,17 @@ function(run what expected)
   message(STATUS "${what}: ok")
 endfunction()
 
-run("install" "Install configuration"
-    ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${work}/prefix)
+if(NOT PREFIX)
+  set(PREFIX ${work}/prefix)
+  run("install" "Install configuration" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${PREFIX})
 
-foreach(printed man/man1/ddprun.1 bash-completion/completions/ddprun zsh/site-functions/_ddprun)
-  file(SIZE ${work}/prefix/share/${printed} size)
-  if(size EQUAL 0)
-    message(FATAL_ERROR "${printed} is empty")
-  endif()
-endforeach()
+  foreach(printed man/man1/ddprun.1 bash-completion/completions/ddprun zsh/site-functions/_ddprun)
+    file(SIZE ${PREFIX}/share/${printed} size)
+    if(size EQUAL 0)
+      message(FATAL_ERROR "${printed} is empty")
+    endif()
+  endforeach()
+endif()
 
 # Packages that ddprun needs only for itself are hidden from the user's project.
 foreach(package Boost CLI11 GTest)
@@ -40,7 +42,7 @@ if(EXPECT_MISSING)
 endif()
 run("configure" "${expected}"
   ${CMAKE_COMMAND} -S ${work}/source -B ${work}/build -G Ninja -DCOMPONENT=${COMPONENT}
-  -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_BUILD_TYPE=Release
+  -DCMAKE_PREFIX_PATH=${PREFIX} -DCMAKE_BUILD_TYPE=Release
   ${options})
 if(NOT EXPECT_MISSING)
   # The folder has another name each time. ccache is told to ignore it.
