@@ -7,6 +7,7 @@ needs PyTorch.
 from __future__ import annotations
 
 from ddprun._environment import Environment, generation, restart_count
+from ddprun._job import Job, JobError, JobNotFoundError, JobStatus, LogLine, Worker, jobs
 from ddprun._progress import long_wait, report_activity, report_progress
 from ddprun._record import record
 from ddprun._save import announce_checkpoint, listen_for_save_requests, save_requested
@@ -14,9 +15,16 @@ from ddprun._version import VERSION as __version__
 
 __all__ = [
     "Environment",
+    "Job",
+    "JobError",
+    "JobNotFoundError",
+    "JobStatus",
+    "LogLine",
+    "Worker",
     "__version__",
     "announce_checkpoint",
     "generation",
+    "jobs",
     "listen_for_save_requests",
     "long_wait",
     "record",
