@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from ddprun._environment import Environment, generation, restart_count
 from ddprun._job import Job, JobError, JobNotFoundError, JobStatus, LogLine, Worker, jobs
+from ddprun._launch import LaunchError, RemoteTraceback, launch
 from ddprun._progress import long_wait, report_activity, report_progress
 from ddprun._record import record
 from ddprun._save import announce_checkpoint, listen_for_save_requests, save_requested
@@ -19,12 +20,15 @@ __all__ = [
     "JobError",
     "JobNotFoundError",
     "JobStatus",
+    "LaunchError",
     "LogLine",
+    "RemoteTraceback",
     "Worker",
     "__version__",
     "announce_checkpoint",
     "generation",
     "jobs",
+    "launch",
     "listen_for_save_requests",
     "long_wait",
     "record",

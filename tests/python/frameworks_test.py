@@ -1,4 +1,4 @@
-"""Tests the callbacks with the real Lightning and transformers.
+"""Tests the callbacks with the real Lightning and transformers, and launch with cloudpickle.
 
 argv[2]: a folder for a virtual environment, which is kept. It has the frameworks from the package
 index, and the PyTorch of this python.
@@ -11,7 +11,7 @@ import venv
 
 import frame
 
-PACKAGES = ["lightning>=2", "pytorch_lightning>=2", "transformers", "accelerate"]
+PACKAGES = ["lightning>=2", "pytorch_lightning>=2", "transformers", "accelerate", "cloudpickle"]
 LIGHTNING = """
     import importlib, logging, os, sys, warnings
     warnings.simplefilter("ignore")
@@ -127,6 +127,26 @@ trainer.fit(Net(), torch.utils.data.DataLoader(torch.randn(64, 8)))
 print("ended at", trainer.global_step)
 """], cwd=self.folder)
         self.assertTrue(said.endswith("ended at 3\n"), said)
+
+    def test_functions_of_the_main_script_are_sent_with_cloudpickle(self):
+        script = self.script("""
+            import ddprun
+            factor = 3
+            class Odd(Exception): pass
+            def rank_times(number):
+                return factor * number * ddprun.Environment.current().rank
+            print(ddprun.launch(rank_times, 5, nproc_per_node=2))
+            def fail(): raise Odd("one")
+            try:
+                ddprun.launch(fail, quiet=True)
+            except Exception as error:
+                print(type(error).__name__, error)
+            print(ddprun.launch(lambda: lambda: 7, quiet=True)[0]())
+        """)
+        said = frame.run([PYTHON, "-u", script])
+        self.assertTrue(said.startswith("[0, 15]\n"), said)
+        self.assertIn("\nOdd one\n", said)
+        self.assertTrue(said.endswith("\n7\n"), said)
 
 
 environment = pathlib.Path(sys.argv.pop(1))
