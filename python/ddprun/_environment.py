@@ -158,6 +158,13 @@ def at_start() -> Environment:
     return Environment.current()
 
 
+@functools.lru_cache(maxsize=None)
+def of_ddprun() -> Environment:
+    """Returns the environment as it was at the first call; that of a world of one under another
+    launcher, whose variables may be incomplete."""
+    return Environment.current() if "DDPRUN_GENERATION" in os.environ else Environment()
+
+
 def generation() -> int:
     """Returns the number of this generation, from 0: it grows with every forming of the world."""
     return at_start().generation

@@ -13,8 +13,6 @@ import struct
 import threading
 from typing import ContextManager, Optional
 
-from ddprun._environment import at_start
-
 _MAGIC_AND_VERSION = (0x50524444, 2)
 _MAPPED_BYTES = 4096  # of a page, for the fields below
 # Indexes of 64-bit words in the page.
@@ -49,7 +47,7 @@ def _open() -> None:
     with _lock:
         if _is_open:
             return
-        memory = _map(at_start().page)
+        memory = _map(os.environ.get("DDPRUN_WORKER_PAGE", ""))
         if memory is not None:
             _signed_words = memoryview(memory).cast("q")
             _words = memoryview(memory).cast("Q")

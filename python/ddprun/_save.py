@@ -10,7 +10,7 @@ import threading
 import warnings
 from typing import Any, Optional
 
-from ddprun._environment import at_start
+from ddprun._environment import of_ddprun
 from ddprun._store import StoreClient
 
 _ANNOUNCEMENT_PATIENCE = 5.0  # seconds
@@ -40,7 +40,7 @@ def listen_for_save_requests() -> None:
         This is not the main thread, on which Python handles signals.
     """
     global _listening
-    number = at_start().checkpoint_signal
+    number = of_ddprun().checkpoint_signal
     if _listening or number == 0:
         return
     if threading.current_thread() is not threading.main_thread():
@@ -75,7 +75,7 @@ def save_requested(group: Optional[Any] = None) -> bool:
     TimeoutError
         Without a group: not all ranks have called it within ``DDPRUN_TIMEOUT`` (1800) seconds.
     """
-    environment = at_start()
+    environment = of_ddprun()
     if environment.checkpoint_signal == 0:
         return False  # the same on every rank
     listen_for_save_requests()
@@ -126,7 +126,7 @@ class _Agreement:
         self._calls = 0
 
     def any_rank(self, mine: bool) -> bool:
-        environment = at_start()
+        environment = of_ddprun()
         timeout = _timeout()
         try:
             if self._store is None:
@@ -167,9 +167,8 @@ def announce_checkpoint(step: int) -> None:
     step
         The step of the checkpoint, for people to read.
     """
-    environment = at_start()
-    # No other launcher reads it. A store that rank 0 hosts is not the launcher's.
-    if not environment.agent_store or "DDPRUN_GENERATION" not in os.environ:
+    environment = of_ddprun()
+    if not environment.agent_store:  # nobody reads it: another launcher, or the store of rank 0
         return
     try:
         store = StoreClient(environment, _ANNOUNCEMENT_PATIENCE)

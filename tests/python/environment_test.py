@@ -79,6 +79,12 @@ class Environment(frame.Test):
         self.assertEqual(set(worker) - {"functions", "master"},
                          {field.name for field in dataclasses.fields(ddprun.Environment)})
 
+    def test_where_another_launcher_has_set_half_of_it_no_report_fails(self):
+        frame.run([sys.executable, "-c", "import ddprun; ddprun.report_progress(1); "
+                   "ddprun.report_activity(); assert not ddprun.save_requested(); "
+                   "ddprun.announce_checkpoint(1); ddprun.long_wait()"],
+                  env=frame.environment(RANK="x"))
+
     def test_where_no_launcher_is_no_call_takes_more_than_some_microseconds(self):
         """1 us on an idle machine. The limit is for a busy one."""
         said = frame.run([sys.executable, "-c", """
