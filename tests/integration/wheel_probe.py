@@ -1,8 +1,8 @@
 """The program that wheel_test.py runs under a nearly empty root: argv[1] is the wheel, argv[2]
 its version.
 
-Installs the wheel and uses its programs: a job of two workers, and a job of two nodes that
-meet at ddp-rendezvous.
+Installs the wheel and uses its programs: a job of two workers, whose script imports the package,
+and a job of two nodes that meet at ddp-rendezvous.
 """
 import os
 import pathlib
@@ -14,7 +14,7 @@ import sys
 PATIENCE = 120.0  # seconds for each program
 
 WORKER = """
-import os, sys
+import ddprun, os, sys
 name = "{}/{} {}".format(os.environ["RANK"], os.environ["WORLD_SIZE"], sys.prefix)
 sys.stdout.write(name + "\\n")
 """
@@ -45,6 +45,9 @@ def main() -> None:
     for name in ("ddprun", "ddp-rendezvous", "ddp-store"):
         assert shutil.which(name) == str(scripts / name), name
         assert version in output_of(name, "--version"), name
+    assert version in output_of(sys.executable, "-m", "ddprun", "--version")
+    assert output_of(sys.executable, "-c",
+                     "import ddprun; print(ddprun.__version__)") == f"{version}\n"
 
     script = pathlib.Path(sys.prefix) / "worker.py"
     script.write_text(WORKER)

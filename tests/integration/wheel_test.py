@@ -1,8 +1,9 @@
 """Tests the wheel of `pip install .`: its contents, its requirements, and that its programs
-run alone.
+and its package run alone.
 
 argv: the folder of the sources, a build folder (kept, so that the next build is quick), the
-C++ compiler, and more options of CMake (-DNAME=VALUE ...).
+C++ compiler, and more options of CMake (-DNAME=VALUE ...). With --auditwheel as the first word it
+asks auditwheel instead whether the wheel may have a manylinux tag, in an environment that it makes.
 
 The wheel is installed and run under a root that has a Python and the libraries that Python and
 the programs are linked with, file by file. Nothing else is there: no compiler, no header, no
@@ -58,6 +59,8 @@ def check_contents(wheel: pathlib.Path, sources: pathlib.Path) -> str:
     package = f"ddprun-{version}"
     expected = {f"{package}.data/scripts/{name}" for name in PROGRAMS}
     expected |= {f"{package}.data/data/share/{name}" for name in DATA}
+    expected |= {f"ddprun/{file.name}" for file in (sources / "python/ddprun").iterdir()
+                 if file.suffix == ".py" or file.name == "py.typed"}
     expected |= {f"{package}.dist-info/{name}"
                  for name in ("METADATA", "WHEEL", "RECORD", "licenses/LICENSE")}
     with zipfile.ZipFile(wheel) as archive:
@@ -123,6 +126,23 @@ exec chroot "$root" "$@"
 """
 
 
+def ask_auditwheel() -> None:
+    """The wheel is accepted as manylinux with the libraries that it has."""
+    needs.module("scikit_build_core", ": scripts/setup --tests")
+    sources, folder, compiler, *definitions = sys.argv[2:]
+    with tempfile.TemporaryDirectory() as temporary:
+        work = pathlib.Path(temporary)
+        wheel = build(pathlib.Path(sources), folder, compiler, definitions, work)
+        python = work / "venv/bin/python"
+        venv.create(work / "venv", with_pip=True)
+        run(python, "-m", "pip", "install", "--quiet", "auditwheel")
+        said = " ".join(run(python, "-m", "auditwheel", "show", wheel).split())
+        print(said)
+        assert re.search(r'platform tag: "manylinux_2_\d+_\w+"', said), said
+        libraries = re.search(r"system-provided shared libraries:(.*?)This constrains", said)[1]
+        assert set(re.findall(r"\S+\.so\S*", libraries)) <= {"libc.so.6", "libm.so.6"}, libraries
+
+
 def main() -> None:
     needs.module("scikit_build_core", ": scripts/setup --tests")
     sources, folder, compiler, *definitions = sys.argv[1:]
@@ -159,4 +179,7 @@ def main() -> None:
                                 "LANG": "C.UTF-8"}, timeout=900))
 
 
-main()
+if sys.argv[1] == "--auditwheel":
+    ask_auditwheel()
+else:
+    main()

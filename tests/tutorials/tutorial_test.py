@@ -273,6 +273,7 @@ def environment_of(arguments, folder):
         kept.pop(name, None)
     # The folder has another name each time, which ccache is told to ignore.
     return kept | {"PATH": ":".join([*map(str, path), os.environ["PATH"]]), "HOME": str(folder),
+                   "PYTHONPATH": str(arguments.source.resolve() / "python"),  # as if installed
                    "LC_ALL": "C", "XDG_RUNTIME_DIR": str(folder / "run"),
                    "CCACHE_BASEDIR": str(folder), "CCACHE_NOHASHDIR": "1",
                    "CCACHE_DIR": os.environ.get("CCACHE_DIR",

@@ -1,0 +1,36 @@
+"""What the callbacks of the frameworks share."""
+
+from __future__ import annotations
+
+import sys
+
+from ddprun._progress import long_wait
+from ddprun._save import announce_checkpoint, save_requested
+
+
+class SaveRequests:
+    """Asks every `every` steps whether to save. All ranks do so at the same steps."""
+
+    def __init__(self, every: int) -> None:
+        if every < 1:
+            raise ValueError(f"ProgressCallback: invalid value {every} of every (expected 1 or "
+                             "more)")
+        self._every = every
+        self._asked_at = -1
+
+    def come_at(self, step: int) -> bool:
+        """Returns whether a request has come. Asks once in a step, however often it is called."""
+        if step == self._asked_at or step % self._every != 0:
+            return False
+        self._asked_at = step
+        return save_requested()
+
+
+def announce_on_rank_0(step: int, is_rank_0: bool) -> None:
+    """Announces a checkpoint when all ranks have written their parts of it. Collective."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        with long_wait():
+            distributed.barrier()
+    if is_rank_0:
+        announce_checkpoint(step)

@@ -1,0 +1,96 @@
+"""The callback for Lightning, version 2 and newer: ``lightning`` and ``pytorch_lightning``."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from typing import TYPE_CHECKING, Any, Optional
+
+from ddprun._callback import SaveRequests, announce_on_rank_0
+from ddprun._progress import report_activity, report_progress
+from ddprun._save import listen_for_save_requests
+
+__all__ = ["ProgressCallback"]
+
+_PACKAGES = ("lightning.pytorch", "pytorch_lightning")
+SAVED_NAME = "last-ddprun.ckpt"  # ckpt_path="last" finds it
+
+
+class _Progress:
+    """Reports steps, and answers requests to save.
+
+    Parameters
+    ----------
+    every
+        The ranks ask for requests every so many steps: one small all_reduce each, if the launcher
+        has a ``--checkpoint-signal`` or ``--requeue``.
+    path
+        The checkpoint that is saved on request. By default ``last-ddprun.ckpt`` in the folder of
+        the trainer's first ModelCheckpoint, else in ``default_root_dir``. ``ckpt_path="last"``
+        continues from it if that folder is the same in each run (``ModelCheckpoint(dirpath=...)``).
+    leave
+        After the save the program ends with 0, and ddprun with 75. False: training stops, and
+        ``fit`` returns as after ``trainer.should_stop``.
+    """
+
+    def __init__(self, every: int = 1, path: Optional[str] = None, leave: bool = True) -> None:
+        super().__init__()
+        self._requests = SaveRequests(every)
+        self._path = path
+        self._leave = leave
+
+    def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
+        """Listens for requests. Lightning then sets no handler for that signal of its own."""
+        listen_for_save_requests()
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any,
+                           **options: Any) -> None:
+        """Reports the step, and saves if that was requested."""
+        step = trainer.global_step
+        report_progress(step)
+        if not self._requests.come_at(step):
+            return
+        trainer.save_checkpoint(self._path or self._default_path(trainer))
+        announce_on_rank_0(step, trainer.is_global_zero)
+        if self._leave:
+            sys.exit(0)
+        trainer.should_stop = True
+
+    def on_validation_batch_end(self, trainer: Any, pl_module: Any, *batch: Any,
+                                **options: Any) -> None:
+        """Reports activity."""
+        report_activity()
+
+    @staticmethod
+    def _default_path(trainer: Any) -> str:
+        saver = trainer.checkpoint_callback
+        folder = getattr(saver, "dirpath", None) or trainer.default_root_dir
+        return os.path.join(folder, SAVED_NAME)
+
+
+if TYPE_CHECKING:
+    from lightning.pytorch.callbacks import Callback
+
+    class ProgressCallback(_Progress, Callback):  # type: ignore[misc]
+        __doc__ = _Progress.__doc__
+
+
+def __getattr__(name: str) -> Any:
+    """Makes the class when it is used, with the callbacks of all packages that are there."""
+    if name != "ProgressCallback":
+        raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
+    bases = []
+    # A program that has imported one of them uses that one.
+    for package in [one for one in _PACKAGES if one in sys.modules] or _PACKAGES:
+        try:
+            bases.append(importlib.import_module(f"{package}.callbacks").Callback)
+        except ModuleNotFoundError as error:
+            if not package.startswith(str(error.name)):
+                raise
+    if not bases:
+        raise ModuleNotFoundError("ddprun.lightning needs lightning or pytorch_lightning (pip "
+                                  "install lightning)")
+    made = type(name, (_Progress, *bases), {"__doc__": _Progress.__doc__, "__module__": __name__})
+    globals()[name] = made
+    return made

@@ -1,0 +1,73 @@
+"""Tests what is true of the package as a whole: its version, what its import costs, and that
+`python -m ddprun` is the program."""
+import re
+import shutil
+import sys
+import venv
+
+import frame
+
+import ddprun
+
+
+class Package(frame.Test):
+    def test_its_version_is_that_of_cmake(self):
+        lists = (frame.SOURCES / "CMakeLists.txt").read_text()
+        self.assertEqual(ddprun.__version__,
+                         re.search(r"project\(ddprun VERSION ([\d.]+)", lists)[1])
+
+    def test_importing_it_imports_neither_pytorch_nor_numpy(self):
+        said = frame.run([sys.executable, "-c", "import sys, ddprun\n"
+                          "print({'torch', 'numpy'} & set(sys.modules))"])
+        self.assertEqual(said, "set()\n")
+
+    def test_every_public_name_is_there(self):
+        for name in ddprun.__all__:
+            self.assertTrue(hasattr(ddprun, name), name)
+
+
+class Program(frame.Test):
+    def test_the_module_is_the_program(self):
+        by_module = frame.run([sys.executable, "-m", "ddprun", "--version"])
+        self.assertEqual(by_module, frame.run([frame.DDPRUN, "--version"]))
+
+    def test_the_module_takes_the_place_of_the_python(self):
+        """The process becomes ddprun, which starts its workers with the same python."""
+        script = self.script("""
+            import os, sys
+            guardian = os.readlink(f"/proc/{os.environ['PID']}/exe")
+            print(os.path.basename(guardian), sys.executable)
+        """)
+        said = frame.run(["sh", "-c", f'PID=$$ exec "{sys.executable}" -m ddprun {script}'],
+                         env=frame.environment(PYTHON_EXEC=None))
+        self.assertEqual(said, f"ddprun {sys.executable}\n")
+
+    def test_without_the_program_one_line_says_what_to_do(self):
+        said = frame.run([sys.executable, "-m", "ddprun"], code=1,
+                         env=frame.environment(PATH="/nowhere"))
+        self.assertRegex(said, r"^ddprun: the program is neither in .* nor on PATH \(.*\)\n$")
+
+    def test_the_program_of_the_installation_comes_before_path(self):
+        """An installation is a folder of packages, a list of its files, and its scripts."""
+        installed = self.folder / "venv"
+        venv.create(installed)
+        [packages] = installed.glob("lib/python3*/site-packages")
+        shutil.copytree(frame.SOURCES / "python/ddprun", packages / "ddprun",
+                        ignore=shutil.ignore_patterns("__pycache__"))
+        information = packages / "ddprun-0.1.0.dist-info"
+        information.mkdir()
+        (information / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: ddprun\nVersion: 0.1.0\n")
+        (information / "RECORD").write_text("../../../bin/ddprun,,\nddprun/_program.py,,\n")
+        program = installed / "bin/ddprun"
+        find = [installed / "bin/python", "-c",
+                "from ddprun._program import find_program; print(find_program())"]
+        self.assertEqual(frame.run(find, env=frame.environment(PYTHONPATH=None)),
+                         f"{frame.DDPRUN}\n")
+        shutil.copy(frame.DDPRUN, program)
+        self.assertEqual(frame.run(find, env=frame.environment(PYTHONPATH=None)), f"{program}\n")
+        # The package of the sources is not of that installation.
+        self.assertEqual(frame.run(find), f"{frame.DDPRUN}\n")
+
+
+frame.main()

@@ -1,0 +1,111 @@
+"""Tests what the package writes into the worker page, and that the launcher reads it."""
+import json
+import os
+import struct
+import sys
+
+import frame
+
+PAGE_BYTES = 266240
+FIELDS = ("reports", "step", "activity", "calls", "long_waits")
+
+
+class Page(frame.Test):
+    """A page of the test's own, in the place of the launcher's."""
+
+    def written_by(self, program: str, version: int = 2) -> dict[str, int]:
+        """Runs the program with a page. Returns what is in its fields."""
+        file = os.memfd_create("pages")
+        self.addCleanup(os.close, file)
+        os.ftruncate(file, 2 * PAGE_BYTES)
+        os.pwrite(file, struct.pack("<II", 0x50524444, version), PAGE_BYTES)
+        frame.run([sys.executable, "-c", "import os, ddprun\n" + program], env=frame.environment(
+            RANK="1", WORLD_SIZE="2",
+            DDPRUN_WORKER_PAGE=f"{PAGE_BYTES}@/proc/{os.getpid()}/fd/{file}"))
+        self.assertEqual(os.pread(file, PAGE_BYTES, 0), bytes(PAGE_BYTES), "of another worker")
+        return dict(zip(FIELDS, struct.unpack("<QqQQQ", os.pread(file, 40, PAGE_BYTES + 8))))
+
+    def check(self, program: str, version: int = 2, **expected: int) -> None:
+        self.assertEqual(self.written_by(program, version), dict.fromkeys(FIELDS, 0) | expected)
+
+    def test_a_step_is_written_with_the_number_of_reports(self):
+        self.check("for step in (7, 8, -3): ddprun.report_progress(step)", reports=3, step=-3)
+
+    def test_activity_grows(self):
+        self.check("for _ in range(5): ddprun.report_activity()", activity=5)
+
+    def test_long_waits_may_be_nested_and_end_with_activity(self):
+        self.check("""
+with ddprun.long_wait():
+    with ddprun.long_wait():
+        os._exit(0)""", long_waits=2)
+        self.check("""
+try:
+    with ddprun.long_wait(), ddprun.long_wait():
+        raise KeyError
+except KeyError: pass""", long_waits=0, activity=2)
+
+    def test_waits_of_many_threads_are_all_counted(self):
+        self.check("""
+import sys, threading
+from ddprun import _progress
+sys.setswitchinterval(1e-6)
+_progress.report_activity = lambda: None
+def waits():
+    for _ in range(2000):
+        with ddprun.long_wait(): pass
+threads = [threading.Thread(target=waits) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()""", long_waits=0)
+
+    def test_the_child_of_a_fork_reports_nothing(self):
+        self.check("""
+ddprun.report_progress(1)
+with ddprun.long_wait():
+    if os.fork() == 0:
+        ddprun.report_progress(2)
+        ddprun.report_activity()
+    else:
+        os.wait()""", reports=1, step=1, activity=1)
+
+    def test_a_page_of_another_version_is_left_alone(self):
+        self.check("ddprun.report_progress(1)", version=3)
+
+    def test_a_step_that_is_no_integer_is_an_error_also_without_a_launcher(self):
+        said = frame.run([sys.executable, "-c", "import ddprun; ddprun.report_progress(1.5)"],
+                         code=1)
+        self.assertIn("TypeError: 'float' object cannot be interpreted as an integer", said)
+
+
+class Launcher(frame.Test):
+    def test_status_shows_the_step(self):
+        script = self.script("""
+            import ddprun
+            ddprun.report_progress(56 + ddprun.Environment.current().rank)
+            print("reported")
+            open("go").read()
+        """)
+        os.mkfifo(self.folder / "go")
+        job = self.job(["--nproc-per-node=2", script])
+        job.read_until("reported$", 2)
+        status = json.loads(frame.run([frame.DDPRUN, "status", "--json", str(job.process.pid)]))
+        self.assertEqual([worker["step"] for worker in status["agents"][0]["workers"]], [56, 57])
+        for _ in range(2):
+            (self.folder / "go").write_text("")
+        job.end()
+
+    def test_a_rank_that_hangs_is_named_and_one_that_waits_long_is_not(self):
+        """Rank 1 stops after step 5. Rank 0 waits for it, and says so."""
+        script = self.script("""
+            import signal, ddprun
+            ddprun.report_progress(5)
+            if ddprun.Environment.current().rank == 0:
+                with ddprun.long_wait():
+                    signal.pause()
+            signal.pause()
+        """)
+        said = self.job(["--nproc-per-node=2", "--hang-timeout=1", script]).end(71)
+        self.assertRegex(said, r"first failure: rank 1 \(.*\) hangs")
+
+
+frame.main()
