@@ -49,6 +49,12 @@ if(TARGET ddprun_worker)
   check_that_all_is_built(Unspecified "$<TARGET_FILE:ddprun-ckpt>;${archive_files}")
 endif()
 install(TARGETS ${programs} RUNTIME DESTINATION ${programs_dir} COMPONENT programs)
+if(SKBUILD)
+  # The engine of the Python package. A wheel builds worker_lib on demand only: this demands it.
+  add_custom_target(wheel_library ALL)
+  add_dependencies(wheel_library ddprun_cpu)
+  install(TARGETS ddprun_cpu LIBRARY DESTINATION ${SKBUILD_PLATLIB_DIR}/ddprun COMPONENT programs)
+endif()
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
 
 # The prefix is known only at the install (cmake --install --prefix), so ExecStart is set then.
