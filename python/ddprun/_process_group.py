@@ -245,8 +245,9 @@ class _Work(Work):
 class _Done(Work):
     """A call that has ended before its function returned."""
 
-    def __init__(self):
+    def __init__(self, value=()):
         Work.__init__(self)
+        self._value = list(value)
 
     def is_completed(self):
         return True
@@ -263,11 +264,11 @@ class _Done(Work):
         pass
 
     def result(self):
-        return []
+        return self._value
 
     def get_future(self):
         future = Future()
-        future.set_result([])
+        future.set_result(self._value)
         return future
 
 
@@ -327,6 +328,17 @@ class ProcessGroup(dist.ProcessGroup):
     @property
     def _device_types(self):
         return [torch.device("cpu")]
+
+    # Parts of PyTorch ask the backend of a device, which is this object itself.
+    supports_splitting = supports_coalescing = supports_time_estimate = False
+
+    def _get_backend(self, device):
+        if torch.device(device).type != "cpu":
+            raise RuntimeError(f"the backend ddprun has only tensors of the CPU, not of {device}")
+        return self
+
+    def name(self):
+        return "ddprun"
 
     def set_timeout(self, timeout):
         self._timeout_ns = _nanoseconds(timeout)
@@ -414,11 +426,43 @@ class ProcessGroup(dist.ProcessGroup):
                                   _TYPES[tensor.dtype], _op_of(opts), self._limit(opts), None):
                 raise _Error(_engine.error_text())
             return _DONE
+        if tensor.layout is torch.sparse_coo and len(tensors) == 1:
+            return self._reduce_sparse(tensor, opts)
         results = _Results(tensors)
         op = _SUM if opts is None else _op_of(opts)
         return self._run(_engine.all_reduce,
                          (_buffers(results.dense), len(tensors), _type_of(tensors), op),
                          opts, results, None, list(tensors))
+
+    def _reduce_sparse(self, tensor, opts):
+        """Adds sparse tensors in the order of the ranks. It blocks, like all its collectives."""
+        if opts is not None and _op_of(opts) != _SUM:
+            raise ValueError("the backend ddprun has only sums of sparse tensors")
+        own = tensor.coalesce()
+        count = own.values().size(0)
+        counts = [int(one) for one in self._gathered(torch.tensor([count]))]
+
+        def padded(part, dimension):
+            missing = list(part.shape)
+            missing[dimension] = max(counts) - count
+            return torch.cat([part, part.new_zeros(missing)], dimension)
+
+        every_index = self._gathered(padded(own.indices(), 1))
+        every_value = self._gathered(padded(own.values(), 0))
+        parts = [torch.sparse_coo_tensor(indices[:, :n], values[:n], tensor.shape,
+                                         check_invariants=False)
+                 for n, indices, values in zip(counts, every_index, every_value)]
+        total = parts[0]
+        for one in parts[1:]:
+            total = total + one
+        tensor.copy_(total.coalesce())
+        return _Done([tensor])
+
+    def _gathered(self, tensor):
+        """Returns the tensors of all ranks."""
+        output = tensor.new_empty((self._size,) + tuple(tensor.shape))
+        self._allgather_base(output, tensor).wait()
+        return output
 
     def allreduce_coalesced(self, tensors, opts=None):
         return self.allreduce(tensors, opts)
@@ -554,6 +598,19 @@ class ProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts=None):
         return self._run(_engine.barrier, (), opts, None, None, [])
+
+    def monitored_barrier_of_ddprun(self, timeout=None):
+        """Waits until all ranks have come. The error of a timeout names those that have not.
+
+        After a timeout the group has ended.
+        """
+        if isinstance(timeout, float):
+            timeout = datetime.timedelta(seconds=timeout)
+        limit = self._timeout_ns if timeout is None else _nanoseconds(timeout)
+        if self._handle is None:
+            raise _Error("the process group was destroyed")
+        if _engine.barrier(self._handle, limit, None):
+            raise _Error("failed to pass monitoredBarrier: " + _engine.error_text())
 
     # --- messages
 

@@ -3,6 +3,7 @@
 If torch is loaded, the backend is registered at once. Otherwise an import hook registers it when
 torch is imported. The code of the backend itself is loaded when a group is made.
 """
+import functools
 import importlib.machinery
 import sys
 
@@ -16,8 +17,25 @@ def _create(options, backend_options):
 
 
 def _register_with(module):
-    if "ddprun" not in module.Backend.backend_list:
-        module.Backend.register_backend("ddprun", _create, extended_api=True, devices=["cpu"])
+    if "ddprun" in module.Backend.backend_list:
+        return
+    module.Backend.register_backend("ddprun", _create, extended_api=True, devices=["cpu"])
+    of_torch = module.monitored_barrier
+
+    @functools.wraps(of_torch)
+    def monitored_barrier(group=None, timeout=None, wait_all_ranks=False):
+        ours = group
+        if not group and module.is_initialized():
+            ours = module._get_default_group()
+        if not hasattr(ours, "monitored_barrier_of_ddprun"):
+            return of_torch(group, timeout, wait_all_ranks)
+        return ours.monitored_barrier_of_ddprun(timeout)
+
+    # PyTorch's refuses all backends but gloo.
+    module.monitored_barrier = monitored_barrier
+    package = sys.modules["torch.distributed"]
+    if hasattr(package, "monitored_barrier"):
+        package.monitored_barrier = monitored_barrier
 
 
 class _Hook:

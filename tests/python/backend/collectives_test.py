@@ -6,11 +6,21 @@
 Moved data, integers, minima and maxima are equal in every bit. Floating-point sums, products and
 means differ by rounding only, but all ranks and all runs have the same bits.
 """
-import ranks
-import torch
+import threading
 import unittest
 
+import ranks
+import torch
+import torch._dynamo  # noqa: F401  DDP imports it: here once, not in every rank
+from torch.distributed.device_mesh import init_device_mesh
+
 from ranks import dist, run
+
+try:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+except ImportError:  # before torch 2.6
+    fully_shard = None
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -91,7 +101,7 @@ def refuse_reductions(rank, size):
         except RuntimeError as error:
             told.append(str(error))
     try:
-        dist.all_reduce(torch.ones(2).to_sparse())
+        dist.broadcast(torch.ones(2).to_sparse(), 0)
     except ValueError as error:
         told.append(str(error))
     dist.barrier()  # the group goes on
@@ -203,6 +213,64 @@ def use_groups_and_objects(rank, size):
     return [one["rank"] for one in every], told
 
 
+def reduce_sparse(rank, size):
+    wanted = torch.zeros(6, 2)
+    for one in range(size):
+        wanted[one] += 1
+        wanted[2 * one] += one
+    mine = torch.zeros(6, 2)
+    mine[rank] += 1
+    mine[2 * rank] += rank
+    sparse = mine.to_sparse(1)
+    dist.all_reduce(sparse)
+    require_equal(sparse.to_dense(), wanted, "sparse")
+    embedding = torch.nn.Embedding(6, 2, sparse=True)
+    model = torch.nn.parallel.DistributedDataParallel(embedding)
+    model(torch.tensor([rank, 5])).sum().backward()
+    dense = torch.zeros(6, 2)
+    dense[:size] = 1. / size
+    dense[5] += 1
+    require_equal(embedding.weight.grad.to_dense(), dense, "DDP of sparse gradients")
+    return True
+
+
+def use_meshes(rank, size):
+    mesh = init_device_mesh("cpu", (size,))
+    shards = distribute_tensor(torch.arange(8.), mesh, [Shard(0)])
+    require_equal(shards.redistribute(mesh, [Replicate()]).to_local(), torch.arange(8.), "DTensor")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    data = torch.rand(size, 4)
+    net(data).sum().backward()
+    wanted = [one.grad / size for one in net.parameters()]
+    net.zero_grad()
+    for layer in net:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(net, mesh=mesh)
+    net(data[rank:rank + 1]).sum().backward()
+    for one, other in zip(net.parameters(), wanted):
+        require_equal(one.grad.full_tensor(), other, "FSDP2")
+    return True
+
+
+def use_groups_from_threads(rank, size):
+    groups = [dist.new_group() for _ in range(4)]
+    tensors = [torch.full((10,), 1. * rank) for _ in groups]
+
+    def reduce_often(group, tensor):
+        for _ in range(20):
+            dist.all_reduce(tensor, dist.ReduceOp.MAX, group=group)
+
+    threads = [threading.Thread(target=reduce_often, args=both) for both in zip(groups, tensors)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    for tensor in tensors:
+        require_equal(tensor, torch.full((10,), size - 1.), "in threads")
+    return True
+
+
 def complete_futures_in_order(rank, size):
     tensors = [torch.full((1000,), 1. * rank) for _ in range(20)]
     works = [dist.all_reduce(one, async_op=True) for one in tensors]
@@ -244,6 +312,16 @@ class Collectives(unittest.TestCase):
 
     def test_groups_and_objects(self):
         self.assertEqual(run(3, use_groups_and_objects), [([0, 1, 2], [("any", 1)])] * 3)
+
+    def test_sparse_sums(self):
+        self.assertEqual(run(3, reduce_sparse), [True] * 3)
+
+    @unittest.skipIf(fully_shard is None, "this torch has no fully_shard")
+    def test_meshes(self):
+        self.assertEqual(run(2, use_meshes), [True] * 2)
+
+    def test_groups_in_threads(self):
+        self.assertEqual(run(2, use_groups_from_threads), [True] * 2)
 
     def test_asynchronous_calls(self):
         self.assertEqual(run(2, complete_futures_in_order), [True] * 2)

@@ -116,9 +116,10 @@ def call_differently(rank, size, what):
 def wait_too_long(rank, size):
     group = dist.new_group(timeout=datetime.timedelta(milliseconds=200))
     told = None
+    dist.monitored_barrier(group)
     if rank == 0:
         try:
-            dist.barrier(group=group)
+            dist.monitored_barrier(group)
         except RuntimeError as error:
             told = str(error)
     dist.barrier()  # the world is another group
@@ -192,6 +193,7 @@ class Failures(unittest.TestCase):
 
     def test_a_timeout_names_the_absent_rank(self):
         told, other = run(2, wait_too_long)
+        self.assertIn("monitoredBarrier", told)
         self.assertIn("rank 1 did not arrive", told)
         self.assertIsNone(other)
 
