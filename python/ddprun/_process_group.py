@@ -53,6 +53,12 @@ _TELLS_ASYNC = hasattr(AllreduceOptions(), "asyncOp")
 _pack = struct.Struct("PN").pack
 
 
+def _error_of(status):
+    """Returns the error of this thread's last failure."""
+    text = _engine.error_text()
+    return _Error(f"ddprun: Timed out in {text}" if status == _engine.TIMEOUT else text)
+
+
 def _nanoseconds(timeout):
     return (timeout.days * 86400 + timeout.seconds) * 10**9 + timeout.microseconds * 1000
 
@@ -183,7 +189,7 @@ class _Work(Work):
         status = _engine.call_wait(self._call, timeout_ns)
         if status == _engine.PENDING:
             return False
-        error = _Error(_engine.error_text()) if status else None
+        error = _error_of(status) if status else None
         with _settling:
             if not self._has_ended:
                 self._error = error
@@ -329,6 +335,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _device_types(self):
         return [torch.device("cpu")]
 
+    IS_DDPRUN = True
+
     # Parts of PyTorch ask the backend of a device, which is this object itself.
     supports_splitting = supports_coalescing = supports_time_estimate = False
 
@@ -371,8 +379,8 @@ class ProcessGroup(dist.ProcessGroup):
     # --- issuing calls
 
     def _limit(self, options):
-        timeout = getattr(options, "timeout", None)
-        return self._timeout_ns if timeout is None or timeout == _UNSET else _nanoseconds(timeout)
+        timeout = getattr(options, "timeout", _UNSET)
+        return self._timeout_ns if timeout == _UNSET else _nanoseconds(timeout)
 
     def _run(self, function, arguments, options, results, keep, value):
         """Issues a collective, and waits for its end if the caller does.
@@ -382,14 +390,16 @@ class ProcessGroup(dist.ProcessGroup):
         if self._handle is None:
             raise _Error("the process group was destroyed")
         if not _is_async(options):
-            if function(self._handle, *arguments, self._limit(options), None):
-                raise _Error(_engine.error_text())
+            status = function(self._handle, *arguments, self._limit(options), None)
+            if status:
+                raise _error_of(status)
             if results is not None:
                 results.copy_back()
             return _DONE
         call, place = _engine.new_call()
-        if function(self._handle, *arguments, self._limit(options), place):
-            raise _Error(_engine.error_text())
+        status = function(self._handle, *arguments, self._limit(options), place)
+        if status:
+            raise _error_of(status)
         work = _Work(self, call, results, (results, keep), value)
         self._forget_ended()
         self._pending.append(work)
@@ -417,15 +427,19 @@ class ProcessGroup(dist.ProcessGroup):
         if isinstance(tensors, torch.Tensor):
             tensors = [tensors]
         tensor = tensors[0]
-        # The common case: one plain tensor, and a caller that waits.
-        if (_TELLS_ASYNC and len(tensors) == 1 and type(opts) is AllreduceOptions
-                and not opts.asyncOp and self._handle and tensor.is_cpu
-                and tensor.layout is torch.strided and tensor.is_contiguous()
-                and tensor.dtype in _TYPES and not tensor.is_conj() and not tensor.is_neg()):
-            if _engine.all_reduce(self._handle, _pack(tensor.data_ptr(), tensor.nbytes), 1,
-                                  _TYPES[tensor.dtype], _op_of(opts), self._limit(opts), None):
-                raise _Error(_engine.error_text())
-            return _DONE
+        # The common case, in few steps: one plain tensor, and a caller that waits.
+        if (_TELLS_ASYNC and type(opts) is AllreduceOptions and not opts.asyncOp
+                and len(tensors) == 1 and self._handle):
+            number, op = _TYPES.get(tensor.dtype), _OPS.get(hash(opts.reduceOp))
+            if (number is not None and op is not None and tensor.is_cpu
+                    and tensor.layout is torch.strided and tensor.is_contiguous()
+                    and not tensor.is_conj() and not tensor.is_neg()):
+                status = _engine.all_reduce(
+                    self._handle, _pack(tensor.data_ptr(), tensor.nbytes), 1, number, op,
+                    self._limit(opts), None)
+                if status:
+                    raise _error_of(status)
+                return _DONE
         if tensor.layout is torch.sparse_coo and len(tensors) == 1:
             return self._reduce_sparse(tensor, opts)
         results = _Results(tensors)
@@ -599,18 +613,19 @@ class ProcessGroup(dist.ProcessGroup):
     def barrier(self, opts=None):
         return self._run(_engine.barrier, (), opts, None, None, [])
 
-    def monitored_barrier_of_ddprun(self, timeout=None):
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """Waits until all ranks have come. The error of a timeout names those that have not.
 
-        After a timeout the group has ended.
+        It names all of them, whatever wait_all_ranks says. After a timeout the group has ended.
         """
         if isinstance(timeout, float):
             timeout = datetime.timedelta(seconds=timeout)
         limit = self._timeout_ns if timeout is None else _nanoseconds(timeout)
         if self._handle is None:
             raise _Error("the process group was destroyed")
-        if _engine.barrier(self._handle, limit, None):
-            raise _Error("failed to pass monitoredBarrier: " + _engine.error_text())
+        status = _engine.barrier(self._handle, limit, None)
+        if status:
+            raise _Error(f"monitoredBarrier: {_error_of(status)}")
 
     # --- messages
 
@@ -629,8 +644,9 @@ class ProcessGroup(dist.ProcessGroup):
         if self._handle is None:
             raise _Error("the process group was destroyed")
         call, place = _engine.new_call()
-        if function(self._handle, _buffers([tensor]), *arguments, self._timeout_ns, place):
-            raise _Error(_engine.error_text())
+        status = function(self._handle, _buffers([tensor]), *arguments, self._timeout_ns, place)
+        if status:
+            raise _error_of(status)
         self._forget_ended()
         work = _Work(self, call, results, (results, tensor), list(value))
         self._messages.add(work)
@@ -702,7 +718,7 @@ def create(options, backend_options):
     handle = _engine.form(function, rank, size, f"ddprun/{turn}".encode(), title.encode(),
                           _own_address().encode(), _nanoseconds(options.timeout))
     if not handle:
-        raise _Error(_engine.error_text())
+        raise _error_of(None)
     return ProcessGroup(handle, rank, size, options.timeout)
 
 

@@ -27,9 +27,9 @@ def _register_with(module):
         ours = group
         if not group and module.is_initialized():
             ours = module._get_default_group()
-        if not hasattr(ours, "monitored_barrier_of_ddprun"):
+        if not getattr(ours, "IS_DDPRUN", False):
             return of_torch(group, timeout, wait_all_ranks)
-        return ours.monitored_barrier_of_ddprun(timeout)
+        return ours.monitored_barrier(timeout, wait_all_ranks)
 
     # PyTorch's refuses all backends but gloo.
     module.monitored_barrier = monitored_barrier
