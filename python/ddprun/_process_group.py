@@ -9,6 +9,7 @@ import collections
 import datetime
 import os
 import queue
+import re
 import socket
 import struct
 import sys
@@ -244,8 +245,8 @@ class _Work(Work):
             raise self._error
         return self._value
 
-    def __del__(self):
-        _engine.call_free(self._call)
+    def __del__(self, free=_engine.call_free):  # at exit the module may be gone already
+        free(self._call)
 
 
 class _Done(Work):
@@ -625,7 +626,14 @@ class ProcessGroup(dist.ProcessGroup):
             raise _Error("the process group was destroyed")
         status = _engine.barrier(self._handle, limit, None)
         if status:
-            raise _Error(f"monitoredBarrier: {_error_of(status)}")
+            # Begins with gloo's words, which programs look for.
+            text = str(_error_of(status))
+            absent = re.search(r"\b(ranks? [^;:]*) did not arrive", text)
+            if absent:
+                text = f"{absent[1].capitalize()} failed to pass monitoredBarrier: {text}"
+            has = ("timed out in" if self._rank == 0 else
+                   "successfully reached") + " monitoredBarrier"
+            raise _Error(f"Rank {self._rank} {has}, but received errors: {text}")
 
     # --- messages
 
