@@ -631,9 +631,10 @@ class ProcessGroup(dist.ProcessGroup):
             absent = re.search(r"\b(ranks? [^;:]*) did not arrive", text)
             if absent:
                 text = f"{absent[1].capitalize()} failed to pass monitoredBarrier: {text}"
-            has = ("timed out in" if self._rank == 0 else
-                   "successfully reached") + " monitoredBarrier"
-            raise _Error(f"Rank {self._rank} {has}, but received errors: {text}")
+            if self._rank == 0:
+                raise _Error(f"Rank 0 timed out in monitoredBarrier: {text}")
+            raise _Error(f"Rank {self._rank} successfully reached monitoredBarrier, but received "
+                         f"errors while waiting for send/recv from rank 0: {text}")
 
     # --- messages
 
