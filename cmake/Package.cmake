@@ -62,6 +62,12 @@ install(TARGETS ddprun-ckpt RUNTIME DESTINATION ${programs_dir} COMPONENT system
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT system)
 install(FILES packaging/ddp-rendezvous.sysusers DESTINATION lib/sysusers.d
         RENAME ddp-rendezvous.conf COMPONENT system)
+if(SKBUILD)
+  # The engine of the Python package. A wheel builds worker_lib on demand only: this demands it.
+  add_custom_target(wheel_library ALL)
+  add_dependencies(wheel_library ddprun_cpu)
+  install(TARGETS ddprun_cpu LIBRARY DESTINATION ${SKBUILD_PLATLIB_DIR}/ddprun COMPONENT programs)
+endif()
 
 # The prefix is known only at the install (cmake --install --prefix), so ExecStart is set then.
 set(unit ddp-rendezvous.service)

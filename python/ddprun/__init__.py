@@ -1,11 +1,14 @@
 """ddprun for Python: what a training script needs from the launcher.
 
+The import registers the backend "ddprun" of torch.distributed.
+
 Every function here does nothing, cheaply, where no launcher has started the process. None of them
 needs PyTorch.
 """
 
 from __future__ import annotations
 
+from ddprun import _registration
 from ddprun._environment import Environment, generation, restart_count
 from ddprun._job import Job, JobError, JobNotFoundError, JobStatus, LogLine, Worker, jobs
 from ddprun._launch import LaunchError, RemoteTraceback, launch
@@ -37,3 +40,5 @@ __all__ = [
     "restart_count",
     "save_requested",
 ]
+
+_registration.register()

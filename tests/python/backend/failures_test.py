@@ -1,0 +1,223 @@
+#!/usr/bin/env python3
+"""Tests DistributedDataParallel on the backend "ddprun", and what ranks learn of failures.
+
+    failures_test.py LIBRARY_DIR [unittest arguments]
+"""
+import datetime
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+
+import ranks
+import torch
+import torch._dynamo  # noqa: F401  DDP imports it: here once, not in every rank
+
+from ranks import dist, run
+
+SOON = 1  # seconds, in which a rank learns of a peer's death
+PYTHON_DIR = str(ranks.ROOT / "python")
+
+
+def model_of(seed):
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(20, 50), torch.nn.ReLU(), torch.nn.Linear(50, 3))
+
+
+def train(rank, size, steps=4):
+    """Returns the bytes of the weights after some steps."""
+    model = torch.nn.parallel.DistributedDataParallel(model_of(rank), bucket_cap_mb=0.002)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    torch.manual_seed(100 + rank)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, 20)).square().mean().backward()
+        optimizer.step()
+    return [one.detach().tolist() for one in model.parameters()]
+
+
+def train_with_hook(rank, size):
+    """Returns the gradients of a hook that halves them in half precision."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    model = torch.nn.parallel.DistributedDataParallel(model_of(1))
+    model.register_comm_hook(None, default_hooks.bf16_compress_hook)
+    model(torch.full((2, 20), rank + 1.)).sum().backward()
+    return [one.grad.tolist() for one in model.parameters()]
+
+
+# --- deaths ---
+
+
+def die(file):
+    pathlib.Path(file).write_text(str(time.monotonic()))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def learn_of_death(file, wait):
+    """Returns what wait() raises, and the seconds since the death."""
+    try:
+        wait()
+    except RuntimeError as error:
+        return str(error), time.monotonic() - float(pathlib.Path(file).read_text())
+    raise AssertionError("the death of rank 1 was not noticed")
+
+
+def reduce_with_the_dead(rank, size, file, is_async):
+    dist.barrier()
+    if rank == 1:
+        die(file)
+    tensor = torch.ones(10)
+    return learn_of_death(file, lambda: (
+        dist.all_reduce(tensor, async_op=True).wait() if is_async else dist.all_reduce(tensor)))
+
+
+def receive_from_the_dead(rank, size, file):
+    dist.barrier()
+    if rank == 1:
+        die(file)
+    return learn_of_death(file, lambda: dist.recv(torch.ones(10), 1))
+
+
+def train_with_the_dead(rank, size, file):
+    model = torch.nn.parallel.DistributedDataParallel(model_of(1))
+    dist.barrier()
+    if rank == 1:
+        die(file)
+    return learn_of_death(file, lambda: model(torch.randn(8, 20)).sum().backward())
+
+
+# --- other failures ---
+
+
+def call_differently(rank, size, what):
+    calls = {
+        "size": lambda: dist.all_reduce(torch.ones(10 + rank)),
+        "type": lambda: dist.all_reduce(torch.ones(
+            10, dtype=[torch.float32, torch.int32][rank % 2])),
+        "operation": lambda: dist.all_reduce(
+            torch.ones(1), [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank % 2]),
+        "collective": lambda: [dist.barrier, lambda: dist.all_reduce(torch.ones(1))][rank % 2](),
+        "root": lambda: dist.broadcast(torch.ones(1), rank),
+    }
+    told = []
+    for _ in range(2):  # the second call learns that the group has ended
+        try:
+            calls[what]()
+        except RuntimeError as error:
+            told.append(str(error))
+    return told
+
+
+def wait_too_long(rank, size):
+    group = dist.new_group(timeout=datetime.timedelta(milliseconds=200))
+    told = None
+    dist.monitored_barrier(group)
+    if rank == 0:
+        try:
+            dist.monitored_barrier(group)
+        except RuntimeError as error:
+            told = str(error)
+    dist.barrier()  # the world is another group
+    return told
+
+
+def abort_from_a_thread(rank, size):
+    if rank == 1:
+        threading.Thread(target=dist.group.WORLD.abort).start()
+    try:
+        dist.recv(torch.ones(1), 1 - rank)
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def fork_and_end(rank, size):
+    """A child of a fork leaves the group to its parent."""
+    child = os.fork()
+    if child == 0:
+        dist.group.WORLD.shutdown()
+        os._exit(0)
+    if os.waitpid(child, 0)[1] != 0:
+        raise AssertionError("the child failed")
+    dist.barrier()
+    return True
+
+
+def output_of(code, **variables):
+    """Returns the output of a python program."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": PYTHON_DIR, **variables}, check=False)
+    return done.stdout + done.stderr
+
+
+class Ddp(unittest.TestCase):
+    def test_trains_to_the_same_bits_in_every_run_and_to_those_of_gloo_but_for_rounding(self):
+        first = run(3, train)
+        for weights in first + run(3, train):
+            self.assertEqual(weights, first[0])
+        gloo = run(3, train, backend="gloo")[0]
+        for ours, theirs in zip(first[0], gloo):
+            torch.testing.assert_close(torch.tensor(ours), torch.tensor(theirs))
+
+    def test_runs_hooks(self):
+        ours = run(2, train_with_hook)
+        self.assertEqual(ours[0], ours[1])
+        self.assertEqual(ours, run(2, train_with_hook, backend="gloo"))
+
+
+class Failures(unittest.TestCase):
+    def check_death(self, function, *arguments):
+        with ranks.tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "death")
+            told = run(3, function, file, *arguments, killed=(1,))
+        for text, seconds in (told[0], told[2]):
+            self.assertIn("rank 1", text)
+            self.assertLess(seconds, SOON)
+
+    def test_a_killed_peer_is_named_at_once(self):
+        for is_async in (False, True):
+            self.check_death(reduce_with_the_dead, is_async)
+        self.check_death(receive_from_the_dead)
+        self.check_death(train_with_the_dead)
+
+    def test_different_calls_are_errors_on_every_rank(self):
+        for what in ("size", "type", "operation", "collective", "root"):
+            for first, second in run(2, call_differently, what):
+                self.assertIn("the ranks disagree: rank 0 called", first)
+                self.assertIn("the group has ended", second)
+
+    def test_a_timeout_names_the_absent_rank(self):
+        told, other = run(2, wait_too_long)
+        self.assertIn("monitoredBarrier", told)
+        self.assertIn("rank 1 did not arrive", told)
+        self.assertIsNone(other)
+
+    def test_any_thread_aborts(self):
+        for told in run(2, abort_from_a_thread):
+            self.assertIn("abort() was called", told)
+
+    def test_a_forked_child_leaves_the_group_to_its_parent(self):
+        self.assertEqual(run(2, fork_and_end), [True] * 2)
+
+
+class Loading(unittest.TestCase):
+    def test_torch_is_not_imported(self):
+        self.assertEqual(output_of("import sys, ddprun; print('torch' in sys.modules)"), "False\n")
+
+    def test_a_missing_library_is_one_line(self):
+        said = output_of(
+            "import torch, ddprun, torch.distributed as dist\n"
+            "try: dist.init_process_group('ddprun', store=dist.HashStore(), rank=0, world_size=1)\n"
+            "except ImportError as error: print(error)", DDPRUN_CPU_LIBRARY="/missing.so")
+        self.assertRegex(said, r"^the library of the backend ddprun cannot be loaded: "
+                               r"/missing.so: .*DDPRUN_CPU_LIBRARY\)\n$")
+
+
+if __name__ == "__main__":
+    ranks.use_library()
+    unittest.main()

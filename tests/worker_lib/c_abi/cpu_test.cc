@@ -1,0 +1,201 @@
+// Loads libddprun_cpu.so as the Python package does. The ranks are threads.
+#include "worker_lib/c_abi/cpu.h"
+
+#include <dlfcn.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "ddprun/reduce_op.h"
+#include "worker_lib/collective/element_type.h"
+
+namespace {
+
+using ddprun::ElementType;
+using ddprun::ReduceOp;
+using testing::HasSubstr;
+
+constexpr std::int64_t kPatience = 30'000'000'000;
+constexpr int kF32 = static_cast<int>(ElementType::kF32);
+constexpr int kC64 = static_cast<int>(ElementType::kC64);
+constexpr int kSum = static_cast<int>(ReduceOp::kSum);
+constexpr int kProduct = static_cast<int>(ReduceOp::kProduct);
+
+void* library() {
+  static void* const handle = dlopen(DDPRUN_CPU_LIBRARY, RTLD_NOW | RTLD_LOCAL);
+  return handle;
+}
+
+// A function of the library: DDPRUN_CPU(barrier)(group, ...).
+#define DDPRUN_CPU(name) \
+  reinterpret_cast<decltype(&ddprun_cpu_##name)>(dlsym(library(), "ddprun_cpu_" #name))
+
+std::string last_error() { return DDPRUN_CPU(last_error)(); }
+
+// The ranks' store. The library gives its functions no context.
+struct Store {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<std::string, std::string> values;
+};
+Store store;
+
+int use_store(int operation, const char* key, const void* value, std::size_t bytes,
+              std::int64_t timeout_ns, void* answer) {
+  std::unique_lock lock(store.mutex);
+  std::string text;
+  if (operation == DDPRUN_CPU_STORE_SET) {
+    store.values[key] = std::string(static_cast<const char*>(value), bytes);
+    store.changed.notify_all();
+  } else if (operation == DDPRUN_CPU_STORE_CHECK) {
+    text = store.values.contains(key) ? "1" : "0";
+  } else if (store.changed.wait_for(lock, std::chrono::nanoseconds(timeout_ns),
+                                    [&] { return store.values.contains(key); })) {
+    text = store.values[key];
+  } else {
+    return DDPRUN_CPU_TIMEOUT;
+  }
+  DDPRUN_CPU(answer)(answer, text.data(), text.size());
+  return DDPRUN_CPU_OK;
+}
+
+int refuse(int, const char*, const void*, std::size_t, std::int64_t, void* answer) {
+  DDPRUN_CPU(answer)(answer, "the store is gone", 17);
+  return DDPRUN_CPU_CONNECTION;
+}
+
+// Runs body(group, rank) in a group of `size` threads, which free the group in the end.
+void in_group(int size, const std::function<void(ddprun_cpu_group*, int)>& body) {
+  static int groups = 0;
+  const std::string name = "group" + std::to_string(groups++);
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < size; ++rank) {
+    ranks.emplace_back([&, rank] {
+      ddprun_cpu_group* const group =
+          DDPRUN_CPU(form)(use_store, rank, size, name.c_str(), "", "127.0.0.1", kPatience);
+      EXPECT_NE(group, nullptr) << last_error();
+      if (group) body(group, rank);
+      DDPRUN_CPU(free)(group, kPatience);
+    });
+  }
+  for (std::thread& one : ranks) one.join();
+}
+
+ddprun_cpu_buffer buffer_of(std::vector<float>& values) {
+  return {values.data(), values.size() * sizeof(float)};
+}
+
+TEST(CpuAbi, LoadsWithItsVersion) {
+  ASSERT_NE(library(), nullptr) << dlerror();
+  EXPECT_EQ(DDPRUN_CPU(abi_version)(), DDPRUN_CPU_ABI_VERSION);
+  EXPECT_EQ(dlsym(library(), "_ZN6ddprun8CpuGroup4formERNS_5StoreERKNS_15CpuGroupOptionsE"),
+            nullptr)
+      << "it exports only the functions of cpu.h";
+}
+
+TEST(CpuAbi, ReducesOnTheCallingThreadAndInTheBackgroundInOrder) {
+  in_group(3, [](ddprun_cpu_group* group, int rank) {
+    std::vector<float> values(1000, static_cast<float>(rank + 1));
+    const ddprun_cpu_buffer buffer = buffer_of(values);
+    ddprun_cpu_call* first = nullptr;
+    ddprun_cpu_call* second = nullptr;
+    const auto all_reduce = [&](ddprun_cpu_call** call) {
+      return DDPRUN_CPU(all_reduce)(group, &buffer, 1, kF32, kSum, kPatience, call);
+    };
+    EXPECT_EQ(all_reduce(nullptr), DDPRUN_CPU_OK);  // 6
+    EXPECT_EQ(all_reduce(&first), DDPRUN_CPU_OK);   // 18
+    EXPECT_EQ(all_reduce(&second), DDPRUN_CPU_OK);  // 54
+    EXPECT_EQ(all_reduce(nullptr), DDPRUN_CPU_OK);  // 162
+    EXPECT_EQ(values, std::vector<float>(1000, 162));
+    for (ddprun_cpu_call* call : {first, second}) {
+      EXPECT_EQ(DDPRUN_CPU(call_wait)(call, 0), DDPRUN_CPU_OK);
+      EXPECT_EQ(DDPRUN_CPU(call_source)(call), -1);
+      DDPRUN_CPU(call_free)(call);
+    }
+  });
+}
+
+TEST(CpuAbi, CarriesMessagesFromAnyRank) {
+  in_group(2, [](ddprun_cpu_group* group, int rank) {
+    std::vector<float> values(4, static_cast<float>(rank));
+    const ddprun_cpu_buffer buffer = buffer_of(values);
+    if (rank == 1) {
+      EXPECT_EQ(DDPRUN_CPU(send)(group, &buffer, 0, 7, kPatience, nullptr), DDPRUN_CPU_OK);
+      return;
+    }
+    ddprun_cpu_call* call = nullptr;
+    EXPECT_EQ(DDPRUN_CPU(recv)(group, &buffer, -1, 7, kPatience, &call), DDPRUN_CPU_OK);
+    EXPECT_EQ(DDPRUN_CPU(call_wait)(call, kPatience), DDPRUN_CPU_OK);
+    EXPECT_EQ(DDPRUN_CPU(call_source)(call), 1);
+    EXPECT_EQ(values[3], 1);
+    DDPRUN_CPU(call_free)(call);
+  });
+}
+
+TEST(CpuAbi, RefusesWrongArgumentsAndTheGroupGoesOn) {
+  in_group(2, [](ddprun_cpu_group* group, int /*rank*/) {
+    std::vector<float> values(4);
+    const ddprun_cpu_buffer buffer = buffer_of(values);
+    const ddprun_cpu_buffer odd{values.data(), 7};
+    const ddprun_cpu_buffer unequal[2] = {buffer, odd};
+    const auto is_refused = [](int status, const char* why) {
+      EXPECT_EQ(status, DDPRUN_CPU_INVALID_ARGUMENT);
+      EXPECT_THAT(last_error(), HasSubstr(why));
+    };
+    is_refused(DDPRUN_CPU(all_reduce)(group, &buffer, 1, kC64, kProduct, kPatience, nullptr),
+               "all_reduce: elements of type c64 have no operation product");
+    is_refused(DDPRUN_CPU(all_reduce)(group, &buffer, 1, 99, kSum, kPatience, nullptr),
+               "unknown element type 99");
+    is_refused(DDPRUN_CPU(all_reduce)(group, &odd, 1, kF32, kSum, kPatience, nullptr), "7 bytes");
+    is_refused(DDPRUN_CPU(broadcast)(group, &buffer, 1, kF32, 2, kPatience, nullptr),
+               "root 2 is no rank of a group of 2");
+    is_refused(DDPRUN_CPU(all_gather)(group, &buffer, 1, unequal, kF32, kPatience, nullptr),
+               "buffers differ in size: 7 and 16 bytes");
+    is_refused(DDPRUN_CPU(send)(group, &buffer, 2, 0, kPatience, nullptr), "rank 2");
+    EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_OK);
+  });
+}
+
+TEST(CpuAbi, ReportsDifferentCallsOnEveryRankAndTheGroupHasEnded) {
+  in_group(2, [](ddprun_cpu_group* group, int rank) {
+    std::vector<float> values(4 + rank);
+    const ddprun_cpu_buffer buffer = buffer_of(values);
+    EXPECT_EQ(DDPRUN_CPU(all_reduce)(group, &buffer, 1, kF32, kSum, kPatience, nullptr),
+              DDPRUN_CPU_INVALID_ARGUMENT);
+    EXPECT_THAT(last_error(), HasSubstr("the ranks disagree"));
+    EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_STOPPED);
+    EXPECT_THAT(last_error(), HasSubstr("the group has ended"));
+  });
+}
+
+TEST(CpuAbi, EndsTheOthersCallsWhenARankAbortsOrLeaves) {
+  in_group(2, [](ddprun_cpu_group* group, int rank) {
+    if (rank == 1) return DDPRUN_CPU(abort)(group, "the test wants it");
+    EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_STOPPED);
+    EXPECT_THAT(last_error(), HasSubstr("the test wants it"));
+  });
+  in_group(2, [](ddprun_cpu_group* group, int rank) {
+    if (rank == 1) return;
+    EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_PEER_LOST);
+    EXPECT_THAT(last_error(), HasSubstr("rank 1"));
+  });
+}
+
+TEST(CpuAbi, ReportsATimeoutAndTheStoresFailure) {
+  EXPECT_EQ(DDPRUN_CPU(form)(use_store, 0, 2, "late", "", "127.0.0.1", 100'000'000), nullptr);
+  EXPECT_THAT(last_error(), HasSubstr("rank 1 did not come"));
+  EXPECT_EQ(DDPRUN_CPU(form)(refuse, 0, 2, "gone", "", "127.0.0.1", kPatience), nullptr);
+  EXPECT_THAT(last_error(), HasSubstr("the store is gone"));
+  EXPECT_EQ(DDPRUN_CPU(form)(use_store, 2, 2, "wrong", "", "127.0.0.1", kPatience), nullptr);
+  EXPECT_THAT(last_error(), HasSubstr("ranks go from 0"));
+}
+
+}  // namespace

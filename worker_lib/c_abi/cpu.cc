@@ -1,0 +1,501 @@
+#include "worker_lib/c_abi/cpu.h"
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/concat.h"
+#include "base/deadline.h"
+#include "base/worker_env.h"
+#include "rendezvous/net/local_address.h"
+#include "rendezvous/net/tcp_address.h"
+#include "worker_lib/c_abi/callback_store.h"
+#include "worker_lib/cpu_group/cpu_group.h"
+#include "worker_lib/cpu_group/group_end.h"
+#include "worker_lib/cpu_kernels/reduce_kernels.h"
+#include "worker_lib/flight/worker_reporter.h"
+#include "worker_lib/util/background_task.h"
+
+namespace ddprun {
+namespace {
+
+constexpr std::size_t kMaxWaitingCalls = 1024;
+
+thread_local std::string last_error;
+
+int fail(int status, std::string text) {
+  last_error = std::move(text);
+  return status;
+}
+
+int status_of(const Error& error) { return static_cast<int>(error.kind) + 1; }
+
+static_assert(static_cast<int>(ErrorKind::kInvalidArgument) + 1 == DDPRUN_CPU_INVALID_ARGUMENT);
+static_assert(static_cast<int>(ErrorKind::kTimeout) + 1 == DDPRUN_CPU_TIMEOUT);
+static_assert(static_cast<int>(ErrorKind::kPeerLost) + 1 == DDPRUN_CPU_PEER_LOST);
+static_assert(static_cast<int>(ErrorKind::kStopped) + 1 == DDPRUN_CPU_STOPPED);
+static_assert(static_cast<int>(ErrorKind::kSystem) + 1 == DDPRUN_CPU_SYSTEM);
+
+// Returns body(), or a status if it throws: no exception may reach C.
+template <class Body>
+int guarded(const Body& body) {
+  try {
+    return body();
+  } catch (const std::exception& thrown) {
+    return fail(DDPRUN_CPU_RESOURCE, thrown.what());
+  }
+}
+
+// The result of a call in flight. The caller and the thread that carries the call out share it.
+class CallState {
+ public:
+  void complete(std::optional<Error> error, int source = -1) {
+    {
+      const std::lock_guard lock(mutex_);
+      error_ = std::move(error);
+      source_ = source;
+      has_ended_.store(true, std::memory_order_release);
+    }
+    changed_.notify_all();
+  }
+
+  int wait(Duration timeout) {
+    if (!has_ended()) {
+      if (timeout <= Duration::zero()) return DDPRUN_CPU_PENDING;
+      std::unique_lock lock(mutex_);
+      changed_.wait_for(lock, std::min(timeout, kLongestTimeout), [this] { return has_ended(); });
+      if (!has_ended()) return DDPRUN_CPU_PENDING;
+    }
+    return error_ ? fail(status_of(*error_), error_->message()) : DDPRUN_CPU_OK;
+  }
+
+  int source() const { return has_ended() ? source_ : -1; }
+
+ private:
+  bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::atomic<bool> has_ended_ = false;  // the members below do not change any more
+  std::optional<Error> error_;
+  int source_ = -1;
+};
+
+}  // namespace
+}  // namespace ddprun
+
+struct ddprun_cpu_group {
+  explicit ddprun_cpu_group(std::unique_ptr<ddprun::CpuGroup> formed) : engine(std::move(formed)) {}
+
+  const std::unique_ptr<ddprun::CpuGroup> engine;
+  std::mutex mutex;                 // held while a collective is issued, or runs in its caller
+  std::atomic<int> unfinished = 0;  // collectives in the queue
+  // Ends first: its tasks use the members above.
+  ddprun::TaskQueue queue{"ddprun-cpu", ddprun::kMaxWaitingCalls};
+};
+
+struct ddprun_cpu_call {
+  std::shared_ptr<ddprun::CallState> state;
+};
+
+namespace ddprun {
+namespace {
+
+using Inputs = std::vector<ReadableBytes>;
+using Outputs = std::vector<WritableBytes>;
+using Body = std::function<Result<void>(CpuGroup& engine, ReadableList inputs, WritableList outputs,
+                                        Duration timeout)>;
+
+Inputs inputs_of(const ddprun_cpu_buffer* buffers, std::size_t count) {
+  Inputs list;
+  list.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    list.emplace_back(static_cast<const char*>(buffers[i].data), buffers[i].bytes);
+  }
+  return list;
+}
+
+Outputs outputs_of(const ddprun_cpu_buffer* buffers, std::size_t count) {
+  Outputs list;
+  list.reserve(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    list.emplace_back(static_cast<char*>(buffers[i].data), buffers[i].bytes);
+  }
+  return list;
+}
+
+// Checks what the engine requires. Its first complaint is kept.
+class Check {
+ public:
+  Check(const ddprun_cpu_group& group, const char* name)
+      : size_(group.engine->size()), rank_(group.engine->rank()), name_(name) {}
+
+  Check& type(int type) {
+    bytes_ = type < 0 || type > 255 ? 0 : size_of(static_cast<ElementType>(type));
+    return require(bytes_ > 0, [&] { return concat("unknown element type ", type); });
+  }
+  Check& reduction(int element, int op) {
+    type(element);
+    return require(bytes_ > 0 && op >= 0 && op <= static_cast<int>(ReduceOp::kBitXor) &&
+                       reduce_kernel(static_cast<ElementType>(element), static_cast<ReduceOp>(op),
+                                     ReduceForm::kWhole, InstructionSet::kBaseline) != nullptr,
+                   [&] {
+                     return concat("elements of type ", to_text(static_cast<ElementType>(element)),
+                                   " have no operation ", to_text(static_cast<ReduceOp>(op)));
+                   });
+  }
+  Check& root(int root) {
+    return require(root >= 0 && root < size_,
+                   [&] { return concat("root ", root, " is no rank of a group of ", size_); });
+  }
+  Check& partner(int partner) {
+    return require(partner >= 0 && partner < size_ && partner != rank_, [&] {
+      return concat("rank ", partner, " is no other rank of a group of ", size_);
+    });
+  }
+  template <class Buffers>
+  Check& whole_elements(const Buffers& buffers) {
+    for (const auto& one : buffers) {
+      require(bytes_ > 0 && one.size() % bytes_ == 0, [&] {
+        return concat("a buffer of ", one.size(), " bytes has no whole number of elements");
+      });
+    }
+    return *this;
+  }
+  // Requires that `all` is, for each rank, a list of the sizes of `one`.
+  template <class One, class All>
+  Check& one_list_per_rank(const One& one, const All& all) {
+    require(all.size() == one.size() * size_, [&] { return "there is not one list per rank"; });
+    for (std::size_t i = 0; problem_.empty() && i < all.size(); ++i) {
+      require(all[i].size() == one[i % one.size()].size(), [&] {
+        return concat("buffers differ in size: ", all[i].size(), " and ",
+                      one[i % one.size()].size(), " bytes");
+      });
+    }
+    return *this;
+  }
+
+  bool failed() const { return !problem_.empty(); }
+  int report() const { return fail(DDPRUN_CPU_INVALID_ARGUMENT, concat(name_, ": ", problem_)); }
+
+ private:
+  template <class Text>
+  Check& require(bool is_met, const Text& text) {
+    if (!is_met && problem_.empty()) problem_ = text();
+    return *this;
+  }
+
+  const int size_;
+  const int rank_;
+  const char* const name_;
+  std::size_t bytes_ = 0;  // of an element
+  std::string problem_;
+};
+
+std::shared_ptr<CallState> submit(ddprun_cpu_group& group, Body body, Inputs inputs,
+                                  Outputs outputs, const Deadline& deadline) {
+  auto state = std::make_shared<CallState>();
+  if (const Result<void> started = group.queue.start(); !started) {
+    state->complete(started.error());
+    return state;
+  }
+  group.unfinished.fetch_add(1, std::memory_order_relaxed);
+  group.queue.post([&group, state, deadline, body = std::move(body), inputs = std::move(inputs),
+                    outputs = std::move(outputs)] {
+    const Result<void> done = body(*group.engine, inputs, outputs, deadline.remaining());
+    group.unfinished.fetch_sub(1, std::memory_order_release);
+    state->complete(done ? std::nullopt : std::optional(done.error()));
+  });
+  return state;
+}
+
+// Issues a collective. A blocking one runs on the calling thread, unless others are in flight:
+// this saves two context switches.
+int issue(ddprun_cpu_group* group, const Check& check, std::int64_t timeout_ns,
+          ddprun_cpu_call** call, Inputs inputs, Outputs outputs, const Body& body) {
+  if (check.failed()) return check.report();
+  const Deadline deadline{std::chrono::nanoseconds(timeout_ns)};
+  std::unique_lock lock(group->mutex);
+  if (call) {
+    auto handle = std::make_unique<ddprun_cpu_call>();
+    handle->state = submit(*group, body, std::move(inputs), std::move(outputs), deadline);
+    *call = handle.release();
+    return DDPRUN_CPU_OK;
+  }
+  if (group->unfinished.load(std::memory_order_acquire) > 0) {
+    const auto state = submit(*group, body, std::move(inputs), std::move(outputs), deadline);
+    lock.unlock();
+    return state->wait(kLongestTimeout);  // the call ends by its own deadline
+  }
+  const Result<void> done = body(*group->engine, inputs, outputs, deadline.allowed());
+  return done ? DDPRUN_CPU_OK : fail(status_of(done.error()), done.error().message());
+}
+
+CpuCallOptions moved(int type, Duration timeout) {
+  CpuCallOptions options(timeout);
+  options.type = static_cast<ElementType>(type);
+  return options;
+}
+
+CpuCallOptions reduced(int op, Duration timeout) {
+  CpuCallOptions options(timeout);
+  options.asked = static_cast<ReduceOp>(op);
+  return options;
+}
+
+// Issues a message; start(done) hands it to the engine.
+template <class Start>
+int issue_message(const Check& check, ddprun_cpu_call** call, const Start& start) {
+  if (check.failed()) return check.report();
+  const auto state = std::make_shared<CallState>();
+  auto handle = std::make_unique<ddprun_cpu_call>();
+  handle->state = state;
+  start([state](const Result<Rank>& partner) {
+    if (partner) {
+      state->complete({}, partner->value);
+    } else {
+      state->complete(partner.error());
+    }
+  });
+  if (!call) return state->wait(kLongestTimeout);
+  *call = handle.release();
+  return DDPRUN_CPU_OK;
+}
+
+// Returns the launcher's variables. Without a launcher, or if they are incomplete, the caller's
+// ranks count, and all ranks may share memory.
+WorkerEnv launcher_environment() {
+  const Result<std::optional<WorkerEnv>> env = read_worker_env(environment_variable);
+  return env && *env ? **env : WorkerEnv{};
+}
+
+// The worker page of this process, which all its groups share.
+std::shared_ptr<WorkerReporter> reporter_of_process(const WorkerEnv& env) {
+  static std::mutex mutex;
+  static std::shared_ptr<WorkerReporter> reporter;
+  const std::lock_guard lock(mutex);
+  if (!reporter || !reporter->is_of_this_process()) reporter = WorkerReporter::open(env);
+  return reporter;
+}
+
+}  // namespace
+}  // namespace ddprun
+
+using namespace ddprun;  // NOLINT: the functions below are the ABI of this library
+
+int ddprun_cpu_abi_version(void) { return DDPRUN_CPU_ABI_VERSION; }
+
+const char* ddprun_cpu_last_error(void) { return last_error.c_str(); }
+
+void ddprun_cpu_answer(void* answer, const void* bytes, size_t size) {
+  static_cast<std::string*>(answer)->assign(static_cast<const char*>(bytes), size);
+}
+
+ddprun_cpu_group* ddprun_cpu_form(ddprun_cpu_store store, int rank, int size, const char* name,
+                                  const char* title, const char* address, int64_t timeout_ns) {
+  ddprun_cpu_group* group = nullptr;
+  guarded([&] {
+    const WorkerEnv env = launcher_environment();
+    const std::shared_ptr<WorkerReporter> reporter = reporter_of_process(env);
+    CallbackStore callbacks(store);
+    const std::string own =
+        *address != '\0' ? address : likely_local_address(interface_addresses());
+    Result<std::unique_ptr<CpuGroup>> formed =
+        CpuGroup::form(callbacks, {.rank = Rank(rank),
+                                   .world_size = size,
+                                   .node_id = "node " + to_text(env.node_rank),
+                                   .name = name,
+                                   .title = title,
+                                   .page = reporter->place(),
+                                   .address = own,
+                                   .ports = env.ports,
+                                   .node_silence = env.lease,
+                                   .timeout = std::chrono::nanoseconds(timeout_ns)});
+    if (!formed) return fail(status_of(formed.error()), formed.error().message());
+    group = new ddprun_cpu_group(std::move(*formed));
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+  return group;
+}
+
+void ddprun_cpu_free(ddprun_cpu_group* group, int64_t grace_ns) {
+  if (!group) return;
+  const Deadline grace{std::chrono::nanoseconds(grace_ns)};
+  group->queue.await_idle(grace.remaining());
+  group->engine->await_messages(grace.remaining());
+  if (group->unfinished.load(std::memory_order_acquire) > 0) group->engine->abort(kGroupDestroyed);
+  delete group;
+}
+
+void ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason) { group->engine->abort(reason); }
+
+int ddprun_cpu_all_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers, size_t count,
+                          int type, int op, int64_t timeout_ns, ddprun_cpu_call** call) {
+  return guarded([&] {
+    Outputs outputs = outputs_of(buffers, count);
+    const Check check = Check(*group, "all_reduce").reduction(type, op).whole_elements(outputs);
+    return issue(group, check, timeout_ns, call, {}, std::move(outputs),
+                 [=](CpuGroup& engine, ReadableList, WritableList all, Duration timeout) {
+                   return engine.all_reduce(all, static_cast<ElementType>(type),
+                                            static_cast<ReduceOp>(op), reduced(op, timeout));
+                 });
+  });
+}
+
+int ddprun_cpu_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers, size_t count,
+                      int type, int op, int root, int64_t timeout_ns, ddprun_cpu_call** call) {
+  return guarded([&] {
+    Outputs outputs = outputs_of(buffers, count);
+    const Check check =
+        Check(*group, "reduce").reduction(type, op).root(root).whole_elements(outputs);
+    return issue(group, check, timeout_ns, call, {}, std::move(outputs),
+                 [=](CpuGroup& engine, ReadableList, WritableList all, Duration timeout) {
+                   return engine.reduce(all, static_cast<ElementType>(type),
+                                        static_cast<ReduceOp>(op), Rank(root),
+                                        reduced(op, timeout));
+                 });
+  });
+}
+
+int ddprun_cpu_broadcast(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers, size_t count,
+                         int type, int root, int64_t timeout_ns, ddprun_cpu_call** call) {
+  return guarded([&] {
+    Outputs outputs = outputs_of(buffers, count);
+    const Check check = Check(*group, "broadcast").type(type).root(root).whole_elements(outputs);
+    return issue(group, check, timeout_ns, call, {}, std::move(outputs),
+                 [=](CpuGroup& engine, ReadableList, WritableList all, Duration timeout) {
+                   return engine.broadcast(all, Rank(root), moved(type, timeout));
+                 });
+  });
+}
+
+int ddprun_cpu_all_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs, size_t count,
+                          const ddprun_cpu_buffer* outputs, int type, int64_t timeout_ns,
+                          ddprun_cpu_call** call) {
+  return guarded([&] {
+    Inputs from = inputs_of(inputs, count);
+    Outputs to = outputs_of(outputs, count * group->engine->size());
+    const Check check =
+        Check(*group, "all_gather").type(type).whole_elements(from).one_list_per_rank(from, to);
+    return issue(group, check, timeout_ns, call, std::move(from), std::move(to),
+                 [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
+                   return engine.all_gather(in, out, moved(type, timeout));
+                 });
+  });
+}
+
+int ddprun_cpu_reduce_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
+                              const ddprun_cpu_buffer* outputs, size_t count, int type, int op,
+                              int64_t timeout_ns, ddprun_cpu_call** call) {
+  return guarded([&] {
+    Inputs from = inputs_of(inputs, count * group->engine->size());
+    Outputs to = outputs_of(outputs, count);
+    const Check check = Check(*group, "reduce_scatter")
+                            .reduction(type, op)
+                            .whole_elements(to)
+                            .one_list_per_rank(to, from);
+    return issue(group, check, timeout_ns, call, std::move(from), std::move(to),
+                 [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
+                   return engine.reduce_scatter(in, out, static_cast<ElementType>(type),
+                                                static_cast<ReduceOp>(op), reduced(op, timeout));
+                 });
+  });
+}
+
+int ddprun_cpu_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* input,
+                      const ddprun_cpu_buffer* outputs, int type, int root, int64_t timeout_ns,
+                      ddprun_cpu_call** call) {
+  return guarded([&] {
+    const bool is_root = group->engine->rank() == root;
+    Inputs from = inputs_of(input, 1);
+    Outputs to = outputs_of(outputs, is_root ? group->engine->size() : 0);
+    Check check(*group, "gather");
+    check.type(type).root(root).whole_elements(from);
+    if (is_root) check.one_list_per_rank(from, to);
+    return issue(group, check, timeout_ns, call, std::move(from), std::move(to),
+                 [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
+                   return engine.gather(in[0], out, Rank(root), moved(type, timeout));
+                 });
+  });
+}
+
+int ddprun_cpu_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
+                       const ddprun_cpu_buffer* output, int type, int root, int64_t timeout_ns,
+                       ddprun_cpu_call** call) {
+  return guarded([&] {
+    const bool is_root = group->engine->rank() == root;
+    Inputs from = inputs_of(inputs, is_root ? group->engine->size() : 0);
+    Outputs to = outputs_of(output, 1);
+    Check check(*group, "scatter");
+    check.type(type).root(root).whole_elements(to);
+    if (is_root) check.one_list_per_rank(to, from);
+    return issue(group, check, timeout_ns, call, std::move(from), std::move(to),
+                 [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
+                   return engine.scatter(in, out[0], Rank(root), moved(type, timeout));
+                 });
+  });
+}
+
+int ddprun_cpu_all_to_all(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
+                          const ddprun_cpu_buffer* outputs, int type, int64_t timeout_ns,
+                          ddprun_cpu_call** call) {
+  return guarded([&] {
+    Inputs from = inputs_of(inputs, group->engine->size());
+    Outputs to = outputs_of(outputs, group->engine->size());
+    const Check check =
+        Check(*group, "all_to_all").type(type).whole_elements(from).whole_elements(to);
+    return issue(group, check, timeout_ns, call, std::move(from), std::move(to),
+                 [=](CpuGroup& engine, ReadableList in, WritableList out, Duration timeout) {
+                   return engine.all_to_all(in, out, moved(type, timeout));
+                 });
+  });
+}
+
+int ddprun_cpu_barrier(ddprun_cpu_group* group, int64_t timeout_ns, ddprun_cpu_call** call) {
+  return guarded([&] {
+    return issue(group, Check(*group, "barrier"), timeout_ns, call, {}, {},
+                 [](CpuGroup& engine, ReadableList, WritableList, Duration timeout) {
+                   return engine.barrier(timeout);
+                 });
+  });
+}
+
+int ddprun_cpu_send(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffer, int destination,
+                    int tag, int64_t timeout_ns, ddprun_cpu_call** call) {
+  return guarded([&] {
+    return issue_message(Check(*group, "send").partner(destination), call, [&](TransferDone done) {
+      group->engine->start_send(buffer->data, buffer->bytes, Rank(destination), tag,
+                                std::chrono::nanoseconds(timeout_ns), std::move(done));
+    });
+  });
+}
+
+int ddprun_cpu_recv(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffer, int source, int tag,
+                    int64_t timeout_ns, ddprun_cpu_call** call) {
+  return guarded([&] {
+    Check check(*group, "recv");
+    // In a group of one there is nobody to receive from.
+    if (source != -1 || group->engine->size() == 1) check.partner(source);
+    const std::optional<Rank> from = source == -1 ? std::nullopt : std::optional(Rank(source));
+    return issue_message(check, call, [&](TransferDone done) {
+      group->engine->start_recv(buffer->data, buffer->bytes, from, tag,
+                                std::chrono::nanoseconds(timeout_ns), std::move(done));
+    });
+  });
+}
+
+int ddprun_cpu_call_wait(ddprun_cpu_call* call, int64_t timeout_ns) {
+  return guarded([&] { return call->state->wait(std::chrono::nanoseconds(timeout_ns)); });
+}
+
+int ddprun_cpu_call_source(ddprun_cpu_call* call) { return call->state->source(); }
+
+void ddprun_cpu_call_free(ddprun_cpu_call* call) { delete call; }
