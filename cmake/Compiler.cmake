@@ -62,6 +62,12 @@ if(NOT DDPRUN_SANITIZE)
   target_link_options(ddprun_compile_options INTERFACE -Wl,-z,relro,-z,now)
 endif()
 
+if(NOT CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+  # Every processor and every level of optimization must give the same bits. x86-64's base has no
+  # fused multiply-add, but aarch64's has one.
+  target_compile_options(ddprun_compile_options INTERFACE -ffp-contract=off)
+endif()
+
 if(DDPRUN_SANITIZE)
   target_compile_definitions(ddprun_compile_options INTERFACE DDPRUN_SANITIZED)
 endif()
