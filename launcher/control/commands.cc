@@ -259,6 +259,12 @@ int end_flight(const ControlOptions& options, const FlightShow& show) {
 }
 
 int end_stacks(const ControlOptions& options, const StackShow& stacks) {
+  if (stacks.has_interpreter()) {
+    std::fputs(
+        "ddprun: Python programs are shown as their interpreter sees them: py-spy shows their "
+        "own functions (pip install py-spy)\n",
+        stderr);
+  }
   if (options.json) {
     print_json(stacks.as_json());
   } else {

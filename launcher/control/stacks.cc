@@ -48,6 +48,14 @@ void StackShow::take_page(std::string_view lines) {
   }
 }
 
+bool StackShow::has_interpreter() const {
+  return std::ranges::any_of(workers_, [](const Worker& worker) {
+    return std::ranges::any_of(worker.frames, [](const std::string& frame) {
+      return frame.starts_with("_PyEval_EvalFrameDefault");
+    });
+  });
+}
+
 std::vector<StackShow::Worker> StackShow::by_rank() const {
   std::vector<Worker> all = workers_;
   std::ranges::stable_sort(all, {}, &Worker::rank);

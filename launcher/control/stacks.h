@@ -17,6 +17,8 @@ class StackShow {
   void take_page(std::string_view lines);
 
   bool has_any() const { return !workers_.empty(); }
+  // Returns whether a stack shows Python's interpreter instead of the functions of the program.
+  bool has_interpreter() const;
   // Returns an object with the workers in the order of their ranks.
   nlohmann::json as_json() const;
   // Returns the stacks, the outermost frame first. The largest group of ranks comes first, so that

@@ -67,10 +67,16 @@ std::string native_name(std::string_view frame) {
 }  // namespace
 
 std::string without_arguments(std::string_view frame) {
+  // py-spy prints the address of a native function without a name.
+  if (frame.starts_with("0x")) {
+    return "?" + std::string(frame.substr(std::min(frame.find(' '), frame.size())));
+  }
   const std::size_t open = frame.find(" (");
   const std::size_t end = frame.rfind(')');
   if (open == frame.npos || end == frame.npos || end < open) return std::string(frame);
-  if (!python_frame(frame).file.empty()) return std::string(frame);
+  const std::string_view inside = frame.substr(open + 2, end - open - 2);
+  const bool is_location = !inside.empty() && inside.find('=') == inside.npos;
+  if (is_location || !python_frame(frame).file.empty()) return std::string(frame);
   return std::string(frame.substr(0, open)) + std::string(frame.substr(end + 1));
 }
 

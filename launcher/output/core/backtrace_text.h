@@ -14,8 +14,8 @@ namespace ddprun {
 //   /proc/<pid>/stack: "[<0>] hrtimer_nanosleep+0x9b/0x130"
 std::vector<std::string> frames_in(std::string_view text);
 
-// Returns the frame without the values of its arguments, which differ between processes at the
-// same place. Frames of Python stay as they are.
+// Returns the frame without the values of its arguments and without addresses, which differ between
+// processes at the same place. Frames of Python stay as they are.
 std::string without_arguments(std::string_view frame);
 
 // Returns the call of torch.distributed that a process waits in, judged by its frames (the

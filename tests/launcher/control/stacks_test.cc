@@ -56,6 +56,14 @@ TEST(StackShow, WithoutAStackItSaysWhatIsMissing) {
             "    no stack: gdb or py-spy must be on PATH\n");
 }
 
+TEST(StackShow, KnowsFramesOfTheInterpreter) {
+  StackShow stacks;
+  stacks.take(line_of(0, "runs", {"main () at a.cc:1"}));
+  EXPECT_FALSE(stacks.has_interpreter());
+  stacks.take(line_of(1, "runs", {"_PyEval_EvalFrameDefault (a=1) at ceval.c:4769", "sleep ()"}));
+  EXPECT_TRUE(stacks.has_interpreter());
+}
+
 TEST(StackShow, LinesOfAnotherKindAreIgnored) {
   StackShow stacks;
   for (const char* other : {"", "{", "[]", "{\"frames\":1}", "{\"frames\":[],\"rank\":\"x\"}",

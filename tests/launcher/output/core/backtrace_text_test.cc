@@ -38,6 +38,10 @@ TEST(BacktraceText, APlaceHasNoValuesOfArguments) {
   EXPECT_EQ(without_arguments("clock_nanosleep () from /lib/libc.so.6"),
             "clock_nanosleep from /lib/libc.so.6");
   EXPECT_EQ(without_arguments("main (train.py:10)"), "main (train.py:10)");
+  EXPECT_EQ(without_arguments("main (a=1/train.py:10)"), "main (a=1/train.py:10)");
+  EXPECT_EQ(without_arguments("time_sleep (libpython3.11.so.1.0)"),
+            "time_sleep (libpython3.11.so.1.0)");
+  EXPECT_EQ(without_arguments("0x7f08d7a4524a (libc.so.6)"), "? (libc.so.6)");
   EXPECT_EQ(without_arguments("do_syscall_64"), "do_syscall_64");
   EXPECT_EQ(without_arguments("cut (off"), "cut (off");
 }
