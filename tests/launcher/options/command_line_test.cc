@@ -9,7 +9,7 @@
 #include <fstream>
 #include <map>
 
-#include "launcher/ssh/core/ssh_command.h"
+#include "launcher/process/core/shell_words.h"
 #include "tests/support/temporary_directory.h"
 
 namespace ddprun {
