@@ -423,6 +423,10 @@ class Agent {
             .view = [this] { return view(); },
             .flights = [this](std::optional<Rank> rank) { return workers_.flights(rank); },
             .snapshots = [this] { return workers_.snapshots(); },
+            .inspect_stacks =
+                [this](std::vector<WorkerSnapshot> workers, HangMonitor::StacksDone done) {
+                  hang_monitor_.inspect_stacks(std::move(workers), std::move(done));
+                },
             .ask_service =
                 [this](const UserRequest& asked) {
                   return !over_ && rendezvous_.link().send_now(asked);

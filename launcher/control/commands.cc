@@ -52,6 +52,7 @@ std::string who_asks() {
 }
 
 void print(const std::string& text) { std::fputs(text.c_str(), stdout); }
+void notice(const std::string& text) { std::fprintf(stderr, "ddprun: %s\n", text.c_str()); }
 void print_json(const Json& json) { print(text_of(json) + "\n"); }
 
 // Prints the reason on one line of stderr. With --json, also prints an object to stdout.
@@ -258,19 +259,29 @@ int end_flight(const ControlOptions& options, const FlightShow& show) {
   return shown ? 0 : end_refused(options, shown.error().message(), ExitCode::kFiles);
 }
 
-int end_stacks(const ControlOptions& options, const StackShow& stacks) {
-  if (stacks.has_interpreter()) {
-    std::fputs(
-        "ddprun: Python programs are shown as their interpreter sees them: py-spy shows their "
-        "own functions (pip install py-spy)\n",
-        stderr);
+// Prints the stacks, and on stderr what is missing. why_not: why some of them did not come; empty:
+// all agents have answered. Returns the exit code.
+int end_stacks(const ControlOptions& options, const StackShow& stacks, const std::string& why_not) {
+  if (!stacks.has_any()) {
+    const std::string reason = !stacks.missing().empty() ? stacks.missing().front()
+                               : !why_not.empty()        ? why_not
+                                                         : "the job has no workers now";
+    return end_refused(options, reason, ExitCode::kNoAnswer);
   }
   if (options.json) {
     print_json(stacks.as_json());
   } else {
     print(stacks.as_text());
   }
-  return 0;
+  for (const std::string& missing : stacks.missing()) notice(missing);
+  if (stacks.has_interpreter()) {
+    notice(
+        "Python programs are shown as their interpreter sees them: py-spy shows their own "
+        "functions (pip install py-spy)");
+  }
+  if (why_not.empty()) return 0;
+  notice("error: " + why_not);
+  return to_int(ExitCode::kNoAnswer);
 }
 
 int ask_service(ControlOptions options) {
@@ -298,7 +309,7 @@ int ask_service(ControlOptions options) {
     if (!is_flight && !is_stacks) return print_output(printer, answer);
     if (is_flight) flights.take_page(answer.page);
     if (is_stacks) stacks.take_page(answer.page);
-    if (!answer.text.empty()) flights.notice(answer.text);
+    if (!answer.text.empty()) notice(answer.text);
     return true;
   };
   UserRequest request = options;
@@ -307,10 +318,15 @@ int ask_service(ControlOptions options) {
   if (!reply) {
     return end_refused(options, reply.error().message(), code_of_call(reply.error()));
   }
+  if (was_accepted && is_stacks) {
+    const std::string why_not = reply->broke_off      ? reply->broke_off->message()
+                                : !reply->answer.done ? reply->answer.text
+                                                      : "";
+    return end_stacks(options, stacks, why_not);
+  }
   if (was_accepted) {
     const int code = end_output(options, printer, *reply);
-    if (code != 0) return code;
-    return is_flight ? end_flight(options, flights) : is_stacks ? end_stacks(options, stacks) : 0;
+    return code != 0 || !is_flight ? code : end_flight(options, flights);
   }
   const Answer& answer = reply->answer;
   if (options.what == What::kStatus && answer.done) {
@@ -457,12 +473,9 @@ int stacks_here(const ControlOptions& options, const std::vector<LocalAgent>& ag
   for (ControlClient& client : clients) {
     while (const Result<std::string> line = client.line(deadline)) stacks.take(*line);
   }
-  if (!stacks.has_any()) {
-    return end_refused(options,
-                       why_not.empty() ? "the job has no workers on this host now" : why_not,
-                       ExitCode::kNoAnswer);
-  }
-  return end_stacks(options, stacks);
+  // Only one of several agents has the rank.
+  const bool is_whole = options.rank && stacks.has_any();
+  return end_stacks(options, stacks, is_whole ? "" : why_not);
 }
 
 int flight_of_files(const ControlOptions& options) {

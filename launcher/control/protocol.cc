@@ -165,6 +165,7 @@ std::string stack_line(const WorkerSnapshot& worker) {
             {"host", worker.host},
             {"pid", worker.pid},
             {"doing", worker.doing},
+            {"is_stopped", worker.is_stopped},
             {"frames", worker.frames}};
   if (worker.step) json["step"] = *worker.step;
   if (!worker.call.empty()) {
@@ -173,6 +174,10 @@ std::string stack_line(const WorkerSnapshot& worker) {
         std::chrono::duration_cast<std::chrono::milliseconds>(worker.waited).count();
   }
   return text_of(json);
+}
+
+std::string missing_line(std::string_view what, std::string_view why) {
+  return text_of({{"missing", concat(what, ": ", why)}});
 }
 
 std::string generation_line(const NodeView& node) {

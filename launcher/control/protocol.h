@@ -81,6 +81,8 @@ struct OutputSource {
 std::string output_line(const OutputSource& source, std::string_view bytes);
 // Carries the stack of a worker.
 std::string stack_line(const WorkerSnapshot& worker);
+// Says why something that was asked for is not there.
+std::string missing_line(std::string_view what, std::string_view why);
 // Says that the lines that follow belong to the generation that the node runs now.
 std::string generation_line(const NodeView& node);
 // Says that this many bytes of output were left out because the reader was slow.

@@ -168,8 +168,7 @@ void ControlServer::service_lost() {
   watch_outputs();
 }
 
-// --- output, flight records and stacks
-// -------------------------------------------------------------------
+// --- output, flight records, stacks --------------------------------------------------------------
 
 void ControlServer::show_workers(const ControlSessionPtr& session, const UserRequest& request) {
   const NodeView node = node_.view();
@@ -203,27 +202,43 @@ void ControlServer::show_flights(const OutputReaderPtr& reader, std::optional<Ra
   reader->end();
 }
 
-// Sends the stacks once all workers are inspected. Readers that ask meanwhile get the same ones.
+// Sends the stacks once the workers are inspected, one reader after the other.
 void ControlServer::show_stacks(const OutputReaderPtr& reader, std::optional<Rank> rank) {
   stack_readers_.emplace_back(reader, rank);
-  if (stack_readers_.size() > 1) return;
+  if (stack_readers_.size() == 1) inspect_next();
+}
+
+void ControlServer::inspect_next() {
+  std::erase_if(stack_readers_, [](const auto& one) { return !one.first->is_open(); });
+  if (stack_readers_.empty()) return;
   std::vector<WorkerSnapshot> workers = node_.snapshots();
   const std::string host = node_.view().host;
   for (WorkerSnapshot& worker : workers) {
     worker.rank = rank_of(worker.local_rank);
     worker.host = host;
   }
-  const auto done = [this](std::vector<WorkerSnapshot> seen) {
-    boost::asio::post(io_, [this, seen = std::move(seen)] { send_stacks(seen); });
-  };
-  inspector_.begin(std::move(workers), done, WorkerInspector::Stacks::kOfAll);
+  const std::optional<Rank> rank = stack_readers_.front().second;
+  if (rank) std::erase_if(workers, [&](const auto& worker) { return worker.rank != *rank; });
+  const bool has_ended = rank && workers.empty();
+  node_.inspect_stacks(std::move(workers),
+                       [this, has_ended](const Result<std::vector<WorkerSnapshot>>& seen) {
+                         if (has_ended && seen)
+                           return send_stacks(invalid_argument("it has ended"));
+                         send_stacks(seen);
+                       });
 }
 
-void ControlServer::send_stacks(const std::vector<WorkerSnapshot>& workers) {
-  for (const auto& [reader, rank] : std::exchange(stack_readers_, {})) {
+// Answers the first reader.
+void ControlServer::send_stacks(const Result<std::vector<WorkerSnapshot>>& workers) {
+  if (stack_readers_.empty()) return;
+  const auto [reader, rank] = std::move(stack_readers_.front());
+  stack_readers_.pop_front();
+  if (!workers) {
+    reader->say(missing_line(rank ? "rank " + to_text(*rank) : "stacks of " + node_.view().host,
+                             workers.error().cause));
+  } else {
     std::uint64_t left_out = 0;
-    for (const WorkerSnapshot& worker : workers) {
-      if (rank && worker.rank != *rank) continue;
+    for (const WorkerSnapshot& worker : *workers) {
       const std::string line = stack_line(worker);
       if (reader->room() > line.size() + kNoticeBytes) {
         reader->say(line);
@@ -232,8 +247,9 @@ void ControlServer::send_stacks(const std::vector<WorkerSnapshot>& workers) {
       }
     }
     if (left_out > 0) reader->say(dropped_line(left_out));
-    reader->end();
   }
+  reader->end();
+  inspect_next();
 }
 
 void ControlServer::show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines,

@@ -10,6 +10,7 @@
 #include <array>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,7 +22,7 @@
 #include "launcher/control/protocol.h"
 #include "launcher/control/socket.h"
 #include "launcher/flight/core/record.h"
-#include "launcher/hang/worker_inspector.h"
+#include "launcher/hang/monitor.h"
 #include "launcher/output/core/recent_output.h"
 #include "rendezvous/protocol/core/control_message.h"
 
@@ -34,6 +35,8 @@ struct ControlledNode {
   std::function<std::vector<RankFlight>(std::optional<Rank>)> flights;
   // Returns what the pages of this node's living workers say about their calls.
   std::function<std::vector<WorkerSnapshot>()> snapshots;
+  // Reads the stacks of these workers: HangMonitor::inspect_stacks().
+  std::function<void(std::vector<WorkerSnapshot>, HangMonitor::StacksDone)> inspect_stacks;
   // Sends a request to the service. Returns false if the service cannot be reached now.
   std::function<bool(const UserRequest&)> ask_service;
   // Ends the workers of this node, as SIGTERM to its ddprun does. at_once: without their grace.
@@ -90,7 +93,8 @@ class ControlServer {
   void show_workers(const ControlSessionPtr& session, const UserRequest& request);
   void show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank);
   void show_stacks(const OutputReaderPtr& reader, std::optional<Rank> rank);
-  void send_stacks(const std::vector<WorkerSnapshot>& workers);
+  void inspect_next();
+  void send_stacks(const Result<std::vector<WorkerSnapshot>>& workers);
   void show(const OutputReaderPtr& reader, std::optional<Rank> rank, int lines, bool follow);
   void begin_inquiry(const TellOutput& what);
   void hand_on(LocalRank rank, OutputStream stream, std::string_view bytes);
@@ -104,9 +108,9 @@ class ControlServer {
   std::vector<std::array<RecentOutput, 2>> outputs_;  // by local rank and stream
   std::vector<Follower> followers_;
   std::vector<ControlSessionPtr> waiters_;  // sessions that wait for the end after a stop
-  // Readers that wait for the inspection in progress, with the rank that each asks for.
-  std::vector<std::pair<OutputReaderPtr, std::optional<Rank>>> stack_readers_;
-  WorkerInspector inspector_;
+  // Readers that wait for stacks, with the rank that each asks for. The workers of the first one
+  // are inspected now.
+  std::deque<std::pair<OutputReaderPtr, std::optional<Rank>>> stack_readers_;
   std::map<std::uint64_t, Question> questions_;
   std::uint64_t last_number_ = 0;
   // Output requests of the service, by number.

@@ -21,14 +21,27 @@ std::vector<std::string> places_of(const std::vector<std::string>& frames) {
   return places;
 }
 
+std::string_view why_no_stack(bool is_stopped) {
+  if (is_stopped) return "a debugger would let the stopped process continue";
+  return "gdb (Python: py-spy) must be on PATH, be allowed to attach (kernel.yama.ptrace_scope), "
+         "and "
+         "answer within 30 s";
+}
+
 }  // namespace
 
 void StackShow::take(std::string_view json_line) {
   const Json json = Json::parse(json_line, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object() || !json.contains("frames")) return;
+  if (!json.is_object()) return;
   try {
+    if (json.contains("missing")) missing_.push_back(json.at("missing").get<std::string>());
+    if (json.contains("dropped_bytes")) {
+      missing_.push_back("stacks are missing: a node has more of them than it keeps for a reader");
+    }
+    if (!json.contains("frames")) return;
     Worker worker{.rank = json.at("rank").get<int>(),
                   .doing = json.value("doing", ""),
+                  .is_stopped = json.value("is_stopped", false),
                   .frames = json.at("frames").get<std::vector<std::string>>(),
                   .line = std::string(json_line)};
     if (json.contains("call")) {
@@ -92,7 +105,8 @@ std::string StackShow::as_text() const {
     const Worker& first = group.workers.front();
     text += concat(text.empty() ? "" : "\n", ranks.size() == 1 ? "rank " : "ranks ",
                    rank_ranges(ranks), ": ", first.doing, "\n");
-    if (first.frames.empty()) text += "    no stack: gdb or py-spy must be on PATH\n";
+    if (first.frames.empty())
+      text += concat("    no stack: ", why_no_stack(first.is_stopped), "\n");
     for (const std::string& frame : group.workers.size() == 1 ? first.frames : group.places) {
       text += "    " + frame + "\n";
     }

@@ -11,12 +11,14 @@ namespace ddprun {
 
 class StackShow {
  public:
-  // Take what an agent sends: one line, or lines with their line ends. Lines of another kind are
+  // Take what an agent sends: one line, or lines with their line ends. Lines of an unknown kind are
   // ignored.
   void take(std::string_view json_line);
   void take_page(std::string_view lines);
 
   bool has_any() const { return !workers_.empty(); }
+  // Returns what is missing, in sentences for people.
+  const std::vector<std::string>& missing() const { return missing_; }
   // Returns whether a stack shows Python's interpreter instead of the functions of the program.
   bool has_interpreter() const;
   // Returns an object with the workers in the order of their ranks.
@@ -29,12 +31,14 @@ class StackShow {
   struct Worker {
     int rank = 0;
     std::string doing;  // in a call: the call, otherwise what the kernel says
+    bool is_stopped = false;
     std::vector<std::string> frames;
     std::string line;  // as the agent sent it
   };
   std::vector<Worker> by_rank() const;
 
   std::vector<Worker> workers_;
+  std::vector<std::string> missing_;
 };
 
 }  // namespace ddprun

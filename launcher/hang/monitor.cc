@@ -14,12 +14,16 @@ HangMonitor::HangMonitor(boost::asio::io_context& io, Duration timeout, HangMoni
 
 void HangMonitor::begin(Generation generation, std::size_t workers) {
   generation_ = generation;
+  is_running_ = true;
   watch_.begin(workers, BootClock::now());
   wait();
 }
 
 void HangMonitor::end() {
   timer_.cancel();
+  is_running_ = false;
+  is_looking_ = false;
+  drop_stacks("the workers are being ended");
   inspector_.forget();
 }
 
@@ -37,6 +41,8 @@ void HangMonitor::wait() {
 }
 
 void HangMonitor::look() {
+  drop_stacks("the agent looks for the reason of a hang now");
+  is_looking_ = true;
   std::vector<WorkerSnapshot> snapshots = events_.snapshots();
   if (is_on_) {
     for (WorkerSnapshot& one : snapshots) {
@@ -48,9 +54,35 @@ void HangMonitor::look() {
   inspector_.begin(std::move(snapshots),
                    [this, generation = generation_](std::vector<WorkerSnapshot> seen) {
                      boost::asio::post(io_, [this, generation, seen = std::move(seen)] {
+                       if (generation == generation_) is_looking_ = false;
                        events_.seen({.generation = generation, .snapshots = seen});
                      });
                    });
+}
+
+void HangMonitor::inspect_stacks(std::vector<WorkerSnapshot> workers, StacksDone done) {
+  stacks_done_ = std::move(done);
+  if (!is_running_) return drop_stacks("no workers run now");
+  if (is_looking_) return drop_stacks("the agent looks for the reason of a hang now");
+  timer_.cancel();
+  const auto take = [this, number = ++stacks_](std::vector<WorkerSnapshot> seen) {
+    boost::asio::post(io_, [this, number, seen = std::move(seen)] {
+      if (number != stacks_ || !stacks_done_) return;
+      wait();
+      std::exchange(stacks_done_, nullptr)(seen);
+    });
+  };
+  inspector_.begin(std::move(workers), take, WorkerInspector::Stacks::kOfAll);
+}
+
+// Ends an inspect_stacks() that is in progress.
+void HangMonitor::drop_stacks(const char* why) {
+  if (!stacks_done_) return;
+  ++stacks_;
+  if (!is_looking_) inspector_.forget();
+  boost::asio::post(io_, [done = std::exchange(stacks_done_, nullptr), why] {
+    done(Error{.kind = ErrorKind::kStopped, .cause = why});
+  });
 }
 
 }  // namespace ddprun

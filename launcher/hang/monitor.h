@@ -7,10 +7,12 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <vector>
 
+#include "base/result.h"
 #include "launcher/hang/core/watch.h"
 #include "launcher/hang/worker_inspector.h"
 #include "launcher/supervisor/core/supervisor.h"
@@ -45,11 +47,20 @@ class HangMonitor {
   // Stops the checks and drops a look() in progress. Called when the workers are being ended.
   void end();
 
-  // Finds out what the workers do and passes the result to HangMonitorEvents::seen.
+  // Finds out what the workers do and passes the result to HangMonitorEvents::seen. Drops
+  // inspect_stacks(), because only one debugger can read a process.
   void look();
+
+  // Receives the snapshots, or the reason why there are none.
+  using StacksDone = std::function<void(Result<std::vector<WorkerSnapshot>>)>;
+  // Reads the stacks of these workers. Checks pause meanwhile, because a debugger stops its
+  // process. Calls `done` from the io_context, never from within this function, with kStopped if
+  // the workers are being ended or a look() is in progress. REQUIRES: no earlier call is pending.
+  void inspect_stacks(std::vector<WorkerSnapshot> workers, StacksDone done);
 
  private:
   void wait();
+  void drop_stacks(const char* why);
 
   boost::asio::io_context& io_;
   const bool is_on_;
@@ -57,6 +68,10 @@ class HangMonitor {
   boost::asio::steady_timer timer_;
   HangWatch watch_;
   Generation generation_{-1};
+  bool is_running_ = false;   // from begin() to end()
+  bool is_looking_ = false;   // a look() is in progress
+  StacksDone stacks_done_;    // of the inspect_stacks() in progress
+  std::uint64_t stacks_ = 0;  // number of the newest inspect_stacks()
   WorkerInspector inspector_;
 };
 

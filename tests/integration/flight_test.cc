@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -273,23 +276,59 @@ TEST_F(FlightTest, WhatCannotBeShownIsSaid) {
 TEST_F(FlightTest, StacksShowWhereEachRankIs) {
   if (std::system("command -v gdb >/dev/null") != 0) GTEST_SKIP() << "gdb is not installed";
   start_service();
-  auto job = launch({"--rdzv-endpoint=" + endpoint_, "--rdzv-id=train", "--nproc-per-node=2", "sh",
-                     "-c", until_go_after("echo up $RANK")});
-  ASSERT_TRUE(job->wait_for_out("up 0") && job->wait_for_out("up 1")) << job->err();
+  // Ranks 0 and 2 sleep, rank 1 waits for a pipe that has no writer.
+  ASSERT_EQ(mkfifo((directory_ / "pipe").c_str(), 0600), 0);
+  const std::string script =
+      "echo $$ >pid.new.$RANK; mv pid.new.$RANK pid.$RANK; "
+      "if [ $RANK = 1 ]; then exec cat pipe; fi; exec sleep 1000";
+  auto job = launch({"--rdzv-endpoint=" + endpoint_, "--rdzv-id=train", "--nproc-per-node=3", "sh",
+                     "-c", script});
+  const auto pid_of_rank = [this](int rank) {
+    return std::atoi(read_file(directory_ / ("pid." + std::to_string(rank))).c_str());
+  };
+  const auto executes = [&](int rank, const std::string& name) {
+    const pid_t pid = pid_of_rank(rank);
+    return pid > 0 && read_file("/proc/" + std::to_string(pid) + "/comm") == name + "\n";
+  };
+  ASSERT_TRUE(eventually([&] {
+    return executes(0, "sleep") && executes(1, "cat") && executes(2, "sleep");
+  })) << job->err();
+
   const CommandResult here = run_ddprun({"stacks", "train"});
   EXPECT_EQ(here.code, 0) << here.err;
-  EXPECT_THAT(here.out, HasSubstr("rank"));
-  const json local = run_ddprun({"stacks", "--json"}).object();
-  ASSERT_EQ(local["ranks"].size(), 2u) << local.dump(2);
-  EXPECT_GT(local["ranks"][0]["frames"].size(), 0u);
+  EXPECT_THAT(here.out, AllOf(HasSubstr("ranks 0,2: "), HasSubstr("nanosleep"),
+                              HasSubstr("\nrank 1: "), HasSubstr("open")));
   const json one = run_ddprun({"stacks", "--json", "--rank=1"}).object();
   ASSERT_EQ(one["ranks"].size(), 1u) << one.dump(2);
   EXPECT_EQ(one["ranks"][0]["rank"], 1);
+  EXPECT_EQ(one["ranks"][0]["pid"], pid_of_rank(1));
   const CommandResult remote = ask({"stacks", "--json", "train"});
-  EXPECT_EQ(remote.object()["ranks"].size(), 2u) << remote.out << remote.err;
+  EXPECT_EQ(remote.code, 0) << remote.err;
+  EXPECT_EQ(remote.object()["ranks"].size(), 3u) << remote.out;
   EXPECT_EQ(run_ddprun({"stacks", "--rank=7"}).code, 74);
+
+  ASSERT_EQ(kill(pid_of_rank(0), SIGSTOP), 0);
+  ASSERT_TRUE(eventually([&] {
+    const json stopped = run_ddprun({"stacks", "--json", "--rank=0"}).object();
+    return stopped["ranks"][0]["is_stopped"] == true && stopped["ranks"][0]["frames"].empty();
+  }));
   EXPECT_EQ(run_ddprun({"stop", "--now"}).code, 0);
   EXPECT_EQ(run_ddprun({"stacks"}).code, 72);
+}
+
+TEST_F(FlightTest, StacksNameTheCallThatARankWaitsIn) {
+  if (std::system("command -v gdb >/dev/null") != 0) GTEST_SKIP() << "gdb is not installed";
+  auto job = play("0:wait,1:stop");
+  json ranks;
+  ASSERT_TRUE(eventually([&] {
+    ranks = run_ddprun({"stacks", "--json"}).object()["ranks"];
+    return ranks.size() == 2 && ranks[0].contains("call") && ranks[1]["is_stopped"] == true;
+  })) << ranks.dump(2);
+  EXPECT_THAT(ranks[0]["call"].get<std::string>(), HasSubstr("all_reduce"));
+  EXPECT_GT(ranks[0]["frames"].size(), 3u) << "a rank in a call has its stack, too";
+  const CommandResult words = run_ddprun({"stacks"});
+  EXPECT_THAT(words.out, AllOf(HasSubstr("rank 0: in all_reduce"), HasSubstr("rank 1: state T")));
+  EXPECT_EQ(run_ddprun({"stop", "--now"}).code, 0);
 }
 
 }  // namespace

@@ -71,13 +71,24 @@ std::string without_arguments(std::string_view frame) {
   if (frame.starts_with("0x")) {
     return "?" + std::string(frame.substr(std::min(frame.find(' '), frame.size())));
   }
-  const std::size_t open = frame.find(" (");
-  const std::size_t end = frame.rfind(')');
-  if (open == frame.npos || end == frame.npos || end < open) return std::string(frame);
-  const std::string_view inside = frame.substr(open + 2, end - open - 2);
-  const bool is_location = !inside.empty() && inside.find('=') == inside.npos;
-  if (is_location || !python_frame(frame).file.empty()) return std::string(frame);
-  return std::string(frame.substr(0, open)) + std::string(frame.substr(end + 1));
+  if (!python_frame(frame).file.empty()) return std::string(frame);
+  // gdb's arguments end before " at FILE", " from LIBRARY" or the end. Names have brackets, too:
+  // "std::function<void (int)>::operator() (this=0x1) at f.h:9".
+  for (std::size_t end = frame.rfind(')'); end != frame.npos && end > 0;
+       end = frame.rfind(')', end - 1)) {
+    const std::string_view rest = frame.substr(end + 1);
+    if (!rest.empty() && !rest.starts_with(" at ") && !rest.starts_with(" from ")) continue;
+    std::size_t open = end;
+    for (int depth = 1; depth > 0 && open > 0;) {
+      --open;
+      depth += frame[open] == ')' ? 1 : frame[open] == '(' ? -1 : 0;
+    }
+    if (open == 0 || frame[open] != '(' || frame[open - 1] != ' ') break;
+    const std::string_view inside = frame.substr(open + 1, end - open - 1);
+    if (!inside.empty() && inside.find('=') == inside.npos) break;  // py-spy: "(libc.so.6)"
+    return std::string(frame.substr(0, open - 1)) + std::string(rest);
+  }
+  return std::string(frame);
 }
 
 std::string distributed_call_in(const std::vector<std::string>& frames) {

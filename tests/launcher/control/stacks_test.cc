@@ -11,6 +11,10 @@
 namespace ddprun {
 namespace {
 
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
 std::string line_of(int rank, const std::string& doing, const std::vector<std::string>& frames) {
   WorkerSnapshot worker{.rank = Rank(rank), .host = "n0", .pid = 100 + rank};
   worker.doing = doing;
@@ -41,19 +45,29 @@ TEST(StackShow, ACallOfTheFlightRecordIsNamed) {
   worker.frames = {"main () at a.cc:1"};
   StackShow stacks;
   stacks.take(stack_line(worker));
-  EXPECT_THAT(stacks.as_text(), testing::HasSubstr("rank 0: in all_reduce of 4 bytes for 12 s\n"));
+  EXPECT_THAT(stacks.as_text(), HasSubstr("rank 0: in all_reduce of 4 bytes for 12 s\n"));
 }
 
-TEST(StackShow, WithoutAStackItSaysWhatIsMissing) {
+TEST(StackShow, WithoutAStackItSaysWhyThereIsNone) {
+  WorkerSnapshot stopped{.rank = Rank(1)};
+  stopped.doing = "state T, stopped";
+  stopped.is_stopped = true;
   StackShow stacks;
   stacks.take(line_of(0, "sleeps in do_wait", {}));
-  stacks.take(line_of(1, "runs", {}));
-  EXPECT_EQ(stacks.as_text(),
-            "rank 0: sleeps in do_wait\n"
-            "    no stack: gdb or py-spy must be on PATH\n"
-            "\n"
-            "rank 1: runs\n"
-            "    no stack: gdb or py-spy must be on PATH\n");
+  stacks.take(stack_line(stopped));
+  EXPECT_THAT(
+      stacks.as_text(),
+      AllOf(HasSubstr("rank 0: sleeps in do_wait\n    no stack: gdb (Python: py-spy) must be"),
+            HasSubstr("rank 1: state T, stopped\n    no stack: a debugger would let the")));
+}
+
+TEST(StackShow, KeepsWhatIsMissing) {
+  StackShow stacks;
+  stacks.take(missing_line("rank 3", "it has ended"));
+  stacks.take(dropped_line(7));
+  EXPECT_FALSE(stacks.has_any());
+  EXPECT_THAT(stacks.missing(),
+              ElementsAre("rank 3: it has ended", HasSubstr("stacks are missing")));
 }
 
 TEST(StackShow, KnowsFramesOfTheInterpreter) {
@@ -67,10 +81,11 @@ TEST(StackShow, KnowsFramesOfTheInterpreter) {
 TEST(StackShow, LinesOfAnotherKindAreIgnored) {
   StackShow stacks;
   for (const char* other : {"", "{", "[]", "{\"frames\":1}", "{\"frames\":[],\"rank\":\"x\"}",
-                            "{\"frames\":[1],\"rank\":0}", "{\"dropped_bytes\":7}"}) {
+                            "{\"frames\":[1],\"rank\":0}"}) {
     stacks.take(other);
   }
   EXPECT_FALSE(stacks.has_any());
+  EXPECT_TRUE(stacks.missing().empty());
 }
 
 TEST(StackShow, JsonHasTheRanksInOrder) {

@@ -42,6 +42,13 @@ TEST(BacktraceText, APlaceHasNoValuesOfArguments) {
   EXPECT_EQ(without_arguments("time_sleep (libpython3.11.so.1.0)"),
             "time_sleep (libpython3.11.so.1.0)");
   EXPECT_EQ(without_arguments("0x7f08d7a4524a (libc.so.6)"), "? (libc.so.6)");
+  EXPECT_EQ(without_arguments("std::function<void (int)>::operator() (this=0x1, s=\"(\") at f.h:9"),
+            "std::function<void (int)>::operator() (this=0x1, s=\"(\") at f.h:9")
+      << "a bracket in a string: the frame stays whole";
+  EXPECT_EQ(without_arguments("std::function<void (int)>::operator() (this=0x1) at /a (b)/f.h:9"),
+            "std::function<void (int)>::operator() at /a (b)/f.h:9");
+  EXPECT_EQ(without_arguments("std::_Function_handler<void (), A>::_M_invoke () from /lib/a.so"),
+            "std::_Function_handler<void (), A>::_M_invoke from /lib/a.so");
   EXPECT_EQ(without_arguments("do_syscall_64"), "do_syscall_64");
   EXPECT_EQ(without_arguments("cut (off"), "cut (off");
 }
