@@ -292,8 +292,8 @@ TEST_F(TimeLimitTest, ASpareOnTheFirstNodeWaitsUntilTheOthersHaveSaved) {
                         {"PATH", directory_.path() + ":" + std::getenv("PATH")}};
   const Variables second{{"SLURM_JOB_ID", "812"}, {"SLURM_NODEID", "1"}};
   auto trainer = start_shell(job,
-                             "trap 'for i in $(seq 60); do [ -e told ] || sleep 0.02; done; "
-                             "[ -e told ] || touch saved; exit 0' USR1; "
+                             "trap 'for i in $(seq 60); do [ -e calls ] || sleep 0.02; done; "
+                             "[ -e calls ] || touch saved; exit 0' USR1; "
                              "echo listens; while :; do sleep 0.02; done",
                              second);
   ASSERT_TRUE(trainer->wait_for_out("listens")) << trainer->err();
