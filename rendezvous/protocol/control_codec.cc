@@ -107,6 +107,7 @@ void fields(F& at, Of<F, Answer>& answer) {
   at.field("text", answer.text, kMaxTextBytes);
   at.optional("page", !answer.page.empty(), answer.page, kMaxPageBytes);
   at.optional("more", answer.more, answer.more);
+  at.optional("no_workers", answer.no_workers, answer.no_workers);
 }
 
 template <class F>

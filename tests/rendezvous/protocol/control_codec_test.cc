@@ -248,7 +248,8 @@ TEST(ControlCodec, WhatIsSaidOfOutputKeepsEveryField) {
     EXPECT_EQ(std::get<TellOutput>(*decode<ServiceMessage>(body(encode(ServiceMessage(tell))))),
               tell);
   }
-  const Answer answer{.number = 7, .done = true, .text = "t", .page = "{}\n", .more = true};
+  const Answer answer{
+      .number = 7, .done = true, .text = "t", .page = "{}\n", .more = true, .no_workers = true};
   EXPECT_EQ(std::get<Answer>(*decode<ServiceMessage>(body(encode(ServiceMessage(answer))))),
             answer);
 }
