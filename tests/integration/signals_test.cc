@@ -301,7 +301,7 @@ TEST_F(TimeLimitTest, ASpareOnTheFirstNodeWaitsUntilTheOthersHaveSaved) {
   EXPECT_EQ(spare->wait(), 75) << spare->err();
   EXPECT_EQ(trainer->wait(), 75) << trainer->err();
   EXPECT_TRUE(std::filesystem::exists(directory_ / "saved")) << spare->err();
-  EXPECT_EQ(told(), "requeue 812\n");
+  EXPECT_EQ(scontrol_calls(), "requeue 812\n");
   service.signal(SIGTERM);
   EXPECT_EQ(service.wait(), 0) << service.err();
 }
@@ -311,7 +311,7 @@ TEST_F(TimeLimitTest, ANodeThatStillWaitsForOthersRequeuesTheJob) {
   auto job = start_job({"--requeue=2", "--rdzv-endpoint=" + held.endpoint(), "--nnodes=2"},
                        {{"SLURM_NODEID", "0"}});
   EXPECT_EQ(job->wait(), 75) << job->err();
-  EXPECT_EQ(told(), "requeue 812\n");
+  EXPECT_EQ(scontrol_calls(), "requeue 812\n");
 }
 
 TEST_F(TimeLimitTest, OutsideOfSlurmItIsSaidThatThereIsNone) {
