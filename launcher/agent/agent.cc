@@ -180,6 +180,8 @@ class Agent {
   void save_before_end() {
     log_.info("the time limit of Slurm job " + config_.watched_job +
               " is near: all workers are asked to save");
+    idle_until_ =
+        BootClock::now() + config_.options.save_before_end.value_or(kDefaultSaveBeforeEnd) / 2;
     const bool is_idle = is_without_workers();
     ask_all_nodes_to_save();
     if (!is_idle) ask_own_workers_to_save();
@@ -195,16 +197,17 @@ class Agent {
   // Is repeated, because a node may be away, or its workers may just be started. A node that was
   // asked before does nothing.
   //
-  // A node without workers waits for the end of the job as long as others have some: it may run the
-  // service, and its end requeues the job.
+  // A node without workers waits for the end of the job as long as others may have some: it may run
+  // the service, and its end requeues the job. It leaves if the service says that there are none.
+  // Without such an answer it leaves at idle_until_, because others may just be out of reach.
   void ask_all_nodes_to_save() {
     constexpr Duration kPause = std::chrono::seconds(5);
     constexpr Duration kIdlePause = std::chrono::seconds(1);
-    constexpr int kRefusals = 2;
     if (over_) return;
     const bool is_idle = is_without_workers();
-    if (is_idle && unheard_asks_ >= kRefusals) return ask_own_workers_to_save();
-    ++unheard_asks_;
+    const bool may_leave = job_has_no_workers_ || BootClock::now() >= idle_until_;
+    if (is_idle && may_leave) return ask_own_workers_to_save();
+    job_has_no_workers_ = false;
     rendezvous_.link().send_now(UserRequest{.what = UserRequest::What::kSignal,
                                             .by = "the time limit of Slurm",
                                             .signal = config_.options.checkpoint_signal});
@@ -243,7 +246,7 @@ class Agent {
         .answer =
             [this](const Answer& answer) {
               // The numbers of commands begin at 1.
-              if (answer.number == 0 && answer.done) unheard_asks_ = 0;
+              if (answer.number == 0) job_has_no_workers_ = answer.no_workers;
               control_->answered(answer);
             },
         .forward_signal = [this](const ForwardSignal& forward_signal) { feed(forward_signal); },
@@ -585,9 +588,10 @@ class Agent {
   asio::posix::stream_descriptor guardian_alive_;
   asio::posix::stream_descriptor keeper_alive_;
   bool guard_lost_ = false;
-  bool over_ = false;                         // only the remaining output is left
-  bool was_terminated_ = false;               // SIGTERM came
-  int unheard_asks_ = 0;                      // to save, since some workers were asked
+  bool over_ = false;                // only the remaining output is left
+  bool was_terminated_ = false;      // SIGTERM came
+  bool job_has_no_workers_ = false;  // as the service answered the last request to save
+  TimePoint idle_until_;             // since the request to save; see ask_all_nodes_to_save()
   std::optional<std::int64_t> highest_step_;  // that a worker of this node has reported
 
   SlurmTimeLimit time_limit_;

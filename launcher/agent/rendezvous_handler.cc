@@ -121,6 +121,12 @@ bool RendezvousHandler::may_listen_first() const {
   return config_.options.cluster->node_rank.value_or(0) == 0;
 }
 
+// Returns the scheduler's job if its service may be at another port than the endpoint's. --rdzv-id
+// does not tell that service from another's: two jobs may have the same.
+std::string RendezvousHandler::cluster_job() const {
+  return config_.rendezvous.next_ports.empty() ? "" : config_.options.cluster->job_id;
+}
+
 // Listens on the endpoint's port, or else on the first free one of the next ports.
 Result<Listener> RendezvousHandler::listen_on(const std::string& host) {
   const Rendezvous& plan = config_.rendezvous;
@@ -255,6 +261,7 @@ Result<void> RendezvousHandler::embed(std::optional<Listener> listener, std::str
       .embedded = true,
       .host = host_name(),
       .only_job = config_.rendezvous.next_ports.empty() ? "" : config_.options.rdzv_id,
+      .cluster_job = cluster_job(),
       .service_id = random_hex(8)};
   if (config_.munge.munge) options.owner = config_.munge.munge->user();
   UniqueFd socket;
@@ -345,7 +352,7 @@ Hello RendezvousHandler::introduce(const std::string& local_address) const {
                        .tells_output = true,
                        .tells_flight = true,
                        .tells_stacks = true},
-              .wants_own = !plan.next_ports.empty()};
+              .cluster_job = cluster_job()};
   if (plan.mode == Rendezvous::Mode::kStatic && !hello.node.node_rank) {
     hello.node.node_rank = 0;  // as in torchrun
   }

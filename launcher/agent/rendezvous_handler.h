@@ -79,6 +79,7 @@ class RendezvousHandler {
   Result<std::vector<SocketAddress>> find_meeting_point() const;
   Result<void> meet_dynamic();
   bool may_listen_first() const;
+  std::string cluster_job() const;
   Result<Listener> listen_on(const std::string& host);
   Result<void> meet_static();
   Result<void> embed(std::optional<Listener> listener, std::string address);

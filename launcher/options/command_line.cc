@@ -212,6 +212,11 @@ Error refuse_tasks(const ClusterPlan& plan) {
 // Decides what is taken from the plan. nullopt: nothing.
 Result<std::optional<Taken>> decide_taken(const ClusterPlan& plan, const Wiring& wiring) {
   const bool is_wired = wiring.is_alone || wiring.is_by_hand;
+  if (!plan.no_starter.empty()) {
+    if (!is_wired && !wiring.has_one_node())
+      return invalid_argument(plan.no_starter).within(plan.name);
+    return plan.workers ? std::optional(Taken::kWorkers) : std::nullopt;
+  }
   if (!plan.starter.empty()) {
     if (!is_wired && !wiring.nodes && !wiring.has_node_rank) return Taken::kStarter;
     return plan.workers ? std::optional(Taken::kWorkers) : std::nullopt;

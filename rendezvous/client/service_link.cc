@@ -137,7 +137,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   void start() override { perform(link_.start(BootClock::now())); }
 
   std::optional<std::uint16_t> port() const override {
-    return link_.place() == 0 ? options_.address.port : options_.next_ports[link_.place() - 1];
+    return link_.instance().empty() ? options_.address.port : port_at(link_.place());
   }
   std::string instance() const override { return link_.instance(); }
 
@@ -182,6 +182,10 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     arm();
   }
 
+  std::uint16_t port_at(std::size_t place) const {
+    return place == 0 ? options_.address.port : options_.next_ports[place - 1];
+  }
+
   // Begins a look-up. A known address is tried at once. If the last try failed, the name
   // service is asked at the same time: the host may have moved, and the name service may be
   // slow.
@@ -191,13 +195,13 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (!known || !reached_) ask_name_service();
     if (known) perform(link_.looked_up(BootClock::now()));
   }
-  void act(const LinkConnect&) {
+  void act(const LinkConnect& connect) {
     close();
     if (std::exchange(has_tried_, true)) renew_tls();
     transport_ = std::make_shared<Transport>(tcp::socket(io_));
     reached_ = false;
     std::vector<tcp::endpoint> endpoints(endpoints_.rbegin(), endpoints_.rend());
-    for (tcp::endpoint& one : endpoints) one.port(*port());
+    for (tcp::endpoint& one : endpoints) one.port(port_at(connect.place));
     connect_to(std::move(endpoints), LinkFailure::kRefused);
   }
   void act(const LinkClose&) { close(); }
@@ -247,8 +251,10 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
 
   void begin_handshake() {
     const Hello hello = present();
-    // A process in the place of a service that has proved its identity must prove its own, too.
-    MungeProof by_munge{.demands_proof = options_.demands_proof || service_has_proved_};
+    // A process in the place of a service that has proved its identity must prove its own, too. So
+    // must whoever has a port where the job's service may be.
+    MungeProof by_munge{.demands_proof =
+                            options_.demands_proof || service_has_proved_ || link_.is_seeking()};
     if (munge_) by_munge.own = munge_->munge().user();
     handshake_.emplace(
         options_.key,
@@ -268,6 +274,7 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
   void take_handshake(std::string_view frame) {
     const Result<ServiceHandshakeMessage> message = decode<ServiceHandshakeMessage>(frame);
     if (!message) return garbled(message.error().message());
+    perform(link_.heard(BootClock::now()));
     carry_out(handshake_->receive(*message));
   }
 
@@ -276,9 +283,9 @@ class RemoteLink final : public ServiceLink, public std::enable_shared_from_this
     if (const MungeTask* task = std::get_if<MungeTask>(&*step)) return ask_munge(*task);
     if (const Refused* refused = std::get_if<Refused>(&*step)) {
       // A process that took the place of a lost service could send this. It must not end a
-      // job.
+      // job. It proves nothing, so it does not end a search either.
       if (!link_.instance().empty()) return broken("refused: " + refused->reason);
-      return perform(link_.received(*refused, BootClock::now()));
+      return perform(link_.received(Refused{refused->reason}, BootClock::now()));
     }
     if (const Silence* silence = std::get_if<Silence>(&*step)) {
       return perform(link_.received(*silence, BootClock::now()));

@@ -47,7 +47,8 @@ class ServiceLink {
   // TellOutput. Returns false if the service cannot be reached now; nothing was sent then. A
   // request may get no Answer, if the connection breaks or if the service has an older version.
   virtual bool send_now(const AgentMessage& message) = 0;
-  // Returns the port of the service; nullopt for one in this process.
+  // Returns the port of the service, or before the first Welcome the first one of those where it
+  // may be; nullopt for one in this process.
   virtual std::optional<std::uint16_t> port() const = 0;
   // Returns the instance of the job (Welcome::instance); empty before the first Welcome.
   virtual std::string instance() const = 0;

@@ -72,7 +72,7 @@ void fields(F& at, Of<F, Hello>& hello) {
   at.field("node", hello.node);
   at.field("status", hello.status);
   at.optional("assignment", hello.assignment);
-  at.optional("wants_own", hello.wants_own, hello.wants_own);
+  at.optional("cluster_job", !hello.cluster_job.empty(), hello.cluster_job, Name());
 }
 
 template <class F>
@@ -107,6 +107,7 @@ void fields(F& at, Of<F, Answer>& answer) {
   at.field("text", answer.text, kMaxTextBytes);
   at.optional("page", !answer.page.empty(), answer.page, kMaxPageBytes);
   at.optional("more", answer.more, answer.more);
+  at.optional("no_workers", answer.no_workers, answer.no_workers);
 }
 
 template <class F>
@@ -143,6 +144,7 @@ void fields(F& at, Of<F, Welcome>& welcome) {
   at.field("agent_patience_ms", welcome.agent_patience, kShortest);
   at.field("embedded", welcome.embedded);
   at.field("host", welcome.host, Name());
+  at.optional("own", welcome.own, welcome.own);
 }
 
 template <class F>

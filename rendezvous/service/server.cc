@@ -73,15 +73,6 @@ struct Session : std::enable_shared_from_this<Session> {
 };
 using SessionPtr = std::shared_ptr<Session>;
 
-// Returns the job that the first message of a connection names. Empty: it names none.
-std::string named_job(const AgentHandshakeMessage& opening, std::string_view frame) {
-  if (const Knock* knock = std::get_if<Knock>(&opening)) return knock->job;
-  if (!std::holds_alternative<NoHandshake>(opening)) return "";
-  const Result<AgentMessage> message = decode<AgentMessage>(frame);
-  const Hello* hello = message ? std::get_if<Hello>(&*message) : nullptr;
-  return hello ? hello->job.id : "";
-}
-
 // Waiting: a TLS handshake that has not begun, because its address has too many in flight.
 struct Waiting {
   std::weak_ptr<Session> session;
@@ -97,7 +88,6 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
         log_(log),
         quiet_(options.embedded),
         hello_timeout_(options.hello_timeout),
-        only_job_(options.only_job),
         table_(std::move(options), kept ? kept->state : ServiceState(), BootClock::now()),
         timer_(io),
         turns_(options.handshake_turns),
@@ -297,8 +287,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
       if (!opening) return opening.error();
       ServiceHandshake::Step step = session->handshake.receive(*opening);
       if (step.what != ServiceHandshake::Step::What::kPass) {
-        mark_refusal(step, session->handshake.job().empty() ? named_job(*opening, frame)
-                                                            : session->handshake.job());
+        if (std::holds_alternative<NoHandshake>(*opening)) mark_refusal(step, frame);
         carry_out(session, step);
         return {};
       }
@@ -333,10 +322,14 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     return {};
   }
 
-  // Says in a refusal whether this service runs for that job alone.
-  void mark_refusal(ServiceHandshake::Step& step, const std::string& job) const {
+  // Says in a refusal whether this service runs for the job of the Hello alone. An agent that can
+  // prove its identity begins with a Knock. It does not believe a refusal without proof.
+  void mark_refusal(ServiceHandshake::Step& step, std::string_view frame) const {
     Refused* refused = std::get_if<Refused>(&step.answer);
-    if (refused) refused->is_of_job = !only_job_.empty() && job == only_job_;
+    if (!refused || table_.options().only_job.empty()) return;
+    const Result<AgentMessage> message = decode<AgentMessage>(frame);
+    const Hello* hello = message ? std::get_if<Hello>(&*message) : nullptr;
+    refused->is_of_job = hello && table_.options().is_own_of(*hello);
   }
 
   void carry_out(const SessionPtr& session, const ServiceHandshake::Step& step) {
@@ -358,9 +351,7 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
     munge_->ask(task, [this, weak = std::weak_ptr(session)](const MungeOutcome& outcome) {
       const SessionPtr asker = weak.lock();
       if (!asker || !sessions_.contains(asker->id) || asker->close_when_sent) return;
-      ServiceHandshake::Step step = asker->handshake.answered(outcome);
-      mark_refusal(step, asker->handshake.job());
-      carry_out(asker, step);
+      carry_out(asker, asker->handshake.answered(outcome));
     });
   }
 
@@ -784,7 +775,6 @@ class Server final : public RendezvousServer, public std::enable_shared_from_thi
   Logger& log_;
   bool quiet_;  // an embedded service does not log, because the agents themselves report
   Duration hello_timeout_;
-  const std::string only_job_;
   JobTable table_;
   asio::steady_timer timer_;
   std::optional<TimePoint> armed_;

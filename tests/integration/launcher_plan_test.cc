@@ -307,6 +307,21 @@ TEST_F(BatchScriptTest, TellsTheCommandThatStartsDdprunOnEachNode) {
   EXPECT_THAT(given->out(), Not(HasSubstr("--nproc-per-node=4")));
 }
 
+TEST_F(BatchScriptTest, OfAHeterogeneousJobCountsTheGpusOfThisNodeAlone) {
+  Variables script = script_;
+  script.insert(script.end(), {{"SLURM_HET_SIZE", "2"}, {"SLURM_GPUS_ON_NODE", "3"}});
+  for (const char* given : {"--standalone", "--nnodes=1"}) {
+    auto dry = start_task({"--dry-run", given, "true"}, script);
+    ASSERT_EQ(dry->wait(), 0) << dry->err();
+    EXPECT_THAT(dry->out(), HasSubstr("Slurm job 812: 3 workers (GPUs of the job)")) << given;
+  }
+  for (const char* given : {"--max-restarts=1", "--nnodes=2"}) {
+    auto refused = start_task({"--dry-run", given, "true"}, script);
+    EXPECT_EQ(refused->wait(), 64) << refused->out();
+    EXPECT_THAT(refused->err(), HasSubstr("Slurm job 812: it has 2 components: start ddprun on"));
+  }
+}
+
 TEST_F(BatchScriptTest, RunsOnThisNodeAloneIfTheUserSaysHowNodesMeet) {
   for (const char* given : {"--standalone", "--nnodes=1", "--no-detect"}) {
     auto dry = start_task({"--dry-run", given, "true"}, script_);

@@ -314,21 +314,23 @@ class TakenPort : public TwoAgents {
     }
   }
   std::uint16_t port() const { return taken_->address.port; }
+  // The port is made from the last four digits of the job's number.
   std::unique_ptr<ChildProcess> start_task(int node, const Arguments& options,
-                                           const std::string& script) const {
-    ChildProcess::Options task = environment({{"SLURM_JOB_ID", std::to_string(port() - 20000)},
-                                              {"SLURM_STEP_ID", "0"},
-                                              {"SLURM_NODEID", std::to_string(node)},
-                                              {"SLURM_STEP_NODELIST", "127.0.0.1,node1"},
-                                              {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}});
+                                           const std::string& script, int more = 0) const {
+    ChildProcess::Options task =
+        environment({{"SLURM_JOB_ID", std::to_string(port() - 20000 + more)},
+                     {"SLURM_STEP_ID", "0"},
+                     {"SLURM_NODEID", std::to_string(node)},
+                     {"SLURM_STEP_NODELIST", "127.0.0.1,node1"},
+                     {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"}});
     task.input = "/dev/null";
     return std::make_unique<ChildProcess>(
         joined({program("ddprun")}, options, {"sh", "-c", script}), task);
   }
   // Runs the job. Expects that its nodes meet at another port.
-  void expect_meeting() const {
-    auto one = start_task(1, {}, kSayPlace);
-    auto zero = start_task(0, {}, kSayPlace);
+  void expect_meeting(const Arguments& options = {}, int more = 0) const {
+    auto one = start_task(1, options, kSayPlace, more);
+    auto zero = start_task(0, options, kSayPlace, more);
     EXPECT_EQ(zero->wait(), 0) << zero->err();
     EXPECT_EQ(one->wait(), 0) << one->err();
     EXPECT_THAT(zero->out(), HasSubstr("rank 0 of 2"));
@@ -386,6 +388,17 @@ TEST_F(TakenPort, AServiceOfAnotherJobOfTheUserIsPassedOver) {
   expect_meeting();
   first->signal(SIGTERM);
   EXPECT_EQ(first->wait(), 143) << first->err();
+}
+
+TEST_F(TakenPort, TwoJobsWithTheIdThatTheUserGaveBothDoNotMeet) {
+  taken_->socket.reset();
+  const Arguments id{"--rdzv-id=train"};
+  auto zero = start_task(0, id, "true");
+  ASSERT_TRUE(zero->wait_for_err("waiting: 1 of 2 nodes here")) << zero->err();
+  expect_meeting(id, 10000);
+  auto one = start_task(1, id, "true");
+  EXPECT_EQ(zero->wait(), 0) << zero->err();
+  EXPECT_EQ(one->wait(), 0) << one->err();
 }
 
 TEST_F(TakenPort, AJobThatMeetsThereDoesNotTakeAnotherOne) {

@@ -19,12 +19,12 @@ Result<std::optional<ClusterPlan>> detect_cluster(const EnvLookup& lookup, bool 
   if (outer && *outer == slurm_step(lookup)) return std::nullopt;
   for (const Detector detect : kDetectors) {
     Result<std::optional<ClusterPlan>> found = detect(lookup);
-    // A command that was typed is this node's alone, unless it would start all nodes.
-    if (!found && is_typed && found.error().kind != ErrorKind::kUnsupported) return std::nullopt;
+    // A command that was typed is this node's alone.
+    if (!found && is_typed) return std::nullopt;
     if (!found) return found;
     if (!*found) continue;
     ClusterPlan& plan = **found;
-    if (is_typed && plan.starter.empty()) {
+    if (is_typed && plan.starter.empty() && plan.no_starter.empty()) {
       plan.nodes = plan.tasks = plan.own_tasks = 1;
       plan.node_rank = plan.local_task = 0;
       plan.nodes_remedy.clear();

@@ -49,6 +49,8 @@ struct ClusterPlan {
   // cannot take from the scheduler.
   std::vector<std::string> starter;
   std::vector<std::string> starter_options;
+  // Not empty: no command of ours can start it on each node; why, and what the user can do.
+  std::string no_starter;
 };
 
 // Returns the plan of the first scheduler whose variables are there. nullopt: there is none. The

@@ -70,12 +70,14 @@ MpirunNode mpirun_node(const EnvLookup& lookup) {
           lookup("PMIX_SERVER_URI2").value_or("").starts_with(base + "@0.0;")};
 }
 
+constexpr const char* kAzureHost = "AZ_BATCH_MASTER_NODE";
+
 // Returns the host of node rank 0. Empty: it is not known. The error tells rank 0 that it is
 // not where the others seek it. mpirun ends the others when rank 0 fails.
 Result<std::string> first_host(const EnvLookup& lookup, const ClusterPlan& plan, int rank) {
   // Azure Batch and Azure ML run mpirun there: "10.0.0.4:6000". Source: Azure Batch, "Azure Batch
   // compute node environment variables".
-  const std::string azure = lookup("AZ_BATCH_MASTER_NODE").value_or("");
+  const std::string azure = lookup(kAzureHost).value_or("");
   if (!azure.empty()) return azure.substr(0, azure.find(':'));
   const MpirunNode mpirun = mpirun_node(lookup);
   if (mpirun.host.empty() || rank != 0 || mpirun.is_here) return mpirun.host;
@@ -133,8 +135,10 @@ Result<std::optional<ClusterPlan>> plan_of(const Launcher& launcher, const EnvLo
     const Result<std::string> host = first_host(lookup, plan, *rank);
     if (!host) return host.error();
     if (!host->empty()) meet_near(plan, *host, port_of(plan.job_id));
-    // The service of the job could not be told from another's.
-    if (plan.job_id == kDefaultJobId) plan.next_ports.clear();
+    // Without an id, the service of the job could not be told from another's. On Azure, rank 0 may
+    // be elsewhere, so every node of that address must be ready to listen, and on one port only.
+    const bool is_azure = !lookup(kAzureHost).value_or("").empty();
+    if (plan.job_id == kDefaultJobId || is_azure) plan.next_ports.clear();
   }
   return plan;
 }

@@ -171,31 +171,31 @@ Result<std::optional<ClusterPlan>> detect_slurm_job(const EnvLookup& lookup) {
   if (job.empty() || (list.empty() && components < 2)) return std::nullopt;
   // torchrun started it in the batch script.
   if (is_worker(lookup) && !lookup(kStepVariable)) return std::nullopt;
-  // The variables have the nodes of each component, and srun uses only the first one if it is not
-  // told. Seen with Slurm 22.05.
-  if (components > 1) {
-    Error error = invalid_argument(
-        concat("it has ", components, " components: start ddprun on the nodes of all, `srun ",
-               "--het-group=0-", components - 1, " --ntasks-per-node=1 --kill-on-bad-exit=0 ",
-               "--wait=0 ddprun ...` (--nnodes=1: this node alone)"));
-    error.kind = ErrorKind::kUnsupported;
-    return std::move(error).within("Slurm job " + job);
-  }
   if (!parse_number<std::uint64_t>(job))
     return invalid_value(job, "expected a number").within(kJob);
   const Result<std::vector<std::string>> nodes = nodes_of(list, kNodeList);
-  if (!nodes) return nodes.error();
+  if (!nodes && components < 2) return nodes.error();
   const std::string here = lookup("SLURMD_NODENAME").value_or("");
-  if (!here.empty() && here != nodes->front()) return std::nullopt;  // a shell on another node
+  const bool is_first = !nodes || nodes->empty() || here == nodes->front();
+  if (!here.empty() && !is_first) return std::nullopt;  // a shell on another node
 
   ClusterPlan plan;
   plan.job_id = job;
   plan.name = "Slurm job " + job;
-  plan.nodes = static_cast<int>(nodes->size());
+  plan.nodes = nodes ? static_cast<int>(nodes->size()) : components;
   if (!here.empty()) {
     const std::optional<int> granted = parse_number<int>(lookup("SLURM_GPUS_ON_NODE").value_or(""));
     if (granted) plan.workers = visible_of(*granted, lookup);
     plan.workers_are = "GPUs of the job";
+  }
+  // The variables have the nodes of each component, and srun uses only the first one if it is not
+  // told. Seen with Slurm 22.05.
+  if (components > 1) {
+    plan.no_starter =
+        concat("it has ", components, " components: start ddprun on the nodes of all, `srun ",
+               "--het-group=0-", components - 1, " --ntasks-per-node=1 --kill-on-bad-exit=0 ",
+               "--wait=0 ddprun ...` (--nnodes=1: this node alone)");
+    return plan;
   }
   if (plan.nodes > 1 || here.empty()) plan.starter = srun_on(nodes->size(), lookup);
   const std::optional<int> tasks = asked_tasks(lookup);

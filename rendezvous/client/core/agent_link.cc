@@ -39,9 +39,23 @@ LinkActions AgentLink::connected(TimePoint now) {
   state_ = State::kGreeting;
   unsaid_.reset();
   hello_sent_ = now;
+  was_heard_ = false;
   try_allowed_ = try_time();
   try_until_ = now + try_allowed_;
   return {LinkHello{}};
+}
+
+LinkActions AgentLink::heard(TimePoint now) {
+  if (state_ != State::kGreeting || !is_seeking() || std::exchange(was_heard_, true)) return {};
+  try_allowed_ = options_.connect_timeout;
+  try_until_ = now + try_allowed_;
+  return {};
+}
+
+// Closes the connection, because the peer is not the job's service.
+LinkActions AgentLink::pass_over(const std::string& why, TimePoint now) {
+  out_.push_back(LinkClose{});
+  return disconnected(why, now);
 }
 
 LinkActions AgentLink::disconnected(const std::string& why, TimePoint now, LinkFailure failure) {
@@ -81,11 +95,17 @@ LinkActions AgentLink::received(const ServiceMessage& message, TimePoint now) {
   if (state_ == State::kOver) return {};
   if (const Refused* refused = std::get_if<Refused>(&message)) {
     if (is_seeking() && !refused->is_of_job) {
-      out_.push_back(LinkClose{});
-      return disconnected("it refused this node: " + refused->reason, now);
+      return pass_over("it refused this node: " + refused->reason, now);
     }
     state_ = State::kOver;
     return {LinkClose{}, ServiceRefused{service() + " refused this node: " + refused->reason}};
+  }
+  if (is_seeking()) {
+    const Welcome* welcome = std::get_if<Welcome>(&message);
+    const Silence* silence = std::get_if<Silence>(&message);
+    if (silence) return pass_over("it will be silent for a while: " + silence->reason, now);
+    if (!welcome) return pass_over("it did not welcome this node first", now);
+    if (!welcome->own) return pass_over("it is not only for this job", now);
   }
   has_spoken_ = true;
   if (const Silence* silence = std::get_if<Silence>(&message)) {

@@ -43,7 +43,7 @@ namespace ddprun {
 
 struct LinkLookUp {};  // look up the service's address; then call looked_up() or disconnected()
 struct LinkConnect {
-  std::size_t place = 0;  // 0: AgentLinkOptions::service, else the one of next_services before it
+  std::size_t place = 0;  // 0: AgentLinkOptions::service; n: next_services[n - 1]
 };
 struct LinkClose {};
 struct LinkHello {};  // send a Hello with the agent's current status
@@ -106,7 +106,8 @@ class AgentLink {
   // A host that has refused every connection for this time does not run the agent with the service
   // any more. The time begins when the service was last heard.
   static constexpr Duration kRefusedFor = std::chrono::seconds(10);
-  // While the link seeks the service at several places, a try has no more time than this.
+  // While the link seeks the service at several places, a try has no more time than this, until
+  // the peer speaks the protocol.
   static constexpr Duration kSeekTime = std::chrono::seconds(2);
   // An idle agent that has found no service for this time says why it waits. Before that it is
   // quiet, because nodes do not start at the same moment.
@@ -125,10 +126,15 @@ class AgentLink {
   LinkActions disconnected(const std::string& why, TimePoint now,
                            LinkFailure failure = LinkFailure::kOther);
   // Handles a message. A Directive is delivered. A HeartbeatAck extends the lease. A Welcome
-  // begins the lease. A Refused ends everything, unless the job's service may be elsewhere. A
-  // Silence changes only messages: idle agents say why they wait, and an agent that gives up quotes
-  // the service.
+  // begins the lease. A Refused ends everything. A Silence changes only messages: idle agents say
+  // why they wait, and an agent that gives up quotes the service.
+  //
+  // While is_seeking(), only the job's own service is believed: its Welcome has `own`, and its
+  // Refused has `is_of_job`. After any other message the next place is tried.
   LinkActions received(const ServiceMessage& message, TimePoint now);
+  // Reports that the peer speaks the protocol, although it has not answered the Hello yet. It gets
+  // connect_timeout from now on.
+  LinkActions heard(TimePoint now);
   // Reports that the service is there but that this node does not follow it. Before the first
   // Welcome this ends everything. After it, it counts as a broken connection: another process
   // may only have taken the place of a service that is gone.
@@ -159,6 +165,9 @@ class AgentLink {
   const std::string& instance() const { return instance_; }
   // Returns the place that is tried or connected to (LinkConnect::place).
   std::size_t place() const { return place_; }
+  // Returns whether the job's service may be at another place than the one that is tried. Then no
+  // peer is trusted to end the job.
+  bool is_seeking() const { return !options_.next_services.empty() && instance_.empty(); }
 
  private:
   enum class State { kPausing, kLookingUp, kConnecting, kGreeting, kUp, kOver };
@@ -178,9 +187,7 @@ class AgentLink {
   void give_up_at_deadline();
   LinkActions begin_try();
   Duration try_time() const;
-  // Returns whether the job's service may be at another place than the one that is tried. Then no
-  // peer is trusted to end the job.
-  bool is_seeking() const { return !options_.next_services.empty() && instance_.empty(); }
+  LinkActions pass_over(const std::string& why, TimePoint now);
   const std::string& here() const;
   std::string everywhere() const;
   const std::string& trouble() const { return found_.empty() ? last_trouble_ : found_; }
@@ -195,8 +202,9 @@ class AgentLink {
   Backoff backoff_;
   State state_ = State::kPausing;
   std::size_t place_ = 0;
-  std::string
-      found_;  // while seeking: the last place that did not just refuse connections, and why
+  // While seeking: the last place that did not just refuse connections, and what was found there.
+  std::string found_;
+  bool was_heard_ = false;  // in this try
   TimePoint retry_at_;
   TimePoint try_until_;  // the deadline of the current try
   Duration try_allowed_{};

@@ -91,11 +91,14 @@ void JobTable::hello(const Origin& origin, const Hello& hello) {
   if (hello.protocol != kControlProtocol) {
     return refuse(origin.connection, other_protocol(hello.protocol, hello.version));
   }
-  const bool is_of_job = hello.job.id == options_.only_job;
+  const bool is_of_job = options_.is_own_of(hello);
   if (!is_of_job && !options_.only_job.empty()) {
-    return refuse(origin.connection, "this service is only for job '" + options_.only_job + "'");
+    const std::string of =
+        hello.job.id == options_.only_job ? " of the scheduler's job " + options_.cluster_job : "";
+    return refuse(origin.connection,
+                  "this service is only for job '" + options_.only_job + "'" + of);
   }
-  if (!is_of_job && hello.wants_own) {
+  if (!is_of_job && !hello.cluster_job.empty()) {
     return refuse(origin.connection, "this service is not only for job '" + hello.job.id + "'");
   }
   if (agents_.contains(origin.connection)) {
@@ -128,7 +131,8 @@ void JobTable::hello(const Origin& origin, const Hello& hello) {
                                 .heartbeat_interval = options_.times.heartbeat(),
                                 .agent_patience = options_.times.patience(),
                                 .embedded = options_.embedded,
-                                .host = options_.host},
+                                .host = options_.host,
+                                .own = is_of_job},
                         (*job)->first_change});
   forward(hello.job.id, std::move(joined));
   see_nodes(hello.job.id);

@@ -55,14 +55,22 @@ struct ServiceOptions {
   Duration hello_timeout = std::chrono::seconds(10);     // of a connection without a Hello
   std::size_t handshake_turns = HandshakeTurns::kTurns;  // TLS handshakes of an address at a time
   bool embedded = false;
-  std::string host;      // the service's host, as agents name it
-  std::string only_job;  // the service refuses agents of other jobs; empty: it takes all
+  std::string host;         // the service's host, as agents name it
+  std::string only_job;     // the service refuses agents of other jobs; empty: it takes all
+  std::string cluster_job;  // the scheduler's job of only_job. Other jobs may have the same id
   // The owner of all jobs, whichever agent comes first. Set if one user runs the service privately.
   std::optional<UserId> owner;
   std::string service_id;  // random; prefix of every instance
   // Until then, agents may come that an earlier run of this service welcomed and that this one does
   // not know. New jobs wait for them that long. nullopt: there are no such agents.
   std::optional<TimePoint> strangers_until;
+
+  // Returns whether the service runs for the agent's job alone. An agent that was given the address
+  // by hand has no cluster_job.
+  bool is_own_of(const Hello& hello) const {
+    return !only_job.empty() && hello.job.id == only_job &&
+           (hello.cluster_job.empty() || hello.cluster_job == cluster_job);
+  }
 };
 
 // Returns the time until the next heartbeat of an agent that was heard now. It is about an

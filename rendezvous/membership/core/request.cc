@@ -82,6 +82,7 @@ void Membership::pass_on_for(const UserRequest& request) {
   Answer& answer = *out_.answer;
   if (phase_ != JobPhase::kRunning) {
     answer.text = named() + " runs no workers now";
+    answer.no_workers = !recall_until_ && !anyone_busy() && !has_enough();
     return;
   }
   int workers = 0;

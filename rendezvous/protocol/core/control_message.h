@@ -196,8 +196,9 @@ struct Hello {
   AgentStatus status;
   // The last assignment that the agent got. A restarted service may have forgotten it.
   std::optional<Assignment> assignment;
-  // The agent looks for the service that runs for its job alone. Another one must refuse it.
-  bool wants_own = false;
+  // The scheduler's job, if the agent looks for the service that runs for this job alone. Another
+  // service must refuse it. Empty: the agent joins any service.
+  std::string cluster_job = {};
 };
 struct Heartbeat {
   std::uint64_t number = 0;
@@ -216,6 +217,7 @@ struct Welcome {
   Duration agent_patience{};  // if it gets no answer for this long, the agent kills its workers
   bool embedded = false;      // the service runs in another node's agent and ends with it
   std::string host;           // where the service runs
+  bool own = false;           // the service runs for the agent's job alone; see Hello::cluster_job
 };
 struct Refused {
   std::string reason;

@@ -78,6 +78,8 @@ struct Answer {
   std::string page;
   // kLogs, kFlight and kStacks: more Answers follow; text is a separate notice, or empty.
   bool more = false;
+  // kSignal: the job has no workers on any node, and too few nodes to start some.
+  bool no_workers = false;
 
   friend bool operator==(const Answer&, const Answer&) = default;
 };

@@ -103,13 +103,25 @@ TEST(ControlCodec, AHelloComesBackAsItWas) {
   EXPECT_EQ(back.node.slots, 8);
   EXPECT_EQ(back.status, hello.status);
   EXPECT_EQ(back.assignment, std::nullopt);
-  EXPECT_FALSE(back.wants_own);
+  EXPECT_EQ(back.cluster_job, "");
   hello.assignment = Assignment{.generation = Generation(4), .restart_count = 2};
-  hello.wants_own = true;
+  hello.cluster_job = "812.0";
   const auto again = decode<AgentMessage>(body(encode(AgentMessage(hello))));
   ASSERT_TRUE(again) << again.error().message();
   EXPECT_EQ(std::get<Hello>(*again).assignment, hello.assignment);
-  EXPECT_TRUE(std::get<Hello>(*again).wants_own);
+  EXPECT_EQ(std::get<Hello>(*again).cluster_job, "812.0");
+}
+
+TEST(ControlCodec, AWelcomeSaysWhetherTheServiceIsThatOfTheJobAlone) {
+  for (const bool own : {false, true}) {
+    const Welcome welcome{.instance = "x.1",
+                          .heartbeat_interval = std::chrono::seconds(1),
+                          .agent_patience = std::chrono::seconds(4),
+                          .own = own};
+    const auto decoded = decode<ServiceMessage>(body(encode(ServiceMessage(welcome))));
+    ASSERT_TRUE(decoded) << decoded.error().message();
+    EXPECT_EQ(std::get<Welcome>(*decoded).own, own);
+  }
 }
 
 TEST(ControlCodec, ARefusalSaysWhetherTheServiceIsThatOfTheJob) {
@@ -236,7 +248,8 @@ TEST(ControlCodec, WhatIsSaidOfOutputKeepsEveryField) {
     EXPECT_EQ(std::get<TellOutput>(*decode<ServiceMessage>(body(encode(ServiceMessage(tell))))),
               tell);
   }
-  const Answer answer{.number = 7, .done = true, .text = "t", .page = "{}\n", .more = true};
+  const Answer answer{
+      .number = 7, .done = true, .text = "t", .page = "{}\n", .more = true, .no_workers = true};
   EXPECT_EQ(std::get<Answer>(*decode<ServiceMessage>(body(encode(ServiceMessage(answer))))),
             answer);
 }

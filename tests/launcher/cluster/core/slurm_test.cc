@@ -191,12 +191,18 @@ TEST(DetectSlurm, AHeterogeneousJobIsStartedByHand) {
                          {"SLURM_JOB_NODELIST_HET_GROUP_1", "node[1-2]"},
                          {"SLURM_NNODES", "1"}};
   constexpr const char* kRefusal =
-      "Slurm job 9: it has 2 components: start ddprun on the nodes of all, `srun --het-group=0-1 "
+      "it has 2 components: start ddprun on the nodes of all, `srun --het-group=0-1 "
       "--ntasks-per-node=1 --kill-on-bad-exit=0 --wait=0 ddprun ...` (--nnodes=1: this node alone)";
-  EXPECT_EQ(error_of(script), kRefusal);
+  EXPECT_EQ(plan_of(script).no_starter, kRefusal);
+  EXPECT_THAT(plan_of(script).starter, IsEmpty());
   const auto typed = detect(without(script, "SLURM_JOB_NODELIST"), /*is_typed=*/true);
-  ASSERT_FALSE(typed) << "into the shell of salloc";
-  EXPECT_EQ(typed.error().message(), kRefusal);
+  ASSERT_TRUE(typed && *typed) << "into the shell of salloc";
+  EXPECT_EQ((*typed)->no_starter, kRefusal);
+  Variables on_node = with(script, "SLURMD_NODENAME", "node0");
+  on_node["SLURM_GPUS_ON_NODE"] = "4";
+  EXPECT_EQ(plan_of(on_node).workers, 4) << "of this node alone";
+  on_node["SLURMD_NODENAME"] = "node1";
+  EXPECT_FALSE(*detect(on_node));
   EXPECT_EQ(plan_of(with(kStep, "SLURM_HET_SIZE", "2")).nodes, 2);
 }
 

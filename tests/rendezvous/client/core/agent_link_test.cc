@@ -584,6 +584,7 @@ class AgentLinkOfAPlace : public AgentLinkTest {
     options.join_timeout = seconds(60);
     link_.emplace(options, Rng(1), now_);
     take(link_->start(now_));
+    welcome_.own = true;
   }
   void refuse() { take(link_->disconnected("Connection refused", now_, LinkFailure::kRefused)); }
 };
@@ -602,9 +603,14 @@ TEST_F(AgentLinkOfAPlace, TriesAllPlacesInTurnAndPausesOnlyAfterTheLast) {
 
 TEST_F(AgentLinkOfAPlace, NoOtherProgramThereEndsTheSearch) {
   const Refused of_another{"this service is only for job '7'"};
+  Welcome to_all = welcome_;
+  to_all.own = false;
   const std::vector<std::function<LinkActions()>> ends{
       [&] { return link_->garbled("not our protocol", now_); },
       [&] { return link_->received(of_another, now_); },
+      [&] { return link_->received(to_all, now_); },
+      [&] { return link_->received(Silence{"it restarts"}, now_); },
+      [&] { return link_->received(End{}, now_); },
       [&] { return link_->distrusted("it runs as user 7", now_); },
       [&] { return link_->without_tls("no TLS", now_); },
       [&] { return link_->disconnected("End of file", now_); },
@@ -617,7 +623,19 @@ TEST_F(AgentLinkOfAPlace, NoOtherProgramThereEndsTheSearch) {
     EXPECT_EQ(link_->place(), (before + 1) % 3);
   }
   EXPECT_EQ(lost_count_, 0);
+  EXPECT_TRUE(delivered_.empty());
   EXPECT_TRUE(link_->deadline());
+}
+
+TEST_F(AgentLinkOfAPlace, APeerThatSpeaksTheProtocolGetsTheUsualTime) {
+  take(link_->connected(now_));
+  EXPECT_EQ(link_->deadline(), now_ + AgentLink::kSeekTime);
+  pass(seconds(1), false);
+  take(link_->heard(now_));
+  EXPECT_EQ(link_->deadline(), now_ + seconds(3));
+  pass(seconds(1), false);
+  take(link_->heard(now_));
+  EXPECT_EQ(link_->deadline(), now_ + seconds(2)) << "only once";
 }
 
 TEST_F(AgentLinkOfAPlace, TheServiceOfItsOwnJobMayRefuseIt) {

@@ -58,14 +58,24 @@ TEST_F(JobTableTest, KeepsJobsApart) {
 // The port of a service is sometimes made from the number of its job. Then agents of another job
 // may come, and agents of this job may come to another service.
 TEST_F(JobTableTest, AServiceForOneJobAndTheAgentsOfThatJobMeetNobodyElse) {
-  table_ = JobTable(ServiceOptions{.only_job = "j"});
+  table_ = JobTable(ServiceOptions{.only_job = "j", .cluster_job = "812"});
   const ServiceOutput other = receive(1, hello("k", "a"));
   ASSERT_TRUE(find<Refused>(other, 1));
   EXPECT_EQ(find<Refused>(other, 1)->reason, "this service is only for job 'j'");
   EXPECT_FALSE(find<Refused>(other, 1)->is_of_job);
   Hello own = hello("j", "b");
-  own.wants_own = true;
-  EXPECT_TRUE(find<Welcome>(receive(2, own), 2));
+  own.cluster_job = "812";
+  const ServiceOutput welcomed = receive(2, own);
+  ASSERT_TRUE(find<Welcome>(welcomed, 2));
+  EXPECT_TRUE(find<Welcome>(welcomed, 2)->own);
+  Hello namesake = hello("j", "d");
+  namesake.cluster_job = "10812";
+  const ServiceOutput of_namesake = receive(5, namesake);
+  ASSERT_TRUE(find<Refused>(of_namesake, 5)) << "the user chose the id of both";
+  EXPECT_EQ(find<Refused>(of_namesake, 5)->reason,
+            "this service is only for job 'j' of the scheduler's job 812");
+  EXPECT_FALSE(find<Refused>(of_namesake, 5)->is_of_job);
+  EXPECT_TRUE(find<Welcome>(receive(6, hello("j", "e")), 6)) << "it was given the address";
   Hello unfit = own;
   unfit.node.agent_id = "c";
   unfit.job.nodes = {7, 7};

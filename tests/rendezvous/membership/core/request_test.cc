@@ -133,6 +133,26 @@ TEST_F(MembershipRequestTest, NobodyIsSignalledWhereANodeCannotBeReached) {
   EXPECT_THAT(passed_on_, IsEmpty());
 }
 
+// A spare leaves before the end of its time only if there is nothing to wait for.
+TEST_F(MembershipRequestTest, SaysThatThereAreNoWorkersOnlyIfNoneCanBeStarted) {
+  UserRequest signal = request(What::kSignal);
+  signal.signal = SIGUSR1;
+  two_run();
+  EXPECT_FALSE(ask(signal).no_workers);
+  job_->disconnected("id-node1");
+  EXPECT_FALSE(ask(signal).no_workers) << "its workers run";
+  fail({"node0"}, "node0");
+  EXPECT_FALSE(ask(signal).no_workers) << "node1 may still have some";
+
+  start({2, 2});
+  join("node0");
+  EXPECT_TRUE(ask(signal).no_workers);
+  EXPECT_FALSE(ask(signal).done);
+  start({1, 2});
+  join("node0");
+  EXPECT_FALSE(ask(signal).no_workers) << "the last call runs";
+}
+
 TEST_F(MembershipRequestTest, AFailedGenerationIsRemembered) {
   two_run();
   fail({"node0", "node1"}, "node1");
