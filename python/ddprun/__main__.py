@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import NoReturn
 
 from ddprun._program import ProgramNotFoundError, find_program
+
+_NOT_EXECUTABLE, _NOT_FOUND = 126, 127  # as in a shell
 
 
 def main() -> None:
@@ -13,10 +16,19 @@ def main() -> None:
     try:
         program = find_program()
     except ProgramNotFoundError as error:
-        sys.exit(str(error))
+        _fail(str(error), _NOT_FOUND)
     # As python -m torch.distributed.run does.
     os.environ.setdefault("PYTHON_EXEC", sys.executable)
-    os.execv(program, [program, *sys.argv[1:]])
+    try:
+        os.execv(program, [program, *sys.argv[1:]])
+    except OSError as error:
+        _fail(f"ddprun: execute {program}: {error.strerror} (install it again, for this machine)",
+              _NOT_EXECUTABLE)
+
+
+def _fail(text: str, code: int) -> NoReturn:
+    print(text, file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

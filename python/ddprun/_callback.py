@@ -1,11 +1,11 @@
-"""What the callbacks of the frameworks share."""
+"""The parts that the callbacks of all frameworks have."""
 
 from __future__ import annotations
 
 import sys
 
 from ddprun._progress import long_wait
-from ddprun._save import announce_checkpoint, save_requested
+from ddprun._save import announce_checkpoint, announcements_matter, save_requested
 
 
 class SaveRequests:
@@ -18,7 +18,7 @@ class SaveRequests:
         self._every = every
         self._asked_at = -1
 
-    def come_at(self, step: int) -> bool:
+    def requested_at(self, step: int) -> bool:
         """Returns whether a request has come. Asks once in a step, however often it is called."""
         if step == self._asked_at or step % self._every != 0:
             return False
@@ -27,7 +27,12 @@ class SaveRequests:
 
 
 def announce_on_rank_0(step: int, is_rank_0: bool) -> None:
-    """Announces a checkpoint when all ranks have written their parts of it. Collective."""
+    """Announces a checkpoint when all ranks have written their parts of it. Collective.
+
+    It does not wait for them where the launcher reads no announcements.
+    """
+    if not announcements_matter():
+        return
     distributed = sys.modules.get("torch.distributed")
     if distributed is not None and distributed.is_available() and distributed.is_initialized():
         with long_wait():

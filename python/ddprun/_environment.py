@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import os
 import re
+import sys
 from typing import Mapping, Optional
 
 _MAX_WORLD = 1 << 24
@@ -163,6 +164,26 @@ def of_ddprun() -> Environment:
     """Returns the environment as it was at the first call; that of a world of one under another
     launcher, whose variables may be incomplete."""
     return Environment.current() if "DDPRUN_GENERATION" in os.environ else Environment()
+
+
+_was_forked = False
+
+
+def _note_fork() -> None:
+    global _was_forked
+    _was_forked = True
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
+def is_child() -> bool:
+    """Returns whether a worker has started this process, by a fork or by multiprocessing.
+
+    Children of multiprocessing inherit the environment of the worker, whose rank they do not have.
+    """
+    process = sys.modules.get("multiprocessing.process")  # each child of multiprocessing has it
+    return _was_forked or (process is not None and process.parent_process() is not None)
 
 
 def generation() -> int:

@@ -1,5 +1,4 @@
-"""Running jobs as objects: what ``ddprun status``, ``logs``, ``stop``, ``restart`` and ``signal``
-do."""
+"""Running jobs as objects, with ``ddprun status``, ``logs``, ``stop``, ``restart``, ``signal``."""
 
 from __future__ import annotations
 
@@ -29,7 +28,7 @@ class JobError(RuntimeError):
 
 
 class JobNotFoundError(JobError):
-    """There is no such job, or none."""
+    """There is no job of this name; without a name: no job at all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Worker:
 
 @dataclasses.dataclass(frozen=True)
 class JobStatus:
-    """What is known of a job.
+    """The state of a job.
 
     Attributes
     ----------
@@ -67,18 +66,20 @@ class JobStatus:
         ``running``, for example.
     generation : int
         The number of the generation that runs.
-    restarts_used, max_restarts : int
-        The restarts.
+    restarts_used : int, optional
+        The restarts so far. None: this host does not know it yet, and the service is silent.
+    max_restarts : int
+        ``--max-restarts``.
     workers : tuple of Worker
         The workers of this host. Empty if the service was asked.
     details : dict
-        All that ``ddprun status --json`` prints.
+        The object that ``ddprun status --json`` prints.
     """
 
     id: str
     phase: str
     generation: int
-    restarts_used: int
+    restarts_used: Optional[int]
     max_restarts: int
     workers: tuple[Worker, ...]
     details: Mapping[str, Any] = dataclasses.field(repr=False, compare=False)
@@ -93,10 +94,10 @@ class LogLine:
     line: str
 
 
-def _ask(command: str, words: list[str]) -> dict[str, Any]:
-    """Runs a command. Returns its answer, also of one that has failed."""
-    result = subprocess.run([find_program(), command, "--json", *words], text=True,
-                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+def _ask(command: str, words: list[str]) -> tuple[int, dict[str, Any]]:
+    """Runs a command. Returns its exit code and its answer, also of one that has failed."""
+    result = subprocess.run([find_program(), command, "--json", *words], encoding="utf-8",
+                            errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, check=False)
     try:
         answer = json.loads(result.stdout)
@@ -104,11 +105,10 @@ def _ask(command: str, words: list[str]) -> dict[str, Any]:
         answer = {"error": result.stderr.strip() or f"ddprun {command} printed no answer"}
     if not isinstance(answer, dict):
         answer = {"error": f"ddprun {command} printed an unknown answer"}
-    return {**answer, "exit_code_of_command": result.returncode}
+    return result.returncode, answer
 
 
-def _check(answer: Mapping[str, Any]) -> None:
-    code = int(answer["exit_code_of_command"])
+def _check(code: int, answer: Mapping[str, Any]) -> None:
     if code != 0:
         kind = JobNotFoundError if code == _NO_JOB else JobError
         raise kind(f"ddprun: {answer.get('error', answer.get('text', 'no reason was given'))}",
@@ -134,27 +134,34 @@ class Job:
     """
 
     def __init__(self, name: Union[str, int, None] = None, **options: Any) -> None:
+        if name is None and options.get("rdzv_endpoint") is not None:
+            raise ValueError("Job: a name is missing: rdzv_endpoint asks a service, which may have "
+                             "many jobs (ddprun status --rdzv-endpoint lists them)")
+        self._options = options
         self._words = to_words(options)
-        self._name = [] if name is None else [str(name)]
+        # The name may begin with "-".
+        self._name = [] if name is None else ["--", str(name)]
 
     def __repr__(self) -> str:
-        words = self._name + self._words
-        return f"ddprun.Job({', '.join(map(repr, words))})"
+        arguments = [repr(one) for one in self._name[1:]]
+        arguments += [f"{name}={value!r}" for name, value in self._options.items()]
+        return f"ddprun.Job({', '.join(arguments)})"
 
     def status(self) -> JobStatus:
-        """Returns what is known of the job."""
-        answer = _ask("status", [*self._words, *self._name])
-        _check(answer)
+        """Returns the state of the job."""
+        code, answer = _ask("status", [*self._words, *self._name])
+        _check(code, answer)
         agents = answer.get("agents") or [{}]
         # The service may not answer; then this node's agent tells what it knows.
         job = answer.get("job") or {}
         known = {**agents[0], "id": agents[0].get("job"), **job}
+        used = known.get("restarts_used")
         workers = tuple(
             Worker(one["rank"], one["local_rank"], one["pid"], one["state"], one.get("step"))
             for agent in agents for one in agent.get("workers", []))
         return JobStatus(id=str(known["id"]), phase=str(known["phase"]),
                          generation=int(known["generation"]),
-                         restarts_used=int(known["restarts_used"]),
+                         restarts_used=None if used is None else int(used),
                          max_restarts=int(known["max_restarts"]), workers=workers, details=answer)
 
     def logs(self, *, rank: Optional[int] = None, lines: int = 100,
@@ -173,8 +180,9 @@ class Job:
         words = to_words({**({} if rank is None else {"rank": rank}), "lines": lines,
                           "follow": follow})
         process = subprocess.Popen(
-            [find_program(), "logs", "--json", *words, *self._words, *self._name], text=True,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            [find_program(), "logs", "--json", *words, *self._words, *self._name],
+            encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL)
         assert process.stdout is not None
         last: dict[str, Any] = {}
         try:
@@ -182,7 +190,7 @@ class Job:
                 last = json.loads(text)
                 if "line" in last:
                     yield LogLine(last["rank"], last["stream"], last["line"])
-            _check({**last, "exit_code_of_command": process.wait()})
+            _check(process.wait(), last)
         finally:
             process.stdout.close()
             process.kill()
@@ -198,12 +206,12 @@ class Job:
         timeout
             Seconds to wait. By default the grace period and a minute.
         """
-        _check(_ask("stop", [*to_words({"now": now, "timeout": timeout}), *self._words,
-                             *self._name]))
+        _check(*_ask("stop", [*to_words({"now": now, "timeout": timeout}), *self._words,
+                              *self._name]))
 
     def restart(self) -> None:
         """Starts all workers again, as a new generation. It uses no restart of the budget."""
-        _check(_ask("restart", [*self._words, *self._name]))
+        _check(*_ask("restart", [*self._words, *self._name]))
 
     def signal(self, signal: Union[str, int], *, rank: Optional[int] = None) -> None:
         """Sends the workers of all nodes a signal.
@@ -215,18 +223,18 @@ class Job:
         rank
             Only this rank.
         """
-        words = [] if rank is None else [f"--rank={rank}"]
+        words = [*([] if rank is None else [f"--rank={rank}"]), *self._words]
         # An IntEnum, such as signal.SIGUSR1, is its number.
         number = signal if isinstance(signal, str) else str(int(signal))
-        _check(_ask("signal", [number, *words, *self._words, *self._name]))
+        _check(*_ask("signal", [*words, "--", number, *self._name[1:]]))
 
 
 def jobs() -> list[Job]:
     """Returns the jobs that this user runs on this host, in no order."""
-    answer = _ask("status", [])
-    if answer["exit_code_of_command"] == _NO_JOB:
+    code, answer = _ask("status", [])
+    if code == _NO_JOB:
         return []
     if "agents" not in answer:
-        _check(answer)
+        _check(code, answer)
     # Ids may be equal: that of a job is "none" by default.
     return [Job(agent["pid"]) for agent in answer["agents"]]

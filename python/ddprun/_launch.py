@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import pathlib
 import pickle
 import signal
+import site
 import subprocess
 import sys
 import sysconfig
@@ -22,23 +22,28 @@ _REFUSED = ("hosts", "hostfile", "nnodes", "rdzv_endpoint", "master_addr")
 CALL_FILE = "call"
 _REPORT_FILE = "report.json"
 _PR_SET_PDEATHSIG = 1
+_START_FAILED = 64  # docs/reference/exit_codes.md
 
 
 class LaunchError(RuntimeError):
-    """The job has failed without an exception of the function, for example by a signal.
+    """The job has failed for another reason than an exception of the function.
 
     Attributes
     ----------
     exit_code : int
         The exit code of ddprun (``docs/reference/exit_codes.md``).
     report : dict
-        What ``--report-file`` has; empty if the job did not start.
+        The report of ``--report-file``; empty if the job did not start.
+    exceptions : dict
+        The exceptions of the last generation, by rank.
     """
 
-    def __init__(self, text: str, exit_code: int, report: dict[str, Any]) -> None:
+    def __init__(self, text: str, exit_code: int, report: dict[str, Any],
+                 exceptions: dict[int, BaseException]) -> None:
         super().__init__(text)
         self.exit_code = exit_code
         self.report = report
+        self.exceptions = exceptions
 
 
 class RemoteTraceback(Exception):
@@ -96,7 +101,7 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
     Exception
         The exception of the first worker that failed. Its cause has the traceback.
     LaunchError
-        A worker failed without an exception, or the job could not start.
+        A worker failed without an exception, the job was stopped, or it could not start.
     ValueError
         The function cannot be sent, or an option is refused.
     """
@@ -107,12 +112,14 @@ def launch(function: Callable[..., Any], *args: Any, nproc_per_node: Union[int, 
     with tempfile.TemporaryDirectory(prefix="ddprun-launch-") as folder:
         _write_call(pathlib.Path(folder) / CALL_FILE, function, args)
         report_file = os.fspath(options.pop("report_file", os.path.join(folder, _REPORT_FILE)))
+        if os.path.isfile(report_file):
+            os.remove(report_file)  # else that of an earlier job would be read if this one fails
         words = to_words({"standalone": True, "nproc_per_node": nproc_per_node,
                           "max_restarts": max_restarts, "report_file": report_file, **options})
         code = _run([find_program(), *words, "-m", "ddprun._launched", folder])
         report = _read_report(report_file)
         if code != 0:
-            _raise_first_failure(folder, report, code)
+            _raise_failure(folder, report, code)
         return _results(folder)
 
 
@@ -132,37 +139,58 @@ def _environment() -> dict[str, str]:
     """Returns the environment of ddprun: its workers use this python and this package."""
     environment = {**os.environ, "PYTHON_EXEC": sys.executable}
     packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    if packages not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+    if not _every_python_has(packages):
         known = environment.get("PYTHONPATH")
         environment["PYTHONPATH"] = packages + (os.pathsep + known if known else "")
     return environment
 
 
-def _end_with_parent() -> Callable[[], None]:
-    """Returns what a child calls so that it gets SIGTERM when the thread that waits for it ends.
+def _every_python_has(folder: str) -> bool:
+    """Returns whether each python of this installation looks for packages in the folder.
 
-    Else the job would go on after ``kill -9`` of this process, or of a notebook's kernel."""
+    PYTHONPATH would put all of the folder's packages before the standard library.
+    """
+    known = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()]
+    if site.ENABLE_USER_SITE:
+        known.append(site.getusersitepackages())
+    return os.path.realpath(folder) in map(os.path.realpath, known)
+
+
+def _end_with_parent() -> Callable[[], None]:
+    """Returns a function for the child, by which it gets SIGTERM when the waiting thread ends.
+
+    Else the job would go on after ``kill -9`` of this process, or of a notebook's kernel. Other
+    threads may hold locks at the fork, so the function only makes system calls.
+    """
+    import ctypes
+
     prctl = ctypes.CDLL(None, use_errno=True).prctl  # looked up before the fork
-    return lambda: None if prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM)) == 0 else os._exit(71)
+    parent, number = os.getpid(), int(signal.SIGTERM)
+
+    def in_child() -> None:
+        # A parent that ended before the call sends no signal.
+        if prctl(_PR_SET_PDEATHSIG, number) != 0 or os.getppid() != parent:
+            os._exit(_START_FAILED)
+
+    return in_child
 
 
 def _run(command: list[str]) -> int:
     """Runs ddprun. Returns its exit code."""
     # A notebook shows what is written to sys.stdout, and not what goes to the descriptor.
     copied = sys.stdout is not sys.__stdout__
+    sys.stdout.flush()  # earlier lines come first
+    sys.stderr.flush()
     process = subprocess.Popen(
-        command, env=_environment(), text=True, errors="replace", stdin=subprocess.DEVNULL,
+        command, env=_environment(), encoding="utf-8", errors="replace", stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE if copied else None, stderr=subprocess.STDOUT if copied else None,
         start_new_session=True,  # else a terminal's Ctrl-C comes to it twice
         preexec_fn=_end_with_parent())
     try:
-        if process.stdout is not None:
-            for line in process.stdout:
-                sys.stdout.write(line)
-        return process.wait()
+        return _end_of(process)
     except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)
-        process.wait()
+        _end_of(process)
         raise
     finally:
         if process.poll() is None:
@@ -170,6 +198,14 @@ def _run(command: list[str]) -> int:
             process.wait()
         if process.stdout is not None:
             process.stdout.close()
+
+
+def _end_of(process: subprocess.Popen[str]) -> int:
+    """Copies the process's output to its end. Returns the exit code."""
+    if process.stdout is not None:
+        for line in process.stdout:
+            sys.stdout.write(line)
+    return process.wait()
 
 
 def _read_report(file: str) -> dict[str, Any]:
@@ -194,15 +230,31 @@ def _results(folder: str) -> list[Any]:
     return results
 
 
-def _raise_first_failure(folder: str, report: dict[str, Any], code: int) -> None:
-    failed = report.get("failed_generations") or [{}]
-    generation = int(failed[-1].get("generation", 0))
-    for first in failed[-1].get("first", []):
-        file = result_file(folder, generation, int(first.get("rank", -1)))
-        if file.exists():
-            succeeded, value = pickle.loads(file.read_bytes())
-            if not succeeded:
-                error, text = value
-                raise error from RemoteTraceback(f"rank {first['rank']}:\n{text}")
-    what = report.get("what") or "the job did not start"
-    raise LaunchError(f"launch: {what} (ddprun ended with exit code {code})", code, report)
+def _exceptions(folder: str, generation: int) -> dict[int, tuple[BaseException, str]]:
+    """Returns the exceptions of a generation with their tracebacks, by rank."""
+    found = {}
+    for file in pathlib.Path(folder).glob(f"result-{generation}-*"):
+        if file.suffix:  # a result that is not complete
+            continue
+        succeeded, value = pickle.loads(file.read_bytes())
+        if not succeeded:
+            found[int(file.name.split("-")[2])] = value
+    return dict(sorted(found.items()))
+
+
+def _raise_failure(folder: str, report: dict[str, Any], code: int) -> None:
+    """Raises the exception that has ended the job, else a LaunchError."""
+    ended = report.get("state") == "ended"
+    if ended and report.get("exit_code_of") == "worker":
+        failed = report["failed_generations"][-1]
+        exceptions = _exceptions(folder, int(failed["generation"]))
+        for first in failed["first"]:
+            rank = first.get("rank")
+            if rank in exceptions:
+                error, text = exceptions[rank]
+                raise error from RemoteTraceback(f"rank {rank}:\n{text}")
+    what = (report.get("what") if ended else
+            "ddprun was killed while the job ran" if report else "the job did not start")
+    exceptions = _exceptions(folder, _last_generation(folder))
+    raise LaunchError(f"launch: {what} (ddprun ended with exit code {code})", code, report,
+                      {rank: error for rank, (error, _) in exceptions.items()})

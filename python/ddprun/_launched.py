@@ -1,4 +1,4 @@
-"""The program of the workers of `ddprun.launch`: calls the function, and writes what came of it."""
+"""The program of the workers of `ddprun.launch`: calls the function, and writes its result."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def main() -> None:
     """Calls the function of the call file in the folder that the command line names."""
     folder = sys.argv[1]
     results = _Results(folder)
-    results.write(True, None)  # what stays if the function ends the process
+    results.write(True, None)  # the result if the function ends the process, as sys.exit(0) does
     try:
         _run(folder, results)
     except Exception as error:

@@ -49,9 +49,9 @@ def find_program() -> str:
     ProgramNotFoundError
         There is none.
     """
-    for installed in _installed_with_this_package():
+    for installed in map(os.path.normpath, _installed_with_this_package()):
         if os.access(installed, os.X_OK):
-            return os.path.normpath(installed)
+            return installed
     scripts = sysconfig.get_path("scripts")
     found = shutil.which(NAME) or shutil.which(NAME, path=scripts)
     if not found:

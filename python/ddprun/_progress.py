@@ -13,10 +13,13 @@ import struct
 import threading
 from typing import ContextManager, Optional
 
+from ddprun._environment import is_child
+
 _MAGIC_AND_VERSION = (0x50524444, 2)
 _MAPPED_BYTES = 4096  # of a page, for the fields below
 # Indexes of 64-bit words in the page.
 _REPORTS, _STEP, _ACTIVITY, _LONG_WAITS = 1, 2, 3, 5
+_STEP_LIMIT = 1 << 63
 
 
 def _map(place: str) -> Optional[mmap.mmap]:
@@ -47,7 +50,7 @@ def _open() -> None:
     with _lock:
         if _is_open:
             return
-        memory = _map(os.environ.get("DDPRUN_WORKER_PAGE", ""))
+        memory = None if is_child() else _map(os.environ.get("DDPRUN_WORKER_PAGE", ""))
         if memory is not None:
             _signed_words = memoryview(memory).cast("q")
             _words = memoryview(memory).cast("Q")
@@ -74,14 +77,18 @@ def report_progress(step: int) -> None:
     Parameters
     ----------
     step
-        The number of the step. It may be any integer.
+        The number of the step, a signed integer of 64 bits.
 
     Raises
     ------
     TypeError
         `step` is not an integer. Also without a launcher, so that a test finds it.
+    ValueError
+        `step` has more than 64 bits. Also without a launcher.
     """
     number = operator.index(step)
+    if not -_STEP_LIMIT <= number < _STEP_LIMIT:
+        raise ValueError(f"report_progress: invalid step {number} (expected an integer of 64 bits)")
     if not _is_open:
         _open()
     if _words is None or _signed_words is None:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from typing import ParamSpec
 
     _Arguments = ParamSpec("_Arguments")
+else:
+    _Arguments = ...  # for get_type_hints() on Python 3.9, which has no ParamSpec
 _Result = TypeVar("_Result")
 
 _ERRORS_OF_TORCH = "torch.distributed.elastic.multiprocessing.errors"

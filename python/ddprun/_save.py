@@ -8,11 +8,14 @@ import signal
 import sys
 import threading
 import warnings
-from typing import Any, Optional
+from typing import TYPE_CHECKING, Any, Optional
 
-from ddprun._environment import of_ddprun
-from ddprun._store import StoreClient
+from ddprun._environment import Environment, is_child, of_ddprun
 
+if TYPE_CHECKING:
+    from ddprun._store import StoreClient
+
+_STORE_PATIENCE = 60.0  # seconds for one answer of the store that needs no other rank
 _ANNOUNCEMENT_PATIENCE = 5.0  # seconds
 _DEFAULT_TIMEOUT = 1800.0  # seconds; that of PyTorch's groups
 _CHECKPOINT_KEY = "ddprun/checkpoint"
@@ -41,14 +44,15 @@ def listen_for_save_requests() -> None:
     """
     global _listening
     number = of_ddprun().checkpoint_signal
-    if _listening or number == 0:
+    if _listening or number == 0 or is_child():
         return
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError(
             "listen for save requests: Python handles signals on its main thread only (call "
             "ddprun.listen_for_save_requests() there once, before another thread asks)")
+    # Not with SA_RESTART: the kernel would repeat the wait of thread.join() or lock.acquire(), and
+    # Python would call the handler at its end only.
     signal.signal(number, _on_signal)
-    signal.siginterrupt(number, False)  # calls of libraries are repeated, not ended with EINTR
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
     _listening = True
 
@@ -59,25 +63,30 @@ def save_requested(group: Optional[Any] = None) -> bool:
     It is a collective call: all ranks call it equally often, and get the same answer. If one node
     was asked, all ranks learn it. Save, then end with 0 on every rank: ddprun ends with 75,
     "start the job again", or puts the job back into the queue (``--requeue``). Where no request can
-    come it returns False at once.
+    come it returns False at once, as in a process that a worker has forked or started with
+    multiprocessing.
 
     Parameters
     ----------
     group
         The process group of ``torch.distributed`` through which the ranks agree. By default it is
         the default group, if it is initialized. Otherwise the ranks agree through the store of
-        their generation, without PyTorch.
+        their generation, without PyTorch. A group with a backend for the CPU ("gloo", "ddprun") is
+        better: with NCCL alone each call waits until the GPU has done all work before it.
 
     Raises
     ------
     RuntimeError
         The first call is not on the main thread (see `listen_for_save_requests`).
     TimeoutError
-        Without a group: not all ranks have called it within ``DDPRUN_TIMEOUT`` (1800) seconds.
+        Without a group: not all ranks have called it within ``DDPRUN_TIMEOUT`` (1800) seconds, or
+        the store did not answer.
+    ConnectionError
+        Without a group: the store of the generation cannot be reached.
     """
     environment = of_ddprun()
-    if environment.checkpoint_signal == 0:
-        return False  # the same on every rank
+    if environment.checkpoint_signal == 0 or is_child():
+        return False
     listen_for_save_requests()
     torch_distributed = sys.modules.get("torch.distributed")
     if group is not None or (torch_distributed is not None and torch_distributed.is_available()
@@ -96,10 +105,24 @@ def _any_rank_of_group(mine: bool, group: Optional[Any]) -> bool:
         return mine
     # Such as "cpu:gloo,cuda:nccl". A tensor on the CPU spares a copy from the device.
     devices = [one.partition(":")[0] for one in str(dist.get_backend_config(group)).split(",")]
-    asked = torch.tensor([int(mine)], dtype=torch.int32,
-                         device="cpu" if "cpu" in devices else devices[0])
+    device: Any = "cpu" if "cpu" in devices else devices[0]
+    if device == "cuda":
+        bound = getattr(group or dist.group.WORLD, "bound_device_id", None)
+        device = _cuda_device(torch.cuda, bound)
+    asked = torch.tensor([int(mine)], dtype=torch.int32, device=device)
     dist.all_reduce(asked, op=dist.ReduceOp.MAX, group=group)
     return bool(asked.item())
+
+
+def _cuda_device(cuda: Any, bound: Optional[Any]) -> Any:
+    """Returns the device of this rank: the group's, else the current one, else that of LOCAL_RANK.
+
+    A program that never calls set_device has cuda:0 as its current device on all ranks.
+    """
+    if bound is not None:
+        return bound
+    number = cuda.current_device() or of_ddprun().local_rank % cuda.device_count()
+    return f"cuda:{number}"
 
 
 def _timeout() -> float:
@@ -129,12 +152,13 @@ class _Agreement:
         environment = of_ddprun()
         timeout = _timeout()
         try:
-            if self._store is None:
-                self._store = StoreClient(environment, min(timeout, 60.0))
-            store = self._store
+            store = self._connected(environment)
             self._calls += 1
             place = f"ddprun/save/{self._calls}"
             total = store.add(f"{place}/ranks", 1 + (int(mine) << 32))
+        except OSError as error:
+            raise _not_asked(environment, error) from error
+        try:
             if total & 0xFFFFFFFF < environment.world_size:
                 return store.wait(f"{place}/answer", timeout) == "1"
             answer = total >> 32 > 0
@@ -149,11 +173,34 @@ class _Agreement:
                 f"{environment.world_size} ranks: {error} (every rank must call it equally "
                 "often)") from None
         except OSError as error:
-            raise ConnectionError(f"save_requested: rank {environment.rank} could not ask the "
-                                  f"other ranks through the store: {error}") from error
+            raise _not_asked(environment, error) from error
+
+    def _connected(self, environment: Environment) -> StoreClient:
+        from ddprun._store import StoreClient
+
+        if self._store is None:
+            self._store = StoreClient(environment, _STORE_PATIENCE)
+        return self._store
+
+
+def _not_asked(environment: Environment, error: OSError) -> OSError:
+    """Returns the error of a call that did not come to the wait for the other ranks."""
+    hint = "" if environment.agent_store else (
+        " (with --worker-store=rank0 rank 0 of the program hosts the store: call it after "
+        "init_process_group)")
+    kind = TimeoutError if isinstance(error, TimeoutError) else ConnectionError
+    return kind(f"save_requested: rank {environment.rank} could not ask the other ranks: "
+                f"{error}{hint}")
 
 
 _agreement = _Agreement()
+
+
+def announcements_matter() -> bool:
+    """Returns whether the launcher reads announcements. It is the same on all ranks.
+
+    It is False under another launcher, and where rank 0 hosts the store."""
+    return of_ddprun().agent_store
 
 
 def announce_checkpoint(step: int) -> None:
@@ -167,9 +214,11 @@ def announce_checkpoint(step: int) -> None:
     step
         The step of the checkpoint, for people to read.
     """
-    environment = of_ddprun()
-    if not environment.agent_store:  # nobody reads it: another launcher, or the store of rank 0
+    if not announcements_matter():
         return
+    from ddprun._store import StoreClient
+
+    environment = of_ddprun()
     try:
         store = StoreClient(environment, _ANNOUNCEMENT_PATIENCE)
         try:

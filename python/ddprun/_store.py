@@ -29,14 +29,13 @@ class StoreClient:
     """One connection. One thread at a time uses it.
 
     Every method raises `OSError` if the connection breaks, and `TimeoutError` if the store does
-    not answer in time. After either the connection is closed.
+    not answer in time. After either the connection is closed. Both texts name the address.
     """
 
     def __init__(self, environment: Environment, timeout: float) -> None:
         self._address = f"{environment.master_addr}:{environment.master_port}"
         self._timeout = timeout
-        self._socket: Optional[socket.socket] = socket.create_connection(
-            (environment.master_addr, environment.master_port), timeout)
+        self._socket: Optional[socket.socket] = self._connect(environment)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._ask(struct.pack("<BI", _VALIDATE, _MAGIC), 0, timeout)
 
@@ -67,14 +66,23 @@ class StoreClient:
             self._socket.close()
             self._socket = None
 
+    def _connect(self, environment: Environment) -> socket.socket:
+        try:
+            return socket.create_connection((environment.master_addr, environment.master_port),
+                                            self._timeout)
+        except (socket.timeout, TimeoutError):  # Python 3.9 has two classes
+            raise TimeoutError(f"connect to the store at {self._address}: no answer within "
+                               f"{self._timeout:g} s") from None
+        except OSError as error:
+            raise ConnectionError(f"connect to the store at {self._address}: {error}") from error
+
     def _ask(self, request: bytes, answer_bytes: int, timeout: float) -> bytes:
         connection = self._connected()
         try:
             connection.settimeout(timeout)
             connection.sendall(request)
-        except OSError:
-            self.close()
-            raise
+        except OSError as error:
+            raise self._closed_by(error, timeout) from error
         return self._receive(answer_bytes, timeout)
 
     def _receive(self, count: int, timeout: float) -> bytes:
@@ -85,21 +93,23 @@ class StoreClient:
             while len(received) < count:
                 left = deadline - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError(f"the store at {self._address} did not answer "
-                                       f"within {timeout:g} s")
+                    raise socket.timeout
                 connection.settimeout(left)
                 more = connection.recv(count - len(received))
                 if not more:
-                    raise ConnectionError(f"the store at {self._address} closed the connection")
+                    raise ConnectionError("it closed the connection")
                 received += more
-        except socket.timeout:
-            self.close()
-            raise TimeoutError(
-                f"the store at {self._address} did not answer within {timeout:g} s") from None
-        except OSError:
-            self.close()
-            raise
+        except OSError as error:
+            raise self._closed_by(error, timeout) from error
         return received
+
+    def _closed_by(self, error: OSError, timeout: float) -> OSError:
+        """Closes the connection. Returns what is raised for the error."""
+        self.close()
+        if isinstance(error, (socket.timeout, TimeoutError)):
+            return TimeoutError(
+                f"the store at {self._address} did not answer within {timeout:g} s")
+        return ConnectionError(f"the store at {self._address}: {error}")
 
     def _connected(self) -> socket.socket:
         if self._socket is None:

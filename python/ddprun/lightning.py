@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 from typing import TYPE_CHECKING, Any, Optional
 
 from ddprun._callback import SaveRequests, announce_on_rank_0
+from ddprun._environment import of_ddprun
 from ddprun._progress import report_activity, report_progress
 from ddprun._save import listen_for_save_requests
 
@@ -39,9 +41,21 @@ class _Progress:
         self._requests = SaveRequests(every)
         self._path = path
         self._leave = leave
+        self._leaves = False
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Listens for requests. Lightning then sets no handler for that signal of its own."""
+        """Listens for requests.
+
+        If SIGUSR1 has a handler, Lightning sets none of its own for it, also under Slurm.
+
+        Raises
+        ------
+        ValueError
+            The signal is SIGTERM, at which Lightning stops the training by itself.
+        """
+        if of_ddprun().checkpoint_signal == signal.SIGTERM:
+            raise ValueError("ProgressCallback: --checkpoint-signal=TERM is not possible with "
+                             "Lightning, which has a handler of its own for SIGTERM (use USR1)")
         listen_for_save_requests()
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *batch: Any,
@@ -49,13 +63,24 @@ class _Progress:
         """Reports the step, and saves if that was requested."""
         step = trainer.global_step
         report_progress(step)
-        if not self._requests.come_at(step):
+        if not self._requests.requested_at(step):
             return
         trainer.save_checkpoint(self._path or self._default_path(trainer))
         announce_on_rank_0(step, trainer.is_global_zero)
         if self._leave:
+            for logger in trainer.loggers:
+                logger.finalize("success")
+            self._leaves = True
             sys.exit(0)
         trainer.should_stop = True
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Goes on with the end of the program.
+
+        After this hook Lightning would tell its loggers that the training has failed.
+        """
+        if self._leaves:
+            raise exception
 
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *batch: Any,
                                 **options: Any) -> None:

@@ -23,26 +23,40 @@ class _Progress:
     leave
         After the save the program ends with 0, and ddprun with 75. False: training stops, and
         ``train`` returns.
+
+    Notes
+    -----
+    A requested save takes the place of an evaluation at the same step, which could prevent it
+    (``save_strategy="best"``).
     """
 
     def __init__(self, every: int = 1, leave: bool = True) -> None:
         super().__init__()
         self._requests = SaveRequests(every)
         self._leave = leave
-        self._was_requested = False
+        self._must_save = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Listens for requests."""
-        self._was_requested = False
+        self._must_save = False
         listen_for_save_requests()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
         """Reports the step. If a save was requested, the Trainer saves and stops."""
         report_progress(state.global_step)
-        if self._requests.come_at(state.global_step):
-            self._was_requested = True
-            control.should_save = True
+        if self._requests.requested_at(state.global_step):
+            self._must_save = True
             control.should_training_stop = True
+        return self._save_now(control)
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **more: Any) -> Any:
+        """Requests the save again if something else has prevented it."""
+        return self._save_now(control)
+
+    def _save_now(self, control: Any) -> Any:
+        if self._must_save:
+            control.should_save = True
+            control.should_evaluate = False
         return control
 
     def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -50,13 +64,27 @@ class _Progress:
         report_activity()
 
     def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Announces the checkpoint."""
+        """Announces the checkpoint. Ends the program if it was requested."""
         announce_on_rank_0(state.global_step, state.is_world_process_zero)
+        if self._must_save:
+            self._must_save = False
+            # At the end of the training the Trainer may delete the checkpoint, if it is not the
+            # best one.
+            if self._leave:
+                sys.exit(0)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-        """Ends the program if a save was requested."""
-        if self._was_requested and self._leave:
-            sys.exit(0)
+        """Fails if the Trainer has not saved, although that was requested.
+
+        Raises
+        ------
+        RuntimeError
+            An exit code of 0 would tell the launcher that there is a checkpoint.
+        """
+        if self._must_save:
+            raise RuntimeError(f"ProgressCallback: the Trainer saved no checkpoint at step "
+                               f"{state.global_step}, although the launcher had asked for one "
+                               "(does another callback reset control.should_save?)")
 
 
 if TYPE_CHECKING:

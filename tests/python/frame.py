@@ -1,5 +1,5 @@
-"""What the tests of the Python package share: the package of the source tree, ddprun of the build
-tree, and jobs.
+"""The common parts of the tests of the Python package: the package of the source tree, ddprun of
+the build tree, and jobs.
 
 argv[1] of each test: the folder of the programs. All tests are unittest's. They import the package
 from the sources.
@@ -20,7 +20,7 @@ import unittest
 
 SOURCES = pathlib.Path(__file__).resolve().parent.parent.parent
 PATIENCE = 120.0  # seconds for one wait, on a busy machine
-sys.path.insert(0, str(SOURCES / "python"))
+sys.path[:0] = [str(SOURCES / "python"), str(SOURCES / "tests/integration")]
 BIN = pathlib.Path(sys.argv.pop(1)) if len(sys.argv) > 1 else SOURCES / "build/release/bin"
 DDPRUN = str(BIN / "ddprun")
 

@@ -37,12 +37,16 @@ LIGHTNING = """
             if trainer.global_step in (1, 20) or trainer.global_step == first + 1:
                 print(f"at step {trainer.global_step}", flush=True)
 
+    class Logger(pl.loggers.logger.DummyLogger):
+        def finalize(self, status):
+            print("the logger is told:", status, flush=True)
+
     torch.manual_seed(1)
     last = "run1/last-ddprun.ckpt"
     first = torch.load(last, weights_only=False)["global_step"] if os.path.exists(last) else 0
     trainer = pl.Trainer(
         accelerator="cpu", strategy="ddp", devices=2, max_steps=first + 5 if first else -1,
-        logger=False, enable_progress_bar=False, enable_model_summary=False,
+        logger=Logger(), enable_progress_bar=False, enable_model_summary=False,
         callbacks=[Print(), ddprun.lightning.ProgressCallback(),
                    pl.callbacks.ModelCheckpoint(dirpath="run1")])
     data = torch.utils.data.DataLoader(torch.randn(4096, 8), batch_size=4)
@@ -69,15 +73,21 @@ TRANSFORMERS = """
             if state.global_step in (1, 20) or state.global_step == first + 1:
                 print(f"at step {state.global_step}", flush=True)
 
+    ages = iter(range(1, 1000000))
     torch.manual_seed(1)
     last = get_last_checkpoint("run1") if os.path.isdir("run1") else None
     first = int(last.rpartition("-")[2]) if last else 0
     data = [{"x": torch.randn(8), "labels": torch.randn(1)} for _ in range(512)]
     trainer = transformers.Trainer(
         Net(), transformers.TrainingArguments(
-            "run1", use_cpu=True, max_steps=first + 5 if first else 100000, save_strategy="no",
-            report_to=[], disable_tqdm=True, ddp_backend="gloo"),
-        train_dataset=data, callbacks=[ddprun.transformers.ProgressCallback(), Print()])
+            "run1", use_cpu=True, max_steps=first + 5 if first else 100000, report_to=[],
+            disable_tqdm=True, ddp_backend="gloo", logging_strategy="no",
+            # Only the first step is the best one: the Trainer would save no other one, and would
+            # delete it at the end.
+            save_strategy="best", eval_strategy="steps", eval_steps=1, save_total_limit=1,
+            metric_for_best_model="age", greater_is_better=False),
+        train_dataset=data, eval_dataset=data[:2], compute_metrics=lambda _: {"age": next(ages)},
+        callbacks=[ddprun.transformers.ProgressCallback(), Print()])
     trainer.train(resume_from_checkpoint=last)
     print(f"ended from {first} at {trainer.state.global_step}", flush=True)
 """
@@ -94,6 +104,7 @@ class Frameworks(frame.Test):
         job.signal(signal.SIGUSR1)
         said = job.end(75)
         self.assertNotIn("ended from", said)
+        self.assertNotIn("told: failed", said)
         said = self.job(command, PYTHON_EXEC=PYTHON).end()
         self.assertEqual(said.count("ended from"), 2, said)
         first, last = map(int, said.rpartition("ended from ")[2].split(" at "))

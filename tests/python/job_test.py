@@ -76,7 +76,7 @@ class RunningJobs(frame.Test):
     def test_jobs_of_one_name_are_told_apart(self):
         """Jobs of other tests may run, too."""
         started = [self.start("same") for _ in range(2)]
-        mine = {f"ddprun.Job('{one.process.pid}')" for one in started}
+        mine = {repr(ddprun.Job(one.process.pid)) for one in started}
         found = [job for job in ddprun.jobs() if repr(job) in mine]
         self.assertEqual(len(found), 2)
         self.assertEqual([job.status().id for job in found], ["same", "same"])
@@ -90,9 +90,32 @@ class RunningJobs(frame.Test):
         self.assertFalse(mine & {repr(job) for job in ddprun.jobs()})
 
     def test_without_jobs_there_is_an_empty_list(self):
-        with unittest.mock.patch("ddprun._job._ask", return_value={
-                "agents": [], "error": "no job", "ok": False, "exit_code_of_command": 72}):
+        with unittest.mock.patch("ddprun._job._ask", return_value=(
+                72, {"agents": [], "error": "no job", "ok": False})):
             self.assertEqual(ddprun.jobs(), [])
+
+    def test_an_agent_that_has_no_place_yet_has_no_number_of_restarts(self):
+        """The service is silent, too."""
+        answer = {"ok": True, "agents": [{"job": "train", "pid": 7, "phase": "joining",
+                                          "generation": 0, "max_restarts": 3}]}
+        with unittest.mock.patch("ddprun._job._ask", return_value=(0, answer)):
+            status = ddprun.Job("train").status()
+        self.assertEqual((status.phase, status.restarts_used, status.max_restarts, status.workers),
+                         ("joining", None, 3, ()))
+        self.assertEqual(status.details, answer)
+
+    def test_a_service_needs_a_name(self):
+        with self.assertRaisesRegex(ValueError, "^Job: a name is missing: rdzv_endpoint asks a "):
+            ddprun.Job(rdzv_endpoint="node0:29400")
+
+    def test_a_name_that_begins_with_a_dash_is_a_name(self):
+        self.assertEqual(repr(ddprun.Job("-train", rdzv_endpoint="node0:29400")),
+                         "ddprun.Job('-train', rdzv_endpoint='node0:29400')")
+        job = ddprun.Job("-train")
+        for ask in (job.status, job.stop, job.restart, lambda: job.signal("USR1", rank=0),
+                    lambda: list(job.logs())):
+            with self.assertRaisesRegex(ddprun.JobNotFoundError, "^ddprun: no job '-train' of "):
+                ask()
 
     def test_a_bad_value_is_the_command_s_error(self):
         process = self.start("train")

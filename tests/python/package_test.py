@@ -1,5 +1,6 @@
 """Tests what is true of the package as a whole: its version, what its import costs, and that
 `python -m ddprun` is the program."""
+import ast
 import re
 import shutil
 import sys
@@ -21,9 +22,24 @@ class Package(frame.Test):
                           "print({'torch', 'numpy'} & set(sys.modules))"])
         self.assertEqual(said, "set()\n")
 
+    def test_a_worker_imports_only_what_it_needs(self):
+        """Of the standard library, apart from what python has imported at its start."""
+        said = frame.run([sys.executable, "-c", "import sys; before = set(sys.modules)\n"
+                          "import ddprun\n"
+                          "print({'subprocess', 'ctypes', 'socket', 'tempfile', 'shutil', 'pickle'}"
+                          " & (set(sys.modules) - before))"])
+        self.assertEqual(said, "set()\n")
+
+    def test_its_syntax_is_that_of_python_3_9(self):
+        for file in (frame.SOURCES / "python/ddprun").glob("*.py"):
+            ast.parse(file.read_text(), str(file), feature_version=(3, 9))
+
     def test_every_public_name_is_there(self):
         for name in ddprun.__all__:
             self.assertTrue(hasattr(ddprun, name), name)
+        self.assertLessEqual(set(ddprun.__all__), set(dir(ddprun)))
+        with self.assertRaisesRegex(AttributeError, "no attribute 'bogus'"):
+            ddprun.bogus
 
 
 class Program(frame.Test):
@@ -43,9 +59,17 @@ class Program(frame.Test):
         self.assertEqual(said, f"ddprun {sys.executable}\n")
 
     def test_without_the_program_one_line_says_what_to_do(self):
-        said = frame.run([sys.executable, "-m", "ddprun"], code=1,
+        said = frame.run([sys.executable, "-m", "ddprun"], code=127,
                          env=frame.environment(PATH="/nowhere"))
         self.assertRegex(said, r"^ddprun: the program is neither in .* nor on PATH \(.*\)\n$")
+
+    def test_a_program_of_another_machine_is_one_line(self):
+        program = self.folder / "ddprun"
+        program.write_bytes(b"\x7fELF of no machine")
+        program.chmod(0o755)
+        said = frame.run([sys.executable, "-m", "ddprun"], code=126,
+                         env=frame.environment(PATH=str(self.folder)))
+        self.assertRegex(said, rf"^ddprun: execute {program}: Exec format error \(.*\)\n$")
 
     def test_the_program_of_the_installation_comes_before_path(self):
         """An installation is a folder of packages, a list of its files, and its scripts."""

@@ -6,6 +6,8 @@ import sys
 
 import frame
 
+import ddprun
+
 PAGE_BYTES = 266240
 FIELDS = ("reports", "step", "activity", "calls", "long_waits")
 
@@ -45,19 +47,6 @@ try:
         raise KeyError
 except KeyError: pass""", long_waits=0, activity=2)
 
-    def test_waits_of_many_threads_are_all_counted(self):
-        self.check("""
-import sys, threading
-from ddprun import _progress
-sys.setswitchinterval(1e-6)
-_progress.report_activity = lambda: None
-def waits():
-    for _ in range(2000):
-        with ddprun.long_wait(): pass
-threads = [threading.Thread(target=waits) for _ in range(4)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()""", long_waits=0)
-
     def test_the_child_of_a_fork_reports_nothing(self):
         self.check("""
 ddprun.report_progress(1)
@@ -68,6 +57,17 @@ with ddprun.long_wait():
     else:
         os.wait()""", reports=1, step=1, activity=1)
 
+    def test_a_child_of_multiprocessing_reports_nothing(self):
+        self.check("""
+import multiprocessing
+for method in ("spawn", "forkserver"):
+    for report in (ddprun.report_activity, ddprun.long_wait):
+        child = multiprocessing.get_context(method).Process(target=report)
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+ddprun.report_progress(1)""", reports=1, step=1)
+
     def test_a_page_of_another_version_is_left_alone(self):
         self.check("ddprun.report_progress(1)", version=3)
 
@@ -75,6 +75,13 @@ with ddprun.long_wait():
         said = frame.run([sys.executable, "-c", "import ddprun; ddprun.report_progress(1.5)"],
                          code=1)
         self.assertIn("TypeError: 'float' object cannot be interpreted as an integer", said)
+
+    def test_a_step_has_64_bits(self):
+        self.check("for step in (2**63 - 1, -2**63): ddprun.report_progress(step)", reports=2,
+                   step=-2**63)
+        for step in (2**63, -2**63 - 1):
+            with self.assertRaisesRegex(ValueError, f"^report_progress: invalid step {step} "):
+                ddprun.report_progress(step)
 
 
 class Launcher(frame.Test):

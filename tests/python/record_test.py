@@ -1,9 +1,14 @@
 """Tests ddprun.record: it writes what PyTorch's record writes, and ddprun reports it."""
 import json
 import sys
+import typing
 
 import frame
+import needs
 
+import ddprun
+
+needs.module("torch")
 # Runs main() under both decorators, or under the one of sys.argv[2]. argv[1] is the error file.
 PROGRAM = """
 import json, os, sys, time, warnings
@@ -101,6 +106,9 @@ class Record(frame.Test):
         self.assertIn("ValueError: no data", said)
         report = json.loads((self.folder / "report.json").read_text())
         self.assertIn("ValueError: no data", json.dumps(report))
+
+    def test_its_types_are_known_at_run_time(self):
+        self.assertEqual(set(typing.get_type_hints(ddprun.record)), {"function", "return"})
 
     def test_without_an_error_file_the_exception_is_the_same(self):
         said = frame.run([sys.executable, "-c", """

@@ -3,9 +3,15 @@ import os
 import re
 import signal
 import sys
+import types
+import unittest.mock
 
 import frame
+import needs
 
+from ddprun import _save
+
+needs.module("torch")
 # Asks until a save is requested.
 LOOP = """
     import os, sys, ddprun
@@ -79,6 +85,54 @@ class SaveRequested(frame.Test):
         (self.folder / "go").write_text("")
         self.assertIn("True\n", job.end(75))
 
+    def test_a_request_comes_while_the_main_thread_waits_for_another_one(self):
+        """With SA_RESTART the wait would go on without the handler."""
+        script = self.script("""
+            import ddprun, threading
+            def train():
+                asked = 0
+                while not ddprun.save_requested():
+                    asked += 1
+                    if asked == 20:
+                        print("training", flush=True)
+            ddprun.listen_for_save_requests()
+            thread = threading.Thread(target=train)
+            thread.start()
+            thread.join()
+        """)
+        job = self.job(["--checkpoint-signal=USR1", script])
+        job.read_until("training$")
+        os.kill(job.process.pid, signal.SIGUSR1)
+        job.end(75)
+
+    def test_children_of_a_worker_are_not_asked(self):
+        script = self.script("""
+            import ddprun, multiprocessing, os, sys
+            def ask():
+                ddprun.listen_for_save_requests()
+                sys.exit(0 if ddprun.save_requested() is False else 1)
+            if __name__ == "__main__":
+                ddprun.listen_for_save_requests()
+                os.kill(os.getpid(), 10)
+                for method in ("fork", "spawn"):
+                    child = multiprocessing.get_context(method).Process(target=ask)
+                    child.start()
+                    child.join()
+                    print(method, child.exitcode, ddprun.save_requested())
+        """)
+        self.assertEqual(self.job(["--checkpoint-signal=USR1", script]).end(),
+                         "fork 0 True\nspawn 0 True\n")
+
+    def test_the_device_of_a_group_without_the_cpu_is_that_of_the_rank(self):
+        """Checked with a double of torch.cuda: its current device is 0 until set_device."""
+        def device(current, bound=None):
+            return _save._cuda_device(types.SimpleNamespace(
+                current_device=lambda: current, device_count=lambda: 4), bound)
+        here = _save.Environment(local_rank=6)
+        with unittest.mock.patch.object(_save, "of_ddprun", return_value=here):
+            self.assertEqual((device(0), device(3), device(0, "cuda:1")),
+                             ("cuda:2", "cuda:3", "cuda:1"))
+
     def test_without_a_signal_nobody_is_asked(self):
         script = self.script("""
             import ddprun, signal
@@ -120,6 +174,18 @@ class SaveRequested(frame.Test):
         self.assertRegex(said, r"\[rank 0\] save_requested: rank 0 waited for call 1 of all 2 "
                          r"ranks: the store at \S+ did not answer within 0.3 s \(")
 
+    def test_a_store_that_cannot_be_reached_is_named(self):
+        for agent_store, hint in (("True", ""), ("False", r" \(with --worker-store=rank0 .*\)")):
+            said = frame.run([sys.executable, "-c", "import ddprun; ddprun.save_requested()"],
+                             code=1, env=frame.environment(
+                                 RANK="1", WORLD_SIZE="2", DDPRUN_GENERATION="0",
+                                 MASTER_ADDR="127.0.0.1", MASTER_PORT="1",
+                                 DDPRUN_CHECKPOINT_SIGNAL="10",
+                                 TORCHELASTIC_USE_AGENT_STORE=agent_store))
+            self.assertRegex(said, r"ConnectionError: save_requested: rank 1 could not ask the "
+                             r"other ranks: connect to the store at 127.0.0.1:1: \[Errno 111\] "
+                             rf"Connection refused{hint}\n$")
+
 
 class Announcement(frame.Test):
     def test_a_failure_is_a_warning(self):
@@ -127,7 +193,8 @@ class Announcement(frame.Test):
                          env=frame.environment(
                              RANK="0", WORLD_SIZE="1", DDPRUN_GENERATION="0", MASTER_PORT="1",
                              TORCHELASTIC_USE_AGENT_STORE="True", PYTHONWARNINGS="always"))
-        self.assertIn("RuntimeWarning: announce the checkpoint of step 40: [Errno 111]", said)
+        self.assertIn("RuntimeWarning: announce the checkpoint of step 40: connect to the store at "
+                      "127.0.0.1:1: [Errno 111]", said)
 
 
 frame.main()
