@@ -279,7 +279,7 @@ def main():
                           "data-parallel training for LibTorch")
             check_contents(package, source, build, work / "development", "libddprun-dev")
             check_development(work / "development")
-        check_with_lintian(packages)
+        check_with_lintian(packages[:1])  # 17 s for the libraries: that is for `root`
 
 
 main()
