@@ -2,6 +2,12 @@
 # packaging/debian/prepare.cmake completes their files.
 set(DDPRUN_MAINTAINER "ddprun authors <ddprun@packages.invalid>" CACHE STRING
     "Maintainer field of Debian packages; the project itself has no mail address")
+# scripts/release sets it for a trial.
+if(DDPRUN_PACKAGE_VERSION)
+  set(CPACK_PACKAGE_VERSION ${DDPRUN_PACKAGE_VERSION})
+else()
+  set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+endif()
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_CONTACT ${DDPRUN_MAINTAINER})
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "")  # it would come before each description
@@ -35,27 +41,28 @@ that nothing enables, the store ddp-store, and ddprun-ckpt, which shows and
 verifies checkpoints.")
 # ddprun loads hwloc for --bind, OpenSSL for keys and TLS, and munge's library, when it needs them.
 # ddprun-ckpt links OpenSSL, so dpkg-shlibdeps names it.
-set(CPACK_DEBIAN_DDPRUN_PACKAGE_RECOMMENDS libhwloc15)
-set(CPACK_DEBIAN_DDPRUN_PACKAGE_SUGGESTS "libmunge2, openssh-client")
+# The unit's reload runs procps' kill.
+set(CPACK_DEBIAN_DDPRUN_PACKAGE_RECOMMENDS "libhwloc15, procps")
+set(CPACK_DEBIAN_DDPRUN_PACKAGE_SUGGESTS "gdb, libmunge2, openssh-client")
 set(CPACK_DEBIAN_DDPRUN_PACKAGE_CONTROL_EXTRA "")
 foreach(script postinst prerm postrm)
   list(APPEND CPACK_DEBIAN_DDPRUN_PACKAGE_CONTROL_EXTRA
        ${PROJECT_SOURCE_DIR}/packaging/debian/${script})
 endforeach()
 
-# There is no dependency on LibTorch. Debian's libtorch-dev is older than ddprun needs, and a
-# program must link the version that the libraries were compiled with.
+# There is no dependency on LibTorch. Debian's libtorch-dev is too old (1.13.1 in Debian 12),
+# and a program must link the version that the libraries were compiled with.
 set(CPACK_DEBIAN_LIBDDPRUN-DEV_PACKAGE_NAME libddprun-dev)
 set(CPACK_DEBIAN_LIBDDPRUN-DEV_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_LIBDDPRUN-DEV_PACKAGE_DEPENDS "libssl-dev, nlohmann-json3-dev (>= 3.9)")
-set(CPACK_DEBIAN_LIBDDPRUN-DEV_PACKAGE_RECOMMENDS "ddprun (= ${PROJECT_VERSION}-1)")
+set(CPACK_DEBIAN_LIBDDPRUN-DEV_PACKAGE_RECOMMENDS "ddprun (= ${CPACK_PACKAGE_VERSION}-1)")
 set(CPACK_DEBIAN_LIBDDPRUN-DEV_DESCRIPTION "data-parallel training for LibTorch (development files)
 Headers, static libraries, a CMake package and pkg-config files: process
 groups, DistributedDataParallel, samplers and checkpoints for C++ programs.
 .
-Programs need LibTorch ${LibTorch_VERSION}, which is not in Debian: libtorch-dev is too
-old. It comes with PyTorch's wheel (pip install torch==${LibTorch_VERSION}). Name its folder
-in CMAKE_PREFIX_PATH.")
+Programs need LibTorch ${LibTorch_VERSION}. Debian 12 has 1.13.1 (libtorch-dev).
+PyTorch's wheel has it: pip install torch==${LibTorch_VERSION}. Name its folder in
+CMAKE_PREFIX_PATH.")
 
 include(CPack)
 cpack_add_component_group(ddprun)

@@ -77,6 +77,8 @@ install(CODE "
     \"ExecStart=\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}/\" unit \"\${unit}\")
   set(file \"\${CMAKE_INSTALL_PREFIX}/lib/systemd/system/${unit}\")
   file(WRITE \"\$ENV{DESTDIR}\${file}\" \"\${unit}\")
+  file(CHMOD \"\$ENV{DESTDIR}\${file}\"
+    FILE_PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
   list(APPEND CMAKE_INSTALL_MANIFEST_FILES \"\${file}\")" COMPONENT system)
 
 # ddprun prints the manual page and the shells' completions.
@@ -123,7 +125,9 @@ if(TARGET ddprun_worker)
   if(DDPRUN_HAS_WORKER_CUDA)
     list(APPEND pkg_config_files ddprun-cuda.pc)
     cmake_path(GET NCCL_LIBRARY PARENT_PATH nccl_dir)
+    cmake_path(GET NCCL_LIBRARY FILENAME nccl_file)
     cmake_path(GET CUDART_LIBRARY PARENT_PATH cudart_dir)
+    cmake_path(GET CUDART_LIBRARY FILENAME cudart_file)
   endif()
   foreach(file IN LISTS pkg_config_files)
     configure_file(cmake/${file}.in ${CMAKE_CURRENT_BINARY_DIR}/${file} @ONLY)

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Writes the software bill of materials: sbom.py BUILD_DIR VERSION ARCHIVE EPOCH FILE
 
-CycloneDX 1.6 in JSON. What is compiled in comes from the build itself: each header that ninja
-recorded, and the static libraries of the linker's commands, by the Debian package that owns the
-file. A package that PARTS does not know is an error, so a new dependency cannot be missed.
-The file is validated by the schema of CycloneDX.
+CycloneDX 1.6 in JSON. The parts are those of the build: each header that ninja recorded, and the
+static libraries of the linker's commands. Their Debian package names the part. LibTorch, NCCL and
+the CUDA run-time are the folders that CMake found. PARTS must know each package, so a new
+dependency cannot be missed. The schema of CycloneDX validates the file.
 """
 import datetime
 import hashlib
@@ -15,20 +15,33 @@ import subprocess
 import sys
 import uuid
 
-# A pattern of packages -> (name, license, scope). A required part is compiled in. An optional one
-# is loaded at run time if it is there, or must be there already (the C library, LibTorch).
+FOR_LIBRARY = "needed by programs that link libddprun-dev"
+# A pattern of packages -> (name, license, use).
 PARTS = [
-    (r"libboost[\w-]*1\.\d+-dev", ("Boost", "BSL-1.0", "required")),
-    (r"libcli11-dev", ("CLI11", "BSD-3-Clause", "required")),
-    (r"nlohmann-json3-dev", ("nlohmann_json", "MIT", "required")),
+    (r"libboost[\w-]*1\.\d+-dev", ("Boost", "BSL-1.0", "compiled in")),
+    (r"libcli11-dev", ("CLI11", "BSD-3-Clause", "compiled in")),
+    (r"nlohmann-json3-dev", ("nlohmann_json", "MIT", "compiled in")),
     (r"lib(std.*|gcc)-\d+-dev",
-     ("GCC run-time", "GPL-3.0-or-later WITH GCC-exception-3.1", "required")),
-    (r"libssl-dev", ("OpenSSL", "Apache-2.0", "optional")),
-    (r"libhwloc-dev", ("hwloc", "BSD-3-Clause", "optional")),
-    (r"libc6-dev|linux-libc-dev", ("glibc", "LGPL-2.1-or-later", "optional")),
-    (r"torch", ("LibTorch", "BSD-3-Clause", "optional")),
-    (r"nvidia-.*", ("NCCL and CUDA run-time", "LicenseRef-NVIDIA", "optional")),
+     ("GCC run-time", "GPL-3.0-or-later WITH GCC-exception-3.1", "compiled in")),
+    (r"libssl-dev", ("OpenSSL", "Apache-2.0", "linked")),  # by ddprun-ckpt
+    (r"libc6-dev|linux-libc-dev", ("glibc", "LGPL-2.1-or-later", "linked")),
+    (r"libhwloc-dev", ("hwloc", "BSD-3-Clause", "loaded if there")),
+    (r"libtorch", ("LibTorch", "BSD-3-Clause", FOR_LIBRARY)),
+    (r"(lib)?nccl(-dev)?", ("NCCL", "LicenseRef-NVIDIA", FOR_LIBRARY)),
+    (r"(nvidia-)?cuda.*", ("CUDA run-time", "LicenseRef-NVIDIA", FOR_LIBRARY)),
 ]
+REQUIRED = ("compiled in", "linked")  # the programs do not run without these
+# Loaded if there, without a header at compile time.
+LOADED = [("munge", "LGPL-3.0-or-later"), ("NVML", "LicenseRef-NVIDIA")]
+# A package -> the variables of CMake that hold its folders of headers, and headers of the first
+# one that define its version.
+FOLDERS = {
+    "libtorch": (["LibTorch_INCLUDE_DIR"], ["torch/headeronly/version.h",
+                                            "torch/csrc/api/include/torch/version.h"]),
+    "nccl": (["NCCL_INCLUDE_DIR"], ["nccl.h"]),
+    "cuda": (["CUDART_INCLUDE_DIR", "CUDA_CRT_INCLUDE_DIR", "CUDA_CCCL_INCLUDE_DIR"],
+             ["cuda_runtime_api.h"]),
+}
 RUNTIME = ("libstdc++.a", "libgcc.a", "libgcc_eh.a")
 
 
@@ -47,23 +60,30 @@ def files_of(build):
     files |= {output_of(compiler, f"-print-file-name={name}").strip() for name in RUNTIME}
     files = {(build / file).resolve() for file in files}
     tree = build.parent.parent.resolve()  # of the sources
-    return {str(file) for file in files
-            if not file.is_relative_to(tree) or "site-packages" in file.parts}
+    return {file for file in files if not file.is_relative_to(tree)}
 
 
-def packages_of(files):
-    """Returns {package: version}: those of Debian, and wheels by their folder."""
+def version_in(folder, headers):
+    """Returns the version that the first header there is defines."""
+    text = next((folder / header).read_text() for header in headers if (folder / header).exists())
+    if whole := re.search(r"define CUDART_VERSION +(\d+)", text):
+        return f"{int(whole[1]) // 1000}.{int(whole[1]) % 1000 // 10}"
+    return ".".join(re.search(rf"define \w+_{part} +(\d+)", text)[1]
+                    for part in ("MAJOR", "MINOR", "PATCH"))
+
+
+def packages_of(build, files):
+    """Returns {package: version}: those of FOLDERS, and Debian's for all other files."""
+    cache = dict(re.findall(r"^(\w+):\w+=(/.*)$", (build / "CMakeCache.txt").read_text(), re.M))
     packages = {}
-    system = []
-    for file in sorted(files):
-        match = re.match(r"(.*/site-packages)/(torch|nvidia)/", file)
-        if not match:
-            system.append(file)
-            continue
-        pattern = "torch-*.dist-info" if match[2] == "torch" else "nvidia_nccl*.dist-info"
-        for info in pathlib.Path(match[1]).glob(pattern):
-            name, version = info.name.removesuffix(".dist-info").rsplit("-", 1)
-            packages[name.replace("_", "-")] = version
+    for package, (variables, headers) in FOLDERS.items():
+        folders = [pathlib.Path(cache[name]).resolve() for name in variables
+                   if cache.get(name, "/usr/include") != "/usr/include"]
+        of_package = {file for file in files for folder in folders if file.is_relative_to(folder)}
+        if of_package:
+            packages[package] = version_in(folders[0], headers)
+            files = files - of_package
+    system = sorted(map(str, files))
     found = subprocess.run(["dpkg-query", "--search", *system], capture_output=True, text=True,
                            check=False)
     if found.returncode != 0:
@@ -78,6 +98,13 @@ def packages_of(files):
     return packages
 
 
+def component(name, license_name, use):
+    return {"type": "library", "bom-ref": name, "name": name,
+            "scope": "required" if use in REQUIRED else "optional",
+            "licenses": [{"expression": license_name}],
+            "properties": [{"name": "ddprun:use", "value": use}]}
+
+
 def components_of(packages):
     system = dict(line.split("=", 1) for line in
                   pathlib.Path("/etc/os-release").read_text().splitlines() if "=" in line)
@@ -87,15 +114,12 @@ def components_of(packages):
         if not part:
             sys.exit(f"sbom: the build uses {package}, which PARTS in {__file__} does not know: "
                      "add its license")
-        if re.fullmatch(r"torch|nvidia-.*", package):
-            purl = f"pkg:pypi/{package}@{version}"
-        else:
-            purl = f"pkg:deb/{system['ID'].strip(chr(34))}/{package}@{version}"
-        name, license_name, scope = part
-        components.setdefault(name, {
-            "type": "library", "bom-ref": name, "name": name,
-            "version": re.sub(r"^\d+:", "", version), "scope": scope,
-            "licenses": [{"expression": license_name}], "purl": purl})
+        kind = "generic" if package in FOLDERS else f"deb/{system['ID'].strip(chr(34))}"
+        name, license_name, use = part
+        components.setdefault(name, component(name, license_name, use) | {
+            "version": re.sub(r"^\d+:", "", version), "purl": f"pkg:{kind}/{package}@{version}"})
+    for name, license_name in LOADED:
+        components[name] = component(name, license_name, "loaded if there")
     return list(components.values())
 
 
@@ -110,7 +134,8 @@ def validate(text):
 def main():
     build, version, archive, epoch, target = sys.argv[1:]
     digest = hashlib.sha256(pathlib.Path(archive).read_bytes()).hexdigest()
-    components = components_of(packages_of(files_of(pathlib.Path(build))))
+    build = pathlib.Path(build)
+    components = components_of(packages_of(build, files_of(build)))
     text = json.dumps({
         "bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1,
         "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_OID, digest)}",

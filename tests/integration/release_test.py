@@ -7,12 +7,14 @@ With `everything`: makes a trial release in a clone of the newest commit. A pack
 needed. LibTorch is that of .venv.
 """
 import json
+import os
 import pathlib
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import venv
 
 import needs
 
@@ -42,15 +44,24 @@ def make_repository(source, folder):
 
 
 def check_refusals(source, folder):
-    def refuses(expected, *arguments, code=1):
-        result = run(folder / "scripts/release", *arguments)
+    refused = 0
+
+    def refuses(expected, *arguments, code=1, **environment):
+        nonlocal refused
+        refused += 1
+        clean = {name: value for name, value in os.environ.items()
+                 if name not in ("CMAKE_PREFIX_PATH", "Torch_DIR")}
+        result = run(sys.executable, folder / "scripts/release", *arguments,
+                     env=clean | environment)
         assert result.returncode == code, result
         assert re.fullmatch(f"release: {expected}\n", result.stderr) and not result.stdout, result
-        assert not (folder / "dist").exists()
+        assert not (folder / "build").exists()
 
     version = version_of(source)
     make_repository(source, folder)
-    refuses(r"unknown argument '--fast' \(expected scripts/release \[TAG\]\)", "--fast", code=2)
+    for argument in ("--fast", ""):
+        refuses(rf"unknown argument '{argument}' \(expected scripts/release \[TAG\]\)", argument,
+                code=2)
     refuses(r"there is no tag 'v7': make it with git tag, .*", "v7")
     git(folder, "tag", "v9.9.9")
     refuses(rf"the tag 'v9.9.9' does not equal the version {version} of .*: name it v{version}, .*",
@@ -60,14 +71,41 @@ def check_refusals(source, folder):
     (folder / "new").touch()
     refuses(r"the work tree has changes \(1 files, first 'new'\): commit or remove them")
 
+    def commit(message):
+        git(folder, "add", "--all")
+        git(folder, "commit", "--quiet", f"--message={message}")
+        git(folder, "tag", "--force", f"v{version}")
+
+    (folder / "new").unlink()
+    changes = folder / "CHANGELOG.md"
+    changes.write_text(f"# Changelog\n\n## {version}-rc1\n")
+    commit("second")
+    refuses(rf"CHANGELOG.md has no section '## {version}': .*", f"v{version}")
+    changes.write_text(f"# Changelog\n\n## [{version}] - 2026-01-01\n")
+    commit("third")
+    refuses(r"there is no LibTorch, and a release has libddprun-dev: run scripts/setup, or .*",
+            f"v{version}")
+    dist = folder / "dist"
+    (dist / version).mkdir(parents=True)
+    refuses(rf"dist/{version} exists already: remove it to make it again", f"v{version}")
+    shutil.rmtree(dist)
+    dist.symlink_to(folder)
+    refuses(r"\S+/dist is not a folder: remove it", f"v{version}")
+    dist.unlink()
+
     lists = folder / "CMakeLists.txt"
     lists.write_text(lists.read_text().replace(f"VERSION {version}", "VERSION 0.2"))
-    git(folder, "add", "--all")
-    git(folder, "commit", "--quiet", "--message=second")
+    commit("fourth")
     refuses(r"CMakeLists.txt has the version '0.2' \(expected MAJOR.MINOR.PATCH\)")
+    lists.unlink()
+    commit("fifth")
+    refuses(rf"v{version} has no CMakeLists.txt with 'project\(ddprun VERSION': .*", f"v{version}")
+    refuses(r"git rev-parse failed in \S+: fatal: detected dubious ownership .*safe.directory.*",
+            GIT_TEST_ASSUME_DIFFERENT_OWNER="1", HOME=str(folder), GIT_CONFIG_NOSYSTEM="1")
+    refuses(r"git is missing: .*", PATH=str(folder))
     shutil.rmtree(folder / ".git")
-    refuses(r"\S+ is not a git work tree: run this in a clone")
-    print("7 mistakes are refused, each in one line")
+    refuses(r"git rev-parse failed in \S+: fatal: not a git repository .*")
+    print(f"{refused} mistakes are refused, each in one line")
 
 
 def check_everything(source, folder):
@@ -76,31 +114,65 @@ def check_everything(source, folder):
     clone = folder / "clone"
     git(folder, "clone", "--quiet", source, clone)
     (clone / ".venv").symlink_to(source / ".venv")
-    result = run(clone / "scripts/release")
+    result = run(clone / "scripts/release", umask=0o077)
     print(result.stdout)
     assert result.returncode == 0, result.stderr
-    dist = clone / "dist"
     version = version_of(source)
+    [dist] = (clone / "dist").iterdir()
+    name = dist.name
+    assert re.fullmatch(rf"{version}~trial\.[0-9a-f]{{12}}", name), name
+    mark = name.removeprefix(f"{version}~")
     names = sorted(file.name for file in dist.iterdir())
-    expected = [r"SHA256SUMS", rf"ddprun-{version}-py3-none-manylinux_2_\d+_\w+\.whl",
-                rf"ddprun-{version}\.cdx\.json", rf"ddprun-{version}\.tar\.gz",
-                rf"ddprun_{version}-1_\w+\.deb", rf"libddprun-dev_{version}-1_\w+\.deb"]
+    expected = [r"SHA256SUMS", rf"ddprun-{version}-0{mark}-py3-none-manylinux_2_\d+_\w+\.whl",
+                rf"ddprun-{name}\.cdx\.json", rf"ddprun-{name}\.tar\.gz",
+                rf"ddprun_{name}-1_\w+\.deb", rf"libddprun-dev_{name}-1_\w+\.deb"]
     assert len(names) == len(expected), names
-    for name, pattern in zip(names, expected):
-        assert re.fullmatch(pattern, name), (name, pattern)
-        assert f"dist/{name} " in result.stdout, name
+    for file, pattern in zip(names, expected):
+        assert re.fullmatch(pattern, file), (file, pattern)
+        assert f"dist/{name}/{file} " in result.stdout, file
+        assert (dist / file).stat().st_mode & 0o777 == 0o644, file
     assert run("sha256sum", "--check", "--strict", "SHA256SUMS", cwd=dist).returncode == 0
-    parts = {part["name"]: part for part in
-             json.loads((dist / f"ddprun-{version}.cdx.json").read_text())["components"]}
-    assert {"Boost", "CLI11", "nlohmann_json", "GCC run-time"} <= {
-        name for name, part in parts.items() if part["scope"] == "required"}, parts
+    scopes = {part["name"]: part["scope"] for part in
+              json.loads((dist / f"ddprun-{name}.cdx.json").read_text())["components"]}
+    required = {"Boost", "CLI11", "nlohmann_json", "GCC run-time", "OpenSSL", "glibc"}
+    optional = {"hwloc", "munge", "NVML", "LibTorch", "NCCL", "CUDA run-time"}
+    expected = dict.fromkeys(required, "required") | dict.fromkeys(optional, "optional")
+    assert scopes == expected, scopes
     assert run("git", "status", "--porcelain", cwd=clone).stdout == ""
     # The archive depends on the commit alone.
-    tar = subprocess.run(["git", "archive", f"--prefix=ddprun-{version}/", "HEAD"], cwd=clone,
-                         capture_output=True, check=True).stdout
-    unpacked = subprocess.run(["gzip", "-dc", dist / f"ddprun-{version}.tar.gz"],
+    tar = subprocess.run(["git", "-c", "tar.umask=0022", "archive", f"--prefix=ddprun-{version}/",
+                          "HEAD"], cwd=clone, capture_output=True, check=True).stdout
+    unpacked = subprocess.run(["gzip", "-dc", dist / f"ddprun-{name}.tar.gz"],
                               capture_output=True, check=True).stdout
     assert tar == unpacked
+    check_wheel(next(dist.glob("*.whl")), version, folder)
+    for package in dist.glob("*.deb"):
+        check_package(package, name, clone, folder / package.name)
+
+
+def check_wheel(wheel, version, folder):
+    """Installs the wheel, and runs a job of two workers."""
+    venv.create(folder / "venv", with_pip=True)
+    programs = folder / "venv/bin"
+    result = run(programs / "pip", "install", "--quiet", "--no-index", wheel)
+    assert result.returncode == 0, result
+    assert version in run(programs / "ddprun", "--version").stdout
+    result = run(programs / "ddprun", "--standalone", "--nproc-per-node=2", "sh", "-c",
+                 "echo $RANK")
+    assert set(result.stdout.splitlines()) == {"[rank 0] 0", "[rank 1] 1"}, result
+    print(f"{wheel.name} runs a job")
+
+
+def check_package(package, name, clone, root):
+    assert run("dpkg-deb", "--field", package, "Version").stdout == f"{name}-1\n"
+    if package.name.startswith("lib"):
+        recommends = run("dpkg-deb", "--field", package, "Recommends").stdout
+        assert recommends == f"ddprun (= {name}-1)\n", recommends
+    assert run("dpkg-deb", "--extract", package, root).returncode == 0
+    files = [file for file in root.rglob("*") if file.is_file()]
+    assert files
+    named = [file for file in files if str(clone).encode() in file.read_bytes()]
+    assert not named, f"{named} name the folder that the release was built in"
 
 
 def main():

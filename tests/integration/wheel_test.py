@@ -25,6 +25,7 @@ import zipfile
 import needs
 
 PROGRAMS = {"ddprun", "ddp-rendezvous", "ddp-store"}
+LICENSES = ("LICENSE", "packaging/THIRD_PARTY")
 DATA = {"man/man1/ddprun.1", "bash-completion/completions/ddprun", "zsh/site-functions/_ddprun"}
 # Libraries of every glibc system. OpenSSL is loaded for keys, hwloc to bind workers.
 ALLOWED = re.compile(
@@ -62,11 +63,13 @@ def check_contents(wheel: pathlib.Path, sources: pathlib.Path) -> str:
     expected |= {f"ddprun/{file.name}" for file in (sources / "python/ddprun").iterdir()
                  if file.suffix == ".py" or file.name == "py.typed"}
     expected |= {f"{package}.dist-info/{name}"
-                 for name in ("METADATA", "WHEEL", "RECORD", "licenses/LICENSE")}
+                 for name in ("METADATA", "WHEEL", "RECORD")}
+    expected |= {f"{package}.dist-info/licenses/{file}" for file in LICENSES}
     with zipfile.ZipFile(wheel) as archive:
         assert set(archive.namelist()) == expected, set(archive.namelist()) ^ expected
-        license_text = archive.read(f"{package}.dist-info/licenses/LICENSE")
-    assert license_text == (sources / "LICENSE").read_bytes()
+        for file in LICENSES:
+            text = archive.read(f"{package}.dist-info/licenses/{file}")
+            assert text == (sources / file).read_bytes(), file
     return version
 
 
