@@ -283,7 +283,7 @@ class WorldStore::Opening {
     const Result<std::optional<StoreAddress>> note = read_init_file(plan_.file);
     if (!note) return note.error();
     if (!*note) return {};
-    const HostPort& address = (*note)->address;
+    const HostPort& address = (*note)->endpoint;
     const auto one_look = [this] { return Deadline(std::min(deadline_.remaining(), kOneLook)); };
     if (!accepts_connections(address, one_look())) return {};
     const Deadline look = one_look();
