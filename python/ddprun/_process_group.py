@@ -467,7 +467,8 @@ class ProcessGroup(dist.ProcessGroup):
     def _run(self, function, arguments, options, results, keep, value):
         """Issues a collective, and waits for its end if the caller does.
 
-        results: what it writes. keep: what must live as long as it. value: of its future.
+        results: the tensors that it writes. keep: objects whose memory it uses. value: of its
+        future.
         """
         handle = self._open_handle()
         if not _is_async(options):
@@ -487,7 +488,7 @@ class ProcessGroup(dist.ProcessGroup):
         return work
 
     def _forget_ended(self):
-        """Drops the works that have ended: the others' memory must live, even if users drop it."""
+        """Drops the works that have ended. The others stay: their calls use their memory."""
         # One thread at a time drops: it must be the work that it has looked at.
         if not self._sweeping.acquire(blocking=False):
             return

@@ -363,8 +363,7 @@ int issue_message(GroupUse& use, const Check& check, ddprun_cpu_call** call, con
   return DDPRUN_CPU_OK;
 }
 
-// Returns the launcher's variables. Without a launcher, or if they are incomplete, the caller's
-// ranks count, and all ranks may share memory.
+// Returns the launcher's variables; those of node 0 if there is no launcher or one is missing.
 WorkerEnv launcher_environment() {
   const Result<std::optional<WorkerEnv>> env = read_worker_env(environment_variable);
   return env && *env ? **env : WorkerEnv{};

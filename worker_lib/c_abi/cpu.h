@@ -21,9 +21,9 @@
 // the library itself refuses leaves the group as it was. Ranks that make different calls all get
 // DDPRUN_CPU_INVALID_ARGUMENT, and the group has ended. No function throws.
 //
-// Threads: any thread may call any function, also while another one closes the group. But one
-// thread at a time waits for a call or frees it, and none may use a group that is freed. The child
-// of a fork may use no group of its parent.
+// Threads: any thread may call any function, also while another one closes the group. No thread may
+// use a group or a call while or after another one frees it. The child of a fork may use no group
+// of its parent.
 #pragma once
 
 #include <stddef.h>
