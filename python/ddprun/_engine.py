@@ -50,11 +50,12 @@ def _function(name, *arguments, returns=c_int):
 
 
 last_error = _function("last_error", returns=c_char_p)
-answer = _function("answer", c_void_p, c_char_p, c_size_t, returns=None)
+answer = _function("answer", c_void_p, c_char_p, c_size_t)
 form = _function("form", STORE_FUNCTION, c_int, c_int, c_char_p, c_char_p, c_char_p, c_int64,
                  returns=c_void_p)
-free = _function("free", c_void_p, c_int64, returns=None)
-abort = _function("abort", c_void_p, c_char_p, returns=None)
+close = _function("close", c_void_p, c_int64)
+free = _function("free", c_void_p, returns=None)
+abort = _function("abort", c_void_p, c_char_p)
 
 all_reduce = _function("all_reduce", c_void_p, _BUFFERS, c_size_t, c_int, c_int, c_int64, _CALL)
 reduce = _function("reduce", c_void_p, _BUFFERS, c_size_t, c_int, c_int, c_int, c_int64, _CALL)

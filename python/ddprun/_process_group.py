@@ -7,6 +7,7 @@ give the same bits.
 import atexit
 import collections
 import datetime
+import ipaddress
 import os
 import queue
 import re
@@ -15,6 +16,7 @@ import struct
 import sys
 import threading
 import time
+import types
 import weakref
 
 import torch
@@ -48,6 +50,8 @@ _SUM = 0
 _Error = getattr(dist, "DistBackendError", RuntimeError)
 _CLOSE_GRACE_NS = 5 * 10**9
 _FOREVER_NS = 2**62
+_LONGEST_PAUSE = 0.05  # seconds
+_FEW_MESSAGES = 16
 _UNSET = AllreduceOptions().timeout
 # Before it had asyncOp, PyTorch did not tell a backend whether a call blocks.
 _TELLS_ASYNC = hasattr(AllreduceOptions(), "asyncOp")
@@ -61,7 +65,31 @@ def _error_of(status):
 
 
 def _nanoseconds(timeout):
-    return (timeout.days * 86400 + timeout.seconds) * 10**9 + timeout.microseconds * 1000
+    exact = (timeout.days * 86400 + timeout.seconds) * 10**9 + timeout.microseconds * 1000
+    return min(exact, _FOREVER_NS)
+
+
+_REDUCE_OPS = (dist.ReduceOp, type(dist.ReduceOp.SUM))
+
+
+def _options(*given):
+    """Returns the options of a call. given: the last arguments of any of PyTorch's overloads."""
+    found = types.SimpleNamespace(reduceOp=dist.ReduceOp.SUM, rootRank=0, timeout=_UNSET)
+    options = None
+    for one in given:
+        if isinstance(one, datetime.timedelta):
+            found.timeout = one
+        elif isinstance(one, int):
+            found.rootRank = one
+        elif isinstance(one, _REDUCE_OPS):
+            found.reduceOp = one
+        elif one is not None:
+            options = one
+    return found if options is None else options
+
+
+def _list(tensors):
+    return [tensors] if isinstance(tensors, torch.Tensor) else tensors
 
 
 def _is_async(options):
@@ -81,6 +109,25 @@ def _type_of(tensors):
     return numbers.pop() if len(numbers) == 1 else _BYTES
 
 
+def _reduced_type_of(tensors):
+    """Returns the number of the tensors' type, which is the same for all."""
+    types_found = {str(one.dtype) for one in tensors}
+    if len(types_found) > 1:
+        raise ValueError("the backend ddprun reduces tensors of one type in a call, these are of "
+                         + ", ".join(sorted(types_found)))
+    return _type_of(tensors)
+
+
+def _require_counts(first, second):
+    if len(first) != len(second):
+        raise ValueError(f"there are {len(first)} outputs for {len(second)} inputs")
+
+
+def _require_one(tensors):
+    if len(tensors) != 1:
+        raise ValueError(f"the call takes one tensor, there are {len(tensors)}")
+
+
 def _op_of(options):
     op = getattr(options, "reduceOp", options)
     number = _OPS.get(hash(op))
@@ -94,15 +141,6 @@ def _refuse(tensor):
         raise ValueError(f"the backend ddprun has no collectives of {tensor.layout} tensors")
     raise ValueError(f"the backend ddprun has only tensors of the CPU, this one is on "
                      f"{tensor.device}")
-
-
-def _read(tensor):
-    """Returns the tensor's elements as one piece of memory: the tensor itself, or a copy."""
-    if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
-        _refuse(tensor)
-    if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
-        return tensor
-    return tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def _buffers(tensors):
@@ -137,15 +175,17 @@ def _split(tensor, sizes, count):
 
 
 class _Results:
-    """The tensors that a call writes. What is no single piece of memory is written as a copy."""
+    """The tensors that a call writes, and the dense memory that the library writes for them."""
 
-    def __init__(self, tensors):
-        self.dense = [_read(one) for one in tensors]
-        self._copies = [(to, copy) for to, copy in zip(tensors, self.dense) if to is not copy]
+    def __init__(self, tensors, dense):
+        self.dense = dense
+        self._copies = [(to, copy) for to, copy in zip(tensors, dense) if to is not copy]
 
     def copy_back(self):
-        for to, copy in self._copies:
-            to.copy_(copy)
+        if self._copies:
+            with torch.no_grad():
+                for to, copy in self._copies:
+                    to.detach().copy_(copy)
 
 
 class _Completer(threading.Thread):
@@ -160,24 +200,22 @@ class _Completer(threading.Thread):
             work = self.works.get()
             if work is None:
                 return
-            work._settle(_FOREVER_NS)
-            work._base.set_result(None)
+            work._complete()
             del work
-
-
-_settling = threading.Lock()
 
 
 class _Work(Work):
     """A call in flight. It keeps the memory of the call."""
 
-    def __init__(self, group, call, results, keep, value):
+    def __init__(self, group, call, results, keep, value, is_message=False):
         Work.__init__(self)
         self._group = group
         self._call = call
         self._results = results
         self._keep = keep
         self._value = value
+        self._is_message = is_message
+        self._lock = threading.Lock()
         self._has_ended = False
         self._error = None
         self._base = None
@@ -185,20 +223,27 @@ class _Work(Work):
 
     def _settle(self, timeout_ns):
         """Waits for the end of the call. Returns whether it has ended."""
-        if self._has_ended:
+        if self._has_ended or self._call is None:
             return True
         status = _engine.call_wait(self._call, timeout_ns)
         if status == _engine.PENDING:
             return False
         error = _error_of(status) if status else None
-        with _settling:
-            if not self._has_ended:
-                self._error = error
-                if error is None and self._results is not None:
+        with self._lock:
+            if self._has_ended:
+                return True
+            if error is None and self._results is not None:
+                try:
                     self._results.copy_back()
-                self._has_ended = True
-                self._keep = None
+                except Exception as thrown:  # it is the call's error, on whichever thread this runs
+                    error = thrown
+            self._end(error)
         return True
+
+    def _end(self, error):
+        self._error = error
+        self._has_ended = True
+        self._keep = self._results = None
 
     def is_completed(self):
         return self._settle(0)
@@ -213,7 +258,7 @@ class _Work(Work):
         limit = _nanoseconds(timeout) if timeout else 0
         if not self._settle(limit if limit > 0 else _FOREVER_NS):
             raise _Error(f"wait for a call of the backend ddprun: it has not ended after {timeout}")
-        self._group._forget_ended()
+        self._group._forget(self)
         if self._error is not None:
             raise self._error
         return True
@@ -225,20 +270,27 @@ class _Work(Work):
         return self._value
 
     def source_rank(self):
-        return _engine.call_source(self._call)
+        return -1 if self._call is None else _engine.call_source(self._call)
 
     _source_rank = source_rank
 
     def get_future(self):
-        if self._future is None:
+        with self._lock:
+            if self._future is not None:
+                return self._future
             # An error must reach users in C++, too: only one that a callback raises does.
             self._base = Future()
             self._future = self._base.then(self._value_or_error)
-            if self._settle(0):
-                self._base.set_result(None)
-            else:
-                self._group._complete_later(self)
+        # A callback may wait for the future that it takes, so no thread of callbacks queues it.
+        if self._settle(0) or isinstance(threading.current_thread(), _Completer):
+            self._complete()
+        else:
+            self._group._complete_later(self)
         return self._future
+
+    def _complete(self):
+        self._settle(_FOREVER_NS)
+        self._base.set_result(None)
 
     def _value_or_error(self, _):
         if self._error is not None:
@@ -246,7 +298,9 @@ class _Work(Work):
         return self._value
 
     def __del__(self, free=_engine.call_free):  # at exit the module may be gone already
-        free(self._call)
+        call, self._call = self._call, None  # other finalizers may still use this object
+        if call is not None:
+            free(call)
 
 
 class _Done(Work):
@@ -303,8 +357,10 @@ class ProcessGroup(dist.ProcessGroup):
         self._timeout_ns = _nanoseconds(timeout)
         self._pending = collections.deque()  # collectives: they end in order
         self._messages = set()
+        self._most_messages = _FEW_MESSAGES  # before the next look for those that have ended
+        self._sweeping = threading.Lock()
+        self._starting = threading.Lock()
         self._completer = None
-        self._process = os.getpid()
         self._group_name = ""
         self._group_desc = ""
         _open_groups.add(self)
@@ -358,24 +414,49 @@ class ProcessGroup(dist.ProcessGroup):
 
     def abort(self):
         """Ends the group on all ranks: calls in flight and later ones raise an error."""
-        if self._handle:
+        if self._handle is not None:
             _engine.abort(self._handle, b"abort() was called")
 
     def shutdown(self):
         """Leaves the group, after the calls in flight."""
-        handle, self._handle = self._handle, None
-        if handle is None or self._process != os.getpid():  # the child of a fork
+        self._close(_CLOSE_GRACE_NS)
+
+    def _close(self, grace_ns):
+        # The handle stays valid: another thread may be in a call with it.
+        if self._handle is None:
             return
-        # After an error that ends the program, the others must not wait for this rank.
-        has_failed = getattr(sys, "last_value", None) is not None
-        _engine.free(handle, 0 if has_failed else _CLOSE_GRACE_NS)
+        _engine.close(self._handle, grace_ns)
         if self._completer is not None:
             self._completer.works.put(None)
+        self._most_messages = 0
         self._forget_ended()
 
-    def __del__(self):
-        if getattr(self, "_handle", None):
-            self.shutdown()
+    # Settles no work: a finalizer may run within any code, also that of a work.
+    def __del__(self, close=_engine.close, free=_engine.free, grace_ns=_CLOSE_GRACE_NS):
+        handle = getattr(self, "_handle", None)
+        if handle is None:
+            return
+        close(handle, grace_ns)
+        free(handle)
+        if self._completer is not None:
+            self._completer.works.put(None)
+
+    def _leave_to_parent(self):
+        """Makes the group of a forked child refuse all calls: it belongs to the parent."""
+        self._handle = None
+        self._completer = None
+        self._sweeping = threading.Lock()
+        self._starting = threading.Lock()
+        for work in [*self._pending, *self._messages]:
+            work._lock = threading.Lock()
+            work._call = None  # not freed: a thread of the parent may wait for it
+            if not work._has_ended:
+                work._end(_forked_error())
+
+    def _open_handle(self):
+        if self._handle is None:
+            raise _forked_error()
+        return self._handle
 
     # --- issuing calls
 
@@ -386,47 +467,76 @@ class ProcessGroup(dist.ProcessGroup):
     def _run(self, function, arguments, options, results, keep, value):
         """Issues a collective, and waits for its end if the caller does.
 
-        results: what it writes. keep: what must live as long as it. value: of its future.
+        results: the tensors that it writes. keep: objects whose memory it uses. value: of its
+        future.
         """
-        if self._handle is None:
-            raise _Error("the process group was destroyed")
+        handle = self._open_handle()
         if not _is_async(options):
-            status = function(self._handle, *arguments, self._limit(options), None)
+            status = function(handle, *arguments, self._limit(options), None)
             if status:
                 raise _error_of(status)
             if results is not None:
                 results.copy_back()
             return _DONE
         call, place = _engine.new_call()
-        status = function(self._handle, *arguments, self._limit(options), place)
+        status = function(handle, *arguments, self._limit(options), place)
         if status:
             raise _error_of(status)
         work = _Work(self, call, results, (results, keep), value)
-        self._forget_ended()
         self._pending.append(work)
+        self._forget_ended()
         return work
 
     def _forget_ended(self):
-        """Drops the works that have ended: the others' memory must live, even if users drop it."""
+        """Drops the works that have ended. The others stay: their calls use their memory."""
+        # One thread at a time drops: it must be the work that it has looked at.
+        if not self._sweeping.acquire(blocking=False):
+            return
         try:
             while self._pending and self._pending[0]._settle(0):
                 self._pending.popleft()
-        except IndexError:  # another thread dropped it
-            pass
-        for work in [one for one in list(self._messages) if one._settle(0)]:
+            if len(self._messages) > self._most_messages:
+                for work in [one for one in list(self._messages) if one._settle(0)]:
+                    self._messages.discard(work)
+                self._most_messages = max(_FEW_MESSAGES, 2 * len(self._messages))
+        finally:
+            self._sweeping.release()
+
+    def _forget(self, work):
+        """Drops a work that has ended."""
+        if work._is_message:
             self._messages.discard(work)
+        else:
+            self._forget_ended()
+
+    def _read(self, tensor):
+        """Returns the tensor's elements as one piece of memory: the tensor itself, or a copy."""
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            _refuse(tensor)
+        if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+            return tensor
+        # A collective before this one may write it.
+        for work in list(self._pending):
+            work._settle(_FOREVER_NS)
+        return tensor.detach().resolve_conj().resolve_neg().contiguous()
+
+    def _results(self, tensors):
+        return _Results(tensors, [self._read(one) for one in tensors])
 
     def _complete_later(self, work):
-        if self._completer is None:
-            self._completer = _Completer()
-            self._completer.start()
-        self._completer.works.put(work)
+        if work._is_message:  # it may end after any later call
+            threading.Thread(target=work._complete, name="ddprun-message", daemon=True).start()
+            return
+        with self._starting:
+            if self._completer is None:
+                self._completer = _Completer()
+                self._completer.start()
+            self._completer.works.put(work)
 
     # --- collectives
 
-    def allreduce(self, tensors, opts=None, timeout=None):
-        if isinstance(tensors, torch.Tensor):
-            tensors = [tensors]
+    def allreduce(self, tensors, opts=None, *more, **named):
+        tensors = _list(tensors)
         tensor = tensors[0]
         # The common case, in few steps: one plain tensor, and a caller that waits.
         if (_TELLS_ASYNC and type(opts) is AllreduceOptions and not opts.asyncOp
@@ -441,17 +551,18 @@ class ProcessGroup(dist.ProcessGroup):
                 if status:
                     raise _error_of(status)
                 return _DONE
+        opts = _options(opts, *more, *named.values())
         if tensor.layout is torch.sparse_coo and len(tensors) == 1:
             return self._reduce_sparse(tensor, opts)
-        results = _Results(tensors)
-        op = _SUM if opts is None else _op_of(opts)
+        kind = _reduced_type_of(tensors)
+        results = self._results(tensors)
         return self._run(_engine.all_reduce,
-                         (_buffers(results.dense), len(tensors), _type_of(tensors), op),
+                         (_buffers(results.dense), len(tensors), kind, _op_of(opts)),
                          opts, results, None, list(tensors))
 
     def _reduce_sparse(self, tensor, opts):
         """Adds sparse tensors in the order of the ranks. It blocks, like all its collectives."""
-        if opts is not None and _op_of(opts) != _SUM:
+        if _op_of(opts) != _SUM:
             raise ValueError("the backend ddprun has only sums of sparse tensors")
         own = tensor.coalesce()
         count = own.values().size(0)
@@ -482,43 +593,51 @@ class ProcessGroup(dist.ProcessGroup):
     def allreduce_coalesced(self, tensors, opts=None):
         return self.allreduce(tensors, opts)
 
-    def reduce(self, tensors, opts):
-        results = _Results(tensors)
+    def reduce(self, tensors, opts=None, *more, **named):
+        tensors, opts = _list(tensors), _options(opts, *more, *named.values())
+        kind = _reduced_type_of(tensors)
+        results = self._results(tensors)
         return self._run(_engine.reduce,
-                         (_buffers(results.dense), len(tensors), _type_of(tensors), _op_of(opts),
+                         (_buffers(results.dense), len(tensors), kind, _op_of(opts),
                           opts.rootRank), opts, results, None, list(tensors))
 
-    def broadcast(self, tensors, opts):
-        results = _Results(tensors)
+    def broadcast(self, tensors, opts=None, *more, **named):
+        tensors, opts = _list(tensors), _options(opts, *more, *named.values())
+        results = self._results(tensors)
         return self._run(_engine.broadcast,
                          (_buffers(results.dense), len(tensors), _type_of(tensors), opts.rootRank),
                          opts, results, None, list(tensors))
 
-    def allgather(self, output_tensors, input_tensors, opts=None):
+    def allgather(self, output_tensors, input_tensors, opts=None, timeout=None):
+        opts = _options(opts, timeout)
         if isinstance(input_tensors, torch.Tensor):
             output_tensors, input_tensors = [output_tensors], [input_tensors]
         # One list per input, with a tensor for each rank; the library takes a list per rank.
-        inputs = [_read(one) for one in input_tensors]
+        inputs = [self._read(one) for one in input_tensors]
+        _require_counts(output_tensors, inputs)
         self._require_one_per_rank(output_tensors)
-        results = _Results([output_tensors[i][rank] for rank in range(self._size)
+        results = self._results([output_tensors[i][rank] for rank in range(self._size)
                             for i in range(len(inputs))])
         return self._gather_all(inputs, results, _buffers(results.dense), opts, output_tensors)
 
     def allgather_coalesced(self, output_lists, input_list, opts=None):
-        inputs = [_read(one) for one in input_list]
-        results = _Results([one for of_rank in output_lists for one in of_rank])
+        inputs = [self._read(one) for one in input_list]
         self._require_one_per_rank([output_lists])
+        for of_rank in output_lists:
+            _require_counts(of_rank, inputs)
+        results = self._results([one for of_rank in output_lists for one in of_rank])
         return self._gather_all(inputs, results, _buffers(results.dense), opts, output_lists)
 
-    def _allgather_base(self, output, input, opts=None):
-        return self._gather_into([output], [input], opts)
+    def _allgather_base(self, output, input, opts=None, timeout=None):
+        return self._gather_into([output], [input], _options(opts, timeout))
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
         return self._gather_into(outputs, inputs, opts)
 
     def _gather_into(self, outputs, inputs, opts):
-        inputs = [_read(one) for one in inputs]
-        results = _Results(outputs)
+        _require_counts(outputs, inputs)
+        inputs = [self._read(one) for one in inputs]
+        results = self._results(outputs)
         for to, one in zip(outputs, inputs):
             if to.numel() != one.numel() * self._size or to.dtype != one.dtype:
                 raise ValueError(
@@ -532,22 +651,26 @@ class ProcessGroup(dist.ProcessGroup):
                          (_buffers(inputs), len(inputs), outputs, _type_of(inputs)), opts, results,
                          inputs, value)
 
-    def reduce_scatter(self, output_tensors, input_tensors, opts=None):
+    def reduce_scatter(self, output_tensors, input_tensors, opts=None, *more, **named):
+        opts = _options(opts, *more, *named.values())
         if isinstance(output_tensors, torch.Tensor):
             output_tensors, input_tensors = [output_tensors], [input_tensors]
+        _require_counts(output_tensors, input_tensors)
         self._require_one_per_rank(input_tensors)
-        inputs = [_read(input_tensors[i][rank]) for rank in range(self._size)
+        inputs = [self._read(input_tensors[i][rank]) for rank in range(self._size)
                   for i in range(len(output_tensors))]
         return self._scatter_reduced(output_tensors, inputs, _buffers(inputs), opts)
 
-    def _reduce_scatter_base(self, output, input, opts=None):
-        return self._reduce_scatter_from([output], [input], opts)
+    def _reduce_scatter_base(self, output, input, opts=None, *more, **named):
+        return self._reduce_scatter_from([output], [input],
+                                         _options(opts, *more, *named.values()))
 
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
         return self._reduce_scatter_from(outputs, inputs, opts)
 
     def _reduce_scatter_from(self, outputs, inputs, opts):
-        inputs = [_read(one) for one in inputs]
+        _require_counts(outputs, inputs)
+        inputs = [self._read(one) for one in inputs]
         for to, one in zip(outputs, inputs):
             if one.numel() != to.numel() * self._size or to.dtype != one.dtype:
                 raise ValueError(
@@ -556,44 +679,58 @@ class ProcessGroup(dist.ProcessGroup):
         return self._scatter_reduced(outputs, inputs, self._parts_by_rank(inputs), opts)
 
     def _scatter_reduced(self, outputs, inputs, buffers, opts):
-        results = _Results(outputs)
+        kind = _reduced_type_of([*outputs, *inputs])
         op = _SUM if opts is None else _op_of(opts)
+        results = self._results(outputs)
         return self._run(_engine.reduce_scatter,
-                         (buffers, _buffers(results.dense), len(outputs), _type_of(outputs), op),
+                         (buffers, _buffers(results.dense), len(outputs), kind, op),
                          opts, results, inputs, list(outputs))
 
-    def gather(self, output_tensors, input_tensors, opts):
-        inputs = [_read(one) for one in input_tensors]
+    def gather(self, output_tensors, input_tensors, opts=None, *more, **named):
+        opts = _options(opts, *more, *named.values())
+        if isinstance(input_tensors, torch.Tensor):
+            output_tensors, input_tensors = [output_tensors], [input_tensors]
+        _require_one(input_tensors)
+        inputs = [self._read(one) for one in input_tensors]
         is_root = self._rank == opts.rootRank
         if is_root:
+            _require_one(output_tensors)
             self._require_one_per_rank(output_tensors)
-        results = _Results(output_tensors[0] if is_root else [])
+        results = self._results(output_tensors[0] if is_root else [])
         return self._run(_engine.gather,
                          (_buffers(inputs), _buffers(results.dense), _type_of(inputs),
                           opts.rootRank), opts, results, inputs, output_tensors)
 
-    def scatter(self, output_tensors, input_tensors, opts):
+    def scatter(self, output_tensors, input_tensors, opts=None, *more, **named):
+        opts = _options(opts, *more, *named.values())
+        if isinstance(output_tensors, torch.Tensor):
+            output_tensors, input_tensors = [output_tensors], [input_tensors]
+        _require_one(output_tensors)
         is_root = self._rank == opts.rootRank
         if is_root:
+            _require_one(input_tensors)
             self._require_one_per_rank(input_tensors)
-        inputs = [_read(one) for one in (input_tensors[0] if is_root else [])]
-        results = _Results(output_tensors)
+        inputs = [self._read(one) for one in (input_tensors[0] if is_root else [])]
+        results = self._results(output_tensors)
         return self._run(_engine.scatter,
                          (_buffers(inputs), _buffers(results.dense), _type_of(output_tensors),
                           opts.rootRank), opts, results, inputs, list(output_tensors))
 
-    def alltoall(self, output_tensors, input_tensors, opts=None):
+    def alltoall(self, output_tensors, input_tensors, opts=None, timeout=None):
+        opts = _options(opts, timeout)
         self._require_one_per_rank([output_tensors, input_tensors])
-        inputs = [_read(one) for one in input_tensors]
-        results = _Results(output_tensors)
+        inputs = [self._read(one) for one in input_tensors]
+        results = self._results(output_tensors)
         return self._run(_engine.all_to_all,
                          (_buffers(inputs), _buffers(results.dense),
                           _type_of(inputs + results.dense)), opts, results, inputs,
                          list(output_tensors))
 
-    def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None):
-        given = _read(input)
-        results = _Results([output])
+    def alltoall_base(self, output, input, output_split_sizes, input_split_sizes, opts=None,
+                      timeout=None):
+        opts = _options(opts, timeout)
+        given = self._read(input)
+        results = self._results([output])
         return self._run(_engine.all_to_all,
                          (_split(given, input_split_sizes, self._size),
                           _split(results.dense[0], output_split_sizes, self._size),
@@ -611,8 +748,8 @@ class ProcessGroup(dist.ProcessGroup):
         return b"".join([part[rank * size:(rank + 1) * size] for rank in range(self._size)
                          for part in parts])
 
-    def barrier(self, opts=None):
-        return self._run(_engine.barrier, (), opts, None, None, [])
+    def barrier(self, opts=None, timeout=None):
+        return self._run(_engine.barrier, (), _options(opts, timeout), None, None, [])
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         """Waits until all ranks have come. The error of a timeout names those that have not.
@@ -622,9 +759,7 @@ class ProcessGroup(dist.ProcessGroup):
         if isinstance(timeout, float):
             timeout = datetime.timedelta(seconds=timeout)
         limit = self._timeout_ns if timeout is None else _nanoseconds(timeout)
-        if self._handle is None:
-            raise _Error("the process group was destroyed")
-        status = _engine.barrier(self._handle, limit, None)
+        status = _engine.barrier(self._open_handle(), limit, None)
         if status:
             # Begins with gloo's words, which programs look for.
             text = str(_error_of(status))
@@ -639,27 +774,37 @@ class ProcessGroup(dist.ProcessGroup):
     # --- messages
 
     def send(self, tensors, dstRank, tag=0):
-        given = _read(tensors[0])
+        tensors = _list(tensors)
+        _require_one(tensors)
+        given = self._read(tensors[0])
         return self._message(_engine.send, given, (dstRank, tag), None, tensors)
 
     def recv(self, tensors, srcRank, tag=0):
-        results = _Results(tensors)
+        tensors = _list(tensors)
+        _require_one(tensors)
+        results = self._results(tensors)
         return self._message(_engine.recv, results.dense[0], (srcRank, tag), results, tensors)
 
     def recv_anysource(self, tensors, tag=0):
         return self.recv(tensors, -1, tag)
 
     def _message(self, function, tensor, arguments, results, value):
-        if self._handle is None:
-            raise _Error("the process group was destroyed")
         call, place = _engine.new_call()
-        status = function(self._handle, _buffers([tensor]), *arguments, self._timeout_ns, place)
+        status = function(self._open_handle(), _buffers([tensor]), *arguments, self._timeout_ns,
+                          place)
         if status:
             raise _error_of(status)
-        self._forget_ended()
-        work = _Work(self, call, results, (results, tensor), list(value))
+        work = _Work(self, call, results, (results, tensor), list(value), is_message=True)
         self._messages.add(work)
+        self._forget_ended()
         return work
+
+
+def _is_loopback(host):
+    try:
+        return ipaddress.ip_address(host.split("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _own_address():
@@ -671,34 +816,50 @@ def _own_address():
         family, kind, protocol, _, place = socket.getaddrinfo(master, 1, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(place)  # sends nothing
-            return probe.getsockname()[0]
+            address = probe.getsockname()[0]
     except OSError:
         return ""
+    # The master's host may resolve its own name to loopback, and other hosts cannot reach that.
+    return "" if _is_loopback(address) and not _is_loopback(master) else address
 
 
-def _function_of(store):
-    """Returns the function through which the library uses a store."""
+def _get(store, key, timeout_ns):
+    """Returns the value of a key, once it is there."""
+    # The wait of a TCPStore keeps other threads from the store, which may form groups, too.
+    deadline = time.monotonic() + timeout_ns / 10**9
+    pause = 0.001  # seconds
+    while not store.check([key]):
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"the key {key} was not set")
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE)
+    return store.get(key)
+
+
+def _function_of(store, interrupts):
+    """Returns the function through which the library uses a store.
+
+    interrupts: a list that gets what is raised and is no error of the store.
+    """
 
     def run(operation, key, value, value_bytes, timeout_ns, answer):
-        key = key.decode()
-        begin = time.monotonic()
         try:
+            key = key.decode()
             if operation == _engine.STORE_SET:
                 store.set(key, _engine.ctypes.string_at(value, value_bytes))
                 return _engine.OK
             if operation == _engine.STORE_GET:
-                store.wait([key], datetime.timedelta(milliseconds=max(timeout_ns // 10**6, 1)))
-                found = store.get(key)
+                found = _get(store, key, timeout_ns)
             else:
                 found = b"1" if store.check([key]) else b"0"
-            _engine.answer(answer, found, len(found))
-            return _engine.OK
-        except Exception as error:  # stores raise errors of many types
+            return _engine.answer(answer, found, len(found))
+        except BaseException as error:  # stores raise errors of many types
+            if not isinstance(error, Exception):
+                interrupts.append(error)
             text = str(error).split("\n")[0].encode()
             _engine.answer(answer, text, len(text))
-            is_late = (operation == _engine.STORE_GET
-                       and time.monotonic() - begin >= 0.9e-9 * timeout_ns)
-            return _engine.TIMEOUT if is_late else _engine.CONNECTION
+            return _engine.TIMEOUT if isinstance(error, TimeoutError) else _engine.CONNECTION
 
     return _engine.STORE_FUNCTION(run)
 
@@ -723,9 +884,13 @@ def create(options, backend_options):
     title = f" in group {options.group_id} of ranks {ranks}" if ranks else ""
     # A store outlives a group: the second group of the same name must not read the first one's.
     turn = options.store.add(f"ddprun/{rank}", 1) if size > 1 else 1
-    function = _function_of(options.store)
+    interrupts = []
+    function = _function_of(options.store, interrupts)
     handle = _engine.form(function, rank, size, f"ddprun/{turn}".encode(), title.encode(),
                           _own_address().encode(), _nanoseconds(options.timeout))
+    if interrupts:  # such as KeyboardInterrupt
+        _engine.free(handle)
+        raise interrupts[0]
     if not handle:
         raise _error_of(None)
     return ProcessGroup(handle, rank, size, options.timeout)
@@ -734,7 +899,21 @@ def create(options, backend_options):
 _open_groups = weakref.WeakSet()
 
 
+def _forked_error():
+    return _Error("the backend ddprun: the child of a fork cannot use the groups of its parent")
+
+
+def _leave_groups_to_parent():
+    for group in list(_open_groups):
+        group._leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_leave_groups_to_parent)
+
+
 @atexit.register
 def _leave_groups():
+    # After an error that ends the program, the others must not wait for this rank.
+    has_failed = getattr(sys, "last_value", None) is not None
     for group in list(_open_groups):
-        group.shutdown()
+        group._close(0 if has_failed else _CLOSE_GRACE_NS)

@@ -31,6 +31,19 @@ def _register_with(module):
             return of_torch(group, timeout, wait_all_ranks)
         return ours.monitored_barrier(timeout, wait_all_ranks)
 
+    # A Python process group takes the place of the whole group, so that other devices have none.
+    of_config = module.BackendConfig.__init__
+
+    @functools.wraps(of_config)
+    def init_config(config, backend):
+        of_config(config, backend)
+        backends = set(config.get_device_backend_map().values())
+        if "ddprun" in backends and len(backends) > 1:
+            raise ValueError(f"the backend ddprun cannot share a group with other backends yet "
+                             f"(in {backend!r}): make a group of its own for CPU tensors")
+
+    module.BackendConfig.__init__ = init_config
+
     # PyTorch's refuses all backends but gloo.
     module.monitored_barrier = monitored_barrier
     package = sys.modules["torch.distributed"]

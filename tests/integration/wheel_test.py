@@ -62,6 +62,7 @@ def check_contents(wheel: pathlib.Path, sources: pathlib.Path) -> str:
     expected |= {f"{package}.data/data/share/{name}" for name in DATA}
     expected |= {f"ddprun/{file.name}" for file in (sources / "python/ddprun").iterdir()
                  if file.suffix == ".py" or file.name == "py.typed"}
+    expected.add("ddprun/libddprun_cpu.so")  # of the backend for torch.distributed
     expected |= {f"{package}.dist-info/{name}"
                  for name in ("METADATA", "WHEEL", "RECORD")}
     expected |= {f"{package}.dist-info/licenses/{file}" for file in LICENSES}
@@ -166,6 +167,7 @@ def main() -> None:
         python = environment / "bin/python"
         run(python, "-m", "pip", "install", "--quiet", "--no-index", wheel)
         check_libraries(environment / "bin")
+        run(python, "-c", "from ddprun import _engine")  # loads its library
         hardening_test = pathlib.Path(__file__).parent / "hardening_test.py"
         run(sys.executable, hardening_test,
             *(environment / "bin" / name for name in sorted(PROGRAMS)))

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <exception>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -26,8 +27,6 @@
 
 namespace ddprun {
 namespace {
-
-constexpr std::size_t kMaxWaitingCalls = 1024;
 
 thread_local std::string last_error;
 
@@ -95,11 +94,15 @@ class CallState {
 struct ddprun_cpu_group {
   explicit ddprun_cpu_group(std::unique_ptr<ddprun::CpuGroup> formed) : engine(std::move(formed)) {}
 
-  const std::unique_ptr<ddprun::CpuGroup> engine;
-  std::mutex mutex;                 // held while a collective is issued, or runs in its caller
-  std::atomic<int> unfinished = 0;  // collectives in the queue
-  // Ends first: its tasks use the members above.
-  ddprun::TaskQueue queue{"ddprun-cpu", ddprun::kMaxWaitingCalls};
+  std::unique_ptr<ddprun::CpuGroup> engine;  // null: closed
+  std::mutex mutex;                          // guards what follows; never held during a call
+  std::condition_variable changed;
+  bool is_closing = false;
+  int users = 0;           // threads that use the engine, and collectives in the queue
+  int collectives = 0;     // issued and not ended, inline or in the queue
+  bool is_inline = false;  // a collective runs on its caller's thread; the queue waits for it
+  // Has room for every call: issuing one never waits.
+  ddprun::TaskQueue queue{"ddprun-cpu", std::numeric_limits<std::size_t>::max()};
 };
 
 struct ddprun_cpu_call {
@@ -200,20 +203,95 @@ class Check {
   std::string problem_;
 };
 
+// GroupUse: keeps the engine of a group while it exists, unless the group is closed.
+class GroupUse {
+ public:
+  explicit GroupUse(ddprun_cpu_group& group) : group_(group) {
+    const std::lock_guard lock(group.mutex);
+    if (group.is_closing) return;
+    ++group.users;
+    holds_ = true;
+  }
+  ~GroupUse() { release(); }
+  GroupUse(const GroupUse&) = delete;
+  GroupUse& operator=(const GroupUse&) = delete;
+
+  explicit operator bool() const { return holds_; }
+  void release() {
+    if (!std::exchange(holds_, false)) return;
+    const std::lock_guard lock(group_.mutex);
+    --group_.users;
+    group_.changed.notify_all();
+  }
+
+ private:
+  ddprun_cpu_group& group_;
+  bool holds_ = false;
+};
+
+// Ends the group on all ranks: this rank did not carry out a call.
+void end_group(CpuGroup& engine, const std::string& cause) {
+  try {
+    engine.fail(ErrorKind::kResource, -1, concat("rank ", engine.rank(), ": ", cause));
+  } catch (const std::exception&) {  // out of memory; the others wait for their timeout
+  }
+}
+
+// Returns function(use), or a status: no exception may reach C. One that leaves
+// the function ends the group.
+template <class Function>
+int within(ddprun_cpu_group* group, const Function& function) {
+  return guarded([&] {
+    GroupUse use(*group);
+    if (!use) return fail(DDPRUN_CPU_STOPPED, kGroupDestroyed);
+    try {
+      return function(use);
+    } catch (const std::exception& thrown) {
+      if (use) end_group(*group->engine, thrown.what());
+      throw;
+    }
+  });
+}
+
+std::optional<Error> carry_out(CpuGroup& engine, const Body& body, ReadableList inputs,
+                               WritableList outputs, Duration timeout) {
+  try {
+    const Result<void> done = body(engine, inputs, outputs, timeout);
+    return done ? std::nullopt : std::optional(done.error());
+  } catch (const std::exception& thrown) {
+    end_group(engine, thrown.what());
+    return Error{
+        .kind = ErrorKind::kResource, .doing = "carry out a collective", .cause = thrown.what()};
+  }
+}
+
+// Puts a collective into the queue. REQUIRES: group.mutex is locked.
 std::shared_ptr<CallState> submit(ddprun_cpu_group& group, Body body, Inputs inputs,
                                   Outputs outputs, const Deadline& deadline) {
   auto state = std::make_shared<CallState>();
   if (const Result<void> started = group.queue.start(); !started) {
+    end_group(*group.engine, started.error().message());
     state->complete(started.error());
     return state;
   }
-  group.unfinished.fetch_add(1, std::memory_order_relaxed);
   group.queue.post([&group, state, deadline, body = std::move(body), inputs = std::move(inputs),
                     outputs = std::move(outputs)] {
-    const Result<void> done = body(*group.engine, inputs, outputs, deadline.remaining());
-    group.unfinished.fetch_sub(1, std::memory_order_release);
-    state->complete(done ? std::nullopt : std::optional(done.error()));
+    {
+      std::unique_lock lock(group.mutex);
+      group.changed.wait(lock, [&] { return !group.is_inline; });
+    }
+    std::optional<Error> error =
+        carry_out(*group.engine, body, inputs, outputs, deadline.remaining());
+    {
+      const std::lock_guard lock(group.mutex);
+      --group.collectives;
+      --group.users;
+    }
+    group.changed.notify_all();
+    state->complete(std::move(error));
   });
+  ++group.collectives;
+  ++group.users;
   return state;
 }
 
@@ -223,20 +301,32 @@ int issue(ddprun_cpu_group* group, const Check& check, std::int64_t timeout_ns,
           ddprun_cpu_call** call, Inputs inputs, Outputs outputs, const Body& body) {
   if (check.failed()) return check.report();
   const Deadline deadline{std::chrono::nanoseconds(timeout_ns)};
-  std::unique_lock lock(group->mutex);
+  auto handle = call ? std::make_unique<ddprun_cpu_call>() : nullptr;
+  std::shared_ptr<CallState> state;
+  {
+    const std::lock_guard lock(group->mutex);
+    if (call || group->collectives > 0) {
+      state = submit(*group, body, std::move(inputs), std::move(outputs), deadline);
+    } else {
+      ++group->collectives;
+      group->is_inline = true;
+    }
+  }
   if (call) {
-    auto handle = std::make_unique<ddprun_cpu_call>();
-    handle->state = submit(*group, body, std::move(inputs), std::move(outputs), deadline);
+    handle->state = std::move(state);
     *call = handle.release();
     return DDPRUN_CPU_OK;
   }
-  if (group->unfinished.load(std::memory_order_acquire) > 0) {
-    const auto state = submit(*group, body, std::move(inputs), std::move(outputs), deadline);
-    lock.unlock();
-    return state->wait(kLongestTimeout);  // the call ends by its own deadline
+  if (state) return state->wait(kLongestTimeout);  // the call ends by its own deadline
+  const std::optional<Error> error =
+      carry_out(*group->engine, body, inputs, outputs, deadline.allowed());
+  {
+    const std::lock_guard lock(group->mutex);
+    --group->collectives;
+    group->is_inline = false;
   }
-  const Result<void> done = body(*group->engine, inputs, outputs, deadline.allowed());
-  return done ? DDPRUN_CPU_OK : fail(status_of(done.error()), done.error().message());
+  group->changed.notify_all();
+  return error ? fail(status_of(*error), error->message()) : DDPRUN_CPU_OK;
 }
 
 CpuCallOptions moved(int type, Duration timeout) {
@@ -253,7 +343,7 @@ CpuCallOptions reduced(int op, Duration timeout) {
 
 // Issues a message; start(done) hands it to the engine.
 template <class Start>
-int issue_message(const Check& check, ddprun_cpu_call** call, const Start& start) {
+int issue_message(GroupUse& use, const Check& check, ddprun_cpu_call** call, const Start& start) {
   if (check.failed()) return check.report();
   const auto state = std::make_shared<CallState>();
   auto handle = std::make_unique<ddprun_cpu_call>();
@@ -265,13 +355,15 @@ int issue_message(const Check& check, ddprun_cpu_call** call, const Start& start
       state->complete(partner.error());
     }
   });
-  if (!call) return state->wait(kLongestTimeout);
+  if (!call) {
+    use.release();  // the end of the group ends the message
+    return state->wait(kLongestTimeout);
+  }
   *call = handle.release();
   return DDPRUN_CPU_OK;
 }
 
-// Returns the launcher's variables. Without a launcher, or if they are incomplete, the caller's
-// ranks count, and all ranks may share memory.
+// Returns the launcher's variables; those of node 0 if there is no launcher or one is missing.
 WorkerEnv launcher_environment() {
   const Result<std::optional<WorkerEnv>> env = read_worker_env(environment_variable);
   return env && *env ? **env : WorkerEnv{};
@@ -295,8 +387,11 @@ int ddprun_cpu_abi_version(void) { return DDPRUN_CPU_ABI_VERSION; }
 
 const char* ddprun_cpu_last_error(void) { return last_error.c_str(); }
 
-void ddprun_cpu_answer(void* answer, const void* bytes, size_t size) {
-  static_cast<std::string*>(answer)->assign(static_cast<const char*>(bytes), size);
+int ddprun_cpu_answer(void* answer, const void* bytes, size_t size) {
+  return guarded([&] {
+    static_cast<std::string*>(answer)->assign(static_cast<const char*>(bytes), size);
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
 }
 
 ddprun_cpu_group* ddprun_cpu_form(ddprun_cpu_store store, int rank, int size, const char* name,
@@ -326,20 +421,43 @@ ddprun_cpu_group* ddprun_cpu_form(ddprun_cpu_store store, int rank, int size, co
   return group;
 }
 
-void ddprun_cpu_free(ddprun_cpu_group* group, int64_t grace_ns) {
+int ddprun_cpu_close(ddprun_cpu_group* group, int64_t grace_ns) {
+  return guarded([&] {
+    const Deadline grace{std::chrono::nanoseconds(grace_ns)};
+    std::unique_lock lock(group->mutex);
+    if (std::exchange(group->is_closing, true)) return static_cast<int>(DDPRUN_CPU_OK);
+    const auto has_ended = [&] { return group->collectives == 0; };
+    const bool is_idle = group->changed.wait_for(lock, grace.remaining(), has_ended);
+    lock.unlock();
+    if (is_idle) {
+      group->engine->await_messages(grace.remaining());
+    } else {
+      group->engine->abort(kGroupDestroyed);
+    }
+    lock.lock();
+    group->changed.wait(lock, [&] { return group->users == 0; });
+    const std::unique_ptr<CpuGroup> ended = std::move(group->engine);
+    lock.unlock();
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+}
+
+void ddprun_cpu_free(ddprun_cpu_group* group) {
   if (!group) return;
-  const Deadline grace{std::chrono::nanoseconds(grace_ns)};
-  group->queue.await_idle(grace.remaining());
-  group->engine->await_messages(grace.remaining());
-  if (group->unfinished.load(std::memory_order_acquire) > 0) group->engine->abort(kGroupDestroyed);
+  ddprun_cpu_close(group, 0);
   delete group;
 }
 
-void ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason) { group->engine->abort(reason); }
+int ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason) {
+  return within(group, [&](GroupUse&) {
+    group->engine->abort(reason);
+    return static_cast<int>(DDPRUN_CPU_OK);
+  });
+}
 
 int ddprun_cpu_all_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers, size_t count,
                           int type, int op, int64_t timeout_ns, ddprun_cpu_call** call) {
-  return guarded([&] {
+  return within(group, [&](GroupUse&) {
     Outputs outputs = outputs_of(buffers, count);
     const Check check = Check(*group, "all_reduce").reduction(type, op).whole_elements(outputs);
     return issue(group, check, timeout_ns, call, {}, std::move(outputs),
@@ -352,7 +470,7 @@ int ddprun_cpu_all_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buff
 
 int ddprun_cpu_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers, size_t count,
                       int type, int op, int root, int64_t timeout_ns, ddprun_cpu_call** call) {
-  return guarded([&] {
+  return within(group, [&](GroupUse&) {
     Outputs outputs = outputs_of(buffers, count);
     const Check check =
         Check(*group, "reduce").reduction(type, op).root(root).whole_elements(outputs);
@@ -367,7 +485,7 @@ int ddprun_cpu_reduce(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers,
 
 int ddprun_cpu_broadcast(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffers, size_t count,
                          int type, int root, int64_t timeout_ns, ddprun_cpu_call** call) {
-  return guarded([&] {
+  return within(group, [&](GroupUse&) {
     Outputs outputs = outputs_of(buffers, count);
     const Check check = Check(*group, "broadcast").type(type).root(root).whole_elements(outputs);
     return issue(group, check, timeout_ns, call, {}, std::move(outputs),
@@ -380,7 +498,7 @@ int ddprun_cpu_broadcast(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffe
 int ddprun_cpu_all_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs, size_t count,
                           const ddprun_cpu_buffer* outputs, int type, int64_t timeout_ns,
                           ddprun_cpu_call** call) {
-  return guarded([&] {
+  return within(group, [&](GroupUse&) {
     Inputs from = inputs_of(inputs, count);
     Outputs to = outputs_of(outputs, count * group->engine->size());
     const Check check =
@@ -395,7 +513,7 @@ int ddprun_cpu_all_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* inpu
 int ddprun_cpu_reduce_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
                               const ddprun_cpu_buffer* outputs, size_t count, int type, int op,
                               int64_t timeout_ns, ddprun_cpu_call** call) {
-  return guarded([&] {
+  return within(group, [&](GroupUse&) {
     Inputs from = inputs_of(inputs, count * group->engine->size());
     Outputs to = outputs_of(outputs, count);
     const Check check = Check(*group, "reduce_scatter")
@@ -413,7 +531,7 @@ int ddprun_cpu_reduce_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* 
 int ddprun_cpu_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* input,
                       const ddprun_cpu_buffer* outputs, int type, int root, int64_t timeout_ns,
                       ddprun_cpu_call** call) {
-  return guarded([&] {
+  return within(group, [&](GroupUse&) {
     const bool is_root = group->engine->rank() == root;
     Inputs from = inputs_of(input, 1);
     Outputs to = outputs_of(outputs, is_root ? group->engine->size() : 0);
@@ -430,7 +548,7 @@ int ddprun_cpu_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* input,
 int ddprun_cpu_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
                        const ddprun_cpu_buffer* output, int type, int root, int64_t timeout_ns,
                        ddprun_cpu_call** call) {
-  return guarded([&] {
+  return within(group, [&](GroupUse&) {
     const bool is_root = group->engine->rank() == root;
     Inputs from = inputs_of(inputs, is_root ? group->engine->size() : 0);
     Outputs to = outputs_of(output, 1);
@@ -447,7 +565,7 @@ int ddprun_cpu_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
 int ddprun_cpu_all_to_all(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
                           const ddprun_cpu_buffer* outputs, int type, int64_t timeout_ns,
                           ddprun_cpu_call** call) {
-  return guarded([&] {
+  return within(group, [&](GroupUse&) {
     Inputs from = inputs_of(inputs, group->engine->size());
     Outputs to = outputs_of(outputs, group->engine->size());
     const Check check =
@@ -460,7 +578,7 @@ int ddprun_cpu_all_to_all(ddprun_cpu_group* group, const ddprun_cpu_buffer* inpu
 }
 
 int ddprun_cpu_barrier(ddprun_cpu_group* group, int64_t timeout_ns, ddprun_cpu_call** call) {
-  return guarded([&] {
+  return within(group, [&](GroupUse&) {
     return issue(group, Check(*group, "barrier"), timeout_ns, call, {}, {},
                  [](CpuGroup& engine, ReadableList, WritableList, Duration timeout) {
                    return engine.barrier(timeout);
@@ -470,22 +588,23 @@ int ddprun_cpu_barrier(ddprun_cpu_group* group, int64_t timeout_ns, ddprun_cpu_c
 
 int ddprun_cpu_send(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffer, int destination,
                     int tag, int64_t timeout_ns, ddprun_cpu_call** call) {
-  return guarded([&] {
-    return issue_message(Check(*group, "send").partner(destination), call, [&](TransferDone done) {
-      group->engine->start_send(buffer->data, buffer->bytes, Rank(destination), tag,
-                                std::chrono::nanoseconds(timeout_ns), std::move(done));
-    });
+  return within(group, [&](GroupUse& use) {
+    return issue_message(
+        use, Check(*group, "send").partner(destination), call, [&](TransferDone done) {
+          group->engine->start_send(buffer->data, buffer->bytes, Rank(destination), tag,
+                                    std::chrono::nanoseconds(timeout_ns), std::move(done));
+        });
   });
 }
 
 int ddprun_cpu_recv(ddprun_cpu_group* group, const ddprun_cpu_buffer* buffer, int source, int tag,
                     int64_t timeout_ns, ddprun_cpu_call** call) {
-  return guarded([&] {
+  return within(group, [&](GroupUse& use) {
     Check check(*group, "recv");
     // In a group of one there is nobody to receive from.
     if (source != -1 || group->engine->size() == 1) check.partner(source);
     const std::optional<Rank> from = source == -1 ? std::nullopt : std::optional(Rank(source));
-    return issue_message(check, call, [&](TransferDone done) {
+    return issue_message(use, check, call, [&](TransferDone done) {
       group->engine->start_recv(buffer->data, buffer->bytes, from, tag,
                                 std::chrono::nanoseconds(timeout_ns), std::move(done));
     });

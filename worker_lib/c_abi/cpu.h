@@ -1,25 +1,29 @@
-// The C functions of libddprun_cpu.so: collectives and messages over plain memory. The Python
-// package calls them; its version is the library's version, so no other program should.
+// The C functions of libddprun_cpu.so: collectives and messages over plain memory. They serve the
+// Python package of the same version only.
 //
-// Buffers: arrays of ddprun_cpu_buffer, whose memory must stay until the call has ended. Sizes are
-// in bytes. The array itself is read only during the function.
+// Buffers: `count` buffers are treated as one. All ranks give the same count, with the same sizes,
+// in bytes. The memory must stay until the call has ended. Buffers that a call writes overlap no
+// other buffer of a call in flight. The array itself is read only during the function.
 // Types and operations: the numbers of ElementType (collective/element_type.h) and of ReduceOp
-// (ddprun/reduce_op.h).
-// Timeouts are in nanoseconds.
+// (ddprun/reduce_op.h). A list of several types is moved as u8, and cannot be reduced. Which types
+// are reduced: by avg floating-point and complex ones; by bitwise operations integers and bool; by
+// the others all but complex ones, which have sum and avg only.
+// Timeouts are in nanoseconds. Texts are never null.
 //
 // Calls: Each function of a collective or message has `call` as its last argument. If it is null,
 // the function blocks until the result is there. Otherwise it returns at once, and `*call` is a
 // call in flight, which the caller must free. Collectives run in the order in which they were
 // issued, blocking ones included. Messages do not wait for collectives.
 //
-// Failures: Functions return DDPRUN_CPU_OK or a status. ddprun_cpu_last_error() then returns one
-// line for people. After any failure but DDPRUN_CPU_PENDING and an invalid argument, the group has
-// ended: later calls return DDPRUN_CPU_STOPPED with the first failure. An argument that the library
-// itself refuses leaves the group as it was. Ranks that make different calls all get
-// DDPRUN_CPU_INVALID_ARGUMENT, and the group has ended.
+// Failures: Functions return DDPRUN_CPU_OK or a status. ddprun_cpu_last_error() then returns the
+// error as one line of text. After any failure but DDPRUN_CPU_PENDING and an invalid argument, the
+// group has ended: later calls return DDPRUN_CPU_STOPPED with the first failure. An argument that
+// the library itself refuses leaves the group as it was. Ranks that make different calls all get
+// DDPRUN_CPU_INVALID_ARGUMENT, and the group has ended. No function throws.
 //
-// Threads: any thread may call any function, but one at a time waits for a call or frees it, and
-// none may use a group that is freed.
+// Threads: any thread may call any function, also while another one closes the group. No thread may
+// use a group or a call while or after another one frees it. The child of a fork may use no group
+// of its parent.
 #pragma once
 
 #include <stddef.h>
@@ -69,7 +73,8 @@ enum {
 typedef int (*ddprun_cpu_store)(int operation, const char* key, const void* value,
                                 size_t value_bytes, int64_t timeout_ns, void* answer);
 // Gives the answer of an operation: call it within the operation, with its `answer`.
-void ddprun_cpu_answer(void* answer, const void* bytes, size_t size);
+// After a failure the operation must fail, too.
+int ddprun_cpu_answer(void* answer, const void* bytes, size_t size);
 
 // --- groups ---
 
@@ -80,8 +85,8 @@ int ddprun_cpu_abi_version(void);
 const char* ddprun_cpu_last_error(void);
 
 // Forms a group with the other ranks, which find each other through the store. Blocks; every rank
-// calls it. Returns null after a failure. Reads the launcher's variables: the node, ports, lease
-// and worker page.
+// calls it. Returns null after a failure; ddprun_cpu_last_error() tells which. Reads the launcher's
+// variables: the node, ports, lease and worker page.
 // - rank, size: 0 <= rank < size.
 // - name: unique in the store; begins every key.
 // - title: follows the operation's name in errors, such as " in group tp"; "" for the world.
@@ -89,12 +94,16 @@ const char* ddprun_cpu_last_error(void);
 ddprun_cpu_group* ddprun_cpu_form(ddprun_cpu_store store, int rank, int size, const char* name,
                                   const char* title, const char* address, int64_t timeout_ns);
 
-// Waits for calls in flight for at most grace_ns, ends the rest with DDPRUN_CPU_STOPPED, and
-// leaves the group. Calls stay valid until they are freed. Null: does nothing.
-void ddprun_cpu_free(ddprun_cpu_group* group, int64_t grace_ns);
+// Leaves the group. Waits for calls in flight for at most grace_ns, and ends the rest with
+// DDPRUN_CPU_STOPPED. Later calls return DDPRUN_CPU_STOPPED. A second close returns at once. Calls
+// stay valid until they are freed.
+int ddprun_cpu_close(ddprun_cpu_group* group, int64_t grace_ns);
+
+// Frees the group, and closes it first if it is open. Null: does nothing.
+void ddprun_cpu_free(ddprun_cpu_group* group);
 
 // Ends all calls of the group, on every rank, with DDPRUN_CPU_STOPPED and the reason.
-void ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason);
+int ddprun_cpu_abort(ddprun_cpu_group* group, const char* reason);
 
 // --- collectives ---
 
@@ -127,7 +136,8 @@ int ddprun_cpu_gather(ddprun_cpu_group* group, const ddprun_cpu_buffer* input,
 int ddprun_cpu_scatter(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
                        const ddprun_cpu_buffer* output, int type, int root, int64_t timeout_ns,
                        ddprun_cpu_call** call);
-// Copies inputs[r] to rank r, and what rank r sends into outputs[r]: one buffer per rank each.
+// Copies inputs[r] to rank r, and what rank r sends into outputs[r]: one buffer per rank each. Each
+// pair of ranks has its own size.
 int ddprun_cpu_all_to_all(ddprun_cpu_group* group, const ddprun_cpu_buffer* inputs,
                           const ddprun_cpu_buffer* outputs, int type, int64_t timeout_ns,
                           ddprun_cpu_call** call);

@@ -6,8 +6,11 @@
 Moved data, integers, minima and maxima are equal in every bit. Floating-point sums, products and
 means differ by rounding only, but all ranks and all runs have the same bits.
 """
+import datetime
+import gc
 import threading
 import unittest
+import weakref
 
 import ranks
 import torch
@@ -189,6 +192,7 @@ def pass_messages(rank, size):
             raise AssertionError(f"received from {sources}")
     else:
         dist.send(got, 0)
+    dist.barrier()  # before it, rank 0 may receive a later message of rank 2 from "any"
     incoming = torch.zeros(2)
     for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.full((2,), 5.), right),
                                         dist.P2POp(dist.irecv, incoming, left)]):
@@ -283,11 +287,123 @@ def complete_futures_in_order(rank, size):
             raise AssertionError("a call before the last one has not ended")
         require_equal(tensor, wanted, "async")
         require_equal(future.wait(), wanted * 2, "future")
-    # Works that nobody keeps run, too.
-    for _ in range(50):
-        dist.all_reduce(torch.ones(5000), async_op=True)
-    dist.barrier()
     return True
+
+
+def keep_dropped_works(rank, size):
+    """Checks that the memory of a call lives until its end, if the program drops all of it."""
+    if rank == 1:
+        dist.recv(torch.zeros(1), 0)  # the call cannot end before
+    tensor = torch.ones(5000)
+    lives = weakref.ref(tensor)
+    dist.all_reduce(tensor, async_op=True)
+    del tensor
+    gc.collect()
+    if rank == 0:
+        if lives() is None:
+            raise AssertionError("the tensor is gone before its call has ended")
+        dist.send(torch.zeros(1), 1)
+    dist.barrier()
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    return lives() is None
+
+
+def reduce_with_power_sgd(rank, size):
+    """Returns the weights after steps with a hook whose callbacks take futures and wait."""
+    from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(50, 40))
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=1)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(4):
+        optimizer.zero_grad()
+        model(torch.full((2, 50), rank + step + 1.)).square().mean().backward()
+        optimizer.step()
+    if state.iter < 3:
+        raise AssertionError("nothing was compressed")
+    return [one.detach().tolist() for one in model.parameters()]
+
+
+def refuse_lists(rank, size):
+    group = dist.group.WORLD
+    one, other = torch.ones(2), torch.ones(2, dtype=torch.float64)
+
+    def coalesce():
+        with dist._coalescing_manager():
+            dist.all_reduce(one)
+            dist.all_reduce(other)
+
+    calls = [
+        coalesce,
+        lambda: group.allreduce_coalesced([one, other]),
+        lambda: group.reduce_scatter_tensor_coalesced(
+            [one, other], [one.repeat(size), other.repeat(size)]),
+        lambda: group.allgather_coalesced([[one]] * size, [one, one]),
+        lambda: group.allgather_into_tensor_coalesced([one.repeat(size)], [one, one]),
+        lambda: group.reduce_scatter([one], [[one] * size] * 2),
+    ]
+    told = []
+    for call in calls:
+        try:
+            call()
+        except ValueError as error:
+            told.append(str(error))
+    dist.barrier()  # the group goes on
+    return told
+
+
+def use_overloads(rank, size):
+    group = dist.group.WORLD
+    limit = datetime.timedelta(seconds=20)
+
+    def mine():
+        return torch.full((2,), 1. * rank)
+
+    largest, total = torch.full((2,), size - 1.), torch.full((2,), 1. * sum(range(size)))
+    for arguments in ([dist.ReduceOp.MAX], [dist.ReduceOp.MAX, limit]):
+        tensor = mine()
+        group.allreduce([tensor], *arguments).wait()
+        require_equal(tensor, largest, "allreduce(tensors, op)")
+    tensor = mine()
+    group.allreduce(tensor, timeout=limit).wait()
+    require_equal(tensor, total, "allreduce(tensor, timeout)")
+    tensor = mine()
+    group.broadcast(tensor, 1).wait(limit)
+    require_equal(tensor, torch.ones(2), "broadcast(tensor, root)")
+    tensor = mine()
+    group.reduce(tensor, 1, dist.ReduceOp.MAX).wait()
+    require_equal(tensor, largest if rank == 1 else mine(), "reduce(tensor, root, op)")
+    out = [torch.zeros(2) for _ in range(size)] if rank == 0 else []
+    group.gather(out, mine(), 0).wait()
+    for other, tensor in enumerate(out):
+        require_equal(tensor, torch.full((2,), 1. * other), "gather(outputs, input, root)")
+    tensor = torch.zeros(2)
+    group.scatter(tensor, [torch.full((2,), 5. + to) for to in range(size)] if rank == 0 else [],
+                  0).wait()
+    require_equal(tensor, torch.full((2,), 5. + rank), "scatter(output, inputs, root)")
+    group.barrier(timeout=limit).wait()
+    return True
+
+
+def write_strided_tensors(rank, size):
+    weight = torch.nn.Parameter(
+        torch.full((2, 3, 4, 4), 1. * rank).to(memory_format=torch.channels_last))
+    dist.broadcast(weight, 1)
+    dist.broadcast(weight, 1, async_op=True).wait()
+    require_equal(weight.detach(), torch.ones(2, 3, 4, 4), "a strided leaf")
+    tensor = torch.ones(1000, 2)[:, 0]
+    for work in [dist.all_reduce(tensor, async_op=True) for _ in range(3)]:
+        work.wait()
+    require_equal(tensor, torch.full((1000,), 1. * size**3), "one strided tensor in three calls")
+    # A copy that fails is the call's error, also in a future.
+    view = torch.zeros(1).expand(4)
+    try:
+        dist.broadcast(view, 0, async_op=True).get_future().wait()
+    except RuntimeError as error:
+        return str(error)
+    return None
 
 
 class Collectives(unittest.TestCase):
@@ -297,7 +413,7 @@ class Collectives(unittest.TestCase):
             for one in results:
                 self.assertEqual(one, results[0])
 
-    def test_what_cannot_be_reduced_is_refused_and_the_group_goes_on(self):
+    def test_unknown_reductions_are_refused_and_the_group_goes_on(self):
         for told in run(2, refuse_reductions):
             self.assertEqual(told[:2], ["all_reduce: elements of type i32 have no operation avg",
                                         "all_reduce: elements of type f32 have no operation bor"])
@@ -325,6 +441,24 @@ class Collectives(unittest.TestCase):
 
     def test_asynchronous_calls(self):
         self.assertEqual(run(2, complete_futures_in_order), [True] * 2)
+        self.assertEqual(run(2, keep_dropped_works), [True] * 2)
+
+    def test_callbacks_may_wait_for_futures(self):
+        first, second = run(2, reduce_with_power_sgd)
+        self.assertEqual(first, second)
+
+    def test_wrong_lists_are_refused_and_the_group_goes_on(self):
+        for told in run(2, refuse_lists):
+            for text in told[:3]:
+                self.assertIn("tensors of one type", text)
+            self.assertEqual(told[3:], ["there are 1 outputs for 2 inputs"] * 3)
+
+    def test_overloads(self):
+        self.assertEqual(run(2, use_overloads), [True] * 2)
+
+    def test_strided_tensors(self):
+        for told in run(2, write_strided_tensors):
+            self.assertIn("single memory location", told)
 
 
 if __name__ == "__main__":

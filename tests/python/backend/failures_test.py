@@ -7,10 +7,12 @@ import datetime
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
+import types
 import unittest
 
 import ranks
@@ -138,14 +140,120 @@ def abort_from_a_thread(rank, size):
 
 def fork_and_end(rank, size):
     """A child of a fork leaves the group to its parent."""
+    work = dist.irecv(torch.ones(1), 1 - rank)
     child = os.fork()
     if child == 0:
+        told = []
+        for call in (dist.barrier, lambda: dist.all_reduce(torch.ones(1)), work.wait,
+                     dist.monitored_barrier, lambda: dist.send(torch.ones(1), 1 - rank)):
+            try:
+                call()
+            except RuntimeError as error:
+                told.append("the child of a fork" in str(error))
+        dist.group.WORLD.abort()
         dist.group.WORLD.shutdown()
-        os._exit(0)
+        os._exit(0 if told == [True] * 5 else 1)
     if os.waitpid(child, 0)[1] != 0:
         raise AssertionError("the child failed")
     dist.barrier()
+    dist.send(torch.ones(1), 1 - rank)
+    work.wait()
     return True
+
+
+def close_during_a_call(rank, size):
+    """Returns what a thread learns whose group is closed during its call."""
+    group = dist.new_group()
+    told = []
+
+    def wait():
+        try:
+            dist.recv(torch.ones(1), 1 - rank, group=group)
+        except RuntimeError as error:
+            told.append(str(error))
+
+    if rank == 0:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        try:
+            # It ends by the close, whether it has begun or not.
+            group.recv([torch.ones(1)], 1, 7).wait(datetime.timedelta(milliseconds=50))
+        except RuntimeError:
+            pass
+        group._close(0)
+        thread.join()
+    dist.barrier()  # rank 1 has not left before
+    return told
+
+
+# --- forming groups ---
+
+
+def create(store, rank, size, name):
+    from ddprun import _process_group
+
+    return _process_group.create(types.SimpleNamespace(
+        group_rank=rank, group_size=size, global_ranks_in_group=[0, 1], group_id=name, store=store,
+        timeout=datetime.timedelta(seconds=20)), None)
+
+
+def form_groups_in_threads(rank, size):
+    """Each rank forms two groups at a time over one TCPStore, in different orders."""
+    port = [None]
+    if rank == 0:
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        port = [store.port]
+    dist.broadcast_object_list(port, 0)
+    if rank == 1:
+        store = dist.TCPStore("127.0.0.1", port[0], is_master=False)
+    groups = {}
+
+    def form(name):
+        groups[name] = create(dist.PrefixStore(name, store), rank, size, name)
+
+    names = ["a", "b"] if rank == 0 else ["b", "a"]
+    threads = [threading.Thread(target=form, args=(name,)) for name in names]
+    threads[0].start()
+    threads[0].join(0.3)  # it waits for the other rank now
+    threads[1].start()
+    for one in threads:
+        one.join()
+    for name in ("a", "b"):
+        groups[name].barrier().wait()
+        groups[name].shutdown()
+    dist.barrier()
+    return True
+
+
+class InterruptedStore:
+    def add(self, key, value):
+        return 1
+
+    def set(self, key, value):
+        raise KeyboardInterrupt
+
+
+def interrupt_forming(rank, size):
+    try:
+        create(InterruptedStore(), 0, 2, "interrupted")
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def own_addresses(rank, size):
+    """Returns the own addresses for masters that resolve to loopback."""
+    from ddprun import _process_group
+
+    known = socket.getaddrinfo
+    found = {}
+    for master in ("node0", "127.0.0.1", "localhost"):
+        os.environ["MASTER_ADDR"] = master
+        socket.getaddrinfo = lambda *_, **how: known("127.0.0.1", 1, **how)
+        found[master] = _process_group._own_address()
+    socket.getaddrinfo = known
+    longest = _process_group._nanoseconds(datetime.timedelta.max)
+    return found, longest < 2**63
 
 
 def output_of(code, **variables):
@@ -204,8 +312,37 @@ class Failures(unittest.TestCase):
     def test_a_forked_child_leaves_the_group_to_its_parent(self):
         self.assertEqual(run(2, fork_and_end), [True] * 2)
 
+    def test_a_group_is_closed_during_a_call(self):
+        told, other = run(2, close_during_a_call)
+        self.assertIn("the process group was destroyed", told[0])
+        self.assertEqual(other, [])
+
+
+class Forming(unittest.TestCase):
+    def test_in_threads_over_one_store(self):
+        self.assertEqual(run(2, form_groups_in_threads), [True] * 2)
+
+    def test_an_interrupt_is_raised(self):
+        self.assertEqual(run(1, interrupt_forming), [True])
+
+    def test_the_address_leaves_the_host_unless_the_master_is_loopback(self):
+        found, is_in_range = run(1, own_addresses)[0]
+        self.assertEqual(found, {"node0": "", "127.0.0.1": "127.0.0.1",
+                                 "localhost": "127.0.0.1"})
+        self.assertTrue(is_in_range)
+
 
 class Loading(unittest.TestCase):
+    def test_other_backends_in_one_group_are_refused(self):
+        said = output_of(
+            "import torch, ddprun, torch.distributed as dist\n"
+            "try: dist.init_process_group('cpu:ddprun,cuda:nccl', store=dist.HashStore(), rank=0, "
+            "world_size=1)\n"
+            "except ValueError as error: print(error)")
+        self.assertEqual(said, "the backend ddprun cannot share a group with other backends yet "
+                               "(in 'cpu:ddprun,cuda:nccl'): make a group of its own for CPU "
+                               "tensors\n")
+
     def test_torch_is_not_imported(self):
         self.assertEqual(output_of("import sys, ddprun; print('torch' in sys.modules)"), "False\n")
 

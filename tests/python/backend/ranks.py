@@ -95,6 +95,9 @@ def run(size, function, *arguments, backend="ddprun", killed=()):
                     if rank not in killed:
                         raise AssertionError(f"rank {rank} died") from None
                     results.append(None)
+                else:
+                    if rank in killed:
+                        raise AssertionError(f"rank {rank} did not die")
             return results
         finally:
             for process, _ in ranks:

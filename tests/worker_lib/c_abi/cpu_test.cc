@@ -2,14 +2,21 @@
 #include "worker_lib/c_abi/cpu.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
 #include <condition_variable>
+#include <cstring>
+#include <fstream>
 #include <functional>
+#include <future>
+#include <iterator>
 #include <map>
 #include <mutex>
+#include <regex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -83,7 +90,8 @@ void in_group(int size, const std::function<void(ddprun_cpu_group*, int)>& body)
           DDPRUN_CPU(form)(use_store, rank, size, name.c_str(), "", "127.0.0.1", kPatience);
       EXPECT_NE(group, nullptr) << last_error();
       if (group) body(group, rank);
-      DDPRUN_CPU(free)(group, kPatience);
+      if (group) DDPRUN_CPU(close)(group, kPatience);
+      DDPRUN_CPU(free)(group);
     });
   }
   for (std::thread& one : ranks) one.join();
@@ -96,9 +104,91 @@ ddprun_cpu_buffer buffer_of(std::vector<float>& values) {
 TEST(CpuAbi, LoadsWithItsVersion) {
   ASSERT_NE(library(), nullptr) << dlerror();
   EXPECT_EQ(DDPRUN_CPU(abi_version)(), DDPRUN_CPU_ABI_VERSION);
-  EXPECT_EQ(dlsym(library(), "_ZN6ddprun8CpuGroup4formERNS_5StoreERKNS_15CpuGroupOptionsE"),
-            nullptr)
-      << "it exports only the functions of cpu.h";
+}
+
+// Returns the names that the library's dynamic symbol table defines.
+std::set<std::string> exported_names() {
+  std::ifstream file(DDPRUN_CPU_LIBRARY, std::ios::binary);
+  const std::string image((std::istreambuf_iterator<char>(file)), {});
+  const auto at = [&]<class T>(std::size_t offset, T value) {
+    std::memcpy(&value, image.data() + offset, sizeof value);
+    return value;
+  };
+  const auto header = at(0, Elf64_Ehdr());
+  const auto section = [&](std::size_t i) {
+    return at(header.e_shoff + i * header.e_shentsize, Elf64_Shdr());
+  };
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < header.e_shnum; ++i) {
+    const Elf64_Shdr table = section(i);
+    if (table.sh_type != SHT_DYNSYM) continue;
+    const Elf64_Shdr texts = section(table.sh_link);
+    for (std::size_t offset = 0; offset < table.sh_size; offset += table.sh_entsize) {
+      const auto symbol = at(table.sh_offset + offset, Elf64_Sym());
+      if (symbol.st_shndx != SHN_UNDEF && symbol.st_shndx != SHN_ABS) {
+        names.insert(image.c_str() + texts.sh_offset + symbol.st_name);
+      }
+    }
+  }
+  return names;
+}
+
+TEST(CpuAbi, ExportsTheFunctionsOfItsHeaderOnly) {
+  std::ifstream file(DDPRUN_CPU_HEADER);
+  const std::string header((std::istreambuf_iterator<char>(file)), {});
+  std::set<std::string> declared;
+  const std::regex function(R"(\n[a-z][a-z_0-9 *]*[ *](ddprun_cpu_[a-z_]+)\()");
+  for (auto found = std::sregex_iterator(header.begin(), header.end(), function);
+       found != std::sregex_iterator(); ++found) {
+    declared.insert((*found)[1]);
+  }
+  EXPECT_GE(declared.size(), 20);
+  EXPECT_EQ(exported_names(), declared);
+}
+
+// Runs body(group) on rank 0, while that rank makes two barriers, one in another thread. Rank 1
+// comes to no barrier, and lives until the body has run.
+void during_a_barrier(const std::function<void(ddprun_cpu_group*)>& body, int expected) {
+  std::promise<void> is_done;
+  in_group(2, [&](ddprun_cpu_group* group, int rank) {
+    if (rank == 1) return is_done.get_future().wait();
+    std::thread waiter([&] {
+      EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), expected) << last_error();
+    });
+    ddprun_cpu_call* probe = nullptr;
+    EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, &probe), DDPRUN_CPU_OK);
+    body(group);
+    EXPECT_EQ(DDPRUN_CPU(call_wait)(probe, kPatience), expected);
+    DDPRUN_CPU(call_free)(probe);
+    waiter.join();
+    is_done.set_value();
+  });
+}
+
+TEST(CpuAbi, ClosesWhileAnotherThreadIsInACall) {
+  during_a_barrier(
+      [](ddprun_cpu_group* group) {
+        EXPECT_EQ(DDPRUN_CPU(close)(group, 0), DDPRUN_CPU_OK);
+        EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_STOPPED);
+        EXPECT_THAT(last_error(), HasSubstr("the process group was destroyed"));
+        EXPECT_EQ(DDPRUN_CPU(abort)(group, "late"), DDPRUN_CPU_STOPPED);
+      },
+      DDPRUN_CPU_STOPPED);
+}
+
+// Before, an asynchronous call waited for the end of a blocking one, and for room in the queue.
+TEST(CpuAbi, IssuesWithoutWaiting) {
+  during_a_barrier(
+      [](ddprun_cpu_group* group) {
+        for (int i = 0; i < 3000; ++i) {
+          ddprun_cpu_call* call = nullptr;
+          EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, &call), DDPRUN_CPU_OK);
+          EXPECT_EQ(DDPRUN_CPU(call_wait)(call, 0), DDPRUN_CPU_PENDING);
+          DDPRUN_CPU(call_free)(call);
+        }
+        DDPRUN_CPU(abort)(group, "the test wants it");
+      },
+      DDPRUN_CPU_STOPPED);
 }
 
 TEST(CpuAbi, ReducesOnTheCallingThreadAndInTheBackgroundInOrder) {
@@ -178,7 +268,10 @@ TEST(CpuAbi, ReportsDifferentCallsOnEveryRankAndTheGroupHasEnded) {
 
 TEST(CpuAbi, EndsTheOthersCallsWhenARankAbortsOrLeaves) {
   in_group(2, [](ddprun_cpu_group* group, int rank) {
-    if (rank == 1) return DDPRUN_CPU(abort)(group, "the test wants it");
+    if (rank == 1) {
+      DDPRUN_CPU(abort)(group, "the test wants it");
+      return;
+    }
     EXPECT_EQ(DDPRUN_CPU(barrier)(group, kPatience, nullptr), DDPRUN_CPU_STOPPED);
     EXPECT_THAT(last_error(), HasSubstr("the test wants it"));
   });
