@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/process_stat.h"
+#include "base/small_file.h"
 #include "tests/integration/launcher_frame.h"
 #include "tests/support/held_port.h"
 
