@@ -198,7 +198,7 @@ def check_scripts(root, package):
     assert calls == [reload], calls
     calls = root.calls_of("dpkg", "--install", package)
     assert calls == [reload, f"deb-systemd-invoke try-restart {UNIT}"], calls
-    root("/usr/bin/systemctl", "enable", UNIT)
+    root("/usr/bin/systemctl", "--root=/", "enable", UNIT)
     calls = root.calls_of("dpkg", "--remove", "ddprun")
     assert calls == [f"deb-systemd-invoke stop {UNIT}", reload], calls
     calls = root.calls_of("dpkg", "--purge", "ddprun")
