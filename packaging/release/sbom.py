@@ -50,7 +50,7 @@ def output_of(*command):
 
 
 def files_of(build):
-    """Returns the files outside the tree that were compiled or linked."""
+    """Returns the files that were compiled or linked."""
     recorded = output_of("ninja", "-C", build, "-t", "deps")
     files = set(re.findall(r"^    (\S+)", recorded, re.M))
     commands = output_of("ninja", "-C", build, "-t", "commands", "ddprun_installed")
@@ -58,9 +58,7 @@ def files_of(build):
     compiler = re.search(r"^(?:\S*ccache )?(\S*(?:c|g)\+\+\S*) ",
                          re.sub(r"^.*? (?=\S*\+\+ )", "", commands), re.M)[1]
     files |= {output_of(compiler, f"-print-file-name={name}").strip() for name in RUNTIME}
-    files = {(build / file).resolve() for file in files}
-    tree = build.parent.parent.resolve()  # of the sources
-    return {file for file in files if not file.is_relative_to(tree)}
+    return {(build / file).resolve() for file in files}
 
 
 def version_in(folder, headers):
@@ -73,7 +71,7 @@ def version_in(folder, headers):
 
 
 def packages_of(build, files):
-    """Returns {package: version}: those of FOLDERS, and Debian's for all other files."""
+    """Returns {package: version}: of FOLDERS, and Debian's for other files outside the tree."""
     cache = dict(re.findall(r"^(\w+):\w+=(/.*)$", (build / "CMakeCache.txt").read_text(), re.M))
     packages = {}
     for package, (variables, headers) in FOLDERS.items():
@@ -83,7 +81,8 @@ def packages_of(build, files):
         if of_package:
             packages[package] = version_in(folders[0], headers)
             files = files - of_package
-    system = sorted(map(str, files))
+    tree = build.parent.parent.resolve()  # of the sources
+    system = sorted(str(file) for file in files if not file.is_relative_to(tree))
     found = subprocess.run(["dpkg-query", "--search", *system], capture_output=True, text=True,
                            check=False)
     if found.returncode != 0:

@@ -58,6 +58,16 @@ def check_refusal(build, work):
     print("where one is missing the install ends before it writes anything")
 
 
+def check_modes(build, work):
+    """Installs under a strict umask: all users may still read the files."""
+    prefix = work / "strict"
+    subprocess.run(["cmake", "--install", build, "--prefix", prefix, "--component", "system"],
+                   stdout=subprocess.DEVNULL, check=True, umask=0o077)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in prefix.rglob("*") if file.is_file()}
+    assert "ddp-rendezvous.service" in modes and set(modes.values()) == {0o644, 0o755}, modes
+    print("the caller's umask does not decide the modes of files")
+
+
 def main():
     if len(sys.argv) != 3:
         sys.exit(f"usage: {sys.argv[0]} SOURCE_DIR BUILD_DIR")
@@ -65,6 +75,7 @@ def main():
     check_targets(source, build)
     with tempfile.TemporaryDirectory() as work:
         check_refusal(build, pathlib.Path(work))
+        check_modes(build, pathlib.Path(work))
 
 
 main()
