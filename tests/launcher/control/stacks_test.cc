@@ -45,7 +45,7 @@ TEST(StackShow, ACallOfTheFlightRecordIsNamed) {
   worker.frames = {"main () at a.cc:1"};
   StackShow stacks;
   stacks.take(stack_line(worker));
-  EXPECT_THAT(stacks.as_text(), HasSubstr("rank 0: in all_reduce of 4 bytes for 12 s\n"));
+  EXPECT_THAT(stacks.as_text(), HasSubstr("rank 0: in all_reduce of 4 bytes for 12.0 s\n"));
 }
 
 TEST(StackShow, WithoutAStackItSaysWhyThereIsNone) {
