@@ -325,7 +325,7 @@ TEST_F(FlightTest, StacksNameTheCallThatARankWaitsIn) {
     return ranks.size() == 2 && ranks[0].contains("call") && ranks[1]["is_stopped"] == true;
   })) << ranks.dump(2);
   EXPECT_THAT(ranks[0]["call"].get<std::string>(), HasSubstr("all_reduce"));
-  EXPECT_GT(ranks[0]["frames"].size(), 3u) << "a rank in a call has its stack, too";
+  EXPECT_THAT(ranks[0]["frames"].dump(), HasSubstr("pause")) << "its stack is there, too";
   const CommandResult words = run_ddprun({"stacks"});
   EXPECT_THAT(words.out, AllOf(HasSubstr("rank 0: in all_reduce"), HasSubstr("rank 1: state T")));
   EXPECT_EQ(run_ddprun({"stop", "--now"}).code, 0);
