@@ -7,6 +7,7 @@ import os
 import pathlib
 import re
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,7 +120,7 @@ def the_python_is_the_one_that_torchrun_would_take(folder: pathlib.Path) -> None
     installed, active = folder / "installed", folder / "active"
     for environment in (installed, active):
         venv.create(environment)
-    os.link(DDPRUN, installed / "bin/ddprun")
+    shutil.copy2(DDPRUN, installed / "bin/ddprun")
     os.symlink(installed / "bin/ddprun", folder / "ddprun")  # as pipx and uv do
     script = write(folder, "train.py", "import sys; print(sys.prefix)")
     path = f"{active}/bin:/usr/bin:/bin"

@@ -90,15 +90,17 @@ class Launcher(frame.Test):
             import ddprun
             ddprun.report_progress(56 + ddprun.Environment.current().rank)
             print("reported")
-            open("go").read()
+            open(f"go.{ddprun.Environment.current().rank}").read()
         """)
-        os.mkfifo(self.folder / "go")
+        gates = [self.folder / f"go.{rank}" for rank in range(2)]
+        for gate in gates:
+            os.mkfifo(gate)
         job = self.job(["--nproc-per-node=2", script])
         job.read_until("reported$", 2)
         status = json.loads(frame.run([frame.DDPRUN, "status", "--json", str(job.process.pid)]))
         self.assertEqual([worker["step"] for worker in status["agents"][0]["workers"]], [56, 57])
-        for _ in range(2):
-            (self.folder / "go").write_text("")
+        for gate in gates:
+            gate.write_text("")
         job.end()
 
     def test_a_rank_that_hangs_is_named_and_one_that_waits_long_is_not(self):
