@@ -180,11 +180,17 @@ class Agent {
   void save_before_end() {
     log_.info("the time limit of Slurm job " + config_.watched_job +
               " is near: all workers are asked to save");
-    idle_until_ =
-        BootClock::now() + config_.options.save_before_end.value_or(kDefaultSaveBeforeEnd) / 2;
+    keep_waiting();
     const bool is_idle = is_without_workers();
     ask_all_nodes_to_save();
     if (!is_idle) ask_own_workers_to_save();
+  }
+
+  // Begins the time that a node without workers waits for an answer about the others.
+  void keep_waiting() {
+    constexpr Duration kMostUnanswered = std::chrono::seconds(15);
+    const Duration before_end = config_.options.save_before_end.value_or(kDefaultSaveBeforeEnd);
+    idle_until_ = BootClock::now() + std::min<Duration>(before_end / 4, kMostUnanswered);
   }
 
   bool is_without_workers() const { return supervisor_.state() == Supervisor::State::kIdle; }
@@ -199,7 +205,7 @@ class Agent {
   //
   // A node without workers waits for the end of the job as long as others may have some: it may run
   // the service, and its end requeues the job. It leaves if the service says that there are none.
-  // Without such an answer it leaves at idle_until_, because others may just be out of reach.
+  // Without any answer it leaves at idle_until_, because others may just be out of reach.
   void ask_all_nodes_to_save() {
     constexpr Duration kPause = std::chrono::seconds(5);
     constexpr Duration kIdlePause = std::chrono::seconds(1);
@@ -246,7 +252,10 @@ class Agent {
         .answer =
             [this](const Answer& answer) {
               // The numbers of commands begin at 1.
-              if (answer.number == 0) job_has_no_workers_ = answer.no_workers;
+              if (answer.number == 0) {
+                job_has_no_workers_ = answer.no_workers;
+                if (answer.done) keep_waiting();
+              }
               control_->answered(answer);
             },
         .forward_signal = [this](const ForwardSignal& forward_signal) { feed(forward_signal); },
@@ -588,10 +597,10 @@ class Agent {
   asio::posix::stream_descriptor guardian_alive_;
   asio::posix::stream_descriptor keeper_alive_;
   bool guard_lost_ = false;
-  bool over_ = false;                // only the remaining output is left
-  bool was_terminated_ = false;      // SIGTERM came
-  bool job_has_no_workers_ = false;  // as the service answered the last request to save
-  TimePoint idle_until_;             // since the request to save; see ask_all_nodes_to_save()
+  bool over_ = false;                         // only the remaining output is left
+  bool was_terminated_ = false;               // SIGTERM came
+  bool job_has_no_workers_ = false;           // as the service answered the last request to save
+  TimePoint idle_until_;                      // see ask_all_nodes_to_save()
   std::optional<std::int64_t> highest_step_;  // that a worker of this node has reported
 
   SlurmTimeLimit time_limit_;

@@ -15,6 +15,7 @@ HangMonitor::HangMonitor(boost::asio::io_context& io, Duration timeout, HangMoni
 void HangMonitor::begin(Generation generation, std::size_t workers) {
   generation_ = generation;
   is_running_ = true;
+  is_paused_ = false;
   watch_.begin(workers, BootClock::now());
   wait();
 }
@@ -27,8 +28,18 @@ void HangMonitor::end() {
   inspector_.forget();
 }
 
+void HangMonitor::pause() {
+  is_paused_ = true;
+  timer_.cancel();
+}
+
+void HangMonitor::resume() {
+  is_paused_ = false;
+  if (!stacks_done_) wait();
+}
+
 void HangMonitor::wait() {
-  if (!is_on_) return;
+  if (!is_on_ || is_paused_) return;
   timer_.expires_after(watch_.period());
   timer_.async_wait([this](boost::system::error_code error) {
     if (error) return;

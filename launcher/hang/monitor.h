@@ -42,8 +42,8 @@ class HangMonitor {
   void begin(Generation generation, std::size_t workers);
   // Stops the checks while SIGTSTP stops the workers: they make no progress then, but do not
   // hang.
-  void pause() { timer_.cancel(); }
-  void resume() { wait(); }
+  void pause();
+  void resume();
   // Stops the checks and drops a look() in progress. Called when the workers are being ended.
   void end();
 
@@ -69,6 +69,7 @@ class HangMonitor {
   HangWatch watch_;
   Generation generation_{-1};
   bool is_running_ = false;   // from begin() to end()
+  bool is_paused_ = false;    // from pause() to resume()
   bool is_looking_ = false;   // a look() is in progress
   StacksDone stacks_done_;    // of the inspect_stacks() in progress
   std::uint64_t stacks_ = 0;  // number of the newest inspect_stacks()

@@ -360,6 +360,7 @@ class ProcessGroup(dist.ProcessGroup):
         self._most_messages = _FEW_MESSAGES  # before the next look for those that have ended
         self._sweeping = threading.Lock()
         self._starting = threading.Lock()
+        self._is_closed = False
         self._completer = None
         self._group_name = ""
         self._group_desc = ""
@@ -426,8 +427,10 @@ class ProcessGroup(dist.ProcessGroup):
         if self._handle is None:
             return
         _engine.close(self._handle, grace_ns)
-        if self._completer is not None:
-            self._completer.works.put(None)
+        with self._starting:
+            self._is_closed = True
+            if self._completer is not None:
+                self._completer.works.put(None)
         self._most_messages = 0
         self._forget_ended()
 
@@ -509,29 +512,35 @@ class ProcessGroup(dist.ProcessGroup):
         else:
             self._forget_ended()
 
-    def _read(self, tensor):
-        """Returns the tensor's elements as one piece of memory: the tensor itself, or a copy."""
+    def _read(self, tensor, in_turn=True):
+        """Returns the tensor's elements as one piece of memory: the tensor itself, or a copy.
+
+        in_turn: the copy is made after the collectives in flight. Messages do not wait for these.
+        """
         if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
             _refuse(tensor)
         if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
             return tensor
         # A collective before this one may write it.
-        for work in list(self._pending):
+        for work in list(self._pending) if in_turn else ():
             work._settle(_FOREVER_NS)
         return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
-    def _results(self, tensors):
-        return _Results(tensors, [self._read(one) for one in tensors])
+    def _results(self, tensors, in_turn=True):
+        return _Results(tensors, [self._read(one, in_turn) for one in tensors])
 
     def _complete_later(self, work):
         if work._is_message:  # it may end after any later call
             threading.Thread(target=work._complete, name="ddprun-message", daemon=True).start()
             return
         with self._starting:
-            if self._completer is None:
-                self._completer = _Completer()
-                self._completer.start()
-            self._completer.works.put(work)
+            if not self._is_closed:
+                if self._completer is None:
+                    self._completer = _Completer()
+                    self._completer.start()
+                self._completer.works.put(work)
+                return
+        work._complete()  # the engine has ended, and the work with it
 
     # --- collectives
 
@@ -776,13 +785,13 @@ class ProcessGroup(dist.ProcessGroup):
     def send(self, tensors, dstRank, tag=0):
         tensors = _list(tensors)
         _require_one(tensors)
-        given = self._read(tensors[0])
+        given = self._read(tensors[0], in_turn=False)
         return self._message(_engine.send, given, (dstRank, tag), None, tensors)
 
     def recv(self, tensors, srcRank, tag=0):
         tensors = _list(tensors)
         _require_one(tensors)
-        results = self._results(tensors)
+        results = self._results(tensors, in_turn=False)
         return self._message(_engine.recv, results.dense[0], (srcRank, tag), results, tensors)
 
     def recv_anysource(self, tensors, tag=0):

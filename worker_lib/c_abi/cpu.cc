@@ -28,6 +28,9 @@
 namespace ddprun {
 namespace {
 
+// Limit for the calls that are still in progress when the grace of a close is over.
+constexpr std::chrono::seconds kMostAfterGrace{1};
+
 thread_local std::string last_error;
 
 int fail(int status, std::string text) {
@@ -425,7 +428,10 @@ int ddprun_cpu_close(ddprun_cpu_group* group, int64_t grace_ns) {
   return guarded([&] {
     const Deadline grace{std::chrono::nanoseconds(grace_ns)};
     std::unique_lock lock(group->mutex);
-    if (std::exchange(group->is_closing, true)) return static_cast<int>(DDPRUN_CPU_OK);
+    if (std::exchange(group->is_closing, true)) {
+      group->changed.wait(lock, [&] { return !group->engine; });
+      return static_cast<int>(DDPRUN_CPU_OK);
+    }
     const auto has_ended = [&] { return group->collectives == 0; };
     const bool is_idle = group->changed.wait_for(lock, grace.remaining(), has_ended);
     lock.unlock();
@@ -435,8 +441,16 @@ int ddprun_cpu_close(ddprun_cpu_group* group, int64_t grace_ns) {
       group->engine->abort(kGroupDestroyed);
     }
     lock.lock();
-    group->changed.wait(lock, [&] { return group->users == 0; });
+    const auto is_unused = [&] { return group->users == 0; };
+    if (!group->changed.wait_for(lock, kMostAfterGrace, is_unused)) {
+      // A call was issued between the two waits.
+      lock.unlock();
+      group->engine->abort(kGroupDestroyed);
+      lock.lock();
+      group->changed.wait(lock, is_unused);
+    }
     const std::unique_ptr<CpuGroup> ended = std::move(group->engine);
+    group->changed.notify_all();
     lock.unlock();
     return static_cast<int>(DDPRUN_CPU_OK);
   });

@@ -201,6 +201,23 @@ def pass_messages(rank, size):
     return True
 
 
+def pass_a_strided_message_while_a_collective_waits(rank, size):
+    """Rank 1 comes to the all_reduce only after it has the message."""
+    one = torch.ones(5000)
+    matrix = torch.arange(6.).reshape(2, 3)
+    if rank == 0:
+        work = dist.all_reduce(one, async_op=True)
+        dist.send(matrix.t(), 1)
+        work.wait()
+    else:
+        got = torch.zeros(2, 3)
+        dist.recv(got.t(), 0)
+        require_equal(got, matrix, "recv")
+        dist.all_reduce(one)
+    require_equal(one, torch.full((5000,), 2.), "all_reduce")
+    return True
+
+
 def use_groups_and_objects(rank, size):
     evens = dist.new_group(list(range(0, size, 2)))
     if rank % 2 == 0:
@@ -425,6 +442,9 @@ class Collectives(unittest.TestCase):
 
     def test_messages(self):
         self.assertEqual(run(3, pass_messages), [True] * 3)
+
+    def test_a_strided_message_does_not_wait_for_collectives(self):
+        self.assertEqual(run(2, pass_a_strided_message_while_a_collective_waits), [True] * 2)
 
     def test_groups_and_objects(self):
         self.assertEqual(run(3, use_groups_and_objects), [([0, 1, 2], [("any", 1)])] * 3)
