@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
+#include <iterator>
 #include <utility>
 
 #include "launcher/flight/json.h"
@@ -18,6 +19,19 @@ namespace {
 constexpr std::size_t kNoticeBytes = 128;
 
 constexpr std::array kStreams{OutputStream::kOut, OutputStream::kErr};
+
+// Sends the lines that the reader has room for, and says how many bytes were left out.
+void say_what_fits(OutputReader& reader, const std::vector<std::string>& lines) {
+  std::uint64_t left_out = 0;
+  for (const std::string& line : lines) {
+    if (reader.room() > line.size() + kNoticeBytes) {
+      reader.say(line);
+    } else {
+      left_out += line.size();
+    }
+  }
+  if (left_out > 0) reader.say(dropped_line(left_out));
+}
 
 Moment moment() { return {.boot = BootClock::now(), .calendar = std::chrono::system_clock::now()}; }
 
@@ -188,17 +202,11 @@ void ControlServer::show_workers(const ControlSessionPtr& session, const UserReq
 // Corrupt data in a worker's page may make them longer; what does not fit is left out and
 // reported.
 void ControlServer::show_flights(const OutputReaderPtr& reader, std::optional<Rank> rank) {
-  std::uint64_t left_out = 0;
+  std::vector<std::string> lines;
   for (const RankFlight& flight : node_.flights(rank)) {
-    for (const std::string& line : flight_lines(flight)) {
-      if (reader->room() > line.size() + kNoticeBytes) {
-        reader->say(line);
-      } else {
-        left_out += line.size();
-      }
-    }
+    std::ranges::move(flight_lines(flight), std::back_inserter(lines));
   }
-  if (left_out > 0) reader->say(dropped_line(left_out));
+  say_what_fits(*reader, lines);
   reader->end();
 }
 
@@ -237,16 +245,9 @@ void ControlServer::send_stacks(const Result<std::vector<WorkerSnapshot>>& worke
     reader->say(missing_line(rank ? "rank " + to_text(*rank) : "stacks of " + node_.view().host,
                              workers.error().cause));
   } else {
-    std::uint64_t left_out = 0;
-    for (const WorkerSnapshot& worker : *workers) {
-      const std::string line = stack_line(worker);
-      if (reader->room() > line.size() + kNoticeBytes) {
-        reader->say(line);
-      } else {
-        left_out += line.size();
-      }
-    }
-    if (left_out > 0) reader->say(dropped_line(left_out));
+    std::vector<std::string> lines;
+    for (const WorkerSnapshot& worker : *workers) lines.push_back(stack_line(worker));
+    say_what_fits(*reader, lines);
   }
   reader->end();
   inspect_next();

@@ -28,7 +28,7 @@ class JobError(RuntimeError):
 
 
 class JobNotFoundError(JobError):
-    """There is no job of this name; without a name: no job at all."""
+    """No job has this name. Without a name: no job runs on this host."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Job:
     Notes
     -----
     Each method runs a command of ``ddprun`` (``docs/how-to/control.md``). It raises
-    `JobNotFoundError` if there is no such job, and `JobError` if the command fails otherwise.
+    `JobNotFoundError` if the job does not run, and `JobError` if the command fails otherwise.
     """
 
     def __init__(self, name: Union[str, int, None] = None, **options: Any) -> None:

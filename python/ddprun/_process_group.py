@@ -160,7 +160,7 @@ def _split(tensor, sizes, count):
     """Returns the buffers of the parts of a contiguous tensor, cut along its first dimension."""
     if not sizes:
         if tensor.dim() and tensor.size(0) % count:
-            raise ValueError(f"the first dimension, {tensor.size(0)}, is no multiple of {count}")
+            raise ValueError(f"the first dimension, {tensor.size(0)}, is not a multiple of {count}")
         return _parts(tensor, count)
     if len(sizes) != count or sum(sizes) != tensor.size(0):
         raise ValueError(f"the split sizes {list(sizes)} do not cut {tensor.size(0)} rows for "
@@ -849,7 +849,7 @@ def _get(store, key, timeout_ns):
 def _function_of(store, interrupts):
     """Returns the function through which the library uses a store.
 
-    interrupts: a list that gets what is raised and is no error of the store.
+    interrupts: a list that gets KeyboardInterrupt, SystemExit and the like, to be raised later.
     """
 
     def run(operation, key, value, value_bytes, timeout_ns, answer):

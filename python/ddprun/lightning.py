@@ -25,8 +25,8 @@ class _Progress:
     Parameters
     ----------
     every
-        The ranks ask for requests every so many steps: one small all_reduce each, if the launcher
-        has a ``--checkpoint-signal`` or ``--requeue``.
+        The number of steps between two looks for requests. Each look is a small all_reduce, if the
+        launcher has a ``--checkpoint-signal`` or ``--requeue``.
     path
         The checkpoint that is saved on request. By default ``last-ddprun.ckpt`` in the folder of
         the trainer's first ModelCheckpoint, else in ``default_root_dir``. ``ckpt_path="last"``

@@ -18,8 +18,8 @@ class _Progress:
     Parameters
     ----------
     every
-        The ranks ask for requests every so many steps: one small all_reduce each, if the launcher
-        has a ``--checkpoint-signal`` or ``--requeue``.
+        The number of steps between two looks for requests. Each look is a small all_reduce, if the
+        launcher has a ``--checkpoint-signal`` or ``--requeue``.
     leave
         After the save the program ends with 0, and ddprun with 75. False: training stops, and
         ``train`` returns.

@@ -403,9 +403,9 @@ TEST_F(ControlByServiceTest, WantsTheProofThatAgentsGive) {
 TEST_F(ControlByServiceTest, SaysWhenThereIsNoService) {
   const HeldPort held;
   endpoint_ = held.endpoint();
-  const CommandResult nobody = ask({"status", "train"});
-  EXPECT_EQ(nobody.code, to_int(ExitCode::kNoAnswer));
-  EXPECT_EQ(lines_of(nobody.err).size(), 1u) << nobody.err;
+  const CommandResult missing = ask({"status", "train"});
+  EXPECT_EQ(missing.code, to_int(ExitCode::kNoAnswer));
+  EXPECT_EQ(lines_of(missing.err).size(), 1u) << missing.err;
 }
 
 TEST_F(ControlByServiceTest, AnAgentTellsWhatItKnowsWhereItsServiceIsSilent) {
