@@ -17,7 +17,8 @@
 // one knows nothing of its earlier life.
 //
 // An agent is honest about what it was told last. In the JSON the text "#5000" means 5000
-// letters, because a fuzzer's inputs are short and some limits are large.
+// letters, because a fuzzer's inputs are short and some limits are large. An input gets few of
+// such letters, so that its time goes into the service and not into copies of a letter.
 //
 //   scripts/build fuzz job_table_fuzz
 //   build/fuzz/bin/job_table_fuzz -max_total_time=60 tests/fuzz/corpus/job_table
@@ -54,28 +55,28 @@ constexpr Duration kLongestStory = std::chrono::hours(24 * 365 * 10);
 constexpr int kTicksAtOnce = 20;
 constexpr int kMostLines = 64;
 constexpr std::size_t kLongestText = 70'000;
-constexpr std::size_t kMostExpanded = 32;  // texts of a line
+constexpr std::size_t kMostLetters = 4 * kLongestText;  // of an input
 
-void expand_texts(Json& json, std::size_t& left) {
+void expand_texts(Json& json, std::size_t& letters_left) {
   if (json.is_structured()) {
-    for (Json& inner : json) expand_texts(inner, left);
+    for (Json& inner : json) expand_texts(inner, letters_left);
     return;
   }
   if (!json.is_string()) return;
   const std::string& text = json.get_ref<const std::string&>();
   std::size_t length = 0;
-  if (!text.starts_with('#') || left == 0) return;
+  if (!text.starts_with('#')) return;
   if (std::from_chars(text.data() + 1, text.data() + text.size(), length).ec != std::errc()) return;
-  --left;
-  json = std::string(std::min(length, kLongestText), 'x');
+  length = std::min({length, kLongestText, letters_left});
+  letters_left -= length;
+  json = std::string(length, 'x');
 }
 
 // Returns the message as a dishonest agent sends it: with the patch merged in.
-std::string merged(const AgentMessage& message, const Json& patch) {
+std::string merged(const AgentMessage& message, const Json& patch, std::size_t& letters_left) {
   Json json = Json::parse(encode(message)->substr(kControlHeaderBytes));
   json.merge_patch(patch);
-  std::size_t texts = kMostExpanded;
-  expand_texts(json, texts);
+  expand_texts(json, letters_left);
   return json.dump();
 }
 
@@ -127,7 +128,8 @@ class Story {
     // A patch that is not a JSON object leaves the honest message, which needs no decoder.
     const Json patch = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (patch.is_object()) {
-      const Result<AgentMessage> decoded = decode<AgentMessage>(merged(*message, patch));
+      const Result<AgentMessage> decoded =
+          decode<AgentMessage>(merged(*message, patch, letters_left_));
       if (!decoded) return disconnect(slot);
       message = *decoded;
     }
@@ -299,6 +301,7 @@ class Story {
   }
 
   bool has_disk_;
+  std::size_t letters_left_ = kMostLetters;
   ServiceOptions options_;
   std::optional<JobTable> table_;
   TimePoint now_ = kStart;
