@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/base64.h"
 #include "base/utf8.h"
 
 namespace ddprun {
@@ -20,25 +21,6 @@ std::string wall_time() {
   strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%S", &parts);
   const std::string micros = std::to_string(now.tv_nsec / 1000);
   return std::string(date) + "." + std::string(6 - micros.size(), '0') + micros + "Z";
-}
-
-// Encodes as RFC 4648. OpenSSL's encoder would load OpenSSL's library, which takes longer than
-// a launch.
-std::string base64(std::string_view bytes) {
-  constexpr std::string_view kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (std::size_t at = 0; at < bytes.size(); at += 3) {
-    const std::string_view group = bytes.substr(at, 3);
-    unsigned bits = 0;
-    for (std::size_t i = 0; i < 3; ++i) {
-      bits = bits << 8 | (i < group.size() ? static_cast<unsigned char>(group[i]) : 0U);
-    }
-    for (std::size_t i = 0; i < 4; ++i) {
-      text += i <= group.size() ? kDigits[bits >> (18 - 6 * i) & 63] : '=';
-    }
-  }
-  return text;
 }
 
 nlohmann::ordered_json beginning(const std::string& job, const std::string& host, int node,
@@ -70,7 +52,7 @@ std::string JsonLines::worker_line(const Origin& origin, std::string_view line) 
   json["local_rank"] = origin.local_rank.value;
   json["stream"] = origin.is_err ? "stderr" : "stdout";
   json["line"] = line;
-  if (!is_utf8(line)) json["base64"] = base64(line);
+  if (!is_utf8(line)) json["base64"] = to_base64(line);
   if (origin.cut) json["partial"] = true;
   return line_of(json);
 }

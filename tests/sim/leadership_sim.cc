@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kJobs = 3;
 constexpr Duration kFaultTime = seconds(60);
 // A lease that has just been renewed, an election's whole lease, and a few tries.
-constexpr Duration kRecoveryTime = seconds(12);
+constexpr Duration kRecoveryTime = seconds(24);
 constexpr const char* kLeaderKey = "leader";
 constexpr const char* kChainKey = "chain";
 
@@ -24,8 +24,10 @@ LeadershipSim::LeadershipSim(std::uint64_t seed, Mutant mutant)
     : rng_(seed), mutant_(mutant), faults_until_(now_ + kFaultTime) {
   if (seed % 10 == 0) faults_until_ = now_;
   hosts_.resize(2 + rng_.below(3));
+  lease_time_ = rng_.chance(0.8) ? Leadership::kLease : seconds(2 + rng_.below(7));
+  is_punctual_ = rng_.chance(0.5);
   for (Host& host : hosts_) {
-    // The differences stay below Leadership::kMargin.
+    // The differences stay below what Leadership allows for.
     host.rate = 1 + (static_cast<double>(rng_.below(2001)) - 1000) / 1e5;
   }
 }
@@ -49,6 +51,13 @@ LeadershipResult LeadershipSim::run() {
     violate("no decision is told although all faults are over");
   if (result_.violation.empty() && faults_until_ < seconds(2) + TimePoint() && led_.size() != 1)
     violate("a term has ended without a fault");
+  for (const Host& host : hosts_) {
+    if (!host.service || !host.service->writes || host.service->waiting.empty()) continue;
+    const Service& service = *host.service;
+    if (service.leadership.serves(clock_of(host)) &&
+        service.waiting[0].change <= service.writes->durable())
+      violate("a durable decision is held back");
+  }
   result_.terms = static_cast<int>(led_.size());
   result_.decisions = static_cast<int>(told_.size());
   return std::move(result_);
@@ -106,16 +115,31 @@ void LeadershipSim::start(std::size_t index) {
   });
 }
 
+// Ends the service's process, and starts it again later.
+void LeadershipSim::take_away(std::size_t index) {
+  Host& host = hosts_[index];
+  host.service.reset();
+  ++host.life;
+  host.stopped_until = now_;
+  at(between(100, 5000), [this, index] { start(index); });
+}
+
+void LeadershipSim::resign(std::size_t index) {
+  Host& host = hosts_[index];
+  if (!host.service || now_ < host.stopped_until) return;
+  note("service " + std::to_string(index) + " resigns");
+  saw(LeadershipFault::kResign);
+  take(index, host.service->leadership.resign(clock_of(host)));
+  take_away(index);
+}
+
 void LeadershipSim::kill(std::size_t index) {
   Host& host = hosts_[index];
   if (!host.service) return;
   note("service " + std::to_string(index) + " is killed");
   saw(LeadershipFault::kKill);
   const bool led = host.service->leadership.term() != 0;
-  host.service.reset();
-  ++host.life;
-  host.stopped_until = now_;
-  at(between(100, 5000), [this, index] { start(index); });
+  take_away(index);
   if (!led || rng_.chance(0.3)) return;
   for (std::size_t other = 0; other < hosts_.size(); ++other) {
     at(between(0, 3), [this, other] {
@@ -199,17 +223,17 @@ void LeadershipSim::take(std::size_t index, LeadershipActions actions) {
     if (const auto* grant = std::get_if<GrantLease>(&action)) {
       ask(index, [=, this, asked = *grant]() -> std::function<void(Service&)> {
         const EtcdLease lease = next_lease_++;
-        leases_[lease] = now_ + asked.lease;
+        leases_[lease] = now_ + lease_time_;
         return [=, this](Service& to) {
           take(index,
-               to.leadership.granted(asked.number, lease, asked.lease, clock_of(hosts_[index])));
+               to.leadership.granted(asked.number, lease, lease_time_, clock_of(hosts_[index])));
         };
       });
     } else if (const auto* keep = std::get_if<KeepLease>(&action)) {
       ask(index, [=, this, asked = *keep]() -> std::function<void(Service&)> {
         const auto at = leases_.find(asked.lease);
         const bool lives = at != leases_.end();
-        if (lives) at->second = now_ + Leadership::kLease;
+        if (lives) at->second = now_ + lease_time_;
         return [=, this](Service& to) {
           take(index, to.leadership.kept(asked.number, lives, clock_of(hosts_[index])));
         };
@@ -358,7 +382,7 @@ void LeadershipSim::beat() {
       const EtcdRevision term = service.leadership.term();
       const auto later = led_.upper_bound(term);
       if (later != led_.end()) {
-        const Duration spare = taken_for_gone_.contains(term) ? Leadership::kLease : Duration(0);
+        const Duration spare = taken_for_gone_.contains(term) ? lease_time_ : Duration(0);
         if (now_ > later->second + spare)
           violate("term " + std::to_string(term) + " serves while term " +
                   std::to_string(later->first) + " does");
@@ -393,11 +417,9 @@ std::pair<bool, FenceState> LeadershipSim::perform(const FencedWrite& write) {
     found.chain_value = chain->second.value;
   }
   const bool is_fenced = mutant_ != Mutant::kNoFence && found.leader_created != write.term;
-  const bool is_old = mutant_ != Mutant::kNoChain && mutant_ != Mutant::kNoFence &&
-                      found.chain_modified != write.last;
+  const bool is_old = mutant_ != Mutant::kNoChain && found.chain_modified != write.last;
   if (is_fenced || is_old) return {false, found};
-  if (write.term < written_by_) violate("a former term writes");
-  written_by_ = write.term;
+  if (write.term != found.leader_created) violate("a former term writes");
   // All puts of a transaction have one revision.
   const EtcdRevision revision = revision_ + 1;
   for (const JournalEntry& entry : write.entries) {
@@ -440,10 +462,10 @@ void LeadershipSim::report_deletion(std::size_t index, EtcdRevision deleted) {
 void LeadershipSim::expire() {
   if (now_ >= no_leader_until_) {
     for (const auto& [lease, until] : std::map(leases_)) {
-      if (now_ >= until + milliseconds(100)) end_lease(lease);
+      if (now_ >= until + (is_punctual_ ? Duration(0) : milliseconds(100))) end_lease(lease);
     }
   }
-  at(between(50, 400), [this] { expire(); });
+  at(is_punctual_ ? milliseconds(1) : between(50, 400), [this] { expire(); });
 }
 
 void LeadershipSim::elect() {
@@ -451,15 +473,16 @@ void LeadershipSim::elect() {
   note("etcd has an election for " + to_text(time));
   saw(LeadershipFault::kElection);
   no_leader_until_ = now_ + time;
-  for (auto& [lease, until] : leases_) until = no_leader_until_ + Leadership::kLease;
+  for (auto& [lease, until] : leases_) until = no_leader_until_ + lease_time_;
 }
 
 void LeadershipSim::inject_fault() {
   if (!has_faults()) return;
   const std::size_t index = rng_.below(hosts_.size());
   Host& host = hosts_[index];
-  switch (rng_.below(6)) {
+  switch (rng_.below(7)) {
     case 0: kill(index); break;
+    case 5: resign(index); break;
     case 1: stop(index); break;
     case 2:
     case 3: {

@@ -6,20 +6,22 @@
 // counts the decisions on each of a few jobs, and tells a decision when it is durable.
 //
 // Faults:
-// - Services are killed and come back, are stopped for a while, or are cut off from etcd, both ways
-//   or one way. Standbys learn of a killed leader at once, or not. Some take a living leader for
-//   gone.
+// - Services are killed and come back, resign, are stopped for a while, or are cut off from etcd,
+// both
+//   ways or one way. Standbys learn of a killed leader at once, or not. Some take a living leader
+//   for gone.
 // - Requests and answers are slow, are lost, or arrive after they were given up. Requests arrive
 //   twice. Watches are silent.
 // - etcd has elections: nothing is answered, and afterwards every lease has its whole time again.
 // - Clocks run at different rates.
 //
 // Invariants:
-// - At any revision at most one term acts: the terms of all writes never decrease.
+// - At any revision at most one term acts: every write is of the term that the leader key has.
 // - A decision that was told is never undone, and none of a number is told twice.
 // - A service that serves has the largest term of all that have led. If a standby has revoked its
 //   lease, it stops within that lease.
-// - After the last fault a decision is told within a bounded time.
+// - After the last fault a decision is told within a bounded time, and nothing durable is held
+// back.
 #pragma once
 
 #include <array>
@@ -51,6 +53,7 @@ enum class Mutant {
 
 enum class LeadershipFault {
   kKill,
+  kResign,
   kStop,
   kCut,
   kOneWayCut,
@@ -67,8 +70,9 @@ enum class LeadershipFault {
   kFenced,
   kTermsOfSeveral,
 };
-inline constexpr EnumNames<LeadershipFault, 16> kLeadershipFaults{{
+inline constexpr EnumNames<LeadershipFault, 17> kLeadershipFaults{{
     {LeadershipFault::kKill, "services killed"},
+    {LeadershipFault::kResign, "services that resign"},
     {LeadershipFault::kStop, "services stopped for a while"},
     {LeadershipFault::kCut, "services cut off from etcd"},
     {LeadershipFault::kOneWayCut, "services cut off one way"},
@@ -159,6 +163,8 @@ class LeadershipSim {
   TimePoint clock_of(const Host& host) const;
   void start(std::size_t host);
   void kill(std::size_t host);
+  void resign(std::size_t host);
+  void take_away(std::size_t host);
   void stop(std::size_t host);
   void arm(std::size_t host);
   void take(std::size_t host, LeadershipActions actions);
@@ -191,7 +197,8 @@ class LeadershipSim {
   std::map<EtcdLease, TimePoint> leases_;  // until when
   EtcdLease next_lease_ = 1;
   TimePoint no_leader_until_;              // etcd has an election
-  EtcdRevision written_by_ = 0;            // the largest term that has written
+  Duration lease_time_;                    // that etcd grants
+  bool is_punctual_ = false;               // leases end at their time, and not later
   std::map<EtcdRevision, TimePoint> led_;  // terms, and when they began to serve
   std::set<EtcdRevision> taken_for_gone_;  // terms whose lease a standby has revoked
   std::map<std::pair<std::size_t, int>, std::string> told_;

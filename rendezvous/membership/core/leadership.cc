@@ -57,7 +57,7 @@ void Leadership::pause() {
 }
 
 void Leadership::drop_lease() {
-  if (has_lease()) out_.push_back(RevokeLease{lease_});
+  if (has_lease()) out_.push_back(RevokeLease{dropped_ = lease_});
   lease_ = 0;
   keeps_.clear();
 }
@@ -80,7 +80,7 @@ LeadershipActions Leadership::granted(std::uint64_t number, EtcdLease lease, Dur
   }
   lease_ = lease;
   granted_ = granted;
-  serves_until_ = request_.sent + granted_ - kMargin;
+  serves_until_ = request_.sent + allowed();
   next_keep_ = now_ + kKeepPause;
   create_key();
   return take();
@@ -96,10 +96,12 @@ LeadershipActions Leadership::kept(std::uint64_t number, bool lives, TimePoint n
     step_down("etcd does not have its lease any more");
     return take();
   }
+  // Whatever was held back since then is due, even if no timer has noticed it.
+  const bool has_lapsed = state_ == State::kLeading && (is_suspended_ || now_ >= serves_until_);
   // A later keep-alive may have been answered before this one.
-  serves_until_ = std::max(serves_until_, at->sent + granted_ - kMargin);
+  serves_until_ = std::max(serves_until_, at->sent + allowed());
   keeps_.erase(keeps_.begin(), at + 1);
-  if (is_suspended_ && now_ < serves_until_) {
+  if (has_lapsed && now_ < serves_until_) {
     is_suspended_ = false;
     out_.push_back(Resume{});
   }
@@ -115,6 +117,12 @@ LeadershipActions Leadership::campaigned(std::uint64_t number, const LeaderKey& 
     term_ = key.created;
     out_.push_back(WatchLeaderKey{key.seen + 1});
     read_state();
+    return take();
+  }
+  if (key.lease == dropped_) {
+    // The answer to an earlier campaign was lost, and so was the request to revoke its lease.
+    out_.push_back(RevokeLease{dropped_});
+    pause();
     return take();
   }
   drop_lease();

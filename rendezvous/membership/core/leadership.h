@@ -8,7 +8,7 @@
 // later leader has a larger one. etcd removes the key when its lease runs out, and each standby
 // then tries to create it. The method is that of etcd's own election recipe, with two rules more:
 //   - A leader counts its lease from the sending of the last request for it that etcd has
-//     answered. kMargin before the end it stops serving, whatever etcd does, because a challenger
+//     answered. A margin before the end it stops serving, whatever etcd does, because a challenger
 //     may lead soon. It keeps its state, and serves again if etcd answers that the lease lives:
 //     the term is still its own. It steps down when etcd answers that the lease is gone.
 //   - Nothing that a leader decides counts before a write has compared the term
@@ -16,8 +16,8 @@
 //     is for safety.
 //
 // Whoever may connect to etcd can revoke a lease. A standby revokes the leader's if it has seen
-// that the leader's process is gone. If it was wrong, the former leader answers agents for at most
-// kLease more. A new leader therefore waits that long before it calls a silent node lost.
+// that the leader's process is gone. If it was wrong, the former leader answers agents until the
+// end of its lease. A new leader therefore waits for a lease before it calls a silent node lost.
 //
 // States
 //   kPausing      a request has failed; the next one follows at a known time
@@ -78,8 +78,10 @@ struct Lead {  // serve, from the state that was read
   EtcdRevision term;
 };
 struct Suspend {};  // stop serving, but keep connections and state
-struct Resume {};   // serve again, in the same term
-struct StepDown {   // forget the state: another service leads, or will
+// Serve again, in the same term. It also comes without a Suspend if the lease had run out
+// unnoticed.
+struct Resume {};
+struct StepDown {  // forget the state: another service leads, or will
   std::string why;
 };
 struct Follow {
@@ -100,9 +102,10 @@ struct LeaderKey {
 
 class Leadership {
  public:
+  // etcd may grant more.
   static constexpr Duration kLease = std::chrono::seconds(2);
   // Clocks of two hosts run at rates that differ by less than this share of a lease.
-  static constexpr Duration kMargin = kLease / 20;
+  static constexpr int kMarginShare = 20;
   static constexpr Duration kKeepPause = kLease / 4;
   // The time of one request. After it, the owner gives the request up and asks the next member.
   static constexpr Duration kTryTime = std::chrono::milliseconds(400);
@@ -125,7 +128,8 @@ class Leadership {
   LeadershipActions state_read(std::uint64_t number, TimePoint now);
   // Reports that a request has failed, or that nobody knows whether etcd has performed it.
   LeadershipActions failed(std::uint64_t number, TimePoint now);
-  // Reports that the watched leader key was deleted: its lease has run out or was revoked.
+  // Reports that the leader key of the newest WatchLeaderKey was deleted: its lease has run out or
+  // was revoked.
   LeadershipActions leader_key_gone(TimePoint now);
   // Reports that the leader's host refuses connections to its port after the connection to it was
   // broken: its process is gone.
@@ -167,6 +171,8 @@ class Leadership {
   void step_down(std::string why);
   bool has_lease() const { return lease_ != 0; }
 
+  Duration allowed() const { return granted_ - granted_ / kMarginShare; }
+
   TimePoint now_;          // of the event that is being handled
   LeadershipActions out_;  // what it has led to so far; empty between events
   Backoff backoff_;
@@ -175,6 +181,7 @@ class Leadership {
   std::uint64_t next_number_ = 1;
   Request request_;  // the one that the state waits for
   EtcdLease lease_ = 0;
+  EtcdLease dropped_ = 0;  // the last one that was revoked; the request may be lost
   Duration granted_{};
   TimePoint serves_until_;
   std::vector<Request> keeps_;  // keep-alives without an answer, oldest first

@@ -58,6 +58,7 @@ class FencedWrites {
   // Returns the transaction to perform now; nullopt: one is under way, or there is nothing to
   // write.
   std::optional<FencedWrite> next();
+  // Each transaction of next() has one report: the next three.
   // Reports that the transaction was performed at this revision.
   void written(EtcdRevision revision);
   // Reports that nobody knows whether it was performed. next() returns it again.

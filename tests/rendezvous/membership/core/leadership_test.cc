@@ -59,7 +59,8 @@ TEST_F(LeadershipTest, LeadsOnlyAfterTheStateWasRead) {
 
 TEST_F(LeadershipTest, CountsTheLeaseFromTheSendingOfTheAnsweredRequest) {
   lead();
-  const int end = static_cast<int>(to_ms(Leadership::kLease - Leadership::kMargin));
+  const int end =
+      static_cast<int>(to_ms(Leadership::kLease - Leadership::kLease / Leadership::kMarginShare));
   EXPECT_TRUE(leadership_.serves(at(end - 1)));
   const auto asked = leadership_.tick(at(1000));
   const auto* keep = find<KeepLease>(asked);
@@ -86,6 +87,30 @@ TEST_F(LeadershipTest, ServesAgainInItsTermWhenTheLeaseLives) {
   const auto later = find<KeepLease>(leadership_.tick(at(3000)))->number;
   EXPECT_TRUE(find<Resume>(leadership_.kept(later, true, at(3100))));
   EXPECT_TRUE(leadership_.serves(at(3100)));
+}
+
+// Its owner has held answers back since the lease ran out.
+TEST_F(LeadershipTest, ResumesAlthoughNoTimerHasSeenTheEndOfTheLease) {
+  lead();
+  find<KeepLease>(leadership_.tick(at(600)));
+  const auto keep = find<KeepLease>(leadership_.tick(at(1800)))->number;
+  EXPECT_FALSE(leadership_.serves(at(1950)));
+  const auto actions = leadership_.kept(keep, true, at(2000));
+  EXPECT_TRUE(find<Resume>(actions));
+  EXPECT_TRUE(leadership_.serves(at(2000)));
+}
+
+TEST_F(LeadershipTest, DoesNotFollowALeaseOfItsOwnThatIsNotRevokedYet) {
+  campaign();
+  leadership_.tick(at(400));  // the answer is lost, and so is the request to revoke
+  const TimePoint next = *leadership_.deadline();
+  const auto asked = leadership_.tick(next);
+  const auto granted =
+      leadership_.granted(find<GrantLease>(asked)->number, kOwn + 1, Leadership::kLease, next);
+  const auto found =
+      leadership_.campaigned(find<CreateLeaderKey>(granted)->number, {5, kOwn, "me", 6}, next);
+  EXPECT_FALSE(find<Follow>(found));
+  EXPECT_EQ(find<RevokeLease>(found)->lease, kOwn);
 }
 
 TEST_F(LeadershipTest, StepsDownWhenEtcdHasLostTheLease) {

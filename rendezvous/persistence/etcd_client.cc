@@ -1,0 +1,233 @@
+#include "rendezvous/persistence/etcd_client.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/asio/connect.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <boost/beast/http/write.hpp>
+#include <sstream>
+#include <utility>
+
+#include "base/assert.h"
+#include "rendezvous/transport/transport.h"
+
+namespace ddprun {
+
+namespace asio = boost::asio;
+namespace http = boost::beast::http;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+// Exchange: one request and its answer, on a connection of its own. It lives until end(), and calls
+// back at most once after the lines of a watch.
+// An answer with status 404 means a lease that is gone, unless a watch has asked.
+class EtcdClient::Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(asio::io_context& io, const EtcdClientOptions& options, HostPort member,
+           const EtcdRequest& request, bool is_watch)
+      : timer_(io),
+        resolver_(io),
+        transport_(std::make_shared<Transport>(tcp::socket(io))),
+        tls_(options.tls),
+        member_(std::move(member)),
+        path_(request.path),
+        is_watch_(is_watch) {
+    parser_.body_limit(is_watch ? boost::none : boost::optional<std::uint64_t>(kMaxBodyBytes));
+    parser_.eager(true);
+    http::request<http::string_body> head(http::verb::post, request.path, 11);
+    head.set(http::field::host, to_text(member_));
+    head.set(http::field::content_type, "application/json");
+    head.set(http::field::connection, is_watch ? "keep-alive" : "close");
+    // Without it, a watch on a member without a leader is silent for ever.
+    if (is_watch) head.set("Grpc-Metadata-hasleader", "true");
+    head.body() = request.body;
+    head.prepare_payload();
+    std::ostringstream text;
+    text << head;
+    request_ = std::move(text).str();
+  }
+
+  std::function<void(std::string_view line)> on_line;
+  Handler then;
+
+  // allowed: for the whole exchange; of a watch, until its first line.
+  void start(Duration allowed) {
+    timer_.expires_after(allowed);
+    timer_.async_wait([self = shared_from_this(), allowed](error_code error) {
+      if (error) return;
+      self->finish(
+          Error{.kind = ErrorKind::kTimeout, .cause = "no answer within " + to_text(allowed)});
+    });
+    resolver_.async_resolve(
+        member_.host, std::to_string(member_.port),
+        [self = shared_from_this()](error_code error, const tcp::resolver::results_type& found) {
+          if (self->is_over_) return;
+          if (error) return self->fail(ErrorKind::kConnection, error.message());
+          self->connect(found);
+        });
+  }
+
+  // Ends it without a call back. Whoever holds a handler of it lets go.
+  void end() {
+    is_over_ = true;
+    timer_.cancel();
+    resolver_.cancel();
+    transport_->close();
+    on_line = nullptr;
+    then = nullptr;
+  }
+  bool is_over() const { return is_over_; }
+
+ private:
+  void connect(const tcp::resolver::results_type& addresses) {
+    asio::async_connect(transport_->socket(), addresses,
+                        [self = shared_from_this()](error_code error, const tcp::endpoint&) {
+                          if (self->is_over_) return;
+                          if (error) return self->fail(ErrorKind::kConnection, error.message());
+                          self->open();
+                        });
+  }
+
+  void open() {
+    if (!tls_) return send();
+    transport_->start_tls(TlsChannel::agent(tls_, member_.host));
+    transport_->open([self = shared_from_this()](const Result<void>& opened) {
+      if (self->is_over_) return;
+      if (!opened) return self->fail(opened.error().kind, opened.error().message());
+      self->send();
+    });
+  }
+
+  void send() {
+    transport_->write({asio::buffer(request_)},
+                      [self = shared_from_this()](const Result<void>& written) {
+                        if (self->is_over_ || written) return;
+                        self->fail(written.error().kind, written.error().message());
+                      });
+    read();
+  }
+
+  void read() {
+    transport_->read([self = shared_from_this()](const Result<std::string_view>& bytes) {
+      if (self->is_over_) return;
+      if (!bytes) return self->fail(bytes.error().kind, bytes.error().message());
+      self->take(*bytes);
+    });
+  }
+
+  void take(std::string_view bytes) {
+    rest_ += bytes;
+    while (!rest_.empty() && !parser_.is_done()) {
+      error_code error;
+      const std::size_t used = parser_.put(asio::buffer(rest_), error);
+      rest_.erase(0, used);
+      // The parser wants the beginning of a header or chunk again, together with its end.
+      if (error == http::error::need_more) break;
+      if (error) return fail(ErrorKind::kProtocol, error.message());
+    }
+    const bool is_ok = parser_.is_header_done() && parser_.get().result() == http::status::ok;
+    if (is_watch_ && is_ok) return take_lines();
+    if (!parser_.is_done()) return read();
+    answer();
+  }
+
+  void take_lines() {
+    std::string& body = parser_.get().body();
+    std::size_t end = 0;
+    while ((end = body.find('\n')) != body.npos) {
+      timer_.cancel();
+      const std::string line = body.substr(0, end);
+      body.erase(0, end + 1);
+      on_line(line);
+      if (is_over_) return;
+    }
+    if (body.size() > kMaxLineBytes) return fail(ErrorKind::kProtocol, "a line has no end");
+    if (parser_.is_done()) return fail(ErrorKind::kConnection, "the watch has ended");
+    read();
+  }
+
+  void answer() {
+    const auto& response = parser_.get();
+    if (response.result() == http::status::ok) return finish(std::move(parser_.get().body()));
+    const bool has_no_lease = response.result() == http::status::not_found && path_ != "/v3/watch";
+    fail(has_no_lease ? ErrorKind::kNotFound : ErrorKind::kStopped,
+         std::to_string(response.result_int()) + " " + etcd_error_text(response.body()));
+  }
+
+  void fail(ErrorKind kind, std::string cause) {
+    finish(Error{.kind = kind, .cause = std::move(cause)});
+  }
+
+  void finish(Result<std::string> result) {
+    if (is_over_) return;
+    if (!result) {
+      Error error = result.error();
+      error.doing = "ask etcd at " + to_text(member_) + " for " + path_;
+      result = std::move(error);
+    }
+    const Handler handler = std::move(then);
+    end();
+    if (handler) handler(result);
+  }
+
+  static constexpr std::size_t kMaxLineBytes = 1 << 20;
+
+  asio::steady_timer timer_;
+  tcp::resolver resolver_;
+  TransportPtr transport_;
+  TlsContextPtr tls_;
+  HostPort member_;
+  std::string path_;
+  bool is_watch_;
+  std::string request_;
+  std::string rest_;
+  http::response_parser<http::string_body> parser_;
+  bool is_over_ = false;
+};
+
+EtcdClient::EtcdClient(asio::io_context& io, EtcdClientOptions options)
+    : io_(io), options_(std::move(options)) {
+  DDPRUN_ASSERT(!options_.endpoints.empty(), "etcd is somewhere");
+}
+
+EtcdClient::~EtcdClient() {
+  for (const auto& call : calls_) call->end();
+  if (watch_) watch_->end();
+}
+
+void EtcdClient::call(const EtcdRequest& request, Duration allowed, Handler then) {
+  const std::size_t member = member_;
+  const auto exchange =
+      std::make_shared<Exchange>(io_, options_, options_.endpoints[member], request, false);
+  calls_.push_back(exchange);
+  exchange->then = [this, member, raw = exchange.get(),
+                    then = std::move(then)](const Result<std::string>& body) {
+    std::erase_if(calls_, [raw](const auto& call) { return call.get() == raw; });
+    if (!body && body.error().kind != ErrorKind::kNotFound) leave(member);
+    then(body);
+  };
+  exchange->start(allowed);
+}
+
+void EtcdClient::watch(const EtcdRequest& request, Duration allowed,
+                       std::function<void(std::string_view line)> on_line,
+                       std::function<void(const Error& why)> ended) {
+  if (watch_) watch_->end();
+  const std::size_t member = member_;
+  watch_ = std::make_shared<Exchange>(io_, options_, options_.endpoints[member], request, true);
+  watch_->on_line = std::move(on_line);
+  watch_->then = [this, member, ended = std::move(ended)](const Result<std::string>& body) {
+    watch_.reset();
+    leave(member);
+    ended(body.error());
+  };
+  watch_->start(allowed);
+}
+
+void EtcdClient::leave(std::size_t member) {
+  if (member == member_) member_ = (member_ + 1) % options_.endpoints.size();
+}
+
+}  // namespace ddprun

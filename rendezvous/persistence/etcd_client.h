@@ -1,0 +1,62 @@
+// EtcdClient: calls etcd's HTTP/JSON gateway. Every request goes to one member, and has a short
+// time: a request in flight when etcd's leader dies is never answered. After a failure the next
+// request goes to the next member.
+//
+// Owner and threads: RendezvousServer's thread, that of the io_context. It makes all calls and gets
+// all callbacks, never within the call that they belong to. After the destructor, none is called.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/host_port.h"
+#include "base/result.h"
+#include "rendezvous/auth/tls_context.h"
+#include "rendezvous/persistence/etcd_codec.h"
+
+namespace ddprun {
+
+struct EtcdClientOptions {
+  std::vector<HostPort> endpoints;  // at least one
+  TlsContextPtr tls;                // null: http
+};
+
+class EtcdClient {
+ public:
+  // A longer answer is refused.
+  static constexpr std::size_t kMaxBodyBytes = std::size_t{64} << 20;
+
+  EtcdClient(boost::asio::io_context& io, EtcdClientOptions options);
+  ~EtcdClient();
+
+  // Receives the body of an answer with status 200. kNotFound: etcd does not know the lease.
+  // Every other error leaves open whether the request was performed: kTimeout, kConnection,
+  // kProtocol, and kStopped if etcd refuses, with its own text.
+  using Handler = std::function<void(const Result<std::string>& body)>;
+  void call(const EtcdRequest& request, Duration allowed, Handler then);
+
+  // Watches until it ends, or another watch() or the destructor ends it. allowed: until the first
+  // line. on_line: a line of the answer. ended: why no more lines come.
+  void watch(const EtcdRequest& request, Duration allowed,
+             std::function<void(std::string_view line)> on_line,
+             std::function<void(const Error& why)> ended);
+
+ private:
+  class Exchange;
+
+  // The next request goes to the member after this one.
+  void leave(std::size_t member);
+
+  boost::asio::io_context& io_;
+  EtcdClientOptions options_;
+  std::size_t member_ = 0;
+  std::vector<std::shared_ptr<Exchange>> calls_;
+  std::shared_ptr<Exchange> watch_;
+};
+
+}  // namespace ddprun

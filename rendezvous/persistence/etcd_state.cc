@@ -1,0 +1,261 @@
+#include "rendezvous/persistence/etcd_state.h"
+
+#include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <optional>
+#include <utility>
+
+#include "base/assert.h"
+#include "rendezvous/persistence/state_codec.h"
+
+namespace ddprun {
+
+class EtcdState::Impl : public std::enable_shared_from_this<Impl> {
+ public:
+  Impl(boost::asio::io_context& io, EtcdStateOptions options, Rng rng, EtcdStateEvents events)
+      : io_(io),
+        options_(std::move(options)),
+        events_(std::move(events)),
+        client_(std::in_place, io, options_.client),
+        leadership_(std::move(rng), BootClock::now()),
+        timer_(io) {}
+
+  void start() {
+    boost::asio::post(io_, [self = shared_from_this()] {
+      if (!self->is_over_) self->take(self->leadership_.start(BootClock::now()));
+    });
+  }
+
+  // Callbacks end here, although handlers may still hold this object.
+  void end() {
+    is_over_ = true;
+    timer_.cancel();
+    client_.reset();
+    events_ = {};
+  }
+
+  Result<void> keep(std::uint64_t number, const StateChange& change) {
+    DDPRUN_ASSERT(writes_.has_value(), "only the leader has changes");
+    const Result<void> kept = writes_->keep(number, to_entry(change));
+    if (!kept) return kept;
+    // The changes of one turn of the event loop share a write.
+    if (std::exchange(will_write_, true)) return {};
+    boost::asio::post(io_, [self = shared_from_this()] {
+      self->will_write_ = false;
+      if (!self->is_over_) self->write();
+    });
+    return {};
+  }
+
+  bool serves() const { return leadership_.serves(BootClock::now()); }
+
+  void leader_process_gone() {
+    boost::asio::post(io_, [self = shared_from_this()] {
+      if (!self->is_over_) self->take(self->leadership_.leader_process_gone(BootClock::now()));
+    });
+  }
+
+  void resign(std::function<void()> then) {
+    on_resigned_ = std::move(then);
+    boost::asio::post(io_, [self = shared_from_this()] {
+      if (self->is_over_) return;
+      self->writes_.reset();
+      const LeadershipActions actions = self->leadership_.resign(BootClock::now());
+      const bool revokes = !actions.empty();
+      self->take(actions);
+      if (!revokes) self->resigned();
+    });
+  }
+
+ private:
+  void arm() {
+    const std::optional<TimePoint> due = leadership_.deadline();
+    if (is_over_ || !due) {
+      timer_.cancel();
+      return;
+    }
+    timer_.expires_after(std::max(Duration(0), *due - BootClock::now()));
+    timer_.async_wait([self = shared_from_this()](boost::system::error_code error) {
+      if (!error && !self->is_over_) self->take(self->leadership_.tick(BootClock::now()));
+    });
+  }
+
+  void take(const LeadershipActions& actions) {
+    for (const LeadershipAction& action : actions) {
+      std::visit([this](const auto& one) { perform(one); }, action);
+      if (is_over_) return;
+    }
+    arm();
+  }
+
+  // Sends a request of Leadership. `answered` gets the decoded answer.
+  template <class Decoded>
+  void ask(std::uint64_t number, const EtcdRequest& request, Duration allowed,
+           Result<Decoded> (*decode)(std::string_view),
+           LeadershipActions (Leadership::*answered)(std::uint64_t, const Decoded&, TimePoint)) {
+    client_->call(request, allowed,
+                  [self = shared_from_this(), this, number, decode, answered](const auto& body) {
+                    const Result<Decoded> decoded =
+                        body ? decode(*body) : Result<Decoded>(body.error());
+                    note(decoded);
+                    const TimePoint now = BootClock::now();
+                    take(decoded ? (leadership_.*answered)(number, *decoded, now)
+                                 : leadership_.failed(number, now));
+                  });
+  }
+
+  void perform(const GrantLease& action) {
+    client_->call(
+        grant_lease(action.lease), Leadership::kTryTime,
+        [self = shared_from_this(), this, number = action.number](const Result<std::string>& body) {
+          const auto granted = body ? decode_granted(*body) : Result<GrantedLease>(body.error());
+          note(granted);
+          const TimePoint now = BootClock::now();
+          take(granted ? leadership_.granted(number, granted->lease, granted->time, now)
+                       : leadership_.failed(number, now));
+        });
+  }
+
+  void perform(const KeepLease& action) {
+    client_->call(
+        keep_lease(action.lease), Leadership::kTryTime,
+        [self = shared_from_this(), this, number = action.number](const Result<std::string>& body) {
+          const auto kept = body ? decode_kept(*body) : Result<bool>(body.error());
+          note(kept);
+          if (kept) take(leadership_.kept(number, *kept, BootClock::now()));
+        });
+  }
+
+  void perform(const CreateLeaderKey& action) {
+    ask(action.number, create_leader_key(options_.prefix, action.lease, options_.address),
+        Leadership::kTryTime, decode_leader_key, &Leadership::campaigned);
+  }
+
+  void perform(const ReadState& action) {
+    client_->call(
+        read_state(options_.prefix), Leadership::kReadTime,
+        [self = shared_from_this(), this, number = action.number](const Result<std::string>& body) {
+          Result<EtcdContents> contents =
+              body ? decode_contents(options_.prefix, *body) : Result<EtcdContents>(body.error());
+          note(contents);
+          const TimePoint now = BootClock::now();
+          if (!contents) return take(leadership_.failed(number, now));
+          contents_ = std::move(*contents);
+          take(leadership_.state_read(number, now));
+        });
+  }
+
+  void perform(const RevokeLease& action) {
+    client_->call(revoke_lease(action.lease), Leadership::kTryTime,
+                  [self = shared_from_this()](const Result<std::string>&) { self->resigned(); });
+  }
+
+  void perform(const WatchLeaderKey& action) { watch(action.from); }
+
+  void watch(EtcdRevision from) {
+    client_->watch(
+        watch_leader_key(options_.prefix, from), Leadership::kTryTime,
+        [self = shared_from_this()](std::string_view line) {
+          const Result<WatchEvent> event = decode_watch_line(line);
+          if (event && *event == WatchEvent::kDeleted)
+            self->take(self->leadership_.leader_key_gone(BootClock::now()));
+        },
+        // Leadership checks the key now and then without a watch, and watches again.
+        [](const Error&) {});
+  }
+
+  void perform(const Lead& action) {
+    writes_.emplace(action.term, contents_.chain_modified);
+    durable_ = 0;
+    events_.leads(action.term, std::exchange(contents_, {}).image);
+  }
+  void perform(const Suspend&) { events_.suspended(); }
+  void perform(const Resume&) { events_.resumed(); }
+  void perform(const StepDown& action) {
+    writes_.reset();
+    events_.stepped_down(action.why);
+  }
+  void perform(const Follow& action) { events_.follows(action.leader); }
+
+  // Sends the next write, if none is under way.
+  void write() {
+    const std::optional<FencedWrite> next = writes_ ? writes_->next() : std::nullopt;
+    if (!next) return;
+    client_->call(
+        put_fenced(options_.prefix, *next), Leadership::kTryTime,
+        [self = shared_from_this(), this, term = next->term](const Result<std::string>& body) {
+          const auto written = body ? decode_written(*body)
+                                    : Result<std::variant<EtcdRevision, FenceState>>(body.error());
+          note(written);
+          if (!writes_ || leadership_.term() != term) return;
+          if (!written) {
+            writes_->unknown();
+          } else if (const auto* revision = std::get_if<EtcdRevision>(&*written)) {
+            writes_->written(*revision);
+          } else {
+            writes_->refused(std::get<FenceState>(*written));
+          }
+          if (writes_->is_lost()) return take(leadership_.fenced(BootClock::now()));
+          const std::uint64_t durable = writes_->durable();
+          if (std::exchange(durable_, durable) != durable) events_.durable(durable);
+          if (!is_over_) write_again(!written);
+        });
+  }
+
+  void write_again(bool has_failed) {
+    if (!has_failed) return write();
+    // A member that refuses connections does so at once.
+    const auto pause = std::make_shared<boost::asio::steady_timer>(io_, kRetryPause);
+    pause->async_wait([self = shared_from_this(), pause](boost::system::error_code error) {
+      if (!error && !self->is_over_) self->write();
+    });
+  }
+
+  // Reports trouble with etcd once.
+  template <class Answer>
+  void note(const Result<Answer>& answer) {
+    const bool is_trouble = !answer && answer.error().kind != ErrorKind::kNotFound;
+    if (std::exchange(has_trouble_, is_trouble) || !is_trouble) return;
+    events_.failed(answer.error());
+  }
+
+  void resigned() {
+    if (const auto then = std::exchange(on_resigned_, nullptr)) then();
+  }
+
+  static constexpr Duration kRetryPause = std::chrono::milliseconds(20);
+
+  boost::asio::io_context& io_;
+  EtcdStateOptions options_;
+  EtcdStateEvents events_;
+  std::optional<EtcdClient> client_;
+  Leadership leadership_;
+  std::optional<FencedWrites> writes_;  // while this service leads
+  std::uint64_t durable_ = 0;           // as it was reported
+  EtcdContents contents_;               // read, until Lead
+  boost::asio::steady_timer timer_;
+  std::function<void()> on_resigned_;
+  bool will_write_ = false;
+  bool has_trouble_ = false;
+  bool is_over_ = false;
+};
+
+EtcdState::EtcdState(boost::asio::io_context& io, EtcdStateOptions options, Rng rng,
+                     EtcdStateEvents events)
+    : impl_(std::make_shared<Impl>(io, std::move(options), std::move(rng), std::move(events))) {
+  impl_->start();
+}
+
+EtcdState::~EtcdState() { impl_->end(); }
+
+Result<void> EtcdState::keep(std::uint64_t number, const StateChange& change) {
+  return impl_->keep(number, change);
+}
+
+bool EtcdState::serves() const { return impl_->serves(); }
+
+void EtcdState::leader_process_gone() { impl_->leader_process_gone(); }
+
+void EtcdState::resign(std::function<void()> then) { impl_->resign(std::move(then)); }
+
+}  // namespace ddprun

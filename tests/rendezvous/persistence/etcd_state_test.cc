@@ -1,0 +1,193 @@
+#include "rendezvous/persistence/etcd_state.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <memory>
+#include <optional>
+
+#include "rendezvous/persistence/state_codec.h"
+#include "tests/support/etcd_cluster.h"
+#include "tests/support/eventually.h"
+
+namespace ddprun {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+using testing_support::EtcdCluster;
+using testing_support::eventually_on;
+
+// Service: an EtcdState and what it has reported.
+struct Service {
+  EtcdRevision term = 0;
+  JournalImage image;
+  std::string leader;
+  std::uint64_t durable = 0;
+  int suspended = 0;
+  int stepped_down = 0;
+  std::vector<std::string> failures;
+  std::uint64_t changes = 0;
+  std::optional<EtcdState> state;
+};
+
+class EtcdStateTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string why = EtcdCluster::why_not(); !why.empty()) GTEST_SKIP() << why;
+    etcd_.emplace(3);
+    endpoints_ = etcd_->endpoints();
+  }
+
+  void start(std::size_t index) {
+    Service& service = services_[index];
+    service = {};
+    EtcdStateEvents events;
+    events.leads = [&service](EtcdRevision term, const JournalImage& image) {
+      service.term = term;
+      service.image = image;
+      service.changes = service.durable = 0;
+    };
+    events.suspended = [&service] { ++service.suspended; };
+    events.resumed = [] {};
+    events.stepped_down = [&service](const std::string&) {
+      service.term = 0;
+      ++service.stepped_down;
+    };
+    events.follows = [&service](const std::string& leader) { service.leader = leader; };
+    events.durable = [&service](std::uint64_t number) { service.durable = number; };
+    events.failed = [&service](const Error& why) { service.failures.push_back(why.message()); };
+    service.state.emplace(io_, EtcdStateOptions{{endpoints_, nullptr}, "/test", name_of(index)},
+                          Rng(index), std::move(events));
+  }
+
+  static std::string name_of(std::size_t index) { return "service" + std::to_string(index); }
+
+  template <class Condition>
+  bool until(Condition&& condition, Duration allowed = testing_support::kPatience) {
+    return eventually_on(io_, condition, allowed);
+  }
+
+  Service* leader() {
+    Service* found = nullptr;
+    for (Service& service : services_) {
+      if (!service.state || service.term == 0) continue;
+      EXPECT_FALSE(found) << "two services lead";
+      found = &service;
+    }
+    return found;
+  }
+
+  void keep(Service& service, const std::string& id) {
+    const auto kept = service.state->keep(++service.changes, ServiceBegun{id, service.changes});
+    EXPECT_TRUE(kept);
+  }
+  bool is_durable(Service& service) {
+    return until([&] { return service.durable == service.changes; });
+  }
+  bool has_leader() {
+    return until([&] { return leader() != nullptr; });
+  }
+
+  boost::asio::io_context io_;
+  std::optional<EtcdCluster> etcd_;
+  std::vector<HostPort> endpoints_;
+  std::array<Service, 3> services_;
+};
+
+TEST_F(EtcdStateTest, OneLeadsAndTheNextOneReadsWhatItHasWritten) {
+  for (std::size_t i = 0; i < 3; ++i) start(i);
+  ASSERT_TRUE(has_leader());
+  Service& first = *leader();
+  EXPECT_TRUE(first.image.empty());
+  for (int i = 0; i < 50; ++i) keep(first, "life" + std::to_string(i));
+  ASSERT_TRUE(is_durable(first));
+  const EtcdRevision term = first.term;
+  ASSERT_TRUE(until([&] {
+    return std::ranges::count_if(services_, [](const Service& s) { return !s.leader.empty(); }) ==
+           2;
+  }));
+
+  bool resigned = false;
+  first.state->resign([&] { resigned = true; });
+  first.term = 0;
+  ASSERT_TRUE(has_leader());
+  EXPECT_TRUE(until([&] { return resigned; }));
+  Service& second = *leader();
+  EXPECT_GT(second.term, term);
+  const auto state = decode_state(second.image);
+  ASSERT_TRUE(state);
+  EXPECT_EQ(state->service_id, "life49");
+  keep(second, "other life");
+  EXPECT_TRUE(is_durable(second));
+}
+
+// A process that is killed leaves its lease behind.
+TEST_F(EtcdStateTest, AKilledLeaderIsSucceededAtOnceIfItsEndWasSeen) {
+  for (std::size_t i = 0; i < 3; ++i) start(i);
+  ASSERT_TRUE(has_leader());
+  Service& first = *leader();
+  ASSERT_TRUE(until([&] {
+    return std::ranges::count_if(services_, [](const Service& s) { return !s.leader.empty(); }) ==
+           2;
+  }));
+  first.state.reset();
+  first.term = 0;
+  const TimePoint killed = BootClock::now();
+  for (Service& service : services_) {
+    if (service.state) service.state->leader_process_gone();
+  }
+  ASSERT_TRUE(has_leader());
+  // Without it, the lease would hold for this time.
+  EXPECT_LT(BootClock::now() - killed, Leadership::kLease);
+}
+
+TEST_F(EtcdStateTest, AKilledLeaderIsSucceededWhenItsLeaseHasRunOut) {
+  start(0);
+  ASSERT_TRUE(has_leader());
+  start(1);
+  ASSERT_TRUE(until([&] { return !services_[1].leader.empty(); }));
+  services_[0].state.reset();
+  services_[0].term = 0;
+  EXPECT_TRUE(until([&] { return services_[1].term != 0; }));
+}
+
+TEST_F(EtcdStateTest, AnElectionOfEtcdEndsNoTerm) {
+  start(0);
+  ASSERT_TRUE(has_leader());
+  Service& service = services_[0];
+  const EtcdRevision term = service.term;
+  etcd_->kill(etcd_->leader());
+  for (int i = 0; i < 20; ++i) {
+    keep(service, "life" + std::to_string(i));
+    ASSERT_TRUE(is_durable(service));
+  }
+  EXPECT_EQ(service.term, term);
+  EXPECT_EQ(service.stepped_down, 0);
+}
+
+TEST_F(EtcdStateTest, WithoutAQuorumTheLeaderIsSuspendedAndGoesOnLater) {
+  start(0);
+  ASSERT_TRUE(has_leader());
+  Service& service = services_[0];
+  for (const char* member : {"0", "1"}) etcd_->freeze(member);
+  ASSERT_TRUE(until([&] { return service.suspended == 1; }));
+  EXPECT_FALSE(service.state->serves());
+  ASSERT_EQ(service.failures.size(), 1u);
+  EXPECT_NE(service.failures[0].find("ask etcd at 127.0.0.1:"), std::string::npos);
+  for (const char* member : {"0", "1"}) etcd_->thaw(member);
+  EXPECT_TRUE(until([&] { return service.state->serves(); }));
+}
+
+TEST_F(EtcdStateTest, ATooLargeChangeIsRefusedAndOthersGoOn) {
+  start(0);
+  ASSERT_TRUE(has_leader());
+  Service& service = services_[0];
+  EXPECT_FALSE(service.state->keep(1, ServiceBegun{std::string(2 << 20, 'x'), 1}));
+  service.changes = 1;
+  keep(service, "small");
+  EXPECT_TRUE(is_durable(service));
+}
+
+}  // namespace
+}  // namespace ddprun
