@@ -208,8 +208,10 @@ SCRIPT
   printf '%s\n' "# all" "$(node 0) slots=2  # the first" "" "root@$(node 1)" >hosts
   log=$work/log/whole
   (cd place && export B=here && on_head "$work/bin/ddprun" --ssh "ssh -F $work/keys/config" \
-    --hostfile ../hosts --env A='1 2' --env B --copy train.sh sh ./train.sh) >"$log" 2>&1
+    --hostfile ../hosts --env A='1 2' --env B --copy train.sh --report-file=report.json \
+    sh ./train.sh) >"$log" 2>&1
   check "it ends with 0" test $? -eq 0
+  check "its report is here" grep -q '"kind": "success"' place/report.json
   check "rank 0" says "rank 0 of 3 on $(node 0), local 0, A=1 2 B=here, in $work/place$"
   check "rank 1" says "rank 1 of 3 on $(node 0), local 1, A=1 2 B=here"
   check "rank 2" says "rank 2 of 3 on $(node 1), local 0, A=1 2 B=here"
